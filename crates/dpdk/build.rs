@@ -1,7 +1,8 @@
-//! Compiles the shim into a shared object of its own, which `src/library.rs` embeds and loads on demand: a program built with DPDK so
-//! runs on machines without it, and only a worker that has DPDK ports pays for loading it.
+//! Compiles the shim into a shared object, which `src/library.rs` embeds and loads on demand. So a
+//! program built with DPDK runs on machines without it, and only a worker with DPDK ports pays for
+//! the load.
 //!
-//! DPDK is optional: without it the crate builds all the same, and says why there is none.
+//! DPDK is optional: without it the crate builds, and reports why DPDK is missing.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::{env, fs};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The oldest DPDK that the shim compiles with.
+/// The oldest DPDK version that the shim compiles with.
 const OLDEST: &str = "21.11";
 
 fn main() {
@@ -28,7 +29,7 @@ fn main() {
             println!("cargo::rustc-cfg=has_dpdk");
             println!("cargo::rustc-env=MYELIN_DPDK_VERSION={version}");
         }
-        // Directives to cargo are lines, so the reason must be one.
+        // A directive to cargo is one line, so the reason must be one line.
         Err(reason) => println!(
             "cargo::rustc-env=MYELIN_NO_DPDK={}",
             reason
@@ -40,10 +41,10 @@ fn main() {
     }
 }
 
-/// Compiles the shim; returns the version of the library.
+/// Compiles the shim. Returns the version of the library.
 fn build() -> Result<String> {
-    // An installation changes the folder its .pc file goes to; without these lines DPDK would stay absent until something else
-    // triggers a build.
+    // An installation changes the folder of its .pc file. Without these lines cargo would not
+    // notice a later installation of DPDK.
     let folders = run(Command::new("pkg-config").args(["--variable=pc_path", "pkg-config"]))?;
     for folder in folders.trim().split(':').filter(|folder| exists(folder)) {
         println!("cargo::rerun-if-changed={folder}");
@@ -57,7 +58,7 @@ fn build() -> Result<String> {
     ]))?;
     let version = run(Command::new("pkg-config").args(["--modversion", "libdpdk"]))?;
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
-    // Always optimised: the burst functions of DPDK are inlined here.
+    // Always optimised: DPDK's burst functions are inlined here.
     let compiler = cc::Build::new()
         .opt_level(2)
         .cargo_metadata(false)

@@ -21,7 +21,7 @@ mod fed;
 mod ring;
 mod runner;
 
-pub(crate) use fed::Fed;
+pub(crate) use fed::FeedResult;
 pub(crate) use ring::RingThroughput;
 use runner::Runner;
 

@@ -33,7 +33,7 @@ impl Deaths {
 
     /// Records a death at `now`. Returns whether the supervisor should give up.
     #[must_use]
-    pub fn died(&mut self, now: Instant) -> bool {
+    pub fn record_death(&mut self, now: Instant) -> bool {
         let window = self.window;
         self.times
             .retain(|death| now.duration_since(*death) < window);
@@ -48,13 +48,13 @@ impl Deaths {
 
     /// Records a start that failed. Returns whether the supervisor should give up.
     #[must_use]
-    pub fn start_failed(&mut self) -> bool {
+    pub fn record_failed_start(&mut self) -> bool {
         self.failed_starts += 1;
         self.failed_starts >= MOST
     }
 
     /// Records a successful start.
-    pub fn started(&mut self) {
+    pub fn record_start(&mut self) {
         self.failed_starts = 0;
     }
 }
@@ -69,17 +69,20 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut deaths = Deaths::default();
         // The first death leaves the window before the fourth.
-        assert_eq!([0, 5, 9, 10].map(|s| deaths.died(at(s))), [false; 4]);
+        assert_eq!(
+            [0, 5, 9, 10].map(|s| deaths.record_death(at(s))),
+            [false; 4]
+        );
         assert_eq!(deaths.recent(), 3);
-        assert!(deaths.died(at(11)));
+        assert!(deaths.record_death(at(11)));
     }
 
     #[test]
     fn supervisor_gives_up_at_the_third_failed_start_in_a_row() {
         let mut deaths = Deaths::default();
-        assert!(!deaths.start_failed() && !deaths.start_failed());
-        deaths.started();
-        assert!(!deaths.start_failed() && !deaths.start_failed());
-        assert!(deaths.start_failed());
+        assert!(!deaths.record_failed_start() && !deaths.record_failed_start());
+        deaths.record_start();
+        assert!(!deaths.record_failed_start() && !deaths.record_failed_start());
+        assert!(deaths.record_failed_start());
     }
 }

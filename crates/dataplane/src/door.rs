@@ -30,7 +30,7 @@ impl Direction {
 /// Redirects the matching packets to a generation of a chain. It replaces the previous redirect of
 /// the chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeadChain {
+pub struct ChainRedirect {
     /// The packets of the chain.
     pub matches: Match,
     /// The direction of the chain, which names its ingress port.

@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use crate::door::LeadChain;
+use crate::door::ChainRedirect;
 use crate::port::Port;
 use crate::protocol::{NewPort, PortSetup};
 use crate::stats::DoorCounters;
@@ -56,10 +56,10 @@ pub trait DrivenPort: Port + Send + 'static {
     ///
     /// # Errors
     /// The port has no front door, or another chain matches the packets.
-    fn lead(&mut self, _chain: &LeadChain, _counters: DoorCounters) -> Result<(), String> {
+    fn redirect(&mut self, _chain: &ChainRedirect, _counters: DoorCounters) -> Result<(), String> {
         Err("the front door of this worker is in the kernel".into())
     }
 
     /// Stops the redirect of packets to a chain.
-    fn unlead(&mut self, _spi: u32) {}
+    fn stop_redirect(&mut self, _spi: u32) {}
 }

@@ -29,7 +29,7 @@ pub const HEADERS: usize = 42;
 
 /// The function under measurement and its input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Diet {
+pub struct FeedConfig {
     /// The function.
     pub function: FunctionConfig,
     /// A function that the packets pass first, whose work `function` undoes.
@@ -107,7 +107,7 @@ impl Emitted {
 
 /// The result of one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fed {
+pub struct FeedResult {
     /// Processing time, ns, less the cost of reading the clock.
     pub ns: u64,
     /// Packets that left the function: the input packet and emitted ones.
@@ -119,7 +119,7 @@ impl Feed {
     ///
     /// # Errors
     /// The function cannot be made.
-    pub fn new(diet: &Diet) -> Result<Self, myelin_functions::Error> {
+    pub fn new(diet: &FeedConfig) -> Result<Self, myelin_functions::Error> {
         let clock_ns = (0..1000)
             .map(|_| {
                 let before = monotonic_ns();
@@ -148,7 +148,7 @@ impl Feed {
     }
 
     /// Feeds one packet. Returns `None` if every packet of the source was lost or refused.
-    pub fn feed(&mut self) -> Option<Fed> {
+    pub fn feed(&mut self) -> Option<FeedResult> {
         if self.queue.waiting.is_empty() {
             // A link loses some packets at random. A thousand losses in a row mean that it loses
             // all.
@@ -175,7 +175,7 @@ impl Feed {
         let came_out = batch.len() + self.emitted.count;
         drop(batch);
         self.queue.spare.push(frame);
-        Some(Fed {
+        Some(FeedResult {
             ns: (after - before).saturating_sub(self.clock_ns),
             came_out,
         })
@@ -266,8 +266,8 @@ mod tests {
 
     use super::*;
 
-    fn diet(function: FunctionConfig) -> Diet {
-        Diet {
+    fn diet(function: FunctionConfig) -> FeedConfig {
+        FeedConfig {
             function,
             after: None,
             link: None,
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn an_inverse_function_gets_the_packets_of_the_function_before_it() {
         let key = |key| FunctionConfig::Xor(XorConfig { key });
-        let mut feed = Feed::new(&Diet {
+        let mut feed = Feed::new(&FeedConfig {
             after: Some(key(0x5a)),
             ..diet(key(0x5a))
         })
@@ -318,7 +318,7 @@ mod tests {
                 seed: Some(1),
             })
         };
-        let of = |loss_ppm| Diet {
+        let of = |loss_ppm| FeedConfig {
             link: link(loss_ppm),
             ..diet(FunctionConfig::Forward)
         };

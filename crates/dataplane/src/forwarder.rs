@@ -14,7 +14,7 @@ use crate::chain::UserChain;
 use crate::chain_table::{ChainTable, Key};
 use crate::clock::monotonic_ns;
 use crate::error::Error;
-use crate::named::Told;
+use crate::named::CounterReading;
 use crate::port::{Buffer, FramePool, Port};
 use crate::segment::{Segment, Timer};
 use crate::stats::{Counter, Stats, WorkerCounters};
@@ -230,7 +230,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
     }
 
     /// Reads the counters that the functions of a chain name.
-    pub(crate) fn read_counters(&self, spi: u32, generation: u16, told: &mut Vec<Told>) {
+    pub(crate) fn read_counters(&self, spi: u32, generation: u16, told: &mut Vec<CounterReading>) {
         let segments = self.segments.iter().flatten();
         for segment in segments.filter(|one| (one.spi, one.generation) == (spi, generation)) {
             for (function, position) in segment.functions.iter().zip(segment.first_position..) {

@@ -10,7 +10,7 @@ use myelin_packet::Flows;
 
 use crate::chain::{SocketId, UserChain};
 use crate::config::WorkerConfig;
-use crate::door::LeadChain;
+use crate::door::ChainRedirect;
 use crate::error::Error;
 use crate::facts::WorkerFacts;
 use crate::flows;
@@ -52,7 +52,7 @@ pub struct WorkerHandle {
     orphaned: BTreeSet<SocketId>,
     chains: BTreeMap<(u32, u16), (UserChain, u32)>,
     /// Redirects of the worker's own front door by SPI, each with its row in the statistics.
-    led: BTreeMap<u32, (LeadChain, u32)>,
+    led: BTreeMap<u32, (ChainRedirect, u32)>,
     process: Option<Process>,
 }
 
@@ -229,7 +229,7 @@ impl WorkerHandle {
     /// # Errors
     /// The generation does not exist, another chain matches the packets, or the front door of this
     /// worker is in the kernel. An error changes nothing.
-    pub fn lead_chain(&mut self, chain: LeadChain) -> Result<(), Error> {
+    pub fn redirect_chain(&mut self, chain: ChainRedirect) -> Result<(), Error> {
         let (spi, key) = (chain.spi, (chain.spi, chain.generation));
         if !self.chains.contains_key(&key) {
             return Err(self.chain_error(key, "does not exist"));
@@ -242,7 +242,7 @@ impl WorkerHandle {
         let Some(row) = self.stats.door_row(spi) else {
             return Err(self.chain_error(key, "exceeds the limit of 4096 in a worker"));
         };
-        self.ask(&Request::LeadChain {
+        self.ask(&Request::RedirectChain {
             chain: chain.clone(),
             row,
         })?;
@@ -251,11 +251,11 @@ impl WorkerHandle {
     }
 
     /// Stops the redirect of packets to a chain at the worker's own front door.
-    pub fn unlead_chain(&mut self, spi: u32) -> Result<(), Error> {
+    pub fn stop_redirect(&mut self, spi: u32) -> Result<(), Error> {
         let Some((led, _)) = self.led.remove(&spi) else {
             return Ok(());
         };
-        self.ask(&Request::UnleadChain {
+        self.ask(&Request::StopRedirect {
             spi,
             direction: led.direction,
         })

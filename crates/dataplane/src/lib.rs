@@ -12,7 +12,7 @@
 //!
 //! The [`Driver`] of a worker process defines its ports: [`Sockets`] over Myelin's packet memory,
 //! or devices that a library drives without the kernel. Such devices have a front door in the
-//! worker ([`WorkerHandle::lead_chain`]). Both kinds share process, requests, loop and statistics.
+//! worker ([`WorkerHandle::redirect_chain`]). Both kinds share process, requests, loop and statistics.
 //!
 //! Each user function of a chain may also run in its own process ([`Pipeline`]). These workers
 //! share the packet memory and exchange descriptors through rings ([`mod@spsc`]).
@@ -76,7 +76,7 @@ pub use chain::{SocketId, UserChain, UserExit, UserSegment};
 pub use clock::monotonic_ns;
 pub use config::{DevicePair, MAX_BATCH, WORKER_NAME, WorkerConfig};
 pub use deaths::Deaths;
-pub use door::{Direction, LeadChain};
+pub use door::{ChainRedirect, Direction};
 pub use driver::{DrivenPort, Driver};
 pub use error::Error;
 pub use facts::WorkerFacts;
@@ -92,4 +92,4 @@ pub use stats::{ChainStats, DoorCounters, DoorStats, ShaperStats, Stats, WorkerS
 pub use umem::Umem;
 pub use worker::{control_from_stdin, worker_main};
 pub use worker_port::Sockets;
-pub use xsk::{BusyPoll, Lead, RING_SIZE, Role, Xsk, XskConfig};
+pub use xsk::{BusyPoll, RING_SIZE, Role, SocketRedirect, Xsk, XskConfig};

@@ -21,9 +21,9 @@ pub struct NamedCount {
 
 /// A counter as the loop reads it, without a copy of the name. Its JSON array holds the fields of
 /// [`NamedCount`].
-pub(crate) type Told = (u8, &'static str, u64);
+pub(crate) type CounterReading = (u8, &'static str, u64);
 
-pub(crate) fn write(file: &mut File, told: &[Told]) -> Result<(), String> {
+pub(crate) fn write(file: &mut File, told: &[CounterReading]) -> Result<(), String> {
     let mut file = BufWriter::new(file);
     serde_json::to_writer(&mut file, told)
         .map_err(io::Error::from)
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn counts_arrive_and_a_torn_file_is_an_error() {
-        let told: [Told; 2] = [(0, "replayed", 3), (7, "too-long", u64::MAX)];
+        let told: [CounterReading; 2] = [(0, "replayed", 3), (7, "too-long", u64::MAX)];
         let mut file = File::from(anonymous_file("myelin-test", 0).unwrap());
         write(&mut file, &told).unwrap();
         let counts = told.map(|(position, name, count)| NamedCount {

@@ -112,7 +112,7 @@ impl Process {
         let request = Request::AddSocket { id, info, succeeds };
         self.ask(&request, &[xsk.fd()])?;
         xsk.complete()?;
-        xsk.lead()
+        xsk.redirect()
     }
 
     /// Waits for the process to end. Kills it after `patience`.
@@ -153,13 +153,13 @@ pub(crate) fn describe(request: &Request) -> String {
         Request::RemoveChain { spi, generation } => {
             format!("remove chain {spi} generation {generation}")
         }
-        Request::LeadChain { chain, .. } => {
+        Request::RedirectChain { chain, .. } => {
             format!(
                 "redirect packets to chain {} generation {}",
                 chain.spi, chain.generation
             )
         }
-        Request::UnleadChain { spi, .. } => format!("stop the redirect to chain {spi}"),
+        Request::StopRedirect { spi, .. } => format!("stop the redirect to chain {spi}"),
         Request::ReadFlows { position, .. } => {
             format!("read the flows of the function at position {position}")
         }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::chain::{SocketId, UserChain};
 use crate::config::DevicePair;
-use crate::door::{Direction, LeadChain};
+use crate::door::{ChainRedirect, Direction};
 use crate::idle::Idle;
 use crate::ring_port::Side;
 use crate::shm::anonymous_file;
@@ -80,14 +80,14 @@ pub(crate) enum Request {
         generation: u16,
     },
     /// Redirect packets at the worker's own front door to a generation that was added.
-    LeadChain {
+    RedirectChain {
         /// The packets and the generation.
-        chain: LeadChain,
+        chain: ChainRedirect,
         /// The chain's row in the statistics.
         row: u32,
     },
     /// Stop the redirect of packets to a chain.
-    UnleadChain {
+    StopRedirect {
         /// Service path identifier.
         spi: u32,
         /// The direction of the chain, which names its ingress port.

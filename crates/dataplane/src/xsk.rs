@@ -121,7 +121,7 @@ pub(crate) struct XskInfo {
 }
 
 /// Redirects packets to a socket: puts it into a socket map.
-pub type Lead = Arc<dyn Fn(BorrowedFd<'_>) -> Result<(), String> + Send + Sync>;
+pub type SocketRedirect = Arc<dyn Fn(BorrowedFd<'_>) -> Result<(), String> + Send + Sync>;
 
 /// An AF_XDP socket. It is bound, or will be after its worker has mapped its rings.
 pub struct Xsk {
@@ -134,7 +134,7 @@ pub struct Xsk {
     /// in that namespace.
     netns: Option<OwnedFd>,
     unbound: Option<Unbound>,
-    lead: Option<Lead>,
+    redirect: Option<SocketRedirect>,
 }
 
 /// The arguments of a later bind.
@@ -150,7 +150,7 @@ pub(crate) struct Successor {
     info: XskInfo,
     shares: bool,
     netns: OwnedFd,
-    lead: Option<Lead>,
+    redirect: Option<SocketRedirect>,
 }
 
 impl Xsk {
@@ -230,7 +230,7 @@ impl Xsk {
                 address: SocketAddrXdp::new(flags, config.ifindex, config.queue),
                 shared,
             }),
-            lead: None,
+            redirect: None,
         };
         if later.is_none() {
             socket.complete()?;
@@ -254,18 +254,18 @@ impl Xsk {
     /// Sets how packets are redirected to the socket. The redirect happens when a worker has the
     /// socket, and again for each successor.
     #[must_use]
-    pub fn led_by(mut self, lead: Lead) -> Self {
-        self.lead = Some(lead);
+    pub fn with_redirect(mut self, redirect: SocketRedirect) -> Self {
+        self.redirect = Some(redirect);
         self
     }
 
-    /// Redirects packets to the socket, if [`Self::led_by`] was called.
-    pub(crate) fn lead(&self) -> Result<(), Error> {
-        let Some(lead) = &self.lead else {
+    /// Redirects packets to the socket, if [`Self::with_redirect`] was called.
+    pub(crate) fn redirect(&self) -> Result<(), Error> {
+        let Some(redirect) = &self.redirect else {
             return Ok(());
         };
         let failed = self.info.config.failed("redirect packets to it");
-        lead(self.fd()).map_err(|words| failed(io::Error::other(words)))
+        redirect(self.fd()).map_err(|words| failed(io::Error::other(words)))
     }
 
     /// Returns whether its rings cannot be mapped again.
@@ -279,7 +279,7 @@ impl Xsk {
             info: self.info,
             shares: self.shares,
             netns: self.netns?,
-            lead: self.lead,
+            redirect: self.redirect,
         })
     }
 
@@ -329,7 +329,7 @@ impl Successor {
         let socket = sys::in_netns(self.netns.as_fd(), open)
             .map_err(config.failed("enter the network namespace of"))??;
         Ok(Xsk {
-            lead: self.lead.clone(),
+            redirect: self.redirect.clone(),
             ..socket
         })
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use myelin_dataplane::{
-    DevicePair, Direction, Error, Idle, LeadChain, SocketId, UserChain, UserExit, UserSegment,
+    ChainRedirect, DevicePair, Direction, Error, Idle, SocketId, UserChain, UserExit, UserSegment,
     WorkerConfig, WorkerHandle,
 };
 use myelin_packet::Match;
@@ -52,8 +52,8 @@ fn chain(spi: u32) -> UserChain {
     }
 }
 
-fn led(spi: u32, generation: u16) -> LeadChain {
-    LeadChain {
+fn led(spi: u32, generation: u16) -> ChainRedirect {
+    ChainRedirect {
         matches: Match::default(),
         direction: Direction::Forward,
         policing: Profile::default(),
@@ -93,9 +93,9 @@ fn a_refusal_changes_nothing_in_the_worker() {
     let mut worker = WorkerHandle::spawn(impostor(script, Path::new(""))).unwrap();
     let pid = worker.pid();
     worker.add_chain(chain(1)).unwrap();
-    let error = worker.lead_chain(led(1, 7)).unwrap_err().to_string();
+    let error = worker.redirect_chain(led(1, 7)).unwrap_err().to_string();
     assert!(error.contains("generation 7 does not exist"), "{error}");
-    let error = worker.lead_chain(led(1, 0)).unwrap_err();
+    let error = worker.redirect_chain(led(1, 0)).unwrap_err();
     assert!(matches!(error, Error::Refused { .. }), "{error}");
     let error = worker.add_chain(chain(2)).unwrap_err();
     assert!(matches!(error, Error::Refused { .. }), "{error}");
@@ -112,11 +112,11 @@ fn a_generation_with_a_redirect_cannot_be_removed() {
     let script = r#"for i in 1 2 3 4 5 6; do say "$ok"; done"#;
     let mut worker = WorkerHandle::spawn(impostor(script, Path::new(""))).unwrap();
     worker.add_chain(chain(1)).unwrap();
-    worker.lead_chain(led(1, 0)).unwrap();
+    worker.redirect_chain(led(1, 0)).unwrap();
     let error = worker.remove_chain(1, 0).unwrap_err().to_string();
     assert!(error.contains("still gets packets"), "{error}");
     assert!(worker.stats().door(1).is_some());
-    worker.unlead_chain(1).unwrap();
+    worker.stop_redirect(1).unwrap();
     worker.remove_chain(1, 0).unwrap();
     assert!(worker.stats().door(1).is_none());
 }
@@ -129,7 +129,7 @@ fn a_restart_restores_all_chains_or_leaves_no_process() {
     let mut worker = WorkerHandle::spawn(impostor(script, &file)).unwrap();
     worker.add_chain(chain(1)).unwrap();
     worker.add_chain(chain(2)).unwrap();
-    worker.lead_chain(led(2, 0)).unwrap();
+    worker.redirect_chain(led(2, 0)).unwrap();
     std::fs::write(&file, "").unwrap();
     let refused = worker.restart();
     std::fs::remove_file(&file).unwrap();

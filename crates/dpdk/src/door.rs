@@ -1,69 +1,71 @@
-//! The front door of a device that the kernel does not see: the twin of `kernel/src/bpf/door.bpf.c`.
+//! The front door of a device that DPDK drives: the twin of `kernel/src/bpf/door.bpf.c`.
 //!
-//! Parses, classifies (most specific match first), counts, polices, and makes the metadata that travels with a packet. The kernel's door and this one are tested on the
-//! same frames.
+//! It parses, classifies (most specific match first), counts and polices packets, and makes their
+//! metadata. Tests run the same frames through the kernel's door and this one.
 
-use myelin_dataplane::{DoorCounters, LeadChain};
+use myelin_dataplane::{ChainRedirect, DoorCounters};
 use myelin_packet::classifier::{ClassifierError, TupleSpace};
 use myelin_packet::traffic::{Profile, TokenBucket};
 use myelin_packet::{FiveTuple, Match, Meta, parse};
 
-/// The chain that takes a packet.
+/// The chain of a packet.
 #[derive(Debug, Clone, Copy)]
-struct Chosen {
+struct MatchedChain {
     spi: u32,
     generation: u16,
-    /// Its index in `FrontDoor::chains`.
+    /// Index in `FrontDoor::chains`.
     slot: usize,
 }
 
-/// What becomes of a frame.
+/// The decision of the front door for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// A chain takes it; this travels with it.
+    /// A chain takes the frame. The metadata travels with it.
     Taken(Meta),
-    /// A chain takes it, and it is above that chain's profile: to be dropped.
+    /// The frame is above its chain's profile: drop it.
     Policed,
-    /// No chain takes it.
+    /// No chain takes the frame.
     Unmatched,
 }
 
-/// A chain that enters here.
+/// A chain with its ingress at this port.
 #[derive(Debug)]
-struct Entrant {
+struct DoorChain {
     spi: u32,
     matches: Match,
     counters: DoorCounters,
-    /// What it is held to; `None` lets everything through.
+    /// Polices the chain's packets; `None` passes all.
     policer: Option<(Profile, TokenBucket)>,
 }
 
 /// The classifier of one port.
 #[derive(Debug, Default)]
 pub struct FrontDoor {
-    table: TupleSpace<Chosen>,
-    /// The last flow that was looked up: packets come in trains.
-    last: Option<(FiveTuple, Chosen)>,
-    chains: Vec<Option<Entrant>>,
+    table: TupleSpace<MatchedChain>,
+    /// The last flow that was looked up: packets of a flow often arrive in sequence.
+    last: Option<(FiveTuple, MatchedChain)>,
+    chains: Vec<Option<DoorChain>>,
 }
 
 impl FrontDoor {
-    /// A door that no chain enters by.
+    /// Makes a door without chains.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Gives the packets of a chain's match to that generation from now on, within its profile, and no others. The bucket goes on when the profile is the same.
+    /// Redirects the packets of a chain's match to a generation, policed to its profile. Other
+    /// generations get none. An unchanged profile keeps the bucket.
     ///
     /// # Errors
-    /// Another chain's match is as specific, or takes nothing, or there are too many different masks. Then all is as before.
-    pub fn lead(
+    /// Another chain's match is equally specific, the match is empty, or there are too many
+    /// different masks. An error changes nothing.
+    pub fn redirect(
         &mut self,
-        chain: &LeadChain,
+        chain: &ChainRedirect,
         counters: DoorCounters,
     ) -> Result<(), ClassifierError> {
         let slot = self.slot_of(chain.spi);
-        let chosen = Chosen {
+        let chosen = MatchedChain {
             spi: chain.spi,
             generation: chain.generation,
             slot,
@@ -74,7 +76,7 @@ impl FrontDoor {
         let led = led.and_then(|matches| Some((matches, self.table.remove(&matches)?)));
         if let Err(error) = self.table.insert(&chain.matches, chosen) {
             if let Some((matches, chosen)) = led {
-                // Its place is free again.
+                // The old match's entry is free again.
                 self.table.insert(&matches, chosen)?;
             }
             self.chains[slot] = before;
@@ -85,7 +87,7 @@ impl FrontDoor {
             .and_then(|before| before.policer)
             .filter(|(held, _)| *held == profile)
             .or_else(|| (!profile.is_unlimited()).then(|| (profile, TokenBucket::new(&profile))));
-        self.chains[slot] = Some(Entrant {
+        self.chains[slot] = Some(DoorChain {
             spi: chain.spi,
             matches: chain.matches,
             counters,
@@ -94,9 +96,10 @@ impl FrontDoor {
         Ok(())
     }
 
-    /// The slot of a chain, or a free one.
+    /// Returns the slot of a chain, or a free one.
     fn slot_of(&mut self, spi: u32) -> usize {
-        let is_its = |entrant: &Option<Entrant>| entrant.as_ref().is_some_and(|one| one.spi == spi);
+        let is_its =
+            |door_chain: &Option<DoorChain>| door_chain.as_ref().is_some_and(|one| one.spi == spi);
         let own = self.chains.iter().position(is_its);
         let slot = own.or_else(|| self.chains.iter().position(Option::is_none));
         slot.unwrap_or_else(|| {
@@ -105,16 +108,16 @@ impl FrontDoor {
         })
     }
 
-    /// Gives a chain no more packets.
-    pub fn unlead(&mut self, spi: u32) {
+    /// Stops the redirect of packets to a chain.
+    pub fn stop_redirect(&mut self, spi: u32) {
         let slot = self.slot_of(spi);
-        if let Some(entrant) = self.chains[slot].take() {
+        if let Some(door_chain) = self.chains[slot].take() {
             self.last = None;
-            self.table.remove(&entrant.matches);
+            self.table.remove(&door_chain.matches);
         }
     }
 
-    /// What becomes of a frame that arrived at `stamp_ns`.
+    /// Decides about a frame that arrived at `stamp_ns`.
     #[inline]
     pub fn admit(&mut self, frame: &[u8], stamp_ns: u64) -> Admission {
         let Ok(headers) = parse(frame) else {
@@ -128,7 +131,7 @@ impl FrontDoor {
                 None => return Admission::Unmatched,
             },
         };
-        if let Some(Some(Entrant {
+        if let Some(Some(DoorChain {
             counters, policer, ..
         })) = self.chains.get_mut(chosen.slot)
         {
@@ -145,7 +148,7 @@ impl FrontDoor {
         Admission::Taken(meta)
     }
 
-    fn look_up(&mut self, tuple: FiveTuple) -> Option<Chosen> {
+    fn look_up(&mut self, tuple: FiveTuple) -> Option<MatchedChain> {
         let &chosen = self.table.lookup(&tuple)?;
         self.last = Some((tuple, chosen));
         Some(chosen)
@@ -178,21 +181,21 @@ mod tests {
         vec![udp, to_server, to_port]
     }
 
-    fn lead(
+    fn redirect(
         door: &mut FrontDoor,
         stats: &Stats,
         matches: &Match,
         (spi, generation): (u32, u16),
         policing: Profile,
     ) -> Result<(), ClassifierError> {
-        let chain = LeadChain {
+        let chain = ChainRedirect {
             matches: *matches,
             direction: Direction::Forward,
             policing,
             spi,
             generation,
         };
-        door.lead(&chain, stats.door_counters(spi).unwrap())
+        door.redirect(&chain, stats.door_counters(spi).unwrap())
     }
 
     fn taken_by(admission: Admission) -> Option<Meta> {
@@ -202,7 +205,7 @@ mod tests {
         }
     }
 
-    /// So many packets a second, and at once.
+    /// Returns a profile of `rate` packets per second and a burst in packets.
     fn packets(rate: u64, burst: u64) -> Profile {
         Profile {
             packets: Bucket::new(rate, burst).ok(),
@@ -211,20 +214,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_above_the_profile_is_dropped_and_counted() {
+    fn packets_above_the_profile_are_dropped_and_counted() {
         let (mut door, stats) = (FrontDoor::new(), Stats::create().unwrap());
         let [udp, _, narrower] = matches()[..] else {
             unreachable!()
         };
         let frame = build::udp_v4(8);
         let set = |door: &mut FrontDoor, matches: &Match, generation, profile| {
-            lead(door, &stats, matches, (1, generation), profile).unwrap();
+            redirect(door, &stats, matches, (1, generation), profile).unwrap();
         };
         set(&mut door, &udp, 0, packets(1000, 2));
         let policed = |door: &mut FrontDoor, at_ns| door.admit(&frame, at_ns) == Admission::Policed;
         let found = [1, 1, 1, 1_000_000, 1_000_001].map(|at_ns| policed(&mut door, at_ns));
         assert_eq!(found, [false, false, true, true, false]);
-        // A live change with the same profile fills no bucket; another profile does.
+        // A live change with the same profile keeps the bucket; another profile fills it.
         set(&mut door, &udp, 1, packets(1000, 2));
         assert!(policed(&mut door, 1_000_001));
         set(&mut door, &narrower, 1, packets(1000, 2));
@@ -238,17 +241,17 @@ mod tests {
         assert_eq!(counters.policed_bytes, 4 * frame.len() as u64);
     }
 
-    /// On the frames that the kernel's door is tested on, against the plain classifier.
+    /// Compares with the plain classifier, on the frames of the kernel door's tests.
     #[test]
     fn every_fixture_goes_to_the_most_specific_chain_and_is_counted() {
         let (mut door, stats) = (FrontDoor::new(), Stats::create().unwrap());
         let entries: Vec<(Match, u32)> = matches().into_iter().zip(10..).collect();
         for (matches, spi) in &entries {
-            lead(&mut door, &stats, matches, (*spi, 3), Profile::default()).unwrap();
+            redirect(&mut door, &stats, matches, (*spi, 3), Profile::default()).unwrap();
         }
         let (mut unmatched, mut unparsed) = (0, 0);
         let mut taken = vec![(0_u64, 0_u64); entries.len()];
-        // Twice, so that both the table and the last flow are asked.
+        // Each frame twice, to test both the table and the last flow.
         for fixture in fixtures::all().into_iter().flat_map(|f| [f.clone(), f]) {
             let found = taken_by(door.admit(&fixture.frame, 77));
             let expected = fixture.expected.ok().and_then(|headers| {
@@ -279,14 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn another_generation_takes_over_and_another_chain_does_not() {
+    fn a_new_generation_takes_over_and_another_chain_does_not() {
         let (mut door, stats) = (FrontDoor::new(), Stats::create().unwrap());
         let [udp, to_server, _] = matches()[..] else {
             unreachable!()
         };
         let frame = build::udp_v4(8);
         let set = |door: &mut FrontDoor, matches: &Match, spi, generation| {
-            lead(door, &stats, matches, (spi, generation), Profile::default())
+            redirect(door, &stats, matches, (spi, generation), Profile::default())
         };
         set(&mut door, &udp, 1, 0).unwrap();
         assert_eq!(taken_by(door.admit(&frame, 1)).unwrap().generation, 0);
@@ -294,13 +297,13 @@ mod tests {
         assert_eq!(set(&mut door, &udp, 2, 1), Err(ClassifierError::Tie));
         let meta = taken_by(door.admit(&frame, 2)).unwrap();
         assert_eq!((meta.spi, meta.generation), (2, 0), "it keeps what it had");
-        door.unlead(2);
+        door.stop_redirect(2);
         set(&mut door, &udp, 1, 1).unwrap();
         let meta = taken_by(door.admit(&frame, 2)).unwrap();
         assert_eq!((meta.spi, meta.generation, meta.stamp_ns), (1, 1, 2));
         assert_eq!(stats.door(1).unwrap().packets, 2, "they go on");
-        door.unlead(1);
-        door.unlead(1);
+        door.stop_redirect(1);
+        door.stop_redirect(1);
         assert_eq!(taken_by(door.admit(&frame, 3)), None);
         set(&mut door, &udp, 2, 0).unwrap();
         assert_eq!(taken_by(door.admit(&frame, 4)).unwrap().spi, 2);

@@ -1,19 +1,19 @@
-//! The driver of a worker over DPDK: one environment and a pair of devices, each with its front door.
+//! The driver of a worker over DPDK: one environment and two devices, each with its front door.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use myelin_dataplane::umem::FrameMemory;
-use myelin_dataplane::{DevicePair, DoorCounters, DrivenPort, Driver, LeadChain, PortSetup};
+use myelin_dataplane::{ChainRedirect, DevicePair, DoorCounters, DrivenPort, Driver, PortSetup};
 
 use crate::environment::{Environment, EnvironmentConfig};
 use crate::error::Error;
 use crate::port::DpdkPort;
 
-/// A pair of devices in an environment of this process.
+/// Two devices in an environment of this process.
 #[derive(Debug)]
 pub struct Dpdk {
-    // In this order they are dropped: what uses goes before what is used.
+    // Fields drop in this order: the ports before the environment that they use.
     ports: Vec<DpdkPort>,
     environment: Environment,
 }
@@ -75,18 +75,18 @@ impl Driver for Dpdk {
 }
 
 impl DrivenPort for DpdkPort {
-    /// A device wakes nobody.
+    /// A device cannot wake the worker.
     const NAP: Option<Duration> = Some(Duration::from_micros(20));
 
     fn close(self) {}
 
-    fn lead(&mut self, chain: &LeadChain, counters: DoorCounters) -> Result<(), String> {
+    fn redirect(&mut self, chain: &ChainRedirect, counters: DoorCounters) -> Result<(), String> {
         self.door()
-            .lead(chain, counters)
+            .redirect(chain, counters)
             .map_err(|error| format!("device {}: {error}", self.name()))
     }
 
-    fn unlead(&mut self, spi: u32) {
-        self.door().unlead(spi);
+    fn stop_redirect(&mut self, spi: u32) {
+        self.door().stop_redirect(spi);
     }
 }

@@ -1,4 +1,4 @@
-//! DPDK's environment (EAL): one a process, with the pool that all its ports share.
+//! DPDK's environment (EAL): one per process, with the pool that all its ports share.
 
 use std::ffi::CString;
 use std::path::PathBuf;
@@ -11,33 +11,34 @@ use crate::error::Error;
 use crate::library::functions;
 use crate::sys::{Device, Functions};
 
-/// Bytes of a frame: 128 in front of a received packet, then the longest packet of an MTU of 1500 and what functions add. Drivers of real
-/// devices want 2048 behind the headroom (`RTE_MBUF_DEFAULT_BUF_SIZE`).
+/// Bytes of a frame: a headroom of 128, then the longest packet of MTU 1500 and what functions
+/// append. Drivers of real devices require 2048 after the headroom (`RTE_MBUF_DEFAULT_BUF_SIZE`).
 const ROOM: u32 = 2048 + 128;
-/// Frames that the loop's core keeps at hand.
+/// Frames in the mempool cache of the loop's core.
 const CACHE: u32 = 250;
-/// Memory beside the frames, for rings and DPDK itself, MiB.
+/// Memory besides the frames, for rings and DPDK, MiB.
 const OTHER_MIB: u32 = 32;
-/// Bytes that a frame takes in memory, with the buffer's header.
+/// Bytes of a frame in memory, with the mbuf header.
 const FOOTPRINT: u32 = ROOM + 320;
 
-/// How the environment is started.
+/// The configuration of the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvironmentConfig {
-    /// Tells this process' files and hugepages from those of others (`--file-prefix`).
+    /// Prefix of this process' files and hugepages (`--file-prefix`).
     pub prefix: String,
-    /// The core that the calling thread is bound to; without one, that on which it may run first.
+    /// The core of the calling thread. `None`: the first core that the thread may use.
     pub core: Option<u32>,
-    /// Frames of the pool, 512 at least.
+    /// Frames of the pool, at least 512.
     pub frames: u32,
-    /// Hugepages; without them plain pages serve, which not every hardware can do with.
+    /// Use hugepages instead of plain pages. Some hardware requires them.
     pub hugepages: bool,
-    /// The hardware that is going to be opened. No other is touched.
+    /// The hardware to open. DPDK touches no other.
     pub hardware: Vec<DpdkDevice>,
 }
 
 impl EnvironmentConfig {
-    /// Plain pages, 8191 frames (a pool is smallest at one less than a power of two), no hardware.
+    /// Plain pages, 8191 frames, no hardware. A pool is most compact at one less than a power of
+    /// two.
     pub fn new(prefix: impl Into<String>) -> Self {
         Self {
             prefix: prefix.into(),
@@ -48,12 +49,12 @@ impl EnvironmentConfig {
         }
     }
 
-    /// The command line of the environment.
+    /// Returns the command line of the environment.
     fn arguments(&self) -> Vec<String> {
         let core = self.core.unwrap_or_else(first_core);
         let mut arguments = vec![
             "myelin".to_owned(),
-            // One thread, numbered 0 whatever its core: DPDK's own numbers end at 127.
+            // One thread with number 0 on any core: DPDK's own numbers end at 127.
             format!("--lcores=0@{core}"),
             format!("--file-prefix={}", self.prefix),
             "--no-telemetry".to_owned(),
@@ -62,7 +63,7 @@ impl EnvironmentConfig {
             let mib = (u64::from(self.frames) * u64::from(FOOTPRINT)).div_ceil(1 << 20) as u32;
             arguments.extend(["--no-huge".to_owned(), format!("-m{}", mib + OTHER_MIB)]);
         } else if self.hardware.is_empty() {
-            // The pages go back to the system with the process, also when it is killed.
+            // The system frees the pages with the process, even after a kill.
             arguments.push("--huge-unlink".to_owned());
         }
         if self.hardware.is_empty() {
@@ -75,7 +76,7 @@ impl EnvironmentConfig {
     }
 }
 
-/// Where DPDK keeps the files of a prefix while a process of that prefix runs, as root.
+/// The directory in which DPDK, as root, keeps the files of a running process with this prefix.
 pub fn runtime_directory(prefix: &str) -> PathBuf {
     PathBuf::from("/var/run/dpdk").join(prefix)
 }
@@ -91,11 +92,12 @@ pub struct Environment {
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 impl Environment {
-    /// Starts DPDK in this process. The calling thread is bound to the core of the configuration and should be the one that drives the
-    /// ports: its allocations are the fast ones.
+    /// Starts DPDK in this process. Pins the calling thread to the configured core. That thread
+    /// should drive the ports, because its allocations are the fast ones.
     ///
     /// # Errors
-    /// There is no DPDK; another process has the prefix; no hugepages, no memory, no rights; it was started in this process before.
+    /// DPDK is missing; another process uses the prefix; hugepages, memory or rights are missing;
+    /// this process has already started it.
     pub fn start(config: &EnvironmentConfig) -> Result<Self, Error> {
         let functions = functions()?;
         if STARTED.swap(true, Ordering::AcqRel) {
@@ -121,7 +123,7 @@ impl Environment {
         match memory {
             Ok(memory) => Ok(Self {
                 functions,
-                // As long-lived as the pool: DPDK is started once a process.
+                // Lives as long as the pool: DPDK starts once per process.
                 memory: Box::leak(Box::new(memory)),
                 prefix: config.prefix.clone(),
             }),
@@ -133,7 +135,7 @@ impl Environment {
         }
     }
 
-    /// The frames of the pool. All are DPDK's until a port hands one out.
+    /// Returns the frames of the pool. DPDK holds all of them until a port passes one on.
     pub fn memory(&self) -> &'static FrameMemory {
         self.memory
     }
@@ -142,7 +144,7 @@ impl Environment {
         self.functions
     }
 
-    /// Opens a device. `ring` is the size of its rings as wished for; the driver may take another.
+    /// Opens a device. `ring` is the requested size of its rings; the driver may choose another.
     pub(crate) fn open(&self, device: &DpdkDevice, ring: u16) -> Result<Device, Error> {
         let failed = |step| move |refusal| Error::device(device.as_str(), step, refusal);
         if !device.is_pci() {
@@ -155,7 +157,7 @@ impl Environment {
             .map_err(failed("open it"))
     }
 
-    /// Ends the environment and removes its files. All ports must be closed.
+    /// Stops the environment and removes its files. Close all ports first.
     pub fn stop(self) {
         self.functions.stop();
         remove_files(&self.prefix);
@@ -169,13 +171,13 @@ fn c_string(text: &str) -> Result<CString, Error> {
     })
 }
 
-/// DPDK leaves the directory and the files in it.
+/// DPDK leaves its directory and files behind.
 fn remove_files(prefix: &str) {
-    // Nothing is there after a failed start.
+    // After a failed start there are no files.
     let _ = std::fs::remove_dir_all(runtime_directory(prefix));
 }
 
-/// The first core that this thread may run on.
+/// Returns the first core that this thread may use.
 fn first_core() -> u32 {
     let set = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0));
     set.ok()

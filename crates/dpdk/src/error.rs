@@ -1,10 +1,10 @@
-//! What can go wrong with DPDK, told with the object, the cause and the remedy.
+//! Errors of DPDK, with the object, the cause and the remedy.
 
 use std::sync::Arc;
 
 use crate::sys::Refusal;
 
-/// An error of the DPDK room.
+/// An error of the crate `dpdk`.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -13,18 +13,18 @@ pub enum Error {
         "this program was built without DPDK: {reason}; install its development files (Debian: libdpdk-dev) and build again"
     )]
     Absent {
-        /// What the build found missing.
+        /// The dependency that the build did not find.
         reason: &'static str,
     },
-    /// The libraries that the program was built with are not here.
+    /// The libraries of the build are missing on this machine.
     #[error(
         "DPDK cannot be loaded: {cause}; install the DPDK that this program was built with, or build it here"
     )]
     Load {
-        /// The loader's answer.
+        /// The loader's error.
         cause: String,
     },
-    /// A process has one environment, which cannot be started again.
+    /// A process has one environment and cannot start it again.
     #[error("DPDK runs in this process already: a process has one environment")]
     Running,
     /// The environment did not start.
@@ -32,45 +32,45 @@ pub enum Error {
     Environment {
         /// `--file-prefix`.
         prefix: String,
-        /// DPDK's answer.
+        /// DPDK's error.
         cause: Arc<std::io::Error>,
         /// The end of its log.
         words: String,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// There is no memory for the packets.
+    /// DPDK did not allocate the packet memory.
     #[error(
         "DPDK with prefix {prefix}: no memory for {frames} frames: {cause}; give it fewer, or reserve more hugepages"
     )]
     Pool {
         /// `--file-prefix`.
         prefix: String,
-        /// Frames asked for.
+        /// Number of requested frames.
         frames: u32,
-        /// Why.
+        /// The cause.
         cause: String,
     },
-    /// A device could not be opened.
+    /// DPDK did not open a device.
     #[error("DPDK device `{device}`: {step}: {cause}{}{remedy}", quoted(words))]
     Device {
-        /// As the user wrote it.
+        /// The name in the user's text.
         device: String,
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// DPDK's answer.
+        /// DPDK's error.
         cause: Arc<std::io::Error>,
         /// The end of its log.
         words: String,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// The text names no device.
+    /// The text is not a device name.
     #[error("DPDK device `{device}`: {problem}")]
     Name {
-        /// As the user wrote it.
+        /// The user's text.
         device: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
 }
@@ -100,10 +100,10 @@ impl Error {
             Some(libc::ENODEV | libc::ENOENT)
                 if myelin_spec::DpdkDevice::new(device).is_ok_and(|device| device.is_pci()) =>
             {
-                "; bind it to vfio-pci (dpdk-devbind.py -b vfio-pci ADDRESS), and see that no other process has it"
+                "; bind it to vfio-pci (dpdk-devbind.py -b vfio-pci ADDRESS), and check that no other process uses it"
             }
             Some(libc::ENODEV | libc::ENOENT | libc::EFAULT) => {
-                "; is the driver's name right, and does the interface exist in the agent's network namespace?"
+                "; check the driver's name, and that the interface exists in the agent's network namespace"
             }
             Some(libc::EEXIST) => "; another port has this device: name it differently",
             Some(libc::EPERM | libc::EACCES) if !nix::unistd::geteuid().is_root() => {
@@ -122,7 +122,7 @@ impl Error {
     }
 }
 
-/// The end of a log, where the cause stands, as one line.
+/// Returns the end of a log, which holds the cause, as one line.
 fn last_lines(log: &str) -> String {
     const LINES: usize = 4;
     let lines: Vec<&str> = log

@@ -1,16 +1,20 @@
 //! Ports over DPDK.
 //!
-//! This room knows how a device that DPDK drives becomes a [`Port`](myelin_dataplane::Port): one environment a process ([`Environment`]), whose pool of mbufs is
-//! the forwarder's packet memory, and a port that takes bursts from a device and gives bursts to one ([`DpdkPort`]). Functions work in the mbuf; nothing
-//! is copied. It also is the front door of such a device ([`FrontDoor`]), since the kernel's eBPF programs never see its packets.
+//! This crate makes a device that DPDK drives a [`Port`](myelin_dataplane::Port). A process has one
+//! environment ([`Environment`]); its pool of mbufs is the forwarder's packet memory. A
+//! [`DpdkPort`] receives and transmits bursts. Functions work in the mbuf; nothing is copied. The
+//! crate also has the front door of such a device ([`FrontDoor`]), because the kernel's eBPF
+//! programs never see its packets.
 //!
-//! DPDK is not linked: a shim of C, embedded as a shared object, is loaded when the first environment starts. So a program that was built with DPDK runs
-//! where there is none, and [`version`] says what there is. Built where pkg-config finds no libdpdk, or without the cargo feature `dpdk`, all of this is there too and every start
-//! says why it fails.
+//! The program does not link DPDK. It embeds a C shim as a shared object and loads it when the
+//! first environment starts. So a program built with DPDK runs on machines without it, and
+//! [`version`] reports the loaded DPDK. Without libdpdk in pkg-config, or without the cargo feature
+//! `dpdk`, the crate builds too, and each start reports why it fails.
 //!
-//! A worker process ([`myelin_dataplane::worker_main`] with the driver [`Dpdk`]) has the environment and a pair of ports.
+//! A worker process ([`myelin_dataplane::worker_main`] with the driver [`Dpdk`]) has the
+//! environment and two ports.
 //!
-//! Start reading at [`DpdkPort`]. `unsafe` stands in `sys` only.
+//! Start reading at [`DpdkPort`]. Only `sys` contains `unsafe`.
 
 mod door;
 mod driver;

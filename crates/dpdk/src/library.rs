@@ -1,4 +1,4 @@
-//! Finding DPDK: whether this program was built with it, and whether it can be loaded here.
+//! Loads the shim, if this program was built with DPDK and its libraries are installed.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -11,21 +11,22 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use crate::error::Error;
 use crate::sys::Functions;
 
-/// The shim, linked against the DPDK that was there when this was built.
+/// The shim, linked against the DPDK of the build machine.
 #[cfg(has_dpdk)]
 const SHIM: Option<&[u8]> = Some(include_bytes!(concat!(env!("OUT_DIR"), "/shim.so")));
 #[cfg(not(has_dpdk))]
 const SHIM: Option<&[u8]> = None;
 
-/// Which DPDK a worker of this program would use.
+/// Returns the version of the DPDK that a worker of this program uses.
 ///
 /// # Errors
-/// The program was built without it, or its libraries are not here: the message says which, and what to do.
+/// The program was built without DPDK, or its libraries are missing. The message names the cause
+/// and the remedy.
 pub fn version() -> Result<String, Error> {
     functions().map(Functions::version)
 }
 
-/// Loaded when it is first asked for.
+/// Loads the shim at the first call.
 pub(crate) fn functions() -> Result<&'static Functions, Error> {
     static LOADED: OnceLock<Result<&'static Functions, Error>> = OnceLock::new();
     LOADED
@@ -36,14 +37,14 @@ pub(crate) fn functions() -> Result<&'static Functions, Error> {
         .clone()
 }
 
-/// Why there is no shim.
+/// Returns why there is no shim.
 fn absent() -> Error {
     Error::Absent {
         reason: option_env!("MYELIN_NO_DPDK").unwrap_or("unknown"),
     }
 }
 
-/// The image as a file that the loader can open, in memory.
+/// Copies the image into an anonymous file that the loader can open.
 fn anonymous_copy(image: &[u8]) -> Result<CString, Error> {
     let failed = |cause: String| Error::Load { cause };
     let fd = memfd_create("myelin-dpdk", MFdFlags::MFD_CLOEXEC)

@@ -1,4 +1,5 @@
-//! A port over a device of DPDK: bursts in, bursts out, functions at work in the device's own buffers.
+//! A port over a DPDK device: receives and transmits bursts; functions work in the device's
+//! buffers.
 
 use std::os::fd::RawFd;
 
@@ -13,18 +14,18 @@ use crate::environment::Environment;
 use crate::error::Error;
 use crate::sys::{Descriptor, Device, Functions, MAX_BURST, Outgoing};
 
-/// Entries of each ring of a port, as far as its driver agrees.
+/// Requested entries of each ring of a port.
 const RING: u16 = 1024;
-/// Packets that a device is asked for at least. The vector receive paths of some drivers round what they are asked for down to a multiple of 4, 8 or 32, so
-/// they would give nothing to who asks for one.
+/// Fewest packets to request from a device. The vector receive paths of some drivers round the
+/// request down to a multiple of 4, 8 or 32, so a request for one packet returns none.
 const MIN_BURST: usize = 32;
-/// Packets that may wait for a device to take them; more are dropped and counted.
+/// Most packets that wait for a device; further packets are dropped and counted.
 const BACKLOG: usize = 1024;
 
-/// A port over a device of DPDK, with its front door.
+/// A port over a DPDK device, with its front door.
 ///
-/// It receives into and transmits from the pool of the environment, which DPDK's drivers fill and empty themselves: the forwarder's pool
-/// only holds what functions emit from.
+/// It receives into and transmits from the pool of the environment, which DPDK's drivers fill and
+/// empty. The forwarder's pool holds only frames for packets that functions emit.
 #[derive(Debug)]
 pub struct DpdkPort {
     functions: &'static Functions,
@@ -33,12 +34,12 @@ pub struct DpdkPort {
     name: DpdkDevice,
     door: FrontDoor,
     received: Box<[Descriptor; MAX_BURST]>,
-    /// Those of `received` that were not taken yet.
+    /// Indices of the packets in `received` that the forwarder has not taken.
     arrived: std::ops::Range<usize>,
     stamp_ns: u64,
     transmit: Outgoing,
     backlogged: bool,
-    /// Where the packets go that no chain takes.
+    /// The port for packets without a chain.
     opposite: Option<Outgoing>,
     invalid: u64,
 }
@@ -66,23 +67,23 @@ impl DpdkPort {
         })
     }
 
-    /// Sends what no chain takes out of the other port from now on; without one it is dropped. The other port must not be closed before
-    /// this one.
+    /// Sets the port that transmits packets without a chain; without one they are dropped. Close
+    /// the other port after this one.
     pub fn set_opposite(&mut self, other: &Self) {
         self.opposite = Some(other.device.outgoing(MAX_BURST));
     }
 
-    /// The classifier of this port.
+    /// Returns the classifier of this port.
     pub fn door(&mut self) -> &mut FrontDoor {
         &mut self.door
     }
 
-    /// The device, as the user named it.
+    /// Returns the device name of the user.
     pub fn name(&self) -> &DpdkDevice {
         &self.name
     }
 
-    /// What has arrived and was not taken, past the front door: for tests.
+    /// Returns the frames that arrived and were not taken, without the front door: for tests.
     pub fn collect(&mut self, memory: &FrameMemory) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         while self.arrived(MAX_BURST as u32) > 0 {
@@ -99,7 +100,7 @@ impl DpdkPort {
         packets
     }
 
-    /// Hands a packet that no chain takes to the opposite port.
+    /// Passes a packet without a chain to the opposite port.
     #[cold]
     fn pass(&mut self, memory: &FrameMemory, buffer: Buffer) {
         let unsent = match &mut self.opposite {
@@ -183,7 +184,7 @@ impl Port for DpdkPort {
 
     #[inline]
     fn reclaim(&mut self, _memory: &FrameMemory, _pool: &mut FramePool) {
-        // The driver puts what it has sent back into the pool it came from.
+        // The driver returns transmitted buffers to their pool.
     }
 
     #[inline]
@@ -193,7 +194,7 @@ impl Port for DpdkPort {
             self.functions
                 .take(memory, missing, |frame| pool.give(frame));
         } else {
-            // What functions dropped.
+            // Frames of packets that functions dropped.
             while let Some(frame) = pool.take_for_receive() {
                 self.functions.give(memory, frame);
             }

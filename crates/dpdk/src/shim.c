@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What the program uses of DPDK, behind plain functions: DPDK's own fast path is inline code over
- * structures whose layout belongs to the version this was compiled with.
+ * Plain functions for the parts of DPDK that the program uses. DPDK's fast path is inline code over
+ * structures whose layout belongs to the version of the build.
  *
- * One environment and one pool of packet buffers a process. To the other side a buffer is the
- * distance of its first byte from the pool's lowest, a packet that and its place in the buffer; the
- * mbuf in front of the buffer stays here.
+ * A process has one environment and one pool of packet buffers. The Rust side identifies a buffer
+ * by the distance of its first byte from the pool's lowest, and a packet by that and its offset in
+ * the buffer. Only the shim sees the mbuf before the buffer.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -24,9 +24,9 @@
 
 #define MAX_BURST 256u
 
-/* Twin of `Descriptor` in library.rs. */
+/* Twin of `Descriptor` in sys.rs. */
 struct descriptor {
-	uint64_t buffer; /* its first byte, from the pool's lowest */
+	uint64_t buffer; /* distance of its first byte from the pool's lowest */
 	uint32_t offset; /* of the packet in the buffer */
 	uint32_t len;
 };
@@ -52,7 +52,7 @@ static char *log_text;
 static size_t log_len;
 static FILE *log_stream;
 
-/* The last words of DPDK's log since log_begin(), for an error message. */
+/* Captures DPDK's log from log_begin(), for an error message. */
 static void log_begin(void)
 {
 	log_stream = open_memstream(&log_text, &log_len);
@@ -78,7 +78,7 @@ static void log_end(char *words, size_t words_len)
 	}
 }
 
-/* Not every step of DPDK says why it failed. */
+/* Some steps of DPDK fail without a cause. */
 static int failure(void)
 {
 	return rte_errno ? -rte_errno : -EIO;
@@ -89,8 +89,8 @@ static int start(int argc, char **argv, char *words, size_t words_len)
 	int result;
 
 	/*
-	 * libxdp's dispatcher would need an eBPF file system of its own; without it net_af_xdp
-	 * takes its program away when it closes.
+	 * libxdp's dispatcher needs its own bpffs. Without it net_af_xdp removes its program when it
+	 * closes.
 	 */
 	setenv("LIBXDP_SKIP_DISPATCHER", "1", 1);
 	log_begin();
@@ -191,7 +191,7 @@ static int open_port(const char *name, uint16_t ring, struct port_info *info, ch
 		result = rte_eth_tx_queue_setup(port, 0, transmit_ring, SOCKET_ID_ANY, NULL);
 	if (!result)
 		result = rte_eth_dev_start(port);
-	/* A device that cannot be told to take all frames takes all frames, or has no addresses. */
+	/* A device without promiscuous mode already receives all frames, or has no addresses. */
 	if (!result)
 		rte_eth_promiscuous_enable(port);
 	log_end(words, words_len);
@@ -210,11 +210,11 @@ static void close_port(uint16_t port)
 
 static struct rte_mbuf *mbuf_of(uint64_t buffer)
 {
-	/* No private area: the buffer follows its mbuf at once. */
+	/* No private area: the buffer follows its mbuf directly. */
 	return (struct rte_mbuf *)(base + buffer - sizeof(struct rte_mbuf));
 }
 
-/* A packet as one whole buffer of the pool; a driver may hand out others. */
+/* Returns the packet in one buffer of the pool; a driver may use others. */
 static struct rte_mbuf *whole(struct rte_mbuf *mbuf)
 {
 	struct rte_mbuf *copy;
@@ -231,9 +231,9 @@ static struct rte_mbuf *whole(struct rte_mbuf *mbuf)
 	return copy;
 }
 
-/* Another core or the device has just written the packet. Its headers are needed at once, and in
- * front of them the metadata are going to be written. The rest, which is copied out soon, is worth
- * fetching for a packet that is alone: those of a burst would wait for each other. */
+/* Another core or the device has just written the packet. The next step reads its headers and
+ * writes the metadata before them. A prefetch of the rest, which is copied soon, helps a single
+ * packet only: the prefetches of a burst would wait for each other. */
 static void prefetch(struct rte_mbuf *mbuf, bool alone)
 {
 	const char *packet = rte_pktmbuf_mtod(mbuf, const char *);
@@ -244,7 +244,7 @@ static void prefetch(struct rte_mbuf *mbuf, bool alone)
 	rte_prefetch0(packet - 1);
 }
 
-/* Gives how many packets were taken; `refused` counts those too long for one buffer. */
+/* Returns the number of received packets. `refused` counts packets too long for one buffer. */
 static uint16_t receive(uint16_t port, struct descriptor *descriptors, uint16_t limit,
 			uint64_t *refused)
 {
@@ -269,7 +269,7 @@ static uint16_t receive(uint16_t port, struct descriptor *descriptors, uint16_t 
 	return taken;
 }
 
-/* Gives how many of the packets the device took, from the first on. */
+/* Returns how many packets the device accepted, from the first on. */
 static uint16_t transmit(uint16_t port, const struct descriptor *descriptors, uint16_t count)
 {
 	struct rte_mbuf *mbufs[MAX_BURST];
@@ -281,14 +281,14 @@ static uint16_t transmit(uint16_t port, const struct descriptor *descriptors, ui
 		mbuf->data_off = (uint16_t)descriptors[i].offset;
 		mbuf->data_len = (uint16_t)descriptors[i].len;
 		mbuf->pkt_len = descriptors[i].len;
-		/* What the receiver found out about it need not hold any more. */
+		/* The receiver's offload flags may no longer hold. */
 		mbuf->ol_flags = 0;
 		mbufs[i] = mbuf;
 	}
 	return rte_eth_tx_burst(port, 0, mbufs, burst);
 }
 
-/* Takes free buffers out of the pool; all of them or none. */
+/* Takes free buffers from the pool; all or none. */
 static bool take(uint64_t *buffers, uint16_t count)
 {
 	struct rte_mbuf *mbufs[MAX_BURST];
@@ -306,7 +306,7 @@ static void give(const uint64_t *buffers, uint16_t count)
 		rte_pktmbuf_free(mbuf_of(buffers[i]));
 }
 
-/* Packets in the receive ring; the ring's size where the driver does not tell. */
+/* Returns the packets in the receive ring, or `unknown` if the driver does not report them. */
 static uint32_t waiting(uint16_t port, uint32_t unknown)
 {
 	int count = rte_eth_rx_queue_count(port, 0);

@@ -1,7 +1,9 @@
-//! The border to C: the shim's functions and structures, and safe types over them. All `unsafe` of this crate stands here.
+//! The interface to C: the shim's functions and structures, and safe types for them. Only this
+//! module contains `unsafe`.
 //!
-//! What makes the types safe: there is one environment and one pool a process, made once and never freed while it runs, and a buffer of the
-//! pool is either the pool's (lent, by the ledger of [`FrameMemory`]) or a [`Frame`](myelin_dataplane::umem::Frame) token's.
+//! The types are safe for these reasons. A process has one environment and one pool, made once and
+//! never freed. A buffer of the pool belongs either to the pool (lent, in the ledger of
+//! [`FrameMemory`]) or to a [`Frame`](myelin_dataplane::umem::Frame) token.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io;
@@ -12,18 +14,18 @@ use myelin_dataplane::umem::{Borrower, Frame, FrameMemory};
 
 /// Most packets of one burst, as in the shim.
 pub(crate) const MAX_BURST: usize = 256;
-/// Bytes of DPDK's log that an error message takes up at most.
+/// Most bytes of DPDK's log in an error message.
 const WORDS: usize = 2048;
 
 /// A packet in a buffer of the pool.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Descriptor {
-    /// First byte of the buffer, from the pool's lowest.
+    /// Offset of the buffer from the lowest buffer of the pool, bytes.
     buffer: u64,
-    /// Where the packet begins in it, bytes.
+    /// Offset of the packet in the buffer, bytes.
     offset: u32,
-    /// Its length, bytes.
+    /// Length of the packet, bytes.
     len: u32,
 }
 
@@ -35,7 +37,7 @@ struct PoolInfo {
     count: u32,
 }
 
-/// What an open port is.
+/// Properties of an open port.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct PortInfo {
@@ -43,7 +45,7 @@ struct PortInfo {
     receive_ring: u16,
 }
 
-/// What the shim exports.
+/// The functions that the shim exports.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Functions {
@@ -62,7 +64,7 @@ pub(crate) struct Functions {
     version: unsafe extern "C" fn() -> *const c_char,
 }
 
-/// A step that DPDK refused, with the last words of its log.
+/// A step that DPDK refused, with the end of its log.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) cause: io::Error,
@@ -70,7 +72,8 @@ pub(crate) struct Refusal {
 }
 
 impl Functions {
-    /// Loads the shim at `path`, and with it DPDK. Never unloaded: DPDK's threads run its code. The error is the loader's.
+    /// Loads the shim at `path`, and DPDK with it. Never unloads it: DPDK's threads run its code.
+    /// The error is the loader's.
     pub(crate) fn load(path: &CStr) -> Result<&'static Self, String> {
         let failed = || {
             // SAFETY: a string or null, valid until the next call of the family in this thread.
@@ -91,7 +94,7 @@ impl Functions {
         unsafe { symbol.cast::<Self>().as_ref() }.ok_or_else(failed)
     }
 
-    /// Which DPDK this is, as it calls itself.
+    /// Returns DPDK's version string.
     pub(crate) fn version(&self) -> String {
         // SAFETY: a constant string of the library.
         unsafe { CStr::from_ptr((self.version)()) }
@@ -99,7 +102,7 @@ impl Functions {
             .into_owned()
     }
 
-    /// Starts the environment; once a process.
+    /// Starts the environment; once per process.
     pub(crate) fn start(&self, arguments: &[CString]) -> Result<(), Refusal> {
         let mut pointers: Vec<*mut c_char> = arguments
             .iter()
@@ -121,13 +124,13 @@ impl Functions {
         refusal(result, &words)
     }
 
-    /// Ends the environment; nothing else may be called afterwards.
+    /// Stops the environment. Call nothing else afterwards.
     pub(crate) fn stop(&self) {
         // SAFETY: the caller drives no port any more.
         unsafe { (self.stop)() }
     }
 
-    /// The pool of buffers, as frames that are all lent to the pool. Once a process.
+    /// Makes the pool of buffers, as frames that are all lent to the pool. Once per process.
     pub(crate) fn make_pool(
         &self,
         count: u32,
@@ -156,7 +159,7 @@ impl Functions {
         Ok(memory)
     }
 
-    /// Has DPDK find and start a device.
+    /// Makes DPDK find and start a device.
     pub(crate) fn probe(&self, device: &CStr) -> Result<(), Refusal> {
         let mut words = vec![0_u8; WORDS];
         // SAFETY: a terminated string and a buffer of the length that is told.
@@ -164,7 +167,7 @@ impl Functions {
         refusal(result, &words)
     }
 
-    /// Opens the device of that name with one queue each way.
+    /// Opens the device of that name with one queue per direction.
     pub(crate) fn open_port(&'static self, name: &CStr, ring: u16) -> Result<Device, Refusal> {
         let mut words = vec![0_u8; WORDS];
         let mut info = PortInfo {
@@ -189,7 +192,7 @@ impl Functions {
         })
     }
 
-    /// Takes up to a burst of free frames out of the pool; none when there are not as many.
+    /// Takes up to a burst of free frames from the pool; takes none if the pool has fewer.
     pub(crate) fn take(&self, memory: &FrameMemory, count: usize, mut each: impl FnMut(Frame)) {
         let mut buffers = [0_u64; MAX_BURST];
         let count = count.min(MAX_BURST);
@@ -202,7 +205,8 @@ impl Functions {
         }
     }
 
-    /// Puts a frame back into the pool. `memory` is the pool's, the only one in a process with DPDK ports.
+    /// Returns a frame to the pool. `memory` belongs to the pool, the only one in a process with
+    /// DPDK ports.
     pub(crate) fn give(&self, memory: &FrameMemory, frame: Frame) {
         let buffer = memory.lend(frame, 0, Borrower::LIBRARY);
         // SAFETY: the frame token was used up, so the buffer is nobody else's.
@@ -221,7 +225,7 @@ fn refusal(result: c_int, words: &[u8]) -> Result<(), Refusal> {
     })
 }
 
-/// An open port of DPDK. Closed when dropped.
+/// An open DPDK port. Dropping it closes the port.
 #[derive(Debug)]
 pub(crate) struct Device {
     functions: &'static Functions,
@@ -230,7 +234,8 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Takes up to as many packets as there is room for; returns how many. Each is to be claimed with [`Descriptor::claim`].
+    /// Receives at most as many packets as `into` holds. Returns their number. Claim each with
+    /// [`Descriptor::claim`].
     #[inline]
     pub(crate) fn receive(&mut self, into: &mut [Descriptor]) -> usize {
         let limit = into.len().min(MAX_BURST) as u16;
@@ -246,18 +251,19 @@ impl Device {
         .into()
     }
 
-    /// Packets that did not fit one buffer, so far.
+    /// Returns the number of packets so far that did not fit into one buffer.
     pub(crate) fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Packets in the receive ring; its size where the driver does not tell.
+    /// Returns the number of packets in the receive ring, or the ring's size if the driver does not
+    /// report it.
     pub(crate) fn waiting(&self) -> u32 {
         // SAFETY: the port is open.
         unsafe { (self.functions.waiting)(self.info.port, self.info.receive_ring.into()) }
     }
 
-    /// Packets on their way out of this port, at most `capacity` of them.
+    /// Makes a queue of at most `capacity` packets for transmission at this port.
     pub(crate) fn outgoing(&self, capacity: usize) -> Outgoing {
         Outgoing {
             functions: self.functions,
@@ -276,7 +282,8 @@ impl Drop for Device {
 }
 
 impl Descriptor {
-    /// The packet, with the right to its frame. `None` when the ledger says that DPDK does not have it, so that it never exists twice.
+    /// Returns the packet with the ownership of its frame. Returns `None` if the ledger shows that
+    /// DPDK does not have the frame, so a packet never exists twice.
     #[inline]
     pub(crate) fn claim(self, memory: &FrameMemory) -> Option<Buffer> {
         let (frame, _) = memory.take_back(self.buffer, Borrower::LIBRARY)?;
@@ -288,7 +295,7 @@ impl Descriptor {
     }
 }
 
-/// Packets that wait for a port to take them.
+/// Packets that wait for transmission at a port.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     functions: &'static Functions,
@@ -298,7 +305,8 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Adds a packet; gives it back when there is no room. `memory` is the pool's, the only one in a process with DPDK ports.
+    /// Queues a packet. Returns it if the queue is full. `memory` belongs to the pool, the only one
+    /// in a process with DPDK ports.
     #[inline]
     pub(crate) fn push(&mut self, memory: &FrameMemory, buffer: Buffer) -> Result<(), Buffer> {
         if self.packets.len() == self.capacity {
@@ -312,7 +320,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Hands over as many packets as the port takes; returns how many stay.
+    /// Transmits as many packets as the port accepts. Returns how many remain.
     #[inline]
     pub(crate) fn send(&mut self) -> usize {
         let mut sent = 0;
@@ -335,7 +343,7 @@ impl Outgoing {
         self.packets.len()
     }
 
-    /// Gives the buffers of the packets that wait back to the pool.
+    /// Returns the buffers of the waiting packets to the pool.
     pub(crate) fn discard(&mut self) {
         for packet in self.packets.drain(..) {
             // SAFETY: as for `send`; the descriptor is used up.

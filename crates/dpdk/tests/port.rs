@@ -1,12 +1,13 @@
-//! The forwarder over devices of DPDK that need no hardware: the same packets, functions and bytes as over memory.
+//! Runs the forwarder over DPDK devices without hardware. Compares packets, functions and bytes
+//! with a run over memory.
 //!
-//! One test, for a process has one environment.
+//! A single test, because a process has one environment.
 
 use myelin_dataplane::memory_port::MemoryPort;
 use myelin_dataplane::port::{Buffer, FramePool, Port};
 use myelin_dataplane::umem::{Borrower, FrameMemory, HEADROOM};
 use myelin_dataplane::{
-    Direction, DrivenPort, Forwarder, LeadChain, SocketId, Stats, Umem, UserChain, UserExit,
+    ChainRedirect, Direction, DrivenPort, Forwarder, SocketId, Stats, Umem, UserChain, UserExit,
     UserSegment,
 };
 use myelin_dpdk::{DpdkPort, Environment, EnvironmentConfig, runtime_directory};
@@ -46,7 +47,7 @@ fn chain() -> UserChain {
     }
 }
 
-/// The fixtures that parse, each several times, so that batches fill.
+/// Returns the fixtures that parse, each several times, to fill batches.
 fn packets() -> Vec<Vec<u8>> {
     let parsed = fixtures::all()
         .into_iter()
@@ -60,7 +61,7 @@ fn packets() -> Vec<Vec<u8>> {
     packets.iter().cycle().take(300).cloned().collect()
 }
 
-/// What the chain makes of the packets over memory.
+/// Returns the packets after the chain over memory.
 fn over_memory(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let umem = Umem::create(1024, 2048).unwrap();
     let memory = FrameMemory::map(&umem).unwrap();
@@ -87,7 +88,7 @@ fn over_memory(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     sent
 }
 
-/// Removes the environment's files also when an assertion fails.
+/// Removes the environment's files even if an assertion fails.
 struct Files(String);
 
 impl Drop for Files {
@@ -100,7 +101,7 @@ fn open(environment: &Environment, device: &str) -> DpdkPort {
     DpdkPort::open(environment, &DpdkDevice::new(device).unwrap()).unwrap()
 }
 
-/// Packets of a test's own, put into the device at `IN` past all functions.
+/// Puts test packets into the device at `IN`, without the functions.
 struct Source<'m> {
     memory: &'m FrameMemory,
     free: FramePool,
@@ -128,16 +129,16 @@ impl<'m> Source<'m> {
     }
 }
 
-/// Gives packets to the chain.
-fn lead(port: &mut DpdkPort, stats: &Stats, matches: Match) {
-    let chain = LeadChain {
+/// Redirects packets to the chain.
+fn redirect(port: &mut DpdkPort, stats: &Stats, matches: Match) {
+    let chain = ChainRedirect {
         matches,
         direction: Direction::Forward,
         policing: Profile::default(),
         spi: SPI,
         generation: 2,
     };
-    port.lead(&chain, stats.door_counters(SPI).unwrap())
+    port.redirect(&chain, stats.door_counters(SPI).unwrap())
         .unwrap();
 }
 
@@ -162,29 +163,31 @@ fn functions_do_the_same_over_dpdk_as_over_memory() {
     bytes_are_the_same(&environment);
     unmatched_packets_pass(&environment);
     no_frame_is_lost(&environment);
-    a_device_that_is_not_there_is_named(&environment);
+    an_error_names_the_missing_device(&environment);
 
     assert!(runtime_directory(&prefix).exists());
     environment.stop();
     assert!(!runtime_directory(&prefix).exists(), "files stay");
 }
 
-/// However few are wanted; the rest is kept, and goes back to the pool with the port: all of them together are more than there are frames.
+/// The port requests a full burst even for one packet. It keeps the rest, and returns it to the
+/// pool on close. All rounds together receive more packets than there are frames.
 fn a_device_is_asked_for_a_burst_at_least(environment: &Environment) {
     for round in 0..300 {
-        // It has as many packets as one asks for, while there are frames.
+        // The device returns as many packets as requested, while frames are free.
         let mut port = open(environment, &format!("net_null4{round},size=64"));
         assert_eq!(port.arrived(1), 1);
         assert_eq!(
             port.arrived(256),
             32,
-            "round {round}: what the first look brought"
+            "round {round}: packets of the first burst"
         );
     }
 }
 
-/// A ring is a loop: what is sent to it arrives at it. So packets enter by the first, leave by the second, arrive there again,
-/// match nothing, and pass to the third, where they are looked at.
+/// A ring device is a loop: packets sent to it arrive at it. Packets enter at the first port, leave
+/// at the second, arrive there again, match no chain, and pass to the third, where the test checks
+/// them.
 fn bytes_are_the_same(environment: &Environment) {
     let memory = environment.memory();
     let packets = packets();
@@ -194,7 +197,7 @@ fn bytes_are_the_same(environment: &Environment) {
         let names = [0, 1, 2].map(|at| format!("net_ring{batch}{at}"));
         let [mut ingress, mut egress, mut seen] =
             names.each_ref().map(|name| open(environment, name));
-        lead(&mut ingress, &stats, Match::default());
+        redirect(&mut ingress, &stats, Match::default());
         egress.set_opposite(&seen);
         forwarder.add_port(IN, ingress);
         forwarder.add_port(OUT, egress);
@@ -217,10 +220,7 @@ fn bytes_are_the_same(environment: &Environment) {
         assert_eq!(done.positions[0].packets_in, packets.len() as u64);
         assert_eq!(done.transmitted, expected.len() as u64);
         assert_eq!(done.sojourn.count(), expected.len() as u64);
-        assert!(
-            done.positions[1].drops > 0,
-            "the firewall has something to drop"
-        );
+        assert!(done.positions[1].drops > 0, "the firewall drops packets");
         assert_eq!(stats.door(SPI).unwrap().packets, packets.len() as u64);
         assert_eq!(stats.worker().invalid_descriptors, 0);
     }
@@ -237,7 +237,7 @@ fn unmatched_packets_pass(environment: &Environment) {
         protocol: Some(6),
         ..Match::default()
     };
-    lead(&mut ingress, &stats, tcp);
+    redirect(&mut ingress, &stats, tcp);
     ingress.set_opposite(&egress);
     forwarder.add_port(IN, ingress);
     forwarder.start();
@@ -251,14 +251,15 @@ fn unmatched_packets_pass(environment: &Environment) {
     assert_eq!(stats.door(SPI).unwrap().packets, 0);
 }
 
-/// Far more packets than there are frames, half of them dropped by a function: they all come back to the pool.
+/// Sends far more packets than there are frames; a function drops half of them. All frames return
+/// to the pool.
 fn no_frame_is_lost(environment: &Environment) {
     let memory = environment.memory();
     let stats = Stats::create().unwrap();
     let mut forwarder = Forwarder::in_process(memory, 32, &stats).unwrap();
     let mut source = Source::new(memory);
     let mut ingress = open(environment, "net_ring30");
-    lead(&mut ingress, &stats, Match::default());
+    redirect(&mut ingress, &stats, Match::default());
     forwarder.add_port(IN, ingress);
     forwarder.add_port(OUT, open(environment, "net_null30,size=64"));
     forwarder.deploy(&chain(), &stats).unwrap();
@@ -277,7 +278,7 @@ fn no_frame_is_lost(environment: &Environment) {
     );
 }
 
-fn a_device_that_is_not_there_is_named(environment: &Environment) {
+fn an_error_names_the_missing_device(environment: &Environment) {
     for (device, words) in [
         ("net_af_xdp9,iface=nosuch0", ["net_af_xdp9", "interface"]),
         ("net_nosuch0", ["net_nosuch0", "driver"]),

@@ -5,10 +5,10 @@ use std::process::{Child, Command, Stdio};
 
 use myelin_dpdk::{Environment, EnvironmentConfig, runtime_directory};
 
-/// Says to the second process which prefix to take.
+/// Environment variable with the prefix of the second process.
 const PREFIX: &str = "MYELIN_TEST_PREFIX";
 
-/// Nothing by itself: it is run by the other test as a process of its own, which holds a prefix until its input ends.
+/// Helper process of the other test: holds a prefix until its input ends.
 #[test]
 fn holder() {
     let Ok(prefix) = std::env::var(PREFIX) else {
@@ -21,7 +21,7 @@ fn holder() {
     environment.stop();
 }
 
-/// Ends the first process and removes its files also when an assertion fails.
+/// Ends the first process and removes its files even if an assertion fails.
 struct First(Child, String);
 
 impl Drop for First {
@@ -33,7 +33,7 @@ impl Drop for First {
 }
 
 #[test]
-fn the_second_is_refused_and_the_first_goes_on() {
+fn the_second_process_is_refused_and_the_first_continues() {
     if let Err(error) = myelin_dpdk::version() {
         println!("SKIP: {error}");
         return;
@@ -63,7 +63,7 @@ fn the_second_is_refused_and_the_first_goes_on() {
         error.contains(&prefix) && error.contains("another process uses this prefix"),
         "{error}"
     );
-    assert!(runtime_directory(&prefix).exists(), "they are the first's");
+    assert!(runtime_directory(&prefix).exists(), "files of the first");
     drop(first.0.stdin.take());
     lines.for_each(drop);
     assert!(first.0.wait().unwrap().success());

@@ -74,20 +74,20 @@ fn revive(worker: &Worker) -> Vec<Death> {
         return deaths;
     }
     worker.log_memory_limit();
-    if entry.deaths.died(Instant::now()) {
+    if entry.deaths.record_death(Instant::now()) {
         worker.give_up();
         deaths.push(Death::GivenUp);
         return deaths;
     }
     if let Err(error) = entry.handle().restart() {
         tracing::error!(owner = worker.key.owner, circuit = worker.key.circuit, %error, "a worker did not come up again");
-        if entry.deaths.start_failed() {
+        if entry.deaths.record_failed_start() {
             worker.give_up();
             deaths.push(Death::GivenUp);
         }
         return deaths;
     }
-    entry.deaths.started();
+    entry.deaths.record_start();
     if let Some(core) = worker.facts.core() {
         // Without its core it is to give way to others from its first packet on, since it may poll.
         binding::hold(worker.facts.pid(), core);

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use myelin_dataplane::LeadChain;
+use myelin_dataplane::ChainRedirect;
 use myelin_kernel::Plane;
 
 use crate::api::ApiError;
@@ -97,7 +97,7 @@ pub(crate) fn switch_off(running: &Running) -> bool {
             removed.map(drop).map_err(ApiError::failed)
         }),
         FrontDoor::Worker(worker, ..) => {
-            let unled = worker.entry().handle().unlead_chain(running.spi);
+            let unled = worker.entry().handle().stop_redirect(running.spi);
             unled.map_err(ApiError::failed)
         }
     };
@@ -157,7 +157,7 @@ fn lead_in_worker(spi: u32, form: &Form) -> Result<(), ApiError> {
             "a chain cannot change between the kernel and DPDK",
         ));
     };
-    let led = worker.entry().handle().lead_chain(LeadChain {
+    let led = worker.entry().handle().redirect_chain(ChainRedirect {
         matches: form.chain.matches,
         direction,
         policing,

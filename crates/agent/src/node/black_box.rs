@@ -346,7 +346,7 @@ impl State {
     fn died(&mut self, how: String) -> Fate {
         tracing::warn!("{}: its program {how}", self.title);
         self.last_end = Some(how);
-        if self.deaths.died(Instant::now()) {
+        if self.deaths.record_death(Instant::now()) {
             self.failed = true;
             self.cut_off();
             // Its children would go on, and fill the log.

@@ -12,7 +12,7 @@ use myelin_planner::admission::RING;
 
 use crate::api::{ApiError, short_hash};
 use crate::node::circuit::MTU;
-use crate::node::workers::{Entry, lead};
+use crate::node::workers::{Entry, socket_redirect};
 
 /// The link over which packets go from a worker back into the kernel.
 pub(crate) struct Internal {
@@ -61,7 +61,7 @@ impl Internal {
             config
         };
         let receive = worker.bind(socket(&far, Role::Ingress))?;
-        let receive = receive.led_by(lead(door.0.sockets(), 0));
+        let receive = receive.with_redirect(socket_redirect(door.0.sockets(), 0));
         let receive = worker
             .handle()
             .add_socket(receive)

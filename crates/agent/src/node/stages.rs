@@ -190,7 +190,7 @@ impl Entry {
                 if stage.handle.is_alive() {
                     continue;
                 }
-                if deaths.died(Instant::now()) {
+                if deaths.record_death(Instant::now()) {
                     stages.failed.store(true, Ordering::Relaxed);
                     ends.push(Death::StageGivenUp {
                         spi: stages.spi,

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use myelin_dataplane::{
-    BusyPoll, Deaths, DevicePair, Idle, Lead, Role, SocketId, Stats, WorkerConfig, WorkerFacts,
-    WorkerHandle, Xsk, XskConfig,
+    BusyPoll, Deaths, DevicePair, Idle, Role, SocketId, SocketRedirect, Stats, WorkerConfig,
+    WorkerFacts, WorkerHandle, Xsk, XskConfig,
 };
 use myelin_kernel::{Plane, Reentry, Sockets};
 use myelin_linux::affinity;
@@ -313,7 +313,7 @@ impl Entry {
             let mut config = XskConfig::new(&port.name, port.ifindex, queue, Role::Ingress);
             config.ring_size = if port.queues > 1 { SMALL_RING } else { RING };
             let xsk = self.bind(config)?;
-            let xsk = xsk.led_by(lead(port.door().sockets(), queue));
+            let xsk = xsk.with_redirect(socket_redirect(port.door().sockets(), queue));
             let id = self.handle().add_socket(xsk).map_err(ApiError::failed)?;
             self.sockets.insert((port.ifindex, queue), id);
         }
@@ -422,7 +422,7 @@ impl Drop for OpenPort {
 }
 
 /// The way to a socket of a queue.
-pub(crate) fn lead(sockets: Sockets, queue: u32) -> Lead {
+pub(crate) fn socket_redirect(sockets: Sockets, queue: u32) -> SocketRedirect {
     Arc::new(move |socket| {
         sockets
             .set(queue, socket)

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use myelin_dataplane::feed::Diet;
+use myelin_dataplane::feed::FeedConfig;
 use myelin_linux::affinity;
 use myelin_measure::snippet::config;
 use myelin_metrics::stats::{CONFIDENCE, Estimate, mean_ci, median_ci};
@@ -14,7 +14,7 @@ use myelin_spec::LossyLinkConfig;
 use serde::Deserialize;
 
 use crate::published::{Published, calvin};
-use crate::reference::Fed;
+use crate::reference::FeedResult;
 use crate::rounds::quantile;
 use crate::variant::PAYLOADS;
 use crate::{Claim, Effort, Error, Findings, Row, Session, experiment};
@@ -65,10 +65,18 @@ impl Subject<'_> {
     }
 
     /// That many processes, idle.
-    fn start(&self, count: usize, packets: u32, session: Session<'_>) -> Result<Vec<Fed>, Error> {
+    fn start(
+        &self,
+        count: usize,
+        packets: u32,
+        session: Session<'_>,
+    ) -> Result<Vec<FeedResult>, Error> {
         let start = |_| match self.case {
-            Some(case) => Ok(Fed::function(session.program, &diet(case, self.payload)?)?),
-            None => Ok(Fed::plain_aes(self.payload, packets)?),
+            Some(case) => Ok(FeedResult::function(
+                session.program,
+                &diet(case, self.payload)?,
+            )?),
+            None => Ok(FeedResult::plain_aes(self.payload, packets)?),
         };
         (0..count).map(start).collect()
     }
@@ -88,7 +96,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let all = cases()?;
     let mut cases: Vec<Option<&Case>> = Vec::new();
     for case in &all {
-        match Fed::function(session.program, &diet(case, PAYLOADS[0])?)
+        match FeedResult::function(session.program, &diet(case, PAYLOADS[0])?)
             .and_then(|mut fed| fed.begin(1).and_then(|()| fed.end()))
         {
             Ok(_) => cases.push(Some(case)),
@@ -233,7 +241,7 @@ fn published(subject: &Subject<'_>, parallel: usize) -> Option<Published> {
 }
 
 /// One run of all of them at once: what each packet took, ns.
-fn together(fed: &mut [Fed], packets: u32) -> Result<Vec<f64>, Error> {
+fn together(fed: &mut [FeedResult], packets: u32) -> Result<Vec<f64>, Error> {
     for one in fed.iter_mut() {
         one.begin(packets)?;
     }
@@ -252,10 +260,10 @@ fn in_us(ns: Estimate) -> Estimate {
     ns.scaled(1e-3)
 }
 
-fn diet(case: &Case, payload_bytes: usize) -> Result<Diet, Error> {
+fn diet(case: &Case, payload_bytes: usize) -> Result<FeedConfig, Error> {
     let files = files();
     let after = case.after.as_ref().map(|(after, _)| config(after, &files));
-    Ok(Diet {
+    Ok(FeedConfig {
         function: config(&case.function, &files)?,
         after: after.transpose()?,
         link: case.after.as_ref().map(|(_, loss_ppm)| LossyLinkConfig {

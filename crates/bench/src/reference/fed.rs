@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use myelin_dataplane::feed::Diet;
+use myelin_dataplane::feed::FeedConfig;
 
 use super::{Error, Runner};
 
@@ -12,11 +12,11 @@ const PLAIN_AES: &str = "aes_ctr";
 const PLAIN_AES_IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/aes_ctr"));
 
 /// A process with a function that never waits for packets; idle between two runs.
-pub(crate) struct Fed(Runner);
+pub(crate) struct FeedResult(Runner);
 
-impl Fed {
+impl FeedResult {
     /// One of Myelin's functions, in a process of `program`.
-    pub(crate) fn function(program: &Path, diet: &Diet) -> Result<Self, Error> {
+    pub(crate) fn function(program: &Path, diet: &FeedConfig) -> Result<Self, Error> {
         let mut command = Command::new(program);
         command.arg("feed");
         let mut runner = Runner::start(FEED, command)?;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use myelin_api::ApiError;
-use myelin_dataplane::feed::{Diet, Feed};
+use myelin_dataplane::feed::{Feed, FeedConfig};
 
 /// By how much a run begins earlier and ends later than what is timed, so that others that run beside it have company all the time: they are told one after the
 /// other, and have to be woken.
@@ -17,7 +17,7 @@ const MARGIN: Duration = Duration::from_millis(3);
 pub(crate) fn execute() -> Result<ExitCode, ApiError> {
     let failed = |error: &dyn std::fmt::Display| ApiError::failed(format!("feed: {error}"));
     let mut lines = stdin().lock().lines().map_while(Result::ok);
-    let diet: Diet =
+    let diet: FeedConfig =
         serde_json::from_str(&lines.next().unwrap_or_default()).map_err(|error| failed(&error))?;
     let mut feed = Feed::new(&diet).map_err(|error| failed(&error))?;
     let starved = || failed(&"nothing arrives at the function: all is lost or refused on the way");

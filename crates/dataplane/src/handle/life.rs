@@ -129,7 +129,7 @@ impl WorkerHandle {
             process.ask(&Request::AddChain { chain, block }, &[])?;
         }
         for (chain, row) in self.led.values().cloned() {
-            process.ask(&Request::LeadChain { chain, row }, &[])?;
+            process.ask(&Request::RedirectChain { chain, row }, &[])?;
         }
         process.ask(&Request::Start, &[])?;
         for &id in &self.orphaned {

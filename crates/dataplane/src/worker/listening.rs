@@ -127,16 +127,17 @@ impl<D: Driver> Control<D> {
                 self.states.prune();
                 Ok(())
             }
-            Request::LeadChain { chain, row } => {
+            Request::RedirectChain { chain, row } => {
                 let counters = self.stats.door_counters(row).map_err(|e| e.to_string())?;
                 self.outbox.ask(move |state| {
                     let port = state.forwarder.port_mut(chain.direction.ends().0.into());
-                    port.ok_or("there is no such port")?.lead(&chain, counters)
+                    port.ok_or("there is no such port")?
+                        .redirect(&chain, counters)
                 })?
             }
-            Request::UnleadChain { spi, direction } => self.outbox.ask(move |state| {
+            Request::StopRedirect { spi, direction } => self.outbox.ask(move |state| {
                 if let Some(port) = state.forwarder.port_mut(direction.ends().0.into()) {
-                    port.unlead(spi);
+                    port.stop_redirect(spi);
                 }
             }),
             Request::ReadFlows {

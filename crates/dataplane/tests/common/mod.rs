@@ -230,7 +230,7 @@ impl Path {
                 let lead = Arc::clone(&door);
                 let xsk = Xsk::bind(worker.umem(), &config, worker.first_socket())
                     .expect("a socket")
-                    .led_by(Arc::new(move |socket| {
+                    .with_redirect(Arc::new(move |socket| {
                         lead.set_socket(0, socket)
                             .map_err(|error| error.to_string())
                     }));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use myelin_api::ApiError;
-use myelin_dataplane::feed::{Diet, Feed};
+use myelin_dataplane::feed::{Feed, FeedConfig};
 use myelin_planner::Cost;
 use myelin_spec::LossyLinkConfig;
 
@@ -25,7 +25,7 @@ pub(super) fn measure(rounds: usize, dispatch_ns: f64) -> Result<Vec<(&'static s
         let mut ns = [0.0; 2];
         let mut made = true;
         for (frame_bytes, ns) in FRAMES.iter().zip(&mut ns) {
-            let diet = Diet {
+            let diet = FeedConfig {
                 function: function.clone(),
                 after: after.clone(),
                 link: Some(LossyLinkConfig {

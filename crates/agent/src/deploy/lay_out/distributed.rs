@@ -24,7 +24,7 @@ use crate::node::circuit::MTU;
 use crate::node::layout::{Figures, FrontDoor, Layout, kernel_hop};
 use crate::node::sandbox::{Occupant, Sandbox};
 use crate::node::stages::RunningPart;
-use crate::node::workers::{Key, Start, Worker, WorkerLease, lead};
+use crate::node::workers::{Key, Start, Worker, WorkerLease, socket_redirect};
 
 /// A generation in this mapping.
 pub(super) struct Distributed {
@@ -255,7 +255,7 @@ impl FunctionPlace {
         entry.poll_unless(shares_core).map_err(ApiError::failed)?;
         let xsk = entry.bind_in(&self.sandbox.netns, &self.sandbox.inner)?;
         let xsk = match self.link.0.sockets() {
-            Some(sockets) => xsk.led_by(lead(sockets, 0)),
+            Some(sockets) => xsk.with_redirect(socket_redirect(sockets, 0)),
             None => xsk,
         };
         let id = entry.handle().add_socket(xsk).map_err(ApiError::failed)?;
