@@ -32,9 +32,9 @@ word_enum! {
 config! {
     /// Configuration of a `compress` function.
     pub struct CompressConfig {
-        /// Lz4 is fast; zstd makes packets smaller and costs some ten times as much.
+        /// The algorithm: lz4 is fast; zstd makes packets smaller and costs some ten times as much.
         "algorithm" algorithm: CompressionAlgorithm = CompressionAlgorithm::KEY.with_default("lz4");
-        /// Zstd: a higher level makes packets smaller and takes longer. lz4 (its acceleration): a
+        /// The level. zstd: a higher level makes packets smaller and takes longer. lz4 (its acceleration): a
         /// higher level takes less time and makes packets larger.
         "level" level: u8 = integer(1, 19, "a level").with_default("1");
         /// A file of 8 bytes to 128 KiB, the same on both sides: bytes that the traffic often
