@@ -1,4 +1,4 @@
-//! What the test programs share: a small plane, chains of kernel functions, and random cases.
+//! The common parts of the test programs: a small plane, chains of kernel functions, random cases.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -7,12 +7,12 @@ use myelin_spec::{FunctionInstance, OnFailure};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-/// The loopback interface: what a test run takes for the ingress, and an egress that nothing reaches.
+/// The loopback interface: the ingress of a test run, and an egress that no packet reaches.
 pub(crate) const LOOPBACK: u32 = 1;
 
-/// Whether the test may load programs; says why not.
+/// Returns whether the test may load programs. Prints the reason if not.
 pub(crate) fn is_root() -> bool {
-    // The bpf() of someone without the right fails; asking for the user alone would miss containers.
+    // Checks the capability, not the user: a container's root may lack it.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let bits = effective
@@ -39,7 +39,7 @@ pub(crate) fn plane() -> Plane {
     Plane::create(None, capacity).unwrap()
 }
 
-/// A chain of kernel functions only, out at the loopback interface.
+/// Returns a chain of kernel functions with its egress at the loopback interface.
 pub(crate) fn kernel_chain<T>(hook: Hook, spi: u32, functions: &[T]) -> ChainConfig
 where
     T: Clone + Into<FunctionInstance>,
@@ -63,7 +63,7 @@ where
     }
 }
 
-/// Checks that many random cases; on a failure the shortest that still fails.
+/// Checks random cases. Reports the shortest failing case.
 pub(crate) fn for_all<S: Strategy>(cases: u32, strategy: &S, check: impl Fn(S::Value)) {
     let config = ProptestConfig {
         cases,
@@ -79,8 +79,9 @@ pub(crate) fn for_all<S: Strategy>(cases: u32, strategy: &S, check: impl Fn(S::V
     }
 }
 
-/// Whether the kernel runs programs of that hook on a frame at all: it must have an Ethernet header and fit in a page,
-/// and for the tc hook there must be a whole IP header behind it (shorter ones go over real links, in `live.rs`).
+/// Returns whether the kernel accepts a frame for a test run of that hook. The frame has an
+/// Ethernet header and fits into a page. The tc hook needs a whole IP header; `live.rs` tests
+/// shorter frames over real links.
 pub(crate) fn runs(hook: Hook, frame: &[u8]) -> bool {
     let shortest = match (hook, frame.get(12..14)) {
         (Hook::Xdp, _) => 14,

@@ -1,4 +1,4 @@
-//! `firewall` against the plain list of its rules.
+//! Compares `firewall` with a linear search of its rules.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -24,7 +24,7 @@ fn load(spaces: &Spaces, config: &FirewallConfig) -> Chains {
     spaces.load(&[FunctionConfig::Firewall(config.clone())])
 }
 
-/// Whether the frame goes on.
+/// Returns whether the reference passes the frame.
 fn reference(config: &FirewallConfig, frame: &[u8]) -> bool {
     let headers = parse(frame).unwrap();
     let names_ports = config.rules.iter().any(Rule::names_ports);
@@ -54,7 +54,7 @@ fn rule(action: Action, edit: impl FnOnce(&mut Rule)) -> Rule {
     rule
 }
 
-/// Rules that tell the fixtures apart by each field.
+/// Returns rules that separate the fixtures by each field.
 fn rule_lists() -> Vec<Vec<Rule>> {
     use Action::{Allow, Deny};
     let prefix = |text: &str| Some(text.parse().unwrap());
@@ -93,7 +93,7 @@ fn rule_lists() -> Vec<Vec<Rule>> {
 }
 
 #[test]
-fn every_fixture_is_judged_as_the_plain_list_says() {
+fn every_fixture_gets_the_verdict_of_the_linear_search() {
     on_fixtures(|spaces, fixtures| {
         let [allow, deny] = [Action::Allow, Action::Deny];
         let [drops, matches] = [FragmentPolicy::Drop, FragmentPolicy::Match];
@@ -103,7 +103,7 @@ fn every_fixture_is_judged_as_the_plain_list_says() {
             (allow, matches),
             (deny, drops),
         ];
-        // The kernel takes its time over loading so many.
+        // Loading so many firewalls takes the kernel a long time.
         let count = if spaces.are_user_only() { 4 } else { 2 };
         for rules in rule_lists() {
             for &(default, fragments) in &all[..count] {
@@ -156,7 +156,7 @@ fn too_many_rules_are_an_error() {
     assert!(message.starts_with("firewall: 1025 rules are too many: at most 1024"));
 }
 
-/// One of few addresses, so that rules and packets meet.
+/// Returns one of few addresses, so random rules and packets meet.
 fn address(number: u8, v6: bool) -> IpAddr {
     let (net, host) = (number / 3, number % 3);
     if v6 {
@@ -227,7 +227,7 @@ fn random_frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn random_packets_are_judged_as_the_plain_list_says() {
+fn random_packets_get_the_verdict_of_the_linear_search() {
     let case = (random_config(), prop::collection::vec(random_frame(), 40));
     for_all(60, 60, &case, |spaces, (config, frames)| {
         let chains = load(spaces, &config);
@@ -237,7 +237,8 @@ fn random_packets_are_judged_as_the_plain_list_says() {
     });
 }
 
-/// The largest tables there are: every rule another interval of both families, and every edge its own block.
+/// Tests the largest tables: each rule has its own interval in both families, and each edge its own
+/// block.
 #[test]
 fn as_many_rules_as_there_may_be_are_judged_right() {
     let prefix = |address: IpAddr, len| Some(Prefix::new(address, len).unwrap());

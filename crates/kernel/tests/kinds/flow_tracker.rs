@@ -1,4 +1,4 @@
-//! `flow-tracker` against a plain reference: a list of flows with the state written out.
+//! Compares `flow-tracker` with a plain reference: a list of flows with explicit states.
 
 use myelin_packet::fixtures::build;
 use myelin_packet::{FlowState, FlowTotals, parse};
@@ -21,7 +21,7 @@ fn load(spaces: &Spaces, config: FlowTrackerConfig) -> Chains {
     spaces.load(&[FunctionConfig::FlowTracker(config)])
 }
 
-/// Whether the frame goes on, which leaves it as it is.
+/// Returns whether the frame passes. Checks that it is unchanged.
 #[track_caller]
 fn run(chains: &Chains, frame: &[u8], now_ns: u64) -> bool {
     let out = chains.run(frame, now_ns);
@@ -60,7 +60,7 @@ struct Flow {
     name: String,
     other_way: String,
     state: FlowState,
-    /// Which sides have sent a FIN: the one that opened, the other.
+    /// Whether each side has sent a FIN: the opener, the other side.
     done: [bool; 2],
     packets: [u64; 2],
     first_ns: u64,
@@ -69,13 +69,13 @@ struct Flow {
 
 #[derive(Default)]
 struct Model {
-    /// The one used longest ago first.
+    /// In order of their last use, the least recent first.
     flows: Vec<Flow>,
     totals: FlowTotals,
 }
 
 impl Model {
-    /// Whether the frame goes on.
+    /// Returns whether the frame passes.
     fn run(&mut self, config: &FlowTrackerConfig, frame: &[u8], now_ns: u64) -> bool {
         let headers = parse(frame).unwrap();
         let tuple = headers.five_tuple(frame);
@@ -100,7 +100,7 @@ impl Model {
                 _ => config.tcp_timeout_ns.min(240_000_000_000),
             };
             let lives = now_ns - flow.last_ns <= lifetime;
-            // A flow with itself looks the same both ways.
+            // A flow to itself has the same name in both directions.
             let side = usize::from(flow.name != name);
             if lives && !(opens && (flow.state == FlowState::Closed || flow.done[side])) {
                 flow.packets[side] += 1;
@@ -198,7 +198,7 @@ fn a_connection_is_followed_to_its_end() {
     assert_eq!(known(&chains).1.begun, 2);
 }
 
-/// The ports of a connection whose other end never said its last word are used again.
+/// The ports of a connection that only one end has closed are reused.
 #[test]
 fn an_end_that_has_closed_may_open_anew() {
     let (client, server) = (build::client_v4(), build::server_v4());
@@ -228,7 +228,7 @@ fn an_end_that_has_closed_may_open_anew() {
 }
 
 #[test]
-fn segments_of_no_connection_are_dropped_or_passed_and_counted() {
+fn segments_without_a_connection_are_dropped_or_passed_and_counted() {
     let (client, server) = (build::client_v6(), build::server_v6());
     for (invalid, goes_on) in [(InvalidPolicy::Drop, false), (InvalidPolicy::Pass, true)] {
         let chains = load(&Spaces::all(), FlowTrackerConfig { invalid, ..CONFIG });
@@ -243,7 +243,7 @@ fn segments_of_no_connection_are_dropped_or_passed_and_counted() {
 }
 
 #[test]
-fn a_flow_that_was_silent_too_long_is_unknown() {
+fn a_flow_expires_after_its_timeout() {
     let (client, server) = (build::client_v4(), build::server_v4());
     let chains = load(&Spaces::all(), CONFIG);
     for (flags, now_ns, goes_on) in [
@@ -268,7 +268,7 @@ fn a_flow_that_was_silent_too_long_is_unknown() {
     assert_eq!(totals.begun, 4);
 }
 
-/// As the two chains of a pair hand it packets.
+/// The two chains of a pair share the flows.
 #[test]
 fn the_reply_side_and_the_next_generation_work_on_the_same_flows() {
     let spaces = Spaces::all();
@@ -277,7 +277,7 @@ fn the_reply_side_and_the_next_generation_work_on_the_same_flows() {
     assert!(!run(&reply, &segment(server, client, SYN | ACK), 1));
     assert!(run(&forward, &segment(client, server, SYN), 2));
     assert!(run(&reply, &segment(server, client, SYN | ACK), 3));
-    // A new generation with other times finds them too.
+    // A new generation with other timeouts finds them too.
     let longer = FunctionConfig::FlowTracker(FlowTrackerConfig {
         tcp_timeout_ns: 5000,
         ..CONFIG
@@ -292,7 +292,7 @@ fn the_reply_side_and_the_next_generation_work_on_the_same_flows() {
     );
 }
 
-/// Both directions of few flows, with flags that move them on.
+/// Both directions of few flows, with flags that change their state.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let flags = prop_oneof![
         3 => Just(SYN),
@@ -310,7 +310,7 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
         };
         client.set_port(port);
         if port == 4 {
-            // Only the ports tell the ends apart, or not even they.
+            // Only the ports identify the ends, or both ends are equal.
             server.set_ip(client.ip());
             server.set_port(if kind < 4 { 4 } else { 3 });
         }
@@ -329,7 +329,7 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn random_packets_are_followed_as_the_reference_says() {
+fn random_packets_match_the_reference() {
     let later = prop_oneof![4 => 0_u64..30, 1 => 90_u64..1100];
     let packets = prop::collection::vec((frame(), later), 1..300);
     let case = (packets, any::<bool>(), prop_oneof![1_u32..6, Just(100)]);
@@ -339,7 +339,7 @@ fn random_packets_are_followed_as_the_reference_says() {
         } else {
             InvalidPolicy::Drop
         };
-        // A full table of the kernel puts out other flows.
+        // A full kernel table evicts other flows.
         let flows = if spaces.are_user_only() { flows } else { 4096 };
         let config = FlowTrackerConfig {
             flows,
@@ -357,7 +357,7 @@ fn random_packets_are_followed_as_the_reference_says() {
 }
 
 #[test]
-fn every_fixture_is_followed_as_the_reference_says() {
+fn every_fixture_matches_the_reference() {
     on_fixtures(|spaces, fixtures| {
         for invalid in [InvalidPolicy::Pass, InvalidPolicy::Drop] {
             let config = FlowTrackerConfig { invalid, ..CONFIG };
@@ -377,7 +377,7 @@ fn every_fixture_is_followed_as_the_reference_says() {
     });
 }
 
-/// Both directions at once, each on a CPU of its own: no packet and no mark is lost.
+/// Runs both directions at once on two CPUs: no packet and no mark is lost.
 #[test]
 fn both_directions_of_a_flow_meet_in_one_entry() {
     const EACH: u32 = 100_000;

@@ -1,11 +1,11 @@
-//! `forward` on the shared list of frames.
+//! Runs `forward` on the shared frames.
 
 use myelin_spec::FunctionConfig;
 
 use crate::space::{Kernel, Spaces, on_fixtures};
 
 #[test]
-fn every_frame_goes_on_unchanged() {
+fn every_frame_passes_unchanged() {
     on_fixtures(|spaces, fixtures| {
         for functions in [1, 3] {
             let chains = spaces.load(&vec![FunctionConfig::Forward; functions]);
@@ -17,7 +17,7 @@ fn every_frame_goes_on_unchanged() {
 }
 
 #[test]
-fn a_function_without_flows_tells_of_none() {
+fn a_function_without_flows_reports_none() {
     let chains = Spaces::all().load(&[FunctionConfig::Forward]);
     assert_eq!(chains.flows(), None);
     for kernel in Kernel::at_hooks() {

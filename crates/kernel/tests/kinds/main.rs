@@ -1,7 +1,9 @@
-//! The function kinds that have a form in both spaces: each case runs in user space and in the kernel, at both hooks.
+//! The function kinds that exist in both spaces. Each case runs in user space and in the kernel, at
+//! both hooks.
 //!
-//! A kind has one file. It compares each space with a plain reference, and the spaces with each other. The kernel's
-//! part needs root; without it each test says so and runs in user space alone.
+//! Each kind has one file. It compares each space with a plain reference, and the spaces with each
+//! other. The kernel part needs root; without it each test prints this and runs in user space
+//! alone.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! `monitor` against a plain reference: a list of flows, the one used longest ago first.
+//! Compares `monitor` with a plain reference: a list of flows, the least recently used first.
 
 use myelin_packet::fixtures::build;
 use myelin_packet::{FlowTotals, parse};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::space::{Chain, Chains, Kernel, for_all, on_fixtures, send};
 
-/// Places of a table that is to be full.
+/// Size of a table that becomes full.
 const FLOWS: u32 = 1024;
 /// Packets that each of two threads sends.
 const EACH: u32 = 100_000;
@@ -19,7 +19,7 @@ fn monitor(flows: u32) -> FunctionConfig {
 /// Name, packets, bytes, first and last time of a flow.
 type Flow = (String, u64, u64, u64, u64);
 
-/// The flows that a table of that size holds in the end, and how many were put out.
+/// Returns the final flows of a table of `size`, and its totals.
 fn reference(size: usize, frames: &[(u64, Vec<u8>)]) -> (Vec<Flow>, FlowTotals) {
     let mut flows: Vec<Flow> = Vec::new();
     let mut totals = FlowTotals::default();
@@ -45,7 +45,7 @@ fn reference(size: usize, frames: &[(u64, Vec<u8>)]) -> (Vec<Flow>, FlowTotals) 
     (flows, totals)
 }
 
-/// Sends frames in batches of that size, and compares the flows that the spaces then know with those of the reference.
+/// Sends frames in batches, and compares the flows of the spaces with the reference.
 fn assert_counted(chains: &Chains, size: u32, frames: &[(u64, Vec<u8>)], batch: usize) {
     for frames in frames.chunks(batch) {
         for (outcome, (_, frame)) in chains.run_all(frames).into_iter().zip(frames) {
@@ -93,10 +93,10 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn random_packets_are_counted_as_the_reference_says() {
+fn random_packets_match_the_reference() {
     let frames = prop::collection::vec((frame(), 1_u64..1000), 1..300);
     for_all(256, 12, &(frames, 1_u32..40), |spaces, (frames, size)| {
-        // A full table of the kernel puts out other flows.
+        // A full kernel table evicts other flows.
         let size = if spaces.are_user_only() { size } else { 4096 };
         let mut now = 0;
         let frames: Vec<_> = frames
@@ -152,9 +152,10 @@ fn udp_from(port: u16) -> Vec<u8> {
     build::udp(client, build::server_v4(), b"")
 }
 
-/// The kernel chooses which flows a full table puts out; user space puts out the one used longest ago, as the reference.
+/// The kernel chooses which flows a full table evicts. User space and the reference evict the least
+/// recently used.
 #[test]
-fn a_full_table_of_the_kernel_puts_out_old_flows_and_counts_them() {
+fn a_full_kernel_table_evicts_old_flows_and_counts_them() {
     for kernel in Kernel::at_hooks() {
         let chain = kernel.load_chain(&[monitor(FLOWS)]);
         for number in 0..4 * FLOWS {
@@ -172,7 +173,7 @@ fn a_full_table_of_the_kernel_puts_out_old_flows_and_counts_them() {
             outside: 0,
         };
         assert_eq!(totals, expected);
-        // Those that went are old ones, save for some that a CPU keeps to itself when the test moves to another one.
+        // Evicted flows are old, except some in the free list of a CPU that the test has left.
         let is_old = |last_ns: u64| last_ns <= u64::from(2 * FLOWS);
         let old = flows.values().filter(|flow| is_old(flow.last_ns)).count();
         assert!(old < flows.len() / 2, "{old} of {}", flows.len());
@@ -184,9 +185,9 @@ fn a_full_table_of_the_kernel_puts_out_old_flows_and_counts_them() {
     }
 }
 
-/// No flow is put out of a table with room, however many begin while it is read.
+/// A table with room evicts no flow, even if flows begin while it is read.
 #[test]
-fn a_flow_that_begins_while_the_table_is_read_does_not_count_as_put_out() {
+fn a_flow_that_begins_during_a_read_does_not_count_as_evicted() {
     let Some(kernel) = Kernel::at_xdp() else {
         return;
     };

@@ -1,4 +1,4 @@
-//! `router` against a plain reference: the linear search, and headers computed anew.
+//! Compares `router` with a plain reference: a linear search, and new headers.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -50,7 +50,7 @@ fn time_to_live_at(headers: &Headers) -> usize {
     usize::from(headers.l3) + if headers.flags.is_ipv6() { 7 } else { 8 }
 }
 
-/// Sets the time to live, and the header checksum to what it then is.
+/// Sets the TTL, and a matching header checksum.
 fn with_time_to_live(mut frame: Vec<u8>, time_to_live: u8) -> Vec<u8> {
     let headers = parse(&frame).unwrap();
     frame[time_to_live_at(&headers)] = time_to_live;
@@ -58,7 +58,7 @@ fn with_time_to_live(mut frame: Vec<u8>, time_to_live: u8) -> Vec<u8> {
     frame
 }
 
-/// What comes out for a frame with a right header checksum.
+/// Returns the routed frame, for a frame with a valid header checksum.
 fn reference(routes: &[Route], frame: &[u8]) -> Option<Vec<u8>> {
     let headers = parse(frame).unwrap();
     let destination = headers.try_five_tuple(frame)?.destination;
@@ -80,7 +80,7 @@ fn reference(routes: &[Route], frame: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn every_fixture_comes_out_as_the_reference_says() {
+fn every_fixture_matches_the_reference() {
     let lists = [
         vec![vec![]],
         vec![everywhere().to_vec()],
@@ -102,7 +102,7 @@ fn every_fixture_comes_out_as_the_reference_says() {
             functions.insert(1, FunctionConfig::Forward);
             let chains = spaces.load(&functions);
             for fixture in fixtures {
-                // As it is: its time to live may be over, its header checksum wrong.
+                // The original frame: its TTL may be 0 or 1, its header checksum wrong.
                 chains.run(&fixture.frame, 1 << 40);
                 let frame = with_time_to_live(fixture.frame.clone(), 64);
                 let first = Some(frame.clone());
@@ -127,7 +127,7 @@ fn a_wrong_header_checksum_stays_wrong() {
 }
 
 #[test]
-fn packets_without_a_route_or_out_of_time_are_dropped() {
+fn packets_without_a_route_or_with_an_expired_ttl_are_dropped() {
     let chains = Spaces::all().load(&[router(&[
         route("198.51.100.2", Some(1), None),
         route("2001:db8::/32", Some(1), None),
@@ -151,14 +151,15 @@ fn packets_without_a_route_or_out_of_time_are_dropped() {
     }
 }
 
-/// What user space makes of a frame, and what it sends back. The kernel answers no sender.
+/// Returns the result in user space, with its ICMP replies. The kernel sends none.
 fn answers(chains: &Chains, frame: &[u8]) -> Outcome {
     let (space, outcome) = chains.each(frame, 1 << 40).remove(0);
     assert_eq!(space, USER);
     outcome
 }
 
-/// The address a message comes from and goes to, its type, and what it quotes; checks all lengths and checksums.
+/// Returns source, destination, type and quote of an ICMP message. Checks all lengths and
+/// checksums.
 fn read_message(frame: &[u8]) -> (IpAddr, IpAddr, u8, Vec<u8>) {
     let headers = parse(frame).unwrap();
     let tuple = headers.try_five_tuple(frame).unwrap();
@@ -176,7 +177,7 @@ fn read_message(frame: &[u8]) -> (IpAddr, IpAddr, u8, Vec<u8>) {
 }
 
 #[test]
-fn the_sender_of_an_expired_packet_is_told() {
+fn the_sender_of_an_expired_packet_gets_a_message() {
     let v4 = (
         build::client_v4(),
         build::server_v4(),
@@ -201,7 +202,7 @@ fn the_sender_of_an_expired_packet_is_told() {
                 let chains = Spaces::user().load(&[router(&everywhere())]);
                 let outcome = answers(&chains, &frame);
                 assert!(!outcome.goes_on);
-                assert_eq!(outcome.frame, frame, "an expired packet is not touched");
+                assert_eq!(outcome.frame, frame, "an expired packet is unchanged");
                 assert_eq!(outcome.replies.len(), 1);
                 let message = &outcome.replies[0];
                 let l3 = 14 + 4 * tags;
@@ -217,7 +218,7 @@ fn the_sender_of_an_expired_packet_is_told() {
 }
 
 #[test]
-fn no_sender_is_told_of_a_packet_that_no_message_may_be_about() {
+fn packets_that_forbid_a_message_get_none() {
     let (client, server) = (build::client_v4(), build::server_v4());
     let udp = build::udp(client, server, b"x");
     let with_byte = |at, value| build::with_byte(udp.clone(), at, value);
@@ -254,7 +255,7 @@ fn no_sender_is_told_of_a_packet_that_no_message_may_be_about() {
             "{name}"
         );
     }
-    // Neither where there is no route, nor without an address, nor at a rate of none.
+    // No message without a route, without an address, or at a rate of 0.
     let expired = with_time_to_live(udp, 1);
     let mut without = [config(&[]), config(&everywhere()), config(&everywhere())];
     without[1].addresses.0 = None;
@@ -267,20 +268,20 @@ fn no_sender_is_told_of_a_packet_that_no_message_may_be_about() {
 }
 
 #[test]
-fn messages_are_limited() {
+fn the_message_rate_is_limited() {
     let mut limited = config(&everywhere());
     limited.icmp_rate = 5;
     let chains = Spaces::user().load(&[FunctionConfig::Router(limited)]);
     let frame = build::udp(build::client_v4(), build::server_v4(), b"x");
     let frame = with_time_to_live(frame, 1);
-    // All at the same time.
+    // All packets at the same time.
     let sent: usize = (0..100)
         .map(|_| answers(&chains, &frame).replies.len())
         .sum();
     assert_eq!(sent, 10);
 }
 
-/// A frame to an address, with a right header checksum.
+/// Returns a frame to an address, with a valid header checksum.
 fn frame_to(to: IpAddr, time_to_live: u8, tags: usize) -> Vec<u8> {
     let client = if to.is_ipv6() {
         build::client_v6()
@@ -301,9 +302,9 @@ fn time_to_live() -> impl Strategy<Value = u8> {
     prop_oneof![0..3_u8, any::<u8>()]
 }
 
-/// Prefixes of one address, and packets to it and to ones that differ in some bits.
+/// Tests prefixes of one address, with packets to it and to addresses that differ in some bits.
 #[test]
-fn random_packets_come_out_as_the_reference_says() {
+fn random_packets_match_the_reference() {
     let ends = any::<(Option<u8>, Option<u8>)>();
     let case = (
         (any::<([u8; 16], bool)>(), time_to_live()),
@@ -348,7 +349,7 @@ fn distinct(routes: impl Iterator<Item = Route>) -> Vec<Route> {
     routes.filter(|route| seen.insert(route.prefix)).collect()
 }
 
-/// Routes to prefixes of few addresses, so that they nest and packets meet them.
+/// Returns routes to nested prefixes of few addresses, so packets meet them.
 fn nested_routes() -> impl Strategy<Value = Vec<Route>> {
     let byte = || prop::sample::select(vec![0_u8, 1, 127, 128, 254, 255]);
     let address = prop_oneof![
@@ -390,7 +391,7 @@ fn both_ends_of_each_prefix_and_their_neighbours_find_their_route() {
     });
 }
 
-/// A number that looks random, the same in every run.
+/// Returns a pseudorandom number, the same in every run.
 fn scrambled(i: u64) -> u64 {
     let mixed = (i ^ i >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb)
@@ -417,7 +418,7 @@ fn a_hundred_thousand_routes_are_loaded_and_found() {
     for (number, route) in routes.iter().step_by(499).enumerate() {
         let frame = frame_to(route.prefix.addr(), 64, 0);
         let out = chains.run(&frame, 1).expect("a route");
-        // The reference takes its time over so many.
+        // The reference is slow for so many routes.
         if number % 16 == 0 {
             assert_eq!(Some(out), reference(&routes, &frame));
         }

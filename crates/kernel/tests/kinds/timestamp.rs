@@ -1,4 +1,4 @@
-//! `timestamp` against a plain reference: the datagram put together anew, its checksums too.
+//! Compares `timestamp` with a plain reference: a new datagram with new checksums.
 
 use myelin_functions::timestamp::{MTU, STAMPS_LEN};
 use myelin_packet::five_tuple::UDP;
@@ -18,7 +18,7 @@ fn load(spaces: &Spaces) -> Chains {
     spaces.load(&[FunctionConfig::Timestamp])
 }
 
-/// `frame` had valid checksums, or no UDP checksum.
+/// `frame` has valid checksums, or no UDP checksum.
 fn reference(frame: &[u8], times: (u64, u64)) -> Option<Vec<u8>> {
     let headers = parse(frame).unwrap();
     let [l3, l4, end] = [headers.l3, headers.l4, headers.end].map(usize::from);
@@ -64,7 +64,7 @@ fn ip_len(frame: &[u8], headers: &Headers) -> usize {
     }
 }
 
-/// Whether the checksums of the IPv4 header and of the segment are right.
+/// Returns whether the checksums of the IPv4 header and of the segment are valid.
 fn are_valid(frame: &[u8]) -> (bool, Option<bool>) {
     let headers = parse(frame).unwrap();
     let header = &frame[headers.l3.into()..headers.l4.into()];
@@ -72,7 +72,7 @@ fn are_valid(frame: &[u8]) -> (bool, Option<bool>) {
     (l3, checksum::l4_is_valid(frame, &headers))
 }
 
-/// Writes zeros where the checksums are.
+/// Sets the checksums to zero.
 fn without_checksums(mut frame: Vec<u8>) -> Vec<u8> {
     let headers = parse(&frame).unwrap();
     let l3 = usize::from(headers.l3);
@@ -85,7 +85,8 @@ fn without_checksums(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// Asserts what each space makes of a frame, each by its own clock; whether they stamp it. A wrong checksum stays wrong.
+/// Checks each space, with its own clock. Returns whether it stamps the frame. A wrong checksum
+/// stays wrong.
 #[track_caller]
 fn assert_stamped(chains: &Chains, frame: &[u8], stamp_ns: u64, case: &str) -> bool {
     let mut is_stamped = false;
@@ -117,7 +118,7 @@ fn assert_stamped(chains: &Chains, frame: &[u8], stamp_ns: u64, case: &str) -> b
 }
 
 #[test]
-fn every_fixture_comes_out_as_the_reference_says() {
+fn every_fixture_matches_the_reference() {
     on_fixtures(|spaces, fixtures| {
         let chains = load(spaces);
         let stamped = |fixture: &&fixtures::Fixture| {
@@ -219,7 +220,7 @@ fn payloads_of_every_length_up_to_the_mtu() {
 }
 
 #[test]
-fn random_packets_come_out_as_the_reference_says() {
+fn random_packets_match_the_reference() {
     for (spaces, cases, longest) in [(Spaces::user(), 256, 1500), (Spaces::all(), 700, 300)] {
         let chains = load(&spaces);
         let held = prop::option::of(prop_oneof![Just(0_u16), Just(0xffff), any::<u16>()]);

@@ -1,4 +1,4 @@
-//! `work` changes nothing and takes the time that it is asked to take.
+//! Checks that `work` changes no packet and takes the configured time.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ fn work(cycles: u32, cycles_per_byte: u32) -> FunctionConfig {
 }
 
 #[test]
-fn every_frame_goes_on_unchanged() {
+fn every_frame_passes_unchanged() {
     on_fixtures(|spaces, fixtures| {
         for functions in [vec![work(0, 0)], vec![work(150, 0), work(7, 3)]] {
             let chains = spaces.load(&functions);
@@ -28,8 +28,8 @@ fn every_frame_goes_on_unchanged() {
     });
 }
 
-/// The least time of `rounds` runs of each subject. The subjects take turns: noise only lengthens a run, and a change of
-/// the clock affects all alike.
+/// Returns the shortest time of `rounds` runs of each subject. The subjects take turns. Noise only
+/// lengthens a run, and a clock change affects all subjects alike.
 fn least_ns<T>(rounds: u32, subjects: &mut [T], mut run: impl FnMut(&mut T) -> f64) -> Vec<f64> {
     let mut least = vec![f64::INFINITY; subjects.len()];
     for _ in 0..rounds {
@@ -40,7 +40,7 @@ fn least_ns<T>(rounds: u32, subjects: &mut [T], mut run: impl FnMut(&mut T) -> f
     least
 }
 
-/// What a packet takes in user space with each of these, ns.
+/// Returns the time of a packet in user space for each configuration, ns.
 fn user_ns(configs: &[FunctionConfig], frame: &[u8]) -> Vec<f64> {
     const TIMES: usize = 10;
     let mut functions: Vec<_> = configs
@@ -60,7 +60,7 @@ fn user_ns(configs: &[FunctionConfig], frame: &[u8]) -> Vec<f64> {
     })
 }
 
-/// The same of the kernel.
+/// Returns the time of a packet in the kernel for each configuration, ns.
 fn kernel_ns(kernel: &Kernel, configs: &[FunctionConfig], frame: &[u8]) -> Vec<f64> {
     let chain = |config| kernel.load_chain(std::slice::from_ref(config));
     let mut chains: Vec<_> = configs.iter().map(chain).collect();
@@ -68,7 +68,8 @@ fn kernel_ns(kernel: &Kernel, configs: &[FunctionConfig], frame: &[u8]) -> Vec<f
         repeat: 20,
         ..TestRun::new(frame)
     };
-    // Each run at XDP changes the kernel's dispatcher, and so waits for a grace period of RCU, some 8 ms.
+    // A run at XDP changes the kernel's dispatcher, which waits for an RCU grace period of about 8
+    // ms.
     least_ns(40, &mut chains, |chain| {
         run(chain.program(), kernel.hook, &test)
             .unwrap()
@@ -77,7 +78,7 @@ fn kernel_ns(kernel: &Kernel, configs: &[FunctionConfig], frame: &[u8]) -> Vec<f
     })
 }
 
-/// Each further cycle takes as long as the ones before, and a byte's cycles as long as a packet's.
+/// Checks that each further cycle costs the same, and a byte's cycle the same as a packet's.
 fn assert_linear(space: &str, ns: impl Fn(&[FunctionConfig]) -> Vec<f64>, bytes: usize) {
     let cycles = [(0, 0), (2_000, 0), (8_000, 0), (32_000, 0), (0, 10)];
     let ns = ns(&cycles.map(|(cycles, cycles_per_byte)| work(cycles, cycles_per_byte)));
@@ -115,9 +116,9 @@ fn time_grows_with_the_cycles_in_both_spaces() {
     }
 }
 
-/// The longest work that can be asked for is loaded, and bounded.
+/// The verifier accepts the longest work, and it is bounded.
 #[test]
-fn the_most_that_can_be_asked_for_is_bounded() {
+fn the_longest_work_is_bounded() {
     let config = WorkConfig {
         cycles: 100_000,
         cycles_per_byte: 100,

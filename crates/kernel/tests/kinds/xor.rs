@@ -1,4 +1,4 @@
-//! `xor` against a plain reference: every byte on its own, the checksum computed anew.
+//! Compares `xor` with a plain reference: each byte separately, then a new checksum.
 
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::{checksum, parse};
@@ -15,7 +15,7 @@ fn xor(key: u8) -> FunctionConfig {
     FunctionConfig::Xor(XorConfig { key })
 }
 
-/// `frame` had a valid checksum, or none.
+/// `frame` has a valid checksum, or none.
 fn reference(frame: &[u8], key: u8) -> Option<Vec<u8>> {
     let headers = parse(frame).unwrap();
     let mut frame = frame.to_vec();
@@ -27,7 +27,7 @@ fn reference(frame: &[u8], key: u8) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn every_fixture_comes_out_as_the_reference_says() {
+fn every_fixture_matches_the_reference() {
     on_fixtures(|spaces, fixtures| {
         for keys in [&[0][..], &[1], &[0x5a], &[0x80], &[0xff], &[0x5a, 0xa5]] {
             let mut functions: Vec<_> = keys.iter().map(|key| xor(*key)).collect();
@@ -54,7 +54,7 @@ fn every_fixture_comes_out_as_the_reference_says() {
 }
 
 #[test]
-fn a_packet_without_a_payload_to_transform_is_dropped_untouched() {
+fn a_packet_that_xor_cannot_transform_is_dropped_unchanged() {
     on_fixtures(|spaces, fixtures| {
         let chains = spaces.load(&[xor(1)]);
         let mut dropped = 0;
@@ -73,7 +73,7 @@ fn a_packet_without_a_payload_to_transform_is_dropped_untouched() {
 }
 
 #[test]
-fn a_payload_that_is_too_long_for_the_kernel_is_dropped_there_alone() {
+fn only_the_kernel_drops_a_payload_above_its_limit() {
     let chains = Spaces::all().load(&[xor(1)]);
     let frame = build::udp_v4(LONGEST_IN_KERNEL + 1);
     for (space, outcome) in chains.each(&frame, 1) {
@@ -83,7 +83,7 @@ fn a_payload_that_is_too_long_for_the_kernel_is_dropped_there_alone() {
 }
 
 #[test]
-fn padding_and_surplus_are_left_alone() {
+fn padding_and_surplus_stay_unchanged() {
     let chains = Spaces::all().load(&[xor(0xff)]);
     for name in [
         "udp-v4-padded",
@@ -99,7 +99,7 @@ fn padding_and_surplus_are_left_alone() {
 }
 
 #[test]
-fn payloads_of_every_length_come_out_right() {
+fn payloads_of_every_length_match_the_reference() {
     let chains = Spaces::all().load(&[xor(0xc3)]);
     for (client, server) in [
         (build::client_v4(), build::server_v4()),
@@ -124,7 +124,7 @@ fn payloads_of_every_length_come_out_right() {
     }
 }
 
-/// The lanes of the sum would overflow first on these.
+/// These bits overflow the lanes of the sum first.
 #[test]
 fn all_bits_set_do_not_overflow_the_sum() {
     for (spaces, lens) in [
@@ -140,9 +140,9 @@ fn all_bits_set_do_not_overflow_the_sum() {
     }
 }
 
-/// Both zeros of ones' complement, as they come out of the update.
+/// Tests both zeros of ones' complement after the update.
 #[test]
-fn a_checksum_that_becomes_zero_is_written_as_computed_anew() {
+fn a_zero_checksum_equals_the_recomputed_one() {
     let (client, server) = (build::client_v4(), build::server_v4());
     let (user, all) = (
         Spaces::user().load(&[xor(0x21)]),
@@ -156,7 +156,7 @@ fn a_checksum_that_becomes_zero_is_written_as_computed_anew() {
             let field = checksum::l4_offset(&parse(&frame).unwrap()).unwrap();
             let is_zero = [[0, 0], [0xff, 0xff]].contains(&[expected[field], expected[field + 1]]);
             zeros += u32::from(is_zero);
-            // Runs in the kernel cost more: what becomes zero, and some others.
+            // Kernel runs cost more: run the zero sums and some others.
             let chains = if is_zero || word % 256 == 0 {
                 &all
             } else {
@@ -169,7 +169,7 @@ fn a_checksum_that_becomes_zero_is_written_as_computed_anew() {
 }
 
 #[test]
-fn random_packets_come_out_as_the_reference_says() {
+fn random_packets_match_the_reference() {
     for (spaces, cases, keys, longest) in [
         (Spaces::user(), 256, (0..=255).collect(), 2500),
         (Spaces::all(), 1500, vec![0, 0x5a, 0xff], 300),
@@ -223,7 +223,7 @@ fn a_segmented_packet_is_dropped_and_counts_as_its_segments() {
     let frame = build::tcp_v4(1000);
     let outcome = kernel.load_chain(&[xor(1)]).run_one(&frame, 1, 4);
     assert_eq!((outcome.goes_on, &outcome.frame), (false, &frame));
-    // `forward` has no business with the payload.
+    // `forward` ignores the payload.
     let outcome = kernel
         .load_chain(&[FunctionConfig::Forward])
         .run_one(&frame, 1, 4);
