@@ -140,9 +140,15 @@ impl Engine {
     pub fn list(&self) -> Vec<ChainStatus> {
         let running = self.node.chains.all();
         let plane = &self.node.parts.plane;
-        let mut all: Vec<_> = running.iter().map(|one| status::of(one, plane)).collect();
+        let views: Vec<_> = running.iter().map(|one| one.read(plane)).collect();
+        let mut all: Vec<_> = running
+            .iter()
+            .zip(&views)
+            .map(|(one, view)| status::of_view(one, view, plane))
+            .collect();
         let monitor = lock(&self.sla);
-        for status in &mut all {
+        for (status, view) in all.iter_mut().zip(&views) {
+            status.account = monitor.account(&status.chain, status.spi, &view.counts());
             let told = monitor.status(&status.chain, status.spi);
             let lost = told
                 .as_ref()

@@ -13,7 +13,9 @@ use myelin_linux::procfs;
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Hop, Plan};
 
-use crate::api::{ChainState, ChainStatus, HopStatus, RingStatus, SojournStatus, WorkerStatus};
+use crate::api::{
+    ChainState, ChainStatus, HopStatus, PacketAccount, RingStatus, SojournStatus, WorkerStatus,
+};
 use crate::node::chains::{Running, View};
 
 /// The worst-case delay that a chain was admitted with.
@@ -24,7 +26,11 @@ fn promised_ns(plan: &Plan) -> Option<u64> {
 
 /// The state of a chain now.
 pub(crate) fn of(running: &Running, plane: &Plane) -> ChainStatus {
-    let view = running.read(plane);
+    of_view(running, &running.read(plane), plane)
+}
+
+/// The state of a chain in `view`, without its contract and its account of packets.
+pub(crate) fn of_view(running: &Running, view: &View, plane: &Plane) -> ChainStatus {
     let form = &view.form;
     let mut workers: Vec<_> = form
         .layout
@@ -75,7 +81,8 @@ pub(crate) fn of(running: &Running, plane: &Plane) -> ChainStatus {
         drops: view.drops(),
         last_packet_ms_ago: (door.last_ns > 0)
             .then(|| now_ns.saturating_sub(door.last_ns) as f64 / 1e6),
-        hops: hops(running, &view, plane),
+        account: PacketAccount::default(),
+        hops: hops(running, view, plane),
         shaper: form
             .plan
             .shaper

@@ -32,16 +32,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use myelin_metrics::ChainReport;
-use myelin_planner::Plan;
 use myelin_spec::{FileContents, ServiceChain};
 use serde::{Deserialize, Serialize};
 
 pub use client::Client;
 pub use flood::{FloodRequest, check_floods};
 pub use myelin_packet::{FlowState, HopCounters};
+pub use myelin_planner::{Origin, Plan};
 pub use myelin_policy::sla::{
-    Losses, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaTerm,
-    SlaWindow,
+    Losses, PacketAccount, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState,
+    SlaStatus, SlaTerm, SlaWindow,
 };
 pub use paths::{RunDir, calibration_file, short_hash};
 pub use status::{

@@ -7,7 +7,7 @@ use myelin_packet::{FlowState, HopCounters};
 use myelin_spec::Isolation;
 use serde::{Deserialize, Serialize};
 
-use super::{HostInfo, SlaStatus};
+use super::{HostInfo, PacketAccount, SlaStatus};
 
 /// State of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -226,6 +226,9 @@ pub struct ChainStatus {
     pub packets_out: u64,
     /// Packets that its functions and its shaper dropped.
     pub drops: u64,
+    /// Where its packets are.
+    #[serde(default)]
+    pub account: PacketAccount,
     /// When its last packet came in, ms ago; absent when none ever came.
     pub last_packet_ms_ago: Option<f64>,
     /// Its functions.

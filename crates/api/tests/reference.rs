@@ -101,9 +101,10 @@ fn describe(name: &str, schema: &Value, page: &mut String) {
     fields(schema, "", page);
     for variant in variants.into_iter().flatten() {
         let description = variant["description"].as_str().unwrap_or_default();
-        let entry = match variant["properties"].is_object() {
-            true => format!("* an object: {description}"),
-            false => format!("* {}: {description}", name_of(variant)),
+        let entry = if variant["properties"].is_object() {
+            format!("* an object: {description}")
+        } else {
+            format!("* {}: {description}", name_of(variant))
         };
         writeln!(
             page,

@@ -6,9 +6,9 @@ mod validate;
 use myelin_api::{
     AgentInfo, ApiError, BlackBoxStatus, CalibrateRequest, ChainSource, ChainState, ChainStatus,
     ChainUp, Change, DownReply, Event, FloodRequest, FlowStatus, FunctionFlows, HopStatus,
-    HostInfo, ProbeOptions, ProbeRequest, ReportReply, RingStatus, RunRequest, SCHEMA,
-    SandboxStatus, ShaperStatus, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState,
-    SlaStatus, SlaTerm, SlaWindow, SojournStatus, UpRequest, VERSION, WorkerStatus,
+    HostInfo, PacketAccount, ProbeOptions, ProbeRequest, ReportReply, RingStatus, RunRequest,
+    SCHEMA, SandboxStatus, ShaperStatus, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn,
+    SlaState, SlaStatus, SlaTerm, SlaWindow, SojournStatus, UpRequest, VERSION, WorkerStatus,
 };
 use myelin_metrics::chain::{Flood, Hop};
 use myelin_metrics::envelope::Claim;
@@ -236,6 +236,11 @@ fn status() -> ChainStatus {
         policed_bytes: 0,
         packets_out: 1,
         drops: 0,
+        account: PacketAccount {
+            dropped: [("f".to_owned(), 1)].into(),
+            lost: [("ring".to_owned(), 2)].into(),
+            ..PacketAccount::default()
+        },
         last_packet_ms_ago: Some(1.5),
         hops: vec![hop],
         shaper: Some(ShaperStatus {

@@ -45,14 +45,14 @@ pub(crate) fn not_running(name: &str) -> ApiError {
     ))
 }
 
-/// A table with these headings; columns whose heading starts with `>` are aligned to the right.
+/// An empty table with these headings; columns whose heading starts with `>` are aligned to the right.
 pub(crate) fn table<const N: usize>(headings: [&str; N]) -> Table {
-    terminal::grid(headings, table_width())
+    terminal::grid(headings, width())
 }
 
-/// A table with a row for each item.
-pub(crate) fn listing<T>(columns: &[Column<T>], items: &[T]) -> Table {
-    terminal::listing(columns, items, table_width())
+/// A table with a row for each item, as text.
+pub(crate) fn listing<T>(columns: &[Column<T>], items: &[T]) -> String {
+    terminal::listing(columns, items, width())
 }
 
 /// Exit status 0 if the condition holds, else `failure`.
@@ -60,9 +60,9 @@ pub(crate) fn status(holds: bool, failure: u8) -> ExitCode {
     ExitCode::from(if holds { 0 } else { failure })
 }
 
-/// Columns that a table may take; none in a pipe, where each row is one line.
-pub(crate) fn table_width() -> Option<u16> {
-    std::io::stdout().is_terminal().then(columns)
+/// Columns of a table: those of the terminal, at most 100; 100 in a pipe.
+pub(crate) fn width() -> u16 {
+    columns().min(100)
 }
 
 /// Progress of a streamed answer: a bar on a terminal, nothing in a pipe.
@@ -142,10 +142,10 @@ pub(crate) fn end_on_closed_pipe() {
     }));
 }
 
-/// The style of plain tables: at most 100 columns, also on a wider terminal.
+/// The style of plain tables.
 pub(crate) fn style() -> terminal::Style {
     terminal::Style {
         ascii: false,
-        width: usize::from(columns().min(100)),
+        width: width().into(),
     }
 }

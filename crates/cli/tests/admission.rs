@@ -36,7 +36,7 @@ fn a_plan_shows_the_bound_and_what_would_be_admitted() {
         .map(|hop| ns(&hop["share_ns"]))
         .sum();
     assert_eq!(shares + ns(&bound["latency_ns"]), ns(&bound["bound_ns"]));
-    let text = myelin.ok(&["plan", file]);
+    let text = myelin.ok(&["plan", "-v", file]);
     assert!(
         text.contains("worst case ") && text.contains("the worker on core "),
         "{text}"

@@ -63,7 +63,7 @@ fn commands_come_through_links_that_lose_packets() {
     assert_eq!(count("open", "replayed"), 0);
     assert_eq!(count("open", "sessions-started"), 1);
     // Who looks may also read it.
-    let shown = myelin.ok(&["ps", &myelin.chain("teleoperation")]);
+    let shown = myelin.ok(&["ps", "-v", &myelin.chain("teleoperation")]);
     assert!(shown.contains("recovered"), "{shown}");
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();

@@ -115,7 +115,7 @@ fn a_worker_in_a_container() {
         "{sandbox}"
     );
     assert_eq!(sandbox["oom_kills"], 0);
-    let text = myelin.ok(&["ps", &myelin.chain("c")]);
+    let text = myelin.ok(&["ps", "-v", &myelin.chain("c")]);
     assert!(text.contains("kept: container myelin-"), "{text}");
 
     // It is in namespaces of its own, and has no privileges and nothing to write to.
@@ -324,7 +324,7 @@ fn a_worker_is_held_to_its_share_of_the_processor() {
         sandbox(&after)["throttled_s"].as_f64().unwrap() > 0.0,
         "{after}"
     );
-    let text = myelin.ok(&["ps", &myelin.chain("c")]);
+    let text = myelin.ok(&["ps", "-v", &myelin.chain("c")]);
     assert!(text.contains("held to 0.1 cores"), "{text}");
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
@@ -357,7 +357,7 @@ fn a_worker_that_dies_at_its_memory_limit_is_told_of() {
     let now = status(&myelin);
     assert_eq!(now["state"], "active", "{now}");
     assert!(sandbox(&now)["oom_kills"].as_u64() >= Some(2), "{now}");
-    let text = myelin.ok(&["ps", &myelin.chain("c")]);
+    let text = myelin.ok(&["ps", "-v", &myelin.chain("c")]);
     assert!(text.contains("at its memory limit"), "{text}");
     let log = fs::read_to_string(myelin.run_dir().join("agent.log")).unwrap();
     assert!(

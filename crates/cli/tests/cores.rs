@@ -246,7 +246,7 @@ fn a_core_that_is_gone_makes_its_chain_best_effort_until_it_is_back() {
             && said.contains("remedy: give core"),
         "{said}"
     );
-    let shown = myelin.ok(&["ps", &myelin.chain("taken")]);
+    let shown = myelin.ok(&["ps", "-v", &myelin.chain("taken")]);
     assert!(
         shown.contains("effort") && shown.contains(&format!("core {core} is lost")),
         "{shown}"

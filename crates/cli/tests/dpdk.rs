@@ -270,7 +270,7 @@ fn what_leaves_between_devices_is_policed_and_shaped_to_the_profile() {
         shaper["delayed"].as_u64() > Some(POLICING_BURST / 2),
         "{now}"
     );
-    let shown = myelin.ok(&["ps", &myelin.chain("d")]);
+    let shown = myelin.ok(&["ps", "-v", &myelin.chain("d")]);
     assert!(
         shown.contains("shaper (worker)") && shown.contains(&count("policed").to_string()),
         "{shown}"

@@ -56,7 +56,7 @@ fn the_example_forwards(file: &str, name: &str, position: usize) {
         assert_eq!(section["packets"], sent, "{status}");
         assert!(section["p50_us"].as_f64().unwrap() > 0.0);
     }
-    let shown = myelin.ok(&["ps", &myelin.chain("e")]);
+    let shown = myelin.ok(&["ps", "-v", &myelin.chain("e")]);
     assert!(
         shown.contains("packets out") && shown.contains(" | "),
         "{shown}"
@@ -274,7 +274,7 @@ fn it_stands_in_a_namespace_of_its_own_or_nowhere() {
         "{cost}"
     );
     let file = myelin.file(&chain("m", 9000, "", "exec sleep 1", "1s"));
-    let plan = myelin.ok(&["plan", file.to_str().unwrap()]);
+    let plan = myelin.ok(&["plan", "-v", file.to_str().unwrap()]);
     for part in [
         "unknown",
         "`box` is a black box",

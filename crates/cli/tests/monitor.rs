@@ -99,6 +99,64 @@ fn lost(window: &Value) -> u64 {
     places.values().map(number).sum()
 }
 
+/// Asserts that each packet of the chain is at one place: what came in has left, or was policed, dropped, lost, or is under way.
+fn assert_closes(status: &Value) {
+    let account = &status["account"];
+    let count = |key: &str| number(&account[key]);
+    let places = |key: &str| {
+        account[key]
+            .as_object()
+            .expect("places")
+            .values()
+            .map(number)
+            .sum::<u64>()
+    };
+    let found = ["packets_out", "policed", "under_way"]
+        .map(count)
+        .iter()
+        .sum::<u64>();
+    let gone = places("dropped") + places("lost");
+    assert_eq!(
+        count("packets_in") + count("made"),
+        found + gone,
+        "{account}"
+    );
+    assert_eq!(account["packets_in"], status["packets_in"], "{status}");
+}
+
+#[test]
+fn a_full_ring_shows_in_the_account_of_packets() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let text = PROFILE
+        .replace("SPACE", "user")
+        .replace("rate: 1kpps, burst: 8, ", "");
+    let file = myelin.file(&text.replace(", enforce: policer", ""));
+    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+    let worker = number(&myelin.status("p")["worker"]["pid"]);
+    common::sh(&format!("kill -STOP {worker}"));
+    let sender = Sender::start(&up[0]);
+    wait_for("packets that the ring lost", || {
+        let status = myelin.status("p");
+        assert_closes(&status);
+        status["account"]["lost"]["ring"].as_u64() > Some(0)
+    });
+    common::sh(&format!("kill -CONT {worker}"));
+    drop(sender);
+    wait_for("an empty ring", || {
+        myelin.status("p")["account"]["under_way"] == 0
+    });
+    let status = myelin.status("p");
+    assert_closes(&status);
+    let lost = number(&status["account"]["lost"]["ring"]);
+    let text = myelin.ok(&["ps"]);
+    assert!(text.contains(&format!("{lost} ring")), "{text}");
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
 #[test]
 fn what_is_above_the_profile_is_policed_and_not_lost() {
     if skip_unless_root() {
@@ -123,6 +181,11 @@ fn what_is_above_the_profile_is_policed_and_not_lost() {
         let (sla, life) = (&status["sla"], &status["sla"]["life"]);
         assert!(number(&life["policed"]) > 0, "{space}: {status}");
         assert_eq!(life["policed"], status["policed"], "{space}: {status}");
+        assert_eq!(
+            status["account"]["policed"], status["policed"],
+            "{space}: {status}"
+        );
+        assert_closes(&status);
         assert_eq!(lost(life), 0, "{space}: {status}");
         assert_eq!(life["loss_percent"], 0.0, "{space}: {status}");
         assert_eq!(
@@ -142,7 +205,7 @@ fn what_is_above_the_profile_is_policed_and_not_lost() {
             Value::Array(Vec::new()),
             "{space}"
         );
-        let text = myelin.ok(&["ps", &myelin.chain("p")]);
+        let text = myelin.ok(&["ps", "-v", &myelin.chain("p")]);
         assert!(
             text.contains("kept") && text.contains("burst 8 packets"),
             "{text}"
@@ -171,7 +234,7 @@ fn a_violation_is_told_with_its_hop_and_cause() {
     wait_for("a violation that lasts", || {
         event()["seconds"].as_u64() >= Some(2)
     });
-    let text = myelin.ok(&["ps", &chain]);
+    let text = myelin.ok(&["ps", "-v", &chain]);
     assert!(text.contains("violated"), "{text}");
     drop(sender);
     wait_for("its end", || event()["end"].is_string());
@@ -186,6 +249,11 @@ fn a_violation_is_told_with_its_hop_and_cause() {
     let life = &status["sla"]["life"];
     assert_eq!(life["lost_in"]["wall"], status["packets_in"], "{status}");
     assert_eq!(lost(life), number(&status["packets_in"]), "{status}");
+    assert_eq!(
+        status["account"]["dropped"]["wall"], status["packets_in"],
+        "{status}"
+    );
+    assert_closes(&status);
     let text = myelin.ok(&["events"]);
     assert!(text.contains("cause function, hop wall"), "{text}");
     // Who follows is told of its beginning and of its end.
@@ -244,7 +312,10 @@ fn the_last_seconds_are_told_one_by_one() {
     assert_eq!(last.len(), 2);
     assert!(last[0]["end"].as_str() >= Some(ends[ends.len() - 2]));
     let text = myelin.ok(&["ps", &chain, "--seconds"]);
-    assert!(text.contains("policed") && text.contains(ends[0]), "{text}");
+    assert!(
+        text.contains("policed") && text.contains(&ends[0][11..19]),
+        "{text}"
+    );
     let error = myelin.fails(1, &["ps", "nobody", "--seconds"]);
     assert!(error.contains("nobody"), "{error}");
     myelin.fails(2, &["ps", "--seconds", "3"]);

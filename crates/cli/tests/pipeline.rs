@@ -63,7 +63,7 @@ fn packets_go_through_every_process_and_a_killed_one_comes_back() {
     assert_eq!(plan[0]["hops"][2]["reach"]["name"], "ring + dispatch");
     assert_eq!(plan[0]["egress"]["name"], "ring + user_egress");
     let shown = myelin.ok(&["plan", file]);
-    assert!(shown.contains("mapping pipeline"), "{shown}");
+    assert!(shown.contains("mapping     pipeline"), "{shown}");
     myelin.ok(&["up", file]);
     assert_eq!(right_bytes(&myelin, 100), 100);
 
@@ -91,7 +91,7 @@ fn packets_go_through_every_process_and_a_killed_one_comes_back() {
         .map(|ring| ring["dequeued"].as_u64().unwrap())
         .sum::<u64>();
     assert_eq!((rings.len(), through), (4, 300), "{rings:?}");
-    let shown = myelin.ok(&["ps", &myelin.chain("staged")]);
+    let shown = myelin.ok(&["ps", "-v", &myelin.chain("staged")]);
     let ring = "ring from function 2 to the worker: 0 of 1024 descriptors, 100 taken so far";
     assert!(shown.contains(ring), "{shown}");
     let stages = before["more_workers"].as_array().unwrap();

@@ -104,7 +104,7 @@ fn a_flood_of_any_kind_gets_its_profile_and_no_more() {
         assert!(policed >= 14_000 - due, "{space} {more}: {policed} policed");
         assert_eq!(number(&status, "drops"), 0, "{status}");
         assert!(number(&status, "policed_bytes") > 1000 * 1514, "{status}");
-        let shown = myelin.ok(&["ps", &myelin.chain("f")]);
+        let shown = myelin.ok(&["ps", "-v", &myelin.chain("f")]);
         assert!(
             shown.contains("policed") && shown.contains(&policed.to_string()),
             "{shown}"

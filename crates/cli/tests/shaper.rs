@@ -160,7 +160,7 @@ fn a_worker_lets_a_cluster_out_packet_by_packet() {
             (&shaper["waiting"], &status["drops"]),
             (&0.into(), &0.into())
         );
-        let text = myelin.ok(&["ps", &myelin.chain("shaped")]);
+        let text = myelin.ok(&["ps", "-v", &myelin.chain("shaped")]);
         assert!(
             text.contains("shaper (worker)") && text.contains("delayed"),
             "{text}"
@@ -346,7 +346,7 @@ fn what_the_egress_interface_shapes_conforms_at_the_far_end() {
         );
         assert!(max_us > 1e6 * (CLUSTER / 2) as f64 / 500.0, "{status}");
     }
-    let shown = myelin.ok(&["ps", &myelin.chain("shaped")]);
+    let shown = myelin.ok(&["ps", "-v", &myelin.chain("shaped")]);
     assert!(shown.contains(&format!("shaper ({by})")), "{shown}");
     let egress = status["egress"].as_str().expect("an interface");
     assert!(discipline(&myelin).contains(&format!("qdisc {by} 6d79:")));

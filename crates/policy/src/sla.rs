@@ -21,6 +21,6 @@ pub use account::{Binding, Counts, Crossing, HopCounts, Reading, Station, Worker
 pub use cause::CoreLoad;
 pub use monitor::{Round, SlaMonitor};
 pub use status::{
-    Losses, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaTerm,
-    SlaWindow,
+    Losses, PacketAccount, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState,
+    SlaStatus, SlaTerm, SlaWindow,
 };

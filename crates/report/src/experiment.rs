@@ -23,16 +23,10 @@ const METHOD: &str = "A claim on a ratio or a median holds when its 95 % interva
     bound; with fewer rounds it is undecided. Rounds compare their subjects in turns, so that what wanders on the machine wanders for all of them. \
     Absolute figures are those of this machine, and a paper's those of its own: what compares is ratios and shapes.";
 
-/// What a person sees in the terminal: all rows, the claims, the machine. Tables wrap within `width` columns where there is one.
-pub fn text(report: &Report<Row>, width: Option<u16>) -> String {
-    let mut out = String::new();
-    // Writing into a String cannot fail.
-    for rows in report
-        .rows
-        .chunk_by(|one, next| one.table() == next.table())
-    {
-        let _ = writeln!(out, "{}\n{}\n", rows[0].table(), rows_table(rows, width));
-    }
+/// What a person sees in the terminal: the verdict, the claims, all rows, the machine. Cells wrap
+/// within `width` columns.
+pub fn text(report: &Report<Row>, width: u16) -> String {
+    let mut out = format!("experiment {}: {}\n", report.experiment, verdict(report).1);
     let mut table = terminal::grid(["claim", "measured", "bound", "holds"], width);
     for claim in &report.claims {
         table.add_row([
@@ -42,7 +36,18 @@ pub fn text(report: &Report<Row>, width: Option<u16>) -> String {
             holds(claim).to_owned(),
         ]);
     }
-    let _ = writeln!(out, "claims (95 % interval, rounds)\n{table}\n");
+    // Writing into a String cannot fail.
+    let _ = writeln!(
+        out,
+        "claims (95 % interval, rounds)\n{}\n",
+        table.trim_fmt()
+    );
+    for rows in report
+        .rows
+        .chunk_by(|one, next| one.table() == next.table())
+    {
+        let _ = writeln!(out, "{}\n{}\n", rows[0].table(), rows_table(rows, width));
+    }
     for (name, value) in report.environment.lines() {
         let _ = writeln!(out, "{name:<24}{value}");
     }
@@ -50,7 +55,7 @@ pub fn text(report: &Report<Row>, width: Option<u16>) -> String {
 }
 
 /// Rows of one table; an interval is shown with its figure.
-fn rows_table(rows: &[Row], width: Option<u16>) -> String {
+fn rows_table(rows: &[Row], width: u16) -> String {
     let fields = headings(&rows[0]);
     let is_figure = |field: &str| rows[0].get(field).is_some_and(|value| !value.is_string());
     let heads = fields.iter().map(|field| {
@@ -62,7 +67,7 @@ fn rows_table(rows: &[Row], width: Option<u16>) -> String {
     for row in rows {
         table.add_row(fields.iter().map(|field| cell(row, field)));
     }
-    table.to_string()
+    table.trim_fmt()
 }
 
 /// A self-contained page with the report's claims, plots and rows, UTF-8; `about` is what the experiment measures, one line.
@@ -88,7 +93,8 @@ pub fn page(report: &Report<Row>, about: &str, plots: &[Plot]) -> Result<String,
     Ok(document(&title, true, &header(about, report), &out))
 }
 
-fn header(about: &str, report: &Report<Row>) -> String {
+/// How many claims hold: the class of the style sheet, and the sentence.
+fn verdict(report: &Report<Row>) -> (&'static str, String) {
     let decided = |holds| {
         report
             .claims
@@ -118,6 +124,11 @@ fn header(about: &str, report: &Report<Row>) -> String {
             let _ = write!(verdict, "; {count} {what}");
         }
     }
+    (class, verdict)
+}
+
+fn header(about: &str, report: &Report<Row>) -> String {
+    let (class, verdict) = verdict(report);
     let settings = &report.environment.settings;
     let setting = |name: &str| settings.get(name).map_or("unknown", String::as_str);
     let quiet = match setting("quiet") {
@@ -298,7 +309,7 @@ mod tests {
             .with("rtt_p50_us", 9.1234)
             .with("rtt_p50_ci95_low_us", 9.0)
             .with("rtt_p50_ci95_high_us", 9.2);
-        let table = rows_table(&[row], Some(100));
+        let table = rows_table(&[row], 100);
         assert!(
             table.contains("rtt p50 us") && !table.contains("ci95"),
             "{table}"

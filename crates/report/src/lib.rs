@@ -3,7 +3,7 @@
 //! * [`terminal`] draws text for a terminal or a pipe: tables and histograms.
 //! * [`html`] draws self-contained pages: markup, tables, plots as SVG.
 //! * [`chain`] draws the report of a chain in both forms, [`experiment`] that of an experiment.
-//! * [`status`] draws running chains, [`sla`] their contracts, as text.
+//! * [`plan`] draws plans, [`status`] running chains, [`sla`] their contracts, as text.
 //!
 //! The crate takes figures (`myelin-metrics`, `myelin-api`) and gives text. It measures nothing, reads no clock, no file and no terminal: the caller says
 //! how wide it is. Every plot of a page has its figures in a table on the page. Start reading at [`chain`].
@@ -13,6 +13,7 @@ pub mod chain;
 mod error;
 pub mod experiment;
 pub mod html;
+pub mod plan;
 pub mod sla;
 pub mod status;
 pub mod terminal;

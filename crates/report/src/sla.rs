@@ -1,8 +1,8 @@
 //! Contracts and their violations, in words and tables.
 
-use comfy_table::Table;
 use myelin_api::{
-    ChainStatus, Losses, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaTerm, SlaWindow,
+    ChainStatus, Losses, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus,
+    SlaTerm, SlaWindow,
 };
 
 use crate::terminal::{Column, digits_or_dash, grid, listing, or_dash};
@@ -19,6 +19,44 @@ pub fn verdict(status: &ChainStatus) -> String {
             let now = if sla.violated_now { ", now" } else { "" };
             format!("violated {} s{now}", sla.violated_s)
         }
+    }
+}
+
+/// What a chain is owed, in a line.
+pub fn owed(contract: &SlaContract) -> String {
+    let mut terms = Vec::new();
+    let rate = |rate: Option<u64>, unit| Some(format!("{}{unit}", exact(rate?)));
+    let rates = [
+        rate(contract.rate_pps, "pps"),
+        rate(contract.rate_bps, "bit/s"),
+    ];
+    let bursts = [
+        rate(contract.burst_packets, " packets"),
+        rate(contract.burst_bits, "bit"),
+    ];
+    let profile = [("rate", agreed(rates)), ("burst", agreed(bursts))];
+    for (term, figures) in profile.iter().filter(|(_, figures)| figures != "-") {
+        terms.push(format!("{term} {figures}"));
+    }
+    if let Some(us) = contract.latency_us {
+        terms.push(format!("{} % within {us} us", contract.percentile));
+    }
+    if let Some(percent) = contract.loss_percent {
+        terms.push(format!("loss at most {percent} %"));
+    }
+    if terms.is_empty() {
+        return "nothing: its file has no `sla`".to_owned();
+    }
+    terms.join(", ")
+}
+
+/// A rate or a count with its unit and all its digits: `20k`, `1.5M`.
+fn exact(figure: u64) -> String {
+    match figure as f64 {
+        small if small < 1e3 => figure.to_string(),
+        thousands if thousands < 1e6 => format!("{}k", thousands / 1e3),
+        millions if millions < 1e9 => format!("{}M", millions / 1e6),
+        billions => format!("{}G", billions / 1e9),
     }
 }
 
@@ -101,7 +139,7 @@ pub fn brief(event: &SlaEvent) -> String {
 }
 
 /// The contract beside what was measured.
-pub fn table(sla: &SlaStatus, width: Option<u16>) -> Table {
+pub fn table(sla: &SlaStatus, width: u16) -> String {
     let head = ["SLA", "agreed", ">last second", ">last minute", ">since up"];
     let mut table = grid(head, width);
     let windows = [&sla.second, &sla.minute, &sla.life];
@@ -140,16 +178,23 @@ pub fn table(sla: &SlaStatus, width: Option<u16>) -> Table {
         percent(window.loss_percent)
     });
     row("lost", "-".to_owned(), &|window| places(&window.lost));
-    table
+    table.trim_fmt()
 }
 
 /// Seconds, one a line. Where a second has no figure there is `-`.
-pub fn seconds(seconds: &[SlaSecond], width: Option<u16>) -> Table {
+pub fn seconds(seconds: &[SlaSecond], width: u16) -> String {
     fn us(second: &SlaSecond, of: fn(&SlaSojourn) -> f64) -> String {
         digits_or_dash(1, second.window.sojourn.as_ref().map(of))
     }
     let columns: [Column<SlaSecond>; 10] = [
-        ("end", |second| second.end.clone()),
+        // The time of day: 300 seconds are kept.
+        ("end", |second| {
+            let time = second
+                .end
+                .split_once('T')
+                .map_or(&*second.end, |(_, time)| time);
+            time.trim_end_matches('Z').to_owned()
+        }),
         (">in", |second| second.window.packets_in.to_string()),
         (">policed", |second| second.window.policed.to_string()),
         (">out", |second| second.window.packets_out.to_string()),

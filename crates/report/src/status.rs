@@ -1,43 +1,62 @@
 //! Running chains, in words and tables.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use comfy_table::Table;
-use comfy_table::presets::NOTHING;
 use myelin_api::{
     BlackBoxStatus, ChainState, ChainStatus, FlowState, FlowStatus, FunctionFlows, HopStatus,
-    SandboxStatus, ShaperStatus, SlaSojourn, SlaStatus, SojournStatus,
+    PacketAccount, SandboxStatus, ShaperStatus, SlaSojourn, SlaStatus, SlaWindow, SojournStatus,
 };
 
 use crate::sla;
-use crate::terminal::{Column, digits_or_dash, listing, or_dash};
+use crate::terminal::{Column, digits_or_dash, field, format_us, listing, or_dash, wrap};
 
-/// All chains, one a line.
-pub fn overview(chains: &[ChainStatus], width: Option<u16>) -> Table {
-    let columns: [Column<ChainStatus>; 12] = [
+/// All chains, one a line: the contract, and where the packets are.
+pub fn overview(chains: &[ChainStatus], width: u16) -> String {
+    let columns: [Column<ChainStatus>; 10] = [
         ("chain", |status| status.chain.clone()),
-        ("state", |status| match status.state {
-            ChainState::Active if status.best_effort => "best effort".to_owned(),
-            one => state(one).to_owned(),
+        ("contract", contract),
+        (">in", |status| status.account.packets_in.to_string()),
+        (">out", |status| status.account.packets_out.to_string()),
+        (">policed", |status| status.account.policed.to_string()),
+        (">dropped", |status| {
+            sum(&status.account.dropped).to_string()
         }),
-        ("hook", |status| status.hook.clone()),
-        ("ports", |status| {
-            format!("{} -> {}", status.ingress, status.egress)
+        (">lost", |status| sum(&status.account.lost).to_string()),
+        (">under way", |status| status.account.under_way.to_string()),
+        (">us (owed)", |status| match &status.sla {
+            Some(sla) => {
+                let owed = or_dash(sla.contract.latency_us.map(format_us));
+                format!("{} ({owed})", agreed_us(status, sla))
+            }
+            None => "-".to_owned(),
         }),
-        (">in", |status| status.packets_in.to_string()),
-        (">policed", |status| status.policed.to_string()),
-        (">out", |status| status.packets_out.to_string()),
-        (">drops", |status| status.drops.to_string()),
-        (">p50 us", |status| {
-            sojourn(status, |sojourn| sojourn.p50_us)
+        ("where", |status| {
+            let PacketAccount { dropped, lost, .. } = &status.account;
+            places(dropped.iter().chain(lost))
         }),
-        (">p99 us", |status| {
-            sojourn(status, |sojourn| sojourn.p99_us)
-        }),
-        ("sla", sla::verdict),
-        ("worker", workers),
     ];
     listing(&columns, chains, width)
+}
+
+/// Whether a chain keeps its contract, or why it has none.
+fn contract(status: &ChainStatus) -> String {
+    match status.state {
+        ChainState::Failed => "failed".to_owned(),
+        ChainState::Active if status.best_effort => "best effort".to_owned(),
+        ChainState::Active if status.sla.is_none() => "not judged yet".to_owned(),
+        ChainState::Active => sla::verdict(status),
+    }
+}
+
+/// The sojourn at the agreed percentile since the chain came up, us; of each section where black
+/// boxes cut the way.
+fn agreed_us(status: &ChainStatus, sla: &SlaStatus) -> String {
+    match &sla.life.sojourn {
+        Some(sojourn) => format_us(sojourn.agreed_us),
+        None if status.sojourn_sections.is_empty() => "-".to_owned(),
+        None => sojourn(status, |section| section.p99_us),
+    }
 }
 
 /// A figure of the sojourn; where black boxes cut the way, that of each section.
@@ -45,6 +64,85 @@ fn sojourn(status: &ChainStatus, figure: impl Fn(&SojournStatus) -> f64) -> Stri
     let sections = status.sojourn.iter().chain(&status.sojourn_sections);
     let figures: Vec<_> = sections.map(|one| format!("{:.1}", figure(one))).collect();
     figures.join(" | ")
+}
+
+fn sum(places: &BTreeMap<String, u64>) -> u64 {
+    places.values().sum()
+}
+
+/// Packets by place: `3 ring, 2 edge-filter`; `-` where there are none.
+fn places<'a>(places: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
+    let places: Vec<_> = places
+        .map(|(place, packets)| format!("{packets} {place}"))
+        .collect();
+    or_dash((!places.is_empty()).then(|| places.join(", ")))
+}
+
+/// Where all packets are, as a sum that adds up.
+pub(crate) fn account(account: &PacketAccount) -> String {
+    let PacketAccount { dropped, lost, .. } = account;
+    let made = match account.made {
+        0 => String::new(),
+        made => format!(" + {made} made by functions"),
+    };
+    let mut text = format!(
+        "{} in{made} = {} out + {} policed",
+        account.packets_in, account.packets_out, account.policed
+    );
+    for (what, by_place) in [("dropped", dropped), ("lost", lost)] {
+        let _ = write!(text, " + {} {what}", sum(by_place));
+        if !by_place.is_empty() {
+            let _ = write!(text, " ({})", places(by_place.iter()));
+        }
+    }
+    text + &format!(" + {} under way", account.under_way)
+}
+
+/// A chain's contract against what was measured, where its packets are, what failed.
+pub fn summary(status: &ChainStatus, width: u16) -> String {
+    let mut out = format!("chain {}: {}\n", status.chain, contract(status));
+    if let Some(told) = &status.sla {
+        field(&mut out, "owed", &sla::owed(&told.contract), width);
+        let sojourn = told.life.sojourn.as_ref();
+        let us = |figure: fn(&SlaSojourn) -> f64| or_dash(sojourn.map(figure).map(format_us));
+        let measured = format!(
+            "{} % within {} us, longest {} us; loss {} %",
+            told.contract.percentile,
+            agreed_us(status, told),
+            us(|sojourn| sojourn.max_us),
+            digits_or_dash(3, told.life.loss_percent)
+        );
+        field(&mut out, "measured", &measured, width);
+    }
+    if let Some(ns) = status.bound_ns {
+        field(
+            &mut out,
+            "worst case",
+            &format!("{} us", format_us(ns as f64 / 1e3)),
+            width,
+        );
+    }
+    field(&mut out, "packets", &account(&status.account), width);
+    let told = status.sla.iter();
+    for core in told.flat_map(|told| &told.lost_cores) {
+        let text = format!("core {core} is lost: until it is back nothing is promised");
+        field(&mut out, "core", &text, width);
+    }
+    if let Some(event) = status
+        .sla
+        .as_ref()
+        .and_then(|told| told.last_event.as_ref())
+    {
+        field(&mut out, "violation", &sla::line(event), width);
+    }
+    for hop in &status.hops {
+        let kills = hop.sandbox.as_ref().map_or(0, |sandbox| sandbox.oom_kills);
+        if kills > 0 {
+            let text = format!("{}: killed {kills} times at its memory limit", hop.name);
+            field(&mut out, "function", &text, width);
+        }
+    }
+    out + &hops(status, width)
 }
 
 /// Processes, or `-`.
@@ -61,34 +159,41 @@ fn workers(status: &ChainStatus) -> String {
     or_dash((!workers.is_empty()).then(|| workers.join(", ")))
 }
 
-/// Each function of a chain, its contract, and all that belongs to it.
-pub fn details(status: &ChainStatus, width: Option<u16>) -> String {
-    let mut out = hops(status, width);
-    // Writing into a String cannot fail.
+/// All that belongs to a chain: the contract by time, places, processes, counters, shaper, rings.
+pub fn details(status: &ChainStatus, width: u16) -> String {
+    let mut out = String::new();
     if let Some(told) = &status.sla {
         let _ = writeln!(out, "{}", sla::table(told, width));
-        for core in &told.lost_cores {
-            let _ = writeln!(
-                out,
-                "core {core} is lost: until it is back nothing is promised"
-            );
-        }
-        if let Some(event) = &told.last_event {
-            let _ = writeln!(out, "last violation: {}", sla::line(event));
-        }
     }
+    let ports = format!(
+        "{} -> {}, hook {}",
+        status.ingress, status.egress, status.hook
+    );
+    field(&mut out, "ports", &ports, width);
+    let mapping = format!("{}, generation {}", status.mapping, status.generation);
+    field(&mut out, "mapping", &mapping, width);
+    field(&mut out, "workers", &workers(status), width);
+    let half = sojourn(status, |sojourn| sojourn.p50_us);
+    let most = sojourn(status, |sojourn| sojourn.p99_us);
+    field(
+        &mut out,
+        "sojourn",
+        &format!("50 % within {half} us, 99 % within {most} us"),
+        width,
+    );
+    let mut lines = String::new();
     for hop in &status.hops {
-        out.push_str(&hop_details(hop));
+        lines.push_str(&hop_details(hop));
     }
     if let Some(shaper) = &status.shaper {
-        let _ = writeln!(out, "{}", shaped(shaper));
+        let _ = writeln!(lines, "{}", shaped(shaper));
     }
     for ring in &status.rings {
         let end = |position: Option<u8>| {
             position.map_or_else(|| "the worker".to_owned(), |at| format!("function {at}"))
         };
         let _ = writeln!(
-            out,
+            lines,
             "ring from {} to {}: {} of {} descriptors, {} taken so far",
             end(ring.from),
             end(ring.to),
@@ -98,12 +203,15 @@ pub fn details(status: &ChainStatus, width: Option<u16>) -> String {
         );
     }
     for host in &status.hosts {
-        let _ = writeln!(out, "{}: {} in {}", host.role, host.address, host.netns);
+        let _ = writeln!(lines, "{}: {} in {}", host.role, host.address, host.netns);
+    }
+    for line in lines.lines() {
+        let _ = writeln!(out, "{}", wrap(line, 2, width));
     }
     out
 }
 
-fn hops(status: &ChainStatus, width: Option<u16>) -> String {
+fn hops(status: &ChainStatus, width: u16) -> String {
     let columns: [Column<HopStatus>; 8] = [
         (">#", |hop| hop.position.to_string()),
         ("function", |hop| hop.name.clone()),
@@ -153,7 +261,7 @@ fn hop_details(hop: &HopStatus) -> String {
     out
 }
 
-/// What holds departing packets to the profile, and what that did.
+/// The shaper's profile, and what the shaper did.
 fn shaped(shaper: &ShaperStatus) -> String {
     let limit = |rate: Option<u64>, burst: Option<u64>, what: &str| {
         Some(format!("{} {what}/s, burst {}", rate?, burst?))
@@ -189,7 +297,7 @@ fn shaped(shaper: &ShaperStatus) -> String {
     parts.join("; ")
 }
 
-/// What a function stands in, its limits, and what it has used of them.
+/// The process or container of a function, its limits, and what it has used of them.
 fn described(sandbox: &SandboxStatus) -> String {
     const MIB: f64 = (1 << 20) as f64;
     let mut parts = vec![match &sandbox.container {
@@ -217,16 +325,8 @@ fn described(sandbox: &SandboxStatus) -> String {
     parts.join(", ")
 }
 
-/// The word for a state.
-fn state(state: ChainState) -> &'static str {
-    match state {
-        ChainState::Active => "active",
-        ChainState::Failed => "failed",
-    }
-}
-
 /// The flows of each function that knows any.
-pub fn flows(functions: &[FunctionFlows], width: Option<u16>) -> String {
+pub fn flows(functions: &[FunctionFlows], width: u16) -> String {
     let mut out = String::new();
     for function in functions {
         let _ = writeln!(
@@ -248,7 +348,7 @@ pub fn flows(functions: &[FunctionFlows], width: Option<u16>) -> String {
     out
 }
 
-fn flow_table(flows: &[FlowStatus], width: Option<u16>) -> Table {
+fn flow_table(flows: &[FlowStatus], width: u16) -> String {
     let columns: [Column<FlowStatus>; 7] = [
         ("flow", |flow| flow.flow.clone()),
         ("state", |flow| or_dash(flow.state.map(flow_state))),
@@ -273,29 +373,54 @@ fn flow_state(state: FlowState) -> &'static str {
     }
 }
 
-/// All chains over the last second, one a line, without lines around the cells.
-pub fn live(chains: &[ChainStatus]) -> String {
+/// All chains over the last second, one a line.
+pub fn live(chains: &[ChainStatus], width: u16) -> String {
     if chains.is_empty() {
         return "no chain runs".to_owned();
     }
-    let columns: [Column<ChainStatus>; 14] = [
+    let columns: [Column<ChainStatus>; 9] = [
         ("CHAIN", |status| status.chain.clone()),
-        ("STATE", |status| state(status.state).to_owned()),
-        ("MAPPING", |status| status.mapping.clone()),
-        (">IN pps", |status| {
-            of(status, |sla| Some(sla::short(sla.second.in_pps)))
+        ("CONTRACT", contract),
+        (">IN/s", |status| {
+            per_second(status, |second| second.packets_in)
         }),
+        (">OUT/s", |status| {
+            per_second(status, |second| second.packets_out)
+        }),
+        (">POLICED/s", |status| {
+            per_second(status, |second| second.policed)
+        }),
+        (">LOST/s", |status| {
+            let lost = per_second(status, |second| second.lost.total());
+            let places = of(status, |sla| Some(sla::places(&sla.second.lost)));
+            match places.as_str() {
+                "-" | "0" | "" => lost,
+                places => format!("{lost} ({places})"),
+            }
+        }),
+        (">QUEUED", |status| status.account.under_way.to_string()),
+        (">us (OWED)", |status| {
+            let owed = of(status, |sla| Some(format_us(sla.contract.latency_us?)));
+            let us = last_sojourn(status, |sojourn| sojourn.agreed_us);
+            format!("{us} ({owed})")
+        }),
+        ("LAST EVENT", |status| {
+            of(status, |sla| sla.last_event.as_ref().map(sla::brief))
+        }),
+    ];
+    listing(&columns, chains, width)
+}
+
+/// More of the last second of each chain.
+pub fn live_details(chains: &[ChainStatus], width: u16) -> String {
+    let columns: [Column<ChainStatus>; 9] = [
+        ("CHAIN", |status| status.chain.clone()),
+        ("MAPPING", |status| status.mapping.clone()),
         (">IN bit/s", |status| {
             of(status, |sla| Some(sla::short(sla.second.in_bps)))
         }),
-        (">OUT pps", |status| {
-            of(status, |sla| Some(sla::short(sla.second.out_pps)))
-        }),
-        (">POLICED/s", |status| {
-            of(status, |sla| {
-                let seconds = sla.second.seconds;
-                (seconds > 0.0).then(|| sla::short(sla.second.policed as f64 / seconds))
-            })
+        (">OUT bit/s", |status| {
+            of(status, |sla| Some(sla::short(sla.second.out_bps?)))
         }),
         (">LOSS %", |status| {
             of(status, |sla| {
@@ -311,22 +436,20 @@ pub fn live(chains: &[ChainStatus]) -> String {
         (">max us", |status| {
             last_sojourn(status, |sojourn| sojourn.max_us)
         }),
-        ("SLA", sla::verdict),
         (">CPU %", |status| {
             of(status, |sla| {
                 Some(format!("{:.0}", sla.second.worker_cores? * 100.0))
             })
         }),
-        ("LAST EVENT", |status| {
-            of(status, |sla| sla.last_event.as_ref().map(sla::brief))
-        }),
     ];
-    let mut table = listing(&columns, chains, None);
-    table.load_style(NOTHING);
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table.to_string()
+    listing(&columns, chains, width)
+}
+
+/// Packets of the last second as a rate, or `-`.
+fn per_second(status: &ChainStatus, count: fn(&SlaWindow) -> u64) -> String {
+    let second = status.sla.as_ref().map(|sla| &sla.second);
+    let second = second.filter(|second| second.seconds > 0.0);
+    or_dash(second.map(|second| sla::short(count(second) as f64 / second.seconds)))
 }
 
 /// A figure of what is known of a chain's contract, or `-`.

@@ -4,8 +4,8 @@ mod histogram;
 mod table;
 
 pub use histogram::Histogram;
-pub use table::{Column, grid, latency_table, listing, table};
-pub(crate) use table::{digits_or_dash, head_and_rows, latency_rows, or_dash};
+pub use table::{Column, grid, latency_table, listing, table, wrap};
+pub(crate) use table::{digits_or_dash, field, head_and_rows, latency_rows, or_dash};
 
 /// How text may look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -72,7 +72,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     if arguments.json {
         output::json(&report)?;
     } else {
-        print!("{}", experiment::text(&report, output::table_width()));
+        print!("{}", experiment::text(&report, output::width()));
     }
     if let (Some(page), Some(path)) = (page, &arguments.report) {
         page.write(&myelin_bench::page(&report).map_err(api_error)?)?;
@@ -91,7 +91,7 @@ fn list(json: bool) -> Result<ExitCode, ApiError> {
     }
     let mut table = output::table(["experiment", "what it measures"]);
     table.add_rows(experiments.iter().map(|one| [one.name, one.about]));
-    println!("{table}");
+    println!("{}", table.trim_fmt());
     Ok(ExitCode::SUCCESS)
 }
 

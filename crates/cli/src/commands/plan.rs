@@ -5,21 +5,24 @@ use std::process::ExitCode;
 
 use myelin_api::ApiError;
 use myelin_planner::admission::{self, Ledger, Node, Site};
-use myelin_planner::{Machine, Origin, Plan, PortKind, ServerShare};
-use myelin_report::terminal::Column;
+use myelin_planner::{Machine, PortKind};
+use myelin_report::plan as report;
 
 use crate::{output, source};
 
 /// Arguments of `myelin plan`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin plan examples/tactile.yaml\n  myelin plan examples/mixed-order.yaml --json\n\n\
+    after_help = "Examples:\n  myelin plan examples/tactile.yaml\n  myelin plan -v examples/tactile.yaml     why, step by step\n  myelin plan --json examples/mixed-order.yaml\n\n\
                   Costs are those that `myelin calibrate` measured here, else built-in ones; the output says which.\n\
                   Exit status 3: a chain would be refused."
 )]
 pub(crate) struct Arguments {
     /// The chain file; `-` reads standard input.
     file: PathBuf,
+    /// Show more.
+    #[arg(long, short)]
+    verbose: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -50,7 +53,10 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         output::json(&plans)?;
     } else {
         for plan in &plans {
-            print(plan);
+            print!("{}", report::summary(plan, output::width()));
+            if arguments.verbose {
+                print!("{}", report::details(plan, output::width()));
+            }
         }
     }
     let admitted = plans.iter().all(|plan| plan.admitted);
@@ -70,123 +76,4 @@ fn machine(chain: &myelin_spec::ServiceChain) -> Machine {
         machine.ingress_mtu = myelin_agent::link_mtu(&ports.ingress);
     }
     machine
-}
-
-fn print(plan: &Plan) {
-    println!(
-        "chain {} (owner {}): mapping {}, hook {}, classified by {}, {} crossings, on failure {}",
-        plan.chain,
-        plan.owner,
-        plan.mapping,
-        plan.hook,
-        plan.classify,
-        plan.crossings,
-        plan.on_failure
-    );
-    println!("mapping {}: {}", plan.mapping, plan.mapping_why);
-    print_hops(plan);
-    let origin = match &plan.costs_origin {
-        Origin::Default => {
-            "built-in costs, not measured here: `myelin calibrate` measures".to_owned()
-        }
-        Origin::Measured { machine, date } => format!("costs measured on {machine}, {date}"),
-    };
-    println!(
-        "predicted {:.2} us a packet of {} bytes, of which {:.2} us for crossings ({origin})",
-        plan.predicted_ns / 1e3,
-        plan.frame_bytes,
-        plan.crossings_cost_ns / 1e3
-    );
-    println!("{}", plan.worst_case_note);
-    print_bound(plan);
-    for warning in &plan.warnings {
-        println!("warning: {warning}");
-    }
-    match &plan.refusal {
-        Some(reason) => println!("refused: {reason}"),
-        None => println!("admitted"),
-    }
-    for remedy in &plan.remedies {
-        println!("would be admitted with {remedy}");
-    }
-}
-
-/// The worst case, and what of it falls to whom.
-pub(crate) fn print_bound(plan: &Plan) {
-    if plan.best_effort {
-        let reason = plan.refusal.as_deref().unwrap_or_default();
-        println!("best effort, nothing is promised: {reason}");
-    }
-    let Some(bound) = &plan.bound else {
-        if let Some(why) = &plan.no_bound {
-            println!("no worst-case bound: {why}");
-        }
-        return;
-    };
-    let sum = bound.paper_sum_ns.map_or_else(String::new, |sum| {
-        format!(" (the sum of b/g over the hops is {} us)", us(sum))
-    });
-    println!("worst case {} us{sum}, of which:", us(bound.bound_ns));
-    let mut table = output::table(["hop or wait", ">at worst ns", ">share us"]);
-    for hop in &bound.hops {
-        table.add_row([hop.name.clone(), hop.cost_ns.to_string(), us(hop.share_ns)]);
-    }
-    table.add_row([
-        "cores that stand still, wake-ups, turns".to_owned(),
-        String::new(),
-        us(bound.latency_ns),
-    ]);
-    println!("{table}");
-    let servers: [Column<ServerShare>; 5] = [
-        ("served by", |server| server.name.clone()),
-        (">packets/s at worst", |server| {
-            server.capacity_pps.to_string()
-        }),
-        (">promised", |server| {
-            format!("{:.1} %", server.reserved_ppm as f64 / 1e4)
-        }),
-        (">wait us", |server| us(server.latency_ns)),
-        (">delay us", |server| us(server.delay_ns)),
-    ];
-    println!("{}", output::listing(&servers, &bound.servers));
-}
-
-fn us(ns: u64) -> String {
-    format!("{:.2}", ns as f64 / 1e3)
-}
-
-/// The hops of a plan as a table.
-pub(crate) fn print_hops(plan: &Plan) {
-    let mut table = output::table([
-        ">#",
-        "hop",
-        "kind",
-        "class",
-        "space",
-        "reached by",
-        ">reach ns",
-        ">own ns",
-        "why",
-    ]);
-    let step = |name: &str, step: &myelin_planner::Step| {
-        let cost = format!("{:.0}", step.cost_ns);
-        ["", name, "", "", "", &step.name, &cost, "", ""].map(str::to_owned)
-    };
-    table.add_row(step("front door", &plan.door));
-    for hop in &plan.hops {
-        table.add_row([
-            hop.position.to_string(),
-            hop.name.clone(),
-            hop.kind.clone(),
-            hop.class.to_string(),
-            hop.space.to_string(),
-            hop.reach.name.clone(),
-            format!("{:.0}", hop.reach.cost_ns),
-            hop.cost_ns
-                .map_or_else(|| "unknown".to_owned(), |ns| format!("{ns:.0}")),
-            hop.why.clone(),
-        ]);
-    }
-    table.add_row(step("egress", &plan.egress));
-    println!("{table}");
 }

@@ -10,7 +10,7 @@ use crate::output;
 /// Arguments of `myelin ps`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      each function of one chain, and its contract against what was measured\n  myelin ps tactile --seconds 10   its last ten seconds; 300 are kept\n  myelin ps --flows      the flows that monitors and the like know\n  myelin ps --json"
+    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      one chain: its contract, where its packets are, each function\n  myelin ps tactile -v   with time windows, processes, counters, shaper, rings\n  myelin ps tactile --seconds 10   its last ten seconds; 300 are kept\n  myelin ps --flows      the flows that monitors and the like know\n  myelin ps --json"
 )]
 pub(crate) struct Arguments {
     /// Show each function of this chain.
@@ -21,6 +21,9 @@ pub(crate) struct Arguments {
     /// Show the last seconds of this chain, one a line: so many, or all that are kept.
     #[arg(long, value_name = "COUNT", num_args = 0..=1, default_missing_value = "300", requires = "chain", conflicts_with = "flows")]
     seconds: Option<usize>,
+    /// Show more.
+    #[arg(long, short)]
+    verbose: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -59,10 +62,16 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         println!("no chain runs");
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{}", status::overview(&chains, output::table_width()));
-    if arguments.chain.is_some() {
-        for chain in &chains {
-            print!("{}", status::details(chain, output::table_width()));
+    let width = output::width();
+    if arguments.chain.is_none() {
+        println!("{}", status::overview(&chains, width));
+    }
+    for chain in &chains {
+        if arguments.chain.is_some() {
+            print!("{}", status::summary(chain, width));
+        }
+        if arguments.verbose {
+            print!("{}", status::details(chain, width));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -80,7 +89,7 @@ fn seconds(
     if is_json {
         return output::json(&seconds);
     }
-    println!("{}", sla::seconds(&seconds, output::table_width()));
+    println!("{}", sla::seconds(&seconds, output::width()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -100,7 +109,7 @@ fn flows(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> 
     if functions.is_empty() {
         println!("no function keeps flows; those of kind `monitor` do, for example");
     }
-    print!("{}", status::flows(&functions, output::table_width()));
+    print!("{}", status::flows(&functions, output::width()));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     let mut reports = Vec::new();
     let outcome = client.run(&request, &mut |event| match progress.take(event) {
         Some(Event::Up(up)) if !arguments.options.json => {
-            progress.suspend(|| super::up::print(&up));
+            progress.suspend(|| super::up::print(std::slice::from_ref(&up), false));
         }
         Some(Event::Report(report)) => reports.push(*report),
         _ => {}

@@ -25,6 +25,9 @@ pub(crate) struct Arguments {
     /// End after so many looks.
     #[arg(long, value_name = "N")]
     count: Option<u64>,
+    /// Show more.
+    #[arg(long, short)]
+    verbose: bool,
     /// Print JSON, one object a line and look.
     #[arg(long)]
     json: bool,
@@ -42,9 +45,9 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         if arguments.json {
             output::json_line(&object(&chains))?;
         } else if let Some(screen) = &mut screen {
-            screen.draw(&format!("{}\n\nq ends", status::live(&chains)))?;
+            screen.draw(&format!("{}\n\nq ends", table(&chains, arguments.verbose)))?;
         } else {
-            println!("{}", status::live(&chains));
+            println!("{}", table(&chains, arguments.verbose));
         }
         looks += 1;
         if arguments.count.is_some_and(|count| looks >= count) {
@@ -58,6 +61,15 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         }
         chains = look(run_dir, arguments)?;
     }
+}
+
+fn table(chains: &[ChainStatus], verbose: bool) -> String {
+    let width = output::width();
+    let mut table = status::live(chains, width);
+    if verbose && !chains.is_empty() {
+        table = format!("{table}\n\n{}", status::live_details(chains, width));
+    }
+    table
 }
 
 fn look(run_dir: &RunDir, arguments: &Arguments) -> Result<Vec<ChainStatus>, ApiError> {

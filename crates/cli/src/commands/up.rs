@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use myelin_api::{ApiError, ChainUp, Change, Client, RunDir, UpRequest};
+use myelin_api::{ApiError, ChainUp, Client, RunDir, UpRequest};
+use myelin_report::plan;
 
 use crate::{output, source};
 
 /// Arguments of `myelin up`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin up examples/tactile.yaml\n  myelin up -    reads standard input\n\nAll chains of the file come up, or none. One that runs already is changed under its traffic:\nno packet is lost, and each is processed by the old or by the new form as a whole.\n\nExit status 3: a chain is refused by admission."
+    after_help = "Examples:\n  myelin up examples/tactile.yaml\n  myelin up -v chain.yaml        with its plan, ports and times\n  myelin up -                    reads standard input\n\nAll chains of the file come up, or none. One that runs already is changed under its traffic:\nno packet is lost, and each is processed by the old or by the new form as a whole.\n\nExit status 3: a chain is refused by admission."
 )]
 pub(crate) struct Arguments {
     /// The chain file; `-` reads standard input.
@@ -18,6 +19,9 @@ pub(crate) struct Arguments {
     /// Deploy what admission refuses all the same: as best effort, without a promise.
     #[arg(long)]
     force: bool,
+    /// Show more.
+    #[arg(long, short)]
+    verbose: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -36,43 +40,17 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     if arguments.json {
         return output::json(&chains);
     }
-    for chain in &chains {
-        print(chain);
-    }
+    print(&chains, arguments.verbose);
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was done with a chain, and how to reach it.
-pub(crate) fn print(up: &ChainUp) {
-    match up.change {
-        Change::Created => println!(
-            "chain {} is up: {} -> {} (SPI {}, {:.1} ms)",
-            up.chain, up.ingress, up.egress, up.spi, up.rendering_ms
-        ),
-        Change::Changed => println!(
-            "chain {} is changed: {} -> {} (SPI {}, generation {}, {:.1} ms, exchanged in {:.1} ms)",
-            up.chain,
-            up.ingress,
-            up.egress,
-            up.spi,
-            up.generation,
-            up.rendering_ms,
-            up.exchange_ms.unwrap_or_default()
-        ),
-        Change::Unchanged => {
-            println!(
-                "chain {} is unchanged (SPI {}, generation {})",
-                up.chain, up.spi, up.generation
-            );
-            return;
+/// Prints what was done with the chains, and how to reach them.
+pub(crate) fn print(chains: &[ChainUp], verbose: bool) {
+    let width = output::width();
+    for up in chains {
+        print!("{}", plan::up(up, chains.len() > 1, width));
+        if verbose {
+            print!("{}", plan::up_details(up, width));
         }
-    }
-    super::plan::print_hops(&up.plan);
-    super::plan::print_bound(&up.plan);
-    for host in &up.hosts {
-        println!(
-            "  {:<7} {}  in network namespace {}: myelin exec {} -- CMD",
-            host.role, host.address, host.netns, host.role
-        );
     }
 }

@@ -10,6 +10,9 @@ use myelin_packet::sojourn::Histogram;
 use myelin_spec::Sla;
 use myelin_spec::catalogue::{self, Coding};
 
+use crate::sla::PacketAccount;
+use crate::sla::history::Between;
+
 /// Packets of a chain over all its generations, as stations with counters of their own tell them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -265,6 +268,42 @@ impl Counts {
     }
 }
 
+impl PacketAccount {
+    /// The account of `counts`. Rings and links lost `between`, black boxes hold `stuck`, and
+    /// `unseen` were lost where nobody counts.
+    pub(crate) fn new(
+        counts: &Counts,
+        between: Between,
+        stuck: &BTreeMap<String, u64>,
+        unseen: u64,
+    ) -> Self {
+        let mut missing = counts.missing(between.ring + between.inner);
+        let mut dropped = counts.drops.clone();
+        add(&mut dropped, "shaper", counts.shaper);
+        for (name, packets) in stuck {
+            let packets = (*packets).min(missing);
+            missing -= packets;
+            add(&mut dropped, name, packets);
+        }
+        let unseen = unseen.min(missing);
+        let at_egress = between.egress.min(counts.packets_out);
+        let mut lost = BTreeMap::new();
+        add(&mut lost, "door", counts.door);
+        add(&mut lost, "ring", between.ring);
+        add(&mut lost, "link", between.inner + at_egress);
+        add(&mut lost, "unseen", unseen);
+        Self {
+            packets_in: counts.packets_in,
+            made: counts.made,
+            packets_out: counts.packets_out - at_egress,
+            policed: counts.policed,
+            dropped,
+            lost,
+            under_way: missing - unseen,
+        }
+    }
+}
+
 /// What has not left after this time is lost, ns.
 const UNDER_WAY_NS: u64 = 1_000_000_000;
 /// A worker that does not run while its chain is read has packets in its rings that no sojourn tells of yet: those of so long, ns.
@@ -390,6 +429,33 @@ mod tests {
         twice.add(&counts);
         assert_eq!((twice.packets_in, twice.drops["firewall"]), (2000, 80));
         assert!(!twice.lost.contains_key("xor"));
+    }
+
+    #[test]
+    fn the_places_of_packets_add_up() {
+        let mut counts = Counts {
+            packets_in: 1000,
+            policed: 100,
+            door: 2,
+            shaper: 3,
+            packets_out: 800,
+            ..Counts::default()
+        };
+        counts.add_hops(&[hop("firewall", 890, 40, 0), hop("encode", 850, 0, 50)]);
+        let between = Between {
+            ring: 20,
+            inner: 5,
+            egress: 7,
+        };
+        let stuck = [("box".to_owned(), 4)].into();
+        for (unseen, under_way) in [(0, 76), (30, 46), (500, 0)] {
+            let account = PacketAccount::new(&counts, between, &stuck, unseen);
+            assert_eq!(account.under_way, under_way);
+            assert_eq!((account.packets_out, account.lost["link"]), (793, 12));
+            let places = account.dropped.values().chain(account.lost.values());
+            let sum = account.packets_out + account.policed + places.sum::<u64>() + under_way;
+            assert_eq!(account.packets_in + account.made, sum, "{account:?}");
+        }
     }
 
     proptest::proptest! {

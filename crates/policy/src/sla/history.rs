@@ -12,7 +12,8 @@ use crate::sla::cause::{self, Circumstances};
 use crate::sla::events::{Events, Violation, date};
 use crate::sla::judge;
 use crate::sla::{
-    Losses, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaWindow,
+    Losses, PacketAccount, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus,
+    SlaWindow,
 };
 
 /// Seconds that are kept.
@@ -236,6 +237,17 @@ impl History {
             link: self.inner + self.egress,
             unseen: self.unseen,
         }
+    }
+
+    /// Where the packets of `counts` are, which may be newer than the last reading.
+    pub(crate) fn account(&self, counts: &Counts) -> PacketAccount {
+        let (ring, inner, egress) = (self.ring, self.inner, self.egress);
+        let between = Between {
+            ring,
+            inner,
+            egress,
+        };
+        PacketAccount::new(counts, between, &self.stuck, self.unseen)
     }
 
     /// What is told of the chain.

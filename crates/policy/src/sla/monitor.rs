@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-use crate::sla::{SlaEvent, SlaSecond, SlaStatus};
+use crate::sla::{PacketAccount, SlaEvent, SlaSecond, SlaStatus};
 
-use crate::sla::account::{Crossing, HopCounts, Reading, Station, WorkerTimes, divide};
+use crate::sla::account::{Counts, Crossing, HopCounts, Reading, Station, WorkerTimes, divide};
 use crate::sla::cause::{Circumstances, CoreLoad, WorkerLoad};
 use crate::sla::history::{Between, History, Second};
 
@@ -95,6 +95,16 @@ impl SlaMonitor {
     pub fn status(&self, name: &str, spi: u32) -> Option<SlaStatus> {
         let history = self.chains.get(name)?;
         (history.last.spi == spi).then(|| history.status())
+    }
+
+    /// Where the packets of a chain are that has these counts now.
+    pub fn account(&self, name: &str, spi: u32, counts: &Counts) -> PacketAccount {
+        let history = self.chains.get(name);
+        let history = history.filter(|history| history.last.spi == spi);
+        history.map_or_else(
+            || History::default().account(counts),
+            |history| history.account(counts),
+        )
     }
 
     /// The last `most` seconds of a chain, the oldest first; none of one that was not read yet.

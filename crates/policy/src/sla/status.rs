@@ -100,6 +100,27 @@ impl Losses {
     }
 }
 
+/// Where each packet of a chain is:
+/// `packets_in + made = packets_out + policed + dropped + lost + under_way`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PacketAccount {
+    /// Packets classified to the chain at the front door.
+    pub packets_in: u64,
+    /// Packets that functions made, for example repair packets of a code.
+    pub made: u64,
+    /// Packets that left, without those that the egress interface lost.
+    pub packets_out: u64,
+    /// Packets that the policer dropped, above the profile.
+    pub policed: u64,
+    /// Packets that functions dropped, by function, and the shaper, as `shaper`.
+    pub dropped: BTreeMap<String, u64>,
+    /// Packets lost elsewhere, by place: `door`, `ring`, `link`, `unseen` (as in [`Losses`]).
+    pub lost: BTreeMap<String, u64>,
+    /// Packets in none of these places: in rings, in functions, or lost since the last second.
+    pub under_way: u64,
+}
+
 /// The sojourn (front door to egress) of the packets that left in some time. Read from a histogram with 32 buckets an octave, so
 /// each figure is within 1.6 %.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]

@@ -1,6 +1,7 @@
 //! Tables of text.
 
-use comfy_table::presets::UTF8_FULL_CONDENSED;
+use std::fmt::Write as _;
+
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use myelin_metrics::Summary;
 
@@ -9,38 +10,32 @@ use super::{Style, format_share, format_us};
 /// A table with a head; columns whose cells are all figures are set flush right. Cells wrap where the width asks for it.
 pub fn table(head: &[&str], rows: &[Vec<String>], style: Style) -> String {
     let line = if style.ascii { '-' } else { '─' };
-    let rule = LineStyle::none().fill(line).junction(line);
-    let mut table = Table::new();
-    table
-        .load_style(TableStyle::new().header_separator(rule))
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(u16::try_from(style.width).unwrap_or(u16::MAX))
-        .set_header(head);
-    for row in rows {
-        table.add_row(row);
-    }
+    let mut table = ruled(line, u16::try_from(style.width).unwrap_or(u16::MAX));
+    table.set_header(head).add_rows(rows);
     for (i, column) in table.column_iter_mut().enumerate() {
         let mut cells = rows.iter().filter_map(|row| row.get(i)).peekable();
         if cells.peek().is_some() && cells.all(|cell| is_figure(cell)) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    let text = table.to_string();
-    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-    lines.join("\n")
+    table.trim_fmt()
 }
 
-/// An empty table with lines around its cells; columns whose heading starts with `>` are set flush right. Cells wrap within `width` columns where there is
-/// one; without it each row is one line, for those who search a pipe for whole words.
-pub fn grid<'a>(headings: impl IntoIterator<Item = &'a str>, width: Option<u16>) -> Table {
+/// An empty table of that width, with a line of `line` below its head.
+fn ruled(line: char, width: u16) -> Table {
+    let rule = LineStyle::none().fill(line).junction(line);
     let mut table = Table::new();
-    table.load_style(UTF8_FULL_CONDENSED);
-    match width {
-        Some(width) => table
-            .set_content_arrangement(ContentArrangement::Dynamic)
-            .set_width(width),
-        None => table.set_content_arrangement(ContentArrangement::Disabled),
-    };
+    table
+        .load_style(TableStyle::new().header_separator(rule))
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(width);
+    table
+}
+
+/// An empty table; columns whose heading starts with `>` are set flush right. Cells wrap under their
+/// row within `width` columns.
+pub fn grid<'a>(headings: impl IntoIterator<Item = &'a str>, width: u16) -> Table {
+    let mut table = ruled('─', width);
     let headings: Vec<&str> = headings.into_iter().collect();
     table.set_header(
         headings
@@ -58,13 +53,41 @@ pub fn grid<'a>(headings: impl IntoIterator<Item = &'a str>, width: Option<u16>)
 /// A column of a table: its heading, and its cell for an item.
 pub type Column<T> = (&'static str, fn(&T) -> String);
 
-/// A [`grid`] with a row for each item.
-pub fn listing<T>(columns: &[Column<T>], items: &[T], width: Option<u16>) -> Table {
+/// A [`grid`] with a row for each item, as text.
+pub fn listing<T>(columns: &[Column<T>], items: &[T], width: u16) -> String {
     let mut table = grid(columns.iter().map(|(heading, _)| *heading), width);
     for item in items {
         table.add_row(columns.iter().map(|(_, cell)| cell(item)));
     }
-    table
+    table.trim_fmt()
+}
+
+/// `text` in lines of at most `width` columns; each after the first begins with `indent` spaces.
+/// All have the same room.
+pub fn wrap(text: &str, indent: usize, width: u16) -> String {
+    let room = usize::from(width).saturating_sub(indent);
+    let mut out = String::with_capacity(text.len());
+    let mut column = 0;
+    for (number, word) in text.split(' ').enumerate() {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > room {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', indent));
+            column = 0;
+        } else if number > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += length;
+    }
+    out
+}
+
+/// Adds a line with a label in front of `text`, which wraps under itself.
+pub(crate) fn field(out: &mut String, label: &str, text: &str, width: u16) {
+    // Writing into a String cannot fail.
+    let _ = writeln!(out, "  {label:<12}{}", wrap(text, 14, width));
 }
 
 /// The headings of such columns, and a row of cells for each item.
@@ -163,7 +186,18 @@ mod tests {
     }
 
     #[test]
-    fn distributions_stand_side_by_side() {
+    fn long_texts_wrap_under_their_label() {
+        let mut out = String::new();
+        field(&mut out, "note", "one two three four", 24);
+        assert_eq!(out, "  note        one two\n              three four\n");
+        assert_eq!(
+            wrap("longer-than-that a b", 2, 8),
+            "longer-than-that\n  a b"
+        );
+    }
+
+    #[test]
+    fn distributions_are_side_by_side() {
         let mut distribution = Distribution::new();
         for i in 1..=1000 {
             distribution.record(i * 100);

@@ -1,0 +1,285 @@
+//! Plans and deployed chains as text: the verdict, the contract, the worst case, each function.
+
+use std::fmt::Write as _;
+
+use myelin_api::{ChainUp, Change, Origin, Plan, SlaContract};
+
+use crate::sla;
+use crate::terminal::{self, field, grid, or_dash, wrap};
+
+/// What is done with a chain, what it is owed, and how to go on. Of several chains, `is_one_of_many`
+/// names the chain with each host.
+pub fn up(up: &ChainUp, is_one_of_many: bool, width: u16) -> String {
+    let plan = &up.plan;
+    let host = |role: &str, port: &str| {
+        let host = up.hosts.iter().find(|host| host.role == role);
+        host.map_or_else(
+            || port.to_owned(),
+            |host| format!("{role} {}", host.address),
+        )
+    };
+    let change = match up.change {
+        Change::Created => "up".to_owned(),
+        Change::Changed => format!(
+            "changed to generation {} in {:.1} ms",
+            up.generation,
+            up.exchange_ms.unwrap_or_default()
+        ),
+        Change::Unchanged => format!("unchanged, generation {}", up.generation),
+    };
+    let mut out = format!(
+        "chain {} is {change}: {} -> {}, mapping {}\n",
+        up.chain,
+        host("client", &up.ingress),
+        host("server", &up.egress),
+        plan.mapping
+    );
+    if plan.best_effort {
+        let reason = plan.refusal.as_deref().unwrap_or_default();
+        field(
+            &mut out,
+            "best effort",
+            &format!("nothing is promised: {reason}"),
+            width,
+        );
+    }
+    promise(&mut out, plan, width);
+    let (chain, slash) = if is_one_of_many {
+        (&*up.chain, "/")
+    } else {
+        ("", "")
+    };
+    for host in &up.hosts {
+        let reach = format!("myelin exec {chain}{slash}{} -- COMMAND", host.role);
+        field(&mut out, &host.role, &reach, width);
+    }
+    let next = format!("myelin ps {0}; myelin probe {0}; myelin down {0}", up.chain);
+    field(&mut out, "next", &next, width);
+    out
+}
+
+/// More of what `up` did: numbers, times and the plan.
+pub fn up_details(up: &ChainUp, width: u16) -> String {
+    let mut out = String::new();
+    let text = format!("{} -> {}, SPI {}", up.ingress, up.egress, up.spi);
+    field(&mut out, "ports", &text, width);
+    field(
+        &mut out,
+        "took",
+        &format!("{:.1} ms", up.rendering_ms),
+        width,
+    );
+    for host in &up.hosts {
+        let text = format!("network namespace {}", host.netns);
+        field(&mut out, &host.role, &text, width);
+    }
+    let _ = writeln!(out, "{}", functions(&up.plan, width));
+    out + &details(&up.plan, width)
+}
+
+/// The verdict, the contract against the worst case, and what each function takes of it.
+pub fn summary(plan: &Plan, width: u16) -> String {
+    let verdict = match &plan.refusal {
+        Some(reason) => format!("chain {} is refused: {reason}", plan.chain),
+        None => format!("chain {} is admitted", plan.chain),
+    };
+    let mut out = wrap(&verdict, 2, width) + "\n";
+    if !plan.remedies.is_empty() {
+        field(&mut out, "remedy", &plan.remedies.join("; or "), width);
+    }
+    promise(&mut out, plan, width);
+    let layout = format!(
+        "{}, hook {}, {} crossings between kernel and user space",
+        plan.mapping, plan.hook, plan.crossings
+    );
+    field(&mut out, "mapping", &layout, width);
+    for warning in &plan.warnings {
+        field(&mut out, "warning", warning, width);
+    }
+    let _ = writeln!(out, "{}", functions(plan, width));
+    out
+}
+
+/// The contract, and the worst case against it.
+fn promise(out: &mut String, plan: &Plan, width: u16) {
+    let contract = SlaContract::from(&plan.sla);
+    field(out, "owed", &sla::owed(&contract), width);
+    let worst = match (&plan.bound, plan.sla.latency_ns, &plan.no_bound) {
+        (Some(bound), Some(owed_ns), _) => format!(
+            "{} us, {:.0} % of the latency owed",
+            us(bound.bound_ns),
+            percent(bound.bound_ns, owed_ns)
+        ),
+        (Some(bound), None, _) => format!("{} us", us(bound.bound_ns)),
+        (None, _, Some(why)) => format!("not bounded: {why}"),
+        (None, _, None) => return,
+    };
+    field(out, "worst case", &worst, width);
+}
+
+/// A row for each step of a packet: its space, its cost, its share of the worst case.
+fn functions(plan: &Plan, width: u16) -> String {
+    let bound = plan.bound.as_ref();
+    let share = |name: &str| {
+        let hop = bound?.hops.iter().find(|hop| hop.name == name)?;
+        Some(hop.share_ns)
+    };
+    let cells = |share_ns: Option<u64>| {
+        let of_bound = share_ns
+            .zip(bound)
+            .map(|(ns, bound)| percent(ns, bound.bound_ns));
+        [
+            or_dash(share_ns.map(us)),
+            terminal::digits_or_dash(0, of_bound),
+        ]
+    };
+    let mut table = grid(
+        [
+            "function",
+            "kind",
+            "space",
+            ">cost ns",
+            ">worst case us",
+            ">%",
+        ],
+        width,
+    );
+    let mut add = |name: &str, kind: &str, space: &str, cost: String, share_ns| {
+        let [worst, of_bound] = cells(share_ns);
+        table.add_row([name, kind, space, &cost, &worst, &of_bound]);
+    };
+    let ns = |ns: f64| format!("{ns:.0}");
+    add(
+        "front door",
+        "",
+        "",
+        ns(plan.door.cost_ns),
+        share("front door"),
+    );
+    for hop in &plan.hops {
+        let cost = hop
+            .cost_ns
+            .map_or_else(|| "unknown".to_owned(), |_| ns(hop.total_ns()));
+        add(
+            &hop.name,
+            &hop.kind,
+            &hop.space.to_string(),
+            cost,
+            share(&hop.name),
+        );
+    }
+    add("egress", "", "", ns(plan.egress.cost_ns), share("egress"));
+    if let Some(ns) = share("egress link") {
+        add("egress link", "", "", "-".to_owned(), Some(ns));
+    }
+    if let Some(bound) = bound {
+        let waits = "waits for cores and turns";
+        add(waits, "", "", "-".to_owned(), Some(bound.latency_ns));
+    }
+    let whole = bound.map(|bound| bound.bound_ns);
+    add("sum", "", "", ns(plan.predicted_ns), whole);
+    table.trim_fmt()
+}
+
+/// Why the plan is as it is: places, steps, servers and the source of the costs.
+pub fn details(plan: &Plan, width: u16) -> String {
+    let mut out = String::new();
+    let mut line = |label: &str, text: &str| field(&mut out, label, text, width);
+    line("owner", &plan.owner);
+    line("on failure", &plan.on_failure.to_string());
+    line("classified", &format!("by {}", plan.classify));
+    line("mapping", &plan.mapping_why);
+    let origin = match &plan.costs_origin {
+        Origin::Default => {
+            "built-in costs, not measured here: `myelin calibrate` measures".to_owned()
+        }
+        Origin::Measured { machine, date } => format!("costs measured on {machine}, {date}"),
+    };
+    let cost = format!(
+        "{:.2} us a packet of {} bytes, of which {:.2} us for crossings ({origin})",
+        plan.predicted_ns / 1e3,
+        plan.frame_bytes,
+        plan.crossings_cost_ns / 1e3
+    );
+    line("predicted", &cost);
+    line("note", &plan.worst_case_note);
+    let _ = writeln!(out, "{}", steps(plan, width));
+    let Some(bound) = &plan.bound else {
+        return out;
+    };
+    if let Some(sum) = bound.paper_sum_ns {
+        let text = format!(
+            "{} us, the sum of b/g over the hops (Rathore et al., 2022)",
+            us(sum)
+        );
+        field(&mut out, "the paper's", &text, width);
+    }
+    let mut costs = grid(["function", ">cost at worst ns"], width);
+    costs.add_rows(
+        bound
+            .hops
+            .iter()
+            .map(|hop| [hop.name.clone(), hop.cost_ns.to_string()]),
+    );
+    let heads = [
+        "served by",
+        ">packets/s at worst",
+        ">promised",
+        ">wait us",
+        ">delay us",
+    ];
+    let mut servers = grid(heads, width);
+    servers.add_rows(bound.servers.iter().map(|server| {
+        [
+            server.name.clone(),
+            server.capacity_pps.to_string(),
+            format!("{:.1} %", server.reserved_ppm as f64 / 1e4),
+            us(server.latency_ns),
+            us(server.delay_ns),
+        ]
+    }));
+    let _ = writeln!(out, "{}\n{}", costs.trim_fmt(), servers.trim_fmt());
+    out
+}
+
+/// A row for each step: how a packet reaches it, at what cost, and why it is there.
+fn steps(plan: &Plan, width: u16) -> String {
+    let mut table = grid(
+        [
+            ">#",
+            "function",
+            "class",
+            "reached by",
+            ">reach ns",
+            ">own ns",
+            "why",
+        ],
+        width,
+    );
+    let step = |name: &str, step: &str, cost_ns: f64| {
+        ["", name, "", step, &format!("{cost_ns:.0}"), "", ""].map(str::to_owned)
+    };
+    table.add_row(step("front door", &plan.door.name, plan.door.cost_ns));
+    for hop in &plan.hops {
+        table.add_row([
+            hop.position.to_string(),
+            hop.name.clone(),
+            hop.class.to_string(),
+            hop.reach.name.clone(),
+            format!("{:.0}", hop.reach.cost_ns),
+            hop.cost_ns
+                .map_or_else(|| "unknown".to_owned(), |ns| format!("{ns:.0}")),
+            hop.why.clone(),
+        ]);
+    }
+    table.add_row(step("egress", &plan.egress.name, plan.egress.cost_ns));
+    table.trim_fmt()
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    part as f64 * 100.0 / whole.max(1) as f64
+}
+
+fn us(ns: u64) -> String {
+    format!("{:.2}", ns as f64 / 1e3)
+}
