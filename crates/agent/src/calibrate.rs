@@ -1,4 +1,4 @@
-//! Calibration: the agent deploys the chains that `measure` measures, and keeps the costs.
+//! Calibration: the agent deploys the chains that `measure` measures, and stores the costs.
 
 use std::path::Path;
 
@@ -25,10 +25,10 @@ impl Chains for Engine {
 }
 
 impl Engine {
-    /// Measures the costs of this machine and keeps them.
+    /// Measures the costs of this machine and stores them in the request's file.
     ///
     /// # Errors
-    /// A chain that could not be deployed or measured; a file that cannot be written.
+    /// A chain cannot be deployed or measured, or the file cannot be written.
     pub fn calibrate(
         &self,
         request: &CalibrateRequest,

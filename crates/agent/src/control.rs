@@ -1,6 +1,8 @@
-//! What goes on while chains run: processes that died are started again, counters are read once a second, cores are held.
+//! Loops that run beside the chains: restart dead processes, sample counters, keep workers on
+//! cores.
 //!
-//! Each loop is a thread that ends with the node. None of them waits for requests, and no request waits for them.
+//! Each loop is a thread that ends with the node. No loop waits for a request, and no request waits
+//! for a loop.
 
 pub(crate) mod binding;
 pub(crate) mod reading;

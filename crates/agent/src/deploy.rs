@@ -1,14 +1,16 @@
-//! The road of a chain, in the order of time: parse, plan, admit, place, lay out, switch on, retire. A file a step.
+//! Deploys chains in seven steps, one file each: parse, plan, admit, place, build, switch on,
+//! retire.
 //!
-//! All chains of a file change or none: each step is done for all of them before the next one, and what a step made is taken away
-//! when a later one fails. Nothing is made before admission has said yes. A live change is the same road with a former form,
-//! `down` the way back.
+//! All chains of a file change, or none. Each step runs for all of them before the next step
+//! begins. If a step fails, everything that earlier steps made is removed. Nothing is made before
+//! admission. A live change takes the same steps, with a previous generation.
 //!
-//! A request reserves the names of its chains first (`node::chains`) and holds no lock that other requests need. A step that takes
-//! long, such as a program that comes up or a worker that starts, delays only requests for the same chain or worker.
+//! A request first reserves the names of its chains (`node::chains`). It holds no lock that other
+//! requests need. A slow step, such as the start of a worker, delays only requests for the same
+//! chain or worker.
 
 mod admit;
-mod lay_out;
+mod layout;
 mod place;
 mod plan;
 mod retire;
@@ -27,36 +29,36 @@ use crate::api::{
     ApiError, ChainSource, ChainUp, Change, FloodRequest, calibration_file, check_floods,
 };
 use crate::node::Node;
-use crate::node::chains::Running;
+use crate::node::chains::RunningChain;
 use crate::node::cpu_latency;
-use crate::node::quiesce::Urgent;
+use crate::node::quiesce::RealtimeGuard;
 pub use admit::decide as admit;
 pub use plan::{link_bps, link_mtu, port_kind};
 
-/// How [`Engine::up`](crate::Engine::up) brings a file up.
+/// Options of [`Engine::up`](crate::Engine::up).
 #[derive(Clone, Copy, Default)]
 pub struct UpOptions<'a> {
-    /// Deploys what admission refuses as best effort.
+    /// Deploys a refused chain as best effort.
     pub force: bool,
     /// Refuses chains that run already.
     pub only_new: bool,
-    /// Chains of the file that are going to be flooded.
+    /// Chains of the file that will be flooded.
     pub floods: &'a [FloodRequest],
-    /// Set when the client has gone.
+    /// Set when the client has disconnected.
     pub cancelled: Option<&'a AtomicBool>,
 }
 
-/// Brings all chains of a file into the form that it gives them, or none: those that do not run come up, those that run in another
-/// form are changed under their traffic. Steps that may take long look whether it was called off.
+/// Deploys all chains of a file, or none. A new chain comes up. A running chain with another
+/// description changes under traffic. Slow steps check `is_cancelled`.
 ///
 /// # Errors
-/// A bad file, a chain that is not admitted, a change that cannot be made live, or what the system refused; then everything is as it
-/// was before.
+/// A bad file, a refused chain, a change that cannot be made live, or a system error. Everything is
+/// then as it was before.
 pub(crate) fn up(
     node: &Node,
     source: &ChainSource,
     options: UpOptions<'_>,
-    called_off: &dyn Fn() -> bool,
+    is_cancelled: &dyn Fn() -> bool,
 ) -> Result<Vec<ChainUp>, ApiError> {
     let start = Instant::now();
     let chains = source.parse()?;
@@ -64,49 +66,51 @@ pub(crate) fn up(
     let costs = load_costs()?;
     let names: Vec<String> = chains.iter().map(|chain| chain.name.clone()).collect();
     let reverses = chains.iter().filter_map(|chain| chain.reverse.clone());
-    let worked_on = names.iter().cloned().chain(reverses).collect();
-    let _reserved = node.chains.reserved.reserve(worked_on, called_off)?;
+    let reserved_names = names.iter().cloned().chain(reverses).collect();
+    let _reserved = node.chains.reserved.reserve(reserved_names, is_cancelled)?;
     let ports = chains.iter().filter_map(|chain| chain.ports.as_ref());
     let interfaces = ports.flat_map(|ports| [ports.ingress.clone(), ports.egress.clone()]);
-    let interfaces = node.interfaces.reserve(interfaces.collect(), called_off)?;
+    let interfaces = node
+        .interfaces
+        .reserve(interfaces.collect(), is_cancelled)?;
     if options.only_new {
-        none_may_run(node, &chains)?;
+        refuse_running_chains(node, &chains)?;
     }
-    let surveyed = plan::Surveyed {
+    let node_view = plan::NodeView {
         chains: &node.chains,
         circuits: &node.parts.circuits,
         ports: &node.parts.ports,
     };
-    let plan::Drafts {
+    let plan::FilePlans {
         mut planned,
         unchanged,
-    } = plan::plan(surveyed, chains, &costs)?;
+    } = plan::plan(node_view, chains, &costs)?;
     let admission = admit::admit(
         &node.ledger,
         &costs,
         &mut planned,
         options.force,
-        called_off,
+        is_cancelled,
     )?;
     let latencies = cpu_latency::ask(planned.iter().map(|planned| &planned.chain))?;
-    let placed = for_all(planned, |planned| place::place(&node.parts, planned))?;
+    let placed = run_step(planned, |planned| place::place(&node.parts, planned))?;
     drop(interfaces);
     let source = Arc::new(source.clone());
-    let laid = for_all(placed, |placed| {
-        lay_out::lay_out(&node.parts, placed, &source, called_off)
+    let built = run_step(placed, |placed| {
+        layout::build_chain(&node.parts, placed, &source, is_cancelled)
     })?;
-    let mut ups = switch_all_on(node, laid, start)?;
-    admission.settle();
+    let mut ups = switch_all_on(node, built, start)?;
+    admission.commit();
     node.latencies.hold(latencies);
-    let as_they_are = unchanged.iter();
-    ups.extend(as_they_are.map(|running| report(running, Change::Unchanged, 0.0)));
+    let unchanged = unchanged.iter();
+    ups.extend(unchanged.map(|running| report(running, Change::Unchanged, 0.0)));
     ups.sort_by_key(|up| names.iter().position(|name| *name == up.chain));
     Ok(ups)
 }
 
-/// Takes a step for all chains of a file. If it fails for one, what was made for those before is dropped, the newest first: it may lie on
-/// the ports of one before it.
-fn for_all<T, U>(
+/// Runs a step for all chains of a file. If it fails for one, the results for earlier chains are
+/// dropped, the newest first: it may use the ports of an older one.
+fn run_step<T, U>(
     chains: Vec<T>,
     mut step: impl FnMut(T) -> Result<U, ApiError>,
 ) -> Result<Vec<U>, ApiError> {
@@ -124,27 +128,28 @@ fn for_all<T, U>(
     Ok(done)
 }
 
-/// Leads the packets to all chains of a file, or to none, and retires the forms before. All of them stand by now: those that share a
-/// state are apart for no longer than the steps at the front doors take.
+/// Redirects packets to all chains of a file, or to none, and retires the previous generations. All
+/// new generations are complete by now, so chains that share state differ only while the front
+/// doors switch.
 fn switch_all_on(
     node: &Node,
-    laid: Vec<lay_out::Laid>,
+    built: Vec<layout::BuiltChain>,
     start: Instant,
 ) -> Result<Vec<ChainUp>, ApiError> {
     let plane = &node.parts.plane;
-    // From here on packets see it.
-    let is_change = laid.iter().any(|laid| laid.running.is_some());
-    let urgent = is_change.then(Urgent::begin);
+    // Packets see the change from here on.
+    let is_change = built.iter().any(|built| built.running.is_some());
+    let realtime = is_change.then(RealtimeGuard::begin);
     let mut switched = Vec::new();
-    let mut rest = laid.into_iter();
-    while let Some(laid) = rest.next() {
-        match switch_on::switch_on(plane, laid) {
+    let mut rest = built.into_iter();
+    while let Some(built) = rest.next() {
+        match switch_on::switch_on(plane, built) {
             Ok(done) => {
                 node.chains.insert(Arc::clone(&done.running));
                 switched.push(done);
             }
             Err(error) => {
-                drop(urgent);
+                drop(realtime);
                 tracing::info!(%error, "not deployed");
                 rest.rev().for_each(drop);
                 for done in switched.into_iter().rev() {
@@ -156,10 +161,10 @@ fn switch_all_on(
             }
         }
     }
-    let took = retire::drain_former(plane, &switched);
-    drop(urgent);
+    let took = retire::drain_previous(plane, &switched);
+    drop(realtime);
     let report = |(done, took): (&switch_on::SwitchedOn, Option<Duration>)| {
-        retire::retire_former(plane, &done.running);
+        retire::retire_previous(plane, &done.running);
         let change = if done.is_change {
             Change::Changed
         } else {
@@ -180,7 +185,7 @@ fn switch_all_on(
     Ok(switched.iter().zip(took).map(report).collect())
 }
 
-/// Removes a chain; false when there is none of that name.
+/// Removes a chain. Returns false when no chain has that name.
 ///
 /// # Errors
 /// The agent is stopping.
@@ -195,15 +200,16 @@ pub(crate) fn down(node: &Node, name: &str) -> Result<bool, ApiError> {
     Ok(true)
 }
 
-/// Removes all chains of a node where nothing can be reserved any more.
+/// Removes all chains of a node that accepts no more reservations.
 pub(crate) fn down_all(node: &Node) {
     for running in node.chains.all() {
         take_down(node, running);
     }
 }
 
-/// Takes a chain out of service and frees all that only it needed. Its name is reserved.
-fn take_down(node: &Node, running: Arc<Running>) {
+/// Takes a chain out of service and frees everything that only it needed. The caller holds its
+/// name.
+fn take_down(node: &Node, running: Arc<RunningChain>) {
     switch_on::switch_off(&running);
     let name = running.name.clone();
     node.latencies.release(&name);
@@ -212,8 +218,8 @@ fn take_down(node: &Node, running: Arc<Running>) {
     tracing::info!(chain = name, "down");
 }
 
-/// Refuses chains that run already: what `run` takes down at its end must be what it has brought up.
-fn none_may_run(node: &Node, chains: &[ServiceChain]) -> Result<(), ApiError> {
+/// Refuses running chains: `run` takes down at its end only what it has deployed.
+fn refuse_running_chains(node: &Node, chains: &[ServiceChain]) -> Result<(), ApiError> {
     let mut chains = chains.iter();
     let running = chains.find(|chain| node.chains.get(&chain.name).is_some());
     running.map_or(Ok(()), |chain| {
@@ -225,8 +231,8 @@ fn none_may_run(node: &Node, chains: &[ServiceChain]) -> Result<(), ApiError> {
     })
 }
 
-/// The error of a step, with the chain that it is about where it does not name that itself.
-fn about(chain: &ServiceChain, error: ApiError) -> ApiError {
+/// Adds the chain's name to an error of a step, unless the message contains it.
+fn with_chain_name(chain: &ServiceChain, error: ApiError) -> ApiError {
     let name = format!("`{}`", chain.name);
     if error.message.contains(&name) {
         return error;
@@ -237,15 +243,15 @@ fn about(chain: &ServiceChain, error: ApiError) -> ApiError {
     }
 }
 
-fn report(running: &Running, change: Change, rendering_ms: f64) -> ChainUp {
-    let form = running.form();
+fn report(running: &RunningChain, change: Change, rendering_ms: f64) -> ChainUp {
+    let generation = running.generation();
     ChainUp {
         chain: running.name.clone(),
-        owner: form.chain.owner().to_owned(),
+        owner: generation.chain.owner().to_owned(),
         change,
         spi: running.spi,
-        generation: form.generation,
-        plan: form.plan.clone(),
+        generation: generation.number,
+        plan: generation.plan.clone(),
         ingress: running.place.ingress.clone(),
         egress: running.place.egress.clone(),
         hosts: running.place.hosts.clone(),
@@ -254,10 +260,10 @@ fn report(running: &Running, change: Change, rendering_ms: f64) -> ChainUp {
     }
 }
 
-/// The costs measured on this machine, or the built-in ones when none were.
+/// The costs measured on this machine, or the built-in costs without a calibration file.
 ///
 /// # Errors
-/// The calibration file is there but not usable.
+/// The calibration file is not valid.
 pub fn load_costs() -> Result<Costs, ApiError> {
     let path = calibration_file();
     match std::fs::read_to_string(&path) {

@@ -1,8 +1,8 @@
-//! What the agent can do: bring chains up and down, show them, measure them.
+//! The agent's operations: deploy, remove, show and measure chains.
 //!
-//! A change runs along the road of `deploy`, with the names of its chains reserved; everything else reads, and waits for no
-//! change. A change that waits for a program to come up ends early when its client goes away, when everything is to be removed, or
-//! when the agent is to stop.
+//! A change runs the steps of `deploy` with the names of its chains reserved. All other operations
+//! read and wait for no change. A change that waits for a program ends early when its client
+//! disconnects, when `down --all` runs, or when the agent stops.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use crate::node::Node;
 use crate::pool::lock;
 use crate::status;
 
-/// The agent's work, without its socket. Also what experiments drive directly.
+/// The agent's work, without its socket. Experiments drive it directly.
 pub struct Engine {
     pub(crate) node: Arc<Node>,
     sla: sampler::Shared,
     run_dir: RunDir,
-    /// Streams under way; the agent does not go idle meanwhile.
+    /// Streams under way: the agent does not exit for idleness while there are any.
     pub(crate) busy: AtomicUsize,
-    /// How often all changes under way were called off.
-    called_off: AtomicU64,
+    /// Number of times that all changes under way were cancelled.
+    cancellations: AtomicU64,
 }
 
 impl Engine {
-    /// Prepares the node. `program` is the executable that becomes a worker when it is called with `worker`.
+    /// Prepares the node. Workers run `program` with the argument `worker`.
     ///
     /// # Errors
-    /// No privileges, or the kernel lacks what eBPF maps need.
+    /// No root privileges, or the kernel lacks what eBPF maps need.
     pub fn open(run_dir: &RunDir, program: PathBuf) -> Result<Self, ApiError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(ApiError::failed("the agent needs root: use sudo"));
@@ -49,7 +49,7 @@ impl Engine {
             node,
             run_dir: run_dir.clone(),
             busy: AtomicUsize::new(0),
-            called_off: AtomicU64::new(0),
+            cancellations: AtomicU64::new(0),
         })
     }
 
@@ -70,41 +70,41 @@ impl Engine {
         }
     }
 
-    /// Brings all chains of a file into the form that it gives them, or none: those that do not run come up, those that
-    /// run in another form are changed under their traffic.
+    /// Deploys all chains of a file, or none. A new chain comes up. A running chain with another
+    /// description changes under traffic.
     ///
     /// # Errors
-    /// A bad file, a chain that is not admitted, a change that cannot be made live, what the system refused, or the work was
-    /// called off while it waited.
+    /// A bad file, a refused chain, a change that cannot be made live, a system error, or a
+    /// cancelled request.
     pub fn up(
         &self,
         source: &ChainSource,
         options: UpOptions<'_>,
     ) -> Result<Vec<ChainUp>, ApiError> {
-        let called_off = self.called_off.load(Ordering::Relaxed);
-        let is_called_off = || {
+        let cancellations = self.cancellations.load(Ordering::Relaxed);
+        let is_cancelled = || {
             let cancelled = options.cancelled;
             cancelled.is_some_and(|cancelled| cancelled.load(Ordering::Relaxed))
-                || self.called_off.load(Ordering::Relaxed) != called_off
+                || self.cancellations.load(Ordering::Relaxed) != cancellations
         };
-        deploy::up(&self.node, source, options, &is_called_off)
+        deploy::up(&self.node, source, options, &is_cancelled)
     }
 
-    /// Makes changes that wait give up.
-    pub(crate) fn call_off(&self) {
-        self.called_off.fetch_add(1, Ordering::Relaxed);
+    /// Cancels all changes that wait.
+    pub(crate) fn cancel_changes(&self) {
+        self.cancellations.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes one chain; waits for a request that works on it.
+    /// Removes one chain. Waits for a request that works on it.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// No chain has that name.
     pub fn down(&self, name: &str) -> Result<DownReply, ApiError> {
         if !deploy::down(&self.node, name)? {
             let hint = if self.node.orphans().is_empty() {
-                "`myelin ps` lists those that do"
+                "`myelin ps` lists the running chains"
             } else {
-                "an agent that was killed left things behind; `myelin down --all` removes them"
+                "a killed agent left resources behind; `myelin down --all` removes them"
             };
             return Err(ApiError::failed(format!("no chain `{name}` runs; {hint}")));
         }
@@ -114,12 +114,12 @@ impl Engine {
         })
     }
 
-    /// Removes every chain, and what a killed agent left behind. Chains that are just coming up are called off.
+    /// Removes every chain, and what a killed agent left behind. Cancels deployments under way.
     ///
     /// # Errors
-    /// What could not be removed; the rest is.
+    /// The first resource that could not be removed; all others are removed.
     pub fn down_all(&self) -> Result<DownReply, ApiError> {
-        self.call_off();
+        self.cancel_changes();
         Ok(DownReply {
             removed: self.take_all_down()?,
             recovered: self.node.recover()?,
@@ -159,10 +159,10 @@ impl Engine {
         all
     }
 
-    /// Violations of contracts whose numbers are above `after`, of one running chain or of all of them.
+    /// Contract violations with serial numbers above `after`, of one running chain or of all.
     ///
     /// # Errors
-    /// There is no chain of that name.
+    /// No chain has that name.
     pub fn events(&self, chain: Option<&str>, after: u64) -> Result<Vec<SlaEvent>, ApiError> {
         if let Some(name) = chain {
             self.node.chains.expect(name)?;
@@ -170,28 +170,28 @@ impl Engine {
         Ok(lock(&self.sla).events(chain, after))
     }
 
-    /// The last seconds of a running chain, at most so many, the oldest first.
+    /// The last seconds of a running chain, at most `most`, the oldest first.
     ///
     /// # Errors
-    /// There is no chain of that name.
+    /// No chain has that name.
     pub fn seconds(&self, chain: &str, most: usize) -> Result<Vec<SlaSecond>, ApiError> {
         self.node.chains.expect(chain)?;
         Ok(lock(&self.sla).seconds(chain, most))
     }
 
-    /// The in-band sojourn of all packets of a chain since it came up, by section: one, unless black boxes cut its way.
+    /// The sojourns of all packets of a chain since it came up, one histogram for each section.
     ///
     /// # Errors
-    /// There is no chain of that name.
+    /// No chain has that name.
     pub fn sojourn(&self, chain: &str) -> Result<Vec<Histogram>, ApiError> {
         let running = self.node.chains.expect_while("measured", chain)?;
         Ok(running.read(&self.node.parts.plane).sections())
     }
 
-    /// The flows that the functions of one chain know, or of all of them.
+    /// The flow tables of one chain's functions, or of all chains.
     ///
     /// # Errors
-    /// There is no chain of that name; a table or a worker that could not be read.
+    /// No chain has that name, or a table or a worker cannot be read.
     pub fn flows(&self, chain: Option<&str>) -> Result<Vec<FunctionFlows>, ApiError> {
         let running = match chain {
             Some(name) => vec![self.node.chains.expect(name)?],
@@ -207,7 +207,7 @@ impl Engine {
     /// Measures a running chain.
     ///
     /// # Errors
-    /// No such chain, or one without end hosts; bad options; a socket that failed.
+    /// No such chain, a chain without end hosts, bad options, or a socket error.
     pub fn probe(&self, request: &ProbeRequest, monitor: &Monitor<'_>) -> Result<(), ApiError> {
         let _busy = Busy::new(&self.busy);
         let report = crate::measure::chain(self, &request.chain, &request.options, &[], monitor)?;
@@ -215,7 +215,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The main job: deploys, measures every chain of the file that a probe can measure and that is not to be flooded, tears down.
+    /// Deploys a file, measures each chain that a probe can reach and that is not flooded, and
+    /// removes all.
     ///
     /// # Errors
     /// As [`up`](Self::up) and [`probe`](Self::probe).
@@ -231,7 +232,7 @@ impl Engine {
         let up = self.up(&request.source, options)?;
         let measured = self.measure_all(&up, request, monitor);
         for one in up.iter().rev() {
-            // Somebody else may have taken it down meanwhile.
+            // Another request may have removed the chain.
             let _ = self.down(&one.chain);
         }
         measured
@@ -246,7 +247,7 @@ impl Engine {
         let mut reports = 0;
         for one in up {
             (monitor.emit)(Event::Up(Box::new(one.clone())));
-            // A reverse chain is measured with the one whose replies it takes.
+            // A reverse chain is measured together with the chain whose replies it carries.
             let is_reverse_of_another = one.hosts.is_empty()
                 || up
                     .iter()
@@ -263,16 +264,16 @@ impl Engine {
         }
         if reports == 0 && !monitor.is_cancelled() {
             return Err(ApiError::usage(
-                "`run` measures chains on emulated end hosts, and every chain of this file names interfaces \
+                "`run` measures chains between emulated end hosts, and every chain of this file names interfaces \
                  (spec.ports): use `up`, and send your own traffic",
             ));
         }
         Ok(())
     }
 
-    /// Ends everything; the object is of no use afterwards.
+    /// Removes everything. The engine cannot be used afterwards.
     pub fn close(&self) {
-        self.call_off();
+        self.cancel_changes();
         if self.node.chains.reserved.close() {
             self.node.chains.reserved.wait_until_free();
             deploy::down_all(&self.node);
@@ -287,7 +288,7 @@ impl Drop for Engine {
     }
 }
 
-/// Counts long work.
+/// Counts one piece of long work while it lives.
 pub(crate) struct Busy<'a>(&'a AtomicUsize);
 
 impl<'a> Busy<'a> {

@@ -1,10 +1,11 @@
 //! The agent: the privileged process that deploys plans, supervises them and measures them.
 //!
-//! It knows how the rooms below fit together, and nothing of how each does its work: the end hosts are the emulator's, the programs the
-//! kernel room's, the workers the dataplane's. It never shows anything to a person; that is the client's part.
+//! The agent connects the crates below it: `emulator` makes end hosts, `kernel` loads programs,
+//! `dataplane` runs workers. It draws nothing: the client does.
 //!
-//! Start reading at `deploy`, the road of a chain, step by step; then `node`, what chains are made of, `control`, what goes on while
-//! they run, and `engine`, what requests can ask for. [`myelin_api`] is what goes over the socket.
+//! Start reading at `deploy` (the steps of `up`). Then read `node` (the parts of a chain),
+//! `control` (supervision) and `engine` (the requests). [`myelin_api`] holds the types of the
+//! socket.
 
 mod calibrate;
 mod control;
@@ -33,37 +34,38 @@ pub use server::ServeOptions;
 pub use myelin_api as api;
 use myelin_api::{ApiError, RunDir};
 
-/// The agent's main: serves the run directory until it is told to stop, then removes all that it made. `program`
-/// is the executable that becomes a worker when it is called with `worker`. The lock on the directory is held until the process ends.
+/// The agent's main function: serves the run directory until it is stopped, then removes all that
+/// it made. It runs `program` with the argument `worker` as a worker. The process holds the lock on
+/// the directory until it ends.
 ///
 /// # Errors
-/// Not root; another agent serves the directory; the kernel lacks what is needed.
+/// Not root; another agent serves the directory; the kernel lacks a needed feature.
 pub fn serve(run_dir: &RunDir, program: &Path, options: ServeOptions) -> Result<(), ApiError> {
     refuse_shifted_clock(myelin_linux::time_namespace::monotonic_offset_ns())?;
-    // Not given back here: when the kernel takes it at the end of the process, nothing of the process is left.
+    // Never released here: the kernel releases it after the process has freed everything else.
     std::mem::forget(lock(run_dir)?);
     let engine = Engine::open(run_dir, program.to_path_buf())?;
     server::serve(run_dir, engine, options)
 }
 
-/// Packets are stamped by the kernel's clock and judged by the workers', which must be the same one.
+/// The kernel stamps packets and workers read the stamps, so both must use the same clock.
 fn refuse_shifted_clock(offset_ns: myelin_linux::Result<i128>) -> Result<(), ApiError> {
     match offset_ns.map_err(ApiError::failed)? {
         0 => Ok(()),
         offset_ns => Err(ApiError::failed(format!(
-            "CLOCK_MONOTONIC is {} s {} the kernel's in this time namespace, and packets are stamped by the kernel's: sojourns and \
-             shapers would be wrong by that much; start the agent outside of it, for example with `nsenter --time --target 1`, or give \
-             the container no offset",
+            "CLOCK_MONOTONIC is {} s {} the kernel's in this time namespace. The kernel stamps packets, so sojourns and shapers would be \
+             wrong by that much. Start the agent outside of the namespace, for example with `nsenter --time --target 1`, or give \
+              the container no offset",
             offset_ns.unsigned_abs() as f64 / 1e9,
             if offset_ns > 0 { "ahead of" } else { "behind" }
         ))),
     }
 }
 
-/// How long an agent waits for the one before it in the same directory to remove what it had.
+/// Longest time that an agent waits for its predecessor in the same directory to clean up.
 const ENDING: Duration = Duration::from_secs(3);
 
-/// Makes the run directory and takes its lock, which holds the agent's process number.
+/// Makes the run directory and takes its lock. The lock file holds the agent's process number.
 fn lock(run_dir: &RunDir) -> Result<Flock<File>, ApiError> {
     let failed = |error: std::io::Error| {
         ApiError::failed(format!(
@@ -88,7 +90,8 @@ fn lock(run_dir: &RunDir) -> Result<Flock<File>, ApiError> {
     let mut lock = loop {
         match Flock::lock(waiting, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => break lock,
-            // Where the socket does not answer it is about to end, is being killed, or has just begun.
+            // No answer at the socket: the other agent is ending, is being killed, or has just
+            // started.
             Err((file, _)) if !answers(run_dir) && start.elapsed() < ENDING => {
                 waiting = file;
                 std::thread::sleep(Duration::from_millis(5));
@@ -116,42 +119,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_else_can_hold_the_lock() {
+    fn only_root_can_open_the_lock_file() {
         let directory = tempfile::tempdir().unwrap();
         let run_dir = RunDir::resolve(Some(directory.path()));
-        // As an earlier version made it.
+        // An earlier version made the file with these rights.
         std::fs::write(run_dir.lock(), "").unwrap();
         std::fs::set_permissions(run_dir.lock(), Permissions::from_mode(0o644)).unwrap();
         let held = lock(&run_dir).unwrap();
         let mode = held.metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(run_dir.is_served());
-        // What a killed agent leaves behind.
+        // A killed agent leaves its socket behind.
         std::fs::write(run_dir.socket(), "").unwrap();
         drop(held);
         assert!(!run_dir.is_served());
     }
 
     #[test]
-    fn an_agent_of_another_clock_is_refused() {
+    fn a_shifted_clock_is_refused() {
         assert!(refuse_shifted_clock(Ok(0)).is_ok());
-        for (offset_ns, said) in [
+        for (offset_ns, expected) in [
             (1_500_000_000, "1.5 s ahead of"),
             (-1_000_000_000, "1 s behind"),
         ] {
             let error = refuse_shifted_clock(Ok(offset_ns)).unwrap_err();
-            assert!(error.message.contains(said), "{error:?}");
+            assert!(error.message.contains(expected), "{error:?}");
         }
     }
 
     #[test]
-    fn an_agent_that_was_killed_is_told_from_one_that_starts_or_ends() {
+    fn a_run_directory_is_abandoned_only_after_its_agent_was_killed() {
         let directory = tempfile::tempdir().unwrap();
         let run_dir = RunDir::resolve(Some(directory.path()));
-        assert!(!run_dir.is_abandoned(), "nobody was here");
+        assert!(!run_dir.is_abandoned(), "no agent has run here");
         std::fs::write(run_dir.journal(), "").unwrap();
         let held = lock(&run_dir).unwrap();
-        assert!(!run_dir.is_abandoned(), "it is being made or removed");
+        assert!(!run_dir.is_abandoned(), "an agent holds the lock");
         drop(held);
         assert!(run_dir.is_abandoned());
     }

@@ -1,4 +1,4 @@
-//! Measures a running chain from its end hosts, and holds the result against its SLA.
+//! Measures a running chain from its end hosts, and checks the result against its SLA.
 
 mod flood;
 mod report;
@@ -28,33 +28,33 @@ use crate::node::Node;
 use crate::node::circuit::MTU;
 use crate::status;
 
-/// Where the probe's server listens when the chain does not say.
+/// The probe server's port, if the chain's match names none.
 const DEFAULT_PORT: u16 = 9000;
-/// A measurement that takes longer than its packets need, and this, is cut off.
+/// Extra time beyond the sending time, after which a measurement is cut off.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// One combination of mode and payload.
+/// The result of one combination of mode and payload.
 pub(crate) struct Row {
     pub(crate) probe: ProbeResult,
-    /// In-band sojourn of all the chain's traffic meanwhile, by section.
+    /// Sojourns of all packets of the chain during the row, by section.
     pub(crate) sojourn: Vec<Histogram>,
     pub(crate) cpu: CpuUse,
 }
 
-/// All that was measured of a chain.
+/// All results of a measured chain.
 pub(crate) struct Measured {
     pub(crate) target: Target,
     pub(crate) rows: Vec<Row>,
-    /// The sojourn over all rows, by section.
+    /// The sojourns of all rows, by section.
     pub(crate) sojourn: Vec<Histogram>,
     pub(crate) hops: Vec<HopStatus>,
-    /// Where the packets of all rows went, and all others of that time.
+    /// The account of all packets of the chain during the measurement.
     pub(crate) account: SlaWindow,
     pub(crate) floods: Vec<Flood>,
 }
 
 impl Measured {
-    /// What the probes saw together.
+    /// The results of all probes together.
     pub(crate) fn probed(&self) -> Probed {
         let quantile = self.target.chain.sla.percentile / 100.0;
         let worst = |of: &dyn Fn(&ProbeResult) -> &Distribution| {
@@ -71,7 +71,7 @@ impl Measured {
     }
 }
 
-/// Measures the chain of that name with every mode and payload asked for, while the others named are flooded.
+/// Measures one chain with every requested mode and payload, while `floods` run on other chains.
 pub(crate) fn chain(
     engine: &Engine,
     name: &str,
@@ -127,41 +127,41 @@ pub(crate) fn chain(
     }))
 }
 
-/// What was measured since, by section.
+/// The sojourns since `start`, by section.
 fn since(now: &[Histogram], start: &[Histogram]) -> Vec<Histogram> {
     let sections = now.iter().zip(start);
     sections.map(|(now, start)| now.since(start)).collect()
 }
 
-/// What a probe must know of a chain.
+/// Everything that a probe needs to know about a chain.
 pub(crate) struct Target {
     pub(crate) chain: ServiceChain,
     pub(crate) source: Arc<ChainSource>,
     pub(crate) plan: Plan,
     client: (String, IpAddr),
     server: (String, IpAddr),
-    /// What the chain's functions do to a payload byte on the way there and back.
+    /// The byte that the functions XOR into the payload, per direction.
     keys: (u8, u8),
-    /// The worker of each user function, or the one of all of them, and the stages behind it.
+    /// Workers of the user functions, and pipeline stages.
     workers: Vec<u32>,
 }
 
 impl Target {
     pub(crate) fn of(node: &Node, name: &str) -> Result<Self, ApiError> {
         let running = node.chains.expect(name)?;
-        let form = running.form();
-        let refusal = |lies: &str| {
+        let generation = running.generation();
+        let refusal = |between: &str| {
             ApiError::failed(format!(
-                "chain `{name}` lies between {lies}, so there are no end hosts to probe from: send your own traffic; \
+                "chain `{name}` lies between {between}, so there are no end hosts to probe from: send your own traffic; \
                  `myelin ps {name}` shows its sojourn"
             ))
         };
         let circuit = running.place.circuit.as_ref();
-        let circuit = circuit.ok_or_else(|| refusal("devices of DPDK"))?;
+        let circuit = circuit.ok_or_else(|| refusal("DPDK devices"))?;
         let hosts = circuit.hosts();
         let [client, server] = hosts.ok_or_else(|| refusal("named interfaces (spec.ports)"))?;
-        // A reverse chain is probed from the server's side.
-        let (near, far) = if running.place.is_turned {
+        // A probe of a reverse chain starts at the server.
+        let (near, far) = if running.place.is_reversed {
             (server, client)
         } else {
             (client, server)
@@ -182,24 +182,24 @@ impl Target {
                     ))
                 })
         };
-        let workers = form.layout.workers().into_iter();
+        let workers = generation.layout.workers().into_iter();
         let mut workers: Vec<u32> = workers.map(|worker| worker.facts.pid()).collect();
-        if let Some(pipeline) = form.layout.pipeline() {
+        if let Some(pipeline) = generation.layout.pipeline() {
             workers.extend(pipeline.stages().map(|(_, facts)| facts.pid()));
         }
         let mut target = Self {
             client: end(near, far)?,
             server: end(far, near)?,
-            keys: (payload_key(&form.chain), 0),
+            keys: (payload_key(&generation.chain), 0),
             workers,
-            chain: form.chain.clone(),
-            source: Arc::clone(&form.source),
-            plan: form.plan.clone(),
+            chain: generation.chain.clone(),
+            source: Arc::clone(&generation.source),
+            plan: generation.plan.clone(),
         };
         let there = target.five_tuple();
         if !target.chain.matches.matches(&there) {
             return Err(ApiError::failed(format!(
-                "{}: chain `{name}` takes no UDP that its end hosts could send, so the probe would go past it: use \
+                "{}: chain `{name}` takes no UDP packets between its end hosts, so the probe would bypass it: use \
                  `myelin exec client -- PROGRAM` instead",
                 target.chain.places.matches
             )));
@@ -216,19 +216,19 @@ impl Target {
             .reverse
             .as_ref()
             .and_then(|reverse| node.chains.get(reverse))
-            .map(|reverse| reverse.form())
+            .map(|reverse| reverse.generation())
             .filter(|reverse| reverse.chain.matches.matches(&back))
             .map_or(0, |reverse| payload_key(&reverse.chain));
         Ok(target)
     }
 
-    /// What the probe's packets look like on their way there.
+    /// The five-tuple of the probe's packets towards the server.
     pub(crate) fn five_tuple(&self) -> FiveTuple {
         FiveTuple {
             source: self.client.1,
             destination: self.server.1,
             protocol: UDP,
-            // Any other port than the server's, fixed, so that a reverse chain's match can be told to take it or not.
+            // A fixed port other than the server's, so the match of a reverse chain can be checked.
             source_port: Some(self.chain.matches.source_port.unwrap_or(DEFAULT_PORT + 1)),
             destination_port: Some(self.chain.matches.destination_port.unwrap_or(DEFAULT_PORT)),
         }
@@ -252,7 +252,7 @@ impl Target {
         .map_err(ApiError::failed)
     }
 
-    /// Where the probe's packets go.
+    /// The destination of the probe's packets.
     pub(crate) fn destination(&self) -> SocketAddr {
         let tuple = self.five_tuple();
         SocketAddr::new(
@@ -285,7 +285,7 @@ impl Target {
     }
 }
 
-/// How long one combination of mode and payload may take.
+/// Longest time of one combination of mode and payload.
 pub(crate) fn deadline(options: &ProbeOptions) -> Duration {
     let packets = options.count.saturating_mul(options.repeats);
     Duration::from_micros(options.interval_us)
@@ -294,8 +294,8 @@ pub(crate) fn deadline(options: &ProbeOptions) -> Duration {
         .saturating_add(SLACK)
 }
 
-/// The client on the first core; the server, where it has a thread of its own, on the next. The worker's default is
-/// the last core, so that an inline probe and a worker do not share one on two cores.
+/// The client gets core 0; a separate server gets core 1. Workers default to the last core, so on
+/// two cores an inline probe shares none with a worker.
 fn cores(mode: Mode) -> Option<Cores> {
     let usable = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     match mode {
@@ -310,7 +310,7 @@ fn cores(mode: Mode) -> Option<Cores> {
     }
 }
 
-/// What the chain's functions leave on every byte of the payload, together.
+/// XOR of what the chain's functions do to each payload byte.
 fn payload_key(chain: &ServiceChain) -> u8 {
     let functions = chain.functions.iter();
     functions.fold(0, |key, function| {

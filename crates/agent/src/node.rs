@@ -1,7 +1,9 @@
-//! What an agent has on this node: the kernel's part, ports, circuits, workers, black boxes, and the journal of all that.
+//! The agent's state on this node: kernel objects, ports, circuits, workers, black boxes, and their
+//! journal.
 //!
-//! Each part has locks of its own, held for single looks; what takes long (a process that starts, a program that comes up) is
-//! done under the lock of that one thing. Start reading at [`chains`], what runs, then [`layout`], what a mapping is.
+//! Each part has its own locks, held for single lookups. Slow work, such as the start of a process,
+//! happens under the lock of that one thing. Start reading at [`chains`] (running chains), then
+//! [`layout`] (the trait of the mappings).
 
 pub(crate) mod black_box;
 pub(crate) mod chains;
@@ -39,38 +41,38 @@ use devices::Devices;
 use discipline::Disciplines;
 use ledger::NodeLedger;
 use ports::Port;
-use reserved::Reserved;
+use reserved::ReservedNames;
 use workers::Workers;
 
-/// Everything that an agent has.
+/// All state of an agent.
 pub(crate) struct Node {
     pub(crate) chains: Chains,
-    /// What was admitted.
+    /// The bookings of admitted chains.
     pub(crate) ledger: NodeLedger,
-    /// Interfaces that chains of a file are being planned for: whose worker gets their queues is decided there.
-    pub(crate) interfaces: Reserved,
-    /// What running chains ask of the cores' idle states.
+    /// Interfaces that a request plans for: planning decides whose worker gets their queues.
+    pub(crate) interfaces: ReservedNames,
+    /// Idle-state limits that running chains request.
     pub(crate) latencies: CpuLatencies,
     pub(crate) parts: Parts,
     pin_dir: PathBuf,
-    /// What the journal held when this agent started: things of an agent that was killed.
+    /// Resources of a killed agent that the journal named at start.
     orphans: Mutex<Vec<Resource>>,
 }
 
-/// What chains are made of.
+/// The parts that chains are built from.
 pub(crate) struct Parts {
     pub(crate) plane: Arc<Plane>,
     pub(crate) ports: Pool<u32, Port>,
     pub(crate) circuits: Pool<String, Circuit>,
     pub(crate) workers: Workers,
-    /// Which workers drive which DPDK devices.
+    /// The DPDK devices of each worker.
     pub(crate) devices: Devices,
     /// The programs of `kind: external`.
     pub(crate) black_boxes: BlackBoxes,
     /// Shapers of egress interfaces.
     pub(crate) disciplines: Disciplines,
     pub(crate) journal: Journal,
-    /// The program that also is the worker.
+    /// The executable of the workers.
     pub(crate) program: PathBuf,
     pub(crate) run_dir: RunDir,
     /// Identity of the run directory.
@@ -80,14 +82,14 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// A service path identifier that no chain of this agent has had: a late packet of a removed chain must not
-    /// meet another one.
+    /// Returns an unused service path identifier. Removed chains keep theirs, so a late packet
+    /// cannot enter another chain.
     pub(crate) fn take_spi(&self) -> u32 {
         let taken = self.next_spi.fetch_add(1, Ordering::Relaxed);
         taken % myelin_packet::meta::MAX_SPI + 1
     }
 
-    /// A number that no other worker of this agent has had.
+    /// Returns an unused worker number.
     pub(crate) fn take_worker_number(&self) -> u32 {
         self.next_worker.fetch_add(1, Ordering::Relaxed)
     }
@@ -102,7 +104,7 @@ impl Node {
         Ok(Self {
             chains: Chains::default(),
             ledger: NodeLedger::default(),
-            interfaces: Reserved::default(),
+            interfaces: ReservedNames::default(),
             latencies: CpuLatencies::default(),
             parts: Parts {
                 plane: Arc::new(plane),
@@ -124,22 +126,23 @@ impl Node {
         })
     }
 
-    /// What a killed agent left, each as kind and name.
+    /// Resources of a killed agent, each as kind and name.
     pub(crate) fn orphans(&self) -> Vec<String> {
         lock(&self.orphans).iter().map(describe).collect()
     }
 
-    /// Removes what a killed agent left behind, and returns what that was.
+    /// Removes what a killed agent left behind, and returns the list.
     ///
     /// # Errors
-    /// The first thing that could not be removed; the rest is.
+    /// The first resource that could not be removed; all others are removed.
     pub(crate) fn recover(&self) -> Result<Vec<String>, ApiError> {
         let orphans = std::mem::take(&mut *lock(&self.orphans));
         let mut first_error = None;
         let mut recovered = Vec::new();
         for resource in orphans {
             let removed = match &resource {
-                // This agent's own pins lie in the same file system: only the others' go.
+                // This agent's own pins are in the same file system: remove only the pins of
+                // others.
                 Resource::Bpffs { path } => self.remove_foreign_pins(path),
                 _ => myelin_linux::journal::remove(&resource)
                     .and_then(|()| self.parts.journal.record_removal(&resource))
@@ -158,7 +161,7 @@ impl Node {
 
     fn remove_foreign_pins(&self, bpffs: &std::path::Path) -> Result<(), ApiError> {
         for entry in std::fs::read_dir(bpffs).into_iter().flatten().flatten() {
-            // Some kernels put files of their own (progs.debug, maps.debug) into every bpffs.
+            // Some kernels put files (progs.debug, maps.debug) into every bpffs.
             let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if is_directory && entry.path() != self.pin_dir {
                 Plane::remove_pins(&entry.path()).map_err(ApiError::failed)?;
@@ -167,9 +170,9 @@ impl Node {
         Ok(())
     }
 
-    /// The last act of an agent whose chains are down: nothing of it stays, the run directory's log excepted.
+    /// Removes everything of an agent whose chains are down, except the log in the run directory.
     pub(crate) fn close(&self) {
-        // The pins go with their file system too, so that they could not be removed one by one is no reason to leave that.
+        // Unmounting the file system removes the pins too, so a failure here stops nothing.
         let unpinned = Plane::remove_pins(&self.pin_dir).map_err(ApiError::failed);
         let removed = self.parts.journal.remove_all().map_err(ApiError::failed);
         if let Err(error) = removed {
@@ -177,7 +180,7 @@ impl Node {
             return;
         }
         if let Err(error) = unpinned {
-            tracing::warn!(%error, "unmounted with what is pinned there");
+            tracing::warn!(%error, "unmounted the bpffs with pins inside");
         }
         let run_dir = &self.parts.run_dir;
         for directory in [run_dir.bpf(), run_dir.containers(), run_dir.runc()] {
@@ -185,7 +188,7 @@ impl Node {
         }
     }
 }
-/// Pins go into a directory of this process' own, so that those of a killed agent are not in the way.
+/// Each process has its own pin directory, so pins of a killed agent do not collide.
 fn open_plane(run_dir: &RunDir, journal: &Journal) -> Result<(Plane, PathBuf), ApiError> {
     let mount = run_dir.bpf();
     let resource = Resource::Bpffs {
@@ -204,7 +207,7 @@ fn open_plane(run_dir: &RunDir, journal: &Journal) -> Result<(Plane, PathBuf), A
     Ok((plane, pin_dir))
 }
 
-/// A resource, as a person reads it.
+/// A resource in words for messages.
 fn describe(resource: &Resource) -> String {
     match resource {
         Resource::Netns { name, .. } => format!("network namespace {name}"),

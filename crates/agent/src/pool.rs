@@ -1,7 +1,7 @@
-//! Things that several chains share: the first user makes one, the last one ends it.
+//! Values that several chains share: the first user makes one, the last user ends it.
 //!
-//! Making and ending one of them may take seconds (a worker's environment, a container). Both happen under that one's own
-//! lock, so the others stay in reach, and so does the list.
+//! Both may take seconds (a worker's environment, a container). They hold the lock of that one
+//! member, so the list and the other members stay available.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,24 +13,24 @@ use std::time::Duration;
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 /// All members, by key.
-pub(crate) struct Pool<K, T>(Arc<Mutex<Slots<K, T>>>);
+pub(crate) struct Pool<K, T>(Arc<Mutex<SlotMap<K, T>>>);
 
-type Slots<K, T> = BTreeMap<K, Arc<Slot<T>>>;
+type SlotMap<K, T> = BTreeMap<K, Arc<PoolSlot<T>>>;
 
-struct Slot<T>(Mutex<Shared<T>>);
+struct PoolSlot<T>(Mutex<SlotState<T>>);
 
-struct Shared<T> {
+struct SlotState<T> {
     users: u32,
     /// `None` before the first user has made it, and after the last one has ended it.
     member: Option<Arc<T>>,
 }
 
-/// One user's share of a member. Dropping the last share ends the member.
+/// A user's share of a member. Dropping the last lease ends the member.
 pub(crate) struct Lease<K: Ord, T> {
     pool: Pool<K, T>,
     key: K,
-    slot: Arc<Slot<T>>,
-    /// `None` only while this is dropped.
+    slot: Arc<PoolSlot<T>>,
+    /// `None` only during drop.
     member: Option<Arc<T>>,
 }
 
@@ -47,33 +47,34 @@ impl<K, T> Clone for Pool<K, T> {
 }
 
 impl<K: Ord + Clone, T> Pool<K, T> {
-    /// A share of the member of that key; `make` makes it if there is none. Waits for a member that is being made or ended.
+    /// Returns a lease on the member with that key; `make` makes a missing one. Waits for a member
+    /// that is being made or ended.
     pub(crate) fn acquire<E>(
         &self,
         key: &K,
         make: impl FnOnce() -> Result<T, E>,
     ) -> Result<Lease<K, T>, E> {
         let empty = || {
-            Arc::new(Slot(Mutex::new(Shared {
+            Arc::new(PoolSlot(Mutex::new(SlotState {
                 users: 0,
                 member: None,
             })))
         };
         let slot = Arc::clone(lock(&self.0).entry(key.clone()).or_insert_with(empty));
-        let mut shared = lock(&slot.0);
-        let member = match &shared.member {
+        let mut state = lock(&slot.0);
+        let member = match &state.member {
             Some(member) => Arc::clone(member),
             None => match make() {
-                Ok(made) => Arc::clone(shared.member.insert(Arc::new(made))),
+                Ok(made) => Arc::clone(state.member.insert(Arc::new(made))),
                 Err(error) => {
-                    drop(shared);
+                    drop(state);
                     self.remove_unused(key, &slot);
                     return Err(error);
                 }
             },
         };
-        shared.users += 1;
-        drop(shared);
+        state.users += 1;
+        drop(state);
         Ok(Lease {
             pool: self.clone(),
             key: key.clone(),
@@ -82,13 +83,14 @@ impl<K: Ord + Clone, T> Pool<K, T> {
         })
     }
 
-    /// A further share of a member that is there; never waits. `None` also while it is being made or ended.
+    /// Returns a lease on an existing member; never waits. `None` also while it is being made or
+    /// ended.
     pub(crate) fn share(&self, key: &K) -> Option<Lease<K, T>> {
         let slot = Arc::clone(lock(&self.0).get(key)?);
-        let mut shared = slot.0.try_lock().ok()?;
-        let member = Arc::clone(shared.member.as_ref()?);
-        shared.users += 1;
-        drop(shared);
+        let mut state = slot.0.try_lock().ok()?;
+        let member = Arc::clone(state.member.as_ref()?);
+        state.users += 1;
+        drop(state);
         Some(Lease {
             pool: self.clone(),
             key: key.clone(),
@@ -97,20 +99,21 @@ impl<K: Ord + Clone, T> Pool<K, T> {
         })
     }
 
-    /// The members that are there, each with its key; leaves out those that are being made or ended. Never waits.
+    /// All members with their keys, except those being made or ended. Never waits.
     pub(crate) fn members(&self) -> Vec<(K, Arc<T>)> {
         let slots = lock(&self.0);
         let members = slots.iter().filter_map(|(key, slot)| {
-            let shared = slot.0.try_lock().ok()?;
-            Some((key.clone(), Arc::clone(shared.member.as_ref()?)))
+            let state = slot.0.try_lock().ok()?;
+            Some((key.clone(), Arc::clone(state.member.as_ref()?)))
         });
         members.collect()
     }
 
     /// Removes an empty slot that no thread waits for.
-    fn remove_unused(&self, key: &K, slot: &Arc<Slot<T>>) {
+    fn remove_unused(&self, key: &K, slot: &Arc<PoolSlot<T>>) {
         let mut slots = lock(&self.0);
-        // One reference is the caller's, one the list's. Further ones are made under the list's lock, which is held.
+        // The caller and the list each hold a reference. More are made only under the list's lock,
+        // which is held.
         if Arc::strong_count(slot) == 2 && lock(&slot.0).users == 0 {
             slots.remove(key);
         }
@@ -148,16 +151,16 @@ impl<K: Ord + fmt::Debug, T> fmt::Debug for Lease<K, T> {
 
 impl<K: Ord, T> Drop for Lease<K, T> {
     fn drop(&mut self) {
-        let mut shared = lock(&self.slot.0);
+        let mut state = lock(&self.slot.0);
         self.member = None;
-        shared.users -= 1;
-        if shared.users > 0 {
+        state.users -= 1;
+        if state.users > 0 {
             return;
         }
-        if let Some(member) = shared.member.take() {
-            drop(alone(member));
+        if let Some(member) = state.member.take() {
+            drop(wait_until_unique(member));
         }
-        drop(shared);
+        drop(state);
         let mut slots = lock(&self.pool.0);
         if Arc::strong_count(&self.slot) == 2 {
             slots.remove(&self.key);
@@ -165,8 +168,8 @@ impl<K: Ord, T> Drop for Lease<K, T> {
     }
 }
 
-/// Waits until this is the only reference: readers and the supervision hold others for a moment.
-pub(crate) fn alone<T>(mut shared: Arc<T>) -> T {
+/// Waits until this is the only reference: readers and the supervisor hold others briefly.
+pub(crate) fn wait_until_unique<T>(mut shared: Arc<T>) -> T {
     loop {
         match Arc::try_unwrap(shared) {
             Ok(value) => return value,
@@ -176,7 +179,8 @@ pub(crate) fn alone<T>(mut shared: Arc<T>) -> T {
     }
 }
 
-/// Locks also after a panic of another thread: whatever a step leaves is consistent, because each step undoes itself.
+/// Locks a mutex also after another thread panicked: each step undoes itself, so the data is
+/// consistent.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -189,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts how many there are.
+    /// Counts its living instances.
     struct Counted<'a>(&'a AtomicU32);
 
     impl<'a> Counted<'a> {
@@ -212,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_makes_it_and_the_last_ends_it() {
+    fn the_first_user_makes_the_member_and_the_last_ends_it() {
         let count = AtomicU32::new(0);
         let pool = Pool::default();
         let one = Counted::acquire(&pool, &count);
@@ -229,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_never_made_while_another_of_its_key_is_there() {
+    fn a_key_never_has_two_members() {
         let count = AtomicU32::new(0);
         let pool = Pool::default();
         std::thread::scope(|scope| {
@@ -247,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_takes_long_to_make_keeps_nobody_from_the_others() {
+    fn a_slow_member_does_not_block_the_others() {
         let pool = Pool::default();
         let other = pool.acquire(&2, || Ok::<_, Infallible>('b')).unwrap();
         let (begun, is_begun) = channel();

@@ -1,7 +1,8 @@
 //! The agent's HTTP server on its Unix socket.
 //!
-//! The handlers only translate: every piece of work is a blocking call into the [`Engine`] on a thread of its own. What may wait (a change,
-//! a measurement, a question to a worker) has a limited number of threads, so that reading always finds one.
+//! The handlers only translate. Each request is a blocking call into the [`Engine`] on its own
+//! thread. Requests that may wait (changes, measurements, questions to workers) have a limited
+//! number of threads, so reading requests always find a free one.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -28,57 +29,58 @@ use crate::api::{
 use crate::deploy::UpOptions;
 use crate::engine::Engine;
 
-/// Longest request, bytes: a chain file with the files that it names. The longest list of routes takes some 16 MiB.
+/// Longest request, bytes: a chain file with the files that it names. The longest route list takes
+/// about 16 MiB.
 const MAX_REQUEST: usize = 64 << 20;
 
-/// Requests that may wait, at once.
+/// Most requests that may wait at the same time.
 const MOST_WAITING: usize = 48;
-/// Threads beside those, for requests that only read.
+/// Further threads, for requests that only read.
 const READERS: usize = 16;
-/// How long a client may leave the events of its stream unread before its work is cancelled.
+/// A client that reads no event for this long loses its stream; its work is cancelled.
 const UNREAD: Duration = Duration::from_secs(30);
-/// How long the last answers may take once the agent is to stop.
+/// Longest time for the last answers after the agent is told to stop.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
-/// How often a full stream is tried again.
+/// Time between two attempts to send into a full stream.
 const TRY_EVERY: Duration = Duration::from_millis(5);
 
-/// How the server ends.
+/// When the server ends.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ServeOptions {
-    /// Stop when no chain has been deployed for this long. An agent that a client started uses it, so that
-    /// nothing stays behind on a machine where nobody runs a chain.
+    /// Stop after this time without chains. A client that starts an agent sets it, so no agent
+    /// stays on a machine without chains.
     pub idle_exit: Option<Duration>,
 }
 
-struct Shared {
+struct ServerState {
     engine: Arc<Engine>,
     stop: Notify,
-    /// Held by each request that may wait.
-    may_wait: Arc<Semaphore>,
+    /// Each request that may wait holds a permit.
+    permits: Arc<Semaphore>,
 }
 
-impl Shared {
-    /// A place among the requests that may wait.
-    fn place(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        Arc::clone(&self.may_wait).try_acquire_owned().map_err(|_| {
+impl ServerState {
+    /// Takes a permit for a request that may wait.
+    fn acquire_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
             ApiError::failed(format!(
-                "{MOST_WAITING} requests that wait for something are under way in this agent: try again when one has ended, or call \
-                 off all deployments with `myelin down --all`"
+                "{MOST_WAITING} requests wait in this agent: try again when one has ended, or cancel all deployments with \
+                 `myelin down --all`"
             ))
         })
     }
 }
 
-/// An error as an answer.
-struct Refusal(ApiError);
+/// An error as an HTTP response.
+struct ErrorResponse(ApiError);
 
-impl From<ApiError> for Refusal {
+impl From<ApiError> for ErrorResponse {
     fn from(error: ApiError) -> Self {
         Self(error)
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ErrorResponse {
     fn into_response(self) -> Response {
         let status = match self.0.kind {
             ErrorKind::Usage => StatusCode::BAD_REQUEST,
@@ -89,24 +91,26 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Answers a client of this version, and tells any other that it is not.
-async fn same_version(request: Request, next: Next) -> Response {
+/// Refuses clients of another version.
+async fn check_version(request: Request, next: Next) -> Response {
     let version = request.headers().get(api::VERSION_HEADER);
     let version = version.and_then(|version| version.to_str().ok());
     let mut response = match api::check_client(version) {
         Ok(()) => next.run(request).await,
-        Err(error) => Refusal(error).into_response(),
+        Err(error) => ErrorResponse(error).into_response(),
     };
     let version = HeaderValue::from_static(api::VERSION);
     response.headers_mut().insert(api::VERSION_HEADER, version);
     response
 }
 
-async fn nothing(uri: Uri) -> Refusal {
-    Refusal(ApiError::usage(format!("there is no `{uri}` here")))
+async fn not_found(uri: Uri) -> ErrorResponse {
+    ErrorResponse(ApiError::usage(format!(
+        "the agent has no endpoint `{uri}`"
+    )))
 }
 
-/// Serves until stopped by a request, by a signal or by idleness.
+/// Serves until a request, a signal or idleness stops it.
 ///
 /// # Errors
 /// The socket cannot be made (another agent serves the directory, or no permission).
@@ -127,7 +131,7 @@ pub(crate) fn serve(
 
 async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Result<(), ApiError> {
     let path = run_dir.socket();
-    // This agent holds the lock on the run directory, so a socket there is left over.
+    // This agent holds the lock on the run directory, so an existing socket is stale.
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).map_err(|error| {
         ApiError::failed(format!(
@@ -136,10 +140,10 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         ))
     })?;
     restrict(&path)?;
-    let shared = Arc::new(Shared {
+    let state = Arc::new(ServerState {
         engine: Arc::clone(&engine),
         stop: Notify::new(),
-        may_wait: Arc::new(Semaphore::new(MOST_WAITING)),
+        permits: Arc::new(Semaphore::new(MOST_WAITING)),
     });
     let versioned = Router::new()
         .route("/agent", get(info))
@@ -155,28 +159,28 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         .route("/calibrate", post(calibrate));
     let router = Router::new()
         .nest(api::PREFIX, versioned)
-        .fallback(nothing)
-        .layer(middleware::from_fn(same_version))
-        // The same in every version, so no version is asked for.
+        .fallback(not_found)
+        .layer(middleware::from_fn(check_version))
+        // This path is the same in every version, so it skips the version check.
         .route(api::STOP, delete(stop))
         .layer(DefaultBodyLimit::max(MAX_REQUEST))
-        .with_state(Arc::clone(&shared));
+        .with_state(Arc::clone(&state));
     tracing::info!(socket = %path.display(), "agent ready");
     let ending = Arc::new(Notify::new());
     let is_ending = Arc::clone(&ending);
     let served = axum::serve(listener, router)
         .with_graceful_shutdown(async move {
             tokio::select! {
-                () = shared.stop.notified() => {}
-                () = signalled() => {}
-                () = idle(Arc::clone(&shared.engine), options.idle_exit) => {}
+                () = state.stop.notified() => {}
+                () = wait_for_signal() => {}
+                () = wait_until_idle(Arc::clone(&state.engine), options.idle_exit) => {}
             }
-            // The server ends when all requests are answered.
-            shared.engine.call_off();
+            // The server ends after all requests are answered.
+            state.engine.cancel_changes();
             is_ending.notify_one();
         })
         .into_future();
-    // A client that has sent half a request does not delay the end.
+    // A client with half a request must not delay the end.
     let stalled = async {
         ending.notified().await;
         tokio::time::sleep(LAST_ANSWERS).await;
@@ -186,12 +190,12 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         () = stalled => Ok(()),
     };
     let _ = std::fs::remove_file(&path);
-    // An ordinary end leaves a clean machine.
+    // A normal end removes everything.
     let _ = tokio::task::spawn_blocking(move || engine.close()).await;
     result.map_err(|error| ApiError::failed(format!("the agent's socket failed: {error}")))
 }
 
-/// Root, and the group `myelin` where there is one.
+/// Limits the socket to root and, if it exists, the group `myelin`.
 fn restrict(path: &std::path::Path) -> Result<(), ApiError> {
     let group = nix::unistd::Group::from_name("myelin").ok().flatten();
     let mode = if let Some(group) = &group {
@@ -209,7 +213,7 @@ fn restrict(path: &std::path::Path) -> Result<(), ApiError> {
         .map_err(|error| ApiError::failed(format!("cannot restrict {}: {error}", path.display())))
 }
 
-async fn signalled() {
+async fn wait_for_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut terminate), Ok(mut interrupt)) = (
         signal(SignalKind::terminate()),
@@ -220,16 +224,16 @@ async fn signalled() {
     tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
 }
 
-async fn idle(engine: Arc<Engine>, limit: Option<Duration>) {
+async fn wait_until_idle(engine: Arc<Engine>, limit: Option<Duration>) {
     let Some(limit) = limit else {
         return std::future::pending().await;
     };
     let mut since = Instant::now();
     loop {
         tokio::time::sleep(Duration::from_millis(500).min(limit)).await;
-        // It waits for the node's lock, and the socket must be served meanwhile.
-        let asked = Arc::clone(&engine);
-        let busy = tokio::task::spawn_blocking(move || asked.is_busy()).await;
+        // The check waits for the node's lock; the socket must be served meanwhile.
+        let checked = Arc::clone(&engine);
+        let busy = tokio::task::spawn_blocking(move || checked.is_busy()).await;
         if busy.unwrap_or(true) {
             since = Instant::now();
         } else if since.elapsed() >= limit {
@@ -238,113 +242,118 @@ async fn idle(engine: Arc<Engine>, limit: Option<Duration>) {
     }
 }
 
-/// Dropped when the client has gone, or has its answer: sets the flag.
-struct Client(Arc<AtomicBool>);
+/// Sets the flag when it drops: the client has disconnected or has its answer.
+struct CancelOnDrop(Arc<AtomicBool>);
 
-impl Drop for Client {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// As [`blocking`], for work that may wait.
-async fn waiting<T: Send + 'static>(
-    shared: Arc<Shared>,
+/// As [`run_blocking`], for work that may wait.
+async fn run_waiting<T: Send + 'static>(
+    state: Arc<ServerState>,
     work: impl FnOnce(&Engine) -> Result<T, ApiError> + Send + 'static,
-) -> Result<Json<T>, Refusal> {
-    let place = shared.place()?;
-    blocking(shared, move |engine| {
-        let _place = place;
+) -> Result<Json<T>, ErrorResponse> {
+    let permit = state.acquire_permit()?;
+    run_blocking(state, move |engine| {
+        let _permit = permit;
         work(engine)
     })
     .await
 }
 
-/// Runs blocking work and turns its result into an answer.
-async fn blocking<T: Send + 'static>(
-    shared: Arc<Shared>,
+/// Runs blocking work on a thread and returns its result as an answer.
+async fn run_blocking<T: Send + 'static>(
+    state: Arc<ServerState>,
     work: impl FnOnce(&Engine) -> Result<T, ApiError> + Send + 'static,
-) -> Result<Json<T>, Refusal> {
-    let done = tokio::task::spawn_blocking(move || work(&shared.engine)).await;
-    let cut_off = |error| ApiError::failed(format!("the agent's work was cut off: {error}"));
+) -> Result<Json<T>, ErrorResponse> {
+    let done = tokio::task::spawn_blocking(move || work(&state.engine)).await;
+    let cut_off = |error| ApiError::failed(format!("the request's thread failed: {error}"));
     Ok(Json(done.map_err(cut_off)??))
 }
 
-async fn info(State(shared): State<Arc<Shared>>) -> Result<Json<AgentInfo>, Refusal> {
-    blocking(shared, |engine| Ok(engine.info())).await
+async fn info(State(state): State<Arc<ServerState>>) -> Result<Json<AgentInfo>, ErrorResponse> {
+    run_blocking(state, |engine| Ok(engine.info())).await
 }
 
-async fn stop(State(shared): State<Arc<Shared>>) -> StatusCode {
-    shared.stop.notify_one();
+async fn stop(State(state): State<Arc<ServerState>>) -> StatusCode {
+    state.stop.notify_one();
     StatusCode::NO_CONTENT
 }
 
-async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<ChainStatus>>, Refusal> {
-    blocking(shared, |engine| Ok(engine.list())).await
+async fn list(
+    State(state): State<Arc<ServerState>>,
+) -> Result<Json<Vec<ChainStatus>>, ErrorResponse> {
+    run_blocking(state, |engine| Ok(engine.list())).await
 }
 
 async fn flows(
-    State(shared): State<Arc<Shared>>,
+    State(state): State<Arc<ServerState>>,
     name: Option<Path<String>>,
-) -> Result<Json<Vec<FunctionFlows>>, Refusal> {
-    waiting(shared, move |engine| engine.flows(chain(name.as_ref()))).await
+) -> Result<Json<Vec<FunctionFlows>>, ErrorResponse> {
+    run_waiting(state, move |engine| engine.flows(chain(name.as_ref()))).await
 }
 
 async fn events(
-    State(shared): State<Arc<Shared>>,
+    State(state): State<Arc<ServerState>>,
     name: Option<Path<String>>,
     RawQuery(query): RawQuery,
-) -> Result<Json<Vec<SlaEvent>>, Refusal> {
-    let after = queried(query.as_deref(), AFTER)?.unwrap_or(0);
-    blocking(shared, move |engine| {
+) -> Result<Json<Vec<SlaEvent>>, ErrorResponse> {
+    let after = query_number(query.as_deref(), AFTER)?.unwrap_or(0);
+    run_blocking(state, move |engine| {
         engine.events(chain(name.as_ref()), after)
     })
     .await
 }
 
-/// The chain that a path ends with; none where it asks for all of them.
+/// The chain at the end of a path; `None` asks for all chains.
 fn chain(name: Option<&Path<String>>) -> Option<&str> {
     name.map(|Path(name)| name.as_str())
 }
 
 async fn seconds(
-    State(shared): State<Arc<Shared>>,
+    State(state): State<Arc<ServerState>>,
     Path(name): Path<String>,
     RawQuery(query): RawQuery,
-) -> Result<Json<Vec<SlaSecond>>, Refusal> {
-    let last = queried(query.as_deref(), LAST)?.unwrap_or(u64::MAX);
+) -> Result<Json<Vec<SlaSecond>>, ErrorResponse> {
+    let last = query_number(query.as_deref(), LAST)?.unwrap_or(u64::MAX);
     let last = usize::try_from(last).unwrap_or(usize::MAX);
-    blocking(shared, move |engine| engine.seconds(&name, last)).await
+    run_blocking(state, move |engine| engine.seconds(&name, last)).await
 }
 
-/// Queries with a number: of what, the word, and what the number is.
+/// Queries with a number: the subject, the form, and the meaning of the number.
 const AFTER: [&str; 3] = ["events", "after=SERIAL", "an event's number"];
 const LAST: [&str; 3] = ["seconds", "last=COUNT", "how many seconds"];
 
-/// The number of a query, where there is one.
-fn queried(query: Option<&str>, [of, word, number]: [&str; 3]) -> Result<Option<u64>, ApiError> {
+/// The number in a query, if the query has one.
+fn query_number(
+    query: Option<&str>,
+    [subject, form, meaning]: [&str; 3],
+) -> Result<Option<u64>, ApiError> {
     let Some(query) = query else {
         return Ok(None);
     };
-    let asked = query.split_once('=').filter(|(key, _)| {
-        let expected = word.split_once('=');
+    let number = query.split_once('=').filter(|(key, _)| {
+        let expected = form.split_once('=');
         expected.is_some_and(|(expected, _)| expected == *key)
     });
-    let asked = asked.and_then(|(_, text)| text.parse().ok());
-    asked.map(Some).ok_or_else(|| {
+    let number = number.and_then(|(_, text)| text.parse().ok());
+    number.map(Some).ok_or_else(|| {
         ApiError::usage(format!(
-            "{of}: the query `{query}` is not understood: write `{word}`, with {number}"
+            "{subject}: the query `{query}` is not valid: write `{form}`, with {meaning}"
         ))
     })
 }
 
 async fn up(
-    State(shared): State<Arc<Shared>>,
+    State(state): State<Arc<ServerState>>,
     Json(request): Json<UpRequest>,
-) -> Result<Json<Vec<ChainUp>>, Refusal> {
+) -> Result<Json<Vec<ChainUp>>, ErrorResponse> {
     let cancelled = Arc::new(AtomicBool::new(false));
-    let _client = Client(Arc::clone(&cancelled));
-    waiting(shared, move |engine| {
+    let _client = CancelOnDrop(Arc::clone(&cancelled));
+    run_waiting(state, move |engine| {
         let options = UpOptions {
             force: request.force,
             cancelled: Some(&cancelled),
@@ -356,52 +365,58 @@ async fn up(
 }
 
 async fn down(
-    State(shared): State<Arc<Shared>>,
+    State(state): State<Arc<ServerState>>,
     Path(name): Path<String>,
-) -> Result<Json<DownReply>, Refusal> {
-    waiting(shared, move |engine| engine.down(&name)).await
+) -> Result<Json<DownReply>, ErrorResponse> {
+    run_waiting(state, move |engine| engine.down(&name)).await
 }
 
-async fn down_all(State(shared): State<Arc<Shared>>) -> Result<Json<DownReply>, Refusal> {
-    // Here, since all threads that may wait can be waiting for what is called off.
-    shared.engine.call_off();
-    blocking(shared, super::engine::Engine::down_all).await
+async fn down_all(State(state): State<Arc<ServerState>>) -> Result<Json<DownReply>, ErrorResponse> {
+    // Cancels first: all threads for waiting requests may be busy with what it cancels.
+    state.engine.cancel_changes();
+    run_blocking(state, super::engine::Engine::down_all).await
 }
 
-async fn probe(State(shared): State<Arc<Shared>>, Json(request): Json<ProbeRequest>) -> Response {
-    stream(shared, move |engine, monitor| {
+async fn probe(
+    State(state): State<Arc<ServerState>>,
+    Json(request): Json<ProbeRequest>,
+) -> Response {
+    stream(state, move |engine, monitor| {
         engine.probe(&request, monitor)
     })
 }
 
-async fn run_chain(State(shared): State<Arc<Shared>>, Json(request): Json<RunRequest>) -> Response {
-    stream(shared, move |engine, monitor| engine.run(&request, monitor))
+async fn run_chain(
+    State(state): State<Arc<ServerState>>,
+    Json(request): Json<RunRequest>,
+) -> Response {
+    stream(state, move |engine, monitor| engine.run(&request, monitor))
 }
 
 async fn calibrate(
-    State(shared): State<Arc<Shared>>,
+    State(state): State<Arc<ServerState>>,
     Json(request): Json<CalibrateRequest>,
 ) -> Response {
-    stream(shared, move |engine, monitor| {
+    stream(state, move |engine, monitor| {
         engine.calibrate(&request, monitor)
     })
 }
 
-/// Long work: its events go out one JSON object a line as they happen; when the client goes away, or reads nothing for long, the work is
-/// told to stop.
+/// Streams the events of long work, one JSON object a line. A client that disconnects or stops
+/// reading cancels the work.
 fn stream(
-    shared: Arc<Shared>,
+    state: Arc<ServerState>,
     work: impl FnOnce(&Engine, &Monitor<'_>) -> Result<(), ApiError> + Send + 'static,
 ) -> Response {
-    let place = match shared.place() {
-        Ok(place) => place,
-        Err(error) => return Refusal(error).into_response(),
+    let permit = match state.acquire_permit() {
+        Ok(permit) => permit,
+        Err(error) => return ErrorResponse(error).into_response(),
     };
     let (sender, receiver) = mpsc::channel::<Event>(64);
     let cancelled = Arc::new(AtomicBool::new(false));
-    let client = Client(Arc::clone(&cancelled));
+    let client = CancelOnDrop(Arc::clone(&cancelled));
     tokio::task::spawn_blocking(move || {
-        let _place = place;
+        let _permit = permit;
         let emit = |event: Event| {
             if !send(&sender, event) {
                 cancelled.store(true, Ordering::Relaxed);
@@ -411,7 +426,7 @@ fn stream(
             emit: &emit,
             cancelled: &cancelled,
         };
-        if let Err(error) = work(&shared.engine, &monitor) {
+        if let Err(error) = work(&state.engine, &monitor) {
             emit(Event::Error(error));
         }
     });
@@ -431,8 +446,8 @@ fn stream(
         .into_response()
 }
 
-/// Puts an event into a stream; false when the client has gone, or has read nothing for long. Progress that finds no room is
-/// dropped: there is more to come.
+/// Sends an event. Returns false if the client has disconnected or stopped reading. A progress
+/// event that does not fit is dropped.
 fn send(sender: &mpsc::Sender<Event>, event: Event) -> bool {
     let since = Instant::now();
     let mut unsent = event;
@@ -454,12 +469,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_has_the_number_that_is_asked_for_or_is_refused() {
-        assert_eq!(queried(None, AFTER).unwrap(), None);
-        assert_eq!(queried(Some("after=7"), AFTER).unwrap(), Some(7));
-        assert_eq!(queried(Some("last=0"), LAST).unwrap(), Some(0));
+    fn a_query_without_its_number_is_refused() {
+        assert_eq!(query_number(None, AFTER).unwrap(), None);
+        assert_eq!(query_number(Some("after=7"), AFTER).unwrap(), Some(7));
+        assert_eq!(query_number(Some("last=0"), LAST).unwrap(), Some(0));
         for query in ["", "after=7", "last", "last=", "last=-1", "last=1&after=2"] {
-            let error = queried(Some(query), LAST).unwrap_err();
+            let error = query_number(Some(query), LAST).unwrap_err();
             assert!(error.message.contains("last=COUNT"), "{query}: {error:?}");
         }
     }

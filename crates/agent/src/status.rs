@@ -1,4 +1,5 @@
-//! What `ps` shows of a chain, from the counters of the kernel and of its workers. Reading takes no lock that a request holds.
+//! Builds what `ps` shows of a chain from the counters of the kernel and of its workers. Takes no
+//! lock that a request holds.
 
 pub(crate) mod flows;
 mod named;
@@ -16,29 +17,29 @@ use myelin_planner::{Hop, Plan};
 use crate::api::{
     ChainState, ChainStatus, HopStatus, PacketAccount, RingStatus, SojournStatus, WorkerStatus,
 };
-use crate::node::chains::{Running, View};
+use crate::node::chains::{RunningChain, View};
 
-/// The worst-case delay that a chain was admitted with.
+/// The worst-case delay of an admitted chain.
 fn promised_ns(plan: &Plan) -> Option<u64> {
     let bound = plan.bound.as_ref().filter(|_| plan.admitted);
     bound.map(|bound| bound.bound_ns)
 }
 
-/// The state of a chain now.
-pub(crate) fn of(running: &Running, plane: &Plane) -> ChainStatus {
+/// The present state of a chain.
+pub(crate) fn of(running: &RunningChain, plane: &Plane) -> ChainStatus {
     of_view(running, &running.read(plane), plane)
 }
 
 /// The state of a chain in `view`, without its contract and its account of packets.
-pub(crate) fn of_view(running: &Running, view: &View, plane: &Plane) -> ChainStatus {
-    let form = &view.form;
-    let mut workers: Vec<_> = form
+pub(crate) fn of_view(running: &RunningChain, view: &View, plane: &Plane) -> ChainStatus {
+    let generation = &view.generation;
+    let mut workers: Vec<_> = generation
         .layout
         .workers()
         .into_iter()
         .map(|lease| worker(&lease.facts))
         .collect();
-    let pipeline = form.layout.pipeline();
+    let pipeline = generation.layout.pipeline();
     if let Some(pipeline) = pipeline {
         let stages = pipeline.stages();
         workers.extend(stages.map(|(_, facts)| worker(facts)));
@@ -55,21 +56,21 @@ pub(crate) fn of_view(running: &Running, view: &View, plane: &Plane) -> ChainSta
     };
     ChainStatus {
         chain: running.name.clone(),
-        owner: form.chain.owner().to_owned(),
+        owner: generation.chain.owner().to_owned(),
         spi: running.spi,
-        generation: form.generation,
-        state: if form.layout.has_failed() {
+        generation: generation.number,
+        state: if generation.layout.has_failed() {
             ChainState::Failed
         } else {
             ChainState::Active
         },
-        best_effort: form.plan.best_effort,
-        bound_ns: promised_ns(&form.plan),
-        mapping: form.plan.mapping.to_string(),
-        hook: if form.chain.is_over_dpdk() {
+        best_effort: generation.plan.best_effort,
+        bound_ns: promised_ns(&generation.plan),
+        mapping: generation.plan.mapping.to_string(),
+        hook: if generation.chain.is_over_dpdk() {
             "dpdk".to_owned()
         } else {
-            form.plan.hook.to_string()
+            generation.plan.hook.to_string()
         },
         ingress: running.place.ingress.clone(),
         egress: running.place.egress.clone(),
@@ -83,10 +84,10 @@ pub(crate) fn of_view(running: &Running, view: &View, plane: &Plane) -> ChainSta
             .then(|| now_ns.saturating_sub(door.last_ns) as f64 / 1e6),
         account: PacketAccount::default(),
         hops: hops(running, view, plane),
-        shaper: form
+        shaper: generation
             .plan
             .shaper
-            .map(|plan| shaper::status(plan, form.layout.shaped_by(), &view.shaper())),
+            .map(|plan| shaper::status(plan, generation.layout.shaped_by(), &view.shaper())),
         sojourn,
         sojourn_sections,
         worker: workers.next(),
@@ -98,10 +99,10 @@ pub(crate) fn of_view(running: &Running, view: &View, plane: &Plane) -> ChainSta
     }
 }
 
-fn hops(running: &Running, view: &View, plane: &Plane) -> Vec<HopStatus> {
-    let form = &view.form;
-    let named = named::of(running.spi, form);
-    let hops = form.plan.hops.iter().zip(&view.figures.hops);
+fn hops(running: &RunningChain, view: &View, plane: &Plane) -> Vec<HopStatus> {
+    let generation = &view.generation;
+    let named = named::of(running.spi, generation);
+    let hops = generation.plan.hops.iter().zip(&view.figures.hops);
     hops.map(|(hop, counted): (&Hop, _)| HopStatus {
         position: hop.position,
         name: hop.name.clone(),
@@ -109,8 +110,8 @@ fn hops(running: &Running, view: &View, plane: &Plane) -> Vec<HopStatus> {
         space: hop.space.to_string(),
         counted: *counted,
         cost_ns: counted.cost_ns(),
-        black_box: form.layout.black_box(plane, hop.position),
-        sandbox: form.layout.sandbox(hop.position),
+        black_box: generation.layout.black_box(plane, hop.position),
+        sandbox: generation.layout.sandbox(hop.position),
         counters: at_position(&named, hop.position),
     })
     .collect()
@@ -138,7 +139,7 @@ fn worker(facts: &WorkerFacts) -> WorkerStatus {
     }
 }
 
-/// The counts of the function at a position, by name.
+/// The named counters of the function at a position.
 fn at_position(counts: &[NamedCount], position: u8) -> BTreeMap<String, u64> {
     let of_function = counts.iter().filter(|count| count.position == position);
     of_function
@@ -146,7 +147,7 @@ fn at_position(counts: &[NamedCount], position: u8) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Figures of a sojourn histogram.
+/// Statistics of a sojourn histogram.
 pub(crate) fn summary(sojourn: &Histogram) -> SojournStatus {
     let us = |quantile: f64| sojourn.quantile(quantile).map_or(0.0, |ns| ns as f64 / 1e3);
     SojournStatus {

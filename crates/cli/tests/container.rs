@@ -361,7 +361,7 @@ fn a_worker_that_dies_at_its_memory_limit_is_told_of() {
     assert!(text.contains("at its memory limit"), "{text}");
     let log = fs::read_to_string(myelin.run_dir().join("agent.log")).unwrap();
     assert!(
-        log.contains("more than its memory limit") && log.contains("48MiB"),
+        log.contains("exceeded its memory limit") && log.contains("48MiB"),
         "{log}"
     );
     assert_passes(&myelin);

@@ -112,7 +112,7 @@ spec:
     );
 
     let error = myelin.fails(1, &["probe", &myelin.chain("d")]);
-    assert!(error.contains("devices of DPDK"), "{error}");
+    assert!(error.contains("DPDK devices"), "{error}");
     assert_eq!(runtime_files(myelin).len(), 1);
     myelin.ok(&["down", &myelin.chain("d")]);
     assert_clean(myelin);

@@ -231,9 +231,9 @@ fn a_program_that_is_not_there_is_told_with_where_it_was_looked_for() {
     for (command, expected) in [
         (
             "[no-such-program]",
-            "there is no program `no-such-program` in PATH (/usr/local/sbin:",
+            "program `no-such-program` is not in PATH (/usr/local/sbin:",
         ),
-        ("[/nowhere/box]", "there is no program /nowhere/box"),
+        ("[/nowhere/box]", "program /nowhere/box does not exist"),
         ("[/etc/passwd]", "/etc/passwd is not an executable file"),
     ] {
         let error = myelin.fails(1, &["up", of(command).to_str().unwrap()]);
@@ -493,7 +493,7 @@ fn a_wait_for_a_program_is_called_off() {
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(
-            error.contains("function `box`") && error.contains("called off"),
+            error.contains("function `box`") && error.contains("cancelled"),
             "{error}"
         );
         myelin.assert_clean();

@@ -1,15 +1,15 @@
-//! Whether a worker runs on the core that it was given, and what becomes of it when not.
+//! Keeps each worker on its core.
 //!
-//! A core can be taken from a worker while it runs: unplugged, or put out of the set that its control group may use. The kernel then lets the worker
-//! run on the cores that are left, which belong to other work. There it takes only time that is left over, so that what others were promised
-//! holds, until its own core is back.
+//! A worker can lose its core while it runs: the core goes offline, or the control group no longer
+//! includes it. The kernel then runs the worker on other cores, which belong to other work. There
+//! it gets `SCHED_IDLE`, so the guarantees of other chains hold until its core is back.
 
 use myelin_linux::affinity;
 use myelin_linux::sched::{self, Policy};
 use myelin_policy::sla::Binding;
 
-/// Looks where the forwarding thread of a worker may run, a process's main thread, and binds it to its core again if that was changed. `None` when it has
-/// just ended: the supervision starts a new one.
+/// Checks the affinity of a worker's forwarding thread (the main thread of the process) and binds
+/// it to its core again. `None`: the process has just ended, and the supervisor restarts it.
 pub(crate) fn hold(pid: u32, core: u32) -> Option<Binding> {
     let cpu = core as usize;
     let cpus = affinity::get(pid).ok()?;
@@ -33,13 +33,13 @@ pub(crate) fn hold(pid: u32, core: u32) -> Option<Binding> {
     }
 }
 
-/// Changes a policy, where it is that one.
+/// Replaces a thread's scheduling policy `from` by `to`; leaves any other policy.
 fn turn(thread: u32, from: Policy, to: Policy) {
     if !sched::get(thread).is_ok_and(|policy| policy == from) {
         return;
     }
     if let Err(error) = sched::set(thread, to) {
-        tracing::warn!(%error, "a worker keeps its scheduling policy");
+        tracing::warn!(%error, "cannot change the scheduling policy of a worker");
     }
 }
 
@@ -48,17 +48,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_taken_off_its_core_is_bound_to_it_again() {
+    fn a_thread_off_its_core_is_bound_to_it_again() {
         let all = affinity::get(0).unwrap();
         let core = all[0] as u32;
-        let (tell, told) = std::sync::mpsc::channel();
+        let (send_id, receive_id) = std::sync::mpsc::channel();
         let (end, until) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            tell.send(nix::unistd::gettid().as_raw().cast_unsigned())
+            send_id
+                .send(nix::unistd::gettid().as_raw().cast_unsigned())
                 .unwrap();
             let _ = until.recv();
         });
-        let id = told.recv().unwrap();
+        let id = receive_id.recv().unwrap();
         let expected = if all.len() == 1 {
             Binding::Kept
         } else {
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_have_its_core_gives_way_to_others_until_it_can() {
+    fn a_thread_without_its_core_runs_idle_until_the_core_is_back() {
         if !nix::unistd::geteuid().is_root() {
             println!("SKIP: needs root");
             return;
@@ -84,7 +85,7 @@ mod tests {
                 assert_eq!(hold(0, 1000), Some(Binding::Offline));
                 assert_eq!(sched::get(0).unwrap(), Policy::Idle);
                 assert_eq!(affinity::get(0).unwrap(), all);
-                // Away from its core, so that it has something to come back from.
+                // Away from its core, so that the binding has to be restored.
                 if let [_, .., last] = all[..] {
                     assert_eq!(hold(0, last as u32), Some(Binding::Restored));
                     assert_eq!(sched::get(0).unwrap(), Policy::Other);

@@ -1,4 +1,4 @@
-//! Reads all that the SLA monitor needs of a chain, from the counters of the kernel, its workers and its interfaces.
+//! Reads the counters of a chain for the SLA monitor: kernel, workers and interfaces.
 
 use myelin_dataplane::{Idle, WorkerFacts};
 use myelin_kernel::Plane;
@@ -8,39 +8,44 @@ use myelin_planner::Plan;
 use myelin_policy::sla::{Binding, Crossing, Reading, Station, WorkerTimes};
 use myelin_spec::{OnFailure, Space};
 
-use crate::node::chains::{Form, Running};
+use crate::node::chains::{Generation, RunningChain};
 
-/// Reads a chain. `netlink` tells what interfaces have lost; without it they have lost nothing.
-pub(crate) fn of(running: &Running, plane: &Plane, netlink: Option<&mut Netlink>) -> Reading {
+/// Reads a chain. `netlink` reads the losses of interfaces; without it they count as zero.
+pub(crate) fn of(running: &RunningChain, plane: &Plane, netlink: Option<&mut Netlink>) -> Reading {
     let view = running.read(plane);
-    let (form, figures) = (&view.form, &view.figures);
+    let (generation, figures) = (&view.generation, &view.figures);
     let door = figures.door;
     let mut sections = view.sections();
     Reading {
         name: running.name.clone(),
         spi: running.spi,
-        generation: form.generation,
-        sla: form.chain.sla.clone(),
+        generation: generation.number,
+        sla: generation.chain.sla.clone(),
         up_s: running.started.elapsed().as_secs_f64(),
         counts: view.counts(),
         tells_bytes_out: figures.bytes_out.is_some(),
         entered: door.packets.saturating_sub(door.policed + door.drops),
-        hops: form.hops(figures),
+        hops: generation.hops(figures),
         waiting: figures.shaper.waiting,
         sojourn: if sections.len() == 1 {
             sections.pop()
         } else {
             None
         },
-        crossings: crossings(running, form, netlink),
-        workers: workers(form),
-        // A device that DPDK drives does not tell what it lost, so nothing tells what is missing.
-        may_pass_by: form.plan.on_failure == OnFailure::Pass || form.chain.is_over_dpdk(),
+        crossings: crossings(running, generation, netlink),
+        workers: workers(generation),
+        // DPDK devices report no losses, so missing packets prove nothing.
+        may_pass_by: generation.plan.on_failure == OnFailure::Pass
+            || generation.chain.is_over_dpdk(),
     }
 }
 
-fn crossings(running: &Running, form: &Form, netlink: Option<&mut Netlink>) -> Vec<Crossing> {
-    let mut crossings = form.layout.crossings();
+fn crossings(
+    running: &RunningChain,
+    generation: &Generation,
+    netlink: Option<&mut Netlink>,
+) -> Vec<Crossing> {
+    let mut crossings = generation.layout.crossings();
     let Some(netlink) = netlink else {
         crossings.retain(|crossing| crossing.station.is_ring());
         return crossings;
@@ -53,7 +58,7 @@ fn crossings(running: &Running, form: &Form, netlink: Option<&mut Netlink>) -> V
     let Ok((_, _, egress)) = running.place.ports() else {
         return crossings;
     };
-    // One that has been taken away has lost nothing more.
+    // An interface that was removed loses no more packets.
     if let Ok(lost) = netlink.transmit_losses(egress.ifindex) {
         crossings.push(Crossing {
             station: Station::Egress {
@@ -67,20 +72,20 @@ fn crossings(running: &Running, form: &Form, netlink: Option<&mut Netlink>) -> V
     crossings
 }
 
-fn workers(form: &Form) -> Vec<WorkerTimes> {
-    let mut firsts = first_functions(&form.plan).into_iter();
-    let workers = form.layout.workers().into_iter();
+fn workers(generation: &Generation) -> Vec<WorkerTimes> {
+    let mut firsts = first_functions(&generation.plan).into_iter();
+    let workers = generation.layout.workers().into_iter();
     let mut all: Vec<_> = workers
         .map(|worker| times(&worker.facts, firsts.next()))
         .collect();
-    if let Some(pipeline) = form.layout.pipeline() {
+    if let Some(pipeline) = generation.layout.pipeline() {
         let stages = pipeline.stages();
         all.extend(stages.map(|(position, facts)| times(facts, Some(position))));
     }
     all
 }
 
-/// The function at which packets come to each worker of a chain.
+/// The first function of each worker of a chain.
 fn first_functions(plan: &Plan) -> Vec<u8> {
     let segments = plan.segments.iter();
     let user = segments.filter(|segment| segment.space == Space::User);
@@ -94,7 +99,7 @@ fn first_functions(plan: &Plan) -> Vec<u8> {
 
 fn times(facts: &WorkerFacts, first: Option<u8>) -> WorkerTimes {
     let pid = facts.pid();
-    // One that has just ended has no time.
+    // A process that has just ended reports no times.
     let scheduled = schedstat::of_process(pid).unwrap_or_default();
     WorkerTimes {
         pid,

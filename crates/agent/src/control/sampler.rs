@@ -1,4 +1,4 @@
-//! Reads all chains once a second, for the SLA monitor, and sees to it that each worker has its core.
+//! Reads all chains once a second for the SLA monitor, and keeps each worker on its core.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -14,15 +14,15 @@ use crate::pool::lock;
 
 /// Time between two readings of a chain.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How soon the end of the node is noticed.
+/// Longest delay until the thread notices the end of the node.
 const LOOK: Duration = Duration::from_millis(50);
-/// A chain that has just come up waits for the next round.
+/// A younger chain waits for the next reading.
 const YOUNG_S: f64 = 0.2;
 
 /// The SLA monitor, shared with the requests that read it.
 pub(crate) type Shared = Arc<Mutex<SlaMonitor>>;
 
-/// Reads until the node is gone.
+/// Starts the thread that reads until the node is dropped.
 pub(crate) fn start(node: &Arc<Node>) -> Shared {
     let node: Weak<Node> = Arc::downgrade(node);
     let monitor = Shared::default();
@@ -30,7 +30,7 @@ pub(crate) fn start(node: &Arc<Node>) -> Shared {
     std::thread::spawn(move || {
         let mut netlink = Netlink::open()
             .inspect_err(
-                |error| tracing::warn!(%error, "what interfaces lose is not seen by the SLA monitor"),
+                |error| tracing::warn!(%error, "the SLA monitor does not see packets lost at interfaces"),
             )
             .ok();
         let mut next = Instant::now() + INTERVAL;
@@ -54,10 +54,10 @@ pub(crate) fn start(node: &Arc<Node>) -> Shared {
     monitor
 }
 
-/// Reads all chains. `cores` is what the cores had spent at the round before, and is brought up to date.
+/// Reads all chains. `cores` holds the CPU times of the last reading and is updated.
 fn read(node: &Node, mut netlink: Option<&mut Netlink>, cores: &mut Vec<CpuTimes>) -> Round {
     let running = node.chains.all();
-    // A machine that does not tell them has no cores to blame.
+    // Without CPU times, no violation is blamed on a core.
     let times = procfs::cpu_times().unwrap_or_default();
     let mut round = Round {
         running: running
@@ -78,7 +78,7 @@ fn read(node: &Node, mut netlink: Option<&mut Netlink>, cores: &mut Vec<CpuTimes
     round
 }
 
-/// How the cores fared between two readings.
+/// The load of each core between two readings.
 fn loads(now: &[CpuTimes], before: &[CpuTimes]) -> Vec<CoreLoad> {
     let both = now.iter().filter_map(|now| {
         let before = before.iter().find(|before| before.cpu == now.cpu)?;
@@ -94,15 +94,15 @@ fn loads(now: &[CpuTimes], before: &[CpuTimes]) -> Vec<CoreLoad> {
     both.collect()
 }
 
-/// A worker as it was last looked at.
+/// A worker's binding at the last check.
 struct Held {
     chain: String,
     core: u32,
     binding: Binding,
 }
 
-/// Sees to it that each worker has its core, once for all chains that it serves, and notes where that fails. Returns how each worker stands, by
-/// process.
+/// Binds each worker to its core, once for all chains that it serves, and records failures. Returns
+/// the binding of each worker by process number.
 fn hold_cores(round: &mut Round, before: BTreeMap<u32, Held>) -> BTreeMap<u32, Held> {
     let mut all: BTreeMap<u32, Held> = BTreeMap::new();
     for reading in &mut round.readings {
@@ -111,14 +111,14 @@ fn hold_cores(round: &mut Round, before: BTreeMap<u32, Held>) -> BTreeMap<u32, H
                 continue;
             };
             let held = all.entry(pid).or_insert_with(|| {
-                // One that has just been started binds itself, unless the core was gone before.
+                // A new process binds itself, unless the core was lost before.
                 let is_lost = |other: &&Held| other.core == core && other.binding.is_lost();
                 let was = before
                     .get(&pid)
                     .or_else(|| before.values().find(is_lost))
                     .map(|held| held.binding);
                 let binding = was.map_or(Binding::Kept, |was| {
-                    // Its end gives no core back.
+                    // A lost core stays lost after its worker has ended.
                     let ended = Some(was).filter(|was| was.is_lost());
                     binding::hold(pid, core).or(ended).unwrap_or_default()
                 });
@@ -134,7 +134,8 @@ fn hold_cores(round: &mut Round, before: BTreeMap<u32, Held>) -> BTreeMap<u32, H
             worker.binding = held.binding;
         }
     }
-    // A thread with SCHED_IDLE may be too slow to be read at all, and must not wait for that.
+    // A chain may be too slow to be read when its thread runs under SCHED_IDLE: rebind that one
+    // too.
     for (pid, mut held) in before {
         let is_read = round.readings.iter().any(|one| one.name == held.chain);
         let is_up = round.running.iter().any(|(name, _)| *name == held.chain);
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_was_not_read_this_time_is_remembered_and_gets_its_core_back() {
+    fn a_worker_that_was_not_read_still_gets_its_core_back() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let core = affinity::get(0).unwrap()[0];

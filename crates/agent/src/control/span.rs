@@ -1,4 +1,4 @@
-//! The account of one chain between two moments, for example of a measurement.
+//! The packet account of one chain between two moments, for example of a measurement.
 
 use std::time::{Duration, Instant};
 
@@ -8,26 +8,27 @@ use crate::api::ApiError;
 use crate::control::reading;
 use crate::node::Node;
 
-/// What has not left after this time is lost.
+/// A packet that has not left after this time counts as lost.
 const UNDER_WAY: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// The chain as it was at the begin.
+/// The counters of the chain at the start of the span.
 pub(crate) struct Span(Box<Reading>);
 
 impl Span {
-    /// Begins now.
+    /// Starts the span.
     ///
     /// # Errors
-    /// There is no such chain.
+    /// No chain has that name.
     pub(crate) fn begin(node: &Node, name: &str) -> Result<Self, ApiError> {
         Ok(Self(Box::new(read(node, name)?)))
     }
 
-    /// What came in since, and where it went. Waits for packets that are still under way. Rings that the chain shares are told
-    /// as if they were its own, and what interfaces lose is not among it.
+    /// Returns the account since the start. Waits for packets that are still inside. Shared rings
+    /// count in full for the chain, and losses at interfaces are left out.
     ///
     /// # Errors
+    /// The chain was removed.
     /// The chain was removed.
     pub(crate) fn end(self, node: &Node, name: &str) -> Result<SlaWindow, ApiError> {
         let end = read(node, name)?;
@@ -43,9 +44,7 @@ impl Span {
 
 fn read(node: &Node, name: &str) -> Result<Reading, ApiError> {
     let running = node.chains.get(name).ok_or_else(|| {
-        ApiError::failed(format!(
-            "chain `{name}` does not run any more: somebody took it down"
-        ))
+        ApiError::failed(format!("chain `{name}` was removed while it was measured"))
     })?;
     Ok(reading::of(&running, &node.parts.plane, None))
 }

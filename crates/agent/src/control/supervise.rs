@@ -1,6 +1,6 @@
-//! Starts workers, the processes behind them and black boxes again when they die, and gives up those that keep dying.
+//! Restarts dead workers, pipeline stages and black boxes, and gives up those that keep dying.
 //!
-//! The supervision skips a worker that a request holds, so no request delays the restart of another worker.
+//! The supervisor skips a worker that a request holds, so no request delays other restarts.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use crate::node::black_box;
 use crate::node::stages::Death;
 use crate::node::workers::Worker;
 
-/// How often processes are looked at: a dead one is back within 100 ms.
+/// Time between two checks: a dead process is back within 100 ms.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Supervises until the node is gone. The start of a DPDK environment takes a fraction of a second, and that of a container may take
-/// seconds: each kind has a thread of its own.
+/// Supervises until the node is dropped. A DPDK environment takes a fraction of a second to start,
+/// and a container may take seconds: each kind has its own thread.
 pub(crate) fn start(node: &Arc<Node>) {
     spawn(node, |node| {
         workers(node, |worker| worker.devices.is_none());
@@ -61,7 +61,8 @@ fn workers(node: &Node, is_wanted: impl Fn(&Worker) -> bool) {
     }
 }
 
-/// Starts a dead worker again, and dead processes behind it. Returns what became of those that were dead.
+/// Restarts a dead worker and the dead processes behind it. Returns the outcome for each dead
+/// process.
 fn revive(worker: &Worker) -> Vec<Death> {
     let Some(mut entry) = worker.idle_entry() else {
         return Vec::new();
@@ -89,22 +90,23 @@ fn revive(worker: &Worker) -> Vec<Death> {
     }
     entry.deaths.record_start();
     if let Some(core) = worker.facts.core() {
-        // Without its core it is to give way to others from its first packet on, since it may poll.
+        // The new worker may poll: without its core it must run under SCHED_IDLE from its first
+        // packet on.
         binding::hold(worker.facts.pid(), core);
     }
     deaths.push(Death::Restarted);
     deaths
 }
 
-/// A process was given up: the chains that it served have failed.
+/// Fails the chains of a process that was given up.
 fn fail_chains(node: &Node, worker: &Worker, death: &Death) {
     for running in node.chains.all() {
-        let form = running.form();
-        let mut workers = form.layout.workers().into_iter();
+        let current = running.generation();
+        let mut workers = current.layout.workers().into_iter();
         let is_hit = workers.any(|one| one.key == worker.key)
             && match *death {
                 Death::StageGivenUp { spi, generation } => {
-                    (running.spi, form.generation) == (spi, generation)
+                    (running.spi, current.number) == (spi, generation)
                 }
                 Death::Restarted | Death::GivenUp => true,
             };
@@ -122,11 +124,11 @@ fn black_boxes(node: &Node) {
     }
 }
 
-/// The program of a black box keeps ending.
+/// Fails the chain of a black box that was given up.
 fn fail_chain_of(node: &Node, key: black_box::Key) {
     let chains = node.chains.all();
     let mut chains = chains.iter();
-    let of_box = chains.find(|one| (one.spi, one.form().generation) == (key.spi, key.generation));
+    let of_box = chains.find(|one| (one.spi, one.generation().number) == (key.spi, key.generation));
     if let Some(running) = of_box {
         running.fail();
     }

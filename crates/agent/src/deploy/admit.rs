@@ -1,22 +1,24 @@
-//! Step 3 of the road: whether the chains of a file fit beside all others. Nothing is made before this has said yes.
+//! Step 3: admission. Decides whether the chains of a file fit beside all others. Earlier steps
+//! make nothing.
 
 use myelin_planner::{Costs, Plan};
 use myelin_spec::ServiceChain;
 
 use crate::api::ApiError;
-use crate::deploy::plan::Planned;
+use crate::deploy::plan::PlannedChain;
 use crate::node::ledger::{Admission, Candidate, NodeLedger};
 
-/// Enters the chains of a file into the ledger, all or none. With `force` what is refused is deployed as best effort.
+/// Books the chains of a file in the ledger, all or none. `force` deploys refused chains as best
+/// effort.
 ///
 /// # Errors
 /// A chain is refused.
 pub(crate) fn admit(
     ledger: &NodeLedger,
     costs: &Costs,
-    planned: &mut [Planned],
+    planned: &mut [PlannedChain],
     force: bool,
-    is_called_off: &dyn Fn() -> bool,
+    is_cancelled: &dyn Fn() -> bool,
 ) -> Result<Admission, ApiError> {
     let candidates = planned.iter_mut().map(|planned| Candidate {
         chain: &planned.chain,
@@ -25,12 +27,12 @@ pub(crate) fn admit(
         site: &planned.site,
     });
     let mut candidates: Vec<_> = candidates.collect();
-    ledger.admit(costs, &mut candidates, is_called_off, |chain, plan| {
+    ledger.admit(costs, &mut candidates, is_cancelled, |chain, plan| {
         decide(chain, plan, force)
     })
 }
 
-/// Passes the admitted plan of a chain, and one that is not when `force` says so: as best effort.
+/// Accepts an admitted plan. With `force`, accepts a refused plan as best effort.
 ///
 /// # Errors
 /// The chain is refused.
@@ -47,7 +49,7 @@ pub fn decide(chain: &ServiceChain, plan: &mut Plan, force: bool) -> Result<(), 
         plan.best_effort = true;
         return Ok(());
     }
-    let instead = if plan.remedies.is_empty() {
+    let remedies = if plan.remedies.is_empty() {
         String::new()
     } else {
         format!(
@@ -56,7 +58,7 @@ pub fn decide(chain: &ServiceChain, plan: &mut Plan, force: bool) -> Result<(), 
         )
     };
     Err(ApiError::refused(format!(
-        "{}: chain `{}` is refused: {reason}{instead}; `--force` deploys it as best effort",
+        "{}: chain `{}` is refused: {reason}{remedies}; `--force` deploys it as best effort",
         chain.places.sla, chain.name
     )))
 }

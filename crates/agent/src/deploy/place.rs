@@ -1,47 +1,47 @@
-//! Step 4 of the road: the ports that a chain lies between, and the end hosts behind them where the file names no interfaces.
+//! Step 4: opens the ports of a chain, and makes end hosts where the file names no interfaces.
 
 use myelin_spec::ServiceChain;
 
 use crate::api::ApiError;
-use crate::deploy::about;
-use crate::deploy::plan::{Location, Planned};
+use crate::deploy::plan::{CircuitUse, PlannedChain};
+use crate::deploy::with_chain_name;
 use crate::node::Parts;
-use crate::node::chains::Place;
+use crate::node::chains::ChainPorts;
 use crate::node::circuit::Circuit;
 use crate::node::ports::Bound;
 use crate::node::workers::Key;
 
-/// A chain with its ports.
-pub(crate) struct Placed {
-    pub(crate) planned: Planned,
-    pub(crate) place: Place,
-    /// Claims on the queues of its ports, until its worker has sockets there.
+/// A planned chain with its ports.
+pub(crate) struct PlacedChain {
+    pub(crate) planned: PlannedChain,
+    pub(crate) place: ChainPorts,
+    /// Claims on the port queues, until the worker has its sockets there.
     pub(crate) claims: Vec<Bound>,
 }
 
-/// Places a chain, or finds the place that it has.
+/// Opens the ports of a new chain; a running chain keeps its ports.
 ///
 /// # Errors
-/// What the system refused; then nothing that was made is left.
-pub(crate) fn place(parts: &Parts, planned: Planned) -> Result<Placed, ApiError> {
-    let found = || {
+/// A system error. Nothing that was made is left.
+pub(crate) fn place(parts: &Parts, planned: PlannedChain) -> Result<PlacedChain, ApiError> {
+    let placed = || {
         let place = match &planned.running {
             Some(running) => running.place.clone(),
-            None => make(parts, &planned.chain, &planned.location)?,
+            None => make_ports(parts, &planned.chain, &planned.circuit)?,
         };
         let claims = claim(&planned, &place)?;
         Ok((place, claims))
     };
-    let (place, claims) = found().map_err(|error| about(&planned.chain, error))?;
-    Ok(Placed {
+    let (place, claims) = placed().map_err(|error| with_chain_name(&planned.chain, error))?;
+    Ok(PlacedChain {
         planned,
         place,
         claims,
     })
 }
 
-/// Claims the queues of the ports for the worker of a chain, as planned.
-fn claim(planned: &Planned, place: &Place) -> Result<Vec<Bound>, ApiError> {
+/// Claims the port queues for the chain's worker, as planned.
+fn claim(planned: &PlannedChain, place: &ChainPorts) -> Result<Vec<Bound>, ApiError> {
     if !planned.plan.binds_ports() || planned.chain.is_over_dpdk() {
         return Ok(Vec::new());
     }
@@ -51,16 +51,23 @@ fn claim(planned: &Planned, place: &Place) -> Result<Vec<Bound>, ApiError> {
     ports.map(|port| Bound::claim(port.clone(), &key)).collect()
 }
 
-/// Makes the circuit of a chain, or takes a share of the one that its reverse has.
+/// Makes the circuit of a chain, or shares the circuit of its reverse chain.
 ///
 /// # Errors
-/// The system refused, or the circuit has gone.
-fn make(parts: &Parts, chain: &ServiceChain, location: &Location) -> Result<Place, ApiError> {
-    let Location { made_by, is_turned } = location;
+/// A system error, or the circuit no longer exists.
+fn make_ports(
+    parts: &Parts,
+    chain: &ServiceChain,
+    circuit: &CircuitUse,
+) -> Result<ChainPorts, ApiError> {
+    let CircuitUse {
+        made_by,
+        is_reversed,
+    } = circuit;
     if let (Some(ports), true) = (&chain.ports, chain.is_over_dpdk()) {
-        return Ok(Place {
+        return Ok(ChainPorts {
             circuit: None,
-            is_turned: false,
+            is_reversed: false,
             made_by: made_by.clone(),
             ingress: ports.ingress.clone(),
             egress: ports.egress.clone(),
@@ -73,14 +80,14 @@ fn make(parts: &Parts, chain: &ServiceChain, location: &Location) -> Result<Plac
             return Circuit::create(chain, &parts.run_id, ports, &parts.journal);
         }
         Err(ApiError::failed(format!(
-            "{}: chain `{}`: the interfaces of chain `{made_by}` are gone: try again",
+            "{}: chain `{}`: the interfaces of chain `{made_by}` no longer exist: try again",
             chain.places.reverse, chain.name
         )))
     })?;
     let hosts = circuit.host_infos();
-    let mut place = Place {
+    let mut place = ChainPorts {
         circuit: Some(circuit),
-        is_turned: *is_turned,
+        is_reversed: *is_reversed,
         made_by: made_by.clone(),
         ingress: String::new(),
         egress: String::new(),

@@ -1,4 +1,4 @@
-//! Step 2 of the road: what each chain of a file needs on this node, and its plan. Looks at the node and makes nothing.
+//! Step 2: plans each chain of a file for this node. Inspects the node and makes nothing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,45 +14,45 @@ use myelin_spec::{Mapping, ServiceChain, Space};
 use crate::api::ApiError;
 use crate::deploy::revision;
 use crate::node::black_box;
-use crate::node::chains::{Chains, Running};
+use crate::node::chains::{Chains, RunningChain};
 use crate::node::circuit::{Circuit, MTU, named_links};
 use crate::node::ports::{Port, receive_queues};
 use crate::node::workers::Key;
 use crate::pool::Pool;
 
-/// What is to become of the chains of a file.
+/// The plans of a file's chains.
 #[derive(Default)]
-pub(crate) struct Drafts {
-    /// They come up, or change.
-    pub(crate) planned: Vec<Planned>,
-    /// They run in this form already.
-    pub(crate) unchanged: Vec<Arc<Running>>,
+pub(crate) struct FilePlans {
+    /// New chains and chains that change.
+    pub(crate) planned: Vec<PlannedChain>,
+    /// Chains that run unchanged.
+    pub(crate) unchanged: Vec<Arc<RunningChain>>,
 }
 
-/// A chain that is to come up or to change.
-pub(crate) struct Planned {
+/// A chain that comes up or changes.
+pub(crate) struct PlannedChain {
     pub(crate) chain: ServiceChain,
     pub(crate) plan: Plan,
     pub(crate) machine: Machine,
     pub(crate) site: Site,
-    pub(crate) location: Location,
-    /// The chain as it runs now, where it does.
-    pub(crate) running: Option<Arc<Running>>,
+    pub(crate) circuit: CircuitUse,
+    /// The running chain, if this is a change.
+    pub(crate) running: Option<Arc<RunningChain>>,
 }
 
-/// Which ports a chain lies between.
+/// The circuit between whose ports a chain lies.
 #[derive(Debug, Clone)]
-pub(crate) struct Location {
-    /// The chain that makes the circuit, or has made it.
+pub(crate) struct CircuitUse {
+    /// The chain that makes or made the circuit.
     pub(crate) made_by: String,
-    /// Whether it enters where that one leaves.
-    pub(crate) is_turned: bool,
+    /// Whether the chain enters at the egress of that one.
+    pub(crate) is_reversed: bool,
 }
 
 /// One of the two interfaces of a chain.
 #[derive(Clone)]
-struct End {
-    /// As the ledger names it.
+struct PlannedPort {
+    /// Name in the ledger.
     name: String,
     kind: PortKind,
     /// Speed, bits a second.
@@ -60,98 +60,99 @@ struct End {
     /// Longest IP packet, bytes.
     mtu: Option<u32>,
     queues: u32,
-    /// Whose worker has its queues.
+    /// The owner whose worker has the queues.
     bound_to: Option<String>,
 }
 
-/// The parts of the node that planning looks at.
+/// The parts of the node that planning inspects.
 #[derive(Clone, Copy)]
-pub(crate) struct Surveyed<'a> {
+pub(crate) struct NodeView<'a> {
     pub(crate) chains: &'a Chains,
     pub(crate) circuits: &'a Pool<String, Circuit>,
     pub(crate) ports: &'a Pool<u32, Port>,
 }
 
-/// Plans the chains of a file, whose names are reserved, in their order.
+/// Plans the chains of a file in their order. Their names are reserved.
 ///
 /// # Errors
-/// A chain that cannot be planned, a change that cannot be made live, or something that it needs and the machine lacks.
+/// A chain that cannot be planned, a change that cannot be made live, or a missing feature of the
+/// machine.
 pub(crate) fn plan(
-    node: Surveyed<'_>,
+    node: NodeView<'_>,
     chains: Vec<ServiceChain>,
     costs: &Costs,
-) -> Result<Drafts, ApiError> {
-    let mut drafts = Drafts::default();
-    let mut file = File::default();
+) -> Result<FilePlans, ApiError> {
+    let mut plans = FilePlans::default();
+    let mut file = FilePlanner::default();
     for chain in chains {
         let running = node.chains.get(&chain.name);
         if let Some(running) = &running {
-            let was = running.form();
+            let was = running.generation();
             revision::same_owner(&was.chain, &chain)?;
             if revision::is_same(&was.chain, &chain) {
-                file.locations
-                    .insert(chain.name, location_of(&running.place));
-                drafts.unchanged.push(Arc::clone(running));
+                file.circuits
+                    .insert(chain.name, circuit_use(&running.place));
+                plans.unchanged.push(Arc::clone(running));
                 continue;
             }
-            revision::check(running, &chain)?;
+            revision::check_change(running, &chain)?;
         }
         black_box::check(&chain)?;
-        drafts.planned.push(file.plan(node, chain, running, costs)?);
+        plans.planned.push(file.plan(node, chain, running, costs)?);
     }
-    Ok(drafts)
+    Ok(plans)
 }
 
-/// What the chains of a file have in common.
+/// Plans that later chains of the same file build on.
 #[derive(Default)]
-struct File {
-    locations: BTreeMap<String, Location>,
-    /// Owners whose workers are going to have the queues of an interface.
+struct FilePlanner {
+    circuits: BTreeMap<String, CircuitUse>,
+    /// Interfaces whose queues a worker of this file will take, with its owner.
     bound: BTreeMap<String, String>,
 }
 
-impl File {
+impl FilePlanner {
     fn plan(
         &mut self,
-        node: Surveyed<'_>,
+        node: NodeView<'_>,
         chain: ServiceChain,
-        running: Option<Arc<Running>>,
+        running: Option<Arc<RunningChain>>,
         costs: &Costs,
-    ) -> Result<Planned, ApiError> {
-        let location = match &running {
-            Some(running) => location_of(&running.place),
-            None => self.locate(node, &chain)?,
+    ) -> Result<PlannedChain, ApiError> {
+        let circuit = match &running {
+            Some(running) => circuit_use(&running.place),
+            None => self.choose_circuit(node, &chain)?,
         };
         let (machine, site, plan) = if chain.is_over_dpdk() {
             let machine = machine(PortKind::Native, PortKind::Native);
             let plan = myelin_planner::plan(&chain, costs, &machine).map_err(ApiError::usage)?;
             (machine.clone(), Site::planned(&chain, &machine), plan)
         } else {
-            self.plan_between_ports(node, &chain, &location, costs)?
+            self.plan_between_ports(node, &chain, &circuit, costs)?
         };
         match &running {
             Some(running) => revision::check_worker(running, &chain, &plan)?,
-            None => check_worker(node.chains, &chain, &location, &plan)?,
+            None => check_worker(node.chains, &chain, &circuit, &plan)?,
         }
-        self.locations.insert(chain.name.clone(), location.clone());
-        Ok(Planned {
+        self.circuits.insert(chain.name.clone(), circuit.clone());
+        Ok(PlannedChain {
             chain,
             plan,
             machine,
             site,
-            location,
+            circuit,
             running,
         })
     }
 
     fn plan_between_ports(
         &mut self,
-        node: Surveyed<'_>,
+        node: NodeView<'_>,
         chain: &ServiceChain,
-        location: &Location,
+        circuit: &CircuitUse,
         costs: &Costs,
     ) -> Result<(Machine, Site, Plan), ApiError> {
-        let [ingress, egress] = survey(node, chain, location)?;
+        let [ingress, egress] = inspect_ports(node, chain, circuit)?;
         let machine = Machine {
             egress_bps: egress.bps,
             ingress_mtu: ingress.mtu,
@@ -160,9 +161,11 @@ impl File {
         let mut plan = myelin_planner::plan(chain, costs, &machine).map_err(ApiError::usage)?;
         if plan.binds_ports() {
             let ends = [&ingress, &egress];
-            let taken = ends.into_iter().find_map(|end| self.taken(end, chain));
+            let taken = ends
+                .into_iter()
+                .find_map(|end| self.find_taken_queues(end, chain));
             if let Some((interface, owner)) = taken {
-                plan = with_links_of_its_own(chain, costs, &machine, (&interface, &owner))?;
+                plan = plan_distributed(chain, costs, &machine, (&interface, &owner))?;
             }
         }
         if plan.binds_ports() {
@@ -171,7 +174,7 @@ impl File {
                 self.bound.insert(end.name.clone(), owner);
             }
         }
-        let Key { owner, circuit } = Key::of(chain, &location.made_by);
+        let Key { owner, circuit } = Key::of(chain, &circuit.made_by);
         let site = Site {
             ingress: ingress.name,
             queues: ingress.queues,
@@ -184,26 +187,30 @@ impl File {
         Ok((machine, site, plan))
     }
 
-    /// The circuit of the chain's reverse, the other way round, where that one runs or comes up with the same file; else a
-    /// circuit of its own.
-    fn locate(&self, node: Surveyed<'_>, chain: &ServiceChain) -> Result<Location, ApiError> {
+    /// The reversed circuit of the reverse chain, if that runs or is in the same file. Otherwise a
+    /// new circuit.
+    fn choose_circuit(
+        &self,
+        node: NodeView<'_>,
+        chain: &ServiceChain,
+    ) -> Result<CircuitUse, ApiError> {
         let reverse = chain.reverse.as_ref().filter(|_| chain.ports.is_none());
-        let its_location = reverse.and_then(|reverse| {
+        let reverse_circuit = reverse.and_then(|reverse| {
             let running = node.chains.get(reverse);
-            let running = running.map(|running| location_of(&running.place));
-            running.or_else(|| self.locations.get(reverse).cloned())
+            let running = running.map(|running| circuit_use(&running.place));
+            running.or_else(|| self.circuits.get(reverse).cloned())
         });
-        if let Some(reverse) = its_location {
-            return Ok(Location {
-                is_turned: !reverse.is_turned,
+        if let Some(reverse) = reverse_circuit {
+            return Ok(CircuitUse {
+                is_reversed: !reverse.is_reversed,
                 ..reverse
             });
         }
-        // Its reverse may have outlived an earlier chain of this name, and still lie on that one's circuit.
+        // The reverse of an earlier chain with this name may still use that chain's circuit.
         if node.circuits.share(&chain.name).is_some() {
             let running = node.chains.all();
-            let there = running.iter().filter(|one| one.place.made_by == chain.name);
-            let names: Vec<_> = there.map(|running| running.name.as_str()).collect();
+            let users = running.iter().filter(|one| one.place.made_by == chain.name);
+            let names: Vec<_> = users.map(|running| running.name.as_str()).collect();
             return Err(ApiError::failed(format!(
                 "{}: chain `{}`: the interfaces of an earlier chain of this name still serve {}: `myelin down {}` first, or \
                  let `reverse` name it",
@@ -213,37 +220,41 @@ impl File {
                 names.join(" "),
             )));
         }
-        Ok(Location {
+        Ok(CircuitUse {
             made_by: chain.name.clone(),
-            is_turned: false,
+            is_reversed: false,
         })
     }
 
-    /// An interface whose queues another owner's worker has, or is going to have, with that owner.
-    fn taken(&self, end: &End, chain: &ServiceChain) -> Option<(String, String)> {
+    /// The first interface whose queues belong to another owner's worker, with that owner.
+    fn find_taken_queues(
+        &self,
+        end: &PlannedPort,
+        chain: &ServiceChain,
+    ) -> Option<(String, String)> {
         let owner = end.bound_to.as_ref().or_else(|| self.bound.get(&end.name));
         let owner = owner.filter(|owner| *owner != chain.owner())?;
         Some((end.name.clone(), owner.clone()))
     }
 }
 
-/// Refuses a chain whose worker was given up while it served others.
+/// Refuses a chain whose worker was given up while it served other chains.
 fn check_worker(
     chains: &Chains,
     chain: &ServiceChain,
-    location: &Location,
+    circuit: &CircuitUse,
     plan: &Plan,
 ) -> Result<(), ApiError> {
     if !plan.uses(Space::User) {
         return Ok(());
     }
-    let key = Key::of(chain, &location.made_by);
-    let has_lost_it = |running: &Arc<Running>| {
-        let form = running.form();
-        let mut workers = form.layout.workers().into_iter();
+    let key = Key::of(chain, &circuit.made_by);
+    let lost_worker = |running: &Arc<RunningChain>| {
+        let generation = running.generation();
+        let mut workers = generation.layout.workers().into_iter();
         workers.any(|worker| worker.key == key && worker.has_failed())
     };
-    let served: Vec<_> = chains.all().into_iter().filter(has_lost_it).collect();
+    let served: Vec<_> = chains.all().into_iter().filter(lost_worker).collect();
     if served.is_empty() {
         return Ok(());
     }
@@ -256,10 +267,10 @@ fn check_worker(
     )))
 }
 
-fn location_of(place: &crate::node::chains::Place) -> Location {
-    Location {
+fn circuit_use(place: &crate::node::chains::ChainPorts) -> CircuitUse {
+    CircuitUse {
         made_by: place.made_by.clone(),
-        is_turned: place.is_turned,
+        is_reversed: place.is_reversed,
     }
 }
 
@@ -271,19 +282,20 @@ fn machine(ingress: PortKind, egress: PortKind) -> Machine {
     }
 }
 
-/// A chain whose worker cannot have the queues of its ports: a queue has one packet memory, and that has one owner.
-fn with_links_of_its_own(
+/// Plans the mapping `distributed`, for a chain whose port queues have another owner: a queue has
+/// one packet memory.
+fn plan_distributed(
     chain: &ServiceChain,
     costs: &Costs,
     machine: &Machine,
     (interface, owner): (&str, &str),
 ) -> Result<Plan, ApiError> {
-    let why = format!(
+    let conflict = format!(
         "the queues of {interface} are bound to the worker of owner `{owner}`, and owners share no frames"
     );
     let refusal = |reason: &str| {
         ApiError::failed(format!(
-            "{}: chain `{}`: {why}: {reason}; or give the chain that one's namespace, other interfaces, or kernel functions \
+            "{}: chain `{}`: {conflict}: {reason}; or give the chain the same namespace, other interfaces, or kernel functions \
              only",
             chain.places.mapping, chain.name
         ))
@@ -293,28 +305,28 @@ fn with_links_of_its_own(
             "let its mapping be `auto` or `distributed`, which gives its functions links of their own",
         ));
     }
-    let apart = ServiceChain {
+    let distributed = ServiceChain {
         mapping: Mapping::Distributed,
         ..chain.clone()
     };
-    let mut plan = myelin_planner::plan(&apart, costs, machine)
+    let mut plan = myelin_planner::plan(&distributed, costs, machine)
         .map_err(|error| refusal(&format!("links of its own are not possible: {error}")))?;
-    plan.mapping_why = why;
+    plan.mapping_why = conflict;
     Ok(plan)
 }
 
-/// The ends of a chain: interfaces that it names, or those of end hosts, which need not be there yet.
-fn survey(
-    node: Surveyed<'_>,
+/// The two interfaces of a chain: named ones, or those of end hosts, which may not exist yet.
+fn inspect_ports(
+    node: NodeView<'_>,
     chain: &ServiceChain,
-    location: &Location,
-) -> Result<[End; 2], ApiError> {
+    circuit: &CircuitUse,
+) -> Result<[PlannedPort; 2], ApiError> {
     if chain.ports.is_some() {
         let mut netlink = Netlink::open().map_err(ApiError::failed)?;
         let links = named_links(chain, &mut netlink)?;
         return Ok(links.map(|link| {
             let port = node.ports.share(&link.index);
-            End {
+            PlannedPort {
                 kind: kind_of(&link),
                 bps: bps_of(&link),
                 mtu: Some(link.mtu),
@@ -324,10 +336,10 @@ fn survey(
             }
         }));
     }
-    let circuit = node.circuits.share(&location.made_by);
-    let ports = circuit.as_ref();
-    let end = |which: &str, port: Option<&Port>| End {
-        name: format!("{} of {}", which, location.made_by),
+    let made = node.circuits.share(&circuit.made_by);
+    let ports = made.as_ref();
+    let end = |which: &str, port: Option<&Port>| PlannedPort {
+        name: format!("{} of {}", which, circuit.made_by),
         kind: PortKind::EndHost,
         bps: None,
         mtu: Some(MTU),
@@ -336,14 +348,14 @@ fn survey(
     };
     let ingress = end("ingress", ports.map(|circuit| &*circuit.ingress));
     let egress = end("egress", ports.map(|circuit| &*circuit.egress));
-    Ok(if location.is_turned {
+    Ok(if circuit.is_reversed {
         [egress, ingress]
     } else {
         [ingress, egress]
     })
 }
 
-/// A network card has no kind; what has one (veth, bridge, tun) is virtual.
+/// A network card has an empty link kind. Virtual links (veth, bridge, tun) name theirs.
 fn kind_of(link: &Link) -> PortKind {
     if link.kind.is_empty() {
         PortKind::Native
@@ -368,17 +380,17 @@ fn link(interface: &str) -> Option<Link> {
     link.ok()
 }
 
-/// What kind of port a named interface is; one that is not here is taken for a network card.
+/// The kind of a named port. An interface that does not exist counts as a network card.
 pub fn port_kind(interface: &str) -> PortKind {
     link(interface).map_or(PortKind::Native, |link| kind_of(&link))
 }
 
-/// Speed of a network card's link, bits a second; `None` where the interface has none, or it is not up.
+/// Speed of a network card's link, bits a second. `None`: the interface reports none, or is down.
 pub fn link_bps(interface: &str) -> Option<u64> {
     bps_of(&link(interface)?)
 }
 
-/// The longest IP packet that an interface takes in, bytes; `None` where there is no such interface.
+/// The longest IP packet that an interface receives, bytes. `None`: no such interface.
 pub fn link_mtu(interface: &str) -> Option<u32> {
     Some(link(interface)?.mtu)
 }

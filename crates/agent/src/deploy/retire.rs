@@ -1,67 +1,71 @@
-//! Step 7 of the road, the end of a live change: the last packets leave the former form, its figures are kept, and it goes.
+//! Step 7: ends a live change. Drains the previous generation, keeps its counts and removes it.
 //!
-//! Two things stay when a chain no longer needs them, because to take them away would lose what waits in a link's ring:
-//! the front door's place at XDP, until the chain goes, and NAPI behind its egress, until its end hosts go. The XDP door lets
-//! pass what is not its own.
+//! Two things stay after the chain has stopped using them, because removing them would lose packets
+//! in a link's ring: the front door at XDP (until the chain ends) and NAPI behind its egress (until
+//! its end hosts end). The XDP door passes packets of other chains on.
 
 use std::time::{Duration, Instant};
 
 use myelin_kernel::Plane;
 
 use crate::deploy::switch_on::SwitchedOn;
-use crate::node::chains::{Form, Running, kernel_hook};
+use crate::node::chains::{Generation, RunningChain, kernel_hook};
 use crate::node::layout::FrontDoor;
-use crate::node::quiesce::{self, Urgent};
-use crate::pool::alone;
+use crate::node::quiesce::{self, RealtimeGuard};
+use crate::pool::wait_until_unique;
 
-/// How long packets on their way from the driver to tcx may take: a CPU's backlog when its softirqs wait for a thread.
+/// Longest time of a packet between driver and tcx: a CPU backlog while softirqs wait for a
+/// thread.
 const BACKLOG: Duration = Duration::from_millis(10);
-/// Counters that stand still this long tell that what is missing was lost: a socket's ring that overflowed is counted nowhere.
-const STILL: Duration = Duration::from_millis(30);
-/// The same where a black box may have them: a program that waits for its turn on a busy machine.
-const STILL_IN_BOX: Duration = Duration::from_millis(300);
-/// Longest wait for the old generation, also when its counters never stand still.
+/// After this long without counter changes, missing packets are lost. An overflowing socket ring
+/// counts none.
+const STABLE: Duration = Duration::from_millis(30);
+/// The same with black boxes: their programs may wait for a core.
+const STABLE_WITH_BLACK_BOX: Duration = Duration::from_millis(300);
+/// Longest wait for the previous generation, even while its counters change.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
-/// Packets of one generation.
-struct Tally {
+/// Packet counts of one generation.
+struct DrainCounts {
     entered: u64,
-    /// Out again: at the egress, or dropped.
-    gone: u64,
+    /// Packets that left at the egress or were dropped.
+    left: u64,
     /// Grows with every step of a packet.
     steps: u64,
 }
 
-/// Waits until no packet is left in the former forms of these chains. Returns for each how long the exchange took, from the moment when
-/// packets could see the new form; none for one that came up.
-pub(crate) fn drain_former(plane: &Plane, all: &[SwitchedOn]) -> Vec<Option<Duration>> {
+/// Waits until the previous generations of these chains are empty. Returns each exchange's duration
+/// since packets could see the new generation; `None` for a new chain.
+pub(crate) fn drain_previous(plane: &Plane, all: &[SwitchedOn]) -> Vec<Option<Duration>> {
     if !all.iter().any(|one| one.is_change) {
         return vec![None; all.len()];
     }
-    // Once for all of them. Should it fail, each waits for its own counters all the same.
+    // Once for all chains. If it fails, each chain still waits for its own counters.
     wait_for_packets(plane);
     let drained = all.iter().map(|one| {
-        let former = one.running.change(|versions| versions.former.clone())?;
-        let form = one.running.form();
-        if kernel_hook(&former.plan) != kernel_hook(&form.plan) {
+        let previous = one
+            .running
+            .change(|generations| generations.previous.clone())?;
+        let current = one.running.generation();
+        if kernel_hook(&previous.plan) != kernel_hook(&current.plan) {
             std::thread::sleep(BACKLOG.saturating_sub(one.since.elapsed()));
         }
-        drain(plane, &former);
+        drain(plane, &previous);
         Some(one.since.elapsed())
     });
     drained.collect()
 }
 
-/// Keeps the figures of the former form of a chain, and frees it after its last packets.
-pub(crate) fn retire_former(plane: &Plane, running: &Running) {
-    let (former, form) =
-        running.change(|versions| (versions.former.clone(), versions.form.clone()));
-    let Some(former) = former else {
+/// Drains the previous generation of a chain, keeps its counts and frees it.
+pub(crate) fn retire_previous(plane: &Plane, running: &RunningChain) {
+    let (previous, current) =
+        running.change(|generations| (generations.previous.clone(), generations.current.clone()));
+    let Some(previous) = previous else {
         return;
     };
-    drain(plane, &former);
-    if let FrontDoor::Kernel(entry) = form.layout.front_door() {
+    drain(plane, &previous);
+    if let FrontDoor::Kernel(entry) = current.layout.front_door() {
         if let Err(error) = plane.drop_old_entry(entry) {
             tracing::warn!(chain = running.name, %error, "late packets are dropped");
         }
@@ -69,63 +73,69 @@ pub(crate) fn retire_former(plane: &Plane, running: &Running) {
             ingress.door().set_fast_path(entry);
         }
     }
-    let figures = former.layout.read(plane);
-    let kept = running.change(|versions| {
-        versions.past.add(&former, &figures, &form.plan);
-        versions.former.take()
+    let figures = previous.layout.read(plane);
+    let ended = running.change(|generations| {
+        generations.ended.add(&previous, &figures, &current.plan);
+        generations.previous.take()
     });
-    drop(kept);
-    drop(alone(former));
+    drop(ended);
+    drop(wait_until_unique(previous));
 }
 
-/// Waits until no packet is in a program any more that was led by what has changed since.
+/// Waits until no packet is in a program that has seen the state before the last change.
 pub(crate) fn wait_for_packets(plane: &Plane) {
     if let Err(error) = quiesce::wait(plane) {
         // Programs run for microseconds.
-        tracing::warn!(%error, "waiting instead");
-        std::thread::sleep(STILL);
+        tracing::warn!(%error, "cannot wait for programs to end: sleeping instead");
+        std::thread::sleep(STABLE);
     }
 }
 
-fn drain(plane: &Plane, former: &Form) {
-    let _urgent = Urgent::begin();
+fn drain(plane: &Plane, previous: &Generation) {
+    let _realtime = RealtimeGuard::begin();
     let start = Instant::now();
-    let mut last = tally(plane, former);
-    let mut moved = start;
-    // What a black box makes of a packet, none or several, is its own affair.
-    let has_box = former.plan.black_boxes().next().is_some();
-    let still = if has_box { STILL_IN_BOX } else { STILL };
-    let is_inside =
-        |tally: &Tally| tally.gone < tally.entered || has_box && tally.gone != tally.entered;
-    while is_inside(&last) && moved.elapsed() < still && start.elapsed() < DRAIN_LIMIT {
+    let mut seen = read_counts(plane, previous);
+    let mut last_change = start;
+    // A black box may drop or multiply packets.
+    let has_box = previous.plan.black_boxes().next().is_some();
+    let stable = if has_box {
+        STABLE_WITH_BLACK_BOX
+    } else {
+        STABLE
+    };
+    let has_packets = |counts: &DrainCounts| {
+        counts.left < counts.entered || has_box && counts.left != counts.entered
+    };
+    while has_packets(&seen) && last_change.elapsed() < stable && start.elapsed() < DRAIN_LIMIT {
         std::thread::sleep(LOOK_EVERY);
-        let now = tally(plane, former);
-        if now.steps != last.steps {
-            moved = Instant::now();
+        let now = read_counts(plane, previous);
+        if now.steps != seen.steps {
+            last_change = Instant::now();
         }
-        last = now;
+        seen = now;
     }
 }
 
-fn tally(plane: &Plane, form: &Form) -> Tally {
-    let figures = form.layout.read(plane);
+fn read_counts(plane: &Plane, generation: &Generation) -> DrainCounts {
+    let figures = generation.layout.read(plane);
     let (door, out) = (figures.door, figures.packets_out);
     let mut drops = figures.shaper.drops();
-    if form.plan.qdisc_shaping().is_some() {
-        // Counted out before they came into the queue.
+    if generation.plan.qdisc_shaping().is_some() {
+        // Counted as sent before they reached the queue.
         drops -= figures.shaper.full;
     }
-    let mut tally = Tally {
+    let mut counts = DrainCounts {
         entered: door.packets,
-        gone: door.drops + door.policed + out + drops,
+        left: door.drops + door.policed + out + drops,
         steps: door.packets + door.drops + out + drops + figures.shaper.delayed,
     };
     for hop in &figures.hops {
-        // What a function makes has to leave like what came in; what a black box holds is still inside.
+        // Packets that a function creates must leave too. Packets held by a black box are still
+        // inside.
         let dropped = hop.drops - hop.held;
-        tally.entered += hop.emitted;
-        tally.gone += dropped;
-        tally.steps += hop.packets_in + dropped + hop.emitted;
+        counts.entered += hop.emitted;
+        counts.left += dropped;
+        counts.steps += hop.packets_in + dropped + hop.emitted;
     }
-    tally
+    counts
 }

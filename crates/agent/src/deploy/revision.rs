@@ -1,12 +1,12 @@
-//! What may differ between a running chain and its next form.
+//! Decides whether a running chain can change to its next description.
 
 use myelin_planner::Plan;
 use myelin_spec::{ServiceChain, Space};
 
 use crate::api::ApiError;
-use crate::node::chains::Running;
+use crate::node::chains::RunningChain;
 
-/// Whether both say the same, wherever it stands in their files.
+/// Whether both descriptions are equal, apart from their positions in the files.
 pub(crate) fn is_same(running: &ServiceChain, next: &ServiceChain) -> bool {
     let mut next = next.clone();
     next.places = running.places.clone();
@@ -29,17 +29,17 @@ pub(crate) fn same_owner(running: &ServiceChain, next: &ServiceChain) -> Result<
     }
     let (name, owner) = (&next.name, running.owner());
     Err(ApiError::failed(format!(
-        "{}: chain `{name}` runs already and belongs to owner `{owner}`: take another name, or remove that chain with \
+        "{}: chain `{name}` runs already and belongs to owner `{owner}`: use another name, or remove that chain with \
          `myelin down {name}`",
         next.places.name
     )))
 }
 
-/// Refuses what cannot be changed while packets flow.
-pub(crate) fn check(running: &Running, next: &ServiceChain) -> Result<(), ApiError> {
-    let form = running.form();
-    let was = &form.chain;
-    if form.layout.has_failed() {
+/// Refuses changes that are impossible under traffic.
+pub(crate) fn check_change(running: &RunningChain, next: &ServiceChain) -> Result<(), ApiError> {
+    let generation = running.generation();
+    let was = &generation.chain;
+    if generation.layout.has_failed() {
         return Err(refusal(
             next,
             &next.places.name,
@@ -70,19 +70,19 @@ pub(crate) fn check(running: &Running, next: &ServiceChain) -> Result<(), ApiErr
         return Err(refusal(
             next,
             &next.places.matches,
-            "its end hosts have the addresses of the old match, which the new one does not lead to",
+            "its end hosts have addresses that the new match does not cover",
         ));
     }
     Ok(())
 }
 
-/// Refuses other settings for a worker that goes on.
+/// Refuses new settings for a worker that keeps running.
 pub(crate) fn check_worker(
-    running: &Running,
+    running: &RunningChain,
     next: &ServiceChain,
     plan: &Plan,
 ) -> Result<(), ApiError> {
-    let was = running.form();
+    let was = running.generation();
     let goes_on = plan.uses(Space::User) && was.plan.uses(Space::User);
     if goes_on && was.chain.worker != next.worker {
         return Err(refusal(

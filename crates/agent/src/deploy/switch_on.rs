@@ -1,8 +1,8 @@
-//! Step 6 of the road: the front door leads packets to what stands behind it.
+//! Step 6: the front door redirects packets to the new generation.
 //!
-//! A chain that comes up is entered into the classifier. One that changes is led to its next form in one step, so that each packet
-//! is taken by exactly one of both and stays with it to the end: the front door stamps its generation, and everything behind it
-//! is found by that. Until the whole file is switched on the way back is the same step the other way round.
+//! The classifier gets an entry for a new chain. A change replaces the entry in one step, so each
+//! packet belongs to exactly one generation. The front door stamps the generation, and all later
+//! lookups use the stamp. Until the whole file is switched on, the same step reverts a change.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,46 +11,50 @@ use myelin_dataplane::ChainRedirect;
 use myelin_kernel::Plane;
 
 use crate::api::ApiError;
-use crate::deploy::lay_out::Laid;
+use crate::deploy::layout::BuiltChain;
 use crate::deploy::retire;
-use crate::node::chains::{Form, Place, Running};
+use crate::node::chains::{ChainPorts, Generation, RunningChain};
 use crate::node::layout::FrontDoor;
-use crate::node::quiesce::Urgent;
+use crate::node::quiesce::RealtimeGuard;
 
-/// A chain whose packets are led to its new form.
+/// A chain whose packets go to its new generation.
 pub(crate) struct SwitchedOn {
-    pub(crate) running: Arc<Running>,
-    /// When packets could see the new form.
+    pub(crate) running: Arc<RunningChain>,
+    /// When packets could see the new generation.
     pub(crate) since: Instant,
-    /// Whether a form before it still stands.
+    /// Whether a previous generation still exists.
     pub(crate) is_change: bool,
 }
 
-/// Leads the packets to what was laid out. On an error the chain is as it was before, and what was laid out is gone.
-pub(crate) fn switch_on(plane: &Plane, laid: Laid) -> Result<SwitchedOn, ApiError> {
-    let Laid {
-        at_xdp,
-        form,
+/// Redirects packets to a new generation. After an error the chain is as before and the new
+/// generation is gone.
+pub(crate) fn switch_on(plane: &Plane, built: BuiltChain) -> Result<SwitchedOn, ApiError> {
+    let BuiltChain {
+        xdp,
+        generation,
         spi,
         place,
         running,
-    } = laid;
+    } = built;
     let Some(running) = running else {
-        insert(&place, spi, &form)?;
+        insert(&place, spi, &generation)?;
         return Ok(SwitchedOn {
-            running: Arc::new(Running::new(spi, place, form, at_xdp)),
+            running: Arc::new(RunningChain::new(spi, place, generation, xdp)),
             since: Instant::now(),
             is_change: false,
         });
     };
-    let was = running.form();
-    let since = lead(plane, &running, &was, &form)?;
-    running.change(|versions| {
-        versions.former = Some(std::mem::replace(&mut versions.form, Arc::new(form)));
-        if at_xdp.is_some() {
-            versions.at_xdp = at_xdp;
+    let was = running.generation();
+    let since = lead(plane, &running, &was, &generation)?;
+    running.change(|generations| {
+        generations.previous = Some(std::mem::replace(
+            &mut generations.current,
+            Arc::new(generation),
+        ));
+        if xdp.is_some() {
+            generations.xdp = xdp;
         }
-        versions.is_led = true;
+        generations.is_classified = true;
     });
     Ok(SwitchedOn {
         running,
@@ -59,41 +63,43 @@ pub(crate) fn switch_on(plane: &Plane, laid: Laid) -> Result<SwitchedOn, ApiErro
     })
 }
 
-/// Undoes that, for a file that cannot be switched on as a whole. Returns a chain that came up, which is to go.
-pub(crate) fn switch_back(plane: &Plane, done: SwitchedOn) -> Option<Arc<Running>> {
+/// Reverts [`switch_on`] when a later chain of the file fails. Returns a new chain, which the
+/// caller removes.
+pub(crate) fn switch_back(plane: &Plane, done: SwitchedOn) -> Option<Arc<RunningChain>> {
     let SwitchedOn {
         running, is_change, ..
     } = done;
     if !is_change {
         return Some(running);
     }
-    let former = running.change(|versions| versions.former.clone())?;
-    let form = running.form();
-    match lead(plane, &running, &form, &former) {
-        Ok(_) => running.change(|versions| {
-            versions.former = Some(std::mem::replace(&mut versions.form, former));
+    let previous = running.change(|generations| generations.previous.clone())?;
+    let generation = running.generation();
+    match lead(plane, &running, &generation, &previous) {
+        Ok(_) => running.change(|generations| {
+            generations.previous = Some(std::mem::replace(&mut generations.current, previous));
         }),
         Err(error) => {
-            // Whole, though not what the file's owner asked for.
-            tracing::error!(chain = running.name, %error, "the change stays, it could not be undone");
+            // The chain works, but in the new generation.
+            tracing::error!(chain = running.name, %error, "cannot revert the change: the new generation stays");
         }
     }
-    drop(form);
+    drop(generation);
     retire::wait_for_packets(plane);
-    retire::retire_former(plane, &running);
+    retire::retire_previous(plane, &running);
     None
 }
 
-/// Takes a chain out of its front door; false when no packets were led to it any more.
-pub(crate) fn switch_off(running: &Running) -> bool {
-    let is_led = running.change(|versions| std::mem::replace(&mut versions.is_led, false));
+/// Removes a chain's match from its front door. Returns false when no packets were sent to it.
+pub(crate) fn switch_off(running: &RunningChain) -> bool {
+    let is_led =
+        running.change(|generations| std::mem::replace(&mut generations.is_classified, false));
     if !is_led {
         return false;
     }
-    let form = running.form();
-    let removed = match form.layout.front_door() {
+    let generation = running.generation();
+    let removed = match generation.layout.front_door() {
         FrontDoor::Kernel(_) => running.place.ports().and_then(|(_, port, _)| {
-            let removed = port.door().remove(&form.chain.matches);
+            let removed = port.door().remove(&generation.chain.matches);
             removed.map(drop).map_err(ApiError::failed)
         }),
         FrontDoor::Worker(worker, ..) => {
@@ -107,20 +113,25 @@ pub(crate) fn switch_off(running: &Running) -> bool {
     true
 }
 
-/// Lets the packets of a chain that comes up in. Last, so that the first one finds everything in its place.
-fn insert(place: &Place, spi: u32, form: &Form) -> Result<(), ApiError> {
-    match form.layout.front_door() {
+/// Admits packets to a new chain, after everything behind the front door is ready.
+fn insert(place: &ChainPorts, spi: u32, generation: &Generation) -> Result<(), ApiError> {
+    match generation.layout.front_door() {
         FrontDoor::Kernel(entry) => {
             let (_, ingress, _) = place.ports()?;
-            let inserted = ingress.door().insert(&form.chain.matches, entry);
-            inserted.map_err(|error| match_error(form, &error))
+            let inserted = ingress.door().insert(&generation.chain.matches, entry);
+            inserted.map_err(|error| match_error(generation, &error))
         }
-        FrontDoor::Worker(..) => lead_in_worker(spi, form),
+        FrontDoor::Worker(..) => lead_in_worker(spi, generation),
     }
 }
 
-/// Leads the match from the form that runs to another one. Returns when packets could see that.
-fn lead(plane: &Plane, running: &Running, from: &Form, to: &Form) -> Result<Instant, ApiError> {
+/// Redirects the match from one generation to another. Returns when packets could see the change.
+fn lead(
+    plane: &Plane,
+    running: &RunningChain,
+    from: &Generation,
+    to: &Generation,
+) -> Result<Instant, ApiError> {
     let (FrontDoor::Kernel(old), FrontDoor::Kernel(new)) =
         (from.layout.front_door(), to.layout.front_door())
     else {
@@ -131,14 +142,14 @@ fn lead(plane: &Plane, running: &Running, from: &Form, to: &Form) -> Result<Inst
     let (_, ingress, _) = running.place.ports()?;
     plane.keep_old_entry(new, old).map_err(ApiError::failed)?;
     let door = ingress.door();
-    let _urgent = Urgent::begin();
+    let _realtime = RealtimeGuard::begin();
     let since = Instant::now();
     door.redirect(&to.chain.matches, new)
         .map_err(|error| match_error(to, &error))?;
     if to.chain.matches == from.chain.matches {
         return Ok(since);
     }
-    // A list of masks may be rewritten only when no program reads it.
+    // The classifier may rewrite its mask list only while no program reads it.
     retire::wait_for_packets(plane);
     if let Err(error) = door.remove(&from.chain.matches) {
         if let Err(error) = door.remove(&to.chain.matches) {
@@ -151,27 +162,27 @@ fn lead(plane: &Plane, running: &Running, from: &Form, to: &Form) -> Result<Inst
     Ok(since)
 }
 
-fn lead_in_worker(spi: u32, form: &Form) -> Result<(), ApiError> {
-    let FrontDoor::Worker(worker, direction, policing) = form.layout.front_door() else {
+fn lead_in_worker(spi: u32, generation: &Generation) -> Result<(), ApiError> {
+    let FrontDoor::Worker(worker, direction, policing) = generation.layout.front_door() else {
         return Err(ApiError::failed(
             "a chain cannot change between the kernel and DPDK",
         ));
     };
     let led = worker.entry().handle().redirect_chain(ChainRedirect {
-        matches: form.chain.matches,
+        matches: generation.chain.matches,
         direction,
         policing,
         spi,
-        generation: form.generation,
+        generation: generation.number,
     });
     led.map_err(|error| {
-        let (place, name) = (&form.chain.places.ports, &form.chain.name);
+        let (place, name) = (&generation.chain.places.ports, &generation.chain.name);
         ApiError::failed(format!("{place}: chain `{name}`: {error}"))
     })
 }
 
-/// An error at the chain's match in its file.
-fn match_error(form: &Form, error: &myelin_kernel::Error) -> ApiError {
-    let (place, name) = (&form.chain.places.matches, &form.chain.name);
+/// Adds the position of the chain's match in its file to an error.
+fn match_error(generation: &Generation, error: &myelin_kernel::Error) -> ApiError {
+    let (place, name) = (&generation.chain.places.matches, &generation.chain.name);
     ApiError::failed(format!("{place}: chain `{name}`: {error}"))
 }

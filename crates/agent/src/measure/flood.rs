@@ -1,4 +1,5 @@
-//! Floods chains while others are measured: what a flood of `measure` needs to know of a chain.
+//! Floods chains while another chain is measured: starts `measure`'s floods with the data of the
+//! chains.
 
 use myelin_measure::flood::{Counts, Load, Running};
 use myelin_metrics::chain::Flood;
@@ -8,10 +9,10 @@ use crate::engine::Engine;
 use crate::measure::{self, Target};
 use crate::status;
 
-/// Starts all of them, each with packets of the largest payload that the measurement asks for.
+/// Starts all floods. Packets have the largest payload of the measurement.
 ///
 /// # Errors
-/// A chain without end hosts, or one that takes no UDP; a socket or a thread that the system refused.
+/// A chain without end hosts, a chain that takes no UDP, or a system error.
 pub(crate) fn start(
     engine: &Engine,
     floods: &[FloodRequest],
@@ -41,23 +42,21 @@ pub(crate) fn start(
     floods.iter().map(start).collect()
 }
 
-/// Ends them all; what became of each.
+/// Stops all floods and returns what the chains did with their packets.
 ///
 /// # Errors
-/// A chain that was removed meanwhile; packets that could not be sent.
+/// A chain was removed meanwhile, or packets could not be sent.
 pub(crate) fn stop(
     engine: &Engine,
     floods: Vec<(String, Running)>,
 ) -> Result<Vec<Flood>, ApiError> {
-    // All at once, so that none goes on while another settles.
+    // Signal all before waiting for any, so none keeps sending while another one ends.
     for (_, flood) in &floods {
         flood.end();
     }
     let stop = |(chain, flood): (String, Running)| {
         flood.stop(|| counts(engine, &chain))?.map_err(|error| {
-            ApiError::failed(format!(
-                "the flood of chain `{chain}` ended before its time: {error}"
-            ))
+            ApiError::failed(format!("the flood of chain `{chain}` ended early: {error}"))
         })
     };
     floods.into_iter().map(stop).collect()

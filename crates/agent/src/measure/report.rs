@@ -1,4 +1,4 @@
-//! Gathers what was measured of a chain for the client, which draws it.
+//! Collects the results of a measured chain for the client, which draws them.
 
 use myelin_linux::affinity;
 use myelin_measure::environment;
@@ -14,7 +14,7 @@ use crate::api::{HopStatus, ReportReply, SlaWindow};
 use crate::measure::{Measured, Row};
 use crate::status;
 
-/// The answer to a request for a measurement.
+/// The answer to a measurement request.
 pub(crate) fn reply(measured: Measured) -> ReportReply {
     let claims = claims::claims(
         &measured.target.chain.sla,
@@ -54,7 +54,7 @@ fn circumstances(measured: &Measured) -> Environment {
     environment
 }
 
-/// One combination of mode and payload as a flat row; keys carry their unit.
+/// One combination of mode and payload as a flat row; keys name their unit.
 fn row(row: &Row) -> Value {
     let mut value = row.probe.row();
     value["cpu"] = json!(row.cpu);
@@ -73,7 +73,8 @@ fn row(row: &Row) -> Value {
     value
 }
 
-/// A whole sojourn under `key`; nothing there and `key_sections` where black boxes cut it.
+/// Writes an undivided sojourn under `key`. With black boxes `key` is null, and `key_sections` has
+/// the sections.
 fn put_sojourn(to: &mut Value, key: &str, sojourn: &[Sojourn]) {
     if let [whole] = sojourn {
         to[key] = json!(status::summary(whole));
@@ -84,7 +85,7 @@ fn put_sojourn(to: &mut Value, key: &str, sojourn: &[Sojourn]) {
     to[format!("{key}_sections")] = json!(sections);
 }
 
-/// What the sections of a chain's way lie between, each with its sojourn.
+/// The sojourn of each section, titled by the section's two ends.
 fn sections(measured: &Measured) -> Vec<(String, Distribution)> {
     if let [whole] = &measured.sojourn[..] {
         return vec![("chain".to_owned(), Distribution::from(whole))];
@@ -142,11 +143,11 @@ fn chain_report(measured: Measured, claims: Vec<Claim>, environment: Environment
     notes.push(plan.worst_case_note.clone());
     let polls = |row: &Row| row.probe.mode == Mode::Spin;
     if plan.uses(Space::User) && affinity::cores() < 3 && measured.rows.iter().any(polls) {
-        notes.push("spin mode polls on two cores and the worker polls too: on two cores they are in each other's way".to_owned());
+        notes.push("spin mode polls on two cores and the worker polls too: with only two cores they slow each other down".to_owned());
     }
     if plan.black_boxes().next().is_some() {
         notes.push(
-            "the sojourn is told by section: how long packets were in black boxes is in none of them, but in the probe's delays"
+            "sojourns are given by section: time inside black boxes counts in no section, only in the probe's delays"
                 .to_owned(),
         );
     }
@@ -178,7 +179,7 @@ fn chain_report(measured: Measured, claims: Vec<Claim>, environment: Environment
     }
 }
 
-/// Where all packets went.
+/// The account of all packets.
 fn traffic(account: &SlaWindow) -> Traffic {
     let places = account.lost.by_place().into_iter();
     Traffic {

@@ -1,8 +1,9 @@
-//! Black boxes (`kind: external`): programs that Myelin knows nothing of, each in the sandbox of its function, between two
-//! links. Started, watched, started again, and ended with all that they started.
+//! Black boxes (`kind: external`): programs that Myelin did not write, each in the sandbox of its
+//! function, between two links. Starts, watches and restarts them, and ends them with all their
+//! children.
 //!
-//! A black box belongs to one generation of its chain, also when the next one has the same: what comes out of it does not tell which
-//! generation it is of, but its links do.
+//! Each generation of a chain has its own black boxes: a packet that leaves a black box has no
+//! generation stamp, so its link identifies the generation.
 
 mod links;
 mod log;
@@ -30,16 +31,16 @@ use crate::node::container;
 use crate::node::sandbox::Sandbox;
 use crate::pool::{Lease, Pool, lock};
 
-/// The wait before a program that ended is started again; twice as long after each further end.
+/// Wait before the first restart of a program; doubles after each further end.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// How long one that is told to end may take.
+/// Longest time between SIGTERM and SIGKILL.
 const FAREWELL: Duration = Duration::from_millis(300);
-/// How often it is looked at while it comes up.
+/// Time between two checks while a program comes up or ends.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// What it may do in a container: everything with its own interfaces.
+/// Capabilities in a container: enough for everything with its own interfaces.
 const CAPABILITIES: &[&str] = &["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_IPC_LOCK"];
 
-/// Which black box.
+/// Identifies a black box on this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) spi: u32,
@@ -47,47 +48,47 @@ pub(crate) struct Key {
     pub(crate) position: u8,
 }
 
-/// All that are up.
+/// All black boxes.
 pub(crate) type BlackBoxes = Pool<Key, BlackBox>;
-/// A generation's share of its black box.
+/// A generation's lease on its black box.
 pub(crate) type BlackBoxLease = Lease<Key, BlackBox>;
 
-/// A black box and what it was given. Dropping it ends it with all that it started.
+/// A black box and its resources. Dropping it ends the program with all its children.
 pub(crate) struct BlackBox {
     title: Title,
     confinement: Arc<Confinement>,
-    /// Whether that is more than a group to find all its processes by.
+    /// Whether it has limits or a container, not only a control group to find its processes.
     is_confined: bool,
     log_path: PathBuf,
     state: Mutex<State>,
 }
 
-/// What changes in its life.
+/// The state that changes while a black box lives.
 struct State {
     title: Title,
     config: ExternalConfig,
     variables: BTreeMap<String, String>,
-    /// Where its executable is looked for on the host; `None` in a container, which has files of its own.
+    /// Where the host's executables are searched; `None` in a container, which has its own files.
     search: Option<String>,
     confinement: Arc<Confinement>,
     netns: Netns,
-    /// The near end of the link that leads to it.
+    /// The near end of the link into the box.
     near: LinkId,
     log: Log,
     program: Option<Confined>,
-    /// Set once it has come up; until then its end is an error of the deployment.
+    /// Set once the program is up. Until then its end is an error of the deployment.
     is_supervised: bool,
     restarts: u64,
     deaths: Deaths,
-    /// How the last one ended.
+    /// How the last process ended.
     last_end: Option<String>,
-    /// When the next one is started.
+    /// When the next process starts.
     due: Option<Instant>,
-    /// It kept ending and is not started again.
+    /// The program kept ending and is not restarted.
     failed: bool,
 }
 
-/// As messages name it: the place in the chain file, the chain and the function.
+/// Starts each message: the position in the chain file, the chain and the function.
 #[derive(Debug, Clone)]
 struct Title(String);
 
@@ -104,8 +105,8 @@ impl fmt::Display for Title {
     }
 }
 
-/// Checks what the functions of a chain need of the machine and can be looked for before anything is made: runc, root file
-/// systems, programs. What is in a container is not looked at.
+/// Checks what a chain's functions need from the machine before anything is made: runc, root file
+/// systems, programs. Does not look into containers.
 pub(crate) fn check(chain: &ServiceChain) -> Result<(), ApiError> {
     for function in &chain.functions {
         check_function(chain, function).map_err(|error| {
@@ -135,7 +136,7 @@ fn check_function(chain: &ServiceChain, function: &FunctionSpec) -> Result<(), A
     Ok(())
 }
 
-/// Where black boxes are made.
+/// The directories of black boxes.
 #[derive(Clone, Copy)]
 pub(crate) struct Surroundings<'a> {
     pub(crate) run_dir: &'a RunDir,
@@ -158,7 +159,7 @@ impl BlackBox {
         let search = (isolation == Isolation::Process).then(|| path::of(&variables));
         let name = format!("{chain}.{}.{}", function.name, key.generation);
         let log = Log::create(run_dir, &name, journal)?;
-        // Of this agent alone: one that was killed may have left a group that still stands.
+        // The process number makes the name unique: a killed agent's group may still exist.
         let group = format!("{name}-{}-{}", std::process::id(), key.spi);
         let demand = Demand {
             name: &group,
@@ -197,18 +198,18 @@ impl BlackBox {
         })
     }
 
-    /// Waits until it has taken its interfaces, or the time is over that it may need for that. An error if it ends before, or
-    /// its chain is called off.
+    /// Waits until the program has taken its interfaces or its startup time is over. An error if
+    /// the program ends first, or if the request is cancelled.
     pub(crate) fn await_up(
         &self,
         started: Instant,
-        is_called_off: &dyn Fn() -> bool,
+        is_cancelled: &dyn Fn() -> bool,
     ) -> Result<(), ApiError> {
         let startup = Duration::from_nanos(lock(&self.state).config.startup_ns);
         while !lock(&self.state).is_up(started + startup)? {
-            if is_called_off() {
+            if is_cancelled() {
                 return Err(ApiError::failed(format!(
-                    "{}: called off while its program came up: whoever asked for it has gone, or everything is to be removed",
+                    "{}: cancelled while its program came up: the client disconnected, or everything is being removed",
                     self.title
                 )));
             }
@@ -218,18 +219,18 @@ impl BlackBox {
         Ok(())
     }
 
-    /// Whether it kept ending and is not started again.
+    /// Whether the program kept ending and is not restarted.
     pub(crate) fn has_failed(&self) -> bool {
-        // One that is being started again was not given up.
+        // A locked state means a restart, so it was not given up.
         self.state.try_lock().is_ok_and(|state| state.failed)
     }
 
-    /// What it stands in, where that is a container or has limits.
+    /// The container or the limits, if it has any.
     pub(crate) fn sandbox(&self) -> Option<SandboxStatus> {
         self.is_confined.then(|| self.confinement.status())
     }
 
-    /// What `ps` shows. Of one that is being started again it shows no process.
+    /// What `ps` shows. Shows no process during a restart.
     pub(crate) fn status(&self) -> BlackBoxStatus {
         let state = self.state.try_lock().ok();
         let state = state.as_deref();
@@ -249,11 +250,11 @@ impl BlackBox {
         }
     }
 
-    /// Starts it again if its program ended. True when it is given up for that.
+    /// Restarts the program if it has ended. Returns true if it is given up.
     pub(crate) fn look_after(&self) -> bool {
         let gives_up = lock(&self.state).look_after() == Some(Fate::GivenUp);
         if gives_up {
-            tracing::error!("{}: it is given up", self.title);
+            tracing::error!("{}: it keeps ending and is given up", self.title);
         }
         gives_up
     }
@@ -299,24 +300,24 @@ impl State {
         Ok(())
     }
 
-    /// Whether it has taken its interfaces, or has had the time for that.
+    /// Whether the program has taken its interfaces or has used up its startup time.
     ///
     /// # Errors
-    /// Its program has ended.
+    /// The program has ended.
     fn is_up(&mut self, deadline: Instant) -> Result<bool, ApiError> {
         if let Some(ended) = self.program.as_mut().and_then(Confined::try_wait) {
             return Err(ApiError::failed(format!(
-                "{}: its program `{}` {ended}, but must stay until it is told to end; {}",
+                "{}: its program `{}` {ended}, but must run until SIGTERM; {}",
                 self.title,
                 self.config.command[0],
                 self.log.last_words()
             )));
         }
-        // What cannot be seen is left to the time.
+        // An unreadable namespace counts as not taken: the startup time decides.
         Ok(links::are_taken(&self.netns).unwrap_or(false) || Instant::now() >= deadline)
     }
 
-    /// Takes note of its end, starts it again when it is time.
+    /// Records an end of the program, and restarts it when its wait is over.
     fn look_after(&mut self) -> Option<Fate> {
         self.log.keep_short();
         if self.failed || !self.is_supervised {
@@ -329,7 +330,7 @@ impl State {
         }
         self.due.filter(|due| *due <= Instant::now())?;
         self.due = None;
-        // Its children may have outlived it, and would be in the way of the next one.
+        // Children of the old process may still run and would disturb the new one.
         let launched = self.confinement.clear().and_then(|()| self.launch());
         self.restarts += 1;
         match launched {
@@ -349,9 +350,9 @@ impl State {
         if self.deaths.record_death(Instant::now()) {
             self.failed = true;
             self.cut_off();
-            // Its children would go on, and fill the log.
+            // Its children would keep running and fill the log.
             if let Err(error) = self.confinement.clear() {
-                tracing::error!("{}: what it started is still there: {error}", self.title);
+                tracing::error!("{}: cannot end its child processes: {error}", self.title);
             }
             return Fate::GivenUp;
         }
@@ -360,16 +361,19 @@ impl State {
         Fate::WaitsForRestart
     }
 
-    /// What it has set up in its namespace may forward without it.
+    /// Takes the link down: a bridge that the program has set up would forward without it.
     fn cut_off(&self) {
         let down = Netlink::open().and_then(|mut netlink| netlink.apply([link::down(&self.near)]));
         if let Err(error) = down {
-            tracing::error!("{}: packets still reach its namespace: {error}", self.title);
+            tracing::error!(
+                "{}: cannot take its link down, so packets still reach its namespace: {error}",
+                self.title
+            );
         }
     }
 }
 
-/// What becomes of one whose program ended.
+/// What happens after a program has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     WaitsForRestart,

@@ -1,7 +1,7 @@
-//! The chains of this node: those that run, and the names of those that a request works on.
+//! The running chains of this node, and the reserved names of chains that requests change.
 //!
-//! A request reserves the name of a chain before it changes the chain, for as long as the work takes. The list is locked only while
-//! it is looked at, so readers never wait for the work.
+//! A request reserves the name of a chain before it changes the chain, until the work is done. The
+//! list is locked only for lookups, so readers never wait for the work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,38 +17,37 @@ use myelin_spec::{Hook as HookSpec, OnFailure, ServiceChain};
 use crate::api::{ApiError, ChainSource, HostInfo};
 use crate::node::circuit::CircuitLease;
 use crate::node::layout::{Figures, FrontDoor, Layout};
-use crate::node::ports::{AtXdp, PortLease};
-use crate::node::reserved::Reserved;
-use crate::pool::{alone, lock};
+use crate::node::ports::{PortLease, XdpAttachment};
+use crate::node::reserved::ReservedNames;
+use crate::pool::{lock, wait_until_unique};
 
-/// Where a chain lies.
+/// The ports of a chain, and the hosts behind them.
 #[derive(Clone)]
-pub(crate) struct Place {
-    /// The two ports; `None` between DPDK devices, which no part of the kernel sees.
+pub(crate) struct ChainPorts {
+    /// The two ports; `None` between DPDK devices, which the kernel does not see.
     pub(crate) circuit: Option<CircuitLease>,
-    /// Whether it enters where the circuit's maker leaves.
-    pub(crate) is_turned: bool,
-    /// The chain that made the circuit: itself, or its reverse.
+    /// Whether the chain enters at the circuit's egress.
+    pub(crate) is_reversed: bool,
+    /// The chain that made the circuit: this one or its reverse.
     pub(crate) made_by: String,
     /// The interfaces or devices where packets enter and leave.
     pub(crate) ingress: String,
     pub(crate) egress: String,
-    /// The end hosts, where Myelin made them.
+    /// The end hosts, if Myelin made them.
     pub(crate) hosts: Vec<HostInfo>,
 }
 
-impl Place {
+impl ChainPorts {
     /// The circuit, with the ports where packets enter and leave.
     ///
     /// # Errors
-    /// The chain lies between devices of DPDK.
+    /// The chain lies between DPDK devices.
     pub(crate) fn ports(&self) -> Result<(&CircuitLease, &PortLease, &PortLease), ApiError> {
         let circuit = self.circuit.as_ref();
-        let circuit = circuit.ok_or_else(|| {
-            ApiError::failed("a chain between devices of DPDK has no ports of the kernel")
-        })?;
+        let circuit = circuit
+            .ok_or_else(|| ApiError::failed("a chain between DPDK devices has no kernel ports"))?;
         let (one, other) = (&circuit.ingress, &circuit.egress);
-        Ok(if self.is_turned {
+        Ok(if self.is_reversed {
             (circuit, other, one)
         } else {
             (circuit, one, other)
@@ -56,21 +55,21 @@ impl Place {
     }
 }
 
-/// One form (generation) of a chain.
-pub(crate) struct Form {
+/// One generation of a chain, deployed.
+pub(crate) struct Generation {
     pub(crate) chain: ServiceChain,
-    /// The file it came from.
+    /// The chain file.
     pub(crate) source: Arc<ChainSource>,
     pub(crate) plan: Plan,
-    pub(crate) generation: u16,
-    /// What holds it to its profile at the kernel's front door.
+    pub(crate) number: u16,
+    /// The policer at the kernel's front door.
     pub(crate) policer: Option<Arc<Policer>>,
-    /// What stands behind the front door.
+    /// The functions behind the front door.
     pub(crate) layout: Box<dyn Layout>,
 }
 
-impl Form {
-    /// What it counted in the form that the SLA monitor takes.
+impl Generation {
+    /// The counts of its functions, as the SLA monitor reads them.
     pub(crate) fn hops(&self, figures: &Figures) -> Vec<HopCounts> {
         let hops = self.plan.hops.iter().zip(&figures.hops);
         hops.map(|(hop, counted)| HopCounts {
@@ -83,106 +82,115 @@ impl Form {
         .collect()
     }
 
-    /// Whether the front door goes on counting where this form's predecessor stopped, instead of from zero.
+    /// Whether the front door keeps the counts of the previous generation, instead of starting from
+    /// zero.
     fn continues_door_counts(&self) -> bool {
         matches!(self.layout.front_door(), FrontDoor::Worker(..))
     }
 }
 
-/// A chain that runs.
-pub(crate) struct Running {
+/// A running chain.
+pub(crate) struct RunningChain {
     pub(crate) name: String,
     pub(crate) spi: u32,
-    pub(crate) place: Place,
+    pub(crate) place: ChainPorts,
     pub(crate) started: Instant,
-    versions: Mutex<Versions>,
+    generations: Mutex<Generations>,
 }
 
-/// What changes while a chain runs. Two write it: the request that has reserved the chain's name, and the supervision when it gives
-/// up a process.
-pub(crate) struct Versions {
-    pub(crate) form: Arc<Form>,
-    /// The form before, while its last packets leave.
-    pub(crate) former: Option<Arc<Form>>,
-    pub(crate) past: Past,
-    pub(crate) at_xdp: Option<AtXdp>,
-    /// Whether its packets are led to it.
-    pub(crate) is_led: bool,
+/// The state that changes while a chain runs. It has two writers: the request that reserved the
+/// chain's name, and the supervisor when it gives up a process.
+pub(crate) struct Generations {
+    pub(crate) current: Arc<Generation>,
+    /// The previous generation, while it drains.
+    pub(crate) previous: Option<Arc<Generation>>,
+    pub(crate) ended: Past,
+    pub(crate) xdp: Option<XdpAttachment>,
+    /// Whether the classifier has its match.
+    pub(crate) is_classified: bool,
 }
 
-impl Running {
-    /// A chain whose packets are led to its first form.
-    pub(crate) fn new(spi: u32, place: Place, form: Form, at_xdp: Option<AtXdp>) -> Self {
+impl RunningChain {
+    /// A new chain that its front door sends packets to.
+    pub(crate) fn new(
+        spi: u32,
+        place: ChainPorts,
+        generation: Generation,
+        xdp: Option<XdpAttachment>,
+    ) -> Self {
         Self {
-            name: form.chain.name.clone(),
+            name: generation.chain.name.clone(),
             spi,
             place,
             started: Instant::now(),
-            versions: Mutex::new(Versions {
-                form: Arc::new(form),
-                former: None,
-                past: Past::default(),
-                at_xdp,
-                is_led: true,
+            generations: Mutex::new(Generations {
+                current: Arc::new(generation),
+                previous: None,
+                ended: Past::default(),
+                xdp,
+                is_classified: true,
             }),
         }
     }
 
-    /// The form it has now.
-    pub(crate) fn form(&self) -> Arc<Form> {
-        Arc::clone(&lock(&self.versions).form)
+    /// The current generation.
+    pub(crate) fn generation(&self) -> Arc<Generation> {
+        Arc::clone(&lock(&self.generations).current)
     }
 
-    /// Changes its versions.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Versions) -> T) -> T {
-        change(&mut lock(&self.versions))
+    /// Changes the generations under their lock.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Generations) -> T) -> T {
+        change(&mut lock(&self.generations))
     }
 
-    /// All that it counted, read at about the same time.
+    /// Reads all its counts, at about the same time.
     pub(crate) fn read(&self, plane: &Plane) -> View {
-        let (form, former, mut past) = {
-            let versions = lock(&self.versions);
+        let (generation, previous, mut past) = {
+            let generations = lock(&self.generations);
             (
-                Arc::clone(&versions.form),
-                versions.former.clone(),
-                versions.past.clone(),
+                Arc::clone(&generations.current),
+                generations.previous.clone(),
+                generations.ended.clone(),
             )
         };
-        if let Some(former) = former {
-            past.add(&former, &former.layout.read(plane), &form.plan);
+        if let Some(previous) = previous {
+            past.add(&previous, &previous.layout.read(plane), &generation.plan);
         }
-        let figures = form.layout.read(plane);
+        let figures = generation.layout.read(plane);
         View {
-            form,
+            generation,
             figures,
             past,
         }
     }
 
-    /// Frees all that only this chain needed, once no reader looks at it any more.
+    /// Frees everything that only this chain needed, after all readers are done.
     pub(crate) fn end(self: Arc<Self>) {
         let Self {
-            place, versions, ..
-        } = alone(self);
-        let versions = versions.into_inner();
-        let versions = versions.unwrap_or_else(PoisonError::into_inner);
-        drop(versions.at_xdp);
-        drop(versions.former.map(alone));
-        drop(alone(versions.form));
-        // The ports go after all that stands behind them.
+            place, generations, ..
+        } = wait_until_unique(self);
+        let generations = generations.into_inner();
+        let generations = generations.unwrap_or_else(PoisonError::into_inner);
+        drop(generations.xdp);
+        drop(generations.previous.map(wait_until_unique));
+        drop(wait_until_unique(generations.current));
+        // The ports drop after everything behind them.
         drop(place);
     }
 
-    /// One of its processes was given up: a chain that may pass is taken out of the classifier, the packets of any other are dropped for
-    /// want of a worker.
+    /// Fails the chain of a process that was given up. With `onFailure: pass` it leaves the
+    /// classifier; the packets of any other chain are dropped without a worker.
     pub(crate) fn fail(&self) {
-        let mut versions = lock(&self.versions);
-        let Form { chain, plan, .. } = &*versions.form;
-        if plan.on_failure != OnFailure::Pass || !versions.is_led {
+        let mut generations = lock(&self.generations);
+        let Generation { chain, plan, .. } = &*generations.current;
+        if plan.on_failure != OnFailure::Pass || !generations.is_classified {
             return;
         }
-        // A worker that is its own front door takes nothing while it is gone.
-        if matches!(versions.form.layout.front_door(), FrontDoor::Worker(..)) {
+        // A worker that is the front door receives nothing while it is dead.
+        if matches!(
+            generations.current.layout.front_door(),
+            FrontDoor::Worker(..)
+        ) {
             return;
         }
         let removed = self
@@ -190,29 +198,30 @@ impl Running {
             .ports()
             .and_then(|(_, port, _)| port.door().remove(&chain.matches).map_err(ApiError::failed));
         match removed {
-            Ok(_) => versions.is_led = false,
+            Ok(_) => generations.is_classified = false,
             Err(error) => {
-                tracing::error!(chain = chain.name, %error, "its packets do not pass by");
+                tracing::error!(chain = chain.name, %error, "cannot take the failed chain out of the classifier: its packets are dropped");
             }
         }
     }
 }
 
-/// What a chain counted, over all generations.
+/// The counts of a chain over all generations.
 pub(crate) struct View {
-    pub(crate) form: Arc<Form>,
-    /// Of the present generation.
+    pub(crate) generation: Arc<Generation>,
+    /// Counts of the current generation.
     pub(crate) figures: Figures,
-    /// Of those before.
+    /// Counts of earlier generations.
     past: Past,
 }
 
 impl View {
-    /// Where its packets went. What black boxes hold is not counted: it may come out yet.
+    /// The account of its packets. Packets inside black boxes are left out: they may still come
+    /// out.
     pub(crate) fn counts(&self) -> Counts {
         let mut counts = self.past.counts.clone();
         counts.add(&ends(&self.figures));
-        let mut hops = self.form.hops(&self.figures);
+        let mut hops = self.generation.hops(&self.figures);
         for hop in &mut hops {
             hop.counted = hop.counted.settled();
         }
@@ -222,30 +231,30 @@ impl View {
         counts
     }
 
-    /// Packets that its functions and its shaper dropped, and that black boxes hold.
+    /// Packets that functions and shaper dropped, and packets inside black boxes.
     pub(crate) fn drops(&self) -> u64 {
         let past: u64 = self.past.counts.drops.values().sum();
         let now = self.figures.hops.iter().map(|hop| hop.drops);
         past + now.sum::<u64>() + self.shaper().drops()
     }
 
-    /// Packets that left at its egress.
+    /// Packets that left at the egress.
     pub(crate) fn packets_out(&self) -> u64 {
         let counted = self.past.counts.packets_out + self.figures.packets_out;
-        if self.form.plan.qdisc_shaping().is_some() {
+        if self.generation.plan.qdisc_shaping().is_some() {
             return shaped_out(counted, &self.figures.shaper);
         }
         counted
     }
 
-    /// What its shaper did.
+    /// The shaper's counts.
     pub(crate) fn shaper(&self) -> ShaperStats {
         let mut all = self.past.shaper;
         all.add(&self.figures.shaper);
         all
     }
 
-    /// The sojourn of the packets that left, by section.
+    /// The sojourns of the packets that left, by section.
     pub(crate) fn sections(&self) -> Vec<Histogram> {
         let mut sections = self.figures.sections.clone();
         self.past.add_to(&mut sections);
@@ -253,30 +262,30 @@ impl View {
     }
 }
 
-/// What the generations before the present one counted.
+/// Counts of the generations before the current one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Past {
     counts: Counts,
     shaper: ShaperStats,
-    /// Of the generations whose way has as many sections as that of the one before the present.
+    /// Of the earlier generations with as many sections as the last one of them.
     sections: Vec<Histogram>,
 }
 
 impl Past {
-    /// Adds what a form counted that `next` comes after. What is still inside it is lost.
-    pub(crate) fn add(&mut self, form: &Form, figures: &Figures, next: &Plan) {
+    /// Adds the counts of a generation that `next` follows. Packets still inside count as lost.
+    pub(crate) fn add(&mut self, generation: &Generation, figures: &Figures, next: &Plan) {
         let mut counts = ends(figures);
-        if form.continues_door_counts() {
+        if generation.continues_door_counts() {
             counts = Counts {
                 packets_out: counts.packets_out,
                 bytes_out: counts.bytes_out,
                 ..Counts::default()
             };
         }
-        counts.add_hops(&form.hops(figures));
+        counts.add_hops(&generation.hops(figures));
         self.counts.add(&counts);
-        // The interface's class goes on with its counts where it stays the same.
-        let class = form.plan.qdisc_shaping();
+        // A class that stays the same keeps its own counts.
+        let class = generation.plan.qdisc_shaping();
         if class.is_none() {
             self.add_shaper(&figures.shaper);
         } else if class != next.qdisc_shaping() {
@@ -287,7 +296,7 @@ impl Past {
         self.sections = sections;
     }
 
-    /// Adds the sojourn of what was before, unless black boxes cut the way in another manner then.
+    /// Adds the earlier sojourns, if the number of sections is the same.
     fn add_to(&self, sections: &mut [Histogram]) {
         if sections.len() == self.sections.len() {
             for (section, past) in sections.iter_mut().zip(&self.sections) {
@@ -296,15 +305,15 @@ impl Past {
         }
     }
 
-    /// What a queueing discipline dropped had been counted out before, by this form or by those before that had the same class;
-    /// what waits there still leaves.
+    /// Corrects the counts of a queueing discipline. The program before it has counted dropped
+    /// packets as sent; waiting packets still leave.
     fn add_discipline(&mut self, mut shaper: ShaperStats) {
         shaper.waiting = 0;
         self.counts.packets_out = shaped_out(self.counts.packets_out, &shaper);
         self.add_shaper(&shaper);
     }
 
-    /// What is in a shaper's queue goes on, or is lost, with the form; its other counts are kept.
+    /// A user-space shaper's queue ends with its generation: its waiting packets count as lost.
     fn add_shaper(&mut self, shaper: &ShaperStats) {
         self.shaper.add(&ShaperStats {
             lost: shaper.lost + shaper.waiting,
@@ -314,7 +323,7 @@ impl Past {
     }
 }
 
-/// At the front door and at the way out.
+/// The counts at the front door and at the egress.
 fn ends(figures: &Figures) -> Counts {
     let Figures { door, .. } = figures;
     Counts {
@@ -329,13 +338,13 @@ fn ends(figures: &Figures) -> Counts {
     }
 }
 
-/// Of the packets that the last program of a chain has counted out, those that have left the queueing discipline behind it. What
-/// came too late or was too big the program itself has dropped, before it counted.
+/// Packets that have left the queueing discipline behind the last program. The program drops late
+/// and too big packets before it counts.
 fn shaped_out(counted: u64, discipline: &ShaperStats) -> u64 {
     counted.saturating_sub(discipline.full + discipline.waiting)
 }
 
-/// The hook at which the front door takes the chain's packets.
+/// The hook of the kernel's front door for this plan.
 pub(crate) fn kernel_hook(plan: &Plan) -> Hook {
     match plan.hook {
         HookSpec::Xdp => Hook::Xdp,
@@ -346,64 +355,65 @@ pub(crate) fn kernel_hook(plan: &Plan) -> Hook {
 /// All chains, by name.
 #[derive(Default)]
 pub(crate) struct Chains {
-    running: Mutex<BTreeMap<String, Arc<Running>>>,
-    /// Names of the chains that requests work on.
-    pub(crate) reserved: Reserved,
+    running: Mutex<BTreeMap<String, Arc<RunningChain>>>,
+    /// Names of chains that requests change.
+    pub(crate) reserved: ReservedNames,
 }
 
 impl Chains {
-    /// The chain of that name, if it runs.
-    pub(crate) fn get(&self, name: &str) -> Option<Arc<Running>> {
+    /// The running chain with that name.
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<RunningChain>> {
         lock(&self.running).get(name).cloned()
     }
 
     /// As [`get`](Self::get), with an error that names the remedy.
     ///
     /// # Errors
-    /// No such chain runs.
-    pub(crate) fn expect(&self, name: &str) -> Result<Arc<Running>, ApiError> {
+    /// No running chain has that name.
+    pub(crate) fn expect(&self, name: &str) -> Result<Arc<RunningChain>, ApiError> {
         self.get(name).ok_or_else(|| {
             ApiError::failed(format!(
-                "no chain `{name}` runs; `myelin ps` lists those that do"
+                "no chain `{name}` runs; `myelin ps` lists the running chains"
             ))
         })
     }
 
-    /// As [`get`](Self::get), for one that ran a moment ago and is being `worked_on`.
+    /// As [`get`](Self::get), for a chain that ran a moment ago. `worked_on` completes the error
+    /// text.
     ///
     /// # Errors
-    /// It was removed.
+    /// The chain was removed.
     pub(crate) fn expect_while(
         &self,
         worked_on: &str,
         name: &str,
-    ) -> Result<Arc<Running>, ApiError> {
+    ) -> Result<Arc<RunningChain>, ApiError> {
         self.get(name).ok_or_else(|| {
             let text = format!("chain `{name}` was removed while it was {worked_on}");
             ApiError::failed(text)
         })
     }
 
-    /// All that run, by name.
-    pub(crate) fn all(&self) -> Vec<Arc<Running>> {
+    /// All running chains, by name.
+    pub(crate) fn all(&self) -> Vec<Arc<RunningChain>> {
         lock(&self.running).values().cloned().collect()
     }
 
-    /// Names of the chains that run, and of those that requests work on.
+    /// Names of running chains and of chains that requests change.
     pub(crate) fn names(&self) -> BTreeSet<String> {
         let mut names = self.reserved.names();
         names.extend(lock(&self.running).keys().cloned());
         names
     }
 
-    /// Enters a chain that now runs, under a name that is reserved.
-    pub(crate) fn insert(&self, running: Arc<Running>) {
+    /// Adds a running chain. The caller holds its name.
+    pub(crate) fn insert(&self, running: Arc<RunningChain>) {
         let name = running.name.clone();
         lock(&self.running).insert(name, running);
     }
 
-    /// Takes a chain out whose name is reserved.
-    pub(crate) fn remove(&self, name: &str) -> Option<Arc<Running>> {
+    /// Removes a chain. The caller holds its name.
+    pub(crate) fn remove(&self, name: &str) -> Option<Arc<RunningChain>> {
         lock(&self.running).remove(name)
     }
 }
@@ -413,7 +423,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_former_discipline_s_drops_are_not_among_what_left() {
+    fn drops_of_an_earlier_discipline_do_not_count_as_sent() {
         let mut past = Past {
             counts: Counts {
                 packets_in: 103,
@@ -429,13 +439,13 @@ mod tests {
             ..ShaperStats::default()
         });
         assert_eq!((past.counts.packets_out, past.shaper.drops()), (80, 23));
-        // The account that the SLA monitor makes of it is closed.
+        // The SLA monitor's account must be balanced.
         past.counts.shaper = past.shaper.drops();
         assert_eq!(past.counts.missing(0), 0);
     }
 
     #[test]
-    fn what_was_never_counted_out_is_not_taken_off_it() {
+    fn packets_dropped_before_counting_are_not_subtracted() {
         let of_fq = ShaperStats {
             delayed: 30,
             late: 20,
@@ -449,7 +459,7 @@ mod tests {
             ..ShaperStats::default()
         };
         assert_eq!(shaped_out(100, &of_htb), 76);
-        // They are read one after the other.
+        // The two counters are not read at the same time.
         assert_eq!(shaped_out(10, &of_htb), 0);
     }
 }

@@ -1,5 +1,5 @@
-//! A circuit: the two ports that a chain lies between, with the end hosts behind them where Myelin made them.
-//! A chain and its reverse share one.
+//! A circuit: the two ports of a chain, with end hosts behind them if Myelin made them. A chain and
+//! its reverse share one.
 
 use std::net::IpAddr;
 
@@ -17,13 +17,14 @@ use crate::pool::{Lease, Pool};
 /// Largest IP packet on the links that Myelin makes, bytes.
 pub(crate) const MTU: u32 = 1500;
 
-/// A chain's share of a circuit, by the name of the chain that made it.
+/// A chain's lease on a circuit. The key is the name of the chain that made it.
 pub(crate) type CircuitLease = Lease<String, Circuit>;
 
-/// Two ports and what stands behind them. Dropping it removes the hosts, and each port that no other circuit has.
+/// Two ports and the hosts behind them. Dropping it removes the hosts, and each port without other
+/// users.
 pub(crate) struct Circuit {
     // Fields drop in this order.
-    /// Where the packets of the chain that made it come in.
+    /// Where packets of the chain that made the circuit enter.
     pub(crate) ingress: PortLease,
     /// Where they leave.
     pub(crate) egress: PortLease,
@@ -32,7 +33,8 @@ pub(crate) struct Circuit {
 }
 
 impl Circuit {
-    /// Makes the end hosts of a chain that names no interfaces, and makes both ends ports.
+    /// Makes the end hosts of a chain without named interfaces, and turns both interfaces into
+    /// ports.
     pub(crate) fn create(
         chain: &ServiceChain,
         run_id: &str,
@@ -73,7 +75,7 @@ impl Circuit {
             });
             ports.acquire(&link.index, || Port::open(plane, link, opposite, journal))
         };
-        // An error drops what was made, the port before the hosts behind it.
+        // After an error the ports drop before the hosts behind them.
         let hosts = hosts;
         let ingress_port = port(ingress, egress)?;
         let egress_port = port(egress, ingress)?;
@@ -89,14 +91,14 @@ impl Circuit {
         self.hosts.is_some()
     }
 
-    /// The client and the server, where Myelin made them.
+    /// The client and the server, if Myelin made them.
     pub(crate) fn hosts(&self) -> Option<[&Host; 2]> {
         let hosts = self.hosts.as_ref()?;
         Some([&hosts.client, &hosts.server])
     }
 
-    /// Gives the host behind this port NAPI: a frame that XDP redirects into the port arrives only with it. The host keeps it: to
-    /// switch it off would lose the packets that wait there.
+    /// Enables NAPI on the host behind this port: XDP can redirect frames into a veth only with
+    /// NAPI. It stays enabled, because disabling it would lose waiting packets.
     pub(crate) fn need_napi(&self, port: &Port) -> Result<(), ApiError> {
         let Some(hosts) = &self.hosts else {
             return Ok(());
@@ -127,10 +129,10 @@ impl Circuit {
     }
 }
 
-/// The interfaces that a chain names, from ingress to egress; none where it names none.
+/// The interfaces that a chain names, from ingress to egress.
 ///
 /// # Errors
-/// One that is not there, or is down; with its place in the chain file.
+/// An interface is missing or down, or the chain names none; with the position in the chain file.
 pub(crate) fn named_links(
     chain: &ServiceChain,
     netlink: &mut Netlink,
@@ -140,7 +142,7 @@ pub(crate) fn named_links(
         ApiError::failed(format!("{place}: chain `{name}`: spec.ports: {error}"))
     };
     let ports = chain.ports.as_ref();
-    let ports = ports.ok_or_else(|| refusal(&"it names no interfaces"))?;
+    let ports = ports.ok_or_else(|| refusal(&"the chain names no interfaces"))?;
     let mut find = |name: &str| {
         let link = netlink.link(name).map_err(|error| refusal(&error))?;
         if link.up {

@@ -1,7 +1,8 @@
-//! Where the programs of one function run: in a control group with its limits, as processes of the host or each as an OCI
-//! container (`isolation`).
+//! Runs the programs of one function in a control group with limits: as host processes, or each as
+//! an OCI container (`isolation`).
 //!
-//! Whatever becomes of agent and programs, the group holds all of them, so its removal ends them, and what they have used is
+//! The group holds all programs even if agent and programs misbehave. Its removal ends them, and it
+//! counts their usage over restarts.
 //! counted there over restarts.
 
 use std::ffi::OsString;
@@ -26,52 +27,53 @@ use crate::node::container::Container;
 
 pub(crate) use myelin_linux::cgroup::Usage;
 
-/// What programs find when nothing else is said.
+/// The default `PATH` of confined programs.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What a confinement is to be.
+/// The description of a confinement.
 #[derive(Debug)]
 pub(crate) struct Demand<'a> {
-    /// Its name, which no other of this run has or has had: letters, digits, `-`, `.` and `_`.
+    /// A name that no other confinement of this run has or had: letters, digits, `-`, `.` and `_`.
     pub(crate) name: &'a str,
     pub(crate) isolation: Isolation,
     pub(crate) limits: Limits,
-    /// A directory that the container's files come from; the host's programs and libraries otherwise.
+    /// A directory with the container's files; by default the host's programs and libraries.
     pub(crate) rootfs: Option<PathBuf>,
-    /// The network namespace of its programs. Without one a container has an empty one of its own, a process the agent's.
+    /// The network namespace of its programs. By default a container has an empty one, and a
+    /// process has the agent's.
     pub(crate) netns: Option<&'a Netns>,
 }
 
 /// A program to start.
 #[derive(Debug, Default)]
 pub(crate) struct Program {
-    /// The executable: a path, or a name that is looked up in the `PATH` of the confinement.
+    /// The executable: a path, or a name that is looked up in the confinement's `PATH`.
     pub(crate) path: PathBuf,
     pub(crate) args: Vec<OsString>,
-    /// The first word of its command line, if not the path. It has no slash in it.
+    /// The first word of the command line, if not the path. Contains no slash.
     pub(crate) name: Option<String>,
-    /// Beside `PATH` and `HOME`, all of its environment.
+    /// The environment, besides `PATH` and `HOME`.
     pub(crate) env: Vec<(OsString, OsString)>,
     /// `None` is `/dev/null`.
     pub(crate) stdin: Option<OwnedFd>,
     pub(crate) stdout: Option<OwnedFd>,
     pub(crate) stderr: Option<OwnedFd>,
-    /// The capabilities it has in a container, such as `CAP_NET_ADMIN`. A process of the host has the agent's.
+    /// Capabilities in a container, such as `CAP_NET_ADMIN`. A host process has the agent's.
     pub(crate) capabilities: &'static [&'static str],
-    /// In a container: the executable is the host's, and is put there.
+    /// In a container: mount this executable from the host.
     pub(crate) bring: bool,
 }
 
-/// The place of one function's programs.
+/// The control group and container of one function's programs.
 #[derive(Debug)]
 pub(crate) struct Confinement {
     group: Cgroup,
     limits: Limits,
-    /// Kills at the memory limit that were told of.
+    /// Kills at the memory limit that were reported already.
     told_kills: AtomicU64,
     netns: Option<Netns>,
     container: Option<Container>,
-    /// The last one made is removed first: processes that make a container, then all that runs, then files.
+    /// Removed newest first: runc processes, then the control group, then files.
     _resources: ResourceGuards,
 }
 
@@ -85,16 +87,17 @@ pub(crate) struct Confined {
 #[derive(Debug)]
 enum Hold {
     Child(Child),
-    /// It is nobody's child here. `None`: it ended before it could be held.
+    /// Not a child of the agent. `None`: it ended before its handle was opened.
     Container(Option<PidFd>),
 }
 
-/// How a program ended. Of a container's the kernel tells it from Linux 6.15 on, if it lived long enough to be held.
+/// How a program ended. For containers the kernel reports it since Linux 6.15, if the handle was
+/// opened in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ended(pub(crate) Option<ExitStatus>);
 
 impl Confinement {
-    /// Makes the group and what a container needs, or nothing. A root file system that is none is found here.
+    /// Makes the group and the container's files, or nothing. Checks the root file system.
     pub(crate) fn create(
         demand: &Demand<'_>,
         run_dir: &RunDir,
@@ -131,8 +134,8 @@ impl Confinement {
         })
     }
 
-    /// Starts a program inside. One after the other: a container holds one program, and what is left of the former one is
-    /// ended here.
+    /// Starts a program inside. A container holds one program at a time: the rest of the last one
+    /// is ended first.
     pub(crate) fn spawn(&self, program: Program) -> Result<Confined, ApiError> {
         match &self.container {
             Some(container) => container
@@ -165,7 +168,7 @@ impl Confinement {
             .stdout(stdio(program.stdout))
             .stderr(stdio(program.stderr))
             .current_dir("/")
-            // Out of the agent's process group: Ctrl-C on a terminal is the agent's to handle.
+            // Its own process group: Ctrl-C on a terminal goes to the agent alone.
             .process_group(0);
         let child = command.spawn().map_err(|error| {
             ApiError::failed(format!(
@@ -180,17 +183,17 @@ impl Confinement {
         })
     }
 
-    /// Ends all that is inside, also what a program has left behind; another one may be started then.
+    /// Ends all processes inside, including orphans of a program. Another program can start then.
     pub(crate) fn clear(&self) -> Result<(), ApiError> {
         self.group.clear().map_err(ApiError::failed)
     }
 
-    /// What its programs have used since it was made, the ended ones included.
+    /// What its programs have used since it was made, including ended ones.
     pub(crate) fn usage(&self) -> Usage {
         self.group.usage()
     }
 
-    /// The memory limit, if something inside was killed at it since this was asked last.
+    /// Returns the memory limit if the kernel has killed a process at it since the last call.
     pub(crate) fn killed_at(&self) -> Option<String> {
         let kills = self.usage().oom_kills;
         let told = self.told_kills.swap(kills, Ordering::Relaxed);
@@ -198,11 +201,11 @@ impl Confinement {
         (kills > told).then(|| units::format_memory_bytes(limit))
     }
 
-    /// What went wrong inside, with the reason where that is the memory limit.
+    /// Adds the memory limit to an error that it caused.
     pub(crate) fn explain(&self, error: impl fmt::Display) -> ApiError {
         match self.killed_at() {
             Some(limit) => ApiError::failed(format!(
-                "{error}: it needs more than its memory limit of {limit}; raise `limits.memory`"
+                "{error}: it exceeded its memory limit of {limit}; raise `limits.memory`"
             )),
             None => ApiError::failed(error),
         }
@@ -236,7 +239,7 @@ impl Confinement {
 }
 
 impl Confined {
-    /// Its process number on the host.
+    /// Process number on the host.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
@@ -261,7 +264,7 @@ impl Confined {
     pub(crate) fn terminate(&self) {
         match &self.hold {
             Hold::Child(child) => {
-                // Not waited for yet, so the number is its own.
+                // Not waited for yet, so the number is still this process.
                 if let Ok(handle) = PidFd::open(child.id()) {
                     let _ = handle.signal(Signal::TERM);
                 }
@@ -273,8 +276,8 @@ impl Confined {
         }
     }
 
-    /// Ends it at once and waits for that. Its children in a container end with it; those of a process when the confinement
-    /// is destroyed.
+    /// Kills it and waits for its end. In a container its children end too; children of a host
+    /// process end with the confinement.
     pub(crate) fn kill(&mut self) {
         const PATIENCE: Duration = Duration::from_secs(5);
         match &mut self.hold {
@@ -291,8 +294,8 @@ impl Confined {
     }
 }
 
-/// Starts a worker here. It needs nothing of the machine but what the agent hands over to it, so in a container it has neither
-/// capabilities nor a network.
+/// Starts a worker here. The agent hands over all that a worker needs, so its container has no
+/// capabilities and no network.
 impl Launcher for Confinement {
     fn launch(&self, config: &WorkerConfig, control: OwnedFd) -> io::Result<Box<dyn Launched>> {
         let program = Program {
@@ -328,7 +331,7 @@ impl fmt::Display for Ended {
         match self.0 {
             Some(status) => match (status.code(), status.signal()) {
                 (Some(code), _) => write!(f, "exited with status {code}"),
-                (None, Some(signal)) => write!(f, "was ended by signal {signal}"),
+                (None, Some(signal)) => write!(f, "was killed by signal {signal}"),
                 (None, None) => f.write_str("ended"),
             },
             None => f.write_str("ended"),

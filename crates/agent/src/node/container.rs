@@ -1,8 +1,10 @@
-//! A program as an OCI container (Open Container Initiative, runtime specification 1.0), run by runc.
+//! Runs a program as an OCI container (Open Container Initiative, runtime specification 1.0) with
+//! runc.
 //!
-//! Its root file system is made on the spot: an empty directory into which, inside the container alone, the host's programs and
-//! libraries are mounted read-only, or those of a directory that the user names. Nothing is mounted on the host and nothing written
-//! into the user's directory. All that a container leaves is a control group and two directories, so runc is not needed to remove it.
+//! The root file system is an empty directory. Inside the container, programs and libraries of the
+//! host, or of a directory that the user names, are mounted read-only. Nothing is mounted on the
+//! host or written into the user's directory. A container leaves only a control group and two
+//! directories, so its removal does not need runc.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -25,12 +27,12 @@ use crate::node::confinement::{Demand, PATH, Program};
 /// Debian's name of the program and of its package.
 pub(crate) const RUNC: &str = "runc";
 
-/// How long a command of runc may take. It takes a fraction of a second, on a busy machine some.
+/// Longest time of a runc command. It usually takes a fraction of a second.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often it is looked at meanwhile.
+/// Time between two checks whether a command has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// What of the host's root a container sees: programs and libraries, and how libraries are found.
+/// The host's directories that a container sees: programs, libraries, and the library search path.
 const HOST_PARTS: [&str; 8] = [
     "usr",
     "bin",
@@ -41,27 +43,27 @@ const HOST_PARTS: [&str; 8] = [
     "etc/ld.so.cache",
     "etc/alternatives",
 ];
-/// What a root file system has anew in each container.
+/// Directories that each container makes for itself.
 const OWN_PARTS: [&str; 5] = ["proc", "sys", "dev", "tmp", "run"];
 
-/// How one function's containers are made.
+/// The files and settings of one function's containers.
 #[derive(Debug)]
 pub(crate) struct Container {
     id: String,
     /// The OCI bundle: `config.json` and the root file system's mount points.
     bundle: PathBuf,
-    /// Where runc keeps its notes on all containers of the run.
+    /// runc's state directory for all containers of the run.
     state: PathBuf,
     /// The directory whose parts are mounted.
     source: PathBuf,
-    /// Those parts.
+    /// The mounted parts.
     parts: Vec<PathBuf>,
     /// Path of the confinement's control group.
     group: String,
 }
 
 impl Container {
-    /// Checks its root file system. Nothing is made.
+    /// Checks the root file system. Makes nothing.
     pub(crate) fn plan(
         demand: &Demand<'_>,
         run_dir: &RunDir,
@@ -82,12 +84,12 @@ impl Container {
         })
     }
 
-    /// Its name, as `runc list` has it.
+    /// Its name in `runc list`.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
 
-    /// The directories it makes.
+    /// The directories that it makes.
     pub(crate) fn directories(&self) -> [Resource; 2] {
         [
             Resource::Directory {
@@ -99,15 +101,15 @@ impl Container {
         ]
     }
 
-    /// The processes that are still making it when the agent has died meanwhile.
+    /// runc processes that may still run after the agent has died.
     pub(crate) fn makers(&self) -> Resource {
         Resource::Processes {
             argument: self.id.clone(),
         }
     }
 
-    /// Starts the program as the container's first process, after ending what is left of the one before. Its number, and a
-    /// handle; `None` where it has ended already.
+    /// Starts the program as the container's first process, after ending the last one. Returns its
+    /// process number and a handle; `None` if it has ended already.
     pub(crate) fn run(
         &self,
         program: Program,
@@ -135,7 +137,7 @@ impl Container {
             .stderr(program.stderr.map_or_else(Stdio::null, Stdio::from));
         let mut child = command.spawn().map_err(|error| no_runc(&error))?;
         let status = wait(&mut child, PATIENCE).map_err(|error| {
-            // The first error is the one to report.
+            // Report the first error.
             let _ = group.clear();
             self.failed(&error)
         })?;
@@ -157,7 +159,7 @@ impl Container {
         ApiError::failed(format!("cannot start the container {}: {cause}", self.id))
     }
 
-    /// Writes the bundle anew.
+    /// Writes a new bundle.
     fn prepare(&self, program: &Program, netns: Option<&Netns>) -> io::Result<()> {
         for directory in [self.state.join(&self.id), self.bundle.clone()] {
             match fs::remove_dir_all(&directory) {
@@ -165,10 +167,10 @@ impl Container {
                 _ => {}
             }
         }
-        // The configuration holds the program's environment, which only root may read.
+        // The configuration contains the program's environment: only root may read it.
         let mut private = DirBuilder::new();
         private.recursive(true).mode(0o700).create(&self.bundle)?;
-        // This one is `/` inside, for whatever user.
+        // This directory is `/` in the container, for any user.
         let rootfs = self.bundle.join("rootfs");
         DirBuilder::new().mode(0o755).create(&rootfs)?;
         let mut mounts = self.mounts(&rootfs)?;
@@ -190,7 +192,7 @@ impl Container {
             .write_all(&serde_json::to_vec(&config)?)
     }
 
-    /// The parts of the root file system that come from elsewhere. Symbolic links at its top are made anew.
+    /// The mounted parts of the root file system. Copies symbolic links at its top.
     fn mounts(&self, rootfs: &Path) -> io::Result<Vec<Value>> {
         let mut mounts = Vec::new();
         for part in &self.parts {
@@ -208,17 +210,17 @@ impl Container {
     }
 }
 
-/// What there is of a root file system that a user names.
+/// The parts of a user's root file system.
 pub(crate) fn parts_of(directory: &Path) -> Result<Vec<PathBuf>, ApiError> {
     let entries = fs::read_dir(directory).map_err(|error| {
         let cause = match error.kind() {
             io::ErrorKind::NotFound => "it does not exist".to_owned(),
-            io::ErrorKind::NotADirectory => "it is no directory".to_owned(),
+            io::ErrorKind::NotADirectory => "it is not a directory".to_owned(),
             _ => error.to_string(),
         };
         ApiError::failed(format!(
-            "cannot use {} as the root file system of a container: {cause}; unpack one there (for example `debootstrap \
-             --variant=minbase stable {0}`), or leave `rootfs` out to take the host's programs",
+            "cannot use {} as the root file system of a container: {cause}. Unpack one there (for example `debootstrap \
+             --variant=minbase stable {0}`), or omit `rootfs` to use the host's programs",
             directory.display()
         ))
     })?;
@@ -241,10 +243,10 @@ pub(crate) fn parts_of(directory: &Path) -> Result<Vec<PathBuf>, ApiError> {
     Ok(parts)
 }
 
-/// The version of the runc on this machine.
+/// The version of the installed runc.
 ///
 /// # Errors
-/// It is not installed, or does not run.
+/// runc is not installed or does not run.
 pub fn version() -> Result<String, ApiError> {
     let mut command = runc();
     command.arg("--version").stdin(Stdio::null());
@@ -252,7 +254,7 @@ pub fn version() -> Result<String, ApiError> {
     let mut child = command.spawn().map_err(|error| no_runc(&error))?;
     wait(&mut child, PATIENCE).map_err(|error| no_runc(&error))?;
     let mut text = String::new();
-    // Without it the version is unknown.
+    // A read error leaves the version unknown.
     let _ = child
         .stdout
         .map_or(Ok(0), |mut out| out.read_to_string(&mut text));
@@ -274,8 +276,8 @@ fn no_runc(error: &io::Error) -> ApiError {
     ))
 }
 
-/// A command of runc. Of the agent's environment it sees where programs are, no more: with `NOTIFY_SOCKET`, for one, it would wait
-/// for the container to say that it is ready.
+/// A runc command. It gets only `PATH` of the agent's environment: with `NOTIFY_SOCKET` it would
+/// wait for a readiness message from the container.
 fn runc() -> Command {
     let mut command = Command::new(RUNC);
     command
@@ -284,7 +286,7 @@ fn runc() -> Command {
     command
 }
 
-/// Waits for the end of a command; one that does not end within the time is killed, and that is an error.
+/// Waits for the end of a command. Kills it after the limit and returns an error.
 fn wait(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
     let deadline = Instant::now() + limit;
     loop {
@@ -292,7 +294,7 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
             return Ok(status);
         }
         if Instant::now() >= deadline {
-            // With what it has started: half a container is of no use.
+            // Also kill its children: a half-made container is useless.
             let ended = Process::of(child.id()).and_then(|process| process.kill_tree());
             ended.map_err(io::Error::other)?;
             child.wait()?;
@@ -303,7 +305,8 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
     }
 }
 
-/// `ro` and the like hold for the topmost mount alone, those with an `r` for the mounts below it too (runc 1.1, Linux 5.12).
+/// Options such as `ro` apply to the topmost mount, those with `r` also to the mounts below it
+/// (runc 1.1, Linux 5.12).
 fn bind(source: &Path, destination: &Path) -> Value {
     json!({
         "destination": destination, "type": "none", "source": source,
@@ -335,7 +338,7 @@ fn config(
     );
     let mut network = json!({ "type": "network" });
     if let Some(netns) = netns {
-        // By the open namespace: its name may be gone while its programs go on.
+        // By file descriptor: the namespace's name may be removed while its programs run.
         let fd = netns.as_fd().as_raw_fd();
         network["path"] = json!(format!("/proc/{}/fd/{fd}", std::process::id()));
     }
@@ -384,7 +387,7 @@ fn config(
     })
 }
 
-/// The last error of runc's log, one JSON object a line.
+/// The last error in runc's log, which has one JSON object a line.
 fn reason(log: &str) -> Option<String> {
     let error = |line: &str| {
         let entry: Value = serde_json::from_str(line).ok()?;
@@ -399,14 +402,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reason_is_the_last_error_of_the_log() {
+    fn the_last_error_of_the_log_is_the_reason() {
         let log = "{\"level\":\"warning\",\"msg\":\"a\"}\nnonsense\n{\"level\":\"error\",\"msg\":\"no such file\"}\n{\"level\":\"info\",\"msg\":\"b\"}\n";
         assert_eq!(reason(log).as_deref(), Some("no such file"));
         assert_eq!(reason(""), None);
     }
 
     #[test]
-    fn one_that_does_not_end_is_killed() {
+    fn a_command_that_does_not_end_is_killed() {
         let mut child = Command::new("sleep").arg("3600").spawn().unwrap();
         let error = wait(&mut child, Duration::from_millis(10)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
@@ -416,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_file_system_is_a_directory_with_something_in_it() {
+    fn a_root_file_system_must_be_a_directory_with_files() {
         let error = |path: &Path| parts_of(path).unwrap_err().to_string();
         let missing = error(Path::new("/nowhere/rootfs"));
         assert!(
@@ -424,6 +427,6 @@ mod tests {
             "{missing}"
         );
         let file = error(Path::new("/proc/version"));
-        assert!(file.contains("no directory"), "{file}");
+        assert!(file.contains("not a directory"), "{file}");
     }
 }

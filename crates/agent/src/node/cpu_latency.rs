@@ -1,4 +1,4 @@
-//! What running chains ask of the cores' idle states (`spec.cpuLatency`).
+//! Limits of the cores' idle states that running chains request (`spec.cpuLatency`).
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -9,14 +9,14 @@ use myelin_spec::ServiceChain;
 use crate::api::ApiError;
 use crate::pool::lock;
 
-/// The limits of the chains that have one, by the chain's name. The kernel gives them back when the agent ends, however it ends.
+/// The limits of running chains, by chain name. The kernel drops them when the agent ends.
 #[derive(Default)]
 pub(crate) struct CpuLatencies(Mutex<BTreeMap<String, CpuLatency>>);
 
-/// The limits of the chains of a file, not held for them yet.
+/// The requested limits of a file's chains, before the chains are up.
 pub(crate) struct Asked(Vec<(String, Option<CpuLatency>)>);
 
-/// Asks the kernel for what the chains of a file want.
+/// Requests the limits of a file's chains from the kernel.
 pub(crate) fn ask<'a>(chains: impl Iterator<Item = &'a ServiceChain>) -> Result<Asked, ApiError> {
     let asked = chains.map(|chain| {
         let limit = chain
@@ -35,13 +35,13 @@ fn limit(chain: &ServiceChain, ns: u64) -> Result<CpuLatency, ApiError> {
         .map_err(|error| {
             let (place, name) = (&chain.places.chain, &chain.name);
             ApiError::failed(format!(
-                "{place}: chain `{name}`: spec.cpuLatency: {error}; leave it out where nothing can be done about it"
+                "{place}: chain `{name}`: spec.cpuLatency: {error}; omit `cpuLatency` if the machine cannot provide it"
             ))
         })
 }
 
 impl CpuLatencies {
-    /// The chains are up: from now on these limits are theirs, instead of those they had.
+    /// Keeps the limits of chains that are up, instead of their earlier ones.
     pub(crate) fn hold(&self, asked: Asked) {
         let mut held = lock(&self.0);
         for (chain, limit) in asked.0 {
@@ -52,7 +52,7 @@ impl CpuLatencies {
         }
     }
 
-    /// The chain is down.
+    /// Drops the limit of a chain that is down.
     pub(crate) fn release(&self, chain: &str) {
         lock(&self.0).remove(chain);
     }

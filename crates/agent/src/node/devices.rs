@@ -1,4 +1,5 @@
-//! Which worker drives which DPDK devices: a device lies between one pair of ports, and a pair belongs to one owner.
+//! Assigns DPDK devices to workers: a device lies between one pair of ports, and a pair belongs to
+//! one owner.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +9,7 @@ use myelin_spec::{DpdkDevice, ServiceChain};
 use crate::api::ApiError;
 use crate::pool::lock;
 
-/// The pairs of devices that workers have.
+/// The device pairs that workers have.
 #[derive(Default, Clone)]
 pub(crate) struct Devices(Arc<Mutex<Vec<Pair>>>);
 
@@ -25,10 +26,10 @@ pub(crate) struct Claim {
 }
 
 impl Devices {
-    /// Claims the devices of a chain for the worker that is about to start.
+    /// Claims the devices of a chain for a worker that is about to start.
     ///
     /// # Errors
-    /// Another owner has the pair, or one of the devices lies between other ports.
+    /// Another owner has the pair, or one of the devices is in another pair.
     pub(crate) fn claim(&self, chain: &ServiceChain) -> Result<Claim, ApiError> {
         let pair = Pair {
             devices: ends(chain)?,
@@ -38,7 +39,7 @@ impl Devices {
         for other in all.iter() {
             if other.direction(&pair.devices).is_some() {
                 return Err(ApiError::failed(format!(
-                    "the devices belong to the chains of owner `{}`, and owners do not share packet memory: take other devices",
+                    "the devices belong to the chains of owner `{}`, and owners do not share packet memory: use other devices",
                     other.owner
                 )));
             }
@@ -48,7 +49,7 @@ impl Devices {
             });
             if let Some(device) = taken {
                 return Err(ApiError::failed(format!(
-                    "the device `{device}` lies between other ports already: take another device, or the same pair"
+                    "the device `{device}` is paired with another device already: use another device, or the same pair"
                 )));
             }
         }
@@ -62,7 +63,7 @@ impl Devices {
 }
 
 impl Pair {
-    /// The way from the first to the second of these devices, if they are this pair.
+    /// The direction from the first to the second device, if they are this pair.
     fn direction(&self, ends: &[DpdkDevice; 2]) -> Option<Direction> {
         let [one, other] = ends;
         if self.devices == *ends {
@@ -81,10 +82,10 @@ impl Claim {
         &self.pair.devices
     }
 
-    /// Which way a chain goes between these devices.
+    /// The direction of a chain between these devices.
     ///
     /// # Errors
-    /// It lies between others.
+    /// The chain names other devices.
     pub(crate) fn direction(&self, chain: &ServiceChain) -> Result<Direction, ApiError> {
         let direction = self.pair.direction(&ends(chain)?);
         direction.ok_or_else(|| ApiError::failed("the worker has other devices"))
@@ -108,8 +109,8 @@ fn ends(chain: &ServiceChain) -> Result<[DpdkDevice; 2], ApiError> {
     Ok([device(&ports.ingress)?, device(&ports.egress)?])
 }
 
-/// Whether two names mean one device, of which there is one on the machine; virtual ones without an interface are each
-/// process' own.
+/// Whether two names mean the same device. Virtual devices without an interface belong to one
+/// process and never match.
 fn is_same(one: &DpdkDevice, other: &DpdkDevice) -> bool {
     let interface = one.argument("iface");
     (one.is_pci() && one.name() == other.name())

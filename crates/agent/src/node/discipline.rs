@@ -1,7 +1,8 @@
-//! Shapers of egress interfaces: one queueing discipline an interface, one class a chain, while chains need them.
+//! Shapers of egress interfaces: one queueing discipline an interface, one class a chain.
 //!
-//! Where the kernel has `fq`, that holds packets back until the departure time that the chain's last program gives them; a class
-//! is the shaper that this asks then. Else the discipline is HTB, and the class one of its own.
+//! With `fq`, the chain's last program gives each packet a departure time, and `fq` delays it until
+//! then; a class is the program's shaper. On kernels without `fq` the discipline is HTB with one
+//! HTB class a chain.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -20,13 +21,13 @@ use myelin_spec::{FULL_FRAME, Limit, Shaping};
 use crate::api::ApiError;
 use crate::pool::{Lease, Pool, lock};
 
-/// How long a chain that goes waits for what is in its class, at most.
+/// Longest wait of a removed chain for the packets in its class.
 const MAX_DRAIN: Duration = Duration::from_secs(5);
-/// What departs later than 10 s from now, `fq` drops.
+/// `fq` drops packets that depart later than 10 s from now.
 const FQ_HORIZON_NS: u64 = 9_000_000_000;
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// What an interface can be given.
+/// The queueing discipline of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Departure times (EDT).
@@ -38,35 +39,37 @@ enum Kind {
 /// The disciplines of all interfaces, by index.
 pub(crate) type Disciplines = Pool<u32, Discipline>;
 
-/// The discipline of one interface. Dropping it removes it, after what it holds back.
+/// The discipline of one interface. Dropping it waits for its packets, then removes it.
 pub(crate) struct Discipline {
     link: Link,
     kind: Kind,
-    /// By minor number; those that are being removed are among them until they are gone.
+    /// By minor number; includes classes that are being removed.
     classes: Mutex<BTreeMap<u16, Held>>,
-    /// The latest departure that a class which is gone gave a packet, ns (CLOCK_MONOTONIC).
+    /// The latest departure time that a removed class set, ns (CLOCK_MONOTONIC).
     latest_ns: Mutex<u64>,
     _made: ResourceGuard,
 }
 
-/// A class, with the path identifier of its chain and what it holds that to.
+/// A class, with its chain's SPI and its shaping.
 type Held = (u32, Shaping, Weak<Class>);
 
-/// A chain's class of a discipline, shared by its generations. Dropping it removes the class, once it is empty.
+/// A chain's class in a discipline, shared by its generations. Dropping it waits until it is empty,
+/// then removes it.
 pub(crate) struct Class {
     plane: Arc<Plane>,
     discipline: Lease<u32, Discipline>,
     minor: u16,
     shaping: Shaping,
-    /// What gives departure times, with `fq`.
+    /// Sets departure times, with `fq`.
     shaper: Option<Arc<Policer>>,
 }
 
 impl Class {
-    /// The class of a chain on an interface: that of a generation before, if it is to be the same, so that its bucket goes
-    /// on; else a new one.
+    /// The class of a chain on an interface. An earlier generation's class with the same shaping is
+    /// shared, so its bucket stays. Otherwise a new one.
     ///
     /// # Errors
+    /// The interface has a discipline that Myelin did not make, or a system error.
     /// The interface has a discipline that Myelin did not make, or the kernel refuses.
     pub(crate) fn acquire(
         (plane, disciplines): (&Arc<Plane>, &Disciplines),
@@ -89,7 +92,7 @@ impl Class {
         let free = (1..=htb::MAX_CLASSES).find(|minor| !classes.contains_key(minor));
         let minor = free.ok_or_else(|| {
             ApiError::failed(format!(
-                "interface {} has {} shaped chains, which is all that it can have: write `enforce: policer`",
+                "interface {} has {} shaped chains, which is the maximum: write `enforce: policer`",
                 discipline.link.name,
                 htb::MAX_CLASSES
             ))
@@ -115,7 +118,7 @@ impl Class {
         Ok(class)
     }
 
-    /// The way to the class.
+    /// The exit that sends packets to the class.
     pub(crate) fn exit(&self) -> Exit {
         let ifindex = self.discipline.link.index;
         match &self.shaper {
@@ -130,7 +133,7 @@ impl Class {
         }
     }
 
-    /// The name of the discipline that it belongs to.
+    /// The name of its discipline.
     pub(crate) fn kind(&self) -> &'static str {
         match self.discipline.kind {
             Kind::Fq => "fq",
@@ -138,7 +141,7 @@ impl Class {
         }
     }
 
-    /// What it did.
+    /// The shaper's counts.
     pub(crate) fn stats(&self) -> ShaperStats {
         if let Some(shaper) = &self.shaper {
             let told = self.plane.departures(shaper).unwrap_or_default();
@@ -176,15 +179,15 @@ impl Class {
 impl Drop for Class {
     fn drop(&mut self) {
         if let Some(shaper) = &self.shaper {
-            // What waits stays in the discipline, which goes with its last class.
+            // Waiting packets stay in the discipline, which is removed after its last class.
             let told = self.plane.departures(shaper).unwrap_or_default();
             let mut latest_ns = lock(&self.discipline.latest_ns);
             *latest_ns = told.latest_ns.max(*latest_ns);
         } else if let Err(error) = self.remove()
             && !error.is_not_found()
         {
-            // A link that is gone took its classes along.
-            tracing::warn!(interface = self.discipline.link.name, %error, "a class stays");
+            // A removed link has taken its classes along.
+            tracing::warn!(interface = self.discipline.link.name, %error, "cannot remove a class");
         }
         lock(&self.discipline.classes).remove(&self.minor);
     }
@@ -244,7 +247,7 @@ impl Discipline {
         let requests =
             htb::add_class(&self.link, minor, &class_of(shaping)).map_err(ApiError::failed)?;
         netlink.apply(requests).map_err(|error| {
-            // As far as it got.
+            // Remove a class that was added only in part.
             let _ = netlink.apply([htb::delete_class(&self.link.id(), minor)]);
             ApiError::failed(error)
         })
@@ -257,8 +260,8 @@ impl Discipline {
     }
 }
 
-/// How long `fq` holds packets yet of which the last one departs at `latest_ns`, and a moment for its timer; nothing where none waits, or
-/// none was ever sent there.
+/// How long `fq` still delays packets if the last one departs at `latest_ns`, plus a moment for its
+/// timer. Zero if no packet waits.
 fn until_empty(latest_ns: u64, now_ns: u64) -> Duration {
     if latest_ns == 0 {
         return Duration::ZERO;
@@ -269,8 +272,8 @@ fn until_empty(latest_ns: u64, now_ns: u64) -> Duration {
         .min(MAX_DRAIN)
 }
 
-/// How long a packet may wait for its departure: as long as agreed, and no longer than the queue takes to leave, of full
-/// frames where only bits are limited.
+/// Longest wait of a packet for its departure: the agreed delay, or the time that a full queue
+/// takes to leave. A limit in bits assumes full frames.
 fn limit_ns(shaping: &Shaping) -> u64 {
     let queued = |rate: u64, each: u64| {
         let ns = u128::from(shaping.queue) * u128::from(each) * 1_000_000_000 / u128::from(rate);
@@ -284,8 +287,8 @@ fn limit_ns(shaping: &Shaping) -> u64 {
         .fold(shaping.delay_ns.min(FQ_HORIZON_NS), u64::min)
 }
 
-/// The class that shapes so. A queue of the kernel has no bound in time, so it is no longer than what leaves in that time:
-/// of full frames, where only bits are limited.
+/// The HTB class for this shaping. Kernel queues have no time limit, so the queue holds what leaves
+/// within the delay. A limit in bits assumes full frames.
 fn class_of(shaping: &Shaping) -> HtbClass {
     let limit = |limit: Limit| htb::Limit {
         rate: limit.rate,
@@ -314,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_holds_what_leaves_in_the_time_agreed() {
+    fn a_queue_holds_what_leaves_within_the_delay() {
         let limit = |rate, burst| Some(Limit { rate, burst });
         let queue = |packets, bits, delay_ns| {
             let shaping = Shaping {
@@ -335,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discipline_goes_as_soon_as_nothing_waits_in_it() {
+    fn a_discipline_is_removed_once_it_is_empty() {
         let ms = Duration::from_millis;
         let now_ns = 3_600_000_000_000;
         assert_eq!(until_empty(0, now_ns), Duration::ZERO);
@@ -350,8 +353,8 @@ mod tests {
     }
 
     #[test]
-    fn a_departure_is_no_later_than_the_queue_allows() {
-        let told = |delay_ns, queue| {
+    fn a_departure_is_limited_by_delay_and_queue() {
+        let limit = |delay_ns, queue| {
             let packets = Some(Limit {
                 rate: 1000,
                 burst: 4,
@@ -364,8 +367,8 @@ mod tests {
                 tolerance_ns: 0,
             })
         };
-        assert_eq!(told(5_000_000, 64), 5_000_000);
-        assert_eq!(told(5_000_000, 2), 2_000_000);
-        assert_eq!(told(u64::MAX, u32::MAX), FQ_HORIZON_NS);
+        assert_eq!(limit(5_000_000, 64), 5_000_000);
+        assert_eq!(limit(5_000_000, 2), 2_000_000);
+        assert_eq!(limit(u64::MAX, u32::MAX), FQ_HORIZON_NS);
     }
 }

@@ -1,4 +1,5 @@
-//! The link over which packets go from a worker back into the kernel, and from kernel functions behind user functions to the worker.
+//! The veth link between a worker and the kernel, for chains that return from user space to the
+//! kernel.
 
 use std::sync::Arc;
 
@@ -14,22 +15,22 @@ use crate::api::{ApiError, short_hash};
 use crate::node::circuit::MTU;
 use crate::node::workers::{Entry, socket_redirect};
 
-/// The link over which packets go from a worker back into the kernel.
+/// The internal link of a worker, with its sockets and its re-entry door.
 pub(crate) struct Internal {
     door: Door,
     pub(crate) transmit: SocketId,
-    /// Where packets come from kernel functions, and on which interface.
+    /// The socket that receives packets from kernel functions, with its interface.
     pub(crate) receive: (SocketId, u32),
     _link: ResourceGuard,
 }
 
-/// Dropping it detaches the door.
+/// Dropping it detaches the re-entry door.
 struct Door(Arc<Reentry>);
 
 impl Drop for Door {
     fn drop(&mut self) {
         if let Err(error) = self.0.detach() {
-            tracing::warn!(%error, "a re-entry door stays");
+            tracing::warn!(%error, "cannot detach a re-entry door");
         }
     }
 }
@@ -40,7 +41,8 @@ impl Internal {
         Arc::clone(&self.door.0)
     }
 
-    /// Makes the link of this worker, with a socket at either end and the door at the far one.
+    /// Makes the link of this worker, with a socket at each end and the re-entry door at the far
+    /// end.
     pub(crate) fn make(worker: &mut Entry, plane: &Plane) -> Result<Self, ApiError> {
         let base = format!(
             "my{}",
@@ -84,7 +86,7 @@ impl Internal {
     }
 }
 
-/// Both ends of an internal link, up, and wide enough for a full packet behind an NSH header.
+/// Makes both ends of an internal link, up, with room for a full packet behind an NSH header.
 fn make_internal_link(near: &str, far: &str) -> Result<(Link, Link), ApiError> {
     let mtu = Some(MTU + ENCAPSULATION_LEN as u32);
     let make = || -> myelin_linux::Result<(Link, Link)> {

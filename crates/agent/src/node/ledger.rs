@@ -1,7 +1,7 @@
-//! The node's ledger: what the running chains were promised, and what they take.
+//! The node's ledger: the contracts of running chains, and the resources that they take.
 //!
-//! A file's chains are decided in one step, all or none. While a chain changes its form, the ledger holds both forms, so no other
-//! chain is promised what one of them takes until the change is settled.
+//! The chains of a file are decided in one step, all or none. While a chain changes, the ledger
+//! holds both generations, so no other chain gets resources that one of them needs.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,69 +13,71 @@ use myelin_spec::ServiceChain;
 use crate::api::ApiError;
 use crate::pool::lock;
 
-/// How often a waiting request checks whether it was called off.
+/// How often a waiting request checks whether it was cancelled.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The ledger of a node; its clones are the same one.
+/// The ledger of a node; clones share it.
 #[derive(Default, Clone)]
-pub(crate) struct NodeLedger(Arc<Shared>);
+pub(crate) struct NodeLedger(Arc<SharedLedger>);
 
 #[derive(Default)]
-struct Shared {
-    entered: Mutex<Entered>,
-    settled: Condvar,
+struct SharedLedger {
+    state: Mutex<LedgerState>,
+    changed: Condvar,
 }
 
 #[derive(Default)]
-struct Entered {
+struct LedgerState {
     ledger: Ledger,
-    /// Changes of running chains that are not settled: each is about to give back what one of two forms takes.
-    changes: usize,
+    /// Uncommitted changes of running chains: each will free the resources of one generation.
+    open_changes: usize,
 }
 
-/// A chain that asks to be admitted.
+/// A chain to admit.
 pub(crate) struct Candidate<'a> {
     pub(crate) chain: &'a ServiceChain,
-    /// Takes the decision.
+    /// Receives the decision.
     pub(crate) plan: &'a mut Plan,
     pub(crate) machine: &'a Machine,
     pub(crate) site: &'a Site,
 }
 
-/// The bookings of a file's chains until they are settled. Dropping it puts everything back as it was.
+/// The bookings of a file's chains until they are committed. Dropping it restores the earlier
+/// bookings.
 pub(crate) struct Admission {
     ledger: NodeLedger,
-    /// Each chain with what it was entered with before.
+    /// Each chain with its earlier booking.
     chains: Vec<(String, Option<Booking>)>,
-    is_settled: bool,
+    is_committed: bool,
 }
 
-/// Under this name the ledger holds the former form of a chain that changes: no chain has a name with a space in it.
-fn former(chain: &str) -> String {
-    format!("{chain} (former form)")
+/// The ledger's name for the previous generation of a changing chain. Chain names contain no space.
+fn previous_name(chain: &str) -> String {
+    format!("{chain} (previous generation)")
 }
 
 impl NodeLedger {
-    /// Decides whether the chains of a file fit beside all others, and enters them. `decide` sees each plan with its decision and
-    /// may refuse. What a chain has now is free for the new forms, wherever in the file they stand.
+    /// Decides whether the chains of a file fit beside all others, and books them. `decide` gets
+    /// each plan with its decision and may refuse it. The chains' present resources are free for
+    /// the new generations, whatever their order in the file.
     ///
     /// # Errors
-    /// The first refusal; then nothing is entered.
+    /// The first refusal. Nothing is booked then.
     pub(crate) fn admit(
         &self,
         costs: &Costs,
         candidates: &mut [Candidate<'_>],
-        is_called_off: &dyn Fn() -> bool,
+        is_cancelled: &dyn Fn() -> bool,
         mut decide: impl FnMut(&ServiceChain, &mut Plan) -> Result<(), ApiError>,
     ) -> Result<Admission, ApiError> {
-        let mut entered = lock(&self.0.entered);
+        let mut state = lock(&self.0.state);
         loop {
-            let ledger = &mut entered.ledger;
-            let leave = |one: &Candidate<'_>| {
+            let ledger = &mut state.ledger;
+            let remove = |one: &Candidate<'_>| {
                 let name = &one.chain.name;
                 (name.clone(), ledger.remove(name))
             };
-            let chains: Vec<_> = candidates.iter().map(leave).collect();
+            let chains: Vec<_> = candidates.iter().map(remove).collect();
             let decided = candidates.iter_mut().try_for_each(|one| {
                 let node = admission::Node {
                     costs,
@@ -90,31 +92,31 @@ impl NodeLedger {
             let Err(error) = decided else {
                 for (name, booking) in &chains {
                     if let Some(mut booking) = booking.clone() {
-                        booking.chain = former(name);
+                        booking.chain = previous_name(name);
                         ledger.insert(booking);
                     }
                 }
                 let admission = Admission {
                     ledger: self.clone(),
                     chains,
-                    is_settled: false,
+                    is_committed: false,
                 };
-                entered.changes += usize::from(admission.is_change());
+                state.open_changes += usize::from(admission.is_change());
                 return Ok(admission);
             };
             restore(ledger, chains);
-            if entered.changes == 0 || is_called_off() {
+            if state.open_changes == 0 || is_cancelled() {
                 return Err(error);
             }
-            // It may fit once a change under way is settled.
-            let waited = self.0.settled.wait_timeout(entered, LOOK_EVERY);
-            entered = waited.unwrap_or_else(PoisonError::into_inner).0;
+            // The chain may fit after a change under way is committed.
+            let waited = self.0.changed.wait_timeout(state, LOOK_EVERY);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// A chain has gone.
+    /// Removes the booking of a chain that was removed.
     pub(crate) fn remove(&self, chain: &str) {
-        lock(&self.0.entered).ledger.remove(chain);
+        lock(&self.0.state).ledger.remove(chain);
     }
 }
 
@@ -123,25 +125,25 @@ impl Admission {
         self.chains.iter().any(|(_, booking)| booking.is_some())
     }
 
-    /// The chains run in their new forms: what the former ones took is free.
-    pub(crate) fn settle(mut self) {
-        self.is_settled = true;
+    /// Commits the new generations: the resources of the previous ones are free.
+    pub(crate) fn commit(mut self) {
+        self.is_committed = true;
     }
 }
 
 impl Drop for Admission {
     fn drop(&mut self) {
         let is_change = self.is_change();
-        let mut entered = lock(&self.ledger.0.entered);
+        let mut state = lock(&self.ledger.0.state);
         for (name, _) in &self.chains {
-            entered.ledger.remove(&former(name));
+            state.ledger.remove(&previous_name(name));
         }
-        if !self.is_settled {
-            restore(&mut entered.ledger, std::mem::take(&mut self.chains));
+        if !self.is_committed {
+            restore(&mut state.ledger, std::mem::take(&mut self.chains));
         }
-        entered.changes -= usize::from(is_change);
-        drop(entered);
-        self.ledger.0.settled.notify_all();
+        state.open_changes -= usize::from(is_change);
+        drop(state);
+        self.ledger.0.changed.notify_all();
     }
 }
 
@@ -166,12 +168,12 @@ mod tests {
              functions: [ {{ name: f, kind: forward }} ]\n  ports: {{ ingress: eth1, egress: eth2 }}\n  \
              sla: {{ rate: 1kpps, burst: {burst}, latency: 100us }}\n"
         );
-        parse(&text, &Source::new("tried.yaml"), &NoFiles)
+        parse(&text, &Source::new("test.yaml"), &NoFiles)
             .unwrap_or_else(|errors| panic!("{errors}"))
             .remove(0)
     }
 
-    fn enter(ledger: &NodeLedger, chains: &[(&str, u32)]) -> Result<Admission, ApiError> {
+    fn admit(ledger: &NodeLedger, chains: &[(&str, u32)]) -> Result<Admission, ApiError> {
         let costs = Costs::default();
         let chains: Vec<_> = chains
             .iter()
@@ -197,46 +199,46 @@ mod tests {
         ledger.admit(&costs, &mut candidates, &|| false, decide)
     }
 
-    fn entered(ledger: &NodeLedger) -> Ledger {
-        lock(&ledger.0.entered).ledger.clone()
+    fn bookings(ledger: &NodeLedger) -> Ledger {
+        lock(&ledger.0.state).ledger.clone()
     }
 
     #[test]
-    fn a_file_that_is_not_deployed_leaves_the_ledger_as_it_was() {
+    fn a_file_that_is_not_deployed_does_not_change_the_ledger() {
         let ledger = NodeLedger::default();
-        enter(&ledger, &[("one", 64), ("two", 64)])
+        admit(&ledger, &[("one", 64), ("two", 64)])
             .unwrap()
-            .settle();
-        let before = entered(&ledger);
-        let freed = enter(&ledger, &[("two", 120), ("one", 4)]).unwrap();
+            .commit();
+        let before = bookings(&ledger);
+        let freed = admit(&ledger, &[("two", 120), ("one", 4)]).unwrap();
         drop(freed);
-        assert_eq!(entered(&ledger), before);
-        assert!(enter(&ledger, &[("two", 4), ("three", 200)]).is_err());
-        assert_eq!(entered(&ledger), before);
-        assert!(enter(&ledger, &[("three", 120)]).is_err());
+        assert_eq!(bookings(&ledger), before);
+        assert!(admit(&ledger, &[("two", 4), ("three", 200)]).is_err());
+        assert_eq!(bookings(&ledger), before);
+        assert!(admit(&ledger, &[("three", 120)]).is_err());
         ledger.remove("two");
-        enter(&ledger, &[("three", 64)]).unwrap().settle();
+        admit(&ledger, &[("three", 64)]).unwrap().commit();
     }
 
     #[test]
-    fn what_either_form_of_a_changing_chain_takes_is_nobody_else_s() {
+    fn a_changing_chain_keeps_the_resources_of_both_generations() {
         let ledger = NodeLedger::default();
-        enter(&ledger, &[("one", 120)]).unwrap().settle();
-        let change = enter(&ledger, &[("one", 4)]).unwrap();
+        admit(&ledger, &[("one", 120)]).unwrap().commit();
+        let change = admit(&ledger, &[("one", 4)]).unwrap();
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| enter(&ledger, &[("two", 120)]).map(Admission::settle));
+            let other = scope.spawn(|| admit(&ledger, &[("two", 120)]).map(Admission::commit));
             std::thread::sleep(std::time::Duration::from_millis(20));
             assert!(
                 !other.is_finished(),
-                "it is not refused before the change is settled"
+                "it must wait until the change is committed"
             );
-            change.settle();
+            change.commit();
             other.join().unwrap().unwrap();
         });
-        let change = enter(&ledger, &[("one", 2)]).unwrap();
+        let change = admit(&ledger, &[("one", 2)]).unwrap();
         drop(change);
         assert!(
-            entered(&ledger)
+            bookings(&ledger)
                 .get("one")
                 .is_some_and(|one| one.chain == "one")
         );

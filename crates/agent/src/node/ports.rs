@@ -12,7 +12,7 @@ use crate::api::ApiError;
 use crate::node::workers::Key;
 use crate::pool::{Lease, lock};
 
-/// A user's share of a port, by interface index.
+/// A user's lease on a port, by interface index.
 pub(crate) type PortLease = Lease<u32, Port>;
 
 /// An interface with a front door. Dropping it detaches the door.
@@ -20,21 +20,21 @@ pub(crate) struct Port {
     door: Door,
     pub(crate) name: String,
     pub(crate) ifindex: u32,
-    /// Receive queues.
+    /// Number of receive queues.
     pub(crate) queues: u32,
     /// Chains that enter here by the XDP hook.
     xdp_users: Mutex<u32>,
-    /// The worker whose sockets are bound here, and for how many generations: a queue has one packet memory, and that has
-    /// one owner.
+    /// The worker whose sockets are bound here, with the number of generations: a queue has one
+    /// packet memory with one owner.
     bound: Mutex<Option<(Key, u32)>>,
-    /// Set where Myelin made the interface promiscuous.
+    /// Set if Myelin made the interface promiscuous.
     _promiscuous: Option<ResourceGuard>,
 }
 
 impl Port {
-    /// Makes the interface a port. `opposite` is the port where unmatched traffic goes, for an end that Myelin made; without it
-    /// the interface is somebody else's and is made promiscuous, because the frames of a chain are addressed to the next hop and
-    /// not to this machine.
+    /// Makes the interface a port. `opposite` gets the unmatched traffic of an interface that
+    /// Myelin made. Without it the interface is foreign and becomes promiscuous: a chain's frames
+    /// are addressed to the next hop, not to this machine.
     pub(crate) fn open(
         plane: &Plane,
         link: &Link,
@@ -68,7 +68,7 @@ impl Port {
         &self.door
     }
 
-    /// The owner whose worker has the sockets of its queues.
+    /// The owner whose worker has the queues.
     pub(crate) fn bound_to(&self) -> Option<String> {
         let bound = lock(&self.bound);
         bound.as_ref().map(|(worker, _)| worker.owner.clone())
@@ -77,18 +77,18 @@ impl Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        // The programs are pinned, so that they outlive a killed agent; here they are to go.
+        // Pinned programs outlive a killed agent, so detach them explicitly.
         if let Err(error) = self.door.detach() {
-            tracing::warn!(interface = self.name, %error, "a front door stays");
+            tracing::warn!(interface = self.name, %error, "cannot detach a front door");
         }
     }
 }
 
-/// A chain's use of the XDP hook of a port; the last one detaches the front door from that hook.
-pub(crate) struct AtXdp(PortLease);
+/// A chain's use of the XDP hook of a port. The last one detaches the front door from that hook.
+pub(crate) struct XdpAttachment(PortLease);
 
-impl AtXdp {
-    /// Attaches the front door at XDP, for the first chain that enters there.
+impl XdpAttachment {
+    /// Attaches the front door at XDP for the first chain that enters there.
     pub(crate) fn attach(port: PortLease) -> Result<Self, ApiError> {
         let mut users = lock(&port.xdp_users);
         if *users == 0 {
@@ -101,14 +101,14 @@ impl AtXdp {
     }
 }
 
-impl Drop for AtXdp {
+impl Drop for XdpAttachment {
     fn drop(&mut self) {
         let mut users = lock(&self.0.xdp_users);
         *users -= 1;
         if *users == 0
             && let Err(error) = self.0.door.detach_xdp()
         {
-            tracing::warn!(interface = self.0.name, %error, "a front door stays at XDP");
+            tracing::warn!(interface = self.0.name, %error, "cannot detach a front door from XDP");
         }
     }
 }
@@ -158,7 +158,7 @@ fn make_promiscuous(link: &Link, journal: &Journal) -> myelin_linux::Result<Reso
     Ok(made)
 }
 
-/// Queues that the interface receives on, where its driver tells.
+/// Number of receive queues, if the driver reports it.
 pub(crate) fn receive_queues(link: &Link) -> Option<u32> {
     let queues = Ethtool::open().and_then(|ethtool| ethtool.receive_queues(&link.name));
     queues.ok().flatten()

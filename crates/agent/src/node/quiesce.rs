@@ -1,20 +1,21 @@
-//! Waiting until packets have left the programs that they were in.
+//! Waits until packets have left the programs that they were in.
 //!
-//! A program at XDP or tcx runs with softirqs disabled, and on a kernel that is not a real-time one no thread takes the
-//! CPU meanwhile. So once a thread has been on every CPU, every program that ran before has ended. That takes
-//! some 100 us where an RCU grace period takes 10 ms; the latter is the way where the thread may not go everywhere.
+//! Programs at XDP and tcx run with softirqs disabled. Except on a real-time kernel, no thread
+//! takes the CPU meanwhile. So after a thread has run on every CPU, every earlier program run has
+//! ended. This takes about 100 us; an RCU grace period takes 10 ms and is the fallback when a CPU
+//! is not allowed.
 
 use myelin_kernel::{Error, Plane};
 use myelin_linux::sched::Policy;
 use myelin_linux::{affinity, sched};
 use nix::unistd::{SysconfVar, sysconf};
 
-/// Says of a real-time kernel, where softirqs are threads, that it is one.
+/// This file contains 1 on a real-time kernel, where softirqs are threads.
 const REAL_TIME: &str = "/sys/kernel/realtime";
 
-/// Waits until every packet that was in a program when this was called has left it.
+/// Waits until every packet that is in a program now has left it.
 pub(crate) fn wait(plane: &Plane) -> Result<(), Error> {
-    let _urgent = Urgent::begin();
+    let _realtime = RealtimeGuard::begin();
     let preemptible = std::fs::read_to_string(REAL_TIME).is_ok_and(|text| text.trim() == "1");
     if !preemptible && visit_every_cpu() {
         return Ok(());
@@ -22,7 +23,7 @@ pub(crate) fn wait(plane: &Plane) -> Result<(), Error> {
     plane.wait_for_packets()
 }
 
-/// Runs a moment on every CPU; false when some may not be visited.
+/// Runs briefly on every CPU. Returns false if some CPU is not allowed.
 fn visit_every_cpu() -> bool {
     let Ok(allowed) = affinity::get(0) else {
         return false;
@@ -30,7 +31,8 @@ fn visit_every_cpu() -> bool {
     if online_cpus() != Some(allowed.len()) {
         return false;
     }
-    // A thread of its own, which inherits the priority and takes where it is bound to along: this one could not be given back a CPU that is offline just now.
+    // A new thread inherits the priority. Binding this thread instead could lose a CPU that is
+    // offline now.
     let visit = || allowed.iter().all(|cpu| affinity::set(0, &[*cpu]).is_ok());
     std::thread::scope(|scope| scope.spawn(visit).join().unwrap_or(false))
 }
@@ -40,23 +42,24 @@ fn online_cpus() -> Option<usize> {
     usize::try_from(cpus).ok()
 }
 
-/// While it lives this thread does not wait for a CPU behind those that are busy: a worker that spins, say. For the few
-/// steps of an exchange that packets see; where it is not permitted they take some ms more.
-pub(crate) struct Urgent(Option<Policy>);
+/// Runs this thread with real-time priority, so it does not wait for a CPU behind busy threads such
+/// as a spinning worker. Only for the short steps that packets see. Without permission those steps
+/// take some ms longer.
+pub(crate) struct RealtimeGuard(Option<Policy>);
 
-impl Urgent {
+impl RealtimeGuard {
     pub(crate) fn begin() -> Self {
         let before = sched::get(0).ok();
         Self(before.filter(|_| sched::set(0, Policy::Fifo(1)).is_ok()))
     }
 }
 
-impl Drop for Urgent {
+impl Drop for RealtimeGuard {
     fn drop(&mut self) {
         if let Some(before) = self.0
             && let Err(error) = sched::set(0, before)
         {
-            tracing::warn!(%error, "a thread of the agent stays a real-time one");
+            tracing::warn!(%error, "cannot restore the scheduling policy of an agent thread");
         }
     }
 }
@@ -66,11 +69,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cpu_is_visited_and_the_thread_is_as_it_was() {
+    fn visiting_every_cpu_leaves_affinity_and_policy_unchanged() {
         let was = || (affinity::get(0).unwrap(), sched::get(0).unwrap());
         let before = was();
         let visited = {
-            let _urgent = Urgent::begin();
+            let _realtime = RealtimeGuard::begin();
             visit_every_cpu()
         };
         assert_eq!(was(), before);

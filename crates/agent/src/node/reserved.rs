@@ -1,4 +1,4 @@
-//! Names that one request at a time may work on.
+//! Names that requests reserve: one request at a time works on a name.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -7,38 +7,38 @@ use std::time::Duration;
 use crate::api::ApiError;
 use crate::pool::lock;
 
-/// How often a waiting request checks whether it was called off.
+/// How often a waiting request checks whether it was cancelled.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The names that are reserved.
+/// The reserved names.
 #[derive(Default)]
-pub(crate) struct Reserved {
-    names: Mutex<Names>,
+pub(crate) struct ReservedNames {
+    names: Mutex<NameSet>,
     freed: Condvar,
 }
 
 #[derive(Default)]
-struct Names {
+struct NameSet {
     taken: BTreeSet<String>,
-    /// Nothing is reserved any more.
+    /// No more reservations.
     is_closed: bool,
 }
 
-/// Names that one request works on. Dropping it frees them.
+/// The names that one request works on. Dropping it frees them.
 pub(crate) struct Reservation<'a> {
-    all: &'a Reserved,
+    all: &'a ReservedNames,
     names: BTreeSet<String>,
 }
 
-impl Reserved {
-    /// Reserves all these names; waits while another request has one of them.
+impl ReservedNames {
+    /// Reserves all these names. Waits while another request has one of them.
     ///
     /// # Errors
-    /// The work was called off meanwhile, or the agent is stopping.
+    /// The request was cancelled meanwhile, or the agent is stopping.
     pub(crate) fn reserve(
         &self,
         names: BTreeSet<String>,
-        is_called_off: &dyn Fn() -> bool,
+        is_cancelled: &dyn Fn() -> bool,
     ) -> Result<Reservation<'_>, ApiError> {
         let mut all = lock(&self.names);
         loop {
@@ -50,9 +50,9 @@ impl Reserved {
                 drop(all);
                 return Ok(Reservation { all: self, names });
             };
-            if is_called_off() {
+            if is_cancelled() {
                 return Err(ApiError::failed(format!(
-                    "called off while it waited for another request that works on `{busy}`"
+                    "cancelled while it waited for another request that works on `{busy}`"
                 )));
             }
             let waited = self.freed.wait_timeout(all, LOOK_EVERY);
@@ -60,17 +60,17 @@ impl Reserved {
         }
     }
 
-    /// Those that are reserved now.
+    /// The names that are reserved now.
     pub(crate) fn names(&self) -> BTreeSet<String> {
         lock(&self.names).taken.clone()
     }
 
-    /// From now on nothing can be reserved; false when that was so already.
+    /// Refuses all further reservations. Returns false if they were refused already.
     pub(crate) fn close(&self) -> bool {
         !std::mem::replace(&mut lock(&self.names).is_closed, true)
     }
 
-    /// Waits until nothing is reserved.
+    /// Waits until no name is reserved.
     pub(crate) fn wait_until_free(&self) {
         let mut all = lock(&self.names);
         while !all.taken.is_empty() {
@@ -94,9 +94,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_wants_a_reserved_name_waits_or_is_called_off() {
+    fn a_request_for_a_reserved_name_waits_or_is_cancelled() {
         let names = |all: &[&str]| all.iter().map(|&name| name.to_owned()).collect();
-        let all = Reserved::default();
+        let all = ReservedNames::default();
         let held = all.reserve(names(&["a", "b"]), &|| false).unwrap();
         let other = all.reserve(names(&["c"]), &|| false).unwrap();
         let error = all.reserve(names(&["b", "d"]), &|| true).err().unwrap();

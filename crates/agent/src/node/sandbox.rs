@@ -1,5 +1,6 @@
-//! A function's sandbox: a network namespace of its own with one link, of a black box with two, whose near ends stand in the
-//! agent's namespace. Nothing in it speaks of its own accord: no address, no IPv6, no offloads.
+//! A function's sandbox: a network namespace with one link, or two for a black box. The near ends
+//! are in the agent's namespace. Its interfaces send nothing unasked: no address, no IPv6, no
+//! offloads.
 
 use myelin_linux::ethtool::{self, Ethtool, Offload};
 use myelin_linux::journal::{Journal, Resource, ResourceGuards};
@@ -13,7 +14,7 @@ use crate::api::{ApiError, short_hash};
 
 /// The link's name inside.
 const INNER: &str = "eth0";
-/// Whose sandbox it is; no two of a run are alike.
+/// Identifies the function in a sandbox; unique within a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Occupant<'a> {
     /// Identity of the run (agent).
@@ -31,7 +32,7 @@ pub(crate) struct Sandbox {
     pub(crate) netns: Netns,
     /// The link's end in the agent's namespace.
     pub(crate) near: LinkId,
-    /// Its end inside.
+    /// The link's end inside.
     pub(crate) inner: LinkId,
     /// The near end of a black box's second link, where its packets come out.
     pub(crate) out: Option<LinkId>,
@@ -45,7 +46,7 @@ struct Ends {
 }
 
 impl Occupant<'_> {
-    /// A name has no dot in it, so this is no other namespace's name.
+    /// Function names contain no dot, so the name is unique.
     fn netns(&self) -> String {
         format!(
             "myelin-{}.{}.{}",
@@ -57,7 +58,7 @@ impl Occupant<'_> {
         format!("myelin run {}", self.run)
     }
 
-    /// `my`, 8 hex digits, `n` (of a second link `o`), the position: at most 13 bytes.
+    /// `my`, 8 hex digits, `n` (`o` for a second link), the position: at most 13 bytes.
     fn near(&self, letter: char) -> String {
         let Self {
             run,
@@ -73,7 +74,8 @@ impl Occupant<'_> {
 }
 
 impl Sandbox {
-    /// Makes a sandbox with one link, or nothing. `mtu` is the largest packet on the link without its header, bytes.
+    /// Makes a sandbox with one link, or nothing. `mtu` is the largest packet without link header,
+    /// bytes.
     pub(crate) fn create(
         occupant: &Occupant<'_>,
         mtu: u32,
@@ -82,7 +84,7 @@ impl Sandbox {
         Self::with_links(occupant, (INNER, None), mtu, journal)
     }
 
-    /// Makes a sandbox for a black box, or nothing: with two links.
+    /// Makes a sandbox with two links for a black box, or nothing.
     pub(crate) fn between_links(
         occupant: &Occupant<'_>,
         mtu: u32,
@@ -106,7 +108,8 @@ impl Sandbox {
             name: name.clone(),
             owner: owner.clone(),
         };
-        // The newest is removed first: a namespace may live on in a process that is still inside, and the link with it.
+        // Removed newest first: a process inside may keep the namespace, and with it the link,
+        // alive.
         let mut made = ResourceGuards::default();
         let make = || -> myelin_linux::Result<_> {
             let remedy = "an agent that was killed left it: `myelin down --all` removes it";
@@ -134,7 +137,7 @@ impl Sandbox {
     }
 }
 
-/// A link into the namespace, both ends, up.
+/// Makes a link into the namespace and sets both ends up.
 fn connect(netns: &Netns, near: &str, inner: &str, mtu: u32) -> myelin_linux::Result<Ends> {
     let mut netlink = Netlink::open()?;
     let end = |name, namespace| VethEnd {
@@ -150,7 +153,7 @@ fn connect(netns: &Netns, near: &str, inner: &str, mtu: u32) -> myelin_linux::Re
     Ok(Ends { near, inner })
 }
 
-/// Runs inside.
+/// Sets up the inner end; runs inside the namespace.
 fn furnish(inner: &str) -> myelin_linux::Result<LinkId> {
     let mut netlink = Netlink::open()?;
     let inner = netlink.link(inner)?.id();
@@ -158,8 +161,9 @@ fn furnish(inner: &str) -> myelin_linux::Result<LinkId> {
     Ok(inner)
 }
 
-/// Runs inside. There is no XDP program at a black box's link whose NAPI a redirect into it needs, so GRO brings it, which must join
-/// nothing; and links that the black box makes, a bridge perhaps, must be as silent as those that it finds.
+/// Runs inside the namespace. A redirect into the link needs NAPI. Without an XDP program GRO
+/// enables NAPI, and its limit of one byte keeps it from merging packets. Links that the black box
+/// makes, such as a bridge, must not send unasked either.
 fn open_to_redirects(inner: &LinkId) -> myelin_linux::Result<()> {
     sysctl::disable_ipv6(sysctl::NEW_LINKS, true)?;
     Netlink::open()?.apply([link::set_gro_max_size(inner, 1)])?;
@@ -171,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_the_occupant_and_fit() {
+    fn names_are_unique_and_short_enough() {
         let one = Occupant {
             run: "5f3a",
             chain: "tactile",

@@ -1,6 +1,7 @@
-//! Mapping `pipeline`: as `compact`, but each user function runs in a process of its own, behind the worker that has the sockets.
+//! Mapping `pipeline`: as `compact`, but each user function runs in its own process behind the
+//! worker with the sockets.
 //!
-//! What differs from `compact` is how a worker runs the user part of a chain, and which processes are supervised.
+//! Only the user part of a chain and the supervised processes differ from `compact`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,41 +15,41 @@ use myelin_spec::Mapping;
 use crate::api::ApiError;
 use crate::node::workers::{Entry, WorkerLease};
 
-/// The processes of one generation of a chain behind its worker.
+/// The stage processes of one generation, behind its worker.
 pub(crate) struct Stages {
     spi: u32,
     generation: u16,
     pub(crate) pipeline: Pipeline,
     deaths: Vec<Deaths>,
-    /// Set when one of them kept dying; it is not started again.
+    /// Set when one of them kept dying; none is restarted then.
     failed: Arc<AtomicBool>,
     _processes: Vec<ResourceGuard>,
 }
 
-/// The end of a process.
+/// The outcome for a dead process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Death {
-    /// A new one runs.
+    /// A new process runs.
     Restarted,
-    /// A worker is given up, and with it all chains that it serves.
+    /// A worker is given up, with all chains that it serves.
     GivenUp,
-    /// A process behind a worker is given up, and with it the one chain that it serves.
+    /// A pipeline stage is given up, with its chain.
     StageGivenUp { spi: u32, generation: u16 },
 }
 
-/// The user part of a generation, which a worker runs, in mapping `pipeline` with processes behind it. Dropping it takes that out of
-/// the worker, after the packets that are inside.
+/// The user segments of a generation that a worker runs; in mapping `pipeline` with stages behind
+/// it. Dropping it removes them from the worker, after the packets inside have left.
 pub(crate) struct RunningPart {
     worker: WorkerLease,
     spi: u32,
     generation: u16,
-    /// Reads all processes together, in mapping `pipeline`.
+    /// Reads all stages together, in mapping `pipeline`.
     pub(crate) pipeline: Option<Arc<PipelineReader>>,
     failed: Arc<AtomicBool>,
 }
 
 impl RunningPart {
-    /// Runs the user part of a chain: in the worker alone, or in a process for each function.
+    /// Runs the user segments of a chain: in the worker alone, or in one process for each function.
     ///
     /// # Errors
     /// A function cannot be made, or a process cannot be started.
@@ -77,7 +78,7 @@ impl RunningPart {
         })
     }
 
-    /// Whether a process behind the worker was given up.
+    /// Whether a stage was given up.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
@@ -88,9 +89,9 @@ impl Drop for RunningPart {
         let (spi, generation) = (self.spi, self.generation);
         let mut entry = self.worker.entry();
         let ended = entry.end_chain(spi, generation);
-        // A worker that was given up cannot be told; that its handle knows is enough.
+        // A worker that was given up does not answer; its handle has removed the chain anyway.
         if let (Err(error), false) = (ended, self.worker.has_failed()) {
-            tracing::warn!(spi, generation, %error, "taking the chain out of its worker failed");
+            tracing::warn!(spi, generation, %error, "cannot remove the chain from its worker");
         }
     }
 }
@@ -151,18 +152,18 @@ impl Entry {
         }
     }
 
-    /// The worker polls before it sleeps only as long as no stage has to share its core.
+    /// Lets the worker poll before it sleeps, unless a stage has to share its core.
     fn poll_where_alone(&mut self) {
         let stages = self.pipelines.iter();
         let stages = stages.map(|stages| stages.pipeline.stages().len());
         let shared = stages.max().unwrap_or(0) >= allowed_cores().len().max(1);
-        // It is in order either way.
+        // Either idle mode works, so an error is only logged.
         if let Err(error) = self.poll_unless(shared) {
-            tracing::warn!(%error, "a worker keeps its idle mode");
+            tracing::warn!(%error, "cannot change the idle mode of a worker");
         }
     }
 
-    /// The worker polls before it sleeps, as its chain's file says, unless it has to share its core.
+    /// Lets the worker poll before it sleeps, as the chain file says, unless it shares its core.
     pub(crate) fn poll_unless(&mut self, shared: bool) -> Result<(), myelin_dataplane::Error> {
         let idle = polling(Idle::from(&self.spec), shared);
         if self.handle().config().idle == idle || !self.handle().is_alive() {
@@ -171,14 +172,14 @@ impl Entry {
         self.handle().set_idle(idle)
     }
 
-    /// The further processes of a chain, where it has any.
+    /// The pipeline of a generation, if it has one.
     pub(crate) fn pipeline_mut(&mut self, spi: u32, generation: u16) -> Option<&mut Pipeline> {
         let mut stages = self.pipelines.iter_mut();
         let found = stages.find(|stages| (stages.spi, stages.generation) == (spi, generation));
         found.map(|stages| &mut stages.pipeline)
     }
 
-    /// Starts dead processes of pipelines again; the others go on meanwhile. Returns what became of those that were dead.
+    /// Restarts dead stages while the others keep running. Returns the outcome for each dead stage.
     pub(crate) fn revive_stages(&mut self) -> Vec<Death> {
         let mut ends = Vec::new();
         for stages in &mut self.pipelines {
@@ -201,7 +202,7 @@ impl Entry {
                 match stage.handle.restart() {
                     Ok(()) => ends.push(Death::Restarted),
                     Err(error) => {
-                        tracing::error!(position = stage.position, %error, "a stage did not come up again");
+                        tracing::error!(position = stage.position, %error, "cannot restart a stage");
                     }
                 }
             }
@@ -210,8 +211,9 @@ impl Entry {
     }
 }
 
-/// How `count` processes are started behind the one with `head`'s configuration: on the allowed cores after its own in turn. One that has to share a core with
-/// another of them does not poll before it sleeps, since the other may need the core just then.
+/// The configurations of `count` stages behind the worker with configuration `head`: they take the
+/// allowed cores after the worker's in turn. A stage that shares its core does not poll before it
+/// sleeps, since the other process may need the core.
 fn spread(count: usize, head: &WorkerConfig) -> Vec<WorkerConfig> {
     let allowed = allowed_cores();
     let own = head
@@ -220,7 +222,7 @@ fn spread(count: usize, head: &WorkerConfig) -> Vec<WorkerConfig> {
     (0..count)
         .map(|index| {
             let slot = own.unwrap_or(0) + 1 + index;
-            // The first process takes part as the one before them.
+            // Index 0 is the worker, which shares cores too.
             let cores = allowed.len().max(1);
             let shared =
                 (0..=count).any(|other| other != index + 1 && other % cores == (index + 1) % cores);
@@ -233,7 +235,7 @@ fn spread(count: usize, head: &WorkerConfig) -> Vec<WorkerConfig> {
         .collect()
 }
 
-/// The idle mode of a process that shares its core with another one of its pipeline, or does not.
+/// The idle mode of a process that shares its core or has it alone.
 fn polling(asked: Idle, shared: bool) -> Idle {
     match asked {
         Idle::Adaptive { .. } if shared => Idle::Sleep,
@@ -250,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_take_the_cores_in_turn_and_those_that_share_one_do_not_poll() {
+    fn stages_take_the_cores_in_turn_and_do_not_poll_on_a_shared_core() {
         let allowed = affinity::get(0).unwrap();
         let mut head = WorkerConfig::new("/bin/true", "t");
         head.core = allowed.last().map(|&core| core as u32);
@@ -258,7 +260,7 @@ mod tests {
         let configs = spread(cores + 1, &head);
         for (index, config) in configs.iter().enumerate() {
             assert_eq!(config.core, Some(allowed[index % cores] as u32));
-            // One each is left for the last and the first of them, and one for the first process.
+            // One stage a core, one more on the first core, and the worker on the last core.
             let others = (0..configs.len())
                 .filter(|&i| i % cores == index % cores)
                 .count();

@@ -1,7 +1,8 @@
-//! The worker processes of this node, and what they need to run: packet memory, sockets, internal links, devices.
+//! The worker processes of this node with their packet memory, sockets, internal links and devices.
 //!
-//! One worker serves one owner on one circuit (on all named interfaces together, or on one pair of DPDK devices): its ports share
-//! one packet memory, and a queue of an interface can be bound to one packet memory only.
+//! One worker serves one owner on one circuit, on all named interfaces together, or on one pair of
+//! DPDK devices. Its ports share one packet memory, and an interface queue can be bound to only one
+//! packet memory.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,15 +30,16 @@ use crate::node::ports::{Bound, PortLease};
 use crate::node::stages::Stages;
 use crate::pool::{Lease, Pool, lock};
 
-/// Deaths of a worker over DPDK count for that long: it takes seconds to start.
+/// Window in which deaths of a DPDK worker count: it takes seconds to start.
 const DEVICES_WINDOW: Duration = Duration::from_secs(30);
 
-/// Which worker serves a chain.
+/// Identifies the worker that serves a chain.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     /// `metadata.namespace`.
     pub(crate) owner: String,
-    /// The chain that made the circuit; empty for all named interfaces together; of DPDK devices both names, sorted.
+    /// The chain that made the circuit; empty for all named interfaces; for DPDK both devices,
+    /// sorted.
     pub(crate) circuit: String,
 }
 
@@ -61,29 +63,30 @@ impl Key {
 
 /// All workers.
 pub(crate) type Workers = Pool<Key, Worker>;
-/// A chain's share of a worker.
+/// A chain's lease on a worker.
 pub(crate) type WorkerLease = Lease<Key, Worker>;
 
-/// A worker and what it was given. Dropping it ends the process, after its last batch.
+/// A worker and its resources. Dropping it ends the process after its last batch.
 pub(crate) struct Worker {
     // Fields drop in this order, after the process has ended.
     entry: Mutex<Entry>,
     pub(crate) key: Key,
     spec: WorkerSpec,
     sandbox: SandboxSpec,
-    /// What it counts, to be read without its lock.
+    /// Its counters, readable without the lock.
     pub(crate) stats: Arc<Stats>,
-    /// Its process, core and sockets, to be read without its lock.
+    /// Its process, core and sockets, readable without the lock.
     pub(crate) facts: Arc<WorkerFacts>,
     failed: AtomicBool,
     /// The pair of DPDK devices that it drives.
     pub(crate) devices: Option<Claim>,
-    /// Its control group and container, where it is to have one.
+    /// Its control group and container, if it has limits or isolation.
     pub(crate) confinement: Option<Arc<Confinement>>,
     _recorded: Vec<ResourceGuard>,
 }
 
-/// What changes in a worker's life, under its lock. A request to the process may take as long as a function needs to be made.
+/// The state that changes while a worker lives, under its lock. A request to the process may take
+/// as long as a function takes to be made.
 pub(crate) struct Entry {
     /// `None` only while the worker is dropped.
     handle: Option<WorkerHandle>,
@@ -91,17 +94,17 @@ pub(crate) struct Entry {
     pub(crate) spec: WorkerSpec,
     /// By interface and queue.
     sockets: BTreeMap<(u32, u32), SocketId>,
-    /// Generations of chains that use the sockets of an interface, and the claim on its queues.
+    /// Generations that use the sockets of an interface, and the claim on its queues.
     users: BTreeMap<u32, (u32, Bound)>,
     internal: Option<Internal>,
-    /// Further processes of chains in mapping `pipeline`.
+    /// The stages of chains in mapping `pipeline`.
     pub(crate) pipelines: Vec<Stages>,
     pub(crate) deaths: Deaths,
     confinement: Option<Arc<Confinement>>,
     pub(crate) journal: Journal,
 }
 
-/// What a worker is started as.
+/// The settings that a worker starts with.
 #[derive(Clone, Copy)]
 pub(crate) struct Start<'a> {
     pub(crate) spec: &'a WorkerSpec,
@@ -110,10 +113,10 @@ pub(crate) struct Start<'a> {
 }
 
 impl Worker {
-    /// Starts a worker; `devices` makes it one over DPDK.
+    /// Starts a worker; `devices` makes it a DPDK worker.
     ///
     /// # Errors
-    /// It cannot be started, or refuses its set-up: as its message says.
+    /// The process cannot be started, or it refuses its set-up.
     pub(crate) fn start(
         key: &Key,
         start: Start<'_>,
@@ -121,7 +124,7 @@ impl Worker {
     ) -> Result<Self, ApiError> {
         let Start { spec, parts, .. } = start;
         let journal = &parts.journal;
-        // The process number tells this agent's workers from those of a killed one.
+        // The process number separates this agent's workers from those of a killed agent.
         let number = format!("{}-{}", std::process::id(), parts.take_worker_number());
         let id = format!("{}-{number}", parts.run_id);
         let mut config = WorkerConfig::new(&parts.program, &id);
@@ -190,10 +193,10 @@ impl Worker {
         })
     }
 
-    /// Checks that this worker can serve a chain that asks for these settings.
+    /// Checks that this worker can serve a chain with these settings.
     ///
     /// # Errors
-    /// It was given up, or has other settings.
+    /// The worker was given up, or has other settings.
     pub(crate) fn check(&self, spec: &WorkerSpec, sandbox: &SandboxSpec) -> Result<(), ApiError> {
         let owner = &self.key.owner;
         let problem = if self.has_failed() {
@@ -223,12 +226,12 @@ impl Worker {
         Err(ApiError::failed(problem))
     }
 
-    /// What changes in its life; waits for a request that is under way.
+    /// Locks the state; waits for a request under way.
     pub(crate) fn entry(&self) -> MutexGuard<'_, Entry> {
         lock(&self.entry)
     }
 
-    /// The same, unless a request is under way.
+    /// Locks the state, unless a request is under way.
     pub(crate) fn idle_entry(&self) -> Option<MutexGuard<'_, Entry>> {
         match self.entry.try_lock() {
             Ok(entry) => Some(entry),
@@ -237,23 +240,23 @@ impl Worker {
         }
     }
 
-    /// Whether it kept dying and is not started again.
+    /// Whether the worker kept dying and is not restarted.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// It kept dying and is not started again.
+    /// Marks a worker that kept dying: it is not restarted.
     pub(crate) fn give_up(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
 
-    /// Packets that these of its sockets could not take: their rings were full, or the worker had no frame left for them.
+    /// Packets that these sockets dropped: their rings were full, or the worker had no free frame.
     pub(crate) fn overflowed(&self, sockets: &[SocketId]) -> u64 {
         let counted = sockets.iter().map(|id| self.facts.overflowed(*id));
         counted.flatten().sum()
     }
 
-    /// Logs that the worker died at its memory limit, if it did.
+    /// Logs that the kernel killed the worker at its memory limit, if so.
     pub(crate) fn log_memory_limit(&self) {
         let confinement = self.confinement.as_ref();
         if let Some(limit) = confinement.and_then(|confinement| confinement.killed_at()) {
@@ -261,7 +264,7 @@ impl Worker {
             tracing::error!(
                 owner,
                 function = circuit,
-                "a worker used more than its memory limit of {limit} and was killed"
+                "a worker exceeded its memory limit of {limit} and was killed"
             );
         }
     }
@@ -272,7 +275,7 @@ impl Drop for Worker {
         let entry = self.entry.get_mut();
         let entry = entry.unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(handle) = entry.handle.take() {
-            // A worker that is gone already cannot be told to stop.
+            // The process may be dead already.
             let _ = handle.shutdown();
         }
     }
@@ -287,13 +290,13 @@ impl Entry {
         }
     }
 
-    /// What went wrong with its process.
+    /// Adds the memory limit to an error of the process, if it caused the error.
     pub(crate) fn explain(&self, error: impl std::fmt::Display) -> ApiError {
         explain(self.confinement.as_ref(), error)
     }
 
-    /// Sockets on every queue of a port, for receiving and transmitting; made once and shared by all chains of the worker, until
-    /// each has closed the port again. Returns the one to transmit on.
+    /// Opens sockets on every queue of a port. All chains of the worker share them until the last
+    /// one closes the port. Returns the socket to transmit on.
     fn open_port(&mut self, port: &PortLease) -> Result<SocketId, ApiError> {
         let bound = Bound::claim(port.clone(), &self.key)?;
         let users = self.users.entry(port.ifindex).or_insert((0, bound));
@@ -321,7 +324,8 @@ impl Entry {
         first.ok_or_else(|| ApiError::failed(format!("interface {} has no queue", port.name)))
     }
 
-    /// A chain needs the sockets of that port no longer; with the last one they go, and another owner may have the port.
+    /// Closes a port for one generation. The last one closes the sockets and frees the queues for
+    /// other owners.
     fn close_port(&mut self, ifindex: u32) {
         if let Some((users, _)) = self.users.get_mut(&ifindex) {
             *users -= 1;
@@ -338,17 +342,17 @@ impl Entry {
         self.users.remove(&ifindex);
     }
 
-    /// Closes a socket of its own.
+    /// Closes one of its sockets.
     pub(crate) fn close_socket(&mut self, id: SocketId) {
-        // A process that is dead has none left.
+        // A dead process has no sockets.
         if let Err(error) = self.handle().remove_socket(id)
             && self.handle().is_alive()
         {
-            tracing::warn!(owner = self.key.owner, %error, "closing a socket failed");
+            tracing::warn!(owner = self.key.owner, %error, "cannot close a socket");
         }
     }
 
-    /// A socket on a link's end in another namespace, for receiving and transmitting.
+    /// Opens a socket on a link's end in another namespace, for receiving and transmitting.
     pub(crate) fn bind_in(&mut self, netns: &Netns, link: &LinkId) -> Result<Xsk, ApiError> {
         let mut config = XskConfig::new(&link.name, link.index, 0, Role::Ingress);
         config.ring_size = RING;
@@ -357,7 +361,8 @@ impl Entry {
             .map_err(ApiError::failed)?
     }
 
-    /// The internal link, made once; returns the socket that leads to its re-entry door, and the door.
+    /// Opens the internal link on first use. Returns the socket that transmits to its re-entry
+    /// door, and the door.
     pub(crate) fn open_internal(
         &mut self,
         plane: &Plane,
@@ -370,7 +375,7 @@ impl Entry {
         internal.ok_or_else(|| ApiError::failed("a worker has no internal link"))
     }
 
-    /// The sockets that receive on that interface: of a port, or of the internal link.
+    /// The sockets that receive on an interface: of a port, or of the internal link.
     pub(crate) fn receiving(&self, ifindex: u32) -> Vec<SocketId> {
         let ports = self.sockets.iter();
         let ports = ports.filter(|((port, _), _)| *port == ifindex);
@@ -380,7 +385,7 @@ impl Entry {
         ports.chain(internal.map(|(id, _)| id)).collect()
     }
 
-    /// The interface on which packets come from kernel functions behind user functions.
+    /// The interface on which packets arrive from kernel functions behind user functions.
     pub(crate) fn internal_interface(&self) -> Option<u32> {
         self.internal.as_ref().map(|internal| internal.receive.1)
     }
@@ -395,7 +400,7 @@ impl Entry {
     }
 }
 
-/// A chain's use of the sockets that its worker has on a port.
+/// A generation's use of its worker's sockets on a port.
 pub(crate) struct OpenPort {
     worker: WorkerLease,
     pub(crate) ifindex: u32,
@@ -421,7 +426,7 @@ impl Drop for OpenPort {
     }
 }
 
-/// The way to a socket of a queue.
+/// Puts a socket into the map that the redirect of a queue uses.
 pub(crate) fn socket_redirect(sockets: Sockets, queue: u32) -> SocketRedirect {
     Arc::new(move |socket| {
         sockets
@@ -430,7 +435,7 @@ pub(crate) fn socket_redirect(sockets: Sockets, queue: u32) -> SocketRedirect {
     })
 }
 
-/// The last core: the first ones are where interrupts and other work usually are.
+/// The last core: interrupts and other work usually use the first ones.
 fn default_core() -> u32 {
     affinity::cores() - 1
 }
@@ -447,8 +452,8 @@ fn confine(name: &str, start: Start<'_>) -> Result<Option<Arc<Confinement>>, Api
     if start.sandbox.demand().is_none() {
         return Ok(None);
     }
-    // Not in the function's namespace: that belongs to one generation, and the worker with its state outlives it. The sockets that
-    // reach there are handed over.
+    // Not in the function's namespace: that belongs to one generation, and the worker outlives it.
+    // The agent hands its sockets over.
     let demand = Demand {
         name,
         isolation: start.sandbox.isolation,

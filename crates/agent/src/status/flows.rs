@@ -1,4 +1,4 @@
-//! The flows that a chain's functions know, read from the kernel's tables and from the workers.
+//! Reads the flow tables of a chain's functions, from the kernel and from the workers.
 
 use myelin_packet::{FlowRecord, Flows};
 use myelin_planner::Hop;
@@ -6,37 +6,37 @@ use myelin_spec::catalogue::State;
 use myelin_spec::{FunctionConfig, Space};
 
 use crate::api::{ApiError, FlowStatus, FunctionFlows};
-use crate::node::chains::{Form, Running};
+use crate::node::chains::{Generation, RunningChain};
 
-/// What every function of a chain that keeps a table of flows knows. A function that shares the table of another one
-/// (`reverseOf`) is left out.
-pub(crate) fn of(running: &Running) -> Result<Vec<FunctionFlows>, ApiError> {
-    let form = running.form();
+/// The flow table of every function that has one. Skips functions that share another one's table
+/// (`reverseOf`).
+pub(crate) fn of(running: &RunningChain) -> Result<Vec<FunctionFlows>, ApiError> {
+    let generation = running.generation();
     let mut all = Vec::new();
-    for (hop, function) in form.plan.hops.iter().zip(&form.chain.functions) {
+    for (hop, function) in generation.plan.hops.iter().zip(&generation.chain.functions) {
         if function.kind().state != State::PerFlow || function.reverse_of.is_some() {
             continue;
         }
         let read = match hop.space {
-            Space::Kernel => form
+            Space::Kernel => generation
                 .layout
                 .kernel_flows(hop.position)
                 .map_err(ApiError::failed)?,
-            Space::User => in_workers(running.spi, &form, hop)?,
+            Space::User => in_workers(running.spi, &generation, hop)?,
         };
         let Some(Flows { records, totals }) = read else {
             continue;
         };
-        // The stamps of the last packets lie before this.
+        // Read the clock after the records: their stamps are earlier.
         let now_ns = myelin_measure::clock::now_ns();
         let mut flows: Vec<FlowStatus> = records
             .iter()
-            .filter(|record| lives(&function.config, record, now_ns))
+            .filter(|record| is_alive(&function.config, record, now_ns))
             .map(|record| status(record, now_ns))
             .collect();
         flows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.flow.cmp(&b.flow)));
         all.push(FunctionFlows {
-            chain: form.chain.name.clone(),
+            chain: generation.chain.name.clone(),
             function: hop.name.clone(),
             kind: hop.kind.clone(),
             space: hop.space.to_string(),
@@ -49,14 +49,14 @@ pub(crate) fn of(running: &Running) -> Result<Vec<FunctionFlows>, ApiError> {
     Ok(all)
 }
 
-/// The flows of a user function, from whichever worker of the chain runs it.
-fn in_workers(spi: u32, form: &Form, hop: &Hop) -> Result<Option<Flows>, ApiError> {
-    for worker in form.layout.workers() {
+/// The flows of a user function, from the worker that runs it.
+fn in_workers(spi: u32, generation: &Generation, hop: &Hop) -> Result<Option<Flows>, ApiError> {
+    for worker in generation.layout.workers() {
         if worker.has_failed() {
             continue;
         }
         let mut entry = worker.entry();
-        let flows = entry.handle().flows(spi, form.generation, hop.position);
+        let flows = entry.handle().flows(spi, generation.number, hop.position);
         if let Some(flows) = flows.map_err(ApiError::failed)? {
             return Ok(Some(flows));
         }
@@ -64,8 +64,8 @@ fn in_workers(spi: u32, form: &Form, hop: &Hop) -> Result<Option<Flows>, ApiErro
     Ok(None)
 }
 
-/// Whether a flow has not timed out; the tables keep it until its place is needed.
-fn lives(config: &FunctionConfig, record: &FlowRecord, now_ns: u64) -> bool {
+/// Whether a flow has not timed out. Tables keep expired flows until they need the entry.
+fn is_alive(config: &FunctionConfig, record: &FlowRecord, now_ns: u64) -> bool {
     let lifetime_ns = config.flow_lifetime_ns(record.key.is_tcp(), record.state());
     lifetime_ns.is_none_or(|lifetime_ns| now_ns.saturating_sub(record.last_ns) <= lifetime_ns)
 }

@@ -1,34 +1,34 @@
-//! What user functions count by names of their own.
+//! Counters of user functions that have names.
 
 use myelin_dataplane::NamedCount;
 use myelin_spec::{FunctionSpec, ServiceChain};
 
-use crate::node::chains::Form;
+use crate::node::chains::Generation;
 
-/// Whether a chain has functions that do: asking a worker disturbs it.
+/// Whether a chain has such functions: a query disturbs the worker.
 fn are_kept(chain: &ServiceChain) -> bool {
     let mut kinds = chain.functions.iter().map(FunctionSpec::kind);
     kinds.any(|kind| kind.kernel.is_none() && !kind.is_black_box())
 }
 
-/// All counts of a form's functions. A worker that does not answer, or that a request holds, is left out.
-pub(super) fn of(spi: u32, form: &Form) -> Vec<NamedCount> {
-    if !are_kept(&form.chain) {
+/// All named counters of a generation. Skips a worker that does not answer or that a request holds.
+pub(super) fn of(spi: u32, generation: &Generation) -> Vec<NamedCount> {
+    if !are_kept(&generation.chain) {
         return Vec::new();
     }
     let mut all = Vec::new();
-    for worker in form.layout.workers() {
+    for worker in generation.layout.workers() {
         let Some(mut entry) = worker.idle_entry() else {
             continue;
         };
         if worker.has_failed() {
             continue;
         }
-        let counted = entry.handle().counters(spi, form.generation);
+        let counted = entry.handle().counters(spi, generation.number);
         all.extend(counted.unwrap_or_default());
-        if let Some(pipeline) = entry.pipeline_mut(spi, form.generation) {
+        if let Some(pipeline) = entry.pipeline_mut(spi, generation.number) {
             for stage in pipeline.stages_mut() {
-                let counted = stage.handle.counters(spi, form.generation);
+                let counted = stage.handle.counters(spi, generation.number);
                 all.extend(counted.unwrap_or_default());
             }
         }

@@ -5,11 +5,11 @@ use myelin_planner::{ShaperPlace, ShaperPlan};
 
 use crate::api::ShaperStatus;
 
-/// The state of a shaper, from what it has counted over all generations.
+/// The state of a shaper, from its counts over all generations.
 pub(super) fn status(plan: ShaperPlan, by: &str, stats: &ShaperStats) -> ShaperStatus {
     let ShaperPlan { place, shaping, .. } = plan;
     let in_worker = place == ShaperPlace::Worker;
-    // HTB counts no packets that waited, and its class comes behind the program that records the sojourn.
+    // HTB counts no delayed packets, and its class follows the program that records the sojourn.
     let is_told = by != "htb";
     let left = stats
         .delayed

@@ -148,7 +148,7 @@ fn a_root_file_system_that_is_none_is_told_of_before_anything_is_made() {
     let myelin = Myelin::new();
     for (rootfs, word) in [
         ("/nowhere/root", "does not exist"),
-        ("/proc/version", "no directory"),
+        ("/proc/version", "not a directory"),
     ] {
         let file = myelin.file(&black_box(&format!("rootfs: {rootfs},")));
         let error = myelin.fails(1, &["up", file.to_str().unwrap()]);

@@ -270,7 +270,7 @@ fn a_new_chain_that_is_refused_makes_nothing() {
         (between(KERNEL, [&down, "lo"]), "is down"),
         (
             black_box("", "", "no-such-program"),
-            "there is no program `no-such-program`",
+            "program `no-such-program`",
         ),
         (black_box("", "", "/etc/passwd"), "not an executable file"),
     ] {
@@ -331,7 +331,7 @@ fn a_change_that_is_refused_makes_nothing() {
         ),
         (
             with("10.0.0.2/32", "10.0.9.2/32"),
-            "its end hosts have the addresses",
+            "its end hosts have addresses that",
         ),
         (
             with("  sla:", "  worker: { batch: 7 }\n  sla:"),

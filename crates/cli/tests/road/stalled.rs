@@ -123,7 +123,7 @@ fn stalled_clients_and_a_slow_black_box_hold_up_nobody() {
         "{before:?} {during:?}"
     );
 
-    // `down --all` begins: what waits is called off.
+    // `down --all` begins: it cancels waiting requests.
     let start = Instant::now();
     let mut all = myelin
         .command(&["down", "--all"])
@@ -134,11 +134,11 @@ fn stalled_clients_and_a_slow_black_box_hold_up_nobody() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let begun = start.elapsed();
-    println!("`down --all` has called off what waited after {begun:?}");
+    println!("`down --all` cancelled waiting requests after {begun:?}");
     assert!(begun < 10 * SLACK, "{begun:?}");
     let output = waiting.wait_with_output().expect("its end");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("called off"), "{said}");
+    assert!(said.contains("cancelled"), "{said}");
     assert!(all.wait().expect("its end").success());
     assert!(!sleeps("7336.25"));
     drop(stalled);

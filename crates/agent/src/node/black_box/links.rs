@@ -1,4 +1,4 @@
-//! What can be seen from outside of a program's doings in its namespace.
+//! Observes from outside how a program uses the interfaces of its namespace.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ use myelin_spec::external::{EGRESS, INGRESS};
 /// The packet sockets of the calling thread's namespace.
 const SOCKETS: &str = "/proc/thread-self/net/packet";
 
-/// Whether the program has taken both interfaces: by a packet socket, as a port of a bridge or a bond, by an XDP program, or by
-/// promiscuous mode.
+/// Whether the program has taken both interfaces: with a packet socket, a bridge or bond, an XDP
+/// program, or promiscuous mode.
 pub(super) fn are_taken(netns: &Netns) -> myelin_linux::Result<bool> {
     netns.enter(|| {
         let bound =
@@ -30,15 +30,18 @@ pub(super) fn are_taken(netns: &Netns) -> myelin_linux::Result<bool> {
     })?
 }
 
-/// Indices of the interfaces that packet sockets are bound to. One that takes packets of some protocol must be running:
-/// it is deaf for some ms while it is being bound. A new one hears all interfaces (0) and is about to be bound to one, so it
-/// does not count.
+/// Indices of the interfaces with bound packet sockets. A socket with a protocol must be running:
+/// binding stops it for some ms. A new socket listens on all interfaces (0) until it is bound, so
+/// it does not count.
 fn bound(text: &str) -> BTreeSet<u32> {
     let interface = |line: &str| {
         let mut columns = line.split_whitespace().skip(3);
         let (protocol, interface, running) = (columns.next()?, columns.next()?, columns.next()?);
-        let hears = running == "1" || protocol == "0000";
-        interface.parse().ok().filter(|index| hears && *index != 0)
+        let is_listening = running == "1" || protocol == "0000";
+        interface
+            .parse()
+            .ok()
+            .filter(|index| is_listening && *index != 0)
     };
     text.lines().skip(1).filter_map(interface).collect()
 }
@@ -48,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_tell_their_interface() {
+    fn bound_sockets_name_their_interfaces() {
         let text = "sk               RefCnt Type Proto  Iface R Rmem   User   Inode\n\
                     0000000000000000 3      3    0003   7     1 0      0      5461\n\
                     0000000000000000 3      3    0003   0     1 0      0      5462\n\

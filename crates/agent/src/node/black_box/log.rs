@@ -1,5 +1,5 @@
-//! What a black box writes: a file in the run directory, which its program writes to without the agent's help, so that it can
-//! go on when the agent dies.
+//! The output of a black box: a file in the run directory. The program writes to it directly, so it
+//! can keep running when the agent dies.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -11,14 +11,14 @@ use myelin_linux::journal::{Journal, Resource, ResourceGuard};
 
 use crate::api::{ApiError, RunDir};
 
-/// A longer file loses all but its end.
+/// A longer file is cut to its end.
 const LONGEST: u64 = 1 << 20;
-/// What is kept of it.
+/// Bytes kept of a longer file.
 const KEPT: u64 = 64 << 10;
-/// What an error shows.
+/// Lines that an error shows.
 const LAST_LINES: usize = 5;
 
-/// The file.
+/// The log file of a black box.
 #[derive(Debug)]
 pub(super) struct Log {
     file: File,
@@ -27,7 +27,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Makes it, empty.
+    /// Makes an empty file.
     pub(super) fn create(
         run_dir: &RunDir,
         name: &str,
@@ -36,7 +36,7 @@ impl Log {
         let path = run_dir.path().join(format!("{name}.log"));
         let resource = Resource::File { path: path.clone() };
         let made = journal.guard(resource).map_err(ApiError::failed)?;
-        // Nobody but root may have put something else there: the directory is the agent's.
+        // Only root can have put a file there: the directory is the agent's.
         let opened = OpenOptions::new()
             .read(true)
             .append(true)
@@ -58,7 +58,7 @@ impl Log {
         &self.path
     }
 
-    /// A handle for the program, which appends even after the agent has shortened the file.
+    /// A handle for the program. It appends, also after the agent has shortened the file.
     pub(super) fn handle(&self) -> Result<OwnedFd, ApiError> {
         self.file.try_clone().map(OwnedFd::from).map_err(|error| {
             ApiError::failed(format!("cannot hold {}: {error}", self.path.display()))
@@ -76,15 +76,15 @@ impl Log {
             return "it wrote nothing".to_owned();
         }
         let shown = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n  ");
-        format!("the end of what it wrote:\n  {shown}")
+        format!("its last output:\n  {shown}")
     }
 
-    /// Shortens a file that has become too long. What is written just then may be lost.
+    /// Shortens a file that is too long. Output written at the same moment may be lost.
     pub(super) fn keep_short(&self) {
         let is_long = self.file.metadata().is_ok_and(|data| data.len() > LONGEST);
         if is_long {
             let end = self.end(KEPT);
-            // The log only helps people: a failure to shorten it is not reported.
+            // The log is only a help: a failure to shorten it is not reported.
             let _ = self
                 .file
                 .set_len(0)
@@ -96,7 +96,7 @@ impl Log {
         let length = self.file.metadata().map_or(0, |data| data.len());
         let mut end = Vec::new();
         let mut file = &self.file;
-        // What was read of it will do.
+        // An error returns the part that was read.
         let _ = file
             .seek(SeekFrom::Start(length.saturating_sub(bytes)))
             .and_then(|_| file.take(bytes).read_to_end(&mut end));
@@ -115,13 +115,13 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_are_told() {
+    fn the_last_lines_are_returned() {
         let directory = tempfile::tempdir().unwrap();
         let (log, journal) = log(directory.path());
         assert_eq!(log.last_words(), "it wrote nothing");
         let mut program = File::from(log.handle().unwrap());
         program.write_all(b"1\n2\n3\n\n4\n5\n6").unwrap();
-        let expected = "the end of what it wrote:\n  2\n  3\n  4\n  5\n  6";
+        let expected = "its last output:\n  2\n  3\n  4\n  5\n  6";
         assert_eq!(log.last_words(), expected);
         let path = log.path().to_owned();
         drop(log);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_writes_without_end_does_not_fill_the_disk() {
+    fn endless_output_does_not_fill_the_disk() {
         let directory = tempfile::tempdir().unwrap();
         let (log, _journal) = log(directory.path());
         let mut program = File::from(log.handle().unwrap());

@@ -1,4 +1,4 @@
-//! Where a program is.
+//! Finds the executable of a black box.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 
 use crate::node::confinement::PATH;
 
-/// The `PATH` that a program with these variables has.
+/// The `PATH` of a program with these variables.
 pub(super) fn of(variables: &BTreeMap<String, String>) -> String {
     variables
         .get("PATH")
         .map_or_else(|| PATH.to_owned(), Clone::clone)
 }
 
-/// The executable called `program`, a path or a name; otherwise why there is none.
+/// Finds an executable by path or name. An error says why there is none.
 pub(super) fn find(program: &str, search: &str) -> Result<PathBuf, String> {
     if program.contains('/') {
         let path = Path::new(program);
         return match look(path) {
             Look::Executable => Ok(path.to_owned()),
             Look::NotExecutable => Err(not_executable(path)),
-            Look::Missing => Err(format!("there is no program {program}")),
+            Look::Missing => Err(format!("program {program} does not exist")),
         };
     }
     let mut refused = None;
@@ -35,7 +35,7 @@ pub(super) fn find(program: &str, search: &str) -> Result<PathBuf, String> {
     Err(refused.map_or_else(
         || {
             format!(
-                "there is no program `{program}` in PATH ({search}): is it installed? Or write its whole path, or \
+                "program `{program}` is not in PATH ({search}): install it, or write its whole path or \
                  `environment: {{ PATH: ... }}`"
             )
         },
@@ -59,7 +59,7 @@ fn look(path: &Path) -> Look {
 
 fn not_executable(path: &Path) -> String {
     let path = path.display();
-    format!("{path} is not an executable file: `chmod +x` makes a program of it")
+    format!("{path} is not an executable file: make it executable with `chmod +x`")
 }
 
 #[cfg(test)]
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_executable_of_path_is_taken() {
+    fn the_first_executable_in_path_is_found() {
         let one = tempfile::tempdir().unwrap();
         let two = tempfile::tempdir().unwrap();
         let search = format!(
@@ -82,7 +82,7 @@ mod tests {
             two.path().display()
         );
         let error = find("box", &search).unwrap_err();
-        assert!(error.contains("no program `box` in PATH") && error.contains(&search));
+        assert!(error.contains("program `box` is not in PATH") && error.contains(&search));
         file(&one.path().join("box"), 0o644);
         let error = find("box", &search).unwrap_err();
         assert!(error.contains("is not an executable file"), "{error}");
@@ -90,7 +90,11 @@ mod tests {
         let found = two.path().join("box");
         assert_eq!(find("box", &search), Ok(found.clone()));
         assert_eq!(find(found.to_str().unwrap(), ""), Ok(found));
-        assert!(find("/nowhere/box", "").unwrap_err().contains("no program"));
+        assert!(
+            find("/nowhere/box", "")
+                .unwrap_err()
+                .contains("does not exist")
+        );
         let directory = one.path().to_str().unwrap();
         assert!(
             find(directory, "")

@@ -1,5 +1,6 @@
-//! Mapping `distributed`: each function in a network namespace of its own, joined by the forwarder's redirects
-//! (CALVIN's mapping, Xiang et al. 2019, section IV). A user function has a worker of its own, a black box a second link.
+//! Mapping `distributed`: each function has its own network namespace; the forwarder redirects
+//! between them (CALVIN's mapping, Xiang et al. 2019, section IV). A user function has its own
+//! worker, a black box a second link.
 
 use std::time::Instant;
 
@@ -15,7 +16,7 @@ use myelin_planner::Hop;
 use myelin_policy::sla::{Crossing, Station};
 use myelin_spec::{FunctionConfig, FunctionInstance, Space};
 
-use super::Job;
+use super::LayoutRequest;
 use crate::api::{ApiError, BlackBoxStatus, SandboxStatus};
 use crate::node::Parts;
 use crate::node::black_box::{self, BlackBox, BlackBoxLease, Surroundings};
@@ -28,16 +29,17 @@ use crate::node::workers::{Key, Start, Worker, WorkerLease, socket_redirect};
 
 /// A generation in this mapping.
 pub(super) struct Distributed {
-    // Fields drop in this order. The functions go in the order of the chain, so that what is still inside goes on to the end.
+    // Fields drop in this order. Functions drop in chain order, so packets inside still reach the
+    // end.
     loaded: LoadedChain,
     functions: Vec<FunctionPlace>,
     spi: u32,
     generation: u16,
-    /// The last function's worker sends packets out of the chain, and records that.
+    /// The last function's worker transmits at the egress and records the sojourn.
     ends_in_worker: bool,
 }
 
-/// Where one function stands.
+/// One function: its process, link and sandbox.
 struct FunctionPlace {
     // Fields drop in this order.
     user: Option<UserFunction>,
@@ -46,7 +48,7 @@ struct FunctionPlace {
     sandbox: Sandbox,
 }
 
-/// A user function's worker.
+/// A user function in its worker.
 struct UserFunction {
     // Fields drop in this order.
     _part: RunningPart,
@@ -71,35 +73,39 @@ impl Drop for OpenSocket {
 impl Drop for Attached {
     fn drop(&mut self) {
         if let Err(error) = self.0.detach() {
-            tracing::warn!(%error, "detaching the forwarder failed");
+            tracing::warn!(%error, "cannot detach the forwarder");
         }
     }
 }
 
-/// Makes the sandboxes, loads the programs, starts the workers, connects all.
-pub(super) fn lay_out(parts: &Parts, job: Job<'_>) -> Result<Distributed, ApiError> {
-    let (circuit, ingress, egress) = job.place.ports()?;
-    let sandboxes = job.plan.hops.iter().map(|hop| sandbox(parts, job, hop));
+/// Makes the sandboxes, loads the programs, starts the workers and connects them.
+pub(super) fn build(parts: &Parts, request: LayoutRequest<'_>) -> Result<Distributed, ApiError> {
+    let (circuit, ingress, egress) = request.place.ports()?;
+    let sandboxes = request
+        .plan
+        .hops
+        .iter()
+        .map(|hop| sandbox(parts, request, hop));
     let sandboxes: Vec<Sandbox> = sandboxes.collect::<Result<_, _>>()?;
     let peer = circuit.has_hosts();
-    let hook = kernel_hook(job.plan);
-    let functions = sandboxes.iter().zip(&job.plan.hops);
+    let hook = kernel_hook(request.plan);
+    let functions = sandboxes.iter().zip(&request.plan.hops);
     let function = |(sandbox, hop): (&Sandbox, &Hop)| DistributedFunction {
         near: sandbox.near.index,
         inner: sandbox.inner.index,
         occupant: match hop.space {
             _ if hop.is_black_box() => Stands::BlackBox,
-            Space::Kernel => Stands::Kernel(instance(job, hop.position)),
-            Space::User if leaves(job, hop) => Stands::LastWorker { peer },
+            Space::Kernel => Stands::Kernel(instance(request, hop.position)),
+            Space::User if leaves(request, hop) => Stands::LastWorker { peer },
             Space::User => Stands::Worker,
         },
     };
     let config = DistributedConfig {
         hook,
-        spi: job.spi,
-        generation: job.generation,
-        on_failure: job.plan.on_failure,
-        policer: job.policer.cloned(),
+        spi: request.spi,
+        generation: request.generation,
+        on_failure: request.plan.on_failure,
+        policer: request.policer.cloned(),
         functions: functions.map(function).collect(),
         ingress: ingress.ifindex,
         egress: egress.ifindex,
@@ -109,76 +115,80 @@ pub(super) fn lay_out(parts: &Parts, job: Job<'_>) -> Result<Distributed, ApiErr
     let (loaded, links) = loaded.map_err(ApiError::failed)?;
     let mut functions = Vec::new();
     let mut starting = Vec::new();
-    for ((sandbox, hop), link) in sandboxes.into_iter().zip(&job.plan.hops).zip(links) {
+    for ((sandbox, hop), link) in sandboxes.into_iter().zip(&request.plan.hops).zip(links) {
         let started = Instant::now();
-        let place = FunctionPlace::connect(parts, job, (hop, sandbox), link)?;
+        let place = FunctionPlace::connect(parts, request, (hop, sandbox), link)?;
         starting.extend(place.black_box.clone().map(|one| (one, started)));
         functions.push(place);
     }
-    // All of them come up at the same time.
+    // All black boxes start at the same time.
     for (black_box, started) in starting {
-        black_box.await_up(started, job.is_called_off)?;
+        black_box.await_up(started, request.is_cancelled)?;
     }
-    let ends_in_worker = job.plan.hops.last().is_some_and(|hop| leaves(job, hop));
+    let ends_in_worker = request
+        .plan
+        .hops
+        .last()
+        .is_some_and(|hop| leaves(request, hop));
     if hook == Hook::Xdp && !ends_in_worker {
         circuit.need_napi(egress)?;
     }
-    if job.plan.hops.iter().any(|hop| answers(job, hop)) {
+    if request.plan.hops.iter().any(|hop| answers(request, hop)) {
         circuit.need_napi(ingress)?;
     }
     Ok(Distributed {
         loaded,
         functions,
-        spi: job.spi,
-        generation: job.generation,
+        spi: request.spi,
+        generation: request.generation,
         ends_in_worker,
     })
 }
 
-/// Whether a function sends something back to the senders of packets, which the forwarder redirects to the ingress.
-fn answers(job: Job<'_>, hop: &Hop) -> bool {
-    let config = &job.chain.functions[usize::from(hop.position)].config;
+/// Whether a function may answer senders. The forwarder redirects answers to the ingress.
+fn answers(request: LayoutRequest<'_>, hop: &Hop) -> bool {
+    let config = &request.chain.functions[usize::from(hop.position)].config;
     hop.is_black_box() || hop.space == Space::User && config.effect().answers_senders
 }
 
-/// Whether a worker's packets leave the chain without more ado: those of the last function, unless it answers senders, which
-/// only the forwarder can tell from what goes on.
-fn leaves(job: Job<'_>, hop: &Hop) -> bool {
-    is_last(job, hop) && hop.space == Space::User && !answers(job, hop)
+/// Whether a worker transmits directly at the egress: the last function does. One that answers
+/// senders needs the forwarder, which separates answers from forwarded packets.
+fn leaves(request: LayoutRequest<'_>, hop: &Hop) -> bool {
+    is_last(request, hop) && hop.space == Space::User && !answers(request, hop)
 }
 
-fn is_last(job: Job<'_>, hop: &Hop) -> bool {
-    usize::from(hop.position) + 1 == job.plan.hops.len()
+fn is_last(request: LayoutRequest<'_>, hop: &Hop) -> bool {
+    usize::from(hop.position) + 1 == request.plan.hops.len()
 }
 
-fn instance(job: Job<'_>, position: u8) -> FunctionInstance {
+fn instance(request: LayoutRequest<'_>, position: u8) -> FunctionInstance {
     let at = usize::from(position);
-    job.chain.instances(at..at + 1).remove(0)
+    request.chain.instances(at..at + 1).remove(0)
 }
 
-fn sandbox(parts: &Parts, job: Job<'_>, hop: &Hop) -> Result<Sandbox, ApiError> {
+fn sandbox(parts: &Parts, request: LayoutRequest<'_>, hop: &Hop) -> Result<Sandbox, ApiError> {
     let occupant = Occupant {
         run: &parts.run_id,
-        chain: &job.chain.name,
+        chain: &request.chain.name,
         function: &hop.name,
-        spi: job.spi,
-        generation: job.generation,
+        spi: request.spi,
+        generation: request.generation,
         position: hop.position,
     };
     let journal = &parts.journal;
     match hop.space {
         _ if hop.is_black_box() => Sandbox::between_links(&occupant, MTU, journal),
         Space::Kernel => Sandbox::create(&occupant, MTU, journal),
-        // A worker's packets come back behind a header.
+        // A worker's packets return with a header.
         Space::User => Sandbox::create(&occupant, MTU + ENCAPSULATION_LEN as u32, journal),
     }
 }
 
 impl FunctionPlace {
-    /// Attaches the programs of the link, gives a user function its worker, and starts a black box.
+    /// Attaches the programs of the link, and starts the user function or the black box.
     fn connect(
         parts: &Parts,
-        job: Job<'_>,
+        request: LayoutRequest<'_>,
         (hop, sandbox): (&Hop, Sandbox),
         link: FunctionLink,
     ) -> Result<Self, ApiError> {
@@ -190,9 +200,9 @@ impl FunctionPlace {
         };
         attach(&place.sandbox, &place.link.0)?;
         if place.sandbox.out.is_some() {
-            place.black_box = Some(start_black_box(parts, job, hop, &place.sandbox)?);
+            place.black_box = Some(start_black_box(parts, request, hop, &place.sandbox)?);
         } else if hop.space == Space::User {
-            place.user = Some(place.run_user_function(parts, job, hop)?);
+            place.user = Some(place.run_user_function(parts, request, hop)?);
         }
         Ok(place)
     }
@@ -200,16 +210,16 @@ impl FunctionPlace {
     fn run_user_function(
         &self,
         parts: &Parts,
-        job: Job<'_>,
+        request: LayoutRequest<'_>,
         hop: &Hop,
     ) -> Result<UserFunction, ApiError> {
-        // Without the generation: a function's worker, and the state in it, outlives a change of the chain around it.
+        // Without the generation: the worker and its state outlive a change of the chain.
         let key = Key {
-            owner: job.chain.owner().to_owned(),
-            circuit: format!("{}.{}", job.chain.name, hop.name),
+            owner: request.chain.owner().to_owned(),
+            circuit: format!("{}.{}", request.chain.name, hop.name),
         };
-        let sandbox = &job.chain.functions[usize::from(hop.position)].sandbox;
-        let spec = &job.chain.worker;
+        let sandbox = &request.chain.functions[usize::from(hop.position)].sandbox;
+        let spec = &request.chain.worker;
         let start = Start {
             spec,
             sandbox,
@@ -219,15 +229,15 @@ impl FunctionPlace {
             .workers
             .acquire(&key, || Worker::start(&key, start, None))?;
         worker.check(spec, sandbox)?;
-        let socket = self.open_socket(job, worker)?;
+        let socket = self.open_socket(request, worker)?;
         let chain = UserChain {
-            spi: job.spi,
-            generation: job.generation,
-            positions: job.plan.hops.len() as u8,
+            spi: request.spi,
+            generation: request.generation,
+            positions: request.plan.hops.len() as u8,
             segments: vec![UserSegment {
                 first_position: hop.position,
-                functions: vec![instance(job, hop.position)],
-                exit: if leaves(job, hop) {
+                functions: vec![instance(request, hop.position)],
+                exit: if leaves(request, hop) {
                     UserExit::Port(socket.id)
                 } else {
                     UserExit::Internal {
@@ -235,21 +245,28 @@ impl FunctionPlace {
                         position: hop.position + 1,
                     }
                 },
-                shaping: job.plan.worker_shaping().filter(|_| is_last(job, hop)),
+                shaping: request
+                    .plan
+                    .worker_shaping()
+                    .filter(|_| is_last(request, hop)),
             }],
         };
-        let part = RunningPart::run(&socket.worker, job.plan.mapping, chain)?;
+        let part = RunningPart::run(&socket.worker, request.plan.mapping, chain)?;
         Ok(UserFunction {
             _part: part,
             socket,
         })
     }
 
-    fn open_socket(&self, job: Job<'_>, worker: WorkerLease) -> Result<OpenSocket, ApiError> {
+    fn open_socket(
+        &self,
+        request: LayoutRequest<'_>,
+        worker: WorkerLease,
+    ) -> Result<OpenSocket, ApiError> {
         let mut entry = worker.entry();
-        // The workers of a chain share a core: one that polled before it sleeps would keep it from the one that has the
-        // packet.
-        let hops = job.plan.hops.iter();
+        // The workers of a chain share a core: a polling worker would keep it from the worker that
+        // has the packet.
+        let hops = request.plan.hops.iter();
         let workers = hops.filter(|hop| hop.space == Space::User && !hop.is_black_box());
         let shares_core = workers.count() > 1;
         entry.poll_unless(shares_core).map_err(ApiError::failed)?;
@@ -264,7 +281,7 @@ impl FunctionPlace {
     }
 }
 
-/// Attaches the programs at both ends of a link, of a black box at the near ends of both its links.
+/// Attaches the programs at both ends of a link; for a black box at the near ends of both links.
 fn attach(sandbox: &Sandbox, link: &FunctionLink) -> Result<(), ApiError> {
     let Sandbox {
         netns, near, inner, ..
@@ -285,31 +302,34 @@ fn attach(sandbox: &Sandbox, link: &FunctionLink) -> Result<(), ApiError> {
 
 fn start_black_box(
     parts: &Parts,
-    job: Job<'_>,
+    request: LayoutRequest<'_>,
     hop: &Hop,
     sandbox: &Sandbox,
 ) -> Result<BlackBoxLease, ApiError> {
-    let function = &job.chain.functions[usize::from(hop.position)];
+    let function = &request.chain.functions[usize::from(hop.position)];
     let FunctionConfig::External(config) = &function.config else {
-        return Err(ApiError::failed(format!("`{}` is no black box", hop.name)));
+        return Err(ApiError::failed(format!(
+            "`{}` is not a black box",
+            hop.name
+        )));
     };
     let key = black_box::Key {
-        spi: job.spi,
-        generation: job.generation,
+        spi: request.spi,
+        generation: request.generation,
         position: hop.position,
     };
     let surroundings = Surroundings {
         run_dir: &parts.run_dir,
         journal: &parts.journal,
     };
-    let chain = &job.chain.name;
+    let chain = &request.chain.name;
     parts.black_boxes.acquire(&key, || {
         BlackBox::start(surroundings, chain, (function, config), key, sandbox)
     })
 }
 
 impl Distributed {
-    /// What a function's worker counted of this generation.
+    /// The counts of this generation in a function's worker.
     fn user_stats(&self, place: &FunctionPlace) -> Option<ChainStats> {
         let worker = &place.user.as_ref()?.socket.worker;
         worker.stats.chain(self.spi, self.generation)
@@ -320,7 +340,7 @@ impl Distributed {
         if let Some(slots) = place.link.0.black_box() {
             let counted = |slot| plane.counters().read(slot).packets;
             let came = counted(slots.out) + counted(slots.back);
-            // What came out and cannot be read is counted as a drop already.
+            // An unreadable packet that came out already counts as a drop.
             let held = kernel.packets_in.saturating_sub(came + kernel.drops);
             return HopCounters {
                 held,
@@ -335,7 +355,7 @@ impl Distributed {
         let user = user.and_then(|user| user.positions.get(usize::from(position)).copied());
         let user = user.unwrap_or_default();
         HopCounters {
-            // The kernel drops what finds no socket, or comes back without its header.
+            // The kernel drops packets that find no socket, and those that return without a header.
             drops: user.drops + kernel.drops,
             ..user
         }
@@ -387,7 +407,7 @@ impl Layout for Distributed {
             crossings.push(Crossing {
                 station: Station::Inner { interface },
                 leads_to: Some(position),
-                // Whoever reads it asks the interface.
+                // `control::reading` reads the interface's losses.
                 lost: 0,
             });
             let Some(user) = &place.user else {

@@ -1,4 +1,5 @@
-//! A chain between two DPDK devices: the worker that drives them is its front door, and runs its functions in the mbuf.
+//! A chain between two DPDK devices: one worker drives both, is the front door, and runs the
+//! functions in the mbuf.
 
 use myelin_dataplane::{Direction, SocketId, UserChain, UserExit, UserSegment};
 use myelin_kernel::{CounterLine, Plane};
@@ -7,14 +8,14 @@ use myelin_packet::traffic::Profile;
 use myelin_policy::sla::Crossing;
 use myelin_spec::SandboxSpec;
 
-use super::Job;
+use super::LayoutRequest;
 use crate::api::ApiError;
 use crate::node::Parts;
 use crate::node::layout::{Figures, FrontDoor, Layout};
 use crate::node::stages::RunningPart;
 use crate::node::workers::{Key, Start, Worker, WorkerLease};
 
-/// A generation in this mapping.
+/// A generation between two DPDK devices.
 pub(super) struct BetweenDevices {
     // Fields drop in this order.
     _part: RunningPart,
@@ -26,9 +27,9 @@ pub(super) struct BetweenDevices {
     functions: usize,
 }
 
-/// Starts the worker of the devices, if there is none, and has it make the functions.
-pub(super) fn lay_out(parts: &Parts, job: Job<'_>) -> Result<BetweenDevices, ApiError> {
-    let Job { chain, plan, .. } = job;
+/// Starts the worker of the devices, if none runs, and adds the chain to it.
+pub(super) fn build(parts: &Parts, request: LayoutRequest<'_>) -> Result<BetweenDevices, ApiError> {
+    let LayoutRequest { chain, plan, .. } = request;
     let failed = |error: ApiError| {
         let (place, name) = (&chain.places.ports, &chain.name);
         ApiError::failed(format!("{place}: chain `{name}`: {error}"))
@@ -51,8 +52,8 @@ pub(super) fn lay_out(parts: &Parts, job: Job<'_>) -> Result<BetweenDevices, Api
     let direction = claim.direction(chain).map_err(failed)?;
     let functions = chain.instances(0..chain.functions.len());
     let user = UserChain {
-        spi: job.spi,
-        generation: job.generation,
+        spi: request.spi,
+        generation: request.generation,
         positions: functions.len() as u8,
         segments: vec![UserSegment {
             first_position: 0,
@@ -71,8 +72,8 @@ pub(super) fn lay_out(parts: &Parts, job: Job<'_>) -> Result<BetweenDevices, Api
         } else {
             Profile::default()
         },
-        spi: job.spi,
-        generation: job.generation,
+        spi: request.spi,
+        generation: request.generation,
         functions: chain.functions.len(),
     })
 }

@@ -1,5 +1,5 @@
-//! Mapping `compact`: kernel functions as tail calls, user functions in one worker's loop; and `pipeline`, where further processes
-//! stand behind that worker.
+//! Mapping `compact`: kernel functions as tail calls, user functions in one worker's loop. Also
+//! mapping `pipeline`, with further processes behind that worker.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use myelin_planner::{Exit as PlannedExit, Plan, Segment};
 use myelin_policy::sla::{Crossing, Station};
 use myelin_spec::{SandboxSpec, Space};
 
-use super::Job;
+use super::LayoutRequest;
 use crate::api::ApiError;
 use crate::node::Parts;
 use crate::node::chains::kernel_hook;
@@ -29,22 +29,22 @@ pub(super) struct Compact {
     class: Option<Arc<Class>>,
     spi: u32,
     generation: u16,
-    /// Of each function.
+    /// The space of each function.
     spaces: Vec<Space>,
 }
 
-/// Its user functions.
+/// The user functions of a generation.
 struct UserPart {
-    // Fields drop in this order: the chain leaves the worker before what leads there goes.
+    // Fields drop in this order: the chain leaves the worker before its paths and sockets close.
     part: RunningPart,
     _paths: Vec<ReentryPath>,
     _ports: Vec<OpenPort>,
-    /// Where packets come from the kernel: to which position, on which interface, to which sockets.
+    /// Where packets enter from the kernel: position, interface and sockets.
     ways_in: Vec<(u8, u32, Vec<SocketId>)>,
     worker: WorkerLease,
 }
 
-/// The way from a worker back into the kernel, to the segment that starts at a position.
+/// The path from a worker back to the kernel segment that starts at `position`.
 struct ReentryPath {
     door: Arc<Reentry>,
     position: u8,
@@ -54,7 +54,7 @@ struct ReentryPath {
 impl Drop for ReentryPath {
     fn drop(&mut self) {
         if let Err(error) = self.door.remove(self.position, &self.loaded) {
-            tracing::warn!(spi = self.loaded.spi(), %error, "closing a path back into the kernel failed");
+            tracing::warn!(spi = self.loaded.spi(), %error, "cannot remove a path from a worker back into the kernel");
         }
     }
 }
@@ -63,19 +63,19 @@ impl Drop for ReentryPath {
 struct Opened {
     // Fields drop in this order.
     ports: Vec<OpenPort>,
-    /// The socket to the internal link, and the door at its far end.
+    /// The socket to the internal link, and the re-entry door at its far end.
     internal: Option<(SocketId, Arc<Reentry>)>,
     worker: WorkerLease,
 }
 
-/// Starts the worker and opens its sockets, loads the programs, connects both.
-pub(super) fn lay_out(parts: &Parts, job: Job<'_>) -> Result<Compact, ApiError> {
-    let Job {
+/// Starts the worker, opens its sockets, loads the programs and connects both.
+pub(super) fn build(parts: &Parts, request: LayoutRequest<'_>) -> Result<Compact, ApiError> {
+    let LayoutRequest {
         plan, place, spi, ..
-    } = job;
+    } = request;
     let (circuit, _, egress) = place.ports()?;
     let opened = if plan.uses(Space::User) {
-        Some(open(parts, job)?)
+        Some(open(parts, request)?)
     } else {
         None
     };
@@ -88,13 +88,13 @@ pub(super) fn lay_out(parts: &Parts, job: Job<'_>) -> Result<Compact, ApiError> 
                 shaping,
                 &parts.journal,
             )
-            .map_err(|error| shaper_error(job, &error))?,
+            .map_err(|error| shaper_error(request, &error))?,
         ),
         None => None,
     };
-    let loaded = load(parts, job, opened.as_ref(), class.as_deref())?;
+    let loaded = load(parts, request, opened.as_ref(), class.as_deref())?;
     let user = match opened {
-        Some(opened) => Some(connect(job, opened, &loaded)?),
+        Some(opened) => Some(connect(request, opened, &loaded)?),
         None => None,
     };
     let last = plan.segments.last();
@@ -106,15 +106,15 @@ pub(super) fn lay_out(parts: &Parts, job: Job<'_>) -> Result<Compact, ApiError> 
         loaded,
         class,
         spi,
-        generation: job.generation,
+        generation: request.generation,
         spaces: plan.hops.iter().map(|hop| hop.space).collect(),
     })
 }
 
-fn open(parts: &Parts, job: Job<'_>) -> Result<Opened, ApiError> {
-    let Job {
+fn open(parts: &Parts, request: LayoutRequest<'_>) -> Result<Opened, ApiError> {
+    let LayoutRequest {
         chain, plan, place, ..
-    } = job;
+    } = request;
     let (_, ingress, egress) = place.ports()?;
     let key = Key::of(chain, &place.made_by);
     let sandbox = SandboxSpec::default();
@@ -146,39 +146,39 @@ fn open(parts: &Parts, job: Job<'_>) -> Result<Opened, ApiError> {
 
 fn load(
     parts: &Parts,
-    job: Job<'_>,
+    request: LayoutRequest<'_>,
     opened: Option<&Opened>,
     class: Option<&Class>,
 ) -> Result<Arc<LoadedChain>, ApiError> {
-    let Job { chain, plan, .. } = job;
+    let LayoutRequest { chain, plan, .. } = request;
     let first = plan.segments.first();
     let starts_in_user = first.is_some_and(|first| first.space == Space::User);
     let config = ChainConfig {
-        spi: job.spi,
-        generation: job.generation,
+        spi: request.spi,
+        generation: request.generation,
         hook: kernel_hook(plan),
         on_failure: plan.on_failure,
-        policer: job.policer.cloned(),
+        policer: request.policer.cloned(),
         positions: chain.functions.len() as u8,
         entry: if starts_in_user {
             EntrySpace::User
         } else {
             EntrySpace::Kernel
         },
-        segments: kernel_segments(job, opened, class)?,
+        segments: kernel_segments(request, opened, class)?,
     };
     let loaded = parts.plane.load_chain(&config);
     loaded.map(Arc::new).map_err(ApiError::failed)
 }
 
 fn kernel_segments(
-    job: Job<'_>,
+    request: LayoutRequest<'_>,
     opened: Option<&Opened>,
     class: Option<&Class>,
 ) -> Result<Vec<KernelSegment>, ApiError> {
-    let (circuit, ingress, egress) = job.place.ports()?;
+    let (circuit, ingress, egress) = request.place.ports()?;
     let internal = opened.and_then(|opened| opened.internal.as_ref());
-    // The first segment's packets come in at the port, later ones' over the internal link.
+    // The first segment gets packets from the port, later segments from the internal link.
     let sockets = |first_position: u8| -> Sockets {
         match internal {
             Some((_, door)) if first_position > 0 => door.sockets(),
@@ -187,7 +187,7 @@ fn kernel_segments(
     };
     let segment = |segment: &Segment| KernelSegment {
         first_position: segment.first_position,
-        functions: job.chain.instances(segment.positions()),
+        functions: request.chain.instances(segment.positions()),
         exit: if segment.exit == PlannedExit::User {
             Exit::User {
                 sockets: sockets(segment.first_position),
@@ -201,23 +201,27 @@ fn kernel_segments(
             }
         },
     };
-    Ok(segments(job.plan, Space::Kernel).map(segment).collect())
+    Ok(segments(request.plan, Space::Kernel).map(segment).collect())
 }
 
-/// Has the worker run the user functions, and opens its paths back into the kernel.
-fn connect(job: Job<'_>, opened: Opened, loaded: &Arc<LoadedChain>) -> Result<UserPart, ApiError> {
+/// Starts the user functions in the worker, and opens its paths back into the kernel.
+fn connect(
+    request: LayoutRequest<'_>,
+    opened: Opened,
+    loaded: &Arc<LoadedChain>,
+) -> Result<UserPart, ApiError> {
     let Opened {
         ports,
         internal,
         worker,
     } = opened;
-    let plan = job.plan;
-    let (_, ingress, egress) = job.place.ports()?;
+    let plan = request.plan;
+    let (_, ingress, egress) = request.place.ports()?;
     let mut sockets = ports.iter();
     let out = sockets.find(|port| port.ifindex == egress.ifindex);
     let out = out.map(|port| port.socket);
     let out = out.ok_or_else(|| ApiError::failed("a worker has no socket at the egress"))?;
-    let chain = user_chain(job, out, internal.as_ref().map(|(socket, _)| *socket));
+    let chain = user_chain(request, out, internal.as_ref().map(|(socket, _)| *socket));
     let part = RunningPart::run(&worker, plan.mapping, chain)?;
     let mut paths = Vec::new();
     if let Some((_, door)) = &internal {
@@ -233,7 +237,7 @@ fn connect(job: Job<'_>, opened: Opened, loaded: &Arc<LoadedChain>) -> Result<Us
         }
     }
     let entry = worker.entry();
-    // The first user functions' packets come in at the port, later ones' over the internal link.
+    // The first user segment gets packets from the port, later ones from the internal link.
     let interfaces = [Some(ingress.ifindex), entry.internal_interface()];
     let entries = segments(plan, Space::User).map(|segment| segment.first_position);
     let ways_in = entries.zip(interfaces.into_iter().flatten());
@@ -249,8 +253,8 @@ fn connect(job: Job<'_>, opened: Opened, loaded: &Arc<LoadedChain>) -> Result<Us
     })
 }
 
-fn user_chain(job: Job<'_>, out: SocketId, back: Option<SocketId>) -> UserChain {
-    let Job { chain, plan, .. } = job;
+fn user_chain(request: LayoutRequest<'_>, out: SocketId, back: Option<SocketId>) -> UserChain {
+    let LayoutRequest { chain, plan, .. } = request;
     let last = segments(plan, Space::User).last();
     let last = last.map_or(0, |segment| segment.first_position);
     let segment = |segment: &Segment| UserSegment {
@@ -263,14 +267,14 @@ fn user_chain(job: Job<'_>, out: SocketId, back: Option<SocketId>) -> UserChain 
             },
             _ => UserExit::Port(out),
         },
-        // Behind the last queue: kernel functions that follow run to completion.
+        // Only the last segment shapes: kernel functions after it run to completion.
         shaping: plan
             .worker_shaping()
             .filter(|_| segment.first_position == last),
     };
     UserChain {
-        spi: job.spi,
-        generation: job.generation,
+        spi: request.spi,
+        generation: request.generation,
         positions: chain.functions.len() as u8,
         segments: segments(plan, Space::User).map(segment).collect(),
     }
@@ -372,9 +376,9 @@ impl Layout for Compact {
     }
 }
 
-/// An error at the contract in the chain's file.
-fn shaper_error(job: Job<'_>, error: &ApiError) -> ApiError {
-    let (place, name) = (&job.chain.places.sla, &job.chain.name);
+/// Adds the position of the contract in the chain's file to an error.
+fn shaper_error(request: LayoutRequest<'_>, error: &ApiError) -> ApiError {
+    let (place, name) = (&request.chain.places.sla, &request.chain.name);
     ApiError::failed(format!(
         "{place}: chain `{name}`: spec.sla.enforce: {error}"
     ))

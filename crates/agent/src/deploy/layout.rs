@@ -1,0 +1,157 @@
+//! Step 5: builds the functions behind the front door. Three layouts implement one trait
+//! ([`Layout`]).
+
+mod compact;
+mod devices;
+mod distributed;
+
+use std::sync::Arc;
+
+use myelin_kernel::{Hook, Policer};
+use myelin_planner::Plan;
+use myelin_spec::{Mapping, ServiceChain};
+
+use crate::api::{ApiError, ChainSource};
+use crate::deploy::place::PlacedChain;
+use crate::deploy::plan::PlannedChain;
+use crate::deploy::with_chain_name;
+use crate::node::Parts;
+use crate::node::chains::{ChainPorts, Generation, RunningChain, kernel_hook};
+use crate::node::layout::{FrontDoor, Layout};
+use crate::node::ports::XdpAttachment;
+
+/// The chain to build, with its plan and its ports.
+#[derive(Clone, Copy)]
+struct LayoutRequest<'a> {
+    chain: &'a ServiceChain,
+    plan: &'a Plan,
+    place: &'a ChainPorts,
+    spi: u32,
+    generation: u16,
+    /// The policer of the kernel's front door.
+    policer: Option<&'a Arc<Policer>>,
+    is_cancelled: &'a dyn Fn() -> bool,
+}
+
+/// A complete generation that gets no packets yet. Dropping it removes it.
+pub(crate) struct BuiltChain {
+    // Fields drop in this order.
+    pub(crate) xdp: Option<XdpAttachment>,
+    pub(crate) generation: Generation,
+    pub(crate) spi: u32,
+    pub(crate) place: ChainPorts,
+    /// The running chain, if this is a change.
+    pub(crate) running: Option<Arc<RunningChain>>,
+}
+
+/// Builds a chain between its ports, and attaches the front door at XDP if the plan needs it.
+///
+/// # Errors
+/// A system error, or the request is cancelled. Nothing of the new generation is left.
+pub(crate) fn build_chain(
+    parts: &Parts,
+    placed: PlacedChain,
+    source: &Arc<ChainSource>,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<BuiltChain, ApiError> {
+    let PlacedChain {
+        planned,
+        place,
+        claims,
+    } = placed;
+    let PlannedChain {
+        chain,
+        plan,
+        running,
+        ..
+    } = planned;
+    let was = running.as_ref().map(|running| running.generation());
+    let (spi, number) = match (&running, &was) {
+        (Some(running), Some(was)) => (running.spi, was.number.wrapping_add(1)),
+        _ => (parts.take_spi(), 0),
+    };
+    let policer = policer(parts, &chain, was.as_deref())?;
+    let request = LayoutRequest {
+        chain: &chain,
+        plan: &plan,
+        place: &place,
+        spi,
+        generation: number,
+        policer: policer.as_ref(),
+        is_cancelled,
+    };
+    let layout = build_layout(parts, request).map_err(|error| with_chain_name(&chain, error))?;
+    // From here on the worker's sockets claim the queues.
+    drop(claims);
+    let generation = Generation {
+        source: Arc::clone(source),
+        number,
+        policer,
+        layout,
+        chain,
+        plan,
+    };
+    let has_xdp = |running: &Arc<RunningChain>| running.change(|one| one.xdp.is_some());
+    let xdp = if running.as_ref().is_some_and(has_xdp) {
+        None
+    } else {
+        let attached = attach_xdp_door(&generation, &place, running.is_none());
+        attached.map_err(|error| with_chain_name(&generation.chain, error))?
+    };
+    Ok(BuiltChain {
+        xdp,
+        generation,
+        spi,
+        place,
+        running,
+    })
+}
+
+fn build_layout(parts: &Parts, request: LayoutRequest<'_>) -> Result<Box<dyn Layout>, ApiError> {
+    Ok(match request.plan.mapping {
+        _ if request.chain.is_over_dpdk() => Box::new(devices::build(parts, request)?),
+        Mapping::Distributed => Box::new(distributed::build(parts, request)?),
+        Mapping::Auto | Mapping::Compact | Mapping::Pipeline => {
+            Box::new(compact::build(parts, request)?)
+        }
+    })
+}
+
+/// The policer of the kernel's front door. A live change with the same profile keeps the previous
+/// policer, so its bucket is not refilled.
+fn policer(
+    parts: &Parts,
+    chain: &ServiceChain,
+    previous: Option<&Generation>,
+) -> Result<Option<Arc<Policer>>, ApiError> {
+    if !chain.sla.is_policed() || chain.is_over_dpdk() {
+        return Ok(None);
+    }
+    let profile = chain.sla.policing_profile();
+    let same = previous
+        .and_then(|generation| generation.policer.as_ref())
+        .filter(|policer| *policer.profile() == profile);
+    match same {
+        Some(policer) => Ok(Some(Arc::clone(policer))),
+        None => parts.plane.policer(&profile).map_err(ApiError::failed),
+    }
+}
+
+fn attach_xdp_door(
+    generation: &Generation,
+    place: &ChainPorts,
+    is_new: bool,
+) -> Result<Option<XdpAttachment>, ApiError> {
+    let FrontDoor::Kernel(entry) = generation.layout.front_door() else {
+        return Ok(None);
+    };
+    if kernel_hook(&generation.plan) != Hook::Xdp {
+        return Ok(None);
+    }
+    let (_, ingress, _) = place.ports()?;
+    if is_new {
+        // Set the entry before the door attaches: a later change would cost a kernel wait.
+        ingress.door().set_fast_path(entry);
+    }
+    XdpAttachment::attach(ingress.clone()).map(Some)
+}
