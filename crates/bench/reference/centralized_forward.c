@@ -7,7 +7,7 @@
  *
  * It sleeps until there is work, with the system's queues, as published. With --poll it polls,
  * takes several frames a turn, has longer queues and bypasses the egress's queueing discipline: the
- * best this layout can do. Whoever starts it gives central1 a route and a neighbour.
+ * best this layout can do. The program that starts it gives central1 a route and a neighbour.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -156,7 +156,7 @@ int main(int argc, char **argv)
 	run.window_ns = calloc(run.windows, sizeof(*run.window_ns));
 	if (!run.window_ns)
 		fail("memory for the windows", ENOMEM);
-	/* Whoever started it ends its input when the terminal interrupts both. */
+	/* The program that started it ends its input when the terminal interrupts both. */
 	signal(SIGINT, SIG_IGN);
 	while (fgets(line, sizeof(line), stdin)) {
 		measure(&run, cores);

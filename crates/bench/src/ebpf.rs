@@ -168,7 +168,7 @@ pub(crate) fn attach(program: BorrowedFd<'_>, hook: Hook, ifindex: u32) -> Resul
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
-/// Detaches the XDP program of an interface of the calling thread's network namespace, whoever attached it.
+/// Detaches the XDP program of an interface of the calling thread's network namespace, also one of another program.
 pub(crate) fn detach_xdp(ifindex: u32) -> Result<(), Error> {
     // SAFETY: the call takes no pointer, as it is given no options.
     let failure = unsafe { libbpf_sys::bpf_xdp_detach(ifindex.cast_signed(), 0, std::ptr::null()) };

@@ -106,7 +106,7 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// What came to the front door, turned away or not.
+    /// Packets at the front door, policed ones included.
     pub(crate) fn came(&self) -> u64 {
         self.packets_in + self.policed
     }

@@ -107,7 +107,7 @@ fn measured(name: &str) -> Report<Row> {
     run(name, &options(), &monitor).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Whoever reads the report finds rows with figures, and claims that so few rounds do not decide.
+/// The report has rows with figures, and claims that so few rounds do not decide.
 fn check(report: &Report<Row>) {
     assert!(!report.rows.is_empty());
     assert_eq!(report.claims.is_empty(), all_skipped(report), "{report:?}");

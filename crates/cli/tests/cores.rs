@@ -120,7 +120,7 @@ fn a_core_that_another_program_takes_is_told_and_the_other_core_s_chain_kept() {
 
 /// A set of cores for some processes, which had another one before.
 struct CpuSet {
-    /// One at a time: its name is the process', and whoever polls without the core takes another one's time.
+    /// One at a time: its name is the process', and a poller without the core takes another one's time.
     _turn: MutexGuard<'static, ()>,
     path: PathBuf,
     parent: PathBuf,

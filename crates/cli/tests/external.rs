@@ -481,7 +481,7 @@ fn a_wait_for_a_program_is_called_off() {
     client.kill().expect("kill");
     let _ = client.wait();
     assert_eq!(myelin.json(&["ps", "--json"]).as_array().unwrap().len(), 0);
-    // By whoever removes everything, or stops the agent.
+    // By a client that removes everything, or stops the agent.
     for stops in [false, true] {
         let client = begin_up(&myelin, &file);
         if stops {

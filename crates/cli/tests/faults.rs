@@ -1,4 +1,4 @@
-//! Bad input changes nothing; whoever is killed leaves what `down --all` can clean.
+//! Bad input changes nothing; a killed process leaves what `down --all` can clean.
 
 mod common;
 

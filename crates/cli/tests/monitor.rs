@@ -99,7 +99,7 @@ fn lost(window: &Value) -> u64 {
     places.values().map(number).sum()
 }
 
-/// Asserts that each packet of the chain is at one place: what came in has left, or was policed, dropped, lost, or is under way.
+/// Asserts that each packet of the chain is at one place: it has left, or was policed, dropped, lost, or is under way.
 fn assert_closes(status: &Value) {
     let account = &status["account"];
     let count = |key: &str| number(&account[key]);

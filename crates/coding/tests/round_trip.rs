@@ -253,7 +253,7 @@ proptest! {
         prop_assert_eq!((counters.reset, counters.corrupt, counters.oversized), (0, 0, 0));
     }
 
-    /// What is given up in order could not have been worked out: whoever waits for nothing gets no
+    /// What is given up in order could not have been worked out: a receiver that waits for nothing gets no
     /// more.
     #[test]
     fn nothing_is_given_up_too_early(

@@ -114,7 +114,7 @@ impl<'a> Client<'a> {
         if stop.is_none() {
             stop = self.burst(WARM_UP, self.config.warm_up)?;
         }
-        // What came before the first repeat is not part of the measurement; its silence is.
+        // Packets before the first repeat are not part of the measurement; its silence is.
         if stop != Some(Stop::NoAnswer) {
             self.tracker.counts = Counts::default();
         }

@@ -214,7 +214,7 @@ impl Drop for Generator {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if self.thread.is_some() {
-            // Whoever did not ask for the outcome has an error of their own to tell.
+            // A caller that did not ask for the result reports an error of its own.
             let _ = self.join();
         }
     }

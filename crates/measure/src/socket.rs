@@ -31,7 +31,7 @@ sockopt_impl!(
 pub struct Sockets {
     /// Where packets leave and answers arrive; not connected, since a function may answer from another address.
     pub client: UdpSocket,
-    /// Where packets are sent back to whoever they seem to come from.
+    /// Sends packets back to their source address.
     pub server: UdpSocket,
 }
 

@@ -5,7 +5,7 @@
 //! node, and [`admit`] says whether one more chain fits: its own promise, and those of all that it shares a core or a link
 //! with. Nothing here reads a clock or does any I/O.
 //!
-//! A chain without a rate has no profile, so nothing can be said of its worst case, nor of that of whoever waits for the same core
+//! A chain without a rate has no profile, so nothing can be said of its worst case, nor of that of a chain that waits for the same core
 //! behind it. It is best effort, and stays apart from promises.
 
 mod booking;

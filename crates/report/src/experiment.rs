@@ -278,7 +278,7 @@ fn rows(out: &mut String, rows: &[Row]) {
     out.push_str("</section>\n");
 }
 
-/// The JSON envelope, a row a line, for programs and for whoever keeps the page alone.
+/// The JSON envelope, a row a line, for programs and for readers who keep the page alone.
 fn envelope(out: &mut String, report: &Report<Row>) -> Result<(), Error> {
     fn lines(values: &[impl Serialize]) -> Result<String, serde_json::Error> {
         let lines: Result<Vec<_>, _> = values.iter().map(serde_json::to_string).collect();

@@ -2,7 +2,7 @@
 //!
 //! One core sends, another one has all workers and reference programs; the server's socket keeps what arrives and is read when all is sent
 //! (`myelin_measure::bandwidth::carry`), so that the receiver takes no core from anybody, as it took none in the paper, where the hosts stood on another
-//! machine. On virtual links whoever hands a packet on does the work of the way: the sender's core that of the front door and the
+//! machine. On virtual links the sender of a packet does the work of its path: the sender's core that of the front door and the
 //! kernel functions, the other core that of user space and of what comes after it. That is so for all variants, with the
 //! same hosts, sender and receiver.
 //!
@@ -114,7 +114,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     Ok(findings)
 }
 
-/// What came of a round.
+/// The result of a round.
 #[derive(Clone, Copy)]
 struct Round {
     mpps: f64,

@@ -12,7 +12,7 @@ use crate::{Claim, Error, Findings, Row, Session};
 
 /// What the flooded router is sent, in profiles.
 const FLOOD: f64 = 10.0;
-/// Packets of the well-behaved router's burst: what a link's ring holds, for whoever serves it may find it full and make one
+/// Packets of the well-behaved router's burst: the size of a link's ring, since a worker may find the ring full and make one
 /// cluster of it.
 const BURST: u64 = 256;
 /// Of the flooded one's: so few that what it may send at once at the start of a turn does not reach the 99th percentile.
@@ -76,7 +76,7 @@ impl Turn {
         self.did[1].came() as f64 / self.sent[1].packets.max(1) as f64
     }
 
-    /// Share of what came to its door that left it.
+    /// Share of the packets at its front door that left it.
     fn passed(&self) -> f64 {
         self.did[1].packets_out as f64 / self.did[1].came().max(1) as f64
     }

@@ -259,7 +259,7 @@ impl Myelin {
         found.expect("the chain").clone()
     }
 
-    /// Sends probe packets of so many bytes through a chain, one after the other; what came of them.
+    /// Sends probe packets of so many bytes through a chain, one after the other; returns the result.
     pub(crate) fn probe(&self, name: &str, payload: u32, count: u32) -> serde_json::Value {
         let report = self.json(&[
             "probe",

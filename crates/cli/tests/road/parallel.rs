@@ -11,7 +11,7 @@ use crate::common::{Myelin, skip_unless_root};
 
 const ROUNDS: usize = 10;
 
-/// What came of each of two commands that were run at the same time.
+/// The results of two commands that run at the same time.
 fn at_once(myelin: &Myelin, commands: [&[&str]; 2]) -> [Output; 2] {
     let started = commands.map(|arguments| {
         let mut command = myelin.command(arguments);

@@ -90,7 +90,7 @@ impl Agent {
         }
     }
 
-    /// Does something with the agent's steps counted; returns how many there were, and what came of it.
+    /// Does something with the agent's steps counted; returns their number, and the result.
     pub(crate) fn count<T>(&self, work: impl FnOnce() -> T) -> (u32, T) {
         self.arm(0, 0);
         let done = work();

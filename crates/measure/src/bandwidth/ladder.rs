@@ -61,7 +61,7 @@ impl Ladder {
     fn fall(&mut self, carried: &Carried, failures: i32) {
         let arrived = carried.received as f64 / carried.sent.max(1) as f64;
         let lower = match self.offered_mpps {
-            // What came through under overload is near the limit.
+            // The rate that passes under overload is near the limit.
             None => carried.sent_mpps * arrived.max(0.1),
             Some(rate) if failures < PATIENCE => rate,
             Some(rate) => rate / STEP.powi(failures - 1),

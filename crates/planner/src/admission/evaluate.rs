@@ -44,7 +44,7 @@ pub(super) struct Total {
 pub(super) struct Known {
     order: Option<Result<(Order, RateLatency), Unbounded>>,
     total: Option<Result<Total, Unbounded>>,
-    /// The delay there for whoever passes it, once.
+    /// The delay of a packet that passes the server once.
     delay_fs: Option<Result<u128, Unbounded>>,
     pub(super) late_fs: Option<Result<u128, Unbounded>>,
     /// The longest that anybody stays there, by its batches, and what of that is no work.

@@ -11,7 +11,7 @@ use super::way::{Resource, Route};
 /// What was admitted on a node, by what it shares.
 ///
 /// Chains with the same way are one flow to everybody else, and wait equally long: first come, first served. So their sums are kept
-/// and not they themselves, and of their promises the tightest counts. All is in whole numbers, so whoever leaves takes away
+/// and not they themselves, and of their promises the tightest counts. All is in whole numbers, so a chain that leaves takes away
 /// exactly what was added.
 ///
 /// Servers and ways have numbers, so that a decision compares no names.

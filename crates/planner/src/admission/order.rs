@@ -1,4 +1,4 @@
-//! In which order a server works, and how much of it is left to whoever waits.
+//! The order in which a server works, and how much of it is left to waiting packets.
 
 use std::collections::BTreeMap;
 

@@ -54,7 +54,7 @@ pub fn review(plan: &mut Plan, chain: &ServiceChain, node: &Node<'_>, site: &Sit
     // The mean is compared with what was agreed in any case: it is no promise, but a mean above it cannot be kept.
     let refusal = planning::refusal(plan).or(decision.refusal);
     let try_others = refusal.is_some();
-    // A shaper without room is no matter of what others were promised: its remedy is in the refusal.
+    // A shaper without room does not concern the promises of others: the refusal has its remedy.
     let to_shaper_fs = decision.to_shaper_fs.unwrap_or(0);
     plan.refusal = refusal.or_else(|| release::no_room(chain, plan, to_shaper_fs));
     plan.admitted = plan.refusal.is_none();
@@ -84,7 +84,7 @@ pub fn review(plan: &mut Plan, chain: &ServiceChain, node: &Node<'_>, site: &Sit
         }
     }
     if !plan.admitted {
-        // Whoever deploys it all the same is promised nothing.
+        // A chain that is deployed nevertheless gets no promise.
         booking.latency_ns = None;
     }
     booking

@@ -464,7 +464,7 @@ impl Drawn {
 }
 
 proptest! {
-    /// Whoever was admitted before, or came up as best effort, the fast decision is the plain one.
+    /// The fast decision equals the plain one, whatever chains were admitted before or run as best effort.
     #[test]
     fn the_fast_decision_is_the_plain_one(drawn in prop::collection::vec(drawn(), 1..9), gone in 0_usize..9, in_burst: bool) {
         let cost = |ns| Cost::new(ns, 0.1);

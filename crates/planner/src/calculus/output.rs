@@ -24,7 +24,7 @@ mod tests {
 
     proptest! {
         /// Units that come by a leaky bucket, at random or as soon as they may, and leave by a server of that curve, keep to
-        /// what came, delayed by the server's latency.
+        /// the arrivals, delayed by the server's latency.
         #[test]
         fn departures_keep_to_the_output_curve(
             burst in 1_u128..20, arrival_rate in 1_u128..50, faster in 0_u128..50, latency_ms in 0_u128..2000,

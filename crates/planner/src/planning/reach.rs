@@ -9,7 +9,7 @@ use crate::plan::Step;
 pub(super) type Part = (&'static str, Cost);
 
 /// The way into a function of `space` from the one before, of `from`; the front door is in the kernel. `link` is the hook where each
-/// function is reached and left by a link of its own: then what came before makes no difference.
+/// function is reached and left by a link of its own: then the function before makes no difference.
 pub(super) fn reach(from: Space, space: Space, link: Option<Hook>, costs: &StepCosts) -> Vec<Part> {
     let (hop, dispatch) = (("hop", costs.hop), ("dispatch", costs.dispatch));
     let enter = ("enter_user", costs.enter_user);

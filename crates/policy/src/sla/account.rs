@@ -1,4 +1,4 @@
-//! A chain's packets: what came in, and where each of them went. Pure.
+//! The account of a chain's packets: arrivals, and the place of each packet. Pure.
 //!
 //! All figures count up. At rest `in + made = policed + door + rings + functions + shaper + out`; what is missing is under way, or was
 //! lost where nobody counts.
@@ -183,7 +183,7 @@ pub struct Reading {
 }
 
 /// What each function lost: its drops less what it made. Between the ends of an erasure code, drops are what the code is for: what
-/// is missing behind its end of what came before its beginning counts as lost at the end. What an end alone takes in and
+/// is missing behind its end of the packets before its beginning counts as lost at the end. What an end alone takes in and
 /// does not give on is the code of a beginning elsewhere, and nothing tells a lost packet from it.
 pub(crate) fn lost(hops: &[HopCounts]) -> Vec<u64> {
     let mut lost: Vec<u64> = hops

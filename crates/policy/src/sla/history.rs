@@ -198,7 +198,7 @@ impl History {
         }
     }
 
-    /// What came in before the last reading, and is neither out nor counted as lost, is lost. So is what, in two readings on end, is more
+    /// Packets that arrived before the last reading and are neither out nor counted as lost are lost. So are those that, in two readings on end, are more
     /// than can be under way by the sojourn of the others; one reading may have found a worker that stood still.
     fn mark_unseen(&mut self, now: &Reading, length_s: f64, sojourn: Option<&Histogram>) {
         // A black box makes packets that nobody knows of.

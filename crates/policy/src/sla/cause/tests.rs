@@ -87,7 +87,7 @@ fn a_worker_without_time_left_is_overloaded_and_one_that_waits_has_neighbours() 
         of_delay(&worker(0.3, 0.2)),
         (SlaCause::Neighbour, coder.clone())
     );
-    // It has no time left whoever else runs.
+    // It has no time left, whatever else runs.
     assert_eq!(
         of_delay(&worker(0.95, 0.04)),
         (SlaCause::Overload, coder.clone())
