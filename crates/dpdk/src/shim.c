@@ -89,8 +89,8 @@ static int start(int argc, char **argv, char *words, size_t words_len)
 	int result;
 
 	/*
-	 * libxdp's dispatcher needs its own bpffs. Without it net_af_xdp removes its program when it
-	 * closes.
+	 * libxdp's dispatcher needs its own bpffs. Without it net_af_xdp removes its program when
+	 * it closes.
 	 */
 	setenv("LIBXDP_SKIP_DISPATCHER", "1", 1);
 	log_begin();
