@@ -7,7 +7,7 @@ use myelin_spec::{Source, catalogue, parse};
 
 #[test]
 fn every_counter_is_described_and_every_described_one_is_reported() {
-    let files = BTreeMap::from([("tactile.key".to_owned(), "5a".repeat(32))]);
+    let files = BTreeMap::from([("/dev/urandom".to_owned(), "5a".repeat(32))]);
     for kind in catalogue::kinds() {
         let text = format!(
             "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: a }}\nspec:\n  match: {{}}\n  \
