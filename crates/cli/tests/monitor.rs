@@ -186,6 +186,7 @@ fn what_is_above_the_profile_is_policed_and_not_lost() {
             "{space}: {status}"
         );
         assert_closes(&status);
+        assert_eq!(status["account"]["under_way"], 0, "{space}: {status}");
         assert_eq!(lost(life), 0, "{space}: {status}");
         assert_eq!(life["loss_percent"], 0.0, "{space}: {status}");
         assert_eq!(
@@ -254,6 +255,7 @@ fn a_violation_is_told_with_its_hop_and_cause() {
         "{status}"
     );
     assert_closes(&status);
+    assert_eq!(status["account"]["under_way"], 0, "{status}");
     let text = myelin.ok(&["events"]);
     assert!(text.contains("cause function, hop wall"), "{text}");
     // Who follows is told of its beginning and of its end.

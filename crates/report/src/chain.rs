@@ -85,12 +85,20 @@ const HOPS: [Column<Hop>; 8] = [
     ("hop", |hop| hop.name.clone()),
     ("kind", |hop| hop.kind.clone()),
     ("space", |hop| hop.space.clone()),
-    ("in", |hop| hop.packets_in.to_string()),
-    ("out", |hop| hop.packets_out.to_string()),
-    ("drops", |hop| hop.drops.to_string()),
+    ("in", |hop| packets(hop, hop.packets_in)),
+    ("out", |hop| packets(hop, hop.packets_out)),
+    ("drops", |hop| packets(hop, hop.drops)),
     ("predicted ns", |hop| digits_or_dash(0, hop.predicted_ns)),
     ("measured ns", |hop| digits_or_dash(0, hop.measured_ns)),
 ];
+
+/// Packets at a function. Front door and egress have no count of their own: the line below the table has them.
+fn packets(hop: &Hop, packets: u64) -> String {
+    match hop.kind.as_str() {
+        "" => "-".to_owned(),
+        _ => packets.to_string(),
+    }
+}
 
 fn verdict(out: &mut String, report: &ChainReport, style: Style) {
     if report.claims.is_empty() {

@@ -105,9 +105,13 @@ pub fn summary(status: &ChainStatus, width: u16) -> String {
         field(&mut out, "owed", &sla::owed(&told.contract), width);
         let sojourn = told.life.sojourn.as_ref();
         let us = |figure: fn(&SlaSojourn) -> f64| or_dash(sojourn.map(figure).map(format_us));
+        // The contract's percentile is judged over the whole way only.
+        let percentile = match sojourn {
+            Some(_) => told.contract.percentile.to_string(),
+            None => "by section: 99".to_owned(),
+        };
         let measured = format!(
-            "{} % within {} us, longest {} us; loss {} %",
-            told.contract.percentile,
+            "{percentile} % within {} us, longest {} us; loss {} %",
             agreed_us(status, told),
             us(|sojourn| sojourn.max_us),
             digits_or_dash(3, told.life.loss_percent)

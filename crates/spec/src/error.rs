@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use textwrap::{Options, WordSplitter};
 
 use crate::files::{FileResolver, NoFiles};
 
@@ -103,21 +104,11 @@ const COLUMNS: usize = 100;
 /// Breaks a line between words into lines of at most [`COLUMNS`]; all but the first begin with
 /// `indent`.
 fn wrap(line: &str, indent: &str) -> String {
-    let mut wrapped = String::new();
-    let mut column = 0;
-    for (index, word) in line.split(' ').enumerate() {
-        let width = word.chars().count();
-        if index > 0 && column + 1 + width > COLUMNS {
-            wrapped.extend(["\n", indent]);
-            column = indent.len();
-        } else if index > 0 {
-            wrapped.push(' ');
-            column += 1;
-        }
-        wrapped.push_str(word);
-        column += width;
-    }
-    wrapped
+    let options = Options::new(COLUMNS)
+        .subsequent_indent(indent)
+        .break_words(false)
+        .word_splitter(WordSplitter::NoHyphenation);
+    textwrap::fill(line, options)
 }
 
 /// The visible part of a line, the characters before the fault, and the characters to mark.

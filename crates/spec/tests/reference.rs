@@ -10,22 +10,14 @@ use std::path::PathBuf;
 
 use myelin_spec::catalogue::{self, ConfigKey, Kind, flatten};
 
-/// Text without line breaks in lines of at most 100 columns, those after the first behind `indent`.
+/// Text in lines of at most 100 columns, those after the first behind `indent`.
 fn wrapped(text: &str, indent: &str) -> String {
-    const COLUMNS: usize = 100;
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let line = lines.last_mut().unwrap();
-        if line.chars().count() + 1 + word.chars().count() > COLUMNS {
-            lines.push(format!("{indent}{word}"));
-        } else {
-            if !line.trim().is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    lines.join("\n")
+    let options = textwrap::Options::new(100)
+        .subsequent_indent(indent)
+        .break_words(false)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
+    let words: Vec<_> = text.split_whitespace().collect();
+    textwrap::fill(&words.join(" "), options)
 }
 
 fn page() -> String {

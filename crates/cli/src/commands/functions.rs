@@ -86,7 +86,7 @@ fn print_kind(kind: &Kind, style: terminal::Style) {
         kind.class,
         spaces(kind)
     );
-    println!("{}", textwrap::fill(kind.description, style.width));
+    println!("{}", terminal::wrap(kind.description, 0, output::width()));
     let guards = if kind.guards {
         "; guards the chain (onFailure: drop)"
     } else {

@@ -262,9 +262,13 @@ impl Counts {
 
     /// What has come in and is counted nowhere else, when so many were lost in rings and on links on the way.
     pub fn missing(&self, between: u64) -> u64 {
+        (self.packets_in + self.made).saturating_sub(self.gone(between) + self.packets_out)
+    }
+
+    /// Packets policed, dropped, or lost, with `between` in rings and links.
+    fn gone(&self, between: u64) -> u64 {
         let in_functions: u64 = self.drops.values().sum();
-        let gone = self.policed + self.door + in_functions + self.shaper + between;
-        (self.packets_in + self.made).saturating_sub(gone + self.packets_out)
+        self.policed + self.door + in_functions + self.shaper + between
     }
 }
 
@@ -287,13 +291,17 @@ impl PacketAccount {
         }
         let unseen = unseen.min(missing);
         let at_egress = between.egress.min(counts.packets_out);
+        // The front door is read before what is behind it. A packet that was counted there has come in.
+        let behind_door = counts.gone(between.ring + between.inner) + counts.packets_out;
         let mut lost = BTreeMap::new();
         add(&mut lost, "door", counts.door);
         add(&mut lost, "ring", between.ring);
         add(&mut lost, "link", between.inner + at_egress);
         add(&mut lost, "unseen", unseen);
         Self {
-            packets_in: counts.packets_in,
+            packets_in: counts
+                .packets_in
+                .max(behind_door.saturating_sub(counts.made)),
             made: counts.made,
             packets_out: counts.packets_out - at_egress,
             policed: counts.policed,
@@ -456,6 +464,13 @@ mod tests {
             let sum = account.packets_out + account.policed + places.sum::<u64>() + under_way;
             assert_eq!(account.packets_in + account.made, sum, "{account:?}");
         }
+        // Packets passed between the readings of the front door and of the egress.
+        counts.packets_out = 1000;
+        let account = PacketAccount::new(&counts, between, &BTreeMap::new(), 0);
+        let places = account.dropped.values().chain(account.lost.values());
+        let sum = account.packets_out + account.policed + places.sum::<u64>();
+        assert_eq!(account.packets_in + account.made, sum, "{account:?}");
+        assert_eq!(account.under_way, 0);
     }
 
     proptest::proptest! {

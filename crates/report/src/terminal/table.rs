@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use myelin_metrics::Summary;
+use textwrap::{Options, WordSplitter};
 
 use super::{Style, format_share, format_us};
 
@@ -62,26 +63,14 @@ pub fn listing<T>(columns: &[Column<T>], items: &[T], width: u16) -> String {
     table.trim_fmt()
 }
 
-/// `text` in lines of at most `width` columns; each after the first begins with `indent` spaces.
-/// All have the same room.
+/// Breaks `text` between words: each line has room for `width` columns without `indent`, and each
+/// after the first begins with `indent` spaces.
 pub fn wrap(text: &str, indent: usize, width: u16) -> String {
     let room = usize::from(width).saturating_sub(indent);
-    let mut out = String::with_capacity(text.len());
-    let mut column = 0;
-    for (number, word) in text.split(' ').enumerate() {
-        let length = word.chars().count();
-        if column > 0 && column + 1 + length > room {
-            out.push('\n');
-            out.extend(std::iter::repeat_n(' ', indent));
-            column = 0;
-        } else if number > 0 {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(word);
-        column += length;
-    }
-    out
+    let options = Options::new(room)
+        .break_words(false)
+        .word_splitter(WordSplitter::NoHyphenation);
+    textwrap::wrap(text, options).join(&format!("\n{:indent$}", ""))
 }
 
 /// Adds a line with a label in front of `text`, which wraps under itself.
