@@ -1,4 +1,4 @@
-//! How long it takes to make and to remove a chain's end hosts: `cargo bench -p myelin-emulator`, as root.
+//! Time to make and to remove a chain's end hosts: `cargo bench -p myelin-emulator`, as root.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use myelin_emulator::{Config, EndHosts};
 use myelin_linux::journal::Journal;
 use myelin_packet::Match;
 
-/// Times `EndHosts::create` or the removal, each with the other one outside the clock.
+/// Total time of the creations, or of the removals.
 fn measure(rounds: u64, creation: bool) -> Duration {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let journal = Journal::open(&directory.path().join("journal")).expect("a journal");

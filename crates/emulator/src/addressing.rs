@@ -1,4 +1,4 @@
-//! Which addresses the end hosts get, so that what the client sends to the server matches the chain.
+//! Chooses addresses of the end hosts, so that packets from client to server match the chain.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,45 +7,46 @@ use myelin_packet::{Family, Match, Prefix};
 /// Addresses of the two hosts in one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressPair {
-    /// Of the client; in the chain's source prefix.
+    /// The client's address, in the chain's source prefix.
     pub client: IpAddr,
-    /// Of the server; in the chain's destination prefix.
+    /// The server's address, in the chain's destination prefix.
     pub server: IpAddr,
 }
 
-/// Why a match gives no addresses.
+/// A match for which no addresses can be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// One prefix is IPv4, the other IPv6.
     #[error("the match's source and destination are of different families: no packet has both")]
     MixedFamilies,
-    /// No address of the prefix can be a host's.
+    /// No address of the prefix is valid for a host.
     #[error(
         "no end host can have an address of {0}: it is reserved or not unicast; name real interfaces (`spec.ports`)"
     )]
     Reserved(Prefix),
-    /// All that is left of the prefix is the opposite host's.
+    /// The opposite host has the only valid address of the prefix.
     #[error(
         "no end host can have an address of {0}: the opposite end has it; name real interfaces (`spec.ports`)"
     )]
     Taken(Prefix),
 }
 
-/// Host number that the client takes in a prefix with a choice.
+/// The client's host number in a prefix with a choice.
 const CLIENT: u128 = 1;
-/// Host number that the server takes.
+/// The server's host number.
 const SERVER: u128 = 2;
 
-/// Chooses addresses for a chain that takes `matches`: one pair, or one a family when the match leaves that open.
+/// Chooses addresses for a chain with this match: one pair, or one for each family if the match
+/// allows both.
 ///
-/// A prefix that leaves no choice is taken as it is. In a wider one the client gets host number 1 and the server 2: of
-/// 10.0.0.0/24 (fd00::/64) where that matches, so that most chains stand between 10.0.0.1 and 10.0.0.2.
-pub fn choose(matches: &Match) -> Result<Vec<AddressPair>, AddressError> {
+/// In a prefix with several addresses, the client gets host number 1 and the server 2. If the match
+/// allows, the prefix is 10.0.0.0/24 (fd00::/64), so most chains use 10.0.0.1 and 10.0.0.2.
+pub fn choose_addresses(matches: &Match) -> Result<Vec<AddressPair>, AddressError> {
     let pairs: Vec<AddressPair> = matches
         .families()
         .map(|family| {
             let default = default_prefix(family);
-            pair(
+            choose_pair(
                 matches.source.unwrap_or(default),
                 matches.destination.unwrap_or(default),
             )
@@ -66,24 +67,24 @@ fn default_prefix(family: Family) -> Prefix {
     Prefix::new(address, length).unwrap_or_else(|_| Prefix::host(address))
 }
 
-fn pair(source: Prefix, destination: Prefix) -> Result<AddressPair, AddressError> {
+fn choose_pair(source: Prefix, destination: Prefix) -> Result<AddressPair, AddressError> {
     // The narrower prefix has less choice, so it chooses first.
     if source.len() >= destination.len() {
-        let client = pick(source, CLIENT, None)?;
+        let client = pick_address(source, CLIENT, None)?;
         Ok(AddressPair {
             client,
-            server: pick(destination, SERVER, Some(client))?,
+            server: pick_address(destination, SERVER, Some(client))?,
         })
     } else {
-        let server = pick(destination, SERVER, None)?;
+        let server = pick_address(destination, SERVER, None)?;
         Ok(AddressPair {
-            client: pick(source, CLIENT, Some(server))?,
+            client: pick_address(source, CLIENT, Some(server))?,
             server,
         })
     }
 }
 
-fn pick(prefix: Prefix, host: u128, taken: Option<IpAddr>) -> Result<IpAddr, AddressError> {
+fn pick_address(prefix: Prefix, host: u128, taken: Option<IpAddr>) -> Result<IpAddr, AddressError> {
     let default = default_prefix(prefix.family());
     let (first, last) = if prefix.covers(&default) {
         default.range()
@@ -91,8 +92,9 @@ fn pick(prefix: Prefix, host: u128, taken: Option<IpAddr>) -> Result<IpAddr, Add
         prefix.range()
     };
     let span = last - first;
-    // Three numbers leave one for either host also where ::1 is among them; the end of the range helps where its
-    // beginning is reserved (0.0.0.0/5). Number 0 names the network itself, so it comes last.
+    // Three numbers suffice for both hosts even if one is ::1. The end of the range helps if its
+    // beginning is reserved (0.0.0.0/5). Number 0 names the network itself, so it is the last
+    // choice.
     let mut usable = [
         Some(host),
         Some(1),
@@ -109,20 +111,20 @@ fn pick(prefix: Prefix, host: u128, taken: Option<IpAddr>) -> Result<IpAddr, Add
         Family::V4 => IpAddr::V4(Ipv4Addr::from_bits((first + number) as u32)),
         Family::V6 => IpAddr::V6(Ipv6Addr::from_bits(first + number)),
     })
-    .filter(|address| is_host(*address))
+    .filter(|address| is_host_address(*address))
     .peekable();
-    let nothing = if usable.peek().is_some() {
+    let no_address = if usable.peek().is_some() {
         AddressError::Taken(prefix)
     } else {
         AddressError::Reserved(prefix)
     };
     usable
         .find(|address| Some(*address) != taken)
-        .ok_or(nothing)
+        .ok_or(no_address)
 }
 
-/// True for what a host's link can have and another host can send to.
-fn is_host(address: IpAddr) -> bool {
+/// Whether a host's link can have the address and another host can send to it.
+fn is_host_address(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
             // 0/8 is "this network" (RFC 1122, 3.2.1.3); 127/8 never leaves a host.
@@ -135,7 +137,7 @@ fn is_host(address: IpAddr) -> bool {
             !(address.is_unspecified()
                 || address.is_loopback()
                 || address.is_multicast()
-                // Only means something together with a link.
+                // Such an address has a meaning only together with a link.
                 || address.is_unicast_link_local()
                 || address.to_ipv4_mapped().is_some())
         }
@@ -173,7 +175,7 @@ mod tests {
             ("::/1", "::/1", "::2 ::3"),
             ("0.0.0.0/5", "", "7.255.255.254 10.0.0.2"),
         ] {
-            let pairs = choose(&matching(source, destination)).unwrap();
+            let pairs = choose_addresses(&matching(source, destination)).unwrap();
             let text: Vec<String> = pairs
                 .iter()
                 .map(|pair| format!("{} {}", pair.client, pair.server))
@@ -183,8 +185,8 @@ mod tests {
     }
 
     #[test]
-    fn impossible_matches_are_explained() {
-        for (source, destination, words) in [
+    fn errors_explain_impossible_matches() {
+        for (source, destination, expected) in [
             (
                 "",
                 "239.0.0.1",
@@ -204,10 +206,10 @@ mod tests {
             ),
             ("10.1.0.1", "fd00::/64", "of different families"),
         ] {
-            let error = choose(&matching(source, destination))
+            let error = choose_addresses(&matching(source, destination))
                 .unwrap_err()
                 .to_string();
-            assert!(error.contains(words), "{source} {destination}: {error}");
+            assert!(error.contains(expected), "{source} {destination}: {error}");
         }
     }
 
@@ -222,18 +224,18 @@ mod tests {
             };
             let (source, destination) = (prefix(source), prefix(destination));
             let matches = Match { source: Some(source), destination: Some(destination), ..Match::default() };
-            match choose(&matches) {
+            match choose_addresses(&matches) {
                 Ok(pairs) => {
                     let [pair] = pairs[..] else { panic!("{pairs:?}") };
-                    prop_assert!(pair.client != pair.server && is_host(pair.client) && is_host(pair.server));
+                    prop_assert!(pair.client != pair.server && is_host_address(pair.client) && is_host_address(pair.server));
                     prop_assert!(source.contains(pair.client) && destination.contains(pair.server), "{pair:?}");
                 }
-                // Only a prefix with nothing but reserved addresses, or a single one, leaves no choice.
+                // Only a prefix of reserved addresses, or of a single address, gives no pair.
                 Err(AddressError::Taken(prefix)) => prop_assert_eq!(prefix, Prefix::host(prefix.addr())),
                 Err(AddressError::Reserved(prefix)) => {
                     let (first, last) = prefix.range();
                     prop_assert!(last - first < 1 << 120);
-                    prop_assert!(!is_host(prefix.addr()));
+                    prop_assert!(!is_host_address(prefix.addr()));
                 }
                 Err(error) => return Err(TestCaseError::fail(error.to_string())),
             }

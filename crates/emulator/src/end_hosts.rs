@@ -1,4 +1,4 @@
-//! The two hosts of a chain: made, found on, removed.
+//! Creates and removes the two hosts of a chain.
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
@@ -17,39 +17,39 @@ use myelin_linux::{ErrorKind, process, route, sysctl};
 use myelin_packet::Match;
 
 use crate::addressing::{self, AddressPair};
-use crate::names::{Names, Role};
+use crate::names::{EndHostNames, Role};
 
 /// Result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Name of a host's link, inside the host.
+/// Name of a host's link inside the host.
 const HOST_LINK: &str = "eth0";
-/// The kernel makes a link operational in a work item of its own, usually within a millisecond.
+/// The kernel makes a link operational in a separate work item, usually within a millisecond.
 const OPERATIONAL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Least MTU of IPv4 (RFC 791).
+/// Smallest MTU of IPv4 (RFC 791).
 const MIN_MTU_V4: u32 = 68;
-/// Least MTU of IPv6 (RFC 8200, 5).
+/// Smallest MTU of IPv6 (RFC 8200, 5).
 const MIN_MTU_V6: u32 = 1280;
-/// Greatest MTU of a veth.
+/// Largest MTU of a veth.
 const MAX_MTU: u32 = 65_535;
 
-/// Why there are no end hosts; nothing is left of them.
+/// End hosts cannot be made. Everything made for them is removed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot make end hosts for chain `{chain}`: {cause}")]
 pub struct Error {
     chain: String,
-    /// The match leaves no addresses, the MTU is out of range, or the system refused.
+    /// The match allows no addresses, the MTU is out of range, or the system refused.
     cause: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// What end hosts are made for.
+/// The chain that the end hosts are for.
 #[derive(Debug, Clone, Copy)]
 pub struct Config<'a> {
-    /// Identity of the run (agent): things of different runs never meet.
+    /// Identity of the run (agent). Objects of different runs have different names.
     pub run: &'a str,
     /// Name of the chain, unique in the run.
     pub chain: &'a str,
-    /// What the chain takes: gives the addresses.
+    /// The chain's match, which determines the addresses.
     pub matches: &'a Match,
     /// Largest packet without the link header, bytes.
     pub mtu: u32,
@@ -58,15 +58,15 @@ pub struct Config<'a> {
 /// One of the two hosts.
 #[derive(Debug)]
 pub struct Host {
-    /// Which one.
+    /// Client or server.
     pub role: Role,
     /// Its network namespace.
     pub netns: Netns,
-    /// Its link, inside.
+    /// Its link inside the namespace.
     pub link: LinkId,
     /// The link's address.
     pub mac: Mac,
-    /// Its addresses, one a family.
+    /// Its addresses, one for each family.
     pub addresses: Vec<IpAddr>,
     /// The other end of its link, in the namespace that called [`EndHosts::create`].
     pub port: LinkId,
@@ -75,60 +75,62 @@ pub struct Host {
 }
 
 impl Host {
-    /// Runs `f` on the host, on a thread of its own.
+    /// Runs `f` on the host, on a new thread.
     pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> myelin_linux::Result<T> {
         self.netns.enter(f)
     }
 
-    /// A command that will run on the host, with the caller's terminal.
+    /// Makes a command that runs on the host, with the caller's terminal.
     pub fn command(&self, program: impl AsRef<OsStr>) -> myelin_linux::Result<Command> {
         process::command_in(&self.netns, program)
     }
 
-    /// Gives the host's link NAPI. A frame that XDP redirects into the port arrives only with it; a packet that comes any
-    /// other way then takes a detour over another soft interrupt. The switch is GRO, which also joins TCP segments
-    /// behind the chain, where nobody minds.
+    /// Gives the host's link NAPI by turning GRO on. Without it, the host does not receive frames
+    /// that XDP redirects into the port. With it, other packets need another soft interrupt. GRO
+    /// also merges TCP segments, but only behind the chain.
     pub fn set_napi(&self) -> myelin_linux::Result<()> {
         self.enter(|| Ethtool::open()?.set(HOST_LINK, &[Offload::GenericReceive], true))?
     }
 }
 
-/// A client and a server with nothing between them: the ports are up and wait for a chain. Dropping it removes both; programs that
-/// still run on one go on without a link. What cannot be removed stays in the journal.
+/// A client and a server that no chain joins yet; their ports are up. A drop removes both hosts.
+/// Programs that still run on a host continue without a link. An object that cannot be removed
+/// stays in the journal.
 #[derive(Debug)]
 pub struct EndHosts {
-    /// Where the chain's traffic comes from.
+    /// Sends the chain's traffic.
     pub client: Host,
-    /// Where it goes to.
+    /// Receives the chain's traffic.
     pub server: Host,
     _resources: ResourceGuards,
 }
 
 impl EndHosts {
-    /// Makes both hosts, or nothing.
+    /// Makes both hosts. On failure it leaves nothing behind.
     pub fn create(config: &Config<'_>, journal: &Journal) -> Result<Self> {
         let failed = |cause| Error {
             chain: config.chain.to_owned(),
             cause,
         };
-        let pairs = addressing::choose(config.matches).map_err(|cause| failed(cause.into()))?;
-        let least = if pairs.iter().any(|pair| pair.server.is_ipv6()) {
+        let pairs =
+            addressing::choose_addresses(config.matches).map_err(|cause| failed(cause.into()))?;
+        let min_mtu = if pairs.iter().any(|pair| pair.server.is_ipv6()) {
             MIN_MTU_V6
         } else {
             MIN_MTU_V4
         };
         let mtu = config.mtu;
-        if !(least..=MAX_MTU).contains(&mtu) {
-            let range = format!("{least} to {MAX_MTU}");
+        if !(min_mtu..=MAX_MTU).contains(&mtu) {
+            let range = format!("{min_mtu} to {MAX_MTU}");
             let cause = format!("an MTU of {mtu} bytes is out of range ({range})");
             return Err(failed(cause.into()));
         }
-        let attempt = Attempt {
+        let builder = HostBuilder {
             config,
-            names: Names::new(config.run, config.chain),
+            names: EndHostNames::new(config.run, config.chain),
             pairs,
         };
-        attempt.make(journal).map_err(|cause| failed(cause.into()))
+        builder.make(journal).map_err(|cause| failed(cause.into()))
     }
 
     /// The host of that role.
@@ -140,22 +142,22 @@ impl EndHosts {
     }
 }
 
-/// Hosts in the making.
-struct Attempt<'a> {
+/// Inputs for the creation of both hosts.
+struct HostBuilder<'a> {
     config: &'a Config<'a>,
-    names: Names,
+    names: EndHostNames,
     pairs: Vec<AddressPair>,
 }
 
-impl Attempt<'_> {
+impl HostBuilder<'_> {
     fn make(&self, journal: &Journal) -> myelin_linux::Result<EndHosts> {
-        // Dropped last when a step fails.
-        let mut made = ResourceGuards::default();
+        // Its drop removes the objects if a step fails.
+        let mut guards = ResourceGuards::default();
         let mut netlink = Netlink::open()?;
         let [client, server, client_link, server_link] = self.names.resources();
         let mut namespace = |role, resource| {
             let (guard, netns) = journal.make(resource, || self.namespace(role))?;
-            made.0.push(guard);
+            guards.0.push(guard);
             myelin_linux::Result::Ok(netns)
         };
         let namespaces = [
@@ -166,26 +168,26 @@ impl Attempt<'_> {
         for ((role, resource), netns) in links.zip(&namespaces) {
             let request = self.veth(role, netns)?;
             let (guard, ()) = journal.make(resource, || netlink.apply([request]))?;
-            made.0.push(guard);
+            guards.0.push(guard);
         }
         let [client, server] = namespaces;
         let hosts = [
-            self.found(&mut netlink, Role::Client, client)?,
-            self.found(&mut netlink, Role::Server, server)?,
+            self.host(&mut netlink, Role::Client, client)?,
+            self.host(&mut netlink, Role::Server, server)?,
         ];
         for host in &hosts {
-            // A port has no address and does not speak: what the host's stack sends out of it would be noise in the chain.
+            // Packets that the caller's stack sends to a port would mix with the chain's traffic.
             ethtool::set_up_without_offloads(&mut netlink, &host.port)?;
         }
         for host in &hosts {
-            host.enter(|| self.furnish(host))??;
+            host.enter(|| self.configure(host))??;
         }
         wait_until_operational(&mut netlink, &hosts)?;
         let [client, server] = hosts;
         Ok(EndHosts {
             client,
             server,
-            _resources: made,
+            _resources: guards,
         })
     }
 
@@ -195,7 +197,7 @@ impl Attempt<'_> {
         create_netns(&self.names.netns(role), &self.names.owner(), remedy)
     }
 
-    /// The host's link, with its port.
+    /// A request that makes the host's link and its port.
     fn veth(&self, role: Role, netns: &Netns) -> myelin_linux::Result<Request> {
         let mtu = Some(self.config.mtu);
         let port = VethEnd {
@@ -213,7 +215,7 @@ impl Attempt<'_> {
         link::veth(&port, &inside)
     }
 
-    fn found(&self, netlink: &mut Netlink, role: Role, netns: Netns) -> myelin_linux::Result<Host> {
+    fn host(&self, netlink: &mut Netlink, role: Role, netns: Netns) -> myelin_linux::Result<Host> {
         let port = netlink.link(&self.names.port(role))?;
         Ok(Host {
             role,
@@ -233,11 +235,11 @@ impl Attempt<'_> {
         })
     }
 
-    /// Runs inside the host.
-    fn furnish(&self, host: &Host) -> myelin_linux::Result<()> {
+    /// Configures link, addresses and routes. Runs inside the host.
+    fn configure(&self, host: &Host) -> myelin_linux::Result<()> {
         Ethtool::open()?.disable_offloads(HOST_LINK)?;
         if host.addresses.iter().any(IpAddr::is_ipv6) {
-            // For addresses that a user adds; those given here skip the detection anyway.
+            // For addresses that a user adds: `address::add` skips the detection anyway.
             sysctl::accept_dad(HOST_LINK, 0)?;
             sysctl::router_solicitations(HOST_LINK, 0)?;
         } else {
@@ -259,14 +261,15 @@ impl Attempt<'_> {
         requests.extend(
             self.pairs
                 .iter()
-                .flat_map(|pair| way_to(&host.link, address_of(pair, opposite), far_mac)),
+                .flat_map(|pair| routes_to(&host.link, address_of(pair, opposite), far_mac)),
         );
         netlink.apply(requests)
     }
 }
 
-/// The far host is a neighbour, and the way to everywhere else: packets to any address a chain may match get to it.
-fn way_to(link: &LinkId, address: IpAddr, mac: Mac) -> [Request; 3] {
+/// Requests that make the far host a neighbour and the default gateway. So packets to any address
+/// that a chain may match reach it.
+fn routes_to(link: &LinkId, address: IpAddr, mac: Mac) -> [Request; 3] {
     [
         neighbour::permanent(link, address, mac),
         route::on_link(link, address, full_length(address)),
@@ -274,7 +277,8 @@ fn way_to(link: &LinkId, address: IpAddr, mac: Mac) -> [Request; 3] {
     ]
 }
 
-/// Makes a namespace of a chain's; the error says whose namespace is in the way, with the remedy where it is the same owner's.
+/// Makes a namespace of a chain. If the name is taken, the error names its owner. `remedy` is for a
+/// namespace of the same owner.
 pub fn create_netns(
     name: &str,
     owner: &str,
@@ -303,8 +307,8 @@ fn full_length(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Until a port is operational it drops what is sent out of it. (The hosts' links come up behind their ports, so
-/// the kernel activates those at once.)
+/// Waits until the ports are operational; before that, a port drops packets to send. (The hosts'
+/// links come up after their ports, so the kernel activates the hosts' links at once.)
 fn wait_until_operational(netlink: &mut Netlink, hosts: &[Host]) -> myelin_linux::Result<()> {
     let deadline = Instant::now() + OPERATIONAL_TIMEOUT;
     for host in hosts {

@@ -1,25 +1,25 @@
-//! What the end hosts of a chain are called. Everything follows from the run and the chain, so that they can be found
-//! again without a record, and two runs on one machine never meet on a link.
+//! Names of a chain's end hosts. They follow from the run and the chain, so they can be found again
+//! without a record, and two runs on one machine never use the same link.
 
 use std::fmt;
 
 use myelin_linux::journal::Resource;
 use myelin_linux::link::Mac;
 
-/// Which of the two hosts.
+/// One of the two hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Where the chain's traffic comes from.
+    /// Sends the chain's traffic.
     Client,
-    /// Where it goes to.
+    /// Receives the chain's traffic.
     Server,
 }
 
 impl Role {
-    /// Both, the client first.
+    /// Both hosts, the client first.
     pub const BOTH: [Self; 2] = [Self::Client, Self::Server];
 
-    /// The other one.
+    /// The other host.
     #[must_use]
     pub fn opposite(self) -> Self {
         match self {
@@ -47,16 +47,17 @@ impl fmt::Display for Role {
 
 /// The names of one chain's end hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Names {
+pub struct EndHostNames {
     run: String,
     chain: String,
     hash: u32,
 }
 
-impl Names {
-    /// `run` tells apart the runs (agents) on a machine, `chain` the chains of a run.
+impl EndHostNames {
+    /// `run` distinguishes the runs (agents) on a machine, `chain` the chains of a run.
     pub fn new(run: &str, chain: &str) -> Self {
-        // FNV-1a: stable across builds, which the standard library's hasher is not; the zero ends the run's name.
+        // FNV-1a: unlike the standard library's hasher, it is stable across builds. The zero ends
+        // the run's name.
         let bytes = run.bytes().chain([0]).chain(chain.bytes());
         let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| {
             (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
@@ -73,7 +74,7 @@ impl Names {
         format!("myelin-{}-{role}", self.chain)
     }
 
-    /// What the namespaces carry to tell whose they are.
+    /// The owner that the namespaces record.
     pub fn owner(&self) -> String {
         format!("myelin run {}", self.run)
     }
@@ -93,8 +94,8 @@ impl Names {
         self.mac(role, 0x10)
     }
 
-    /// Everything that outlives its maker, in the order it is made. A link goes before its namespace: the namespace
-    /// may live on in a process that is still inside.
+    /// All objects of the hosts, in the order of their creation. A link is removed before its
+    /// namespace, because a process inside may keep the namespace.
     pub fn resources(&self) -> [Resource; 4] {
         let netns = |role| Resource::Netns {
             name: self.netns(role),
@@ -128,8 +129,8 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn names_are_as_a_user_expects_and_links_fit() {
-        let names = Names::new("5f3a", "tactile");
+    fn names_follow_the_pattern_and_links_fit() {
+        let names = EndHostNames::new("5f3a", "tactile");
         assert_eq!(names.netns(Role::Client), "myelin-tactile-client");
         assert_eq!(names.netns(Role::Server), "myelin-tactile-server");
         assert_eq!(names.owner(), "myelin run 5f3a");
@@ -147,22 +148,22 @@ mod tests {
     }
 
     #[test]
-    fn runs_and_chains_do_not_meet() {
+    fn names_of_runs_and_chains_differ() {
         let mut ports = HashSet::new();
         for run in 0..30 {
             for chain in 0..30 {
                 for role in Role::BOTH {
-                    assert!(
-                        ports.insert(Names::new(&run.to_string(), &chain.to_string()).port(role))
-                    );
+                    assert!(ports.insert(
+                        EndHostNames::new(&run.to_string(), &chain.to_string()).port(role)
+                    ));
                 }
             }
         }
         assert_ne!(
-            Names::new("ab", "c").port(Role::Client),
-            Names::new("a", "bc").port(Role::Client)
+            EndHostNames::new("ab", "c").port(Role::Client),
+            EndHostNames::new("a", "bc").port(Role::Client)
         );
-        let names = Names::new("r", "c");
+        let names = EndHostNames::new("r", "c");
         let macs: HashSet<Mac> = Role::BOTH
             .into_iter()
             .flat_map(|role| [names.host_mac(role), names.port_mac(role)])

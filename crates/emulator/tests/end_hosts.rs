@@ -1,17 +1,17 @@
-//! What a user sees of the end hosts, with the tools a user has.
+//! End hosts as a user's tools see them: `ip`, `ping`, `ethtool`.
 
 use std::path::Path;
 use std::process::{self, Command};
 use std::time::Duration;
 
-use myelin_emulator::{Config, EndHosts, Names, Role};
+use myelin_emulator::{Config, EndHostNames, EndHosts, Role};
 use myelin_linux::journal::{self, Journal};
 use myelin_linux::link;
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns;
 use myelin_packet::Match;
 
-/// End hosts of one test, removed however it ends.
+/// End hosts of one test, removed at its end, also after a panic.
 struct Fixture {
     run: String,
     chain: String,
@@ -22,7 +22,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// `None`: not root, and said so.
+    /// `None` if not root; prints the reason.
     fn new(purpose: &str, matches: &Match, mtu: u32) -> Option<Self> {
         if !myelin_linux::capability::is_root() {
             println!("skipped {purpose}: it makes network namespaces and needs root");
@@ -55,8 +55,8 @@ impl Fixture {
         self.hosts.as_ref().unwrap()
     }
 
-    /// What a chain would do: joins the two ports.
-    fn join(&mut self) {
+    /// Joins the two ports by a bridge, in place of a chain.
+    fn bridge_ports(&mut self) {
         let name = format!("{}b", self.hosts().client.port.name.trim_end_matches('c'));
         let mut netlink = Netlink::open().unwrap();
         netlink.apply([link::bridge(&name).unwrap()]).unwrap();
@@ -70,7 +70,7 @@ impl Fixture {
         netlink.apply([link::up(&bridge)]).unwrap();
     }
 
-    fn on(&self, role: Role, line: &str) -> String {
+    fn run_on(&self, role: Role, line: &str) -> String {
         let name = self.hosts().host(role).netns.name().unwrap().to_owned();
         ip(&format!("netns exec {name} {line}"))
     }
@@ -84,17 +84,17 @@ impl Drop for Fixture {
                 let _ = netlink.apply([link::delete(&bridge.id())]);
             }
         }
-        let _ = destroy(&self.run, &self.chain);
+        let _ = remove_hosts(&self.run, &self.chain);
     }
 }
 
-/// Removes what is there of a chain's hosts, newest first: what `down --all` does after `kill -9`.
-fn destroy(run: &str, chain: &str) -> myelin_linux::Result<()> {
-    let resources = Names::new(run, chain).resources();
+/// Removes the existing objects of a chain's hosts, newest first, as `down --all` after `kill -9`.
+fn remove_hosts(run: &str, chain: &str) -> myelin_linux::Result<()> {
+    let resources = EndHostNames::new(run, chain).resources();
     resources.iter().rev().try_for_each(journal::remove)
 }
 
-/// `ip LINE`, which must succeed.
+/// The output of `ip LINE`, which must succeed.
 fn ip(line: &str) -> String {
     let output = Command::new("ip").args(line.split(' ')).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -133,25 +133,25 @@ fn ordinary_tools_work_between_the_hosts() {
             "{alias}"
         );
     }
-    // Nothing joins them yet.
+    // Nothing joins the hosts yet.
     let client = format!("myelin-{}-client", fixture.chain);
-    let lonely = Command::new("ip")
+    let unreachable = Command::new("ip")
         .args(["netns", "exec", &client, "ping", "-c1", "-W1", "10.0.0.2"])
         .output()
         .unwrap();
-    assert!(!lonely.status.success());
+    assert!(!unreachable.status.success());
 
-    fixture.join();
+    fixture.bridge_ports();
     for (role, far) in [
         (Role::Client, "10.0.0.2"),
         (Role::Server, "10.0.0.1"),
         (Role::Client, "fd00::2"),
         (Role::Server, "fd00::1"),
     ] {
-        let text = fixture.on(role, &format!("ping -c3 -i0.01 -W2 {far}"));
+        let text = fixture.run_on(role, &format!("ping -c3 -i0.01 -W2 {far}"));
         assert!(text.contains("3 received, 0% packet loss"), "{text}");
     }
-    // The first packet arrives: nobody is asked for an address.
+    // The first packet arrives: the neighbour entries are permanent.
     let neighbours = ip(&format!("-n {client} neighbour"));
     assert_eq!(neighbours.lines().count(), 2, "{neighbours}");
     assert!(
@@ -160,10 +160,10 @@ fn ordinary_tools_work_between_the_hosts() {
             .all(|line| line.ends_with("PERMANENT ") || line.ends_with("PERMANENT")),
         "{neighbours}"
     );
-    // A full frame fits, one more byte does not.
+    // A full frame fits.
     assert!(
         fixture
-            .on(Role::Client, "ping -c1 -W2 -Mdo -s1472 10.0.0.2")
+            .run_on(Role::Client, "ping -c1 -W2 -Mdo -s1472 10.0.0.2")
             .contains("1 received")
     );
 
@@ -174,7 +174,7 @@ fn ordinary_tools_work_between_the_hosts() {
             && shown.contains(&fixture.hosts().client.mac.to_string()),
         "{shown}"
     );
-    // Myelin's own way onto a host: standard output of a program there.
+    // `Host::command` runs a program on the host.
     let output = fixture
         .hosts()
         .client
@@ -187,11 +187,8 @@ fn ordinary_tools_work_between_the_hosts() {
 }
 
 #[test]
-#[expect(
-    clippy::too_many_lines,
-    reason = "one capture, looked at from both ends"
-)]
-fn hosts_are_silent_and_packets_are_finished() {
+#[expect(clippy::too_many_lines, reason = "one capture, checked at both ends")]
+fn idle_hosts_send_nothing_and_offloads_are_off() {
     let matches = Match {
         destination: Some("192.0.2.9".parse().unwrap()),
         ..Match::default()
@@ -203,7 +200,7 @@ fn hosts_are_silent_and_packets_are_finished() {
         fixture.hosts().server.addresses,
         ["192.0.2.9".parse::<std::net::IpAddr>().unwrap()]
     );
-    fixture.join();
+    fixture.bridge_ports();
     let received = |fixture: &Fixture| {
         let port = &fixture.hosts().client.port.name;
         let text = ip(&format!("-s -o link show {port}"));
@@ -220,8 +217,8 @@ fn hosts_are_silent_and_packets_are_finished() {
     };
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(received(&fixture), 0, "an idle client sends");
-    // Any other address goes to the far host as well: chains may match more than that one.
-    fixture.on(Role::Client, "ping -c2 -i0.01 -W2 192.0.2.9");
+    // Packets to other addresses reach the far host too: a chain may match more addresses.
+    fixture.run_on(Role::Client, "ping -c2 -i0.01 -W2 192.0.2.9");
     assert_eq!(received(&fixture), 2);
     let lost = fixture
         .hosts()
@@ -235,7 +232,7 @@ fn hosts_are_silent_and_packets_are_finished() {
     assert_eq!(received(&fixture), 3);
 
     for role in Role::BOTH {
-        let features = fixture.on(role, "ethtool -k eth0");
+        let features = fixture.run_on(role, "ethtool -k eth0");
         for (feature, state) in [
             ("tx-checksumming", "off"),
             ("scatter-gather", "off"),
@@ -255,13 +252,13 @@ fn hosts_are_silent_and_packets_are_finished() {
     server.set_napi().unwrap();
     assert!(
         fixture
-            .on(Role::Server, "ethtool -k eth0")
+            .run_on(Role::Server, "ethtool -k eth0")
             .contains("generic-receive-offload: on")
     );
     for role in Role::BOTH {
         let port = &fixture.hosts().host(role).port.name;
         assert_eq!(ip(&format!("-6 -o address show dev {port}")), "");
-        assert_eq!(fixture.on(role, "ip -6 -o address show dev eth0"), "");
+        assert_eq!(fixture.run_on(role, "ip -6 -o address show dev eth0"), "");
         let off = |link: &str| {
             myelin_linux::sysctl::get(&format!("net/ipv6/conf/{link}/disable_ipv6")).unwrap()
         };
@@ -295,23 +292,23 @@ fn ipv6_chains_and_other_mtus() {
     let Some(mut fixture) = Fixture::new("v6", &matches, 3000) else {
         return;
     };
-    fixture.join();
-    let address = fixture.on(Role::Client, "ip -o -6 address show dev eth0");
+    fixture.bridge_ports();
+    let address = fixture.run_on(Role::Client, "ip -o -6 address show dev eth0");
     assert!(
         address.contains("2001:db8::1/128 scope global") && !address.contains("tentative"),
         "{address}"
     );
     assert!(!address.contains("fe80"), "{address}");
-    let text = fixture.on(Role::Client, "ping -c2 -i0.01 -W2 -Mdo -s2952 fd00::2");
+    let text = fixture.run_on(Role::Client, "ping -c2 -i0.01 -W2 -Mdo -s2952 fd00::2");
     assert!(text.contains("2 received"), "{text}");
     assert_eq!(
-        fixture.on(Role::Client, "ip -4 -o address show dev eth0"),
+        fixture.run_on(Role::Client, "ip -4 -o address show dev eth0"),
         ""
     );
 }
 
 #[test]
-fn destroyed_by_object_or_by_name_nothing_is_left() {
+fn removal_by_drop_or_by_name_leaves_nothing() {
     let Some(mut fixture) = Fixture::new("down", &Match::default(), 1500) else {
         return;
     };
@@ -320,7 +317,7 @@ fn destroyed_by_object_or_by_name_nothing_is_left() {
         fixture.hosts().client.port.name.clone(),
         fixture.hosts().server.port.name.clone(),
     ];
-    let is_left = || {
+    let exist = || {
         let mut netlink = Netlink::open().unwrap();
         ports.iter().any(|port| netlink.link(port).is_ok())
             || Role::BOTH.iter().any(|role| {
@@ -329,8 +326,8 @@ fn destroyed_by_object_or_by_name_nothing_is_left() {
                     .exists()
             })
     };
-    assert!(is_left());
-    // A program that still runs on a host keeps the namespace, not its name and not the link.
+    assert!(exist());
+    // A program that still runs on a host keeps the namespace, but not its name or its link.
     let mut sleeper = fixture
         .hosts()
         .client
@@ -340,10 +337,10 @@ fn destroyed_by_object_or_by_name_nothing_is_left() {
         .spawn()
         .unwrap();
     drop(fixture.hosts.take());
-    let left = is_left();
+    let exist_after_drop = exist();
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
-    assert!(!left);
+    assert!(!exist_after_drop);
     assert_eq!(fixture.journal.replay(), []);
 
     let matches = Match::default();
@@ -353,12 +350,12 @@ fn destroyed_by_object_or_by_name_nothing_is_left() {
         matches: &matches,
         mtu: 1500,
     };
-    // As when the process ends without removing them.
+    // As if the process ended without removing them.
     std::mem::forget(EndHosts::create(&config, &fixture.journal).unwrap());
-    assert!(is_left());
-    destroy("another run", &chain).unwrap();
-    assert!(is_left(), "another run's hosts are nobody else's to remove");
-    destroy(&run, &chain).unwrap();
-    assert!(!is_left());
-    destroy(&run, &chain).unwrap();
+    assert!(exist());
+    remove_hosts("another run", &chain).unwrap();
+    assert!(exist(), "hosts of another run are not removed");
+    remove_hosts(&run, &chain).unwrap();
+    assert!(!exist());
+    remove_hosts(&run, &chain).unwrap();
 }

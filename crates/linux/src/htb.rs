@@ -81,7 +81,7 @@ const fn handle(minor: u16) -> TcHandle {
     }
 }
 
-/// Gives a link the qdisc. [`foreign`] reports whether this would replace another program's.
+/// Gives a link the qdisc. [`foreign_qdisc`] reports whether this would replace another program's.
 pub fn create(link: &LinkId) -> Request {
     // struct tc_htb_glob: version, rate2quantum, default class, debug, direct packets.
     let options = attribute(2, words(&[3, 10, 0, 0, 0]));
@@ -149,14 +149,14 @@ pub fn delete_class(link: &LinkId, minor: u16) -> Request {
 
 /// The name of a root qdisc that another program gave the link. `None` for the kernel's default or
 /// for [`create`]'s.
-pub fn foreign(netlink: &mut Netlink, link: &LinkId) -> Result<Option<String>> {
+pub fn foreign_qdisc(netlink: &mut Netlink, link: &LinkId) -> Result<Option<String>> {
     Ok(root_qdisc(netlink, link)?
         .filter(|(handle, _)| handle.major != MAJOR)
         .map(|(_, kind)| kind))
 }
 
 /// The kind of the qdisc that the link has from [`create`] or [`crate::fq::create`].
-pub fn ours(netlink: &mut Netlink, link: &LinkId) -> Result<Option<String>> {
+pub fn own_qdisc(netlink: &mut Netlink, link: &LinkId) -> Result<Option<String>> {
     Ok(root_qdisc(netlink, link)?
         .filter(|(handle, _)| handle.major == MAJOR)
         .map(|(_, kind)| kind))

@@ -118,11 +118,11 @@ impl ResourceGuard {
     /// Records the removal without removing the resource: it is already gone, or belongs to another
     /// program.
     pub fn forget(mut self) {
-        let struck = self
+        let recorded = self
             .resource
             .take()
             .map(|one| self.journal.record_removal(&one));
-        if let Some(Err(error)) = struck {
+        if let Some(Err(error)) = recorded {
             tracing::warn!(%error, "the journal keeps a resource that is gone");
         }
     }
@@ -286,7 +286,7 @@ pub fn remove(resource: &Resource) -> Result<()> {
         }
         // Another program's qdisc is not removed.
         Resource::Qdisc { name } => change_link(name, |netlink, link| {
-            Ok(htb::ours(netlink, link)?.map(|kind| htb::delete(link, &kind)))
+            Ok(htb::own_qdisc(netlink, link)?.map(|kind| htb::delete(link, &kind)))
         }),
         Resource::Bpffs { path } => bpffs::unmount(path),
         Resource::Processes { argument } => {

@@ -8,16 +8,17 @@
 //! | task | file |
 //! |---|---|
 //! | an isolated network | [`netns`]: namespaces that `ip netns` sees too |
-//! | links, addresses, routes | [`netlink`] sends the requests that [`link`], [`address`], [`route`] and [`neighbour`] build, many in one system call |
+//! | links, addresses, routes | [`link`], [`address`], [`route`], [`neighbour`]; [`netlink`] sends |
 //! | packets as they are on the wire | [`ethtool`] (offloads), [`sysctl`] (IPv6, forwarding) |
 //! | sending raw frames | [`packet_socket`] |
 //! | shaping | [`htb`], [`fq`] |
 //! | idle states of cores | [`pm_qos`] |
 //! | offset of the clocks | [`time_namespace`] |
-//! | cores, priorities, waiting times of threads | [`affinity`], [`sched`], [`schedstat`], [`process`], [`procfs`]; [`napi`] for receive work |
+//! | cores and priorities of threads | [`affinity`], [`sched`]; [`napi`] for receive work |
+//! | processes, their CPU and waiting times | [`process`], [`procfs`], [`schedstat`] |
 //! | resource limits of processes | [`cgroup`], v2 and v1 |
 //! | properties of this machine | [`machine`], [`feature`], [`capability`] |
-//! | objects that outlive a process | [`bpffs`], and [`journal`], which finds them again after `kill -9` |
+//! | objects that outlive a process | [`bpffs`]; [`journal`] finds them after `kill -9` |
 //!
 //! A pair of links, one end in another namespace:
 //!

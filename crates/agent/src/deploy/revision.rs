@@ -65,7 +65,8 @@ pub(crate) fn check_change(running: &RunningChain, next: &ServiceChain) -> Resul
     }
     let makes_hosts = was.ports.is_none() && running.place.made_by == was.name;
     if makes_hosts
-        && myelin_emulator::choose(&was.matches).ok() != myelin_emulator::choose(&next.matches).ok()
+        && myelin_emulator::choose_addresses(&was.matches).ok()
+            != myelin_emulator::choose_addresses(&next.matches).ok()
     {
         return Err(refusal(
             next,

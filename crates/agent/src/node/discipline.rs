@@ -204,7 +204,7 @@ impl Drop for Discipline {
 
 impl Discipline {
     fn create(netlink: &mut Netlink, link: Link, journal: &Journal) -> Result<Self, ApiError> {
-        let foreign = htb::foreign(netlink, &link.id()).map_err(ApiError::failed)?;
+        let foreign = htb::foreign_qdisc(netlink, &link.id()).map_err(ApiError::failed)?;
         if let Some(kind) = foreign {
             return Err(ApiError::failed(format!(
                 "interface {} has the queueing discipline `{kind}`, which a shaper would replace: write `enforce: policer`, give a \

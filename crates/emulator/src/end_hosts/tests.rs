@@ -1,4 +1,4 @@
-//! Creation that is cut off: by a failure, and by `kill -9`.
+//! Creation that ends early: by a failure, and by `kill -9`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,18 +15,18 @@ const OWNER: &str = "MYELIN_TEST_OWNER";
 /// `SIGKILL`.
 const KILL: i32 = 9;
 
-/// Removes the hosts when a test ends, however it does.
+/// Removes the hosts when a test ends, also after a panic.
 struct Cleanup<'a>(&'a str, &'a str);
 
-/// Removes what is there of a chain's hosts.
-fn destroy(run: &str, chain: &str) -> myelin_linux::Result<()> {
-    let resources = Names::new(run, chain).resources();
+/// Removes all existing objects of a chain's hosts.
+fn remove_hosts(run: &str, chain: &str) -> myelin_linux::Result<()> {
+    let resources = EndHostNames::new(run, chain).resources();
     resources.iter().rev().try_for_each(journal::remove)
 }
 
 impl Drop for Cleanup<'_> {
     fn drop(&mut self) {
-        let _ = destroy(self.0, self.1);
+        let _ = remove_hosts(self.0, self.1);
     }
 }
 
@@ -38,7 +38,7 @@ fn root_or_skip(test: &str) -> bool {
     root
 }
 
-/// Of this process, so that tests running at the same time do not meet.
+/// Names of this process, so that parallel tests do not interfere.
 fn run_and_chain(purpose: &str) -> (String, String) {
     (
         format!("test {}", process::id()),
@@ -55,39 +55,39 @@ fn config<'a>(run: &'a str, chain: &'a str, matches: &'a Match) -> Config<'a> {
     }
 }
 
-/// Whether there is a namespace of that name, or the rest of an interrupted creation.
+/// Whether the name is taken, by a namespace or by an interrupted creation.
 fn is_named(namespace: &str) -> bool {
     Path::new(netns::DIRECTORY).join(namespace).exists()
 }
 
-/// What is there of the hosts.
-fn left(run: &str, chain: &str) -> Vec<String> {
-    let names = Names::new(run, chain);
+/// Names of the existing objects of the hosts.
+fn existing_objects(run: &str, chain: &str) -> Vec<String> {
+    let names = EndHostNames::new(run, chain);
     let mut netlink = Netlink::open().unwrap();
-    let mut left = Vec::new();
+    let mut names_found = Vec::new();
     for role in Role::BOTH {
-        left.extend(Some(names.netns(role)).filter(|name| is_named(name)));
-        left.extend(Some(names.port(role)).filter(|name| netlink.link(name).is_ok()));
+        names_found.extend(Some(names.netns(role)).filter(|name| is_named(name)));
+        names_found.extend(Some(names.port(role)).filter(|name| netlink.link(name).is_ok()));
     }
-    left
+    names_found
 }
 
-/// Not a test of its own: what the next ones start, and end early.
+/// Not a test: the next tests start it as a process, and end it early.
 #[test]
-fn the_process_that_ends_early() {
+fn subprocess_that_makes_hosts() {
     let (Ok(journal), Ok(owner)) = (std::env::var(JOURNAL), std::env::var(OWNER)) else {
         return;
     };
     let (run, chain) = (format!("test {owner}"), format!("t{owner}-early"));
     let journal = Journal::open(Path::new(&journal)).unwrap();
     let matches = Match::default();
-    // They outlive the process.
+    // The hosts outlive the process.
     std::mem::forget(EndHosts::create(&config(&run, &chain, &matches), &journal).unwrap());
 }
 
-fn process_that_ends_early(command: &mut Command, journal: &Path, owner: &str) -> process::Child {
+fn spawn_subprocess(command: &mut Command, journal: &Path, owner: &str) -> process::Child {
     command
-        .args(["--exact", "end_hosts::tests::the_process_that_ends_early"])
+        .args(["--exact", "end_hosts::tests::subprocess_that_makes_hosts"])
         .env(JOURNAL, journal)
         .env(OWNER, owner)
         .stdout(process::Stdio::null())
@@ -96,7 +96,8 @@ fn process_that_ends_early(command: &mut Command, journal: &Path, owner: &str) -
         .unwrap()
 }
 
-/// A process may open so many files: the next one that it wants is the call that fails. With one more each time, each step fails once.
+/// A limit on open files makes one call fail. The limit rises by one each time, so each step fails
+/// once.
 #[test]
 fn a_failure_at_any_file_leaves_nothing() {
     if !root_or_skip("a_failure_at_any_file_leaves_nothing") {
@@ -113,28 +114,29 @@ fn a_failure_at_any_file_leaves_nothing() {
         let limit = format!("ulimit -n {files} && exec \"$@\"");
         let mut command = Command::new("sh");
         command.args(["-c", &limit, "sh"]).arg(&this);
-        let mut child = process_that_ends_early(&mut command, &path, &owner);
+        let mut child = spawn_subprocess(&mut command, &path, &owner);
         if child.wait().unwrap().success() {
             break;
         }
         failed += 1;
-        assert_eq!(left(&run, &chain), Vec::<String>::new(), "{files} files");
+        assert_eq!(
+            existing_objects(&run, &chain),
+            Vec::<String>::new(),
+            "{files} files"
+        );
         if path.exists() {
             began += usize::from(fs::metadata(&path).unwrap().len() > 0);
             assert_eq!(Journal::open(&path).unwrap().replay(), [], "{files} files");
         }
         assert!(files < 100, "it needs more than 100 files");
     }
-    assert!(
-        began > 2,
-        "{began} of {failed} attempts got to make something"
-    );
-    assert_eq!(left(&run, &chain).len(), 4);
+    assert!(began > 2, "{began} of {failed} attempts made something");
+    assert_eq!(existing_objects(&run, &chain).len(), 4);
 }
 
 #[test]
-fn what_a_killed_process_leaves_is_in_its_journal() {
-    if !root_or_skip("what_a_killed_process_leaves_is_in_its_journal") {
+fn the_journal_of_a_killed_process_lists_all_its_objects() {
+    if !root_or_skip("the_journal_of_a_killed_process_lists_all_its_objects") {
         return;
     }
     let owner = format!("{}k", process::id());
@@ -145,17 +147,21 @@ fn what_a_killed_process_leaves_is_in_its_journal() {
     let this = std::env::current_exe().unwrap();
     let mut counts = BTreeSet::new();
     for step in 0.. {
-        let mut child = process_that_ends_early(&mut Command::new(&this), &path, &owner);
-        // The journal is the first thing that it makes.
+        let mut child = spawn_subprocess(&mut Command::new(&this), &path, &owner);
+        // The process makes the journal first.
         while !path.exists() {
             thread::sleep(Duration::from_micros(50));
         }
         thread::sleep(Duration::from_micros(500) * step);
         child.kill().unwrap();
         let status = child.wait().unwrap();
-        counts.insert(left(&run, &chain).len());
+        counts.insert(existing_objects(&run, &chain).len());
         Journal::open(&path).unwrap().remove_all().unwrap();
-        assert_eq!(left(&run, &chain), Vec::<String>::new(), "killed at {step}");
+        assert_eq!(
+            existing_objects(&run, &chain),
+            Vec::<String>::new(),
+            "killed at {step}"
+        );
         assert!(!path.exists());
         if status.success() {
             break;
@@ -166,8 +172,8 @@ fn what_a_killed_process_leaves_is_in_its_journal() {
 }
 
 #[test]
-fn things_of_that_name_that_were_there_before_stay() {
-    if !root_or_skip("things_of_that_name_that_were_there_before_stay") {
+fn existing_objects_with_the_same_names_stay() {
+    if !root_or_skip("existing_objects_with_the_same_names_stay") {
         return;
     }
     let (run, chain) = run_and_chain("before");
@@ -178,7 +184,7 @@ fn things_of_that_name_that_were_there_before_stay() {
     let config = config(&run, &chain, &matches);
     let hosts = EndHosts::create(&config, &journal).unwrap();
 
-    // The same chain again: refused, and the first one untouched.
+    // A second creation of the chain is refused, and the first hosts stay.
     let again = EndHosts::create(&config, &journal).unwrap_err();
     assert!(
         again
@@ -186,10 +192,10 @@ fn things_of_that_name_that_were_there_before_stay() {
             .contains(&format!("`myelin down {chain}` removes it")),
         "{again}"
     );
-    assert_eq!(left(&run, &chain).len(), 4);
+    assert_eq!(existing_objects(&run, &chain).len(), 4);
     assert_eq!(journal.replay().len(), 4);
 
-    // The same chain of another run: refused by the namespace's name, although the links differ.
+    // The same chain of another run is refused: its links differ, but not its namespaces.
     let other = format!("{run} other");
     let others = Journal::open(&directory.path().join("other")).unwrap();
     let refused = EndHosts::create(
@@ -207,23 +213,23 @@ fn things_of_that_name_that_were_there_before_stay() {
         "{refused}"
     );
     assert_eq!(others.replay(), []);
-    destroy(&other, &chain).unwrap();
-    // Also when the other run was killed after it had written down what it was about to make.
-    for resource in Names::new(&other, &chain).resources() {
+    remove_hosts(&other, &chain).unwrap();
+    // Also if the other run was killed after it recorded the objects, before it made them.
+    for resource in EndHostNames::new(&other, &chain).resources() {
         others.record_intent(&resource).unwrap();
     }
     others.remove_all().unwrap();
-    assert_eq!(left(&run, &chain).len(), 4);
+    assert_eq!(existing_objects(&run, &chain).len(), 4);
     drop(hosts);
-    assert_eq!(left(&run, &chain), Vec::<String>::new());
+    assert_eq!(existing_objects(&run, &chain), Vec::<String>::new());
 
-    // A link in the way of the second host: the first one's goes, the stranger's stays.
-    let names = Names::new(&run, &chain);
+    // The second host's link name is taken: the first host is removed, the other link stays.
+    let names = EndHostNames::new(&run, &chain);
     let mut netlink = Netlink::open().unwrap();
     let port = names.port(Role::Server);
     netlink.apply([link::bridge(&port).unwrap()]).unwrap();
     let refused = EndHosts::create(&config, &journal).unwrap_err();
-    let found = left(&run, &chain);
+    let found = existing_objects(&run, &chain);
     let bridge = netlink.link(&port).unwrap();
     netlink.apply([link::delete(&bridge.id())]).unwrap();
     assert!(refused.to_string().contains(&port), "{refused}");
@@ -270,7 +276,7 @@ fn bad_configurations_make_nothing() {
         );
         let error = EndHosts::create(&config(&run, "a/b", &matches), &journal).unwrap_err();
         assert!(error.to_string().contains("not a file name"), "{error}");
-        assert_eq!(left(&run, &chain), Vec::<String>::new());
+        assert_eq!(existing_objects(&run, &chain), Vec::<String>::new());
     } else {
         let error = EndHosts::create(&config(&run, &chain, &matches), &journal).unwrap_err();
         assert!(error.to_string().contains("run as root"), "{error}");

@@ -39,10 +39,13 @@ fn a_link_gets_the_qdisc_and_its_default_back() {
     }
     let (_namespace, mut netlink, link) = create_testbed("htb");
     let id = link.id();
-    assert_eq!(foreign(&mut netlink, &id).unwrap(), None);
+    assert_eq!(foreign_qdisc(&mut netlink, &id).unwrap(), None);
     netlink.apply([create(&id)]).unwrap();
-    assert_eq!(ours(&mut netlink, &id).unwrap().as_deref(), Some("htb"));
-    assert_eq!(foreign(&mut netlink, &id).unwrap(), None);
+    assert_eq!(
+        own_qdisc(&mut netlink, &id).unwrap().as_deref(),
+        Some("htb")
+    );
+    assert_eq!(foreign_qdisc(&mut netlink, &id).unwrap(), None);
     let both = Class {
         bits: Some(Limit {
             rate: 1_000_000,
@@ -65,7 +68,7 @@ fn a_link_gets_the_qdisc_and_its_default_back() {
     netlink.apply([delete_class(&id, 7)]).unwrap();
     assert_eq!(numbers(&mut netlink), [8]);
     netlink.apply([delete(&id, "htb")]).unwrap();
-    assert_eq!(ours(&mut netlink, &id).unwrap(), None);
+    assert_eq!(own_qdisc(&mut netlink, &id).unwrap(), None);
 }
 
 #[test]
@@ -80,7 +83,7 @@ fn a_qdisc_of_another_program_is_detected() {
     };
     let tbf = qdisc::root(&link.id(), "tbf", token_bucket(limit));
     netlink.apply([tbf]).unwrap();
-    let found = foreign(&mut netlink, &link.id()).unwrap();
+    let found = foreign_qdisc(&mut netlink, &link.id()).unwrap();
     assert_eq!(found.as_deref(), Some("tbf"));
     let error = netlink.apply([create(&link.id())]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Exists);
