@@ -1,5 +1,5 @@
-//! Parses `rate`, `burst` and `match` as arguments of a command, with the rules of a chain file and the
-//! same words where something is wrong.
+//! Parses `rate`, `burst` and `match` as arguments of a command, with the rules and the errors of a
+//! chain file.
 
 use std::fmt;
 
@@ -22,11 +22,11 @@ impl fmt::Display for ArgumentErrors {
 
 impl std::error::Error for ArgumentErrors {}
 
-/// Reads a rate (`20kpps`, `100Mbit`, `20kpps,100Mbit`) and a burst (`32`, `64kbit`, `32,64kbit`): an SLA with these alone,
-/// whose [`Sla::profile`] has a usual burst where none is given.
+/// Reads a rate (`20kpps`, `100Mbit`, `20kpps,100Mbit`) and a burst (`32`, `64kbit`, `32,64kbit`):
+/// an SLA with these alone. [`Sla::profile`] adds the default burst.
 ///
 /// # Errors
-/// One of them cannot be read, or a burst has no rate that it goes beyond.
+/// One of them is malformed, or a burst has no rate.
 pub fn profile(rate: &str, burst: Option<&str>) -> Result<Sla, ArgumentErrors> {
     let quantities = [Some(("rate", rate)), burst.map(|burst| ("burst", burst))];
     let entries = quantities.into_iter().flatten().map(|(name, text)| {
@@ -37,7 +37,7 @@ pub fn profile(rate: &str, burst: Option<&str>) -> Result<Sla, ArgumentErrors> {
         Value::Map(entries.collect()),
         FaultLog::new("", ""),
         |key| {
-            // A list's elements are numbered from zero, which says nothing here.
+            // An argument has no lines, so the index of a list's element helps nobody.
             format!("--{}", key.split('[').next().unwrap_or(key))
         },
     )
@@ -46,7 +46,7 @@ pub fn profile(rate: &str, burst: Option<&str>) -> Result<Sla, ArgumentErrors> {
 /// Reads a match: `protocol=udp,destinationPort=9000`, with the keys of `spec.match`.
 ///
 /// # Errors
-/// A key or a value is not one, or no packet has them all.
+/// A key or a value is malformed, or no packet can have all values.
 pub fn packets(text: &str) -> Result<Match, ArgumentErrors> {
     let faults = FaultLog::new("", "");
     let wrong = |found: String, help: &str| {
@@ -92,7 +92,7 @@ fn node(value: Value) -> Node {
     }
 }
 
-/// Reads the value; `argument` names the argument that a key stands for.
+/// Reads the value. `argument` maps a key to the argument's name.
 fn read<T: Readable>(
     value: Value,
     faults: FaultLog<'_>,

@@ -9,7 +9,8 @@ use crate::function::{FunctionInstance, FunctionSpec, Side, StateKey};
 use crate::keys::words::word_enum;
 use crate::keys::{BOOLEAN, DURATION, config, integer};
 
-/// Functions of one chain at most: the kernel allows 33 tail calls, which leave room for 32 functions.
+/// The most functions of a chain. The kernel allows 33 tail calls, which leave room for 32
+/// functions.
 pub const MAX_FUNCTIONS: usize = 32;
 
 pub use crate::keys::name::MAX_NAME;
@@ -18,10 +19,10 @@ pub use crate::keys::name::MAX_NAME;
 pub const DEFAULT_NAMESPACE: &str = "default";
 
 word_enum! {
-    /// How a chain's functions are laid out.
+    /// The layout of a chain's functions on processes.
     #[derive(Default)]
     pub enum Mapping {
-        /// Chosen from the costs.
+        /// The planner chooses by cost.
         #[default]
         Auto = "auto",
         /// Run to completion: tail calls in the kernel, one worker loop in user space.
@@ -34,22 +35,23 @@ word_enum! {
 }
 
 word_enum! {
-    /// How the space of a function is chosen.
+    /// The planner's rule for the space of a function.
     #[derive(Default)]
     pub enum Classify {
-        /// By the class of its kind: elementary and basic in the kernel, advanced in user space (CALVIN, section III-B).
+        /// By the class of its kind: elementary and basic in the kernel, advanced in user space
+        /// (CALVIN, section III-B).
         Calvin = "calvin",
-        /// So that function costs and crossings together are least.
+        /// The spaces with the least sum of function costs and crossings.
         #[default]
         Cost = "cost",
     }
 }
 
 word_enum! {
-    /// Where the front door takes the chain's packets.
+    /// The hook of the front door, which takes the chain's packets.
     #[derive(Default)]
     pub enum Hook {
-        /// Where that is cheapest.
+        /// The cheapest hook of the port.
         #[default]
         Auto = "auto",
         /// In the driver, before the kernel makes an skb.
@@ -60,21 +62,21 @@ word_enum! {
 }
 
 word_enum! {
-    /// What happens to a chain's packets when its functions cannot process them.
+    /// The action on a chain's packets while its functions cannot process them.
     pub enum OnFailure {
-        /// They pass by the chain.
+        /// Forward them past the functions.
         Pass = "pass",
-        /// They are dropped.
+        /// Drop them.
         Drop = "drop",
     }
 }
 
 word_enum! {
-    /// What holds a chain's traffic to its profile.
+    /// The mechanism that enforces a chain's profile.
     #[derive(Default)]
     pub enum Enforce {
-        /// The policer; and the shaper where packets may have clustered on the way, which those of a chain that runs in
-        /// the kernel alone, to completion, do not.
+        /// The policer, and the shaper if user-space functions may cluster packets. A compact chain
+        /// in the kernel alone clusters none.
         #[default]
         Auto = "auto",
         /// The policer at the front door and the shaper at the egress.
@@ -83,13 +85,13 @@ word_enum! {
         Policer = "policer",
         /// The shaper alone.
         Shaper = "shaper",
-        /// Nothing. Traffic above the profile is only counted.
+        /// None. Traffic above the profile is only counted.
         None = "none",
     }
 }
 
 word_enum! {
-    /// What a worker does while no packet is there.
+    /// The action of a worker without packets.
     #[derive(Default)]
     pub enum Idle {
         /// Polls: least latency, a whole core.
@@ -107,37 +109,38 @@ word_enum! {
 pub struct ServiceChain {
     /// Its name: a DNS label of at most [`MAX_NAME`] characters, unique on the node.
     pub name: String,
-    /// Its owner (`metadata.namespace`), a name of the same form.
+    /// Its owner (`metadata.namespace`): a DNS label too.
     pub namespace: String,
-    /// The traffic it takes (`spec.match`).
+    /// The traffic that it takes (`spec.match`).
     pub matches: Match,
     /// Its functions in order; 1 to [`MAX_FUNCTIONS`].
     pub functions: Vec<FunctionSpec>,
-    /// What it is owed.
+    /// Its contract.
     pub sla: Sla,
-    /// How it is laid out.
+    /// The layout of its functions on processes.
     pub mapping: Mapping,
-    /// How the spaces of its functions are chosen.
+    /// The planner's rule for the spaces of its functions.
     pub classify: Classify,
-    /// Where its packets are taken.
+    /// The hook of its front door.
     pub hook: Hook,
-    /// The interfaces it lies between; `None` gives it end hosts of its own.
+    /// The interfaces that it connects; with `None`, the agent makes end hosts.
     pub ports: Option<Ports>,
-    /// The chain that takes the traffic of the other direction. Both chains of such a pair name each other here, also
-    /// when only one of them does in the file.
+    /// The chain of the other direction. Both chains of a pair name each other here, even if only
+    /// one of them does so in the file.
     pub reverse: Option<String>,
     /// `onFailure` of the file; [`Self::effective_on_failure`] adds the default.
     pub on_failure: Option<OnFailure>,
     /// How its worker runs.
     pub worker: WorkerSpec,
-    /// Most that a core of this machine may take to wake while the chain is up, ns; `None` leaves it to the kernel.
+    /// The longest wake-up time of this machine's cores while the chain is up, ns. With `None`, the
+    /// kernel decides.
     pub cpu_latency_ns: Option<u64>,
-    /// Where the parts stand in the chain file, for errors that only later steps can find.
+    /// The locations of its parts in the chain file, for errors of later steps.
     pub places: ChainLocations,
 }
 
 impl ServiceChain {
-    /// Who owns it.
+    /// The owner.
     pub fn owner(&self) -> &str {
         &self.namespace
     }
@@ -172,8 +175,8 @@ impl ServiceChain {
         }
     }
 
-    /// The action on packets that its functions cannot process: `onFailure` of the file, else `drop` if a
-    /// function guards the chain (a firewall), else `pass`.
+    /// The action on packets that its functions cannot process: `onFailure` of the file, else
+    /// `drop` if a function guards the chain (a firewall), else `pass`.
     pub fn effective_on_failure(&self) -> OnFailure {
         let guarded = self.functions.iter().any(|function| function.kind().guards);
         self.on_failure.unwrap_or(if guarded {
@@ -207,7 +210,7 @@ pub struct ChainLocations {
     pub worker: FileLocation,
 }
 
-/// Who drives the ports of a chain.
+/// The driver of a chain's ports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PortDriver {
@@ -218,14 +221,14 @@ pub enum PortDriver {
     Dpdk,
 }
 
-/// The interfaces or devices a chain lies between; they differ.
+/// The interfaces or devices that a chain connects: two different ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ports {
-    /// Where its packets come in.
+    /// The port where packets arrive.
     pub ingress: String,
-    /// Where they leave.
+    /// The port where packets leave.
     pub egress: String,
-    /// Who drives both.
+    /// The driver of both.
     pub driver: PortDriver,
 }
 
@@ -241,7 +244,7 @@ impl Ports {
     }
 }
 
-/// The service level agreement of a chain. What is `None` was not agreed.
+/// The service level agreement of a chain. `None`: not agreed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sla {
@@ -253,13 +256,13 @@ pub struct Sla {
     pub burst_packets: Option<u64>,
     /// Burst of the traffic profile, bits.
     pub burst_bits: Option<u64>,
-    /// Burst that the policer allows, packets, where it is wider than the profile's.
+    /// Burst that the policer admits, if it is larger than the profile's, packets.
     #[serde(default)]
     pub policing_burst_packets: Option<u64>,
     /// The same in bits.
     #[serde(default)]
     pub policing_burst_bits: Option<u64>,
-    /// What holds the traffic to the profile.
+    /// The mechanism that enforces the profile.
     #[serde(default)]
     pub enforce: Enforce,
     /// The shaper's queue, packets; [`Sla::shaper_queue`] adds the default.
@@ -268,7 +271,7 @@ pub struct Sla {
     /// The longest wait in the shaper, ns; [`Sla::shaper_delay_ns`] adds the default.
     #[serde(default)]
     pub shaper_delay_ns: Option<u64>,
-    /// By how much a departure from the shaper may be late and be made good, ns.
+    /// The largest lateness of a departure that later departures make up for, ns.
     #[serde(default)]
     pub shaper_tolerance_ns: u64,
     /// One-way delay from the ingress port to the departure from the egress port, ns.
@@ -284,23 +287,23 @@ pub struct Sla {
 /// Bytes of a full Ethernet frame as a bucket counts it: 1500 B and the header.
 pub const FULL_FRAME: u64 = 1514;
 
-/// The burst of a profile that states none: so many packets, or full frames.
+/// The default burst: packets, or full frames.
 const DEFAULT_BURST: u64 = 32;
 
-/// How long a packet may wait in a shaper where neither that nor a latency is agreed, ns.
+/// The longest wait in a shaper if the file states neither `shaper.delay` nor `latency`, ns.
 const DEFAULT_SHAPER_DELAY_NS: u64 = 10_000_000;
 
 /// The longest queue of a shaper, packets. Waiting packets take the worker's packet memory.
 pub const MAX_SHAPER_QUEUE: u32 = 1024;
 
 impl Sla {
-    /// What the chain may send. A burst that is not given is 32 packets or full frames, or what the rate
-    /// brings in a millisecond, if that is more.
+    /// The chain's traffic profile. The default burst is 32 packets or full frames, or the traffic
+    /// of a millisecond if that is more.
     pub fn profile(&self) -> Profile {
         profile(self, self.burst_packets, self.burst_bits)
     }
 
-    /// What the policer lets through: the profile, with the wider burst where `policingBurst` gives one.
+    /// The profile that the policer enforces: with `policingBurst`, if the file gives it.
     pub fn policing_profile(&self) -> Profile {
         profile(
             self,
@@ -309,7 +312,7 @@ impl Sla {
         )
     }
 
-    /// Whether the policer holds the traffic to the profile.
+    /// Whether the policer enforces the profile.
     pub fn is_policed(&self) -> bool {
         match self.enforce {
             Enforce::Auto | Enforce::Both | Enforce::Policer => !self.profile().is_unlimited(),
@@ -317,7 +320,8 @@ impl Sla {
         }
     }
 
-    /// Packets that may wait in the shaper: what the file says, else twice what the policer lets through at once, from 64 to [`MAX_SHAPER_QUEUE`].
+    /// The most packets in the shaper's queue. Default: twice the policer's burst, from 64 to
+    /// [`MAX_SHAPER_QUEUE`].
     pub fn shaper_queue(&self) -> u32 {
         self.shaper_queue.unwrap_or_else(|| {
             let profile = self.policing_profile();
@@ -330,22 +334,22 @@ impl Sla {
         })
     }
 
-    /// The longest wait in the shaper, ns: of the file, else `latency`, else 10 ms.
+    /// The longest wait in the shaper, ns. Default: `latency`, else 10 ms.
     pub fn shaper_delay_ns(&self) -> u64 {
         self.shaper_delay_ns
             .or(self.latency_ns)
             .unwrap_or(DEFAULT_SHAPER_DELAY_NS)
     }
 
-    /// Mean frame size that the profile implies when it gives the rate (or else the burst) both in packets and in
-    /// bits, bytes.
+    /// The mean frame size of a profile with its rate, or else its burst, in both packets and bits.
+    /// Bytes.
     pub fn mean_frame_bytes(&self) -> Option<u64> {
         let mean = |bits: Option<u64>, packets: Option<u64>| Some(bits? / 8 / packets?.max(1));
         mean(self.rate_bps, self.rate_pps).or_else(|| mean(self.burst_bits, self.burst_packets))
     }
 }
 
-/// The buckets of the rates that are given. Reading a file has seen to it that each can be one.
+/// The token buckets of the rates. The reader of the file has checked their ranges.
 fn profile(sla: &Sla, burst_packets: Option<u64>, burst_bits: Option<u64>) -> Profile {
     let bucket = |rate: Option<u64>, burst: Option<u64>, each: u64| {
         let rate = rate?;
@@ -366,13 +370,13 @@ config! {
     pub struct WorkerSpec {
         /// The most packets per batch: 1 for low delay, more for throughput.
         "batch" batch: u16 = integer(1, 256, "a number of packets").with_default("1");
-        /// The action without packets: spin polls and takes a whole core, sleep waits, adaptive polls for
-        /// the time `spin`, then sleeps.
+        /// The action without packets: spin polls and takes a whole core, sleep waits, adaptive
+        /// polls for the time `spin`, then sleeps.
         "idle" idle: Idle = Idle::KEY.with_default("adaptive");
         /// The time that it polls before it sleeps, with `idle: adaptive`.
         "spin" spin_ns: u64 = DURATION.with_default("50us");
-        /// The core of the worker. With `mapping: pipeline`, further processes take the next allowed cores
-        /// in turn.
+        /// The core of the worker. With `mapping: pipeline`, further processes take the next
+        /// allowed cores in turn.
         "core" core: Option<u32> = integer(0, MAX_CORE, "the number of a core");
         /// The busy-poll time of the sockets (`SO_BUSY_POLL`).
         "busyPoll" busy_poll_ns: Option<u64> = DURATION.with_hint("20us");

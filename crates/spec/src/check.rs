@@ -23,7 +23,8 @@ fn fault(
     faults.add(key, faults.span(place), fault);
 }
 
-/// Checks that names are unique. Network namespaces and links of the node carry them, whatever the owner.
+/// Checks that names are unique. Network namespaces and links of the node carry them, whatever the
+/// owner.
 fn unique_names(chains: &[ServiceChain], faults: &FaultLog<'_>) {
     for (index, chain) in chains.iter().enumerate() {
         let twin = chains[..index]
@@ -43,7 +44,8 @@ fn unique_names(chains: &[ServiceChain], faults: &FaultLog<'_>) {
     }
 }
 
-/// Makes `reverse` mutual. If one chain of a pair names no ports, it gets those of the other, exchanged.
+/// Makes `reverse` mutual. If one chain of a pair names no ports, it gets those of the other,
+/// exchanged.
 fn reverse_pairs(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
     for index in 0..chains.len() {
         let chain = &chains[index];

@@ -11,7 +11,7 @@ impl DpdkDevice {
     /// Reads a name.
     ///
     /// # Errors
-    /// What is wrong with it: it is neither a PCI address nor a virtual device with a number.
+    /// The text is neither a PCI address nor a virtual device with a number.
     pub fn new(text: &str) -> Result<Self, &'static str> {
         if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
             return Err("holds a space or a control character");
@@ -28,17 +28,17 @@ impl DpdkDevice {
         Ok(Self(text.to_owned()))
     }
 
-    /// As it was written.
+    /// The text of the chain file.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What DPDK calls the device: the text without its arguments.
+    /// DPDK's name of the device: the text without its arguments.
     pub fn name(&self) -> &str {
         self.0.split(',').next().unwrap_or_default()
     }
 
-    /// Whether it is a piece of hardware.
+    /// Whether it is hardware, not a virtual device.
     pub fn is_pci(&self) -> bool {
         is_pci(&self.0)
     }

@@ -1,5 +1,5 @@
-//! The effect of a function on its chain's traffic, as data. Planner, agent and reports use it and know
-//! no kinds.
+//! The effect of a function on its chain's traffic, as data. Planner, agent and reports use it and
+//! know no kinds.
 
 use serde::{Deserialize, Serialize};
 
@@ -67,7 +67,8 @@ impl Cost {
 pub struct AddedPackets {
     /// For each packet that arrives, in [`MILLIONTHS`].
     pub parts: u32,
-    /// The packets created for so many arrivals may leave together, with one more that a timer sends.
+    /// The packets created for so many arrivals may leave together, with one more that a timer
+    /// sends.
     pub window: u8,
     /// Packets that leave together at the end of a run of packets.
     pub at_once: u64,
@@ -78,8 +79,8 @@ pub struct AddedPackets {
 pub struct AddedBytes {
     /// The most bytes.
     pub bytes: u64,
-    /// The longest IP packet that it creates, bytes; it drops longer ones. A packet that it does not
-    /// change may be longer.
+    /// The longest IP packet that it creates, bytes; it drops longer ones. A packet that it does
+    /// not change may be longer.
     pub mtu: u64,
 }
 

@@ -69,7 +69,8 @@ pub struct SpecError {
 
 impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: error: {}", self.place, self.message)?;
+        let first = format!("{}: error: {}", self.place, self.message);
+        writeln!(f, "{}", wrap(&first, INDENT))?;
         let number = self.place.line.to_string();
         let margin = " ".repeat(number.len());
         let (line, before, width) = visible(&self.line_text, self.place.column, self.width);
@@ -89,7 +90,7 @@ impl fmt::Display for SpecError {
             write!(
                 f,
                 "\n{}",
-                wrap(&format!("{margin} = {what} {text}"), "       ")
+                wrap(&format!("{margin} = {what} {text}"), INDENT)
             )?;
         }
         Ok(())
@@ -100,6 +101,9 @@ impl std::error::Error for SpecError {}
 
 /// Columns of a line of an error.
 const COLUMNS: usize = 100;
+
+/// The beginning of a line that continues the one above.
+const INDENT: &str = "       ";
 
 /// Breaks a line between words into lines of at most [`COLUMNS`]; all but the first begin with
 /// `indent`.

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 /// Returns the contents of files that a chain file names.
 pub trait FileResolver {
-    /// The text of the file at `path`, as written in the chain file. Relative paths start at the chain
-    /// file's directory. The error is the reason.
+    /// The text of the file at `path`, as written in the chain file. Relative paths start at the
+    /// chain file's directory. The error is the reason.
     fn read(&self, path: &str) -> Result<String, String>;
 
     /// The bytes of the file at `path`, for files that need not be text.

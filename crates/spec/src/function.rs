@@ -28,8 +28,8 @@ pub struct FunctionSpec {
     pub name: String,
     /// Its kind and configuration.
     pub config: FunctionConfig,
-    /// The function of the reverse chain whose work it undoes (`reverseOf`). It has the configuration, the
-    /// state and the space of that function.
+    /// The function of the reverse chain whose work it undoes (`reverseOf`). It has the
+    /// configuration, the state and the space of that function.
     pub reverse_of: Option<String>,
     /// Whether it shares its state with a function of the reverse chain.
     pub paired: bool,
@@ -47,7 +47,8 @@ impl FunctionSpec {
         self.config.kind()
     }
 
-    /// The space that it must run in: the pinned one, or user space if it needs a process for its limits.
+    /// The space that it must run in: the pinned one, or user space if it needs a process for its
+    /// limits.
     pub fn required_space(&self) -> Option<Space> {
         let asks = self.sandbox.requested_at.is_some();
         self.space.or(asks.then_some(Space::User))
@@ -56,8 +57,8 @@ impl FunctionSpec {
 
 /// The owner of a state: a function and its chain.
 ///
-/// State belongs to a function, not to a generation of its chain: it survives a live change. A function
-/// with `reverseOf` uses the state of the function that it names.
+/// State belongs to a function, not to a generation of its chain: it survives a live change. A
+/// function with `reverseOf` uses the state of the function that it names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StateKey {
     /// The chain.

@@ -10,11 +10,12 @@ use crate::keys::words::word_enum;
 use crate::keys::{ConfigKey, Readable, ValueType, config};
 use crate::units::{self, format_memory_bytes};
 
-/// Smallest CPU limit, thousandths of a core: the kernel takes quotas from 1 ms on, and with less the pauses in between
-/// would pass 100 ms.
+/// Smallest CPU limit, thousandths of a core: the kernel takes quotas from 1 ms on, and with less
+/// the pauses in between would pass 100 ms.
 pub const MIN_CPU_MILLICORES: u32 = 10;
 
-/// Smallest memory limit, bytes: a worker's packet memory takes 8 MiB, a container's start some more.
+/// Smallest memory limit, bytes: a worker's packet memory takes 8 MiB, a container's start some
+/// more.
 pub const MIN_MEMORY_BYTES: u64 = 16 << 20;
 
 word_enum! {
@@ -94,13 +95,14 @@ pub struct SandboxSpec {
     pub limits: Limits,
     /// `rootfs`: directory that the container's files come from; absolute.
     pub rootfs: Option<String>,
-    /// The location of the function's own request for a container or limits. Both need a process, so the
-    /// function runs in user space.
+    /// The location of the function's own request for a container or limits. Both need a process,
+    /// so the function runs in user space.
     pub requested_at: Option<FileLocation>,
 }
 
 impl SandboxSpec {
-    /// What the function asks for, as an error or a plan names it; `None` for a plain process without limits.
+    /// What the function asks for, as an error or a plan names it; `None` for a plain process
+    /// without limits.
     pub fn demand(&self) -> Option<&'static str> {
         match self.isolation {
             Isolation::Container => Some("isolation: container"),

@@ -128,8 +128,8 @@ impl<T: Readable> Readable for Option<T> {
 /// comment, the key, the field, its type and the type of the value:
 /// `"timeout" timeout_ns: u64 = DURATION.with_default("120s");`.
 ///
-/// The field's Rust type reads the value ([`Readable`]), or the function after `from`, which gets the
-/// whole mapping. Keys after `with` have no field; such a function reads them.
+/// The field's Rust type reads the value ([`Readable`]), or the function after `from`, which gets
+/// the whole mapping. Keys after `with` have no field; such a function reads them.
 macro_rules! config {
     (
         $(#[$attribute:meta])*

@@ -1,9 +1,9 @@
 //! The kinds of service functions, a file each.
 //!
-//! A kind's file describes it completely except for its code: its properties ([`Kind`]), its keys with
-//! types, defaults and meanings (`config!`), and its effect on traffic ([`Effect`]). The reader of chain
-//! files, `myelin functions`, the JSON Schema, `docs/reference`, the planner's costs and the reports use
-//! this description. Start reading at [`xor`].
+//! A kind's file describes it completely except for its code: its properties ([`Kind`]), its keys
+//! with types, defaults and meanings (`config!`), and its effect on traffic ([`Effect`]). The
+//! reader of chain files, `myelin functions`, the JSON Schema, `docs/reference`, the planner's
+//! costs and the reports use this description. Start reading at [`xor`].
 
 pub mod aes;
 pub mod catalogue;
@@ -119,14 +119,14 @@ impl FunctionConfig {
         (self.kind().flow_lifetime_ns)(self, is_tcp, state)
     }
 
-    /// The read-only data of its kernel program, if numbers suffice. They follow the program's position
-    /// in the chain.
+    /// The read-only data of its kernel program, if numbers suffice. They follow the program's
+    /// position in the chain.
     pub fn kernel_constants(&self) -> Option<Vec<u64>> {
         Some((self.kind().kernel_constants?)(self))
     }
 
-    /// Whether it must run in the worker with the chain's sockets: it shares state with other chains or
-    /// later generations, or it answers the senders of packets.
+    /// Whether it must run in the worker with the chain's sockets: it shares state with other
+    /// chains or later generations, or it answers the senders of packets.
     pub fn needs_socket_worker(&self) -> bool {
         self.kind().state != State::None || self.effect().answers_senders
     }
@@ -135,8 +135,8 @@ impl FunctionConfig {
 /// The default of the longest IP packet, bytes: Ethernet's.
 pub const DEFAULT_MTU: u16 = 1500;
 
-/// The key of the longest IP packet that may leave, bytes. The minimum is the packet that every IPv4
-/// host must accept (RFC 791, section 3.1).
+/// The key of the longest IP packet that may leave, bytes. The minimum is the packet that every
+/// IPv4 host must accept (RFC 791, section 3.1).
 const fn mtu(max: u16) -> ConfigKey {
     integer(576, max as u64, "bytes of an IP packet").with_default("1500")
 }

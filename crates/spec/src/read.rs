@@ -11,7 +11,6 @@ mod profile;
 mod sla;
 
 pub use files::{ReferencedFile, referenced_files};
-pub(crate) use function::KEYS as FUNCTION_KEYS;
 
 use crate::chain::ServiceChain;
 use crate::error::{Fault, FaultLog};
@@ -40,8 +39,8 @@ keys! {
     }
 }
 
-/// Says which mapping takes the unknown key `key` of the mapping at `path`: of several, the one that
-/// shares most of the path.
+/// Says which mapping takes the unknown key `key` of the mapping at `path`: of several, the one
+/// that shares most of the path.
 pub(crate) fn place_misplaced_key(path: &str, key: &str) -> Option<String> {
     // A function's keys depend on its kind: a key of any kind belongs into `config`.
     let is_config = |kind: &Kind| kind.config.iter().any(|config| config.key == key);

@@ -12,7 +12,7 @@ pub(crate) fn resolve(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
                 continue;
             };
             match partner(chains, index, position, &undone) {
-                Ok(found) => join(chains, (index, position), found),
+                Ok(found) => share_config(chains, (index, position), found),
                 Err(what) => {
                     let chain = &chains[index];
                     *faults.object.borrow_mut() = format!("ServiceChain `{}`", chain.name);
@@ -37,8 +37,8 @@ fn partner(
     let prefix = format!("`{}` has `reverseOf: {undone}`", own.name);
     let Some(reverse) = &chain.reverse else {
         return Err(Fault::new(
-            format!("{prefix}, but the chain is the reverse of no other"),
-            "a chain whose traffic this one's packets answer",
+            format!("{prefix}, but no other chain names this chain in `reverse`"),
+            "a chain whose packets this chain's packets answer",
             "write `reverse: CHAIN` into the spec, with the chain that holds the function",
         ));
     };
@@ -55,7 +55,7 @@ fn partner(
         return Err(Fault::new(
             format!("{prefix}, but the chain `{reverse}` of this file has no such function"),
             format!("the name of a `{kind}` of the chain `{reverse}`"),
-            "correct the name; the function stands in the chain that `spec.reverse` names",
+            "correct the name: it must be a function of the chain that `spec.reverse` names",
         ));
     };
     let theirs = &chains[other].functions[at];
@@ -93,7 +93,7 @@ fn partner(
     }
 }
 
-fn join(chains: &mut [ServiceChain], reply: (usize, usize), owner: (usize, usize)) {
+fn share_config(chains: &mut [ServiceChain], reply: (usize, usize), owner: (usize, usize)) {
     let theirs = &chains[owner.0].functions[owner.1];
     let (config, pin) = (theirs.config.clone(), theirs.space);
     let own = &mut chains[reply.0].functions[reply.1];

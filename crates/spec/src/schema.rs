@@ -7,7 +7,8 @@ use crate::keys::{ConfigKey, ValueType};
 use crate::kinds::catalogue::{Kind, kinds};
 use crate::read;
 
-/// The schema of one document of a chain file: a ServiceChain, with the configuration of each kind of function.
+/// The schema of one document of a chain file: a ServiceChain, with the configuration of each kind
+/// of function.
 pub fn schema() -> Value {
     let mut schema = object(read::KEYS);
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
@@ -81,9 +82,8 @@ fn value(value: ValueType) -> Value {
             list(object(keys))
         }
         ValueType::Patterns(keys) => list(or(text(), object(keys))),
-        ValueType::Functions(_) => {
-            let one_of: Vec<_> = kinds().map(function).collect();
-            let mut functions = list(json!({ "oneOf": one_of }));
+        ValueType::Functions(keys) => {
+            let mut functions = list(function(keys));
             functions["minItems"] = json!(1);
             functions["maxItems"] = json!(MAX_FUNCTIONS);
             functions
@@ -91,17 +91,34 @@ fn value(value: ValueType) -> Value {
     }
 }
 
-/// An element of `spec.functions` of that kind.
-fn function(kind: &Kind) -> Value {
-    let mut function = object(read::FUNCTION_KEYS);
-    function["title"] = json!(kind.name);
-    function["description"] = json!(kind.description);
-    function["properties"]["kind"] = json!({ "const": kind.name });
+/// An element of `spec.functions`. The kind decides on the configuration by `if` and `then`:
+/// editors then name the faulty key, where `oneOf` would say that no kind fits.
+fn function(keys: &[ConfigKey]) -> Value {
+    let mut function = object(keys);
+    let names: Vec<_> = kinds().map(|kind| kind.name).collect();
+    let descriptions: Vec<_> = kinds().map(|kind| kind.description).collect();
+    function["properties"]["kind"]["enum"] = json!(names);
+    // Not of JSON Schema: yaml-language-server shows it beside each word that it offers.
+    function["properties"]["kind"]["markdownEnumDescriptions"] = json!(descriptions);
+    function["allOf"] = kinds().map(configuration).collect();
+    function
+}
+
+/// The configuration of a function of that kind.
+fn configuration(kind: &Kind) -> Value {
     let mut config = object(kind.config);
     // A function that undoes another one has that one's configuration.
     if kind.config.iter().any(|key| key.key == "reverseOf") {
         config["required"] = json!([]);
     }
-    function["properties"]["config"] = config;
-    function
+    let needs_config = config["required"] != json!([]);
+    config["title"] = json!(kind.name);
+    config["description"] = json!(kind.description);
+    json!({
+        "if": { "properties": { "kind": { "const": kind.name } }, "required": ["kind"] },
+        "then": {
+            "properties": { "config": config },
+            "required": if needs_config { vec!["config"] } else { vec![] },
+        },
+    })
 }

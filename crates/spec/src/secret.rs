@@ -8,8 +8,9 @@ use zeroize::Zeroizing;
 
 /// A key. `Debug` shows `[redacted]`, and no error message holds a part of it.
 ///
-/// It is serialized as it is (hexadecimal), because the agent passes it to its workers in memory only. So
-/// nothing that holds a [`FunctionConfig`](crate::FunctionConfig) may become part of a report or of a file.
+/// It is serialized as it is (hexadecimal), because the agent passes it to its workers in memory
+/// only. So nothing that holds a [`FunctionConfig`](crate::FunctionConfig) may become part of a
+/// report or of a file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretKey(Zeroizing<Vec<u8>>);
 

@@ -34,8 +34,8 @@ pub struct Shaping {
     pub queue: u32,
     /// How long a packet may wait, ns.
     pub delay_ns: u64,
-    /// By how much a departure may be late and be made good, ns: in any time t as much leaves as the profile allows in t and this together.
-    /// With 0, a late departure delays all later ones.
+    /// By how much a departure may be late and be made good, ns: in any time t as much leaves as
+    /// the profile allows in t and this together. With 0, a late departure delays all later ones.
     #[serde(default)]
     pub tolerance_ns: u64,
 }
@@ -52,7 +52,8 @@ impl Shaping {
         }
     }
 
-    /// As buckets. A limit that no bucket can have, which only a foreign process could send, limits nothing.
+    /// As buckets. A limit that no bucket can have, which only a foreign process could send, limits
+    /// nothing.
     pub fn profile(&self) -> Profile {
         let bucket = |limit: Option<Limit>| Bucket::new(limit?.rate, limit?.burst).ok();
         Profile {

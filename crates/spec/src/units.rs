@@ -1,8 +1,9 @@
 //! Written quantities: `20kpps`, `100Mbit`, `350us`, `64kbit`, `0.1%`.
 //!
-//! A quantity is a decimal number and a unit. It is read exactly (no floating point on the way), kept as a whole
-//! number of the base unit, and written back in the largest unit that keeps it at one or more, so that
-//! `DURATION.parse(&DURATION.format(n)) == Ok(n)` for every `n`. Prefixes are decimal: `k` = 1000.
+//! A quantity is a decimal number and a unit. It is read exactly (no floating point on the way),
+//! kept as a whole number of the base unit, and written back in the largest unit that keeps it at
+//! one or more, so that `DURATION.parse(&DURATION.format(n)) == Ok(n)` for every `n`. Prefixes are
+//! decimal: `k` = 1000.
 
 use crate::error::Fault;
 use crate::printable::Printable;
@@ -16,7 +17,8 @@ pub enum Rate {
     Bits(u64),
 }
 
-/// One unit: how it is written (the first spelling is the one written back) and how many base units it holds.
+/// One unit: how it is written (the first spelling is the one written back) and how many base units
+/// it holds.
 struct Unit {
     spellings: &'static [&'static str],
     factor: u64,
@@ -214,7 +216,8 @@ impl Dimension {
         Err(Fault::new(message, self.expected, help))
     }
 
-    /// Writes a number of base units in the largest unit of which there is at least one, with exactly the digits needed.
+    /// Writes a number of base units in the largest unit of which there is at least one, with
+    /// exactly the digits needed.
     pub fn format(&self, value: u64) -> String {
         let units = self.units.iter().take(WRITTEN);
         let unit = units.rev().find(|unit| value >= unit.factor);
@@ -230,7 +233,8 @@ impl Dimension {
     }
 }
 
-/// Splits a quantity into its number and its unit; `None` when it does not begin with a decimal number.
+/// Splits a quantity into its number and its unit; `None` when it does not begin with a decimal
+/// number.
 fn split(text: &str) -> Option<(&str, &str)> {
     let text = text.trim();
     let end = text
@@ -254,8 +258,8 @@ enum Scaled {
 
 /// `number` (decimal digits, at most one point) times `factor`.
 fn scaled(number: &str, factor: u64) -> Scaled {
-    // No u64 has more than 20 digits; no factor here divides by more than 12 decimal places. Within these bounds
-    // nothing below overflows 128 bits.
+    // No u64 has more than 20 digits; no factor here divides by more than 12 decimal places. Within
+    // these bounds nothing below overflows 128 bits.
     const MOST_DIGITS: usize = 20;
     const MOST_PLACES: usize = 18;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -285,7 +289,8 @@ fn scaled(number: &str, factor: u64) -> Scaled {
         .map_or(Scaled::TooLarge, Scaled::Whole)
 }
 
-/// The error of a text that is no quantity of this dimension: no number, no unit, or a unit of something else.
+/// The error of a text that is no quantity of this dimension: no number, no unit, or a unit of
+/// something else.
 fn not_a_quantity(
     text: &str,
     split: Option<(&str, &str)>,

@@ -1,7 +1,8 @@
 //! Parses YAML into a tree whose nodes have locations.
 //!
-//! Deserialising straight into the chain types would stop at the first wrong value and lose how a number was written.
-//! So the text becomes this small tree first, and [`crate::read`] takes the tree apart, reporting all it finds.
+//! Deserialising straight into the chain types would stop at the first wrong value and lose how a
+//! number was written. So the text becomes this small tree first, and [`crate::read`] takes the
+//! tree apart, reporting all it finds.
 
 use std::fmt;
 
@@ -80,7 +81,8 @@ pub(crate) fn load(text: &str) -> Result<Vec<Node>, SyntaxError> {
         .collect()
 }
 
-/// The tree as serde builds it; [`Node`] adds the spelling that YAML's own reading of numbers and booleans loses.
+/// The tree as serde builds it; [`Node`] adds the spelling that YAML's own reading of numbers and
+/// booleans loses.
 enum Raw {
     Null,
     Number,

@@ -1,6 +1,8 @@
-//! The most likely mistakes in chain files: `errors/NAME.yaml`, and beside it the errors, `errors/NAME.stderr`.
+//! The most likely mistakes in chain files: `errors/NAME.yaml`, and beside it the errors,
+//! `errors/NAME.stderr`.
 //!
-//! `WRITE_FIXTURES=1 cargo test -p myelin-spec --test errors` rewrites the texts; review the difference.
+//! `WRITE_FIXTURES=1 cargo test -p myelin-spec --test errors` rewrites the texts; review the
+//! difference.
 
 use std::fs;
 use std::path::{Path, PathBuf};

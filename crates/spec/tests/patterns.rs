@@ -8,7 +8,8 @@ use myelin_spec::{
 };
 use proptest::prelude::*;
 
-/// What a dpi with that configuration is read as, `file` being its file of patterns; or the messages of all errors.
+/// What a dpi with that configuration is read as, `file` being its file of patterns; or the
+/// messages of all errors.
 fn read(config: &str, file: &str) -> Result<DpiConfig, Vec<String>> {
     let text = format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: ids }}\n\

@@ -52,14 +52,14 @@ fn describe(kind: &Kind, page: &mut String) -> std::fmt::Result {
         format!("{space} space, {packet} ns a packet and {byte} ns a byte")
     });
     let spaces: Vec<_> = spaces.collect();
-    let (class, touches, state) = (kind.class, kind.touches, kind.state);
+    let (class, works_on, state) = (kind.class, kind.works_on, kind.state);
     let guards = if kind.guards {
         "guards the chain"
     } else {
         "does not guard"
     };
     let facts = format!(
-        "Class {class}; works on: {touches}; state: {state}; {guards}. Runs in {}.",
+        "Class {class}; works on: {works_on}; state: {state}; {guards}. Runs in {}.",
         spaces.join("; ")
     );
     writeln!(
@@ -165,12 +165,14 @@ fn errors_page() -> String {
         let text = fs::read_to_string(&file).unwrap();
         let mut entries = String::new();
         for error in text.split("\n\n") {
-            let (_, message) = error
+            // The message may wrap; the line of the file follows below a margin.
+            let first: Vec<_> = error
                 .lines()
-                .next()
-                .unwrap()
-                .split_once(": error: ")
-                .unwrap();
+                .take_while(|line| line.trim() != "|")
+                .map(str::trim)
+                .collect();
+            let first = first.join(" ");
+            let (_, message) = first.split_once(": error: ").unwrap();
             let (_, help) = error.trim_end().split_once("= help: ").unwrap();
             if listed.insert(message.to_owned()) {
                 let entry = wrapped(&format!("* {message}: *{help}*"), "  ");

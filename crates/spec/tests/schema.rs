@@ -1,4 +1,5 @@
-//! The schema of chain files: it takes what the reader takes, and refuses what the reader refuses for its keys and shapes.
+//! The schema of chain files: it takes what the reader takes, and refuses what the reader refuses
+//! for its keys and shapes.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +27,9 @@ fn takes(schema: &Value, value: &Value) -> bool {
     }
     let all = |key: &str| schema[key].as_array().cloned().unwrap_or_default();
     let any_of = all("anyOf");
-    let one_of = all("oneOf");
+    let meets = |part: &Value| {
+        part["if"].is_null() || !takes(&part["if"], value) || takes(&part["then"], value)
+    };
     let words = all("enum");
     let in_range = value.as_f64().is_none_or(|number| {
         schema["minimum"]
@@ -59,7 +62,7 @@ fn takes(schema: &Value, value: &Value) -> bool {
         && members
         && elements
         && (any_of.is_empty() || any_of.iter().any(|schema| takes(schema, value)))
-        && (one_of.is_empty() || one_of.iter().filter(|schema| takes(schema, value)).count() == 1)
+        && all("allOf").iter().all(meets)
         && (words.is_empty() || words.contains(value))
         && (schema["const"].is_null() || schema["const"] == *value)
 }

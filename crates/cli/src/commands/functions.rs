@@ -92,7 +92,10 @@ fn print_kind(kind: &Kind, style: terminal::Style) {
     } else {
         ""
     };
-    println!("Works on: {}. State: {}{guards}.", kind.touches, kind.state);
+    println!(
+        "Works on: {}. State: {}{guards}.",
+        kind.works_on, kind.state
+    );
     let key = |(path, key): (String, &ConfigKey)| {
         let default = key.default.unwrap_or("-");
         let default = if key.required { "required" } else { default };

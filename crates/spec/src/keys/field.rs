@@ -136,10 +136,20 @@ impl<'a> Field<'a> {
     /// Reads a list.
     pub(crate) fn list(&self, expected: &str) -> Option<Vec<Field<'a>>> {
         let Value::List(items) = &self.node.value else {
-            self.mismatch(
-                expected,
-                "write each element on a line after `- `, or all of them in brackets",
-            );
+            // YAML reads `-name: f` as a mapping with the key `-name`.
+            let glued = match &self.node.value {
+                Value::Map(entries) => entries.iter().find(|(key, _)| key.name.starts_with('-')),
+                _ => None,
+            };
+            let Some((key, _)) = glued else {
+                let help = "write each element on a line after `- `, or all of them in brackets";
+                self.mismatch(expected, help);
+                return None;
+            };
+            let message = format!("no space after the `-` of `{}`", Printable(&key.name));
+            let help = format!("write `- {}`", Printable(&key.name[1..]));
+            self.faults
+                .add(&self.path, key.span, Fault::new(message, expected, help));
             return None;
         };
         let element = |(index, node): (usize, &'a Node)| Field {

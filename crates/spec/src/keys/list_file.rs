@@ -21,8 +21,8 @@ pub(crate) struct ListOrFile {
 }
 
 impl ListOrFile {
-    /// Reads the elements in the chain file, then those in the other file. Faults of the other file have
-    /// its name and lines.
+    /// Reads the elements in the chain file, then those in the other file. Faults of the other file
+    /// have its name and lines.
     pub(crate) fn read<T>(
         &self,
         fields: &Fields<'_>,

@@ -1,5 +1,5 @@
-//! Reads the fields that select packets: prefixes, protocols, ports. Chains and firewall rules share
-//! them.
+//! Reads the fields that select packets: prefixes, protocols, ports. Chains and firewall rules
+//! share them.
 
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;

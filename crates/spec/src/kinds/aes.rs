@@ -18,8 +18,9 @@ word_enum! {
         Aes128Gcm = "aes-128-gcm",
         /// AES in Galois/Counter Mode with a key of 256 bits.
         Aes256Gcm = "aes-256-gcm",
-        /// AES in Counter Mode (NIST SP 800-38A) with a key of 128 bits, for comparison with other systems.
-        /// It authenticates nothing: an attacker on the path can flip any bit of the plaintext.
+        /// AES in Counter Mode (NIST SP 800-38A) with a key of 128 bits, for comparison with other
+        /// systems. It authenticates nothing: an attacker on the path can flip any bit of the
+        /// plaintext.
         Aes128Ctr = "aes-128-ctr",
         /// AES in Counter Mode with a key of 256 bits.
         Aes256Ctr = "aes-256-ctr",
@@ -59,8 +60,8 @@ const SECRET_FILE: ConfigKey = ConfigKey::new(ValueType::SecretFile).required();
 const CIPHER: ConfigKey = Cipher::KEY.with_default("aes-128-gcm");
 
 config! {
-    /// Configuration of an `aes-encrypt` function. Each key has at least the cipher's key length. The first
-    /// key encrypts.
+    /// Configuration of an `aes-encrypt` function. Each key has at least the cipher's key length.
+    /// The first key encrypts.
     pub struct AesEncryptConfig {
         /// A file of 1 to 16 keys, one a line, each of 32 or 64 hexadecimal digits (`openssl rand
         /// -hex 32`); AES-256 needs 64. The first key encrypts, every key decrypts. Only its owner
@@ -77,8 +78,8 @@ config! {
 }
 
 config! {
-    /// Configuration of an `aes-decrypt` function. Each key has at least the cipher's key length. Every
-    /// key decrypts.
+    /// Configuration of an `aes-decrypt` function. Each key has at least the cipher's key length.
+    /// Every key decrypts.
     pub struct AesDecryptConfig {
         /// A file of 1 to 16 keys, one a line, each of 32 or 64 hexadecimal digits (`openssl rand
         /// -hex 32`); AES-256 needs 64. The first key encrypts, every key decrypts. Only its owner
@@ -119,7 +120,8 @@ impl AesDecryptConfig {
     }
 }
 
-/// Measured with `aes-128-gcm` on an Intel Xeon that has VAES and AVX-512; without them the bytes cost several times as much.
+/// Measured with `aes-128-gcm` on an Intel Xeon that has VAES and AVX-512; without them the bytes
+/// cost several times as much.
 const COST: Cost = Cost::new(105.0, 0.09);
 
 /// `aes-encrypt`.
@@ -127,7 +129,7 @@ pub static AES_ENCRYPT: Kind = Kind {
     name: "aes-encrypt",
     class: Class::Advanced,
     user: Some(COST),
-    touches: Touches::Payload,
+    works_on: PacketParts::Payload,
     state: State::PerInstance,
     guards: true,
     config: AesEncryptConfig::KEYS,
@@ -167,7 +169,7 @@ pub static AES_DECRYPT: Kind = Kind {
     name: "aes-decrypt",
     class: Class::Advanced,
     user: Some(COST),
-    touches: Touches::Payload,
+    works_on: PacketParts::Payload,
     state: State::PerInstance,
     guards: true,
     config: AesDecryptConfig::KEYS,

@@ -28,7 +28,7 @@ word_enum! {
 
 word_enum! {
     /// The part of a packet that a function reads or writes.
-    pub enum Touches {
+    pub enum PacketParts {
         /// No part.
         Nothing = "nothing",
         /// Headers.
@@ -70,14 +70,14 @@ pub struct Kind {
     pub name: &'static str,
     /// CALVIN's class.
     pub class: Class,
-    /// Its cost in the kernel until `myelin calibrate` measures this machine; `None` if the kind does not
-    /// exist there. Mean on a two-core virtual machine (AMD EPYC, about 3 GHz, Linux 6.18): chains of
-    /// nine functions against one, by `BPF_PROG_TEST_RUN`.
+    /// Its cost in the kernel until `myelin calibrate` measures this machine; `None` if the kind
+    /// does not exist there. Mean on a two-core virtual machine (AMD EPYC, about 3 GHz, Linux
+    /// 6.18): chains of nine functions against one, by `BPF_PROG_TEST_RUN`.
     pub kernel: Option<Cost>,
     /// Its cost in user space, with batches of one packet.
     pub user: Option<Cost>,
     /// The part of a packet that it reads or writes.
-    pub touches: Touches,
+    pub works_on: PacketParts,
     /// Its state.
     pub state: State,
     /// Whether its chain drops by default when the function fails (fails closed).
@@ -106,8 +106,8 @@ pub struct Kind {
     /// The effect of a function with this configuration on traffic.
     #[serde(skip)]
     pub(crate) effect: fn(&FunctionConfig) -> Effect,
-    /// The lifetime of a flow after its last packet, ns, given whether it is TCP and its state; `None` if
-    /// only a full table ends it.
+    /// The lifetime of a flow after its last packet, ns, given whether it is TCP and its state;
+    /// `None` if only a full table ends it.
     #[serde(skip)]
     pub(crate) flow_lifetime_ns: fn(&FunctionConfig, bool, Option<FlowState>) -> Option<u64>,
 }
@@ -126,7 +126,7 @@ impl Kind {
         class: Class::Elementary,
         kernel: None,
         user: None,
-        touches: Touches::Nothing,
+        works_on: PacketParts::Nothing,
         state: State::None,
         guards: false,
         config: &[],

@@ -14,7 +14,7 @@ use super::prelude::*;
 const DICTIONARY: RangeInclusive<usize> = 8..=128 << 10;
 /// The largest value of `mtu`, bytes: usual for jumbo frames.
 const MAX_MTU: u16 = 9000;
-/// The length of the marker for payloads that only look compressed, bytes.
+/// The length of the marker for uncompressed payloads that begin like compressed ones, bytes.
 const MARK_BYTES: u64 = 4;
 
 word_enum! {
@@ -34,8 +34,8 @@ config! {
     pub struct CompressConfig {
         /// The algorithm: lz4 is fast; zstd makes packets smaller and costs some ten times as much.
         "algorithm" algorithm: CompressionAlgorithm = CompressionAlgorithm::KEY.with_default("lz4");
-        /// The level. zstd: a higher level makes packets smaller and takes longer. lz4 (its acceleration): a
-        /// higher level takes less time and makes packets larger.
+        /// The level. zstd: a higher level makes packets smaller and takes longer. lz4 (its
+        /// acceleration): a higher level takes less time and makes packets larger.
         "level" level: u8 = integer(1, 19, "a level").with_default("1");
         /// A file of 8 bytes to 128 KiB, the same on both sides: bytes that the traffic often
         /// holds, or the output of `zstd --train`. Packets carry its hash, so the receiver detects
@@ -58,12 +58,13 @@ config! {
     }
 }
 
-/// `compress`. The cost is that of lz4 on JSON. A kind has one cost; zstd costs some ten times as much.
+/// `compress`. The cost is that of lz4 on JSON. A kind has one cost; zstd costs some ten times as
+/// much.
 pub static COMPRESS: Kind = Kind {
     name: "compress",
     class: Class::Advanced,
     user: Some(Cost::new(35.0, 0.65)),
-    touches: Touches::Payload,
+    works_on: PacketParts::Payload,
     config: CompressConfig::KEYS,
     description: "Compresses each UDP payload separately; `decompress` restores it. Packets that would \
                   not shrink pass unchanged, as do fragments and other protocols. A payload that only \
@@ -91,7 +92,7 @@ pub static DECOMPRESS: Kind = Kind {
     name: "decompress",
     class: Class::Advanced,
     user: Some(Cost::new(20.0, 0.15)),
-    touches: Touches::Payload,
+    works_on: PacketParts::Payload,
     guards: true,
     config: DecompressConfig::KEYS,
     description: "Restores UDP payloads that `compress` compressed. Each packet names its algorithm. \

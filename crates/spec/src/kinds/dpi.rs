@@ -17,14 +17,15 @@ mod pattern;
 
 /// The most patterns of one `dpi`.
 pub const MAX_PATTERNS: usize = 65_536;
-/// The most regular expressions among them. Their compile time grows with the square of their number.
+/// The most regular expressions among them. Their compile time grows with the square of their
+/// number.
 pub const MAX_REGEXES: usize = 1024;
 /// The longest pattern, bytes: of a literal, or of the text of a regular expression.
 pub const MAX_PATTERN_BYTES: usize = 1024;
 /// The most bytes of all patterns of one `dpi`. It bounds compile time and memory.
 pub const MAX_TOTAL_BYTES: usize = 4 << 20;
-/// The bytes that a copy for the collector adds to a packet: headers of IPv6, UDP and TZSP, and the tags
-/// of its Ethernet header.
+/// The bytes that a copy for the collector adds to a packet: headers of IPv6, UDP and TZSP, and the
+/// tags of its Ethernet header.
 const MIRROR_BYTES: u64 = 40 + 8 + 9 + 22;
 
 const PATTERNS: &str = "a list of patterns such as cmd.exe or '/select.+from/i'";
@@ -62,36 +63,34 @@ word_enum! {
 
 const PATTERNS_FILE: ConfigKey = FILE.named(
     "patternsFile",
-    "a text file with more patterns, one a line; empty lines and lines that begin with # are skipped",
+    "A text file with more patterns, one a line. Empty lines and lines that begin with # are \
+     skipped.",
 );
 const ACTION: ConfigKey = DpiAction::KEY.with_default("drop").named(
     "action",
-    "the action for patterns without one: drop the packet, mark it with the DSCP `dscp`, or send a copy to \
-     `mirror`. All actions of all matching patterns apply",
+    "The action for patterns without one: drop the packet, mark it with the DSCP `dscp`, or send a \
+     copy to `mirror`. All actions of all matching patterns apply.",
 );
 const NOCASE: ConfigKey = BOOLEAN.with_default("false").named(
     "nocase",
-    "whether the letters A to Z match in either case, for literals without their own `nocase`; regular expressions \
-     have the flag i instead",
+    "Whether the letters A to Z match in either case, for literals without their own `nocase`. \
+     Regular expressions have the flag i instead.",
 );
 const MIRROR: ConfigKey = ConfigKey::new(ValueType::Mirror(MirrorConfig::KEYS));
 
 config! {
-    /// Configuration of a `dpi` function. The patterns are grouped by file; there is at least one. The
-    /// mirror is present if a pattern has the action `mirror`.
+    /// Configuration of a `dpi` function. The patterns are grouped by file; there is at least one.
+    /// The mirror is present if a pattern has the action `mirror`.
     pub struct DpiConfig {
-        /// The patterns: a literal; or /REGEX/FLAGS with the flags i (either case), s (. matches
-        /// line breaks), m (^ and $ match at line breaks); or { pattern: PATTERN, action:
-        /// drop|mark|mirror, nocase: true|false }. In a literal, \xNN is any byte, \\ a backslash,
-        /// \/ a slash at its beginning. At most 65536 with those of patternsFile, 1024 of them
-        /// regular expressions, 1024 bytes each.
+        /// The patterns, each a text or a mapping. A text is a literal or /REGEX/FLAGS, with the
+        /// flags i (either case), s (. matches line breaks), m (^ and $ match at line breaks). In a
+        /// literal, \xNN is any byte, \\ a backslash, \/ a slash at its beginning. At most 65536
+        /// with those of patternsFile, 1024 of them regular expressions, 1024 bytes each.
         "patterns" lists: Vec<PatternList> = ConfigKey::new(ValueType::Patterns(PATTERN_KEYS)).with_default("[]"), from lists,
             with PATTERNS_FILE, with ACTION, with NOCASE;
         /// The DSCP of marked packets.
         "dscp" dscp: u8 = integer(0, 63, "a DSCP").with_default("8");
-        /// The collector: { address: IP, port: PORT, source: IP, mac: MAC, sourceMac: MAC }. Copies
-        /// are TZSP over UDP from `source` to `address`, at port 37008 unless `port` differs, and
-        /// leave at the chain's egress. Ethernet addresses default to those of the packet.
+        /// The collector of copies. They are TZSP over UDP and leave at the chain's egress.
         "mirror" mirror: Option<MirrorConfig> = MIRROR, from mirror;
         /// Drop fragments, or inspect each separately, without finding a pattern that two of them
         /// share.
@@ -151,7 +150,7 @@ pub static DPI: Kind = Kind {
     name: "dpi",
     class: Class::Advanced,
     user: Some(Cost::new(25.0, 0.35)),
-    touches: Touches::Payload,
+    works_on: PacketParts::Payload,
     guards: true,
     config: DpiConfig::KEYS,
     description: "Searches payloads for literals and regular expressions. Drops, marks or mirrors packets \
@@ -212,7 +211,8 @@ pub struct Pattern {
     pub regex: String,
     /// Whether it is a literal.
     pub literal: bool,
-    /// The letters A to Z match in either case: the flag `i` of a regular expression, `nocase` of a literal.
+    /// The letters A to Z match in either case: the flag `i` of a regular expression, `nocase` of a
+    /// literal.
     pub caseless: bool,
     /// `m`: `^` and `$` match at line breaks too.
     pub multiline: bool,

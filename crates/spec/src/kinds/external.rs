@@ -20,16 +20,16 @@ const STARTUP: ConfigKey = DURATION.with_default("1s").with_hint("2s");
 config! {
     /// Configuration of an `external` function. The `Default` has no command.
     pub struct ExternalConfig {
-        /// The program, as an absolute path or a name in PATH, and its arguments. Myelin replaces `{ingress}`
-        /// and `{egress}` by the names of its interfaces, and sets MYELIN_INGRESS, MYELIN_EGRESS,
-        /// MYELIN_CHAIN and MYELIN_FUNCTION. The program is root in its own network namespace, and must stay
-        /// in the foreground.
+        /// The program, as an absolute path or a name in PATH, and its arguments. Myelin replaces
+        /// `{ingress}` and `{egress}` by the names of its interfaces, and sets MYELIN_INGRESS,
+        /// MYELIN_EGRESS, MYELIN_CHAIN and MYELIN_FUNCTION. The program is root in its own network
+        /// namespace, and must stay in the foreground.
         "command" command: Vec<String> = ConfigKey::new(ValueType::Command).required(), from read_command;
         /// Further environment variables.
         "environment" environment: BTreeMap<String, String> = ConfigKey::new(ValueType::Environment), from read_environment;
         /// The longest startup time, at most 60s. Packets reach the program once it has opened both
-        /// interfaces (packet socket, bridge, XDP program or promiscuous mode), or after this time. If it
-        /// exits before, the chain does not come up.
+        /// interfaces (packet socket, bridge, XDP program or promiscuous mode), or after this time.
+        /// If it exits before, the chain does not come up.
         "startup" startup_ns: u64 = STARTUP, from read_startup;
     }
 }
@@ -63,7 +63,7 @@ pub static EXTERNAL: Kind = Kind {
     class: Class::Advanced,
     // Its cost is unknown: the planner warns, and leaves it out.
     user: Some(Cost::new(0.0, 0.0)),
-    touches: Touches::HeaderAndPayload,
+    works_on: PacketParts::HeaderAndPayload,
     state: State::Unknown,
     config: ExternalConfig::KEYS,
     description: "Runs any program as a function (a black box). The program takes packets from the interface \

@@ -35,8 +35,8 @@ const RULES_FILE: ConfigKey = FILE.named(
 config! {
     /// Configuration of a `firewall` function.
     pub struct FirewallConfig {
-        /// The rules; the first match wins. An absent field matches every packet. At most 1024 rules, with
-        /// those of `rulesFile`.
+        /// The rules; the first match wins. An absent field matches every packet. At most 1024
+        /// rules, with those of `rulesFile`.
         "rules" rules: Vec<Rule> = ConfigKey::new(ValueType::Rules(RULE_KEYS)).with_default("[]"), from read_rules, with RULES_FILE;
         /// The action on a packet that no rule matches.
         "default" default: Action = ACTION.with_default("allow");
@@ -76,7 +76,7 @@ pub static FIREWALL: Kind = Kind {
     class: Class::Basic,
     kernel: Some(Cost::new(15.0, 0.0)),
     user: Some(Cost::new(17.0, 0.0)),
-    touches: Touches::Header,
+    works_on: PacketParts::Header,
     guards: true,
     config: FirewallConfig::KEYS,
     description: "Allows or denies packets by prefix, protocol and port. Its cost hardly depends on the \

@@ -16,25 +16,26 @@ word_enum! {
 }
 
 config! {
-    /// Configuration of a `flow-tracker` function. The default lifetimes are the minimum of RFC 4787
-    /// (REQ-5) and RFC 5382 (REQ-5).
+    /// Configuration of a `flow-tracker` function. The default lifetimes are the minimum of RFC
+    /// 4787 (REQ-5) and RFC 5382 (REQ-5).
     #[derive(Copy)]
     pub struct FlowTrackerConfig {
-        /// The most flows in the table. A new flow replaces the flow that was idle longest (in the kernel,
-        /// one of the idle flows). A counter records replacements.
+        /// The most flows in the table. A new flow replaces the flow that was idle longest (in the
+        /// kernel, one of the idle flows). A counter records replacements.
         "flows" flows: u32 = FLOWS;
-        /// The action on a TCP segment that belongs to no known connection and opens none. A counter
-        /// records such segments in any case.
+        /// The action on a TCP segment that belongs to no known connection and opens none. A
+        /// counter records such segments in any case.
         "invalid" invalid: InvalidPolicy = InvalidPolicy::KEY.with_default("pass");
         /// The lifetime of a flow after its last packet.
         "timeout" timeout_ns: u64 = DURATION.with_default("120s");
-        /// The lifetime of an established TCP connection. It is at most 240s while the connection opens or
-        /// closes, and 10s after it closed.
+        /// The lifetime of an established TCP connection. It is at most 240s while the connection
+        /// opens or closes, and 10s after it closed.
         "tcpTimeout" tcp_timeout_ns: u64 = DURATION.with_default("7440s").with_hint("120s"), with REVERSE_OF;
     }
 }
 
-/// The longest lifetime of a TCP connection that opens or closes, ns: four minutes (RFC 5382, REQ-5).
+/// The longest lifetime of a TCP connection that opens or closes, ns: four minutes (RFC 5382,
+/// REQ-5).
 const TRANSITORY_NS: u64 = 240_000_000_000;
 /// The longest lifetime of a closed TCP connection, ns. Late segments still belong to it.
 const CLOSED_NS: u64 = 10_000_000_000;
@@ -66,7 +67,7 @@ pub static FLOW_TRACKER: Kind = Kind {
     class: Class::Basic,
     kernel: Some(Cost::new(42.0, 0.0)),
     user: Some(Cost::new(25.0, 0.0)),
-    touches: Touches::Header,
+    works_on: PacketParts::Header,
     state: State::PerFlow,
     guards: true,
     config: FlowTrackerConfig::KEYS,

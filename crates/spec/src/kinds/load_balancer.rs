@@ -13,8 +13,8 @@ const BACKENDS: ConfigKey = ConfigKey::new(ValueType::Backends(BackendSpec::KEYS
 config! {
     /// Configuration of a `load-balancer` function.
     pub struct LoadBalancerConfig {
-        /// The backends, at most 512, of one address family or both. With an empty list the function drops
-        /// every packet.
+        /// The backends, at most 512, of one address family or both. With an empty list the
+        /// function drops every packet.
         "backends" backends: Vec<BackendSpec> = BACKENDS, from read_backends;
         /// The time that an idle flow keeps its backend.
         "timeout" timeout_ns: u64 = DURATION.with_default("300s");
@@ -71,7 +71,7 @@ pub static LOAD_BALANCER: Kind = Kind {
     class: Class::Basic,
     kernel: Some(Cost::new(50.0, 0.0)),
     user: Some(Cost::new(40.0, 0.0)),
-    touches: Touches::Header,
+    works_on: PacketParts::Header,
     state: State::PerFlow,
     config: LoadBalancerConfig::KEYS,
     description: "Spreads UDP and TCP flows over backends by consistent hashing (Maglev). Rewrites the \

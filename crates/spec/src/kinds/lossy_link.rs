@@ -13,10 +13,11 @@ config! {
     pub struct LossyLinkConfig {
         /// The share of packets to lose, 0% to 100%.
         "loss" loss_ppm: u32 = ConfigKey::new(ValueType::Percent).required().with_hint("5%");
-        /// The mean number of packets lost in a row. Without it, losses are independent of each other.
+        /// The mean number of packets lost in a row. Without it, losses are independent of each
+        /// other.
         "burst" burst: Option<u32> = integer(1, MAX_BURST, "a number of packets");
-        /// The seed of the random numbers. The same seed loses the same packets at each start; without it,
-        /// the seed is random.
+        /// The seed of the random numbers. The same seed loses the same packets at each start;
+        /// without it, the seed is random.
         "seed" seed: Option<u64> = integer(0, u64::MAX, "a number");
     }
 }

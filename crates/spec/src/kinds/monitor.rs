@@ -6,8 +6,8 @@ config! {
     /// Configuration of a `monitor` function.
     #[derive(Copy)]
     pub struct MonitorConfig {
-        /// The most flows in the table. A new flow replaces the flow that was idle longest (in the kernel,
-        /// one of the idle flows). A counter records replacements.
+        /// The most flows in the table. A new flow replaces the flow that was idle longest (in the
+        /// kernel, one of the idle flows). A counter records replacements.
         "flows" flows: u32 = FLOWS;
     }
 }
@@ -18,7 +18,7 @@ pub static MONITOR: Kind = Kind {
     class: Class::Basic,
     kernel: Some(Cost::new(30.0, 0.0)),
     user: Some(Cost::new(25.0, 0.0)),
-    touches: Touches::Header,
+    works_on: PacketParts::Header,
     state: State::PerFlow,
     config: MonitorConfig::KEYS,
     description: "Counts packets and bytes per flow (five-tuple). Forwards packets unchanged. `myelin ps \

@@ -17,22 +17,23 @@ const ADDRESSES: &str = "the external address, or a list of them, IPv4 or IPv6";
 const EXAMPLE: &str = "write for example 198.51.100.7 or [198.51.100.7, 2001:db8::7]";
 
 config! {
-    /// Configuration of a `nat` function: source NAT of UDP, TCP and ICMP echo. The default lifetimes are
-    /// the minimum of RFC 4787 (REQ-5) and RFC 5382 (REQ-5). The `Default` has no address and translates
-    /// nothing.
+    /// Configuration of a `nat` function: source NAT of UDP, TCP and ICMP echo. The default
+    /// lifetimes are the minimum of RFC 4787 (REQ-5) and RFC 5382 (REQ-5). The `Default` has no
+    /// address and translates nothing.
     pub struct NatConfig {
-        /// The external address, or a list of at most 16, IPv4, IPv6 or both. All flows of an inside address
-        /// get the same external address.
+        /// The external address, or a list of at most 16, IPv4, IPv6 or both. All flows of an
+        /// inside address get the same external address.
         "address" addresses: Vec<IpAddr> = ConfigKey::new(ValueType::Addresses).required(), from read_addresses;
-        /// The external ports, and identifiers of ICMP echoes. A flow keeps its own port if that is in the
-        /// range and free.
+        /// The external ports, and identifiers of ICMP echoes. A flow keeps its own port if that is
+        /// in the range and free.
         "ports" ports: RangeInclusive<u16> = ConfigKey::new(ValueType::Ports).with_default("1024-65535"), from read_external_ports;
         /// The lifetime of a UDP or ICMP mapping after the last packet from inside.
         "timeout" timeout_ns: u64 = DURATION.with_default("120s");
-        /// The lifetime of a TCP mapping. It is at most 240s after a SYN, and from a FIN or RST to the next
-        /// SYN.
+        /// The lifetime of a TCP mapping. It is at most 240s after a SYN, and from a FIN or RST to
+        /// the next SYN.
         "tcpTimeout" tcp_timeout_ns: u64 = DURATION.with_default("7440s").with_hint("120s");
-        /// The most mappings. If none has expired, the function drops and counts packets of further flows.
+        /// The most mappings. If none has expired, the function drops and counts packets of further
+        /// flows.
         "flows" flows: u32 = integer(1, 1 << 20, "a number of mappings").with_default("16384"), with REVERSE_OF;
     }
 }
@@ -70,7 +71,7 @@ pub static NAT: Kind = Kind {
     class: Class::Basic,
     kernel: Some(Cost::new(45.0, 0.0)),
     user: Some(Cost::new(50.0, 0.0)),
-    touches: Touches::Header,
+    works_on: PacketParts::Header,
     state: State::PerFlow,
     guards: true,
     config: NatConfig::KEYS,

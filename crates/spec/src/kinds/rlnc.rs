@@ -1,7 +1,8 @@
 //! Random linear network coding: `rlnc-encode`, `rlnc-recode`, `rlnc-decode`.
 //!
-//! The costs are those of the default configurations without loss, for each source packet, repair packets included, on a
-//! Xeon with AVX-512 and GFNI: the least of `cargo bench -p myelin-functions --bench rlnc`, less those of `forward`.
+//! The costs are those of the default configurations without loss, for each source packet, repair
+//! packets included, on a Xeon with AVX-512 and GFNI: the least of `cargo bench -p myelin-functions
+//! --bench rlnc`, less those of `forward`.
 
 use super::mtu;
 use super::prelude::*;
@@ -47,7 +48,8 @@ pub const MILLIONTHS: u32 = crate::keys::MILLIONTHS;
 /// The largest value of `mtu`, bytes: the room of a worker's frame without its headroom.
 pub const MAX_MTU: u16 = 1700;
 /// The bytes of a repair packet (RFC 8681) beside its symbol: identifier, seed of the coefficients,
-/// length of the data unit. A recoded packet also has a coefficient byte for each packet of the window.
+/// length of the data unit. A recoded packet also has a coefficient byte for each packet of the
+/// window.
 const CODING_BYTES: u64 = 12;
 /// The most packets that a decoder recovers at once: the number of its equations.
 const EQUATIONS: u32 = 64;
@@ -186,7 +188,7 @@ pub static RLNC_ENCODE: Kind = Kind {
     name: "rlnc-encode",
     class: Class::Advanced,
     user: Some(Cost::new(85.0, 0.055)),
-    touches: Touches::HeaderAndPayload,
+    works_on: PacketParts::HeaderAndPayload,
     state: State::PerInstance,
     config: RlncEncodeConfig::KEYS,
     description: "Adds repair packets to UDP traffic: network coding (RFC 8681). \
@@ -220,7 +222,7 @@ pub static RLNC_RECODE: Kind = Kind {
     name: "rlnc-recode",
     class: Class::Advanced,
     user: Some(Cost::new(130.0, 0.06)),
-    touches: Touches::HeaderAndPayload,
+    works_on: PacketParts::HeaderAndPayload,
     state: State::PerInstance,
     config: RlncRecodeConfig::KEYS,
     description: "Sends new combinations of received coded packets, without decoding. They help against \
@@ -248,7 +250,7 @@ pub static RLNC_DECODE: Kind = Kind {
     name: "rlnc-decode",
     class: Class::Advanced,
     user: Some(Cost::new(80.0, 0.02)),
-    touches: Touches::HeaderAndPayload,
+    works_on: PacketParts::HeaderAndPayload,
     state: State::PerInstance,
     guards: true,
     config: RlncDecodeConfig::KEYS,

@@ -27,11 +27,12 @@ const ROUTES_FILE: ConfigKey =
 config! {
     /// Configuration of a `router` function.
     pub struct RouterConfig {
-        /// The routes, of both address families; the longest matching prefix wins. At most 131072 routes,
-        /// with those of `routesFile`.
+        /// The routes, of both address families; the longest matching prefix wins. At most 131072
+        /// routes, with those of `routesFile`.
         "routes" routes: Vec<Route> = ConfigKey::new(ValueType::Routes(ROUTE_KEYS)).with_default("[]"), from read_routes, with ROUTES_FILE;
-        /// The router's own addresses, at most one of each family. A router in user space sends ICMP time
-        /// exceeded from the address of the packet's family. Without an address it sends none.
+        /// The router's own addresses, at most one of each family. A router in user space sends
+        /// ICMP time exceeded from the address of the packet's family. Without an address it sends
+        /// none.
         "addresses" addresses: (Option<Ipv4Addr>, Option<Ipv6Addr>) = ConfigKey::new(ValueType::Addresses).with_default("[]"), from read_addresses;
         /// The most ICMP messages a second. A burst holds up to ten.
         "icmpRate" icmp_rate: u32 = integer(0, 1_000_000, "messages a second").with_default("100");
@@ -43,8 +44,8 @@ keys! {
     ROUTE_KEYS {
         /// The destinations: an address or a prefix.
         "prefix" = TEXT.required();
-        /// The next hop's Ethernet address: the new destination of the frame. Without it, the frame keeps
-        /// its destination.
+        /// The next hop's Ethernet address: the new destination of the frame. Without it, the frame
+        /// keeps its destination.
         "mac" = TEXT;
         /// The new Ethernet source of the frame. Without it, the frame keeps its source.
         "sourceMac" = TEXT;
@@ -57,7 +58,7 @@ pub static ROUTER: Kind = Kind {
     class: Class::Basic,
     kernel: Some(Cost::new(10.0, 0.0)),
     user: Some(Cost::new(8.0, 0.0)),
-    touches: Touches::Header,
+    works_on: PacketParts::Header,
     config: RouterConfig::KEYS,
     description: "Forwards packets to the next hop of the longest matching prefix. Decrements the time to \
                   live (hop limit). Drops packets without a route, and packets with an expired time to \

@@ -8,13 +8,14 @@ config! {
     pub struct WorkConfig {
         /// The cycles of each packet.
         "cycles" cycles: u32 = integer(0, 100_000, "a number of cycles").required();
-        /// The cycles of each byte of the frame, added to `cycles`. A packet takes at most 200000 cycles.
+        /// The cycles of each byte of the frame, added to `cycles`. A packet takes at most 200000
+        /// cycles.
         "cyclesPerByte" cycles_per_byte: u32 = integer(0, 100, "a number of cycles").with_default("0");
     }
 }
 
-/// Cycles of one step: an XOR takes 1 and a 64-bit multiplication 3, on x86-64 since 2008. Each waits
-/// for the previous one.
+/// Cycles of one step: an XOR takes 1 and a 64-bit multiplication 3, on x86-64 since 2008. Each
+/// waits for the previous one.
 const CYCLES_PER_STEP: u64 = 4;
 /// The most cycles of a packet: the verifier checks each step.
 const MAX_CYCLES: u64 = 200_000;

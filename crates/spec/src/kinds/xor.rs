@@ -18,7 +18,7 @@ pub static XOR: Kind = Kind {
     class: Class::Basic,
     kernel: Some(Cost::new(15.0, 0.05)),
     user: Some(Cost::new(9.0, 0.03)),
-    touches: Touches::Payload,
+    works_on: PacketParts::Payload,
     config: XorConfig::KEYS,
     description: "XORs each byte of the UDP or TCP payload with a static key. Corrects the checksum. Drops \
                   fragments and packets of other protocols.",

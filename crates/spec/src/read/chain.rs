@@ -34,27 +34,30 @@ keys! {
         "functions" = ConfigKey::new(ValueType::Functions(function::KEYS)).required();
         /// The contract of the chain. Without it, Myelin guarantees nothing and polices nothing.
         "sla" = ConfigKey::new(ValueType::Map(sla::KEYS));
-        /// The processes of the functions: compact (one worker, run to completion), pipeline (a process per
-        /// user function), distributed (a sandbox per function), or auto (least predicted delay).
+        /// The processes of the functions: compact (one worker, run to completion), pipeline (a
+        /// process per user function), distributed (a sandbox per function), or auto (least
+        /// predicted delay).
         "mapping" = Mapping::KEY.with_default("auto");
         /// The sandbox of each function with `mapping: distributed`: a process or an OCI container.
         "isolation" = Isolation::KEY.with_default("process");
-        /// The rule that chooses kernel or user space: calvin by the kind's class, cost by the least
-        /// predicted cost of the chain.
+        /// The rule that chooses kernel or user space: calvin by the kind's class, cost by the
+        /// least predicted cost of the chain.
         "classify" = Classify::KEY.with_default("cost");
-        /// Where the front door takes packets: xdp in the driver, tcx at traffic control, auto the cheaper
-        /// of both.
+        /// Where the front door takes packets: xdp in the driver, tcx at traffic control, auto the
+        /// cheaper of both.
         "hook" = Hook::KEY.with_default("auto");
-        /// The two interfaces of the chain. Without them, Myelin makes two end hosts, client and server.
+        /// The two interfaces of the chain. Without them, Myelin makes two end hosts, client and
+        /// server.
         "ports" = ConfigKey::new(ValueType::Map(ports::KEYS));
         /// The chain of this file for the traffic of the other direction.
         "reverse" = TEXT;
-        /// The action on packets that the functions cannot process. Default: drop if a kind guards the
-        /// chain, else pass.
+        /// The action on packets that the functions cannot process. Default: drop if a kind guards
+        /// the chain, else pass.
         "onFailure" = OnFailure::KEY;
         /// The worker of the functions in user space.
         "worker" = ConfigKey::new(ValueType::Map(WorkerSpec::KEYS));
-        /// The longest wake-up time of the machine's cores while the chain is up. 0us keeps them awake.
+        /// The longest wake-up time of the machine's cores while the chain is up. 0us keeps them
+        /// awake.
         "cpuLatency" = DURATION;
     }
 }
@@ -156,7 +159,8 @@ struct Metadata {
     place: FileLocation,
 }
 
-/// Reads name and owner. Labels and annotations may stand there, as in any Kubernetes object; nothing here reads them.
+/// Reads name and owner. Labels and annotations may stand there, as in any Kubernetes object;
+/// nothing here reads them.
 fn metadata(top: &Fields<'_>) -> Option<Metadata> {
     let field = top.required("metadata", "the name of the chain", "{ name: tactile }")?;
     let fields = field.mapping(METADATA_KEYS)?;

@@ -9,7 +9,8 @@ use crate::yaml::{self, Node, Value};
 pub struct ReferencedFile {
     /// Its path, as written there.
     pub path: String,
-    /// Whether it holds secrets ([`ValueType::SecretFile`]), so that nobody but its owner may have access to it.
+    /// Whether it holds secrets ([`ValueType::SecretFile`]), so that nobody but its owner may have
+    /// access to it.
     pub is_secret: bool,
 }
 

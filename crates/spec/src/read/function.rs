@@ -23,7 +23,8 @@ keys! {
         "config" = ConfigKey::new(ValueType::AnyMap);
         /// The space of the function. Default: the planner chooses.
         "space" = Space::KEY;
-        /// The sandbox of the function, with `mapping: distributed`. Default: `isolation` of the chain.
+        /// The sandbox of the function, with `mapping: distributed`. Default: `isolation` of the
+        /// chain.
         "isolation" = Isolation::KEY;
         /// The limits of the function's process.
         "limits" = ConfigKey::new(ValueType::Map(Limits::KEYS));

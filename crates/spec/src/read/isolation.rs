@@ -88,7 +88,8 @@ fn check_space(what: &str, field: &Field<'_>, kind: Option<&Kind>, pin: Option<S
     );
 }
 
-/// What does not go with the chain's mapping and ports. `of_chain` is where `spec.isolation` asks for a container.
+/// What does not go with the chain's mapping and ports. `of_chain` is where `spec.isolation` asks
+/// for a container.
 pub(super) fn check(
     functions: &[FunctionSpec],
     of_chain: Option<&Field<'_>>,

@@ -11,9 +11,9 @@ use crate::units::{self, Rate};
 /// The smallest Ethernet frame, without its check sequence.
 const MIN_FRAME_BITS: u64 = 60 * 8;
 
-/// A quantity that may be given in packets, in bits, or in a list of both.
+/// The value of `rate` or `burst`: in packets, in bits, or a list of both.
 #[derive(Default)]
-pub(super) struct Quantity {
+pub(super) struct PacketsAndBits {
     pub(super) packets: Option<u64>,
     pub(super) bits: Option<u64>,
     /// Whether a part has a fault: an absent value may have been given.
@@ -21,12 +21,12 @@ pub(super) struct Quantity {
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Of {
+pub(super) enum ProfileKey {
     Rate,
     Burst,
 }
 
-impl Of {
+impl ProfileKey {
     fn example(self) -> &'static str {
         match self {
             Self::Rate => "20kpps, 100Mbit or [ 20kpps, 100Mbit ]",
@@ -41,8 +41,8 @@ impl Of {
         }
     }
 
-    /// The most that a token bucket can count.
-    fn most(self) -> u64 {
+    /// The greatest value of a token bucket.
+    fn max(self) -> u64 {
         match self {
             Self::Rate => Bucket::MAX_RATE,
             Self::Burst => Bucket::MAX_BURST,
@@ -58,13 +58,14 @@ impl Of {
         }
     }
 
-    /// A rate's unit says whether it counts packets. A burst in packets is a bare number: packets are its unit.
+    /// A rate's unit says whether it counts packets. A burst in packets is a bare number: packets
+    /// are its unit.
     fn parse(self, text: &str) -> Result<Rate, Fault> {
         match (self, whole_number(text)) {
             (Self::Rate, _) => units::parse_rate(text),
             (Self::Burst, Some(packets)) => Ok(Rate::Packets(packets)),
             (Self::Burst, None) if !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit()) => {
-                // Too large for a number, as it is for a bucket.
+                // More digits than a u64 has: also too large for a bucket.
                 Ok(Rate::Packets(u64::MAX))
             }
             (Self::Burst, None) => {
@@ -81,7 +82,7 @@ impl Of {
         }
     }
 
-    /// Why a bucket cannot have the value that `text` writes.
+    /// The fault of a value that no token bucket can have.
     fn refuse(self, text: &str, value: u64, counted: &str) -> Option<Fault> {
         let shown = Printable(text);
         let example = format!("write for example {}", self.example());
@@ -89,9 +90,9 @@ impl Of {
         if value == 0 {
             let message = format!("`{shown}` lets no packet through");
             Some(Fault::new(message, "more than zero", remove))
-        } else if value > self.most() {
+        } else if value > self.max() {
             let message = format!("`{shown}` is more than a token bucket can count");
-            let expected = format!("at most {}", self.format(self.most(), counted));
+            let expected = format!("at most {}", self.format(self.max(), counted));
             Some(Fault::new(message, expected, remove))
         } else if counted == "bits" && matches!(self, Self::Burst) && value < MIN_FRAME_BITS {
             Some(Fault::new(
@@ -105,11 +106,14 @@ impl Of {
     }
 }
 
-impl Quantity {
-    pub(super) fn read(field: &Field<'_>, of: Of) -> Self {
+impl PacketsAndBits {
+    pub(super) fn read(field: &Field<'_>, key: ProfileKey) -> Self {
         let before = field.faults.count();
         let mut quantity = Self::default();
-        let (expected, example) = (of.expected(), format!("write for example {}", of.example()));
+        let (expected, example) = (
+            key.expected(),
+            format!("write for example {}", key.example()),
+        );
         let parts = field.one_or_list(expected);
         if parts.is_empty() && field.node.text().is_none() {
             field.fault("the list is empty", expected, example.clone());
@@ -118,7 +122,7 @@ impl Quantity {
             let Some(text) = part.text(expected, &example) else {
                 continue;
             };
-            let (slot, value, counted) = match of.parse(text) {
+            let (slot, value, counted) = match key.parse(text) {
                 Ok(Rate::Packets(value)) => (&mut quantity.packets, value, "packets"),
                 Ok(Rate::Bits(value)) => (&mut quantity.bits, value, "bits"),
                 Err(fault) => {
@@ -126,7 +130,7 @@ impl Quantity {
                     continue;
                 }
             };
-            if let Some(fault) = of.refuse(text, value, counted) {
+            if let Some(fault) = key.refuse(text, value, counted) {
                 part.add(fault);
             } else if slot.replace(value).is_some() {
                 let message = format!("`{}` is the second one in {counted}", Printable(text));
@@ -138,8 +142,8 @@ impl Quantity {
     }
 }
 
-/// Neither policer nor shaper has anything to hold the traffic to without a rate.
-pub(super) fn check_rate(rate: &Quantity, field: &Field<'_>) {
+/// Logs a key that needs a rate, if the contract has none: policer and shaper enforce a rate.
+pub(super) fn check_rate(rate: &PacketsAndBits, field: &Field<'_>) {
     if rate.packets.is_none() && rate.bits.is_none() && !rate.faulty {
         field.fault(
             "it has no effect without a rate",
@@ -149,8 +153,8 @@ pub(super) fn check_rate(rate: &Quantity, field: &Field<'_>) {
     }
 }
 
-/// A burst limits nothing without the rate that it goes beyond. Of a rate that could not be read that has been told already.
-pub(super) fn check_burst(burst: &Quantity, field: &Field<'_>, rate: &Quantity) {
+/// Logs a burst without a rate: a burst is an excess over a rate. A faulty rate has its own fault.
+pub(super) fn check_burst(burst: &PacketsAndBits, field: &Field<'_>, rate: &PacketsAndBits) {
     if rate.faulty {
         return;
     }
@@ -169,9 +173,10 @@ pub(super) fn check_burst(burst: &Quantity, field: &Field<'_>, rate: &Quantity) 
     }
 }
 
-/// The policer's burst is the profile's, also one that the file leaves out, or a wider one: a narrower one would drop what
-/// conforms. `burst` is what could be read of the profile's: where that is not all, nobody knows what the file leaves out.
-pub(super) fn check_wider(sla: &Sla, burst: &Quantity, field: &Field<'_>) {
+/// Logs a policer's burst below the profile's, given or default: the policer would drop conforming
+/// packets. `burst` is the profile's as read. If it is faulty, its absent part is unknown and not
+/// compared.
+pub(super) fn check_wider(sla: &Sla, burst: &PacketsAndBits, field: &Field<'_>) {
     let (policing, profile) = (sla.policing_profile(), sla.profile());
     let cases = [
         (policing.packets, profile.packets, burst.packets, "packets"),
@@ -183,10 +188,11 @@ pub(super) fn check_wider(sla: &Sla, burst: &Quantity, field: &Field<'_>) {
         }
         let bursts = policing.zip(profile).map(|(a, b)| (a.burst(), b.burst()));
         if let Some((policing, burst)) = bursts.filter(|(policing, burst)| policing < burst) {
-            let [policing, burst] = [policing, burst].map(|value| Of::Burst.format(value, counted));
+            let [policing, burst] =
+                [policing, burst].map(|value| ProfileKey::Burst.format(value, counted));
             field.fault(
                 format!(
-                    "the policer's burst of {policing} is below the profile's {burst}, so it would drop what conforms"
+                    "the policer's burst of {policing} is below the profile's {burst}, so it would drop conforming packets"
                 ),
                 format!("at least {burst}"),
                 format!(

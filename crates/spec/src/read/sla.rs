@@ -1,6 +1,6 @@
 //! Reads `spec.sla`.
 
-use super::profile::{self, Of, Quantity};
+use super::profile::{self, PacketsAndBits, ProfileKey};
 use crate::chain::{Enforce, MAX_SHAPER_QUEUE, Sla};
 use crate::error::FaultLog;
 use crate::keys::field::{Field, Fields};
@@ -15,15 +15,16 @@ const PERCENT: ConfigKey = ConfigKey::new(ValueType::Percent);
 keys! {
     /// Keys of `spec.sla`.
     KEYS {
-        /// The rate of the profile, per second: packets (20kpps), bits (100Mbit), or a list of both.
+        /// The rate of the profile, per second: packets (20kpps), bits (100Mbit), or a list of
+        /// both.
         "rate" = QUANTITY;
-        /// The burst of the profile: packets (32), a size (64kbit), or a list of both. Default: 32 packets or
-        /// full frames, or the traffic of 1 ms if that is more.
+        /// The burst of the profile: packets (32), a size (64kbit), or a list of both. Default: 32
+        /// packets or full frames, or the traffic of 1 ms if that is more.
         "burst" = QUANTITY;
         /// The burst that the policer admits, if it is larger than `burst`.
         "policingBurst" = QUANTITY;
-        /// What enforces the profile: the policer, the shaper, both or none. With auto, the policer, and the
-        /// shaper unless the chain runs in the kernel alone.
+        /// What enforces the profile: the policer, the shaper, both or none. With auto, the
+        /// policer, and the shaper unless the chain runs in the kernel alone.
         "enforce" = Enforce::KEY.with_default("auto");
         /// The shaper's queue.
         "shaper" = ConfigKey::new(ValueType::Map(Shaper::KEYS));
@@ -67,14 +68,14 @@ impl Readable for Sla {
 }
 
 fn sla(fields: &Fields<'_>) -> Sla {
-    let quantity = |key: &str, of: Of| {
+    let quantity = |key: &str, of: ProfileKey| {
         let field = fields.get(key);
-        let read = field.as_ref().map(|field| Quantity::read(field, of));
+        let read = field.as_ref().map(|field| PacketsAndBits::read(field, of));
         (read.unwrap_or_default(), field)
     };
-    let (rate, _) = quantity("rate", Of::Rate);
-    let (burst, burst_field) = quantity("burst", Of::Burst);
-    let (policing, policing_field) = quantity("policingBurst", Of::Burst);
+    let (rate, _) = quantity("rate", ProfileKey::Rate);
+    let (burst, burst_field) = quantity("burst", ProfileKey::Burst);
+    let (policing, policing_field) = quantity("policingBurst", ProfileKey::Burst);
     for (of, field) in [(&burst, &burst_field), (&policing, &policing_field)] {
         if let Some(field) = field {
             profile::check_burst(of, field, &rate);

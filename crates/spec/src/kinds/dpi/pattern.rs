@@ -12,7 +12,8 @@ pub(super) struct BadPattern {
     pub(super) fault: Fault,
 }
 
-/// The pattern that `text` is. `nocase`: the letters of a literal match in either case; a regular expression has a flag for that.
+/// Reads a pattern. `nocase`: the letters of a literal match in either case; a regular expression
+/// has a flag for that.
 pub(super) fn parse(
     text: &str,
     line: usize,
@@ -79,7 +80,7 @@ fn regex(rest: &str) -> Result<(String, &str), BadPattern> {
         let message = "a null character".to_owned();
         return bad(at, message, "text without one", "write \\x00 instead");
     }
-    // They would have payloads read as UTF-8, which they need not be.
+    // Unicode flags require UTF-8 payloads; payloads hold any bytes.
     if expression.starts_with("(*") {
         let message = "a regular expression that begins with `(*`".to_owned();
         return bad(
@@ -260,7 +261,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Any bytes can be written as a literal and come out as themselves.
+        /// A literal can hold any bytes.
         #[test]
         fn any_bytes_can_be_looked_for(bytes in prop::collection::vec(any::<u8>(), 1..100)) {
             let escaped: Vec<_> = bytes.iter().map(|byte| format!("\\x{byte:02X}")).collect();
