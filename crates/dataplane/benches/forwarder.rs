@@ -36,16 +36,16 @@ const WIDE: Shaping = Shaping {
     tolerance_ns: 0,
 };
 
-fn plain(criterion: &mut Criterion) {
-    chains(criterion, "forward", None);
+fn bench_forward(criterion: &mut Criterion) {
+    bench_chains(criterion, "forward", None);
 }
 
 /// Measures a shaper that delays no packet.
-fn shaped(criterion: &mut Criterion) {
-    chains(criterion, "shaped", Some(WIDE));
+fn bench_shaped(criterion: &mut Criterion) {
+    bench_chains(criterion, "shaped", Some(WIDE));
 }
 
-fn chains(criterion: &mut Criterion, name: &str, shaping: Option<Shaping>) {
+fn bench_chains(criterion: &mut Criterion, name: &str, shaping: Option<Shaping>) {
     for batch in [1_u16, 32] {
         let mut group = criterion.benchmark_group(format!("{name}/batch-{batch}"));
         group.throughput(Throughput::Elements(batch.into()));
@@ -70,11 +70,16 @@ fn chains(criterion: &mut Criterion, name: &str, shaping: Option<Shaping>) {
             forwarder.start();
             let id = BenchmarkId::from_parameter(functions);
             group.bench_function(id, |bencher| {
-                bencher.iter(|| assert_eq!(black_box(&mut forwarder).turn(), u32::from(batch)));
+                bencher.iter(|| {
+                    assert_eq!(
+                        black_box(&mut forwarder).process_batches(),
+                        u32::from(batch)
+                    );
+                });
             });
         }
     }
 }
 
-criterion_group!(benches, plain, shaped);
+criterion_group!(benches, bench_forward, bench_shaped);
 criterion_main!(benches);

@@ -4,9 +4,9 @@ use myelin_packet::Meta;
 
 /// SPI, generation and position in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Key(u64);
+pub(crate) struct SegmentKey(u64);
 
-impl Key {
+impl SegmentKey {
     #[inline]
     pub(crate) fn new(spi: u32, generation: u16, position: u8) -> Self {
         Self(u64::from(spi) << 24 | u64::from(generation) << 8 | u64::from(position))
@@ -22,7 +22,7 @@ impl Key {
 #[derive(Debug)]
 pub(crate) struct ChainTable {
     /// The length is a power of two.
-    slots: Box<[Option<(Key, u32)>]>,
+    slots: Box<[Option<(SegmentKey, u32)>]>,
     len: usize,
 }
 
@@ -36,7 +36,7 @@ impl ChainTable {
 
     /// Returns the value of a key.
     #[inline]
-    pub(crate) fn get(&self, key: Key) -> Option<u32> {
+    pub(crate) fn get(&self, key: SegmentKey) -> Option<u32> {
         let mut at = self.home(key);
         // The table is at most half full, so an empty slot ends every search.
         while let Some((found, value)) = self.slots[at] {
@@ -49,7 +49,7 @@ impl ChainTable {
     }
 
     /// Inserts or replaces a value.
-    pub(crate) fn insert(&mut self, key: Key, value: u32) {
+    pub(crate) fn insert(&mut self, key: SegmentKey, value: u32) {
         if self.get(key).is_none() {
             self.len += 1;
             if self.len * 2 > self.slots.len() {
@@ -65,7 +65,7 @@ impl ChainTable {
 
     /// Removes a key. Entries behind it move up, so that no search ends early (Knuth, TAOCP 3, 6.4,
     /// algorithm R).
-    pub(crate) fn remove(&mut self, key: Key) {
+    pub(crate) fn remove(&mut self, key: SegmentKey) {
         let mask = self.slots.len() - 1;
         let mut hole = self.home(key);
         loop {
@@ -92,7 +92,7 @@ impl ChainTable {
         self.len -= 1;
     }
 
-    fn put(&mut self, key: Key, value: u32) {
+    fn put(&mut self, key: SegmentKey, value: u32) {
         let mut at = self.home(key);
         while self.slots[at].is_some_and(|(found, _)| found != key) {
             at = (at + 1) & (self.slots.len() - 1);
@@ -102,7 +102,7 @@ impl ChainTable {
 
     /// Fibonacci hashing (Knuth, TAOCP 3, 6.4): the high bits of the product are well mixed.
     #[inline]
-    fn home(&self, key: Key) -> usize {
+    fn home(&self, key: SegmentKey) -> usize {
         let product = key.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (product >> (64 - self.slots.len().trailing_zeros())) as usize
     }
@@ -124,7 +124,7 @@ mod tests {
             let mut table = ChainTable::new();
             let mut model = HashMap::new();
             for (number, (insert, spi, generation, position)) in steps.into_iter().enumerate() {
-                let key = Key::new(spi, generation, position);
+                let key = SegmentKey::new(spi, generation, position);
                 if insert {
                     table.insert(key, number as u32);
                     model.insert(key.0, number as u32);
@@ -138,7 +138,7 @@ mod tests {
             for spi in 0..40 {
                 for generation in 0..2 {
                     for position in 0..4 {
-                        let key = Key::new(spi, generation, position);
+                        let key = SegmentKey::new(spi, generation, position);
                         prop_assert_eq!(table.get(key), model.get(&key.0).copied());
                     }
                 }
@@ -155,9 +155,12 @@ mod tests {
             flags: 7,
             ..Meta::default()
         };
-        assert_eq!(Key::of(&meta), Key::new(0xff_ffff, 0xffff, 255));
-        assert_ne!(Key::new(1, 0, 0), Key::new(0, 1, 0));
-        assert_ne!(Key::new(0, 1, 0), Key::new(0, 0, 1));
-        assert_ne!(Key::new(0, 256, 0), Key::new(1, 0, 0));
+        assert_eq!(
+            SegmentKey::of(&meta),
+            SegmentKey::new(0xff_ffff, 0xffff, 255)
+        );
+        assert_ne!(SegmentKey::new(1, 0, 0), SegmentKey::new(0, 1, 0));
+        assert_ne!(SegmentKey::new(0, 1, 0), SegmentKey::new(0, 0, 1));
+        assert_ne!(SegmentKey::new(0, 256, 0), SegmentKey::new(1, 0, 0));
     }
 }

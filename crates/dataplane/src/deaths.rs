@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Most deaths within the window, and most failed starts in a row.
-const MOST: usize = 3;
+const MAX_DEATHS: usize = 3;
 
 /// The deaths and failed starts of one supervised process.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Deaths {
         self.times
             .retain(|death| now.duration_since(*death) < window);
         self.times.push_back(now);
-        self.times.len() > MOST
+        self.times.len() > MAX_DEATHS
     }
 
     /// Returns the number of deaths within the window that ended with the last one.
@@ -50,7 +50,7 @@ impl Deaths {
     #[must_use]
     pub fn record_failed_start(&mut self) -> bool {
         self.failed_starts += 1;
-        self.failed_starts >= MOST
+        self.failed_starts >= MAX_DEATHS
     }
 
     /// Records a successful start.

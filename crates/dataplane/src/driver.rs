@@ -45,7 +45,7 @@ pub trait Driver: Sized + 'static {
 /// A port of a worker process.
 pub trait DrivenPort: Port + Send + 'static {
     /// How long an idle loop may sleep if an arriving packet cannot wake it.
-    const NAP: Option<Duration> = None;
+    const MAX_SLEEP: Option<Duration> = None;
 
     /// Closes the port. Returns when no other thread or kernel context uses its frames. Runs in the
     /// control thread.

@@ -23,7 +23,7 @@ const BUFFER: usize = 2048;
 /// Number of different payloads.
 const PAYLOADS: usize = 256;
 /// Most packets that a function emits for one packet: a decoder that gets its missing packet.
-const MOST_EMITTED: usize = 512;
+const MAX_EMITTED: usize = 512;
 /// Ethernet, IPv4 and UDP headers, bytes.
 pub const HEADERS: usize = 42;
 
@@ -48,7 +48,7 @@ pub struct Feed {
     produced: usize,
     queue: Queue,
     buffer: Vec<u8>,
-    emitted: Emitted,
+    emitted: EmittedFrames,
     clock_ns: u64,
 }
 
@@ -75,12 +75,12 @@ impl Queue {
 }
 
 /// Copies emitted packets, as a worker does.
-struct Emitted {
+struct EmittedFrames {
     frames: Vec<Vec<u8>>,
     count: usize,
 }
 
-impl Emitter for Emitted {
+impl Emitter for EmittedFrames {
     fn emit(&mut self, _origin: &Meta, frame: &[u8]) {
         if let Some(place) = self.frames.get_mut(self.count) {
             place.clear();
@@ -94,10 +94,10 @@ impl Emitter for Emitted {
     }
 }
 
-impl Emitted {
+impl EmittedFrames {
     fn new() -> Self {
         Self {
-            frames: (0..MOST_EMITTED)
+            frames: (0..MAX_EMITTED)
                 .map(|_| Vec::with_capacity(BUFFER))
                 .collect(),
             count: 0,
@@ -119,7 +119,7 @@ impl Feed {
     ///
     /// # Errors
     /// The function cannot be made.
-    pub fn new(diet: &FeedConfig) -> Result<Self, myelin_functions::Error> {
+    pub fn new(config: &FeedConfig) -> Result<Self, myelin_functions::Error> {
         let clock_ns = (0..1000)
             .map(|_| {
                 let before = monotonic_ns();
@@ -128,21 +128,21 @@ impl Feed {
             .min()
             .unwrap_or_default();
         Ok(Self {
-            function: instantiate(&diet.function)?,
-            after: diet.after.as_ref().map(instantiate).transpose()?,
+            function: instantiate(&config.function)?,
+            after: config.after.as_ref().map(instantiate).transpose()?,
             source: (0..PAYLOADS)
-                .map(|number| frame(&telemetry(number, diet.payload_bytes)))
+                .map(|number| frame(&telemetry(number, config.payload_bytes)))
                 .collect(),
             produced: 0,
             queue: Queue {
-                link: diet.link.map(LossyLink::new),
-                waiting: Vec::with_capacity(MOST_EMITTED + 1),
-                spare: (0..=2 * MOST_EMITTED)
+                link: config.link.map(LossyLink::new),
+                waiting: Vec::with_capacity(MAX_EMITTED + 1),
+                spare: (0..=2 * MAX_EMITTED)
                     .map(|_| Vec::with_capacity(BUFFER))
                     .collect(),
             },
             buffer: vec![0; BUFFER],
-            emitted: Emitted::new(),
+            emitted: EmittedFrames::new(),
             clock_ns,
         })
     }
@@ -266,7 +266,7 @@ mod tests {
 
     use super::*;
 
-    fn diet(function: FunctionConfig) -> FeedConfig {
+    fn config(function: FunctionConfig) -> FeedConfig {
         FeedConfig {
             function,
             after: None,
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn each_packet_is_new_to_the_function() {
-        let mut feed = Feed::new(&diet(FunctionConfig::Timestamp)).unwrap();
+        let mut feed = Feed::new(&config(FunctionConfig::Timestamp)).unwrap();
         for _ in 0..1000 {
             // A frame that is fed twice outgrows its buffer.
             assert_eq!(feed.feed().unwrap().came_out, 1);
@@ -299,7 +299,7 @@ mod tests {
         let key = |key| FunctionConfig::Xor(XorConfig { key });
         let mut feed = Feed::new(&FeedConfig {
             after: Some(key(0x5a)),
-            ..diet(key(0x5a))
+            ..config(key(0x5a))
         })
         .unwrap();
         feed.feed().unwrap();
@@ -320,7 +320,7 @@ mod tests {
         };
         let of = |loss_ppm| FeedConfig {
             link: link(loss_ppm),
-            ..diet(FunctionConfig::Forward)
+            ..config(FunctionConfig::Forward)
         };
         let mut feed = Feed::new(&of(500_000)).unwrap();
         (0..1000).for_each(|_| assert!(feed.feed().is_some()));

@@ -8,7 +8,7 @@
 
 /// Lowest level. A sleeping worker wakes up within 92 us (99 % of wake-ups on the build machine);
 /// at 1 Mpps 92 packets arrive in that time.
-const LOWEST: u32 = 128;
+const MIN_LEVEL: u32 = 128;
 /// Fewest frames that a refill lends.
 const REFILL_BATCH: u32 = 16;
 /// Batches without a backlog before the level falls.
@@ -20,7 +20,7 @@ pub(crate) struct FillLevel {
     level: u32,
     lowest: u32,
     highest: u32,
-    calm: u32,
+    calm_batches: u32,
     /// Frames in the port's fill and RX rings. A predecessor may have left more than the level.
     present: u32,
 }
@@ -32,26 +32,26 @@ impl FillLevel {
         let lowest = if zero_copy {
             ring_size
         } else {
-            LOWEST.min(ring_size)
+            MIN_LEVEL.min(ring_size)
         };
         Self {
             level: lowest,
             lowest,
             highest: ring_size,
-            calm: 0,
+            calm_batches: 0,
             present,
         }
     }
 
     /// Records that a packet left the port with its frame.
     #[inline]
-    pub(crate) fn took(&mut self) {
+    pub(crate) fn record_taken(&mut self) {
         self.present = self.present.saturating_sub(1);
     }
 
     /// Records that frames were lent to the port.
     #[inline]
-    pub(crate) fn lent(&mut self, frames: u32) {
+    pub(crate) fn record_lent(&mut self, frames: u32) {
         self.present += frames;
     }
 
@@ -69,18 +69,18 @@ impl FillLevel {
 
     /// Adjusts the level to the number of packets that still waited after a batch.
     #[inline]
-    pub(crate) fn observe(&mut self, backlog: u32) {
+    pub(crate) fn observe_backlog(&mut self, backlog: u32) {
         if backlog * 4 >= self.level {
-            self.calm = 0;
+            self.calm_batches = 0;
             self.level = (self.level * 2).min(self.highest);
         } else if self.level > self.lowest && backlog * 16 < self.level {
-            self.calm += 1;
-            if self.calm == CALM_BATCHES {
-                self.calm = 0;
+            self.calm_batches += 1;
+            if self.calm_batches == CALM_BATCHES {
+                self.calm_batches = 0;
                 self.level /= 2;
             }
         } else {
-            self.calm = 0;
+            self.calm_batches = 0;
         }
     }
 }
@@ -93,7 +93,7 @@ mod tests {
     fn a_backlog_raises_the_level_at_once_and_calm_lowers_it_slowly() {
         let mut fill = FillLevel::new(1024, false, 0);
         let mut after = |backlog| {
-            fill.observe(backlog);
+            fill.observe_backlog(backlog);
             fill.level
         };
         assert_eq!(after(31), 128, "a few packets are no backlog");
@@ -109,10 +109,10 @@ mod tests {
     #[test]
     fn only_uninterrupted_calm_lowers_the_level() {
         let mut fill = FillLevel::new(256, false, 0);
-        fill.observe(256);
+        fill.observe_backlog(256);
         for _ in 0..10 {
-            (1..CALM_BATCHES).for_each(|_| fill.observe(3));
-            fill.observe(20);
+            (1..CALM_BATCHES).for_each(|_| fill.observe_backlog(3));
+            fill.observe_backlog(20);
         }
         assert_eq!(fill.level, 256, "neither a backlog nor calm in between");
     }
@@ -121,8 +121,8 @@ mod tests {
     fn zero_copy_and_short_rings_keep_one_level() {
         for (size, zero_copy) in [(1024, true), (64, false)] {
             let mut fill = FillLevel::new(size, zero_copy, 0);
-            fill.observe(size);
-            (0..2 * CALM_BATCHES).for_each(|_| fill.observe(0));
+            fill.observe_backlog(size);
+            (0..2 * CALM_BATCHES).for_each(|_| fill.observe_backlog(0));
             assert_eq!(fill.level, size);
         }
     }
@@ -131,16 +131,16 @@ mod tests {
     fn missing_frames_follow_taken_and_lent_frames() {
         let mut fill = FillLevel::new(1024, false, 0);
         assert_eq!(fill.missing(), 128);
-        fill.lent(128);
-        (1..REFILL_BATCH).for_each(|_| fill.took());
+        fill.record_lent(128);
+        (1..REFILL_BATCH).for_each(|_| fill.record_taken());
         assert_eq!(fill.missing(), 0, "less than a refill batch");
-        fill.took();
+        fill.record_taken();
         assert_eq!(fill.missing(), REFILL_BATCH);
         // A predecessor left a full ring: no refill until the ring is down to the level.
         let mut fill = FillLevel::new(1024, false, 1024);
-        (0..896 + REFILL_BATCH - 1).for_each(|_| fill.took());
+        (0..896 + REFILL_BATCH - 1).for_each(|_| fill.record_taken());
         assert_eq!(fill.missing(), 0);
-        fill.took();
+        fill.record_taken();
         assert_eq!(fill.missing(), REFILL_BATCH);
     }
 

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use myelin_functions::{Batch, FlowPage, Packet, States};
 
 use crate::chain::UserChain;
-use crate::chain_table::{ChainTable, Key};
+use crate::chain_table::{ChainTable, SegmentKey};
 use crate::clock::monotonic_ns;
 use crate::error::Error;
-use crate::named::CounterReading;
+use crate::named_counters::CounterReading;
 use crate::port::{Buffer, FramePool, Port};
-use crate::segment::{Segment, Timer};
+use crate::segment::{CalibratedClock, Segment};
 use crate::stats::{Counter, Stats, WorkerCounters};
 use crate::umem::{Borrower, FrameMemory};
 
@@ -30,7 +30,7 @@ mod shaping;
 #[cfg(test)]
 mod tests;
 
-use batch::Run;
+use batch::RunResult;
 use shaping::ChainShaper;
 
 /// Ports, chains and frames of one worker, and the loop over them.
@@ -41,28 +41,28 @@ pub struct Forwarder<'m, P> {
     segments: Vec<Option<Segment>>,
     table: ChainTable,
     /// The last look-up.
-    last: (Key, Option<u32>),
+    last_lookup: (SegmentKey, Option<u32>),
     counters: WorkerCounters,
-    timer: Timer,
+    clock: CalibratedClock,
     /// States of chains deployed in this process. A worker's control thread has its own.
     states: States,
     batch_size: u32,
     /// Whether the frames are distributed and the loop serves the ports.
     started: bool,
     /// Whether a port lacks frames or has unsent packets, and so needs attention without arrivals.
-    unsettled: bool,
+    has_pending_ports: bool,
     /// When the next timer of a function is due, ns; `u64::MAX` for never.
-    due_ns: u64,
+    next_timer_ns: u64,
     shapers: Vec<Option<ChainShaper>>,
     /// Frames of packets in shapers.
-    shaped: usize,
+    shaped_frames: usize,
     /// When the next packet may leave a shaper, ns; `u64::MAX` if no packet waits.
-    departs_ns: u64,
+    next_departure_ns: u64,
     // Vectors that every batch empties and reuses.
     batch: Batch<'m>,
     emitted: Vec<Packet<'m>>,
     replies: Vec<Buffer>,
-    runs: Vec<Run>,
+    runs: Vec<RunResult>,
     /// Front-door stamps of the packets that leave the chain in this batch, run by run.
     stamps: Vec<u64>,
 }
@@ -111,17 +111,17 @@ impl<'m, P: Port> Forwarder<'m, P> {
             ports: Vec::new(),
             segments: Vec::new(),
             table: ChainTable::new(),
-            last: (Key::new(0, 0, 0), None),
+            last_lookup: (SegmentKey::new(0, 0, 0), None),
             counters,
-            timer: Timer::new(clock),
+            clock: CalibratedClock::new(clock),
             states: States::default(),
             batch_size: u32::from(batch_size),
             started: false,
-            unsettled: false,
-            due_ns: u64::MAX,
+            has_pending_ports: false,
+            next_timer_ns: u64::MAX,
             shapers: Vec::new(),
-            shaped: 0,
-            departs_ns: u64::MAX,
+            shaped_frames: 0,
+            next_departure_ns: u64::MAX,
             batch: Batch::with_capacity(capacity),
             emitted: Vec::with_capacity(capacity),
             replies: Vec::with_capacity(capacity),
@@ -136,7 +136,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         let frames = self.memory.frames() as usize;
         self.pool = FramePool::new(self.memory.held_frames(), frames);
         self.started = true;
-        self.settle();
+        self.flush_and_refill();
     }
 
     /// Adds a port under a free index.
@@ -145,14 +145,14 @@ impl<'m, P: Port> Forwarder<'m, P> {
             self.ports.resize_with(index + 1, || None);
         }
         self.ports[index] = Some(port);
-        self.settle();
+        self.flush_and_refill();
     }
 
     /// Removes a port that is no segment's exit. After the port is closed, [`Self::take_frames_of`]
     /// takes its frames back.
     pub(crate) fn remove_port(&mut self, index: usize) -> Option<P> {
         let port = self.ports.get_mut(index)?.take();
-        self.settle();
+        self.flush_and_refill();
         port
     }
 
@@ -161,7 +161,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         for frame in self.memory.take_all_back(port) {
             self.pool.give(frame);
         }
-        self.settle();
+        self.flush_and_refill();
     }
 
     /// Returns the port at `index`.
@@ -177,8 +177,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
     /// Adds the segments of a chain.
     pub(crate) fn add_segments(&mut self, segments: Vec<Segment>) {
         for mut segment in segments {
-            segment.shaped_by = self.shaper_for(&mut segment);
-            let key = Key::new(segment.spi, segment.generation, segment.first_position);
+            segment.shaper_index = self.attach_shaper(&mut segment);
+            let key = SegmentKey::new(segment.spi, segment.generation, segment.first_position);
             let free = self.segments.iter().position(Option::is_none);
             let index = free.unwrap_or_else(|| {
                 self.segments.push(None);
@@ -187,8 +187,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
             self.segments[index] = Some(segment);
             self.table.insert(key, index as u32);
         }
-        self.forget_last();
-        self.plan_expiry();
+        self.refresh_last_lookup();
+        self.update_next_timer();
     }
 
     /// Processes the packets that have arrived, then removes the segments of a chain.
@@ -196,19 +196,19 @@ impl<'m, P: Port> Forwarder<'m, P> {
         self.drain();
         let mut removed = Vec::new();
         for index in 0..self.segments.len() {
-            let is_its =
+            let is_match =
                 |segment: &mut Segment| (segment.spi, segment.generation) == (spi, generation);
-            if let Some(mut segment) = self.segments[index].take_if(is_its) {
-                if segment.shaped_by.take().is_some() {
-                    self.leave_shaper(index as u32, &mut segment);
+            if let Some(mut segment) = self.segments[index].take_if(is_match) {
+                if segment.shaper_index.take().is_some() {
+                    self.detach_from_shaper(index as u32, &mut segment);
                 }
                 self.table
-                    .remove(Key::new(spi, generation, segment.first_position));
+                    .remove(SegmentKey::new(spi, generation, segment.first_position));
                 removed.push(segment);
             }
         }
-        self.forget_last();
-        self.plan_expiry();
+        self.refresh_last_lookup();
+        self.update_next_timer();
         removed
     }
 
@@ -230,11 +230,16 @@ impl<'m, P: Port> Forwarder<'m, P> {
     }
 
     /// Reads the counters that the functions of a chain name.
-    pub(crate) fn read_counters(&self, spi: u32, generation: u16, told: &mut Vec<CounterReading>) {
+    pub(crate) fn read_counters(
+        &self,
+        spi: u32,
+        generation: u16,
+        readings: &mut Vec<CounterReading>,
+    ) {
         let segments = self.segments.iter().flatten();
         for segment in segments.filter(|one| (one.spi, one.generation) == (spi, generation)) {
             for (function, position) in segment.functions.iter().zip(segment.first_position..) {
-                function.read_counters(&mut |name, count| told.push((position, name, count)));
+                function.read_counters(&mut |name, count| readings.push((position, name, count)));
             }
         }
     }
@@ -245,7 +250,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         for index in 0..self.ports.len() {
             let mut waiting = self.ports[index].as_ref().map_or(0, Port::waiting);
             while waiting > 0 {
-                let received = self.serve(index);
+                let received = self.process_port(index);
                 if received == 0 {
                     break;
                 }
@@ -256,10 +261,10 @@ impl<'m, P: Port> Forwarder<'m, P> {
 
     /// Processes one batch from each port. Returns the number of packets and returned frames.
     #[inline]
-    pub fn turn(&mut self) -> u32 {
+    pub fn process_batches(&mut self) -> u32 {
         let mut received = 0;
         for index in 0..self.ports.len() {
-            received += self.serve(index);
+            received += self.process_port(index);
         }
         received
     }
@@ -296,7 +301,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
 
     /// Sends pending packets, reclaims sent frames, refills the ports, and publishes the number of
     /// free frames. Call it when idle.
-    pub fn settle(&mut self) {
+    pub fn flush_and_refill(&mut self) {
         if !self.started {
             return;
         }
@@ -305,7 +310,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
             kicks += port.flush(self.memory);
         }
         self.counters.add(Counter::Kicks, kicks);
-        self.recycle();
+        self.reclaim_and_refill();
         self.counters
             .set(Counter::FreeFrames, self.pool.len() as u64);
         let invalid = self.ports().map(Port::invalid).sum();
@@ -319,8 +324,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
 
     /// Returns whether a port needs attention without arrivals: it lacks frames or has unsent
     /// packets.
-    pub(crate) fn is_unsettled(&self) -> bool {
-        self.unsettled
+    pub(crate) fn has_pending_ports(&self) -> bool {
+        self.has_pending_ports
     }
 
     /// Returns the number of frames that no port holds.
@@ -328,8 +333,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         self.pool.len()
     }
 
-    fn forget_last(&mut self) {
-        let key = self.last.0;
-        self.last = (key, self.table.get(key));
+    fn refresh_last_lookup(&mut self) {
+        let key = self.last_lookup.0;
+        self.last_lookup = (key, self.table.get(key));
     }
 }

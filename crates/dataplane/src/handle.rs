@@ -15,17 +15,17 @@ use crate::error::Error;
 use crate::facts::WorkerFacts;
 use crate::flows;
 use crate::idle::Idle;
-use crate::named::{self, NamedCount};
-use crate::process::{Process, describe};
+use crate::named_counters::{self, NamedCount};
+use crate::process::{WorkerProcess, describe};
 use crate::protocol::Request;
 use crate::ring_link::RingLink;
-use crate::ring_port::Side;
+use crate::ring_port::RingSide;
 use crate::shm::anonymous_file;
 use crate::stats::Stats;
 use crate::umem::{Borrower, Umem};
 use crate::xsk::{Successor, Xsk};
 
-mod life;
+mod lifecycle;
 
 /// A running worker process. The handle keeps the packet memory, the sockets, the statistics and
 /// the chains, so a restart loses none of them. (The driver owns the packet memory of a worker over
@@ -45,15 +45,15 @@ pub struct WorkerHandle {
     sockets: BTreeMap<SocketId, Xsk>,
     /// Sockets that closed with the worker. The next start opens them again.
     successors: BTreeMap<SocketId, Successor>,
-    rings: BTreeMap<SocketId, (Arc<RingLink>, Side)>,
+    rings: BTreeMap<SocketId, (Arc<RingLink>, RingSide)>,
     /// Ledger numbers of rings and pipeline processes on this worker's memory.
     pub(crate) reserved: BTreeSet<SocketId>,
     /// Members of `reserved` without a ring or process. The next worker process takes their frames.
     orphaned: BTreeSet<SocketId>,
     chains: BTreeMap<(u32, u16), (UserChain, u32)>,
     /// Redirects of the worker's own front door by SPI, each with its row in the statistics.
-    led: BTreeMap<u32, (ChainRedirect, u32)>,
-    process: Option<Process>,
+    redirects: BTreeMap<u32, (ChainRedirect, u32)>,
+    process: Option<WorkerProcess>,
 }
 
 impl WorkerHandle {
@@ -80,7 +80,7 @@ impl WorkerHandle {
     /// Hands a socket to the worker and redirects packets to it. The handle keeps the socket for a
     /// restart.
     pub fn add_socket(&mut self, mut xsk: Xsk) -> Result<SocketId, Error> {
-        let id = self.free_id()?;
+        let id = self.unused_number()?;
         if let Err(error) = self.process()?.hand_over(id, &mut xsk, false) {
             // The worker may already have the socket. The kernel frees it with its last descriptor.
             drop(xsk);
@@ -100,7 +100,7 @@ impl WorkerHandle {
     }
 
     /// Returns an unused ledger number.
-    pub(crate) fn free_id(&self) -> Result<SocketId, Error> {
+    pub(crate) fn unused_number(&self) -> Result<SocketId, Error> {
         (0..Borrower::MAX as u16)
             .map(SocketId)
             .find(|id| {
@@ -120,7 +120,7 @@ impl WorkerHandle {
         &mut self,
         id: SocketId,
         link: Arc<RingLink>,
-        side: Side,
+        side: RingSide,
     ) -> Result<(), Error> {
         self.process()?
             .ask(&Request::AddRing { id, side }, &link.fds())?;
@@ -130,17 +130,17 @@ impl WorkerHandle {
 
     /// Frees a reserved number: closes this worker's end of a ring, or takes back the frames of
     /// another process.
-    pub(crate) fn retire(&mut self, id: SocketId) -> Result<(), Error> {
+    pub(crate) fn release_number(&mut self, id: SocketId) -> Result<(), Error> {
         let request = match self.rings.remove(&id) {
             Some(_) => Request::RemoveSocket { id },
             None => Request::TakeFrames { id },
         };
-        self.give_up(id, &request)
+        self.send_release(id, &request)
     }
 
     /// Sends the request that frees a ledger number. If the process is dead, the next one takes the
     /// frames.
-    fn give_up(&mut self, id: SocketId, request: &Request) -> Result<(), Error> {
+    fn send_release(&mut self, id: SocketId, request: &Request) -> Result<(), Error> {
         let answer = self.ask(request);
         if matches!(answer, Err(Error::Control { .. })) {
             self.reserved.insert(id);
@@ -177,7 +177,7 @@ impl WorkerHandle {
         if self.sockets.remove(&id).is_none() && self.successors.remove(&id).is_none() {
             return Err(self.no_socket(id));
         }
-        self.give_up(id, &Request::RemoveSocket { id })
+        self.send_release(id, &Request::RemoveSocket { id })
     }
 
     /// Deploys a generation of a chain. It runs when this returns.
@@ -186,12 +186,12 @@ impl WorkerHandle {
         chain
             .check()
             .map_err(|problem| self.chain_error(key, problem))?;
-        self.add_part(chain)
+        self.add_pipeline_part(chain)
     }
 
     /// Like [`Self::add_chain`], for the part of a checked chain that runs in this process of a
     /// pipeline.
-    pub(crate) fn add_part(&mut self, chain: UserChain) -> Result<(), Error> {
+    pub(crate) fn add_pipeline_part(&mut self, chain: UserChain) -> Result<(), Error> {
         let key = (chain.spi, chain.generation);
         for segment in &chain.segments {
             let id = segment.exit.socket();
@@ -234,8 +234,8 @@ impl WorkerHandle {
         if !self.chains.contains_key(&key) {
             return Err(self.chain_error(key, "does not exist"));
         }
-        if let Some((led, _)) = self.led.get(&spi)
-            && led.direction != chain.direction
+        if let Some((redirect, _)) = self.redirects.get(&spi)
+            && redirect.direction != chain.direction
         {
             return Err(self.chain_error(key, "has its ingress at the other port"));
         }
@@ -246,18 +246,18 @@ impl WorkerHandle {
             chain: chain.clone(),
             row,
         })?;
-        self.led.insert(spi, (chain, row));
+        self.redirects.insert(spi, (chain, row));
         Ok(())
     }
 
     /// Stops the redirect of packets to a chain at the worker's own front door.
     pub fn stop_redirect(&mut self, spi: u32) -> Result<(), Error> {
-        let Some((led, _)) = self.led.remove(&spi) else {
+        let Some((redirect, _)) = self.redirects.remove(&spi) else {
             return Ok(());
         };
         self.ask(&Request::StopRedirect {
             spi,
-            direction: led.direction,
+            direction: redirect.direction,
         })
     }
 
@@ -265,9 +265,9 @@ impl WorkerHandle {
     /// front door must not redirect packets to it any more.
     pub fn remove_chain(&mut self, spi: u32, generation: u16) -> Result<(), Error> {
         if self
-            .led
+            .redirects
             .get(&spi)
-            .is_some_and(|(led, _)| led.generation == generation)
+            .is_some_and(|(redirect, _)| redirect.generation == generation)
         {
             return Err(self.chain_error((spi, generation), "still gets packets; redirect them"));
         }
@@ -301,7 +301,10 @@ impl WorkerHandle {
 
     /// Returns the counters that the chain's functions in this worker name.
     pub fn counters(&mut self, spi: u32, generation: u16) -> Result<Vec<NamedCount>, Error> {
-        self.ask_for_file(&Request::ReadCounters { spi, generation }, named::read)
+        self.ask_for_file(
+            &Request::ReadCounters { spi, generation },
+            named_counters::read,
+        )
     }
 
     /// Sends a request with a file for the answer, and reads the answer.
@@ -342,7 +345,7 @@ impl WorkerHandle {
         &self.config
     }
 
-    fn process(&mut self) -> Result<&mut Process, Error> {
+    fn process(&mut self) -> Result<&mut WorkerProcess, Error> {
         self.process.as_mut().ok_or_else(|| Error::Control {
             worker: self.config.run_id.clone(),
             pid: 0,

@@ -33,60 +33,60 @@ impl From<&WorkerSpec> for Idle {
 
 /// The next step of a worker that found no packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum IdleStep {
     /// Poll again.
-    Look,
+    Poll,
     /// Sleep until an event.
     Sleep,
 }
 
 /// Polls between two readings of the clock, which costs as much as several polls.
-const LOOKS_PER_READING: u32 = 16;
+const POLLS_PER_READING: u32 = 16;
 /// The value of `polls` after the spin time: sleep whenever no packet arrives.
 const SLEEPY: u32 = u32::MAX;
 
 /// Decides between polling and sleeping.
 #[derive(Debug)]
-pub(crate) struct IdleClock {
+pub(crate) struct IdlePolicy {
     idle: Idle,
-    looks: u32,
+    polls: u32,
     since_ns: u64,
 }
 
-impl IdleClock {
+impl IdlePolicy {
     pub(crate) fn new(idle: Idle) -> Self {
         Self {
             idle,
-            looks: 0,
+            polls: 0,
             since_ns: 0,
         }
     }
 
     /// Records that there was work.
     #[inline]
-    pub(crate) fn busy(&mut self) {
-        self.looks = 0;
+    pub(crate) fn record_work(&mut self) {
+        self.polls = 0;
     }
 
     /// Returns the next step after a poll without work. `now_ns` reads the monotonic clock.
     #[inline]
-    pub(crate) fn nothing(&mut self, now_ns: impl FnOnce() -> u64) -> Step {
+    pub(crate) fn next_step(&mut self, now_ns: impl FnOnce() -> u64) -> IdleStep {
         match self.idle {
-            Idle::Spin => Step::Look,
-            Idle::Sleep => Step::Sleep,
-            Idle::Adaptive { .. } if self.looks == SLEEPY => Step::Sleep,
+            Idle::Spin => IdleStep::Poll,
+            Idle::Sleep => IdleStep::Sleep,
+            Idle::Adaptive { .. } if self.polls == SLEEPY => IdleStep::Sleep,
             Idle::Adaptive { spin } => {
-                let looks = self.looks;
-                self.looks = looks.wrapping_add(1).max(1);
-                if looks == 0 {
+                let polls = self.polls;
+                self.polls = polls.wrapping_add(1).max(1);
+                if polls == 0 {
                     self.since_ns = now_ns();
-                } else if looks.is_multiple_of(LOOKS_PER_READING)
+                } else if polls.is_multiple_of(POLLS_PER_READING)
                     && u128::from(now_ns().saturating_sub(self.since_ns)) >= spin.as_nanos()
                 {
-                    self.looks = SLEEPY;
-                    return Step::Sleep;
+                    self.polls = SLEEPY;
+                    return IdleStep::Sleep;
                 }
-                Step::Look
+                IdleStep::Poll
             }
         }
     }
@@ -98,13 +98,16 @@ mod tests {
 
     #[test]
     fn spin_never_sleeps_and_sleep_never_polls_twice() {
-        let mut spin = IdleClock::new(Idle::Spin);
-        let mut sleep = IdleClock::new(Idle::Sleep);
+        let mut spin = IdlePolicy::new(Idle::Spin);
+        let mut sleep = IdlePolicy::new(Idle::Sleep);
         for _ in 0..1000 {
-            assert_eq!(spin.nothing(|| unreachable!("no clock needed")), Step::Look);
             assert_eq!(
-                sleep.nothing(|| unreachable!("no clock needed")),
-                Step::Sleep
+                spin.next_step(|| unreachable!("no clock needed")),
+                IdleStep::Poll
+            );
+            assert_eq!(
+                sleep.next_step(|| unreachable!("no clock needed")),
+                IdleStep::Sleep
             );
         }
     }
@@ -112,18 +115,18 @@ mod tests {
     #[test]
     fn adaptive_sleeps_after_the_spin_time_and_a_packet_restarts_it() {
         let spin = Duration::from_micros(1);
-        let mut idle = IdleClock::new(Idle::Adaptive { spin });
+        let mut idle = IdlePolicy::new(Idle::Adaptive { spin });
         for start in [5_000, 90_000] {
             // Each poll takes one nanosecond. The clock is read every 16 polls.
             let slept_at =
-                (start..start + 1_000_000).find(|&now| idle.nothing(|| now) == Step::Sleep);
+                (start..start + 1_000_000).find(|&now| idle.next_step(|| now) == IdleStep::Sleep);
             assert_eq!(slept_at, Some(start + 1008));
             assert_eq!(
-                idle.nothing(|| unreachable!("no clock needed")),
-                Step::Sleep,
+                idle.next_step(|| unreachable!("no clock needed")),
+                IdleStep::Sleep,
                 "until a packet arrives"
             );
-            idle.busy();
+            idle.record_work();
         }
     }
 

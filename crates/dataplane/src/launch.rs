@@ -29,9 +29,9 @@ pub trait Launched: fmt::Debug + Send + Sync {
 
 /// Starts workers as children of this process.
 #[derive(Debug)]
-pub(crate) struct AsChild;
+pub(crate) struct ChildLauncher;
 
-impl Launcher for AsChild {
+impl Launcher for ChildLauncher {
     fn launch(&self, config: &WorkerConfig, control: OwnedFd) -> io::Result<Box<dyn Launched>> {
         let child = Command::new(&config.exe)
             .args(&config.args)

@@ -12,24 +12,25 @@
 //!
 //! The [`Driver`] of a worker process defines its ports: [`Sockets`] over Myelin's packet memory,
 //! or devices that a library drives without the kernel. Such devices have a front door in the
-//! worker ([`WorkerHandle::redirect_chain`]). Both kinds share process, requests, loop and statistics.
+//! worker ([`WorkerHandle::redirect_chain`]). Both kinds share process, requests, loop and
+//! statistics.
 //!
 //! Each user function of a chain may also run in its own process ([`Pipeline`]). These workers
 //! share the packet memory and exchange descriptors through rings ([`mod@spsc`]).
 //!
-//! | failure of | effect |
-//! |---|---|
-//! | worker | arriving packets fill the RX ring, then the kernel drops them;
-//! [`WorkerHandle::restart`] processes those in the ring; counters continue |
-//! | further process of a pipeline | as for a worker: packets in the rings wait for
-//! [`WorkerHandle::restart`]; packets in processing are lost, their frames are not |
-//! | agent | the worker keeps forwarding until SIGTERM; [`WORKER_NAME`] and the run id in its
-//! command line identify it |
-//! | egress link | packets fill the TX ring, then the worker drops and counts them; those in the
-//! ring leave with the first packet after the link is up |
+//! Failures:
+//!
+//! * A worker fails: arriving packets fill the RX ring, then the kernel drops them.
+//!   [`WorkerHandle::restart`] processes the packets in the ring. Counters continue.
+//! * Another process of a pipeline fails: packets in the rings wait for
+//!   [`WorkerHandle::restart`]. Packets in processing are lost, their frames are not.
+//! * The agent fails: the worker keeps forwarding until SIGTERM. [`WORKER_NAME`] and the run id in
+//!   its command line identify it.
+//! * The egress link fails: packets fill the TX ring, then the worker drops and counts them.
+//!   Packets in the ring leave with the first packet after the link is up.
 //!
 //! Start reading at [`forwarder`], the loop, then [`mod@umem`], the ownership of frames. Only
-//! `ring`, `shm`, `sys` and `umem` contain `unsafe`.
+//! `shm`, `sys`, `umem` and `xsk_ring` contain `unsafe`.
 
 mod chain;
 mod chain_table;
@@ -51,13 +52,12 @@ mod launch;
 #[cfg(any(test, feature = "memory-port"))]
 #[path = "../tests/ports/memory.rs"]
 pub mod memory_port;
-mod named;
+mod named_counters;
 mod pipeline;
 pub mod port;
 mod process;
 mod protocol;
 pub mod replay_port;
-mod ring;
 mod ring_link;
 mod ring_port;
 mod segment;
@@ -71,6 +71,7 @@ mod worker;
 mod worker_port;
 mod xdp_port;
 mod xsk;
+mod xsk_ring;
 
 pub use chain::{SocketId, UserChain, UserExit, UserSegment};
 pub use clock::monotonic_ns;
@@ -84,7 +85,7 @@ pub use forwarder::Forwarder;
 pub use handle::WorkerHandle;
 pub use idle::Idle;
 pub use launch::{Launched, Launcher};
-pub use named::NamedCount;
+pub use named_counters::NamedCount;
 pub use pipeline::{Pipeline, PipelineReader, RingEnds, Stage};
 pub use port::Port;
 pub use protocol::{NewPort, PortSetup};

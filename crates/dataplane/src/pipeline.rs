@@ -26,18 +26,18 @@ use crate::error::Error;
 use crate::handle::WorkerHandle;
 use crate::port::FramePool;
 use crate::ring_link::RingLink;
-use crate::ring_port::Side;
+use crate::ring_port::RingSide;
 
 mod reader;
 mod runs;
 
 pub use reader::{PipelineReader, RingEnds};
-use runs::{Run, runs};
+use runs::{ProcessRun, runs};
 
 /// Longest wait for the packets in the rings before the chain is removed.
 const DRAIN_TIME: Duration = Duration::from_millis(200);
 /// Longest time between the front door and a ring.
-const STRAGGLERS: Duration = Duration::from_millis(5);
+const DOOR_TO_RING_TIME: Duration = Duration::from_millis(5);
 
 /// A further process of a pipeline.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub struct Stage {
 
 /// A ring between two processes of a pipeline.
 #[derive(Debug)]
-struct Hop {
+struct PipelineRing {
     id: SocketId,
     link: Arc<RingLink>,
     from: Option<usize>,
@@ -63,7 +63,7 @@ pub struct Pipeline {
     spi: u32,
     generation: u16,
     stages: Vec<Stage>,
-    hops: Vec<Hop>,
+    rings: Vec<PipelineRing>,
     /// Ledger numbers of the stages.
     holders: Vec<SocketId>,
     positions: Vec<u8>,
@@ -89,7 +89,7 @@ impl Pipeline {
             spi: chain.spi,
             generation: chain.generation,
             stages: Vec::new(),
-            hops: Vec::new(),
+            rings: Vec::new(),
             holders: Vec::new(),
             positions,
         };
@@ -97,7 +97,7 @@ impl Pipeline {
             Ok(()) => Ok(pipeline),
             Err(error) => {
                 // Report the first error.
-                let _ = pipeline.take_away(head);
+                let _ = pipeline.stop_stages(head);
                 Err(error)
             }
         }
@@ -112,7 +112,7 @@ impl Pipeline {
         &mut self,
         head: &mut WorkerHandle,
         chain: &UserChain,
-        runs: &[Run],
+        runs: &[ProcessRun],
         mut config: impl FnMut(u8) -> WorkerConfig,
     ) -> Result<(), Error> {
         for _ in 0..self.positions.len() {
@@ -142,12 +142,12 @@ impl Pipeline {
             .map(|i| (i, part(Some(i))))
             .collect::<Vec<_>>()
         {
-            self.stages[index].handle.add_part(part)?;
+            self.stages[index].handle.add_pipeline_part(part)?;
         }
         for (id, (link, side)) in self.ends_of(None) {
             head.add_ring(id, link, side)?;
         }
-        head.add_part(self.part(chain, runs, None))
+        head.add_pipeline_part(self.part(chain, runs, None))
     }
 
     /// Makes a ring from one process to another, unless it exists.
@@ -157,8 +157,8 @@ impl Pipeline {
         from: Option<usize>,
         to: Option<usize>,
     ) -> Result<(), Error> {
-        if self.hop(from, to).is_none() {
-            self.hops.push(Hop {
+        if self.ring(from, to).is_none() {
+            self.rings.push(PipelineRing {
                 id: reserve(head)?,
                 link: RingLink::create()?,
                 from,
@@ -168,42 +168,42 @@ impl Pipeline {
         Ok(())
     }
 
-    fn hop(&self, from: Option<usize>, to: Option<usize>) -> Option<&Hop> {
-        self.hops
+    fn ring(&self, from: Option<usize>, to: Option<usize>) -> Option<&PipelineRing> {
+        self.rings
             .iter()
-            .find(|hop| (hop.from, hop.to) == (from, to))
+            .find(|ring| (ring.from, ring.to) == (from, to))
     }
 
     /// Returns the ring ends of a process.
     fn ends_of(
         &self,
         process: Option<usize>,
-    ) -> impl Iterator<Item = (SocketId, (Arc<RingLink>, Side))> {
-        self.hops.iter().filter_map(move |hop| {
-            let side = match (hop.from == process, hop.to == process) {
-                (_, true) => Side::Receive,
-                (true, false) if hop.to.is_none() => Side::Home,
-                (true, false) => Side::Send,
+    ) -> impl Iterator<Item = (SocketId, (Arc<RingLink>, RingSide))> {
+        self.rings.iter().filter_map(move |ring| {
+            let side = match (ring.from == process, ring.to == process) {
+                (_, true) => RingSide::Receive,
+                (true, false) if ring.to.is_none() => RingSide::SendAndReturn,
+                (true, false) => RingSide::Send,
                 (false, false) => return None,
             };
-            Some((hop.id, (Arc::clone(&hop.link), side)))
+            Some((ring.id, (Arc::clone(&ring.link), side)))
         })
     }
 
     /// Returns the part of the chain that one process runs.
-    fn part(&self, chain: &UserChain, runs: &[Run], process: Option<usize>) -> UserChain {
+    fn part(&self, chain: &UserChain, runs: &[ProcessRun], process: Option<usize>) -> UserChain {
         let segments = runs.iter().enumerate().filter_map(|(index, run)| {
             if run.process != process {
                 return None;
             }
-            let onward = || {
+            let next_process = || {
                 let next = runs.get(index + 1)?;
                 Some(UserExit::Stage {
-                    socket: self.hop(process, next.process)?.id,
+                    socket: self.ring(process, next.process)?.id,
                     position: next.first_position,
                 })
             };
-            let exit = run.exit.or_else(onward)?;
+            let exit = run.exit.or_else(next_process)?;
             Some(UserSegment {
                 first_position: run.first_position,
                 functions: run.functions.clone(),
@@ -220,27 +220,27 @@ impl Pipeline {
     /// Removes the chain after its packets have left the rings. The front door must not redirect
     /// packets to it any more.
     pub fn remove(mut self, head: &mut WorkerHandle) -> Result<(), Error> {
-        std::thread::sleep(STRAGGLERS);
+        std::thread::sleep(DOOR_TO_RING_TIME);
         self.drain();
-        self.take_away(head)
+        self.stop_stages(head)
     }
 
     /// Waits until all rings stay empty for a few milliseconds: a process may still be processing a
     /// packet.
     fn drain(&self) {
         let deadline = Instant::now() + DRAIN_TIME;
-        let mut calm = 0;
-        while calm < 3 && Instant::now() < deadline {
-            let mut rings = self.hops.iter();
-            let empty = rings.all(|hop| hop.link.occupancy() == 0);
-            calm = if empty { calm + 1 } else { 0 };
+        let mut empty_checks = 0;
+        while empty_checks < 3 && Instant::now() < deadline {
+            let mut rings = self.rings.iter();
+            let empty = rings.all(|ring| ring.link.occupancy() == 0);
+            empty_checks = if empty { empty_checks + 1 } else { 0 };
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     /// Stops the stages and returns their frames and numbers to the first process. Continues after
     /// an error and returns the first one.
-    fn take_away(&mut self, head: &mut WorkerHandle) -> Result<(), Error> {
+    fn stop_stages(&mut self, head: &mut WorkerHandle) -> Result<(), Error> {
         for stage in self.stages.drain(..) {
             // A dead stage cannot answer.
             let _ = stage.handle.shutdown();
@@ -251,9 +251,9 @@ impl Pipeline {
             Err(Error::Chain { .. }) => Ok(()),
             other => other,
         };
-        let hops = self.hops.drain(..).map(|hop| hop.id);
-        for id in hops.chain(self.holders.drain(..)) {
-            answer = answer.and(head.retire(id));
+        let rings = self.rings.drain(..).map(|ring| ring.id);
+        for id in rings.chain(self.holders.drain(..)) {
+            answer = answer.and(head.release_number(id));
         }
         answer
     }
@@ -276,17 +276,17 @@ impl Pipeline {
     /// chain.
     pub fn reader(&self, head: &WorkerHandle) -> PipelineReader {
         let stages = self.stages.iter();
-        let hops = self.hops.iter();
+        let rings = self.rings.iter();
         PipelineReader {
             chain: (self.spi, self.generation),
             head: head.stats(),
             stages: stages
                 .map(|stage| (stage.position, stage.handle.facts(), stage.handle.stats()))
                 .collect(),
-            rings: hops
-                .map(|hop| {
-                    let ends = (self.position(hop.from), self.position(hop.to));
-                    (ends, Arc::clone(&hop.link))
+            rings: rings
+                .map(|ring| {
+                    let ends = (self.position(ring.from), self.position(ring.to));
+                    (ends, Arc::clone(&ring.link))
                 })
                 .collect(),
         }
@@ -294,7 +294,7 @@ impl Pipeline {
 }
 
 fn reserve(head: &mut WorkerHandle) -> Result<SocketId, Error> {
-    let id = head.free_id()?;
+    let id = head.unused_number()?;
     head.reserved.insert(id);
     Ok(id)
 }

@@ -10,7 +10,7 @@ use nix::sys::time::TimeVal;
 use crate::chain::SocketId;
 use crate::config::WorkerConfig;
 use crate::error::Error;
-use crate::launch::{AsChild, Launched, Launcher};
+use crate::launch::{ChildLauncher, Launched, Launcher};
 use crate::protocol::{PortSetup, Request, Setup, receive_reply, send_request};
 use crate::xsk::{Xsk, XskConfig};
 
@@ -24,7 +24,7 @@ const DEVICE_TIME: Duration = Duration::from_secs(20);
 
 /// A process that was started, and the connection to it.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct WorkerProcess {
     process: Box<dyn Launched>,
     /// The worker's run id.
     worker: String,
@@ -32,7 +32,7 @@ pub(crate) struct Process {
     requests: u64,
 }
 
-impl Process {
+impl WorkerProcess {
     /// Starts the program with one end of a connection as its standard input.
     pub(crate) fn spawn(config: &WorkerConfig) -> Result<Self, Error> {
         let failed = |source: io::Error| Error::Spawn {
@@ -46,7 +46,7 @@ impl Process {
             SockFlag::SOCK_CLOEXEC,
         )
         .map_err(|errno| failed(errno.into()))?;
-        let launcher: &dyn Launcher = config.launcher.as_deref().unwrap_or(&AsChild);
+        let launcher: &dyn Launcher = config.launcher.as_deref().unwrap_or(&ChildLauncher);
         let process = launcher.launch(config, theirs).map_err(failed)?;
         Ok(Self {
             process,

@@ -15,7 +15,7 @@ use crate::chain::{SocketId, UserChain};
 use crate::config::DevicePair;
 use crate::door::{ChainRedirect, Direction};
 use crate::idle::Idle;
-use crate::ring_port::Side;
+use crate::ring_port::RingSide;
 use crate::shm::anonymous_file;
 use crate::sys;
 use crate::umem::Borrower;
@@ -51,7 +51,7 @@ pub(crate) enum Request {
         /// Its number here and in the ledger.
         id: SocketId,
         /// The end.
-        side: Side,
+        side: RingSide,
     },
     /// Take the frames of a process or ring that no longer exists.
     TakeFrames {
@@ -164,8 +164,8 @@ pub(crate) enum NewPortKind {
     },
     Ring {
         ring: OwnedFd,
-        bell: OwnedFd,
-        side: Side,
+        wake_fd: OwnedFd,
+        side: RingSide,
     },
 }
 

@@ -17,19 +17,19 @@ const ENTRIES: u32 = 1024;
 #[derive(Debug)]
 pub(crate) struct RingLink {
     pub(crate) ring: RingFile,
-    bell: EventFd,
+    wake_fd: EventFd,
 }
 
 impl RingLink {
     pub(crate) fn create() -> Result<Arc<Self>, Error> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = EventFd::from_flags(flags).map_err(|errno| Error::Memory {
+        let wake_fd = EventFd::from_flags(flags).map_err(|errno| Error::Memory {
             what: "eventfd of a ring",
             bytes: size_of::<u64>(),
             source: io::Error::from(errno),
         })?;
         let ring = RingFile::create(ENTRIES, WORDS)?;
-        Ok(Arc::new(Self { ring, bell }))
+        Ok(Arc::new(Self { ring, wake_fd }))
     }
 
     /// Returns the number of descriptors in the ring; 0 if the ring cannot be mapped.
@@ -38,6 +38,6 @@ impl RingLink {
     }
 
     pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
-        [self.ring.fd(), self.bell.as_fd()]
+        [self.ring.fd(), self.wake_fd.as_fd()]
     }
 }

@@ -20,40 +20,40 @@ use crate::umem::{Borrower, Frame, FrameMemory};
 /// frame without a packet to the frames' owner.
 pub(crate) const WORDS: usize = 2;
 /// Most frames that are returned at once.
-const HOME_BATCH: u32 = 64;
+const RETURN_BATCH: u32 = 64;
 
 /// The end of a ring that a process has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) enum Side {
+pub(crate) enum RingSide {
     /// It receives packets.
     Receive,
     /// It sends packets.
     Send,
     /// It sends packets, and returns free frames to the other end, which owns them.
-    Home,
+    SendAndReturn,
 }
 
 /// One end of a ring between workers.
 #[derive(Debug)]
 pub struct RingPort {
-    end: End,
+    end: RingEnd,
     borrower: Borrower,
     /// An eventfd that wakes the receiver.
-    bell: OwnedFd,
+    wake_fd: OwnedFd,
     invalid: u64,
 }
 
 #[derive(Debug)]
-enum End {
+enum RingEnd {
     Receive {
         ring: SharedConsumer<WORDS>,
         /// Frames that arrived without a packet.
-        bare: Vec<Frame>,
-        armed: bool,
+        empty_frames: Vec<Frame>,
+        is_armed: bool,
     },
     Send {
         ring: SharedProducer<WORDS>,
-        home: bool,
+        returns_frames: bool,
     },
 }
 
@@ -62,31 +62,31 @@ impl RingPort {
     /// the ledger.
     pub(crate) fn new(
         ring: OwnedFd,
-        bell: OwnedFd,
-        side: Side,
+        wake_fd: OwnedFd,
+        side: RingSide,
         borrower: Borrower,
         memory: &FrameMemory,
     ) -> Result<Self, Error> {
         let ring = RingFile::open(ring)?;
-        let end = if side == Side::Receive {
+        let end = if side == RingSide::Receive {
             ring.skip::<WORDS>(|[address, _]| !memory.is_lent_to(address, borrower))?;
-            End::Receive {
+            RingEnd::Receive {
                 ring: ring.consumer()?,
-                bare: Vec::with_capacity(memory.frames() as usize),
-                armed: false,
+                empty_frames: Vec::with_capacity(memory.frames() as usize),
+                is_armed: false,
             }
         } else {
             let ring = ring.producer::<WORDS>()?;
             memory.take_back_all_but(borrower, ring.entries().map(|[address, _]| address));
-            End::Send {
+            RingEnd::Send {
                 ring,
-                home: side == Side::Home,
+                returns_frames: side == RingSide::SendAndReturn,
             }
         };
         Ok(Self {
             end,
             borrower,
-            bell,
+            wake_fd,
             invalid: 0,
         })
     }
@@ -96,14 +96,17 @@ impl Port for RingPort {
     #[inline]
     fn arrived(&mut self, limit: u32) -> u32 {
         match &mut self.end {
-            End::Receive { ring, .. } => ring.peek(limit),
-            End::Send { .. } => 0,
+            RingEnd::Receive { ring, .. } => ring.peek(limit),
+            RingEnd::Send { .. } => 0,
         }
     }
 
     #[inline]
     fn take(&mut self, memory: &FrameMemory) -> Option<Buffer> {
-        let End::Receive { ring, bare, .. } = &mut self.end else {
+        let RingEnd::Receive {
+            ring, empty_frames, ..
+        } = &mut self.end
+        else {
             return None;
         };
         let [address, len] = ring.read();
@@ -113,7 +116,7 @@ impl Port for RingPort {
             return None;
         };
         if len == 0 {
-            bare.push(frame);
+            empty_frames.push(frame);
             return None;
         }
         let len = len as u32;
@@ -122,14 +125,14 @@ impl Port for RingPort {
 
     #[inline]
     fn release(&mut self) {
-        if let End::Receive { ring, .. } = &mut self.end {
+        if let RingEnd::Receive { ring, .. } = &mut self.end {
             ring.release();
         }
     }
 
     #[inline]
     fn transmit(&mut self, memory: &FrameMemory, buffer: Buffer) -> Result<(), Buffer> {
-        let End::Send { ring, .. } = &mut self.end else {
+        let RingEnd::Send { ring, .. } = &mut self.end else {
             return Err(buffer);
         };
         if ring.reserve(1) == 0 {
@@ -142,7 +145,7 @@ impl Port for RingPort {
 
     #[inline]
     fn flush(&mut self, _memory: &FrameMemory) -> u64 {
-        let End::Send { ring, .. } = &mut self.end else {
+        let RingEnd::Send { ring, .. } = &mut self.end else {
             return 0;
         };
         if !ring.is_dirty() {
@@ -154,7 +157,7 @@ impl Port for RingPort {
         }
         // A nonblocking write fails if the counter is full. Then the receiver has enough wake-ups
         // pending.
-        let _ = write(&self.bell, &1_u64.to_ne_bytes());
+        let _ = write(&self.wake_fd, &1_u64.to_ne_bytes());
         1
     }
 
@@ -164,16 +167,19 @@ impl Port for RingPort {
 
     #[inline]
     fn reclaim(&mut self, _memory: &FrameMemory, pool: &mut FramePool) {
-        if let End::Receive { bare, .. } = &mut self.end {
-            bare.drain(..).for_each(|frame| pool.give(frame));
+        if let RingEnd::Receive { empty_frames, .. } = &mut self.end {
+            empty_frames.drain(..).for_each(|frame| pool.give(frame));
         }
     }
 
     #[inline]
     fn refill(&mut self, memory: &FrameMemory, pool: &mut FramePool) -> bool {
         match &mut self.end {
-            End::Send { ring, home: true } if pool.len() > FramePool::RESERVE => {
-                for _ in 0..ring.reserve(HOME_BATCH) {
+            RingEnd::Send {
+                ring,
+                returns_frames: true,
+            } if pool.len() > FramePool::RESERVE => {
+                for _ in 0..ring.reserve(RETURN_BATCH) {
                     let Some(frame) = pool.take_for_receive() else {
                         break;
                     };
@@ -188,32 +194,32 @@ impl Port for RingPort {
 
     fn waiting(&self) -> u32 {
         match &self.end {
-            End::Receive { ring, .. } => ring.waiting(),
-            End::Send { .. } => 0,
+            RingEnd::Receive { ring, .. } => ring.waiting(),
+            RingEnd::Send { .. } => 0,
         }
     }
 
     fn readable_fd(&self) -> Option<RawFd> {
-        matches!(self.end, End::Receive { .. }).then(|| self.bell.as_fd().as_raw_fd())
+        matches!(self.end, RingEnd::Receive { .. }).then(|| self.wake_fd.as_fd().as_raw_fd())
     }
 
     fn arm(&mut self) -> bool {
         match &mut self.end {
-            End::Receive { ring, armed, .. } => {
-                *armed = true;
+            RingEnd::Receive { ring, is_armed, .. } => {
+                *is_armed = true;
                 ring.arm()
             }
-            End::Send { .. } => true,
+            RingEnd::Send { .. } => true,
         }
     }
 
     fn disarm(&mut self) {
-        if let End::Receive { ring, armed, .. } = &mut self.end
-            && std::mem::take(armed)
+        if let RingEnd::Receive { ring, is_armed, .. } = &mut self.end
+            && std::mem::take(is_armed)
         {
             ring.disarm();
             // A nonblocking read resets the counter.
-            let _ = read(&self.bell, &mut [0; 8]);
+            let _ = read(&self.wake_fd, &mut [0; 8]);
         }
     }
 
@@ -230,26 +236,26 @@ mod tests {
     use crate::umem::Umem;
 
     /// Packet memory that two processes share, a ring from the first to the second, and one back.
-    struct Stand {
+    struct TwoProcesses {
         umem: Umem,
         rings: [RingFile; 2],
-        bell: EventFd,
+        wake_fd: EventFd,
     }
 
     const FRAMES: u32 = 256;
-    const FORTH: usize = 0;
-    const HOME: usize = 1;
+    const TO_SECOND: usize = 0;
+    const TO_FIRST: usize = 1;
 
     fn borrower(number: usize) -> Borrower {
         Borrower::new(number).unwrap()
     }
 
-    impl Stand {
+    impl TwoProcesses {
         fn new() -> Self {
             Self {
                 umem: Umem::create(FRAMES, 2048).unwrap(),
                 rings: [8, 256].map(|entries| RingFile::create(entries, WORDS).unwrap()),
-                bell: EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap(),
+                wake_fd: EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap(),
             }
         }
 
@@ -261,10 +267,10 @@ mod tests {
             FrameMemory::map_as(&self.umem, borrower(9)).unwrap()
         }
 
-        fn port(&self, ring: usize, side: Side, memory: &FrameMemory) -> RingPort {
+        fn port(&self, ring: usize, side: RingSide, memory: &FrameMemory) -> RingPort {
             let fd = self.rings[ring].fd().try_clone_to_owned().unwrap();
-            let bell = self.bell.as_fd().try_clone_to_owned().unwrap();
-            RingPort::new(fd, bell, side, borrower(ring), memory).unwrap()
+            let wake_fd = self.wake_fd.as_fd().try_clone_to_owned().unwrap();
+            RingPort::new(fd, wake_fd, side, borrower(ring), memory).unwrap()
         }
     }
 
@@ -282,10 +288,10 @@ mod tests {
 
     #[test]
     fn no_frame_is_lost_if_a_sender_dies_before_it_publishes() {
-        let stand = Stand::new();
-        let dead = stand.first();
+        let processes = TwoProcesses::new();
+        let dead = processes.first();
         let mut frames = pool(&dead);
-        let mut port = stand.port(FORTH, Side::Send, &dead);
+        let mut port = processes.port(TO_SECOND, RingSide::Send, &dead);
         for _ in 0..3 {
             port.transmit(&dead, packet(&mut frames)).unwrap();
         }
@@ -293,17 +299,17 @@ mod tests {
         for _ in 0..2 {
             port.transmit(&dead, packet(&mut frames)).unwrap();
         }
-        assert_eq!(stand.umem.lent().unwrap(), 5);
+        assert_eq!(processes.umem.lent().unwrap(), 5);
         drop(port);
 
-        let heir = stand.first();
-        let mut port = stand.port(FORTH, Side::Send, &heir);
-        let mut frames = pool(&heir);
-        assert_eq!((frames.len(), stand.umem.lent().unwrap()), (253, 3));
-        while port.transmit(&heir, packet(&mut frames)).is_ok() {}
-        port.flush(&heir);
-        let second = stand.second();
-        let mut receiver = stand.port(FORTH, Side::Receive, &second);
+        let successor = processes.first();
+        let mut port = processes.port(TO_SECOND, RingSide::Send, &successor);
+        let mut frames = pool(&successor);
+        assert_eq!((frames.len(), processes.umem.lent().unwrap()), (253, 3));
+        while port.transmit(&successor, packet(&mut frames)).is_ok() {}
+        port.flush(&successor);
+        let second = processes.second();
+        let mut receiver = processes.port(TO_SECOND, RingSide::Receive, &second);
         assert_eq!(
             receiver.arrived(99),
             8,
@@ -315,43 +321,43 @@ mod tests {
 
     #[test]
     fn taken_frames_are_skipped_if_a_receiver_dies_before_it_releases() {
-        let stand = Stand::new();
-        let first = stand.first();
+        let processes = TwoProcesses::new();
+        let first = processes.first();
         let mut frames = pool(&first);
-        let mut sender = stand.port(FORTH, Side::Send, &first);
+        let mut sender = processes.port(TO_SECOND, RingSide::Send, &first);
         for _ in 0..5 {
             sender.transmit(&first, packet(&mut frames)).unwrap();
         }
         sender.flush(&first);
-        let dead = stand.second();
-        let mut port = stand.port(FORTH, Side::Receive, &dead);
+        let dead = processes.second();
+        let mut port = processes.port(TO_SECOND, RingSide::Receive, &dead);
         assert_eq!(port.arrived(2), 2);
         let taken = [port.take(&dead).unwrap(), port.take(&dead).unwrap()];
         drop(port);
 
-        let heir = stand.second();
-        let mut port = stand.port(FORTH, Side::Receive, &heir);
-        let own = pool(&heir);
+        let successor = processes.second();
+        let mut port = processes.port(TO_SECOND, RingSide::Receive, &successor);
+        let own = pool(&successor);
         assert_eq!(own.len(), taken.len(), "the frames it had taken");
         assert_eq!(port.arrived(9), 3, "the frames it had not taken");
-        assert!((0..3).all(|_| port.take(&heir).is_some()));
+        assert!((0..3).all(|_| port.take(&successor).is_some()));
         assert_eq!(port.invalid(), 0);
     }
 
     #[test]
     fn free_frames_are_returned_except_the_reserve() {
-        let stand = Stand::new();
-        let first = stand.first();
+        let processes = TwoProcesses::new();
+        let first = processes.first();
         let mut frames = pool(&first);
         (0..150).for_each(|_| first.grant(frames.take().unwrap(), borrower(9)));
-        let second = stand.second();
+        let second = processes.second();
         let mut own = pool(&second);
         assert_eq!(own.len(), 150);
-        let mut home = stand.port(HOME, Side::Home, &second);
-        home.transmit(&second, packet(&mut own)).unwrap();
-        while !home.refill(&second, &mut own) {}
+        let mut sender = processes.port(TO_FIRST, RingSide::SendAndReturn, &second);
+        sender.transmit(&second, packet(&mut own)).unwrap();
+        while !sender.refill(&second, &mut own) {}
         assert_eq!(own.len(), FramePool::RESERVE);
-        let mut receiver = stand.port(HOME, Side::Receive, &first);
+        let mut receiver = processes.port(TO_FIRST, RingSide::Receive, &first);
         let arrived = receiver.arrived(256);
         let packets = (0..arrived).filter_map(|_| receiver.take(&first)).count();
         assert_eq!(
@@ -366,11 +372,11 @@ mod tests {
 
     #[test]
     fn only_a_sleeping_receiver_is_woken() {
-        let stand = Stand::new();
-        let (first, second) = (stand.first(), stand.second());
+        let processes = TwoProcesses::new();
+        let (first, second) = (processes.first(), processes.second());
         let mut frames = pool(&first);
-        let mut sender = stand.port(FORTH, Side::Send, &first);
-        let mut receiver = stand.port(FORTH, Side::Receive, &second);
+        let mut sender = processes.port(TO_SECOND, RingSide::Send, &first);
+        let mut receiver = processes.port(TO_SECOND, RingSide::Receive, &second);
         let mut send = || {
             sender.transmit(&first, packet(&mut frames)).unwrap();
             sender.flush(&first)
@@ -384,7 +390,7 @@ mod tests {
         assert!(receiver.arm());
         assert_eq!(send(), 1);
         receiver.disarm();
-        assert!(stand.bell.read().is_err(), "the counter is reset");
+        assert!(processes.wake_fd.read().is_err(), "the counter is reset");
         assert_eq!((send(), receiver.waiting()), (0, 2));
     }
 }

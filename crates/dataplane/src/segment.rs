@@ -27,14 +27,14 @@ pub(crate) struct Segment {
     /// A new shaper, for the case that no other generation of the chain has one.
     pub(crate) shaper: Option<Box<Shaper>>,
     /// Index in the forwarder of the shaper in use.
-    pub(crate) shaped_by: Option<u32>,
-    entrance: Entrance,
+    pub(crate) shaper_index: Option<u32>,
+    ingress_port: IngressPort,
     /// Bit `i`: the function at index `i` needs the time.
-    clocked: u32,
+    time_mask: u32,
     /// Timers of functions.
     timers: Vec<FunctionTimer>,
     /// Whether a timer is stopped until the next packet.
-    has_resting_timers: bool,
+    has_stopped_timers: bool,
     /// Runs until the next one that is timed.
     until_sample: u32,
 }
@@ -45,21 +45,21 @@ pub(crate) const SAMPLE_EVERY: u32 = 1024;
 
 /// A clock and the cost of reading it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Timer {
+pub(crate) struct CalibratedClock {
     /// Reads CLOCK_MONOTONIC, ns.
-    pub(crate) clock: fn() -> u64,
+    pub(crate) read_ns: fn() -> u64,
     /// Time between two consecutive readings, ns.
     cost_ns: u64,
 }
 
-impl Timer {
-    pub(crate) fn new(clock: fn() -> u64) -> Self {
+impl CalibratedClock {
+    pub(crate) fn new(read_ns: fn() -> u64) -> Self {
         let cost = |_| {
-            let before = clock();
-            clock().saturating_sub(before)
+            let before = read_ns();
+            read_ns().saturating_sub(before)
         };
         Self {
-            clock,
+            read_ns,
             cost_ns: (0..64).map(cost).min().unwrap_or(0),
         }
     }
@@ -73,12 +73,12 @@ impl Segment {
         exit: Exit,
         counters: &Arc<ChainCounters>,
     ) -> Self {
-        let clocked = functions
+        let time_mask = functions
             .iter()
             .enumerate()
             .map(|(index, function)| u32::from(function.needs_time()) << index)
             .sum();
-        counters.span(first_position.into(), functions.len());
+        counters.set_segment_len(first_position.into(), functions.len());
         let timers = functions.iter().enumerate();
         let timers = timers.filter_map(|(index, function)| FunctionTimer::of(index, &**function));
         let timers = timers.collect();
@@ -91,11 +91,11 @@ impl Segment {
             counters: Arc::clone(counters),
             shaping: None,
             shaper: None,
-            shaped_by: None,
-            entrance: Entrance::default(),
-            clocked,
+            shaper_index: None,
+            ingress_port: IngressPort::default(),
+            time_mask,
             timers,
-            has_resting_timers: false,
+            has_stopped_timers: false,
             until_sample: SAMPLE_EVERY,
         }
     }
@@ -106,7 +106,7 @@ impl Segment {
         counters: &Arc<ChainCounters>,
         states: &mut States,
     ) -> Result<Vec<Self>, String> {
-        let entrance = Entrance::default();
+        let ingress_port = IngressPort::default();
         chain
             .segments
             .iter()
@@ -122,21 +122,21 @@ impl Segment {
                             .map_err(|error| format!("function at position {position}: {error}"))
                     })
                     .collect::<Result<_, _>>()?;
-                let onward = match segment.exit {
-                    UserExit::Port(_) => Onward::Out,
-                    UserExit::Internal { position, .. } => Onward::Kernel(position),
-                    UserExit::Stage { position, .. } => Onward::Stage(position),
+                let target = match segment.exit {
+                    UserExit::Port(_) => ExitTarget::Egress,
+                    UserExit::Internal { position, .. } => ExitTarget::Kernel(position),
+                    UserExit::Stage { position, .. } => ExitTarget::Stage(position),
                 };
                 let exit = Exit {
                     port: segment.exit.socket().0.into(),
-                    onward,
+                    target,
                 };
                 let chain = (chain.spi, chain.generation);
                 let first = segment.first_position;
                 Ok(Self {
-                    entrance: Entrance {
-                        learns: index == 0,
-                        ..entrance.clone()
+                    ingress_port: IngressPort {
+                        is_first_segment: index == 0,
+                        ..ingress_port.clone()
                     },
                     shaping: segment.shaping,
                     shaper: segment
@@ -151,9 +151,12 @@ impl Segment {
     /// Returns the chain's ingress port, for a run that arrived at port `ingress`, if any. `None`
     /// until the port is known.
     #[inline]
-    pub(crate) fn entrance(&self, ingress: Option<usize>) -> Option<usize> {
-        let Entrance { learns, port } = &self.entrance;
-        if let Some(ingress) = ingress.filter(|_| *learns) {
+    pub(crate) fn ingress_port(&self, ingress: Option<usize>) -> Option<usize> {
+        let IngressPort {
+            is_first_segment,
+            port,
+        } = &self.ingress_port;
+        if let Some(ingress) = ingress.filter(|_| *is_first_segment) {
             port.store(ingress, Ordering::Relaxed);
             return Some(ingress);
         }
@@ -162,8 +165,8 @@ impl Segment {
 
     /// Returns whether packets return to the kernel through their ingress port. That port is a link
     /// to an SFF, which accepts only packets with an NSH header.
-    pub(crate) fn is_behind_forwarder(&self, ingress: usize) -> bool {
-        self.exit.port == ingress && matches!(self.exit.onward, Onward::Kernel(_))
+    pub(crate) fn is_behind_sff(&self, ingress: usize) -> bool {
+        self.exit.port == ingress && matches!(self.exit.target, ExitTarget::Kernel(_))
     }
 
     /// Counts a run. Returns whether it is timed.
@@ -184,25 +187,27 @@ impl Segment {
         &mut self,
         batch: &mut Batch<'m>,
         emitter: &mut FrameEmitter<'_, 'm>,
-        timer: &Timer,
+        clock: &CalibratedClock,
         sampled: bool,
     ) {
-        if sampled || self.clocked != 0 {
-            self.process_closely(0, batch, emitter, timer, sampled);
+        if sampled || self.time_mask != 0 {
+            self.process_each_function(0, batch, emitter, clock, sampled);
             return;
         }
         let first = usize::from(self.first_position);
         let packets_in = batch.len();
-        let Some((index, drops)) = pass_undisturbed(&mut self.functions, batch, emitter) else {
+        let Some((index, drops)) = process_until_drop_or_emit(&mut self.functions, batch, emitter)
+        else {
             // All packets passed all functions: one counter serves all functions.
-            self.counters.through(first, packets_in as u64);
+            self.counters.count_segment(first, packets_in as u64);
             return;
         };
         for before in 0..index {
-            self.counters.pass(first + before, packets_in as u64, 0, 0);
+            self.counters
+                .count_function(first + before, packets_in as u64, 0, 0);
         }
-        self.settle(index, (packets_in, drops), batch, emitter);
-        self.process_closely(index + 1, batch, emitter, timer, false);
+        self.count_and_collect_emitted(index, (packets_in, drops), batch, emitter);
+        self.process_each_function(index + 1, batch, emitter, clock, false);
     }
 
     /// Returns when the next timer is due, ns; `u64::MAX` if no timer is set.
@@ -211,33 +216,33 @@ impl Segment {
         due.min().unwrap_or(u64::MAX)
     }
 
-    /// Returns whether stopped timers need [`Self::wind_up`] now that packets have arrived.
+    /// Returns whether stopped timers need [`Self::restart_timers`] now that packets have arrived.
     #[inline]
-    pub(crate) fn has_resting_timers(&self) -> bool {
-        self.has_resting_timers
+    pub(crate) fn has_stopped_timers(&self) -> bool {
+        self.has_stopped_timers
     }
 
     /// Restarts the stopped timers. Returns when the next timer of all is due.
-    pub(crate) fn wind_up(&mut self, now_ns: u64) -> u64 {
-        self.has_resting_timers = false;
+    pub(crate) fn restart_timers(&mut self, now_ns: u64) -> u64 {
+        self.has_stopped_timers = false;
         for timer in self
             .timers
             .iter_mut()
             .filter(|timer| timer.due_ns == u64::MAX)
         {
-            timer.due_ns = now_ns.saturating_add(timer.every_ns);
+            timer.due_ns = now_ns.saturating_add(timer.period_ns);
         }
         self.due_ns()
     }
 
     /// Calls the first function whose timer is due at `now_ns`, and runs the next functions on the
     /// packets that it emits. Returns `false` if no timer is due.
-    pub(crate) fn expire<'m>(
+    pub(crate) fn run_due_timer<'m>(
         &mut self,
         now_ns: u64,
         batch: &mut Batch<'m>,
         emitter: &mut FrameEmitter<'_, 'm>,
-        timer: &Timer,
+        clock: &CalibratedClock,
     ) -> bool {
         let Some(due) = self.timers.iter_mut().find(|one| one.due_ns <= now_ns) else {
             return false;
@@ -245,43 +250,44 @@ impl Segment {
         let index = due.index;
         self.functions[index].expire(now_ns, emitter);
         if self.functions[index].awaits_timer() {
-            due.due_ns = now_ns.saturating_add(due.every_ns);
+            due.due_ns = now_ns.saturating_add(due.period_ns);
         } else {
             due.due_ns = u64::MAX;
-            self.has_resting_timers = true;
+            self.has_stopped_timers = true;
         }
-        self.settle(index, (0, 0), batch, emitter);
-        self.process_closely(index + 1, batch, emitter, timer, false);
+        self.count_and_collect_emitted(index, (0, 0), batch, emitter);
+        self.process_each_function(index + 1, batch, emitter, clock, false);
         true
     }
 
     /// Like [`Self::process`], from the function at index `from` on. Gives the time to functions
     /// that need it, and counts each function separately.
-    fn process_closely<'m>(
+    fn process_each_function<'m>(
         &mut self,
         from: usize,
         batch: &mut Batch<'m>,
         emitter: &mut FrameEmitter<'_, 'm>,
-        timer: &Timer,
+        clock: &CalibratedClock,
         sampled: bool,
     ) {
-        let mut before = if sampled { (timer.clock)() } else { 0 };
+        let mut before = if sampled { (clock.read_ns)() } else { 0 };
         for index in from..self.functions.len() {
             let packets_in = batch.len();
             if packets_in == 0 {
                 break;
             }
             let function = &mut self.functions[index];
-            if self.clocked >> index & 1 == 1 {
-                function.set_time((timer.clock)());
+            if self.time_mask >> index & 1 == 1 {
+                function.set_time((clock.read_ns)());
             }
             let drops = function.process_batch(batch, emitter);
-            self.settle(index, (packets_in, drops), batch, emitter);
+            self.count_and_collect_emitted(index, (packets_in, drops), batch, emitter);
             if sampled {
-                let now = (timer.clock)();
-                let ns = now.saturating_sub(before + timer.cost_ns);
+                let now = (clock.read_ns)();
+                let ns = now.saturating_sub(before + clock.cost_ns);
                 let position = usize::from(self.first_position) + index;
-                self.counters.sample(position, packets_in as u64, ns);
+                self.counters
+                    .add_time_sample(position, packets_in as u64, ns);
                 before = now;
             }
         }
@@ -289,7 +295,7 @@ impl Segment {
 
     /// Counts the packets of a function, and adds its emitted packets to the batch.
     #[inline]
-    fn settle<'m>(
+    fn count_and_collect_emitted<'m>(
         &self,
         index: usize,
         (packets_in, drops): (usize, usize),
@@ -307,7 +313,7 @@ impl Segment {
         }
         let position = usize::from(self.first_position) + index;
         self.counters
-            .pass(position, packets_in as u64, drops as u64, emitted as u64);
+            .count_function(position, packets_in as u64, drops as u64, emitted as u64);
     }
 }
 
@@ -317,7 +323,7 @@ impl Segment {
 /// A separate function, so that the loop's variables stay in registers over the call. Inlined, each
 /// function costs half as much again.
 #[inline(never)]
-fn pass_undisturbed<'m>(
+fn process_until_drop_or_emit<'m>(
     functions: &mut [Box<dyn Function>],
     batch: &mut Batch<'m>,
     emitter: &mut FrameEmitter<'_, 'm>,
@@ -338,7 +344,7 @@ fn pass_undisturbed<'m>(
 #[derive(Debug, Clone, Copy)]
 struct FunctionTimer {
     index: usize,
-    every_ns: u64,
+    period_ns: u64,
     due_ns: u64,
 }
 
@@ -347,28 +353,28 @@ impl FunctionTimer {
     fn of(index: usize, function: &dyn Function) -> Option<Self> {
         Some(Self {
             index,
-            every_ns: function.timer_ns()?.max(LEAST_PERIOD_NS),
+            period_ns: function.timer_ns()?.max(MIN_TIMER_PERIOD_NS),
             due_ns: 0,
         })
     }
 }
 
 /// Shortest period of a timer, ns. A shorter one would occupy the worker.
-const LEAST_PERIOD_NS: u64 = 10_000;
+const MIN_TIMER_PERIOD_NS: u64 = 10_000;
 
 /// The ingress port of a chain, where replies to senders leave. The first segment learns it from
 /// its packets. Packets of later segments passed the first one and then an internal link.
 #[derive(Debug, Clone)]
-struct Entrance {
-    learns: bool,
+struct IngressPort {
+    is_first_segment: bool,
     /// Shared by the segments of a chain; `usize::MAX` before the first packet.
     port: Arc<AtomicUsize>,
 }
 
-impl Default for Entrance {
+impl Default for IngressPort {
     fn default() -> Self {
         Self {
-            learns: true,
+            is_first_segment: true,
             port: Arc::new(AtomicUsize::new(usize::MAX)),
         }
     }
@@ -380,14 +386,14 @@ pub(crate) struct Exit {
     /// Index of the port that transmits.
     pub(crate) port: usize,
     /// The destination behind the port.
-    pub(crate) onward: Onward,
+    pub(crate) target: ExitTarget,
 }
 
 /// The destination behind an exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Onward {
+pub(crate) enum ExitTarget {
     /// The egress port: packets leave the chain.
-    Out,
+    Egress,
     /// The kernel function at this position, which the NSH header names.
     Kernel(u8),
     /// The function at this position, or the exit, in another worker process. The metadata before

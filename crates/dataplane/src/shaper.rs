@@ -18,7 +18,7 @@ use crate::port::Buffer;
 
 /// A waiting packet.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingPacket {
     /// Index of its segment, whose generation and counters it belongs to.
     pub(crate) segment: u32,
     /// Index of the egress port.
@@ -30,31 +30,31 @@ pub(crate) struct Waiting {
     /// Its front-door stamp, if it leaves the chain here.
     pub(crate) stamp_ns: Option<u64>,
     /// Arrival time, CLOCK_MONOTONIC, ns.
-    pub(crate) came_ns: u64,
+    pub(crate) arrived_ns: u64,
 }
 
 /// An entry of the queue.
 #[derive(Debug)]
-struct Entry {
-    waiting: Waiting,
+struct QueueEntry {
+    waiting: WaitingPacket,
     /// Departure time if no packet leaves late, ns.
     planned_ns: u64,
 }
 
 /// The decision for a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub(crate) enum ShaperDecision {
     /// It leaves now.
     Leave,
     /// It waits: pass it to [`Shaper::push`].
     Wait,
     /// It is dropped.
-    Drop(Reason),
+    Drop(ShaperDrop),
 }
 
 /// Why a packet is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub(crate) enum ShaperDrop {
     /// The queue is full, or the worker has no free frame.
     Full,
     /// It would wait longer than allowed.
@@ -70,10 +70,10 @@ pub(crate) struct Shaper {
     /// The bucket after the departures so far.
     bucket: TokenBucket,
     /// The bucket after all waiting packets have left on time.
-    ahead: TokenBucket,
+    bucket_after_queue: TokenBucket,
     /// Delay of the queue against the planned departures, ns.
     late_ns: u64,
-    queue: VecDeque<Entry>,
+    queue: VecDeque<QueueEntry>,
     /// When the first packet may leave, ns; `u64::MAX` if no packet waits.
     due_ns: u64,
 }
@@ -85,7 +85,7 @@ impl Shaper {
         Self {
             shaping,
             bucket,
-            ahead: bucket,
+            bucket_after_queue: bucket,
             late_ns: 0,
             // Room for the longest queue, because a later change must not allocate.
             queue: VecDeque::with_capacity(MAX_SHAPER_QUEUE as usize),
@@ -107,58 +107,58 @@ impl Shaper {
     /// Decides on a packet of `bytes` that arrives now. A leaving packet has taken its credit. Pass
     /// a waiting packet to [`Self::push`].
     #[inline]
-    pub(crate) fn decide(&mut self, now_ns: u64, bytes: u32) -> Decision {
+    pub(crate) fn decide(&mut self, now_ns: u64, bytes: u32) -> ShaperDecision {
         if self.queue.is_empty() {
             if self.bucket.take(now_ns, 1, bytes.into()) {
-                return Decision::Leave;
+                return ShaperDecision::Leave;
             }
-            self.ahead = self.bucket;
+            self.bucket_after_queue = self.bucket;
             self.late_ns = 0;
         }
-        self.decide_behind(now_ns, bytes)
+        self.decide_to_wait(now_ns, bytes)
     }
 
     /// Decides on a packet that does not leave at once.
-    fn decide_behind(&self, now_ns: u64, bytes: u32) -> Decision {
-        let Some(planned_ns) = self.plan(now_ns, bytes) else {
-            return Decision::Drop(Reason::Big);
+    fn decide_to_wait(&self, now_ns: u64, bytes: u32) -> ShaperDecision {
+        let Some(planned_ns) = self.plan_departure(now_ns, bytes) else {
+            return ShaperDecision::Drop(ShaperDrop::Big);
         };
         let limit = self.shaping.queue.min(MAX_SHAPER_QUEUE) as usize;
         if self.queue.len() >= limit {
-            return Decision::Drop(Reason::Full);
+            return ShaperDecision::Drop(ShaperDrop::Full);
         }
         let wait_ns = planned_ns
             .saturating_add(self.late_ns)
             .saturating_sub(now_ns);
         if wait_ns > self.shaping.delay_ns {
-            return Decision::Drop(Reason::Late);
+            return ShaperDecision::Drop(ShaperDrop::Late);
         }
-        Decision::Wait
+        ShaperDecision::Wait
     }
 
     /// Returns when one more packet would leave if no packet were late; `None` for never.
-    fn plan(&self, now_ns: u64, bytes: u32) -> Option<u64> {
-        let eligible_ns = self.ahead.eligible_ns(1, bytes.into())?;
+    fn plan_departure(&self, now_ns: u64, bytes: u32) -> Option<u64> {
+        let eligible_ns = self.bucket_after_queue.eligible_ns(1, bytes.into())?;
         Some(eligible_ns.max(now_ns.saturating_sub(self.late_ns)))
     }
 
-    /// Queues a packet after [`Decision::Wait`], with the same `now_ns`.
-    pub(crate) fn push(&mut self, now_ns: u64, waiting: Waiting) {
+    /// Queues a packet after [`ShaperDecision::Wait`], with the same `now_ns`.
+    pub(crate) fn push(&mut self, now_ns: u64, waiting: WaitingPacket) {
         let bytes = waiting.bytes;
-        let planned_ns = self.plan(now_ns, bytes).unwrap_or(now_ns);
-        let taken = self.ahead.take(planned_ns, 1, bytes.into());
+        let planned_ns = self.plan_departure(now_ns, bytes).unwrap_or(now_ns);
+        let taken = self.bucket_after_queue.take(planned_ns, 1, bytes.into());
         debug_assert!(taken, "a packet larger than the burst was queued");
         if self.queue.is_empty() {
             self.due_ns = planned_ns;
         }
-        self.queue.push_back(Entry {
+        self.queue.push_back(QueueEntry {
             waiting,
             planned_ns,
         });
     }
 
     /// Takes the next packet that may leave.
-    pub(crate) fn release(&mut self, now_ns: u64) -> Option<Waiting> {
+    pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<WaitingPacket> {
         if now_ns < self.due_ns {
             return None;
         }
@@ -168,16 +168,16 @@ impl Shaper {
             .saturating_sub(self.shaping.tolerance_ns)
             .max(self.due_ns);
         if !self.bucket.take(counts_ns, 1, bytes.into()) {
-            self.look_ahead();
+            self.update_due();
             return None;
         }
         let released = self.queue.pop_front()?;
-        self.look_ahead();
+        self.update_due();
         Some(released.waiting)
     }
 
     /// Computes when the first packet may leave.
-    fn look_ahead(&mut self) {
+    fn update_due(&mut self) {
         let first = self.queue.front().map(|entry| {
             let eligible_ns = self.bucket.eligible_ns(1, entry.waiting.bytes.into());
             (eligible_ns.unwrap_or(u64::MAX), entry.planned_ns)
@@ -191,23 +191,29 @@ impl Shaper {
 
     /// Changes the settings. Waiting packets stay, with new departure times. `drop` gets packets
     /// that never conform to the new profile. An unchanged profile keeps the bucket.
-    pub(crate) fn change(&mut self, now_ns: u64, shaping: Shaping, mut drop: impl FnMut(Waiting)) {
+    pub(crate) fn reconfigure(
+        &mut self,
+        now_ns: u64,
+        shaping: Shaping,
+        mut drop: impl FnMut(WaitingPacket),
+    ) {
         let same = self.shaping.profile() == shaping.profile();
         self.shaping = shaping;
         if same {
             return;
         }
         self.bucket = TokenBucket::new(&shaping.profile());
-        self.ahead = self.bucket;
+        self.bucket_after_queue = self.bucket;
         self.late_ns = 0;
         for _ in 0..self.queue.len() {
-            let Some(Entry { waiting, .. }) = self.queue.pop_front() else {
+            let Some(QueueEntry { waiting, .. }) = self.queue.pop_front() else {
                 break;
             };
-            match self.plan(now_ns, waiting.bytes) {
+            match self.plan_departure(now_ns, waiting.bytes) {
                 Some(planned_ns) => {
-                    self.ahead.take(planned_ns, 1, waiting.bytes.into());
-                    self.queue.push_back(Entry {
+                    self.bucket_after_queue
+                        .take(planned_ns, 1, waiting.bytes.into());
+                    self.queue.push_back(QueueEntry {
                         waiting,
                         planned_ns,
                     });
@@ -215,13 +221,13 @@ impl Shaper {
                 None => drop(waiting),
             }
         }
-        self.look_ahead();
+        self.update_due();
         // A full new bucket would report a departure time in the past.
         self.due_ns = self.due_ns.max(now_ns);
     }
 
     /// Removes the packets of a segment.
-    pub(crate) fn forget(&mut self, segment: u32, mut drop: impl FnMut(Waiting)) {
+    pub(crate) fn remove_segment(&mut self, segment: u32, mut drop: impl FnMut(WaitingPacket)) {
         for _ in 0..self.queue.len() {
             match self.queue.pop_front() {
                 Some(entry) if entry.waiting.segment == segment => drop(entry.waiting),
@@ -229,7 +235,7 @@ impl Shaper {
                 None => break,
             }
         }
-        self.look_ahead();
+        self.update_due();
     }
 }
 

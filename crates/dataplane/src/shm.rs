@@ -80,16 +80,16 @@ impl Drop for Mapping {
 ///
 /// # Safety
 /// Zero bytes are a value, and the type is exactly one atomic integer.
-pub(crate) unsafe trait Cell {}
+pub(crate) unsafe trait SharedAtomic {}
 
 // SAFETY: an atomic integer.
-unsafe impl Cell for AtomicU8 {}
+unsafe impl SharedAtomic for AtomicU8 {}
 // SAFETY: an atomic integer.
-unsafe impl Cell for AtomicU64 {}
+unsafe impl SharedAtomic for AtomicU64 {}
 
 /// An array of atomic integers in a shared mapping, which it keeps alive.
 #[derive(Debug)]
-pub(crate) struct Cells<T: Cell> {
+pub(crate) struct SharedAtomics<T: SharedAtomic> {
     mapping: Arc<Mapping>,
     first: NonNull<T>,
     len: usize,
@@ -97,11 +97,11 @@ pub(crate) struct Cells<T: Cell> {
 
 // SAFETY: points into `mapping`, which it keeps alive and which is itself Send and Sync; the
 // content is atomics.
-unsafe impl<T: Cell> Send for Cells<T> {}
+unsafe impl<T: SharedAtomic> Send for SharedAtomics<T> {}
 // SAFETY: as above.
-unsafe impl<T: Cell> Sync for Cells<T> {}
+unsafe impl<T: SharedAtomic> Sync for SharedAtomics<T> {}
 
-impl<T: Cell> Cells<T> {
+impl<T: SharedAtomic> SharedAtomics<T> {
     /// Returns `len` integers from byte `offset`; `None` if they are misaligned or outside the
     /// mapping.
     pub(crate) fn new(mapping: &Arc<Mapping>, offset: usize, len: usize) -> Option<Self> {
@@ -136,7 +136,7 @@ impl<T: Cell> Cells<T> {
     }
 }
 
-impl<T: Cell> Deref for Cells<T> {
+impl<T: SharedAtomic> Deref for SharedAtomics<T> {
     type Target = [T];
 
     #[inline]
@@ -149,7 +149,7 @@ impl<T: Cell> Deref for Cells<T> {
 
 /// Prefetches the cache line of `cell`. For writing, it also takes the line from all other cores.
 #[inline]
-pub(crate) fn prefetch<T: Cell>(cell: &T, for_writing: bool) {
+pub(crate) fn prefetch<T: SharedAtomic>(cell: &T, for_writing: bool) {
     #[cfg(target_arch = "x86_64")]
     {
         let at = std::ptr::from_ref(cell);
@@ -183,8 +183,8 @@ mod tests {
         let fd = anonymous_file("myelin-test", 8192).unwrap();
         let one = Arc::new(Mapping::new(fd.as_fd(), 0, 8192, false).unwrap());
         let two = Arc::new(Mapping::new(fd.as_fd(), 0, 8192, true).unwrap());
-        let writer = Cells::<AtomicU64>::new(&one, 4096, 2).unwrap();
-        let reader = Cells::<AtomicU64>::new(&two, 4096, 2).unwrap();
+        let writer = SharedAtomics::<AtomicU64>::new(&one, 4096, 2).unwrap();
+        let reader = SharedAtomics::<AtomicU64>::new(&two, 4096, 2).unwrap();
         writer.populate();
         writer[1].store(7, Relaxed);
         assert_eq!((reader[0].load(Relaxed), reader[1].load(Relaxed)), (0, 7));
@@ -197,15 +197,15 @@ mod tests {
         let fd = anonymous_file("myelin-test", 4096).unwrap();
         assert_eq!(file_len(fd.as_fd()).unwrap(), 4096);
         let mapping = Arc::new(Mapping::new(fd.as_fd(), 0, 4096, false).unwrap());
-        assert!(Cells::<AtomicU64>::new(&mapping, 4088, 1).is_some());
-        assert!(Cells::<AtomicU64>::new(&mapping, 4088, 2).is_none());
+        assert!(SharedAtomics::<AtomicU64>::new(&mapping, 4088, 1).is_some());
+        assert!(SharedAtomics::<AtomicU64>::new(&mapping, 4088, 2).is_none());
         assert!(
-            Cells::<AtomicU64>::new(&mapping, 4, 1).is_none(),
+            SharedAtomics::<AtomicU64>::new(&mapping, 4, 1).is_none(),
             "misaligned"
         );
-        assert!(Cells::<AtomicU64>::new(&mapping, 0, usize::MAX).is_none());
-        assert!(Cells::<AtomicU8>::new(&mapping, 4095, 1).is_some());
-        assert!(Cells::<AtomicU8>::new(&mapping, 4096, 1).is_none());
-        assert!(Cells::<AtomicU8>::new(&mapping, usize::MAX, 2).is_none());
+        assert!(SharedAtomics::<AtomicU64>::new(&mapping, 0, usize::MAX).is_none());
+        assert!(SharedAtomics::<AtomicU8>::new(&mapping, 4095, 1).is_some());
+        assert!(SharedAtomics::<AtomicU8>::new(&mapping, 4096, 1).is_none());
+        assert!(SharedAtomics::<AtomicU8>::new(&mapping, usize::MAX, 2).is_none());
     }
 }

@@ -71,12 +71,12 @@ const fn len_of(entries: u32, slot_words: usize) -> usize {
 
 /// The words of a ring.
 #[derive(Debug)]
-struct Memory<M, const N: usize> {
+struct RingWords<M, const N: usize> {
     words: M,
     entries: u32,
 }
 
-impl<W: Word, M: Deref<Target = [W]>, const N: usize> Memory<M, N> {
+impl<W: Word, M: Deref<Target = [W]>, const N: usize> RingWords<M, N> {
     /// Returns `None` if there are too few words, or `entries` is no power of two.
     fn new(words: M, entries: u32) -> Option<Self> {
         let fits = entries.is_power_of_two()
@@ -129,7 +129,7 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Memory<M, N> {
 /// The producer's end, for descriptors of `N` words. A ring must have only one.
 #[derive(Debug)]
 pub struct Producer<M, const N: usize> {
-    memory: Memory<M, N>,
+    memory: RingWords<M, N>,
     /// Index of the next write.
     next: u64,
     /// The shared index. Entries from here to `next` wait for `publish`.
@@ -142,7 +142,7 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Producer<M, N> {
     /// Opens the producer's end, and continues where a predecessor ended. Returns `None` if the
     /// words hold no ring of that size.
     pub fn new(words: M, entries: u32) -> Option<Self> {
-        let memory = Memory::new(words, entries)?;
+        let memory = RingWords::new(words, entries)?;
         let next = memory.words[PRODUCER].load(Relaxed);
         Some(Self {
             memory,
@@ -224,7 +224,7 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Producer<M, N> {
 /// The consumer's end. A ring must have only one.
 #[derive(Debug)]
 pub struct Consumer<M, const N: usize> {
-    memory: Memory<M, N>,
+    memory: RingWords<M, N>,
     /// Index of the next read; ahead of the shared index until `release`.
     next: u64,
     /// Known number of descriptors from `next` on.
@@ -235,7 +235,7 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Consumer<M, N> {
     /// Opens the consumer's end, and continues where a predecessor ended. Returns `None` if the
     /// words hold no ring of that size.
     pub fn new(words: M, entries: u32) -> Option<Self> {
-        let memory = Memory::new(words, entries)?;
+        let memory = RingWords::new(words, entries)?;
         let next = memory.words[CONSUMER].load(Relaxed);
         let consumer = Self {
             memory,

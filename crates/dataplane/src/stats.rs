@@ -2,14 +2,17 @@
 //! read it at any time.
 //!
 //! ```text
-//! header  64 words: the counters of the worker as a whole
-//! doors   4096 x 8 words, one row for each SPI that a front door in the worker knows: packets,
-//! bytes, time of the last one, policed blocks  4096, one for each deployed (SPI, generation) 8
-//! words                packets transmitted, packets lost at transmit 32 positions x 8 words in,
-//! drops, emitted, sampled ns, samples 8 words                sum, complement of the minimum,
-//! maximum of the sojourn times, ns 1024 words             sojourn histogram
-//! (`myelin_packet::sojourn`) 8 words                shaper: delayed, drops by reason, waiting now
-//! and at most, time waited
+//! header  64 words: counters of the whole worker
+//! doors   4096 rows of 8 words, one for each SPI at a front door in the worker:
+//!           packets, bytes, time of the last packet, policed packets and bytes
+//! blocks  4096, one for each deployed (SPI, generation):
+//!           8 words               packets transmitted, packets lost at transmit
+//!           32 x 8 words          each position: in, drops, emitted, sampled ns, samples,
+//!                                 packets of the whole segment, length of the segment
+//!           8 words               sojourn, ns: sum, complement of the minimum, maximum
+//!           1024 words            sojourn histogram (`myelin_packet::sojourn`)
+//!           8 words               shaper: delayed, drops by reason, lost, waiting now,
+//!                                 most that waited, time waited
 //! ```
 //!
 //! Words have 64 bits, native endian. Each word has one writer, which uses plain loads and stores.
@@ -46,28 +49,28 @@ pub use self::types::{ChainStats, DoorStats, ShaperStats, WorkerStats};
 #[derive(Debug)]
 pub struct Stats {
     file: StatsFile,
-    places: Mutex<Places>,
+    allocations: Mutex<Allocations>,
 }
 
 /// The allocation of blocks and rows.
 #[derive(Debug, Default)]
-struct Places {
-    /// By SPI and generation: the block, and its number of positions.
+struct Allocations {
+    /// The block of an SPI and generation, and its number of positions.
     chains: HashMap<(u32, u16), (u32, u8)>,
-    blocks: Numbers,
-    /// By SPI: the row.
+    blocks: NumberPool,
+    /// The row of an SPI.
     doors: HashMap<u32, u32>,
-    rows: Numbers,
+    rows: NumberPool,
 }
 
 /// Allocates numbers below [`file::MAX_BLOCKS`].
 #[derive(Debug, Default)]
-struct Numbers {
+struct NumberPool {
     returned: Vec<u32>,
     fresh: u32,
 }
 
-impl Numbers {
+impl NumberPool {
     fn take(&mut self) -> Option<u32> {
         self.returned.pop().or_else(|| {
             let number = self.fresh;
@@ -82,7 +85,7 @@ impl Stats {
     pub fn create() -> Result<Self, Error> {
         Ok(Self {
             file: StatsFile::create()?,
-            places: Mutex::default(),
+            allocations: Mutex::default(),
         })
     }
 
@@ -97,39 +100,41 @@ impl Stats {
     /// Allocates a zeroed block for a generation of a chain. `None` if no block is free or the
     /// generation has one.
     pub(crate) fn allocate(&self, spi: u32, generation: u16, positions: u8) -> Option<u32> {
-        let mut places = self.places();
-        if places.chains.contains_key(&(spi, generation)) {
+        let mut allocations = self.allocations();
+        if allocations.chains.contains_key(&(spi, generation)) {
             return None;
         }
-        let block = places.blocks.take()?;
-        places.chains.insert((spi, generation), (block, positions));
+        let block = allocations.blocks.take()?;
+        allocations
+            .chains
+            .insert((spi, generation), (block, positions));
         Some(block)
     }
 
     /// Frees a block after its worker has stopped writing it. The last block of a chain also frees
     /// its door row.
     pub(crate) fn release(&self, spi: u32, generation: u16) {
-        let mut places = self.places();
-        if let Some((block, _)) = places.chains.remove(&(spi, generation)) {
+        let mut allocations = self.allocations();
+        if let Some((block, _)) = allocations.chains.remove(&(spi, generation)) {
             self.file.clear_block(block);
-            places.blocks.returned.push(block);
+            allocations.blocks.returned.push(block);
         }
-        if !places.chains.keys().any(|(other, _)| *other == spi)
-            && let Some(row) = places.doors.remove(&spi)
+        if !allocations.chains.keys().any(|(other, _)| *other == spi)
+            && let Some(row) = allocations.doors.remove(&spi)
         {
             self.file.clear_door(row);
-            places.rows.returned.push(row);
+            allocations.rows.returned.push(row);
         }
     }
 
     /// Returns the door row of a chain, zeroed when it is new; `None` if no row is free.
     pub(crate) fn door_row(&self, spi: u32) -> Option<u32> {
-        let mut places = self.places();
-        if let Some(row) = places.doors.get(&spi) {
+        let mut allocations = self.allocations();
+        if let Some(row) = allocations.doors.get(&spi) {
             return Some(*row);
         }
-        let row = places.rows.take()?;
-        places.doors.insert(spi, row);
+        let row = allocations.rows.take()?;
+        allocations.doors.insert(spi, row);
         Some(row)
     }
 
@@ -144,16 +149,16 @@ impl Stats {
 
     /// Returns the statistics of a generation; `None` if it is not deployed in this worker.
     pub fn chain(&self, spi: u32, generation: u16) -> Option<ChainStats> {
-        let places = self.places();
-        let &(block, positions) = places.chains.get(&(spi, generation))?;
+        let allocations = self.allocations();
+        let &(block, positions) = allocations.chains.get(&(spi, generation))?;
         self.file.read_block(block, positions.into())
     }
 
     /// Returns a chain's statistics at the worker's front door, over all its generations; `None` if
     /// it has none.
     pub fn door(&self, spi: u32) -> Option<DoorStats> {
-        let places = self.places();
-        self.file.read_door(*places.doors.get(&spi)?)
+        let allocations = self.allocations();
+        self.file.read_door(*allocations.doors.get(&spi)?)
     }
 
     /// Returns the statistics of the whole worker, over all its processes.
@@ -162,8 +167,10 @@ impl Stats {
     }
 
     /// A panic leaves each entry complete, so a poisoned lock is safe to use.
-    fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn allocations(&self) -> MutexGuard<'_, Allocations> {
+        self.allocations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -182,17 +189,17 @@ mod tests {
         let stats = Stats::create().unwrap();
         let block = stats.allocate(7, 2, 3).unwrap();
         let chain = worker_side(&stats).chain_counters(block).unwrap();
-        chain.span(1, 2);
-        chain.through(1, 30);
-        chain.pass(1, 2, 0, 0);
-        chain.pass(1, 32, 5, 2);
-        chain.sample(1, 32, 640);
-        chain.transmitted(60, 1);
+        chain.set_segment_len(1, 2);
+        chain.count_segment(1, 30);
+        chain.count_function(1, 2, 0, 0);
+        chain.count_function(1, 32, 5, 2);
+        chain.add_time_sample(1, 32, 640);
+        chain.count_transmitted(60, 1);
         for ns in [900, 100, 5_000] {
-            chain.sojourn(ns);
+            chain.record_sojourn(ns);
         }
         for (counter, n) in [(ShaperCounter::Delayed, 1), (ShaperCounter::WaitedNs, 8)] {
-            chain.shaper(counter, n);
+            chain.count_shaper(counter, n);
         }
         let seen = stats.chain(7, 2).unwrap();
         let expected = HopCounters {
@@ -230,8 +237,10 @@ mod tests {
         let second = stats.allocate(1, 1, 1).unwrap();
         assert_eq!(stats.allocate(1, 1, 1), None, "the generation has a block");
         let file = worker_side(&stats);
-        file.chain_counters(first).unwrap().sojourn(5);
-        file.chain_counters(second).unwrap().pass(0, 9, 0, 0);
+        file.chain_counters(first).unwrap().record_sojourn(5);
+        file.chain_counters(second)
+            .unwrap()
+            .count_function(0, 9, 0, 0);
         stats.release(1, 0);
         assert_eq!(stats.chain(1, 0), None);
         assert_eq!(stats.allocate(2, 0, 1), Some(first));
@@ -262,10 +271,10 @@ mod tests {
             .worker_counters()
             .unwrap()
             .add(Counter::Received, 3);
-        let heir = worker_side(&stats).worker_counters().unwrap();
-        heir.add(Counter::Received, 4);
-        heir.set(Counter::FreeFrames, 12);
-        heir.add(Counter::Invalid, 1);
+        let successor = worker_side(&stats).worker_counters().unwrap();
+        successor.add(Counter::Received, 4);
+        successor.set(Counter::FreeFrames, 12);
+        successor.add(Counter::Invalid, 1);
         let expected = WorkerStats {
             received: 7,
             free_frames: 12,
@@ -282,13 +291,13 @@ mod tests {
         stats.allocate(7, 0, 1).unwrap();
         let row = stats.door_row(7).unwrap();
         let file = worker_side(&stats);
-        file.door_counters(row).unwrap().count(60, 5);
+        file.door_counters(row).unwrap().count_packet(60, 5);
         stats.allocate(7, 1, 1).unwrap();
         stats.release(7, 0);
         // The next process of the worker opens the row.
         let door = file.door_counters(stats.door_row(7).unwrap()).unwrap();
-        door.count(40, 9);
-        door.police(40);
+        door.count_packet(40, 9);
+        door.count_policed(40);
         let expected = DoorStats {
             packets: 2,
             bytes: 100,
@@ -328,8 +337,8 @@ mod tests {
             for generation in 0..ROUNDS {
                 let block = stats.allocate(1, generation, 1).unwrap();
                 let counters = file.chain_counters(block).unwrap();
-                counters.transmitted(7, 0);
-                counters.shaper(ShaperCounter::WaitedNs, 7);
+                counters.count_transmitted(7, 0);
+                counters.count_shaper(ShaperCounter::WaitedNs, 7);
                 filled.store(generation.into(), Ordering::Release);
                 std::thread::sleep(std::time::Duration::from_micros(20));
                 stats.release(1, generation);

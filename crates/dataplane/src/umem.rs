@@ -29,7 +29,7 @@ use myelin_packet::meta::META_LEN;
 use crate::chain::SocketId;
 use crate::error::Error;
 use crate::port::Buffer;
-use crate::shm::{Cells, Mapping, anonymous_file, file_len};
+use crate::shm::{Mapping, SharedAtomics, anonymous_file, file_len};
 
 mod external;
 
@@ -44,7 +44,7 @@ pub const MAX_FRAMES: u32 = 1 << 20;
 const CACHE_LINE: usize = 64;
 
 /// Ledger entry of a frame that no port holds: the process that owns the memory holds it.
-const HELD: u8 = 0;
+const OWNER: u8 = 0;
 
 /// The borrower of a frame: a port of the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,11 +114,11 @@ impl Umem {
 
     /// Returns the number of frames that the ledger lists as lent.
     pub fn lent(&self) -> Result<usize, Error> {
-        let mut ledger = vec![HELD; self.frames as usize];
+        let mut ledger = vec![OWNER; self.frames as usize];
         self.file
             .read_exact_at(&mut ledger, self.frames_len() as u64)
             .map_err(memory(ledger.len()))?;
-        Ok(ledger.iter().filter(|&&state| state != HELD).count())
+        Ok(ledger.iter().filter(|&&state| state != OWNER).count())
     }
 
     /// Returns the size of all frames, bytes.
@@ -143,7 +143,7 @@ pub struct Frame(u32);
 pub struct FrameMemory {
     /// Start of the mapping, which the ledger keeps alive.
     start: NonNull<u8>,
-    ledger: Cells<AtomicU8>,
+    ledger: SharedAtomics<AtomicU8>,
     /// Ledger entry of frames that this process holds.
     holder: u8,
     /// Whether [`Self::held_frames`] has returned the frames of this process.
@@ -164,7 +164,7 @@ impl FrameMemory {
     /// Maps the whole packet memory with all pages: a page fault at the first packet of a frame
     /// would add to its latency.
     pub fn map(umem: &Umem) -> Result<Self, Error> {
-        Self::map_for(umem, HELD)
+        Self::map_for(umem, OWNER)
     }
 
     /// Like [`Self::map`], in a process to which frames are lent under that number.
@@ -176,7 +176,7 @@ impl FrameMemory {
         let frames_len = umem.frames_len();
         let len = frames_len + umem.frames as usize;
         let mapping = Arc::new(Mapping::new(umem.fd(), 0, len, true).map_err(memory(len))?);
-        let ledger = Cells::new(&mapping, frames_len, umem.frames as usize)
+        let ledger = SharedAtomics::new(&mapping, frames_len, umem.frames as usize)
             .ok_or_else(|| memory(len)(io::ErrorKind::UnexpectedEof.into()))?;
         Ok(Self {
             start: mapping.start(),
@@ -465,13 +465,13 @@ mod tests {
         worker.lend(frames.remove(0), 0, port);
         assert_eq!(agent.lent().unwrap(), 2);
         drop((worker, frames));
-        let heir = FrameMemory::map(&open()).unwrap();
-        heir.mark_lent(2 * 4096 + 300, port);
-        heir.mark_lent(u64::MAX, port);
-        let held: Vec<u32> = heir.held_frames().map(|frame| frame.0).collect();
+        let successor = FrameMemory::map(&open()).unwrap();
+        successor.mark_lent(2 * 4096 + 300, port);
+        successor.mark_lent(u64::MAX, port);
+        let held: Vec<u32> = successor.held_frames().map(|frame| frame.0).collect();
         assert_eq!(held, [1, 3, 4, 6, 7]);
-        let (mut frame, _) = heir.take_back(5 * 4096, port).unwrap();
-        assert_eq!(heir.bytes_mut(&mut frame)[4095], 0xa5);
+        let (mut frame, _) = successor.take_back(5 * 4096, port).unwrap();
+        assert_eq!(successor.bytes_mut(&mut frame)[4095], 0xa5);
     }
 
     #[test]

@@ -23,20 +23,20 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 
-use self::changes::{Loop, Phase, mailboxes};
-use self::listening::Control;
+use self::changes::{LoopState, Phase, change_channel};
+use self::listening::ControlThread;
 use crate::clock::monotonic_ns;
 use crate::driver::Driver;
 use crate::forwarder::Forwarder;
-use crate::idle::IdleClock;
+use crate::idle::IdlePolicy;
 use crate::protocol::{Request, Setup, receive_request, send_reply};
 use crate::stats::StatsFile;
 
 /// The scheduler's identifier for the calling thread.
 const THIS_THREAD: Pid = Pid::from_raw(0);
 
-/// Runs the worker over the ports of `D` until it is told to stop. `control` is the connection to
-/// the agent ([`WorkerHandle`](crate::WorkerHandle) passes it as standard input, see
+/// Runs the worker over the ports of `D` until the agent or a signal stops it. `control` is the
+/// connection to the agent ([`WorkerHandle`](crate::WorkerHandle) passes it as standard input, see
 /// [`control_from_stdin`]).
 ///
 /// Never returns. The process ends with status 0 on request, or with status 1 and a message on
@@ -71,15 +71,15 @@ fn run<D: Driver>(control: OwnedFd) -> Result<(), String> {
 
     let (setup, mut driver, stats) = set_up::<D>(&control, &cores)?;
     let counters = stats.worker_counters().map_err(|e| e.to_string())?;
-    let (mailbox, outbox) = mailboxes().map_err(|errno| format!("eventfd: {errno}"))?;
+    let (receiver, sender) = change_channel().map_err(|errno| format!("eventfd: {errno}"))?;
     let memory = driver.memory();
-    let control = Control::<D> {
+    let control = ControlThread::<D> {
         socket: control,
         signals,
         memory,
         stats,
         states: States::default(),
-        outbox,
+        sender,
         driver: PhantomData,
     };
     let control_thread = std::thread::Builder::new()
@@ -95,15 +95,15 @@ fn run<D: Driver>(control: OwnedFd) -> Result<(), String> {
         .map_err(|error| format!("start the control thread: {error}"))?;
     // A shaped packet must leave on time. By default the kernel may add 50 us to each sleep.
     let _ = prctl::set_timerslack(1);
-    let mut state = Loop {
+    let mut state = LoopState {
         forwarder: Forwarder::new(memory, setup.batch, counters, monotonic_ns),
-        phase: Phase::Gathering,
+        phase: Phase::CollectingPorts,
         idle: None,
     };
     for (index, port) in driver.first_ports().into_iter().enumerate() {
         state.forwarder.add_port(index, port);
     }
-    mailbox.forward(&mut state, IdleClock::new(setup.idle));
+    receiver.forward(&mut state, IdlePolicy::new(setup.idle));
     // The control thread may still answer the agent.
     let _ = control_thread.join();
     // Close the ports.

@@ -54,9 +54,11 @@ impl Driver for Sockets {
                 }
                 XdpPort::new(fd, &info, borrower, memory).map(WorkerPort::Xdp)
             }
-            NewPortKind::Ring { ring, bell, side } => {
-                RingPort::new(ring, bell, side, borrower, memory).map(WorkerPort::Ring)
-            }
+            NewPortKind::Ring {
+                ring,
+                wake_fd,
+                side,
+            } => RingPort::new(ring, wake_fd, side, borrower, memory).map(WorkerPort::Ring),
         };
         opened.map_err(|error| error.to_string())
     }

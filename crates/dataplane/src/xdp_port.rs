@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::fill_level::FillLevel;
 use crate::port::{Buffer, FramePool, Port};
-use crate::ring::{Consumer, Descriptor, Producer, Slot};
 use crate::sys;
 use crate::umem::{Borrower, FrameMemory, HEADROOM};
 use crate::xsk::{Rings, XskInfo};
+use crate::xsk_ring::{Descriptor, Slot, XskConsumer, XskProducer};
 
 /// Most completions taken at once.
 const RECLAIM_BATCH: u32 = 256;
@@ -22,9 +22,9 @@ const DRIVER_RELEASE: Duration = Duration::from_secs(1);
 pub struct XdpPort {
     fd: OwnedFd,
     borrower: Borrower,
-    transmit: Producer<Descriptor>,
-    completion: Consumer<u64>,
-    receive: Option<Receive>,
+    transmit: XskProducer<Descriptor>,
+    completion: XskConsumer<u64>,
+    receive: Option<ReceiveRings>,
     /// Frames in the transmit ring or in the device, which return through the completion ring.
     in_flight: u32,
     /// Whether descriptors were written since the last flush.
@@ -36,9 +36,9 @@ pub struct XdpPort {
 }
 
 #[derive(Debug)]
-struct Receive {
-    fill: Producer<u64>,
-    arrivals: Consumer<Descriptor>,
+struct ReceiveRings {
+    fill: XskProducer<u64>,
+    arrivals: XskConsumer<Descriptor>,
     level: FillLevel,
 }
 
@@ -64,7 +64,7 @@ impl XdpPort {
             let with_port = fill.outstanding() + arrivals.waiting();
             receiving = with_port as usize;
             let level = FillLevel::new(info.config.ring_size, info.zero_copy, with_port);
-            Receive {
+            ReceiveRings {
                 fill,
                 arrivals,
                 level,
@@ -111,7 +111,7 @@ impl Port for XdpPort {
         let receive = self.receive.as_mut()?;
         let Descriptor { address, len, .. } = receive.arrivals.read();
         memory.prefetch(address, len);
-        receive.level.took();
+        receive.level.record_taken();
         let Some((frame, offset)) = memory.take_back(address, self.borrower) else {
             self.invalid += 1;
             return None;
@@ -208,7 +208,7 @@ impl Port for XdpPort {
         let Some(receive) = &mut self.receive else {
             return true;
         };
-        receive.level.observe(receive.arrivals.known());
+        receive.level.observe_backlog(receive.arrivals.known());
         let missing = receive.level.missing();
         if missing == 0 {
             return true;
@@ -223,7 +223,7 @@ impl Port for XdpPort {
             lent += 1;
         }
         if lent > 0 {
-            receive.level.lent(lent);
+            receive.level.record_lent(lent);
             let mark = |address| memory.mark_lent(address, self.borrower);
             submit(&mut receive.fill, self.zero_copy, mark);
             if receive.fill.needs_wakeup() {
@@ -260,7 +260,7 @@ impl Port for XdpPort {
 /// successor finds them. A driver may take them out at once, so with zero-copy they are marked
 /// first. Marked frames that were not submitted are lost.
 #[inline]
-fn submit<T: Slot>(ring: &mut Producer<T>, zero_copy: bool, mark: impl Fn(T)) {
+fn submit<T: Slot>(ring: &mut XskProducer<T>, zero_copy: bool, mark: impl Fn(T)) {
     if zero_copy {
         ring.written_from(ring.submitted()).for_each(mark);
         ring.submit();

@@ -172,26 +172,34 @@ impl Xsk {
         // The bound socket shows which memory and which mode the device supports.
         let (shares, zero_copy) = (socket.shares, socket.info.zero_copy);
         drop(socket);
-        Self::open(config, Memory::of(umem, shared, shares), Some(zero_copy))
+        Self::open(
+            config,
+            UmemSource::of(umem, shared, shares),
+            Some(zero_copy),
+        )
     }
 
     /// Binds at once, so that tests can map the rings in the same process.
     fn bind_now(umem: &Umem, config: &XskConfig, shared: Option<&Self>) -> Result<Self, Error> {
         if let Some(first) = shared
-            && let Ok(socket) = Self::open(config, Memory::Shared(first), None)
+            && let Ok(socket) = Self::open(config, UmemSource::Shared(first), None)
         {
             return Ok(socket);
         }
-        Self::open(config, Memory::Registered(umem), None)
+        Self::open(config, UmemSource::Registered(umem), None)
     }
 
     /// Opens a socket. `later` postpones the bind and sets the mode: zero-copy or not.
-    fn open(config: &XskConfig, memory: Memory<'_>, later: Option<bool>) -> Result<Self, Error> {
+    fn open(
+        config: &XskConfig,
+        memory: UmemSource<'_>,
+        later: Option<bool>,
+    ) -> Result<Self, Error> {
         let failed = |step| config.failed(step);
         let (cloexec, size) = (SocketFlags::CLOEXEC, config.ring_size);
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, cloexec, None);
         let fd = fd.map_err(failed("open"))?;
-        if let Memory::Registered(umem) = memory {
+        if let UmemSource::Registered(umem) = memory {
             register(&fd, umem, failed("register packet memory"))?;
         }
         set_xdp_umem_fill_ring_size(&fd, size).map_err(failed("make the fill ring"))?;
@@ -209,7 +217,7 @@ impl Xsk {
         }
         let (flags, shared) = match (memory, later) {
             // The socket that registered the memory has set the other flags.
-            (Memory::Shared(first), _) => (Flags::XDP_SHARED_UMEM, Some(Arc::clone(&first.fd))),
+            (UmemSource::Shared(first), _) => (Flags::XDP_SHARED_UMEM, Some(Arc::clone(&first.fd))),
             (_, None) => (Flags::XDP_USE_NEED_WAKEUP, None),
             (_, Some(true)) => (Flags::XDP_USE_NEED_WAKEUP | Flags::XDP_ZEROCOPY, None),
             (_, Some(false)) => (Flags::XDP_USE_NEED_WAKEUP | Flags::XDP_COPY, None),
@@ -323,7 +331,7 @@ impl std::fmt::Debug for Xsk {
 impl Successor {
     /// Opens the socket. It is bound after its worker has mapped its rings.
     pub(crate) fn open(&self, umem: &Umem, shared: Option<&Xsk>) -> Result<Xsk, Error> {
-        let memory = Memory::of(umem, shared, self.shares);
+        let memory = UmemSource::of(umem, shared, self.shares);
         let XskInfo { config, zero_copy } = &self.info;
         let open = || Xsk::open(config, memory, Some(*zero_copy));
         let socket = sys::in_netns(self.netns.as_fd(), open)
@@ -360,12 +368,12 @@ fn rings_outlive_binding(socket: &Xsk) -> Result<bool, Error> {
 
 /// The source of a socket's packet memory.
 #[derive(Clone, Copy)]
-enum Memory<'a> {
+enum UmemSource<'a> {
     Registered(&'a Umem),
     Shared(&'a Xsk),
 }
 
-impl<'a> Memory<'a> {
+impl<'a> UmemSource<'a> {
     fn of(umem: &'a Umem, shared: Option<&'a Xsk>, shares: bool) -> Self {
         match shared {
             Some(first) if shares => Self::Shared(first),

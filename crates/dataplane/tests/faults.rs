@@ -6,8 +6,8 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use common::{
-    ADAPTIVE, End, FORTH, Network, Path, config, cpu_ticks, drain, echo, ends, flood, forward,
-    privileged, wait_until,
+    ADAPTIVE, EndHost, Network, TO_SERVER, UdpPath, config, connect_udp, cpu_ticks, drain, echo,
+    flood, forward_function, privileged, wait_until,
 };
 use myelin_dataplane::{Error, Idle, WORKER_NAME, WorkerHandle};
 use nix::sys::signal::{Signal, kill};
@@ -16,22 +16,27 @@ use nix::unistd::Pid;
 
 #[test]
 fn a_killed_worker_is_restarted_without_loss_of_sockets_frames_or_counts() {
-    replaced(false);
+    kill_and_restart_under_traffic(false);
 }
 
 /// Before Linux 6.4 a new worker cannot map the rings of the old one, so it gets new sockets.
 #[test]
 fn a_killed_worker_gets_new_sockets_if_rings_cannot_be_mapped_again() {
-    replaced(true);
+    kill_and_restart_under_traffic(true);
 }
 
-fn replaced(bind_late: bool) {
+fn kill_and_restart_under_traffic(bind_late: bool) {
     let Some(_alone) = privileged() else {
         return;
     };
     let network = Network::new();
-    let mut path = Path::bound(&network, config(32, ADAPTIVE), forward(), bind_late);
-    let (client, server) = ends(&network);
+    let mut path = UdpPath::with_binding(
+        &network,
+        config(32, ADAPTIVE),
+        forward_function(),
+        bind_late,
+    );
+    let (client, server) = connect_udp(&network);
     for round in 0..8_u8 {
         // Kill the worker under traffic, while it processes packets.
         let flood = client.try_clone().unwrap();
@@ -54,9 +59,9 @@ fn replaced(bind_late: bool) {
         echo(&client, &server, &[round; 100], &[round; 100]).unwrap();
     }
     assert_eq!(path.worker.facts().restarts(), 8);
-    let forth = path.worker.stats().chain(FORTH, 0).unwrap();
+    let to_server = path.worker.stats().chain(TO_SERVER, 0).unwrap();
     assert!(
-        forth.positions[0].packets_in >= 8,
+        to_server.positions[0].packets_in >= 8,
         "the new worker continues the counters"
     );
     // Killing a sleeping worker several times loses no frame either.
@@ -70,7 +75,7 @@ fn replaced(bind_late: bool) {
 
 /// Sends packets while the worker is stopped. They fit into the smallest number of frames of a
 /// port: 128, of which up to 15 may be missing before a refill.
-fn pile_up(path: &Path, client: &UdpSocket) {
+fn build_backlog(path: &UdpPath, client: &UdpSocket) {
     const PACKETS: u64 = 100;
     let pid = Pid::from_raw(path.worker.pid().cast_signed());
     let before = path.worker.stats().worker().received;
@@ -90,26 +95,30 @@ fn no_frame_is_lost_in_a_flood_or_while_the_egress_link_is_down() {
         return;
     };
     let network = Network::new();
-    let path = Path::new(&network, config(32, ADAPTIVE), forward());
-    let (client, server) = ends(&network);
-    let few = path.worker.umem().lent().unwrap();
+    let path = UdpPath::new(&network, config(32, ADAPTIVE), forward_function());
+    let (client, server) = connect_udp(&network);
+    let lent_before = path.worker.umem().lent().unwrap();
     flood(&path, &client, 100_000);
-    pile_up(&path, &client);
+    build_backlog(&path, &client);
     path.assert_all_frames_accounted();
-    let many = path.worker.umem().lent().unwrap();
+    let lent_after = path.worker.umem().lent().unwrap();
     assert!(
-        many > few,
-        "a backlog built up, but the fill level did not rise: {few}, {many}"
+        lent_after > lent_before,
+        "a backlog built up, but the fill level did not rise: {lent_before}, {lent_after}"
     );
     assert_eq!(
-        path.worker.stats().chain(FORTH, 0).unwrap().transmit_drops,
+        path.worker
+            .stats()
+            .chain(TO_SERVER, 0)
+            .unwrap()
+            .transmit_drops,
         0
     );
 
-    network.set_link(End::Server, false);
+    network.set_link(EndHost::Server, false);
     flood(&path, &client, 20_000);
     path.assert_all_frames_accounted();
-    let down = path.worker.stats().chain(FORTH, 0).unwrap();
+    let down = path.worker.stats().chain(TO_SERVER, 0).unwrap();
     assert!(down.transmit_drops > 10_000, "{down:?}");
     let (pid, before) = (path.worker.pid(), cpu_ticks(path.worker.pid()));
     std::thread::sleep(Duration::from_millis(500));
@@ -118,7 +127,7 @@ fn no_frame_is_lost_in_a_flood_or_while_the_egress_link_is_down() {
         "a dead link must not keep the worker busy"
     );
 
-    network.set_link(End::Server, true);
+    network.set_link(EndHost::Server, true);
     // Packets in the ring leave with the first packet.
     client.send(b"first").unwrap();
     drain(&server);
@@ -133,8 +142,9 @@ fn a_worker_without_its_agent_forwards_until_sigterm() {
         return;
     };
     let network = Network::new();
-    let Path { worker, doors, .. } = Path::new(&network, config(1, ADAPTIVE), forward());
-    let (client, server) = ends(&network);
+    let UdpPath { worker, doors, .. } =
+        UdpPath::new(&network, config(1, ADAPTIVE), forward_function());
+    let (client, server) = connect_udp(&network);
     let pid = worker.pid();
     let command_line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
     assert!(command_line.starts_with(&format!("{WORKER_NAME}@t{}", std::process::id())));
@@ -186,14 +196,14 @@ fn frames_of_a_socket_removed_from_a_dead_worker_are_not_lost() {
         return;
     };
     let network = Network::new();
-    let mut path = Path::new(&network, config(32, ADAPTIVE), forward());
+    let mut path = UdpPath::new(&network, config(32, ADAPTIVE), forward_function());
     let pid = Pid::from_raw(path.worker.pid().cast_signed());
     kill(pid, Signal::SIGKILL).unwrap();
     let gone = || !path.worker.is_alive();
     assert!(wait_until(gone));
-    let error = path.worker.remove_chain(FORTH, 0).unwrap_err();
+    let error = path.worker.remove_chain(TO_SERVER, 0).unwrap_err();
     assert!(matches!(error, Error::Control { .. }), "{error}");
-    assert!(path.worker.stats().chain(FORTH, 0).is_none());
+    assert!(path.worker.stats().chain(TO_SERVER, 0).is_none());
     path.worker.remove_socket(path.server).unwrap_err();
     path.worker.restart().unwrap();
     path.assert_all_frames_accounted();
@@ -205,10 +215,10 @@ fn a_deleted_link_ends_no_worker_and_loses_no_frames() {
         return;
     };
     let network = Network::new();
-    let mut path = Path::new(&network, config(1, ADAPTIVE), forward());
-    let (client, server) = ends(&network);
+    let mut path = UdpPath::new(&network, config(1, ADAPTIVE), forward_function());
+    let (client, server) = connect_udp(&network);
     echo(&client, &server, b"before", b"before").unwrap();
-    network.delete_link(End::Server);
+    network.delete_link(EndHost::Server);
     for _ in 0..50 {
         client.send(b"nowhere to go").unwrap();
     }
@@ -219,7 +229,7 @@ fn a_deleted_link_ends_no_worker_and_loses_no_frames() {
         cpu_ticks(pid) - before <= 3,
         "a deleted link must not keep the worker busy"
     );
-    path.worker.remove_chain(FORTH, 0).unwrap();
+    path.worker.remove_chain(TO_SERVER, 0).unwrap();
     path.worker.remove_socket(path.server).unwrap();
     path.assert_all_frames_accounted();
 }

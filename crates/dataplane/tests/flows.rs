@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{ADAPTIVE, FORTH, Network, Path, config, echo, ends, privileged, wait_until};
+use common::{
+    ADAPTIVE, Network, TO_SERVER, UdpPath, config, connect_udp, echo, privileged, wait_until,
+};
 use myelin_spec::{FunctionConfig, MonitorConfig};
 
 #[test]
@@ -14,27 +16,27 @@ fn flows_are_read_from_a_running_worker_and_end_with_it() {
     // More entries than fit into one page.
     let monitor = FunctionConfig::Monitor(MonitorConfig { flows: 3000 });
     let functions = vec![FunctionConfig::Forward, monitor];
-    let mut path = Path::new(&network, config(8, ADAPTIVE), functions);
-    let (client, server) = ends(&network);
+    let mut path = UdpPath::new(&network, config(8, ADAPTIVE), functions);
+    let (client, server) = connect_udp(&network);
     for _ in 0..20 {
         echo(&client, &server, b"counted", b"counted").unwrap();
-        let flows = path.worker.flows(FORTH, 0, 1).unwrap().unwrap();
+        let flows = path.worker.flows(TO_SERVER, 0, 1).unwrap().unwrap();
         assert_eq!(flows.records.len(), 1);
     }
-    let flows = path.worker.flows(FORTH, 0, 1).unwrap().unwrap();
+    let flows = path.worker.flows(TO_SERVER, 0, 1).unwrap().unwrap();
     assert_eq!((flows.records[0].packets, flows.totals.begun), (20, 1));
     assert_eq!(flows.records[0].bytes, 20 * (14 + 20 + 8 + 7));
     let age = flows.records[0].last_ns - flows.records[0].first_ns;
     assert!(age > 0 && age < 5_000_000_000);
 
-    assert_eq!(path.worker.flows(FORTH, 0, 0).unwrap(), None);
-    assert_eq!(path.worker.flows(FORTH, 9, 1).unwrap(), None);
+    assert_eq!(path.worker.flows(TO_SERVER, 0, 0).unwrap(), None);
+    assert_eq!(path.worker.flows(TO_SERVER, 9, 1).unwrap(), None);
 
     path.worker.restart().unwrap();
-    let flows = path.worker.flows(FORTH, 0, 1).unwrap().unwrap();
+    let flows = path.worker.flows(TO_SERVER, 0, 1).unwrap().unwrap();
     assert!(flows.records.is_empty());
     let again = || echo(&client, &server, b"again", b"again").is_ok();
     assert!(wait_until(again));
-    let flows = path.worker.flows(FORTH, 0, 1).unwrap().unwrap();
+    let flows = path.worker.flows(TO_SERVER, 0, 1).unwrap().unwrap();
     assert_eq!(flows.records.len(), 1);
 }

@@ -12,13 +12,13 @@ use myelin_packet::Match;
 use myelin_packet::traffic::Profile;
 use myelin_spec::{DpdkDevice, FunctionConfig};
 
-/// A program that answers as `script` says, instead of a worker. `say` waits for a request and
+/// A program that answers as `script` says, instead of a worker. `reply` waits for a request and
 /// answers it. `$1` is a file that the script may test.
-fn impostor(script: &str, file: &Path) -> WorkerConfig {
+fn scripted_worker(script: &str, file: &Path) -> WorkerConfig {
     let script = format!(
         r#"n=0; wait() {{ dd bs=8 count=1 of=/dev/null 2>/dev/null; n=$((n+1)); }}
            answer() {{ printf '{{"number":%d,"body":%s}}' $n "$1" >&0; }}
-           say() {{ wait; answer "$1"; }}
+           reply() {{ wait; answer "$1"; }}
            ok='{{"Ok":null}}'; no='{{"Err":"no"}}'
            {script}; wait"#
     );
@@ -31,10 +31,10 @@ fn impostor(script: &str, file: &Path) -> WorkerConfig {
         // Device ports exist without further requests.
         devices: Some(DevicePair {
             devices: [device("net_ring0"), device("net_ring1")],
-            prefix: "impostor".into(),
+            prefix: "scripted_worker".into(),
             hugepages: false,
         }),
-        ..WorkerConfig::new("/bin/sh", "impostor")
+        ..WorkerConfig::new("/bin/sh", "scripted_worker")
     }
 }
 
@@ -52,7 +52,7 @@ fn chain(spi: u32) -> UserChain {
     }
 }
 
-fn led(spi: u32, generation: u16) -> ChainRedirect {
+fn redirect_to(spi: u32, generation: u16) -> ChainRedirect {
     ChainRedirect {
         matches: Match::default(),
         direction: Direction::Forward,
@@ -64,8 +64,8 @@ fn led(spi: u32, generation: u16) -> ChainRedirect {
 
 #[test]
 fn readers_wait_for_no_request() {
-    let script = r#"say "$ok"; say "$ok"; say "$ok"; wait; sleep 1; answer "$ok""#;
-    let mut worker = WorkerHandle::spawn(impostor(script, Path::new(""))).unwrap();
+    let script = r#"reply "$ok"; reply "$ok"; reply "$ok"; wait; sleep 1; answer "$ok""#;
+    let mut worker = WorkerHandle::spawn(scripted_worker(script, Path::new(""))).unwrap();
     worker.add_chain(chain(1)).unwrap();
     let (stats, facts, pid) = (worker.stats(), worker.facts(), worker.pid());
     let start = Instant::now();
@@ -89,13 +89,16 @@ fn readers_wait_for_no_request() {
 
 #[test]
 fn a_refusal_changes_nothing_in_the_worker() {
-    let script = r#"say "$ok"; say "$ok"; say "$ok"; say "$no"; say "$no"; say "$ok""#;
-    let mut worker = WorkerHandle::spawn(impostor(script, Path::new(""))).unwrap();
+    let script = r#"reply "$ok"; reply "$ok"; reply "$ok"; reply "$no"; reply "$no"; reply "$ok""#;
+    let mut worker = WorkerHandle::spawn(scripted_worker(script, Path::new(""))).unwrap();
     let pid = worker.pid();
     worker.add_chain(chain(1)).unwrap();
-    let error = worker.redirect_chain(led(1, 7)).unwrap_err().to_string();
+    let error = worker
+        .redirect_chain(redirect_to(1, 7))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("generation 7 does not exist"), "{error}");
-    let error = worker.redirect_chain(led(1, 0)).unwrap_err();
+    let error = worker.redirect_chain(redirect_to(1, 0)).unwrap_err();
     assert!(matches!(error, Error::Refused { .. }), "{error}");
     let error = worker.add_chain(chain(2)).unwrap_err();
     assert!(matches!(error, Error::Refused { .. }), "{error}");
@@ -109,10 +112,10 @@ fn a_refusal_changes_nothing_in_the_worker() {
 
 #[test]
 fn a_generation_with_a_redirect_cannot_be_removed() {
-    let script = r#"for i in 1 2 3 4 5 6; do say "$ok"; done"#;
-    let mut worker = WorkerHandle::spawn(impostor(script, Path::new(""))).unwrap();
+    let script = r#"for i in 1 2 3 4 5 6; do reply "$ok"; done"#;
+    let mut worker = WorkerHandle::spawn(scripted_worker(script, Path::new(""))).unwrap();
     worker.add_chain(chain(1)).unwrap();
-    worker.redirect_chain(led(1, 0)).unwrap();
+    worker.redirect_chain(redirect_to(1, 0)).unwrap();
     let error = worker.remove_chain(1, 0).unwrap_err().to_string();
     assert!(error.contains("still gets packets"), "{error}");
     assert!(worker.stats().door(1).is_some());
@@ -123,13 +126,13 @@ fn a_generation_with_a_redirect_cannot_be_removed() {
 
 #[test]
 fn a_restart_restores_all_chains_or_leaves_no_process() {
-    let file = std::env::temp_dir().join(format!("myelin-impostor-{}", std::process::id()));
+    let file = std::env::temp_dir().join(format!("myelin-scripted-worker-{}", std::process::id()));
     // Answers the set-up, two chains and a redirect. Refuses the second chain if the file exists.
-    let script = r#"say "$ok"; say "$ok"; if [ -e "$1" ]; then say "$no"; else say "$ok"; fi; say "$ok"; say "$ok""#;
-    let mut worker = WorkerHandle::spawn(impostor(script, &file)).unwrap();
+    let script = r#"reply "$ok"; reply "$ok"; if [ -e "$1" ]; then reply "$no"; else reply "$ok"; fi; reply "$ok"; reply "$ok""#;
+    let mut worker = WorkerHandle::spawn(scripted_worker(script, &file)).unwrap();
     worker.add_chain(chain(1)).unwrap();
     worker.add_chain(chain(2)).unwrap();
-    worker.redirect_chain(led(2, 0)).unwrap();
+    worker.redirect_chain(redirect_to(2, 0)).unwrap();
     std::fs::write(&file, "").unwrap();
     let refused = worker.restart();
     std::fs::remove_file(&file).unwrap();
@@ -146,7 +149,7 @@ fn a_restart_restores_all_chains_or_leaves_no_process() {
 
 #[test]
 fn a_program_without_devices_refuses_them() {
-    let mut config = impostor("", Path::new(""));
+    let mut config = scripted_worker("", Path::new(""));
     config.exe = env!("CARGO_BIN_EXE_myelin-dataplane-worker").into();
     let error = WorkerHandle::spawn(config).unwrap_err().to_string();
     assert!(error.contains("this program drives no devices"), "{error}");

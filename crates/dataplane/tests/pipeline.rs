@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{
-    ADAPTIVE, End, FORTH, Network, Path, chain, config, cpu_ticks, drain, echo, ends, flood,
-    forward, privileged, wait_until,
+    ADAPTIVE, EndHost, Network, TO_SERVER, UdpPath, chain, config, connect_udp, cpu_ticks, drain,
+    echo, flood, forward_function, privileged, wait_until,
 };
 use myelin_dataplane::{Error, Idle, Pipeline, RingEnds};
 use myelin_spec::{FunctionConfig, XorConfig};
@@ -15,8 +15,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// A chain to the server as a pipeline. The chain back runs in the first process alone.
-struct Piped {
-    path: Path,
+struct PipelineFixture {
+    path: UdpPath,
     pipeline: Pipeline,
 }
 
@@ -24,11 +24,11 @@ fn xor(key: u8) -> FunctionConfig {
     FunctionConfig::Xor(XorConfig { key })
 }
 
-impl Piped {
+impl PipelineFixture {
     fn new(network: &Network, batch: u16, idle: Idle, functions: Vec<FunctionConfig>) -> Self {
-        let mut path = Path::new(network, config(batch, idle), forward());
-        path.worker.remove_chain(FORTH, 0).unwrap();
-        let chain = chain(FORTH, functions, path.server);
+        let mut path = UdpPath::new(network, config(batch, idle), forward_function());
+        path.worker.remove_chain(TO_SERVER, 0).unwrap();
+        let chain = chain(TO_SERVER, functions, path.server);
         let pipeline = Pipeline::deploy(&mut path.worker, &chain, |_| config(batch, idle)).unwrap();
         Self { path, pipeline }
     }
@@ -38,16 +38,16 @@ impl Piped {
     fn assert_all_frames_accounted(&self) {
         let stages = self.pipeline.stages().len();
         let sound = || {
-            let audit = self.path.audit();
-            let with_stages = audit.lent - audit.in_rings.min(audit.lent);
-            audit.twice == 0
-                && audit.lent + audit.free == audit.frames
+            let counts = self.path.count_frames();
+            let with_stages = counts.lent - counts.in_rings.min(counts.lent);
+            counts.in_two_rings == 0
+                && counts.lent + counts.free == counts.frames
                 && with_stages <= stages * 64
         };
         assert!(
             wait_until(sound),
             "{:?} {:?} {:?}",
-            self.path.audit(),
+            self.path.count_frames(),
             self.rings(),
             self.path.worker.stats().worker()
         );
@@ -58,7 +58,14 @@ impl Piped {
         let reader = self.pipeline.reader(&self.path.worker);
         let rings = reader.rings();
         rings
-            .map(|(ends, ring)| (ends, ring.enqueued(), ring.occupancy(), ring.capacity()))
+            .map(|(connect_udp, ring)| {
+                (
+                    connect_udp,
+                    ring.enqueued(),
+                    ring.occupancy(),
+                    ring.capacity(),
+                )
+            })
             .collect()
     }
 
@@ -80,22 +87,22 @@ fn udp_passes_all_processes_in_every_idle_mode_and_batch_size() {
     ] {
         let network = Network::new();
         let functions = vec![xor(0x5a), FunctionConfig::Forward, xor(0x0f)];
-        let piped = Piped::new(&network, batch, idle, functions);
+        let fixture = PipelineFixture::new(&network, batch, idle, functions);
         assert_eq!(
-            piped.pipeline.stages().len(),
+            fixture.pipeline.stages().len(),
             2,
             "the first process runs one function"
         );
-        let (client, server) = ends(&network);
+        let (client, server) = connect_udp(&network);
         for i in 0..100_usize {
             let sent: Vec<u8> = (0..=i * 14).map(|j| (i + j) as u8).collect();
             let expected: Vec<u8> = sent.iter().map(|byte| byte ^ 0x55).collect();
             echo(&client, &server, &sent, &expected).unwrap();
         }
-        let head = &piped.path.worker;
-        let left = || piped.pipeline.reader(head).stats().unwrap().transmitted == 100;
+        let head = &fixture.path.worker;
+        let left = || fixture.pipeline.reader(head).stats().unwrap().transmitted == 100;
         assert!(wait_until(left));
-        let stats = piped.pipeline.reader(head).stats().unwrap();
+        let stats = fixture.pipeline.reader(head).stats().unwrap();
         for position in &stats.positions {
             assert_eq!((position.packets_in, position.packets_out()), (100, 100));
         }
@@ -114,10 +121,10 @@ fn udp_passes_all_processes_in_every_idle_mode_and_batch_size() {
             ((Some(1), None), 0),
         ];
         // The rings are empty and hold 1024 descriptors.
-        let seen = seen.map(|(ends, enqueued)| (ends, enqueued, 0, 1024));
-        assert_eq!(piped.rings(), seen);
-        piped.assert_all_frames_accounted();
-        let Piped { mut path, pipeline } = piped;
+        let seen = seen.map(|(connect_udp, enqueued)| (connect_udp, enqueued, 0, 1024));
+        assert_eq!(fixture.rings(), seen);
+        fixture.assert_all_frames_accounted();
+        let PipelineFixture { mut path, pipeline } = fixture;
         pipeline.remove(&mut path.worker).unwrap();
         path.assert_all_frames_accounted();
     }
@@ -137,12 +144,16 @@ fn frames_of_dropped_packets_return_to_the_first_process() {
         fragments: myelin_spec::FragmentPolicy::Drop,
     });
     let functions = vec![FunctionConfig::Forward, firewall, FunctionConfig::Forward];
-    let piped = Piped::new(&network, 32, ADAPTIVE, functions);
-    let (client, _server) = ends(&network);
+    let fixture = PipelineFixture::new(&network, 32, ADAPTIVE, functions);
+    let (client, _server) = connect_udp(&network);
     // Many times the number of frames.
-    flood(&piped.path, &client, 30_000);
-    piped.assert_all_frames_accounted();
-    let stats = piped.pipeline.reader(&piped.path.worker).stats().unwrap();
+    flood(&fixture.path, &client, 30_000);
+    fixture.assert_all_frames_accounted();
+    let stats = fixture
+        .pipeline
+        .reader(&fixture.path.worker)
+        .stats()
+        .unwrap();
     let firewall = stats.positions[1];
     assert!(
         firewall.drops > 10_000 && firewall.packets_out() == 0,
@@ -150,7 +161,7 @@ fn frames_of_dropped_packets_return_to_the_first_process() {
     );
     assert_eq!(stats.positions[2].packets_in, 0);
     assert_eq!(
-        piped.path.worker.stats().worker().received,
+        fixture.path.worker.stats().worker().received,
         stats.positions[0].packets_in,
         "a returned frame is no packet"
     );
@@ -163,12 +174,12 @@ fn a_killed_stage_loses_only_the_packets_it_was_processing() {
     };
     let network = Network::new();
     let functions = vec![FunctionConfig::Forward, xor(1), FunctionConfig::Forward];
-    let mut piped = Piped::new(&network, 32, ADAPTIVE, functions);
-    let (client, server) = ends(&network);
-    let head = piped.path.worker.pid();
+    let mut fixture = PipelineFixture::new(&network, 32, ADAPTIVE, functions);
+    let (client, server) = connect_udp(&network);
+    let head = fixture.path.worker.pid();
     for round in 0..8_u8 {
         let stage = usize::from(round % 2);
-        let other = piped.pid(1 - stage);
+        let other = fixture.pid(1 - stage);
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -177,8 +188,8 @@ fn a_killed_stage_loses_only_the_packets_it_was_processing() {
                 }
             });
             std::thread::sleep(Duration::from_millis(20 + u64::from(round)));
-            kill(piped.pid(stage), Signal::SIGKILL).unwrap();
-            let handle = &mut piped.pipeline.stages_mut()[stage].handle;
+            kill(fixture.pid(stage), Signal::SIGKILL).unwrap();
+            let handle = &mut fixture.pipeline.stages_mut()[stage].handle;
             while handle.is_alive() {
                 std::thread::yield_now();
             }
@@ -187,12 +198,20 @@ fn a_killed_stage_loses_only_the_packets_it_was_processing() {
             stop.store(true, Ordering::Relaxed);
         });
         drain(&server);
-        piped.assert_all_frames_accounted();
+        fixture.assert_all_frames_accounted();
         echo(&client, &server, &[round; 100], &[round ^ 1; 100]).unwrap();
-        assert_eq!(piped.pid(1 - stage), other, "the other stage keeps running");
+        assert_eq!(
+            fixture.pid(1 - stage),
+            other,
+            "the other stage keeps running"
+        );
     }
-    assert_eq!(piped.path.worker.pid(), head);
-    let stats = piped.pipeline.reader(&piped.path.worker).stats().unwrap();
+    assert_eq!(fixture.path.worker.pid(), head);
+    let stats = fixture
+        .pipeline
+        .reader(&fixture.path.worker)
+        .stats()
+        .unwrap();
     // Each kill loses at most the batch of the stage, if no ring was full.
     let missing = stats.positions[0].packets_out() - stats.transmitted - stats.transmit_drops;
     assert!(missing <= 8 * 64, "{missing} {stats:?}");
@@ -205,18 +224,18 @@ fn a_restarted_first_process_recovers_its_frames() {
     };
     let network = Network::new();
     let functions = vec![FunctionConfig::Forward, xor(7), FunctionConfig::Forward];
-    let mut piped = Piped::new(&network, 32, ADAPTIVE, functions);
-    let (client, server) = ends(&network);
+    let mut fixture = PipelineFixture::new(&network, 32, ADAPTIVE, functions);
+    let (client, server) = connect_udp(&network);
     for round in 0..5_u8 {
         for _ in 0..2000 {
             client.send(&[round; 64]).unwrap();
         }
-        let head = Pid::from_raw(piped.path.worker.pid().cast_signed());
+        let head = Pid::from_raw(fixture.path.worker.pid().cast_signed());
         kill(head, Signal::SIGKILL).unwrap();
-        assert!(wait_until(|| !piped.path.worker.is_alive()));
-        piped.path.worker.restart().unwrap();
+        assert!(wait_until(|| !fixture.path.worker.is_alive()));
+        fixture.path.worker.restart().unwrap();
         drain(&server);
-        piped.assert_all_frames_accounted();
+        fixture.assert_all_frames_accounted();
         echo(&client, &server, &[round; 100], &[round ^ 7; 100]).unwrap();
     }
 }
@@ -227,10 +246,10 @@ fn a_pipeline_removed_while_the_first_process_is_dead_loses_no_frames() {
         return;
     };
     let network = Network::new();
-    let piped = Piped::new(&network, 32, ADAPTIVE, vec![FunctionConfig::Forward; 3]);
-    let (client, server) = ends(&network);
+    let fixture = PipelineFixture::new(&network, 32, ADAPTIVE, vec![FunctionConfig::Forward; 3]);
+    let (client, server) = connect_udp(&network);
     echo(&client, &server, b"before", b"before").unwrap();
-    let Piped { mut path, pipeline } = piped;
+    let PipelineFixture { mut path, pipeline } = fixture;
     let head = Pid::from_raw(path.worker.pid().cast_signed());
     kill(head, Signal::SIGKILL).unwrap();
     assert!(wait_until(|| !path.worker.is_alive()));
@@ -243,7 +262,7 @@ fn a_pipeline_removed_while_the_first_process_is_dead_loses_no_frames() {
     path.worker.restart().unwrap();
     path.assert_all_frames_accounted();
     // The ledger numbers are free again, too.
-    let chain = chain(FORTH, vec![FunctionConfig::Forward; 3], path.server);
+    let chain = chain(TO_SERVER, vec![FunctionConfig::Forward; 3], path.server);
     let pipeline = Pipeline::deploy(&mut path.worker, &chain, |_| config(32, ADAPTIVE)).unwrap();
     drain(&server);
     echo(&client, &server, b"after", b"after").unwrap();
@@ -257,11 +276,11 @@ fn an_idle_pipeline_sleeps() {
         return;
     };
     let network = Network::new();
-    let piped = Piped::new(&network, 1, ADAPTIVE, vec![FunctionConfig::Forward; 3]);
-    let (client, server) = ends(&network);
+    let fixture = PipelineFixture::new(&network, 1, ADAPTIVE, vec![FunctionConfig::Forward; 3]);
+    let (client, server) = connect_udp(&network);
     if let Err(error) = echo(&client, &server, b"before", b"before") {
-        let head = &piped.path.worker;
-        let stages: Vec<_> = piped
+        let head = &fixture.path.worker;
+        let stages: Vec<_> = fixture
             .pipeline
             .stages()
             .iter()
@@ -269,16 +288,16 @@ fn an_idle_pipeline_sleeps() {
             .collect();
         panic!(
             "{error} {:?} {:?} {:?} {stages:?} {:?}",
-            piped.rings(),
-            piped.pipeline.reader(head).stats().unwrap().positions,
+            fixture.rings(),
+            fixture.pipeline.reader(head).stats().unwrap().positions,
             head.stats().worker(),
-            piped.path.audit()
+            fixture.path.count_frames()
         );
     }
     let pids = [
-        piped.path.worker.pid(),
-        piped.pid(0).as_raw() as u32,
-        piped.pid(1).as_raw() as u32,
+        fixture.path.worker.pid(),
+        fixture.pid(0).as_raw() as u32,
+        fixture.pid(1).as_raw() as u32,
     ];
     let before = pids.map(cpu_ticks);
     std::thread::sleep(Duration::from_millis(600));
@@ -287,10 +306,10 @@ fn an_idle_pipeline_sleeps() {
     }
     echo(&client, &server, b"after", b"after").unwrap();
     // A link that is down loses packets, but no frames.
-    network.set_link(End::Server, false);
-    flood(&piped.path, &client, 5000);
-    network.set_link(End::Server, true);
+    network.set_link(EndHost::Server, false);
+    flood(&fixture.path, &client, 5000);
+    network.set_link(EndHost::Server, true);
     client.send(b"first").unwrap();
     drain(&server);
-    piped.assert_all_frames_accounted();
+    fixture.assert_all_frames_accounted();
 }

@@ -5,7 +5,8 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    BACK, End, FORTH, Network, Path, chain, config, echo, ends, forward, privileged, wait_until,
+    EndHost, Network, TO_CLIENT, TO_SERVER, UdpPath, chain, config, connect_udp, echo,
+    forward_function, privileged, wait_until,
 };
 use myelin_dataplane::{BusyPoll, Error, Idle, Role, WorkerHandle, Xsk, XskConfig};
 use rustix::net::sockopt::xdp_statistics;
@@ -16,33 +17,33 @@ fn chains_and_sockets_are_added_and_removed() {
         return;
     };
     let network = Network::new();
-    let mut path = Path::new(&network, config(1, Idle::Sleep), forward());
-    let (client, server) = ends(&network);
+    let mut path = UdpPath::new(&network, config(1, Idle::Sleep), forward_function());
+    let (client, server) = connect_udp(&network);
     let error = path.worker.remove_socket(path.server).unwrap_err();
     assert!(
         error.to_string().contains("a chain transmits on it"),
         "{error}"
     );
-    let again = chain(FORTH, forward(), path.server);
+    let again = chain(TO_SERVER, forward_function(), path.server);
     let error = path.worker.add_chain(again).unwrap_err();
     assert!(error.to_string().contains("exists already"), "{error}");
 
     // Like a live change: the next generation exists before the front door uses it, and the old one
     // is removed afterwards.
     for generation in 1..20 {
-        let mut next = chain(FORTH, forward(), path.server);
+        let mut next = chain(TO_SERVER, forward_function(), path.server);
         next.generation = generation;
         path.worker.add_chain(next).unwrap();
         echo(&client, &server, b"meanwhile", b"meanwhile").unwrap();
-        path.worker.remove_chain(FORTH, generation).unwrap();
+        path.worker.remove_chain(TO_SERVER, generation).unwrap();
     }
     assert!(matches!(
-        path.worker.remove_chain(FORTH, 7),
+        path.worker.remove_chain(TO_SERVER, 7),
         Err(Error::Chain { .. })
     ));
 
-    path.worker.remove_chain(FORTH, 0).unwrap();
-    assert_eq!(path.worker.stats().chain(FORTH, 0), None);
+    path.worker.remove_chain(TO_SERVER, 0).unwrap();
+    assert_eq!(path.worker.stats().chain(TO_SERVER, 0), None);
     client.send(b"unknown chain").unwrap();
     let unknown = || path.worker.stats().worker().unknown_chain == 1;
     assert!(wait_until(unknown));
@@ -54,12 +55,12 @@ fn chains_and_sockets_are_added_and_removed() {
         Err(Error::NoSocket { .. })
     ));
     path.assert_all_frames_accounted();
-    let ifindex = network.ifindex(End::Server);
-    let config = XskConfig::new(network.port(End::Server), ifindex, 0, Role::Egress);
+    let ifindex = network.ifindex(EndHost::Server);
+    let config = XskConfig::new(network.port(EndHost::Server), ifindex, 0, Role::Egress);
     let xsk = Xsk::bind(path.worker.umem(), &config, path.worker.first_socket()).unwrap();
     path.server = path.worker.add_socket(xsk).unwrap();
     path.worker
-        .add_chain(chain(FORTH, forward(), path.server))
+        .add_chain(chain(TO_SERVER, forward_function(), path.server))
         .unwrap();
     client.send(b"one way").unwrap();
     let mut buffer = [0; 64];
@@ -79,20 +80,20 @@ fn a_socket_shares_or_registers_the_memory() {
     let network = Network::new();
     let worker = WorkerHandle::spawn(config(1, Idle::Sleep)).unwrap();
     let on = |end| XskConfig::new(network.port(end), network.ifindex(end), 0, Role::Ingress);
-    let first = Xsk::bind(worker.umem(), &on(End::Client), None).unwrap();
+    let first = Xsk::bind(worker.umem(), &on(EndHost::Client), None).unwrap();
     let polled = XskConfig {
         busy_poll: Some(BusyPoll {
             time: Duration::from_micros(20),
             budget: 16,
         }),
-        ..on(End::Server)
+        ..on(EndHost::Server)
     };
     for shared in [Some(&first), None] {
         let second = Xsk::bind(worker.umem(), &polled, shared).unwrap();
         assert_eq!(xdp_statistics(second.fd()).unwrap().rx_dropped, 0);
     }
 
-    let taken = Xsk::bind(worker.umem(), &on(End::Client), None).unwrap_err();
+    let taken = Xsk::bind(worker.umem(), &on(EndHost::Client), None).unwrap_err();
     assert!(
         taken
             .to_string()
@@ -103,21 +104,21 @@ fn a_socket_shares_or_registers_the_memory() {
         (
             XskConfig {
                 queue: 63,
-                ..on(End::Server)
+                ..on(EndHost::Server)
             },
             "check that the interface has this queue",
         ),
         (
             XskConfig {
                 ifindex: 0x7fff_0000,
-                ..on(End::Server)
+                ..on(EndHost::Server)
             },
             "bind",
         ),
         (
             XskConfig {
                 ring_size: 1000,
-                ..on(End::Server)
+                ..on(EndHost::Server)
             },
             "a power of two",
         ),
@@ -138,8 +139,8 @@ fn busy_polling_and_own_registrations_carry_packets_too() {
     let network = Network::new();
     let mut worker = WorkerHandle::spawn(config(1, Idle::Spin)).unwrap();
     let mut doors = Vec::new();
-    let [client_side, server_side] =
-        [(End::Client, FORTH), (End::Server, BACK)].map(|(end, spi)| {
+    let [client_side, server_side] = [(EndHost::Client, TO_SERVER), (EndHost::Server, TO_CLIENT)]
+        .map(|(end, spi)| {
             let config = XskConfig {
                 busy_poll: Some(BusyPoll {
                     time: Duration::from_micros(20),
@@ -154,12 +155,12 @@ fn busy_polling_and_own_registrations_carry_packets_too() {
             worker.add_socket(xsk).unwrap()
         });
     worker
-        .add_chain(chain(FORTH, forward(), server_side))
+        .add_chain(chain(TO_SERVER, forward_function(), server_side))
         .unwrap();
     worker
-        .add_chain(chain(BACK, forward(), client_side))
+        .add_chain(chain(TO_CLIENT, forward_function(), client_side))
         .unwrap();
-    let (client, server) = ends(&network);
+    let (client, server) = connect_udp(&network);
     for i in 0..200 {
         echo(&client, &server, &[i; 300], &[i; 300]).unwrap();
     }

@@ -5,8 +5,8 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    ADAPTIVE, BACK, FORTH, Network, Path, config, cpu_ticks, echo, ends, flood, forward,
-    privileged, wait_until,
+    ADAPTIVE, Network, TO_CLIENT, TO_SERVER, UdpPath, config, connect_udp, cpu_ticks, echo, flood,
+    forward_function, privileged, wait_until,
 };
 use myelin_dataplane::{Idle, WorkerHandle};
 use myelin_spec::{FunctionConfig, XorConfig};
@@ -26,8 +26,8 @@ fn udp_is_echoed_in_every_idle_mode_and_batch_size() {
                 FunctionConfig::Forward,
                 FunctionConfig::Xor(XorConfig { key: 0x5a }),
             ];
-            let path = Path::new(&network, config(batch, idle), functions);
-            let (client, server) = ends(&network);
+            let path = UdpPath::new(&network, config(batch, idle), functions);
+            let (client, server) = connect_udp(&network);
             for i in 0..200_usize {
                 let sent: Vec<u8> = (0..=i * 7).map(|j| (i + j) as u8).collect();
                 let expected: Vec<u8> = sent.iter().map(|byte| byte ^ 0x5a).collect();
@@ -37,22 +37,22 @@ fn udp_is_echoed_in_every_idle_mode_and_batch_size() {
             // The worker counts a packet after it has left.
             let counted = || stats.worker().transmitted == 400;
             assert!(wait_until(counted), "{:?}", stats.worker());
-            let forth = stats.chain(FORTH, 0).unwrap();
-            for position in &forth.positions {
+            let to_server = stats.chain(TO_SERVER, 0).unwrap();
+            for position in &to_server.positions {
                 assert_eq!((position.packets_in, position.packets_out()), (200, 200));
             }
-            assert_eq!((forth.transmitted, forth.transmit_drops), (200, 0));
-            assert_eq!(forth.sojourn.count(), 200);
-            let longest = Duration::from_nanos(forth.sojourn.max_ns().unwrap());
+            assert_eq!((to_server.transmitted, to_server.transmit_drops), (200, 0));
+            assert_eq!(to_server.sojourn.count(), 200);
+            let longest = Duration::from_nanos(to_server.sojourn.max_ns().unwrap());
             assert!(
                 longest < Duration::from_secs(1),
                 "the stamp is from another clock"
             );
             assert!(
-                forth.sojourn.min_ns().unwrap() > 100,
+                to_server.sojourn.min_ns().unwrap() > 100,
                 "no packet is that fast"
             );
-            assert_eq!(stats.chain(BACK, 0).unwrap().transmitted, 200);
+            assert_eq!(stats.chain(TO_CLIENT, 0).unwrap().transmitted, 200);
             let worker = stats.worker();
             assert_eq!(worker.received, 400);
             assert_eq!((worker.unknown_chain, worker.malformed), (0, 0));
@@ -76,8 +76,8 @@ fn an_idle_worker_frees_its_core_and_a_spinning_one_occupies_it() {
     let time = Duration::from_millis(600);
     for (idle, idles) in [(Idle::Sleep, true), (ADAPTIVE, true), (Idle::Spin, false)] {
         let network = Network::new();
-        let path = Path::new(&network, config(1, idle), forward());
-        let (client, server) = ends(&network);
+        let path = UdpPath::new(&network, config(1, idle), forward_function());
+        let (client, server) = connect_udp(&network);
         echo(&client, &server, b"before", b"before").unwrap();
         let pid = path.worker.pid();
         // Other processes run too: a measurement may include their time, or the worker may get no
@@ -123,13 +123,13 @@ fn a_request_served_before_its_wake_up_does_not_keep_the_worker_awake() {
 }
 
 #[test]
-fn a_worker_is_small() {
+fn a_worker_uses_at_most_24_mib() {
     let Some(_alone) = privileged() else {
         return;
     };
     let network = Network::new();
-    let path = Path::new(&network, config(32, ADAPTIVE), forward());
-    let (client, _server) = ends(&network);
+    let path = UdpPath::new(&network, config(32, ADAPTIVE), forward_function());
+    let (client, _server) = connect_udp(&network);
     flood(&path, &client, 20_000);
     let status = std::fs::read_to_string(format!("/proc/{}/status", path.worker.pid())).unwrap();
     let resident_kib: u64 = status
@@ -175,8 +175,8 @@ fn a_sleeping_worker_receives_a_whole_burst() {
         return;
     };
     let network = Network::new();
-    let path = Path::new(&network, config(1, Idle::Sleep), forward());
-    let (client, _server) = ends(&network);
+    let path = UdpPath::new(&network, config(1, Idle::Sleep), forward_function());
+    let (client, _server) = connect_udp(&network);
     for round in 1..=20 {
         for _ in 0..90 {
             client.send(b"burst").unwrap();

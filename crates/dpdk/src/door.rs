@@ -136,11 +136,11 @@ impl FrontDoor {
         })) = self.chains.get_mut(chosen.slot)
         {
             let bytes = frame.len() as u64;
-            counters.count(bytes, stamp_ns);
+            counters.count_packet(bytes, stamp_ns);
             if let Some((_, bucket)) = policer
                 && !bucket.take(stamp_ns, 1, bytes)
             {
-                counters.police(bytes);
+                counters.count_policed(bytes);
                 return Admission::Policed;
             }
         }

@@ -76,7 +76,7 @@ impl Driver for Dpdk {
 
 impl DrivenPort for DpdkPort {
     /// A device cannot wake the worker.
-    const NAP: Option<Duration> = Some(Duration::from_micros(20));
+    const MAX_SLEEP: Option<Duration> = Some(Duration::from_micros(20));
 
     fn close(self) {}
 

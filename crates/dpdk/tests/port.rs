@@ -82,7 +82,7 @@ fn over_memory(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
                 .unwrap()
                 .inject(&memory, &meta, packet)
         );
-        forwarder.turn();
+        forwarder.process_batches();
         sent.extend(forwarder.port_mut(OUT).unwrap().take_sent());
     }
     sent
@@ -209,7 +209,7 @@ fn bytes_are_the_same(environment: &Environment) {
             for packet in some {
                 source.send(&mut forwarder, packet);
             }
-            while forwarder.turn() > 0 {
+            while forwarder.process_batches() > 0 {
                 sent.extend(seen.collect(memory));
             }
         }
@@ -246,7 +246,7 @@ fn unmatched_packets_pass(environment: &Environment) {
     for frame in &frames {
         source.send(&mut forwarder, frame);
     }
-    while forwarder.turn() > 0 {}
+    while forwarder.process_batches() > 0 {}
     assert_eq!(egress.collect(memory), frames);
     assert_eq!(stats.door(SPI).unwrap().packets, 0);
 }
@@ -269,7 +269,7 @@ fn no_frame_is_lost(environment: &Environment) {
         for packet in [&tcp, &udp].into_iter().cycle().take(16) {
             source.send(&mut forwarder, packet);
         }
-        forwarder.turn();
+        forwarder.process_batches();
     }
     let done = stats.chain(SPI, 2).unwrap();
     assert_eq!(

@@ -104,7 +104,7 @@ fn ns_a_packet(forwarder: &mut Forwarder<'_, ReplayPort>) -> f64 {
             let start = Instant::now();
             let mut packets = 0;
             while packets < PACKETS {
-                packets += black_box(&mut *forwarder).turn().max(1);
+                packets += black_box(&mut *forwarder).process_batches().max(1);
             }
             start.elapsed().as_secs_f64() * 1e9 / f64::from(packets)
         })
@@ -122,7 +122,7 @@ mod tests {
             let memory = FrameMemory::map(&Umem::create(FRAMES, FRAME_SIZE).unwrap()).unwrap();
             let mut forwarder = forwarder(batch, 2, &memory).unwrap();
             for _ in 0..2 * FRAMES {
-                assert_eq!(forwarder.turn(), u32::from(batch));
+                assert_eq!(forwarder.process_batches(), u32::from(batch));
             }
             assert!(ns_a_packet(&mut forwarder) > 0.0);
         }

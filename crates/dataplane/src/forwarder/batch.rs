@@ -3,10 +3,10 @@
 use myelin_functions::Batch;
 
 use super::Forwarder;
-use crate::chain_table::Key;
+use crate::chain_table::SegmentKey;
 use crate::emitter::FrameEmitter;
 use crate::port::{Buffer, Port};
-use crate::segment::{Exit, Onward, Segment, Timer, encapsulate, encapsulate_reply};
+use crate::segment::{CalibratedClock, Exit, ExitTarget, Segment, encapsulate, encapsulate_reply};
 use crate::stats::Counter;
 
 /// Shortest packet that a port transmits, bytes: an Ethernet header.
@@ -14,7 +14,7 @@ pub(super) const MIN_PACKET: u32 = 14;
 
 /// The result of a run.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Run {
+pub(super) struct RunResult {
     pub(super) segment: u32,
     pub(super) port: usize,
     pub(super) sent: u64,
@@ -26,7 +26,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
     /// Processes one batch from one port. Sends the packets before it counts them and returns
     /// frames.
     #[inline]
-    pub(super) fn serve(&mut self, index: usize) -> u32 {
+    pub(super) fn process_port(&mut self, index: usize) -> u32 {
         let Some(Some(port)) = self.ports.get_mut(index) else {
             return 0;
         };
@@ -34,18 +34,18 @@ impl<'m, P: Port> Forwarder<'m, P> {
         if arrived == 0 {
             return 0;
         }
-        let taken = self.process(index, arrived);
-        let kicks = self.send();
-        self.account(taken, kicks);
+        let taken = self.process_arrivals(index, arrived);
+        let kicks = self.flush_run_ports();
+        self.count_departures(taken, kicks);
         self.clear_batch();
-        self.recycle();
+        self.reclaim_and_refill();
         arrived
     }
 
     /// Sorts the arrivals of a port into runs and processes these. Returns the number of packets. A
     /// ring also returns frames without a packet.
     #[inline]
-    fn process(&mut self, ingress: usize, arrived: u32) -> u32 {
+    fn process_arrivals(&mut self, ingress: usize, arrived: u32) -> u32 {
         let mut run = None;
         let mut taken = 0;
         for _ in 0..arrived {
@@ -57,86 +57,91 @@ impl<'m, P: Port> Forwarder<'m, P> {
             };
             taken += 1;
             let Some(meta) = self.memory.meta(&mut buffer) else {
-                self.refuse(buffer, Counter::Malformed);
+                self.drop_and_count(buffer, Counter::Malformed);
                 continue;
             };
-            let found = self.look_up(Key::of(&meta));
+            let found = self.find_segment(SegmentKey::of(&meta));
             if found != run {
-                self.change_run(ingress, run);
+                self.end_run(ingress, run);
                 run = found;
             }
             if found.is_none() {
-                self.refuse(buffer, Counter::UnknownChain);
+                self.drop_and_count(buffer, Counter::UnknownChain);
                 continue;
             }
             match self.memory.open(buffer, meta) {
                 Ok(packet) => self.batch.push(packet),
-                Err(buffer) => self.refuse(buffer, Counter::Malformed),
+                Err(buffer) => self.drop_and_count(buffer, Counter::Malformed),
             }
         }
         if let Some(Some(port)) = self.ports.get_mut(ingress) {
             port.release();
         }
         if let Some(segment) = run {
-            self.finish_run(ingress, segment);
+            self.process_run(ingress, segment);
         }
         taken
     }
 
     /// Ends a run in the middle of a batch. Releases the ring slots first, because the run may fill
     /// and flush a transmit ring.
-    fn change_run(&mut self, ingress: usize, run: Option<u32>) {
+    fn end_run(&mut self, ingress: usize, run: Option<u32>) {
         let Some(segment) = run else {
             return;
         };
         if let Some(Some(port)) = self.ports.get_mut(ingress) {
             port.release();
         }
-        self.finish_run(ingress, segment);
+        self.process_run(ingress, segment);
         self.clear_batch();
     }
 
     #[inline]
-    fn look_up(&mut self, key: Key) -> Option<u32> {
-        if self.last.0 != key {
-            self.last = (key, self.table.get(key));
+    fn find_segment(&mut self, key: SegmentKey) -> Option<u32> {
+        if self.last_lookup.0 != key {
+            self.last_lookup = (key, self.table.get(key));
         }
-        self.last.1
+        self.last_lookup.1
     }
 
     #[cold]
-    fn refuse(&mut self, buffer: Buffer, reason: Counter) {
+    fn drop_and_count(&mut self, buffer: Buffer, reason: Counter) {
         self.pool.give(buffer.frame);
         self.counters.add(reason, 1);
     }
 
     /// Processes the run in `self.batch` and puts the remaining packets into the transmit ring.
     #[inline]
-    fn finish_run(&mut self, ingress: usize, index: u32) {
+    fn process_run(&mut self, ingress: usize, index: u32) {
         if self.batch.is_empty() {
             return;
         }
-        self.run(index, Some(ingress), |segment, batch, emitter, timer| {
+        self.run_segment(index, Some(ingress), |segment, batch, emitter, clock| {
             let sampled = segment.sample_now();
-            segment.process(batch, emitter, timer, sampled);
+            segment.process(batch, emitter, clock, sampled);
         });
         let segment = self.segments.get_mut(index as usize);
         if let Some(Some(segment)) = segment
-            && segment.has_resting_timers()
+            && segment.has_stopped_timers()
         {
-            let due_ns = segment.wind_up((self.timer.clock)());
-            self.due_ns = self.due_ns.min(due_ns);
+            let due_ns = segment.restart_timers((self.clock.read_ns)());
+            self.next_timer_ns = self.next_timer_ns.min(due_ns);
         }
     }
 
     /// Calls `work` with a segment and `self.batch`, and puts the remaining packets into the
     /// transmit ring.
     #[inline]
-    pub(super) fn run<T: Default>(
+    pub(super) fn run_segment<T: Default>(
         &mut self,
         index: u32,
         ingress: Option<usize>,
-        work: impl FnOnce(&mut Segment, &mut Batch<'m>, &mut FrameEmitter<'_, 'm>, &Timer) -> T,
+        work: impl FnOnce(
+            &mut Segment,
+            &mut Batch<'m>,
+            &mut FrameEmitter<'_, 'm>,
+            &CalibratedClock,
+        ) -> T,
     ) -> T {
         let Some(Some(segment)) = self.segments.get_mut(index as usize) else {
             return T::default();
@@ -149,17 +154,17 @@ impl<'m, P: Port> Forwarder<'m, P> {
             replies: &mut self.replies,
             lost: 0,
         };
-        let outcome = work(segment, &mut self.batch, &mut emitter, &self.timer);
+        let outcome = work(segment, &mut self.batch, &mut emitter, &self.clock);
         if emitter.lost > 0 {
             self.counters.add(Counter::NoFrame, emitter.lost);
         }
-        let (exit, entrance) = (segment.exit, segment.entrance(ingress));
-        match segment.shaped_by {
-            None => self.leave(index, exit),
-            Some(shaper) => self.leave_shaped(index, exit, shaper),
+        let (exit, ingress_port) = (segment.exit, segment.ingress_port(ingress));
+        match segment.shaper_index {
+            None => self.transmit_run(index, exit),
+            Some(shaper) => self.shape_run(index, exit, shaper),
         }
         if !self.replies.is_empty() {
-            self.send_back(index, entrance);
+            self.send_replies(index, ingress_port);
         }
         outcome
     }
@@ -167,11 +172,11 @@ impl<'m, P: Port> Forwarder<'m, P> {
     /// Puts the replies of a run into the transmit ring of the chain's ingress port. The chain
     /// counts only lost replies.
     #[cold]
-    fn send_back(&mut self, segment: u32, entrance: Option<usize>) {
-        let port = entrance.unwrap_or(usize::MAX);
+    fn send_replies(&mut self, segment: u32, ingress_port: Option<usize>) {
+        let port = ingress_port.unwrap_or(usize::MAX);
         let behind = self.segments[segment as usize]
             .as_ref()
-            .filter(|segment| segment.is_behind_forwarder(port))
+            .filter(|segment| segment.is_behind_sff(port))
             .map(|segment| (segment.spi, segment.generation));
         let mut lost = 0;
         for mut buffer in self.replies.drain(..) {
@@ -186,7 +191,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
                 self.pool.give(buffer.frame);
             }
         }
-        self.runs.push(Run {
+        self.runs.push(RunResult {
             segment,
             port,
             sent: 0,
@@ -198,7 +203,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
     /// Puts the run in `self.batch` into the transmit ring of its exit. Functions that emit can
     /// make a run longer than the ring. Flushes a full ring as long as that makes room.
     #[inline]
-    fn leave(&mut self, segment: u32, exit: Exit) {
+    fn transmit_run(&mut self, segment: u32, exit: Exit) {
         let first_stamp = self.stamps.len();
         let (mut sent, mut lost) = (0, 0);
         let mut port = self.ports.get_mut(exit.port).and_then(Option::as_mut);
@@ -206,13 +211,13 @@ impl<'m, P: Port> Forwarder<'m, P> {
         for packet in self.batch.packets_mut() {
             let stamp_ns = packet.meta().stamp_ns;
             let mut fits = true;
-            let buffer = match exit.onward {
-                Onward::Out => self.memory.close(packet),
-                Onward::Kernel(position) => {
+            let buffer = match exit.target {
+                ExitTarget::Egress => self.memory.close(packet),
+                ExitTarget::Kernel(position) => {
                     fits = encapsulate(packet, position);
                     self.memory.close(packet)
                 }
-                Onward::Stage(position) => {
+                ExitTarget::Stage(position) => {
                     packet.set_position(position);
                     let mut buffer = self.memory.close(packet);
                     fits = self.memory.set_meta(&mut buffer, packet.meta());
@@ -237,7 +242,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
             match unsent {
                 Ok(()) => {
                     sent += 1;
-                    if exit.onward == Onward::Out {
+                    if exit.target == ExitTarget::Egress {
                         self.stamps.push(stamp_ns);
                     }
                 }
@@ -248,10 +253,10 @@ impl<'m, P: Port> Forwarder<'m, P> {
             }
         }
         // A packet that continues in another process has not left the chain.
-        if matches!(exit.onward, Onward::Stage(_)) {
+        if matches!(exit.target, ExitTarget::Stage(_)) {
             sent = 0;
         }
-        self.runs.push(Run {
+        self.runs.push(RunResult {
             segment,
             port: exit.port,
             sent,
@@ -263,7 +268,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
     /// Sends the packets of the runs: one system call per port and batch, unless the kernel takes
     /// fewer packets at a time.
     #[inline]
-    pub(super) fn send(&mut self) -> u64 {
+    pub(super) fn flush_run_ports(&mut self) -> u64 {
         let mut kicks = 0;
         for run in &self.runs {
             if let Some(Some(port)) = self.ports.get_mut(run.port) {
@@ -276,11 +281,11 @@ impl<'m, P: Port> Forwarder<'m, P> {
     /// Counts the packets that left. The sojourn of a packet ends here (see
     /// [`stats`](crate::stats)).
     #[inline]
-    pub(super) fn account(&mut self, received: u32, kicks: u64) {
+    pub(super) fn count_departures(&mut self, received: u32, kicks: u64) {
         let now = if self.stamps.is_empty() {
             0
         } else {
-            (self.timer.clock)()
+            (self.clock.read_ns)()
         };
         let (mut all_sent, mut all_lost) = (0, 0);
         let mut stamps = self.stamps.drain(..);
@@ -290,9 +295,11 @@ impl<'m, P: Port> Forwarder<'m, P> {
             let Some(Some(segment)) = self.segments.get(run.segment as usize) else {
                 continue;
             };
-            segment.counters.transmitted(run.sent, run.lost);
+            segment.counters.count_transmitted(run.sent, run.lost);
             for stamp_ns in stamps.by_ref().take(run.stamps) {
-                segment.counters.sojourn(now.saturating_sub(stamp_ns));
+                segment
+                    .counters
+                    .record_sojourn(now.saturating_sub(stamp_ns));
             }
         }
         self.counters.add(Counter::Received, received.into());
@@ -314,7 +321,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
 
     /// Reclaims the frames of sent packets and refills the receive rings.
     #[inline]
-    pub(super) fn recycle(&mut self) {
+    pub(super) fn reclaim_and_refill(&mut self) {
         let mut settled = true;
         for port in self.ports.iter_mut().flatten() {
             port.reclaim(self.memory, &mut self.pool);
@@ -323,6 +330,6 @@ impl<'m, P: Port> Forwarder<'m, P> {
         for port in self.ports.iter_mut().flatten() {
             settled &= port.refill(self.memory, &mut self.pool);
         }
-        self.unsettled = !settled;
+        self.has_pending_ports = !settled;
     }
 }

@@ -7,34 +7,34 @@ use crate::segment::Segment;
 impl<P: Port> Forwarder<'_, P> {
     /// Returns when the next timer is due, CLOCK_MONOTONIC, ns; `None` if no timer is set.
     #[inline]
-    pub fn due_ns(&self) -> Option<u64> {
-        (self.due_ns != u64::MAX).then_some(self.due_ns)
+    pub fn next_timer_ns(&self) -> Option<u64> {
+        (self.next_timer_ns != u64::MAX).then_some(self.next_timer_ns)
     }
 
-    /// Returns whether a timer is set. If so, call [`Self::expire`] regularly.
+    /// Returns whether a timer is set. If so, call [`Self::run_timers`] regularly.
     #[inline]
     pub fn has_timers(&self) -> bool {
-        self.due_ns != u64::MAX
+        self.next_timer_ns != u64::MAX
     }
 
     /// Calls the functions whose timers are due. Emitted packets continue at the next function.
-    pub fn expire(&mut self) {
-        let now_ns = (self.timer.clock)();
-        if now_ns < self.due_ns {
+    pub fn run_timers(&mut self) {
+        let now_ns = (self.clock.read_ns)();
+        if now_ns < self.next_timer_ns {
             return;
         }
         for index in 0..self.segments.len() as u32 {
             while self.is_due(index, now_ns) {
-                self.run(index, None, |segment, batch, emitter, timer| {
-                    segment.expire(now_ns, batch, emitter, timer)
+                self.run_segment(index, None, |segment, batch, emitter, clock| {
+                    segment.run_due_timer(now_ns, batch, emitter, clock)
                 });
-                let kicks = self.send();
-                self.account(0, kicks);
+                let kicks = self.flush_run_ports();
+                self.count_departures(0, kicks);
                 self.clear_batch();
             }
         }
-        self.recycle();
-        self.plan_expiry();
+        self.reclaim_and_refill();
+        self.update_next_timer();
     }
 
     fn is_due(&self, index: u32, now_ns: u64) -> bool {
@@ -43,8 +43,8 @@ impl<P: Port> Forwarder<'_, P> {
     }
 
     /// Finds the next timer after segments were added, removed or called.
-    pub(super) fn plan_expiry(&mut self) {
+    pub(super) fn update_next_timer(&mut self) {
         let due = self.segments.iter().flatten().map(Segment::due_ns);
-        self.due_ns = due.min().unwrap_or(u64::MAX);
+        self.next_timer_ns = due.min().unwrap_or(u64::MAX);
     }
 }

@@ -3,10 +3,10 @@
 use myelin_spec::Shaping;
 
 use super::Forwarder;
-use super::batch::{MIN_PACKET, Run};
+use super::batch::{MIN_PACKET, RunResult};
 use crate::port::{Buffer, FramePool, Port};
-use crate::segment::{Exit, Onward, Segment, encapsulate};
-use crate::shaper::{Decision, Reason, Shaper, Waiting};
+use crate::segment::{Exit, ExitTarget, Segment, encapsulate};
+use crate::shaper::{Shaper, ShaperDecision, ShaperDrop, WaitingPacket};
 use crate::stats::{Counter, ShaperCounter, WorkerCounters};
 use crate::umem::FrameMemory;
 
@@ -21,19 +21,19 @@ impl<P: Port> Forwarder<'_, P> {
     /// Returns when the next waiting packet may leave, CLOCK_MONOTONIC, ns; `None` if no packet
     /// waits.
     #[inline]
-    pub fn departs_ns(&self) -> Option<u64> {
-        (self.departs_ns != u64::MAX).then_some(self.departs_ns)
+    pub fn next_departure_ns(&self) -> Option<u64> {
+        (self.next_departure_ns != u64::MAX).then_some(self.next_departure_ns)
     }
 
-    /// Returns whether packets wait. If so, call [`Self::release`] at [`Self::departs_ns`] at the
-    /// latest.
+    /// Returns whether packets wait. If so, call [`Self::send_due_packets`] no later than
+    /// [`Self::next_departure_ns`].
     #[inline]
-    pub fn is_shaping(&self) -> bool {
-        self.departs_ns != u64::MAX
+    pub fn has_shaped_packets(&self) -> bool {
+        self.next_departure_ns != u64::MAX
     }
 
     /// Returns the number of waiting packets of a generation of a chain.
-    pub fn waiting(&self, spi: u32, generation: u16) -> u64 {
+    pub fn shaped_packets(&self, spi: u32, generation: u16) -> u64 {
         let segments = self.segments.iter().flatten();
         segments
             .filter(|segment| (segment.spi, segment.generation) == (spi, generation))
@@ -41,11 +41,11 @@ impl<P: Port> Forwarder<'_, P> {
             .sum()
     }
 
-    /// Like `leave`, through a shaper.
-    pub(super) fn leave_shaped(&mut self, segment: u32, exit: Exit, shaper: u32) {
-        let (now_ns, first_stamp) = ((self.timer.clock)(), self.stamps.len());
+    /// Passes the run in `self.batch` to a shaper: each packet leaves now, waits or is dropped.
+    pub(super) fn shape_run(&mut self, segment: u32, exit: Exit, shaper: u32) {
+        let (now_ns, first_stamp) = ((self.clock.read_ns)(), self.stamps.len());
         // Shapers may hold at most half of the worker's frames.
-        let mut room = (self.memory.frames() as usize / 2).saturating_sub(self.shaped);
+        let mut room = (self.memory.frames() as usize / 2).saturating_sub(self.shaped_frames);
         let (mut sent, mut lost, mut is_stuck) = (0, 0, false);
         let Some(Some(leaving)) = self.segments.get(segment as usize) else {
             return;
@@ -55,11 +55,11 @@ impl<P: Port> Forwarder<'_, P> {
         };
         for packet in self.batch.packets_mut() {
             let (bytes, stamp_ns) = (packet.len() as u32, packet.meta().stamp_ns);
-            let fits = match exit.onward {
-                Onward::Kernel(position) => encapsulate(packet, position),
-                Onward::Out | Onward::Stage(_) => true,
+            let fits = match exit.target {
+                ExitTarget::Kernel(position) => encapsulate(packet, position),
+                ExitTarget::Egress | ExitTarget::Stage(_) => true,
             };
-            let leaves = exit.onward == Onward::Out;
+            let leaves = exit.target == ExitTarget::Egress;
             let buffer = self.memory.close(packet);
             if !fits || buffer.len < MIN_PACKET {
                 lost += 1;
@@ -67,18 +67,18 @@ impl<P: Port> Forwarder<'_, P> {
                 continue;
             }
             let decision = match shaper.decide(now_ns, bytes) {
-                Decision::Wait if room == 0 => Decision::Drop(Reason::Full),
+                ShaperDecision::Wait if room == 0 => ShaperDecision::Drop(ShaperDrop::Full),
                 decision => decision,
             };
             match decision {
-                Decision::Leave => {
+                ShaperDecision::Leave => {
                     let port = self.ports.get_mut(exit.port).and_then(Option::as_mut);
-                    let sending = Sending {
+                    let context = TransmitContext {
                         memory: self.memory,
                         pool: &mut self.pool,
                         counters: &self.counters,
                     };
-                    if sending.put(port, buffer, &mut is_stuck) {
+                    if context.transmit_or_drop(port, buffer, &mut is_stuck) {
                         sent += 1;
                         if leaves {
                             self.stamps.push(stamp_ns);
@@ -87,30 +87,30 @@ impl<P: Port> Forwarder<'_, P> {
                         lost += 1;
                     }
                 }
-                Decision::Wait => {
+                ShaperDecision::Wait => {
                     room -= 1;
-                    self.shaped += 1;
-                    leaving.counters.waits();
+                    self.shaped_frames += 1;
+                    leaving.counters.count_wait_start();
                     shaper.push(
                         now_ns,
-                        Waiting {
+                        WaitingPacket {
                             segment,
                             port: exit.port,
                             buffer,
                             bytes,
                             stamp_ns: leaves.then_some(stamp_ns),
-                            came_ns: now_ns,
+                            arrived_ns: now_ns,
                         },
                     );
                 }
-                Decision::Drop(reason) => {
-                    leaving.counters.shaper(counter(reason), 1);
+                ShaperDecision::Drop(reason) => {
+                    leaving.counters.count_shaper(counter_of(reason), 1);
                     self.pool.give(buffer.frame);
                 }
             }
         }
-        self.departs_ns = self.departs_ns.min(shaper.due_ns());
-        self.runs.push(Run {
+        self.next_departure_ns = self.next_departure_ns.min(shaper.due_ns());
+        self.runs.push(RunResult {
             segment,
             port: exit.port,
             sent,
@@ -120,47 +120,47 @@ impl<P: Port> Forwarder<'_, P> {
     }
 
     /// Sends the packets that may leave now. Returns their number.
-    pub fn release(&mut self) -> u64 {
-        let now_ns = (self.timer.clock)();
-        if now_ns < self.departs_ns {
+    pub fn send_due_packets(&mut self) -> u64 {
+        let now_ns = (self.clock.read_ns)();
+        if now_ns < self.next_departure_ns {
             return 0;
         }
         let mut released = 0;
-        self.departs_ns = u64::MAX;
+        self.next_departure_ns = u64::MAX;
         for index in 0..self.shapers.len() {
-            released += self.release_of(index, now_ns);
+            released += self.send_due_packets_of(index, now_ns);
         }
         if released > 0 {
-            let kicks = self.send();
-            self.account(0, kicks);
-            self.recycle();
+            let kicks = self.flush_run_ports();
+            self.count_departures(0, kicks);
+            self.reclaim_and_refill();
         }
         released
     }
 
-    fn release_of(&mut self, index: usize, now_ns: u64) -> u64 {
+    fn send_due_packets_of(&mut self, index: usize, now_ns: u64) -> u64 {
         let Some(Some(ChainShaper { shaper, .. })) = self.shapers.get_mut(index) else {
             return 0;
         };
         let (mut released, mut is_stuck) = (0, false);
-        while let Some(waiting) = shaper.release(now_ns) {
+        while let Some(waiting) = shaper.pop_due(now_ns) {
             released += 1;
-            self.shaped -= 1;
+            self.shaped_frames -= 1;
             if let Some(Some(segment)) = self.segments.get(waiting.segment as usize) {
                 segment
                     .counters
-                    .waited(now_ns.saturating_sub(waiting.came_ns));
+                    .count_wait_end(now_ns.saturating_sub(waiting.arrived_ns));
             }
             let port = self.ports.get_mut(waiting.port).and_then(Option::as_mut);
-            let sending = Sending {
+            let context = TransmitContext {
                 memory: self.memory,
                 pool: &mut self.pool,
                 counters: &self.counters,
             };
-            let sent = sending.put(port, waiting.buffer, &mut is_stuck);
+            let sent = context.transmit_or_drop(port, waiting.buffer, &mut is_stuck);
             let stamp_ns = waiting.stamp_ns.filter(|_| sent);
             self.stamps.extend(stamp_ns);
-            self.runs.push(Run {
+            self.runs.push(RunResult {
                 segment: waiting.segment,
                 port: waiting.port,
                 sent: sent.into(),
@@ -168,16 +168,16 @@ impl<P: Port> Forwarder<'_, P> {
                 stamps: stamp_ns.is_some().into(),
             });
         }
-        self.departs_ns = self.departs_ns.min(shaper.due_ns());
+        self.next_departure_ns = self.next_departure_ns.min(shaper.due_ns());
         released
     }
 
     /// Returns the shaper of an added segment. If another generation has a shaper, changes its
     /// settings to the segment's. Otherwise uses the segment's new shaper.
-    pub(super) fn shaper_for(&mut self, segment: &mut Segment) -> Option<u32> {
+    pub(super) fn attach_shaper(&mut self, segment: &mut Segment) -> Option<u32> {
         let shaping = segment.shaping?;
         let spi = segment.spi;
-        let index = self.shaper_of(spi);
+        let index = self.find_shaper(spi);
         if let Some(index) = index {
             self.change_shaper(index, shaping);
             return Some(index as u32);
@@ -196,40 +196,40 @@ impl<P: Port> Forwarder<'_, P> {
         Some(index as u32)
     }
 
-    fn shaper_of(&self, spi: u32) -> Option<usize> {
-        let is_its = |one: &Option<ChainShaper>| one.as_ref().is_some_and(|one| one.spi == spi);
-        self.shapers.iter().position(is_its)
+    fn find_shaper(&self, spi: u32) -> Option<usize> {
+        let is_match = |one: &Option<ChainShaper>| one.as_ref().is_some_and(|one| one.spi == spi);
+        self.shapers.iter().position(is_match)
     }
 
     fn change_shaper(&mut self, index: usize, shaping: Shaping) {
-        let now_ns = (self.timer.clock)();
+        let now_ns = (self.clock.read_ns)();
         let Some(Some(ChainShaper { shaper, .. })) = self.shapers.get_mut(index) else {
             return;
         };
         if *shaper.shaping() == shaping {
             return;
         }
-        let (segments, pool, shaped) = (&self.segments, &mut self.pool, &mut self.shaped);
-        shaper.change(now_ns, shaping, |waiting| {
+        let (segments, pool, shaped) = (&self.segments, &mut self.pool, &mut self.shaped_frames);
+        shaper.reconfigure(now_ns, shaping, |waiting| {
             if let Some(Some(segment)) = segments.get(waiting.segment as usize) {
-                segment.counters.gives_up(ShaperCounter::Big);
+                segment.counters.count_waiting_drop(ShaperCounter::Big);
             }
             pool.give(waiting.buffer.frame);
             *shaped -= 1;
         });
-        self.plan_departures();
+        self.update_next_departure();
     }
 
     /// Drops the waiting packets of a removed segment. If another generation remains, the shaper
     /// gets its settings. Otherwise the shaper leaves with the segment, which the caller frees.
-    pub(super) fn leave_shaper(&mut self, index: u32, segment: &mut Segment) {
-        let Some(at) = self.shaper_of(segment.spi) else {
+    pub(super) fn detach_from_shaper(&mut self, index: u32, segment: &mut Segment) {
+        let Some(at) = self.find_shaper(segment.spi) else {
             return;
         };
         if let Some(Some(ChainShaper { shaper, .. })) = self.shapers.get_mut(at) {
-            let (pool, shaped) = (&mut self.pool, &mut self.shaped);
-            shaper.forget(index, |waiting| {
-                segment.counters.gives_up(ShaperCounter::Lost);
+            let (pool, shaped) = (&mut self.pool, &mut self.shaped_frames);
+            shaper.remove_segment(index, |waiting| {
+                segment.counters.count_waiting_drop(ShaperCounter::Lost);
                 pool.give(waiting.buffer.frame);
                 *shaped -= 1;
             });
@@ -240,28 +240,33 @@ impl<P: Port> Forwarder<'_, P> {
             Some(shaping) => self.change_shaper(at, shaping),
             None => segment.shaper = self.shapers[at].take().map(|chain| chain.shaper),
         }
-        self.plan_departures();
+        self.update_next_departure();
     }
 
     /// Finds the next departure after shapers were added, removed or changed.
-    fn plan_departures(&mut self) {
+    fn update_next_departure(&mut self) {
         let due = self.shapers.iter().flatten();
         let due = due.map(|chain| chain.shaper.due_ns()).min();
-        self.departs_ns = due.unwrap_or(u64::MAX);
+        self.next_departure_ns = due.unwrap_or(u64::MAX);
     }
 }
 
-/// The parts of the forwarder that sending a packet uses.
-struct Sending<'a, 'm> {
+/// The parts of the forwarder that transmit a packet.
+struct TransmitContext<'a, 'm> {
     memory: &'m FrameMemory,
     pool: &'a mut FramePool,
     counters: &'a WorkerCounters,
 }
 
-impl Sending<'_, '_> {
+impl TransmitContext<'_, '_> {
     /// Puts a packet into a port's transmit ring. Flushes a full ring as long as that makes room.
     /// Drops the packet if no room remains.
-    fn put<P: Port>(self, port: Option<&mut P>, buffer: Buffer, is_stuck: &mut bool) -> bool {
+    fn transmit_or_drop<P: Port>(
+        self,
+        port: Option<&mut P>,
+        buffer: Buffer,
+        is_stuck: &mut bool,
+    ) -> bool {
         let Some(port) = port else {
             self.pool.give(buffer.frame);
             return false;
@@ -287,10 +292,10 @@ impl Sending<'_, '_> {
     }
 }
 
-fn counter(reason: Reason) -> ShaperCounter {
+fn counter_of(reason: ShaperDrop) -> ShaperCounter {
     match reason {
-        Reason::Full => ShaperCounter::Full,
-        Reason::Late => ShaperCounter::Late,
-        Reason::Big => ShaperCounter::Big,
+        ShaperDrop::Full => ShaperCounter::Full,
+        ShaperDrop::Late => ShaperCounter::Late,
+        ShaperDrop::Big => ShaperCounter::Big,
     }
 }

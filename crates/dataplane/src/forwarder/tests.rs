@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::chain::{SocketId, UserExit, UserSegment};
 use crate::memory_port::MemoryPort;
-use crate::segment::{Exit, Onward, SAMPLE_EVERY};
+use crate::segment::{Exit, ExitTarget, SAMPLE_EVERY};
 use crate::umem::Umem;
 
 mod expiry;
@@ -32,17 +32,17 @@ thread_local! {
 }
 
 /// A clock that advances 10 ns with each reading.
-fn ticking() -> u64 {
+fn tick_and_read_clock() -> u64 {
     NOW_NS.set(NOW_NS.get() + 10);
     NOW_NS.get()
 }
 
-struct Bench {
+struct ForwarderFixture {
     memory: FrameMemory,
     stats: Stats,
 }
 
-impl Bench {
+impl ForwarderFixture {
     fn new() -> Self {
         let umem = Umem::create(FRAMES, 2048).unwrap();
         Self {
@@ -54,7 +54,7 @@ impl Bench {
     /// Returns a started forwarder with an ingress and an egress port.
     fn forwarder(&self, batch_size: u16) -> Forwarder<'_, MemoryPort> {
         let counters = self.stats.file().worker_counters().unwrap();
-        let mut forwarder = Forwarder::new(&self.memory, batch_size, counters, ticking);
+        let mut forwarder = Forwarder::new(&self.memory, batch_size, counters, tick_and_read_clock);
         for port in [IN, OUT] {
             forwarder.add_port(port, MemoryPort::new(Borrower::new(port).unwrap(), RING));
         }
@@ -64,7 +64,7 @@ impl Bench {
 }
 
 /// Returns the number of all frames. No frame may get lost or exist twice.
-fn frames(forwarder: &Forwarder<'_, MemoryPort>) -> usize {
+fn count_frames(forwarder: &Forwarder<'_, MemoryPort>) -> usize {
     forwarder.free_frames() + forwarder.ports().map(MemoryPort::frames).sum::<usize>()
 }
 
@@ -90,15 +90,15 @@ fn one_segment(functions: Vec<FunctionConfig>) -> UserChain {
 /// Adds functions without a configuration at positions 1 and up of chain 1. They exit to the egress
 /// port or into the kernel.
 fn add_functions(
-    bench: &mut Bench,
+    fixture: &mut ForwarderFixture,
     forwarder: &mut Forwarder<'_, MemoryPort>,
     functions: Vec<Box<dyn Function>>,
     inward: Option<u8>,
 ) {
-    let block = bench.stats.allocate(1, 0, 8).unwrap();
-    let counters = Arc::new(bench.stats.file().chain_counters(block).unwrap());
-    let onward = inward.map_or(Onward::Out, Onward::Kernel);
-    let exit = Exit { port: OUT, onward };
+    let block = fixture.stats.allocate(1, 0, 8).unwrap();
+    let counters = Arc::new(fixture.stats.file().chain_counters(block).unwrap());
+    let target = inward.map_or(ExitTarget::Egress, ExitTarget::Kernel);
+    let exit = Exit { port: OUT, target };
     let segment = Segment::new((1, 0), 1, functions, exit, &counters);
     forwarder.add_segments(vec![segment]);
 }
@@ -116,11 +116,11 @@ fn inject(forwarder: &mut Forwarder<'_, MemoryPort>, meta: &Meta, packet: &[u8])
     assert!(forwarder.port_mut(IN).unwrap().inject(memory, meta, packet));
 }
 
-fn sent(forwarder: &mut Forwarder<'_, MemoryPort>) -> Vec<Vec<u8>> {
+fn take_sent(forwarder: &mut Forwarder<'_, MemoryPort>) -> Vec<Vec<u8>> {
     forwarder.port_mut(OUT).unwrap().take_sent()
 }
 
-fn function() -> impl Strategy<Value = FunctionConfig> {
+fn any_function() -> impl Strategy<Value = FunctionConfig> {
     let firewall = (any::<bool>(), 1_u8..3).prop_map(|(by_port, protocol)| {
         let mut rule = Rule::any(Action::Deny);
         if by_port {
@@ -142,7 +142,7 @@ fn function() -> impl Strategy<Value = FunctionConfig> {
     ]
 }
 
-fn packet() -> impl Strategy<Value = Vec<u8>> {
+fn any_packet() -> impl Strategy<Value = Vec<u8>> {
     (0_u8..5, 0_usize..1400).prop_map(|(kind, len)| {
         let (v4, v6) = (
             (build::client_v4(), build::server_v4()),
@@ -160,7 +160,10 @@ fn packet() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// Returns the output packets of the chain, and the expected counters of each position.
-fn reference(configs: &[FunctionConfig], packets: &[Vec<u8>]) -> (Vec<Vec<u8>>, Vec<HopCounters>) {
+fn process_one_by_one(
+    configs: &[FunctionConfig],
+    packets: &[Vec<u8>],
+) -> (Vec<Vec<u8>>, Vec<HopCounters>) {
     let mut functions: Vec<_> = configs.iter().map(|c| instantiate(c).unwrap()).collect();
     let mut stats = vec![HopCounters::default(); configs.len()];
     let mut out = Vec::new();
@@ -187,25 +190,25 @@ proptest! {
     /// Every batch size gives the same bytes in the same order, and the same counters.
     #[test]
     fn a_batch_equals_its_packets_one_by_one(
-        configs in prop::collection::vec(function(), 1..6),
-        packets in prop::collection::vec(packet(), 1..RING),
+        configs in prop::collection::vec(any_function(), 1..6),
+        packets in prop::collection::vec(any_packet(), 1..RING),
         batch_size in prop_oneof![Just(1_u16), 2_u16..40, Just(256)],
     ) {
-        let mut bench = Bench::new();
-        let stats = std::mem::replace(&mut bench.stats, Stats::create().unwrap());
-        let mut forwarder = bench.forwarder(batch_size);
+        let mut fixture = ForwarderFixture::new();
+        let stats = std::mem::replace(&mut fixture.stats, Stats::create().unwrap());
+        let mut forwarder = fixture.forwarder(batch_size);
         forwarder.deploy(&one_segment(configs.clone()), &stats).unwrap();
         for packet in &packets {
             inject(&mut forwarder, &meta_of(packet, 1, 0), packet);
         }
-        let mut turns = 0;
-        while forwarder.turn() > 0 {
-            turns += 1;
+        let mut rounds = 0;
+        while forwarder.process_batches() > 0 {
+            rounds += 1;
         }
-        prop_assert_eq!(turns, packets.len().div_ceil(batch_size.into()));
-        let (expected, mut counts) = reference(&configs, &packets);
-        prop_assert_eq!(sent(&mut forwarder), expected);
-        prop_assert_eq!(frames(&forwarder), FRAMES as usize);
+        prop_assert_eq!(rounds, packets.len().div_ceil(batch_size.into()));
+        let (expected, mut counts) = process_one_by_one(&configs, &packets);
+        prop_assert_eq!(take_sent(&mut forwarder), expected);
+        prop_assert_eq!(count_frames(&forwarder), FRAMES as usize);
         let seen = stats.chain(1, 0).unwrap();
         for (count, seen) in counts.iter_mut().zip(&seen.positions) {
             (count.sampled_ns, count.samples) = (seen.sampled_ns, seen.samples);
@@ -218,8 +221,8 @@ proptest! {
 #[test]
 fn packets_of_many_chains_in_one_batch_keep_their_order_and_their_functions() {
     let stats = Stats::create().unwrap();
-    let bench = Bench::new();
-    let mut forwarder = bench.forwarder(32);
+    let fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(32);
     for spi in 1..=5 {
         let key = spi as u8;
         let mut chain = one_segment(vec![FunctionConfig::Xor(XorConfig { key })]);
@@ -235,8 +238,8 @@ fn packets_of_many_chains_in_one_batch_keep_their_order_and_their_functions() {
             &packet,
         );
     }
-    assert_eq!(forwarder.turn(), 32);
-    let keys: Vec<u8> = sent(&mut forwarder)
+    assert_eq!(forwarder.process_batches(), 32);
+    let keys: Vec<u8> = take_sent(&mut forwarder)
         .iter()
         .map(|bytes| bytes[payload] ^ packet[payload])
         .collect();
@@ -245,20 +248,20 @@ fn packets_of_many_chains_in_one_batch_keep_their_order_and_their_functions() {
         .filter(|&k| k != 9)
         .collect();
     assert_eq!(keys, expected);
-    assert_eq!(frames(&forwarder), FRAMES as usize);
+    assert_eq!(count_frames(&forwarder), FRAMES as usize);
 }
 
 #[test]
 fn packets_of_unknown_chains_are_dropped_and_counted() {
     let stats = Stats::create().unwrap();
-    let bench = Bench::new();
-    let mut forwarder = bench.forwarder(8);
+    let fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(8);
     forwarder
         .deploy(&one_segment(vec![FunctionConfig::Forward; 2]), &stats)
         .unwrap();
     let packet = udp(10);
     let good = meta_of(&packet, 1, 0);
-    for strange in [
+    for wrong in [
         Meta { spi: 2, ..good },
         Meta {
             generation: 1,
@@ -271,24 +274,24 @@ fn packets_of_unknown_chains_are_dropped_and_counted() {
         Meta { end: 1500, ..good },
         good,
     ] {
-        inject(&mut forwarder, &strange, &packet);
+        inject(&mut forwarder, &wrong, &packet);
     }
-    forwarder.turn();
-    assert_eq!(sent(&mut forwarder), [packet]);
-    let seen = bench.stats.worker();
+    forwarder.process_batches();
+    assert_eq!(take_sent(&mut forwarder), [packet]);
+    let seen = fixture.stats.worker();
     assert_eq!(
         (seen.received, seen.unknown_chain, seen.malformed),
         (5, 3, 1)
     );
-    assert_eq!(frames(&forwarder), FRAMES as usize);
+    assert_eq!(count_frames(&forwarder), FRAMES as usize);
 }
 
 /// The exit into the kernel prepends an RFC 8300 header with the position of the next function.
 #[test]
 fn a_packet_for_a_kernel_function_gets_an_nsh_header() {
     let stats = Stats::create().unwrap();
-    let bench = Bench::new();
-    let mut forwarder = bench.forwarder(4);
+    let fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(4);
     let mut chain = one_segment(vec![FunctionConfig::Forward; 2]);
     chain.positions = 3;
     chain.segments[0].exit = UserExit::Internal {
@@ -298,8 +301,8 @@ fn a_packet_for_a_kernel_function_gets_an_nsh_header() {
     forwarder.deploy(&chain, &stats).unwrap();
     let packet = udp(64);
     inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
-    forwarder.turn();
-    let [frame] = sent(&mut forwarder).try_into().unwrap();
+    forwarder.process_batches();
+    let [frame] = take_sent(&mut forwarder).try_into().unwrap();
     let (context, inner) = fixtures::nsh::decapsulate(&frame).unwrap();
     assert_eq!(inner, packet);
     assert_eq!(
@@ -315,11 +318,11 @@ fn a_packet_for_a_kernel_function_gets_an_nsh_header() {
 }
 
 /// Emits `copies` copies of each packet.
-struct Repeat {
+struct CopyEmitter {
     copies: usize,
 }
 
-impl Function for Repeat {
+impl Function for CopyEmitter {
     fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
         let meta = *packet.meta();
         for _ in 0..self.copies {
@@ -331,37 +334,37 @@ impl Function for Repeat {
 
 #[test]
 fn emitted_packets_continue_at_the_next_function() {
-    let mut bench = Bench::new();
-    let mut forwarder_bench = Bench::new();
-    let mut forwarder = bench.forwarder(4);
+    let mut fixture = ForwarderFixture::new();
+    let mut stats_fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(4);
     let xor = || instantiate(&FunctionConfig::Xor(XorConfig { key: 0xff })).unwrap();
-    let functions = vec![xor(), Box::new(Repeat { copies: 2 }), xor()];
-    add_functions(&mut forwarder_bench, &mut forwarder, functions, None);
+    let functions = vec![xor(), Box::new(CopyEmitter { copies: 2 }), xor()];
+    add_functions(&mut stats_fixture, &mut forwarder, functions, None);
     let packets = [udp(20), udp(30)];
     for packet in &packets {
         inject(&mut forwarder, &meta_of(packet, 1, 1), packet);
     }
-    forwarder.turn();
+    forwarder.process_batches();
     let [a, b] = packets;
     let expected = [&a, &b, &a, &a, &b, &b].map(Clone::clone);
-    assert_eq!(sent(&mut forwarder), expected);
-    let seen = forwarder_bench.stats.chain(1, 0).unwrap().positions;
+    assert_eq!(take_sent(&mut forwarder), expected);
+    let seen = stats_fixture.stats.chain(1, 0).unwrap().positions;
     assert_eq!((seen[1].packets_in, seen[1].emitted), (2, 0));
     assert_eq!(
         (seen[2].packets_in, seen[2].emitted, seen[2].packets_out()),
         (2, 4, 6)
     );
     assert_eq!((seen[3].packets_in, seen[3].packets_out()), (6, 6));
-    assert_eq!(frames(&forwarder), FRAMES as usize);
+    assert_eq!(count_frames(&forwarder), FRAMES as usize);
     drop(forwarder);
-    bench.stats = Stats::create().unwrap();
+    fixture.stats = Stats::create().unwrap();
 }
 
 #[test]
 fn a_removed_chain_first_processes_its_arrived_packets() {
     let stats = Stats::create().unwrap();
-    let bench = Bench::new();
-    let mut forwarder = bench.forwarder(4);
+    let fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(4);
     forwarder
         .deploy(&one_segment(vec![FunctionConfig::Forward]), &stats)
         .unwrap();
@@ -370,10 +373,10 @@ fn a_removed_chain_first_processes_its_arrived_packets() {
         inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
     }
     assert_eq!(forwarder.remove_segments(1, 0).len(), 1);
-    assert_eq!(sent(&mut forwarder).len(), 50);
+    assert_eq!(take_sent(&mut forwarder).len(), 50);
     inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
-    forwarder.turn();
-    assert_eq!(bench.stats.worker().unknown_chain, 1);
+    forwarder.process_batches();
+    assert_eq!(fixture.stats.worker().unknown_chain, 1);
     assert!(forwarder.remove_segments(1, 0).is_empty());
     // The index is used again, and the cached look-up is renewed.
     stats.release(1, 0);
@@ -381,15 +384,15 @@ fn a_removed_chain_first_processes_its_arrived_packets() {
         .deploy(&one_segment(vec![FunctionConfig::Forward]), &stats)
         .unwrap();
     inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
-    forwarder.turn();
-    assert_eq!(sent(&mut forwarder).len(), 1);
+    forwarder.process_batches();
+    assert_eq!(take_sent(&mut forwarder).len(), 1);
 }
 
 #[test]
 fn sojourn_and_samples_follow_the_clock() {
     let stats = Stats::create().unwrap();
-    let bench = Bench::new();
-    let mut forwarder = bench.forwarder(1);
+    let fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(1);
     forwarder
         .deploy(&one_segment(vec![FunctionConfig::Forward; 2]), &stats)
         .unwrap();
@@ -397,7 +400,7 @@ fn sojourn_and_samples_follow_the_clock() {
     for i in 0..u64::from(SAMPLE_EVERY) {
         NOW_NS.set(STAMP_NS + i * 1000);
         inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
-        forwarder.turn();
+        forwarder.process_batches();
     }
     let seen = stats.chain(1, 0).unwrap();
     for position in &seen.positions {

@@ -6,7 +6,7 @@ use crate::chain::{UserChain, UserExit};
 
 /// Consecutive functions that one process runs, and their exit.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct ProcessRun {
     /// Index of the stage; `None` is the first process.
     pub(super) process: Option<usize>,
     pub(super) first_position: u8,
@@ -17,7 +17,7 @@ pub(super) struct Run {
     pub(super) shaping: Option<Shaping>,
 }
 
-impl Run {
+impl ProcessRun {
     fn new(process: Option<usize>, first_position: u8) -> Self {
         Self {
             process,
@@ -31,10 +31,11 @@ impl Run {
 
 /// Returns the run of a process at `position`. Extends the last run if both belong to the first
 /// process. Otherwise adds a run.
-fn run_at(runs: &mut Vec<Run>, process: Option<usize>, position: u8) -> &mut Run {
-    let extends = |last: &Run| last.process.is_none() && process.is_none() && last.exit.is_none();
+fn run_at(runs: &mut Vec<ProcessRun>, process: Option<usize>, position: u8) -> &mut ProcessRun {
+    let extends =
+        |last: &ProcessRun| last.process.is_none() && process.is_none() && last.exit.is_none();
     if !runs.last().is_some_and(extends) {
-        runs.push(Run::new(process, position));
+        runs.push(ProcessRun::new(process, position));
     }
     let last = runs.len() - 1;
     &mut runs[last]
@@ -42,8 +43,8 @@ fn run_at(runs: &mut Vec<Run>, process: Option<usize>, position: u8) -> &mut Run
 
 /// Assigns functions to processes. Also returns the positions of functions that get their own
 /// process.
-pub(super) fn runs(chain: &UserChain) -> (Vec<Run>, Vec<u8>) {
-    let mut runs: Vec<Run> = Vec::new();
+pub(super) fn runs(chain: &UserChain) -> (Vec<ProcessRun>, Vec<u8>) {
+    let mut runs: Vec<ProcessRun> = Vec::new();
     let mut stages = Vec::new();
     for (index, segment) in chain.segments.iter().enumerate() {
         // Packets arrive at the sockets of the first process.

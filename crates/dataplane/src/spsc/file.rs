@@ -10,7 +10,7 @@ use super::{
     SLOT_WORDS, Word, len_of,
 };
 use crate::error::Error;
-use crate::shm::{Cells, Mapping, anonymous_file, file_len, prefetch};
+use crate::shm::{Mapping, SharedAtomics, anonymous_file, file_len, prefetch};
 
 impl Word for AtomicU64 {
     #[inline]
@@ -36,7 +36,7 @@ impl Word for AtomicU64 {
 
 /// The words of a mapped file.
 #[derive(Debug)]
-pub struct SharedWords(Cells<AtomicU64>);
+pub struct SharedWords(SharedAtomics<AtomicU64>);
 
 impl std::ops::Deref for SharedWords {
     type Target = [AtomicU64];
@@ -191,7 +191,7 @@ fn check(entries: u32, slot_words: usize) -> Result<(), Error> {
 
 fn map(fd: BorrowedFd<'_>, len: usize) -> Result<SharedWords, Error> {
     let mapping = Mapping::new(fd, 0, len, true).map_err(memory(len))?;
-    Cells::new(&Arc::new(mapping), 0, len / size_of::<u64>())
+    SharedAtomics::new(&Arc::new(mapping), 0, len / size_of::<u64>())
         .map(SharedWords)
         .ok_or_else(|| memory(len)(io::ErrorKind::InvalidData.into()))
 }

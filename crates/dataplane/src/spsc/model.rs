@@ -81,8 +81,8 @@ fn descriptors_arrive_complete_and_in_order() {
 fn no_wake_up_is_lost() {
     loom::model(|| {
         let words = words(2, 1);
-        let bell = Arc::new(Notify::new());
-        let (theirs, ring) = (words.clone(), Arc::clone(&bell));
+        let wakeup = Arc::new(Notify::new());
+        let (theirs, ring) = (words.clone(), Arc::clone(&wakeup));
         let producer = thread::spawn(move || {
             let mut producer = Producer::<_, 1>::new(theirs, 2).unwrap();
             for value in 1..=2 {
@@ -102,7 +102,7 @@ fn no_wake_up_is_lost() {
                 continue;
             }
             if consumer.arm() {
-                bell.wait();
+                wakeup.wait();
             }
             consumer.disarm();
         }

@@ -7,42 +7,42 @@ use proptest::prelude::*;
 
 use super::*;
 
-const ENTRIES_: u32 = 8;
+const RING_ENTRIES: u32 = 8;
 
 #[derive(Debug, Clone)]
-enum Act {
+enum RingAction {
     Put(usize),
     Take(usize),
     /// A process dies and another opens both ends.
     Reopen,
 }
 
-fn act() -> impl Strategy<Value = Act> {
+fn any_action() -> impl Strategy<Value = RingAction> {
     prop_oneof![
-        4 => (0_usize..12).prop_map(Act::Put),
-        4 => (0_usize..12).prop_map(Act::Take),
-        1 => Just(Act::Reopen),
+        4 => (0_usize..12).prop_map(RingAction::Put),
+        4 => (0_usize..12).prop_map(RingAction::Take),
+        1 => Just(RingAction::Reopen),
     ]
 }
 
 proptest! {
     #[test]
-    fn a_ring_is_a_bounded_queue(acts in prop::collection::vec(act(), 1..200)) {
-        let file = RingFile::create(ENTRIES_, 2).unwrap();
+    fn a_ring_is_a_bounded_queue(actions in prop::collection::vec(any_action(), 1..200)) {
+        let file = RingFile::create(RING_ENTRIES, 2).unwrap();
         let (mut producer, mut consumer) = (file.producer::<2>().unwrap(), file.consumer::<2>().unwrap());
         let observer = file.observer().unwrap();
         let mut model = VecDeque::new();
         let (mut put, mut taken) = (0_u64, 0_u64);
-        for act in acts {
-            match act {
-                Act::Put(count) => {
+        for action in actions {
+            match action {
+                RingAction::Put(count) => {
                     let items: Vec<_> = (put..).take(count).map(|i| [i, i * i]).collect();
                     let accepted = producer.enqueue(&items);
-                    prop_assert_eq!(accepted, count.min(ENTRIES_ as usize - model.len()));
+                    prop_assert_eq!(accepted, count.min(RING_ENTRIES as usize - model.len()));
                     model.extend(&items[..accepted]);
                     put += accepted as u64;
                 }
-                Act::Take(count) => {
+                RingAction::Take(count) => {
                     let mut out = vec![[0; 2]; count];
                     let found = consumer.dequeue(&mut out);
                     prop_assert_eq!(found, count.min(model.len()));
@@ -51,7 +51,7 @@ proptest! {
                     }
                     taken += found as u64;
                 }
-                Act::Reopen => {
+                RingAction::Reopen => {
                     let again = RingFile::open(file.fd().try_clone_to_owned().unwrap()).unwrap();
                     producer = again.producer().unwrap();
                     consumer = again.consumer().unwrap();
@@ -68,19 +68,19 @@ proptest! {
     /// more than the ring holds.
     #[test]
     fn invalid_words_of_a_peer_do_no_harm(
-        lies in prop::collection::vec((prop_oneof![Just(PRODUCER), Just(CONSUMER), Just(ASLEEP)], any::<u64>(), 0_u32..20), 1..50),
+        invalid_words in prop::collection::vec((prop_oneof![Just(PRODUCER), Just(CONSUMER), Just(ASLEEP)], any::<u64>(), 0_u32..20), 1..50),
     ) {
-        let file = RingFile::create(ENTRIES_, 1).unwrap();
+        let file = RingFile::create(RING_ENTRIES, 1).unwrap();
         let (mut producer, mut consumer) = (file.producer::<1>().unwrap(), file.consumer::<1>().unwrap());
         let words = file.producer::<1>().unwrap().memory.words;
-        for (word, value, count) in lies {
+        for (word, value, count) in invalid_words {
             words[word].store(value, Relaxed);
-            prop_assert!(producer.reserve(count) <= ENTRIES_);
-            prop_assert!(producer.enqueue(&vec![[7]; count as usize]) <= ENTRIES_ as usize);
+            prop_assert!(producer.reserve(count) <= RING_ENTRIES);
+            prop_assert!(producer.enqueue(&vec![[7]; count as usize]) <= RING_ENTRIES as usize);
             let mut out = vec![[0]; count as usize];
-            prop_assert!(consumer.dequeue(&mut out) <= ENTRIES_ as usize);
-            prop_assert!(file.observer().unwrap().occupancy() <= ENTRIES_);
-            prop_assert!(file.producer::<1>().unwrap().entries().count() <= ENTRIES_ as usize);
+            prop_assert!(consumer.dequeue(&mut out) <= RING_ENTRIES as usize);
+            prop_assert!(file.observer().unwrap().occupancy() <= RING_ENTRIES);
+            prop_assert!(file.producer::<1>().unwrap().entries().count() <= RING_ENTRIES as usize);
             file.skip::<1>(|_| true).unwrap();
         }
     }
@@ -114,7 +114,7 @@ fn descriptors_are_visible_after_publish() {
     );
     producer.publish();
     assert!(!producer.is_dirty() && !producer.must_wake());
-    assert!(!consumer.arm(), "a descriptor has come in");
+    assert!(!consumer.arm(), "a descriptor has arrived");
     assert!(producer.must_wake());
     assert_eq!((consumer.peek(9), consumer.read()), (1, [1]));
     assert!(consumer.arm());

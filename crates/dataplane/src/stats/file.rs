@@ -11,7 +11,7 @@ use myelin_packet::sojourn::{self, Histogram};
 
 use super::types::{ChainStats, DoorStats, WorkerStats};
 use crate::error::Error;
-use crate::shm::{Cells, Mapping, anonymous_file, file_len};
+use crate::shm::{Mapping, SharedAtomics, anonymous_file, file_len};
 
 /// Most functions of one chain.
 pub(crate) const MAX_POSITIONS: usize = 32;
@@ -57,12 +57,12 @@ const DROPS: usize = 1;
 const EMITTED: usize = 2;
 const SAMPLED_NS: usize = 3;
 const SAMPLES: usize = 4;
-/// At the first position of a segment: packets that went through all of its functions in batches of
-/// which nothing was dropped and to which nothing was emitted. They count as in and out of each;
-/// most packets do, and cost one addition instead of two a function.
-const THROUGH: usize = 5;
+/// At the first position of a segment: packets of batches that passed all its functions without a
+/// drop or an emission. They count as input of each function. Most packets are such packets, so one
+/// addition counts them for the whole segment.
+const SEGMENT_PACKETS: usize = 5;
 /// At the first position of a segment: its number of functions.
-const SPAN: usize = 6;
+const SEGMENT_LEN: usize = 6;
 
 /// Words of a door row, in the order of [`DoorStats`].
 const PACKETS: usize = 0;
@@ -178,7 +178,7 @@ impl StatsFile {
             .collect();
         for first in 0..positions.len() {
             let at = POSITIONS + first * POSITION_WORDS;
-            let (through, span) = (read(at + THROUGH), read(at + SPAN) as usize);
+            let (through, span) = (read(at + SEGMENT_PACKETS), read(at + SEGMENT_LEN) as usize);
             for position in positions.iter_mut().skip(first).take(span) {
                 position.packets_in += through;
             }
@@ -198,18 +198,18 @@ impl StatsFile {
         })
     }
 
-    fn header(&self) -> Result<Cells<AtomicU64>, Error> {
+    fn header(&self) -> Result<SharedAtomics<AtomicU64>, Error> {
         cells(&self.mapping, 0, HEADER_WORDS)
     }
 
-    fn door(&self, row: u32) -> Result<Cells<AtomicU64>, Error> {
+    fn door(&self, row: u32) -> Result<SharedAtomics<AtomicU64>, Error> {
         // A row number beyond the last would address a block.
         let row = Some(row as usize).filter(|row| *row < MAX_BLOCKS);
         let first = row.map_or(usize::MAX, |row| HEADER_WORDS + row * DOOR_WORDS);
         cells(&self.mapping, first, DOOR_WORDS)
     }
 
-    fn block(&self, block: u32) -> Result<Cells<AtomicU64>, Error> {
+    fn block(&self, block: u32) -> Result<SharedAtomics<AtomicU64>, Error> {
         let first = FIRST_BLOCK + block as usize * BLOCK_WORDS;
         cells(&self.mapping, first, BLOCK_WORDS)
     }
@@ -217,7 +217,7 @@ impl StatsFile {
 
 /// Writes the header.
 #[derive(Debug)]
-pub(crate) struct WorkerCounters(Cells<AtomicU64>);
+pub(crate) struct WorkerCounters(SharedAtomics<AtomicU64>);
 
 impl WorkerCounters {
     #[inline]
@@ -232,12 +232,18 @@ impl WorkerCounters {
 
 /// Writes a chain's block.
 #[derive(Debug)]
-pub(crate) struct ChainCounters(Cells<AtomicU64>);
+pub(crate) struct ChainCounters(SharedAtomics<AtomicU64>);
 
 impl ChainCounters {
     /// Counts the packets of a function.
     #[inline]
-    pub(crate) fn pass(&self, position: usize, packets_in: u64, drops: u64, emitted: u64) {
+    pub(crate) fn count_function(
+        &self,
+        position: usize,
+        packets_in: u64,
+        drops: u64,
+        emitted: u64,
+    ) {
         let at = POSITIONS + position * POSITION_WORDS;
         let Some(words) = self.0.get(at..at + POSITION_WORDS) else {
             return;
@@ -250,9 +256,9 @@ impl ChainCounters {
     }
 
     /// Records that a segment of `functions` functions begins at `first`.
-    pub(crate) fn span(&self, first: usize, functions: usize) {
+    pub(crate) fn set_segment_len(&self, first: usize, functions: usize) {
         let at = POSITIONS + first * POSITION_WORDS;
-        if let Some(span) = self.0.get(at + SPAN) {
+        if let Some(span) = self.0.get(at + SEGMENT_LEN) {
             span.store(functions as u64, Ordering::Relaxed);
         }
     }
@@ -260,21 +266,24 @@ impl ChainCounters {
     /// Counts packets that passed all functions of the segment at `first`, without a drop or an
     /// emission.
     #[inline]
-    pub(crate) fn through(&self, first: usize, packets: u64) {
-        if let Some(through) = self.0.get(POSITIONS + first * POSITION_WORDS + THROUGH) {
+    pub(crate) fn count_segment(&self, first: usize, packets: u64) {
+        if let Some(through) = self
+            .0
+            .get(POSITIONS + first * POSITION_WORDS + SEGMENT_PACKETS)
+        {
             add(through, packets);
         }
     }
 
     /// Adds a time measurement: `packets` packets took `ns` nanoseconds in a function.
-    pub(crate) fn sample(&self, position: usize, packets: u64, ns: u64) {
+    pub(crate) fn add_time_sample(&self, position: usize, packets: u64, ns: u64) {
         let at = POSITIONS + position * POSITION_WORDS;
         add(&self.0[at + SAMPLED_NS], ns);
         add(&self.0[at + SAMPLES], packets);
     }
 
     #[inline]
-    pub(crate) fn transmitted(&self, packets: u64, drops: u64) {
+    pub(crate) fn count_transmitted(&self, packets: u64, drops: u64) {
         add(&self.0[TRANSMITTED], packets);
         if drops != 0 {
             add(&self.0[TRANSMIT_DROPS], drops);
@@ -282,30 +291,30 @@ impl ChainCounters {
     }
 
     /// Adds to a counter of the shaper.
-    pub(crate) fn shaper(&self, counter: ShaperCounter, n: u64) {
+    pub(crate) fn count_shaper(&self, counter: ShaperCounter, n: u64) {
         add(&self.0[SHAPER + counter as usize], n);
     }
 
     /// Counts a packet that starts to wait in the shaper.
     #[inline]
-    pub(crate) fn waits(&self) {
-        self.shaper(ShaperCounter::Delayed, 1);
-        self.shaper(ShaperCounter::Waiting, 1);
+    pub(crate) fn count_wait_start(&self) {
+        self.count_shaper(ShaperCounter::Delayed, 1);
+        self.count_shaper(ShaperCounter::Waiting, 1);
         let most = &self.0[SHAPER + ShaperCounter::Most as usize];
         raise(most, self.waiting());
     }
 
     /// Counts a packet that leaves the shaper after `ns`.
     #[inline]
-    pub(crate) fn waited(&self, ns: u64) {
-        self.shaper(ShaperCounter::Waiting, 1_u64.wrapping_neg());
-        self.shaper(ShaperCounter::WaitedNs, ns);
+    pub(crate) fn count_wait_end(&self, ns: u64) {
+        self.count_shaper(ShaperCounter::Waiting, 1_u64.wrapping_neg());
+        self.count_shaper(ShaperCounter::WaitedNs, ns);
     }
 
     /// Counts a waiting packet that is dropped.
-    pub(crate) fn gives_up(&self, reason: ShaperCounter) {
-        self.shaper(ShaperCounter::Waiting, 1_u64.wrapping_neg());
-        self.shaper(reason, 1);
+    pub(crate) fn count_waiting_drop(&self, reason: ShaperCounter) {
+        self.count_shaper(ShaperCounter::Waiting, 1_u64.wrapping_neg());
+        self.count_shaper(reason, 1);
     }
 
     /// Returns the number of waiting packets.
@@ -314,15 +323,15 @@ impl ChainCounters {
     }
 
     /// Counts the packets that waited in a dead predecessor as lost.
-    pub(crate) fn succeed(&self) {
+    pub(crate) fn count_predecessor_loss(&self) {
         let lost = self.waiting();
-        self.shaper(ShaperCounter::Waiting, lost.wrapping_neg());
-        self.shaper(ShaperCounter::Lost, lost);
+        self.count_shaper(ShaperCounter::Waiting, lost.wrapping_neg());
+        self.count_shaper(ShaperCounter::Lost, lost);
     }
 
     /// Counts a packet that left the chain `ns` nanoseconds after its stamp.
     #[inline]
-    pub(crate) fn sojourn(&self, ns: u64) {
+    pub(crate) fn record_sojourn(&self, ns: u64) {
         add(&self.0[BUCKETS + sojourn::index(ns)], 1);
         add(&self.0[SOJOURN + SUM], ns);
         raise(&self.0[SOJOURN + NOT_MIN], !ns);
@@ -332,12 +341,12 @@ impl ChainCounters {
 
 /// Writes a chain's door row.
 #[derive(Debug)]
-pub struct DoorCounters(Cells<AtomicU64>);
+pub struct DoorCounters(SharedAtomics<AtomicU64>);
 
 impl DoorCounters {
     /// Counts a packet of the chain.
     #[inline]
-    pub fn count(&self, bytes: u64, stamp_ns: u64) {
+    pub fn count_packet(&self, bytes: u64, stamp_ns: u64) {
         if let Some(words) = self.0.first_chunk::<DOOR_WORDS>() {
             add(&words[PACKETS], 1);
             add(&words[BYTES], bytes);
@@ -346,7 +355,7 @@ impl DoorCounters {
     }
 
     /// Counts a packet above the chain's profile.
-    pub fn police(&self, bytes: u64) {
+    pub fn count_policed(&self, bytes: u64) {
         add(&self.0[POLICED], 1);
         add(&self.0[POLICED_BYTES], bytes);
     }
@@ -382,19 +391,23 @@ fn get(cell: &AtomicU64) -> u64 {
     cell.load(Ordering::Relaxed)
 }
 
-fn clear(cells: &Cells<AtomicU64>) {
+fn clear(cells: &SharedAtomics<AtomicU64>) {
     cells
         .iter()
         .for_each(|cell| cell.store(0, Ordering::Relaxed));
 }
 
-fn populated(cells: Cells<AtomicU64>) -> Cells<AtomicU64> {
+fn populated(cells: SharedAtomics<AtomicU64>) -> SharedAtomics<AtomicU64> {
     cells.populate();
     cells
 }
 
-fn cells(mapping: &Arc<Mapping>, word: usize, words: usize) -> Result<Cells<AtomicU64>, Error> {
-    Cells::new(mapping, word.saturating_mul(size_of::<u64>()), words)
+fn cells(
+    mapping: &Arc<Mapping>,
+    word: usize,
+    words: usize,
+) -> Result<SharedAtomics<AtomicU64>, Error> {
+    SharedAtomics::new(mapping, word.saturating_mul(size_of::<u64>()), words)
         .ok_or_else(|| memory(io::ErrorKind::UnexpectedEof.into()))
 }
 

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, os::fd::AsFd};
 
-use super::{Borrower, FrameMemory, HELD, memory};
+use super::{Borrower, FrameMemory, OWNER, memory};
 use crate::error::Error;
-use crate::shm::{Cells, Mapping, anonymous_file};
+use crate::shm::{Mapping, SharedAtomics, anonymous_file};
 
 /// Alignment of frames, bytes: a cache line. Distances between frames may differ.
-const GRAIN: u64 = 64;
+const ALIGNMENT: u64 = 64;
 /// Ledger entry of positions without a frame, which no port returns.
-const NOBODY: u8 = u8::MAX;
+const NO_FRAME: u8 = u8::MAX;
 
 impl Borrower {
     /// The library that owns the memory of [`FrameMemory::over`].
@@ -37,37 +37,37 @@ impl FrameMemory {
         room: u32,
         starts: &[u64],
     ) -> Result<Self, Error> {
-        let grains = len.div_ceil(GRAIN);
+        let units = len.div_ceil(ALIGNMENT);
         let mut sorted = starts.to_vec();
         sorted.sort_unstable();
         let fits = sorted
             .iter()
-            .all(|first| first.is_multiple_of(GRAIN) && first + u64::from(room) <= len);
+            .all(|first| first.is_multiple_of(ALIGNMENT) && first + u64::from(room) <= len);
         let apart = sorted
             .windows(2)
             .all(|two| two[1] - two[0] >= u64::from(room));
-        let grains = u32::try_from(grains)
+        let units = u32::try_from(units)
             .ok()
             .filter(|_| fits && apart && room > 0)
             .ok_or_else(|| memory(len as usize)(io::ErrorKind::InvalidInput.into()))?;
-        let ledger = anonymous_file("myelin-ledger", grains as usize)
-            .and_then(|file| Mapping::new(file.as_fd(), 0, grains as usize, true))
+        let ledger = anonymous_file("myelin-ledger", units as usize)
+            .and_then(|file| Mapping::new(file.as_fd(), 0, units as usize, true))
             .map(Arc::new)
-            .map_err(memory(grains as usize))?;
-        let ledger = Cells::new(&ledger, 0, grains as usize)
-            .ok_or_else(|| memory(grains as usize)(io::ErrorKind::UnexpectedEof.into()))?;
+            .map_err(memory(units as usize))?;
+        let ledger = SharedAtomics::new(&ledger, 0, units as usize)
+            .ok_or_else(|| memory(units as usize)(io::ErrorKind::UnexpectedEof.into()))?;
         let this = Self {
             start,
             ledger,
-            holder: HELD,
+            holder: OWNER,
             // The library holds all frames.
             handed_out: AtomicBool::new(true),
-            frames: grains,
-            shift: GRAIN.trailing_zeros(),
+            frames: units,
+            shift: ALIGNMENT.trailing_zeros(),
             room,
         };
         for state in this.ledger.iter() {
-            state.store(NOBODY, Ordering::Relaxed);
+            state.store(NO_FRAME, Ordering::Relaxed);
         }
         for &first in starts {
             this.mark_lent(first, Borrower::LIBRARY);

@@ -11,7 +11,7 @@ use crate::forwarder::Forwarder;
 use crate::idle::Idle;
 
 /// The state that a change may modify.
-pub(super) struct Loop<P> {
+pub(super) struct LoopState<P> {
     pub(super) forwarder: Forwarder<'static, P>,
     pub(super) phase: Phase,
     /// A requested idle mode that the loop has not applied yet.
@@ -22,55 +22,55 @@ pub(super) struct Loop<P> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// The loop collects the ports of a predecessor. It takes no frame before it knows all of them.
-    Gathering,
+    CollectingPorts,
     Forwarding,
-    Over,
+    Ended,
 }
 
-type Change<P> = Box<dyn FnOnce(&mut Loop<P>) + Send>;
+type Change<P> = Box<dyn FnOnce(&mut LoopState<P>) + Send>;
 
 /// The loop's end of the connection between the two threads.
-pub(super) struct Mailbox<P> {
+pub(super) struct ChangeReceiver<P> {
     pub(super) changes: Receiver<Change<P>>,
     pub(super) waiting: Arc<AtomicBool>,
     pub(super) wake: Arc<EventFd>,
 }
 
 /// The control thread's end.
-pub(super) struct Outbox<P> {
+pub(super) struct ChangeSender<P> {
     changes: Sender<Change<P>>,
     waiting: Arc<AtomicBool>,
     wake: Arc<EventFd>,
 }
 
 /// Makes both ends of a connection.
-pub(super) fn mailboxes<P>() -> nix::Result<(Mailbox<P>, Outbox<P>)> {
+pub(super) fn change_channel<P>() -> nix::Result<(ChangeReceiver<P>, ChangeSender<P>)> {
     let (to_loop, changes) = channel();
     let waiting = Arc::new(AtomicBool::new(false));
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
     let wake = Arc::new(EventFd::from_flags(flags)?);
-    let mailbox = Mailbox {
+    let receiver = ChangeReceiver {
         changes,
         waiting: Arc::clone(&waiting),
         wake: Arc::clone(&wake),
     };
-    let outbox = Outbox {
+    let sender = ChangeSender {
         changes: to_loop,
         waiting,
         wake,
     };
-    Ok((mailbox, outbox))
+    Ok((receiver, sender))
 }
 
-impl<P> Outbox<P> {
+impl<P> ChangeSender<P> {
     /// Sends the loop a change to apply between two batches, and waits for its result. Slow work
     /// belongs before and after the change. This thread frees the result.
-    pub(super) fn ask<T: Send + 'static>(
+    pub(super) fn apply<T: Send + 'static>(
         &self,
-        change: impl FnOnce(&mut Loop<P>) -> T + Send + 'static,
+        change: impl FnOnce(&mut LoopState<P>) -> T + Send + 'static,
     ) -> Result<T, String> {
         let gone = "the forwarding loop has ended";
-        let (tell, told) = sync_channel(1);
+        let (tell, readings) = sync_channel(1);
         let change: Change<P> = Box::new(move |state| {
             // The receiver is gone if the control thread has failed. The loop then continues as
             // without an agent.
@@ -81,6 +81,6 @@ impl<P> Outbox<P> {
         self.wake
             .write(1)
             .map_err(|errno| format!("wake the loop: {errno}"))?;
-        Ok(told.recv().map_err(|_| gone)?)
+        Ok(readings.recv().map_err(|_| gone)?)
     }
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use nix::sys::eventfd::EventFd;
 
-use super::changes::{Loop, Mailbox, Phase};
+use super::changes::{ChangeReceiver, LoopState, Phase};
 use crate::clock::monotonic_ns;
 use crate::driver::DrivenPort;
 use crate::forwarder::Forwarder;
-use crate::idle::{IdleClock, Step};
+use crate::idle::{IdlePolicy, IdleStep};
 use crate::port::Port;
 use crate::stats::Counter;
 use crate::sys;
@@ -18,63 +18,63 @@ use crate::sys;
 /// First and longest sleep while a port recovers, ms.
 const RECOVERY_MS: (u64, u64) = (1, 64);
 /// Iterations of a busy loop between two readings of the clock, if timers are set.
-const TURNS_PER_READING: u32 = 64;
+const ITERATIONS_PER_READING: u32 = 64;
 
-impl<P: DrivenPort> Mailbox<P> {
+impl<P: DrivenPort> ChangeReceiver<P> {
     /// Runs the loop until a change ends it.
-    pub(super) fn forward(self, state: &mut Loop<P>, mut idle: IdleClock) {
-        while state.phase == Phase::Gathering
+    pub(super) fn forward(self, state: &mut LoopState<P>, mut idle: IdlePolicy) {
+        while state.phase == Phase::CollectingPorts
             && let Ok(change) = self.changes.recv()
         {
             change(state);
         }
-        if state.phase == Phase::Over {
+        if state.phase == Phase::Ended {
             return;
         }
         let mut sleeper = Sleeper::default();
         sleeper.watch(&state.forwarder, &self.wake);
         let mut was_busy = true;
-        let mut turns = 0_u32;
+        let mut iterations = 0_u32;
         loop {
             if self.waiting.load(Ordering::Relaxed) {
                 self.waiting.store(false, Ordering::Relaxed);
                 self.changes.try_iter().for_each(|change| change(state));
                 if let Some(changed) = state.idle.take() {
-                    idle = IdleClock::new(changed);
+                    idle = IdlePolicy::new(changed);
                 }
-                if state.phase == Phase::Over {
+                if state.phase == Phase::Ended {
                     return;
                 }
                 sleeper.watch(&state.forwarder, &self.wake);
             }
             let forwarder = &mut state.forwarder;
-            if forwarder.is_shaping() && forwarder.release() > 0 {
-                idle.busy();
+            if forwarder.has_shaped_packets() && forwarder.send_due_packets() > 0 {
+                idle.record_work();
                 was_busy = true;
             }
             if forwarder.has_timers() {
                 // Reading the clock costs as much as several polls.
-                turns = turns.wrapping_add(1);
-                if turns.is_multiple_of(TURNS_PER_READING) {
-                    forwarder.expire();
+                iterations = iterations.wrapping_add(1);
+                if iterations.is_multiple_of(ITERATIONS_PER_READING) {
+                    forwarder.run_timers();
                 }
             }
-            if forwarder.turn() > 0 {
-                idle.busy();
-                sleeper.recovered();
+            if forwarder.process_batches() > 0 {
+                idle.record_work();
+                sleeper.reset_recovery();
                 was_busy = true;
                 continue;
             }
-            if was_busy || forwarder.is_unsettled() {
-                forwarder.settle();
+            if was_busy || forwarder.has_pending_ports() {
+                forwarder.flush_and_refill();
                 was_busy = false;
             }
-            match idle.nothing(monotonic_ns) {
+            match idle.next_step(monotonic_ns) {
                 // No pause instruction: it takes 40 to 140 cycles, which would delay a packet.
-                Step::Look => forwarder.busy_poll(),
-                Step::Sleep => {
+                IdleStep::Poll => forwarder.busy_poll(),
+                IdleStep::Sleep => {
                     if forwarder.arm() {
-                        if sleeper.sleep(forwarder.is_unsettled(), longest_sleep(forwarder)) {
+                        if sleeper.sleep(forwarder.has_pending_ports(), longest_sleep(forwarder)) {
                             // A nonblocking read resets the eventfd. `waiting` was set before it
                             // was written, so no change is missed.
                             let _ = self.wake.read();
@@ -83,7 +83,7 @@ impl<P: DrivenPort> Mailbox<P> {
                     }
                     forwarder.disarm();
                     if forwarder.has_timers() {
-                        forwarder.expire();
+                        forwarder.run_timers();
                     }
                 }
             }
@@ -92,13 +92,16 @@ impl<P: DrivenPort> Mailbox<P> {
 }
 
 /// Returns the longest sleep of the loop: until the next timer or departure, and at most the
-/// longest nap of a port.
+/// port's `MAX_SLEEP`.
 fn longest_sleep<P: DrivenPort>(forwarder: &Forwarder<'_, P>) -> Option<Duration> {
-    let due_ns = forwarder.due_ns().into_iter().chain(forwarder.departs_ns());
+    let due_ns = forwarder
+        .next_timer_ns()
+        .into_iter()
+        .chain(forwarder.next_departure_ns());
     let due_in = due_ns
         .min()
         .map(|due_ns| Duration::from_nanos(due_ns.saturating_sub(monotonic_ns())));
-    due_in.into_iter().chain(P::NAP).min()
+    due_in.into_iter().chain(P::MAX_SLEEP).min()
 }
 
 /// The descriptors that the loop sleeps on.
@@ -106,7 +109,7 @@ fn longest_sleep<P: DrivenPort>(forwarder: &Forwarder<'_, P>) -> Option<Duration
 struct Sleeper {
     /// The ports' descriptors, and the one that wakes the loop for a change.
     fds: Vec<libc::pollfd>,
-    patience_ms: u64,
+    recovery_ms: u64,
 }
 
 impl Sleeper {
@@ -121,19 +124,19 @@ impl Sleeper {
                 revents: 0,
             })
             .collect();
-        self.recovered();
+        self.reset_recovery();
     }
 
-    fn recovered(&mut self) {
-        self.patience_ms = RECOVERY_MS.0;
+    fn reset_recovery(&mut self) {
+        self.recovery_ms = RECOVERY_MS.0;
     }
 
     /// Sleeps until a packet or a change arrives, at most for `longest`. Sleeps shorter if a port
     /// has to recover. Returns whether the wake descriptor is readable.
-    fn sleep(&mut self, unsettled: bool, longest: Option<Duration>) -> bool {
-        let recovery = unsettled.then(|| Duration::from_millis(self.patience_ms));
+    fn sleep(&mut self, has_pending_ports: bool, longest: Option<Duration>) -> bool {
+        let recovery = has_pending_ports.then(|| Duration::from_millis(self.recovery_ms));
         let timeout = recovery.into_iter().chain(longest).min();
-        self.patience_ms = (self.patience_ms * 2).min(RECOVERY_MS.1);
+        self.recovery_ms = (self.recovery_ms * 2).min(RECOVERY_MS.1);
         if sys::poll(&mut self.fds, timeout).is_err() {
             return false;
         }

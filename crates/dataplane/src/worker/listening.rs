@@ -9,13 +9,13 @@ use std::time::Duration;
 use myelin_functions::States;
 use nix::sys::signalfd::SignalFd;
 
-use super::changes::{Loop, Outbox, Phase};
-use crate::chain::SocketId;
+use super::changes::{ChangeSender, LoopState, Phase};
+use crate::chain::{SocketId, UserChain};
 use crate::clock::monotonic_ns;
 use crate::driver::{DrivenPort, Driver};
 use crate::flows;
 use crate::forwarder::MAX_DRAIN_NS;
-use crate::named;
+use crate::named_counters;
 use crate::protocol::{NewPort, NewPortKind, Reply, Request, receive_request, send_reply};
 use crate::segment::Segment;
 use crate::stats::StatsFile;
@@ -23,15 +23,15 @@ use crate::sys;
 use crate::umem::{Borrower, FrameMemory};
 
 /// Longest time between the front door and a ring: another core may be in a receive poll.
-const STRAGGLERS: Duration = Duration::from_millis(5);
+const DOOR_TO_RING_TIME: Duration = Duration::from_millis(5);
 
 /// Interval between two checks of whether a shaper is empty.
-const LOOK_EVERY: Duration = Duration::from_micros(500);
+const SHAPER_CHECK_INTERVAL: Duration = Duration::from_micros(500);
 /// Expected number of named counters in a chain: 32 functions with 16 each.
-const COUNTERS: usize = 512;
+const EXPECTED_COUNTERS: usize = 512;
 
 /// The control thread.
-pub(super) struct Control<D: Driver> {
+pub(super) struct ControlThread<D: Driver> {
     pub(super) socket: OwnedFd,
     pub(super) signals: SignalFd,
     pub(super) memory: &'static FrameMemory,
@@ -39,11 +39,11 @@ pub(super) struct Control<D: Driver> {
     /// States of the functions in the loop. This thread only passes them to further functions, and
     /// frees them.
     pub(super) states: States,
-    pub(super) outbox: Outbox<D::Port>,
+    pub(super) sender: ChangeSender<D::Port>,
     pub(super) driver: PhantomData<fn() -> D>,
 }
 
-impl<D: Driver> Control<D> {
+impl<D: Driver> ControlThread<D> {
     /// Serves requests until the agent or a signal ends the worker.
     pub(super) fn serve(mut self) {
         let mut fds = [self.socket.as_fd(), self.signals.as_fd()].map(|fd| libc::pollfd {
@@ -65,7 +65,7 @@ impl<D: Driver> Control<D> {
             match receive_request(self.socket.as_fd()) {
                 Ok(Some((request, fds))) => {
                     let stop = request.body == Request::Shutdown;
-                    let reply = self.obey(request.body, fds);
+                    let reply = self.handle_request(request.body, fds);
                     // If the agent is gone, the next receive reports it.
                     let _ = send_reply(self.socket.as_fd(), request.number, &reply);
                     if stop {
@@ -78,7 +78,7 @@ impl<D: Driver> Control<D> {
         }
     }
 
-    fn obey(&mut self, request: Request, mut fds: Vec<OwnedFd>) -> Reply {
+    fn handle_request(&mut self, request: Request, mut fds: Vec<OwnedFd>) -> Reply {
         match request {
             Request::Setup(_) => Err("the worker is already set up".into()),
             Request::AddSocket { id, info, succeeds } => {
@@ -86,56 +86,45 @@ impl<D: Driver> Control<D> {
                 self.add_port(id, NewPortKind::Socket { fd, info, succeeds })
             }
             Request::AddRing { id, side } => {
-                let (Some(bell), Some(ring)) = (fds.pop(), fds.pop()) else {
+                let (Some(wake_fd), Some(ring)) = (fds.pop(), fds.pop()) else {
                     return Err("the request has no ring descriptors".into());
                 };
-                self.add_port(id, NewPortKind::Ring { ring, bell, side })
+                self.add_port(
+                    id,
+                    NewPortKind::Ring {
+                        ring,
+                        wake_fd,
+                        side,
+                    },
+                )
             }
             Request::TakeFrames { id } => self.take_frames(id),
             Request::Grant { id, frames } => {
                 let holder = Borrower::of(id)?;
                 let granted = self
-                    .outbox
-                    .ask(move |state| state.forwarder.grant(holder, frames as usize));
+                    .sender
+                    .apply(move |state| state.forwarder.grant(holder, frames as usize));
                 granted.map(drop)
             }
             Request::RemoveSocket { id } => {
                 let port = self
-                    .outbox
-                    .ask(move |state| state.forwarder.remove_port(id.0.into()))?;
+                    .sender
+                    .apply(move |state| state.forwarder.remove_port(id.0.into()))?;
                 // Closing the port releases its frames.
                 port.ok_or("there is no such socket")?.close();
                 self.take_frames(id)
             }
-            Request::AddChain { chain, block } => {
-                let counters = self
-                    .stats
-                    .chain_counters(block)
-                    .map_err(|e| e.to_string())?;
-                counters.succeed();
-                let segments = Segment::build(&chain, &Arc::new(counters), &mut self.states)?;
-                self.outbox
-                    .ask(|state| state.forwarder.add_segments(segments))
-            }
-            Request::RemoveChain { spi, generation } => {
-                std::thread::sleep(STRAGGLERS);
-                self.drain_shaper(spi, generation)?;
-                let removed = self
-                    .outbox
-                    .ask(move |state| state.forwarder.remove_segments(spi, generation))?;
-                drop(removed);
-                self.states.prune();
-                Ok(())
-            }
+            Request::AddChain { chain, block } => self.add_chain(&chain, block),
+            Request::RemoveChain { spi, generation } => self.remove_chain(spi, generation),
             Request::RedirectChain { chain, row } => {
                 let counters = self.stats.door_counters(row).map_err(|e| e.to_string())?;
-                self.outbox.ask(move |state| {
+                self.sender.apply(move |state| {
                     let port = state.forwarder.port_mut(chain.direction.ends().0.into());
                     port.ok_or("there is no such port")?
                         .redirect(&chain, counters)
                 })?
             }
-            Request::StopRedirect { spi, direction } => self.outbox.ask(move |state| {
+            Request::StopRedirect { spi, direction } => self.sender.apply(move |state| {
                 if let Some(port) = state.forwarder.port_mut(direction.ends().0.into()) {
                     port.stop_redirect(spi);
                 }
@@ -152,8 +141,8 @@ impl<D: Driver> Control<D> {
                 let fd = fds.pop().ok_or("the request has no counter file")?;
                 self.read_counters(fd, spi, generation)
             }
-            Request::SetIdle(idle) => self.outbox.ask(move |state| state.idle = Some(idle)),
-            Request::Start => self.outbox.ask(|state| {
+            Request::SetIdle(idle) => self.sender.apply(move |state| state.idle = Some(idle)),
+            Request::Start => self.sender.apply(|state| {
                 state.forwarder.start();
                 state.phase = Phase::Forwarding;
             }),
@@ -161,9 +150,31 @@ impl<D: Driver> Control<D> {
         }
     }
 
+    fn add_chain(&mut self, chain: &UserChain, block: u32) -> Reply {
+        let counters = self
+            .stats
+            .chain_counters(block)
+            .map_err(|e| e.to_string())?;
+        counters.count_predecessor_loss();
+        let segments = Segment::build(chain, &Arc::new(counters), &mut self.states)?;
+        self.sender
+            .apply(|state| state.forwarder.add_segments(segments))
+    }
+
+    fn remove_chain(&mut self, spi: u32, generation: u16) -> Reply {
+        std::thread::sleep(DOOR_TO_RING_TIME);
+        self.drain_shaper(spi, generation)?;
+        let removed = self
+            .sender
+            .apply(move |state| state.forwarder.remove_segments(spi, generation))?;
+        drop(removed);
+        self.states.prune();
+        Ok(())
+    }
+
     fn read_flows(&self, fd: OwnedFd, spi: u32, generation: u16, position: u8) -> Reply {
         flows::write(&mut File::from(fd), |mut page| {
-            self.outbox.ask(move |state| {
+            self.sender.apply(move |state| {
                 let forwarder = &state.forwarder;
                 forwarder.read_flows(spi, generation, position, &mut page);
                 page
@@ -173,32 +184,33 @@ impl<D: Driver> Control<D> {
 
     fn read_counters(&self, fd: OwnedFd, spi: u32, generation: u16) -> Reply {
         // Reserve room for all counters here, so that the loop allocates nothing.
-        let mut told = Vec::with_capacity(COUNTERS);
-        let told = self.outbox.ask(move |state| {
+        let mut readings = Vec::with_capacity(EXPECTED_COUNTERS);
+        let readings = self.sender.apply(move |state| {
             let forwarder = &state.forwarder;
-            forwarder.read_counters(spi, generation, &mut told);
-            told
+            forwarder.read_counters(spi, generation, &mut readings);
+            readings
         })?;
-        named::write(&mut File::from(fd), &told)
+        named_counters::write(&mut File::from(fd), &readings)
     }
 
     fn stop(&self) -> Reply {
-        self.outbox.ask(|state| state.phase = Phase::Over)
+        self.sender.apply(|state| state.phase = Phase::Ended)
     }
 
     fn take_frames(&self, id: SocketId) -> Reply {
         let borrower = Borrower::of(id)?;
-        self.outbox
-            .ask(move |state| state.forwarder.take_frames_of(borrower))
+        self.sender
+            .apply(move |state| state.forwarder.take_frames_of(borrower))
     }
 
     /// Waits until all packets of a generation have left the shaper, while the loop continues.
     fn drain_shaper(&self, spi: u32, generation: u16) -> Reply {
         let until_ns = monotonic_ns().saturating_add(MAX_DRAIN_NS);
-        let is_empty =
-            move |state: &mut Loop<D::Port>| state.forwarder.waiting(spi, generation) == 0;
-        while !self.outbox.ask(is_empty)? && monotonic_ns() < until_ns {
-            std::thread::sleep(LOOK_EVERY);
+        let is_empty = move |state: &mut LoopState<D::Port>| {
+            state.forwarder.shaped_packets(spi, generation) == 0
+        };
+        while !self.sender.apply(is_empty)? && monotonic_ns() < until_ns {
+            std::thread::sleep(SHAPER_CHECK_INTERVAL);
         }
         Ok(())
     }
@@ -206,7 +218,7 @@ impl<D: Driver> Control<D> {
     fn add_port(&self, id: SocketId, kind: NewPortKind) -> Reply {
         let borrower = Borrower::of(id)?;
         let port = D::open(NewPort { borrower, kind }, self.memory)?;
-        self.outbox
-            .ask(move |state| state.forwarder.add_port(id.0.into(), port))
+        self.sender
+            .apply(move |state| state.forwarder.add_port(id.0.into(), port))
     }
 }

@@ -10,16 +10,16 @@ use rustix::net::xdp::{
 
 use super::{Role, XskConfig};
 use crate::error::Error;
-use crate::ring::{Consumer, Descriptor, Layout, Producer, Slot};
 use crate::shm::Mapping;
+use crate::xsk_ring::{Descriptor, Layout, Slot, XskConsumer, XskProducer};
 
 /// The worker's ends of a socket's rings.
 #[derive(Debug)]
 pub(crate) struct Rings {
-    pub(crate) transmit: Producer<Descriptor>,
-    pub(crate) completion: Consumer<u64>,
+    pub(crate) transmit: XskProducer<Descriptor>,
+    pub(crate) completion: XskConsumer<u64>,
     /// Fill and RX rings; `None` for a socket that only transmits.
-    pub(crate) receive: Option<(Producer<u64>, Consumer<Descriptor>)>,
+    pub(crate) receive: Option<(XskProducer<u64>, XskConsumer<Descriptor>)>,
 }
 
 impl Rings {
@@ -29,17 +29,17 @@ impl Rings {
         let offsets = xdp_mmap_offsets(fd).map_err(config.failed("read the ring offsets"))?;
         let name = ("TX", "map the TX ring");
         let place = (&offsets.tx, XDP_PGOFF_TX_RING);
-        let transmit = ring::<Descriptor, _>(socket, name, place, Producer::new)?;
+        let transmit = ring::<Descriptor, _>(socket, name, place, XskProducer::new)?;
         let name = ("completion", "map the completion ring");
         let place = (&offsets.cr, XDP_UMEM_PGOFF_COMPLETION_RING);
-        let completion = ring::<u64, _>(socket, name, place, Consumer::new)?;
+        let completion = ring::<u64, _>(socket, name, place, XskConsumer::new)?;
         let receive = if config.role == Role::Ingress {
             let name = ("fill", "map the fill ring");
             let place = (&offsets.fr, XDP_UMEM_PGOFF_FILL_RING);
-            let fill = ring::<u64, _>(socket, name, place, Producer::new)?;
+            let fill = ring::<u64, _>(socket, name, place, XskProducer::new)?;
             let name = ("RX", "map the RX ring");
             let place = (&offsets.rx, XDP_PGOFF_RX_RING);
-            let arrivals = ring::<Descriptor, _>(socket, name, place, Consumer::new)?;
+            let arrivals = ring::<Descriptor, _>(socket, name, place, XskConsumer::new)?;
             Some((fill, arrivals))
         } else {
             None

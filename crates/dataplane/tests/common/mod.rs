@@ -22,8 +22,8 @@ use nix::sched::{CloneFlags, setns};
 use xdp::FrontDoor;
 
 /// The chains of the packets from the client and from the server.
-pub const FORTH: u32 = 1;
-pub const BACK: u32 = 2;
+pub const TO_SERVER: u32 = 1;
+pub const TO_CLIENT: u32 = 2;
 
 /// Returns a guard if this test may run as root, otherwise prints why not. Tests with a guard run
 /// one at a time, because they measure processor time on two cores.
@@ -59,12 +59,12 @@ pub struct Network {
 static NETWORKS: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum EndHost {
     Client,
     Server,
 }
 
-impl End {
+impl EndHost {
     fn letter(self) -> char {
         match self {
             Self::Client => 'c',
@@ -99,7 +99,7 @@ impl Network {
         let network = Self {
             number: NETWORKS.fetch_add(1, Ordering::Relaxed),
         };
-        for end in [End::Client, End::Server] {
+        for end in [EndHost::Client, EndHost::Server] {
             let (namespace, port) = (network.namespace(end), network.port(end));
             run(&format!("ip netns add {namespace}"));
             run(&format!(
@@ -125,7 +125,7 @@ impl Network {
         network
     }
 
-    fn namespace(&self, end: End) -> String {
+    fn namespace(&self, end: EndHost) -> String {
         format!(
             "myelin-t{}-{}{}",
             std::process::id(),
@@ -135,18 +135,18 @@ impl Network {
     }
 
     /// Returns the interface in this namespace whose peer is the end host's.
-    pub fn port(&self, end: End) -> String {
+    pub fn port(&self, end: EndHost) -> String {
         format!("my{}{}{}", std::process::id(), end.letter(), self.number)
     }
 
-    pub fn ifindex(&self, end: End) -> u32 {
+    pub fn ifindex(&self, end: EndHost) -> u32 {
         let path = format!("/sys/class/net/{}/ifindex", self.port(end));
         let text = std::fs::read_to_string(path).expect("the port");
         text.trim().parse().expect("a number")
     }
 
     /// Returns a UDP socket in an end host's namespace, bound to its address.
-    pub fn udp(&self, end: End, port: u16) -> UdpSocket {
+    pub fn udp(&self, end: EndHost, port: u16) -> UdpSocket {
         let namespace = format!("/run/netns/{}", self.namespace(end));
         // A namespace belongs to a thread, and the test's thread must stay in its own.
         std::thread::spawn(move || {
@@ -158,11 +158,11 @@ impl Network {
         .expect("a socket")
     }
 
-    pub fn delete_link(&self, end: End) {
+    pub fn delete_link(&self, end: EndHost) {
         run(&format!("ip link del {}", self.port(end)));
     }
 
-    pub fn set_link(&self, end: End, up: bool) {
+    pub fn set_link(&self, end: EndHost, up: bool) {
         let state = if up { "up" } else { "down" };
         run(&format!("ip link set {} {state}", self.port(end)));
         if up {
@@ -179,7 +179,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        for end in [End::Client, End::Server] {
+        for end in [EndHost::Client, EndHost::Server] {
             // Removing the namespace removes the pair.
             let _ = Command::new("ip")
                 .args(["netns", "del", &self.namespace(end)])
@@ -188,8 +188,8 @@ impl Drop for Network {
     }
 }
 
-/// A worker that forwards UDP between the ends, both ways.
-pub struct Path {
+/// A worker that forwards UDP between client and server, both ways.
+pub struct UdpPath {
     pub worker: WorkerHandle,
     pub client: SocketId,
     pub server: SocketId,
@@ -206,21 +206,21 @@ pub fn config(batch: u16, idle: Idle) -> WorkerConfig {
     config
 }
 
-impl Path {
-    pub fn new(network: &Network, config: WorkerConfig, forth: Vec<FunctionConfig>) -> Self {
-        Self::bound(network, config, forth, false)
+impl UdpPath {
+    pub fn new(network: &Network, config: WorkerConfig, to_server: Vec<FunctionConfig>) -> Self {
+        Self::with_binding(network, config, to_server, false)
     }
 
     /// Makes a path whose sockets are bound late, as before Linux 6.4, or at once.
-    pub fn bound(
+    pub fn with_binding(
         network: &Network,
         config: WorkerConfig,
-        forth: Vec<FunctionConfig>,
+        to_server: Vec<FunctionConfig>,
         bind_late: bool,
     ) -> Self {
         let mut worker = WorkerHandle::spawn(config).expect("a worker");
         let [(client, client_door), (server, server_door)] =
-            [(End::Client, FORTH), (End::Server, BACK)].map(|(end, spi)| {
+            [(EndHost::Client, TO_SERVER), (EndHost::Server, TO_CLIENT)].map(|(end, spi)| {
                 let ifindex = network.ifindex(end);
                 let config = XskConfig {
                     bind_late,
@@ -237,10 +237,10 @@ impl Path {
                 (worker.add_socket(xsk).expect("added"), door)
             });
         worker
-            .add_chain(chain(FORTH, forth, server))
+            .add_chain(chain(TO_SERVER, to_server, server))
             .expect("the chain to the server");
         worker
-            .add_chain(chain(BACK, vec![FunctionConfig::Forward], client))
+            .add_chain(chain(TO_CLIENT, vec![FunctionConfig::Forward], client))
             .expect("the chain to the client");
         Self {
             worker,
@@ -252,7 +252,7 @@ impl Path {
 
     /// Counts frames in rings, frames in two rings, and frames by ledger and pool. At rest,
     /// `in_rings` equals `lent`, and `lent` plus `free` equals `frames`.
-    pub fn audit(&self) -> Audit {
+    pub fn count_frames(&self) -> FrameCounts {
         let mut in_rings: Vec<u64> = [self.client, self.server]
             .into_iter()
             .filter_map(|id| self.worker.socket(id))
@@ -262,9 +262,9 @@ impl Path {
         let total = in_rings.len();
         in_rings.sort_unstable();
         in_rings.dedup();
-        Audit {
+        FrameCounts {
             in_rings: in_rings.len(),
-            twice: total - in_rings.len(),
+            in_two_rings: total - in_rings.len(),
             lent: self.worker.umem().lent().expect("the ledger"),
             free: self.worker.stats().worker().free_frames as usize,
             frames: self.worker.umem().frames() as usize,
@@ -274,15 +274,15 @@ impl Path {
     /// Waits until the frame counts match. Panics with the counts if they never do.
     pub fn assert_all_frames_accounted(&self) {
         let sound = wait_until(|| {
-            let audit = self.audit();
-            audit.twice == 0
-                && audit.in_rings == audit.lent
-                && audit.lent + audit.free == audit.frames
+            let counts = self.count_frames();
+            counts.in_two_rings == 0
+                && counts.in_rings == counts.lent
+                && counts.lent + counts.free == counts.frames
         });
         assert!(
             sound,
             "{:?} {:?}",
-            self.audit(),
+            self.count_frames(),
             self.worker.stats().worker()
         );
         assert_eq!(self.worker.stats().worker().invalid_descriptors, 0);
@@ -290,9 +290,9 @@ impl Path {
 }
 
 #[derive(Debug)]
-pub struct Audit {
+pub struct FrameCounts {
     pub in_rings: usize,
-    pub twice: usize,
+    pub in_two_rings: usize,
     pub lent: usize,
     pub free: usize,
     pub frames: usize,
@@ -313,11 +313,11 @@ pub fn chain(spi: u32, functions: Vec<FunctionConfig>, out: SocketId) -> UserCha
 }
 
 /// Longest wait for an event on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Repeats `holds` until it returns true or the time is over.
 pub fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     while Instant::now() < deadline {
         if holds() {
             return true;
@@ -347,10 +347,10 @@ pub const ADAPTIVE: Idle = Idle::Adaptive {
 };
 
 /// Returns a connected client socket and a server socket, with a receive timeout.
-pub fn ends(network: &Network) -> (UdpSocket, UdpSocket) {
-    let client = network.udp(End::Client, 0);
-    let server = network.udp(End::Server, PORT);
-    client.connect((End::Server.address(), PORT)).unwrap();
+pub fn connect_udp(network: &Network) -> (UdpSocket, UdpSocket) {
+    let client = network.udp(EndHost::Client, 0);
+    let server = network.udp(EndHost::Server, PORT);
+    client.connect((EndHost::Server.address(), PORT)).unwrap();
     for socket in [&client, &server] {
         socket
             .set_read_timeout(Some(Duration::from_secs(1)))
@@ -376,7 +376,7 @@ pub fn echo(
     Ok(())
 }
 
-pub fn forward() -> Vec<FunctionConfig> {
+pub fn forward_function() -> Vec<FunctionConfig> {
     vec![FunctionConfig::Forward]
 }
 
@@ -396,7 +396,7 @@ pub fn drain(socket: &UdpSocket) {
 }
 
 /// Sends packets back to back until the worker has received `packets` more.
-pub fn flood(path: &Path, client: &UdpSocket, packets: u64) {
+pub fn flood(path: &UdpPath, client: &UdpSocket, packets: u64) {
     let start = path.worker.stats().worker().received;
     let deadline = Instant::now() + Duration::from_secs(60);
     while path.worker.stats().worker().received < start + packets {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const EVERY_NS: u64 = 100_000;
+const PERIOD_NS: u64 = 100_000;
 
 /// Holds packets until its timer expires, and counts them.
 #[derive(Default)]
@@ -18,7 +18,7 @@ impl Function for PacketHolder {
     }
 
     fn timer_ns(&self) -> Option<u64> {
-        Some(EVERY_NS)
+        Some(PERIOD_NS)
     }
 
     fn expire(&mut self, _now_ns: u64, emitter: &mut dyn Emitter) {
@@ -39,41 +39,41 @@ impl Function for PacketHolder {
 
 #[test]
 fn a_due_function_is_called_and_its_packets_continue_at_the_next_function() {
-    let mut stats_bench = Bench::new();
-    let bench = Bench::new();
-    let mut forwarder = bench.forwarder(8);
+    let mut stats_fixture = ForwarderFixture::new();
+    let fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(8);
     assert!(!forwarder.has_timers());
     let xor = || instantiate(&FunctionConfig::Xor(XorConfig { key: 0xff })).unwrap();
     let functions = vec![xor(), Box::new(PacketHolder::default()), xor()];
-    add_functions(&mut stats_bench, &mut forwarder, functions, None);
+    add_functions(&mut stats_fixture, &mut forwarder, functions, None);
     // The first call only gives the function the time. It holds no packet yet.
-    assert_eq!(forwarder.due_ns(), Some(0));
-    forwarder.expire();
-    assert_eq!(forwarder.due_ns(), None);
+    assert_eq!(forwarder.next_timer_ns(), Some(0));
+    forwarder.run_timers();
+    assert_eq!(forwarder.next_timer_ns(), None);
     let packets = [udp(20), udp(30), udp(40)];
     let start = NOW_NS.get();
     for packet in &packets {
         inject(&mut forwarder, &meta_of(packet, 1, 1), packet);
     }
-    forwarder.turn();
-    let due = forwarder.due_ns().expect("packets arrived");
-    assert!((EVERY_NS..EVERY_NS + 200).contains(&(due - start)));
-    forwarder.expire();
-    assert!(sent(&mut forwarder).is_empty(), "the timer is not due");
+    forwarder.process_batches();
+    let due = forwarder.next_timer_ns().expect("packets arrived");
+    assert!((PERIOD_NS..PERIOD_NS + 200).contains(&(due - start)));
+    forwarder.run_timers();
+    assert!(take_sent(&mut forwarder).is_empty(), "the timer is not due");
     NOW_NS.set(due);
-    forwarder.expire();
-    assert_eq!(sent(&mut forwarder), packets);
-    assert_eq!(forwarder.due_ns(), None, "no packet is held");
-    let mut told = Vec::new();
-    forwarder.read_counters(1, 0, &mut told);
-    assert_eq!(told, [(2, "released", 3)]);
-    let seen = stats_bench.stats.chain(1, 0).unwrap();
+    forwarder.run_timers();
+    assert_eq!(take_sent(&mut forwarder), packets);
+    assert_eq!(forwarder.next_timer_ns(), None, "no packet is held");
+    let mut readings = Vec::new();
+    forwarder.read_counters(1, 0, &mut readings);
+    assert_eq!(readings, [(2, "released", 3)]);
+    let seen = stats_fixture.stats.chain(1, 0).unwrap();
     assert_eq!(
         (seen.positions[2].emitted, seen.positions[3].packets_in),
         (3, 3)
     );
     assert_eq!((seen.transmitted, seen.sojourn.count()), (3, 3));
-    assert_eq!(frames(&forwarder), FRAMES as usize);
+    assert_eq!(count_frames(&forwarder), FRAMES as usize);
     forwarder.remove_segments(1, 0);
     assert!(!forwarder.has_timers());
 }

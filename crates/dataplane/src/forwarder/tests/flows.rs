@@ -5,9 +5,13 @@ use myelin_spec::MonitorConfig;
 
 use super::*;
 
-fn add(bench: &mut Bench, forwarder: &mut Forwarder<'_, MemoryPort>, chain: &UserChain) {
-    let block = bench.stats.allocate(1, 0, chain.positions).unwrap();
-    let counters = Arc::new(bench.stats.file().chain_counters(block).unwrap());
+fn add(
+    fixture: &mut ForwarderFixture,
+    forwarder: &mut Forwarder<'_, MemoryPort>,
+    chain: &UserChain,
+) {
+    let block = fixture.stats.allocate(1, 0, chain.positions).unwrap();
+    let counters = Arc::new(fixture.stats.file().chain_counters(block).unwrap());
     let segments = Segment::build(chain, &counters, &mut States::default()).unwrap();
     forwarder.add_segments(segments);
 }
@@ -21,23 +25,23 @@ fn times(packet: &[u8]) -> [u64; 2] {
 
 #[test]
 fn set_time_precedes_each_batch() {
-    let mut stats_bench = Bench::new();
-    let bench = Bench::new();
-    let mut forwarder = bench.forwarder(8);
+    let mut stats_fixture = ForwarderFixture::new();
+    let fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(8);
     let chain = one_segment(vec![
         FunctionConfig::Timestamp,
         FunctionConfig::Forward,
         FunctionConfig::Timestamp,
     ]);
-    add(&mut stats_bench, &mut forwarder, &chain);
+    add(&mut stats_fixture, &mut forwarder, &chain);
     let packet = udp(30);
     for _ in 0..2 {
-        let start = ticking();
+        let start = tick_and_read_clock();
         for _ in 0..3 {
             inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
         }
-        forwarder.turn();
-        let out = sent(&mut forwarder);
+        forwarder.process_batches();
+        let out = take_sent(&mut forwarder);
         assert_eq!(out.len(), 3);
         for packet in &out {
             let second = times(packet);
@@ -51,17 +55,17 @@ fn set_time_precedes_each_batch() {
 
 #[test]
 fn flows_are_read_by_position() {
-    let mut stats_bench = Bench::new();
-    let bench = Bench::new();
-    let mut forwarder = bench.forwarder(8);
+    let mut stats_fixture = ForwarderFixture::new();
+    let fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(8);
     let monitor = FunctionConfig::Monitor(MonitorConfig { flows: 10 });
     let chain = one_segment(vec![FunctionConfig::Forward, monitor]);
-    add(&mut stats_bench, &mut forwarder, &chain);
+    add(&mut stats_fixture, &mut forwarder, &chain);
     let packet = udp(30);
     for _ in 0..5 {
         inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
     }
-    forwarder.turn();
+    forwarder.process_batches();
     let read = |generation, position| {
         let mut page = FlowPage::new(100);
         forwarder.read_flows(1, generation, position, &mut page);

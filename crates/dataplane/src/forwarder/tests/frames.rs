@@ -4,29 +4,29 @@ use super::*;
 
 #[test]
 fn emission_stops_without_free_frames() {
-    let mut stats_bench = Bench::new();
-    let bench = Bench::new();
-    let mut forwarder = bench.forwarder(1);
+    let mut stats_fixture = ForwarderFixture::new();
+    let fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(1);
     add_functions(
-        &mut stats_bench,
+        &mut stats_fixture,
         &mut forwarder,
-        vec![Box::new(Repeat { copies: 1000 })],
+        vec![Box::new(CopyEmitter { copies: 1000 })],
         None,
     );
     let free = forwarder.free_frames();
     inject(&mut forwarder, &meta_of(&udp(20), 1, 1), &udp(20));
-    forwarder.turn();
-    let seen = stats_bench.stats.chain(1, 0).unwrap();
+    forwarder.process_batches();
+    let seen = stats_fixture.stats.chain(1, 0).unwrap();
     assert_eq!(seen.positions[1].emitted, free as u64);
-    assert_eq!(bench.stats.worker().no_frame, 1000 - free as u64);
+    assert_eq!(fixture.stats.worker().no_frame, 1000 - free as u64);
     // The ring holds 64 packets. Each flush makes room.
     assert!(free > 4 * RING);
     assert_eq!(
         (seen.transmitted, seen.transmit_drops),
         (free as u64 + 1, 0)
     );
-    assert_eq!(sent(&mut forwarder).len(), free + 1);
-    assert_eq!(frames(&forwarder), FRAMES as usize);
+    assert_eq!(take_sent(&mut forwarder).len(), free + 1);
+    assert_eq!(count_frames(&forwarder), FRAMES as usize);
 }
 
 /// A million packets of known and unknown chains, over links that go up and down. All frames stay
@@ -35,8 +35,8 @@ fn emission_stops_without_free_frames() {
 fn no_frame_is_lost_in_a_million_packets() {
     const PACKETS: usize = 1_000_000;
     let stats = Stats::create().unwrap();
-    let bench = Bench::new();
-    let mut forwarder = bench.forwarder(32);
+    let fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(32);
     let drop_some = FunctionConfig::Firewall(FirewallConfig {
         rules: vec![Rule {
             protocol: Some(6),
@@ -79,20 +79,24 @@ fn no_frame_is_lost_in_a_million_packets() {
                 refused += 1;
             }
         }
-        forwarder.turn();
-        left += sent(&mut forwarder).len();
-        assert_eq!(frames(&forwarder), FRAMES as usize, "in round {round}");
+        forwarder.process_batches();
+        left += take_sent(&mut forwarder).len();
+        assert_eq!(
+            count_frames(&forwarder),
+            FRAMES as usize,
+            "in round {round}"
+        );
     }
     forwarder.port_mut(OUT).unwrap().set_link(true);
-    while forwarder.turn() > 0 {}
-    forwarder.settle();
-    left += sent(&mut forwarder).len();
-    assert_eq!(frames(&forwarder), FRAMES as usize);
+    while forwarder.process_batches() > 0 {}
+    forwarder.flush_and_refill();
+    left += take_sent(&mut forwarder).len();
+    assert_eq!(count_frames(&forwarder), FRAMES as usize);
     assert!(
         refused > 0,
         "the fill ring never ran empty: the test is too easy"
     );
-    let (chain, worker) = (stats.chain(1, 0).unwrap(), bench.stats.worker());
+    let (chain, worker) = (stats.chain(1, 0).unwrap(), fixture.stats.worker());
     assert!(
         chain.transmit_drops > 0,
         "the TX ring never was full: the test is too easy"
@@ -108,8 +112,8 @@ fn no_frame_is_lost_in_a_million_packets() {
 #[test]
 fn a_full_transmit_ring_drops_the_newest_and_recovers() {
     let stats = Stats::create().unwrap();
-    let bench = Bench::new();
-    let mut forwarder = bench.forwarder(RING as u16);
+    let fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(RING as u16);
     forwarder
         .deploy(&one_segment(vec![FunctionConfig::Forward]), &stats)
         .unwrap();
@@ -119,22 +123,22 @@ fn a_full_transmit_ring_drops_the_newest_and_recovers() {
             let packet = udp(round * 40 + i);
             inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
         }
-        forwarder.turn();
+        forwarder.process_batches();
     }
     assert_eq!(stats.chain(1, 0).unwrap().transmit_drops, 120 - RING as u64);
     // One kick per batch, and one per batch without room. Not one per dropped packet.
-    assert_eq!(bench.stats.worker().kicks, 3 + 2);
-    assert_eq!(frames(&forwarder), FRAMES as usize);
+    assert_eq!(fixture.stats.worker().kicks, 3 + 2);
+    assert_eq!(count_frames(&forwarder), FRAMES as usize);
     forwarder.port_mut(OUT).unwrap().set_link(true);
-    forwarder.settle();
+    forwarder.flush_and_refill();
     let expected: Vec<Vec<u8>> = (0..RING).map(udp).collect();
-    assert_eq!(sent(&mut forwarder), expected);
+    assert_eq!(take_sent(&mut forwarder), expected);
 }
 
 #[test]
 fn the_frames_of_a_removed_port_come_back() {
-    let bench = Bench::new();
-    let mut forwarder = bench.forwarder(4);
+    let fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(4);
     let packet = udp(10);
     inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
     let port = forwarder.remove_port(IN).unwrap();
@@ -142,14 +146,14 @@ fn the_frames_of_a_removed_port_come_back() {
     drop(port);
     assert!(forwarder.remove_port(IN).is_none());
     forwarder.take_frames_of(Borrower::new(IN).unwrap());
-    assert_eq!(frames(&forwarder), FRAMES as usize);
+    assert_eq!(count_frames(&forwarder), FRAMES as usize);
 }
 
 #[test]
 fn a_packet_longer_than_a_frame_is_not_emitted() {
     /// Emits one packet that just fits a frame, and one that does not.
-    struct Long;
-    impl Function for Long {
+    struct LongEmitter;
+    impl Function for LongEmitter {
         fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
             for payload in [2048 - 256 - 42, 2048 - 256 - 41] {
                 emitter.emit(packet.meta(), &udp(payload));
@@ -157,21 +161,26 @@ fn a_packet_longer_than_a_frame_is_not_emitted() {
             Verdict::Forward
         }
     }
-    let mut stats_bench = Bench::new();
-    let bench = Bench::new();
-    let mut forwarder = bench.forwarder(1);
-    add_functions(&mut stats_bench, &mut forwarder, vec![Box::new(Long)], None);
+    let mut stats_fixture = ForwarderFixture::new();
+    let fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(1);
+    add_functions(
+        &mut stats_fixture,
+        &mut forwarder,
+        vec![Box::new(LongEmitter)],
+        None,
+    );
     inject(&mut forwarder, &meta_of(&udp(20), 1, 1), &udp(20));
-    forwarder.turn();
-    assert_eq!(sent(&mut forwarder), [udp(20), udp(2048 - 256 - 42)]);
-    assert_eq!(bench.stats.worker().no_frame, 1);
-    assert_eq!(frames(&forwarder), FRAMES as usize);
+    forwarder.process_batches();
+    assert_eq!(take_sent(&mut forwarder), [udp(20), udp(2048 - 256 - 42)]);
+    assert_eq!(fixture.stats.worker().no_frame, 1);
+    assert_eq!(count_frames(&forwarder), FRAMES as usize);
 }
 
 /// Damages a packet.
-struct Vandal(fn(&mut Packet<'_>));
+struct PacketDamager(fn(&mut Packet<'_>));
 
-impl Function for Vandal {
+impl Function for PacketDamager {
     fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
         (self.0)(packet);
         emitter.emit(packet.meta(), &[0xff; 3]);
@@ -186,26 +195,26 @@ fn a_packet_that_no_port_can_send_is_dropped_and_counted() {
         packet.push_front(room).unwrap();
     };
     let empty: fn(&mut Packet<'_>) = |packet| packet.trim_tail(packet.len()).unwrap();
-    for (vandal, inward) in [(take_headroom, Some(2)), (empty, None), (empty, Some(2))] {
-        let mut stats_bench = Bench::new();
-        let bench = Bench::new();
-        let mut forwarder = bench.forwarder(1);
+    for (damage, inward) in [(take_headroom, Some(2)), (empty, None), (empty, Some(2))] {
+        let mut stats_fixture = ForwarderFixture::new();
+        let fixture = ForwarderFixture::new();
+        let mut forwarder = fixture.forwarder(1);
         add_functions(
-            &mut stats_bench,
+            &mut stats_fixture,
             &mut forwarder,
-            vec![Box::new(Vandal(vandal))],
+            vec![Box::new(PacketDamager(damage))],
             inward,
         );
         inject(&mut forwarder, &meta_of(&udp(20), 1, 1), &udp(20));
-        forwarder.turn();
-        assert_eq!(sent(&mut forwarder), [[0; 0]; 0]);
-        let seen = stats_bench.stats.chain(1, 0).unwrap();
+        forwarder.process_batches();
+        assert_eq!(take_sent(&mut forwarder), [[0; 0]; 0]);
+        let seen = stats_fixture.stats.chain(1, 0).unwrap();
         assert_eq!((seen.transmitted, seen.transmit_drops), (0, 1));
         assert_eq!(
-            bench.stats.worker().no_frame,
+            fixture.stats.worker().no_frame,
             1,
             "the emitted bytes are no packet"
         );
-        assert_eq!(frames(&forwarder), FRAMES as usize);
+        assert_eq!(count_frames(&forwarder), FRAMES as usize);
     }
 }

@@ -5,11 +5,11 @@ use myelin_functions::States;
 use super::*;
 
 /// Sends each packet's payload back as a frame, `copies` times, and drops the packet.
-struct SendBack {
+struct PayloadReplier {
     copies: usize,
 }
 
-impl Function for SendBack {
+impl Function for PayloadReplier {
     fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
         for _ in 0..self.copies {
             emitter.reply(packet.meta(), packet.payload());
@@ -19,49 +19,58 @@ impl Function for SendBack {
 }
 
 /// Adds a segment with one such function.
-fn send_back(bench: &mut Bench, forwarder: &mut Forwarder<'_, MemoryPort>, copies: usize) {
-    add_functions(bench, forwarder, vec![Box::new(SendBack { copies })], None);
+fn add_replier(
+    fixture: &mut ForwarderFixture,
+    forwarder: &mut Forwarder<'_, MemoryPort>,
+    copies: usize,
+) {
+    add_functions(
+        fixture,
+        forwarder,
+        vec![Box::new(PayloadReplier { copies })],
+        None,
+    );
 }
 
 #[test]
 fn a_reply_leaves_through_the_ingress_port() {
-    let mut stats_bench = Bench::new();
-    let bench = Bench::new();
-    let mut forwarder = bench.forwarder(4);
-    send_back(&mut stats_bench, &mut forwarder, 2);
+    let mut stats_fixture = ForwarderFixture::new();
+    let fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(4);
+    add_replier(&mut stats_fixture, &mut forwarder, 2);
     let packet = udp(20);
     inject(&mut forwarder, &meta_of(&packet, 1, 1), &packet);
-    forwarder.turn();
+    forwarder.process_batches();
     let back = forwarder.port_mut(IN).unwrap().take_sent();
     assert_eq!(back, vec![build::payload(20); 2]);
-    assert!(sent(&mut forwarder).is_empty());
-    let seen = stats_bench.stats.chain(1, 0).unwrap();
+    assert!(take_sent(&mut forwarder).is_empty());
+    let seen = stats_fixture.stats.chain(1, 0).unwrap();
     let function = &seen.positions[1];
     assert_eq!(
         (function.packets_in, function.drops, function.emitted),
         (1, 1, 0)
     );
     assert_eq!((seen.transmitted, seen.transmit_drops), (0, 0));
-    assert_eq!(frames(&forwarder), FRAMES as usize);
+    assert_eq!(count_frames(&forwarder), FRAMES as usize);
 }
 
 #[test]
 fn replies_without_room_are_dropped_and_counted() {
-    let mut stats_bench = Bench::new();
-    let bench = Bench::new();
-    let mut forwarder = bench.forwarder(4);
-    send_back(&mut stats_bench, &mut forwarder, RING + 3);
+    let mut stats_fixture = ForwarderFixture::new();
+    let fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(4);
+    add_replier(&mut stats_fixture, &mut forwarder, RING + 3);
     // The second payload is too short for a frame.
     for payload in [20, 13] {
         let packet = udp(payload);
         inject(&mut forwarder, &meta_of(&packet, 1, 1), &packet);
     }
-    forwarder.turn();
+    forwarder.process_batches();
     let back = forwarder.port_mut(IN).unwrap().take_sent();
     assert_eq!(back.len(), RING);
-    let seen = stats_bench.stats.chain(1, 0).unwrap();
+    let seen = stats_fixture.stats.chain(1, 0).unwrap();
     assert_eq!(seen.transmit_drops, 3 + RING as u64 + 3);
-    assert_eq!(frames(&forwarder), FRAMES as usize);
+    assert_eq!(count_frames(&forwarder), FRAMES as usize);
 }
 
 #[test]
@@ -91,43 +100,43 @@ fn a_later_segment_replies_through_the_port_of_the_first() {
     let block = stats.allocate(1, 0, 3).unwrap();
     let counters = Arc::new(stats.file().chain_counters(block).unwrap());
     let mut segments = Segment::build(&chain, &counters, &mut States::default()).unwrap();
-    segments[1].functions = vec![Box::new(SendBack { copies: 1 })];
-    let bench = Bench::new();
-    let mut forwarder = bench.forwarder(4);
+    segments[1].functions = vec![Box::new(PayloadReplier { copies: 1 })];
+    let fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(4);
     forwarder.add_segments(segments);
     let packet = udp(20);
     let arrive = |forwarder: &mut Forwarder<'_, MemoryPort>, port: usize, position: u8| {
         let memory = forwarder.memory;
         let port = forwarder.port_mut(port).unwrap();
         assert!(port.inject(memory, &meta_of(&packet, 1, position), &packet));
-        forwarder.turn();
+        forwarder.process_batches();
     };
     // Before a packet arrives at the first segment, the forwarder does not know the ingress port.
     arrive(&mut forwarder, OUT, 2);
     assert_eq!(stats.chain(1, 0).unwrap().transmit_drops, 1);
     arrive(&mut forwarder, IN, 0);
-    sent(&mut forwarder);
+    take_sent(&mut forwarder);
     arrive(&mut forwarder, OUT, 2);
     let back = forwarder.port_mut(IN).unwrap().take_sent();
     assert_eq!(back, [build::payload(20)]);
-    assert!(sent(&mut forwarder).is_empty());
-    assert_eq!(frames(&forwarder), FRAMES as usize);
+    assert!(take_sent(&mut forwarder).is_empty());
+    assert_eq!(count_frames(&forwarder), FRAMES as usize);
 }
 
 #[test]
 fn a_reply_over_an_internal_link_carries_an_nsh_header() {
-    let mut stats_bench = Bench::new();
-    let bench = Bench::new();
-    let mut forwarder = bench.forwarder(4);
-    let functions: Vec<Box<dyn Function>> = vec![Box::new(SendBack { copies: 1 })];
-    add_functions(&mut stats_bench, &mut forwarder, functions, Some(2));
+    let mut stats_fixture = ForwarderFixture::new();
+    let fixture = ForwarderFixture::new();
+    let mut forwarder = fixture.forwarder(4);
+    let functions: Vec<Box<dyn Function>> = vec![Box::new(PayloadReplier { copies: 1 })];
+    add_functions(&mut stats_fixture, &mut forwarder, functions, Some(2));
     let packet = udp(20);
     // The packet arrives at the port that is also the exit.
     let memory = forwarder.memory;
     let link = forwarder.port_mut(OUT).unwrap();
     assert!(link.inject(memory, &meta_of(&packet, 1, 1), &packet));
-    forwarder.turn();
-    let back = sent(&mut forwarder);
+    forwarder.process_batches();
+    let back = take_sent(&mut forwarder);
     assert_eq!(back.len(), 1);
     let (context, reply) = myelin_packet::fixtures::nsh::decapsulate(&back[0]).unwrap();
     assert_eq!(
@@ -135,5 +144,5 @@ fn a_reply_over_an_internal_link_carries_an_nsh_header() {
         (1, 0, 0)
     );
     assert_eq!(reply, build::payload(20));
-    assert_eq!(frames(&forwarder), FRAMES as usize);
+    assert_eq!(count_frames(&forwarder), FRAMES as usize);
 }

@@ -9,10 +9,10 @@ use crate::chain::SocketId;
 use crate::config::WorkerConfig;
 use crate::error::Error;
 use crate::facts::WorkerFacts;
-use crate::process::Process;
+use crate::process::WorkerProcess;
 use crate::protocol::{PortSetup, Request, Setup};
 use crate::ring_link::RingLink;
-use crate::ring_port::Side;
+use crate::ring_port::RingSide;
 use crate::stats::Stats;
 use crate::umem::Umem;
 
@@ -32,7 +32,7 @@ impl WorkerHandle {
     pub(crate) fn spawn_on(
         umem: Arc<Umem>,
         holder: Option<SocketId>,
-        rings: BTreeMap<SocketId, (Arc<RingLink>, Side)>,
+        rings: BTreeMap<SocketId, (Arc<RingLink>, RingSide)>,
         config: WorkerConfig,
     ) -> Result<Self, Error> {
         let mut handle = Self {
@@ -47,7 +47,7 @@ impl WorkerHandle {
             reserved: BTreeSet::new(),
             orphaned: BTreeSet::new(),
             chains: BTreeMap::new(),
-            led: BTreeMap::new(),
+            redirects: BTreeMap::new(),
             process: None,
         };
         handle.start(false)?;
@@ -56,7 +56,7 @@ impl WorkerHandle {
 
     /// Returns whether the process runs.
     pub fn is_alive(&mut self) -> bool {
-        self.process.as_mut().is_some_and(Process::is_alive)
+        self.process.as_mut().is_some_and(WorkerProcess::is_alive)
     }
 
     /// Kills the process if it runs, and starts another with all its ports and chains. If one is
@@ -96,7 +96,7 @@ impl WorkerHandle {
     }
 
     fn start(&mut self, is_restart: bool) -> Result<(), Error> {
-        let mut process = Process::spawn(&self.config)?;
+        let mut process = WorkerProcess::spawn(&self.config)?;
         if let Err(error) = self.hand_over_all(&mut process, is_restart) {
             process.kill();
             return Err(error);
@@ -110,7 +110,11 @@ impl WorkerHandle {
     }
 
     /// Sends a new process all its sockets, rings and chains.
-    fn hand_over_all(&mut self, process: &mut Process, is_restart: bool) -> Result<(), Error> {
+    fn hand_over_all(
+        &mut self,
+        process: &mut WorkerProcess,
+        is_restart: bool,
+    ) -> Result<(), Error> {
         self.set_up(process, is_restart)?;
         for (&id, xsk) in &mut self.sockets {
             process.hand_over(id, xsk, false)?;
@@ -128,7 +132,7 @@ impl WorkerHandle {
         for (chain, block) in self.chains.values().cloned() {
             process.ask(&Request::AddChain { chain, block }, &[])?;
         }
-        for (chain, row) in self.led.values().cloned() {
+        for (chain, row) in self.redirects.values().cloned() {
             process.ask(&Request::RedirectChain { chain, row }, &[])?;
         }
         process.ask(&Request::Start, &[])?;
@@ -138,7 +142,7 @@ impl WorkerHandle {
         Ok(())
     }
 
-    fn set_up(&self, process: &mut Process, is_restart: bool) -> Result<(), Error> {
+    fn set_up(&self, process: &mut WorkerProcess, is_restart: bool) -> Result<(), Error> {
         let mut fds = vec![self.stats.fd()];
         let ports = if let Some(devices) = &self.config.devices {
             PortSetup::Devices(devices.clone())

@@ -23,9 +23,9 @@ pub struct NamedCount {
 /// [`NamedCount`].
 pub(crate) type CounterReading = (u8, &'static str, u64);
 
-pub(crate) fn write(file: &mut File, told: &[CounterReading]) -> Result<(), String> {
+pub(crate) fn write(file: &mut File, readings: &[CounterReading]) -> Result<(), String> {
     let mut file = BufWriter::new(file);
-    serde_json::to_writer(&mut file, told)
+    serde_json::to_writer(&mut file, readings)
         .map_err(io::Error::from)
         .and_then(|()| file.flush())
         .map_err(|error| format!("cannot write the counters: {error}"))
@@ -43,10 +43,10 @@ mod tests {
 
     #[test]
     fn counts_arrive_and_a_torn_file_is_an_error() {
-        let told: [CounterReading; 2] = [(0, "replayed", 3), (7, "too-long", u64::MAX)];
+        let readings: [CounterReading; 2] = [(0, "replayed", 3), (7, "too-long", u64::MAX)];
         let mut file = File::from(anonymous_file("myelin-test", 0).unwrap());
-        write(&mut file, &told).unwrap();
-        let counts = told.map(|(position, name, count)| NamedCount {
+        write(&mut file, &readings).unwrap();
+        let counts = readings.map(|(position, name, count)| NamedCount {
             position,
             name: name.into(),
             count,

@@ -51,7 +51,7 @@ impl Layout {
 
 /// The shared memory of one ring.
 #[derive(Debug)]
-struct Memory<T> {
+struct RingMemory<T> {
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
     flags: NonNull<AtomicU32>,
@@ -62,9 +62,9 @@ struct Memory<T> {
 
 // SAFETY: points into a mapping that it owns and that is Send; slots are reached through `&mut` of
 // the ring's one owner.
-unsafe impl<T: Slot> Send for Memory<T> {}
+unsafe impl<T: Slot> Send for RingMemory<T> {}
 
-impl<T: Slot> Memory<T> {
+impl<T: Slot> RingMemory<T> {
     /// Returns `None` if a part lies outside the mapping or is misaligned, or `entries` is no power
     /// of two.
     fn new(mapping: Mapping, layout: Layout, entries: u32) -> Option<Self> {
@@ -141,8 +141,8 @@ impl<T: Slot> Memory<T> {
 
 /// The worker's end of a ring that the kernel consumes: fill, TX.
 #[derive(Debug)]
-pub(crate) struct Producer<T> {
-    memory: Memory<T>,
+pub(crate) struct XskProducer<T> {
+    memory: RingMemory<T>,
     /// Index of the next write.
     next: u32,
     /// The shared index. Entries from here to `next` wait for `submit`.
@@ -151,9 +151,9 @@ pub(crate) struct Producer<T> {
     limit: u32,
 }
 
-impl<T: Slot> Producer<T> {
+impl<T: Slot> XskProducer<T> {
     pub(crate) fn new(mapping: Mapping, layout: Layout, entries: u32) -> Option<Self> {
-        let memory = Memory::new(mapping, layout, entries)?;
+        let memory = RingMemory::new(mapping, layout, entries)?;
         let next = memory.producer().load(Ordering::Relaxed);
         let limit = memory
             .consumer()
@@ -232,17 +232,17 @@ impl<T: Slot> Producer<T> {
 
 /// The worker's end of a ring that the kernel produces: RX, completion.
 #[derive(Debug)]
-pub(crate) struct Consumer<T> {
-    memory: Memory<T>,
+pub(crate) struct XskConsumer<T> {
+    memory: RingMemory<T>,
     /// Index of the next read; ahead of the shared index until `release`.
     next: u32,
     /// The last seen producer index.
     limit: u32,
 }
 
-impl<T: Slot> Consumer<T> {
+impl<T: Slot> XskConsumer<T> {
     pub(crate) fn new(mapping: Mapping, layout: Layout, entries: u32) -> Option<Self> {
-        let memory = Memory::new(mapping, layout, entries)?;
+        let memory = RingMemory::new(mapping, layout, entries)?;
         let next = memory.consumer().load(Ordering::Relaxed);
         Some(Self {
             limit: next,
@@ -317,16 +317,16 @@ mod tests {
     };
 
     /// Returns both ends of one ring, whose indices start at `start`.
-    fn pair(entries: u32, start: u32) -> (Producer<u64>, Consumer<u64>) {
+    fn pair(entries: u32, start: u32) -> (XskProducer<u64>, XskConsumer<u64>) {
         let len = LAYOUT.len::<u64>(entries);
         let fd = anonymous_file("myelin-test", len).unwrap();
         let map = || Mapping::new(fd.as_fd(), 0, len, false).unwrap();
-        let indices = Memory::<u64>::new(map(), LAYOUT, entries).unwrap();
+        let indices = RingMemory::<u64>::new(map(), LAYOUT, entries).unwrap();
         indices.producer().store(start, Ordering::Relaxed);
         indices.consumer().store(start, Ordering::Relaxed);
         (
-            Producer::new(map(), LAYOUT, entries).unwrap(),
-            Consumer::new(map(), LAYOUT, entries).unwrap(),
+            XskProducer::new(map(), LAYOUT, entries).unwrap(),
+            XskConsumer::new(map(), LAYOUT, entries).unwrap(),
         )
     }
 
@@ -400,43 +400,43 @@ mod tests {
         let len = LAYOUT.len::<u64>(4);
         let fd = anonymous_file("myelin-test", len).unwrap();
         let map = || Mapping::new(fd.as_fd(), 0, len, false).unwrap();
-        let mut dead = Producer::<u64>::new(map(), LAYOUT, 4).unwrap();
+        let mut dead = XskProducer::<u64>::new(map(), LAYOUT, 4).unwrap();
         assert_eq!(dead.reserve(3), 3);
         dead.write(10);
         dead.write(11);
         dead.submit();
         dead.write(99); // never submitted
         drop(dead);
-        let mut heir = Producer::<u64>::new(map(), LAYOUT, 4).unwrap();
-        assert_eq!(heir.outstanding(), 2);
-        assert_eq!(heir.reserve(4), 2);
-        heir.write(12);
-        heir.submit();
-        assert_eq!(heir.entries().collect::<Vec<_>>(), [10, 11, 12]);
+        let mut successor = XskProducer::<u64>::new(map(), LAYOUT, 4).unwrap();
+        assert_eq!(successor.outstanding(), 2);
+        assert_eq!(successor.reserve(4), 2);
+        successor.write(12);
+        successor.submit();
+        assert_eq!(successor.entries().collect::<Vec<_>>(), [10, 11, 12]);
     }
 
     #[test]
     fn an_invalid_layout_is_refused() {
         let fd = anonymous_file("myelin-test", 4096).unwrap();
         let map = || Mapping::new(fd.as_fd(), 0, 4096, false).unwrap();
-        assert!(Consumer::<Descriptor>::new(map(), LAYOUT, 128).is_some());
+        assert!(XskConsumer::<Descriptor>::new(map(), LAYOUT, 128).is_some());
         assert!(
-            Consumer::<Descriptor>::new(map(), LAYOUT, 256).is_none(),
+            XskConsumer::<Descriptor>::new(map(), LAYOUT, 256).is_none(),
             "too long"
         );
         assert!(
-            Consumer::<Descriptor>::new(map(), LAYOUT, 100).is_none(),
+            XskConsumer::<Descriptor>::new(map(), LAYOUT, 100).is_none(),
             "no power of two"
         );
         let misaligned = Layout {
             producer: 2,
             ..LAYOUT
         };
-        assert!(Producer::<u64>::new(map(), misaligned, 4).is_none());
+        assert!(XskProducer::<u64>::new(map(), misaligned, 4).is_none());
         let outside = Layout {
             flags: 4096,
             ..LAYOUT
         };
-        assert!(Producer::<u64>::new(map(), outside, 4).is_none());
+        assert!(XskProducer::<u64>::new(map(), outside, 4).is_none());
     }
 }
