@@ -15,7 +15,7 @@ use myelin_metrics::{Cores, CpuUse, Distribution, Mode, ProbeResult};
 use myelin_packet::five_tuple::{FiveTuple, UDP};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Plan;
-use myelin_policy::sla::claims::Probed;
+use myelin_policy::sla::claims::ProbeTotals;
 use myelin_spec::ServiceChain;
 
 use crate::Monitor;
@@ -55,14 +55,14 @@ pub(crate) struct Measured {
 
 impl Measured {
     /// The results of all probes together.
-    pub(crate) fn probed(&self) -> Probed {
+    pub(crate) fn probed(&self) -> ProbeTotals {
         let quantile = self.target.chain.sla.percentile / 100.0;
         let worst = |of: &dyn Fn(&ProbeResult) -> &Distribution| {
             let rows = self.rows.iter();
             rows.filter_map(|row| of(&row.probe).quantile_us(quantile))
                 .max_by(f64::total_cmp)
         };
-        Probed {
+        ProbeTotals {
             sent: self.rows.iter().map(|row| row.probe.counts.sent).sum(),
             lost: self.rows.iter().map(|row| row.probe.counts.lost).sum(),
             one_way_us: worst(&|probe| &probe.forward_distribution),

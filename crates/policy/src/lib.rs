@@ -1,8 +1,9 @@
-//! What Myelin decides from what it measured. Each policy is a state machine, `observe -> decide`.
+//! Decides from measured figures whether each chain keeps its SLA, and why not.
 //!
-//! This room does no I/O and reads no clock: time and readings are arguments. So the same code judges a live chain, a simulated
-//! one and a property test. It knows no function kind by name, no map, no process: the agent reads those and hands figures in.
+//! The crate does no I/O and reads no clock: time and counter readings are arguments. So the same
+//! code judges a live chain and a property test. It names no function kind, no eBPF map and no
+//! process: the agent reads those and passes figures.
 //!
-//! Start reading at [`sla`], the judgement of contracts.
+//! Start reading at [`sla`].
 
 pub mod sla;

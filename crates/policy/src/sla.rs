@@ -1,11 +1,13 @@
-//! The SLA monitor: what each chain did in each second, whether that kept its contract, and why not.
+//! The SLA monitor: judges each chain every second, and finds the cause of a violation.
 //!
-//! Once a second the agent reads the counters of all chains and hands the [`Reading`]s to the [`SlaMonitor`], which divides what
-//! chains share: the rings of a worker's sockets, an interface, a worker's time. `account` says where packets went, `judge`
-//! whether a second kept the contract, `cause` why not, `events` joins the seconds of one violation, `history` keeps what is told
-//! of one chain. [`span`] is the account of a time that somebody chooses, [`claims`] the contract against a measurement.
+//! Once a second the agent reads the counters of all chains and passes the [`Reading`]s to the
+//! [`SlaMonitor`]. The monitor divides counters that chains share: a worker's socket rings, an
+//! interface, a worker's time. `account` finds where packets are, `judge` compares a second with
+//! the contract, `cause` explains a violation, `events` joins the seconds of one violation,
+//! `history` keeps one chain's figures. [`span`] accounts for the packets of a measurement,
+//! [`claims`] compares the contract with a measurement.
 //!
-//! Start reading at [`SlaMonitor::take`].
+//! Start reading at [`SlaMonitor::add_round`].
 
 mod account;
 mod cause;
@@ -17,7 +19,7 @@ mod monitor;
 pub mod span;
 mod status;
 
-pub use account::{Binding, Counts, Crossing, HopCounts, Reading, Station, WorkerTimes};
+pub use account::{Binding, Counts, HopCounts, LossCounter, LossPlace, Reading, WorkerTimes};
 pub use cause::CoreLoad;
 pub use monitor::{Round, SlaMonitor};
 pub use status::{

@@ -5,7 +5,7 @@ use myelin_kernel::Plane;
 use myelin_linux::netlink::Netlink;
 use myelin_linux::schedstat;
 use myelin_planner::Plan;
-use myelin_policy::sla::{Binding, Crossing, Reading, Station, WorkerTimes};
+use myelin_policy::sla::{Binding, LossCounter, LossPlace, Reading, WorkerTimes};
 use myelin_spec::{OnFailure, Space};
 
 use crate::node::chains::{Generation, RunningChain};
@@ -23,53 +23,53 @@ pub(crate) fn of(running: &RunningChain, plane: &Plane, netlink: Option<&mut Net
         sla: generation.chain.sla.clone(),
         up_s: running.started.elapsed().as_secs_f64(),
         counts: view.counts(),
-        tells_bytes_out: figures.bytes_out.is_some(),
-        entered: door.packets.saturating_sub(door.policed + door.drops),
+        counts_bytes_out: figures.bytes_out.is_some(),
+        passed_door: door.packets.saturating_sub(door.policed + door.drops),
         hops: generation.hops(figures),
-        waiting: figures.shaper.waiting,
+        in_shaper: figures.shaper.waiting,
         sojourn: if sections.len() == 1 {
             sections.pop()
         } else {
             None
         },
-        crossings: crossings(running, generation, netlink),
+        loss_counters: loss_counters(running, generation, netlink),
         workers: workers(generation),
         // DPDK devices report no losses, so missing packets prove nothing.
-        may_pass_by: generation.plan.on_failure == OnFailure::Pass
+        may_bypass: generation.plan.on_failure == OnFailure::Pass
             || generation.chain.is_over_dpdk(),
     }
 }
 
-fn crossings(
+fn loss_counters(
     running: &RunningChain,
     generation: &Generation,
     netlink: Option<&mut Netlink>,
-) -> Vec<Crossing> {
-    let mut crossings = generation.layout.crossings();
+) -> Vec<LossCounter> {
+    let mut loss_counters = generation.layout.loss_counters();
     let Some(netlink) = netlink else {
-        crossings.retain(|crossing| crossing.station.is_ring());
-        return crossings;
+        loss_counters.retain(|counter| counter.place.is_ring());
+        return loss_counters;
     };
-    for crossing in &mut crossings {
-        if let Station::Inner { interface } = crossing.station {
-            crossing.lost = netlink.transmit_losses(interface).unwrap_or_default();
+    for counter in &mut loss_counters {
+        if let LossPlace::Inner { interface } = counter.place {
+            counter.lost = netlink.transmit_losses(interface).unwrap_or_default();
         }
     }
     let Ok((_, _, egress)) = running.place.ports() else {
-        return crossings;
+        return loss_counters;
     };
     // An interface that was removed loses no more packets.
     if let Ok(lost) = netlink.transmit_losses(egress.ifindex) {
-        crossings.push(Crossing {
-            station: Station::Egress {
+        loss_counters.push(LossCounter {
+            place: LossPlace::Egress {
                 interface: egress.ifindex,
                 name: egress.name.clone(),
             },
-            leads_to: None,
+            next_position: None,
             lost,
         });
     }
-    crossings
+    loss_counters
 }
 
 fn workers(generation: &Generation) -> Vec<WorkerTimes> {
@@ -104,11 +104,11 @@ fn times(facts: &WorkerFacts, first: Option<u8>) -> WorkerTimes {
     WorkerTimes {
         pid,
         core: facts.core(),
-        polls: facts.idle() == Idle::Spin,
+        is_polling: facts.idle() == Idle::Spin,
         restarts: facts.restarts(),
         run_ns: scheduled.run.as_nanos() as u64,
         waited_ns: scheduled.waited.as_nanos() as u64,
-        first,
+        first_position: first,
         binding: Binding::Kept,
     }
 }

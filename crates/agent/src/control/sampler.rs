@@ -48,7 +48,7 @@ pub(crate) fn start(node: &Arc<Node>) -> Shared {
             let mut round = read(&node, netlink.as_mut(), &mut cores);
             drop(node);
             held = hold_cores(&mut round, held);
-            lock(&taker).take(round);
+            lock(&taker).add_round(round);
         }
     });
     monitor

@@ -34,7 +34,7 @@ pub(crate) fn reply(measured: Measured) -> ReportReply {
     envelope["account"] = json!(measured.account);
     envelope["floods"] = json!(measured.floods);
     envelope["plan"] = json!(measured.target.plan);
-    envelope["sla_met"] = json!(claims::met(&claims));
+    envelope["sla_met"] = json!(claims::all_hold(&claims));
     ReportReply {
         envelope,
         report: chain_report(measured, claims, environment),

@@ -12,7 +12,7 @@ use myelin_kernel::{CounterLine, LoadedChain, Plane};
 use myelin_packet::sojourn::Histogram;
 use myelin_packet::traffic::Profile;
 use myelin_packet::{Flows, HopCounters};
-use myelin_policy::sla::Crossing;
+use myelin_policy::sla::LossCounter;
 
 use crate::api::{BlackBoxStatus, SandboxStatus};
 use crate::node::workers::WorkerLease;
@@ -51,7 +51,7 @@ pub(crate) trait Layout: Send + Sync {
 
     /// The places between functions where packets may be lost, with the losses. Losses at
     /// interfaces are not filled in.
-    fn crossings(&self) -> Vec<Crossing>;
+    fn loss_counters(&self) -> Vec<LossCounter>;
 
     /// The workers that it needs, in the order of the chain.
     fn workers(&self) -> Vec<&WorkerLease>;

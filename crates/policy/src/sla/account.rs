@@ -1,7 +1,7 @@
-//! The account of a chain's packets: arrivals, and the place of each packet. Pure.
+//! Accounts for each packet of a chain: where it is, or where it was lost. Pure.
 //!
-//! All figures count up. At rest `in + made = policed + door + rings + functions + shaper + out`; what is missing is under way, or was
-//! lost where nobody counts.
+//! All counters grow. With no packet in transit, `in + made = policed + door + rings + functions +
+//! shaper + out`. A difference is packets in transit, or packets lost where no counter is.
 
 use std::collections::BTreeMap;
 
@@ -11,73 +11,72 @@ use myelin_spec::Sla;
 use myelin_spec::catalogue::{self, Coding};
 
 use crate::sla::PacketAccount;
-use crate::sla::history::Between;
+use crate::sla::history::TransitLosses;
 
-/// Packets of a chain over all its generations, as stations with counters of their own tell them.
+/// A chain's packet counters, summed over all its generations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Classified to the chain at the front door.
+    /// Packets classified to the chain at the front door.
     pub packets_in: u64,
-    /// Their bytes.
+    /// Bytes of those packets.
     pub bytes_in: u64,
-    /// Dropped by the policer, above the profile.
+    /// Packets above the profile, which the policer dropped.
     pub policed: u64,
-    /// Their bytes, as the policer counts them.
+    /// Bytes of those, as the policer counts them.
     pub policed_bytes: u64,
-    /// Dropped by the front door, which found nobody to hand them to.
+    /// Packets that the front door dropped because no program and no worker was there.
     pub door: u64,
-    /// Dropped by functions, by name.
+    /// Packets that functions dropped, by function name.
     pub drops: BTreeMap<String, u64>,
-    /// Of these and of what functions made, what counts as lost, by name.
+    /// Packets that count as lost in a function, by function name: see [`losses_by_hop`].
     pub lost: BTreeMap<String, u64>,
-    /// Dropped by the shaper.
+    /// Packets that the shaper dropped.
     pub shaper: u64,
-    /// Made by functions.
+    /// Packets that functions created, for example repair packets of a code.
     pub made: u64,
-    /// Left at the egress.
+    /// Packets that left at the egress.
     pub packets_out: u64,
-    /// Their bytes, where the way out counts them.
+    /// Bytes that left, where the egress counts them.
     pub bytes_out: u64,
 }
 
-/// One function of the present generation, and what it counted.
+/// One function of the current generation, and its counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HopCounts {
     /// The function's name.
     pub name: String,
-    /// Its kind.
+    /// Its kind, as in the chain file.
     pub kind: String,
     /// Its position in the chain.
     pub position: u8,
-    /// Whether it is a program that nothing is known of.
+    /// Whether it is a black box, whose program Myelin does not know.
     pub is_black_box: bool,
-    /// What it counted.
+    /// Its counters.
     pub counted: HopCounters,
 }
 
-/// A station between functions that loses packets, with a count of its own. Those of equal stations are one count, which
-/// several chains share.
+/// A place between functions that can lose packets, and its loss counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Crossing {
-    /// Where it is.
-    pub station: Station,
-    /// The function it leads to; `None` at the way out.
-    pub leads_to: Option<u8>,
-    /// Packets lost there since it was made.
+pub struct LossCounter {
+    /// The place. Chains with an equal place share one counter.
+    pub place: LossPlace,
+    /// Position of the function behind it; `None` at the egress.
+    pub next_position: Option<u8>,
+    /// Packets lost there since the place exists.
     pub lost: u64,
 }
 
-/// Where that is.
+/// A place between functions that can lose packets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Station {
-    /// The receiving rings of a worker's sockets, by the worker's process group and interface.
+pub enum LossPlace {
+    /// The receive rings of a worker's sockets on one interface.
     Sockets {
-        /// The process group.
+        /// The worker's process group.
         worker: String,
         /// The interface's index.
         interface: u32,
     },
-    /// The transmitting rings of a generation, and those between its processes.
+    /// The transmit rings of a generation, and the rings between its processes.
     Transmit {
         /// The chain's service path identifier.
         spi: u32,
@@ -91,7 +90,7 @@ pub enum Station {
         /// The interface's index.
         interface: u32,
     },
-    /// The interface on which they leave the chain.
+    /// The interface on which packets leave the chain.
     Egress {
         /// The interface's index.
         interface: u32,
@@ -100,8 +99,8 @@ pub enum Station {
     },
 }
 
-impl Station {
-    /// Whether it is a ring of a worker, and not an interface.
+impl LossPlace {
+    /// Whether the place is a ring of a worker, not an interface.
     pub fn is_ring(&self) -> bool {
         matches!(self, Self::Sockets { .. } | Self::Transmit { .. })
     }
@@ -114,78 +113,80 @@ pub struct WorkerTimes {
     pub pid: u32,
     /// The core it is bound to.
     pub core: Option<u32>,
-    /// It never sleeps, so its time says nothing of its load.
-    pub polls: bool,
-    /// How often it was started again.
+    /// It polls and never sleeps, so its run time does not tell its load.
+    pub is_polling: bool,
+    /// Restarts.
     pub restarts: u64,
-    /// Time that it ran, ns.
+    /// Time on a core, ns.
     pub run_ns: u64,
-    /// Time that it was ready to run and did not, ns.
+    /// Time ready to run while something else ran, ns.
     pub waited_ns: u64,
-    /// The first function that it runs.
-    pub first: Option<u8>,
-    /// Whether it has that core.
+    /// Position of the first function that it runs.
+    pub first_position: Option<u8>,
+    /// Whether it runs on that core.
     pub binding: Binding,
 }
 
-/// How a worker stands to its core.
+/// Whether a worker runs on its core.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Binding {
-    /// It runs there, or was given none.
+    /// It runs there, or has no core of its own.
     #[default]
     Kept,
-    /// It had been taken off it, and is bound to it again.
+    /// It was moved off the core, and is bound to it again.
     Restored,
     /// The core is offline.
     Offline,
-    /// The core is there, but not for this worker.
+    /// The core is online, but its control group forbids it to the worker.
     Forbidden,
 }
 
 impl Binding {
-    /// Whether the core is gone.
+    /// Whether the worker cannot use its core.
     pub fn is_lost(self) -> bool {
         matches!(self, Self::Offline | Self::Forbidden)
     }
 }
 
-/// All that is read of a chain at one time.
+/// All counters of a chain, read at one time.
 #[derive(Debug, Clone, Default)]
 pub struct Reading {
     /// The chain's name.
     pub name: String,
-    /// With the name it tells a chain from an earlier one of that name.
+    /// Service path identifier: distinguishes a chain from an earlier one of that name.
     pub spi: u32,
     /// Its generation.
     pub generation: u16,
     /// Its contract.
     pub sla: Sla,
-    /// Since the chain came up, s.
+    /// Time since the chain came up, s.
     pub up_s: f64,
-    /// Its packets over all generations.
+    /// Its packet counters over all generations.
     pub counts: Counts,
-    /// Whether the way out counts bytes.
-    pub tells_bytes_out: bool,
-    /// Packets of the present generation that went on from the front door.
-    pub entered: u64,
-    /// Its functions, in the order of the chain.
+    /// Whether the egress counts bytes.
+    pub counts_bytes_out: bool,
+    /// Packets that the front door passed on to the current generation.
+    pub passed_door: u64,
+    /// Its functions, in chain order.
     pub hops: Vec<HopCounts>,
-    /// They wait in the shaper.
-    pub waiting: u64,
-    /// From the front door to the egress; `None` where black boxes cut the way.
+    /// Packets that wait in the shaper.
+    pub in_shaper: u64,
+    /// Sojourn of its packets; `None` where black boxes divide the chain into sections.
     pub sojourn: Option<Histogram>,
-    /// Where packets may be lost between functions.
-    pub crossings: Vec<Crossing>,
+    /// Places between its functions that can lose packets.
+    pub loss_counters: Vec<LossCounter>,
     /// The workers that serve it.
     pub workers: Vec<WorkerTimes>,
-    /// Its packets pass by when nobody can process them (`onFailure: pass`), so one that is missing need not be lost.
-    pub may_pass_by: bool,
+    /// `onFailure: pass`: packets may bypass the chain, so a missing packet need not be lost.
+    pub may_bypass: bool,
 }
 
-/// What each function lost: its drops less what it made. Between the ends of an erasure code, drops are what the code is for: what
-/// is missing behind its end of the packets before its beginning counts as lost at the end. What an end alone takes in and
-/// does not give on is the code of a beginning elsewhere, and nothing tells a lost packet from it.
-pub(crate) fn lost(hops: &[HopCounts]) -> Vec<u64> {
+/// Packets that each function lost: its drops less the packets that it created.
+///
+/// Between the two ends of an erasure code, drops are what the code repairs: packets that
+/// entered the section and did not leave it count as lost at its end. A decoder without an
+/// encoder in this chain counts as lossless, because its drops cannot be told from repair packets.
+pub(crate) fn losses_by_hop(hops: &[HopCounts]) -> Vec<u64> {
     let mut lost: Vec<u64> = hops
         .iter()
         .map(|hop| hop.counted.drops.saturating_sub(hop.counted.emitted))
@@ -209,16 +210,16 @@ pub(crate) fn lost(hops: &[HopCounts]) -> Vec<u64> {
 }
 
 impl Counts {
-    /// Adds what functions of one generation did.
+    /// Adds the counters of one generation's functions.
     pub fn add_hops(&mut self, hops: &[HopCounts]) {
-        for (hop, lost) in hops.iter().zip(lost(hops)) {
+        for (hop, lost) in hops.iter().zip(losses_by_hop(hops)) {
             self.made += hop.counted.emitted;
             add(&mut self.drops, &hop.name, hop.counted.drops);
             add(&mut self.lost, &hop.name, lost);
         }
     }
 
-    /// Adds those of other generations.
+    /// Adds the counters of other generations.
     pub fn add(&mut self, other: &Self) {
         self.packets_in += other.packets_in;
         self.bytes_in += other.bytes_in;
@@ -237,7 +238,7 @@ impl Counts {
         }
     }
 
-    /// What was counted since an earlier reading.
+    /// The difference to an earlier reading.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let grown = |count: fn(&Self) -> u64| count(self).saturating_sub(count(earlier));
         Self {
@@ -255,33 +256,34 @@ impl Counts {
         }
     }
 
-    /// What was to leave: came in within the profile, or was made.
-    pub(crate) fn owed(&self) -> u64 {
+    /// Packets that should leave: those within the profile, and those that functions created.
+    pub(crate) fn due_out(&self) -> u64 {
         (self.packets_in + self.made).saturating_sub(self.policed)
     }
 
-    /// What has come in and is counted nowhere else, when so many were lost in rings and on links on the way.
-    pub fn missing(&self, between: u64) -> u64 {
-        (self.packets_in + self.made).saturating_sub(self.gone(between) + self.packets_out)
+    /// Packets in transit or lost where no counter is; `transit` were lost in rings and on
+    /// links.
+    pub fn missing(&self, transit: u64) -> u64 {
+        (self.packets_in + self.made).saturating_sub(self.accounted_for(transit) + self.packets_out)
     }
 
-    /// Packets policed, dropped, or lost, with `between` in rings and links.
-    fn gone(&self, between: u64) -> u64 {
+    /// Packets policed, dropped, or lost.
+    fn accounted_for(&self, transit: u64) -> u64 {
         let in_functions: u64 = self.drops.values().sum();
-        self.policed + self.door + in_functions + self.shaper + between
+        self.policed + self.door + in_functions + self.shaper + transit
     }
 }
 
 impl PacketAccount {
-    /// The account of `counts`. Rings and links lost `between`, black boxes hold `stuck`, and
-    /// `unseen` were lost where nobody counts.
+    /// Accounts for `counts`. Rings and links lost `transit`, black boxes hold `stuck`, and
+    /// `unseen` packets were lost where no counter is.
     pub(crate) fn new(
         counts: &Counts,
-        between: Between,
+        transit: TransitLosses,
         stuck: &BTreeMap<String, u64>,
         unseen: u64,
     ) -> Self {
-        let mut missing = counts.missing(between.ring + between.inner);
+        let mut missing = counts.missing(transit.ring + transit.inner);
         let mut dropped = counts.drops.clone();
         add(&mut dropped, "shaper", counts.shaper);
         for (name, packets) in stuck {
@@ -290,13 +292,14 @@ impl PacketAccount {
             add(&mut dropped, name, packets);
         }
         let unseen = unseen.min(missing);
-        let at_egress = between.egress.min(counts.packets_out);
-        // The front door is read before what is behind it. A packet that was counted there has come in.
-        let behind_door = counts.gone(between.ring + between.inner) + counts.packets_out;
+        let at_egress = transit.egress.min(counts.packets_out);
+        // The agent reads the front door's counters first. So a packet counted behind it has come
+        // in.
+        let behind_door = counts.accounted_for(transit.ring + transit.inner) + counts.packets_out;
         let mut lost = BTreeMap::new();
         add(&mut lost, "door", counts.door);
-        add(&mut lost, "ring", between.ring);
-        add(&mut lost, "link", between.inner + at_egress);
+        add(&mut lost, "ring", transit.ring);
+        add(&mut lost, "link", transit.inner + at_egress);
         add(&mut lost, "unseen", unseen);
         Self {
             packets_in: counts
@@ -312,26 +315,28 @@ impl PacketAccount {
     }
 }
 
-/// What has not left after this time is lost, ns.
+/// A packet that has not left after this time is lost, ns.
 const UNDER_WAY_NS: u64 = 1_000_000_000;
-/// A worker that does not run while its chain is read has packets in its rings that no sojourn tells of yet: those of so long, ns.
+/// Added to the longest sojourn: a worker that is off its core while its chain is read has packets
+/// of this time in its rings, ns.
 const IN_RINGS_NS: u64 = 10_000_000;
 
-/// Of packets that came in so long a time, those that may still be under way at its end. The sojourn of those that have left tells how
-/// long the way takes; without one it takes a second.
-pub(crate) fn under_way(came: u64, length_s: f64, sojourn: Option<&Histogram>) -> u64 {
+/// Most packets that can still be in transit at the end of a time of `length_s`, in which `arrived`
+/// packets came in. The longest sojourn of packets that left tells how long a packet takes; without
+/// one it takes a second.
+pub(crate) fn most_in_transit(arrived: u64, length_s: f64, sojourn: Option<&Histogram>) -> u64 {
     let longest_ns = sojourn.and_then(|sojourn| sojourn.quantile(1.0));
     let way_ns = longest_ns.map_or(UNDER_WAY_NS, |ns| {
         ns.saturating_add(IN_RINGS_NS).min(UNDER_WAY_NS)
     });
     let length_ns = length_s * 1e9;
     if length_ns <= way_ns as f64 {
-        return came;
+        return arrived;
     }
-    (came as f64 * (way_ns as f64 / length_ns)).ceil() as u64
+    (arrived as f64 * (way_ns as f64 / length_ns)).ceil() as u64
 }
 
-/// What has grown, by how much.
+/// The counters that grew, and by how much.
 pub(crate) fn since(
     now: &BTreeMap<String, u64>,
     before: &BTreeMap<String, u64>,
@@ -349,9 +354,10 @@ fn add(to: &mut BTreeMap<String, u64>, name: &str, packets: u64) {
     }
 }
 
-/// Divides packets in proportion to weights, none lost by rounding, and nobody gets more than its weight where there are no more packets
-/// than all weights together; the first takes all where no weight tells.
-pub(crate) fn divide(packets: u64, weights: &[u64]) -> Vec<u64> {
+/// Divides packets in proportion to weights; the parts add up to `packets`. No part exceeds its
+/// weight while `packets` is at most the sum of weights. If all weights are zero, the first part
+/// takes all.
+pub(crate) fn divide_by_weight(packets: u64, weights: &[u64]) -> Vec<u64> {
     let sum: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
     if sum == 0 {
         let mut parts = vec![0; weights.len()];
@@ -393,31 +399,32 @@ mod tests {
     }
 
     #[test]
-    fn drops_of_a_function_are_lost_and_what_it_makes_in_their_place_is_not() {
+    fn function_drops_less_created_packets_are_lost() {
         let hops = [hop("firewall", 100, 7, 0), hop("xor", 93, 3, 2)];
-        assert_eq!(lost(&hops), [7, 1]);
+        assert_eq!(losses_by_hop(&hops), [7, 1]);
         assert_eq!(hops[1].counted.packets_out(), 92);
     }
 
     #[test]
-    fn what_a_code_makes_up_for_is_not_lost() {
-        // Of 100 and 25 repair packets the link loses 10; 9 of what these carried are recovered, and the rest of the code is used up.
+    fn packets_that_a_code_recovers_are_not_lost() {
+        // Of 100 packets and 25 repair packets the link loses 10. The decoder recovers 9 and
+        // consumes the rest of the code.
         let hops = [
             hop("rlnc-encode", 100, 0, 25),
             hop("lossy-link", 125, 10, 0),
             hop("rlnc-decode", 115, 25, 9),
             hop("forward", 99, 1, 0),
         ];
-        assert_eq!(lost(&hops), [0, 0, 1, 1]);
+        assert_eq!(losses_by_hop(&hops), [0, 0, 1, 1]);
         assert_eq!(hops[2].counted.packets_out(), 99);
-        // Behind an encoder without a decoder, what is dropped is lost.
-        assert_eq!(lost(&hops[..2]), [0, 10]);
-        // A decoder alone uses up a code of which nothing is known here.
-        assert_eq!(lost(&hops[2..]), [0, 1]);
+        // Without a decoder a dropped packet is lost.
+        assert_eq!(losses_by_hop(&hops[..2]), [0, 10]);
+        // A decoder without its encoder in the chain is lossless here.
+        assert_eq!(losses_by_hop(&hops[2..]), [0, 1]);
     }
 
     #[test]
-    fn an_account_is_closed_when_all_has_left() {
+    fn no_packet_is_missing_when_all_have_left() {
         let mut counts = Counts {
             packets_in: 1000,
             policed: 100,
@@ -430,7 +437,7 @@ mod tests {
         assert_eq!(counts.missing(8), 5);
         counts.packets_out += 5;
         assert_eq!(counts.missing(8), 0);
-        // Counters are read one after the other, so more may be out than in.
+        // Counters are read one after the other, so more packets may be out than in.
         counts.packets_out += 5;
         assert_eq!(counts.missing(8), 0);
         let mut twice = counts.clone();
@@ -440,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn the_places_of_packets_add_up() {
+    fn packets_by_place_add_up_to_all_packets() {
         let mut counts = Counts {
             packets_in: 1000,
             policed: 100,
@@ -450,14 +457,14 @@ mod tests {
             ..Counts::default()
         };
         counts.add_hops(&[hop("firewall", 890, 40, 0), hop("encode", 850, 0, 50)]);
-        let between = Between {
+        let transit = TransitLosses {
             ring: 20,
             inner: 5,
             egress: 7,
         };
         let stuck = [("box".to_owned(), 4)].into();
         for (unseen, under_way) in [(0, 76), (30, 46), (500, 0)] {
-            let account = PacketAccount::new(&counts, between, &stuck, unseen);
+            let account = PacketAccount::new(&counts, transit, &stuck, unseen);
             assert_eq!(account.under_way, under_way);
             assert_eq!((account.packets_out, account.lost["link"]), (793, 12));
             let places = account.dropped.values().chain(account.lost.values());
@@ -466,7 +473,7 @@ mod tests {
         }
         // Packets passed between the readings of the front door and of the egress.
         counts.packets_out = 1000;
-        let account = PacketAccount::new(&counts, between, &BTreeMap::new(), 0);
+        let account = PacketAccount::new(&counts, transit, &BTreeMap::new(), 0);
         let places = account.dropped.values().chain(account.lost.values());
         let sum = account.packets_out + account.policed + places.sum::<u64>();
         assert_eq!(account.packets_in + account.made, sum, "{account:?}");
@@ -475,11 +482,11 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn a_division_gives_everything_and_nobody_what_is_not_due(
+        fn divided_parts_add_up_and_none_exceeds_its_weight(
             packets in 0..1_u64 << 48,
             weights in proptest::collection::vec(0..1_u64 << 48, 1..9),
         ) {
-            let parts = divide(packets, &weights);
+            let parts = divide_by_weight(packets, &weights);
             proptest::prop_assert_eq!(parts.iter().map(|part| u128::from(*part)).sum::<u128>(), u128::from(packets));
             let sum: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
             if sum > 0 {

@@ -1,71 +1,72 @@
-//! Why a second violated a contract, and where, as far as what was measured in it tells. Pure.
+//! Finds why a second violated a contract, and in which function. Pure.
 //!
-//! Lost packets are looked at first: the place that lost most of them. Packets that are late, and rings that overflow, are those of a worker or a
-//! core that did not get on. It had no time left (overload), or was kept from running: by the hypervisor (steal) or by others on
-//! the machine (neighbour). What kept it explains the lateness of a percentile when it took at least the share of the
-//! second that the percentile leaves out.
+//! Lost packets come first: the place that lost most of them is the cause. For late packets and
+//! full rings the monitor looks at the worker or core with the least progress. It had no time left
+//! (overload), or the hypervisor (steal) or another program (neighbour) kept it from running.
+//! Stolen or waited time explains a late percentile if it is at least the share of the second above
+//! the percentile.
 
 use crate::sla::Binding;
 use crate::sla::account::HopCounts;
 use crate::sla::judge::Breach;
 use crate::sla::{SlaCause, SlaTerm, SlaWindow};
 
-/// A worker or a core that ran for more than this share of a second had no time left.
+/// A worker or core that ran for more than this share of a second had no time left.
 const BUSY: f64 = 0.9;
-/// Share of a second that is noticed at all: a tick of the kernel's accounting.
+/// Least share of a second that counts: one tick of the kernel's accounting.
 const TICK: f64 = 0.01;
-/// A hop whose packets cost this many times what they mostly do is named.
+/// A function whose packets cost this many times their usual cost is named as the hop.
 const GROWN: f64 = 2.0;
 
-/// How one worker of the chain fared in the second.
+/// What one worker of the chain did in the second.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct WorkerLoad {
     pub(crate) pid: u32,
     pub(crate) core: Option<u32>,
-    pub(crate) polls: bool,
-    /// It ended and was started again.
+    pub(crate) is_polling: bool,
+    /// It ended and was restarted.
     pub(crate) restarted: bool,
-    /// Share of the second that it ran.
+    /// Share of the second on a core.
     pub(crate) busy: f64,
-    /// Share that it was ready to run and something else ran.
+    /// Share of the second ready to run while something else ran.
     pub(crate) waited: f64,
-    /// Whether it has its core.
+    /// Whether it runs on its core.
     pub(crate) binding: Binding,
-    /// The function whose ring leads to it.
-    pub(crate) first: Option<u8>,
-    /// The chain that had most of its packets, if that is another one, and its share of them.
+    /// Position of the first function that it runs.
+    pub(crate) first_position: Option<u8>,
+    /// Another chain with most of the worker's packets, and its share of them.
     pub(crate) neighbour: Option<(String, f64)>,
 }
 
-/// How one core fared.
+/// What one core did in the second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CoreLoad {
-    /// Its number.
+    /// Core number.
     pub core: u32,
     /// Share of the second that the hypervisor took.
     pub steal: f64,
     /// Share in soft interrupts, where kernel functions run.
     pub softirq: f64,
-    /// Share with nothing to do.
+    /// Idle share.
     pub idle: f64,
 }
 
-/// What else was measured in the second.
+/// The measurements of a second that can explain a violation.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Circumstances {
+pub(crate) struct Context {
     pub(crate) workers: Vec<WorkerLoad>,
     pub(crate) cores: Vec<CoreLoad>,
-    /// What the functions did in it.
+    /// The functions' counters of the second.
     pub(crate) hops: Vec<HopCounts>,
-    /// What a packet costs each of them over the generation's life, ns.
+    /// Mean cost of a packet in each function over the generation's life, ns.
     pub(crate) usual_ns: Vec<Option<f64>>,
-    /// The function before which rings lost most.
+    /// Position of the function whose rings lost most.
     pub(crate) ring: Option<u8>,
-    /// The interface that lost packets.
+    /// The interface that lost most packets.
     pub(crate) link: Option<String>,
 }
 
-/// What is said of a second.
+/// The cause of a violation, its hop, and the figures that support it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Finding {
     pub(crate) cause: SlaCause,
@@ -84,24 +85,24 @@ impl Finding {
     }
 }
 
-/// The hop where nothing tells.
+/// Hop of a cause that no function explains.
 const NOWHERE: &str = "-";
 
 /// Finds the cause of the worst breach of a second.
-pub(crate) fn find(
+pub(crate) fn find_cause(
     worst: &Breach,
     percentile: f64,
     second: &SlaWindow,
-    around: &Circumstances,
+    context: &Context,
 ) -> Finding {
     match worst.term {
-        SlaTerm::Core => of_binding(around),
-        SlaTerm::Loss => of_loss(second, around),
+        SlaTerm::Core => explain_lost_core(context),
+        SlaTerm::Loss => explain_loss(second, context),
         SlaTerm::Latency => {
             let late = (1.0 - percentile / 100.0).max(TICK);
-            let mut finding = of_delay(late, second.lost.ring, around);
+            let mut finding = explain_delay(late, second.lost.ring, context);
             if finding.hop == NOWHERE
-                && let Some((hop, what)) = dearest(around)
+                && let Some((hop, what)) = find_costlier_function(context)
             {
                 finding.hop = hop;
                 finding.evidence.push(what);
@@ -119,9 +120,9 @@ pub(crate) fn find(
     }
 }
 
-/// Of a worker that was taken off its core.
-fn of_binding(around: &Circumstances) -> Finding {
-    let mut workers = around.workers.iter();
+/// Explains a worker that was moved off its core.
+fn explain_lost_core(context: &Context) -> Finding {
+    let mut workers = context.workers.iter();
     let taken = workers.find(|worker| worker.binding != Binding::Kept);
     let Some((worker, core)) = taken.and_then(|worker| Some((worker, worker.core?))) else {
         return unknown(Vec::new());
@@ -133,20 +134,20 @@ fn of_binding(around: &Circumstances) -> Finding {
             format!("write 1 to /sys/devices/system/cpu/cpu{core}/online"),
         ),
         Binding::Forbidden => (
-            format!("core {core} was taken out of those that worker {pid} may use"),
+            format!("the cpuset of worker {pid} has no core {core} any more"),
             format!("give core {core} back to the cpuset of its control group"),
         ),
         Binding::Kept | Binding::Restored => {
-            let what = format!("worker {pid} was taken off core {core} and is bound to it again");
-            return Finding::new(SlaCause::Core, hop_of(around, worker), vec![what]);
+            let what = format!("worker {pid} had left core {core}; the agent bound it again");
+            return Finding::new(SlaCause::Core, first_hop(context, worker), vec![what]);
         }
     };
     Finding::new(
         SlaCause::Core,
-        hop_of(around, worker),
+        first_hop(context, worker),
         vec![
             what,
-            format!("worker {pid} has what others leave it on the other cores, without a promise"),
+            format!("worker {pid} runs on other cores, beside other programs, without a guarantee"),
             format!(
                 "remedy: {remedy}, or `myelin down` the chain and bring it up with another `worker: {{ core }}`"
             ),
@@ -154,7 +155,7 @@ fn of_binding(around: &Circumstances) -> Finding {
     )
 }
 
-fn of_loss(second: &SlaWindow, around: &Circumstances) -> Finding {
+fn explain_loss(second: &SlaWindow, context: &Context) -> Finding {
     let lost = &second.lost;
     let places = lost.by_place();
     let Some((place, packets)) = places.into_iter().max_by_key(|(_, packets)| *packets) else {
@@ -165,7 +166,7 @@ fn of_loss(second: &SlaWindow, around: &Circumstances) -> Finding {
             let dropped = second.lost_in.iter().max_by_key(|(_, packets)| **packets);
             let (hop, dropped) =
                 dropped.map_or((NOWHERE, packets), |(hop, packets)| (hop, *packets));
-            let came = around
+            let arrived = context
                 .hops
                 .iter()
                 .find(|one| one.name == hop)
@@ -175,14 +176,14 @@ fn of_loss(second: &SlaWindow, around: &Circumstances) -> Finding {
             Finding::new(
                 SlaCause::Function,
                 hop,
-                vec![format!("function {hop} dropped {dropped}{came} packets")],
+                vec![format!("function {hop} dropped {dropped}{arrived} packets")],
             )
         }
         "ring" => {
-            let mut finding = of_delay(TICK, packets, around);
-            finding.hop = around
+            let mut finding = explain_delay(TICK, packets, context);
+            finding.hop = context
                 .ring
-                .and_then(|position| name(around, position))
+                .and_then(|position| name(context, position))
                 .unwrap_or_else(|| "egress".to_owned());
             let before = format!("rings before {} lost {packets} packets", finding.hop);
             finding.evidence.insert(0, before);
@@ -192,8 +193,8 @@ fn of_loss(second: &SlaWindow, around: &Circumstances) -> Finding {
             SlaCause::Link,
             "egress",
             vec![format!(
-                "{} lost {packets} packets that were to leave on it",
-                around.link.as_deref().unwrap_or("an interface")
+                "{} lost {packets} outgoing packets",
+                context.link.as_deref().unwrap_or("an interface")
             )],
         ),
         "shaper" => Finding::new(
@@ -203,56 +204,57 @@ fn of_loss(second: &SlaWindow, around: &Circumstances) -> Finding {
         ),
         "door" => Finding::new(
             SlaCause::Failure,
-            around
+            context
                 .workers
                 .first()
-                .map_or_else(|| NOWHERE.to_owned(), |worker| hop_of(around, worker)),
+                .map_or_else(|| NOWHERE.to_owned(), |worker| first_hop(context, worker)),
             vec![format!(
-                "the front door found nobody to hand {packets} packets to"
+                "the front door dropped {packets} packets: no worker and no program was there"
             )],
         ),
         _ => {
-            let missing = format!("{packets} packets have been missing for a second");
-            let restarted = around.workers.iter().find(|worker| worker.restarted);
+            let missing = format!("{packets} packets are missing for a second");
+            let restarted = context.workers.iter().find(|worker| worker.restarted);
             let Some(worker) = restarted else {
                 return unknown(vec![missing]);
             };
             Finding::new(
                 SlaCause::Failure,
-                hop_of(around, worker),
-                vec![missing, "a worker was started again".to_owned()],
+                first_hop(context, worker),
+                vec![missing, "a worker was restarted".to_owned()],
             )
         }
     }
 }
 
-/// Why packets waited. `late`: share of the second that explains it; `overflowed`: packets that found a ring full.
-fn of_delay(late: f64, overflowed: u64, around: &Circumstances) -> Finding {
-    if let Some(worker) = around.workers.iter().find(|worker| worker.restarted) {
+/// Explains late packets. `late`: share of the second above the percentile; `overflowed`: packets
+/// that found a ring full.
+fn explain_delay(late: f64, overflowed: u64, context: &Context) -> Finding {
+    if let Some(worker) = context.workers.iter().find(|worker| worker.restarted) {
         return Finding::new(
             SlaCause::Failure,
-            hop_of(around, worker),
-            vec!["a worker was started again".to_owned()],
+            first_hop(context, worker),
+            vec!["a worker was restarted".to_owned()],
         );
     }
-    // The worker that got on worst.
+    // The worker with the least progress.
     let behind = |worker: &WorkerLoad| {
-        let stolen = steal_of(around, worker.core);
-        let busy = if worker.polls { 0.0 } else { worker.busy };
+        let stolen = stolen_share(context, worker.core);
+        let busy = if worker.is_polling { 0.0 } else { worker.busy };
         busy + worker.waited + stolen
     };
-    let worst = around
+    let worst = context
         .workers
         .iter()
         .max_by(|one, other| behind(one).total_cmp(&behind(other)));
     match worst {
-        Some(worker) => of_worker(late, overflowed, around, worker),
-        None => of_cores(late, around),
+        Some(worker) => explain_worker(late, overflowed, context, worker),
+        None => explain_cores(late, context),
     }
 }
 
-fn of_worker(late: f64, overflowed: u64, around: &Circumstances, worker: &WorkerLoad) -> Finding {
-    let steal = steal_of(around, worker.core);
+fn explain_worker(late: f64, overflowed: u64, context: &Context, worker: &WorkerLoad) -> Finding {
+    let steal = stolen_share(context, worker.core);
     let core = worker
         .core
         .map_or(String::new(), |core| format!(" on core {core}"));
@@ -262,8 +264,8 @@ fn of_worker(late: f64, overflowed: u64, around: &Circumstances, worker: &Worker
         worker.busy * 100.0,
         worker.waited * 100.0
     )];
-    let hop = hop_of(around, worker);
-    let is_full = !worker.polls && worker.busy >= BUSY;
+    let hop = first_hop(context, worker);
+    let is_full = !worker.is_polling && worker.busy >= BUSY;
     let kept = steal.max(worker.waited);
     if kept >= late && !is_full {
         if steal >= worker.waited {
@@ -285,7 +287,9 @@ fn of_worker(late: f64, overflowed: u64, around: &Circumstances, worker: &Worker
     let cause = match &worker.neighbour {
         Some((chain, share)) => {
             let share = share * 100.0;
-            evidence.push(format!("{share:.0} % of its packets were of chain {chain}"));
+            evidence.push(format!(
+                "{share:.0} % of its packets belonged to chain {chain}"
+            ));
             SlaCause::Neighbour
         }
         None => SlaCause::Overload,
@@ -293,9 +297,9 @@ fn of_worker(late: f64, overflowed: u64, around: &Circumstances, worker: &Worker
     Finding::new(cause, hop, evidence)
 }
 
-/// A chain in the kernel runs on whatever core its packets come in.
-fn of_cores(late: f64, around: &Circumstances) -> Finding {
-    let cores = around.cores.iter();
+/// Explains late packets of a kernel chain, which runs on any core that receives packets.
+fn explain_cores(late: f64, context: &Context) -> Finding {
+    let cores = context.cores.iter();
     let stolen = cores
         .clone()
         .max_by(|one, other| one.steal.total_cmp(&other.steal));
@@ -331,12 +335,12 @@ fn of_cores(late: f64, around: &Circumstances) -> Finding {
     )
 }
 
-/// The hop whose packets cost the chain most above what they mostly do.
-fn dearest(around: &Circumstances) -> Option<(String, String)> {
-    let grown = around
+/// The function whose cost grew most above its usual cost, and the evidence text.
+fn find_costlier_function(context: &Context) -> Option<(String, String)> {
+    let grown = context
         .hops
         .iter()
-        .zip(&around.usual_ns)
+        .zip(&context.usual_ns)
         .filter_map(|(hop, usual)| {
             let now = hop.counted.cost_ns()?;
             let usual = (*usual)?;
@@ -346,27 +350,27 @@ fn dearest(around: &Circumstances) -> Option<(String, String)> {
         |(hop, now, usual): &(&HopCounts, f64, f64)| (now - usual) * hop.counted.packets_in as f64;
     let (hop, now, usual) = grown.max_by(|one, other| above(one).total_cmp(&above(other)))?;
     let text = format!(
-        "a packet cost {} {now:.0} ns in the mean, mostly {usual:.0} ns",
+        "{}: {now:.0} ns a packet in the mean, usually {usual:.0} ns",
         hop.name
     );
     Some((hop.name.clone(), text))
 }
 
-fn steal_of(around: &Circumstances, core: Option<u32>) -> f64 {
-    let cores = around.cores.iter();
+fn stolen_share(context: &Context, core: Option<u32>) -> f64 {
+    let cores = context.cores.iter();
     let taken = cores.filter(|one| core.is_none_or(|core| one.core == core));
     taken.map(|one| one.steal).fold(0.0, f64::max)
 }
 
-fn hop_of(around: &Circumstances, worker: &WorkerLoad) -> String {
+fn first_hop(context: &Context, worker: &WorkerLoad) -> String {
     worker
-        .first
-        .and_then(|position| name(around, position))
+        .first_position
+        .and_then(|position| name(context, position))
         .unwrap_or_else(|| NOWHERE.to_owned())
 }
 
-fn name(around: &Circumstances, position: u8) -> Option<String> {
-    let mut hops = around.hops.iter();
+fn name(context: &Context, position: u8) -> Option<String> {
+    let mut hops = context.hops.iter();
     let hop = hops.find(|hop| hop.position == position)?;
     Some(hop.name.clone())
 }

@@ -1,4 +1,4 @@
-//! The SLA against what a measurement found.
+//! Compares an SLA with the results of a measurement.
 
 use myelin_metrics::envelope::Claim;
 use myelin_packet::sojourn::Histogram;
@@ -6,26 +6,28 @@ use myelin_spec::Sla;
 
 use super::SlaWindow;
 
-/// What the probes of a measurement saw together.
+/// The packets and delays of all probes of a measurement.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Probed {
+pub struct ProbeTotals {
     /// Packets sent.
     pub sent: u64,
     /// Packets lost.
     pub lost: u64,
-    /// From the client's send to the server's receive, at the SLA's percentile, us: of the worst row.
+    /// Delay from the client's send to the server's receive, at the SLA's percentile, us: the worst
+    /// row.
     pub one_way_us: Option<f64>,
-    /// Round trip at the SLA's percentile, us: of the worst row.
+    /// Round trip at the SLA's percentile, us: the worst row.
     pub round_trip_us: Option<f64>,
 }
 
-/// Each agreed figure against the measured one. What was not agreed is left out; what was not measured does not
-/// count as met. Where black boxes cut the chain's way into several sections, no sojourn tells its delay: that of the probe stands
-/// in, which is longer by the way through the end hosts. `account` is that of all traffic.
+/// Compares each figure of the SLA with the measured one. A figure that the SLA leaves out gives no
+/// claim; one that was not measured does not hold. Where black boxes divide the chain into
+/// sections, no sojourn covers the whole chain. There the probe's one-way delay counts, which
+/// includes the end hosts. `account` covers all traffic.
 pub fn claims(
     sla: &Sla,
     sojourn: &[Histogram],
-    probed: &Probed,
+    probed: &ProbeTotals,
     account: &SlaWindow,
 ) -> Vec<Claim> {
     let mut claims = Vec::new();
@@ -55,7 +57,7 @@ pub fn claims(
             bound,
         ));
         claims.push(claim(
-            "sla.loss: packets of all traffic lost that kept to the profile, %".to_owned(),
+            "sla.loss: conforming packets lost, all traffic, %".to_owned(),
             account.loss_percent,
             bound,
         ));
@@ -71,11 +73,11 @@ pub fn claims(
 }
 
 /// Whether every claim holds.
-pub fn met(claims: &[Claim]) -> bool {
+pub fn all_hold(claims: &[Claim]) -> bool {
     claims.iter().all(|claim| claim.holds == Some(true))
 }
 
-/// What was not measured is not kept.
+/// A claim. Without a measured value it does not hold.
 fn claim(id: String, measured: Option<f64>, bound: f64) -> Claim {
     let holds = measured.is_some_and(|measured| measured <= bound);
     Claim::new(id, measured).bounded(format!("<= {bound}"), Some(holds))
@@ -94,21 +96,21 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_agreed_is_judged() {
+    fn figures_outside_the_sla_give_no_claim() {
         assert!(
             claims(
                 &Sla::default(),
                 &sojourn(&[1]),
-                &Probed::default(),
+                &ProbeTotals::default(),
                 &SlaWindow::default()
             )
             .is_empty()
         );
-        assert!(met(&[]));
+        assert!(all_hold(&[]));
     }
 
     #[test]
-    fn the_percentile_decides() {
+    fn latency_is_compared_at_the_percentile() {
         let mut samples = vec![10; 98];
         samples.extend([1000, 1000]);
         let sla = |percentile| Sla {
@@ -116,31 +118,31 @@ mod tests {
             percentile,
             ..Sla::default()
         };
-        assert!(met(&claims(
+        assert!(all_hold(&claims(
             &sla(98.0),
             &sojourn(&samples),
-            &Probed::default(),
+            &ProbeTotals::default(),
             &SlaWindow::default()
         )));
-        assert!(!met(&claims(
+        assert!(!all_hold(&claims(
             &sla(99.0),
             &sojourn(&samples),
-            &Probed::default(),
+            &ProbeTotals::default(),
             &SlaWindow::default()
         )));
     }
 
     #[test]
-    fn a_sojourn_in_sections_does_not_tell_the_delay() {
+    fn a_chain_in_sections_is_judged_by_the_probe_delay() {
         let sla = Sla {
             latency_ns: Some(100_000),
             ..Sla::default()
         };
         let sections = [sojourn(&[1]), sojourn(&[1])].concat();
         let of = |one_way_us| {
-            let probed = Probed {
+            let probed = ProbeTotals {
                 one_way_us,
-                ..Probed::default()
+                ..ProbeTotals::default()
             };
             claims(&sla, &sections, &probed, &SlaWindow::default()).remove(0)
         };
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_a_share_of_what_was_sent() {
+    fn loss_is_a_share_of_sent_packets() {
         let sla = Sla {
             loss_percent: Some(0.1),
             ..Sla::default()
@@ -161,26 +163,26 @@ mod tests {
                 loss_percent,
                 ..SlaWindow::default()
             };
-            met(&claims(
+            all_hold(&claims(
                 &sla,
                 &sojourn(&[]),
-                &Probed {
+                &ProbeTotals {
                     sent,
                     lost,
-                    ..Probed::default()
+                    ..ProbeTotals::default()
                 },
                 &account,
             ))
         };
         assert!(of(1000, 1, Some(0.1)));
         assert!(!of(1000, 2, Some(0.1)));
-        // The probe's own packets may all have come through.
+        // The probe's own packets may all have arrived.
         assert!(!of(1000, 0, Some(0.2)));
         assert!(!of(1000, 0, None));
     }
 
     #[test]
-    fn what_was_not_measured_is_not_met() {
+    fn unmeasured_figures_do_not_hold() {
         let sla = Sla {
             latency_ns: Some(1),
             loss_percent: Some(1.0),
@@ -190,7 +192,7 @@ mod tests {
         let claims = claims(
             &sla,
             &sojourn(&[]),
-            &Probed::default(),
+            &ProbeTotals::default(),
             &SlaWindow::default(),
         );
         assert_eq!(claims.len(), 4);

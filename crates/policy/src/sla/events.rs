@@ -1,4 +1,4 @@
-//! A chain's violations as events: one for each that lasts, with its worst second. Pure.
+//! Joins violated seconds into events: one event for each violation, with its worst second. Pure.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
@@ -7,21 +7,21 @@ use crate::sla::cause::Finding;
 use crate::sla::judge::Breach;
 use crate::sla::{SlaEvent, SlaTerm, SlaWindow};
 
-/// Most events that are kept of a chain; older ones go.
-pub(crate) const MOST: usize = 1000;
-/// Seconds in a row that must be kept before a violation is over.
-const CALM: u32 = 3;
+/// Events kept of a chain; the oldest are removed first.
+pub(crate) const MAX_EVENTS: usize = 1000;
+/// A violation ends after this many kept seconds in a row.
+const CALM_SECONDS: u32 = 3;
 
 /// The events of one chain.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     all: VecDeque<SlaEvent>,
-    lasting: Option<Lasting>,
+    open: Option<OpenEvent>,
 }
 
-/// A violation that is not over; it is the last of all.
+/// The violation that still lasts; its event is the last of all.
 #[derive(Debug)]
-struct Lasting {
+struct OpenEvent {
     worst: f64,
     end: SystemTime,
     calm: u32,
@@ -30,31 +30,31 @@ struct Lasting {
 /// A second that violated the contract.
 pub(crate) struct Violation<'a> {
     pub(crate) chain: &'a str,
-    /// Its worst breach first.
+    /// Sorted, the worst first.
     pub(crate) breaches: &'a [Breach],
     pub(crate) second: &'a SlaWindow,
-    /// Its end.
+    /// End of the second.
     pub(crate) end: SystemTime,
 }
 
 impl Events {
-    /// All of them, the oldest first.
+    /// All events, the oldest first.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &SlaEvent> {
         self.all.iter()
     }
 
-    /// The last one.
+    /// The newest event.
     pub(crate) fn last(&self) -> Option<&SlaEvent> {
         self.all.back()
     }
 
-    /// A second violated the contract. `find` is asked for its cause where that is the event's; `serial` is counted up with each
-    /// new event.
-    pub(crate) fn violated(
+    /// Records a violated second. Calls `find_cause` if the second is the worst of its event. A new
+    /// event takes the next `serial`.
+    pub(crate) fn record_violation(
         &mut self,
         violation: &Violation<'_>,
         serial: &mut u64,
-        find: impl FnOnce() -> Finding,
+        find_cause: impl FnOnce() -> Finding,
     ) {
         let Violation {
             chain,
@@ -62,10 +62,10 @@ impl Events {
             second,
             end,
         } = violation;
-        let times = breaches.iter().map(|breach| breach.times);
-        let times = times.fold(0.0, f64::max);
-        if self.lasting.is_none() {
-            if self.all.len() == MOST {
+        let ratio = breaches.iter().map(|breach| breach.ratio);
+        let ratio = ratio.fold(0.0, f64::max);
+        if self.open.is_none() {
+            if self.all.len() == MAX_EVENTS {
                 self.all.pop_front();
             }
             *serial += 1;
@@ -90,12 +90,9 @@ impl Events {
         let Some(event) = self.all.back_mut() else {
             return;
         };
-        let is_worst = self
-            .lasting
-            .as_ref()
-            .is_none_or(|lasting| times > lasting.worst);
+        let is_worst = self.open.as_ref().is_none_or(|open| ratio > open.worst);
         if is_worst {
-            let finding = find();
+            let finding = find_cause();
             event.cause = finding.cause;
             event.hop = finding.hop;
             event.evidence = finding.evidence;
@@ -115,32 +112,32 @@ impl Events {
             *worst = Some(worst.map_or(breach.measured, |worst| worst.max(breach.measured)));
         }
         let worst = self
-            .lasting
+            .open
             .as_ref()
-            .map_or(times, |lasting| lasting.worst.max(times));
-        self.lasting = Some(Lasting {
+            .map_or(ratio, |open| open.worst.max(ratio));
+        self.open = Some(OpenEvent {
             worst,
             end: *end,
             calm: 0,
         });
     }
 
-    /// A second did not.
-    pub(crate) fn kept(&mut self) {
-        let Some(lasting) = &mut self.lasting else {
+    /// Records a kept second.
+    pub(crate) fn record_kept(&mut self) {
+        let Some(open) = &mut self.open else {
             return;
         };
-        lasting.calm += 1;
-        if lasting.calm == CALM {
+        open.calm += 1;
+        if open.calm == CALM_SECONDS {
             if let Some(event) = self.all.back_mut() {
-                event.end = Some(date(lasting.end));
+                event.end = Some(date(open.end));
             }
-            self.lasting = None;
+            self.open = None;
         }
     }
 }
 
-/// As the API tells it, RFC 3339.
+/// The time as RFC 3339 text.
 pub(super) fn date(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
@@ -154,8 +151,8 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(second)
     }
 
-    /// A second in which loss was so many times its bound of 1 %.
-    fn violate(events: &mut Events, serial: &mut u64, second: u64, times: f64, hop: &str) {
+    /// Records a second whose loss is `ratio` times its bound of 1 %.
+    fn violate(events: &mut Events, serial: &mut u64, second: u64, ratio: f64, hop: &str) {
         let mut window = SlaWindow {
             seconds: 1.0,
             ..SlaWindow::default()
@@ -163,8 +160,8 @@ mod tests {
         window.lost.function = 2;
         let breach = Breach {
             term: SlaTerm::Loss,
-            measured: times,
-            times,
+            measured: ratio,
+            ratio,
         };
         let violation = Violation {
             chain: "c",
@@ -172,7 +169,7 @@ mod tests {
             second: &window,
             end: at(second),
         };
-        events.violated(&violation, serial, || Finding {
+        events.record_violation(&violation, serial, || Finding {
             cause: SlaCause::Function,
             hop: hop.to_owned(),
             evidence: vec![hop.to_owned()],
@@ -180,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_violation_that_lasts_is_one_event_with_its_worst_second() {
+    fn consecutive_violated_seconds_are_one_event_with_its_worst_second() {
         let (mut events, mut serial) = (Events::default(), 5);
         violate(&mut events, &mut serial, 10, 3.0, "first");
         violate(&mut events, &mut serial, 11, 9.0, "worst");
@@ -198,21 +195,21 @@ mod tests {
     }
 
     #[test]
-    fn it_is_over_when_three_seconds_in_a_row_were_kept() {
+    fn a_violation_ends_after_three_kept_seconds() {
         let (mut events, mut serial) = (Events::default(), 0);
         violate(&mut events, &mut serial, 10, 3.0, "a");
-        events.kept();
-        events.kept();
+        events.record_kept();
+        events.record_kept();
         violate(&mut events, &mut serial, 13, 3.0, "a");
         assert_eq!(events.iter().count(), 1);
         for _ in 0..2 {
-            events.kept();
+            events.record_kept();
             assert_eq!(events.last().unwrap().end, None);
         }
-        events.kept();
+        events.record_kept();
         let end = events.last().unwrap().end.as_deref();
         assert_eq!(end, Some("1970-01-01T00:00:13.000Z"));
-        events.kept();
+        events.record_kept();
         violate(&mut events, &mut serial, 20, 1.5, "b");
         let all: Vec<_> = events.iter().map(|one| (one.serial, one.seconds)).collect();
         assert_eq!(all, [(1, 2), (2, 1)]);
@@ -220,13 +217,13 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_when_there_are_too_many() {
+    fn the_oldest_events_are_removed_first() {
         let (mut events, mut serial) = (Events::default(), 0);
-        for second in 10..MOST as u64 + 13 {
+        for second in 10..MAX_EVENTS as u64 + 13 {
             violate(&mut events, &mut serial, second, 2.0, "a");
-            (0..CALM).for_each(|_| events.kept());
+            (0..CALM_SECONDS).for_each(|_| events.record_kept());
         }
-        assert_eq!(events.iter().count(), MOST);
+        assert_eq!(events.iter().count(), MAX_EVENTS);
         assert_eq!(events.iter().next().map(|one| one.serial), Some(4));
     }
 }

@@ -1,4 +1,4 @@
-//! What the monitor keeps of one chain: its last seconds, its totals and its events. Pure.
+//! One chain's last seconds, totals and events. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::SystemTime;
@@ -7,8 +7,8 @@ use myelin_packet::sojourn::{BUCKETS, Histogram};
 use myelin_spec::Sla;
 
 use crate::sla::Binding;
-use crate::sla::account::{Counts, HopCounts, Reading, WorkerTimes, since, under_way};
-use crate::sla::cause::{self, Circumstances};
+use crate::sla::account::{Counts, HopCounts, Reading, WorkerTimes, most_in_transit, since};
+use crate::sla::cause::{self, Context};
 use crate::sla::events::{Events, Violation, date};
 use crate::sla::judge;
 use crate::sla::{
@@ -16,61 +16,62 @@ use crate::sla::{
     SlaWindow,
 };
 
-/// Seconds that are kept.
+/// Seconds kept of a chain.
 pub(crate) const SECONDS: usize = 300;
-/// Of so many of them the sojourn is kept too.
+/// Seconds whose sojourn histograms are kept.
 const MINUTE: usize = 60;
 
-/// One chain.
+/// The monitor's memory of one chain.
 #[derive(Default)]
 pub(crate) struct History {
     pub(crate) last: Reading,
-    /// Lost in rings and on links on the way: these counts are divided among chains second by second.
+    /// Packets lost in rings, on inner links and at the egress: the chain's shares, second by
+    /// second.
     ring: u64,
     inner: u64,
     egress: u64,
-    /// Of the packets in black boxes, those that have been there for a second, by function; of the generation before too.
+    /// Packets that a black box has kept for a second, by function; of this generation.
     stuck: BTreeMap<String, u64>,
     unseen: u64,
-    /// Missing at the last reading beyond what could be under way.
+    /// Packets missing at the last reading beyond those that could be in transit.
     overdue: u64,
-    /// Each with its end.
+    /// The last seconds, each with its end.
     seconds: VecDeque<(SystemTime, SlaWindow)>,
-    sojourns: VecDeque<Sparse>,
+    sojourns: VecDeque<SparseHistogram>,
     judged_s: u64,
     violated_s: u64,
     violated_now: bool,
-    /// One of its workers was started again in the last second: what it had in hand is noticed to be missing in the next one.
+    /// A worker was restarted in the last second: its lost packets are found missing in the next.
     restarted: bool,
     pub(crate) events: Events,
 }
 
-/// Packets lost between functions in one second, the chain's share of them.
+/// A chain's share of the packets lost between functions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Between {
+pub(crate) struct TransitLosses {
     pub(crate) ring: u64,
     pub(crate) inner: u64,
     pub(crate) egress: u64,
 }
 
-/// One second of a chain, as it was read.
+/// The readings of one second of a chain.
 pub(crate) struct Second {
     pub(crate) reading: Reading,
-    pub(crate) between: Between,
-    /// How long it was, s.
+    pub(crate) transit: TransitLosses,
+    /// Length of the second, s.
     pub(crate) length_s: f64,
     pub(crate) end: SystemTime,
-    pub(crate) around: Circumstances,
+    pub(crate) context: Context,
 }
 
-/// A histogram's buckets that are not empty.
+/// A histogram without its empty buckets.
 #[derive(Debug, Default)]
-struct Sparse {
+struct SparseHistogram {
     counts: Vec<(u16, u64)>,
     sum_ns: u64,
 }
 
-impl Sparse {
+impl SparseHistogram {
     fn of(histogram: &Histogram) -> Self {
         let counts = histogram.counts().iter().zip(0..);
         Self {
@@ -84,7 +85,7 @@ impl Sparse {
 }
 
 impl History {
-    /// Of a chain that has just come up: its counters began at zero.
+    /// The history of a chain that has just come up: its counters began at zero.
     pub(crate) fn new(reading: &Reading) -> Self {
         Self {
             last: Reading {
@@ -100,27 +101,27 @@ impl History {
         }
     }
 
-    /// Takes a second in, and judges it. `serial` numbers the events of all chains.
-    pub(crate) fn take(&mut self, second: Second, serial: &mut u64) {
+    /// Adds a second and judges it. `serial` numbers the events of all chains.
+    pub(crate) fn add_second(&mut self, second: Second, serial: &mut u64) {
         let Second {
             reading,
-            between,
+            transit,
             length_s,
             end,
-            around,
+            context,
         } = second;
-        let window = self.window(&reading, between, length_s, &around);
+        let window = self.window(&reading, transit, length_s, &context);
         let sla = &reading.sla;
         let mut breaches = judge::breaches(sla, &window);
-        breaches.sort_by(|one, other| other.times.total_cmp(&one.times));
+        breaches.sort_by(|one, other| other.ratio.total_cmp(&one.ratio));
         self.violated_now = !breaches.is_empty();
         self.violated_s += u64::from(self.violated_now);
-        let mut workers = around.workers.iter();
+        let mut workers = context.workers.iter();
         let taken = workers.find(|worker| worker.binding != Binding::Kept);
         if let Some((worker, core)) = taken.and_then(|worker| Some((worker, worker.core?))) {
-            breaches.insert(0, judge::without_core(core, worker.binding.is_lost()));
+            breaches.insert(0, judge::lost_core(core, worker.binding.is_lost()));
         }
-        if judge::is_agreed(sla) && judge::is_telling(&window) {
+        if judge::has_terms(sla) && judge::has_traffic(&window) {
             self.judged_s += 1;
         }
         match breaches.first() {
@@ -131,90 +132,100 @@ impl History {
                     second: &window,
                     end,
                 };
-                self.events.violated(&violation, serial, || {
-                    cause::find(worst, sla.percentile, &window, &around)
+                self.events.record_violation(&violation, serial, || {
+                    cause::find_cause(worst, sla.percentile, &window, &context)
                 });
             }
-            None => self.events.kept(),
+            None => self.events.record_kept(),
         }
         if self.seconds.len() == SECONDS {
             self.seconds.pop_front();
         }
         self.seconds.push_back((end, window));
         let mut workers = reading.workers.iter();
-        self.restarted = workers.any(|worker| self.is_fresh(worker));
+        self.restarted = workers.any(|worker| self.is_restarted(worker));
         self.last = reading;
     }
 
-    /// The figures of the time since the last reading. Brings up to date what counts by itself.
+    /// Computes the figures since the last reading, and updates the loss counters of this history.
     fn window(
         &mut self,
         now: &Reading,
-        between: Between,
+        transit: TransitLosses,
         length_s: f64,
-        around: &Circumstances,
+        context: &Context,
     ) -> SlaWindow {
         let lost_before = self.losses(&self.last.counts);
         let in_functions_before = self.lost_in(&self.last.counts);
-        self.ring += between.ring;
-        self.inner += between.inner;
-        self.egress += between.egress;
-        self.mark_stuck(now);
+        self.ring += transit.ring;
+        self.inner += transit.inner;
+        self.egress += transit.egress;
+        self.update_stuck(now);
         let sojourn = match (&now.sojourn, &self.last.sojourn) {
             (Some(now), Some(last)) => Some(now.since(last)),
             (Some(now), None) => Some(now.clone()),
             (None, _) => None,
         };
-        self.mark_unseen(now, length_s, sojourn.as_ref());
+        self.update_unseen(now, length_s, sojourn.as_ref());
         let lost = self.losses(&now.counts).since(&lost_before);
         let lost_in = since(&self.lost_in(&now.counts), &in_functions_before);
         if self.sojourns.len() == MINUTE {
             self.sojourns.pop_front();
         }
-        self.sojourns
-            .push_back(sojourn.as_ref().map(Sparse::of).unwrap_or_default());
+        self.sojourns.push_back(
+            sojourn
+                .as_ref()
+                .map(SparseHistogram::of)
+                .unwrap_or_default(),
+        );
         let counts = now.counts.since(&self.last.counts);
         let mut window = window(length_s, &counts, (lost, lost_in), sojourn.as_ref(), now);
-        let busy: f64 = around.workers.iter().map(|worker| worker.busy).sum();
-        window.worker_cores = (!around.workers.is_empty()).then_some(busy);
+        let busy: f64 = context.workers.iter().map(|worker| worker.busy).sum();
+        window.worker_cores = (!context.workers.is_empty()).then_some(busy);
         window
     }
 
-    /// What went into a black box before the last reading and is still there is lost in it.
-    fn mark_stuck(&mut self, now: &Reading) {
+    /// Counts packets that entered a black box before the last reading and are still in it as
+    /// lost.
+    fn update_stuck(&mut self, now: &Reading) {
         let is_same = now.generation == self.last.generation;
         if !is_same {
-            // What the former generation's boxes never gave back is among its drops now.
+            // The former generation's stuck packets are among its drops now.
             self.stuck.clear();
         }
         for hop in now.hops.iter().filter(|hop| hop.is_black_box) {
             let mut before = self.last.hops.iter();
             let before = before.find(|before| is_same && before.name == hop.name);
             let before = before.map(|before| before.counted).unwrap_or_default();
-            let came = hop.counted.since(&before).packets_in;
-            let stuck = hop.counted.held.saturating_sub(came);
+            let arrived = hop.counted.since(&before).packets_in;
+            let stuck = hop.counted.held.saturating_sub(arrived);
             let most = self.stuck.entry(hop.name.clone()).or_default();
             *most = stuck.max(*most);
         }
     }
 
-    /// Packets that arrived before the last reading and are neither out nor counted as lost are lost. So are those that, in two readings on end, are more
-    /// than can be under way by the sojourn of the others; one reading may have found a worker that stood still.
-    fn mark_unseen(&mut self, now: &Reading, length_s: f64, sojourn: Option<&Histogram>) {
-        // A black box makes packets that nobody knows of.
-        if now.may_pass_by || now.hops.iter().any(|hop| hop.is_black_box) {
+    /// Finds packets lost where no counter is: those that arrived before the last reading and have
+    /// neither left nor been counted as lost. Also those beyond what can be in transit by the
+    /// sojourn of the others, if two readings in a row miss them: a single reading may find a
+    /// worker off its core.
+    fn update_unseen(&mut self, now: &Reading, length_s: f64, sojourn: Option<&Histogram>) {
+        // Packets that a black box creates are not counted.
+        if now.may_bypass || now.hops.iter().any(|hop| hop.is_black_box) {
             return;
         }
-        let fresh = now.counts.owed().saturating_sub(self.last.counts.owed());
+        let fresh = now
+            .counts
+            .due_out()
+            .saturating_sub(self.last.counts.due_out());
         let missing = now.counts.missing(self.ring + self.inner);
-        let missing = missing.saturating_sub(now.waiting);
-        let overdue = missing.saturating_sub(under_way(fresh, length_s, sojourn));
+        let missing = missing.saturating_sub(now.in_shaper);
+        let overdue = missing.saturating_sub(most_in_transit(fresh, length_s, sojourn));
         let lost = missing.saturating_sub(fresh).max(overdue.min(self.overdue));
         self.overdue = overdue;
         self.unseen = self.unseen.max(lost);
     }
 
-    /// Packets under way, or lost where nobody counts and not yet noticed.
+    /// Packets in transit, or lost where no counter is and not found missing yet.
     fn missing(&self, now: &Reading) -> u64 {
         let missing = now.counts.missing(self.ring + self.inner);
         missing.saturating_sub(self.unseen)
@@ -239,18 +250,18 @@ impl History {
         }
     }
 
-    /// Where the packets of `counts` are, which may be newer than the last reading.
+    /// Where the packets of `counts` are. `counts` may be newer than the last reading.
     pub(crate) fn account(&self, counts: &Counts) -> PacketAccount {
         let (ring, inner, egress) = (self.ring, self.inner, self.egress);
-        let between = Between {
+        let transit = TransitLosses {
             ring,
             inner,
             egress,
         };
-        PacketAccount::new(counts, between, &self.stuck, self.unseen)
+        PacketAccount::new(counts, transit, &self.stuck, self.unseen)
     }
 
-    /// What is told of the chain.
+    /// The chain's state for the API.
     pub(crate) fn status(&self) -> SlaStatus {
         let last = &self.last;
         let (counts, sla) = (&last.counts, &last.sla);
@@ -260,7 +271,7 @@ impl History {
             chain: last.name.clone(),
             contract: SlaContract::from(sla),
             state: match self.violated_s {
-                _ if !judge::is_agreed(sla) => SlaState::NoContract,
+                _ if !judge::has_terms(sla) => SlaState::NoContract,
                 0 => SlaState::Kept,
                 _ => SlaState::Violated,
             },
@@ -281,9 +292,9 @@ impl History {
         last.map(|(_, window)| window.clone()).unwrap_or_default()
     }
 
-    /// The last `most` seconds that are kept, the oldest first.
-    pub(crate) fn last_seconds(&self, most: usize) -> Vec<SlaSecond> {
-        let older = self.seconds.len().saturating_sub(most);
+    /// The last `limit` seconds, the oldest first.
+    pub(crate) fn last_seconds(&self, limit: usize) -> Vec<SlaSecond> {
+        let older = self.seconds.len().saturating_sub(limit);
         let seconds = self.seconds.iter().skip(older);
         seconds
             .map(|(end, window)| SlaSecond {
@@ -305,7 +316,7 @@ impl History {
         for (_, second) in self.seconds.iter().rev().take(MINUTE) {
             add(&mut sum, second);
         }
-        sum.bytes_out = sum.bytes_out.filter(|_| self.last.tells_bytes_out);
+        sum.bytes_out = sum.bytes_out.filter(|_| self.last.counts_bytes_out);
         let mut counts = [0; BUCKETS];
         let mut sum_ns = 0_u64;
         for sparse in &self.sojourns {
@@ -319,27 +330,27 @@ impl History {
         with_rates(sum, sojourn, &self.last.sla)
     }
 
-    /// Events with numbers above that one, and one that still lasts, the oldest first.
+    /// Events with a serial above `serial`, and one that still lasts, the oldest first.
     pub(crate) fn events_after(&self, serial: u64) -> impl Iterator<Item = &SlaEvent> {
         let is_wanted = move |event: &&SlaEvent| event.serial > serial;
         self.events.iter().filter(is_wanted)
     }
 
-    /// The worker of that process as it was last read.
+    /// The worker with that process, as last read.
     pub(crate) fn worker(&self, pid: u32) -> Option<&WorkerTimes> {
         self.last.workers.iter().find(|worker| worker.pid == pid)
     }
 
-    /// Whether that worker was started again in this second or in the one before.
+    /// Whether a worker was restarted in this second or the one before.
     pub(crate) fn has_restarted(&self, worker: &WorkerTimes) -> bool {
-        self.restarted || self.is_fresh(worker)
+        self.restarted || self.is_restarted(worker)
     }
 
-    fn is_fresh(&self, worker: &WorkerTimes) -> bool {
+    fn is_restarted(&self, worker: &WorkerTimes) -> bool {
         worker.restarts > 0 && self.worker(worker.pid).is_none()
     }
 
-    /// The function of that position as it was last read, in this generation.
+    /// The function at `position`, as last read, if the generation is the same.
     pub(crate) fn hop(&self, generation: u16, position: u8) -> Option<&HopCounts> {
         let is_same = self.last.generation == generation;
         let mut hops = self.last.hops.iter().filter(|_| is_same);
@@ -347,7 +358,7 @@ impl History {
     }
 }
 
-/// The figures of some time: what was counted in it, and where packets of it got lost.
+/// The figures of a time from its counters and losses.
 pub(super) fn window(
     seconds: f64,
     counts: &Counts,
@@ -361,7 +372,7 @@ pub(super) fn window(
         bytes_in: counts.bytes_in,
         policed: counts.policed,
         packets_out: counts.packets_out,
-        bytes_out: now.tells_bytes_out.then_some(counts.bytes_out),
+        bytes_out: now.counts_bytes_out.then_some(counts.bytes_out),
         lost,
         lost_in,
         ..SlaWindow::default()
@@ -384,7 +395,7 @@ fn add(sum: &mut SlaWindow, window: &SlaWindow) {
     }
 }
 
-/// Sums over some time, with the rates and percentiles that follow.
+/// Adds rates and percentiles to the sums of a time.
 fn with_rates(sums: SlaWindow, sojourn: Option<&Histogram>, sla: &Sla) -> SlaWindow {
     let rate = |count: u64| {
         if sums.seconds > 0.0 {

@@ -1,30 +1,31 @@
-//! One second of a chain against its contract. Pure.
+//! Compares one second of a chain with its contract. Pure.
 
 use myelin_spec::Sla;
 
 use crate::sla::{SlaTerm, SlaWindow};
 
-/// What was not kept in a second, by how many times the measured figure is above its bound.
+/// A term of the contract that a second violated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Breach {
     pub(crate) term: SlaTerm,
-    /// Measured: us or percent; of a core its number.
+    /// Measured value: us, percent, or the number of a core.
     pub(crate) measured: f64,
-    /// Above 1; infinite above a bound of 0.
-    pub(crate) times: f64,
+    /// Measured value divided by its bound: above 1; infinite for a bound of 0.
+    pub(crate) ratio: f64,
 }
 
-/// Whether anything that a second can be held against is agreed.
-pub(crate) fn is_agreed(sla: &Sla) -> bool {
+/// Whether the SLA has a term that a second can violate.
+pub(crate) fn has_terms(sla: &Sla) -> bool {
     sla.latency_ns.is_some() || sla.loss_percent.is_some()
 }
 
-/// Whether a second tells anything of the contract: whether a packet came that kept to the profile, or left, or was lost.
-pub(crate) fn is_telling(second: &SlaWindow) -> bool {
+/// Whether a second can be judged: a packet within the profile arrived, left, or was lost.
+pub(crate) fn has_traffic(second: &SlaWindow) -> bool {
     second.packets_in > second.policed || second.packets_out > 0 || second.lost.total() > 0
 }
 
-/// What a second did not keep. What the policer dropped was above the profile, to which nothing is owed.
+/// The terms that a second violated. Packets that the policer dropped were above the profile and do
+/// not count.
 pub(crate) fn breaches(sla: &Sla, second: &SlaWindow) -> Vec<Breach> {
     let latency = sla.latency_ns.and_then(|ns| {
         let measured = second.sojourn?.agreed_us;
@@ -36,12 +37,12 @@ pub(crate) fn breaches(sla: &Sla, second: &SlaWindow) -> Vec<Breach> {
     latency.into_iter().chain(loss).collect()
 }
 
-/// A worker was taken off its core, for a moment or until further notice: worse than anything that was measured meanwhile.
-pub(crate) fn without_core(core: u32, is_lost: bool) -> Breach {
+/// The breach of a worker that was moved off its core: worse than any measured breach.
+pub(crate) fn lost_core(core: u32, is_lost: bool) -> Breach {
     Breach {
         term: SlaTerm::Core,
         measured: f64::from(core),
-        times: if is_lost { f64::INFINITY } else { f64::MAX },
+        ratio: if is_lost { f64::INFINITY } else { f64::MAX },
     }
 }
 
@@ -49,11 +50,12 @@ fn breach(term: SlaTerm, measured: f64, bound: f64) -> Option<Breach> {
     (measured > bound).then(|| Breach {
         term,
         measured,
-        times: measured / bound,
+        ratio: measured / bound,
     })
 }
 
-/// Packets lost of those that kept to the profile, percent. Packets that are lost may have come in before: then at most all are.
+/// Lost packets as a share of conforming ones, percent. A lost packet may have arrived in an
+/// earlier second; then the share is at most 100 %.
 pub(crate) fn loss_percent(packets_in: u64, policed: u64, lost: u64) -> Option<f64> {
     let conformed = packets_in.saturating_sub(policed);
     match (conformed, lost) {
@@ -93,40 +95,40 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_above_its_bound_is_a_breach() {
+    fn a_measurement_above_its_bound_is_a_breach() {
         let both = sla(Some(100), Some(1.0));
         assert!(terms(&both, &second(100.0, Some(1.0))).is_empty());
         assert_eq!(terms(&both, &second(100.1, Some(1.0))), [SlaTerm::Latency]);
         assert_eq!(terms(&both, &second(99.0, Some(1.1))), [SlaTerm::Loss]);
         let worst = breaches(&both, &second(300.0, Some(2.0)));
         assert_eq!(
-            worst.iter().map(|one| one.times).collect::<Vec<_>>(),
+            worst.iter().map(|one| one.ratio).collect::<Vec<_>>(),
             [3.0, 2.0]
         );
     }
 
     #[test]
-    fn what_was_not_agreed_or_not_measured_is_none() {
+    fn terms_that_are_not_agreed_or_not_measured_give_no_breach() {
         assert!(terms(&sla(None, None), &second(1e9, Some(100.0))).is_empty());
         let silent = SlaWindow::default();
         assert!(terms(&sla(Some(1), Some(0.0)), &silent).is_empty());
-        assert!(!is_agreed(&sla(None, None)) && is_agreed(&sla(None, Some(0.0))));
-        assert!(!is_telling(&silent));
+        assert!(!has_terms(&sla(None, None)) && has_terms(&sla(None, Some(0.0))));
+        assert!(!has_traffic(&silent));
     }
 
     #[test]
-    fn the_profile_s_excess_is_no_loss() {
+    fn policed_packets_are_no_loss() {
         assert_eq!(loss_percent(1000, 900, 0), Some(0.0));
         assert_eq!(loss_percent(1000, 900, 1), Some(1.0));
         assert_eq!(loss_percent(50, 50, 0), None);
-        // Lost now, come in a second ago.
+        // Lost in this second, arrived in the one before.
         assert_eq!(loss_percent(0, 0, 3), Some(100.0));
         let policed = SlaWindow {
             packets_in: 5,
             policed: 5,
             ..SlaWindow::default()
         };
-        assert!(!is_telling(&policed));
+        assert!(!has_traffic(&policed));
         let lost = SlaWindow {
             lost: Losses {
                 ring: 1,
@@ -134,12 +136,12 @@ mod tests {
             },
             ..SlaWindow::default()
         };
-        assert!(is_telling(&lost));
+        assert!(has_traffic(&lost));
     }
 
     #[test]
-    fn a_bound_of_zero_allows_none() {
+    fn a_bound_of_zero_allows_no_loss() {
         let breaches = breaches(&sla(None, Some(0.0)), &second(1.0, Some(0.1)));
-        assert!(breaches[0].times.is_infinite());
+        assert!(breaches[0].ratio.is_infinite());
     }
 }

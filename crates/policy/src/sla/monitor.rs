@@ -1,52 +1,55 @@
-//! All chains of a node, second by second. This file divides what chains share.
+//! Monitors all chains of a node, and divides the counters that they share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use crate::sla::{PacketAccount, SlaEvent, SlaSecond, SlaStatus};
 
-use crate::sla::account::{Counts, Crossing, HopCounts, Reading, Station, WorkerTimes, divide};
-use crate::sla::cause::{Circumstances, CoreLoad, WorkerLoad};
-use crate::sla::history::{Between, History, Second};
+use crate::sla::account::{
+    Counts, HopCounts, LossCounter, LossPlace, Reading, WorkerTimes, divide_by_weight,
+};
+use crate::sla::cause::{Context, CoreLoad, WorkerLoad};
+use crate::sla::history::{History, Second, TransitLosses};
 
-/// Another chain that has more than this share of a worker's packets fills it.
-const MOSTLY: f64 = 0.5;
+/// Another chain with more than this share of a worker's packets is a neighbour.
+const MAJORITY: f64 = 0.5;
 
-/// All chains of a node.
+/// The SLA monitor of a node.
 #[derive(Default)]
 pub struct SlaMonitor {
     chains: BTreeMap<String, History>,
-    /// What stations had counted when they were last read.
-    stations: BTreeMap<Station, u64>,
+    /// The shared loss counters at the last reading.
+    places: BTreeMap<LossPlace, u64>,
     serial: u64,
 }
 
-/// What was read at about the same time.
+/// The readings of all chains at one time.
 pub struct Round {
-    /// Name and path identifier of every chain that runs.
+    /// Name and service path identifier of every running chain.
     pub running: BTreeSet<(String, u32)>,
-    /// What was read of them; of one whose worker is being started again nothing is.
+    /// Their readings; a chain whose worker is being restarted has none.
     pub readings: Vec<Reading>,
-    /// How the cores fared since the round before.
+    /// What the cores did since the last round.
     pub cores: Vec<CoreLoad>,
-    /// When it was read.
+    /// Time of the readings.
     pub end: SystemTime,
 }
 
-/// What one chain did since it was last read.
-struct Difference {
-    /// What it had at its stations, each with what got lost there in its share.
-    at_stations: Vec<(Crossing, u64)>,
+/// Differences of one chain's counters to its last reading.
+struct Delta {
+    /// Its loss places, each with the chain's share of the loss there.
+    loss_shares: Vec<(LossCounter, u64)>,
     hops: Vec<HopCounts>,
-    entered: u64,
+    passed_door: u64,
     packets_out: u64,
     conformed: u64,
     length_s: f64,
 }
 
 impl SlaMonitor {
-    /// Takes a round of readings in. Chains that run no longer are forgotten, and so is one that came up anew under its name.
-    pub fn take(&mut self, round: Round) {
+    /// Adds a round of readings. Forgets chains that no longer run, and starts anew for a chain
+    /// that came up again under its name.
+    pub fn add_round(&mut self, round: Round) {
         let Round {
             running,
             readings,
@@ -60,44 +63,41 @@ impl SlaMonitor {
                 .entry(reading.name.clone())
                 .or_insert_with(|| History::new(reading));
         }
-        let mut differences: Vec<Difference> = readings
+        let mut deltas: Vec<Delta> = readings.iter().map(|reading| self.delta(reading)).collect();
+        self.divide_losses(&readings, &mut deltas, running.len() == readings.len());
+        let context: Vec<Context> = readings
             .iter()
-            .map(|reading| self.difference(reading))
-            .collect();
-        self.divide_losses(&readings, &mut differences, running.len() == readings.len());
-        let around: Vec<Circumstances> = readings
-            .iter()
-            .zip(&differences)
-            .map(|(reading, difference)| Circumstances {
-                workers: self.workers(reading, difference, (&readings, &differences)),
+            .zip(&deltas)
+            .map(|(reading, delta)| Context {
+                workers: self.worker_loads(reading, delta, (&readings, &deltas)),
                 cores: cores.clone(),
-                usual_ns: self.usual(reading),
-                hops: difference.hops.clone(),
-                ring: worst_ring(difference),
-                link: lossy_link(difference),
+                usual_ns: self.usual_costs(reading),
+                hops: delta.hops.clone(),
+                ring: worst_ring(delta),
+                link: worst_link(delta),
             })
             .collect();
-        for ((reading, difference), around) in readings.into_iter().zip(differences).zip(around) {
+        for ((reading, delta), context) in readings.into_iter().zip(deltas).zip(context) {
             if let Some(history) = self.chains.get_mut(&reading.name) {
                 let second = Second {
-                    between: between(&difference),
-                    length_s: difference.length_s,
+                    transit: transit_losses(&delta),
+                    length_s: delta.length_s,
                     reading,
                     end,
-                    around,
+                    context,
                 };
-                history.take(second, &mut self.serial);
+                history.add_second(second, &mut self.serial);
             }
         }
     }
 
-    /// What is told of one chain.
+    /// The state of one chain.
     pub fn status(&self, name: &str, spi: u32) -> Option<SlaStatus> {
         let history = self.chains.get(name)?;
         (history.last.spi == spi).then(|| history.status())
     }
 
-    /// Where the packets of a chain are that has these counts now.
+    /// Where the packets of a chain are, whose counters are now `counts`.
     pub fn account(&self, name: &str, spi: u32, counts: &Counts) -> PacketAccount {
         let history = self.chains.get(name);
         let history = history.filter(|history| history.last.spi == spi);
@@ -107,13 +107,13 @@ impl SlaMonitor {
         )
     }
 
-    /// The last `most` seconds of a chain, the oldest first; none of one that was not read yet.
-    pub fn seconds(&self, name: &str, most: usize) -> Vec<SlaSecond> {
+    /// The last `limit` seconds of a chain, the oldest first; empty before its first reading.
+    pub fn seconds(&self, name: &str, limit: usize) -> Vec<SlaSecond> {
         let history = self.chains.get(name);
-        history.map_or_else(Vec::new, |history| history.last_seconds(most))
+        history.map_or_else(Vec::new, |history| history.last_seconds(limit))
     }
 
-    /// Violations with numbers above that one, of one chain or of all of them, in the order of their beginning.
+    /// Violations with a serial above `after`, of one chain or of all, by serial.
     pub fn events(&self, chain: Option<&str>, after: u64) -> Vec<SlaEvent> {
         let wanted = self.chains.iter();
         let wanted = wanted.filter(|(name, _)| chain.is_none_or(|chain| chain == name.as_str()));
@@ -124,7 +124,7 @@ impl SlaMonitor {
         events
     }
 
-    fn difference(&self, reading: &Reading) -> Difference {
+    fn delta(&self, reading: &Reading) -> Delta {
         let last = self.chains.get(&reading.name).map(|history| &history.last);
         let is_same = last.is_some_and(|last| last.generation == reading.generation);
         let hops = reading
@@ -146,46 +146,42 @@ impl SlaMonitor {
             Some(last) => reading.counts.since(&last.counts),
             None => reading.counts.clone(),
         };
-        let entered_before = last.filter(|_| is_same).map(|last| last.entered);
-        Difference {
-            at_stations: reading
-                .crossings
+        let passed_door_before = last.filter(|_| is_same).map(|last| last.passed_door);
+        Delta {
+            loss_shares: reading
+                .loss_counters
                 .iter()
-                .map(|crossing| (crossing.clone(), 0))
+                .map(|counter| (counter.clone(), 0))
                 .collect(),
             hops,
-            entered: reading
-                .entered
-                .saturating_sub(entered_before.unwrap_or_default()),
+            passed_door: reading
+                .passed_door
+                .saturating_sub(passed_door_before.unwrap_or_default()),
             packets_out: counts.packets_out,
             conformed: counts.packets_in.saturating_sub(counts.policed),
             length_s: reading.up_s - last.map_or(0.0, |last| last.up_s),
         }
     }
 
-    /// What each station lost is divided among the chains that use it, by the packets of each that did not come through.
-    fn divide_losses(
-        &mut self,
-        readings: &[Reading],
-        differences: &mut [Difference],
-        is_complete: bool,
-    ) {
-        let mut stations: BTreeMap<Station, (u64, Vec<(usize, usize)>)> = BTreeMap::new();
+    /// Divides the loss of each place among its chains, by the packets that each chain misses
+    /// there.
+    fn divide_losses(&mut self, readings: &[Reading], deltas: &mut [Delta], is_complete: bool) {
+        let mut places: BTreeMap<LossPlace, (u64, Vec<(usize, usize)>)> = BTreeMap::new();
         for (chain, reading) in readings.iter().enumerate() {
-            for (index, crossing) in reading.crossings.iter().enumerate() {
-                let (lost, users) = stations
-                    .entry(crossing.station.clone())
-                    .or_insert((crossing.lost, Vec::new()));
-                *lost = crossing.lost.max(*lost);
+            for (index, counter) in reading.loss_counters.iter().enumerate() {
+                let (lost, users) = places
+                    .entry(counter.place.clone())
+                    .or_insert((counter.lost, Vec::new()));
+                *lost = counter.lost.max(*lost);
                 users.push((chain, index));
             }
         }
-        for (station, (lost, users)) in &stations {
-            let before = self.stations.get(station).copied();
+        for (place, (lost, users)) in &places {
+            let before = self.places.get(place).copied();
             let fresh = match before {
                 Some(before) if *lost >= before => lost - before,
-                // A socket that was made anew counts from zero; an interface may be older than its first chain.
-                None if matches!(station, Station::Egress { .. }) => 0,
+                // A new socket counts from zero; an interface may be older than its first chain.
+                None if matches!(place, LossPlace::Egress { .. }) => 0,
                 _ => *lost,
             };
             if fresh == 0 {
@@ -193,65 +189,65 @@ impl SlaMonitor {
             }
             let weights: Vec<u64> = users
                 .iter()
-                .map(|&(chain, index)| differences[chain].weight(index))
+                .map(|&(chain, index)| deltas[chain].missing_before(index))
                 .collect();
-            // Others send there too: a chain has lost no more than it sent, and an idle one nothing.
-            let of_chains = match station {
-                Station::Egress { .. } => fresh.min(weights.iter().sum()),
+            // Other senders use the egress too: a chain loses no more than it sent.
+            let of_chains = match place {
+                LossPlace::Egress { .. } => fresh.min(weights.iter().sum()),
                 _ => fresh,
             };
-            for (&(chain, index), part) in users.iter().zip(divide(of_chains, &weights)) {
-                differences[chain].at_stations[index].1 = part;
+            for (&(chain, index), part) in users.iter().zip(divide_by_weight(of_chains, &weights)) {
+                deltas[chain].loss_shares[index].1 = part;
             }
         }
-        // What was not read this time is still there.
+        // Keep the counters of places that were not read this time.
         if is_complete {
-            self.stations.clear();
+            self.places.clear();
         }
-        let counted = stations.into_iter();
-        self.stations
-            .extend(counted.map(|(station, (lost, _))| (station, lost)));
+        let counted = places.into_iter();
+        self.places
+            .extend(counted.map(|(place, (lost, _))| (place, lost)));
     }
 
-    fn workers(
+    fn worker_loads(
         &self,
         reading: &Reading,
-        difference: &Difference,
-        (readings, differences): (&[Reading], &[Difference]),
+        delta: &Delta,
+        (readings, deltas): (&[Reading], &[Delta]),
     ) -> Vec<WorkerLoad> {
         let history = self.chains.get(&reading.name);
-        let length_ns = (difference.length_s * 1e9).max(1.0);
+        let length_ns = (delta.length_s * 1e9).max(1.0);
         let load = |worker: &WorkerTimes| {
             let before = history.and_then(|history| history.worker(worker.pid));
             let since = |now: u64, before: Option<u64>| {
                 before.map_or(0, |before| now.saturating_sub(before)) as f64 / length_ns
             };
-            let others = readings.iter().zip(differences);
+            let others = readings.iter().zip(deltas);
             let served =
                 others.filter(|(other, _)| other.workers.iter().any(|one| one.pid == worker.pid));
             let all: u64 = served.clone().map(|(_, other)| other.conformed).sum();
             let most = served.max_by_key(|(_, other)| other.conformed);
             let neighbour = most.and_then(|(other, its)| {
                 let share = its.conformed as f64 / all.max(1) as f64;
-                let fills = other.name != reading.name && share > MOSTLY;
+                let fills = other.name != reading.name && share > MAJORITY;
                 fills.then(|| (other.name.clone(), share))
             });
             WorkerLoad {
                 pid: worker.pid,
                 core: worker.core,
-                polls: worker.polls,
+                is_polling: worker.is_polling,
                 restarted: history.is_some_and(|history| history.has_restarted(worker)),
                 busy: since(worker.run_ns, before.map(|before| before.run_ns)),
                 waited: since(worker.waited_ns, before.map(|before| before.waited_ns)),
                 binding: worker.binding,
-                first: worker.first,
+                first_position: worker.first_position,
                 neighbour,
             }
         };
         reading.workers.iter().map(load).collect()
     }
 
-    fn usual(&self, reading: &Reading) -> Vec<Option<f64>> {
+    fn usual_costs(&self, reading: &Reading) -> Vec<Option<f64>> {
         let history = self.chains.get(&reading.name);
         let mean = |hop: &HopCounts| {
             let before = history?.hop(reading.generation, hop.position)?;
@@ -261,48 +257,49 @@ impl SlaMonitor {
     }
 }
 
-impl Difference {
-    /// Packets that got to the station before a crossing and not to the one behind it; at the way out those that left.
-    fn weight(&self, crossing: usize) -> u64 {
-        let Some(position) = self.at_stations[crossing].0.leads_to else {
+impl Delta {
+    /// Packets that reached the place and not the function behind it; at the egress those that
+    /// left.
+    fn missing_before(&self, counter: usize) -> u64 {
+        let Some(position) = self.loss_shares[counter].0.next_position else {
             return self.packets_out;
         };
         let at = usize::from(position);
-        let came = self.hops.get(at).map_or(0, |hop| hop.counted.packets_in);
+        let arrived = self.hops.get(at).map_or(0, |hop| hop.counted.packets_in);
         let left = match at.checked_sub(1) {
-            None => self.entered,
+            None => self.passed_door,
             Some(before) => self
                 .hops
                 .get(before)
                 .map_or(0, |hop| hop.counted.packets_out()),
         };
-        left.saturating_sub(came)
+        left.saturating_sub(arrived)
     }
 }
 
-fn between(difference: &Difference) -> Between {
-    let mut sum = Between::default();
-    for (crossing, lost) in &difference.at_stations {
-        match &crossing.station {
-            Station::Egress { .. } => sum.egress += lost,
-            Station::Inner { .. } => sum.inner += lost,
+fn transit_losses(delta: &Delta) -> TransitLosses {
+    let mut sum = TransitLosses::default();
+    for (counter, lost) in &delta.loss_shares {
+        match &counter.place {
+            LossPlace::Egress { .. } => sum.egress += lost,
+            LossPlace::Inner { .. } => sum.inner += lost,
             _ => sum.ring += lost,
         }
     }
     sum
 }
 
-fn worst_ring(difference: &Difference) -> Option<u8> {
-    let rings = difference.at_stations.iter();
-    let rings = rings.filter(|(crossing, lost)| crossing.station.is_ring() && *lost > 0);
-    rings.max_by_key(|(_, lost)| *lost)?.0.leads_to
+fn worst_ring(delta: &Delta) -> Option<u8> {
+    let rings = delta.loss_shares.iter();
+    let rings = rings.filter(|(counter, lost)| counter.place.is_ring() && *lost > 0);
+    rings.max_by_key(|(_, lost)| *lost)?.0.next_position
 }
 
-fn lossy_link(difference: &Difference) -> Option<String> {
-    let links = difference.at_stations.iter();
-    let links = links.filter(|(crossing, lost)| !crossing.station.is_ring() && *lost > 0);
-    match &links.max_by_key(|(_, lost)| *lost)?.0.station {
-        Station::Egress { name, .. } => Some(format!("interface {name}")),
+fn worst_link(delta: &Delta) -> Option<String> {
+    let links = delta.loss_shares.iter();
+    let links = links.filter(|(counter, lost)| !counter.place.is_ring() && *lost > 0);
+    match &links.max_by_key(|(_, lost)| *lost)?.0.place {
+        LossPlace::Egress { name, .. } => Some(format!("interface {name}")),
         _ => Some("a link between functions".to_owned()),
     }
 }

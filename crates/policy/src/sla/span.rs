@@ -1,23 +1,23 @@
-//! The account of one chain over a time that somebody chooses, a measurement for example.
+//! Accounts for one chain's packets over the time of a measurement.
 
-use crate::sla::account::{Reading, Station, under_way};
+use crate::sla::account::{LossPlace, Reading, most_in_transit};
 use crate::sla::{Losses, SlaWindow, history};
 
-/// What had come in until `end` and has not left until `now`.
+/// Packets that arrived before `end`, have not left until `now`, and cannot be in transit.
 fn overdue(start: &Reading, end: &Reading, now: &Reading) -> u64 {
-    if now.may_pass_by || now.hops.iter().any(|hop| hop.is_black_box) {
+    if now.may_bypass || now.hops.iter().any(|hop| hop.is_black_box) {
         return 0;
     }
     let missing = |reading: &Reading| reading.counts.missing(in_rings(reading));
     let before = missing(start);
-    let came = now.counts.owed().saturating_sub(end.counts.owed());
+    let arrived = now.counts.due_out().saturating_sub(end.counts.due_out());
     let sojourn = now.sojourn.as_ref().zip(start.sojourn.as_ref());
     let sojourn = sojourn.map(|(now, start)| now.since(start));
-    let fresh = under_way(came, now.up_s - end.up_s, sojourn.as_ref());
-    missing(now).saturating_sub(before + fresh + now.waiting)
+    let fresh = most_in_transit(arrived, now.up_s - end.up_s, sojourn.as_ref());
+    missing(now).saturating_sub(before + fresh + now.in_shaper)
 }
 
-/// What black boxes keep of what had come to them until `end`.
+/// Packets that arrived in black boxes before `end` and are still in them.
 fn stuck(start: &Reading, end: &Reading, now: &Reading) -> u64 {
     let boxes = now
         .hops
@@ -34,12 +34,12 @@ fn stuck(start: &Reading, end: &Reading, now: &Reading) -> u64 {
     kept.sum()
 }
 
-/// Packets that had come in until `end` and may still be under way `now`: neither out nor counted as lost.
+/// Packets that arrived before `end` and have neither left nor been counted as lost.
 pub fn under_way_since(start: &Reading, end: &Reading, now: &Reading) -> u64 {
     overdue(start, end, now) + stuck(start, end, now)
 }
 
-/// The account from `start` on, of what had come in until `end`.
+/// The figures from `start` on, of packets that arrived before `end`.
 pub fn window(start: &Reading, end: &Reading, now: &Reading) -> SlaWindow {
     let counts = now.counts.since(&start.counts);
     let lost = Losses {
@@ -57,9 +57,9 @@ pub fn window(start: &Reading, end: &Reading, now: &Reading) -> SlaWindow {
 }
 
 fn in_rings(reading: &Reading) -> u64 {
-    let rings = reading.crossings.iter();
-    let rings = rings.filter(|crossing| !matches!(crossing.station, Station::Egress { .. }));
-    rings.map(|crossing| crossing.lost).sum()
+    let rings = reading.loss_counters.iter();
+    let rings = rings.filter(|counter| !matches!(counter.place, LossPlace::Egress { .. }));
+    rings.map(|counter| counter.lost).sum()
 }
 
 #[cfg(test)]
@@ -68,7 +68,7 @@ mod tests {
     use myelin_packet::sojourn::Histogram;
 
     use super::*;
-    use crate::sla::account::{Counts, Crossing, HopCounts};
+    use crate::sla::account::{Counts, HopCounts, LossCounter};
 
     fn reading(packets_in: u64, policed: u64, packets_out: u64, ring: u64) -> Reading {
         Reading {
@@ -78,12 +78,12 @@ mod tests {
                 packets_out,
                 ..Counts::default()
             },
-            crossings: vec![Crossing {
-                station: Station::Sockets {
+            loss_counters: vec![LossCounter {
+                place: LossPlace::Sockets {
                     worker: String::new(),
                     interface: 1,
                 },
-                leads_to: Some(0),
+                next_position: Some(0),
                 lost: ring,
             }],
             ..Reading::default()
@@ -91,12 +91,12 @@ mod tests {
     }
 
     #[test]
-    fn every_packet_since_the_begin_has_a_place() {
-        // Two were missing before: they are not this span's.
+    fn missing_packets_of_the_span_are_lost() {
+        // Two packets were missing before `start`.
         let start = reading(100, 0, 98, 0);
         let end = reading(1100, 500, 580, 10);
         assert_eq!(overdue(&start, &end, &end), 8);
-        // Five of them leave, and others come.
+        // Five of them leave, and others arrive.
         let now = reading(1120, 500, 597, 10);
         assert_eq!(overdue(&start, &end, &now), 0);
         let still = reading(1100, 500, 585, 10);
@@ -107,12 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_come_meanwhile_do_not_stand_for_lost_ones() {
+    fn later_packets_do_not_hide_lost_ones() {
         let mut start = reading(0, 0, 0, 0);
         start.sojourn = Some(Histogram::new());
         let mut end = reading(1000, 0, 980, 0);
         let mut now = reading(6000, 4000, 1970, 0);
-        // Of 5000 more the policer lets 1000 in, in 100 ms; those of the last 10 ms, and of as long as the way takes, may be under way.
+        // Of 5000 further packets the policer passes 1000 in 100 ms. Those of the last 10 ms and of
+        // the longest sojourn may be in transit.
         (end.up_s, now.up_s) = (1.0, 1.1);
         now.sojourn = Some(Histogram::new());
         assert_eq!(overdue(&start, &end, &now), 0, "nothing tells the way");
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_black_box_keeps_is_its_loss() {
+    fn packets_kept_by_a_black_box_are_lost_in_it() {
         let with_box = |packets_in, held| {
             let mut reading = reading(packets_in, 0, packets_in - held, 0);
             reading.hops = vec![HopCounts {
@@ -145,11 +146,11 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_in_the_shaper_or_may_have_passed_by_is_not_lost() {
+    fn packets_in_the_shaper_or_bypassing_are_not_lost() {
         let (start, mut end) = (reading(0, 0, 0, 0), reading(10, 0, 6, 0));
-        end.waiting = 3;
+        end.in_shaper = 3;
         assert_eq!(overdue(&start, &end, &end), 1);
-        end.may_pass_by = true;
+        end.may_bypass = true;
         assert_eq!(overdue(&start, &end, &end), 0);
     }
 }

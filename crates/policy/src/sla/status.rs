@@ -1,11 +1,11 @@
-//! What the SLA monitor tells: a chain's contract against what was measured of all its traffic, and its violations.
+//! The SLA monitor's results: contracts, measured figures, verdicts and violations.
 
 use std::collections::BTreeMap;
 
 use myelin_spec::Sla;
 use serde::{Deserialize, Serialize};
 
-/// What a chain is owed and may send. What is absent was not agreed.
+/// A chain's contract: its profile and its bounds. Absent fields are not agreed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlaContract {
@@ -19,9 +19,9 @@ pub struct SlaContract {
     pub burst_bits: Option<u64>,
     /// Bound of the sojourn at `percentile`, us.
     pub latency_us: Option<f64>,
-    /// The percentile that `latency_us` applies to.
+    /// The percentile of the sojourn that is compared with `latency_us`.
     pub percentile: f64,
-    /// Share of what keeps to the profile that may be lost, percent.
+    /// Share of conforming packets that may be lost, percent.
     pub loss_percent: Option<f64>,
 }
 
@@ -40,31 +40,31 @@ impl From<&Sla> for SlaContract {
     }
 }
 
-/// Packets that were lost behind the policer, by place.
+/// Packets lost behind the policer, by place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Losses {
-    /// At the front door, which found no program or no worker to hand them to.
+    /// At the front door: no program or no worker was there.
     pub door: u64,
-    /// In rings: of a worker's socket, between the processes of a pipeline, of a transmitting socket.
+    /// In rings: of a worker's sockets, and between the processes of a pipeline.
     pub ring: u64,
-    /// By functions, less what these made in their place.
+    /// In functions, less the packets that these created.
     pub function: u64,
-    /// By the shaper.
+    /// In the shaper.
     pub shaper: u64,
-    /// By interfaces that were to send them.
+    /// At interfaces that should have sent them.
     pub link: u64,
-    /// Where nobody counts: they have been missing for a second.
+    /// Where no counter is: missing for a second.
     pub unseen: u64,
 }
 
 impl Losses {
-    /// All of them.
+    /// The sum over all places.
     pub fn total(&self) -> u64 {
         self.by_place().iter().map(|(_, packets)| packets).sum()
     }
 
-    /// What was lost since an earlier reading.
+    /// The difference to an earlier reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Losses {
         }
     }
 
-    /// Adds those of another time.
+    /// Adds the losses of another time.
     pub fn add(&mut self, other: &Self) {
         self.door += other.door;
         self.ring += other.ring;
@@ -87,7 +87,7 @@ impl Losses {
         self.unseen += other.unseen;
     }
 
-    /// Each place with its packets.
+    /// Each place and the packets lost there.
     pub fn by_place(&self) -> [(&'static str, u64); 6] {
         [
             ("door", self.door),
@@ -117,53 +117,54 @@ pub struct PacketAccount {
     pub dropped: BTreeMap<String, u64>,
     /// Packets lost elsewhere, by place: `door`, `ring`, `link`, `unseen` (as in [`Losses`]).
     pub lost: BTreeMap<String, u64>,
-    /// Packets in none of these places: in rings, in functions, or lost since the last second.
+    /// Packets in transit, or lost since the last second.
     pub under_way: u64,
 }
 
-/// The sojourn (front door to egress) of the packets that left in some time. Read from a histogram with 32 buckets an octave, so
-/// each figure is within 1.6 %.
+/// Sojourn (front door to egress) of the packets that left in a time. Figures come from a histogram
+/// with 32 buckets an octave, so they are within 1.6 %.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlaSojourn {
-    /// Packets measured: all.
+    /// Packets measured: all that left.
     pub packets: u64,
     /// Median, us.
     pub p50_us: f64,
     /// 99th percentile, us.
     pub p99_us: f64,
-    /// The contract's percentile, us.
+    /// Sojourn at the contract's percentile, us.
     pub agreed_us: f64,
     /// Longest, us.
     pub max_us: f64,
 }
 
-/// What was measured of all traffic of a chain in some time.
+/// Figures of all traffic of a chain in a time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlaWindow {
-    /// How long, s.
+    /// Length of the time, s.
     pub seconds: f64,
     /// Packets classified to the chain at the front door.
     pub packets_in: u64,
-    /// Their bytes.
+    /// Bytes of those packets.
     pub bytes_in: u64,
-    /// Those of them that the policer dropped, above the profile. They are not among the lost ones.
+    /// Packets above the profile, which the policer dropped. They do not count as lost.
     pub policed: u64,
     /// Packets that left.
     pub packets_out: u64,
-    /// Their bytes; absent where they leave from a worker, which counts none.
+    /// Bytes that left; absent where a worker sends, which does not count bytes.
     pub bytes_out: Option<u64>,
-    /// Packets that kept to the profile and were lost.
+    /// Conforming packets that were lost, by place.
     pub lost: Losses,
-    /// Those of them that functions lost, by the function's name.
+    /// Packets lost in functions, by function name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub lost_in: BTreeMap<String, u64>,
-    /// Packets lost of those that kept to the profile, percent; absent when none came.
+    /// Lost packets as a share of conforming ones, percent; absent if none arrived.
     pub loss_percent: Option<f64>,
-    /// Absent when none left, or where black boxes cut the way into sections.
+    /// Sojourn; absent if no packet left, or where black boxes divide the chain into sections.
     pub sojourn: Option<SlaSojourn>,
-    /// Cores that the chain's workers used, with all that they serve; absent without one, and over longer times.
+    /// Cores that the chain's workers used, for all their chains; absent without a worker, and for
+    /// times longer than a second.
     pub worker_cores: Option<f64>,
     /// Mean rate in, packets a second.
     pub in_pps: f64,
@@ -175,18 +176,18 @@ pub struct SlaWindow {
     pub out_bps: Option<f64>,
 }
 
-/// One of the seconds that the agent keeps of a chain.
+/// One second of a chain.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlaSecond {
-    /// Its end, RFC 3339.
+    /// End of the second, RFC 3339.
     pub end: String,
-    /// What was measured in it.
+    /// Figures of the second.
     #[serde(flatten)]
     pub window: SlaWindow,
 }
 
-/// Whether a contract is kept.
+/// The verdict on a contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -195,11 +196,11 @@ pub enum SlaState {
     NoContract,
     /// No second violated it.
     Kept,
-    /// Some seconds did.
+    /// At least one second violated it.
     Violated,
 }
 
-/// A chain's contract against what was measured since it came up.
+/// A chain's contract, verdict and figures since it came up.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlaStatus {
@@ -207,44 +208,44 @@ pub struct SlaStatus {
     pub chain: String,
     /// The contract.
     pub contract: SlaContract,
-    /// Whether it is kept.
+    /// The verdict.
     pub state: SlaState,
     /// Seconds that violated it.
     pub violated_s: u64,
-    /// Seconds in which there was traffic to judge.
+    /// Seconds with traffic to judge.
     pub judged_s: u64,
     /// Whether the last second violated it.
     pub violated_now: bool,
-    /// Cores that were taken from its workers and have not come back: until then it is best effort.
+    /// Cores that its workers have lost. While there is one, the chain is best effort.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost_cores: Vec<u32>,
-    /// The last second.
+    /// Figures of the last second.
     pub second: SlaWindow,
-    /// The last minute, or what there is of it.
+    /// Figures of the last minute, or since the chain came up.
     pub minute: SlaWindow,
-    /// Since the chain came up.
+    /// Figures since the chain came up.
     pub life: SlaWindow,
-    /// Packets that have come in and have neither left nor been counted as lost.
+    /// Packets that came in and have neither left nor been counted as lost.
     pub under_way: u64,
     /// The last violation.
     pub last_event: Option<SlaEvent>,
 }
 
-/// What was agreed and not kept.
+/// A term of the contract that was violated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum SlaTerm {
-    /// A core of its own, which no latency can be promised without.
+    /// The worker's core: without it no latency is promised.
     Core,
     /// The percentile of the sojourn.
     Latency,
-    /// The share of packets lost.
+    /// The share of lost packets.
     Loss,
 }
 
 impl SlaTerm {
-    /// Its key in a chain file.
+    /// The term's name in JSON and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Core => "core",
@@ -254,31 +255,31 @@ impl SlaTerm {
     }
 }
 
-/// Why a contract was violated, as far as what was measured in the same second tells.
+/// The cause of a violation, as far as the same second's measurements tell it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum SlaCause {
-    /// The chain's own load: its worker or its core had no time left.
+    /// The chain's own load: its worker or core had no time left.
     Overload,
     /// The hypervisor ran something else on the core.
     Steal,
-    /// Something else on this machine: another process on the worker's core, or another chain in the same worker.
+    /// Another process on the worker's core, or another chain in the same worker.
     Neighbour,
     /// A function dropped packets.
     Function,
     /// An interface refused packets.
     Link,
-    /// A worker or a black box ended, or was not there.
+    /// A worker or a black box ended, or was not running.
     Failure,
-    /// A core was taken from the chain's worker.
+    /// The chain's worker lost its core.
     Core,
-    /// Nothing stands out.
+    /// No measurement explains it.
     Unknown,
 }
 
 impl SlaCause {
-    /// Its word.
+    /// The cause's name in JSON and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Overload => "overload",
@@ -293,29 +294,29 @@ impl SlaCause {
     }
 }
 
-/// A violation, however many seconds it lasts. Cause, hop and evidence are those of its worst second.
+/// A violation, of one or more seconds. Cause, hop and evidence come from its worst second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlaEvent {
-    /// Its number: those of an agent count up, over all chains.
+    /// Serial number: counts up over all chains of an agent.
     pub serial: u64,
-    /// The chain.
+    /// The chain's name.
     pub chain: String,
-    /// Begin of its first second, RFC 3339.
+    /// Begin of the first violated second, RFC 3339.
     pub start: String,
-    /// End of its last second, RFC 3339; absent while it lasts: until three seconds in a row were kept.
+    /// End of the last violated second, RFC 3339; absent until three seconds in a row were kept.
     pub end: Option<String>,
     /// Seconds that violated the contract.
     pub seconds: u64,
-    /// What was not kept.
+    /// The violated terms.
     pub terms: Vec<SlaTerm>,
-    /// Where: the function's name, `egress`; `-` where nothing tells.
+    /// Where: the function's name, or `egress`; `-` if unknown.
     pub hop: String,
-    /// Why.
+    /// The cause.
     pub cause: SlaCause,
-    /// The figures that speak for it.
+    /// The figures that support the cause.
     pub evidence: Vec<String>,
-    /// Packets lost in these seconds.
+    /// Packets lost in the violated seconds.
     pub lost: u64,
     /// The worst second's sojourn at the agreed percentile, us.
     pub worst_latency_us: Option<f64>,

@@ -9,7 +9,7 @@ use myelin_kernel::{
 };
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Exit as PlannedExit, Plan, Segment};
-use myelin_policy::sla::{Crossing, Station};
+use myelin_policy::sla::{LossCounter, LossPlace};
 use myelin_spec::{SandboxSpec, Space};
 
 use super::LayoutRequest;
@@ -330,7 +330,7 @@ impl Layout for Compact {
         }
     }
 
-    fn crossings(&self) -> Vec<Crossing> {
+    fn loss_counters(&self) -> Vec<LossCounter> {
         let Some(user) = &self.user else {
             return Vec::new();
         };
@@ -338,21 +338,21 @@ impl Layout for Compact {
         let ways = user
             .ways_in
             .iter()
-            .map(|(position, interface, sockets)| Crossing {
-                station: Station::Sockets {
+            .map(|(position, interface, sockets)| LossCounter {
+                place: LossPlace::Sockets {
                     worker: worker.clone(),
                     interface: *interface,
                 },
-                leads_to: Some(*position),
+                next_position: Some(*position),
                 lost: user.worker.overflowed(sockets),
             });
-        let transmit = Crossing {
-            station: Station::Transmit {
+        let transmit = LossCounter {
+            place: LossPlace::Transmit {
                 spi: self.spi,
                 generation: self.generation,
                 position: 0,
             },
-            leads_to: None,
+            next_position: None,
             lost: self.user_stats().map_or(0, |chain| chain.transmit_drops),
         };
         ways.chain([transmit]).collect()

@@ -5,7 +5,7 @@ use myelin_dataplane::{Direction, SocketId, UserChain, UserExit, UserSegment};
 use myelin_kernel::{CounterLine, Plane};
 use myelin_packet::HopCounters;
 use myelin_packet::traffic::Profile;
-use myelin_policy::sla::Crossing;
+use myelin_policy::sla::LossCounter;
 use myelin_spec::SandboxSpec;
 
 use super::LayoutRequest;
@@ -111,7 +111,7 @@ impl Layout for BetweenDevices {
         }
     }
 
-    fn crossings(&self) -> Vec<Crossing> {
+    fn loss_counters(&self) -> Vec<LossCounter> {
         Vec::new()
     }
 

@@ -13,7 +13,7 @@ use myelin_packet::nsh::ENCAPSULATION_LEN;
 use myelin_packet::sojourn::Histogram;
 use myelin_packet::{Flows, HopCounters};
 use myelin_planner::Hop;
-use myelin_policy::sla::{Crossing, Station};
+use myelin_policy::sla::{LossCounter, LossPlace};
 use myelin_spec::{FunctionConfig, FunctionInstance, Space};
 
 use super::LayoutRequest;
@@ -400,13 +400,13 @@ impl Layout for Distributed {
         }
     }
 
-    fn crossings(&self) -> Vec<Crossing> {
-        let mut crossings = Vec::new();
+    fn loss_counters(&self) -> Vec<LossCounter> {
+        let mut loss_counters = Vec::new();
         for (place, position) in self.functions.iter().zip(0..) {
             let interface = place.sandbox.near.index;
-            crossings.push(Crossing {
-                station: Station::Inner { interface },
-                leads_to: Some(position),
+            loss_counters.push(LossCounter {
+                place: LossPlace::Inner { interface },
+                next_position: Some(position),
                 // `control::reading` reads the interface's losses.
                 lost: 0,
             });
@@ -414,26 +414,26 @@ impl Layout for Distributed {
                 continue;
             };
             let OpenSocket { worker, id } = &user.socket;
-            crossings.push(Crossing {
-                station: Station::Sockets {
+            loss_counters.push(LossCounter {
+                place: LossPlace::Sockets {
                     worker: format!("{:?}", worker.key),
                     interface,
                 },
-                leads_to: Some(position),
+                next_position: Some(position),
                 lost: worker.overflowed(std::slice::from_ref(id)),
             });
             let stats = self.user_stats(place);
-            crossings.push(Crossing {
-                station: Station::Transmit {
+            loss_counters.push(LossCounter {
+                place: LossPlace::Transmit {
                     spi: self.spi,
                     generation: self.generation,
                     position,
                 },
-                leads_to: None,
+                next_position: None,
                 lost: stats.map_or(0, |chain| chain.transmit_drops),
             });
         }
-        crossings
+        loss_counters
     }
 
     fn workers(&self) -> Vec<&WorkerLease> {

@@ -1,4 +1,4 @@
-//! Seconds of made-up chains.
+//! Seconds of constructed chains.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ fn sla() -> Sla {
     }
 }
 
-/// A chain after so many seconds: so many packets came, and all that its one function did not drop left after 10 us.
+/// A chain after `up_s` seconds: `packets_in` packets arrived; its function dropped `dropped`, and
+/// the others left after 10 us.
 fn reading(up_s: f64, packets_in: u64, dropped: u64) -> Reading {
     let mut sojourn = Histogram::new();
     sojourn.record_many(10_000, packets_in - dropped);
@@ -41,43 +42,47 @@ fn reading(up_s: f64, packets_in: u64, dropped: u64) -> Reading {
         sla: sla(),
         up_s,
         counts,
-        tells_bytes_out: true,
-        entered: packets_in,
+        counts_bytes_out: true,
+        passed_door: packets_in,
         hops,
         sojourn: Some(sojourn),
         ..Reading::default()
     }
 }
 
-fn take(history: &mut History, reading: Reading, between: Between) -> SlaWindow {
+fn take(history: &mut History, reading: Reading, transit: TransitLosses) -> SlaWindow {
     let length_s = reading.up_s - history.last.up_s;
     let second = Second {
         end: SystemTime::UNIX_EPOCH + Duration::from_secs_f64(reading.up_s),
         reading,
-        between,
+        transit,
         length_s,
-        around: Circumstances::default(),
+        context: Context::default(),
     };
-    history.take(second, &mut 0);
+    history.add_second(second, &mut 0);
     history.status().second
 }
 
-fn first(reading: Reading) -> History {
+fn history_of(reading: Reading) -> History {
     let mut history = History::new(&reading);
-    take(&mut history, reading, Between::default());
+    take(&mut history, reading, TransitLosses::default());
     history
 }
 
 #[test]
-fn a_second_is_what_has_come_since_the_last_one() {
-    let mut history = first(reading(0.5, 100, 0));
+fn a_second_is_the_difference_of_two_readings() {
+    let mut history = history_of(reading(0.5, 100, 0));
     let status = history.status();
     assert_eq!(
         (status.second.packets_in, status.second.seconds),
         (100, 0.5)
     );
     assert!((status.second.in_pps - 200.0).abs() < 1e-9);
-    let second = take(&mut history, reading(1.5, 1100, 5), Between::default());
+    let second = take(
+        &mut history,
+        reading(1.5, 1100, 5),
+        TransitLosses::default(),
+    );
     assert_eq!((second.packets_in, second.packets_out), (1000, 995));
     assert!((second.out_bps.unwrap() - 796_000.0).abs() < 1e-6);
     assert_eq!(second.lost.function, 5);
@@ -95,9 +100,13 @@ fn a_second_is_what_has_come_since_the_last_one() {
 }
 
 #[test]
-fn a_violation_shows_in_state_and_events_until_it_is_over() {
-    let mut history = first(reading(1.0, 100, 0));
-    take(&mut history, reading(2.0, 200, 50), Between::default());
+fn a_violation_shows_in_state_and_events_until_it_ends() {
+    let mut history = history_of(reading(1.0, 100, 0));
+    take(
+        &mut history,
+        reading(2.0, 200, 50),
+        TransitLosses::default(),
+    );
     let status = history.status();
     assert_eq!(
         (status.state, status.violated_s, status.violated_now),
@@ -115,83 +124,92 @@ fn a_violation_shows_in_state_and_events_until_it_is_over() {
         take(
             &mut history,
             reading(f64::from(second), 200, 50),
-            Between::default(),
+            TransitLosses::default(),
         );
     }
     let status = history.status();
     assert!(!status.violated_now && status.last_event.unwrap().end.is_some());
-    // Silence is nothing to judge.
+    // A second without packets is not judged.
     assert_eq!((status.judged_s, status.violated_s), (2, 1));
 }
 
 #[test]
 fn late_packets_violate_the_latency() {
-    let mut history = first(reading(1.0, 100, 0));
+    let mut history = history_of(reading(1.0, 100, 0));
     let mut late = reading(2.0, 200, 0);
     let sojourn = late.sojourn.as_mut().unwrap();
-    // Two of a hundred, where the percentile leaves out one.
+    // Two of a hundred are late; the percentile allows one.
     *sojourn = Histogram::new();
     sojourn.record_many(10_000, 198);
     sojourn.record_many(1_000_000, 2);
-    take(&mut history, late, Between::default());
+    take(&mut history, late, TransitLosses::default());
     let event = history.status().last_event.unwrap();
     assert_eq!(event.terms, [SlaTerm::Latency]);
     assert!((event.worst_latency_us.unwrap() - 1000.0).abs() < 20.0);
 }
 
 #[test]
-fn without_latency_or_loss_there_is_nothing_to_keep() {
+fn a_chain_without_bounds_is_not_judged() {
     let free = |up_s, packets_in, dropped| Reading {
         sla: Sla::default(),
         ..reading(up_s, packets_in, dropped)
     };
-    let mut history = first(free(1.0, 100, 100));
-    take(&mut history, free(2.0, 200, 200), Between::default());
+    let mut history = history_of(free(1.0, 100, 100));
+    take(&mut history, free(2.0, 200, 200), TransitLosses::default());
     let status = history.status();
     assert_eq!((status.state, status.judged_s), (SlaState::NoContract, 0));
     assert!(status.last_event.is_none());
 }
 
 #[test]
-fn what_is_missing_for_a_second_is_lost_and_what_has_just_come_is_under_way() {
+fn packets_missing_for_a_second_are_lost_and_new_ones_are_in_transit() {
     let with_missing = |up_s, packets_in, missing| {
         let mut reading = reading(up_s, packets_in, 0);
         reading.counts.packets_out -= missing;
-        // Nothing tells how long the way takes.
+        // Without a sojourn a packet may take a second.
         reading.sojourn = None;
         reading
     };
-    let mut history = first(with_missing(1.0, 100, 7));
+    let mut history = history_of(with_missing(1.0, 100, 7));
     assert_eq!(history.status().under_way, 7);
-    // As many are missing, but they may be others.
-    let second = take(&mut history, with_missing(2.0, 200, 7), Between::default());
+    // As many are missing, but these may be other packets.
+    let second = take(
+        &mut history,
+        with_missing(2.0, 200, 7),
+        TransitLosses::default(),
+    );
     assert_eq!((second.lost.unseen, history.status().under_way), (0, 7));
-    // Only three have come meanwhile.
-    let second = take(&mut history, with_missing(3.0, 203, 7), Between::default());
+    // Only three have arrived since.
+    let second = take(
+        &mut history,
+        with_missing(3.0, 203, 7),
+        TransitLosses::default(),
+    );
     assert_eq!((second.lost.unseen, history.status().under_way), (4, 3));
-    // Rings tell of some of them late.
-    let between = Between {
+    // A ring counts some of them late.
+    let transit = TransitLosses {
         ring: 2,
-        ..Between::default()
+        ..TransitLosses::default()
     };
-    let second = take(&mut history, with_missing(4.0, 300, 7), between);
+    let second = take(&mut history, with_missing(4.0, 300, 7), transit);
     assert_eq!((second.lost.unseen, second.lost.ring), (0, 2));
-    // What waits in the shaper is not missing, and what it drops has its own place.
+    // Packets in the shaper are not missing; its drops count as `shaper`.
     let mut shaped = with_missing(4.5, 300, 50);
-    shaped.waiting = 40;
+    shaped.in_shaper = 40;
     shaped.counts.shaper = 3;
-    let second = take(&mut history, shaped, Between::default());
+    let second = take(&mut history, shaped, TransitLosses::default());
     assert_eq!((second.lost.shaper, second.lost.unseen), (3, 1));
-    // Where they may have passed by, nothing is said.
+    // With `onFailure: pass` a missing packet is not lost.
     let mut passing = with_missing(5.0, 300, 50);
-    passing.may_pass_by = true;
-    let second = take(&mut history, passing, Between::default());
+    passing.may_bypass = true;
+    let second = take(&mut history, passing, TransitLosses::default());
     assert_eq!(second.lost.unseen, 0);
 }
 
 #[test]
-fn a_steady_loss_is_seen_beside_many_packets() {
-    // Each second brings 10,000 packets, 9,000 of them too many; five of those let in get lost where nobody counts.
+fn a_steady_loss_is_found_beside_many_packets() {
+    // 10,000 packets arrive each second, 9,000 above the profile; five of the others are lost where
+    // no counter is.
     let losing = |second: u64, more| {
         let mut reading = reading(second as f64, 1000 * second, 0);
         reading.counts.packets_in += 9000 * second;
@@ -199,23 +217,23 @@ fn a_steady_loss_is_seen_beside_many_packets() {
         reading.counts.packets_out -= 5 * second + more;
         reading
     };
-    let mut history = first(losing(1, 0));
+    let mut history = history_of(losing(1, 0));
     for second in 2..=4 {
-        take(&mut history, losing(second, 0), Between::default());
+        take(&mut history, losing(second, 0), TransitLosses::default());
     }
-    // A worker that stands still when it is read has lost nothing.
-    take(&mut history, losing(5, 60), Between::default());
+    // A worker that is off its core during the reading has lost nothing.
+    take(&mut history, losing(5, 60), TransitLosses::default());
     for second in 6..=9 {
-        take(&mut history, losing(second, 0), Between::default());
+        take(&mut history, losing(second, 0), TransitLosses::default());
     }
-    let second = take(&mut history, losing(10, 0), Between::default());
+    let second = take(&mut history, losing(10, 0), TransitLosses::default());
     assert_eq!(second.lost.unseen, 5);
-    // All but what may be under way at the last but one reading: those of 10.01 ms.
+    // All but those that may be in transit at the last reading but one: those of 10.01 ms.
     assert_eq!(history.status().life.lost.unseen, 9 * 5 - 11);
 }
 
 #[test]
-fn what_a_black_box_keeps_for_a_second_is_lost_in_it() {
+fn packets_that_a_black_box_keeps_for_a_second_are_lost_in_it() {
     let with_box = |up_s, packets_in, held| {
         let mut reading = reading(up_s, packets_in, 0);
         reading.hops[0].is_black_box = true;
@@ -225,39 +243,51 @@ fn what_a_black_box_keeps_for_a_second_is_lost_in_it() {
         reading.sojourn = None;
         reading
     };
-    let mut history = first(with_box(1.0, 100, 20));
+    let mut history = history_of(with_box(1.0, 100, 20));
     assert_eq!(history.status().under_way, 20);
-    let second = take(&mut history, with_box(2.0, 200, 20), Between::default());
+    let second = take(
+        &mut history,
+        with_box(2.0, 200, 20),
+        TransitLosses::default(),
+    );
     assert_eq!(second.lost.total(), 0);
-    let second = take(&mut history, with_box(3.0, 205, 20), Between::default());
+    let second = take(
+        &mut history,
+        with_box(3.0, 205, 20),
+        TransitLosses::default(),
+    );
     assert_eq!((second.lost.function, second.lost_in["filter"]), (15, 15));
     assert_eq!(second.lost.unseen, 0);
     assert!(second.sojourn.is_none());
-    let second = take(&mut history, with_box(4.0, 205, 20), Between::default());
+    let second = take(
+        &mut history,
+        with_box(4.0, 205, 20),
+        TransitLosses::default(),
+    );
     assert_eq!(second.lost.function, 5);
 }
 
 #[test]
-fn figures_go_on_over_a_live_change() {
-    let mut history = first(reading(1.0, 100, 3));
-    // The new generation's functions count from zero; the chain's counts hold what the former did.
+fn figures_continue_over_a_live_change() {
+    let mut history = history_of(reading(1.0, 100, 3));
+    // The new generation's functions count from zero; the chain's counters include the former one.
     let mut next = reading(2.0, 150, 3);
     next.generation = 1;
     next.hops[0].counted.packets_in = 40;
     next.hops[0].counted.drops = 0;
-    let second = take(&mut history, next, Between::default());
+    let second = take(&mut history, next, TransitLosses::default());
     assert_eq!((second.packets_in, second.lost.total()), (50, 0));
     assert_eq!(history.status().life.lost_in["filter"], 3);
 }
 
 #[test]
-fn no_more_seconds_are_kept_than_so_many() {
-    let mut history = first(reading(1.0, 1, 0));
+fn only_the_last_seconds_are_kept() {
+    let mut history = history_of(reading(1.0, 1, 0));
     for second in 2..=(SECONDS as u64 + 5) {
         take(
             &mut history,
             reading(second as f64, second, 0),
-            Between::default(),
+            TransitLosses::default(),
         );
     }
     assert_eq!(history.seconds.len(), SECONDS);
@@ -267,7 +297,7 @@ fn no_more_seconds_are_kept_than_so_many() {
     assert_eq!(minute.sojourn.unwrap().packets, 60);
 }
 
-/// A second in which the worker of the one function stood so to core 3.
+/// Adds a second in which the function's worker has `binding` to core 3.
 fn take_bound(history: &mut History, second: u8, binding: Binding) -> SlaStatus {
     let worker = WorkerTimes {
         pid: 7,
@@ -281,32 +311,32 @@ fn take_bound(history: &mut History, second: u8, binding: Binding) -> SlaStatus 
     let load = cause::WorkerLoad {
         pid: 7,
         core: Some(3),
-        first: Some(0),
+        first_position: Some(0),
         binding,
         ..cause::WorkerLoad::default()
     };
-    let around = Circumstances {
+    let context = Context {
         hops: now.hops.clone(),
         workers: vec![load],
-        ..Circumstances::default()
+        ..Context::default()
     };
     let taken = Second {
         end: SystemTime::UNIX_EPOCH + Duration::from_secs_f64(second),
         reading: now,
-        between: Between::default(),
+        transit: TransitLosses::default(),
         length_s: 1.0,
-        around,
+        context,
     };
-    history.take(taken, &mut 0);
+    history.add_second(taken, &mut 0);
     history.status()
 }
 
 #[test]
-fn a_core_that_was_taken_away_is_an_event_until_it_is_back() {
-    let mut history = first(reading(1.0, 100, 0));
+fn a_lost_core_is_an_event_until_it_is_back() {
+    let mut history = history_of(reading(1.0, 100, 0));
     let status = take_bound(&mut history, 2, Binding::Offline);
     assert_eq!(status.lost_cores, [3]);
-    // Nothing was late or lost meanwhile.
+    // No packet was late or lost.
     assert_eq!(
         (status.state, status.violated_s, status.violated_now),
         (SlaState::Kept, 0, false)
@@ -332,10 +362,10 @@ fn a_core_that_was_taken_away_is_an_event_until_it_is_back() {
 }
 
 #[test]
-fn who_agreed_on_nothing_is_told_of_a_lost_core_too() {
+fn a_chain_without_bounds_reports_a_lost_core_too() {
     let mut unpromised = reading(1.0, 100, 0);
     unpromised.sla = Sla::default();
-    let mut history = first(unpromised);
+    let mut history = history_of(unpromised);
     let status = take_bound(&mut history, 2, Binding::Forbidden);
     assert_eq!(status.lost_cores, [3]);
     let event = status.last_event.unwrap();
@@ -343,14 +373,14 @@ fn who_agreed_on_nothing_is_told_of_a_lost_core_too() {
 }
 
 #[test]
-fn the_last_seconds_are_kept_with_their_ends() {
-    let mut history = first(reading(1.0, 100, 0));
+fn seconds_are_listed_with_their_ends() {
+    let mut history = history_of(reading(1.0, 100, 0));
     for second in 2..=SECONDS as u32 + 10 {
         let packets = u64::from(second) * 100;
         take(
             &mut history,
             reading(f64::from(second), packets, 0),
-            Between::default(),
+            TransitLosses::default(),
         );
     }
     let all = history.last_seconds(usize::MAX);

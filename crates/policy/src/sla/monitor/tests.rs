@@ -1,4 +1,4 @@
-//! Rounds of made-up readings.
+//! Rounds of constructed readings.
 
 use std::time::Duration;
 
@@ -10,13 +10,20 @@ use super::*;
 use crate::sla::account::Counts;
 use crate::sla::{SlaCause, SlaTerm};
 
-/// A chain with one user function, whose worker's socket it shares with others; at time `up_s` so many packets had gone to the worker
-/// and so many had come there and left.
-fn chain(name: &str, spi: u32, up_s: f64, entered: u64, came: u64, overflow: u64) -> Reading {
+/// A chain with one user function, whose worker's socket it shares with other chains. Until `up_s`,
+/// `passed_door` packets went to the worker, and `arrived` of them reached it and left.
+fn chain(
+    name: &str,
+    spi: u32,
+    up_s: f64,
+    passed_door: u64,
+    arrived: u64,
+    overflow: u64,
+) -> Reading {
     let hops = vec![HopCounts {
         name: format!("{name}-function"),
         counted: HopCounters {
-            packets_in: came,
+            packets_in: arrived,
             ..HopCounters::default()
         },
         ..HopCounts::default()
@@ -30,26 +37,26 @@ fn chain(name: &str, spi: u32, up_s: f64, entered: u64, came: u64, overflow: u64
         },
         up_s,
         counts: Counts {
-            packets_in: entered,
-            packets_out: came,
+            packets_in: passed_door,
+            packets_out: arrived,
             ..Counts::default()
         },
-        entered,
+        passed_door,
         hops,
         sojourn: Some(Histogram::new()),
-        crossings: vec![Crossing {
-            station: Station::Sockets {
+        loss_counters: vec![LossCounter {
+            place: LossPlace::Sockets {
                 worker: "w".to_owned(),
                 interface: 3,
             },
-            leads_to: Some(0),
+            next_position: Some(0),
             lost: overflow,
         }],
         workers: vec![WorkerTimes {
             pid: 7,
             core: Some(0),
             run_ns: (up_s * 0.99e9) as u64,
-            first: Some(0),
+            first_position: Some(0),
             ..WorkerTimes::default()
         }],
         ..Reading::default()
@@ -61,7 +68,7 @@ fn cores() -> Vec<CoreLoad> {
 }
 
 fn take(monitor: &mut SlaMonitor, second: u64, readings: Vec<Reading>) {
-    monitor.take(Round {
+    monitor.add_round(Round {
         running: readings
             .iter()
             .map(|reading| (reading.name.clone(), reading.spi))
@@ -73,7 +80,7 @@ fn take(monitor: &mut SlaMonitor, second: u64, readings: Vec<Reading>) {
 }
 
 #[test]
-fn a_shared_ring_s_losses_go_to_the_chain_whose_packets_did_not_come() {
+fn losses_of_a_shared_ring_count_for_the_chain_with_missing_packets() {
     let mut monitor = SlaMonitor::default();
     take(
         &mut monitor,
@@ -83,7 +90,7 @@ fn a_shared_ring_s_losses_go_to_the_chain_whose_packets_did_not_come() {
             chain("b", 2, 1.0, 100, 100, 0),
         ],
     );
-    // Of b's 1000 packets 300 are missing, and one of a's is just under way.
+    // Of b's 1000 packets 300 are missing; one of a's is in transit.
     take(
         &mut monitor,
         2,
@@ -107,7 +114,7 @@ fn a_shared_ring_s_losses_go_to_the_chain_whose_packets_did_not_come() {
 }
 
 #[test]
-fn a_chain_whose_worker_is_full_of_another_s_packets_has_a_neighbour() {
+fn a_chain_with_most_of_a_worker_is_the_others_neighbour() {
     let mut monitor = SlaMonitor::default();
     take(
         &mut monitor,
@@ -136,7 +143,7 @@ fn a_chain_whose_worker_is_full_of_another_s_packets_has_a_neighbour() {
 }
 
 #[test]
-fn a_chain_that_comes_up_anew_begins_anew() {
+fn a_chain_with_a_new_spi_starts_with_an_empty_history() {
     let mut monitor = SlaMonitor::default();
     take(&mut monitor, 1, vec![chain("a", 1, 1.0, 100, 100, 0)]);
     take(&mut monitor, 2, vec![chain("a", 1, 2.0, 200, 100, 100)]);
@@ -151,11 +158,11 @@ fn a_chain_that_comes_up_anew_begins_anew() {
 }
 
 #[test]
-fn a_chain_that_was_not_read_this_time_is_kept_and_counted_once() {
+fn a_chain_without_a_reading_is_kept_and_its_losses_count_once() {
     let mut monitor = SlaMonitor::default();
     take(&mut monitor, 1, vec![chain("a", 1, 1.0, 100, 90, 10)]);
     assert_eq!(monitor.status("a", 1).unwrap().life.lost.ring, 10);
-    monitor.take(Round {
+    monitor.add_round(Round {
         running: [("a".to_owned(), 1)].into(),
         readings: Vec::new(),
         cores: cores(),
@@ -167,22 +174,22 @@ fn a_chain_that_was_not_read_this_time_is_kept_and_counted_once() {
     assert!((status.second.seconds - 2.0).abs() < 1e-9);
 }
 
-/// A chain whose packets have all left, at an interface that has lost so many of whomever.
+/// A chain whose packets have all left, at an interface that has lost `lost` packets of any sender.
 fn at_egress(name: &str, spi: u32, up_s: f64, packets: u64, lost: u64) -> Reading {
     let mut reading = chain(name, spi, up_s, packets, packets, 0);
-    reading.crossings = vec![Crossing {
-        station: Station::Egress {
+    reading.loss_counters = vec![LossCounter {
+        place: LossPlace::Egress {
             interface: 4,
             name: "eth0".to_owned(),
         },
-        leads_to: None,
+        next_position: None,
         lost,
     }];
     reading
 }
 
 #[test]
-fn an_idle_chain_is_not_blamed_for_what_others_lose_at_its_egress() {
+fn an_idle_chain_has_no_share_of_egress_losses() {
     let mut monitor = SlaMonitor::default();
     let both = |up_s, of_b, lost| {
         vec![
@@ -195,20 +202,20 @@ fn an_idle_chain_is_not_blamed_for_what_others_lose_at_its_egress() {
         (of("a", 1), of("b", 2))
     };
     take(&mut monitor, 1, both(1.0, 100, 0));
-    // Nobody's: neither has sent anything.
+    // Neither chain has sent, so neither has lost.
     take(&mut monitor, 2, both(2.0, 100, 40));
     assert_eq!(link(&monitor), (0, 0));
-    // No more than it has sent.
+    // A chain loses no more than it has sent.
     take(&mut monitor, 3, both(3.0, 107, 80));
     assert_eq!(link(&monitor), (0, 7));
-    // As many as were lost.
+    // The chain sent more than were lost.
     take(&mut monitor, 4, both(4.0, 207, 85));
     assert_eq!(link(&monitor), (0, 12));
     assert!(monitor.events(Some("a"), 0).is_empty());
 }
 
 #[test]
-fn an_interface_s_earlier_losses_are_nobody_s() {
+fn egress_losses_before_the_first_reading_do_not_count() {
     let at = |up_s, packets, lost| at_egress("a", 1, up_s, packets, lost);
     let mut monitor = SlaMonitor::default();
     take(&mut monitor, 1, vec![at(1.0, 100, 50)]);
@@ -224,11 +231,11 @@ fn an_interface_s_earlier_losses_are_nobody_s() {
 }
 
 #[test]
-fn a_worker_that_was_started_again_is_noticed() {
+fn a_restarted_worker_is_the_cause_of_missing_packets() {
     let mut monitor = SlaMonitor::default();
     take(&mut monitor, 1, vec![chain("a", 1, 1.0, 100, 100, 0)]);
-    let again = |up_s: f64, came| {
-        let mut reading = chain("a", 1, up_s, 200, came, 0);
+    let again = |up_s: f64, arrived| {
+        let mut reading = chain("a", 1, up_s, 200, arrived, 0);
         reading.workers[0].pid = 8;
         reading.workers[0].restarts = 1;
         reading
