@@ -36,7 +36,7 @@ impl Engine {
     ) -> Result<(), ApiError> {
         let _busy = Busy::new(&self.busy);
         let costs = calibrate::calibrate(self, request.quick, monitor)?;
-        calibrate::keep(Path::new(&request.file), &costs)?;
+        calibrate::save_costs(Path::new(&request.file), &costs)?;
         (monitor.emit)(Event::Costs(Box::new(costs)));
         Ok(())
     }

@@ -103,7 +103,7 @@ pub(crate) fn chain(
             let meter = CpuMeter::start(&target.processes()).map_err(ApiError::failed)?;
             let probe =
                 myelin_measure::probe(&config, &sockets, control).map_err(ApiError::usage)?;
-            let cpu = meter.stop().map_err(ApiError::failed)?;
+            let cpu = meter.usage().map_err(ApiError::failed)?;
             rows.push(Row {
                 probe,
                 sojourn: since(&engine.sojourn(name)?, &start),

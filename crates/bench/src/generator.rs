@@ -48,11 +48,11 @@ pub(crate) fn generate(
     on_core(core, || {
         let start_ns = now_ns();
         let paced = streams.iter().map(|stream| {
-            let pace = Pace::new(Some(stream.rate_pps), Late::Forgo(stream.burst), start_ns);
+            let pace = Pace::new(Some(stream.rate_pps), Late::Skip(stream.burst), start_ns);
             generator::Stream::new(pace, move |due: u64, _| {
                 let clusters = due as usize / stream.cluster * stream.cluster;
                 let packets = send(stream.sender, clusters.min(MAX_BATCH.max(stream.cluster)))?;
-                Ok::<_, Error>(generator::Sent {
+                Ok::<_, Error>(generator::SendOutcome {
                     packets,
                     refused: 0,
                 })
@@ -63,7 +63,7 @@ pub(crate) fn generate(
         generator::generate(&mut paced, Wait::Spin, |_, ns| ns < end_ns)?;
         let sent = paced.iter().map(|stream| Sent {
             packets: stream.sent(),
-            forgone: stream.pace().forgone(),
+            forgone: stream.pace().skipped(),
         });
         Ok(sent.collect())
     })

@@ -8,7 +8,7 @@ use myelin_api::ApiError;
 use myelin_linux::affinity;
 use myelin_linux::pm_qos::CpuLatency;
 use myelin_linux::procfs::{self, CpuTimes};
-use myelin_measure::bandwidth::{Carried, Ladder, Load, carry};
+use myelin_measure::bandwidth::{Load, RateSearch, TrialResult, run_trial};
 use myelin_measure::cpu::CpuMeter;
 use myelin_measure::{Config, Control, Cores, Mode, Sockets, probe};
 use myelin_metrics::Distribution;
@@ -123,17 +123,17 @@ impl Variant {
         Ok(answered)
     }
 
-    /// The fastest trial whose packets came through whole and in order; where none did, the last one. `ladder` tells what to offer, and
+    /// The fastest trial whose packets came through whole and in order; where none did, the last one. `rate_search` tells what to offer, and
     /// learns from it.
     pub(crate) fn carried(
         &self,
         (payload, packets, burst): (usize, u32, u16),
-        ladder: &mut Ladder,
+        rate_search: &mut RateSearch,
         session: Session<'_>,
-    ) -> Result<Carried, Error> {
+    ) -> Result<TrialResult, Error> {
         let load = self.load(payload, packets, burst)?;
         let (mut sent, mut received) = (0, 0);
-        let carried = ladder.round(TRIALS, |offered| {
+        let carried = rate_search.round(TRIALS, |offered| {
             let carried = self.trial(&load, offered, session)?;
             sent += carried.sent;
             received += carried.received;
@@ -152,7 +152,7 @@ impl Variant {
         &self,
         (payload, packets, burst): (usize, u32, u16),
         session: Session<'_>,
-    ) -> Result<Carried, Error> {
+    ) -> Result<TrialResult, Error> {
         let load = self.load(payload, packets, burst)?;
         for _ in 0..ATTEMPTS {
             let carried = self.trial(&load, None, session)?;
@@ -172,9 +172,9 @@ impl Variant {
         load: &Load,
         offered_mpps: Option<f64>,
         session: Session<'_>,
-    ) -> Result<Carried, Error> {
-        let carry = || carry(load, &self.sockets, offered_mpps, control(session));
-        let carried = self.awake(carry)?;
+    ) -> Result<TrialResult, Error> {
+        let trial = || run_trial(load, &self.sockets, offered_mpps, control(session));
+        let carried = self.awake(trial)?;
         session.check()?;
         Ok(carried)
     }

@@ -1,4 +1,4 @@
-//! Measures a veth pair between two namespaces in every probe mode: the floor that chains are compared with.
+//! Measures a veth pair between two namespaces in every probe mode, as the baseline of chains.
 //!
 //! ```sh
 //! cargo build --release -p myelin-measure --example direct_link
@@ -75,11 +75,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         };
         println!("{name}\n{}\n", histogram.render(Style::default()));
     }
-    println!("{}\n", serde_json::to_string(&meter.stop()?)?);
+    println!("{}\n", serde_json::to_string(&meter.usage()?)?);
     Ok(())
 }
 
-/// Two namespaces and the pair between them, gone with this value.
+/// Two namespaces and the pair between them, removed on drop.
 struct Link {
     client: Netns,
     server: Netns,

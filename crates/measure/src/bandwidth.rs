@@ -1,11 +1,12 @@
-//! The highest rate that comes through.
+//! Searches the highest rate of a path without loss or reordering.
 //!
-//! [`carry`] sends a load and tells what arrived of it; [`Ladder`] says which rates to offer, where the same way is tried again and again.
+//! [`run_trial`] sends a load and reports what arrived. [`RateSearch`] chooses the rates to offer
+//! in repeated trials.
 
-mod carry;
-mod ladder;
+mod rate_search;
 mod trial;
+mod trial_result;
 
-pub use carry::{Load, MAX_BURST, MAX_PACKETS, carry};
-pub use ladder::Ladder;
-pub use trial::Carried;
+pub use rate_search::RateSearch;
+pub use trial::{Load, MAX_BURST, MAX_PACKETS, run_trial};
+pub use trial_result::TrialResult;

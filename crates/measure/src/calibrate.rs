@@ -1,5 +1,5 @@
-//! Measures what `plan` reckons with: functions and front doors alone, and the steps between them from round
-//! trips through chains that differ in one step.
+//! Measures the costs that `plan` uses: functions and front doors in isolation, and the steps
+//! between them by round trips through chains that differ in one step.
 
 mod bursts;
 mod crossings;
@@ -16,7 +16,7 @@ mod worst_case;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crowd::Alone;
+use crowd::SinglePacketCosts;
 use myelin_api::{ApiError, ChainSource, ChainUp, DownReply};
 use myelin_dataplane::feed;
 use myelin_linux::sched;
@@ -27,22 +27,22 @@ use myelin_spec::{FunctionConfig, Space};
 use worst_case::worst_case;
 
 use crate::Monitor;
-use crate::snippet::config;
+use crate::function_config;
 
-/// Frames that costs are measured with, bytes: CALVIN's 256 and 1400 B of UDP payload.
+/// Frame lengths of the measurements, bytes: CALVIN's 256 and 1400 B of UDP payload.
 const FRAMES: [usize; 2] = [256 + 42, 1400 + 42];
 
-/// What calibration needs of an agent: chains that come and go.
+/// The part of an agent that calibration needs: it deploys and removes chains.
 pub trait Chains {
     /// Deploys the chains of a file.
     fn up(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError>;
     /// Removes a chain.
     fn down(&self, name: &str) -> Result<DownReply, ApiError>;
-    /// The in-band sojourn of all packets of a chain since it came up, by section.
+    /// The sojourn of all packets of a chain since its deployment, by section.
     fn sojourn(&self, name: &str) -> Result<Vec<Histogram>, ApiError>;
 }
 
-/// Why something could not be measured.
+/// A failed measurement.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 enum Error {
@@ -70,7 +70,7 @@ type Result<T, E = Error> = std::result::Result<T, E>;
 /// Measures the costs of this machine.
 ///
 /// # Errors
-/// A chain that could not be deployed or measured.
+/// A chain cannot be deployed or measured.
 pub fn calibrate(
     chains: &dyn Chains,
     quick: bool,
@@ -85,23 +85,23 @@ pub fn calibrate(
     let user = user_functions::measure(rounds)?;
     monitor.progress("crossings", 3, 4);
     let crossed = crossings::measure(chains, rounds, &programs, user.dispatch, monitor)?;
-    let in_space = |kind: &str, space| {
-        let (call, own) = match space {
+    let cost_in_space = |kind: &str, space| {
+        let (call, function) = match space {
             Space::Kernel => (programs.hop, programs.functions.get(kind)),
             Space::User => (user.dispatch, user.functions.get(kind)),
         };
-        call.plus(own.copied().unwrap_or_default())
+        call.plus(function.copied().unwrap_or_default())
     };
-    let alone = Alone {
-        function: &in_space,
+    let single = SinglePacketCosts {
+        function: &cost_in_space,
         to_door: crossed.to_door,
     };
-    let crowd = crowd::measure(chains, rounds, &alone, monitor)?;
-    let least_stall_ns = stalls.values().map(|stall| stall.stall_ns).min();
+    let crowd = crowd::measure(chains, rounds, &single, monitor)?;
+    let min_stall_ns = stalls.values().map(|stall| stall.stall_ns).min();
     let in_crowds = crowd.iter().flat_map(|crowd| &crowd.slowest_ns);
     let worst_case = worst_case(
         crossed.slowest_ns.iter().chain(in_crowds),
-        least_stall_ns.unwrap_or(0),
+        min_stall_ns.unwrap_or(0),
     );
     let steps = StepCosts {
         ring: ring::measure(rounds)?,
@@ -144,36 +144,38 @@ pub fn calibrate(
     })
 }
 
-/// Keeps costs in a file. It is written beside and renamed, so that a reader never sees half of it.
+/// Writes costs to a file. It renames a complete temporary file, so readers never see a part of it.
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn keep(path: &Path, costs: &Costs) -> Result<(), ApiError> {
+pub fn save_costs(path: &Path, costs: &Costs) -> Result<(), ApiError> {
     let failed = |error: std::io::Error| {
         ApiError::failed(format!(
-            "cannot keep the costs in {}: {error}",
+            "cannot write the costs to {}: {error}",
             path.display()
         ))
     };
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory).map_err(failed)?;
     }
-    let beside = path.with_extension("json.new");
-    std::fs::write(&beside, costs.to_json()).map_err(failed)?;
-    std::fs::rename(&beside, path).map_err(failed)
+    let temporary = path.with_extension("json.new");
+    std::fs::write(&temporary, costs.to_json()).map_err(failed)?;
+    std::fs::rename(&temporary, path).map_err(failed)
 }
 
-/// One function of every kind, as its cost is measured: rules that match nothing, so that the whole look-up is paid.
+/// Functions that can process the same frame again and again. Their rules match nothing, so each
+/// packet pays for the whole look-up.
 ///
-/// Not `timestamp`: a frame that is measured again and again would grow each time. Nor `compress` and `decompress`, which would change it the first time only. Not
-/// `router`: the frame's time to live would run out.
+/// `timestamp` is missing because the frame would grow each time, `compress` and `decompress`
+/// because they would change it only the first time, `router` because its time to live would
+/// expire.
 const FUNCTIONS: [&str; 7] = [
     "kind: forward",
     "kind: xor, config: { key: 0x5a }",
     "kind: firewall, config: { default: allow, fragments: match, rules: [ { action: deny, source: 192.0.2.0/24, destinationPort: 53 } ] }",
     "kind: monitor, config: { flows: 1024 }",
     "kind: flow-tracker, config: { flows: 1024 }",
-    // The frame's own destination, and for `nat` its own source, so that it stays one flow however often it is measured.
+    // The addresses of the frame, so that it stays in one flow.
     "kind: load-balancer, config: { backends: [ { address: 10.0.0.2 } ], flows: 1024 }",
     "kind: nat, config: { address: 10.0.0.1, flows: 1024 }",
 ];
@@ -182,17 +184,17 @@ fn configurations() -> Result<Vec<FunctionConfig>> {
     let files = BTreeMap::new();
     FUNCTIONS
         .iter()
-        .map(|function| Ok(config(function, &files)?))
+        .map(|function| Ok(function_config::parse(function, &files)?))
         .collect()
 }
 
-/// A UDP packet from 10.0.0.1 to 10.0.0.2, port 9000, in a frame of that length. UDP without a checksum is
-/// valid over IPv4, but a checksum is part of what functions pay for, so it has one.
+/// A UDP packet from 10.0.0.1 to 10.0.0.2, port 9000, in a frame of that length. It has a checksum,
+/// although IPv4 does not require one, because functions must update it.
 fn frame(length: usize) -> Vec<u8> {
     feed::frame(&vec![0x55; length - feed::HEADERS])
 }
 
-/// The line through the costs of the two frames; a machine's noise must not make a cost negative.
+/// The line through the costs of the two frames. Noise must not make a cost negative.
 fn fit(ns: [f64; 2]) -> Cost {
     let per_byte_ns = ((ns[1] - ns[0]) / (FRAMES[1] - FRAMES[0]) as f64).max(0.0);
     Cost::new(
@@ -201,18 +203,18 @@ fn fit(ns: [f64; 2]) -> Cost {
     )
 }
 
-/// The middle of some figures.
+/// The median; 0 for no figures.
 fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or_default()
 }
 
-/// A step cannot cost less than nothing, whatever the noise.
-fn at_least_nothing(cost: [f64; 2]) -> Cost {
+/// The line through two costs. Noise must not make one negative.
+fn fit_non_negative(cost: [f64; 2]) -> Cost {
     fit(cost.map(|ns| ns.max(0.0)))
 }
 
-/// What a machine without a network card cannot measure.
+/// The built-in cost of a step that only a network card has.
 fn unmeasured() -> Cost {
     StepCosts::default().tcx_skb
 }
@@ -243,12 +245,12 @@ mod tests {
         assert!(
             (cost.per_packet_ns - 100.0).abs() < 1e-9 && (cost.per_byte_ns - 0.5).abs() < 1e-12
         );
-        // A short frame that seems dearer than a long one is noise, not a negative price.
+        // If noise makes the short frame cost more, the cost of a byte is 0.
         assert_eq!(fit([100.0, 90.0]), Cost::new(100.0, 0.0));
     }
 
     #[test]
-    fn the_median_is_in_the_middle() {
+    fn the_median_is_the_middle_figure() {
         assert!((median(vec![9.0, 1.0, 5.0]) - 5.0).abs() < f64::EPSILON);
         assert!(median(Vec::new()).abs() < f64::EPSILON);
     }

@@ -1,4 +1,5 @@
-//! The near end: sends on an absolute timeline, matches answers, and in inline mode turns the far end too. One loop for all modes.
+//! The client end of a probe: sends on an absolute timeline and matches answers. In inline mode its
+//! thread also runs the server end. One loop serves all modes.
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
@@ -14,24 +15,24 @@ use crate::Error;
 use crate::clock::{nanos, now_ns};
 use crate::config::Config;
 use crate::control::Watch;
-use crate::echo::{Echo, LARGEST_DATAGRAM, Shared, receive};
+use crate::echo::{Echo, LARGEST_DATAGRAM, SharedState, receive};
 use crate::payload::{Codec, Header};
 use crate::recorder::Recorder;
 use crate::tracker::{Times, Tracker};
 
-/// Repeat numbers that stand for packets before the measurement.
+/// Repeat numbers of packets before the measurement.
 const WARM_UP: u32 = u32::MAX - 16;
 const HELLO: u32 = WARM_UP + 1;
-/// First packets, sent one by one to learn whether both ends can read what arrives.
+/// First packets, sent one by one. They show whether both ends can read the payload.
 const HELLOS: u32 = 3;
-/// Sends refused in a row during the measurement until it fails with the system's reason.
-const REFUSALS: u32 = 8;
-/// Packets given up without any answer ever until the run ends as [`Stop::NoAnswer`].
-const SILENCE: u64 = 20;
-/// Longest sleep between two looks at the cancel flag, nanoseconds.
+/// Refused sends in a row that fail the measurement.
+const MAX_REFUSALS: u32 = 8;
+/// Lost packets, without any answer, after which the run ends as [`Stop::NoAnswer`].
+const MAX_UNANSWERED: u64 = 20;
+/// Longest sleep between two checks of the cancel flag, nanoseconds.
 const LONGEST_SLEEP_NS: u64 = 50_000_000;
 
-/// What the client brings home.
+/// Result of the client's run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) matching: Matching,
@@ -45,11 +46,11 @@ pub(crate) struct Outcome {
 pub(crate) struct Client<'a> {
     config: &'a Config,
     socket: &'a UdpSocket,
-    /// The far end, when this thread turns it: inline mode.
+    /// The server end, in inline mode.
     echo: Option<Echo<'a>>,
-    /// Inline: packets of this repeat that the far end has sent back, by the highest id.
+    /// Inline mode: one more than the highest id of this repeat that the server end sent back.
     echoed: u64,
-    shared: &'a Shared,
+    shared: &'a SharedState,
     watch: Watch<'a>,
     writer: Codec,
     reader: Codec,
@@ -59,13 +60,14 @@ pub(crate) struct Client<'a> {
     recorder: Recorder,
     interval_ns: u64,
     timeout_ns: u64,
-    /// By order only: no send before this time, so that a late answer is not taken for the next packet's.
+    /// Matching by order: no send before this time, so a late answer is not matched with the next
+    /// packet.
     held_until: u64,
-    /// The last answer's round trip: how soon the next is expected.
+    /// The round trip of the last answer, an estimate for the next one.
     last_rtt_ns: u64,
     refusals: u32,
-    answered_ever: bool,
-    /// Whether the packets now sent are part of the measurement.
+    has_answer: bool,
+    /// Whether the current packets are part of the measurement.
     counting: bool,
 }
 
@@ -75,7 +77,7 @@ impl<'a> Client<'a> {
         socket: &'a UdpSocket,
         run: u32,
         echo: Option<Echo<'a>>,
-        shared: &'a Shared,
+        shared: &'a SharedState,
         watch: Watch<'a>,
     ) -> Self {
         let writer = Codec::new(run, 0, config.payload_bytes);
@@ -103,18 +105,18 @@ impl<'a> Client<'a> {
             held_until: 0,
             last_rtt_ns: u64::MAX,
             refusals: 0,
-            answered_ever: false,
+            has_answer: false,
             counting: false,
         }
     }
 
-    /// Hello, warm-up, and all repeats.
+    /// Runs hello, warm-up and all repeats.
     pub(crate) fn run(mut self) -> Result<Outcome, Error> {
         let mut stop = self.hello()?;
         if stop.is_none() {
-            stop = self.burst(WARM_UP, self.config.warm_up)?;
+            stop = self.run_repeat(WARM_UP, self.config.warm_up)?;
         }
-        // Packets before the first repeat are not part of the measurement; its silence is.
+        // Packets before the first repeat count only if none of them is answered.
         if stop != Some(Stop::NoAnswer) {
             self.tracker.counts = Counts::default();
         }
@@ -125,8 +127,8 @@ impl<'a> Client<'a> {
         self.recorder.start(start);
         let mut repeat = 0;
         while stop.is_none() && repeat < self.config.repeats {
-            stop = self.burst(repeat, self.config.count)?;
-            self.recorder.fold(&self.tracker);
+            stop = self.run_repeat(repeat, self.config.count)?;
+            self.recorder.record_repeat(&self.tracker);
             repeat += 1;
         }
         let end = now_ns();
@@ -157,37 +159,37 @@ impl<'a> Client<'a> {
         self.shared.by_order.load(Ordering::Relaxed)
     }
 
-    /// Sends first packets one by one, and decides how answers will be matched.
+    /// Sends the first packets one by one, and decides how to match answers.
     fn hello(&mut self) -> Result<Option<Stop>, Error> {
         for attempt in 0..2 * HELLOS {
-            if let Some(stop) = self.burst(HELLO + attempt, 1)? {
+            if let Some(stop) = self.run_repeat(HELLO + attempt, 1)? {
                 return Ok(Some(stop));
             }
             if self.tracker.counts.received > 0 {
                 return Ok(None);
             }
-            let unread =
+            let is_unreadable =
                 self.tracker.counts.foreign + self.shared.foreign.load(Ordering::Relaxed) > 0;
-            if unread {
+            if is_unreadable {
                 self.shared.by_order.store(true, Ordering::Relaxed);
             } else if attempt + 1 >= HELLOS {
                 break;
             }
         }
-        // Nothing came back either way: count losses by id.
+        // No answer with either matching: count losses by id.
         self.shared.by_order.store(false, Ordering::Relaxed);
         Ok(None)
     }
 
-    /// Sends `count` packets as `repeat` and waits until each is answered or given up.
-    fn burst(&mut self, repeat: u32, count: u32) -> Result<Option<Stop>, Error> {
+    /// Sends `count` packets as `repeat`, and waits until each is answered or lost.
+    fn run_repeat(&mut self, repeat: u32, count: u32) -> Result<Option<Stop>, Error> {
         let count = count as usize;
-        self.tracker.begin();
+        self.tracker.begin_repeat();
         self.echoed = 0;
         let start = now_ns();
         loop {
             let now = now_ns();
-            if let Some(stop) = self.stopped(now) {
+            if let Some(stop) = self.stop_reason(now) {
                 self.tracker.abandon();
                 return Ok(Some(stop));
             }
@@ -207,20 +209,20 @@ impl<'a> Client<'a> {
                 }
             }
             let left = self.tracker.sent() < count;
-            if self.config.mode != Mode::Blocking || self.await_socket(now, left, start)? {
+            if self.config.mode != Mode::Blocking || self.wait_for_socket(now, left, start)? {
                 self.receive(repeat)?;
             }
         }
     }
 
-    fn stopped(&self, now: u64) -> Option<Stop> {
-        if !self.answered_ever && self.tracker.counts.lost >= SILENCE {
+    fn stop_reason(&self, now: u64) -> Option<Stop> {
+        if !self.has_answer && self.tracker.counts.lost >= MAX_UNANSWERED {
             return Some(Stop::NoAnswer);
         }
-        self.watch.stopped(now)
+        self.watch.stop_reason(now)
     }
 
-    /// When the next packet may leave; never while a packet must be waited for.
+    /// The time of the next send. `u64::MAX` while an answer is required first.
     fn next_send(&self, start: u64) -> u64 {
         let one_by_one = self.interval_ns == 0 || self.by_order();
         if one_by_one && self.tracker.outstanding() > 0 {
@@ -237,17 +239,17 @@ impl<'a> Client<'a> {
         if self.interval_ns > 0 && now > due + self.interval_ns {
             self.tracker.counts.behind_schedule += 1;
         }
-        let header = Header::leaving(id, repeat, now);
+        let header = Header::at_send(id, repeat, now);
         self.writer.write(&mut self.outgoing, &header);
-        self.tracker.send(now);
+        self.tracker.record_send(now);
         match self.socket.send_to(&self.outgoing, self.config.destination) {
             Ok(_) => self.refusals = 0,
             Err(error) => {
                 self.tracker.counts.send_errors += 1;
                 self.refusals += 1;
-                // A first packet that cannot be sent at all is an error; one among many answered ones is a loss.
-                let bearable = if self.counting { REFUSALS } else { HELLOS };
-                if self.refusals >= bearable {
+                // One refused send is a loss; several in a row are an error.
+                let limit = if self.counting { MAX_REFUSALS } else { HELLOS };
+                if self.refusals >= limit {
                     let what = format!(
                         "send {} bytes to {}",
                         self.config.payload_bytes, self.config.destination
@@ -263,12 +265,14 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// Blocking mode: sleeps until something arrived or the next send or timeout is due. True when it is time to receive.
+    /// Blocking mode: sleeps until a datagram arrives, or the next send or timeout is due. Returns
+    /// whether to receive now.
     ///
-    /// When the answer should be here well before the next send, receiving is the sleep, as in any plain application; the socket's
-    /// read timeout ends it when the answer is lost. That timeout counts in jiffies (4 ms at 250 Hz), too coarse for a timeline, so
-    /// all other waits are ppoll's, at the price of one more system call in the round trip.
-    fn await_socket(&self, now: u64, left: bool, start: u64) -> Result<bool, Error> {
+    /// If the answer is due well before the next send, the receive call itself sleeps, as in a
+    /// plain application. The socket's read timeout ends it if the answer is lost. That timeout
+    /// counts in jiffies (4 ms at 250 Hz), too coarse for a timeline. So all other waits use ppoll,
+    /// which costs one more system call in the round trip.
+    fn wait_for_socket(&self, now: u64, left: bool, start: u64) -> Result<bool, Error> {
         let next_send = if left {
             self.next_send(start)
         } else {
@@ -292,20 +296,20 @@ impl<'a> Client<'a> {
             Err(errno) => Err(Error::system(
                 "wait for answers to the probe",
                 errno,
-                "report it",
+                "please report it",
             )),
         }
     }
 
-    /// Polls where the next packet is expected: only there, because an empty poll of the other end costs a fraction of the round trip
-    /// that is measured. With nothing expected, both ends.
+    /// Polls the end where the next packet is due; both ends if no packet is due. An empty poll of
+    /// the other end would add to the measured round trip.
     fn receive(&mut self, repeat: u32) -> Result<(), Error> {
         if let Some(echo) = &mut self.echo {
             let sent = self.tracker.sent() as u64;
             let at_server = self.echoed < sent;
             let at_client = self.tracker.next_expected() < self.echoed as usize;
             if at_server || !at_client {
-                if echo.turn()? {
+                if echo.serve_one()? {
                     self.echoed = if self.shared.by_order.load(Ordering::Relaxed) {
                         sent
                     } else {
@@ -323,15 +327,15 @@ impl<'a> Client<'a> {
         let client_receive = now_ns();
         if self.by_order() {
             let known = peer == self.config.destination && self.tracker.sent() > 0;
-            self.take_in_order(known, client_receive);
+            self.match_by_order(known, client_receive);
         } else {
-            self.take_by_id(repeat, length, client_receive);
+            self.match_by_id(repeat, length, client_receive);
         }
-        self.answered_ever |= self.tracker.counts.received > 0;
+        self.has_answer |= self.tracker.counts.received > 0;
         Ok(())
     }
 
-    fn take_in_order(&mut self, known: bool, client_receive: u64) {
+    fn match_by_order(&mut self, known: bool, client_receive: u64) {
         if !known {
             self.tracker.counts.foreign += 1;
             return;
@@ -343,12 +347,12 @@ impl<'a> Client<'a> {
             client_receive,
         };
         let id = self.tracker.sent() as u64 - 1;
-        self.tracker.answer(id, times);
+        self.tracker.record_answer(id, times);
         self.last_rtt_ns = self.tracker.age(id, client_receive);
         self.held_until = 0;
     }
 
-    fn take_by_id(&mut self, repeat: u32, length: usize, client_receive: u64) {
+    fn match_by_id(&mut self, repeat: u32, length: usize, client_receive: u64) {
         let datagram = &self.incoming[..length];
         match self.reader.read(datagram) {
             Some(header) if header.repeat == repeat => {
@@ -366,17 +370,17 @@ impl<'a> Client<'a> {
                     server_send: clamp(header.server_send_ns),
                     client_receive,
                 };
-                if !self.tracker.answer(header.id, times) {
+                if !self.tracker.record_answer(header.id, times) {
                     self.tracker.counts.foreign += 1;
                     return;
                 }
                 self.last_rtt_ns = self.tracker.age(header.id, client_receive);
-                if !in_order || !self.reader.intact(datagram) {
+                if !in_order || !self.reader.is_intact(datagram) {
                     self.tracker.counts.corrupted += 1;
                 }
             }
-            // Packets from before the measurement are in no count.
-            Some(header) if header.repeat < WARM_UP => self.tracker.answer_to_earlier(),
+            // Packets before the measurement are not counted.
+            Some(header) if header.repeat < WARM_UP => self.tracker.record_earlier_answer(),
             Some(_) => {}
             None => self.tracker.counts.foreign += 1,
         }

@@ -1,4 +1,4 @@
-//! The clock of every time stamp here: CLOCK_MONOTONIC, which `bpf_ktime_get_ns` reads too.
+//! The clock of all time stamps: CLOCK_MONOTONIC, as `bpf_ktime_get_ns`.
 
 use std::time::Duration;
 
@@ -6,20 +6,20 @@ use nix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds of CLOCK_MONOTONIC.
 pub fn now_ns() -> u64 {
-    // The call fails for unknown clocks only.
+    // The call fails only for unknown clocks.
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| {
         t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64
     })
 }
 
-/// A duration in nanoseconds, at most the 584 years that fit.
+/// A duration in nanoseconds, at most 584 years.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// CPU time of the calling thread, ns.
 pub fn thread_ns() -> u64 {
-    // The call fails for unknown clocks only.
+    // The call fails only for unknown clocks.
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
         .map_or(0, |time| Duration::from(time).as_nanos() as u64)
 }
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn goes_forward_in_nanoseconds() {
+    fn the_clock_advances_in_nanoseconds() {
         let before = now_ns();
         assert!(
             before > 1_000_000_000,

@@ -1,4 +1,4 @@
-//! What a probe sends, how often, and how its two ends wait.
+//! Configuration of a probe: its packets, their times, and how the ends wait.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -12,52 +12,52 @@ use crate::Error;
 use crate::payload::HEADER_BYTES;
 use crate::tracker::LONGEST_SAMPLE_NS;
 
-/// Most packets of one repeat: 20 bytes each are kept until its end.
+/// Most packets of one repeat. The probe keeps 20 bytes for each until the repeat's end.
 pub const MAX_COUNT: u32 = 1_000_000;
-/// Headers in front of the payload: IPv4 (RFC 791) or IPv6 (RFC 8200), and UDP (RFC 768).
+/// Length of the headers before the payload: IPv4 (RFC 791) or IPv6 (RFC 8200), and UDP (RFC 768).
 const IPV4_UDP_BYTES: usize = 20 + 8;
 const IPV6_UDP_BYTES: usize = 40 + 8;
 
-/// A measurement.
+/// Configuration of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// How the ends wait.
     pub mode: Mode,
-    /// Where the client sends to.
+    /// Destination of the client's packets.
     pub destination: SocketAddr,
     /// UDP payload, bytes: at least [`HEADER_BYTES`], at most what fits in `mtu`.
     pub payload_bytes: usize,
-    /// Largest IP packet of the way, bytes.
+    /// Largest IP packet of the path, bytes.
     pub mtu: usize,
-    /// Time from one send to the next, kept on an absolute timeline whether or not answers came. Zero: back to back, the next packet
-    /// leaves when the answer to the last one is there or given up.
+    /// Time between two sends on an absolute timeline, independent of answers. Zero means back to
+    /// back: the client sends the next packet after the answer or the loss of the last one.
     pub interval: Duration,
     /// Packets of a repeat, at most [`MAX_COUNT`].
     pub count: u32,
-    /// Repeats: the samples of the confidence interval.
+    /// Repeats, each one sample of the confidence interval.
     pub repeats: u32,
-    /// Packets before the first repeat, which are not counted.
+    /// Packets before the first repeat. They are not counted.
     pub warm_up: u32,
-    /// After this a packet is given up; at most 4.2 s.
+    /// A packet without an answer is lost after this time; at most 4.2 s.
     pub timeout: Duration,
-    /// After this the whole measurement ends, with what it has by then.
+    /// The measurement ends after this time, with the results so far.
     pub deadline: Duration,
-    /// The key that the chain's xor functions leave on the payload on the way to the server (all their keys xored together).
+    /// The xor of the keys of all xor functions on the forward path.
     pub forward_key: u8,
-    /// The same for the way back.
+    /// The same for the reverse path.
     pub reply_key: u8,
-    /// Where the threads run; `None` leaves it to the scheduler.
+    /// Cores of the threads. `None` leaves the choice to the scheduler.
     pub cores: Option<Cores>,
-    /// Whether to keep every packet's times (4 bytes a time).
+    /// Whether to keep the times of every packet (4 bytes for each time).
     pub keep_samples: bool,
-    /// Bound on the round trip whose share of packets is reported.
+    /// The result contains the share of packets with a round trip within this bound.
     pub rtt_bound: Option<Duration>,
-    /// Bound on the one-way delay to the server whose share of packets is reported.
+    /// The same for the one-way delay to the server.
     pub forward_bound: Option<Duration>,
 }
 
 impl Config {
-    /// CALVIN's measurement: 500 packets of 256 B every 5 ms, 50 repeats; here inline.
+    /// CALVIN's measurement: 500 packets of 256 B, one every 5 ms, 50 repeats. The mode is inline.
     pub fn new(destination: SocketAddr) -> Self {
         Self {
             mode: Mode::Inline,
@@ -79,7 +79,7 @@ impl Config {
         }
     }
 
-    /// Most payload bytes that one packet to `destination` carries within `mtu`.
+    /// Largest payload of a packet to `destination` within `mtu`, bytes.
     pub fn max_payload_bytes(destination: SocketAddr, mtu: usize) -> usize {
         mtu.saturating_sub(if destination.is_ipv4() {
             IPV4_UDP_BYTES
@@ -88,12 +88,12 @@ impl Config {
         })
     }
 
-    /// Packets that all repeats send together.
+    /// Packets of all repeats.
     pub fn total(&self) -> u64 {
         u64::from(self.count) * u64::from(self.repeats)
     }
 
-    /// Whether the machine can run it.
+    /// Checks that this machine can run the probe.
     ///
     /// # Errors
     /// [`Error::Option`] with the option, its value and its range.
@@ -128,7 +128,7 @@ impl Config {
             })?;
         }
         if self.mode == Mode::Spin {
-            check_two_pollers(self.cores)?;
+            check_polling_cores(self.cores)?;
         }
         Ok(())
     }
@@ -150,7 +150,7 @@ pub(crate) fn check_payload(
     ))
 }
 
-/// An option that is a number within a range; `remedy` follows the range.
+/// Checks that an option is within a range. The error text ends with `remedy`.
 pub(crate) fn check_range<T: PartialOrd + Display>(
     option: &'static str,
     value: T,
@@ -176,8 +176,8 @@ fn check_cores(cores: &[usize]) -> Result<(), Error> {
     }
 }
 
-/// Two threads that poll on one core would wait for the scheduler, not for packets.
-pub(crate) fn check_two_pollers(cores: Option<Cores>) -> Result<(), Error> {
+/// Refuses two polling threads on one core: they would wait for the scheduler, not for packets.
+pub(crate) fn check_polling_cores(cores: Option<Cores>) -> Result<(), Error> {
     if let Some(Cores { client, server }) = cores {
         check_cores(&[client, server])?;
         if client == server {
@@ -201,19 +201,19 @@ pub(crate) fn check_two_pollers(cores: Option<Cores>) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    fn base() -> Config {
+    fn valid() -> Config {
         Config::new("127.0.0.1:9000".parse().unwrap())
     }
 
-    fn refusal(change: impl FnOnce(&mut Config)) -> String {
-        let mut config = base();
+    fn error_of(change: impl FnOnce(&mut Config)) -> String {
+        let mut config = valid();
         change(&mut config);
         config.validate().unwrap_err().to_string()
     }
 
     #[test]
     fn defaults_are_calvins() {
-        let config = base();
+        let config = valid();
         config.validate().unwrap();
         assert_eq!(
             (config.payload_bytes, config.count, config.repeats),
@@ -239,30 +239,32 @@ mod tests {
 
     #[test]
     fn refusals_name_option_and_range() {
-        assert!(refusal(|c| c.count = 0).contains("`count` is 0: expected 1 to 1000000"));
-        assert!(refusal(|c| c.count = MAX_COUNT + 1).contains("use repeats"));
-        assert!(refusal(|c| c.warm_up = MAX_COUNT + 1).contains("`warm_up`"));
-        assert!(refusal(|c| c.repeats = 0).contains("`repeats` is 0"));
-        assert!(refusal(|c| c.timeout = Duration::from_secs(5)).contains("`timeout` is 5s"));
-        assert!(refusal(|c| c.timeout = Duration::ZERO).contains("`timeout`"));
-        assert!(refusal(|c| c.deadline = Duration::ZERO).contains("`deadline`"));
+        assert!(error_of(|c| c.count = 0).contains("`count` is 0: expected 1 to 1000000"));
+        assert!(error_of(|c| c.count = MAX_COUNT + 1).contains("use repeats"));
+        assert!(error_of(|c| c.warm_up = MAX_COUNT + 1).contains("`warm_up`"));
+        assert!(error_of(|c| c.repeats = 0).contains("`repeats` is 0"));
+        assert!(error_of(|c| c.timeout = Duration::from_secs(5)).contains("`timeout` is 5s"));
+        assert!(error_of(|c| c.timeout = Duration::ZERO).contains("`timeout`"));
+        assert!(error_of(|c| c.deadline = Duration::ZERO).contains("`deadline`"));
         let far = Cores {
             client: 1000,
             server: 0,
         };
-        assert!(refusal(|c| c.cores = Some(far)).contains("`cores` is 1000"));
+        assert!(error_of(|c| c.cores = Some(far)).contains("`cores` is 1000"));
         let one = Cores {
             client: 0,
             server: 0,
         };
-        assert!(refusal(|c| (c.mode, c.cores) = (Mode::Spin, Some(one))).contains("two different"));
-        let mut blocking = base();
+        assert!(
+            error_of(|c| (c.mode, c.cores) = (Mode::Spin, Some(one))).contains("two different")
+        );
+        let mut blocking = valid();
         (blocking.mode, blocking.cores) = (Mode::Blocking, Some(one));
         blocking.validate().unwrap();
     }
 
     #[test]
-    fn modes_are_written_as_they_are_read() {
+    fn modes_parse_as_they_display() {
         for mode in [Mode::Inline, Mode::Spin, Mode::Blocking] {
             assert_eq!(mode.to_string().parse::<Mode>().unwrap(), mode);
             assert_eq!(serde_json::to_value(mode).unwrap(), mode.to_string());

@@ -1,4 +1,4 @@
-//! How a measurement is watched and ended: a deadline always, a cancel flag and a progress callback when wanted.
+//! Deadline, cancel flag and progress callback of a measurement.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,12 +8,13 @@ use myelin_metrics::Stop;
 /// Nanoseconds between two calls of the progress callback.
 const PROGRESS_EVERY_NS: u64 = 100_000_000;
 
-/// What the caller holds of a running measurement.
+/// The caller's control of a running measurement.
 #[derive(Clone, Copy, Default)]
 pub struct Control<'a> {
-    /// Set it to end the measurement within a tenth of a second; what was measured so far is returned.
+    /// Set it to end the measurement within a tenth of a second, with the results so far.
     pub cancel: Option<&'a AtomicBool>,
-    /// Called with (done, total) about ten times a second, from the measuring thread while nothing is under way.
+    /// The measuring thread calls it with (done, total) about ten times a second, while no packet
+    /// is in flight.
     pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
 }
 
@@ -26,7 +27,7 @@ impl fmt::Debug for Control<'_> {
     }
 }
 
-/// The control as the measuring threads see it.
+/// Decides in a measuring thread when to stop, and reports progress.
 #[derive(Debug)]
 pub(crate) struct Watch<'a> {
     control: Control<'a>,
@@ -36,7 +37,7 @@ pub(crate) struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// `failed` is raised by the other thread when it cannot go on.
+    /// The other thread sets `failed` when it cannot continue.
     pub(crate) fn new(control: Control<'a>, deadline_ns: u64, failed: &'a AtomicBool) -> Self {
         Self {
             control,
@@ -46,9 +47,10 @@ impl<'a> Watch<'a> {
         }
     }
 
-    pub(crate) fn stopped(&self, now: u64) -> Option<Stop> {
-        let raised = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
-        if raised(self.failed) || self.control.cancel.is_some_and(raised) {
+    /// The reason to stop now, if there is one.
+    pub(crate) fn stop_reason(&self, now: u64) -> Option<Stop> {
+        let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        if is_set(self.failed) || self.control.cancel.is_some_and(is_set) {
             Some(Stop::Cancelled)
         } else if now >= self.deadline_ns {
             Some(Stop::Deadline)
@@ -81,13 +83,13 @@ mod tests {
             progress: None,
         };
         let watch = Watch::new(control, 1000, &failed);
-        assert_eq!(watch.stopped(999), None);
-        assert_eq!(watch.stopped(1000), Some(Stop::Deadline));
+        assert_eq!(watch.stop_reason(999), None);
+        assert_eq!(watch.stop_reason(1000), Some(Stop::Deadline));
         cancel.store(true, Ordering::Relaxed);
-        assert_eq!(watch.stopped(0), Some(Stop::Cancelled));
+        assert_eq!(watch.stop_reason(0), Some(Stop::Cancelled));
         cancel.store(false, Ordering::Relaxed);
         failed.store(true, Ordering::Relaxed);
-        assert_eq!(watch.stopped(0), Some(Stop::Cancelled));
+        assert_eq!(watch.stop_reason(0), Some(Stop::Cancelled));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the CPUs did during a measurement.
+//! CPU use during a measurement.
 
 use myelin_linux::procfs::{self, CpuTimes};
 use myelin_metrics::{CoreUse, CpuUse, ProcessUse, Shares};
@@ -15,10 +15,10 @@ pub struct CpuMeter {
 }
 
 impl CpuMeter {
-    /// Starts now, with an eye on `processes`: (what to call it, its number).
+    /// Starts the measurement. `processes` are observed too: (name, process identifier).
     ///
     /// # Errors
-    /// [`Error::Linux`] when `/proc/stat` cannot be read or a process is not there.
+    /// [`Error::Linux`] if `/proc/stat` cannot be read or a process does not exist.
     pub fn start(processes: &[(&str, u32)]) -> Result<Self, Error> {
         let processes = processes
             .iter()
@@ -31,22 +31,22 @@ impl CpuMeter {
         })
     }
 
-    /// What all cores together spent since the start. Short windows end between ticks: their times can be added up ([`together`]), their shares
-    /// cannot.
+    /// CPU times of all cores since the start. Short windows end between two ticks. Their times can
+    /// be added ([`sum_times`]), their shares cannot.
     ///
     /// # Errors
-    /// [`Error::Linux`] when `/proc/stat` cannot be read.
+    /// [`Error::Linux`] if `/proc/stat` cannot be read.
     pub fn spent(&self) -> Result<CpuTimes, Error> {
-        Ok(together(since(&self.cpus, &procfs::cpu_times()?)))
+        Ok(sum_times(spent_by_core(&self.cpus, &procfs::cpu_times()?)))
     }
 
-    /// What was used since the start; may be asked again later.
+    /// CPU use since the start.
     ///
     /// # Errors
-    /// [`Error::Linux`] when `/proc/stat` cannot be read.
-    pub fn stop(&self) -> Result<CpuUse, Error> {
+    /// [`Error::Linux`] if `/proc/stat` cannot be read.
+    pub fn usage(&self) -> Result<CpuUse, Error> {
         let duration_s = now_ns().saturating_sub(self.started_ns) as f64 / 1e9;
-        let (overall, per_core) = between(&self.cpus, &procfs::cpu_times()?);
+        let (overall, per_core) = shares_between(&self.cpus, &procfs::cpu_times()?);
         let processes = self
             .processes
             .iter()
@@ -71,8 +71,8 @@ impl CpuMeter {
     }
 }
 
-/// The times of several cores, or of several windows, added up. The core's number means nothing in the sum.
-pub fn together(times: impl IntoIterator<Item = CpuTimes>) -> CpuTimes {
+/// The sum of the times of several cores or windows. Its core number has no meaning.
+pub fn sum_times(times: impl IntoIterator<Item = CpuTimes>) -> CpuTimes {
     let add = |sum: CpuTimes, more: CpuTimes| CpuTimes {
         cpu: 0,
         user: sum.user + more.user,
@@ -85,8 +85,8 @@ pub fn together(times: impl IntoIterator<Item = CpuTimes>) -> CpuTimes {
     times.into_iter().fold(CpuTimes::default(), add)
 }
 
-/// What each core spent that was online at both ends.
-fn since(earlier: &[CpuTimes], later: &[CpuTimes]) -> Vec<CpuTimes> {
+/// Times spent by each core that was online at both readings.
+fn spent_by_core(earlier: &[CpuTimes], later: &[CpuTimes]) -> Vec<CpuTimes> {
     let spent = |now: &CpuTimes| {
         let before = earlier.iter().find(|before| before.cpu == now.cpu)?;
         Some(now.since(before))
@@ -94,8 +94,8 @@ fn since(earlier: &[CpuTimes], later: &[CpuTimes]) -> Vec<CpuTimes> {
     later.iter().filter_map(spent).collect()
 }
 
-fn between(earlier: &[CpuTimes], later: &[CpuTimes]) -> (Option<Shares>, Vec<CoreUse>) {
-    let cores = since(earlier, later);
+fn shares_between(earlier: &[CpuTimes], later: &[CpuTimes]) -> (Option<Shares>, Vec<CoreUse>) {
+    let cores = spent_by_core(earlier, later);
     let per_core = cores.iter().filter_map(|spent| {
         shares(spent).map(|shares| CoreUse {
             core: spent.cpu,
@@ -103,10 +103,10 @@ fn between(earlier: &[CpuTimes], later: &[CpuTimes]) -> (Option<Shares>, Vec<Cor
         })
     });
     let per_core = per_core.collect();
-    (shares(&together(cores)), per_core)
+    (shares(&sum_times(cores)), per_core)
 }
 
-/// What part of the time went where; `None` when less than a tick passed.
+/// The shares of the time by use. `None` if less than a tick passed.
 pub fn shares(times: &CpuTimes) -> Option<Shares> {
     let total = times.total().as_secs_f64();
     let share = |part: std::time::Duration| part.as_secs_f64() / total;
@@ -153,36 +153,36 @@ mod tests {
             times(2, [9; 6]),
             times(3, [0; 6]),
         ];
-        let (overall, cores) = between(&earlier, &later);
+        let (overall, cores) = shares_between(&earlier, &later);
         let overall = overall.unwrap();
         let rounded = overall.parts().map(|(_, share)| (share * 1000.0).round());
         assert_eq!(rounded, [125.0, 125.0, 225.0, 25.0, 250.0, 250.0]);
         assert_eq!(
             cores.iter().map(|c| c.core).collect::<Vec<_>>(),
             [0, 1],
-            "2 came, 3 saw no tick"
+            "core 2 came online later, core 3 had no tick"
         );
         assert!((cores[0].shares.idle_share - 0.5).abs() < 1e-9);
         assert!((cores[1].shares.softirq_share - 0.45).abs() < 1e-9);
-        assert_eq!(between(&earlier, &earlier), (None, vec![]));
-        // Two windows that see a tick of 10 ms each, of different kinds.
+        assert_eq!(shares_between(&earlier, &earlier), (None, vec![]));
+        // Two windows with a tick of 10 ms each, of different kinds.
         let windows = [
             times(0, [10, 0, 0, 0, 0, 20]),
             times(0, [0, 0, 0, 10, 0, 0]),
         ];
-        let shares = shares(&together(windows)).unwrap();
+        let shares = shares(&sum_times(windows)).unwrap();
         assert_eq!((shares.user_share, shares.softirq_share), (0.25, 0.25));
     }
 
     #[test]
-    fn a_busy_thread_is_seen() {
+    fn a_busy_thread_is_measured() {
         let own = std::process::id();
         let meter = CpuMeter::start(&[("probe", own)]).unwrap();
         let before = procfs::run_time(own).unwrap();
         while procfs::run_time(own).unwrap() < before + Duration::from_millis(300) {
             std::hint::spin_loop();
         }
-        let used = meter.stop().unwrap();
+        let used = meter.usage().unwrap();
         let sum: f64 = used.overall.unwrap().parts().iter().map(|(_, s)| s).sum();
         assert!((sum - 1.0).abs() < 1e-9, "{used:?}");
         assert!(used.overall.unwrap().idle_share < 0.95);
@@ -196,14 +196,14 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_process_is_named() {
+    fn the_error_names_a_missing_process() {
         // Numbers end below 2^22 (PID_MAX_LIMIT).
         let error = CpuMeter::start(&[("ghost", 1 << 22)]).unwrap_err();
         assert!(error.to_string().contains("4194304"), "{error}");
     }
 
     #[test]
-    fn a_process_that_ended_has_no_figure() {
+    fn an_ended_process_has_no_figure() {
         let mut child = std::process::Command::new("sleep")
             .arg("60")
             .spawn()
@@ -211,6 +211,6 @@ mod tests {
         let meter = CpuMeter::start(&[("sleeper", child.id())]).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(meter.stop().unwrap().processes[0].cpu_s, None);
+        assert_eq!(meter.usage().unwrap().processes[0].cpu_s, None);
     }
 }

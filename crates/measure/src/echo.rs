@@ -1,4 +1,4 @@
-//! The far end: stamps what arrives and sends it back.
+//! The server end of a probe: stamps packets and sends them back.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -8,22 +8,22 @@ use crate::Error;
 use crate::clock::now_ns;
 use crate::payload::Codec;
 
-/// Longest datagram there is.
+/// Longest possible datagram, bytes.
 pub(crate) const LARGEST_DATAGRAM: usize = 65_536;
 
-/// What the two ends tell each other beside the packets.
+/// State that both ends share.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
-    /// Answers are matched by order: the server sends back whatever arrives.
+pub(crate) struct SharedState {
+    /// Answers are matched by order: the server sends back every datagram.
     pub(crate) by_order: AtomicBool,
     /// Datagrams that the server could not read.
     pub(crate) foreign: AtomicU64,
     /// Echoes that the system refused to send.
     pub(crate) send_errors: AtomicU64,
-    /// The server's times of the last packet, for answers that cannot be read.
+    /// The server's times of the last packet, for answers with an unreadable header.
     pub(crate) receive_ns: AtomicU64,
     pub(crate) send_ns: AtomicU64,
-    /// One end is done, or cannot go on.
+    /// One end has finished or failed.
     pub(crate) done: AtomicBool,
 }
 
@@ -32,15 +32,15 @@ pub(crate) struct Shared {
 pub(crate) struct Echo<'a> {
     socket: &'a UdpSocket,
     codec: Codec,
-    shared: &'a Shared,
+    shared: &'a SharedState,
     buffer: Vec<u8>,
-    /// One more than the highest id of the current repeat that was sent back.
+    /// One more than the highest id of the current repeat that the server sent back.
     next_id: u64,
     repeat: u32,
 }
 
 impl<'a> Echo<'a> {
-    pub(crate) fn new(socket: &'a UdpSocket, codec: Codec, shared: &'a Shared) -> Self {
+    pub(crate) fn new(socket: &'a UdpSocket, codec: Codec, shared: &'a SharedState) -> Self {
         Self {
             socket,
             codec,
@@ -51,8 +51,9 @@ impl<'a> Echo<'a> {
         }
     }
 
-    /// Receives once, as the socket waits or does not, and sends back what belongs to the run. True when a datagram was there.
-    pub(crate) fn turn(&mut self) -> Result<bool, Error> {
+    /// Receives at most one datagram and sends it back if it belongs to the run. Returns whether
+    /// there was a datagram.
+    pub(crate) fn serve_one(&mut self) -> Result<bool, Error> {
         let received = receive(self.socket, &mut self.buffer, "the probe's server")?;
         let Some((length, peer)) = received else {
             return Ok(false);
@@ -61,7 +62,7 @@ impl<'a> Echo<'a> {
         let datagram = &mut self.buffer[..length];
         if self.shared.by_order.load(Ordering::Relaxed) {
             self.shared.receive_ns.store(receive_ns, Ordering::Relaxed);
-            // Release: the client reads the times after the answer that this very send makes.
+            // Release: the client reads the times after the answer of the send below.
             self.shared.send_ns.store(now_ns(), Ordering::Release);
         } else if let Some(header) = self.codec.read(datagram) {
             self.codec
@@ -75,13 +76,13 @@ impl<'a> Echo<'a> {
             return Ok(true);
         }
         if self.socket.send_to(datagram, peer).is_err() {
-            // The client sees a lost packet; why is told by this count.
+            // The client counts a lost packet; this count tells the reason.
             self.shared.send_errors.fetch_add(1, Ordering::Relaxed);
         }
         Ok(true)
     }
 
-    /// One more than the highest id of `repeat` that was sent back.
+    /// One more than the highest id of `repeat` that the server sent back.
     pub(crate) fn next_id(&self, repeat: u32) -> u64 {
         if self.repeat == repeat {
             self.next_id
@@ -90,16 +91,16 @@ impl<'a> Echo<'a> {
         }
     }
 
-    /// Answers until the client is done.
+    /// Answers until the client has finished.
     pub(crate) fn serve(mut self) -> Result<(), Error> {
         while !self.shared.done.load(Ordering::Relaxed) {
-            self.turn()?;
+            self.serve_one()?;
         }
         Ok(())
     }
 }
 
-/// Receives a datagram, if one is there; `end` is whose socket it is.
+/// Receives a datagram, if there is one. `end` names the socket in an error.
 pub(crate) fn receive(
     socket: &UdpSocket,
     buffer: &mut [u8],
@@ -107,7 +108,7 @@ pub(crate) fn receive(
 ) -> Result<Option<(usize, SocketAddr)>, Error> {
     match socket.recv_from(buffer) {
         Ok(received) => Ok(Some(received)),
-        Err(error) if is_nothing(&error) => Ok(None),
+        Err(error) if is_no_datagram(&error) => Ok(None),
         Err(error) => Err(Error::system(
             format!("receive at {end}"),
             error,
@@ -116,8 +117,9 @@ pub(crate) fn receive(
     }
 }
 
-/// Errors that mean "nothing arrived": an empty queue, a read timeout, a signal, an ICMP answer to an earlier send.
-pub(crate) fn is_nothing(error: &io::Error) -> bool {
+/// Whether the error means that no datagram arrived: an empty queue, a read timeout, a signal, an
+/// ICMP answer to an earlier send.
+pub(crate) fn is_no_datagram(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::WouldBlock

@@ -1,4 +1,4 @@
-//! Looks at the machine that a measurement runs on.
+//! Describes the machine that a measurement runs on.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,7 +7,7 @@ use myelin_linux::machine::Machine;
 use myelin_metrics::Environment;
 use serde_json::{Map, Value};
 
-/// The machine now.
+/// Describes this machine and its current load.
 pub fn environment() -> Environment {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holds_what_the_envelope_promises() {
+    fn the_environment_has_all_keys_of_the_envelope() {
         let environment = environment().with("probe_mode", "inline");
         let json = serde_json::to_value(&environment).unwrap();
         for key in [

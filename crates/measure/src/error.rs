@@ -1,4 +1,4 @@
-//! What can go wrong, in words that name the object, the cause and the remedy.
+//! Errors that name the object, the cause and the remedy.
 
 use std::io;
 
@@ -6,33 +6,33 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An option out of its range.
+    /// An option is out of range.
     #[error("probe option `{option}` is {value}: {expected}")]
     Option {
         /// The option's name as in [`crate::Config`] or [`crate::bandwidth::Load`].
         option: &'static str,
-        /// What it was.
+        /// Its value.
         value: String,
-        /// What it may be.
+        /// The valid values.
         expected: String,
     },
     /// A system call of the probe failed.
     #[error("cannot {action}: {source}; {remedy}")]
     System {
-        /// What was attempted, with the object's name.
+        /// The failed action, with the object's name.
         action: String,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
-        /// What to try.
+        /// The remedy.
         remedy: &'static str,
     },
     /// A helper thread ended in a panic: a defect of this crate.
     #[error("the probe's {0} thread panicked; please report it")]
     Thread(&'static str),
-    /// A function that is to be measured.
-    #[error("the measurement's own chain file: {0}; please report it")]
-    Snippet(String),
-    /// The machine did not give what was asked of it.
+    /// The configuration of a measured function is invalid: a defect of the caller.
+    #[error("cannot parse the configuration of a measured function: {0}; please report it")]
+    FunctionConfig(String),
+    /// A request to the kernel failed.
     #[error(transparent)]
     Linux(#[from] myelin_linux::Error),
 }

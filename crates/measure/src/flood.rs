@@ -1,4 +1,5 @@
-//! Floods a chain, to show what that does to the others: its client host sends several times the rate that the chain agreed.
+//! Floods a chain, to show the effect on other chains: its client host sends several times the rate
+//! of the chain's profile.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
@@ -12,64 +13,66 @@ use myelin_metrics::chain::Flood;
 use myelin_packet::traffic::Profile;
 
 use crate::clock::{nanos, now_ns};
-use crate::generator::{Late, Pace, Sent, Stream, Wait, generate};
+use crate::generator::{Late, Pace, SendOutcome, Stream, Wait, generate};
 use crate::{Error, Sockets};
 
-/// How the generator gives way: to a probe that wants the same core it leaves nine tenths of it.
+/// Niceness of the generator: a probe on the same core gets nine tenths of its time.
 const NICENESS: i32 = 10;
-/// How long it sleeps between clusters.
+/// Sleep between two clusters of packets.
 const PAUSE: Duration = Duration::from_micros(500);
-/// What is due and this late is never sent: after a time without a core there is no avalanche.
-const MOST_BEHIND: Duration = Duration::from_millis(20);
-/// How long packets that are under way may take to arrive when the flood has ended.
-const SETTLING: Duration = Duration::from_millis(500);
+/// The generator never sends packets that are later than this. So it sends no avalanche after a
+/// time without a core.
+const MAX_LATENESS: Duration = Duration::from_millis(20);
+/// Longest wait for packets in flight after the end of the flood.
+const MAX_DRAIN: Duration = Duration::from_millis(500);
 
-/// What a flood sends.
+/// The traffic of a flood.
 #[derive(Debug, Clone)]
 pub struct Load {
     /// The chain's name.
     pub chain: String,
     /// Its profile.
     pub profile: Profile,
-    /// How many times the profile's rate is sent.
+    /// Rate of the flood, as a multiple of the profile's rate.
     pub times: f64,
-    /// Where to.
+    /// Destination of the packets.
     pub destination: SocketAddr,
     /// UDP payload, bytes.
     pub payload_bytes: usize,
-    /// The flood ends by itself after so long.
+    /// Longest duration of the flood.
     pub limit: Duration,
 }
 
-/// The counters of a chain so far, packets.
+/// Counters of a chain, packets.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
-    /// Seen by its front door.
+    /// Received by its front door.
     pub packets_in: u64,
     /// Dropped by its policer.
     pub policed: u64,
     /// Dropped by its functions and its shaper.
     pub drops: u64,
-    /// Left at its egress.
+    /// Sent at its egress.
     pub passed: u64,
 }
 
-/// A flood under way. It ends when this is dropped, and by itself at its limit.
+/// A running flood. It ends with the drop of this value, at the latest after its limit.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningFlood {
     load: Load,
     agreed_pps: f64,
     before: Counts,
     generator: Generator,
-    /// Takes what comes through, and reads none of it: without it the server's kernel would answer each packet that nobody listens.
+    /// Receives the packets without reading them. Without this socket, the server's kernel would
+    /// answer each packet with an ICMP error.
     _sink: UdpSocket,
 }
 
-impl Running {
-    /// Starts it; `before` is what the chain's counters say.
+impl RunningFlood {
+    /// Starts the flood. `before` are the chain's counters at the start.
     ///
     /// # Errors
-    /// A profile without a rate; a socket or a thread that the system refused.
+    /// The profile has no rate, or the system refuses a socket or a thread.
     pub fn start(load: Load, sockets: Sockets, before: Counts) -> Result<Self, Error> {
         let bytes = frame_bytes(load.payload_bytes, load.destination.is_ipv6());
         let agreed_pps = agreed_pps(&load.profile, bytes)
@@ -93,34 +96,34 @@ impl Running {
         })
     }
 
-    /// Tells it to end, without waiting.
-    pub fn end(&self) {
+    /// Requests the end of the flood without waiting for it.
+    pub fn request_stop(&self) {
         self.generator.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Ends it; what became of its packets, by what `read` gives of the chain's counters.
+    /// Ends the flood and reports its result. `read` reads the chain's counters.
     ///
     /// # Errors
-    /// What `read` fails with; within it, packets that could not be sent.
+    /// The error of `read`; inside it, an error of the sender.
     pub fn stop<E>(
         mut self,
         mut read: impl FnMut() -> Result<Counts, E>,
     ) -> Result<Result<Flood, Error>, E> {
-        self.end();
+        self.request_stop();
         let (sent, duration) = match self.generator.join() {
             Ok(sent) => sent,
             Err(error) => return Ok(Err(Error::system("send", error, "is its link still up?"))),
         };
-        let settled = Instant::now() + SETTLING;
+        let drain_end = Instant::now() + MAX_DRAIN;
         let counts = loop {
             let counts = read()?.since(&self.before);
-            if counts.under_way() == 0 || Instant::now() > settled {
+            if counts.in_flight() == 0 || Instant::now() > drain_end {
                 break counts;
             }
             thread::sleep(Duration::from_millis(10));
         };
         let duration_s = duration.as_secs_f64();
-        let a_second = |packets: u64| {
+        let per_second = |packets: u64| {
             if duration_s > 0.0 {
                 packets as f64 / duration_s
             } else {
@@ -138,9 +141,9 @@ impl Running {
             policed: counts.policed,
             drops: counts.drops,
             passed: counts.passed,
-            sent_pps: a_second(sent),
-            passed_pps: a_second(counts.passed),
-            profile_share: a_second(counts.passed) / self.agreed_pps,
+            sent_pps: per_second(sent),
+            passed_pps: per_second(counts.passed),
+            profile_share: per_second(counts.passed) / self.agreed_pps,
         }))
     }
 }
@@ -155,19 +158,21 @@ impl Counts {
         }
     }
 
-    /// Packets of which nothing is known yet, or that were lost where nobody counts.
-    fn under_way(&self) -> u64 {
+    /// Packets in flight, or lost without being counted.
+    fn in_flight(&self) -> u64 {
         let known = self.policed + self.drops + self.passed;
         self.packets_in.saturating_sub(known)
     }
 }
 
-/// Bytes of a UDP packet's frame, with its Ethernet header, without check sequence: as a profile in bits counts it.
+/// Frame length of a UDP packet, with its Ethernet header, without check sequence. A profile in
+/// bits counts these bytes.
 fn frame_bytes(payload: usize, is_ipv6: bool) -> usize {
     14 + if is_ipv6 { 40 } else { 20 } + 8 + payload
 }
 
-/// The rate that a profile allows frames of this length, a second: the least of its limits. None without a limit.
+/// The rate that a profile allows for frames of this length, packets a second: the lowest of its
+/// limits. None without a limit.
 fn agreed_pps(profile: &Profile, frame_bytes: usize) -> Option<f64> {
     let packets = profile.packets.map(|packets| packets.rate() as f64);
     let bits = profile
@@ -176,7 +181,7 @@ fn agreed_pps(profile: &Profile, frame_bytes: usize) -> Option<f64> {
     [packets, bits].into_iter().flatten().min_by(f64::total_cmp)
 }
 
-/// A thread that sends packets at a rate.
+/// A thread that sends packets at a given rate.
 #[derive(Debug)]
 struct Generator {
     stop: Arc<AtomicBool>,
@@ -191,22 +196,23 @@ impl Generator {
         limit: Duration,
     ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
+        let stop_request = Arc::clone(&stop);
         let thread = thread::Builder::new()
             .name("flood".to_owned())
-            .spawn(move || send(&socket, payload_bytes, pps, limit, &told))?;
+            .spawn(move || send(&socket, payload_bytes, pps, limit, &stop_request))?;
         Ok(Self {
             stop,
             thread: Some(thread),
         })
     }
 
-    /// Waits for its end, which it must have been told of: packets sent, and how long that took.
+    /// Waits for the end of the thread after [`Self::stop`] is set. Returns the packets sent and
+    /// the duration.
     fn join(&mut self) -> io::Result<(u64, Duration)> {
         let ended = self.thread.take().map(JoinHandle::join);
         ended
             .and_then(Result::ok)
-            .unwrap_or_else(|| Err(io::Error::other("its thread failed")))
+            .unwrap_or_else(|| Err(io::Error::other("its thread panicked")))
     }
 }
 
@@ -214,7 +220,7 @@ impl Drop for Generator {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if self.thread.is_some() {
-            // A caller that did not ask for the result reports an error of its own.
+            // A caller that does not ask for the result reports another error.
             let _ = self.join();
         }
     }
@@ -229,22 +235,22 @@ fn send(
 ) -> io::Result<(u64, Duration)> {
     sched::set_nice(0, NICENESS).map_err(io::Error::other)?;
     let payload = payload(payload_bytes);
-    let most = (pps * MOST_BEHIND.as_secs_f64()).max(1.0) as u64;
+    let max_late = (pps * MAX_LATENESS.as_secs_f64()).max(1.0) as u64;
     let start = now_ns();
     let send = |due, _| {
         let mut packets = 0;
         while packets < due {
             match socket.send(&payload) {
                 Ok(_) => packets += 1,
-                // The link has no room: what is due is forgone, for a flood waits for nobody.
+                // The link has no room: skip the due packets instead of waiting.
                 Err(error) if has_no_room(&error) => break,
                 Err(error) => return Err(error),
             }
         }
         let refused = due - packets;
-        Ok(Sent { packets, refused })
+        Ok(SendOutcome { packets, refused })
     };
-    let pace = Pace::new(Some(pps), Late::Forgo(most), start);
+    let pace = Pace::new(Some(pps), Late::Skip(max_late), start);
     let mut stream = [Stream::new(pace, send)];
     let mut last = start;
     generate(&mut stream, Wait::Sleep(PAUSE), |_, now| {
@@ -254,9 +260,9 @@ fn send(
     Ok((stream[0].sent(), Duration::from_nanos(last - start)))
 }
 
-/// Letters without order: as text, neither all the same nor random, so that functions that look into packets have work with it.
+/// Pseudo-random letters, so that functions that inspect payloads have realistic work.
 fn payload(bytes: usize) -> Vec<u8> {
-    // Numerical Recipes' linear congruential generator; its upper bits are the good ones.
+    // Linear congruential generator of Numerical Recipes; its upper bits are the most random.
     let next = |state: &mut u32| {
         *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         b'a' + (*state >> 28) as u8
@@ -275,7 +281,7 @@ mod tests {
     use myelin_packet::traffic::Bucket;
 
     #[test]
-    fn the_tighter_limit_is_the_rate() {
+    fn the_lowest_limit_is_the_rate() {
         let of = |packets: Option<u64>, bits: Option<u64>| {
             let bucket = |rate: u64| Bucket::new(rate, 1 << 20).unwrap();
             let profile = Profile {
@@ -312,11 +318,11 @@ mod tests {
         to.set_nonblocking(true).unwrap();
         while to.recv(&mut buffer).is_ok() {}
         thread::sleep(Duration::from_millis(50));
-        assert!(to.recv(&mut buffer).is_err(), "it still sends");
+        assert!(to.recv(&mut buffer).is_err(), "the generator still sends");
     }
 
     #[test]
-    fn a_generator_ends_by_itself() {
+    fn a_generator_ends_at_its_limit() {
         let (from, to) = pair();
         let limit = Duration::from_millis(100);
         let mut generator = Generator::start(from, 1, 1000.0, limit).unwrap();

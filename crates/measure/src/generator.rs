@@ -1,91 +1,94 @@
-//! The traffic generator: streams of packets, each at its pace, from one thread.
+//! The traffic generator: one thread sends several streams of packets, each at its pace.
 //!
-//! A [`Pace`] says how many packets are due, and what becomes of those that could not be sent in time: a sender that was held up catches up, or forgoes what is
-//! late. A [`Stream`] is a pace and the function that sends, one packet a system call or many. [`generate`] serves streams in turn.
+//! A [`Pace`] computes how many packets are due. A delayed sender catches up or skips late packets,
+//! see [`Late`]. A [`Stream`] is a pace and a function that sends one or more packets in a system
+//! call. [`generate`] serves streams in turn.
 
 use std::time::Duration;
 
 use crate::clock::now_ns;
 
-/// What becomes of packets that are due and could not be sent.
+/// Treatment of due packets that the sender could not send in time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Late {
-    /// They are sent as soon as it goes. A sender further behind than this many nanoseconds starts its timeline anew: catching up in one burst would overflow
-    /// queues that the asked rate does not.
+    /// Send them as soon as possible. A sender that is later than this, in ns, restarts its
+    /// timeline: a burst to catch up would overflow queues that the requested rate does not.
     CatchUp(u64),
-    /// So many of them at most are sent, the others never. So a stream keeps to a profile of this burst, whatever the machine does.
-    Forgo(u64),
+    /// Send at most this many and skip the others. So the stream conforms to a profile with this
+    /// burst, even if the machine stalls.
+    Skip(u64),
 }
 
-/// When packets are due.
+/// Computes when packets are due.
 #[derive(Debug, Clone)]
 pub struct Pace {
-    /// From one packet to the next, ns; 0: as fast as they go.
+    /// Time between two packets, ns. 0 means as fast as possible.
     interval_ns: f64,
     late: Late,
     origin_ns: u64,
-    /// Packets since `origin_ns` that are done with.
+    /// Packets sent or skipped since `origin_ns`.
     done: u64,
-    forgone: u64,
+    skipped: u64,
 }
 
 impl Pace {
-    /// So many packets a second from `start_ns` on; without a rate as fast as they go.
+    /// `rate_pps` packets a second from `start_ns` on; without a rate, as fast as possible.
     pub fn new(rate_pps: Option<f64>, late: Late, start_ns: u64) -> Self {
         Self {
             interval_ns: rate_pps.map_or(0.0, |pps| 1e9 / pps),
             late,
             origin_ns: start_ns,
             done: 0,
-            forgone: 0,
+            skipped: 0,
         }
     }
 
-    /// Packets to be sent now.
+    /// Number of packets to send now.
     ///
-    /// One that catches up sends its first packet at the start, one that forgoes when the first interval is over: it must not be early.
+    /// With [`Late::CatchUp`] the first packet is due at the start. With [`Late::Skip`] it is due
+    /// after the first interval, because it must not be early.
     pub fn due(&mut self, now_ns: u64) -> u64 {
         let elapsed_ns = now_ns.saturating_sub(self.origin_ns);
         match self.late {
-            Late::CatchUp(most_ns) => {
+            Late::CatchUp(max_lag_ns) => {
                 let next_ns = (self.done as f64 * self.interval_ns) as u64;
                 let Some(behind_ns) = elapsed_ns.checked_sub(next_ns) else {
                     return 0;
                 };
-                if behind_ns > most_ns {
+                if behind_ns > max_lag_ns {
                     (self.origin_ns, self.done) = (now_ns, 0);
                     return 1;
                 }
                 ((behind_ns as f64 / self.interval_ns) as u64).saturating_add(1)
             }
-            Late::Forgo(most) => {
+            Late::Skip(max_late) => {
                 let due = (elapsed_ns as f64 / self.interval_ns) as u64;
                 let behind = due.saturating_sub(self.done);
-                let late = behind.saturating_sub(most);
-                self.forgo(late);
+                let late = behind.saturating_sub(max_late);
+                self.skip(late);
                 behind - late
             }
         }
     }
 
-    /// So many of the due ones are sent.
-    pub fn sent(&mut self, packets: u64) {
+    /// Records that due packets are sent.
+    pub fn record_sent(&mut self, packets: u64) {
         self.done += packets;
     }
 
-    /// So many of the due ones are never sent.
-    pub fn forgo(&mut self, packets: u64) {
+    /// Records that due packets will never be sent.
+    pub fn skip(&mut self, packets: u64) {
         self.done += packets;
-        self.forgone += packets;
+        self.skipped += packets;
     }
 
-    /// Packets that were due and never sent.
-    pub fn forgone(&self) -> u64 {
-        self.forgone
+    /// Number of due packets that were skipped.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
     }
 }
 
-/// Packets at a pace, and what sends them.
+/// A pace, and the function that sends its packets.
 #[derive(Debug)]
 pub struct Stream<F> {
     pace: Pace,
@@ -95,7 +98,7 @@ pub struct Stream<F> {
 }
 
 impl<F> Stream<F> {
-    /// A stream whose packets `send` sends: it is told how many are due (1 or more) and the time, and gives how many it sent.
+    /// `send` takes the number of due packets (1 or more) and the time, ns.
     pub fn new(pace: Pace, send: F) -> Self {
         Self {
             pace,
@@ -109,36 +112,37 @@ impl<F> Stream<F> {
         self.sent
     }
 
-    /// Its pace, with what it had to forgo.
+    /// Its pace, with the number of skipped packets.
     pub fn pace(&self) -> &Pace {
         &self.pace
     }
 }
 
-/// What the generator's thread does between two looks at the clock.
+/// What the generator's thread does between two readings of the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// It polls.
+    /// Polls.
     Spin,
-    /// It sleeps, so that packets come in clusters.
+    /// Sleeps, so packets leave in clusters.
     Sleep(Duration),
 }
 
-/// Sends the streams side by side, until `goes_on` says no: it is asked with the time before each turn.
+/// Sends the streams in turn while `should_continue` returns true. Its second argument is the time,
+/// ns.
 ///
 /// # Errors
-/// The first of a stream.
+/// The first error of a stream.
 pub fn generate<F, E>(
     streams: &mut [Stream<F>],
     wait: Wait,
-    mut goes_on: impl FnMut(&[Stream<F>], u64) -> bool,
+    mut should_continue: impl FnMut(&[Stream<F>], u64) -> bool,
 ) -> Result<(), E>
 where
-    F: FnMut(u64, u64) -> Result<Sent, E>,
+    F: FnMut(u64, u64) -> Result<SendOutcome, E>,
 {
     loop {
         let now_ns = now_ns();
-        if !goes_on(streams, now_ns) {
+        if !should_continue(streams, now_ns) {
             return Ok(());
         }
         let mut idle = true;
@@ -148,9 +152,9 @@ where
                 continue;
             }
             idle = false;
-            let Sent { packets, refused } = (stream.send)(due, now_ns)?;
-            stream.pace.sent(packets);
-            stream.pace.forgo(refused);
+            let SendOutcome { packets, refused } = (stream.send)(due, now_ns)?;
+            stream.pace.record_sent(packets);
+            stream.pace.skip(refused);
             stream.sent += packets;
         }
         match wait {
@@ -161,12 +165,12 @@ where
     }
 }
 
-/// What became of due packets; those in neither count are due again.
+/// Result of a send. Due packets in neither count are due again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Sent {
-    /// They are on their way.
+pub struct SendOutcome {
+    /// Packets sent.
     pub packets: u64,
-    /// The link has no room for them, and they are not tried again.
+    /// Packets that the link refused; they are not tried again.
     pub refused: u64,
 }
 
@@ -176,45 +180,48 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Takes all that is due.
-    fn take(pace: &mut Pace, now_ns: u64) -> u64 {
+    /// Sends all due packets.
+    fn send_due(pace: &mut Pace, now_ns: u64) -> u64 {
         let due = pace.due(now_ns);
-        pace.sent(due);
+        pace.record_sent(due);
         due
     }
 
     #[test]
-    fn what_is_late_is_forgone() {
-        let mut pace = Pace::new(Some(10_000.0), Late::Forgo(200), 0);
+    fn late_packets_are_skipped() {
+        let mut pace = Pace::new(Some(10_000.0), Late::Skip(200), 0);
         assert_eq!(
-            [0, 1, 1, 3].map(|ms| take(&mut pace, ms * MS)),
+            [0, 1, 1, 3].map(|ms| send_due(&mut pace, ms * MS)),
             [0, 10, 0, 20]
         );
-        // 997 ms are 9970 packets, of which those of 20 ms are sent.
-        assert_eq!([1000, 1000].map(|ms| take(&mut pace, ms * MS)), [200, 0]);
-        assert_eq!(pace.forgone(), 9770);
-        let mut slow = Pace::new(Some(1.0), Late::Forgo(1), 0);
+        // 9970 packets are due in 997 ms; the last 20 ms of them are sent.
         assert_eq!(
-            [999, 1000, 1999].map(|ms| take(&mut slow, ms * MS)),
+            [1000, 1000].map(|ms| send_due(&mut pace, ms * MS)),
+            [200, 0]
+        );
+        assert_eq!(pace.skipped(), 9770);
+        let mut slow = Pace::new(Some(1.0), Late::Skip(1), 0);
+        assert_eq!(
+            [999, 1000, 1999].map(|ms| send_due(&mut slow, ms * MS)),
             [0, 1, 0]
         );
     }
 
     #[test]
-    fn what_is_a_little_late_is_caught_up_with() {
+    fn a_sender_catches_up_after_a_short_delay() {
         let mut pace = Pace::new(Some(10_000.0), Late::CatchUp(MS), 5 * MS);
-        // The first is due at the start, each further one 100 us later.
-        assert_eq!(take(&mut pace, 5 * MS), 1);
+        // The first packet is due at the start, each further one 100 us later.
+        assert_eq!(send_due(&mut pace, 5 * MS), 1);
         assert_eq!(pace.due(5 * MS + 99_999), 0);
-        assert_eq!(take(&mut pace, 5 * MS + 100_000), 1);
-        assert_eq!(take(&mut pace, 5 * MS + 500_000), 4);
-        // After more than a millisecond the timeline begins anew.
+        assert_eq!(send_due(&mut pace, 5 * MS + 100_000), 1);
+        assert_eq!(send_due(&mut pace, 5 * MS + 500_000), 4);
+        // After more than a millisecond the timeline restarts.
         let late_ns = 9 * MS;
         assert_eq!(pace.due(late_ns), 1);
-        pace.sent(1);
+        pace.record_sent(1);
         assert_eq!(pace.due(late_ns + 99_999), 0);
         assert_eq!(pace.due(late_ns + 100_000), 1);
-        assert_eq!(pace.forgone(), 0);
+        assert_eq!(pace.skipped(), 0);
     }
 
     #[test]
@@ -222,22 +229,22 @@ mod tests {
         let mut pace = Pace::new(None, Late::CatchUp(MS), 0);
         for now_ns in [0, 1, 1, 5 * MS] {
             assert!(pace.due(now_ns) > 0);
-            pace.sent(1000);
+            pace.record_sent(1000);
         }
     }
 
     #[test]
-    fn streams_are_served_in_turn_and_what_is_refused_is_forgone() {
+    fn streams_are_served_in_turn_and_refused_packets_are_skipped() {
         let start_ns = now_ns();
         let log = std::cell::RefCell::new(Vec::new());
-        // Of each turn's packets a stream sends one; the second one refuses another.
+        // In each turn a stream sends one packet, and the second stream's link refuses another.
         let stream = |number: u64| {
             let log = &log;
-            let pace = Pace::new(Some(1e7), Late::Forgo(u64::MAX), start_ns);
+            let pace = Pace::new(Some(1e7), Late::Skip(u64::MAX), start_ns);
             Stream::new(pace, move |due: u64, _: u64| {
                 let refused = (due - 1).min(number);
                 log.borrow_mut().push((number, refused));
-                Ok::<_, ()>(Sent {
+                Ok::<_, ()>(SendOutcome {
                     packets: 1,
                     refused,
                 })
@@ -255,8 +262,8 @@ mod tests {
                 .collect();
             assert!(!turns.is_empty());
             assert_eq!(stream.sent(), turns.len() as u64);
-            assert_eq!(stream.pace().forgone(), turns.iter().sum::<u64>());
+            assert_eq!(stream.pace().skipped(), turns.iter().sum::<u64>());
         }
-        assert!(streams[1].pace().forgone() > 0);
+        assert!(streams[1].pace().skipped() > 0);
     }
 }

@@ -1,15 +1,15 @@
-//! What an end host sees of a chain, and what the CPUs did meanwhile.
+//! Measures a chain from its end hosts, and the CPU use meanwhile.
 //!
-//! * [`probe`] sends UDP packets from a client socket through whatever lies between to a server socket and back, and tells what became
-//!   of each: round trip, one-way delay, loss, reordering, duplicates, damage. Three [`Mode`]s decide how the ends wait,
-//!   and with it what is measured: the datapath alone, or what an application sees.
-//! * [`bandwidth`] searches the highest rate that comes through without loss or reordering.
-//! * [`cpu`] tells how the cores spent the time of a measurement.
-//! * [`environment`] tells on which machine.
+//! * [`probe`] sends UDP packets from a client socket to a server socket and back. It reports round
+//!   trip, one-way delay, loss, reordering, duplicates and damage. The [`Mode`] sets how the ends
+//!   wait: whether the probe measures the datapath alone, or what an application sees.
+//! * [`bandwidth`] searches the highest rate without loss or reordering.
+//! * [`cpu`] reports how the cores spent the time of a measurement.
+//! * [`environment`] describes the machine.
 //!
-//! The crate makes no chain and no network: it is given sockets ([`Sockets`]), each bound where its end stands. Every measurement is
-//! bounded by a deadline, can be cancelled, and polls on two cores at most, only while it runs and only in the modes that say so. What it found
-//! are the types of `myelin-metrics`.
+//! The crate makes no chain and no network. The caller passes bound sockets ([`Sockets`]). Every
+//! measurement has a deadline and can be cancelled. It polls on at most two cores, only while it
+//! runs, and only in the modes that say so. The results are types of `myelin-metrics`.
 //!
 //! Start reading at [`probe`] and its [`Config`]; the measuring loop is in `client.rs`.
 
@@ -18,8 +18,8 @@ pub mod calibrate;
 pub mod clock;
 pub mod cpu;
 pub mod flood;
+pub mod function_config;
 pub mod generator;
-pub mod snippet;
 pub mod stall;
 
 mod client;

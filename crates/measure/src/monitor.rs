@@ -1,15 +1,15 @@
-//! Where long work reports to.
+//! Progress and cancellation of long work.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use myelin_api::Event;
 
-/// Where long work reports to, and what tells it to stop.
+/// Receives the progress of long work, and can cancel it.
 #[derive(Clone, Copy)]
 pub struct Monitor<'a> {
-    /// Takes every event.
+    /// Receives every event.
     pub emit: &'a (dyn Fn(Event) + Sync),
-    /// Set when nobody listens any more.
+    /// Set when the client has disconnected.
     pub cancelled: &'a AtomicBool,
 }
 

@@ -4,16 +4,16 @@
 //!  0 magic u32 | 4 run u32 | 8 id u64 | 16 repeat u32 | 20 check u32
 //! 24 client send ns u64 | 32 server receive ns u64 | 40 server send ns u64 | 48 pattern ...
 //! ```
-//! All big endian; times are CLOCK_MONOTONIC. `check` covers what the client writes. A chain of xor functions leaves every byte
-//! changed by one key; the reader undoes it ([`Codec`]).
+//! All fields are big endian; times are CLOCK_MONOTONIC. `check` covers the client's fields. A
+//! chain of xor functions changes every byte by one key; [`Codec::read`] reverts this.
 
-/// Bytes of the header: the least payload of a probe packet.
+/// Length of the header, the smallest payload of a probe packet, bytes.
 pub const HEADER_BYTES: usize = 48;
 
 const MAGIC: u32 = u32::from_be_bytes(*b"MYLP");
 const SERVER_TIMES: usize = 32;
 
-/// What the header says.
+/// Fields of the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) id: u64,
@@ -24,8 +24,8 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Of a packet that leaves the client.
-    pub(crate) fn leaving(id: u64, repeat: u32, client_send_ns: u64) -> Self {
+    /// The header of a packet that the client sends.
+    pub(crate) fn at_send(id: u64, repeat: u32, client_send_ns: u64) -> Self {
         Self {
             id,
             repeat,
@@ -36,7 +36,7 @@ impl Header {
     }
 }
 
-/// Writes and reads the payloads of one run at one point of the packet's way.
+/// Writes and reads the payloads of one run at one point of the path.
 #[derive(Debug, Clone)]
 pub(crate) struct Codec {
     run: u32,
@@ -45,9 +45,10 @@ pub(crate) struct Codec {
 }
 
 impl Codec {
-    /// For packets of `run`, `payload_bytes` long, whose bytes carry `key` where this codec stands.
+    /// A codec for packets of `run` with `payload_bytes`, whose bytes are xored with `key`.
     pub(crate) fn new(run: u32, key: u8, payload_bytes: usize) -> Self {
-        // A multiplicative generator seeded by the run: no period a chain's block size could hide in.
+        // A linear congruential generator, seeded by the run: without a period that could equal the
+        // block size of a function.
         let mut state = u64::from(run) | 1;
         let pattern = (HEADER_BYTES..payload_bytes)
             .map(|_| {
@@ -60,7 +61,7 @@ impl Codec {
         Self { run, key, pattern }
     }
 
-    /// A whole payload, its header still to be written.
+    /// A payload without its header.
     pub(crate) fn template(&self) -> Vec<u8> {
         let keyed = self.pattern.iter().map(|byte| byte ^ self.key);
         std::iter::repeat_n(0, HEADER_BYTES).chain(keyed).collect()
@@ -82,7 +83,7 @@ impl Codec {
         }
     }
 
-    /// Writes the server's two times alone: the rest goes back byte for byte as it came.
+    /// Writes only the server's two times. The other bytes do not change.
     pub(crate) fn write_server_times(&self, payload: &mut [u8], receive_ns: u64, send_ns: u64) {
         let times = receive_ns
             .to_be_bytes()
@@ -93,7 +94,8 @@ impl Codec {
         }
     }
 
-    /// Reads the header of whatever arrived. `None`: another program's or another run's packet, a damaged one, or a transformation without a known key.
+    /// Reads the header. `None` for a packet of another program or run, a damaged one, or one
+    /// transformed without a known key.
     pub(crate) fn read(&self, payload: &[u8]) -> Option<Header> {
         let plain = payload
             .first_chunk::<HEADER_BYTES>()?
@@ -113,9 +115,9 @@ impl Codec {
         own.then_some(header)
     }
 
-    /// Whether the pattern behind the header came through unchanged. Bytes appended after it are no damage (CALVIN's ATS adds
-    /// time stamps there).
-    pub(crate) fn intact(&self, payload: &[u8]) -> bool {
+    /// Whether the pattern behind the header is unchanged. Bytes appended to it are no damage:
+    /// CALVIN's ATS adds time stamps there.
+    pub(crate) fn is_intact(&self, payload: &[u8]) -> bool {
         payload
             .get(HEADER_BYTES..HEADER_BYTES + self.pattern.len())
             .is_some_and(|rest| {
@@ -141,57 +143,58 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// What the client wrote comes back through a keyed chain and the server's time stamps.
+        /// The client reads its header after xor functions in both directions and the server's
+        /// stamps.
         #[test]
         fn survives_keys_in_both_directions(
             run: u32, id: u64, repeat: u32, time: u64, forward: u8, reply: u8, bytes in HEADER_BYTES..1473, receive: u64, send: u64,
         ) {
             let client = Codec::new(run, 0, bytes);
             let mut payload = client.template();
-            client.write(&mut payload, &Header::leaving(id, repeat, time));
+            client.write(&mut payload, &Header::at_send(id, repeat, time));
             prop_assert_eq!(payload.len(), bytes);
             for b in &mut payload { *b ^= forward; }
 
             let server = Codec::new(run, forward, bytes);
-            prop_assert_eq!(server.read(&payload), Some(Header::leaving(id, repeat, time)));
-            prop_assert!(server.intact(&payload));
+            prop_assert_eq!(server.read(&payload), Some(Header::at_send(id, repeat, time)));
+            prop_assert!(server.is_intact(&payload));
             server.write_server_times(&mut payload, receive, send);
             for b in &mut payload { *b ^= reply; }
 
             let back = Codec::new(run, forward ^ reply, bytes);
-            let expected = Header { server_receive_ns: receive, server_send_ns: send, ..Header::leaving(id, repeat, time) };
+            let expected = Header { server_receive_ns: receive, server_send_ns: send, ..Header::at_send(id, repeat, time) };
             prop_assert_eq!(back.read(&payload), Some(expected));
-            prop_assert!(back.intact(&payload));
+            prop_assert!(back.is_intact(&payload));
         }
 
         #[test]
-        fn damage_is_seen(at in 0..200_usize, flip in 1..=255_u8) {
+        fn damage_is_detected(at in 0..200_usize, flip in 1..=255_u8) {
             let codec = Codec::new(7, 0, 200);
             let mut payload = codec.template();
-            codec.write(&mut payload, &Header::leaving(3, 1, 99));
+            codec.write(&mut payload, &Header::at_send(3, 1, 99));
             payload[at] ^= flip;
             let server_times = SERVER_TIMES..HEADER_BYTES;
-            let seen = codec.read(&payload).is_none() || !codec.intact(&payload);
-            prop_assert_eq!(seen, !server_times.contains(&at));
+            let is_detected = codec.read(&payload).is_none() || !codec.is_intact(&payload);
+            prop_assert_eq!(is_detected, !server_times.contains(&at));
         }
 
         #[test]
-        fn anything_may_arrive(bytes in prop::collection::vec(any::<u8>(), 0..100), key: u8) {
+        fn any_bytes_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..100), key: u8) {
             let codec = Codec::new(7, key, 64);
             prop_assert!(codec.read(&bytes).is_none());
-            prop_assert!(bytes.len() >= 64 || !codec.intact(&bytes));
+            prop_assert!(bytes.len() >= 64 || !codec.is_intact(&bytes));
         }
     }
 
     #[test]
-    fn runs_are_told_apart_and_appended_bytes_tolerated() {
+    fn other_runs_are_ignored_and_appended_bytes_tolerated() {
         let codec = Codec::new(7, 0x5a, 100);
         let mut payload = codec.template();
-        codec.write(&mut payload, &Header::leaving(3, 1, 99));
+        codec.write(&mut payload, &Header::at_send(3, 1, 99));
         assert_eq!(Codec::new(8, 0x5a, 100).read(&payload), None);
         assert_eq!(Codec::new(7, 0, 100).read(&payload), None);
         payload.extend([1; 16]);
-        assert!(codec.intact(&payload));
-        assert!(!codec.intact(&payload[..99]));
+        assert!(codec.is_intact(&payload));
+        assert!(!codec.is_intact(&payload[..99]));
     }
 }

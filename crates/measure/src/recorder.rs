@@ -1,10 +1,10 @@
-//! Where a repeat's samples go once it is over: distributions, a coarse course over time, and every sample when asked for.
+//! Collects the samples of finished repeats: distributions, a timeline, and optionally all samples.
 
 use myelin_metrics::{Distribution, Samples, TimelinePoint};
 
 use crate::tracker::{Sample, Tracker};
 
-/// Points of the course over time.
+/// Most points of the timeline.
 const TIMELINE_POINTS: u64 = 250;
 
 #[derive(Debug)]
@@ -14,12 +14,13 @@ pub(crate) struct Recorder {
     pub(crate) reply: Distribution,
     pub(crate) timeline: Vec<TimelinePoint>,
     pub(crate) samples: Option<Samples>,
-    stretch: usize,
+    /// Samples of one point of the timeline.
+    window: usize,
     started_ns: u64,
 }
 
 impl Recorder {
-    /// For about `total` packets in all.
+    /// A recorder for about `total` packets.
     pub(crate) fn new(total: u64, keep_samples: bool) -> Self {
         Self {
             rtt: Distribution::new(),
@@ -27,7 +28,7 @@ impl Recorder {
             reply: Distribution::new(),
             timeline: Vec::new(),
             samples: keep_samples.then(Samples::default),
-            stretch: total.div_ceil(TIMELINE_POINTS).max(1) as usize,
+            window: total.div_ceil(TIMELINE_POINTS).max(1) as usize,
             started_ns: 0,
         }
     }
@@ -36,9 +37,9 @@ impl Recorder {
         self.started_ns = now;
     }
 
-    /// Takes in a repeat that is over.
-    pub(crate) fn fold(&mut self, tracker: &Tracker) {
-        let mut stretch: Vec<Sample> = Vec::with_capacity(self.stretch);
+    /// Adds the samples of a finished repeat.
+    pub(crate) fn record_repeat(&mut self, tracker: &Tracker) {
+        let mut window: Vec<Sample> = Vec::with_capacity(self.window);
         for sample in tracker.samples() {
             self.rtt.record(sample.rtt_ns.into());
             self.forward.record(sample.forward_ns.into());
@@ -47,29 +48,29 @@ impl Recorder {
                 samples.rtt_ns.push(sample.rtt_ns);
                 samples.forward_ns.push(sample.forward_ns);
             }
-            stretch.push(sample);
-            if stretch.len() == self.stretch {
-                self.note(&mut stretch);
+            window.push(sample);
+            if window.len() == self.window {
+                self.add_timeline_point(&mut window);
             }
         }
-        self.note(&mut stretch);
+        self.add_timeline_point(&mut window);
         for distribution in [&mut self.rtt, &mut self.forward, &mut self.reply] {
             distribution.end_repeat();
         }
     }
 
-    fn note(&mut self, stretch: &mut Vec<Sample>) {
-        let Some(first) = stretch.first() else { return };
+    fn add_timeline_point(&mut self, window: &mut Vec<Sample>) {
+        let Some(first) = window.first() else { return };
         let at_s = first.sent_ns.saturating_sub(self.started_ns) as f64 / 1e9;
-        stretch.sort_unstable_by_key(|sample| sample.rtt_ns);
-        let us = |i: usize| f64::from(stretch[i].rtt_ns) / 1000.0;
+        window.sort_unstable_by_key(|sample| sample.rtt_ns);
+        let us = |i: usize| f64::from(window[i].rtt_ns) / 1000.0;
         self.timeline.push(TimelinePoint {
             at_s,
             min_us: us(0),
-            p50_us: us(stretch.len() / 2),
-            max_us: us(stretch.len() - 1),
+            p50_us: us(window.len() / 2),
+            max_us: us(window.len() - 1),
         });
-        stretch.clear();
+        window.clear();
     }
 }
 
@@ -80,23 +81,23 @@ mod tests {
     use crate::tracker::Times;
 
     #[test]
-    fn folds_repeats_into_stretches() {
+    fn repeats_become_timeline_points() {
         let mut recorder = Recorder::new(2 * 1500, true);
         recorder.start(1_000_000_000);
         let mut tracker = Tracker::new(1500, 1_000_000);
         for repeat in 0..2_u64 {
-            tracker.begin();
+            tracker.begin_repeat();
             for id in 0..1500 {
                 let sent = 1_000_000_000 + (repeat * 1500 + id) * 1_000_000;
-                tracker.send(sent);
+                tracker.record_send(sent);
                 let times = Times {
                     server_receive: sent + 400,
                     server_send: sent + 500,
                     client_receive: sent + 1000 + id,
                 };
-                tracker.answer(id, times);
+                tracker.record_answer(id, times);
             }
-            recorder.fold(&tracker);
+            recorder.record_repeat(&tracker);
         }
         assert_eq!(recorder.timeline.len(), 250);
         let second = recorder.timeline[126];

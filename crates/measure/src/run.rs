@@ -1,4 +1,4 @@
-//! Starts the ends of a probe, each on its thread, and collects the result.
+//! Starts the ends of a probe on their threads, and collects the result.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -15,31 +15,32 @@ use crate::client::{Client, Outcome};
 use crate::clock::{nanos, now_ns};
 use crate::config::Config;
 use crate::control::{Control, Watch};
-use crate::echo::{Echo, Shared};
+use crate::echo::{Echo, SharedState};
 use crate::payload::Codec;
 use crate::socket::{Sockets, forbid_fragments};
 
-/// Longest sleep in a socket: after it, deadline and cancel flag are looked at again.
+/// Longest sleep in a socket, between two checks of deadline and cancel flag.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
-/// Measures round trips from `sockets.client` through whatever lies between to `sockets.server` and back.
+/// Measures round trips from `sockets.client` to `sockets.server` and back.
 ///
-/// Takes at most `config.deadline` and a fifth of a second. Polls on one core in inline mode, on two in spin mode, and on none in blocking mode.
-/// Nothing is allocated while packets are under way. A chain that answers nothing is a result (everything lost,
-/// [`Stop::NoAnswer`](crate::Stop::NoAnswer)), not an error.
+/// Takes at most `config.deadline` and a fifth of a second. Polls on one core in inline mode, on
+/// two in spin mode, and on none in blocking mode. Allocates nothing while packets are in flight.
+/// If no packet comes back, this is a result ([`Stop::NoAnswer`](crate::Stop::NoAnswer)) and no
+/// error.
 ///
 /// # Errors
-/// [`Error::Option`] for options out of range, [`Error::System`] when a socket or a core cannot be used.
+/// [`Error::Option`] for options out of range, [`Error::System`] if a socket or a core fails.
 pub fn probe(
     config: &Config,
     sockets: &Sockets,
     control: Control<'_>,
 ) -> Result<ProbeResult, Error> {
     config.validate()?;
-    prepare(config, sockets)?;
+    prepare_sockets(config, sockets)?;
     let deadline_ns = now_ns().saturating_add(nanos(config.deadline));
-    let run = fresh_run();
-    let shared = Shared::default();
+    let run = random_run_id();
+    let shared = SharedState::default();
     let watch = Watch::new(control, deadline_ns, &shared.done);
     let echo = Echo::new(
         &sockets.server,
@@ -53,7 +54,7 @@ pub fn probe(
 fn result(config: &Config, outcome: Outcome) -> ProbeResult {
     let us = |bound: Option<Duration>| bound.map(|b| b.as_nanos() as f64 / 1000.0);
     let recorder = outcome.recorder;
-    // The way back is told by its main figures; its curve would be the forward one's twin.
+    // No curve for the reverse path: it would equal that of the forward path.
     let reply = recorder.reply.summary(None).map(|mut summary| {
         summary.cdf_us.clear();
         summary
@@ -80,13 +81,14 @@ fn result(config: &Config, outcome: Outcome) -> ProbeResult {
     }
 }
 
-/// Runs the ends, each on a thread of its own, so that the caller's core binding stays as it is; in inline mode the client's thread turns both.
+/// Runs each end on a new thread, so that the caller's CPU affinity does not change. In inline mode
+/// the client's thread runs both ends.
 fn run_ends<'a>(
     config: &'a Config,
     sockets: &'a Sockets,
     run: u32,
     echo: Echo<'a>,
-    shared: &'a Shared,
+    shared: &'a SharedState,
     watch: Watch<'a>,
 ) -> Result<Outcome, Error> {
     let (near, far) = if config.mode == Mode::Inline {
@@ -97,23 +99,23 @@ fn run_ends<'a>(
     thread::scope(|scope| {
         let serve = |echo: Echo<'a>| {
             let served = pin(config.cores.map(|cores| cores.server)).and_then(|()| echo.serve());
-            // When the server fails the client must not wait for answers.
+            // If the server failed, the client must not wait for answers.
             shared.done.store(true, Ordering::Relaxed);
             served
         };
         let server = far.map(|echo| scope.spawn(move || serve(echo)));
         let client = scope.spawn(move || {
             pin(config.cores.map(|cores| cores.client))?;
-            // The default slack of 50 us would delay every send by up to that.
+            // The default slack would delay every send by up to 50 us.
             let _ = set_timerslack(1);
             Client::new(config, &sockets.client, run, near, shared, watch).run()
         });
         let outcome = client.join();
         shared.done.store(true, Ordering::Relaxed);
         if config.mode == Mode::Blocking {
-            // A farewell ends the server's sleep; should it be lost, the read timeout does.
-            let farewell = vec![0; config.payload_bytes];
-            let _ = sockets.client.send_to(&farewell, config.destination);
+            // A last datagram ends the server's sleep. If it is lost, the read timeout does.
+            let last = vec![0; config.payload_bytes];
+            let _ = sockets.client.send_to(&last, config.destination);
         }
         if let Some(server) = server {
             server.join().map_err(|_| Error::Thread("server"))??;
@@ -122,14 +124,14 @@ fn run_ends<'a>(
     })
 }
 
-/// Sets how the sockets wait, and empties them of what earlier measurements left.
-fn prepare(config: &Config, sockets: &Sockets) -> Result<(), Error> {
+/// Sets how the sockets wait, and discards datagrams of earlier measurements.
+fn prepare_sockets(config: &Config, sockets: &Sockets) -> Result<(), Error> {
     let set = || -> io::Result<()> {
         for socket in [&sockets.client, &sockets.server] {
             forbid_fragments(socket)?;
             socket.set_nonblocking(true)?;
             let mut datagram = [0; 1];
-            // Bounded, so that a flood does not hold the probe up.
+            // Bounded, so that a flood does not delay the probe.
             for _ in 0..10_000 {
                 if socket.recv_from(&mut datagram).is_err() {
                     break;
@@ -137,7 +139,7 @@ fn prepare(config: &Config, sockets: &Sockets) -> Result<(), Error> {
             }
         }
         if config.mode == Mode::Blocking {
-            // A lost answer may hold up the client's next sends for about this long.
+            // A lost answer may delay the client's next sends by about this time.
             let client_waits = match config.interval {
                 Duration::ZERO => LONGEST_WAIT,
                 interval => interval.clamp(Duration::from_millis(1), LONGEST_WAIT),
@@ -169,7 +171,7 @@ pub(crate) fn pin(core: Option<usize>) -> Result<(), Error> {
     })
 }
 
-/// A number that tells this run's packets from any other's.
-pub(crate) fn fresh_run() -> u32 {
+/// A number that distinguishes the packets of this run from others.
+pub(crate) fn random_run_id() -> u32 {
     RandomState::new().hash_one(now_ns()) as u32
 }

@@ -1,4 +1,4 @@
-//! The two sockets of a probe, each in the network namespace where its end stands.
+//! The two sockets of a probe, each in the network namespace of its end.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -10,7 +10,7 @@ use nix::{setsockopt_impl, sockopt_impl};
 use crate::Error;
 
 sockopt_impl!(
-    /// RFC 1191's don't-fragment bit and path MTU discovery, which nix does not name.
+    /// RFC 1191's don't-fragment bit and path MTU discovery; nix does not have it.
     Ipv4MtuDiscover,
     SetOnly,
     libc::IPPROTO_IP,
@@ -26,20 +26,22 @@ sockopt_impl!(
     libc::c_int
 );
 
-/// The two ends. The measurement changes their blocking mode and read timeout as it needs.
+/// The sockets of both ends. The measurement changes their blocking mode and read timeout.
 #[derive(Debug)]
 pub struct Sockets {
-    /// Where packets leave and answers arrive; not connected, since a function may answer from another address.
+    /// Sends packets and receives answers. It is not connected, because a function may answer from
+    /// another address.
     pub client: UdpSocket,
     /// Sends packets back to their source address.
     pub server: UdpSocket,
 }
 
 impl Sockets {
-    /// Binds both ends: each in a namespace, or in the caller's own when none is given. Port 0 takes any free one.
+    /// Binds both ends, each in its namespace, or in the caller's if none is given. Port 0 takes
+    /// any free port.
     ///
     /// # Errors
-    /// [`Error::System`] with the address that could not be bound and where.
+    /// [`Error::System`] with the address and the namespace.
     pub fn bind(
         client: (Option<&Netns>, SocketAddr),
         server: (Option<&Netns>, SocketAddr),
@@ -60,19 +62,19 @@ fn bind(end: &str, namespace: Option<&Netns>, local: SocketAddr) -> Result<UdpSo
             .unwrap_or_else(|error| Err(io::Error::other(error))),
     };
     bound.map_err(|error| {
-        let place = namespace
+        let location = namespace
             .and_then(Netns::name)
             .map_or_else(String::new, |name| format!(" in namespace `{name}`"));
         Error::system(
-            format!("bind the probe's {end} to {local}{place}"),
+            format!("bind the probe's {end} to {local}{location}"),
             error,
-            "is the address there, the port free, and the namespace yours to enter?",
+            "does the address exist, is the port free, and do you run as root?",
         )
     })
 }
 
-/// Forbids fragments: a fragment carries no ports, so a chain would not take it for the same traffic, and a fragmented probe would measure
-/// two packets. Too large a packet is then an error (EMSGSIZE).
+/// Forbids fragments. A fragment has no ports, so a chain would not match it, and a fragmented
+/// probe would measure two packets. A too large packet is then an error (EMSGSIZE).
 pub(crate) fn forbid_fragments(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
         setsockopt(socket, Ipv4MtuDiscover, &libc::IP_PMTUDISC_DO)?;
@@ -82,7 +84,8 @@ pub(crate) fn forbid_fragments(socket: &UdpSocket) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks for a receive buffer of `bytes`; beyond `net.core.rmem_max` only root gets it, and less is no error.
+/// Requests a receive buffer of `bytes`. Only root gets more than `net.core.rmem_max`; a smaller
+/// one is no error.
 pub(crate) fn widen_receive_buffer(socket: &UdpSocket, bytes: usize) {
     if setsockopt(socket, sockopt::RcvBufForce, &bytes).is_err() {
         let _ = setsockopt(socket, sockopt::RcvBuf, &bytes);
@@ -94,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_address_is_named() {
+    fn the_error_names_the_refused_address() {
         let nowhere = "203.0.113.9:7".parse().unwrap();
         let text = bind("server", None, nowhere).unwrap_err().to_string();
         assert!(

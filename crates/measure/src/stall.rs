@@ -1,7 +1,8 @@
-//! Occupies a core with a real-time thread, to create a controlled stall; and keeps a core from sleeping.
+//! Occupies a core with a real-time thread, to create a controlled stall. Can also keep a core from
+//! sleeping.
 //!
-//! What arrives while the core is blocked is there at one instant when it goes on. Calibration measures bursts with it, and `myelin bench bound` holds bounds
-//! against such stalls.
+//! Packets that arrive while the core is blocked form a burst at its release. Calibration measures
+//! bursts this way, and `myelin bench bound` compares bounds with such stalls.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -16,10 +17,11 @@ use myelin_linux::{affinity, sched};
 use crate::clock::{now_ns, thread_ns};
 
 const FREE: u32 = 0;
-const WANTED: u32 = 1;
+const REQUESTED: u32 = 1;
 const BLOCKED: u32 = 2;
 
-/// Two threads on one core: one of real-time priority that occupies it when told, and one that runs when no other thread wants it.
+/// Two threads on one core: a real-time thread that occupies it on request, and optionally an
+/// idle-priority thread that keeps it awake.
 #[derive(Debug)]
 pub struct CoreBlocker {
     shared: Arc<Shared>,
@@ -31,14 +33,16 @@ pub struct CoreBlocker {
 struct Shared {
     state: AtomicU32,
     released_ns: AtomicU64,
-    /// CPU time of the thread that keeps the core from sleeping, ns.
+    /// CPU time of the thread that keeps the core awake, ns.
     idle_ns: AtomicU64,
     failed: AtomicBool,
     end: AtomicBool,
 }
 
 impl CoreBlocker {
-    /// For that core, ahead of threads of receive work too (`myelin_linux::napi`). `awake` keeps the core from sleeping: for cores whose work does not poll.
+    /// Starts the threads on `core`. The real-time thread has priority also over threads of receive
+    /// work (`myelin_linux::napi`). `awake` keeps the core awake, for cores whose work does not
+    /// poll.
     pub fn new(core: usize, awake: bool) -> Self {
         let shared = Arc::new(Shared::default());
         let start = |work: fn(&Shared), policy| {
@@ -52,7 +56,7 @@ impl CoreBlocker {
                 work(&shared);
             })
         };
-        let blocker = Some(start(block_when_told, Policy::Fifo(2)));
+        let blocker = Some(start(block_on_request, Policy::Fifo(2)));
         let awake = awake.then(|| start(stay_awake, Policy::Idle));
         Self {
             shared,
@@ -61,13 +65,13 @@ impl CoreBlocker {
         }
     }
 
-    /// Blocks the core; when this returns nothing else runs there but interrupts.
+    /// Blocks the core. Afterwards only interrupts run there.
     ///
     /// # Errors
-    /// A thread that may not have a real-time priority.
+    /// The thread gets no real-time priority.
     pub fn block(&self) -> Result<(), ApiError> {
         self.shared.released_ns.store(0, Ordering::Release);
-        self.shared.state.store(WANTED, Ordering::Release);
+        self.shared.state.store(REQUESTED, Ordering::Release);
         if let Some(blocker) = &self.blocker {
             blocker.thread().unpark();
         }
@@ -82,7 +86,8 @@ impl CoreBlocker {
         Ok(())
     }
 
-    /// Lets the core go on after [`Self::block`]. Returns when that was, ns: earlier, if it was blocked for too long.
+    /// Releases the core after [`Self::block`]. Returns the time of the release, ns. That is
+    /// earlier than now if the core was blocked for too long.
     pub fn release(&self) -> u64 {
         self.shared.state.store(FREE, Ordering::Release);
         loop {
@@ -93,7 +98,7 @@ impl CoreBlocker {
         }
     }
 
-    /// How long no other thread wanted the core so far, ns.
+    /// Time in which no other thread used the core, ns.
     pub fn idle_ns(&self) -> u64 {
         self.shared.idle_ns.load(Ordering::Relaxed)
     }
@@ -110,19 +115,19 @@ impl Drop for CoreBlocker {
             .into_iter()
             .flatten()
         {
-            // It has nothing to tell.
+            // The threads return no result.
             let _ = thread.join();
         }
     }
 }
 
-fn block_when_told(shared: &Shared) {
-    // A process that dies meanwhile must not keep the core.
+fn block_on_request(shared: &Shared) {
+    // A caller that fails must not keep the core blocked.
     const LONGEST: Duration = Duration::from_millis(50);
     while !shared.end.load(Ordering::Acquire) {
         if shared
             .state
-            .compare_exchange(WANTED, BLOCKED, Ordering::AcqRel, Ordering::Acquire)
+            .compare_exchange(REQUESTED, BLOCKED, Ordering::AcqRel, Ordering::Acquire)
             .is_err()
         {
             thread::park();
@@ -152,11 +157,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_holds_for_too_long_is_told_when_the_core_was_let_go() {
+    fn release_returns_the_time_of_an_automatic_release() {
         let core = affinity::get(0).unwrap()[0];
         let blocker = CoreBlocker::new(core, true);
-        // Taken before it is asked for: this thread may stand on that core itself.
-        let wanted_ns = now_ns();
+        // Read before the request, because this thread may run on that core.
+        let requested_ns = now_ns();
         if blocker.block().is_err() {
             println!("SKIP: a real-time priority needs root");
             return;
@@ -165,14 +170,14 @@ mod tests {
             thread::sleep(Duration::from_millis(1));
         }
         let slept_ns = now_ns();
-        assert!((wanted_ns..=slept_ns).contains(&blocker.release()));
+        assert!((requested_ns..=slept_ns).contains(&blocker.release()));
         let again_ns = now_ns();
         blocker.block().unwrap();
         assert!(blocker.release() >= again_ns);
     }
 
     #[test]
-    fn the_core_is_kept_from_others_and_from_sleeping() {
+    fn both_threads_run_on_the_core() {
         let core = *affinity::get(0).unwrap().last().unwrap();
         let blocker = CoreBlocker::new(core, true);
         if blocker.block().is_err() {
@@ -197,23 +202,23 @@ mod tests {
     }
 
     #[test]
-    fn how_long_nobody_wanted_the_core_is_told() {
+    fn idle_time_is_the_cpu_time_of_the_awake_thread() {
         let shared = Shared::default();
         shared.end.store(true, Ordering::Release);
         stay_awake(&shared);
-        let told_ns = shared.idle_ns.load(Ordering::Relaxed);
-        assert!((1..=thread_ns()).contains(&told_ns), "{told_ns}");
+        let idle_ns = shared.idle_ns.load(Ordering::Relaxed);
+        assert!((1..=thread_ns()).contains(&idle_ns), "{idle_ns}");
         let (start_ns, started_ns) = (now_ns(), thread_ns());
         thread::sleep(Duration::from_millis(20));
         let ran_ns = thread_ns() - started_ns;
         assert!(
             ran_ns + 10_000_000 < now_ns() - start_ns,
-            "asleep is not at work"
+            "sleep is no CPU time"
         );
     }
 
     #[test]
-    fn a_core_that_is_not_there_cannot_be_taken() {
+    fn a_missing_core_cannot_be_blocked() {
         assert!(CoreBlocker::new(1023, false).block().is_err());
     }
 }

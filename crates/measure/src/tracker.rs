@@ -1,17 +1,18 @@
-//! Which packet of a repeat was answered, when, and what else happened to it.
+//! Tracks the packets of a repeat: answered, lost, late, duplicate or reordered.
 //!
-//! All room is taken before the measurement; nothing here allocates while packets are under way.
+//! The tracker allocates before the measurement, and never while packets are in flight.
 
 use myelin_metrics::Counts;
 
-/// A time that fits no sample: the packet is under way, is lost, or came after its timeout.
+/// Values outside the range of a sample: the packet is in flight, lost, or answered after its
+/// timeout.
 const PENDING: u32 = u32::MAX;
 const LOST: u32 = u32::MAX - 1;
 const LATE: u32 = u32::MAX - 2;
-/// The longest time a sample can hold, nanoseconds (4.29 s); timeouts stay below it.
+/// The longest time of a sample, nanoseconds (4.29 s). Timeouts are shorter.
 pub(crate) const LONGEST_SAMPLE_NS: u64 = (u32::MAX - 3) as u64;
 
-/// When an answered packet was where, nanoseconds of CLOCK_MONOTONIC.
+/// Times of an answered packet, nanoseconds of CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
     pub(crate) server_receive: u64,
@@ -24,7 +25,7 @@ pub(crate) struct Times {
 pub(crate) struct Tracker {
     timeout_ns: u64,
     packets: Vec<Sample>,
-    /// Before this one all are answered or given up.
+    /// All packets before this index are answered or lost.
     oldest: usize,
     outstanding: usize,
     /// One more than the highest id answered so far.
@@ -32,7 +33,8 @@ pub(crate) struct Tracker {
     pub(crate) counts: Counts,
 }
 
-/// One packet, nanoseconds; its round trip may be [`PENDING`], [`LOST`] or [`LATE`] within the tracker.
+/// Times of one packet, nanoseconds. Inside the tracker, the round trip may be [`PENDING`],
+/// [`LOST`] or [`LATE`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) sent_ns: u64,
@@ -53,9 +55,9 @@ impl Sample {
 }
 
 impl Tracker {
-    /// With room for repeats of up to `capacity` packets.
+    /// A tracker for repeats of up to `capacity` packets.
     pub(crate) fn new(capacity: usize, timeout_ns: u64) -> Self {
-        // Written to, since a page fault at its first use would fall into a round trip.
+        // Written once, because a page fault at its first use would delay a round trip.
         let mut packets = vec![Sample::sent(u64::MAX); capacity];
         packets.clear();
         Self {
@@ -68,20 +70,20 @@ impl Tracker {
         }
     }
 
-    /// Forgets the last repeat's packets; the counts go on.
-    pub(crate) fn begin(&mut self) {
+    /// Removes the packets of the last repeat. The counts continue.
+    pub(crate) fn begin_repeat(&mut self) {
         self.packets.clear();
         self.oldest = 0;
         self.outstanding = 0;
         self.next_expected = 0;
     }
 
-    /// Packets sent in this repeat: also the id of the next.
+    /// Packets sent in this repeat; also the id of the next packet.
     pub(crate) fn sent(&self) -> usize {
         self.packets.len()
     }
 
-    /// Packets sent, not answered and not given up.
+    /// Packets that are neither answered nor lost.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding
     }
@@ -91,7 +93,7 @@ impl Tracker {
         self.next_expected
     }
 
-    /// When the oldest packet under way is given up.
+    /// Time at which the oldest packet in flight is lost.
     pub(crate) fn next_expiry(&self) -> Option<u64> {
         (self.outstanding > 0).then(|| {
             self.packets[self.oldest]
@@ -100,17 +102,17 @@ impl Tracker {
         })
     }
 
-    /// Notes that the next packet leaves now. The caller stays within the capacity.
-    pub(crate) fn send(&mut self, now: u64) {
+    /// Records that the client sends the next packet now. The caller keeps to the capacity.
+    pub(crate) fn record_send(&mut self, now: u64) {
         debug_assert!(self.packets.len() < self.packets.capacity());
         self.packets.push(Sample::sent(now));
         self.outstanding += 1;
         self.counts.sent += 1;
     }
 
-    /// Gives up what has waited for longer than the timeout. True when something was given up.
+    /// Counts packets older than the timeout as lost. Returns whether there was one.
     pub(crate) fn expire(&mut self, now: u64) -> bool {
-        let mut gave_up = false;
+        let mut is_any_lost = false;
         while self.outstanding > 0 {
             let packet = &mut self.packets[self.oldest];
             if packet.rtt_ns == PENDING {
@@ -120,17 +122,17 @@ impl Tracker {
                 packet.rtt_ns = LOST;
                 self.outstanding -= 1;
                 self.counts.lost += 1;
-                gave_up = true;
+                is_any_lost = true;
             }
             self.oldest += 1;
         }
-        // The loop above may end on answered packets; the expiry time is that of the first one pending.
+        // The loop may end at answered packets, but the next expiry is that of a pending one.
         self.skip_decided();
-        gave_up
+        is_any_lost
     }
 
-    /// Notes the answer to packet `id`. False when no such packet was sent in this repeat.
-    pub(crate) fn answer(&mut self, id: u64, times: Times) -> bool {
+    /// Records the answer to packet `id`. False if this repeat sent no such packet.
+    pub(crate) fn record_answer(&mut self, id: u64, times: Times) -> bool {
         let Some(i) = usize::try_from(id).ok().filter(|&i| i < self.sent()) else {
             return false;
         };
@@ -145,32 +147,33 @@ impl Tracker {
                     self.counts.late += 1;
                 } else {
                     packet.rtt_ns = rtt as u32;
-                    packet.forward_ns = narrow(times.server_receive.saturating_sub(packet.sent_ns));
+                    packet.forward_ns =
+                        saturate_to_sample(times.server_receive.saturating_sub(packet.sent_ns));
                     packet.reply_ns =
-                        narrow(times.client_receive.saturating_sub(times.server_send));
+                        saturate_to_sample(times.client_receive.saturating_sub(times.server_send));
                     self.counts.received += 1;
                 }
-                self.note_order(i);
+                self.record_order(i);
                 self.skip_decided();
             }
             LOST => {
                 packet.rtt_ns = LATE;
                 self.counts.late += 1;
-                self.note_order(i);
+                self.record_order(i);
             }
             _ => self.counts.duplicates += 1,
         }
         true
     }
 
-    /// How long ago packet `id` of this repeat was sent, nanoseconds.
+    /// Time since the client sent packet `id` of this repeat, nanoseconds.
     pub(crate) fn age(&self, id: u64, now: u64) -> u64 {
         let packet = self.packets.get(id as usize);
         packet.map_or(u64::MAX, |packet| now.saturating_sub(packet.sent_ns))
     }
 
-    /// Notes an answer to a packet of an earlier repeat, whose fate is no longer known one by one.
-    pub(crate) fn answer_to_earlier(&mut self) {
+    /// Records an answer to a packet of an earlier repeat, for which only the counts remain.
+    pub(crate) fn record_earlier_answer(&mut self) {
         if self.counts.late < self.counts.lost {
             self.counts.late += 1;
         } else {
@@ -178,7 +181,8 @@ impl Tracker {
         }
     }
 
-    /// Takes packets under way out of the count: the run was stopped before their fate was known.
+    /// Removes packets in flight from the count, because the run stopped before their answer or
+    /// loss.
     pub(crate) fn abandon(&mut self) {
         self.counts.sent -= self.outstanding as u64;
         self.outstanding = 0;
@@ -192,14 +196,14 @@ impl Tracker {
             .copied()
     }
 
-    /// Goes on to the first packet under way.
+    /// Advances `oldest` to the first packet in flight.
     fn skip_decided(&mut self) {
         while self.outstanding > 0 && self.packets[self.oldest].rtt_ns != PENDING {
             self.oldest += 1;
         }
     }
 
-    fn note_order(&mut self, i: usize) {
+    fn record_order(&mut self, i: usize) {
         if i < self.next_expected {
             self.counts.reordered += 1;
         } else {
@@ -208,7 +212,7 @@ impl Tracker {
     }
 }
 
-fn narrow(ns: u64) -> u32 {
+fn saturate_to_sample(ns: u64) -> u32 {
     ns.min(LONGEST_SAMPLE_NS) as u32
 }
 
@@ -230,9 +234,9 @@ mod tests {
 
     fn sent(times: &[u64]) -> Tracker {
         let mut tracker = Tracker::new(times.len(), TIMEOUT);
-        tracker.begin();
+        tracker.begin_repeat();
         for &t in times {
-            tracker.send(t);
+            tracker.record_send(t);
         }
         tracker
     }
@@ -241,9 +245,9 @@ mod tests {
     fn answers_in_order_give_samples() {
         let mut tracker = sent(&[100, 200]);
         assert_eq!(tracker.next_expiry(), Some(1100));
-        assert!(tracker.answer(0, at(110)));
+        assert!(tracker.record_answer(0, at(110)));
         assert_eq!(tracker.next_expiry(), Some(1200));
-        assert!(tracker.answer(1, at(215)));
+        assert!(tracker.record_answer(1, at(215)));
         assert_eq!((tracker.outstanding(), tracker.next_expiry()), (0, None));
         let samples: Vec<Sample> = tracker.samples().collect();
         assert_eq!(
@@ -268,19 +272,25 @@ mod tests {
     #[test]
     fn lost_late_duplicate_reordered_and_unknown() {
         let mut tracker = sent(&[0, 10, 20, 30]);
-        assert!(tracker.answer(1, at(50)));
-        assert!(tracker.answer(0, at(60)), "after a later one: reordered");
-        assert!(tracker.answer(1, at(70)), "again: duplicate");
+        assert!(tracker.record_answer(1, at(50)));
+        assert!(
+            tracker.record_answer(0, at(60)),
+            "reordered: after a later packet"
+        );
+        assert!(tracker.record_answer(1, at(70)), "duplicate");
         assert!(!tracker.expire(1020), "exactly at the timeout is in time");
         assert!(tracker.expire(1021), "packet 2");
         assert!(
-            tracker.answer(3, at(1031)),
-            "not yet given up, but past its timeout"
+            tracker.record_answer(3, at(1031)),
+            "past its timeout, before it was counted as lost"
         );
-        assert!(tracker.answer(2, at(1040)), "after it was given up");
-        assert!(tracker.answer(2, at(1050)));
-        assert!(!tracker.answer(4, at(1060)), "never sent");
-        assert!(!tracker.answer(u64::MAX, at(1060)));
+        assert!(
+            tracker.record_answer(2, at(1040)),
+            "after it was counted as lost"
+        );
+        assert!(tracker.record_answer(2, at(1050)));
+        assert!(!tracker.record_answer(4, at(1060)), "never sent");
+        assert!(!tracker.record_answer(u64::MAX, at(1060)));
         assert_eq!(tracker.outstanding(), 0);
         let expected = Counts {
             sent: 4,
@@ -299,16 +309,16 @@ mod tests {
     fn answers_to_earlier_repeats() {
         let mut tracker = sent(&[0]);
         tracker.expire(5000);
-        tracker.begin();
-        tracker.answer_to_earlier();
-        tracker.answer_to_earlier();
+        tracker.begin_repeat();
+        tracker.record_earlier_answer();
+        tracker.record_earlier_answer();
         assert_eq!((tracker.counts.late, tracker.counts.duplicates), (1, 1));
     }
 
     #[test]
     fn abandoned_packets_are_neither_sent_nor_lost() {
         let mut tracker = sent(&[0, 10]);
-        tracker.answer(0, at(5));
+        tracker.record_answer(0, at(5));
         tracker.abandon();
         assert_eq!(
             (
@@ -321,7 +331,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever arrives in whatever order: every packet is received, lost or under way, and a plain model agrees.
+        /// For any answers in any order, the counts agree with a plain model.
         #[test]
         fn agrees_with_a_plain_model(arrivals in prop::collection::vec((0..12_u64, 0..3000_u64), 0..60)) {
             let mut arrivals = arrivals;
@@ -330,9 +340,9 @@ mod tests {
             let mut first = std::collections::BTreeMap::new();
             let (mut duplicates, mut reordered, mut highest) = (0, 0, None);
             for &(id, time) in &arrivals {
-                let time = time + 1000; // all were sent by then
+                let time = time + 1000; // all packets are sent
                 tracker.expire(time);
-                prop_assert_eq!(tracker.answer(id, at(time)), id < 10);
+                prop_assert_eq!(tracker.record_answer(id, at(time)), id < 10);
                 if id < 10 {
                     if let std::collections::btree_map::Entry::Vacant(e) = first.entry(id) {
                         e.insert(time);

@@ -1,4 +1,4 @@
-//! The probe's view of a way that loses, doubles, swaps, delays, damages or transforms what it carries.
+//! The probe on a path that loses, duplicates, reorders, delays, damages or transforms packets.
 #![allow(clippy::float_cmp, reason = "exact by construction")]
 
 mod support;
@@ -6,7 +6,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use myelin_measure::{Config, Control, Matching, Mode, ProbeResult, Stop, probe};
-use support::{Policy, Relay, config, honest, sockets};
+use support::{Policy, Relay, config, forward_unchanged, sockets};
 
 fn relayed(mut config: Config, forward: Policy, reply: Policy) -> ProbeResult {
     let sockets = sockets();
@@ -15,7 +15,8 @@ fn relayed(mut config: Config, forward: Policy, reply: Policy) -> ProbeResult {
     probe(&config, &sockets, Control::default()).unwrap()
 }
 
-/// Acts on each datagram whose number ends in 9; number 0 is the hello, so ten of the hundred are hit.
+/// Acts on each datagram whose number ends in 9. Number 0 is the hello, so it acts on ten of the
+/// hundred.
 fn each_tenth(mut act: impl FnMut(Vec<u8>) -> Vec<Vec<u8>> + Send + 'static) -> Policy {
     Box::new(move |n, datagram| {
         if n % 10 == 9 {
@@ -29,8 +30,8 @@ fn each_tenth(mut act: impl FnMut(Vec<u8>) -> Vec<Vec<u8>> + Send + 'static) -> 
 #[test]
 fn loss_is_counted() {
     for (forward, reply) in [
-        (each_tenth(|_| vec![]), honest()),
-        (honest(), each_tenth(|_| vec![])),
+        (each_tenth(|_| vec![]), forward_unchanged()),
+        (forward_unchanged(), each_tenth(|_| vec![])),
     ] {
         let result = relayed(
             Config {
@@ -56,11 +57,11 @@ fn duplicates_are_counted() {
     for mode in [Mode::Inline, Mode::Blocking] {
         let result = relayed(
             config(mode),
-            honest(),
+            forward_unchanged(),
             each_tenth(|datagram| vec![datagram.clone(), datagram]),
         );
         assert_eq!(result.counts.received, 100, "{mode}");
-        // The last one's copy may come after the end.
+        // The copy of the last packet may arrive after the end.
         assert!(
             (9..=10).contains(&result.counts.duplicates),
             "{mode}: {:?}",
@@ -81,7 +82,7 @@ fn reordering_is_counted() {
             6 => vec![datagram, held.take().unwrap()],
             _ => vec![datagram],
         });
-        let result = relayed(config(mode), swap, honest());
+        let result = relayed(config(mode), swap, forward_unchanged());
         assert_eq!(
             (result.counts.received, result.counts.reordered),
             (100, 10),
@@ -110,7 +111,7 @@ fn late_answers_are_lost_and_counted_late() {
             ..config(Mode::Blocking)
         },
         delay,
-        honest(),
+        forward_unchanged(),
     );
     assert_eq!(
         (
@@ -129,21 +130,21 @@ fn damage_behind_the_header_is_corruption() {
         datagram[200] ^= 1;
         vec![datagram]
     });
-    let result = relayed(config(Mode::Blocking), flip, honest());
+    let result = relayed(config(Mode::Blocking), flip, forward_unchanged());
     assert_eq!((result.counts.received, result.counts.corrupted), (100, 10));
 
     let cut = each_tenth(|mut datagram| {
         datagram.truncate(100);
         vec![datagram]
     });
-    let result = relayed(config(Mode::Blocking), honest(), cut);
+    let result = relayed(config(Mode::Blocking), forward_unchanged(), cut);
     assert_eq!((result.counts.received, result.counts.corrupted), (100, 10));
 
     let longer: Policy = Box::new(|_, mut datagram| {
         datagram.extend([7; 16]);
         vec![datagram]
     });
-    let result = relayed(config(Mode::Blocking), longer, honest());
+    let result = relayed(config(Mode::Blocking), longer, forward_unchanged());
     assert_eq!((result.counts.received, result.counts.corrupted), (100, 0));
 }
 
@@ -183,7 +184,10 @@ fn unknown_transformations_are_matched_by_order() {
         })
     };
     for mode in [Mode::Inline, Mode::Blocking] {
-        for (forward, reply) in [(reverse(), honest() as Policy), (honest(), reverse())] {
+        for (forward, reply) in [
+            (reverse(), forward_unchanged() as Policy),
+            (forward_unchanged(), reverse()),
+        ] {
             let base = Config { ..config(mode) };
             let result = relayed(base, forward, reply);
             assert_eq!(result.matching, Matching::ByOrder, "{mode}");
@@ -199,7 +203,7 @@ fn unknown_transformations_are_matched_by_order() {
             let (rtt, forward) = (result.rtt.unwrap(), result.forward.unwrap());
             assert!(
                 forward.p50_us > 0.0 && forward.p50_us < rtt.p50_us,
-                "{mode}: one-way times come beside the packets"
+                "{mode}: the server reports its times outside the packets"
             );
         }
     }
@@ -217,14 +221,14 @@ fn by_order_survives_loss() {
             ..config(Mode::Blocking)
         },
         reverse_and_drop,
-        honest(),
+        forward_unchanged(),
     );
     assert_eq!(result.matching, Matching::ByOrder);
     assert_eq!((result.counts.received, result.counts.lost), (99, 1));
 }
 
 #[test]
-fn silence_is_a_result_and_soon_told() {
+fn a_run_without_answers_ends_early_with_a_result() {
     for mode in [Mode::Inline, Mode::Blocking] {
         let started = Instant::now();
         let result = relayed(
@@ -234,7 +238,7 @@ fn silence_is_a_result_and_soon_told() {
                 ..config(mode)
             },
             Box::new(|_, _| vec![]),
-            honest(),
+            forward_unchanged(),
         );
         assert_eq!(result.stopped, Some(Stop::NoAnswer), "{mode}");
         assert_eq!((result.counts.received, result.loss_ratio), (0, 1.0));
@@ -248,15 +252,15 @@ fn silence_is_a_result_and_soon_told() {
 #[test]
 fn long_delays_do_not_slow_the_timeline() {
     for mode in [Mode::Inline, Mode::Blocking] {
-        // Six packets are always under way: 30 ms at one in 5 ms. The hello goes straight through.
-        let mut under_way = std::collections::VecDeque::new();
+        // Six packets are always in flight: 30 ms at one every 5 ms. The hello is not delayed.
+        let mut in_flight = std::collections::VecDeque::new();
         let delay: Policy = Box::new(move |n, datagram| {
             if n == 0 {
                 return vec![datagram];
             }
-            under_way.push_back(datagram);
-            if under_way.len() > 6 {
-                under_way.pop_front().into_iter().collect()
+            in_flight.push_back(datagram);
+            if in_flight.len() > 6 {
+                in_flight.pop_front().into_iter().collect()
             } else {
                 vec![]
             }
@@ -267,13 +271,13 @@ fn long_delays_do_not_slow_the_timeline() {
             repeats: 1,
             ..config(mode)
         };
-        let result = relayed(paced, delay, honest());
+        let result = relayed(paced, delay, forward_unchanged());
         assert_eq!(
             (result.counts.received, result.counts.lost),
             (194, 6),
             "{mode}"
         );
-        // Not: each send waits until the last answer is given up on.
+        // Sends do not wait until the last packet is lost.
         assert!(
             result.counts.behind_schedule < 100,
             "{mode}: {:?}",

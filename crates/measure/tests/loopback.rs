@@ -1,4 +1,4 @@
-//! The probe over loopback, in all modes, with nothing in its way.
+//! The probe over loopback in all modes.
 #![allow(clippy::float_cmp, reason = "exact by construction")]
 
 mod support;
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use myelin_measure::{Config, Control, Cores, Matching, Mode, ProbeResult, Sockets, Stop, probe};
 use support::{config, sockets};
 
-fn direct(mut config: Config) -> ProbeResult {
+fn probe_loopback(mut config: Config) -> ProbeResult {
     let sockets = sockets();
     config.destination = sockets.server.local_addr().unwrap();
     probe(&config, &sockets, Control::default()).unwrap()
 }
 
-fn two_cores() -> bool {
+fn has_two_cores() -> bool {
     let enough = myelin_linux::affinity::get(0).unwrap().len() >= 2;
     if !enough {
         println!("skipped: spin mode needs two cores");
@@ -27,12 +27,12 @@ fn two_cores() -> bool {
 #[test]
 fn every_mode_answers_every_packet() {
     for mode in [Mode::Inline, Mode::Spin, Mode::Blocking] {
-        if mode == Mode::Spin && !two_cores() {
+        if mode == Mode::Spin && !has_two_cores() {
             continue;
         }
         for interval in [Duration::ZERO, Duration::from_millis(1)] {
             for payload_bytes in [48, 1472] {
-                let result = direct(Config {
+                let result = probe_loopback(Config {
                     interval,
                     payload_bytes,
                     warm_up: 10,
@@ -73,7 +73,7 @@ fn every_mode_answers_every_packet() {
 fn blocking_runs_on_one_core_and_on_two() {
     let usable = myelin_linux::affinity::get(0).unwrap();
     for server in usable.iter().take(2) {
-        let result = direct(Config {
+        let result = probe_loopback(Config {
             cores: Some(Cores {
                 client: usable[0],
                 server: *server,
@@ -87,8 +87,8 @@ fn blocking_runs_on_one_core_and_on_two() {
 #[test]
 fn the_timeline_is_absolute() {
     for mode in [Mode::Inline, Mode::Blocking] {
-        let result = direct(config(mode));
-        // 2 repeats of 50 slots, the last slot of each without a wait after it.
+        let result = probe_loopback(config(mode));
+        // 2 repeats of 50 slots, without a wait after the last slot of each.
         assert!(
             (0.098..2.0).contains(&result.duration_s),
             "{mode}: {}",
@@ -110,7 +110,7 @@ fn foreign_datagrams_are_ignored_and_counted_at_both_ends() {
         } else {
             sockets.client.local_addr().unwrap()
         };
-        let strange = std::thread::spawn(move || {
+        let sender = std::thread::spawn(move || {
             for _ in 0..20 {
                 stranger.send_to(&[0x4d; 100], end).unwrap();
                 std::thread::sleep(Duration::from_millis(10));
@@ -122,7 +122,7 @@ fn foreign_datagrams_are_ignored_and_counted_at_both_ends() {
             ..config(Mode::Blocking)
         };
         let result = probe(&config, &sockets, Control::default()).unwrap();
-        strange.join().unwrap();
+        sender.join().unwrap();
         assert_eq!(result.matching, Matching::ById);
         assert_eq!(result.counts.received, 100);
         assert!(
@@ -135,7 +135,7 @@ fn foreign_datagrams_are_ignored_and_counted_at_both_ends() {
 
 #[test]
 fn a_failing_server_ends_the_probe_at_once() {
-    // A listening TCP socket in the server's place: bound, but nothing can be received from it.
+    // The server's socket is a listening TCP socket, from which receiving fails.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let destination = listener.local_addr().unwrap();
     let sockets = Sockets {
@@ -157,12 +157,12 @@ fn a_failing_server_ends_the_probe_at_once() {
     );
     assert!(
         started.elapsed() < Duration::from_secs(4),
-        "not after the timeout"
+        "the probe waited for the timeout"
     );
 }
 
 #[test]
-fn deadline_and_cancel_end_it_with_what_is_there() {
+fn deadline_and_cancel_end_the_probe_with_partial_results() {
     let sockets = sockets();
     let long = Config {
         destination: sockets.server.local_addr().unwrap(),
@@ -219,7 +219,7 @@ fn sockets_serve_one_measurement_after_another() {
 
 #[test]
 fn a_row_is_flat_and_carries_units() {
-    let row = direct(config(Mode::Inline)).row();
+    let row = probe_loopback(config(Mode::Inline)).row();
     let row = row.as_object().unwrap();
     for key in [
         "mode",

@@ -15,7 +15,7 @@ fn config(mode: Mode, payload_bytes: usize) -> Config {
         count: 100,
         repeats: 2,
         warm_up: 5,
-        // Spinning threads may wait that long for a core when the machine is busy.
+        // Spinning threads may wait this long for a core of a busy machine.
         timeout: Duration::from_secs(4),
         deadline: Duration::from_secs(30),
         ..Config::new(SERVER.parse().unwrap())
@@ -51,7 +51,7 @@ fn answers_come_through_a_veth_pair_in_every_mode() {
 }
 
 #[test]
-fn no_route_is_an_error_with_its_reason() {
+fn a_missing_route_is_an_error_with_its_reason() {
     let Some(pair) = Pair::new("route") else {
         return;
     };
@@ -70,7 +70,7 @@ fn no_route_is_an_error_with_its_reason() {
 }
 
 #[test]
-fn a_link_too_narrow_is_an_error_with_its_reason() {
+fn a_too_small_mtu_is_an_error_with_its_reason() {
     let Some(pair) = Pair::new("mtu") else { return };
     let sockets = pair.sockets();
     ip(&[

@@ -1,7 +1,7 @@
 //! Floods chains while another chain is measured: starts `measure`'s floods with the data of the
 //! chains.
 
-use myelin_measure::flood::{Counts, Load, Running};
+use myelin_measure::flood::{Counts, Load, RunningFlood};
 use myelin_metrics::chain::Flood;
 
 use crate::api::{ApiError, FloodRequest, ProbeOptions};
@@ -17,7 +17,7 @@ pub(crate) fn start(
     engine: &Engine,
     floods: &[FloodRequest],
     options: &ProbeOptions,
-) -> Result<Vec<(String, Running)>, ApiError> {
+) -> Result<Vec<(String, RunningFlood)>, ApiError> {
     let rows = options.modes.len() * options.payloads.len();
     let limit = measure::deadline(options).saturating_mul(rows.try_into().unwrap_or(u32::MAX));
     let payload = options.payloads.iter().copied().max().unwrap_or_default();
@@ -36,7 +36,7 @@ pub(crate) fn start(
             limit,
         };
         let sockets = target.sockets().map_err(|error| refuse(&error))?;
-        let running = Running::start(load, sockets, counts(engine, chain)?);
+        let running = RunningFlood::start(load, sockets, counts(engine, chain)?);
         Ok((chain.clone(), running.map_err(|error| refuse(&error))?))
     };
     floods.iter().map(start).collect()
@@ -48,13 +48,13 @@ pub(crate) fn start(
 /// A chain was removed meanwhile, or packets could not be sent.
 pub(crate) fn stop(
     engine: &Engine,
-    floods: Vec<(String, Running)>,
+    floods: Vec<(String, RunningFlood)>,
 ) -> Result<Vec<Flood>, ApiError> {
     // Signal all before waiting for any, so none keeps sending while another one ends.
     for (_, flood) in &floods {
-        flood.end();
+        flood.request_stop();
     }
-    let stop = |(chain, flood): (String, Running)| {
+    let stop = |(chain, flood): (String, RunningFlood)| {
         flood.stop(|| counts(engine, &chain))?.map_err(|error| {
             ApiError::failed(format!("the flood of chain `{chain}` ended early: {error}"))
         })

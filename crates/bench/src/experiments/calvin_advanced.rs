@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use myelin_dataplane::feed::FeedConfig;
 use myelin_linux::affinity;
-use myelin_measure::snippet::config;
+use myelin_measure::function_config;
 use myelin_metrics::stats::{CONFIDENCE, Estimate, mean_ci, median_ci};
 use myelin_spec::LossyLinkConfig;
 use serde::Deserialize;
@@ -262,9 +262,12 @@ fn in_us(ns: Estimate) -> Estimate {
 
 fn diet(case: &Case, payload_bytes: usize) -> Result<FeedConfig, Error> {
     let files = files();
-    let after = case.after.as_ref().map(|(after, _)| config(after, &files));
+    let after = case
+        .after
+        .as_ref()
+        .map(|(after, _)| function_config::parse(after, &files));
     Ok(FeedConfig {
-        function: config(&case.function, &files)?,
+        function: function_config::parse(&case.function, &files)?,
         after: after.transpose()?,
         link: case.after.as_ref().map(|(_, loss_ppm)| LossyLinkConfig {
             loss_ppm: *loss_ppm,

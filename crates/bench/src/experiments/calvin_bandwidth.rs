@@ -1,7 +1,7 @@
 //! `calvin-bandwidth`: the highest rate of UDP packets without loss or reordering (CALVIN, Fig. 12b), where the paper traded bandwidth for delay.
 //!
 //! One core sends, another one has all workers and reference programs; the server's socket keeps what arrives and is read when all is sent
-//! (`myelin_measure::bandwidth::carry`), so that the receiver takes no core from anybody, as it took none in the paper, where the hosts stood on another
+//! (`myelin_measure::bandwidth::run_trial`), so that the receiver takes no core from anybody, as it took none in the paper, where the hosts stood on another
 //! machine. On virtual links the sender of a packet does the work of its path: the sender's core that of the front door and the
 //! kernel functions, the other core that of user space and of what comes after it. That is so for all variants, with the
 //! same hosts, sender and receiver.
@@ -10,7 +10,7 @@
 //! twice what the published form does. So the claims are on packets that leave in bursts (UDP segmentation offload), through workers that take
 //! one at a time and that take batches; sending one by one is shown beside them.
 
-use myelin_measure::bandwidth::{Carried, Ladder};
+use myelin_measure::bandwidth::{RateSearch, TrialResult};
 use myelin_metrics::stats::{Estimate, paired_ratio};
 use serde_json::Value;
 
@@ -92,7 +92,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
             let variant = &made[of_mode(way, mode)];
             let load = (PAYLOADS[payload], packets, MODES[mode].burst);
             let search = &mut searches[index];
-            let carried = variant.carried(load, &mut search.ladder, session)?;
+            let carried = variant.carried(load, &mut search.rate_search, session)?;
             let round = Round::of(&carried);
             search.rounds.push(round);
             Ok(round.mpps)
@@ -125,7 +125,7 @@ struct Round {
 }
 
 impl Round {
-    fn of(carried: &Carried) -> Self {
+    fn of(carried: &TrialResult) -> Self {
         Self {
             mpps: carried.carried_mpps.max(LEAST_MPPS),
             clean: carried.is_clean(),
@@ -137,14 +137,14 @@ impl Round {
 /// What is known of a subject from the rounds before.
 #[derive(Clone, Default)]
 struct Search {
-    ladder: Ladder,
+    rate_search: RateSearch,
     rounds: Vec<Round>,
 }
 
 impl Search {
     fn limited_by(&self) -> String {
         let failed = self.rounds.iter().filter(|round| !round.clean).count();
-        match (failed, self.ladder.offered_mpps()) {
+        match (failed, self.rate_search.offered_mpps()) {
             (0, None) => "sender".to_owned(),
             (0, Some(_)) => "loss".to_owned(),
             (failed, _) => format!("no rate was clean in {failed} rounds"),

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use myelin_measure::cpu::{shares, together};
+use myelin_measure::cpu::{shares, sum_times};
 use myelin_metrics::Shares;
 use myelin_metrics::stats::{CONFIDENCE, mean_ci, median_ci};
 use serde::Deserialize;
@@ -142,7 +142,7 @@ impl Measured {
     /// Of all windows together: one alone has a few ticks.
     fn shares(&self, variant: usize, load: usize) -> Option<Shares> {
         let windows = &self.seen[variant * LOADS.len() + load];
-        shares(&together(windows.iter().map(|window| window.spent)))
+        shares(&sum_times(windows.iter().map(|window| window.spent)))
     }
 
     /// CPU time of the worker or the reference program, window by window.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use myelin_dataplane::feed::{HEADERS, frame};
 use myelin_functions::{Batch, Emitter, Function, Packet, instantiate};
-use myelin_measure::snippet::config;
+use myelin_measure::function_config;
 use myelin_metrics::stats::{CONFIDENCE, ROUNDS_NEEDED, mean_ci};
 use myelin_packet::{Meta, parse};
 use myelin_spec::{FunctionConfig, LossyLinkConfig};
@@ -171,11 +171,11 @@ fn transfer(coder: Option<&str>, link: LossyLinkConfig, packets: u64) -> Result<
         Ok::<_, Error>(Stage::new(function))
     };
     let mut coder = coder
-        .map(|coder| stage(&config(coder, &files)?))
+        .map(|coder| stage(&function_config::parse(coder, &files)?))
         .transpose()?;
     let mut decoder = coder
         .is_some()
-        .then(|| stage(&config(DECODER, &files)?))
+        .then(|| stage(&function_config::parse(DECODER, &files)?))
         .transpose()?;
     let mut link = myelin_functions::lossy_link::LossyLink::new(link);
     let mut out = Transfer {

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use myelin_kernel::{Capacity, Hook, Plane, test_run};
-use myelin_measure::snippet::config;
+use myelin_measure::function_config;
 use myelin_metrics::stats::{CONFIDENCE, Estimate, median_ci};
 use myelin_planner::Machine;
 
@@ -160,7 +160,8 @@ fn memory(agent: &Agent, session: Session<'_>, findings: &mut Findings) -> Resul
 fn loading(repeats: usize, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let firewall =
         "kind: firewall, config: { default: deny, fragments: drop, rules: [ { action: allow } ] }";
-    let five = |function| Ok::<_, Error>(vec![config(function, &BTreeMap::new())?; 5]);
+    let five =
+        |function| Ok::<_, Error>(vec![function_config::parse(function, &BTreeMap::new())?; 5]);
     let chains = [
         ("five forward", five(FORWARD)?),
         ("five xor", five(XOR)?),

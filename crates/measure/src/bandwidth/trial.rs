@@ -1,138 +1,348 @@
-//! What became of a trial's packets.
+//! A trial whose receiver needs no core: the server's socket queues all packets, and the trial
+//! reads them after the last send.
+//!
+//! To measure sender, path and receiver separately takes three cores. With two, the receiver would
+//! compete with the path or the sender and limit the rate. Here the socket's buffer holds the whole
+//! trial, and its fill level shows when the last packet arrived. The *carried* rate is the number
+//! of packets over the time from the first send to the last arrival. So a queue on the path does
+//! not inflate the rate, and short trials suffice.
 
-use crate::payload::Codec;
+use std::io::IoSlice;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::AtomicBool;
+use std::thread;
 
-/// What became of a trial's packets.
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, getsockopt, sendmsg};
+use nix::{getsockopt_impl, sockopt_impl};
+
+use super::trial_result::{Arrivals, TrialResult};
+use crate::Error;
+use crate::clock::now_ns;
+use crate::config::{check_payload, check_range};
+use crate::control::{Control, Watch};
+use crate::echo::{is_no_datagram, receive};
+use crate::generator::{Late, Pace, SendOutcome, Stream, Wait, generate};
+use crate::payload::{Codec, HEADER_BYTES, Header};
+use crate::run::{pin, random_run_id};
+use crate::socket::{Sockets, forbid_fragments, widen_receive_buffer};
+
+/// Most packets of a trial; the server's socket buffer holds them all.
+pub const MAX_PACKETS: u32 = 50_000;
+/// Most packets of a system call (`UDP_MAX_SEGMENTS` of Linux before 6.9).
+pub const MAX_BURST: u16 = 64;
+/// Most payload of a system call, bytes: with the headers, one IPv6 datagram before segmentation.
+const MAX_BURST_BYTES: usize = 65_000;
+
+/// Most buffer space of a queued packet, bytes: a page of data, and its descriptor.
+const QUEUED_BYTES: usize = 4096 + 1024;
+/// If the fill level has not changed for this time, all packets have arrived, or a thread was
+/// interrupted; reading the queue then finds more.
+const QUIET_NS: u64 = 1_000_000;
+/// Longest wait for missing packets after the last arrival.
+const MISSING_WAIT_NS: u64 = 10_000_000;
+/// Longest trial, including sending and reading.
+const LIMIT_NS: u64 = 10_000_000_000;
+/// A sender that is later than this restarts its timeline: a burst to catch up would overflow
+/// queues that the requested rate does not.
+const MAX_LAG_NS: u64 = 1_000_000;
+/// Refused sends in a row that fail the trial.
+const MAX_REFUSALS: u32 = 100_000;
+/// Names the socket in errors.
+const SERVER: &str = "the bandwidth measurement's server";
+/// Packets before a trial, which wake sleeping threads and cores.
+const WARM_UP: u32 = 64;
+
+sockopt_impl!(
+    /// Memory use of a socket's queues (`SK_MEMINFO_*` of linux/sock_diag.h); nix does not have it.
+    MemInfo,
+    GetOnly,
+    libc::SOL_SOCKET,
+    libc::SO_MEMINFO,
+    [u32; 9]
+);
+
+/// The traffic of a trial.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Carried {
-    /// The rate at which packets were sent, millions a second.
-    pub sent_mpps: f64,
-    /// Packets sent.
-    pub sent: u64,
-    /// Packets that arrived, copies not counted.
-    pub received: u64,
-    /// Packets that arrived after a later one (RFC 4737); `None` when the payload could not be read.
-    pub reordered: Option<u64>,
-    /// Packets that arrived over the time from the first send to the last arrival, millions a second.
-    pub carried_mpps: f64,
-    /// Whether bursts left in one system call each; `false` where they were to but the link cannot segment, and for a burst of one.
-    pub segmented: bool,
+pub struct Load {
+    /// Destination of the packets.
+    pub destination: SocketAddr,
+    /// UDP payload, bytes.
+    pub payload_bytes: usize,
+    /// Packets, 2 to [`MAX_PACKETS`].
+    pub packets: u32,
+    /// Packets of one system call, 1 to [`MAX_BURST`], with at most 65 000 bytes of payload.
+    /// Several packets use UDP segmentation offload (`UDP_SEGMENT` of udp(7)), as senders of bulk
+    /// data do; the kernel segments them before the sender's link. If the link cannot (without
+    /// checksum offload before Linux 6.12), the packets are sent one by one; see
+    /// [`TrialResult::segmented`].
+    pub burst: u16,
+    /// Core of the sending thread.
+    pub core: Option<usize>,
 }
 
-impl Carried {
-    /// Of so many packets sent; `sending_ns` is from the first send to the last, `whole_ns` from the first send to the last arrival.
-    pub(super) fn new(sent: u64, [sending_ns, whole_ns]: [u64; 2], arrived: &Arrivals) -> Self {
-        // Datagrams that cannot be read, and none that can: a function transforms the payload, and counting must do.
-        let readable = arrived.received > 0 || arrived.unread == 0;
-        let received = if readable {
-            arrived.received
-        } else {
-            arrived.unread.min(sent)
-        };
-        let mpps = |packets: u64, ns: u64| packets as f64 / ns.max(1) as f64 * 1000.0;
+/// Sends `load` at `offered_mpps` millions of packets a second, or as fast as possible, and reports
+/// what arrived.
+///
+/// One thread polls during the trial, at most 10 s.
+///
+/// # Errors
+/// [`Error::Option`] for a load out of range, [`Error::System`] if a socket fails.
+pub fn run_trial(
+    load: &Load,
+    sockets: &Sockets,
+    offered_mpps: Option<f64>,
+    control: Control<'_>,
+) -> Result<TrialResult, Error> {
+    load.validate()?;
+    let packets = load.packets.max(WARM_UP) as usize;
+    prepare_sockets(sockets, packets * QUEUED_BYTES)?;
+    thread::scope(|scope| {
+        // On a new thread, so that the caller's CPU affinity does not change.
+        let trial = scope.spawn(|| {
+            pin(load.core)?;
+            let never_failed = AtomicBool::new(false);
+            let watch = Watch::new(control, now_ns() + LIMIT_NS, &never_failed);
+            measure(load, sockets, offered_mpps, &watch)
+        });
+        trial.join().map_err(|_| Error::Thread("sender"))?
+    })
+}
+
+/// Sets the socket options for a trial. `receive_buffer` is the server's, in bytes.
+fn prepare_sockets(sockets: &Sockets, receive_buffer: usize) -> Result<(), Error> {
+    for socket in [&sockets.client, &sockets.server] {
+        forbid_fragments(socket)
+            .and_then(|()| socket.set_nonblocking(true))
+            .map_err(|error| {
+                Error::system(
+                    "prepare the bandwidth measurement's sockets",
+                    error,
+                    "are both still open?",
+                )
+            })?;
+    }
+    widen_receive_buffer(&sockets.server, receive_buffer);
+    Ok(())
+}
+
+impl Load {
+    fn validate(&self) -> Result<(), Error> {
+        /// MTU of Ethernet.
+        const MTU: usize = 1500;
+        check_payload(self.destination, self.payload_bytes, MTU)?;
+        check_range("packets", self.packets, 2..=MAX_PACKETS, "")?;
+        check_range("burst", self.burst, 1..=MAX_BURST, "")
+    }
+}
+
+fn measure(
+    load: &Load,
+    sockets: &Sockets,
+    offered_mpps: Option<f64>,
+    watch: &Watch<'_>,
+) -> Result<TrialResult, Error> {
+    let warm_up = Load {
+        packets: WARM_UP,
+        ..load.clone()
+    };
+    let (_, grown) = send_and_receive(&warm_up, sockets, None, None, watch)?;
+    // Known if all packets take the same space and none is lost.
+    let bytes_per_packet = (grown > 0 && grown.is_multiple_of(WARM_UP)).then_some(grown / WARM_UP);
+    let (result, _) = send_and_receive(load, sockets, offered_mpps, bytes_per_packet, watch)?;
+    Ok(result)
+}
+
+/// Sends a load and reads it at the server. Returns the result, and the growth of the server's
+/// queue in bytes.
+fn send_and_receive(
+    load: &Load,
+    sockets: &Sockets,
+    offered_mpps: Option<f64>,
+    bytes_per_packet: Option<u32>,
+    watch: &Watch<'_>,
+) -> Result<(TrialResult, u32), Error> {
+    let codec = Codec::new(random_run_id(), 0, load.payload_bytes);
+    let mut receiver = Receiver::new(&sockets.server, &codec, load.packets)?;
+    let mut sender = Sender::new(load, &codec);
+    let start = now_ns();
+    let (sent, sending_ns) = sender.send(&sockets.client, offered_mpps, watch)?;
+    let (mut last, grown) = receiver.watch_queue(sent, bytes_per_packet)?;
+    receiver.read(sent, &mut last, watch)?;
+    let ns = [sending_ns, last.saturating_sub(start)];
+    let result = TrialResult {
+        segmented: sender.segments,
+        ..TrialResult::new(sent, ns, &receiver.arrivals)
+    };
+    Ok((result, grown))
+}
+
+/// Sends a trial's packets in bursts on an absolute timeline.
+struct Sender<'a> {
+    load: &'a Load,
+    codec: &'a Codec,
+    /// The payloads of a burst.
+    payloads: Vec<u8>,
+    destination: SockaddrStorage,
+    /// Whether the kernel segments bursts for this link.
+    segments: bool,
+}
+
+impl<'a> Sender<'a> {
+    fn new(load: &'a Load, codec: &'a Codec) -> Self {
+        let burst = usize::from(load.burst).min((MAX_BURST_BYTES / load.payload_bytes).max(1));
         Self {
-            sent_mpps: mpps(sent.saturating_sub(1), sending_ns),
-            sent,
-            received,
-            reordered: readable.then_some(arrived.reordered),
-            carried_mpps: mpps(received, whole_ns),
-            segmented: false,
+            payloads: codec.template().repeat(burst),
+            destination: SockaddrStorage::from(load.destination),
+            segments: burst > 1,
+            load,
+            codec,
         }
     }
 
-    /// Whether everything arrived in order.
-    pub fn is_clean(&self) -> bool {
-        self.sent > 1 && self.received >= self.sent && self.reordered.unwrap_or(0) == 0
+    /// Sends all packets. Returns their number, and the time from the first to the last, ns.
+    fn send(
+        &mut self,
+        socket: &UdpSocket,
+        offered_mpps: Option<f64>,
+        watch: &Watch<'_>,
+    ) -> Result<(u64, u64), Error> {
+        let (bytes, destination) = (self.load.payload_bytes, self.load.destination);
+        let packets = u64::from(self.load.packets);
+        let start = now_ns();
+        let (mut next, mut last, mut refusals) = (0, start, 0);
+        let rate_pps = offered_mpps.map(|mpps| mpps * 1e6);
+        let pace = Pace::new(rate_pps, Late::CatchUp(MAX_LAG_NS), start);
+        let send = |_, now| match self.send_burst(socket, next, now) {
+            Ok(packets) => {
+                (next, last, refusals) = (next + packets, now, 0);
+                Ok(SendOutcome {
+                    packets,
+                    refused: 0,
+                })
+            }
+            // A full send buffer is the sender's limit and not a loss, so it tries again.
+            Err(error) if refusals < MAX_REFUSALS && is_no_datagram(&error) => {
+                refusals += 1;
+                Ok(SendOutcome::default())
+            }
+            Err(error) => Err(Error::system(
+                format!("send {bytes} bytes to {destination}"),
+                error,
+                "is there a route, and does the link's MTU fit?",
+            )),
+        };
+        generate(
+            &mut [Stream::new(pace, send)],
+            Wait::Spin,
+            |streams, now| streams[0].sent() < packets && watch.stop_reason(now).is_none(),
+        )?;
+        Ok((next, last - start))
+    }
+
+    /// Sends one burst. Returns the number of packets that the kernel accepted.
+    fn send_burst(&mut self, socket: &UdpSocket, first: u64, now: u64) -> std::io::Result<u64> {
+        let left = (u64::from(self.load.packets) - first) as usize;
+        let size = self.load.payload_bytes;
+        let burst = (self.payloads.len() / size).min(left);
+        let payloads = &mut self.payloads[..burst * size];
+        for (id, payload) in (first..).zip(payloads.chunks_exact_mut(size)) {
+            self.codec.write(payload, &Header::at_send(id, 0, now));
+        }
+        if self.segments && burst > 1 {
+            match sendmsg(
+                socket.as_raw_fd(),
+                &[IoSlice::new(payloads)],
+                &[ControlMessage::UdpGsoSegments(&(size as u16))],
+                MsgFlags::empty(),
+                Some(&self.destination),
+            ) {
+                Ok(_) => return Ok(burst as u64),
+                Err(Errno::EIO) => self.segments = false,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        let mut sent = 0;
+        for payload in payloads.chunks_exact(size) {
+            match socket.send_to(payload, self.load.destination) {
+                Ok(_) => sent += 1,
+                Err(error) if sent == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(sent)
     }
 }
 
-/// What arrived of one trial's packets.
-#[derive(Debug, Default)]
-pub(super) struct Arrivals {
-    pub(super) received: u64,
-    reordered: u64,
-    unread: u64,
-    /// A bit for each packet.
-    seen: Vec<u64>,
-    next_expected: u64,
+/// The server end of a trial.
+struct Receiver<'a> {
+    socket: &'a UdpSocket,
+    codec: &'a Codec,
+    arrivals: Arrivals,
+    /// Bytes queued at the start. The kernel does not subtract read packets at once.
+    queued_at_start: u32,
 }
 
-impl Arrivals {
-    /// Of at most `packets` packets.
-    pub(super) fn new(packets: usize) -> Self {
-        Self {
-            seen: vec![0; packets.div_ceil(64)],
-            ..Self::default()
+impl<'a> Receiver<'a> {
+    fn new(socket: &'a UdpSocket, codec: &'a Codec, packets: u32) -> Result<Self, Error> {
+        let mut receiver = Self {
+            socket,
+            codec,
+            arrivals: Arrivals::new(packets as usize),
+            queued_at_start: 0,
+        };
+        receiver.queued_at_start = receiver.queued_bytes()?;
+        Ok(receiver)
+    }
+
+    /// Waits for the `sent` packets without reading them. All have arrived when the queue has grown
+    /// by `bytes_per_packet` for each, if that is known. Returns the time of the last growth, and
+    /// the growth in bytes.
+    fn watch_queue(&self, sent: u64, bytes_per_packet: Option<u32>) -> Result<(u64, u32), Error> {
+        let expected = bytes_per_packet.map(|bytes| u64::from(bytes) * sent);
+        let (mut grown, mut last) = (0, now_ns());
+        loop {
+            let now = now_ns();
+            let growth = self.queued_bytes()?.wrapping_sub(self.queued_at_start);
+            if growth != grown {
+                (grown, last) = (growth, now);
+            }
+            if expected == Some(grown.into()) || now - last > QUIET_NS {
+                return Ok((last, grown));
+            }
         }
     }
 
-    /// Notes a datagram, of which the header is enough.
-    pub(super) fn note(&mut self, codec: &Codec, datagram: &[u8]) {
-        let Some(header) = codec.read(datagram) else {
-            self.unread += 1;
-            return;
-        };
-        let Some(word) = self.seen.get_mut(header.id as usize / 64) else {
-            return;
-        };
-        let bit = 1 << (header.id % 64);
-        if *word & bit != 0 {
-            return;
-        }
-        *word |= bit;
-        self.received += 1;
-        if header.id < self.next_expected {
-            self.reordered += 1;
-        } else {
-            self.next_expected = header.id + 1;
+    /// Reads the queue and waits for missing packets of `sent`. Sets `last` to the time of the last
+    /// arrival after a wait.
+    fn read(&mut self, sent: u64, last: &mut u64, watch: &Watch<'_>) -> Result<(), Error> {
+        let mut header = [0; HEADER_BYTES];
+        let mut waited = false;
+        loop {
+            if let Some((length, _)) = receive(self.socket, &mut header, SERVER)? {
+                self.arrivals.record(self.codec, &header[..length]);
+                if waited {
+                    *last = now_ns();
+                }
+                continue;
+            }
+            let now = now_ns();
+            let missing = self.arrivals.received < sent;
+            if !missing || now - *last > MISSING_WAIT_NS || watch.stop_reason(now).is_some() {
+                return Ok(());
+            }
+            waited = true;
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NS: [u64; 2] = [10_000_000, 20_000_000];
-
-    #[test]
-    fn rates_and_cleanness() {
-        let all = Arrivals {
-            received: 1001,
-            ..Arrivals::default()
-        };
-        let carried = Carried::new(1001, NS, &all);
-        assert!((carried.sent_mpps - 0.1).abs() < 1e-12);
-        assert!((carried.carried_mpps - 0.05005).abs() < 1e-12);
-        assert!(carried.is_clean());
-        let swapped = Arrivals {
-            received: 1001,
-            reordered: 1,
-            ..Arrivals::default()
-        };
-        assert!(!Carried::new(1001, NS, &swapped).is_clean());
-        let lossy = Arrivals {
-            received: 1000,
-            ..Arrivals::default()
-        };
-        assert!(!Carried::new(1001, NS, &lossy).is_clean());
-        assert!(!Carried::new(0, [0; 2], &Arrivals::default()).is_clean());
-    }
-
-    #[test]
-    fn unreadable_payloads_are_counted_alone() {
-        let unread = Arrivals {
-            unread: 1001,
-            ..Arrivals::default()
-        };
-        let carried = Carried::new(1001, NS, &unread);
-        assert_eq!((carried.received, carried.reordered), (1001, None));
-        assert!(carried.is_clean());
-        let stray = Arrivals {
-            received: 1000,
-            unread: 5,
-            ..Arrivals::default()
-        };
-        assert_eq!(Carried::new(1001, NS, &stray).received, 1000);
+    /// Memory of the packets in the socket's queue, bytes.
+    fn queued_bytes(&self) -> Result<u32, Error> {
+        let info = getsockopt(self.socket, MemInfo).map_err(|errno| {
+            let what = format!("receive at {SERVER}");
+            Error::system(what, errno, "is its namespace still there?")
+        })?;
+        // SK_MEMINFO_RMEM_ALLOC.
+        Ok(info[0])
     }
 }

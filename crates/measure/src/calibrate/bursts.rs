@@ -1,7 +1,8 @@
-//! What packets cost that come in a burst: a worker, or a thread that does a port's receive work, is kept from its core while they come, and then let go.
+//! Measures the cost of packets in a burst. A real-time thread blocks the core of a worker, or of a
+//! port's receive thread, while the burst arrives, and then releases it.
 //!
-//! A packet that comes alone pays for being noticed and for a system call of its own. Those of a burst share both, so they cost less, and the bound of a burst
-//! may count on that (`myelin_planner::admission`).
+//! A single packet pays for its notification and its system call. The packets of a burst share both
+//! and cost less. The bound of a burst uses this lower cost (`myelin_planner::admission`).
 
 use std::time::Duration;
 
@@ -12,40 +13,44 @@ use super::{FRAMES, Result, median};
 use crate::clock::now_ns;
 use crate::stall::CoreBlocker;
 
-/// Packets of a short and of a long burst; a link's ring holds 256.
+/// Packets of a short and of a long burst. A link's ring holds 256.
 const BURSTS: [usize; 2] = [32, 224];
 /// Bursts of each length and frame in a round.
 const REPEAT: usize = 8;
-/// When a packet of a burst is taken to be lost.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// A packet of a burst is lost after this time.
+const LOSS_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Costs in bursts, by frame.
-pub(super) struct Bursts {
-    /// What sending a packet takes, with all that the port does of it in the sender's system call, ns.
+pub(super) struct BurstCosts {
+    /// Cost of sending a packet, including the port's work in the sender's system call, ns.
     pub(super) sent_ns: [f64; FRAMES.len()],
-    /// What the worker, or the port's thread, takes for it until it is at the far end, ns.
+    /// Cost of a packet in the worker or the port's thread until it is at the far end, ns.
     pub(super) each_ns: [f64; FRAMES.len()],
-    /// How long the slowest of a round's long bursts takes, in the middle of the rounds, and the burst in the middle, ns.
+    /// The slowest long burst of a round, as the median of all rounds, and the median long burst,
+    /// ns.
     pub(super) slowest_ns: [(f64, f64); FRAMES.len()],
 }
 
-/// Who sends, by frame: packets of these in turn.
+/// Senders by frame; their packets alternate.
 pub(super) type Senders = [Vec<PacketSender>; FRAMES.len()];
 
-/// What was seen of one frame: what sending one packet took, and by burst how long it took from when the core was let go until the last packet was there, ns.
+/// Samples of one frame, ns.
 #[derive(Debug, Clone, Default)]
-struct Figures {
+struct FrameSamples {
+    /// Time to send one packet.
     sent_ns: Vec<f64>,
+    /// By burst, the time from the release of the core to the arrival of the last packet.
     worked_ns: [Vec<f64>; BURSTS.len()],
 }
 
-/// What was seen so far.
+/// Samples of the rounds so far, by frame.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Seen([Figures; FRAMES.len()]);
+pub(super) struct BurstSamples([FrameSamples; FRAMES.len()]);
 
-impl Seen {
-    /// A round more, by a thread on another core than the one that is held. `arrived` tells how many packets have come to the far end so far.
-    pub(super) fn round(
+impl BurstSamples {
+    /// Measures one more round, from a thread on another core than the blocked one. `arrived`
+    /// counts the packets at the far end.
+    pub(super) fn measure_round(
         &mut self,
         senders: &Senders,
         blocker: &CoreBlocker,
@@ -59,7 +64,7 @@ impl Seen {
                     let sent_ns = send(senders, packets);
                     let released_ns = blocker.release();
                     let sent_ns = sent_ns?;
-                    let until_ns = released_ns + PATIENCE.as_nanos() as u64;
+                    let until_ns = released_ns + LOSS_TIMEOUT.as_nanos() as u64;
                     let mut ns = now_ns();
                     while arrived()? < before + packets as u64 && ns < until_ns {
                         ns = now_ns();
@@ -74,20 +79,21 @@ impl Seen {
         Ok(())
     }
 
-    /// What was found.
+    /// The costs.
     ///
     /// # Errors
-    /// None of the bursts of one length came whole.
-    pub(super) fn summary(self) -> Result<Bursts> {
+    /// No burst of one length arrived completely.
+    pub(super) fn costs(self) -> Result<BurstCosts> {
         let mut worked_ns = self.0.iter().flat_map(|figures| &figures.worked_ns);
         if worked_ns.any(Vec::is_empty) {
             return Err(ApiError::failed(
-                "no burst came whole through a chain; `myelin doctor` may say why",
+                "no burst arrived completely through a chain; `myelin doctor` may show the cause",
             )
             .into());
         }
-        let more = (BURSTS[1] - BURSTS[0]) as f64;
-        // One look at the slowest of all is one at the rarest gap; those of each round have what bursts differ by.
+        let extra_packets = (BURSTS[1] - BURSTS[0]) as f64;
+        // The slowest burst of all shows the rarest gap. The slowest of each round shows how much
+        // bursts usually differ.
         let slowest_ns = self.0.each_ref().map(|figures| {
             let long_ns = &figures.worked_ns[1];
             let rounds = long_ns.chunks(REPEAT);
@@ -96,9 +102,9 @@ impl Seen {
         });
         let each_ns = self.0.each_ref().map(|figures| {
             let [short_ns, long_ns] = figures.worked_ns.each_ref().map(|ns| median(ns.clone()));
-            (long_ns - short_ns) / more
+            (long_ns - short_ns) / extra_packets
         });
-        Ok(Bursts {
+        Ok(BurstCosts {
             sent_ns: self.0.map(|figures| median(figures.sent_ns)),
             each_ns,
             slowest_ns,
@@ -106,8 +112,9 @@ impl Seen {
     }
 }
 
-/// What sending a packet takes by frame into a chain that drops it at its front door, ns: the system call, the link, and the port's work up to the door.
-pub(super) fn dropped(senders: &Senders, rounds: usize) -> Result<[f64; FRAMES.len()]> {
+/// Cost by frame of sending a packet into a chain that drops it at its front door, ns: the system
+/// call, the link, and the port's work up to the front door.
+pub(super) fn dropped_packet_ns(senders: &Senders, rounds: usize) -> Result<[f64; FRAMES.len()]> {
     let mut figures: [Vec<f64>; FRAMES.len()] = Default::default();
     for _ in 0..rounds * REPEAT {
         for (senders, sent_ns) in senders.iter().zip(&mut figures) {
@@ -117,7 +124,7 @@ pub(super) fn dropped(senders: &Senders, rounds: usize) -> Result<[f64; FRAMES.l
     Ok(figures.map(median))
 }
 
-/// Sends so many packets; how long that takes, ns.
+/// Sends packets. Returns the time it took, ns.
 fn send(senders: &[PacketSender], packets: usize) -> Result<u64> {
     let start_ns = now_ns();
     for sender in senders.iter().cycle().take(packets) {
@@ -131,19 +138,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_more_is_the_difference_of_bursts() {
+    fn the_cost_of_a_packet_is_the_difference_between_bursts() {
         // 5 us, and 700 ns a packet.
         let burst = |packets: usize| vec![5000.0 + 700.0 * packets as f64; 100];
-        let figures = || Figures {
+        let figures = || FrameSamples {
             sent_ns: vec![800.0; 9],
             worked_ns: BURSTS.map(burst),
         };
         let mut slow = figures();
-        // One in each round, and a gap in one of them.
+        // One slow burst in each round, and a rare gap in one round.
         let long_ns = &mut slow.worked_ns[1];
         long_ns.iter_mut().step_by(REPEAT).for_each(|ns| *ns *= 2.0);
         long_ns[3] *= 30.0;
-        let bursts = Seen([figures(), slow]).summary().unwrap();
+        let bursts = BurstSamples([figures(), slow]).costs().unwrap();
         assert!(bursts.each_ns.iter().all(|ns| (ns - 700.0).abs() < 1e-6));
         assert!(bursts.sent_ns.iter().all(|ns| (ns - 800.0).abs() < 1e-9));
         let times = bursts.slowest_ns.map(|(slow, middle)| slow / middle);
@@ -152,8 +159,8 @@ mod tests {
     }
 
     #[test]
-    fn bursts_that_never_came_are_no_cost() {
-        let error = Seen::default().summary().err().unwrap();
+    fn missing_bursts_are_an_error() {
+        let error = BurstSamples::default().costs().err().unwrap();
         assert!(error.to_string().contains("doctor"), "{error}");
     }
 }

@@ -1,5 +1,5 @@
-//! What the steps between functions cost, from inline round trips through chains that differ in one step. The
-//! ways are measured in turn, round by round, so that a drifting clock hits all alike.
+//! Measures the costs of the steps between functions, by inline round trips through chains that
+//! differ in one step. Each round measures all chains in turn, so a drift affects all equally.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use myelin_linux::netns::Netns;
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Cost, StepCosts};
 
-use super::deployed::{Deployed, hosts};
+use super::deployed::{DeployedChains, hosts};
 use super::direct::{CLIENT, DirectLink, SERVER};
-use super::programs::Programs;
-use super::{Chains, FRAMES, Monitor, Result, at_least_nothing, median, unmeasured};
+use super::programs::ProgramCosts;
+use super::{Chains, FRAMES, Monitor, Result, fit_non_negative, median, unmeasured};
 use crate::{Config, Control, Cores, Sockets, probe};
 
-/// Round trips of one way in one round; their median counts.
+/// Round trips of one chain in one round; the result is their median.
 const COUNT: u32 = 200;
-/// The probe's server.
+/// UDP port of the probe's server.
 const PORT: u16 = 9000;
 
-/// The ways: what a chain's `spec` says beside its functions, and the spaces of these, which all forward.
+/// The chains: name, keys of `spec`, and spaces of the functions, which all forward.
 const CHAINS: [(&str, &str, &[&str]); 9] = [
     ("tcx", "hook: tcx", &["kernel"]),
     ("xdp", "hook: xdp", &["kernel"]),
@@ -35,64 +35,69 @@ const CHAINS: [(&str, &str, &[&str]); 9] = [
 const LINKS_XDP: &str = "mapping: distributed, hook: xdp";
 const LINKS_TCX: &str = "mapping: distributed, hook: tcx";
 
-/// A way from the client to the server.
-struct Way {
+/// A path from the client to the server.
+struct ProbedPath {
     name: &'static str,
-    /// The chain that it leads through.
+    /// Its chain. `None` for the direct link.
     chain: Option<String>,
     sockets: Sockets,
 }
 
-/// Round trips of every way by frame, ns. The way back is the same for all chains, so two of them differ by what the way
-/// there differs.
-struct Times {
-    ways: Vec<(&'static str, [f64; 2])>,
-    /// From the front door to the worker's transmit, of `user`.
+/// Round trips of every path by frame, ns. All chains share the reverse path, so two chains differ
+/// only by the forward path.
+struct RoundTrips {
+    paths: Vec<(&'static str, [f64; 2])>,
+    /// Time from the front door to the worker's transmission in chain `user`.
     user_sojourn: [f64; 2],
-    /// The 99th percentile of that and its median, in the middle of the rounds.
+    /// The 99th percentile of that time and its median, each as the median of all rounds.
     slowest: [(f64, f64); 2],
 }
 
-/// What the crossings cost.
+/// Costs of the steps between functions.
 pub(super) struct Crossings {
     pub(super) steps: StepCosts,
-    /// From a frame's arrival at XDP to the front door's end, by frame, ns.
+    /// Cost from a frame's arrival at XDP to the end of the front door, by frame, ns.
     pub(super) to_door: [f64; FRAMES.len()],
-    /// By frame, the 99th percentile of the way through a worker and its median, ns.
+    /// By frame, the 99th percentile of the time through a worker and its median, ns.
     pub(super) slowest_ns: [(f64, f64); FRAMES.len()],
 }
 
-/// Measures.
+/// Measures the costs.
 pub(super) fn measure(
     chains: &dyn Chains,
     rounds: usize,
-    programs: &Programs,
+    programs: &ProgramCosts,
     dispatch: Cost,
     monitor: &Monitor<'_>,
 ) -> Result<Crossings> {
-    let times = round_trips(chains, rounds, monitor)?;
-    let of_way = |name: &str| {
-        let way = times.ways.iter().find(|(way, _)| *way == name);
-        way.map(|(_, ns)| *ns).unwrap_or_default()
+    let times = measure_round_trips(chains, rounds, monitor)?;
+    let round_trip_of = |name: &str| {
+        let path = times.paths.iter().find(|(path, _)| *path == name);
+        path.map(|(_, ns)| *ns).unwrap_or_default()
     };
     let sub = |a: [f64; 2], b: [f64; 2]| [a[0] - b[0], a[1] - b[1]];
     let add = |a: [f64; 2], b: [f64; 2]| [a[0] + b[0], a[1] + b[1]];
-    let of = |cost: Cost| FRAMES.map(|bytes| cost.at_ns(bytes as u64));
-    let hop = of(programs.hop);
-    let (door_tcx, door_xdp) = (of(programs.door_tcx), of(programs.door_xdp));
-    // Over the direct link a round trip through a chain pays door, hop and egress on the way there, and a door that
-    // finds nothing and an egress on the way back: about the same again. So one egress is half of what remains.
-    let over_direct = sub(of_way("tcx"), of_way("direct"));
+    let ns_of = |cost: Cost| FRAMES.map(|bytes| cost.at_ns(bytes as u64));
+    let hop = ns_of(programs.hop);
+    let (door_tcx, door_xdp) = (ns_of(programs.door_tcx), ns_of(programs.door_xdp));
+    // Compared with the direct link, a round trip through a chain also pays for door, hop and
+    // egress on the forward path. The reverse path costs about the same: a door that finds no
+    // chain, and an egress. So one egress is half of the rest.
+    let over_direct = sub(round_trip_of("tcx"), round_trip_of("direct"));
     let egress_tcx_peer = sub(sub(over_direct, door_tcx), hop).map(|ns| (ns / 2.0).max(0.0));
-    // What every chain pays until its way back begins, by the tcx chain: all others are told by their distance to it.
-    let tcx_way = add(add(door_tcx, hop), egress_tcx_peer);
-    let way = |round_trip: [f64; 2]| add(sub(round_trip, of_way("tcx")), tcx_way);
-    let (xdp_way, user_way, back_way) =
-        (way(of_way("xdp")), way(of_way("user")), way(of_way("back")));
-    // Taking the frame from the skb and sending it off again cannot be told apart by a round trip: the frame's share
-    // is what the built-in costs say it is.
+    // The forward path of the tcx chain. The other chains are compared with it.
+    let tcx_forward = add(add(door_tcx, hop), egress_tcx_peer);
+    let forward_path =
+        |round_trip: [f64; 2]| add(sub(round_trip, round_trip_of("tcx")), tcx_forward);
+    let (xdp_forward, user_forward, back_forward) = (
+        forward_path(round_trip_of("xdp")),
+        forward_path(round_trip_of("user")),
+        forward_path(round_trip_of("back")),
+    );
+    // A round trip cannot separate the conversion from the skb and the sending. The built-in costs
+    // give the shares of both.
     let built_in = StepCosts::default();
-    let xdp_rest = sub(sub(xdp_way, door_xdp), hop);
+    let xdp_rest = sub(sub(xdp_forward, door_xdp), hop);
     let share = |bytes: usize| {
         let (frame, egress) = (
             built_in.xdp_frame.at_ns(bytes as u64),
@@ -105,39 +110,42 @@ pub(super) fn measure(
         xdp_rest[1] * share(FRAMES[1]),
     ];
     let egress_xdp = sub(xdp_rest, xdp_frame);
-    let enter_user = sub(sub(times.user_sojourn, door_xdp), of(dispatch));
-    let user_egress = sub(sub(user_way, xdp_frame), times.user_sojourn);
+    let enter_user = sub(sub(times.user_sojourn, door_xdp), ns_of(dispatch));
+    let user_egress = sub(sub(user_forward, xdp_frame), times.user_sojourn);
     let user_to_kernel = sub(
-        sub(sub(add(back_way, user_egress), user_way), hop),
+        sub(sub(add(back_forward, user_egress), user_forward), hop),
         egress_xdp,
     );
     let steps = StepCosts {
-        // No crossing: measured by itself.
+        // Measured separately.
         ring: built_in.ring,
-        link: at_least_nothing(sub(of_way("two-links"), of_way("one-link"))),
-        link_tcx: at_least_nothing(sub(of_way("two-links-tcx"), of_way("one-link-tcx"))),
+        link: fit_non_negative(sub(round_trip_of("two-links"), round_trip_of("one-link"))),
+        link_tcx: fit_non_negative(sub(
+            round_trip_of("two-links-tcx"),
+            round_trip_of("one-link-tcx"),
+        )),
         door_tcx: programs.door_tcx,
         door_xdp: programs.door_xdp,
-        xdp_frame: at_least_nothing(xdp_frame),
+        xdp_frame: fit_non_negative(xdp_frame),
         tcx_skb: unmeasured(),
         hop: programs.hop,
-        egress_tcx_peer: at_least_nothing(egress_tcx_peer),
-        // The frame goes through the egress' transmit path instead of past it.
-        egress_redirect: at_least_nothing(add(
+        egress_tcx_peer: fit_non_negative(egress_tcx_peer),
+        // The frame takes the egress' transmit path instead of bypassing it.
+        egress_redirect: fit_non_negative(add(
             egress_tcx_peer,
-            of(Cost::new(
+            ns_of(Cost::new(
                 built_in.egress_redirect.per_packet_ns - built_in.egress_tcx_peer.per_packet_ns,
                 0.0,
             )),
         )),
-        egress_xdp: at_least_nothing(egress_xdp),
-        enter_user: at_least_nothing(enter_user),
+        egress_xdp: fit_non_negative(egress_xdp),
+        enter_user: fit_non_negative(enter_user),
         dispatch,
-        user_egress: at_least_nothing(user_egress),
-        user_to_kernel: at_least_nothing(user_to_kernel),
-        wake_up: at_least_nothing(sub(of_way("sleep"), of_way("user"))),
+        user_egress: fit_non_negative(user_egress),
+        user_to_kernel: fit_non_negative(user_to_kernel),
+        wake_up: fit_non_negative(sub(round_trip_of("sleep"), round_trip_of("user"))),
     };
-    let to_door = add(door_xdp, of(steps.xdp_frame));
+    let to_door = add(door_xdp, ns_of(steps.xdp_frame));
     Ok(Crossings {
         steps,
         to_door,
@@ -145,34 +153,38 @@ pub(super) fn measure(
     })
 }
 
-fn round_trips(chains: &dyn Chains, rounds: usize, monitor: &Monitor<'_>) -> Result<Times> {
+fn measure_round_trips(
+    chains: &dyn Chains,
+    rounds: usize,
+    monitor: &Monitor<'_>,
+) -> Result<RoundTrips> {
     let direct = DirectLink::create()?;
-    let mut deployed = Deployed::new(chains);
-    let mut ways = vec![Way {
+    let mut deployed = DeployedChains::new(chains);
+    let mut paths = vec![ProbedPath {
         name: "direct",
         chain: None,
-        sockets: bind(&direct.client, &direct.server)?,
+        sockets: bind_sockets(&direct.client, &direct.server)?,
     }];
     for (name, spec, spaces) in CHAINS {
-        ways.push(deploy(&mut deployed, name, spec, spaces)?);
+        paths.push(deploy_chain(&mut deployed, name, spec, spaces)?);
     }
-    // By way and frame.
-    let mut figures = vec![[Vec::new(), Vec::new()]; ways.len()];
+    // By path and frame.
+    let mut figures = vec![[Vec::new(), Vec::new()]; paths.len()];
     let mut sojourns = [Vec::new(), Vec::new()];
     let mut slowest = [Vec::new(), Vec::new()];
     for round in 0..rounds {
         monitor.progress("crossings", round as u64, rounds as u64);
-        for (way, figures) in ways.iter().zip(&mut figures) {
+        for (path, figures) in paths.iter().zip(&mut figures) {
             for (frame, bytes) in FRAMES.iter().enumerate() {
                 if monitor.is_cancelled() {
                     return Err(ApiError::failed("cancelled").into());
                 }
-                // The sleeping worker is only woken when the probe pauses.
-                let pause = Duration::from_micros(if way.name == "sleep" { 500 } else { 0 });
-                let before = way.sojourn(chains)?;
-                figures[frame].push(round_trip(&way.sockets, bytes - 42, pause)?);
-                if way.name == "user" {
-                    let sojourn = way.sojourn(chains)?.since(&before);
+                // The worker only sleeps if the probe pauses.
+                let pause = Duration::from_micros(if path.name == "sleep" { 500 } else { 0 });
+                let before = path.sojourn(chains)?;
+                figures[frame].push(round_trip(&path.sockets, bytes - 42, pause)?);
+                if path.name == "user" {
+                    let sojourn = path.sojourn(chains)?.since(&before);
                     let at = |quantile| sojourn.quantile(quantile).unwrap_or_default() as f64;
                     sojourns[frame].push(at(0.5));
                     slowest[frame].push(at(0.99));
@@ -180,10 +192,10 @@ fn round_trips(chains: &dyn Chains, rounds: usize, monitor: &Monitor<'_>) -> Res
             }
         }
     }
-    let names = ways.iter().map(|way| way.name);
+    let names = paths.iter().map(|path| path.name);
     let figures = figures.into_iter().map(|by_frame| by_frame.map(median));
-    Ok(Times {
-        ways: names.zip(figures).collect(),
+    Ok(RoundTrips {
+        paths: names.zip(figures).collect(),
         slowest: std::array::from_fn(|frame| {
             (
                 median(slowest[frame].clone()),
@@ -194,22 +206,22 @@ fn round_trips(chains: &dyn Chains, rounds: usize, monitor: &Monitor<'_>) -> Res
     })
 }
 
-impl Way {
+impl ProbedPath {
     fn sojourn(&self, chains: &dyn Chains) -> Result<Histogram> {
         let Some(chain) = &self.chain else {
             return Ok(Histogram::new());
         };
-        // No black box cuts its way.
+        // Without a black box, a chain has one section.
         Ok(chains.sojourn(chain)?.pop().unwrap_or_default())
     }
 }
 
-fn deploy(
-    deployed: &mut Deployed<'_>,
+fn deploy_chain(
+    deployed: &mut DeployedChains<'_>,
     name: &'static str,
     spec: &str,
     spaces: &[&str],
-) -> Result<Way> {
+) -> Result<ProbedPath> {
     let chain = format!("calibrate-{name}");
     let functions = spaces.iter().enumerate();
     let functions: Vec<String> = functions
@@ -222,19 +234,19 @@ fn deploy(
     );
     let up = deployed.up([chain.clone()], text)?;
     let [client, server] = hosts(&up)?;
-    Ok(Way {
+    Ok(ProbedPath {
         name,
         chain: Some(chain),
-        sockets: bind(&client, &server)?,
+        sockets: bind_sockets(&client, &server)?,
     })
 }
 
-fn bind(client: &Netns, server: &Netns) -> Result<Sockets> {
+fn bind_sockets(client: &Netns, server: &Netns) -> Result<Sockets> {
     let (from, to) = (SocketAddr::new(CLIENT, 0), SocketAddr::new(SERVER, PORT));
     Ok(Sockets::bind((Some(client), from), (Some(server), to))?)
 }
 
-/// Median round trip of a round, ns.
+/// Median of a round's round trips, ns.
 fn round_trip(sockets: &Sockets, payload_bytes: usize, interval: Duration) -> Result<f64> {
     let config = Config {
         payload_bytes,
@@ -251,7 +263,9 @@ fn round_trip(sockets: &Sockets, payload_bytes: usize, interval: Duration) -> Re
     };
     let result = probe(&config, sockets, Control::default())?;
     let rtt = result.rtt.ok_or_else(|| {
-        ApiError::failed("a calibration chain answered nothing; `myelin doctor` may say why")
+        ApiError::failed(
+            "no packet came back through a calibration chain; `myelin doctor` may show the cause",
+        )
     })?;
     Ok(rtt.p50_us * 1e3)
 }

@@ -1,18 +1,18 @@
-//! Chains that are there to be measured.
+//! Chains that calibration deploys.
 
 use myelin_api::{ApiError, ChainSource, ChainUp};
 use myelin_linux::netns::Netns;
 
 use super::{Chains, Result};
 
-/// Chains that go when this goes.
-pub(super) struct Deployed<'a> {
+/// Deployed chains, removed on drop.
+pub(super) struct DeployedChains<'a> {
     pub(super) chains: &'a dyn Chains,
     names: Vec<String>,
 }
 
-impl<'a> Deployed<'a> {
-    /// None yet.
+impl<'a> DeployedChains<'a> {
+    /// No chains yet.
     pub(super) fn new(chains: &'a dyn Chains) -> Self {
         Self {
             chains,
@@ -20,7 +20,7 @@ impl<'a> Deployed<'a> {
         }
     }
 
-    /// Deploys the chains of that text, whose names are these.
+    /// Deploys the chains of a file's text. `names` are their names.
     pub(super) fn up(
         &mut self,
         names: impl IntoIterator<Item = String>,
@@ -35,7 +35,7 @@ impl<'a> Deployed<'a> {
     }
 }
 
-impl Drop for Deployed<'_> {
+impl Drop for DeployedChains<'_> {
     fn drop(&mut self) {
         for chain in self.names.iter().rev() {
             let _ = self.chains.down(chain);
@@ -43,7 +43,7 @@ impl Drop for Deployed<'_> {
     }
 }
 
-/// The client's and the server's namespace, of the chains of which one has end hosts.
+/// The namespaces of client and server. One of the chains has end hosts.
 pub(super) fn hosts(up: &[ChainUp]) -> Result<[Netns; 2]> {
     let open = |role: &str| -> Result<Netns> {
         let mut hosts = up.iter().flat_map(|one| &one.hosts);

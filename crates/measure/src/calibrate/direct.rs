@@ -1,4 +1,4 @@
-//! Two hosts with one link and nothing between them: the floor that every other way is measured against.
+//! Two hosts joined by one link without a chain: the baseline of all other measurements.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,7 +8,8 @@ use myelin_linux::link::{self, VethEnd};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
 
-/// The hosts; they have no names, so they and their link go with this object, however the process ends.
+/// The hosts. Their namespaces have no names, so they and their link are removed with this object,
+/// even if the process is killed.
 pub(super) struct DirectLink {
     pub(super) client: Netns,
     pub(super) server: Netns,
@@ -19,7 +20,7 @@ pub(super) const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 pub(super) const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
 impl DirectLink {
-    /// Makes both hosts and the link, up.
+    /// Makes both hosts and their link, and sets it up.
     pub(super) fn create() -> myelin_linux::Result<Self> {
         let (client, server) = (Netns::anonymous()?, Netns::anonymous()?);
         let end = |namespace| VethEnd {

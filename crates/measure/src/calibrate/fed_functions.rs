@@ -1,4 +1,5 @@
-//! What user functions cost to which every packet must be new, or must have come through another function: coders, ciphers, compressors, inspection.
+//! Measures user functions that need a new packet each time, or packets of another function:
+//! coders, ciphers, compressors, inspection.
 
 use std::collections::BTreeMap;
 
@@ -8,26 +9,28 @@ use myelin_planner::Cost;
 use myelin_spec::LossyLinkConfig;
 
 use super::{FRAMES, Result, fit, median};
-use crate::snippet::config;
+use crate::function_config;
 
 /// Packets of one measurement.
 const PACKETS: u32 = 2048;
-/// What a decoder lacks, so that it has something to work out, millionths.
+/// Loss before a decoder, so that it has packets to recover, millionths.
 const LOSS_PPM: u32 = 50_000;
 
-/// Costs by kind, the worker's call (`dispatch_ns`) not included. A kind that cannot be made here, for want of a library, is left out.
+/// Costs by kind, without the worker's call (`dispatch_ns`). Leaves out a kind whose library is
+/// missing here.
 pub(super) fn measure(rounds: usize, dispatch_ns: f64) -> Result<Vec<(&'static str, Cost)>> {
     let mut all = Vec::new();
     let files = files();
-    for (function, after, loss_ppm) in PAIRS {
-        let function = config(function, &files)?;
-        let after = after.map(|after| config(after, &files)).transpose()?;
+    for (function, upstream, loss_ppm) in FUNCTIONS {
+        let function = function_config::parse(function, &files)?;
+        let upstream = upstream.map(|upstream| function_config::parse(upstream, &files));
+        let upstream = upstream.transpose()?;
         let mut ns = [0.0; 2];
-        let mut made = true;
+        let mut is_available = true;
         for (frame_bytes, ns) in FRAMES.iter().zip(&mut ns) {
-            let diet = FeedConfig {
+            let feed_config = FeedConfig {
                 function: function.clone(),
-                after: after.clone(),
+                after: upstream.clone(),
                 link: Some(LossyLinkConfig {
                     loss_ppm,
                     burst: None,
@@ -35,17 +38,17 @@ pub(super) fn measure(rounds: usize, dispatch_ns: f64) -> Result<Vec<(&'static s
                 }),
                 payload_bytes: frame_bytes - myelin_dataplane::feed::HEADERS,
             };
-            let Ok(mut feed) = Feed::new(&diet) else {
-                made = false;
+            let Ok(mut feed) = Feed::new(&feed_config) else {
+                is_available = false;
                 break;
             };
             let figures = (0..=rounds)
                 .map(|_| mean_ns(&mut feed, function.kind().name))
                 .collect::<Result<Vec<_>, _>>()?;
-            // The first one warmed it up.
+            // The first figure is the warm-up.
             *ns = (median(figures[1..].to_vec()) - dispatch_ns).max(0.0);
         }
-        if made {
+        if is_available {
             all.push((function.kind().name, fit(ns)));
         }
     }
@@ -56,22 +59,25 @@ fn mean_ns(feed: &mut Feed, kind: &str) -> Result<f64> {
     let (mut sum, mut came_out) = (0, 0);
     for _ in 0..PACKETS {
         let fed = feed.feed().ok_or_else(|| {
-            ApiError::failed(format!("measuring `{kind}`: no packet arrives at it"))
+            ApiError::failed(format!(
+                "cannot measure `{kind}`: no packet reaches it; please report it"
+            ))
         })?;
         sum += fed.ns;
         came_out += fed.came_out;
     }
     if came_out < PACKETS as usize / 2 {
         return Err(ApiError::failed(format!(
-            "measuring `{kind}`: it drops what it is fed, so this is not its cost"
+            "cannot measure `{kind}`: it drops most packets; please report it"
         ))
         .into());
     }
     Ok(sum as f64 / f64::from(PACKETS))
 }
 
-/// Functions as files have them that say no more than they must, those that their packets come through, and what is lost behind these, millionths.
-const PAIRS: [(&str, Option<&str>, u32); 9] = [
+/// Functions with minimal configurations, the functions before them, and the loss between,
+/// millionths.
+const FUNCTIONS: [(&str, Option<&str>, u32); 9] = [
     (ENCODER, None, 0),
     ("kind: rlnc-recode", Some(ENCODER), LOSS_PPM),
     ("kind: rlnc-decode", Some(ENCODER), LOSS_PPM),
@@ -90,7 +96,7 @@ const ENCODER: &str = "kind: rlnc-encode";
 const ENCRYPTER: &str = "kind: aes-encrypt, config: { keyFile: key }";
 const COMPRESSOR: &str = "kind: compress";
 
-/// Files that these name: a key, and ten thousand patterns, none of which is in what is fed: numbers in words.
+/// Files that the configurations name: a key, and ten thousand patterns that no packet contains.
 fn files() -> BTreeMap<String, String> {
     let pattern = |line: u64| format!("{:016x}\n", line.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     BTreeMap::from([
@@ -104,11 +110,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_functions_are_read() {
+    fn all_configurations_parse() {
         let files = files();
-        for (function, after, _) in PAIRS {
-            config(function, &files).unwrap();
-            after.map(|after| config(after, &files).unwrap());
+        for (function, upstream, _) in FUNCTIONS {
+            function_config::parse(function, &files).unwrap();
+            upstream.map(|upstream| function_config::parse(upstream, &files).unwrap());
         }
         let all = crate::calibrate::configurations().unwrap();
         assert_eq!(all.len(), crate::calibrate::FUNCTIONS.len());

@@ -1,4 +1,5 @@
-//! What a descriptor ring between two processes costs a packet: half a round trip over two rings between two cores.
+//! Measures the cost of a descriptor ring between two processes: half a round trip over two rings
+//! between two cores.
 
 use std::time::Instant;
 
@@ -9,35 +10,35 @@ use myelin_planner::{Cost, StepCosts};
 
 use super::{Result, median};
 
-/// Round trips in one measurement: some milliseconds.
+/// Round trips in one measurement, some milliseconds.
 const REPEAT: u64 = 10_000;
-/// Words of a descriptor.
+/// Length of a descriptor, words.
 const WORDS: usize = 2;
 
-/// Measures; the built-in cost where there is one core only.
+/// Measures the cost of a packet. With only one core it returns the built-in cost.
 pub(super) fn measure(rounds: usize) -> Result<Cost> {
     let cores = affinity::get(0)?;
     let [here, .., there] = cores[..] else {
         return Ok(StepCosts::default().ring);
     };
     let figures = (0..rounds)
-        .map(|_| once(here, there))
+        .map(|_| one_way_ns(here, there))
         .collect::<Result<_, _>>()?;
     Ok(Cost::new(median(figures), 0.0))
 }
 
-/// Mean time of one way, ns.
-fn once(here: usize, there: usize) -> Result<f64> {
+/// Mean one-way time, ns.
+fn one_way_ns(here: usize, there: usize) -> Result<f64> {
     let forth = RingFile::create(64, WORDS)?;
     let back = RingFile::create(64, WORDS)?;
     let (to, from) = (forth.producer()?, back.consumer()?);
     let (echo_from, echo_to) = (forth.consumer()?, back.producer()?);
     std::thread::scope(|scope| {
         let echo = scope.spawn(move || echo(there, echo_from, echo_to));
-        // A thread of its own: the caller's stays where it is.
+        // On a new thread, so that the caller's CPU affinity does not change.
         let ping = scope.spawn(move || ping(here, to, from));
-        echo.join().map_err(|_| ended())??;
-        ping.join().map_err(|_| ended())?
+        echo.join().map_err(|_| panicked())??;
+        ping.join().map_err(|_| panicked())?
     })
 }
 
@@ -46,7 +47,7 @@ fn ping(
     mut to: SharedProducer<WORDS>,
     mut from: SharedConsumer<WORDS>,
 ) -> Result<f64> {
-    // The other one must not wait for ever: on a failure here the packets are sent all the same.
+    // Send the packets even if this failed: the other thread waits for them.
     let pinned = affinity::set(0, &[core]);
     let start = Instant::now();
     for number in 0..REPEAT {
@@ -72,6 +73,6 @@ fn echo(core: usize, mut from: SharedConsumer<WORDS>, mut to: SharedProducer<WOR
     Ok(pinned?)
 }
 
-fn ended() -> ApiError {
-    ApiError::failed("measuring the rings: a thread ended early")
+fn panicked() -> ApiError {
+    ApiError::failed("cannot measure the rings: a thread panicked; please report it")
 }

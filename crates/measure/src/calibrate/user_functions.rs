@@ -1,4 +1,4 @@
-//! What the user functions cost, one packet at a time through the dynamic call that a worker makes.
+//! Measures user functions with single packets, through the worker's dynamic call.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -10,34 +10,34 @@ use myelin_planner::Cost;
 
 use super::{FRAMES, Result, configurations, fit, frame, median};
 
-/// Packets in one measurement: about a millisecond.
+/// Packets in one measurement, about a millisecond.
 const REPEAT: u32 = 20_000;
 
 /// Costs of user functions.
-pub(super) struct UserFunctions {
-    /// The worker's call.
+pub(super) struct UserFunctionCosts {
+    /// Cost of the worker's call.
     pub(super) dispatch: Cost,
-    /// By kind, the call not included.
+    /// By kind, without the call.
     pub(super) functions: BTreeMap<&'static str, Cost>,
 }
 
 /// Measures every kind.
-pub(super) fn measure(rounds: usize) -> Result<UserFunctions> {
+pub(super) fn measure(rounds: usize) -> Result<UserFunctionCosts> {
     let mut whole = BTreeMap::new();
     for config in configurations()? {
         let mut function = instantiate(&config)?;
         let mut ns = [0.0; 2];
         for (bytes, ns) in FRAMES.iter().zip(&mut ns) {
             let figures = (0..rounds)
-                .map(|_| once(function.as_mut(), *bytes))
+                .map(|_| packet_ns(function.as_mut(), *bytes))
                 .collect::<Result<_, _>>()?;
             *ns = median(figures);
         }
         whole.insert(config.kind().name, ns);
     }
-    // A `forward` does nothing, so what it takes is the call.
+    // `forward` does nothing, so its cost is the cost of the call.
     let dispatch = whole.get("forward").map_or(0.0, |ns| ns[0].min(ns[1]));
-    Ok(UserFunctions {
+    Ok(UserFunctionCosts {
         dispatch: Cost::new(dispatch, 0.0),
         functions: whole
             .into_iter()
@@ -47,14 +47,18 @@ pub(super) fn measure(rounds: usize) -> Result<UserFunctions> {
 }
 
 /// Mean time of one packet in a batch of one, ns.
-fn once(function: &mut dyn Function, bytes: usize) -> Result<f64> {
+fn packet_ns(function: &mut dyn Function, bytes: usize) -> Result<f64> {
     let mut frame = frame(bytes);
     let headers = myelin_packet::parse(&frame)?;
     let meta = Meta::new(1, 1, 0, 0, &headers);
     let length = frame.len();
     let mut batch = Batch::with_capacity(1);
     let packet = Packet::new(&mut frame, 0, length, meta, 0);
-    batch.push(packet.ok_or_else(|| ApiError::failed("a packet that does not fit its buffer"))?);
+    batch.push(packet.ok_or_else(|| {
+        ApiError::failed(
+            "cannot measure the functions: a packet does not fit its buffer; please report it",
+        )
+    })?);
     let start = Instant::now();
     for _ in 0..REPEAT {
         std::hint::black_box(

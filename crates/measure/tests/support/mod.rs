@@ -1,4 +1,4 @@
-//! A relay between the two ends of a probe that misbehaves on purpose, and two namespaces joined by a link.
+//! A relay that injects faults between the ends of a probe, and two namespaces joined by a link.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::net::{SocketAddr, UdpSocket};
@@ -11,10 +11,10 @@ use std::time::Duration;
 use myelin_linux::netns::{self, Netns};
 use myelin_measure::{Config, Mode, Sockets};
 
-/// What the relay does with the n-th datagram of a direction: the datagrams to send on, in this order.
+/// Maps the n-th datagram of a direction to the datagrams that the relay sends.
 pub(crate) type Policy = Box<dyn FnMut(usize, Vec<u8>) -> Vec<Vec<u8>> + Send>;
 
-pub(crate) fn honest() -> Policy {
+pub(crate) fn forward_unchanged() -> Policy {
     Box::new(|_, datagram| vec![datagram])
 }
 
@@ -93,7 +93,7 @@ pub(crate) const CLIENT: &str = "10.77.0.1:0";
 pub(crate) const SERVER: &str = "10.77.0.2:9000";
 
 impl Pair {
-    /// `None`, with the reason printed, without root.
+    /// `None` if not root; prints the reason.
     pub(crate) fn new(test: &str) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             println!("skipped {test}: it makes network namespaces and needs root");
@@ -140,7 +140,7 @@ pub(crate) fn ip(arguments: &[&str]) {
     assert!(status.success(), "ip {arguments:?}");
 }
 
-/// Two ends on loopback.
+/// Sockets of both ends on loopback.
 pub(crate) fn sockets() -> Sockets {
     let any = || (None, "127.0.0.1:0".parse().unwrap());
     Sockets::bind(any(), any()).unwrap()

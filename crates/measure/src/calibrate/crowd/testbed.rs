@@ -1,4 +1,4 @@
-//! Two hosts with crowds of chains between them.
+//! Deploys two crowds of chains between two hosts, and sends bursts through them.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -9,14 +9,15 @@ use myelin_linux::netns::Netns;
 use myelin_linux::packet_socket::PacketSender;
 use myelin_spec::Space;
 
-use super::super::bursts::{self, Seen, Senders};
-use super::super::deployed::{Deployed, hosts};
+use super::super::bursts::{self, BurstSamples, Senders};
+use super::super::deployed::{DeployedChains, hosts};
 use super::super::direct::SERVER;
 use super::super::{Chains, FRAMES, Monitor, Result, frame};
 use super::{CHAINS, Crowds, FUNCTIONS};
 use crate::stall::CoreBlocker;
 
-/// Kinds that leave a packet's length and ports as they are; a chain's functions are these in turn.
+/// Kinds that do not change a packet's length and ports. The functions of a chain take them in
+/// turn.
 const KINDS: [(&str, &str); 5] = [
     ("forward", ""),
     ("xor", ", config: { key: 90 }"),
@@ -27,47 +28,55 @@ const KINDS: [(&str, &str); 5] = [
     ("monitor", ", config: { flows: 1024 }"),
     ("flow-tracker", ", config: { flows: 1024 }"),
 ];
-/// The chain that makes the links and drops what comes: where its packets go. Those of the crowds go to the ports behind it.
-const DROPPED: u16 = 9000;
+/// UDP port of the chain that makes the links and drops its packets. The next ports are those of
+/// the crowds' chains.
+const DROPPED_PORT: u16 = 9000;
 
 /// Kind and configuration of each function of a chain.
 pub(super) fn functions(
     chain: usize,
     count: usize,
 ) -> impl Iterator<Item = (&'static str, &'static str)> {
-    (0..count).map(move |place| KINDS[(chain + place) % KINDS.len()])
+    (0..count).map(move |position| KINDS[(chain + position) % KINDS.len()])
 }
 
 /// Two hosts with crowds of chains between them.
-pub(super) struct Place<'a> {
-    /// Those of each crowd, and of the chain that drops.
+pub(super) struct Testbed<'a> {
+    /// Senders of each crowd.
     crowds: [Senders; FUNCTIONS.len()],
+    /// Senders of the chain that drops.
     dropped: Senders,
     server: Netlink,
-    /// The far end of the way, by its number.
+    /// Index of the server's link.
     end: u32,
-    /// They receive what nobody reads.
+    /// Receive the packets without reading them.
     _sockets: Vec<UdpSocket>,
-    _crowd: Deployed<'a>,
+    _crowd: DeployedChains<'a>,
 }
 
-impl<'a> Place<'a> {
-    /// With workers on that core, or the port's receive work. `None` where receive work has no threads.
-    pub(super) fn of(chains: &'a dyn Chains, space: Space, core: usize) -> Result<Option<Self>> {
-        let mut crowd = Deployed::new(chains);
-        let up = crowd.up([name(DROPPED)], chain(DROPPED, DENY))?;
+impl<'a> Testbed<'a> {
+    /// Deploys the chains, with workers or the port's receive work on `core`. `None` if receive
+    /// work has no threads.
+    pub(super) fn deploy(
+        chains: &'a dyn Chains,
+        space: Space,
+        core: usize,
+    ) -> Result<Option<Self>> {
+        let mut crowd = DeployedChains::new(chains);
+        let up = crowd.up([chain_name(DROPPED_PORT)], chain_text(DROPPED_PORT, DENY))?;
         let first = up.first();
-        let first = first.ok_or_else(|| ApiError::failed("a chain that came up is not there"))?;
-        let place = match space {
+        let first = first
+            .ok_or_else(|| ApiError::failed("the agent returned no chain; please report it"))?;
+        let placement = match space {
             Space::Kernel => "  hook: xdp\n".to_owned(),
             Space::User => format!("  worker: {{ idle: spin, core: {core} }}\n"),
         };
-        let members = Member::all();
+        let members = CrowdChain::all();
         let members_of_all = || members.as_flattened().iter();
         let texts: Vec<String> = members_of_all()
-            .map(|member| member.text(space, &place, [&first.ingress, &first.egress]))
+            .map(|member| member.text(space, &placement, [&first.ingress, &first.egress]))
             .collect();
-        let names = members_of_all().map(|member| name(member.port));
+        let names = members_of_all().map(|member| chain_name(member.port));
         crowd.up(names, texts.join("---\n"))?;
         if space == Space::Kernel
             && napi::move_receive_work_to_core(None, &first.ingress, core).is_err()
@@ -89,7 +98,7 @@ impl<'a> Place<'a> {
             members.map(|crowd| senders(&client, mac, &crowd.map(|member| member.port)));
         Ok(Some(Self {
             crowds: [few?, many?],
-            dropped: senders(&client, mac, &[DROPPED])?,
+            dropped: senders(&client, mac, &[DROPPED_PORT])?,
             end: end.id().index,
             server: netlink,
             _sockets: sockets,
@@ -97,84 +106,85 @@ impl<'a> Place<'a> {
         }))
     }
 
-    /// Both crowds in turn, round by round, so that a drifting clock hits both alike; and what sending into a chain takes that drops.
+    /// Measures both crowds in turn in each round, so a drift affects both equally. Returns also
+    /// the cost of sending to the chain that drops, ns.
     pub(super) fn measure(
         mut self,
         blocker: &CoreBlocker,
         rounds: usize,
         monitor: &Monitor<'_>,
     ) -> Result<(Crowds, [f64; FRAMES.len()])> {
-        let mut seen: [Seen; FUNCTIONS.len()] = Default::default();
+        let mut samples: [BurstSamples; FUNCTIONS.len()] = Default::default();
         let (server, end) = (&mut self.server, self.end);
         let mut arrived = || Ok(server.received(end)?);
         for round in 0..rounds {
             monitor.progress("crowds", round as u64, rounds as u64);
-            for (senders, seen) in self.crowds.iter().zip(&mut seen) {
+            for (senders, samples) in self.crowds.iter().zip(&mut samples) {
                 if monitor.is_cancelled() {
                     return Err(ApiError::failed("cancelled").into());
                 }
-                seen.round(senders, blocker, &mut arrived)?;
+                samples.measure_round(senders, blocker, &mut arrived)?;
             }
         }
-        let dropped_ns = bursts::dropped(&self.dropped, rounds)?;
-        let [few, many] = seen;
-        Ok(([few.summary()?, many.summary()?], dropped_ns))
+        let dropped_ns = bursts::dropped_packet_ns(&self.dropped, rounds)?;
+        let [few, many] = samples;
+        Ok(([few.costs()?, many.costs()?], dropped_ns))
     }
 }
 
 /// A chain of a crowd.
 #[derive(Clone, Copy)]
-struct Member {
-    /// Where its packets go.
+struct CrowdChain {
+    /// UDP port of its packets.
     port: u16,
-    /// Its place in the crowd.
-    number: usize,
+    /// Its index in the crowd.
+    index: usize,
     functions: usize,
 }
 
-impl Member {
-    /// Those of each crowd.
+impl CrowdChain {
+    /// The chains of both crowds.
     fn all() -> [[Self; CHAINS]; FUNCTIONS.len()] {
         std::array::from_fn(|crowd| {
-            std::array::from_fn(|number| Self {
-                port: DROPPED + 1 + (crowd * CHAINS + number) as u16,
-                number,
+            std::array::from_fn(|index| Self {
+                port: DROPPED_PORT + 1 + (crowd * CHAINS + index) as u16,
+                index,
                 functions: FUNCTIONS[crowd],
             })
         })
     }
 
-    /// Between these interfaces; `place` says where in its space.
-    fn text(&self, space: Space, place: &str, [ingress, egress]: [&str; 2]) -> String {
-        let functions = functions(self.number, self.functions).enumerate();
-        let functions = functions.map(|(place, (kind, config))| {
-            format!("{{ name: f{place}, kind: {kind}, space: {space}{config} }}")
+    /// The chain file, between two interfaces. `placement` are keys of `spec` for its space.
+    fn text(&self, space: Space, placement: &str, [ingress, egress]: [&str; 2]) -> String {
+        let functions = functions(self.index, self.functions).enumerate();
+        let functions = functions.map(|(position, (kind, config))| {
+            format!("{{ name: f{position}, kind: {kind}, space: {space}{config} }}")
         });
         let functions: Vec<String> = functions.collect();
-        let more = format!(
-            "  mapping: compact\n{place}  ports: {{ ingress: {ingress}, egress: {egress} }}\n  functions: [ {} ]\n",
+        let spec = format!(
+            "  mapping: compact\n{placement}  ports: {{ ingress: {ingress}, egress: {egress} }}\n  functions: [ {} ]\n",
             functions.join(", ")
         );
-        chain(self.port, &more)
+        chain_text(self.port, &spec)
     }
 }
 
-/// What drops at the hook of the front door.
+/// Keys of `spec` for a chain that drops all packets.
 const DENY: &str = "  hook: xdp\n  functions: [ { name: f, kind: firewall, space: kernel, config: { default: deny } } ]\n";
 
-fn name(port: u16) -> String {
+fn chain_name(port: u16) -> String {
     format!("calibrate-crowd-{port}")
 }
 
-fn chain(port: u16, more: &str) -> String {
-    let name = name(port);
+fn chain_text(port: u16, spec: &str) -> String {
+    let name = chain_name(port);
     format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {name}, namespace: calibrate }}\nspec:\n  \
-         match: {{ protocol: udp, destination: {SERVER}, destinationPort: {port} }}\n{more}"
+         match: {{ protocol: udp, destination: {SERVER}, destinationPort: {port} }}\n{spec}"
     )
 }
 
-/// Of each frame, one for each port.
+/// Makes one sender for each frame and port.
 fn senders(client: &Netns, mac: Option<[u8; 6]>, ports: &[u16]) -> Result<Senders> {
     let of = |bytes: usize| {
         client.enter(|| {
@@ -189,16 +199,16 @@ fn senders(client: &Netns, mac: Option<[u8; 6]>, ports: &[u16]) -> Result<Sender
     Ok([short?, long?])
 }
 
-/// The frame that all costs are of, to another port: what its last word has less keeps the checksum valid.
+/// The measured frame to another port. Its last word changes too, so the checksum stays valid.
 fn frame_to(bytes: usize, port: u16, mac: Option<[u8; 6]>) -> Vec<u8> {
     let mut frame = frame(bytes);
     if let Some(mac) = mac {
         frame[..6].copy_from_slice(&mac);
     }
-    let more = port - DROPPED;
+    let difference = port - DROPPED_PORT;
     let last = bytes - 2;
-    for (place, word) in [(36, port), (last, 0x5555 - more)] {
-        frame[place..place + 2].copy_from_slice(&word.to_be_bytes());
+    for (offset, word) in [(36, port), (last, 0x5555 - difference)] {
+        frame[offset..offset + 2].copy_from_slice(&word.to_be_bytes());
     }
     frame
 }
@@ -210,7 +220,7 @@ mod tests {
     #[test]
     fn frames_to_other_ports_are_valid() {
         for bytes in FRAMES {
-            for port in [DROPPED, DROPPED + 1, DROPPED + 16] {
+            for port in [DROPPED_PORT, DROPPED_PORT + 1, DROPPED_PORT + 16] {
                 let frame = frame_to(bytes, port, None);
                 let headers = myelin_packet::parse(&frame).expect("parses");
                 assert_eq!(

@@ -1,0 +1,222 @@
+//! Chooses the rates to offer in repeated trials of the same path.
+
+use super::TrialResult;
+
+/// Factor of a step up or down.
+const STEP: f64 = 1.05;
+/// Smallest share of the offered rate at which sender or path keeps the rate.
+const KEPT: f64 = 0.97;
+/// Failures in a row that lower the rate. The hypervisor may cause a single one, by taking a vCPU
+/// away for a moment.
+const FAILURES_TO_LOWER: i32 = 2;
+/// Lowest rate to try, millions of packets a second: a trial must not last for many seconds.
+const MIN_MPPS: f64 = 0.01;
+
+/// Searches the highest rate that a path carries without loss, over several rounds. It raises the
+/// rate while the path keeps it, and lowers it after loss or reordering.
+///
+/// It starts with the sender's highest rate, and stays there if all packets arrive in order.
+#[derive(Debug, Clone, Default)]
+pub struct RateSearch {
+    offered_mpps: Option<f64>,
+}
+
+impl RateSearch {
+    /// First rate of the next round, millions of packets a second. `None` is the sender's highest.
+    pub fn offered_mpps(&self) -> Option<f64> {
+        self.offered_mpps
+    }
+
+    /// Searches the highest clean rate in at most `trials` trials, from the rate of the previous
+    /// round. `attempt` runs a trial at a rate. Returns the best clean trial, or the last trial if
+    /// none is clean.
+    ///
+    /// The steps grow while the direction stays the same. So a short disturbance of the path
+    /// affects only one round.
+    ///
+    /// # Errors
+    /// The errors of `attempt`.
+    pub fn round<E>(
+        &mut self,
+        trials: u32,
+        mut attempt: impl FnMut(Option<f64>) -> Result<TrialResult, E>,
+    ) -> Result<TrialResult, E> {
+        let mut result = attempt(self.offered_mpps)?;
+        let mut left = trials.saturating_sub(1);
+        let mut failures = 0;
+        while !result.is_clean() && left > 0 {
+            failures += 1;
+            let is_lowest = self.offered_mpps.is_some_and(|rate| rate <= MIN_MPPS);
+            if is_lowest && failures >= FAILURES_TO_LOWER {
+                break;
+            }
+            self.lower_rate(&result, failures);
+            result = attempt(self.offered_mpps)?;
+            left -= 1;
+        }
+        if !result.is_clean() || !self.keeps_pace(&result) {
+            return Ok(result);
+        }
+        self.raise_rate(result, left, attempt)
+    }
+
+    /// Lowers the rate after `failures` failures in a row.
+    fn lower_rate(&mut self, result: &TrialResult, failures: i32) {
+        let arrived = result.received as f64 / result.sent.max(1) as f64;
+        let lower = match self.offered_mpps {
+            // The rate that passes under overload is near the limit.
+            None => result.sent_mpps * arrived.max(0.1),
+            Some(rate) if failures < FAILURES_TO_LOWER => rate,
+            Some(rate) => rate / STEP.powi(failures - 1),
+        };
+        self.offered_mpps = Some(lower.max(MIN_MPPS));
+    }
+
+    /// Raises the rate of `best` until a trial fails or does not keep the rate.
+    fn raise_rate<E>(
+        &mut self,
+        mut best: TrialResult,
+        trials: u32,
+        mut attempt: impl FnMut(Option<f64>) -> Result<TrialResult, E>,
+    ) -> Result<TrialResult, E> {
+        let mut steps = 1;
+        for _ in 0..trials {
+            let Some(rate) = self.offered_mpps else { break };
+            let higher = rate * STEP.powi(steps);
+            let result = attempt(Some(higher))?;
+            if !result.is_clean() {
+                if steps == 1 {
+                    break;
+                }
+                // The step was too long. Continue from the last clean rate with short steps.
+                steps = 1;
+                continue;
+            }
+            self.offered_mpps = Some(higher);
+            let keeps_pace = self.keeps_pace(&result);
+            if result.carried_mpps > best.carried_mpps {
+                best = result;
+            }
+            if !keeps_pace {
+                break;
+            }
+            steps += 1;
+        }
+        Ok(best)
+    }
+
+    /// Whether sender and path kept the rate in a clean trial. If the sender did not, it is the
+    /// limit, and the next round starts with its highest rate.
+    fn keeps_pace(&mut self, result: &TrialResult) -> bool {
+        let Some(rate) = self.offered_mpps else {
+            return false;
+        };
+        if result.sent_mpps < KEPT * rate {
+            self.offered_mpps = None;
+            return false;
+        }
+        // Otherwise a queue on the path holds the difference, and the path is the limit.
+        result.carried_mpps >= KEPT * rate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    /// As in the experiments.
+    const TRIALS: u32 = 24;
+
+    /// A trial of a path that carries `limit`, whose queue hides up to a tenth more. The sender
+    /// reaches `fastest`.
+    fn trial(offered_mpps: Option<f64>, limit: f64, fastest: f64) -> TrialResult {
+        let sent_mpps = offered_mpps.map_or(fastest, |rate| rate.min(fastest));
+        let lost = sent_mpps > 1.1 * limit;
+        TrialResult {
+            sent_mpps,
+            sent: 1000,
+            received: if lost {
+                (1000.0 * limit / sent_mpps) as u64
+            } else {
+                1000
+            },
+            reordered: Some(0),
+            carried_mpps: sent_mpps.min(limit),
+            segmented: false,
+        }
+    }
+
+    /// A round on a path with one of `limits` in each trial, the last one in all further trials.
+    /// Returns the result and the number of trials.
+    fn round(search: &mut RateSearch, limits: &[f64]) -> (TrialResult, usize) {
+        let mut trials = 0;
+        let result = search.round(TRIALS, |rate| {
+            let limit = limits[trials.min(limits.len() - 1)];
+            trials += 1;
+            Ok::<_, Infallible>(trial(rate, limit, 1.0))
+        });
+        (result.unwrap(), trials)
+    }
+
+    #[test]
+    fn a_sender_that_is_the_limit_is_not_slowed() {
+        let mut search = RateSearch::default();
+        for _ in 0..5 {
+            let (result, trials) = round(&mut search, &[2.0]);
+            assert_eq!((search.offered_mpps(), trials), (None, 1));
+            assert!(result.is_clean());
+        }
+    }
+
+    #[test]
+    fn the_limit_is_found_and_followed() {
+        let mut search = RateSearch::default();
+        for limit in [0.5, 0.3, 0.05, 0.7] {
+            for _ in 0..3 {
+                let (result, trials) = round(&mut search, &[limit]);
+                assert!(result.is_clean() && trials < TRIALS as usize);
+                let rate = result.carried_mpps;
+                assert!((rate / limit - 1.0).abs() < 0.05, "{rate} of {limit}");
+            }
+            let rate = search.offered_mpps().unwrap();
+            assert!(rate >= limit && rate <= 1.1 * limit, "{rate} of {limit}");
+            assert!(
+                round(&mut search, &[limit]).1 <= 2,
+                "the rate is already known"
+            );
+        }
+    }
+
+    #[test]
+    fn a_single_failure_keeps_the_rate() {
+        let mut search = RateSearch {
+            offered_mpps: Some(0.5),
+        };
+        let (result, trials) = round(&mut search, &[0.1, 0.5]);
+        assert!(result.is_clean() && trials <= 3, "{trials}");
+        assert!(search.offered_mpps() >= Some(0.5));
+    }
+
+    #[test]
+    fn a_disturbance_affects_only_its_round() {
+        let mut search = RateSearch {
+            offered_mpps: Some(0.5),
+        };
+        let disturbed: Vec<_> = [0.02; 12].into_iter().chain([0.5]).collect();
+        let (result, _) = round(&mut search, &disturbed);
+        assert!(result.carried_mpps > 0.47, "{result:?}");
+    }
+
+    #[test]
+    fn a_blocked_path_is_tried_again_in_the_next_round() {
+        let mut search = RateSearch::default();
+        let (result, trials) = round(&mut search, &[0.0]);
+        assert!(!result.is_clean() && trials <= TRIALS as usize);
+        assert_eq!(search.offered_mpps(), Some(MIN_MPPS));
+        assert_eq!(round(&mut search, &[0.0]).1, FAILURES_TO_LOWER as usize);
+        let (result, _) = round(&mut search, &[0.5]);
+        assert!(result.carried_mpps > 0.47, "{result:?}");
+    }
+}
