@@ -32,7 +32,8 @@ impl Mapping {
     ) -> Result<Self, Error> {
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let length = NonZeroUsize::new(bytes).ok_or(Errno::EINVAL);
-        // SAFETY: a fresh shared mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a fresh shared mapping at an address of the kernel's choice touches no memory of
+        // ours.
         let start = length
             .and_then(|length| unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, map, 0) })
             .map_err(|errno| Error::Map {
@@ -69,7 +70,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: start and length are those of the mapping, and no reference into it outlives `self`.
+        // SAFETY: start and length are those of the mapping, and no reference into it outlives
+        // `self`.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.words * size_of::<u64>()) };
     }
 }

@@ -13,7 +13,8 @@ use crate::{Error, sys};
 const PREFIXES: [&str; 4] = ["programs-", "counters", LINK, CLSACT];
 /// Name of a pinned link: `link-xdp-7` on the interface with index 7.
 pub(crate) const LINK: &str = "link-";
-/// Name of a program pinned to remember its clsact filter: `clsact-7-1-49152`, interface index, handle, priority.
+/// Name of a program pinned to remember its clsact filter: `clsact-7-1-49152`, interface index,
+/// handle, priority.
 pub(crate) const CLSACT: &str = "clsact-";
 
 /// Makes the directory. Refuses one that holds the pins of a plane.

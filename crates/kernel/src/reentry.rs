@@ -53,7 +53,8 @@ pub struct ReentryCounters {
 /// The end of an internal link where packets come back from user space. The worker sends them at
 /// the other end behind Ethernet and NSH (see [`myelin_packet::nsh`]).
 ///
-/// Dropping it detaches the program, unless the plane is pinned: then it stays until [`Reentry::detach`].
+/// Dropping it detaches the program, unless the plane is pinned: then it stays until
+/// [`Reentry::detach`].
 #[derive(Debug)]
 pub struct Reentry {
     attachment: Mutex<Option<Attachment>>,

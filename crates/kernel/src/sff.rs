@@ -104,7 +104,8 @@ pub enum Occupant {
 
 /// The programs at the ends of a function's link, or at the near ends of a black box's two links.
 ///
-/// Dropping it detaches them, unless the plane is pinned: then they stay until [`FunctionLink::detach`].
+/// Dropping it detaches them, unless the plane is pinned: then they stay until
+/// [`FunctionLink::detach`].
 #[derive(Debug)]
 pub struct FunctionLink {
     near: LinkEnd,

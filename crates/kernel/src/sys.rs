@@ -125,8 +125,8 @@ pub(crate) fn test_run(program: BorrowedFd<'_>, buffers: RunBuffers<'_>) -> io::
         options.data_out = out.as_ptr().cast_mut().cast();
         options.data_size_out = out.len() as u32;
     }
-    // SAFETY: every pointer comes from a slice or vector of the length given with it, which outlives the call;
-    // the two that are written to are borrowed mutably.
+    // SAFETY: every pointer comes from a slice or vector of the length given with it, which
+    // outlives the call; the two that are written to are borrowed mutably.
     check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) })?;
     context_out.truncate(options.ctx_size_out as usize);
     if let Some(out) = data_out {
@@ -157,8 +157,8 @@ pub(crate) fn lookup_batch(
     let from = cursor
         .as_mut()
         .map_or(std::ptr::null_mut(), |cursor| cursor.as_mut_ptr().cast());
-    // SAFETY: the kernel writes at most `most` keys and values, for which the buffers have room (asserted above), and a
-    // number of four bytes, or at most a key, into `next`.
+    // SAFETY: the kernel writes at most `most` keys and values, for which the buffers have room
+    // (asserted above), and a number of four bytes, or at most a key, into `next`.
     let result = unsafe {
         libbpf_sys::bpf_map_lookup_batch(
             map.as_raw_fd(),

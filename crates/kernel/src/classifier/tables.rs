@@ -204,7 +204,8 @@ mod tests {
         assert!(error.contains("matches4"), "{error}");
         assert_eq!(found(&table, &same[6]), None);
 
-        // One of the bucket, then one from elsewhere; the free place in the bucket is another key's afterwards.
+        // One of the bucket, then one from elsewhere; the free place in the bucket is another key's
+        // afterwards.
         table.take_out(&same[1]).unwrap();
         table.take_out(&same[4]).unwrap();
         assert_eq!(

@@ -119,7 +119,7 @@ fn every_fixture_gets_the_verdict_of_the_linear_search() {
 }
 
 #[test]
-fn a_port_rule_cannot_be_evaded_by_fragmenting_unless_asked_for() {
+fn fragmenting_evades_a_port_rule_only_with_fragments_match() {
     let rules = [rule(Action::Deny, |r| {
         r.destination_ports = Some(9_000..=9_000);
     })];
@@ -138,7 +138,7 @@ fn a_port_rule_cannot_be_evaded_by_fragmenting_unless_asked_for() {
 }
 
 #[test]
-fn fragments_pass_where_no_rule_needs_a_port() {
+fn fragments_pass_if_no_rule_needs_a_port() {
     let rules = [rule(Action::Deny, |r| r.protocol = Some(TCP))];
     let frame = fixtures::named("ipv4-fragment-first").frame;
     let config = firewall(&rules, Action::Allow, FragmentPolicy::Drop);
@@ -156,7 +156,7 @@ fn too_many_rules_are_an_error() {
     assert!(message.starts_with("firewall: 1025 rules are too many: at most 1024"));
 }
 
-/// Returns one of few addresses, so random rules and packets meet.
+/// Returns one of few addresses, so random packets match rules.
 fn address(number: u8, v6: bool) -> IpAddr {
     let (net, host) = (number / 3, number % 3);
     if v6 {
@@ -240,7 +240,7 @@ fn random_packets_get_the_verdict_of_the_linear_search() {
 /// Tests the largest tables: each rule has its own interval in both families, and each edge its own
 /// block.
 #[test]
-fn as_many_rules_as_there_may_be_are_judged_right() {
+fn the_largest_rule_list_matches_the_linear_search() {
     let prefix = |address: IpAddr, len| Some(Prefix::new(address, len).unwrap());
     let rule = |i: u32| {
         let v4 = 0x0a00_0001 + (i << 16);

@@ -50,7 +50,7 @@ fn rows((flows, totals): Flows) -> (Vec<Row>, FlowTotals) {
 }
 
 #[track_caller]
-fn known(chains: &Chains) -> (Vec<Row>, FlowTotals) {
+fn read_rows(chains: &Chains) -> (Vec<Row>, FlowTotals) {
     rows(chains.flows().unwrap())
 }
 
@@ -107,7 +107,7 @@ impl Model {
                 if flow.state != FlowState::Closed {
                     flow.last_ns = now_ns;
                 }
-                flow.step(side, flags, is_tcp);
+                flow.advance(side, flags, is_tcp);
                 self.flows.push(flow);
                 return true;
             }
@@ -154,7 +154,7 @@ impl Model {
 }
 
 impl Flow {
-    fn step(&mut self, side: usize, flags: u8, is_tcp: bool) {
+    fn advance(&mut self, side: usize, flags: u8, is_tcp: bool) {
         if !is_tcp {
             if side == 1 {
                 self.state = FlowState::Established;
@@ -173,7 +173,7 @@ impl Flow {
 }
 
 #[test]
-fn a_connection_is_followed_to_its_end() {
+fn a_connection_is_tracked_to_its_end() {
     let (client, server) = (build::client_v4(), build::server_v4());
     let chains = load(&Spaces::all(), CONFIG);
     for (now_ns, (from_client, flags, state)) in (1..).zip([
@@ -192,15 +192,15 @@ fn a_connection_is_followed_to_its_end() {
             segment(server, client, flags)
         };
         assert!(run(&chains, &frame, now_ns));
-        let (rows, _) = known(&chains);
+        let (rows, _) = read_rows(&chains);
         assert_eq!((rows.len(), rows[0].1), (1, state), "at {now_ns}");
     }
-    assert_eq!(known(&chains).1.begun, 2);
+    assert_eq!(read_rows(&chains).1.begun, 2);
 }
 
 /// The ports of a connection that only one end has closed are reused.
 #[test]
-fn an_end_that_has_closed_may_open_anew() {
+fn a_closed_end_may_open_again() {
     let (client, server) = (build::client_v4(), build::server_v4());
     let spaces = Spaces::all();
     for (first, second) in [(client, server), (server, client)] {
@@ -209,7 +209,7 @@ fn an_end_that_has_closed_may_open_anew() {
             (first, second, SYN, FlowState::New, 1, 1),
             (second, first, ACK, FlowState::Established, 1, 1),
             (first, second, FIN | ACK, FlowState::Closing, 2, 1),
-            // Not this end: it has not closed.
+            // This end has not closed.
             (second, first, SYN, FlowState::Closing, 2, 1),
             (first, second, ACK, FlowState::Closing, 3, 1),
             (first, second, SYN, FlowState::New, 1, 2),
@@ -217,7 +217,7 @@ fn an_end_that_has_closed_may_open_anew() {
             (second, first, SYN, FlowState::New, 1, 3),
         ]) {
             assert!(run(&chains, &segment(from, to, flags), now_ns));
-            let (rows, totals) = known(&chains);
+            let (rows, totals) = read_rows(&chains);
             assert_eq!(
                 (rows.len(), rows[0].1, rows[0].2[0], totals.begun),
                 (1, state, packets, begun),
@@ -235,7 +235,7 @@ fn segments_without_a_connection_are_dropped_or_passed_and_counted() {
         for flags in [0, ACK, SYN | ACK, FIN | ACK, RST] {
             assert_eq!(run(&chains, &segment(client, server, flags), 5), goes_on);
         }
-        let (rows, totals) = known(&chains);
+        let (rows, totals) = read_rows(&chains);
         assert!(rows.is_empty());
         assert_eq!((totals.begun, totals.outside), (0, 5));
         assert!(run(&chains, &build::udp_v6(3), 6));
@@ -258,11 +258,11 @@ fn a_flow_expires_after_its_timeout() {
             goes_on
         );
     }
-    assert_eq!(known(&chains).1.begun, 2);
+    assert_eq!(read_rows(&chains).1.begun, 2);
     for now_ns in [4000, 4100, 4201] {
         assert!(run(&chains, &build::udp_v4(1), now_ns));
     }
-    let (rows, totals) = known(&chains);
+    let (rows, totals) = read_rows(&chains);
     let udp = rows.iter().find(|row| row.0.starts_with("udp")).unwrap();
     assert_eq!((udp.2[0], udp.3), (1, 4201));
     assert_eq!(totals.begun, 4);
@@ -277,7 +277,7 @@ fn the_reply_side_and_the_next_generation_work_on_the_same_flows() {
     assert!(!run(&reply, &segment(server, client, SYN | ACK), 1));
     assert!(run(&forward, &segment(client, server, SYN), 2));
     assert!(run(&reply, &segment(server, client, SYN | ACK), 3));
-    // A new generation with other timeouts finds them too.
+    // A new generation with other timeouts has them too.
     let longer = FunctionConfig::FlowTracker(FlowTrackerConfig {
         tcp_timeout_ns: 5000,
         ..CONFIG
@@ -285,7 +285,7 @@ fn the_reply_side_and_the_next_generation_work_on_the_same_flows() {
     let next = spaces.load(&[instance(&longer, "there", Side::Forward)]);
     drop(forward);
     assert!(run(&next, &segment(client, server, ACK), 4000));
-    let (rows, _) = known(&next);
+    let (rows, _) = read_rows(&next);
     assert_eq!(
         (rows.len(), rows[0].1, rows[0].2),
         (1, FlowState::Established, [2, 1])
@@ -352,7 +352,7 @@ fn random_packets_match_the_reference() {
             let expected = model.run(&config, &frame, now_ns).then_some(&*frame);
             chains.expect_at(now_ns, &frame, expected, "a random packet");
         }
-        assert_eq!(known(&chains), model.rows());
+        assert_eq!(read_rows(&chains), model.rows());
     });
 }
 
@@ -372,7 +372,7 @@ fn every_fixture_matches_the_reference() {
                 let expected = goes_on.then_some(&*fixture.frame);
                 chains.expect_at(now_ns, &fixture.frame, expected, fixture.name);
             }
-            assert_eq!(known(&chains), model.rows());
+            assert_eq!(read_rows(&chains), model.rows());
         }
     });
 }

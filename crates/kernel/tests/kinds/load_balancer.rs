@@ -1,4 +1,5 @@
-//! `load-balancer` against a plain model: a map from flow to backend, and checksums computed anew.
+//! Compares `load-balancer` with a plain model: a map from flow to backend, and recomputed
+//! checksums.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -31,7 +32,7 @@ fn backend(last: u8, v6: bool) -> BackendSpec {
     }
 }
 
-/// As many backends of each family.
+/// A configuration with these backends of both families.
 fn config(backends: impl IntoIterator<Item = u8>) -> LoadBalancerConfig {
     let both = |last| [backend(last, false), backend(last, true)];
     LoadBalancerConfig {
@@ -41,7 +42,7 @@ fn config(backends: impl IntoIterator<Item = u8>) -> LoadBalancerConfig {
     }
 }
 
-/// Both sides, on the state of that name.
+/// Both sides of the state with that name.
 fn pair(spaces: &Spaces, config: &LoadBalancerConfig, state: &str) -> [Chains; 2] {
     spaces.pair(&FunctionConfig::LoadBalancer(config.clone()), state)
 }
@@ -50,7 +51,7 @@ fn tuple(frame: &[u8]) -> FiveTuple {
     parse(frame).unwrap().try_five_tuple(frame).unwrap()
 }
 
-/// `frame` with its source or destination replaced and its checksums computed anew.
+/// `frame` with another source or destination and recomputed checksums.
 fn readdressed(frame: &[u8], headers: &Headers, to: IpAddr, destination: bool) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let l3 = usize::from(headers.l3);
@@ -69,8 +70,8 @@ fn readdressed(frame: &[u8], headers: &Headers, to: IpAddr, destination: bool) -
     frame
 }
 
-/// What builds a frame of the protocol.
-fn of(tcp: bool) -> fn(SocketAddr, SocketAddr, &[u8]) -> Vec<u8> {
+/// The builder of frames of the protocol.
+fn builder(tcp: bool) -> fn(SocketAddr, SocketAddr, &[u8]) -> Vec<u8> {
     if tcp { build::tcp } else { build::udp }
 }
 
@@ -82,7 +83,7 @@ fn frame(client: u16, tcp: bool, v6: bool) -> Vec<u8> {
         (build::client_v4(), build::server_v4())
     };
     from.set_port(20_000 + client);
-    of(tcp)(from, to, b"payload")
+    builder(tcp)(from, to, b"payload")
 }
 
 fn authenticated(name: &str) -> bool {
@@ -90,14 +91,14 @@ fn authenticated(name: &str) -> bool {
 }
 
 #[test]
-fn every_fixture_is_sent_to_a_backend_or_dropped() {
+fn every_fixture_reaches_a_backend_or_is_dropped() {
     on_fixtures(|spaces, fixtures| {
         for backends in [0, 1, 5] {
             let config = config(1..=backends);
             let [forward, reply] = pair(spaces, &config, "web");
             for fixture in fixtures {
                 let (headers, name) = (fixture.expected.unwrap(), fixture.name);
-                // As it is, with checksums that may be wrong.
+                // The unchanged frame, whose checksums may be wrong.
                 forward.run(&fixture.frame, SECOND);
                 reply.run(&fixture.frame, SECOND);
                 if fixtures::WRONG_CHECKSUM.contains(&name) {
@@ -106,7 +107,7 @@ fn every_fixture_is_sent_to_a_backend_or_dropped() {
                 let mut frame = fixture.frame.clone();
                 fix_l3(&mut frame, &headers);
                 let out = forward.run(&frame, SECOND);
-                // Addresses that something vouches for must stay.
+                // Authenticated addresses must stay.
                 let goes_on = headers.flags.has_ports() && !authenticated(name) && backends > 0;
                 assert_eq!(out.is_some(), goes_on, "{name}");
                 let Some(out) = out else { continue };
@@ -124,7 +125,7 @@ fn every_fixture_is_sent_to_a_backend_or_dropped() {
 }
 
 #[test]
-fn answers_get_the_address_back_that_the_client_had_sent_to() {
+fn answers_regain_the_virtual_address() {
     let [forward, reply] = pair(&Spaces::all(), &config(1..=5), "web");
     for (tcp, v6) in [(false, false), (true, false), (false, true), (true, true)] {
         for client in 0..50 {
@@ -133,15 +134,15 @@ fn answers_get_the_address_back_that_the_client_had_sent_to() {
             let (asked, chosen) = (tuple(&sent), tuple(&out).reversed());
             let from = SocketAddr::new(chosen.source, chosen.source_port.unwrap());
             let to = SocketAddr::new(chosen.destination, chosen.destination_port.unwrap());
-            let answer = of(tcp)(from, to, b"answer");
+            let answer = builder(tcp)(from, to, b"answer");
             let expected = readdressed(&answer, &parse(&answer).unwrap(), asked.destination, false);
             reply.expect_at(2 * SECOND, &answer, Some(&expected), "an answer");
             assert_eq!(tuple(&expected), asked.reversed());
-            // From another port of the backend it is no answer.
+            // A packet from another port of the backend is no answer.
             let other = SocketAddr::new(from.ip(), from.port() + 1);
-            let stray = of(tcp)(other, to, b"stray");
+            let stray = builder(tcp)(other, to, b"stray");
             reply.expect_at(2 * SECOND, &stray, None, "from another port");
-            // Nor is it one when the flow has paused too long.
+            // After the flow's timeout it is no answer either.
             reply.expect_at(2 * SECOND + TIMEOUT + 1, &answer, None, "too late");
         }
     }
@@ -162,7 +163,7 @@ fn without_a_backend_of_the_family_packets_are_dropped() {
 }
 
 #[test]
-fn a_flow_whose_answers_could_not_be_told_apart_is_dropped() {
+fn a_flow_with_ambiguous_answers_is_dropped() {
     let [forward, _] = pair(&Spaces::all(), &config([1]), "web");
     let first = frame(1, false, false);
     // The same client and port to another virtual address, and the same backend behind it.
@@ -170,14 +171,14 @@ fn a_flow_whose_answers_could_not_be_told_apart_is_dropped() {
     let second = readdressed(&first, &headers, [198, 51, 100, 99].into(), true);
     assert!(forward.run(&first, SECOND).is_some());
     assert_eq!(forward.run(&second, 2 * SECOND), None);
-    // When the first one is over, the second may begin.
+    // After the first flow has expired, the second may begin.
     let later = 2 * SECOND + TIMEOUT;
     assert!(forward.run(&second, later).is_some());
     assert_eq!(forward.run(&first, later + 1), None);
 }
 
 #[test]
-fn flows_are_told_of_and_one_that_timed_out_begins_anew() {
+fn flows_are_listed_and_an_expired_flow_begins_again() {
     let [forward, reply] = pair(&Spaces::all(), &config([1, 2]), "web");
     let late = 2 * SECOND + TIMEOUT;
     for (client, now) in [(1, SECOND), (1, 2 * SECOND), (2, SECOND), (2, late)] {
@@ -193,12 +194,12 @@ fn flows_are_told_of_and_one_that_timed_out_begins_anew() {
     let expected = [(1, length, late, late), (2, 2 * length, SECOND, 2 * SECOND)];
     assert_eq!(seen, expected);
     assert_eq!((totals.begun, totals.evicted), (3, 0));
-    // The other side's answers are no flows of their own.
+    // The answers of the other side are not separate flows.
     assert_eq!(reply.flows().unwrap().1, totals);
 }
 
 #[test]
-fn a_full_table_forgets_flows_counts_them_and_goes_on() {
+fn a_full_table_evicts_and_counts_flows() {
     const CLIENTS: u16 = 5000;
     let balancer = config(1..=4);
     let room = balancer.flows as usize;
@@ -234,7 +235,7 @@ fn a_full_table_forgets_flows_counts_them_and_goes_on() {
     }
 }
 
-/// What happens.
+/// A step of a random test.
 #[derive(Debug, Clone)]
 enum Event {
     Packet {
@@ -267,15 +268,15 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 0..150)
 }
 
-/// A flow keeps its backend as long as that is there and the flow does not pause too long; else it goes where a new
-/// flow goes, which depends on the backends alone.
+/// A flow keeps its backend while the backend is configured and the flow has not expired. Otherwise
+/// it gets the backend of a new flow, which depends on the backends alone.
 #[test]
-fn flows_stay_with_their_backends() {
+fn flows_keep_their_backends() {
     let number = Cell::new(0);
     for_all(32, 4, &events(), |spaces, events| {
         let mut backends: HashSet<u8> = (1..5).collect();
         let mut chains = pair(spaces, &config(backends.clone()), "web");
-        // Knows no other backends: where it sends a flow, a new flow goes.
+        // Has only these backends: it shows the backend of a new flow.
         let fresh = |backends: &HashSet<u8>| {
             number.set(number.get() + 1);
             let config = FunctionConfig::LoadBalancer(config(backends.clone()));
@@ -324,9 +325,9 @@ fn flows_stay_with_their_backends() {
     });
 }
 
-/// Flows to two virtual addresses, which may have one backend, and their answers.
+/// Flows to two virtual addresses that may share a backend, and their answers.
 #[test]
-fn flows_that_meet_and_their_answers_fare_alike_in_all_spaces() {
+fn colliding_flows_and_their_answers_match_in_all_spaces() {
     for_all(1, 12, &events(), |spaces, events| {
         let mut chains = pair(spaces, &config(1..5), "web");
         let mut now = SECOND;
@@ -346,7 +347,7 @@ fn flows_that_meet_and_their_answers_fare_alike_in_all_spaces() {
     });
 }
 
-/// A packet of a client to one of two virtual addresses, and, if it gets through, the backend's answer.
+/// Sends a client's packet to one of two virtual addresses and, if it passes, the backend's answer.
 fn exchange(
     [forward, reply]: &[Chains; 2],
     (client, service): (u16, u8),
@@ -364,7 +365,7 @@ fn exchange(
         IpAddr::V6(address) => SocketAddr::new(address.into(), 80),
     };
     let build = |from, to| {
-        let frame = of(tcp)(from, to, b"payload");
+        let frame = builder(tcp)(from, to, b"payload");
         if checksum || tcp || v6 {
             frame
         } else {
@@ -379,10 +380,10 @@ fn exchange(
     }
 }
 
-/// One client port asks for two addresses behind one backend at the same time: the answers would look alike, so one of the
-/// two is refused.
+/// One client port sends to two addresses of one backend at the same time. The answers would look
+/// alike, so one flow is refused.
 #[test]
-fn answers_are_expected_for_one_flow_though_two_cpus_ask() {
+fn of_two_ambiguous_flows_on_two_cpus_one_is_refused() {
     const ROUNDS: u16 = 4000;
     let Some(kernel) = Kernel::at_xdp() else {
         return;
@@ -393,7 +394,7 @@ fn answers_are_expected_for_one_flow_though_two_cpus_ask() {
     });
     let chain = kernel.load_chain(&[instance(&function, "web", Side::Forward)]);
     let (program, hook) = (chain.program(), chain.hook);
-    // Not a barrier: a thread that one wakes comes too late.
+    // Spin instead of a barrier: a woken thread starts too late.
     let begun = [AtomicU16::new(0), AtomicU16::new(0)];
     let ask = |side: usize, service: u8| -> Vec<bool> {
         let to = SocketAddr::new([198, 51, 100, service].into(), 80);

@@ -1,4 +1,4 @@
-//! `nat` against a plain model: a standard map and the rules word by word.
+//! Compares `nat` with a plain model: a standard map and the rules one by one.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use crate::space::{
     send,
 };
 
-/// Longest that a mapping of a connection lives that is not established (RFC 5382, REQ-5).
+/// The longest lifetime of a mapping whose connection is not established (RFC 5382, REQ-5).
 const TRANSITORY: u64 = 240 * SECOND;
 
 fn config(addresses: &[&str]) -> NatConfig {
@@ -58,7 +58,7 @@ fn udp_from(host: u32, port: u16) -> Vec<u8> {
 }
 
 #[test]
-fn replies_find_the_way_back_and_checksums_are_right() {
+fn replies_return_with_valid_checksums() {
     let spaces = Spaces::all();
     for (client, server) in [
         (build::client_v4(), build::server_v4()),
@@ -66,7 +66,7 @@ fn replies_find_the_way_back_and_checksums_are_right() {
     ] {
         for make in [build::udp, build::tcp] {
             let [out, back] = pair(&spaces, &simple());
-            // The port is free, so it stays; the frame is as if sent from there.
+            // The port is free, so the flow keeps it.
             let outer = SocketAddr::new(external(client.ip()), client.port());
             let sent = make(client, server, b"request");
             out.expect(&sent, Some(&make(outer, server, b"request")), "out");
@@ -77,7 +77,7 @@ fn replies_find_the_way_back_and_checksums_are_right() {
 }
 
 #[test]
-fn an_echo_goes_by_its_identifier() {
+fn an_echo_is_mapped_by_its_identifier() {
     for (client, server) in [
         (build::client_v4().ip(), build::server_v4().ip()),
         (build::client_v6().ip(), build::server_v6().ip()),
@@ -94,7 +94,7 @@ fn an_echo_goes_by_its_identifier() {
         assert_eq!(headers.five_tuple(&seen).source, external(client));
         assert_eq!(seen[l4 + 4..l4 + 6], 7000_u16.to_be_bytes());
         assert!(icmp_is_valid(&seen), "wrong checksum");
-        // The identifier that etherparse wrote is 7; the answer carries the external one.
+        // etherparse writes the identifier 7; the answer has the external one.
         let mut reply = build::echo_request(server, external(client), b"ping");
         reply[l4..l4 + 6].copy_from_slice(&seen[l4..l4 + 6]);
         back.expect_at(2, &reply, None, "a request from outside");
@@ -107,7 +107,7 @@ fn an_echo_goes_by_its_identifier() {
     }
 }
 
-/// The sum that the checksum makes 0xffff.
+/// The ones' complement sum of the ICMP message: 0xffff if its checksum is valid.
 fn icmp_sum(frame: &[u8]) -> u16 {
     let headers = parse(frame).unwrap();
     let (l3, l4) = (usize::from(headers.l3), usize::from(headers.l4));
@@ -130,7 +130,7 @@ fn fix_icmp(frame: &mut [u8]) {
     frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// All of them through one translator, so that flows meet.
+/// All fixtures pass one translator, so that flows share tables.
 #[test]
 fn a_packet_that_it_cannot_translate_is_dropped() {
     on_fixtures(|spaces, fixtures| {
@@ -140,7 +140,7 @@ fn a_packet_that_it_cannot_translate_is_dropped() {
             let (headers, name) = (fixture.expected.unwrap(), fixture.name);
             let is_echo = [ICMP, ICMPV6].contains(&headers.protocol)
                 && [8, 128].contains(&fixture.frame[usize::from(headers.l4)]);
-            // Addresses that something vouches for must stay.
+            // Authenticated addresses must stay.
             let is_authenticated = ["ipv6-authentication", "ipv6-all-extensions"].contains(&name);
             let expected = !is_authenticated
                 && (headers.flags.has_ports() || (is_echo && !headers.flags.is_fragment()));
@@ -172,9 +172,10 @@ fn a_udp_checksum_of_zero_stays() {
     assert_eq!(seen[field..field + 2], [0, 0]);
 }
 
-/// The last acknowledgement of a connection does not give its mapping the time of a living one.
+/// The last acknowledgement of a connection does not extend its mapping to the established
+/// lifetime.
 #[test]
-fn tcp_lives_by_its_flags() {
+fn tcp_flags_decide_the_lifetime() {
     const END: u8 = FIN | ACK;
     let (client, server) = (build::client_v4(), build::server_v4());
     let outer = SocketAddr::new(external(client.ip()), client.port());
@@ -186,7 +187,7 @@ fn tcp_lives_by_its_flags() {
         (&[END], 240),
         (&[RST | ACK], 240),
         (&[SYN, ACK], 7440),
-        // What follows the end of a connection does not open it again.
+        // Segments after the end of a connection do not open it again.
         (&[SYN, ACK, END, ACK], 240),
         (&[RST | ACK, ACK], 240),
         (&[END, END | SYN, ACK], 240),
@@ -204,7 +205,7 @@ fn tcp_lives_by_its_flags() {
 }
 
 #[test]
-fn a_mapping_without_end_does_not_end_at_once() {
+fn the_longest_lifetime_does_not_overflow() {
     let endless = NatConfig {
         timeout_ns: u64::MAX,
         tcp_timeout_ns: u64::MAX,
@@ -219,11 +220,12 @@ fn a_mapping_without_end_does_not_end_at_once() {
     }
 }
 
-/// By name of the state, across generations and sides; and gone with its last user.
+/// The state's name identifies mappings across generations and sides. They end with the last user.
 #[test]
 fn mappings_stay_while_a_chain_uses_them() {
     let spaces = Spaces::all();
-    // No flow's own port is in the range: the first of two flows with one hash decides what the second gets.
+    // No flow's own port is in the range. Of two flows with one hash, the first decides the port of
+    // the second.
     let config = NatConfig {
         ports: 50_000..=50_001,
         ..config(&["198.51.100.7"])
@@ -232,7 +234,7 @@ fn mappings_stay_while_a_chain_uses_them() {
     let old = generation(&spaces, &config, "out", Side::Forward);
     let seen = [0, 1].map(|i| old.run(&frames[i], 1).unwrap());
     assert_ne!(source(&seen[0]), source(&seen[1]));
-    // How long mappings live is no reason for new ones.
+    // Another lifetime keeps the mappings.
     let longer = NatConfig {
         timeout_ns: config.timeout_ns * 2,
         ..config.clone()
@@ -261,7 +263,7 @@ fn mappings_stay_while_a_chain_uses_them() {
     assert!(reshaped.run(&frames[2], 5).is_some());
 }
 
-/// A generation at one hook goes on with the mappings of one at the other hook.
+/// A generation at one hook continues the mappings of a generation at the other hook.
 #[test]
 fn mappings_of_the_kernel_do_not_depend_on_the_hook() {
     let kernels = Kernel::at_hooks();
@@ -285,7 +287,7 @@ fn mappings_of_the_kernel_do_not_depend_on_the_hook() {
 /// Address, protocol, port.
 type Inner = (IpAddr, u8, u16);
 
-/// An external endpoint, how long it is kept, and whether the connection is closing.
+/// An external endpoint, its expiry, and whether the connection is closing.
 struct Mapping {
     address: IpAddr,
     port: u16,
@@ -293,7 +295,7 @@ struct Mapping {
     is_closing: bool,
 }
 
-/// The rules of mappings, as plainly as can be.
+/// The plain rules of mappings.
 struct Model {
     config: NatConfig,
     mappings: HashMap<Inner, Mapping>,
@@ -310,7 +312,8 @@ impl Model {
             .map(|(inner, _)| *inner)
     }
 
-    /// How long a mapping lives after a packet with these flags, and whether it is closing then.
+    /// The lifetime of a mapping after a packet with these flags, and whether its connection is
+    /// closing.
     fn lifetime(&self, protocol: u8, flags: u8, was_closing: bool) -> (u64, bool) {
         let transitory = self.config.tcp_timeout_ns.min(TRANSITORY);
         if protocol != TCP {
@@ -326,7 +329,7 @@ impl Model {
         }
     }
 
-    /// Follows what the table chose, and checks that it might.
+    /// Checks the endpoint that the table chose, and stores it.
     fn outward(&mut self, inner: Inner, flags: u8, now: u64, chosen: Option<(IpAddr, u16)>) {
         let was_closing = self.mappings.get(&inner).is_some_and(|one| one.is_closing);
         let (lasts, is_closing) = self.lifetime(inner.1, flags, was_closing);
@@ -459,7 +462,7 @@ impl Step {
         two_outside().addresses[usize::from(which)]
     }
 
-    /// As IP writes it.
+    /// The protocol number.
     fn protocol(&self) -> u8 {
         if (self.protocol, self.v6) == (ICMP, true) {
             ICMPV6
@@ -468,7 +471,7 @@ impl Step {
         }
     }
 
-    /// The packet; of one that comes back the port is one that may have been given out.
+    /// Builds the packet. The port of a reply is one of the external ports.
     fn frame(&self) -> Vec<u8> {
         let server = if self.v6 {
             build::server_v6()
@@ -501,7 +504,7 @@ impl Step {
         frame
     }
 
-    /// The end of a translated frame that lies inside or outside: its source, or of one that comes back its destination.
+    /// The translated endpoint of a frame: its source; of a reply, its destination.
     fn translated(&self, frame: &[u8]) -> (IpAddr, u16) {
         let headers = parse(frame).unwrap();
         let tuple = headers.five_tuple(frame);
@@ -517,9 +520,9 @@ impl Step {
     }
 }
 
-/// Few hosts, few ports and little room, so that flows meet, expire and find no place.
+/// Few hosts, few ports and a small table, so that flows collide, expire and find it full.
 #[test]
-fn sequences_of_packets_keep_the_rules() {
+fn random_packets_match_the_model() {
     let case = (
         prop::collection::vec(step(), 1..200),
         (1_u32..40, 1_u16..12, any::<bool>()),
@@ -565,7 +568,7 @@ fn sequences_of_packets_keep_the_rules() {
     );
 }
 
-/// Every port of a range that is searched whole can be had.
+/// Flows get every port of a range that is small enough to search whole.
 #[test]
 fn a_small_range_is_used_up_to_the_last_port() {
     let count = PORT_TRIES as u16;
@@ -587,7 +590,7 @@ fn a_small_range_is_used_up_to_the_last_port() {
 }
 
 #[test]
-fn a_full_table_is_swept_of_what_has_expired_once_a_second() {
+fn a_full_table_is_swept_of_expired_mappings_once_a_second() {
     let config = NatConfig {
         flows: 4,
         timeout_ns: SECOND,
@@ -611,7 +614,7 @@ fn a_full_table_is_swept_of_what_has_expired_once_a_second() {
     assert_eq!(ask(2008, late), None, "full again");
 }
 
-/// No packet looks at all of a large table of user space.
+/// In user space no packet waits for the sweep of a whole large table.
 #[test]
 fn a_large_table_of_user_space_is_swept_piece_by_piece() {
     let piece = SWEEP_SLOTS as u16;
@@ -624,7 +627,7 @@ fn a_large_table_of_user_space_is_swept_piece_by_piece() {
     let [out, _] = pair(&Spaces::user(), &config);
     let client = |port| SocketAddr::from(([10, 0, 0, 1], port));
     let is_translated = |frame: &[u8], now| out.run(frame, now).is_some();
-    // Each keeps its port. The first piece lives, the second and the third expire.
+    // Each flow keeps its port. Mappings of the first piece live, those of the others expire.
     for port in 2000..2000 + piece {
         let frame = segment(client(port), build::server_v4(), ACK);
         assert!(is_translated(&frame, 0));
@@ -633,17 +636,17 @@ fn a_large_table_of_user_space_is_swept_piece_by_piece() {
     assert!((0..2 * piece).all(|n| asks(2000 + piece + n, 0)));
     let (later, next) = (2 * SECOND, 2000 + 3 * piece);
     assert!(!asks(next, later), "nothing of the first piece has expired");
-    // The second goes as a whole, the third stays until its place is needed.
+    // The sweep removes the second piece. The third stays until its place is needed.
     assert!((0..2 * piece).all(|n| asks(next + n, later)));
     assert!(!asks(next + 2 * piece, later), "full again");
 }
 
-/// No packet looks at all of a large table of the kernel: the sweep goes on with each new flow, and those that come before
-/// it has made room are dropped.
+/// In the kernel each new flow continues the sweep of a large table. Flows before it finds room are
+/// dropped.
 #[test]
 fn a_large_table_of_the_kernel_is_swept_piece_by_piece() {
     const FLOWS: u16 = 5000;
-    /// Packets that a whole sweep takes: 1024 external endpoints each, for three protocols.
+    /// New flows of a whole sweep: each sweeps 1024 external endpoints, of three protocols.
     const WHOLE: usize = 3 * 60_000 / 1024 + 1;
     let config = NatConfig {
         ports: 1000..=60_999,
@@ -654,25 +657,25 @@ fn a_large_table_of_the_kernel_is_swept_piece_by_piece() {
     for kernel in Kernel::at_hooks() {
         let chain = kernel.load_chain(&[FunctionConfig::Nat(config.clone())]);
         let asks = |port: u16, now: u64| chain.run_one(&udp_from(1, port), now, 0).goes_on;
-        // Each has its own port, and the upper half of them.
+        // Each flow has its own port, in the upper half of the range.
         assert!((0..FLOWS).all(|n| asks(50_000 + n, SECOND)));
         assert!(
             !asks(2000, SECOND),
             "there is no room, and nothing has expired"
         );
-        // The next sweep may not begin before a second is over, the one under way may go on.
+        // The next sweep begins after a second at the earliest; the current one may continue.
         assert!((0..WHOLE).all(|_| !asks(2000, SECOND + 1)));
         let late = 10 * SECOND;
         let dropped = (0..2 * WHOLE).take_while(|_| !asks(2000, late)).count();
         assert!((WHOLE / 2..WHOLE).contains(&dropped), "{dropped} dropped");
-        // All have expired, so all find room as the sweep goes on.
+        // All mappings have expired, so all flows find room while the sweep continues.
         assert!((0..FLOWS / 2).all(|n| asks(3000 + n, late)));
     }
 }
 
-/// Two threads on two CPUs ask for ports at the same time, for the same flows and for different ones.
+/// Two threads on two CPUs open flows at the same time: some common, some different.
 #[test]
-fn no_port_is_given_twice_by_several_cpus() {
+fn no_two_flows_of_two_cpus_get_one_port() {
     const FLOWS: u16 = 400;
     let Some(kernel) = Kernel::at_xdp() else {
         return;
@@ -686,13 +689,13 @@ fn no_port_is_given_twice_by_several_cpus() {
     let chains = [(); 2].map(|()| kernel.load_chain(std::slice::from_ref(&function)));
     let (programs, hook) = (chains.each_ref().map(|chain| chain.program()), kernel.hook);
     for round in 1..20 {
-        // All mappings of the round before have expired, so that ports change hands.
+        // All mappings of the previous round have expired, so flows reuse their ports.
         let now = round * 2 * SECOND;
         let ask = |program, backwards: bool| {
             let mut given = Vec::new();
             for n in 0..FLOWS {
                 let n = if backwards { FLOWS - 1 - n } else { n };
-                // Three in four flows are this thread's own.
+                // Three of four flows belong to this thread alone.
                 let host = if n % 4 == 0 {
                     1
                 } else {

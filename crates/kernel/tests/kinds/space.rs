@@ -1,4 +1,4 @@
-//! The spaces that functions run in, behind one driver: user space, and the kernel at each hook.
+//! One driver for all spaces of a function: user space, and the kernel at each hook.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,16 +17,16 @@ use crate::common::{self, is_root, kernel_chain, plane, runs};
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
-/// How a function of user space is called in messages.
+/// The name of user space in messages.
 pub(crate) const USER: &str = "user space";
 
-/// What a chain made of a frame.
+/// The result of a chain for a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) goes_on: bool,
-    /// The frame afterwards, dropped or not.
+    /// The frame after the chain, dropped or not.
     pub(crate) frame: Vec<u8>,
-    /// Frames that went back to the sender; always none in the kernel.
+    /// Replies to the sender; none in the kernel.
     pub(crate) replies: Vec<Vec<u8>>,
 }
 
@@ -37,7 +37,7 @@ impl Outcome {
     }
 }
 
-/// The flows that a function knows, by how they are written, and its totals.
+/// The flows of a function by their printed form, and its totals.
 pub(crate) type Flows = (BTreeMap<String, FlowRecord>, FlowTotals);
 
 fn by_name(records: &[FlowRecord], totals: FlowTotals) -> Flows {
@@ -47,7 +47,7 @@ fn by_name(records: &[FlowRecord], totals: FlowTotals) -> Flows {
     (flows, totals)
 }
 
-/// A place where functions run.
+/// A space in which functions run.
 pub(crate) trait Space {
     fn name(&self) -> String;
 
@@ -55,16 +55,16 @@ pub(crate) trait Space {
     fn load(&self, functions: &[FunctionInstance]) -> Box<dyn Chain>;
 }
 
-/// Functions that are loaded, one behind the other.
+/// Loaded functions in order.
 pub(crate) trait Chain {
-    /// Runs the chain on frames that came at these times, ns.
+    /// Runs the chain on frames with these arrival times, ns.
     fn run(&self, frames: &[(u64, Vec<u8>)]) -> Vec<Outcome>;
 
     /// The flows of the first function; `None` if it keeps none.
     fn flows(&self) -> Option<Flows>;
 }
 
-/// User space: what a worker does, without its ports.
+/// User space: a worker's loop without ports.
 struct User {
     states: RefCell<States>,
     /// Free bytes behind each frame.
@@ -93,7 +93,7 @@ struct UserChain {
     runs: Cell<u64>,
 }
 
-/// Keeps frames that go back to the sender.
+/// Collects replies to the sender.
 #[derive(Default)]
 struct Replies(Vec<Vec<u8>>);
 
@@ -107,11 +107,11 @@ impl Emitter for Replies {
     }
 }
 
-/// What surrounds a frame in its buffer, and must not change.
+/// The bytes around a frame in its buffer. They must not change.
 const GUARD: u8 = 0xa5;
 const HEADROOM: usize = 32;
 
-/// The time in user space when a packet with that stamp is handled: one that the test can tell.
+/// The time at which user space processes a packet with that stamp: a value that tests recognise.
 pub(crate) fn user_time(stamp_ns: u64) -> u64 {
     stamp_ns.rotate_left(32)
 }
@@ -127,7 +127,7 @@ impl Chain for UserChain {
             batch.push(packet.expect("a packet"));
         }
         let mut replies = Replies::default();
-        // Workers hand over batches. A kind may handle a packet alone by other code: take turns.
+        // A kind may have separate code for batches and single packets: alternate.
         self.runs.set(self.runs.get() + 1);
         let one_by_one = self.runs.get() % 2 == 1 && frames.len() == 1;
         for function in &mut *self.functions.borrow_mut() {
@@ -176,7 +176,7 @@ impl Chain for UserChain {
         let functions = self.functions.borrow();
         let mut page = FlowPage::new(64);
         loop {
-            // One page after the other, as a worker reads them.
+            // Page by page, like a worker.
             functions[0].read_flows(&mut page);
             let totals = page.totals?;
             if page.is_last() {
@@ -193,7 +193,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// One for each hook, each with maps of its own; none without root, and then says so.
+    /// Creates one for each hook, with separate maps. Without root, prints so and returns none.
     pub(crate) fn at_hooks() -> Vec<Self> {
         let hooks = Hook::ALL.into_iter().filter(|_| is_root());
         let plane = || Rc::new(plane());
@@ -205,19 +205,19 @@ impl Kernel {
             .collect()
     }
 
-    /// The one at tcx, for what only an skb can be.
+    /// Creates the one at tcx, for properties that only an skb has.
     pub(crate) fn at_tcx() -> Option<Self> {
         let mut all = Self::at_hooks().into_iter();
         all.find(|kernel| kernel.hook == Hook::Tcx)
     }
 
-    /// The one at XDP, for what does not depend on the hook.
+    /// Creates the one at XDP, for tests that do not depend on the hook.
     pub(crate) fn at_xdp() -> Option<Self> {
         let mut all = Self::at_hooks().into_iter();
         all.find(|kernel| kernel.hook == Hook::Xdp)
     }
 
-    /// At this hook, on the maps of the other one.
+    /// Uses the maps of `other` at this hook.
     pub(crate) fn beside(&self, other: &Self) -> Self {
         Self {
             hook: self.hook,
@@ -256,7 +256,8 @@ pub(crate) struct KernelChain {
     functions: u8,
 }
 
-/// Runs a program on a frame that came at that time; the frame that goes on. For threads, so it looks at no counters.
+/// Runs a program on a frame with that arrival time. Returns the forwarded frame. Reads no
+/// counters, so several threads may call it.
 pub(crate) fn send(
     program: BorrowedFd<'_>,
     hook: Hook,
@@ -284,7 +285,7 @@ impl KernelChain {
         slots.map(|slot| self.plane.counters().read(slot)).collect()
     }
 
-    /// Runs the chain on one frame of so many segments, and checks what it counts. 0 segments: not a GSO packet.
+    /// Runs the chain on one frame and checks its counts. `gso_segs` of 0: not a GSO packet.
     pub(crate) fn run_one(&self, frame: &[u8], stamp_ns: u64, gso_segs: u32) -> Outcome {
         let test = TestRun {
             meta: Some(meta_of(frame, stamp_ns)),
@@ -345,7 +346,7 @@ impl Chain for KernelChain {
     }
 }
 
-/// Several spaces that get the same functions and frames.
+/// Spaces that get the same functions and frames.
 pub(crate) struct Spaces(Vec<Box<dyn Space>>);
 
 impl Spaces {
@@ -353,7 +354,7 @@ impl Spaces {
         Self::user_with_room(64)
     }
 
-    /// User space with that many free bytes behind each frame.
+    /// User space with `room` free bytes behind each frame.
     pub(crate) fn user_with_room(room: usize) -> Self {
         let states = RefCell::default();
         Self(vec![Box::new(User { states, room })])
@@ -386,13 +387,13 @@ impl Spaces {
         )
     }
 
-    /// A function and the one that undoes it, on the state of that name.
+    /// A function and its reverse, with the state of that name.
     pub(crate) fn pair(&self, config: &FunctionConfig, state: &str) -> [Chains; 2] {
         [Side::Forward, Side::Reply].map(|side| self.load(&[instance(config, state, side)]))
     }
 }
 
-/// A function on one side of the state of that name.
+/// A function on one side of the state with that name.
 pub(crate) fn instance(config: &FunctionConfig, state: &str, side: Side) -> FunctionInstance {
     let key = StateKey {
         chain: state.into(),
@@ -409,20 +410,20 @@ pub(crate) fn instance(config: &FunctionConfig, state: &str, side: Side) -> Func
 pub(crate) struct Chains(Vec<(String, Box<dyn Chain>)>);
 
 impl Chains {
-    /// What each space makes of the frames.
+    /// Runs the frames in each space.
     fn each_of<'a>(&'a self, frames: &[(u64, Vec<u8>)]) -> Vec<(&'a str, Vec<Outcome>)> {
         let run = |(name, chain): &'a (String, Box<dyn Chain>)| (name.as_str(), chain.run(frames));
         self.0.iter().map(run).collect()
     }
 
-    /// What each space makes of one frame.
+    /// Runs one frame in each space.
     pub(crate) fn each(&self, frame: &[u8], stamp_ns: u64) -> Vec<(&str, Outcome)> {
         let all = self.each_of(&[(stamp_ns, frame.to_vec())]).into_iter();
         all.map(|(name, mut outcomes)| (name, outcomes.remove(0)))
             .collect()
     }
 
-    /// What all spaces make of the frames: the same.
+    /// Runs the frames in all spaces and asserts equal outcomes.
     #[track_caller]
     pub(crate) fn run_all(&self, frames: &[(u64, Vec<u8>)]) -> Vec<Outcome> {
         let mut all = self.each_of(frames).into_iter();
@@ -444,13 +445,13 @@ impl Chains {
         first
     }
 
-    /// What leaves all spaces; `None` if they drop the frame.
+    /// Returns the frame that leaves all spaces; `None` if they drop it.
     #[track_caller]
     pub(crate) fn run(&self, frame: &[u8], stamp_ns: u64) -> Option<Vec<u8>> {
         self.run_all(&[(stamp_ns, frame.to_vec())]).remove(0).out()
     }
 
-    /// Asserts what leaves each space.
+    /// Asserts the frame that leaves each space.
     #[track_caller]
     pub(crate) fn expect(&self, frame: &[u8], expected: Option<&[u8]>, case: &str) {
         self.expect_at(1, frame, expected, case);
@@ -463,7 +464,7 @@ impl Chains {
         }
     }
 
-    /// The flows that the first function knows in all spaces; `None` if it keeps none.
+    /// Returns the flows of the first function, the same in all spaces; `None` if it keeps none.
     #[track_caller]
     pub(crate) fn flows(&self) -> Option<Flows> {
         let mut all = self.0.iter().map(|(name, chain)| (name, chain.flows()));
@@ -475,7 +476,7 @@ impl Chains {
     }
 }
 
-/// Checks random cases in user space, and others, fewer if they load programs, in all spaces.
+/// Checks random cases in user space, then others in all spaces: fewer, because they load programs.
 pub(crate) fn for_all<S: Strategy>(
     user: u32,
     all: u32,
@@ -487,7 +488,7 @@ pub(crate) fn for_all<S: Strategy>(
     }
 }
 
-/// Checks all fixtures that parse in user space, and those that the kernel takes for a test run in all spaces.
+/// Checks all parseable fixtures in user space, and those that a test run accepts in all spaces.
 pub(crate) fn on_fixtures(check: impl Fn(&Spaces, &[Fixture])) {
     let mut fixtures = fixtures::all();
     fixtures.retain(|fixture| fixture.expected.is_ok());
@@ -497,13 +498,13 @@ pub(crate) fn on_fixtures(check: impl Fn(&Spaces, &[Fixture])) {
     check(&Spaces::all(), &fixtures);
 }
 
-/// The metadata that the front door would have left.
+/// The metadata that the front door would write.
 pub(crate) fn meta_of(frame: &[u8], stamp_ns: u64) -> Meta {
     let headers = parse(frame).expect("a frame that parses");
     Meta::new(stamp_ns, 1, 7, 0, &headers)
 }
 
-/// Random bytes, among them many that bring a checksum to the edges of ones' complement.
+/// Random bytes, many of them edge cases of the ones' complement sum.
 pub(crate) fn edgy_bytes(longest: usize) -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![Just(0_u8), Just(0xff), any::<u8>()];
     prop::collection::vec(byte, 0..longest)
@@ -524,7 +525,7 @@ pub(crate) fn ends() -> impl Strategy<Value = (std::net::SocketAddr, std::net::S
     prop_oneof![(end(false), end(false)), (end(true), end(true))]
 }
 
-/// Writes the checksum of the segment anew; a UDP checksum of zero stays.
+/// Recomputes the checksum of the segment; a UDP checksum of zero stays.
 pub(crate) fn fix_l4(frame: &mut [u8], headers: &Headers) -> Option<()> {
     let field = checksum::l4_offset(headers)?;
     if frame[field..field + 2] != [0, 0] || headers.protocol != 17 {
@@ -534,7 +535,7 @@ pub(crate) fn fix_l4(frame: &mut [u8], headers: &Headers) -> Option<()> {
     Some(())
 }
 
-/// Writes the checksum of the IPv4 header anew.
+/// Recomputes the checksum of the IPv4 header.
 pub(crate) fn fix_l3(frame: &mut [u8], headers: &Headers) {
     let l3 = usize::from(headers.l3);
     if !headers.flags.is_ipv6() {
@@ -545,7 +546,7 @@ pub(crate) fn fix_l3(frame: &mut [u8], headers: &Headers) {
     }
 }
 
-/// A TCP segment with these flags; its checksum does not matter where it is used.
+/// A TCP segment with these flags. Its callers ignore the checksum.
 pub(crate) fn segment(from: std::net::SocketAddr, to: std::net::SocketAddr, flags: u8) -> Vec<u8> {
     let mut frame = fixtures::build::tcp(from, to, b"data");
     let at = usize::from(parse(&frame).unwrap().l4) + 13;
@@ -553,7 +554,7 @@ pub(crate) fn segment(from: std::net::SocketAddr, to: std::net::SocketAddr, flag
     frame
 }
 
-/// Flags of TCP.
+/// TCP flags.
 pub(crate) const FIN: u8 = 1;
 pub(crate) const SYN: u8 = 2;
 pub(crate) const RST: u8 = 4;

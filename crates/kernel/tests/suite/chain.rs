@@ -1,4 +1,4 @@
-//! Chains of kernel functions: order, counters, sojourn, what happens when a part is missing.
+//! Tests chains of kernel functions: order, counters, sojourn, missing parts.
 
 use std::os::fd::AsFd;
 
@@ -17,7 +17,7 @@ pub(crate) fn frame() -> Vec<u8> {
 }
 
 #[test]
-fn as_many_functions_as_a_chain_may_have_run_in_order() {
+fn the_longest_chain_runs_its_functions_in_order() {
     if !is_root() {
         return;
     }
@@ -35,7 +35,7 @@ fn as_many_functions_as_a_chain_may_have_run_in_order() {
 }
 
 #[test]
-fn a_packet_is_counted_where_it_was_and_no_further() {
+fn each_hop_counts_the_packets_that_reach_it() {
     if !is_root() {
         return;
     }
@@ -104,9 +104,9 @@ fn the_sojourn_of_every_packet_is_recorded() {
     }
 }
 
-/// The stamp can be chosen at a function that is run by itself, and with it the bucket.
+/// Runs a function without the front door: the test chooses the stamp, and so the bucket.
 #[test]
-fn durations_fall_into_the_buckets_of_user_space() {
+fn sojourn_buckets_match_those_of_user_space() {
     if !is_root() {
         return;
     }
@@ -152,7 +152,7 @@ fn durations_fall_into_the_buckets_of_user_space() {
 }
 
 fn clock_ns() -> u64 {
-    // CLOCK_MONOTONIC, the clock of the stamp; seconds since start with two decimals would not do.
+    // CLOCK_MONOTONIC is the clock of the stamp. /proc/uptime has only two decimals.
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -163,7 +163,7 @@ fn clock_ns() -> u64 {
 }
 
 #[test]
-fn functions_are_timed_now_and_then() {
+fn a_sample_of_packets_is_timed() {
     if !is_root() {
         return;
     }
@@ -177,7 +177,7 @@ fn functions_are_timed_now_and_then() {
         .plane
         .counters()
         .read(stand.chain.counter_slot(0).unwrap());
-    // A run may be moved to another CPU, whose count starts anew.
+    // The scheduler may move a run to another CPU, whose count starts at zero.
     assert!((1..=4).contains(&counters.samples), "{counters:?}");
     assert!(
         counters.sampled_ns > 0 && counters.sampled_ns < 1_000_000,
@@ -186,7 +186,7 @@ fn functions_are_timed_now_and_then() {
 }
 
 #[test]
-fn a_segmented_packet_counts_as_its_segments_from_door_to_egress() {
+fn every_hop_counts_the_segments_of_a_gso_packet() {
     if !is_root() {
         return;
     }
@@ -211,8 +211,8 @@ fn a_segmented_packet_counts_as_its_segments_from_door_to_egress() {
     }
 }
 
-/// A chain that begins in the kernel, goes through user space, and comes back.
-pub(crate) fn there_and_back(
+/// A chain of a kernel function, a user-space function and a kernel function.
+pub(crate) fn kernel_user_kernel(
     on_failure: OnFailure,
     sockets: myelin_kernel::Sockets,
 ) -> ChainConfig {
@@ -240,7 +240,7 @@ pub(crate) fn there_and_back(
 }
 
 #[test]
-fn packets_for_user_space_fare_as_on_failure_says_when_no_socket_is_there() {
+fn without_a_socket_on_failure_decides() {
     if !is_root() {
         return;
     }
@@ -258,8 +258,9 @@ fn packets_for_user_space_fare_as_on_failure_says_when_no_socket_is_there() {
             segments: vec![],
             ..kernel_chain(Hook::Xdp, 9, &[FunctionConfig::Forward])
         };
-        let back = there_and_back(on_failure, port.sockets());
-        // Who hands on to user space counts what it could not, and which function is next there.
+        let back = kernel_user_kernel(on_failure, port.sockets());
+        // The hop before user space counts the failed redirect. The metadata names the next
+        // function.
         for (config, next) in [(back, 1), (user, 0)] {
             let chain = plane.load_chain(&config).unwrap();
             port.insert(&Match::default(), &chain).unwrap();
@@ -276,7 +277,7 @@ fn packets_for_user_space_fare_as_on_failure_says_when_no_socket_is_there() {
             let drops = u64::from(on_failure == OnFailure::Drop);
             assert_eq!(plane.counters().read(last).drops, drops);
         }
-        // What the XDP door passes on is at the tc door, which lets it go by the chain, or stops it.
+        // The XDP door passes the packet to the tc door, which applies `onFailure`.
         let tc = run_once(
             port.program(Hook::Tcx).unwrap().as_fd(),
             Hook::Tcx,
@@ -292,7 +293,7 @@ fn packets_for_user_space_fare_as_on_failure_says_when_no_socket_is_there() {
 }
 
 #[test]
-fn a_chain_that_is_gone_fails_as_it_said_and_leaves_its_places_to_others() {
+fn a_removed_chain_applies_on_failure_and_frees_its_slots() {
     if !is_root() {
         return;
     }
@@ -322,7 +323,7 @@ fn a_chain_that_is_gone_fails_as_it_said_and_leaves_its_places_to_others() {
                 (verdict, frame()),
                 "{hook}: {on_failure}"
             );
-            // Many more than there is room for at a time.
+            // Many more chains than fit at a time.
             for generation in 1..200 {
                 let chain = plane
                     .load_chain(&ChainConfig {

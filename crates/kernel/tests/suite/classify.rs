@@ -1,4 +1,4 @@
-//! The front door finds the chain that the plain classifier finds.
+//! Compares the front door's classifier with the plain one.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use crate::common::{for_all, is_root, kernel_chain, plane};
 use crate::stand::{forwards, port, run_once};
 
-/// A few chains, told apart by their path identifiers in the XDP metadata.
+/// A few chains. The path identifier in the XDP metadata identifies each.
 struct Chains {
     plane: Plane,
     chains: Vec<LoadedChain>,
@@ -36,8 +36,8 @@ impl Chains {
     }
 }
 
-/// The path identifier of the chain that takes the frame.
-fn taken_by(port: &Port, frame: &[u8]) -> Option<u32> {
+/// Returns the path identifier of the chain that takes the frame.
+fn classify(port: &Port, frame: &[u8]) -> Option<u32> {
     let outcome = run_once(port.program(Hook::Xdp).unwrap().as_fd(), Hook::Xdp, frame);
     assert_eq!(
         outcome.verdict == Hook::Xdp.redirect(),
@@ -46,7 +46,7 @@ fn taken_by(port: &Port, frame: &[u8]) -> Option<u32> {
     outcome.meta.map(|meta| meta.spi)
 }
 
-/// Fields from few values, so that matches and packets meet.
+/// Fields from few values, so that many packets match.
 fn rule() -> impl Strategy<Value = Match> {
     let v4 = |host: u8| {
         prop_oneof![
@@ -162,12 +162,12 @@ fn the_most_specific_match_takes_the_packet() {
             for frame in frames {
                 let tuple = parse(&frame).unwrap().five_tuple(&frame);
                 assert_eq!(
-                    taken_by(&port, &frame),
+                    classify(&port, &frame),
                     most_specific(&reference, &tuple).copied(),
                     "{tuple}"
                 );
             }
-            // Taken out in another order than put in, the rest still decides.
+            // After removals in another order, the remaining matches decide.
             while let Some((rule, _)) =
                 (!reference.is_empty()).then(|| reference.swap_remove(reference.len() / 2))
             {
@@ -179,7 +179,7 @@ fn the_most_specific_match_takes_the_packet() {
                 );
                 let tuple = parse(&frame).unwrap().five_tuple(&frame);
                 assert_eq!(
-                    taken_by(&port, &frame),
+                    classify(&port, &frame),
                     most_specific(&reference, &tuple).copied()
                 );
             }
@@ -188,7 +188,7 @@ fn the_most_specific_match_takes_the_packet() {
 }
 
 #[test]
-fn fragments_fit_no_match_that_names_a_port() {
+fn fragments_match_no_rule_with_a_port() {
     if !is_root() {
         return;
     }
@@ -217,15 +217,15 @@ fn fragments_fit_no_match_that_names_a_port() {
     let segment = build::udp_segment(build::client_v4(), build::server_v4(), &[7; 64]);
     for (offset, more) in [(0, true), (3, true), (9, false)] {
         let fragment = build::ipv4_fragment(17, &segment[..48], offset, more);
-        assert_eq!(taken_by(&port, &fragment), None);
+        assert_eq!(classify(&port, &fragment), None);
         port.insert(&udp, &chains.chains[1]).unwrap();
-        assert_eq!(taken_by(&port, &fragment), Some(2));
+        assert_eq!(classify(&port, &fragment), Some(2));
         port.remove(&udp).unwrap();
     }
 }
 
 #[test]
-fn ports_do_not_see_each_others_matches() {
+fn each_port_has_its_own_matches() {
     if !is_root() {
         return;
     }
@@ -233,24 +233,24 @@ fn ports_do_not_see_each_others_matches() {
     let ports = [port(&chains.plane), port(&chains.plane)];
     let frame = build::udp(build::client_v4(), build::server_v4(), b"");
     for (port, chain) in ports.iter().zip(&chains.chains) {
-        assert_eq!(taken_by(port, &frame), None);
+        assert_eq!(classify(port, &frame), None);
         port.insert(&Match::default(), chain).unwrap();
     }
     assert_eq!(
-        ports.each_ref().map(|port| taken_by(port, &frame)),
+        ports.each_ref().map(|port| classify(port, &frame)),
         [Some(1), Some(2)]
     );
     drop(ports);
     let port = port(&chains.plane);
     assert_eq!(
-        taken_by(&port, &frame),
+        classify(&port, &frame),
         None,
         "a port left its matches behind"
     );
 }
 
 #[test]
-fn a_new_generation_takes_over_in_one_step_and_another_chain_does_not() {
+fn a_new_generation_replaces_the_old_one_atomically_and_another_chain_is_refused() {
     if !is_root() {
         return;
     }
@@ -275,14 +275,14 @@ fn a_new_generation_takes_over_in_one_step_and_another_chain_does_not() {
             .starts_with("interface lo: another match is equally specific"),
         "{error}"
     );
-    assert_eq!(taken_by(&port, &frame), Some(1));
+    assert_eq!(classify(&port, &frame), Some(1));
     assert!(port.remove(&rule).unwrap());
     assert!(!port.remove(&rule).unwrap());
-    assert_eq!(taken_by(&port, &frame), None);
+    assert_eq!(classify(&port, &frame), None);
 }
 
 #[test]
-fn no_packet_is_lost_while_generations_change() {
+fn a_change_of_generation_loses_no_packet() {
     if !is_root() {
         return;
     }
@@ -341,13 +341,13 @@ fn no_packet_is_lost_while_generations_change() {
 }
 
 #[test]
-fn as_many_masks_as_there_is_room_for_and_not_one_more() {
+fn one_mask_above_the_limit_is_refused() {
     if !is_root() {
         return;
     }
     let chains = Chains::new(1);
     let port = port(&chains.plane);
-    // Masks that miss, the least specific last: the search goes through all of them.
+    // The least specific mask matches last, so the search visits all masks.
     let lens = (1..=32).rev().flat_map(|to| [1, 0].map(|from| (from, to)));
     let rules: Vec<Match> = lens
         .map(|(from, to)| {
@@ -367,11 +367,11 @@ fn as_many_masks_as_there_is_room_for_and_not_one_more() {
     }
     let to = |address: [u8; 4]| build::udp(build::client_v4(), (address, 1).into(), b"");
     assert_eq!(
-        taken_by(&port, &to([128, 0, 0, 1])),
+        classify(&port, &to([128, 0, 0, 1])),
         Some(1),
         "the last mask is not looked at"
     );
-    assert_eq!(taken_by(&port, &to([10, 0, 0, 1])), None);
+    assert_eq!(classify(&port, &to([10, 0, 0, 1])), None);
     let error = port
         .insert(
             &Match {
@@ -391,7 +391,7 @@ fn as_many_masks_as_there_is_room_for_and_not_one_more() {
         ),
         "{error}"
     );
-    // The other family has room, and a mask that went makes room.
+    // The other family has its own limit, and a removed mask frees its place.
     port.insert(
         &Match {
             source: "2001:db8::/32".parse().ok(),
@@ -410,11 +410,11 @@ fn as_many_masks_as_there_is_room_for_and_not_one_more() {
         &chains.chains[0],
     )
     .unwrap();
-    assert_eq!(taken_by(&port, &to([10, 0, 0, 1])), Some(1));
+    assert_eq!(classify(&port, &to([10, 0, 0, 1])), Some(1));
 }
 
 #[test]
-fn what_fails_half_way_changes_nothing() {
+fn a_failed_insertion_changes_nothing() {
     if !is_root() {
         return;
     }
@@ -437,11 +437,11 @@ fn what_fails_half_way_changes_nothing() {
     };
     port.insert(&to(1), &chain).unwrap();
     port.insert(&to(2), &chain).unwrap();
-    // IPv4 has room for it and IPv6 has not.
+    // The table of IPv4 has a free place, that of IPv6 has none.
     let error = port.insert(&Match::default(), &chain).unwrap_err();
     assert!(error.to_string().contains("matches6"), "{error}");
     assert_eq!(
-        taken_by(
+        classify(
             &port,
             &build::udp(build::client_v4(), build::server_v4(), b"")
         ),

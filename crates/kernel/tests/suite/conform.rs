@@ -1,4 +1,5 @@
-//! The conformance monitor against its twin in user space, its filter against the classifier, and on real links.
+//! Compares the conformance monitor with its twin in user space and its filter with the classifier,
+//! and tests it on real links.
 
 use std::net::SocketAddrV4;
 
@@ -38,7 +39,7 @@ struct Arrival {
     segment: Option<usize>,
 }
 
-/// Times may stand, jump, and go back, as those of two CPUs do.
+/// Times may stand still, jump, and go back, like the clock readings of two CPUs.
 fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
     let step = prop_oneof![
         6 => Just(0_i64),
@@ -71,8 +72,8 @@ fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
 }
 
 impl Arrival {
-    /// Shows it to the monitor; the bytes of the frames that it stands for.
-    fn show(&self, trial: &MonitorTrial) -> Vec<u64> {
+    /// Passes the packet to the monitor. Returns the bytes of its segments.
+    fn observe(&self, trial: &MonitorTrial) -> Vec<u64> {
         let frame = build::udp_v4(self.payload);
         let headers = frame.len() - self.payload;
         let segments: Vec<_> = (0..self.payload)
@@ -82,7 +83,7 @@ impl Arrival {
                 (headers + self.segment.unwrap_or(rest).min(rest)) as u64
             })
             .collect();
-        let verdict = trial.see(&TestRun {
+        let verdict = trial.observe(&TestRun {
             arrival_ns: self.at_ns,
             gso_segs: self.segment.map_or(0, |_| segments.len() as u32),
             gso_size: self.segment.unwrap_or(0) as u32,
@@ -94,7 +95,7 @@ impl Arrival {
 }
 
 #[test]
-fn it_sees_what_its_twin_sees() {
+fn it_reports_the_same_as_its_twin() {
     if !is_root() {
         return;
     }
@@ -103,13 +104,13 @@ fn it_sees_what_its_twin_sees() {
         let mut twin = Meter::new(&profile);
         let (mut bytes, mut latest) = (0, 0);
         for arrival in &trace {
-            for length in arrival.show(&trial) {
+            for length in arrival.observe(&trial) {
                 twin.see(arrival.at_ns, length);
                 bytes += length;
             }
             latest = latest.max(arrival.at_ns);
         }
-        let seen = trial.seen().unwrap();
+        let seen = trial.report().unwrap();
         assert_eq!(
             (seen.packets, seen.bytes, seen.above),
             (twin.seen(), bytes, twin.above())
@@ -126,7 +127,7 @@ fn it_sees_what_its_twin_sees() {
     });
 }
 
-/// Whom the tolerance excuses is whom a burst excuses that is wider by what the rate brings in that time.
+/// A tolerance T is equal to a burst that is larger by the traffic of the rate in T.
 #[test]
 fn the_tolerance_widens_the_burst() {
     if !is_root() {
@@ -136,7 +137,7 @@ fn the_tolerance_widens_the_burst() {
     for_all(24, &both, |(kilo, burst, wider, trace)| {
         let profile = of_packets(kilo * 1000, burst);
         let tolerance_ns = wider * 1_000_000 / kilo;
-        // Whole packets come of it only where it divides; the rest is checked by the reference in fractions.
+        // Only some tolerances give whole packets. The reference checks the others in fractions.
         let trial = MonitorTrial::new(&ConformConfig {
             tolerance_ns,
             ..strict(profile)
@@ -145,14 +146,14 @@ fn the_tolerance_widens_the_burst() {
         let wide = burst * CREDIT + kilo * 1000 * tolerance_ns;
         let (mut meter, mut strictly, mut beyond, mut most) = (Meter::new(&profile), 0, 0, 0);
         for arrival in &trace {
-            for length in arrival.show(&trial) {
+            for length in arrival.observe(&trial) {
                 strictly += u64::from(!meter.see(arrival.at_ns, length));
                 let level = meter.packets().unwrap();
                 beyond += u64::from(level.now > wide);
                 most = level.most;
             }
         }
-        let seen = trial.seen().unwrap();
+        let seen = trial.report().unwrap();
         assert_eq!((seen.above, seen.beyond), (strictly, beyond));
         let fill = seen.of_packets.unwrap();
         let least_ns = fill.least_tolerance_ns(profile.packets.unwrap());
@@ -165,16 +166,16 @@ fn the_tolerance_widens_the_burst() {
 }
 
 #[test]
-fn violations_tell_when_and_by_how_much() {
+fn violations_have_time_and_excess() {
     if !is_root() {
         return;
     }
-    // A packet each microsecond, two at once.
+    // A packet each microsecond; burst two.
     let trial = MonitorTrial::new(&strict(of_packets(1_000_000, 2))).unwrap();
     let frame = build::udp_v4(100);
     let at = |at_ns| {
         trial
-            .see(&TestRun {
+            .observe(&TestRun {
                 arrival_ns: at_ns,
                 ..TestRun::new(&frame)
             })
@@ -183,7 +184,7 @@ fn violations_tell_when_and_by_how_much() {
     for at_ns in [10_000, 10_000, 10_000, 10_500, 20_000, 20_000, 20_000] {
         at(at_ns);
     }
-    let seen = trial.seen().unwrap();
+    let seen = trial.report().unwrap();
     let told: Vec<_> = seen
         .first_violations
         .iter()
@@ -199,19 +200,19 @@ fn violations_tell_when_and_by_how_much() {
     let fill = seen.of_packets.unwrap();
     assert_eq!((fill.level.burst(), fill.most_ns), (4, 10_500));
     assert_eq!(fill.least_tolerance_ns(bucket(1_000_000, 2)), 1500);
-    // Only the first ones are kept; all are counted.
+    // The monitor keeps the first violations and counts all.
     for number in 0..100_u64 {
         for _ in 0..3 {
             at(1_000_000 + number * 100_000);
         }
     }
-    let seen = trial.seen().unwrap();
+    let seen = trial.report().unwrap();
     assert_eq!((seen.violations, seen.first_violations.len()), (102, 32));
     assert_eq!(seen.above, 103);
 }
 
 #[test]
-fn it_counts_no_further_than_it_is_told() {
+fn it_stops_counting_at_its_limit() {
     if !is_root() {
         return;
     }
@@ -221,14 +222,14 @@ fn it_counts_no_further_than_it_is_told() {
     });
     let trial = trial.unwrap();
     for _ in 0..5 {
-        trial.see(&TestRun::new(&build::udp_v4(100))).unwrap();
+        trial.observe(&TestRun::new(&build::udp_v4(100))).unwrap();
     }
-    assert_eq!(trial.seen().unwrap().packets, 3);
+    assert_eq!(trial.report().unwrap().packets, 3);
 }
 
-/// The filter takes what a classifier with this one match takes.
+/// The filter takes the same packets as a classifier with this match alone.
 #[test]
-fn the_filter_takes_what_a_match_takes() {
+fn the_filter_equals_the_classifier() {
     if !is_root() {
         return;
     }
@@ -254,7 +255,7 @@ fn the_filter_takes_what_a_match_takes() {
             ..Match::default()
         },
         Match {
-            // What a packet without ports has in their place.
+            // The ports of a packet without ports read as 0.
             destination_port: Some(0),
             ..Match::default()
         },
@@ -287,10 +288,10 @@ fn the_filter_takes_what_a_match_takes() {
             if !runs(Hook::Tcx, &fixture.frame) {
                 continue;
             }
-            trial.see(&TestRun::new(&fixture.frame)).unwrap();
+            trial.observe(&TestRun::new(&fixture.frame)).unwrap();
             let takes = |tuple| most_specific(&[(filter, ())], &tuple).is_some();
             expected += u64::from(fixture.five_tuple().is_some_and(takes));
-            let seen = trial.seen().unwrap().packets;
+            let seen = trial.report().unwrap().packets;
             assert_eq!(seen, expected, "{filter:?}: {}", fixture.name);
         }
         taken += expected;
@@ -298,10 +299,10 @@ fn the_filter_takes_what_a_match_takes() {
     assert!(taken > 50, "{taken}");
 }
 
-/// In front of a door that takes the packets away, and behind all others on the way out; both at tcx and at clsact; and it
-/// is gone when it is dropped.
+/// Attached before a door that takes the packets, and after all programs on egress, at tcx and at
+/// clsact. The drop detaches it.
 #[test]
-fn it_stands_outermost_at_an_interface_and_leaves_the_packets_alone() {
+fn it_attaches_outermost_and_changes_no_packet() {
     let Some(net) = Net::new() else { return };
     let watch = ConformConfig {
         filter: Some(Match {
@@ -358,7 +359,7 @@ fn it_stands_outermost_at_an_interface_and_leaves_the_packets_alone() {
         for (name, monitor) in monitors {
             let seen = monitor.read().unwrap();
             assert_eq!((seen.packets, seen.bytes), (5, 5 * 50), "{name}");
-            // One more is in order each second, however long the machine takes.
+            // One more packet conforms each second, and the machine may be slow.
             assert!(seen.above <= 2, "{name}: {seen:?}");
             assert!(seen.of_packets.is_some() && seen.of_bits.is_none());
             assert!(seen.first_ns > 0 && seen.last_ns >= seen.first_ns);
@@ -371,13 +372,13 @@ fn it_stands_outermost_at_an_interface_and_leaves_the_packets_alone() {
     }
 }
 
-/// The number of `eth0` in the calling thread's namespace.
+/// The index of `eth0` in the calling thread's namespace.
 fn eth0() -> u32 {
     // SAFETY: the name is a C string.
     unsafe { libc::if_nametoindex(c"eth0".as_ptr()) }
 }
 
-/// Programs at tcx, ingress; `None` where the kernel has no tcx (before Linux 6.6).
+/// The number of programs at tcx ingress; `None` on a kernel without tcx (before Linux 6.6).
 fn programs_at(ifindex: u32) -> Option<u32> {
     let mut query = libbpf_sys::bpf_prog_query_opts {
         sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,

@@ -1,4 +1,5 @@
-//! Chains whose traffic the egress interface shapes: the class, and the departure times against the bucket in user space.
+//! Tests chains that the egress interface shapes: the class, and departure times against the bucket
+//! in user space.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ fn shaped(exit: Exit) -> ChainConfig {
     config
 }
 
-/// A chain with that exit behind a front door; what it makes of so many frames, and how many it counts out.
+/// Runs `count` frames through a front door and a chain with that exit. Returns the outcomes and
+/// the count of the egress.
 fn run(plane: &Plane, exit: Exit, count: usize) -> (Vec<Outcome>, u64) {
     let port = port(plane);
     let chain = plane.load_chain(&shaped(exit)).unwrap();
@@ -37,7 +39,7 @@ fn run(plane: &Plane, exit: Exit, count: usize) -> (Vec<Outcome>, u64) {
 }
 
 #[test]
-fn packets_are_led_to_their_class() {
+fn packets_get_the_priority_of_their_class() {
     if !is_root() {
         return;
     }
@@ -56,7 +58,7 @@ fn packets_are_led_to_their_class() {
 }
 
 #[test]
-fn packets_are_told_when_they_may_leave() {
+fn packets_get_departure_times() {
     if !is_root() {
         return;
     }
@@ -71,7 +73,7 @@ fn packets_are_told_when_they_may_leave() {
         shaper: Arc::clone(&shaper),
     };
     assert_eq!(plane.departures(&shaper).unwrap().latest_ns, 0);
-    // The machine may take a moment, but not 100 ms a packet.
+    // Bounds the machine's delay at 100 ms a packet.
     let (outcomes, out) = run(&plane, exit, 6);
     let times: Vec<u64> = outcomes
         .iter()
@@ -99,7 +101,7 @@ fn profiles() -> impl Strategy<Value = Profile> {
     })
 }
 
-/// What `myelin_packet::traffic` says: the departure, or 0 for one that would wait too long.
+/// The departure that `myelin_packet::traffic` computes; 0 for a packet that would wait too long.
 fn expected(bucket: &mut TokenBucket, now_ns: u64, bytes: u64, limit_ns: u64) -> u64 {
     let Some(eligible_ns) = bucket.eligible_ns(1, bytes) else {
         return 0;
@@ -127,7 +129,7 @@ fn departures_are_those_of_the_bucket_in_user_space() {
         let mut came: Vec<Arrival> = arrivals
             .into_iter()
             .map(|(gap_ns, bytes)| {
-                // Half of them come together with the one before.
+                // Half of the packets arrive with the packet before.
                 now_ns += if gap_ns % 2 == 0 { 0 } else { gap_ns };
                 Arrival {
                     at_ns: now_ns,
@@ -148,7 +150,7 @@ fn departures_are_those_of_the_bucket_in_user_space() {
 }
 
 #[test]
-fn xdp_goes_past_the_queue_and_is_refused() {
+fn a_shaped_egress_at_xdp_is_refused() {
     if !is_root() {
         return;
     }

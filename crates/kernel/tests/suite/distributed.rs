@@ -1,5 +1,5 @@
-//! The forwarder between functions in namespaces of their own lets through what is of its chain and position, and nothing
-//! else.
+//! Tests the forwarder between functions in separate namespaces: it accepts only packets of its
+//! chain and position.
 
 use std::os::fd::BorrowedFd;
 
@@ -94,7 +94,7 @@ fn encapsulated(frame: &[u8], position: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_function_sends_every_fixture_on_as_its_twin_leaves_it() {
+fn a_function_forwards_each_fixture_like_its_twin() {
     if !is_root() {
         return;
     }
@@ -125,9 +125,9 @@ fn a_function_sends_every_fixture_on_as_its_twin_leaves_it() {
     assert!(chain.counted(0).packets > passed);
 }
 
-/// Out of its namespace straight to the egress, which counts it and records how long it was in the chain.
+/// The last function redirects to the egress, which counts the packet and records its sojourn.
 #[test]
-fn the_last_function_leads_out_of_the_chain() {
+fn the_last_function_redirects_to_the_egress() {
     if !is_root() {
         return;
     }
@@ -147,7 +147,7 @@ fn the_last_function_leads_out_of_the_chain() {
 }
 
 #[test]
-fn the_forwarder_takes_only_what_is_of_its_chain() {
+fn the_forwarder_drops_packets_of_other_chains() {
     if !is_root() {
         return;
     }
@@ -174,7 +174,7 @@ fn the_forwarder_takes_only_what_is_of_its_chain() {
             let outcome = with_meta(program, &frame, foreign);
             assert_eq!(outcome.verdict, Hook::Xdp.drop(), "{name}");
         }
-        // What the namespace itself sends.
+        // A packet that the namespace's own stack sends.
         let outcome = run_once(program, Hook::Xdp, &frame);
         assert_eq!(outcome.verdict, Hook::Xdp.drop(), "{name}");
         assert_eq!(chain.counted(position).drops, before + 3, "{name}");
@@ -185,14 +185,14 @@ fn the_forwarder_takes_only_what_is_of_its_chain() {
         assert_eq!((outcome.frame, outcome.meta), (frame.clone(), Some(meta)));
     }
     assert_eq!(chain.chain.sojourn().count(), 0, "not out of the chain yet");
-    // No socket is there: dropped, with the position the worker would have looked for.
+    // Without a socket: dropped. The metadata names the position for the worker.
     let outcome = with_meta(chain.links[1].inner_program(), &frame, meta);
     assert_eq!(outcome.verdict, Hook::Xdp.drop());
     assert_eq!(outcome.meta.map(|meta| meta.position), Some(1));
 }
 
 #[test]
-fn what_a_worker_sends_back_gets_its_metadata_again_and_leaves_the_chain() {
+fn a_workers_packet_regains_its_metadata_and_leaves_the_chain() {
     if !is_root() {
         return;
     }
@@ -216,13 +216,13 @@ fn what_a_worker_sends_back_gets_its_metadata_again_and_leaves_the_chain() {
     }
     assert!(left > 20);
     let frame = fixtures::named("udp-v4").frame;
-    // What goes back to the sender leaves at the ingress, and counts neither as a packet of the chain nor as a drop.
+    // A reply to the sender leaves at the ingress. It counts neither as a packet nor as a drop.
     let outcome = run_once(near, Hook::Xdp, &encapsulated(&frame, 0));
     assert_eq!(outcome.verdict, Hook::Xdp.redirect());
     assert_eq!(outcome.frame, frame);
     let refused = chain.counted(1).drops;
     for position in [1, 3] {
-        // Another function's packet, which must not leave out the ones between.
+        // A packet of another position would skip functions.
         let outcome = run_once(near, Hook::Xdp, &encapsulated(&frame, position));
         assert_eq!(outcome.verdict, Hook::Xdp.drop(), "position {position}");
     }
@@ -233,7 +233,7 @@ fn what_a_worker_sends_back_gets_its_metadata_again_and_leaves_the_chain() {
 }
 
 #[test]
-fn random_headers_of_a_worker_are_taken_exactly_when_they_name_chain_and_position() {
+fn random_headers_of_a_worker_pass_only_with_its_chain_and_position() {
     if !is_root() {
         return;
     }
@@ -244,7 +244,7 @@ fn random_headers_of_a_worker_are_taken_exactly_when_they_name_chain_and_positio
     for_all(2000, &changes, |changes| {
         let mut frame = encapsulated(&inner, 2);
         for (at, byte, bit) in changes {
-            // A whole byte, or one bit of it.
+            // Changes a whole byte, or one bit.
             frame[at] = if byte < 128 {
                 byte
             } else {
@@ -262,7 +262,7 @@ fn random_headers_of_a_worker_are_taken_exactly_when_they_name_chain_and_positio
             Ok((context, _))
                 if (context.spi, context.generation, context.position) == (SPI, GENERATION, 0) =>
             {
-                // Back to the sender.
+                // A reply to the sender.
                 None
             }
             _ => {
@@ -279,7 +279,7 @@ fn random_headers_of_a_worker_are_taken_exactly_when_they_name_chain_and_positio
 }
 
 #[test]
-fn the_front_door_leads_into_the_first_link_until_the_chain_is_gone() {
+fn the_front_door_redirects_to_the_first_link_until_the_chain_is_removed() {
     if !is_root() {
         return;
     }
@@ -322,7 +322,7 @@ fn at_tc(program: BorrowedFd<'_>, frame: &[u8], priority: u32) -> Outcome {
 }
 
 #[test]
-fn at_tcx_a_tag_is_what_leads_from_link_to_link_and_it_is_gone_behind_the_last() {
+fn at_tcx_a_tag_marks_packets_between_links_and_the_last_link_clears_it() {
     if !is_root() {
         return;
     }
@@ -351,7 +351,7 @@ fn at_tcx_a_tag_is_what_leads_from_link_to_link_and_it_is_gone_behind_the_last()
             }
         }
         assert_eq!(counted(position).packets, 0, "nobody else's reached it");
-        // The function, and its own redirect back over the link.
+        // The function and its redirect back over the link.
         let outcome = at_tc(link.inner_program(), &frame, tag);
         assert_eq!(outcome.verdict, Hook::Tcx.redirect());
         assert_eq!(counted(position).packets, 1);
@@ -369,7 +369,7 @@ fn at_tcx_a_tag_is_what_leads_from_link_to_link_and_it_is_gone_behind_the_last()
 }
 
 #[test]
-fn at_tcx_every_fixture_leaves_a_function_as_its_twin_leaves_it() {
+fn at_tcx_a_function_forwards_each_fixture_like_its_twin() {
     if !is_root() {
         return;
     }
@@ -398,7 +398,7 @@ fn at_tcx_every_fixture_leaves_a_function_as_its_twin_leaves_it() {
 }
 
 #[test]
-fn at_tcx_there_are_kernel_functions_only() {
+fn at_tcx_user_functions_are_refused() {
     if !is_root() {
         return;
     }
@@ -411,7 +411,7 @@ fn at_tcx_there_are_kernel_functions_only() {
 }
 
 #[test]
-fn a_chain_of_no_function_or_too_many_is_refused() {
+fn a_chain_with_no_function_or_too_many_is_refused() {
     if !is_root() {
         return;
     }
@@ -450,7 +450,7 @@ fn with_black_box() -> (Plane, LoadedChain, Vec<FunctionLink>) {
 }
 
 #[test]
-fn the_way_into_a_black_box_ends_a_section_and_the_way_out_begins_the_next() {
+fn a_black_box_ends_one_section_and_begins_the_next() {
     if !is_root() {
         return;
     }
@@ -474,7 +474,7 @@ fn the_way_into_a_black_box_ends_a_section_and_the_way_out_begins_the_next() {
     assert_eq!(count(chain.counter_slot(1).unwrap()).packets, 1);
     assert_eq!(count(chain.egress_slot()).packets, 0);
 
-    // What comes out has no metadata, or that of a generation before: all the same.
+    // Packets from the box have no metadata, or those of an older generation. Both are ignored.
     let stale = Meta {
         spi: 3,
         generation: 9,
@@ -507,7 +507,7 @@ fn the_way_into_a_black_box_ends_a_section_and_the_way_out_begins_the_next() {
 }
 
 #[test]
-fn a_black_box_sends_packets_and_nothing_else() {
+fn frames_of_a_black_box_without_ip_are_dropped() {
     if !is_root() {
         return;
     }
@@ -530,7 +530,7 @@ fn a_black_box_sends_packets_and_nothing_else() {
                 assert_eq!(outcome.verdict, Hook::Xdp.redirect(), "{}", fixture.name);
                 assert_eq!(outcome.frame, fixture.frame, "{}", fixture.name);
             } else {
-                // The namespace's own ARP, for example, or what no later function could read.
+                // For example ARP of the namespace, or a frame that later functions cannot parse.
                 refused += 1;
                 assert_eq!(outcome.verdict, Hook::Xdp.drop(), "{}", fixture.name);
                 let now = plane.counters().read(chain.counter_slot(1).unwrap()).drops;
@@ -544,7 +544,7 @@ fn a_black_box_sends_packets_and_nothing_else() {
 }
 
 #[test]
-fn every_black_box_has_counters_and_a_section_of_its_own() {
+fn each_black_box_has_its_own_counters_and_section() {
     if !is_root() {
         return;
     }

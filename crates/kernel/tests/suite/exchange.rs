@@ -1,4 +1,4 @@
-//! One generation of a chain takes the place of another.
+//! Tests the replacement of one generation of a chain by another.
 
 use std::os::fd::AsFd;
 
@@ -9,15 +9,16 @@ use crate::chain::frame;
 use crate::common::{is_root, kernel_chain, plane};
 use crate::stand::{forwards, port, run_once};
 
-/// A plane with a port, whose match leads to the old generation, at one hook, and a new one, at another.
-struct Stand {
+/// A plane with a port. Its match has the old generation as target, at one hook; the new generation
+/// is loaded at another.
+struct Exchange {
     plane: Plane,
     port: Port,
     old: LoadedChain,
     new: LoadedChain,
 }
 
-impl Stand {
+impl Exchange {
     fn new(old: Hook, new: Hook) -> Self {
         let plane = plane();
         let port = port(&plane);
@@ -36,12 +37,12 @@ impl Stand {
         }
     }
 
-    fn lead_to_new(&self) {
+    fn redirect_to_new(&self) {
         self.plane.keep_old_entry(&self.new, &self.old).unwrap();
         self.port.insert(&Match::default(), &self.new).unwrap();
     }
 
-    /// The verdict of one hook's door.
+    /// The verdict of the door at a hook.
     fn verdict(&self, hook: Hook) -> u32 {
         let door = self.port.program(hook).unwrap();
         run_once(door.as_fd(), hook, &frame()).verdict
@@ -60,49 +61,49 @@ impl Stand {
 }
 
 #[test]
-fn a_packet_between_the_hooks_when_a_chain_moves_to_xdp_is_taken_by_the_old_generation() {
+fn when_a_chain_moves_to_xdp_the_old_generation_takes_packets_between_the_hooks() {
     if !is_root() {
         return;
     }
-    let stand = Stand::new(Hook::Tcx, Hook::Xdp);
+    let stand = Exchange::new(Hook::Tcx, Hook::Xdp);
     assert_eq!(stand.verdict(Hook::Xdp), Hook::Xdp.pass());
-    stand.lead_to_new();
+    stand.redirect_to_new();
     assert_eq!(stand.verdict(Hook::Tcx), Hook::Tcx.redirect());
     assert_eq!(stand.left(), [1, 0]);
     assert_eq!(stand.verdict(Hook::Xdp), Hook::Xdp.redirect());
     assert_eq!(stand.left(), [1, 1]);
-    // The old one is gone for good: nothing leads to it.
+    // The old generation is removed: no match has it as target.
     stand.plane.drop_old_entry(&stand.new).unwrap();
     assert_eq!(stand.verdict(Hook::Tcx), Hook::Tcx.drop());
 }
 
 #[test]
-fn a_packet_between_the_hooks_when_a_chain_moves_to_tcx_is_taken_by_the_new_generation() {
+fn when_a_chain_moves_to_tcx_the_new_generation_takes_packets_between_the_hooks() {
     if !is_root() {
         return;
     }
-    let stand = Stand::new(Hook::Xdp, Hook::Tcx);
+    let stand = Exchange::new(Hook::Xdp, Hook::Tcx);
     assert_eq!(stand.verdict(Hook::Xdp), Hook::Xdp.redirect());
-    stand.lead_to_new();
+    stand.redirect_to_new();
     assert_eq!(stand.verdict(Hook::Xdp), Hook::Xdp.pass());
     assert_eq!(stand.verdict(Hook::Tcx), Hook::Tcx.redirect());
     assert_eq!(stand.left(), [1, 1]);
 }
 
 #[test]
-fn the_old_generation_stays_in_its_places_as_long_as_packets_are_led_to_it() {
+fn the_old_generation_keeps_its_slots_while_packets_reach_it() {
     if !is_root() {
         return;
     }
-    let Stand {
+    let Exchange {
         plane,
         port,
         old,
         new,
-    } = Stand::new(Hook::Tcx, Hook::Xdp);
+    } = Exchange::new(Hook::Tcx, Hook::Xdp);
     plane.keep_old_entry(&new, &old).unwrap();
     port.insert(&Match::default(), &new).unwrap();
-    // Gone too early: its packets are dropped, as `onFailure` says, and never meet another chain.
+    // Removed too early: `onFailure` drops its packets; they never enter another chain.
     drop(old);
     let strangers: Vec<_> = (2..20)
         .map(|spi| {
@@ -119,7 +120,7 @@ fn the_old_generation_stays_in_its_places_as_long_as_packets_are_led_to_it() {
 }
 
 #[test]
-fn the_wait_for_packets_ends() {
+fn waiting_for_packets_is_bounded() {
     if is_root() {
         plane().wait_for_packets().unwrap();
     }

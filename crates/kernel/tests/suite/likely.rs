@@ -1,4 +1,5 @@
-//! A door that was made for one chain serves every other one too, and is made anew when that chain is gone.
+//! Tests a door that is compiled for one chain: it serves every chain, and is recompiled when that
+//! chain is removed.
 
 use std::os::fd::AsFd;
 
@@ -17,7 +18,7 @@ fn chain(plane: &Plane, hook: Hook, spi: u32) -> LoadedChain {
 }
 
 #[test]
-fn packets_find_their_chain_whichever_the_door_was_made_for() {
+fn a_door_compiled_for_one_chain_serves_all() {
     if !is_root() {
         return;
     }
@@ -25,7 +26,7 @@ fn packets_find_their_chain_whichever_the_door_was_made_for() {
     for hook in Hook::ALL {
         let plane = plane();
         let port = port(&plane);
-        // Loaded before any chain is there, as an attached door is.
+        // Loaded before the first chain, like an attached door.
         let first = port.program(hook).unwrap();
         let taken = |chain: &LoadedChain| {
             let program = port.program(hook).unwrap();
@@ -53,7 +54,7 @@ fn packets_find_their_chain_whichever_the_door_was_made_for() {
         );
         assert_eq!((taken(&other), taken(&one)), (1, 0));
         assert!(port.remove(&narrow).unwrap());
-        // The match goes on to another chain in one step, and the door with it.
+        // The match gets another chain as target atomically, and the door is recompiled for it.
         let next = chain(&plane, hook, 1);
         port.insert(&wide, &next).unwrap();
         drop(one);
@@ -62,7 +63,7 @@ fn packets_find_their_chain_whichever_the_door_was_made_for() {
             &port.program(hook).unwrap()
         ));
         assert_eq!((taken(&next), taken(&other)), (1, 0));
-        // A chain in the slots that the first one had.
+        // A chain that reuses the slots of the first.
         let third = chain(&plane, hook, 3);
         port.insert(&narrow, &third).unwrap();
         assert_eq!((taken(&third), taken(&next)), (1, 0));

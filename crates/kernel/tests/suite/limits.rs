@@ -1,4 +1,4 @@
-//! What a plane does not take: too much, what makes no sense, what is gone.
+//! Tests what a plane refuses: too many objects, contradictory ones, removed ones.
 
 use std::os::fd::AsFd;
 
@@ -7,13 +7,13 @@ use myelin_packet::rules::{Action, MAX_RULES, Rule};
 use myelin_packet::{Match, Unparsed};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, OnFailure, XorConfig};
 
-use crate::chain::{frame, there_and_back};
+use crate::chain::{frame, kernel_user_kernel};
 use crate::common::{LOOPBACK, is_root, kernel_chain, plane};
 use crate::stand::{forwards, port, run_once};
 
-/// A match or path that was not taken away before its chain went leads nowhere, not into the next chain.
+/// A match or path that outlives its chain has no target. It never enters the next chain.
 #[test]
-fn what_a_stale_match_or_path_finds_is_not_used_again() {
+fn slots_of_a_stale_match_or_path_are_not_reused() {
     if !is_root() {
         return;
     }
@@ -39,7 +39,7 @@ fn what_a_stale_match_or_path_finds_is_not_used_again() {
     port.insert(&Match::default(), &first).unwrap();
     drop(first);
     for _ in 0..3 {
-        // One of the two slots is free; the stale match holds the other.
+        // One of the two slots is free; the stale match keeps the other allocated.
         let second = plane.load_chain(&config(2)).unwrap();
         assert!(matches!(
             plane.load_chain(&config(3)),
@@ -82,7 +82,7 @@ fn what_a_stale_match_or_path_finds_is_not_used_again() {
 }
 
 #[test]
-fn what_is_full_says_so_and_what_was_there_goes_on() {
+fn a_full_table_returns_an_error_and_keeps_its_entries() {
     if !is_root() {
         return;
     }
@@ -136,7 +136,7 @@ fn what_is_full_says_so_and_what_was_there_goes_on() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a list of chains")]
-fn a_chain_that_makes_no_sense_is_refused() {
+fn a_contradictory_chain_is_refused() {
     if !is_root() {
         return;
     }
@@ -148,7 +148,7 @@ fn a_chain_that_makes_no_sense_is_refused() {
         default: Action::Allow,
         fragments: FragmentPolicy::Drop,
     });
-    let back = there_and_back(OnFailure::Drop, sockets.clone());
+    let back = kernel_user_kernel(OnFailure::Drop, sockets.clone());
     let mut out_of_order = back.clone();
     out_of_order.segments[1].first_position = 1;
     let mut no_exit = good.clone();
@@ -218,7 +218,7 @@ fn a_chain_that_makes_no_sense_is_refused() {
             "{error:?} instead of {expected:?}"
         );
     }
-    // What was begun was undone: the places are still to be had.
+    // The failed steps were undone: all slots are free.
     let all = kernel_chain(Hook::Xdp, 1, &forwards(32));
     let chains: Vec<_> = (1..=3)
         .map(|spi| {
@@ -231,7 +231,7 @@ fn a_chain_that_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn counters_of_a_slot_that_does_not_exist_are_zero() {
+fn counters_of_an_absent_slot_are_zero() {
     if !is_root() {
         return;
     }

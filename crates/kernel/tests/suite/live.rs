@@ -1,4 +1,4 @@
-//! Real packets over real links.
+//! Tests chains with real packets over real links.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpListener, TcpStream};
@@ -19,7 +19,8 @@ const PORT: u16 = 9000;
 const KEY: u8 = 0x5a;
 const XOR: FunctionConfig = FunctionConfig::Xor(XorConfig { key: KEY });
 
-/// A chain from the client to the server for one UDP port, and everything else past it in both directions.
+/// A chain from client to server for one UDP port. All other traffic bypasses it in both
+/// directions.
 struct Deployed {
     plane: Plane,
     chain: LoadedChain,
@@ -79,7 +80,7 @@ impl Deployed {
     }
 }
 
-/// Sends payloads of several sizes through the chain, and one past it; the chain is an xor.
+/// Sends payloads of several sizes through the chain, an xor, and one that bypasses it.
 fn assert_flows(net: &Net, deployed: &Deployed) {
     let sender = net.client.udp(1000);
     let (matched, unmatched) = (net.server.udp(PORT), net.server.udp(PORT + 1));
@@ -127,9 +128,9 @@ fn assert_flows(net: &Net, deployed: &Deployed) {
     );
     let there = deployed.client.counters();
     assert_eq!(there.unmatched.packets, count);
-    // Address resolution is no IP.
+    // ARP is not IP.
     assert!(there.unparsed(Unparsed::NotIp).packets > 0);
-    // Where no chain enters, frames are counted without being looked at.
+    // A port without chains counts frames and does not parse them.
     let here = deployed.server.counters();
     assert!(
         here.unmatched.packets > 1,
@@ -141,14 +142,14 @@ fn assert_flows(net: &Net, deployed: &Deployed) {
 #[test]
 fn tcx_with_redirect_to_the_peer() {
     let Some(net) = Net::new() else { return };
-    // The sender leaves the checksum to its card, which a veth does not have: CHECKSUM_PARTIAL all the way.
+    // The sender leaves the checksum to the card. A veth has none, so it stays CHECKSUM_PARTIAL.
     let deployed = deploy(&net, Hook::Tcx, &[XOR], true);
     deployed.attach_tcx();
     assert_flows(&net, &deployed);
 }
 
 #[test]
-fn tcx_with_plain_redirect_and_whole_checksums() {
+fn tcx_with_plain_redirect_and_complete_checksums() {
     let Some(net) = Net::new() else { return };
     net.client.offloads(&["tx", "off"]);
     let deployed = deploy(&net, Hook::Tcx, &[XOR], false);
@@ -157,7 +158,7 @@ fn tcx_with_plain_redirect_and_whole_checksums() {
 }
 
 #[test]
-fn clsact_where_there_is_no_tcx() {
+fn clsact_without_tcx() {
     let Some(net) = Net::new() else { return };
     let deployed = deploy(&net, Hook::Tcx, &[XOR], true);
     deployed.client.attach_clsact().unwrap();
@@ -176,17 +177,17 @@ fn clsact_where_there_is_no_tcx() {
     );
 }
 
-/// XDP needs whole checksums, and a receiving veth that has NAPI.
-fn for_xdp(net: &Net) {
+/// Prepares the hosts for XDP: complete checksums, and NAPI at the receiving veth.
+fn prepare_xdp(net: &Net) {
     for host in net.hosts() {
         host.offloads(&["tx", "off", "gro", "on"]);
     }
 }
 
 #[test]
-fn xdp_in_the_driver_and_tcx_for_the_rest() {
+fn xdp_in_the_driver_and_tcx_for_other_chains() {
     let Some(net) = Net::new() else { return };
-    for_xdp(&net);
+    prepare_xdp(&net);
     let deployed = deploy(&net, Hook::Xdp, &[XOR], true);
     deployed.attach_tcx();
     deployed.client.attach_xdp(XdpMode::Native).unwrap();
@@ -194,9 +195,9 @@ fn xdp_in_the_driver_and_tcx_for_the_rest() {
 }
 
 #[test]
-fn generic_xdp_where_the_driver_has_none() {
+fn generic_xdp_without_driver_support() {
     let Some(net) = Net::new() else { return };
-    for_xdp(&net);
+    prepare_xdp(&net);
     let deployed = deploy(&net, Hook::Xdp, &[XOR], true);
     deployed.attach_tcx();
     deployed.client.attach_xdp(XdpMode::Generic).unwrap();
@@ -204,9 +205,9 @@ fn generic_xdp_where_the_driver_has_none() {
 }
 
 #[test]
-fn without_its_door_an_xdp_chain_is_guarded_by_the_tc_door() {
+fn the_tc_door_guards_an_xdp_chain_without_its_door() {
     let Some(net) = Net::new() else { return };
-    for_xdp(&net);
+    prepare_xdp(&net);
     let deployed = deploy(&net, Hook::Xdp, &[XOR], true);
     deployed.attach_tcx();
     let (sender, receiver) = (net.client.udp(1000), net.server.udp(PORT));
@@ -223,7 +224,7 @@ fn without_its_door_an_xdp_chain_is_guarded_by_the_tc_door() {
     assert_eq!((door.packets, door.drops), (1, 2));
 }
 
-/// Sends that many bytes from client to server over TCP; what arrives.
+/// Sends `len` bytes from client to server over TCP. Returns the received bytes.
 fn stream(net: &Net, len: usize) -> Vec<u8> {
     let address = SocketAddrV4::new(net.server.address, PORT);
     let listener = net.server.inside(|| TcpListener::bind(address).unwrap());
@@ -241,7 +242,7 @@ fn stream(net: &Net, len: usize) -> Vec<u8> {
             stream.set_nonblocking(false).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             let mut received = Vec::new();
-            // Whatever came before a time-out is what the caller compares.
+            // After a time-out the caller compares the bytes so far.
             let _ = stream.read_to_end(&mut received);
             received
         });
@@ -256,7 +257,7 @@ fn stream(net: &Net, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn tcp_streams_of_segmented_packets_pass_functions_that_leave_the_payload_alone() {
+fn gso_streams_pass_functions_that_keep_the_payload() {
     let Some(net) = Net::new() else { return };
     let deployed = deploy(&net, Hook::Tcx, &forwards(2), true);
     deployed.attach_tcx();
@@ -271,7 +272,7 @@ fn tcp_streams_of_segmented_packets_pass_functions_that_leave_the_payload_alone(
     );
 }
 
-/// TCP packets are not linear: headers here, payload there. Two xor of the same key give the stream back.
+/// TCP packets are not linear: headers and payload lie apart. Two `xor` with one key cancel out.
 #[test]
 fn tcp_streams_pass_functions_that_change_the_payload() {
     let Some(net) = Net::new() else { return };
@@ -292,14 +293,14 @@ fn tcp_streams_pass_functions_that_change_the_payload() {
 }
 
 #[test]
-fn odd_frames_are_counted_by_reason_and_passed_on() {
+fn odd_frames_pass_and_are_counted_by_reason() {
     let Some(net) = Net::new() else { return };
     let deployed = deploy(&net, Hook::Tcx, &[XOR], true);
     deployed.attach_tcx();
     let mut expected = [0; Unparsed::ALL.len()];
     for fixture in fixtures::all() {
-        // The sending socket refuses what is shorter than a header or longer than the MTU, and the receiving stack a
-        // tag that is cut.
+        // The sending socket refuses frames shorter than a header or longer than the MTU; the
+        // receiving stack refuses a truncated tag.
         if let Err(reason) = fixture.expected
             && (15..1500).contains(&fixture.frame.len())
             && !["vlan-cut", "second-tag-cut"].contains(&fixture.name)
@@ -313,7 +314,7 @@ fn odd_frames_are_counted_by_reason_and_passed_on() {
 }
 
 #[test]
-fn tags_that_the_kernel_took_out_of_the_frame_count_too() {
+fn vlan_tags_in_the_skb_count_too() {
     let Some(net) = Net::new() else { return };
     let deployed = deploy(&net, Hook::Tcx, &forwards(1), true);
     deployed.attach_tcx();
@@ -329,7 +330,7 @@ fn tags_that_the_kernel_took_out_of_the_frame_count_too() {
     assert_eq!(deployed.packets(deployed.chain.door_slot()), 2);
 }
 
-/// Sending returns before the packet is through.
+/// Waits for the counts: a send returns before the packet has passed.
 fn wait_for(port: &Port, expected: [u64; Unparsed::ALL.len()]) {
     let start = Instant::now();
     loop {
@@ -346,7 +347,7 @@ fn wait_for(port: &Port, expected: [u64; Unparsed::ALL.len()]) {
 }
 
 #[test]
-fn what_others_attached_is_left_alone() {
+fn programs_of_others_stay_attached() {
     let Some(net) = Net::new() else { return };
     let theirs = deploy(&net, Hook::Xdp, &[XOR], true);
     theirs.client.attach_xdp(XdpMode::Native).unwrap();
@@ -361,12 +362,12 @@ fn what_others_attached_is_left_alone() {
     }
     drop(theirs);
     ours.client.attach_xdp(XdpMode::Native).unwrap();
-    // Twice is once.
+    // A second call changes nothing.
     ours.client.attach_xdp(XdpMode::Native).unwrap();
 }
 
 #[test]
-fn an_interface_that_is_gone_is_an_error() {
+fn a_removed_interface_is_an_error() {
     let Some(net) = Net::new() else { return };
     let deployed = deploy(&net, Hook::Xdp, &[XOR], true);
     let Net {

@@ -1,7 +1,7 @@
-//! The eBPF programs as the kernel runs them: on test data, against their twins in user space, and on real links.
-//! The function kinds themselves have tests of their own: `kinds`.
+//! Tests the eBPF programs in the kernel: on test frames against their twins in user space, and on
+//! real links. `tests/kinds` tests the function kinds.
 //!
-//! All of it needs root; without it each test says so and passes.
+//! Every test needs root. Without root it prints so and passes.
 
 #[path = "../common/mod.rs"]
 mod common;

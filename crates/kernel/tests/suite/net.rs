@@ -1,5 +1,5 @@
-//! Two hosts in network namespaces of their own, whose links end in the test's namespace. Everything is gone when it is
-//! dropped.
+//! Two hosts, each in a network namespace. Their links end in the test's namespace. The drop
+//! removes everything.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -14,12 +14,12 @@ use myelin_kernel::{Exit, Opposite, PortConfig};
 
 use crate::common::is_root;
 
-/// How long a packet may take before it counts as lost.
+/// The longest wait for a packet. Later, it counts as lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to wait for a packet that shall not come.
+/// The wait after which no packet counts as proof of silence.
 pub(crate) const SILENCE: Duration = Duration::from_millis(200);
 
-/// A host: namespace, address, and this end of its link.
+/// A host: its namespace, its address, and the test's end of its link.
 pub(crate) struct Host {
     pub(crate) namespace: String,
     pub(crate) address: Ipv4Addr,
@@ -28,14 +28,14 @@ pub(crate) struct Host {
     pub(crate) ifindex: u32,
 }
 
-/// Both of them.
+/// Two hosts.
 pub(crate) struct Net {
     pub(crate) client: Host,
     pub(crate) server: Host,
 }
 
 impl Net {
-    /// `None`, with the reason printed, where it cannot be made.
+    /// Returns `None` and prints the reason if it cannot be made.
     pub(crate) fn new() -> Option<Self> {
         if !is_root() {
             return None;
@@ -62,17 +62,17 @@ impl Net {
         [&self.client, &self.server]
     }
 
-    /// The port where the client's packets come in, opposite the server.
+    /// The port of the client's packets, opposite the server.
     pub(crate) fn client_port(&self, peer: bool) -> PortConfig {
         port(&self.client, &self.server, peer)
     }
 
-    /// The port where the server's come in.
+    /// The port of the server's packets.
     pub(crate) fn server_port(&self, peer: bool) -> PortConfig {
         port(&self.server, &self.client, peer)
     }
 
-    /// Out to the server.
+    /// The exit to the server.
     pub(crate) fn to_server(&self, peer: bool) -> Exit {
         Exit::Egress {
             ifindex: self.server.ifindex,
@@ -120,9 +120,9 @@ impl Host {
             "netns",
             &host.namespace,
         ]);
-        // Hosts that speak IPv6 send of their own accord, and the tests count packets.
-        silence(&host.link);
-        host.inside(|| silence("eth0"));
+        // An IPv6 host sends packets on its own, and the tests count packets.
+        disable_ipv6(&host.link);
+        host.inside(|| disable_ipv6("eth0"));
         ip(&["link", "set", &host.link, "up"]);
         host.ip(&["link", "set", "eth0", "up"]);
         host.ip(&["link", "set", "lo", "up"]);
@@ -149,7 +149,7 @@ impl Host {
     /// The hardware address of the host's interface.
     pub(crate) fn mac(&self) -> String {
         self.inside(|| {
-            // The thread's own view of /sys is still that of the namespace where it was mounted.
+            // /sys shows the namespace in which it was mounted: ask `ip` instead.
             let links = Command::new("ip")
                 .args(["-o", "link", "show", "eth0"])
                 .output()
@@ -162,7 +162,7 @@ impl Host {
         })
     }
 
-    /// Switches offloads of the host's interface.
+    /// Sets offloads of the host's interface.
     pub(crate) fn offloads(&self, settings: &[&str]) {
         let command = [
             &["netns", "exec", &self.namespace, "ethtool", "-K", "eth0"],
@@ -172,12 +172,12 @@ impl Host {
         ip(&command);
     }
 
-    /// Runs `work` on a thread in the host; sockets made there stay there.
+    /// Runs `work` on a thread in the host's namespace. Its sockets belong to the namespace.
     pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(format!("/run/netns/{}", self.namespace)).unwrap();
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {
-                // SAFETY: it concerns this thread only, which ends with `work`.
+                // SAFETY: the call affects this thread only, which ends with `work`.
                 let result = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
                 assert_eq!(result, 0, "{}", io::Error::last_os_error());
                 work()
@@ -194,13 +194,13 @@ impl Host {
         socket
     }
 
-    /// Sends a frame from the host's interface as it is.
+    /// Sends an unchanged frame from the host's interface.
     pub(crate) fn send_frame(&self, frame: &[u8]) {
         self.inside(|| {
             // SAFETY: opens a socket, no memory is involved.
             let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) };
             assert!(fd >= 0, "{}", io::Error::last_os_error());
-            // SAFETY: `fd` was just opened for us alone.
+            // SAFETY: `fd` was just opened, and nobody else owns it.
             let socket = unsafe { OwnedFd::from_raw_fd(fd) };
             // SAFETY: all zero is a valid address of this type.
             let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -230,7 +230,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // The link goes with its other end.
+        // The kernel removes the link with its other end.
         let _ = Command::new("ip")
             .args(["link", "delete", &self.link])
             .stderr(Stdio::null())
@@ -242,8 +242,8 @@ impl Drop for Host {
     }
 }
 
-fn silence(link: &str) {
-    // Without IPv6 there is no such file, and nothing to do.
+fn disable_ipv6(link: &str) {
+    // A kernel without IPv6 has no such file.
     let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{link}/disable_ipv6"), "1");
 }
 
@@ -258,7 +258,7 @@ pub(crate) fn ip(arguments: &[&str]) {
     );
 }
 
-/// What the socket receives next; `None` after a while.
+/// Returns the next datagram; `None` after `patience`.
 pub(crate) fn receive(socket: &UdpSocket, patience: Duration) -> Option<Vec<u8>> {
     socket.set_read_timeout(Some(patience)).unwrap();
     let mut buffer = [0; 2048];

@@ -1,4 +1,4 @@
-//! The front door's parser says what `myelin_packet::parse` says.
+//! Compares the front door's parser with `myelin_packet::parse`.
 
 use std::os::fd::AsFd;
 
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use crate::common::{for_all, is_root, kernel_chain, plane, runs};
 use crate::stand::{Stand, port, run_once};
 
-/// What the door made of a frame: the offsets in its metadata, or the counter that went up.
+/// Runs the door. Returns the offsets in the metadata, or the reason of the incremented counter.
 fn kernel_parse(stand: &Stand, frame: &[u8]) -> Result<Meta, Unparsed> {
     let before = stand.port.counters();
     let Outcome {
@@ -33,7 +33,7 @@ fn kernel_parse(stand: &Stand, frame: &[u8]) -> Result<Meta, Unparsed> {
         .collect();
     match (stand.hook, counted.as_slice()) {
         (Hook::Tcx, [reason]) => Err(*reason),
-        // The XDP door leaves counting to the tc door.
+        // The XDP door leaves the counts to the tc door.
         (Hook::Xdp, []) => {
             Err(parse(frame).expect_err("the XDP door passed on a frame that parses"))
         }
@@ -41,8 +41,8 @@ fn kernel_parse(stand: &Stand, frame: &[u8]) -> Result<Meta, Unparsed> {
     }
 }
 
-/// What both hooks carry of the headers.
-fn places(headers: &Headers) -> (u16, u16, u16, u16, u8) {
+/// The header offsets that both hooks carry.
+fn offsets(headers: &Headers) -> (u16, u16, u16, u16, u8) {
     (
         headers.l3,
         headers.l4,
@@ -58,7 +58,7 @@ fn assert_agrees(stand: &Stand, frame: &[u8], expected: &Result<Headers, Unparse
     let found_places = found.map(|meta| (meta.l3, meta.l4, meta.payload, meta.end, meta.flags));
     assert_eq!(
         found_places,
-        expected.as_ref().map(places).map_err(|reason| *reason),
+        expected.as_ref().map(offsets).map_err(|reason| *reason),
         "{hook}: {name}"
     );
     if let (Hook::Xdp, Ok(meta)) = (hook, found) {
@@ -117,7 +117,7 @@ fn unmatched_and_unparsed_frames_are_counted_once_and_pass_untouched() {
         let not_ip = counters.unparsed(Unparsed::NotIp).packets;
         (counters.unmatched.packets, counters.unmatched.bytes, not_ip)
     };
-    // Where no chain enters, frames are not looked at.
+    // A port without chains parses nothing.
     let (one, other) = (frame.len() as u64, arp.len() as u64);
     assert_eq!(pass_both(), (2, one + other, 0));
     let chain = plane
@@ -134,7 +134,7 @@ fn unmatched_and_unparsed_frames_are_counted_once_and_pass_untouched() {
 }
 
 #[test]
-fn a_door_leaves_the_chains_of_the_other_hook_alone_at_xdp_and_guards_them_at_tc() {
+fn the_xdp_door_passes_tc_chains_and_the_tc_door_guards_xdp_chains() {
     if !is_root() {
         return;
     }
@@ -159,13 +159,13 @@ fn a_door_leaves_the_chains_of_the_other_hook_alone_at_xdp_and_guards_them_at_tc
     assert_eq!(door(&port, Hook::Tcx), Hook::Tcx.redirect());
     assert_eq!(count(&plane, chain.door_slot()).packets, 1);
 
-    // What gets past the XDP door could not be handed on there: `onFailure` of the chain, which is drop.
+    // A packet behind the XDP door was not redirected there, so `onFailure` applies: drop.
     let (plane, port, chain) = led_to(Hook::Xdp);
     assert_eq!(door(&port, Hook::Tcx), Hook::Tcx.drop());
     assert_eq!(count(&plane, chain.door_slot()).drops, 1);
 }
 
-/// The metadata of a veth's frames survives a redirect: the next door finds that of the one before.
+/// A veth's frame keeps its metadata over a redirect, so a door may find that of another door.
 #[test]
 fn metadata_of_another_door_is_replaced() {
     if !is_root() {
@@ -192,8 +192,8 @@ fn metadata_of_another_door_is_replaced() {
     assert!(meta.stamp_ns > 1);
 }
 
-/// Frames that resemble packets: a fixture with a few bytes changed, cut or extended.
-fn mutilated(hook: Hook) -> impl Strategy<Value = Vec<u8>> {
+/// Fixtures with a few changed bytes, truncated or extended.
+fn mutated(hook: Hook) -> impl Strategy<Value = Vec<u8>> {
     let fixtures: Vec<_> = fixtures::all()
         .into_iter()
         .map(|fixture| fixture.frame)
@@ -208,7 +208,7 @@ fn mutilated(hook: Hook) -> impl Strategy<Value = Vec<u8>> {
     )
         .prop_map(|(mut frame, changes, end, how)| {
             for (at, byte) in changes {
-                // Mostly in the headers.
+                // Mostly header bytes.
                 let at = at.index(frame.len().min(96));
                 frame[at] = byte;
             }
@@ -231,7 +231,7 @@ fn random_frames_parse_as_in_user_space() {
     }
     for hook in Hook::ALL {
         let stand = Stand::new(hook, &[FunctionConfig::Forward]);
-        for_all(3000, &mutilated(hook), |frame| {
+        for_all(3000, &mutated(hook), |frame| {
             assert_agrees(&stand, &frame, &parse(&frame), "mutilated");
         });
     }

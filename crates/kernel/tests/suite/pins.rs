@@ -1,4 +1,4 @@
-//! Kernel chains outlive the process that made them.
+//! Tests that kernel chains survive the death of their process.
 
 use std::net::SocketAddrV4;
 use std::os::fd::AsFd;
@@ -17,7 +17,7 @@ use crate::stand::{port, run_once};
 
 const PORT: u16 = 9000;
 
-/// A bpffs of the test's own, gone when dropped.
+/// A private bpffs. The drop unmounts it.
 struct BpfFs(tempfile::TempDir);
 
 impl BpfFs {
@@ -69,17 +69,17 @@ fn create(dir: &Path) -> Result<Plane, Error> {
     Plane::create(Some(dir), capacity)
 }
 
-/// What the process that is killed gets by its environment: where to pin, the hook, client and server link.
-const ORDERS: &str = "MYELIN_TEST_PINS";
+/// Environment variable of the child process: pin directory, hook, client and server link.
+const CHILD_ARGUMENTS: &str = "MYELIN_TEST_PINS";
 
-/// Not a test of its own: what `chains_go_on_when_their_agent_is_killed` starts, and kills by its own hand.
+/// The child process of `chains_survive_a_killed_agent`. It deploys a chain, then kills itself.
 #[test]
-fn killed_with_its_chain_up() {
-    let Ok(orders) = std::env::var(ORDERS) else {
+fn child_that_kills_itself() {
+    let Ok(arguments) = std::env::var(CHILD_ARGUMENTS) else {
         return;
     };
-    let [dir, hook, name, client, server] = orders.split(' ').collect::<Vec<_>>()[..] else {
-        panic!("{orders}")
+    let [dir, hook, name, client, server] = arguments.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("{arguments}")
     };
     let hook = Hook::ALL
         .into_iter()
@@ -118,16 +118,16 @@ fn killed_with_its_chain_up() {
     if hook == Hook::Xdp {
         port.attach_xdp(XdpMode::Native).unwrap();
     }
-    // SAFETY: a signal to ourselves, after which nothing runs.
+    // SAFETY: SIGKILL to this process; nothing runs after it.
     unsafe { libc::raise(libc::SIGKILL) };
 }
 
 #[test]
-fn chains_go_on_when_their_agent_is_killed() {
+fn chains_survive_a_killed_agent() {
     for hook in Hook::ALL {
         let Some(net) = Net::new() else { return };
         let fs = BpfFs::new();
-        // Nobody answers for the server while only the chain is there.
+        // The chain takes no ARP, so the neighbour entry is static.
         net.client.ip(&[
             "neighbour",
             "add",
@@ -141,14 +141,14 @@ fn chains_go_on_when_their_agent_is_killed() {
             host.offloads(&["tx", "off", "gro", "on"]);
         }
         let (client, server) = (net.client.ifindex, net.server.ifindex);
-        let orders = format!(
+        let arguments = format!(
             "{} {hook} {} {client} {server}",
             fs.path().display(),
             net.client.link
         );
         let status = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "pins::killed_with_its_chain_up"])
-            .env(ORDERS, orders)
+            .args(["--exact", "pins::child_that_kills_itself"])
+            .env(CHILD_ARGUMENTS, arguments)
             .status()
             .unwrap();
         assert_eq!(status.signal(), Some(libc::SIGKILL));
@@ -174,14 +174,14 @@ fn chains_go_on_when_their_agent_is_killed() {
         assert!(!fs.path().exists());
         sender.send_to(&[1, 2, 3], to).unwrap();
         assert_eq!(receive(&receiver, SILENCE), None, "{hook}: still attached");
-        // The interface is free for the next one.
+        // Another plane can use the interface.
         drop(create(&fs.path()).unwrap());
         Plane::remove_pins(&fs.path()).unwrap();
     }
 }
 
 #[test]
-fn a_filter_of_clsact_is_found_again_by_its_pin() {
+fn the_pin_of_a_clsact_filter_identifies_it() {
     let Some(net) = Net::new() else { return };
     let fs = BpfFs::new();
     let plane = create(&fs.path()).unwrap();
@@ -208,7 +208,7 @@ fn a_filter_of_clsact_is_found_again_by_its_pin() {
 }
 
 #[test]
-fn a_port_that_is_detached_leaves_no_pin() {
+fn a_detached_port_leaves_no_pin() {
     let Some(net) = Net::new() else { return };
     let fs = BpfFs::new();
     let plane = create(&fs.path()).unwrap();
@@ -228,12 +228,12 @@ fn a_port_that_is_detached_leaves_no_pin() {
 }
 
 #[test]
-fn matches_stay_with_a_pinned_port_and_go_with_a_detached_one() {
+fn a_pinned_port_keeps_its_matches_and_a_detached_port_removes_them() {
     if !is_root() {
         return;
     }
     let fs = BpfFs::new();
-    // One number for all ports, so that a key left behind would be found.
+    // All ports get the same number, so a door would find a key of an earlier port.
     let capacity = Capacity {
         lines: 64,
         programs: 4,
@@ -257,7 +257,7 @@ fn matches_stay_with_a_pinned_port_and_go_with_a_detached_one() {
         run_once(door.as_fd(), Hook::Xdp, &frame).verdict,
         Hook::Xdp.pass()
     );
-    // Its number is free for the next one.
+    // Its number is free.
     drop(first);
     let second = port(&plane);
     assert_eq!(verdict(&second), Hook::Xdp.pass());
@@ -272,7 +272,7 @@ fn matches_stay_with_a_pinned_port_and_go_with_a_detached_one() {
 }
 
 #[test]
-fn pins_need_a_bpffs_and_a_place_of_their_own() {
+fn pins_need_a_bpffs_and_a_private_directory() {
     if !is_root() {
         return;
     }
@@ -300,7 +300,7 @@ fn pins_need_a_bpffs_and_a_place_of_their_own() {
         })
         .unwrap();
     drop((port, plane));
-    // What is not ours stays.
+    // Files of others stay.
     std::fs::create_dir(fs.path().join("theirs")).unwrap();
     Plane::remove_pins(&fs.path()).unwrap();
     assert_eq!(fs.names(), ["theirs"]);

@@ -1,4 +1,5 @@
-//! The policer against its twin in user space, on one CPU and on several, and at the front door.
+//! Compares the policer with its twin in user space, on one CPU and on several, and tests it at the
+//! front door.
 
 use std::net::SocketAddrV4;
 use std::os::fd::AsFd;
@@ -30,7 +31,7 @@ fn policer(plane: &Plane, profile: &Profile) -> Arc<Policer> {
     plane.policer(profile).unwrap().unwrap()
 }
 
-/// Times may stand, jump, and go back, as those of two CPUs do.
+/// Times may stand still, jump, and go back, like the clock readings of two CPUs.
 fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
     let step = prop_oneof![
         6 => Just(0_i64),
@@ -61,7 +62,7 @@ fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
 }
 
 #[test]
-fn it_decides_as_its_twin() {
+fn it_decides_like_its_twin() {
     if !is_root() {
         return;
     }
@@ -105,7 +106,7 @@ fn a_long_trace_is_exact_to_one_packet() {
     while sent < 10_000_000 {
         let mut arrivals: Vec<Arrival> = (0..MAX_ARRIVALS)
             .map(|_| {
-                // About 1.5 times the rate, in clusters and with pauses that never fill the bucket.
+                // About 1.5 times the rate, in clusters, with pauses too short to fill the bucket.
                 seed = seed
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1_442_695_040_888_963_407);
@@ -133,7 +134,7 @@ fn a_long_trace_is_exact_to_one_packet() {
     }
 }
 
-/// Two CPUs that take from one bucket as fast as they can get no more than one would, and no less.
+/// Two CPUs that share a bucket together get exactly the packets of one CPU.
 #[test]
 fn cpus_share_a_bucket_to_the_packet() {
     if !is_root() {
@@ -174,7 +175,7 @@ fn cpus_share_a_bucket_to_the_packet() {
         .count() as u128;
     let earned = elapsed_ns * u128::from(rate) / 1_000_000_000;
     assert!(passed <= earned + u128::from(burst), "{passed} of {earned}");
-    // Where the machine held both up for longer than the bucket takes to fill, the rest was not earned.
+    // If the machine stops both for longer than the bucket takes to fill, credit is lost.
     let fill_ns = u128::from(burst * 1_000_000_000 / rate);
     let gaps = trace
         .windows(2)
@@ -221,13 +222,13 @@ impl Door {
 }
 
 #[test]
-fn the_door_drops_what_is_above_the_profile_and_counts_it() {
+fn the_door_drops_and_counts_excess() {
     if !is_root() {
         return;
     }
     let frame = build::udp_v4(100);
     for hook in Hook::ALL {
-        // So slow that nothing is earned meanwhile.
+        // A rate so low that the bucket earns nothing during the test.
         let door = Door::new(hook, &of_packets(1, 3));
         let passed = (0..8)
             .filter(|_| door.passes(&TestRun::new(&frame)))
@@ -242,7 +243,7 @@ fn the_door_drops_what_is_above_the_profile_and_counts_it() {
 }
 
 #[test]
-fn the_door_counts_bits_as_well() {
+fn the_door_polices_bits() {
     if !is_root() {
         return;
     }
@@ -262,7 +263,7 @@ fn the_door_counts_bits_as_well() {
 }
 
 #[test]
-fn segments_of_a_large_packet_count_each_with_its_headers() {
+fn each_segment_counts_with_its_headers() {
     if !is_root() {
         return;
     }
@@ -292,7 +293,7 @@ fn segments_of_a_large_packet_count_each_with_its_headers() {
 }
 
 #[test]
-fn a_place_is_free_again_when_its_policer_is_gone() {
+fn a_dropped_policer_frees_its_place() {
     if !is_root() {
         return;
     }
@@ -308,9 +309,9 @@ fn a_place_is_free_again_when_its_policer_is_gone() {
     assert!(plane.policer(&Profile::default()).unwrap().is_none());
 }
 
-/// In the driver of an interface with one queue the door needs no lock, and polices the same.
+/// The door takes no lock in the driver of an interface with one queue, and polices alike.
 #[test]
-fn a_single_queue_and_a_generic_hook_police_the_same() {
+fn a_single_queue_and_a_generic_hook_police_alike() {
     let Some(net) = Net::new() else { return };
     for host in net.hosts() {
         host.offloads(&["tx", "off", "gro", "on"]);
@@ -352,7 +353,7 @@ fn a_single_queue_and_a_generic_hook_police_the_same() {
         }
         let counted = plane.counters().read(chain.door_slot());
         assert_eq!(counted.packets, 20, "{mode:?}");
-        // One a second may come on top, however long the machine takes.
+        // The bucket earns one packet a second, and the machine may be slow.
         assert!((5..10).contains(&arrived), "{mode:?}: {arrived}");
         assert_eq!(counted.policed, 20 - arrived, "{mode:?}");
     }

@@ -1,4 +1,4 @@
-//! Traffic profiles, from slow to the fastest that a bucket can count.
+//! Random traffic profiles, from slow to the fastest that a bucket can count.
 
 use myelin_packet::traffic::{Bucket, Profile};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! The door back into the kernel takes what `myelin_packet::nsh` makes.
+//! Tests the re-entry door with the headers that `myelin_packet::nsh` writes.
 
 use myelin_kernel::test_run::Outcome;
 use myelin_kernel::{
@@ -16,13 +16,13 @@ const SPI: u32 = 0x00ab_cdef;
 const GENERATION: u16 = 0x1234;
 const XOR: FunctionConfig = FunctionConfig::Xor(XorConfig { key: 0x5a });
 
-struct Back {
+struct ReentryStand {
     plane: Plane,
     reentry: Reentry,
     chain: LoadedChain,
 }
 
-impl Back {
+impl ReentryStand {
     /// A chain that begins in user space and ends with a kernel function at position 1.
     fn new() -> Self {
         let plane = plane();
@@ -70,11 +70,11 @@ fn encapsulated(frame: &[u8], stamp_ns: u64, position: u8) -> Vec<u8> {
 }
 
 #[test]
-fn every_fixture_comes_back_with_its_metadata() {
+fn every_fixture_regains_its_metadata() {
     if !is_root() {
         return;
     }
-    let back = Back::new();
+    let back = ReentryStand::new();
     let mut twins = Twins::new(&[XOR]);
     let mut expected_sojourns = 0;
     for fixture in fixtures::all() {
@@ -119,11 +119,11 @@ fn every_fixture_comes_back_with_its_metadata() {
 }
 
 #[test]
-fn what_is_on_no_path_is_dropped_and_counted() {
+fn packets_of_no_path_are_dropped_and_counted() {
     if !is_root() {
         return;
     }
-    let back = Back::new();
+    let back = ReentryStand::new();
     let frame = fixtures::named("udp-v4").frame;
     let dropped = |frame: &[u8]| {
         let before = back.reentry.counters();
@@ -147,7 +147,7 @@ fn what_is_on_no_path_is_dropped_and_counted() {
         "another position"
     );
     let mut old = encapsulated(&frame, 1, 1);
-    // The six bits of the time to live, over two bytes.
+    // The six bits of the time to live lie in two bytes.
     old[14] &= 0xf0;
     old[15] &= 0x3f;
     assert_eq!(dropped(&old), [1, 0, 0], "its time to live is used up");
@@ -179,7 +179,7 @@ fn what_is_on_no_path_is_dropped_and_counted() {
 }
 
 #[test]
-fn packets_that_came_back_are_never_passed_to_the_stack() {
+fn packets_at_the_reentry_door_never_reach_the_stack() {
     if !is_root() {
         return;
     }
@@ -212,11 +212,11 @@ fn packets_that_came_back_are_never_passed_to_the_stack() {
 }
 
 #[test]
-fn two_generations_live_side_by_side() {
+fn two_generations_run_at_the_same_time() {
     if !is_root() {
         return;
     }
-    let back = Back::new();
+    let back = ReentryStand::new();
     let mut next = config(SPI);
     next.generation += 1;
     next.segments[0].functions = vec![FunctionConfig::Forward.into()];
@@ -236,17 +236,17 @@ fn two_generations_live_side_by_side() {
 }
 
 #[test]
-fn random_headers_are_taken_exactly_when_user_space_takes_them() {
+fn random_headers_are_accepted_exactly_if_user_space_accepts_them() {
     if !is_root() {
         return;
     }
-    let back = Back::new();
+    let back = ReentryStand::new();
     let inner = fixtures::named("udp-v4").frame;
     let changes = prop::collection::vec((12_usize..38, any::<u8>(), 0_u8..8), 0..4);
     for_all(2000, &changes, |changes| {
         let mut frame = encapsulated(&inner, 77, 1);
         for (at, byte, bit) in changes {
-            // A whole byte, or one bit of it.
+            // Changes a whole byte, or one bit.
             frame[at] = if byte < 128 {
                 byte
             } else {
@@ -273,7 +273,7 @@ fn random_headers_are_taken_exactly_when_user_space_takes_them() {
 }
 
 #[test]
-fn an_internal_link_that_is_gone_is_an_error() {
+fn a_removed_internal_link_is_an_error() {
     if !is_root() {
         return;
     }

@@ -1,4 +1,4 @@
-//! A front door with a chain behind it, and its functions in user space.
+//! A front door with a chain, and the same functions in user space.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -10,7 +10,7 @@ use myelin_spec::FunctionConfig;
 
 use crate::common::{LOOPBACK, kernel_chain, plane};
 
-/// A port that no packet but those of test runs reaches.
+/// A port that only packets of test runs reach.
 pub(crate) fn port(plane: &Plane) -> Port {
     plane
         .add_port(PortConfig {
@@ -22,12 +22,12 @@ pub(crate) fn port(plane: &Plane) -> Port {
         .unwrap()
 }
 
-/// That many functions that change nothing.
+/// `count` functions that change nothing.
 pub(crate) fn forwards(count: usize) -> Vec<FunctionConfig> {
     vec![FunctionConfig::Forward; count]
 }
 
-/// A front door that leads everything into one chain.
+/// A front door that redirects all packets into one chain.
 pub(crate) struct Stand {
     pub(crate) hook: Hook,
     pub(crate) plane: Plane,
@@ -37,7 +37,7 @@ pub(crate) struct Stand {
 }
 
 impl Stand {
-    /// With a chain of these functions.
+    /// Creates it with a chain of these functions.
     pub(crate) fn new(hook: Hook, functions: &[FunctionConfig]) -> Self {
         let plane = plane();
         let port = port(&plane);
@@ -54,7 +54,7 @@ impl Stand {
         }
     }
 
-    /// Runs the door, and what is behind it, on a frame.
+    /// Runs the door and the chain on a frame.
     pub(crate) fn run(&self, frame: &[u8]) -> Outcome {
         self.run_with(&TestRun::new(frame))
     }
@@ -64,7 +64,7 @@ impl Stand {
         run(program.as_fd(), self.hook, test).unwrap()
     }
 
-    /// Packets of the chain's front door, of its functions, of its egress.
+    /// The packet counts of the chain's front door, functions and egress.
     pub(crate) fn packets(&self) -> Vec<u64> {
         let functions = (0..self.functions).filter_map(|p| self.chain.counter_slot(p as u8));
         [self.chain.door_slot()]
@@ -94,7 +94,7 @@ impl Twins {
         )
     }
 
-    /// What they make of a frame; `None` if one of them drops it.
+    /// Runs the functions on a frame; `None` if one of them drops it.
     pub(crate) fn process(&mut self, frame: &[u8], headers: &Headers) -> Option<Vec<u8>> {
         let mut frame = frame.to_vec();
         let (len, meta) = (frame.len(), Meta::new(1, 1, 0, 0, headers));

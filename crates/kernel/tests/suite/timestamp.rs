@@ -1,4 +1,5 @@
-//! `timestamp` behind the front door, whose stamp it appends, and over real links. The bytes are checked in `kinds`.
+//! Tests `timestamp` behind the front door, whose stamp it appends, and over real links.
+//! `tests/kinds` checks the bytes.
 
 use std::net::SocketAddrV4;
 
@@ -20,7 +21,7 @@ fn times(frame: &[u8], end: u16) -> (u64, u64) {
 }
 
 #[test]
-fn times_are_those_of_the_clock_and_each_function_appends_its_own() {
+fn each_function_appends_clock_times() {
     if !is_root() {
         return;
     }
@@ -30,7 +31,7 @@ fn times_are_those_of_the_clock_and_each_function_appends_its_own() {
             &[FunctionConfig::Timestamp, FunctionConfig::Timestamp],
         );
         let frame = build::udp_v4(33);
-        // Through the front door, which stamps.
+        // The front door stamps the packet.
         let out = stand.run(&frame).frame;
         let headers = parse(&out).unwrap();
         assert_eq!(out.len(), frame.len() + 32);
@@ -43,8 +44,8 @@ fn times_are_those_of_the_clock_and_each_function_appends_its_own() {
     }
 }
 
-/// Over real links: with checksums that the sender leaves to its card, with whole ones, and at XDP. The receiver's stack
-/// drops what is wrong.
+/// Over real links: with checksums left to the card, with complete ones, and at XDP. The receiver's
+/// stack drops packets with wrong checksums.
 #[test]
 fn stamped_packets_arrive_over_real_links() {
     let Some(net) = Net::new() else { return };
@@ -67,7 +68,7 @@ fn stamped_packets_arrive_over_real_links() {
         let (sender, receiver) = (net.client.udp(1000), net.server.udp(9000));
         let to = SocketAddrV4::new(net.server.address, 9000);
         let longest = MTU - 28 - 16;
-        // A frame without room at its tail moves: every length of what is left over by whole words.
+        // A frame without tailroom moves. The loop covers every remainder of whole words.
         for len in (0..longest).step_by(37).chain(100..120).chain([longest]) {
             let payload = build::payload(len);
             sender.send_to(&payload, to).unwrap();

@@ -1,4 +1,4 @@
-//! A policer and a conformance monitor run over traces of times, as the kernel runs them at an interface.
+//! Runs a policer and a conformance monitor over traces of arrival times, in the kernel.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -7,34 +7,36 @@ use bytemuck::{Pod, Zeroable};
 use myelin_kernel::test_run::{self, TestRun, run};
 use myelin_kernel::{ConformConfig, ConformReport, Conformance, Error, Hook, Plane, Policer};
 
-/// Arrivals of one run at most.
+/// The most arrivals of one run.
 pub(crate) const MAX_ARRIVALS: usize = 200;
 
-/// Packets that come together: `struct arrival`.
+/// Packets that arrive together: `struct arrival`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Arrival {
-    /// When, ns; 0: now, and what the clock said is here afterwards; with a shaper when it may leave.
+    /// Arrival time, ns. With 0 the program reads the clock and stores its time here. A shaper
+    /// stores the departure time here.
     pub(crate) at_ns: u64,
-    /// How many.
+    /// Number of packets.
     pub(crate) packets: u32,
-    /// Their bytes; afterwards 1 when they conformed, 0 when not.
+    /// Their bytes. The program stores 1 here if they conform, else 0.
     pub(crate) bytes: u32,
 }
 
-/// A program that runs a policer over arrivals.
+/// A program that polices arrivals.
 pub(crate) struct PolicerTrial {
     program: OwnedFd,
     _policer: Arc<Policer>,
 }
 
 impl PolicerTrial {
-    /// Of this policer; `alone`: as where only one CPU at a time is at the door.
+    /// Creates it for a policer. `alone`: without the lock, as if one CPU at a time were at the
+    /// door.
     pub(crate) fn new(plane: &Plane, policer: &Arc<Policer>, alone: bool) -> Result<Self, Error> {
         Self::load(plane, policer, alone, false)
     }
 
-    /// Of this shaper: tells when each arrival may leave; 0 for never.
+    /// Creates it for a shaper, which computes each departure time; 0 means drop.
     pub(crate) fn of_shaper(plane: &Plane, shaper: &Arc<Policer>) -> Result<Self, Error> {
         Self::load(plane, shaper, false, true)
     }
@@ -51,7 +53,7 @@ impl PolicerTrial {
         })
     }
 
-    /// At most [`MAX_ARRIVALS`] arrivals; in their place afterwards when each was and whether it conformed.
+    /// Polices at most [`MAX_ARRIVALS`] arrivals. Stores time and verdict of each in its place.
     pub(crate) fn police(&self, arrivals: &mut [Arrival]) -> Result<(), Error> {
         let frame = bytemuck::cast_slice(arrivals);
         let outcome = run(self.program.as_fd(), Hook::Xdp, &TestRun::new(frame))?;
@@ -63,26 +65,26 @@ impl PolicerTrial {
     }
 }
 
-/// A monitor that takes the time from the packets.
+/// A monitor that reads the time from the packets.
 pub(crate) struct MonitorTrial {
     program: OwnedFd,
     monitor: Conformance,
 }
 
 impl MonitorTrial {
-    /// One that has seen nothing.
+    /// Creates an empty monitor.
     pub(crate) fn new(watch: &ConformConfig) -> Result<Self, Error> {
         let (program, monitor) = Conformance::detached(watch)?;
         Ok(Self { program, monitor })
     }
 
-    /// Shows it a frame that arrives at [`TestRun::arrival_ns`]; what it lets the kernel do with it.
-    pub(crate) fn see(&self, frame: &TestRun<'_>) -> Result<u32, Error> {
+    /// Passes a frame that arrives at [`TestRun::arrival_ns`] to the monitor. Returns its verdict.
+    pub(crate) fn observe(&self, frame: &TestRun<'_>) -> Result<u32, Error> {
         Ok(run(self.program.as_fd(), Hook::Tcx, frame)?.verdict)
     }
 
-    /// What it has seen.
-    pub(crate) fn seen(&self) -> Result<ConformReport, Error> {
+    /// The monitor's report.
+    pub(crate) fn report(&self) -> Result<ConformReport, Error> {
         self.monitor.read()
     }
 }
