@@ -19,7 +19,7 @@ struct MatchedChain {
 
 /// The decision of the front door for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admission {
+pub enum DoorDecision {
     /// A chain takes the frame. The metadata travels with it.
     Taken(Meta),
     /// The frame is above its chain's profile: drop it.
@@ -43,7 +43,7 @@ struct DoorChain {
 pub struct FrontDoor {
     table: TupleSpace<MatchedChain>,
     /// The last flow that was looked up: packets of a flow often arrive in sequence.
-    last: Option<(FiveTuple, MatchedChain)>,
+    last_lookup: Option<(FiveTuple, MatchedChain)>,
     chains: Vec<Option<DoorChain>>,
 }
 
@@ -64,18 +64,18 @@ impl FrontDoor {
         chain: &ChainRedirect,
         counters: DoorCounters,
     ) -> Result<(), ClassifierError> {
-        let slot = self.slot_of(chain.spi);
+        let slot = self.find_or_add_slot(chain.spi);
         let chosen = MatchedChain {
             spi: chain.spi,
             generation: chain.generation,
             slot,
         };
-        self.last = None;
+        self.last_lookup = None;
         let before = self.chains[slot].take();
-        let led = before.as_ref().map(|before| before.matches);
-        let led = led.and_then(|matches| Some((matches, self.table.remove(&matches)?)));
+        let former = before.as_ref().map(|before| before.matches);
+        let former = former.and_then(|matches| Some((matches, self.table.remove(&matches)?)));
         if let Err(error) = self.table.insert(&chain.matches, chosen) {
-            if let Some((matches, chosen)) = led {
+            if let Some((matches, chosen)) = former {
                 // The old match's entry is free again.
                 self.table.insert(&matches, chosen)?;
             }
@@ -97,10 +97,10 @@ impl FrontDoor {
     }
 
     /// Returns the slot of a chain, or a free one.
-    fn slot_of(&mut self, spi: u32) -> usize {
-        let is_its =
+    fn find_or_add_slot(&mut self, spi: u32) -> usize {
+        let is_match =
             |door_chain: &Option<DoorChain>| door_chain.as_ref().is_some_and(|one| one.spi == spi);
-        let own = self.chains.iter().position(is_its);
+        let own = self.chains.iter().position(is_match);
         let slot = own.or_else(|| self.chains.iter().position(Option::is_none));
         slot.unwrap_or_else(|| {
             self.chains.push(None);
@@ -110,25 +110,25 @@ impl FrontDoor {
 
     /// Stops the redirect of packets to a chain.
     pub fn stop_redirect(&mut self, spi: u32) {
-        let slot = self.slot_of(spi);
+        let slot = self.find_or_add_slot(spi);
         if let Some(door_chain) = self.chains[slot].take() {
-            self.last = None;
+            self.last_lookup = None;
             self.table.remove(&door_chain.matches);
         }
     }
 
     /// Decides about a frame that arrived at `stamp_ns`.
     #[inline]
-    pub fn admit(&mut self, frame: &[u8], stamp_ns: u64) -> Admission {
+    pub fn decide(&mut self, frame: &[u8], stamp_ns: u64) -> DoorDecision {
         let Ok(headers) = parse(frame) else {
-            return Admission::Unmatched;
+            return DoorDecision::Unmatched;
         };
         let tuple = headers.five_tuple(frame);
-        let chosen = match self.last {
+        let chosen = match self.last_lookup {
             Some((last, chosen)) if last == tuple => chosen,
-            _ => match self.look_up(tuple) {
+            _ => match self.find_chain(tuple) {
                 Some(chosen) => chosen,
-                None => return Admission::Unmatched,
+                None => return DoorDecision::Unmatched,
             },
         };
         if let Some(Some(DoorChain {
@@ -141,16 +141,16 @@ impl FrontDoor {
                 && !bucket.take(stamp_ns, 1, bytes)
             {
                 counters.count_policed(bytes);
-                return Admission::Policed;
+                return DoorDecision::Policed;
             }
         }
         let meta = Meta::new(stamp_ns, chosen.spi, chosen.generation, 0, &headers);
-        Admission::Taken(meta)
+        DoorDecision::Taken(meta)
     }
 
-    fn look_up(&mut self, tuple: FiveTuple) -> Option<MatchedChain> {
+    fn find_chain(&mut self, tuple: FiveTuple) -> Option<MatchedChain> {
         let &chosen = self.table.lookup(&tuple)?;
-        self.last = Some((tuple, chosen));
+        self.last_lookup = Some((tuple, chosen));
         Some(chosen)
     }
 }
@@ -198,10 +198,10 @@ mod tests {
         door.redirect(&chain, stats.door_counters(spi).unwrap())
     }
 
-    fn taken_by(admission: Admission) -> Option<Meta> {
-        match admission {
-            Admission::Taken(meta) => Some(meta),
-            Admission::Policed | Admission::Unmatched => None,
+    fn taken_by(decision: DoorDecision) -> Option<Meta> {
+        match decision {
+            DoorDecision::Taken(meta) => Some(meta),
+            DoorDecision::Policed | DoorDecision::Unmatched => None,
         }
     }
 
@@ -224,14 +224,18 @@ mod tests {
             redirect(door, &stats, matches, (1, generation), profile).unwrap();
         };
         set(&mut door, &udp, 0, packets(1000, 2));
-        let policed = |door: &mut FrontDoor, at_ns| door.admit(&frame, at_ns) == Admission::Policed;
+        let policed =
+            |door: &mut FrontDoor, at_ns| door.decide(&frame, at_ns) == DoorDecision::Policed;
         let found = [1, 1, 1, 1_000_000, 1_000_001].map(|at_ns| policed(&mut door, at_ns));
         assert_eq!(found, [false, false, true, true, false]);
         // A live change with the same profile keeps the bucket; another profile fills it.
         set(&mut door, &udp, 1, packets(1000, 2));
         assert!(policed(&mut door, 1_000_001));
         set(&mut door, &narrower, 1, packets(1000, 2));
-        assert!(policed(&mut door, 1_000_001), "nor another match");
+        assert!(
+            policed(&mut door, 1_000_001),
+            "another match keeps the bucket too"
+        );
         set(&mut door, &udp, 2, packets(1000, 1));
         assert!(!policed(&mut door, 1_000_001));
         set(&mut door, &udp, 3, Profile::default());
@@ -243,7 +247,7 @@ mod tests {
 
     /// Compares with the plain classifier, on the frames of the kernel door's tests.
     #[test]
-    fn every_fixture_goes_to_the_most_specific_chain_and_is_counted() {
+    fn the_most_specific_chain_takes_each_fixture_and_counts_it() {
         let (mut door, stats) = (FrontDoor::new(), Stats::create().unwrap());
         let entries: Vec<(Match, u32)> = matches().into_iter().zip(10..).collect();
         for (matches, spi) in &entries {
@@ -253,7 +257,7 @@ mod tests {
         let mut taken = vec![(0_u64, 0_u64); entries.len()];
         // Each frame twice, to test both the table and the last flow.
         for fixture in fixtures::all().into_iter().flat_map(|f| [f.clone(), f]) {
-            let found = taken_by(door.admit(&fixture.frame, 77));
+            let found = taken_by(door.decide(&fixture.frame, 77));
             let expected = fixture.expected.ok().and_then(|headers| {
                 let spi = *most_specific(&entries, &fixture.five_tuple()?)?;
                 Some(Meta::new(77, spi, 3, 0, &headers))
@@ -282,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_generation_takes_over_and_another_chain_does_not() {
+    fn a_redirect_replaces_the_generation_but_not_another_chain() {
         let (mut door, stats) = (FrontDoor::new(), Stats::create().unwrap());
         let [udp, to_server, _] = matches()[..] else {
             unreachable!()
@@ -292,20 +296,24 @@ mod tests {
             redirect(door, &stats, matches, (spi, generation), Profile::default())
         };
         set(&mut door, &udp, 1, 0).unwrap();
-        assert_eq!(taken_by(door.admit(&frame, 1)).unwrap().generation, 0);
+        assert_eq!(taken_by(door.decide(&frame, 1)).unwrap().generation, 0);
         set(&mut door, &to_server, 2, 0).unwrap();
         assert_eq!(set(&mut door, &udp, 2, 1), Err(ClassifierError::Tie));
-        let meta = taken_by(door.admit(&frame, 2)).unwrap();
-        assert_eq!((meta.spi, meta.generation), (2, 0), "it keeps what it had");
+        let meta = taken_by(door.decide(&frame, 2)).unwrap();
+        assert_eq!(
+            (meta.spi, meta.generation),
+            (2, 0),
+            "chain 2 keeps its match"
+        );
         door.stop_redirect(2);
         set(&mut door, &udp, 1, 1).unwrap();
-        let meta = taken_by(door.admit(&frame, 2)).unwrap();
+        let meta = taken_by(door.decide(&frame, 2)).unwrap();
         assert_eq!((meta.spi, meta.generation, meta.stamp_ns), (1, 1, 2));
-        assert_eq!(stats.door(1).unwrap().packets, 2, "they go on");
+        assert_eq!(stats.door(1).unwrap().packets, 2, "the counters continue");
         door.stop_redirect(1);
         door.stop_redirect(1);
-        assert_eq!(taken_by(door.admit(&frame, 3)), None);
+        assert_eq!(taken_by(door.decide(&frame, 3)), None);
         set(&mut door, &udp, 2, 0).unwrap();
-        assert_eq!(taken_by(door.admit(&frame, 4)).unwrap().spi, 2);
+        assert_eq!(taken_by(door.decide(&frame, 4)).unwrap().spi, 2);
     }
 }

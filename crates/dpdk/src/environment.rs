@@ -8,18 +8,18 @@ use myelin_dataplane::umem::FrameMemory;
 use myelin_spec::DpdkDevice;
 
 use crate::error::Error;
-use crate::library::functions;
-use crate::sys::{Device, Functions};
+use crate::library::load_shim;
+use crate::sys::{Device, Shim};
 
 /// Bytes of a frame: a headroom of 128, then the longest packet of MTU 1500 and what functions
 /// append. Drivers of real devices require 2048 after the headroom (`RTE_MBUF_DEFAULT_BUF_SIZE`).
-const ROOM: u32 = 2048 + 128;
+const FRAME_BYTES: u32 = 2048 + 128;
 /// Frames in the mempool cache of the loop's core.
-const CACHE: u32 = 250;
+const CACHE_FRAMES: u32 = 250;
 /// Memory besides the frames, for rings and DPDK, MiB.
 const OTHER_MIB: u32 = 32;
 /// Bytes of a frame in memory, with the mbuf header.
-const FOOTPRINT: u32 = ROOM + 320;
+const FRAME_AND_HEADER_BYTES: u32 = FRAME_BYTES + 320;
 
 /// The configuration of the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct EnvironmentConfig {
 }
 
 impl EnvironmentConfig {
-    /// Plain pages, 8191 frames, no hardware. A pool is most compact at one less than a power of
+    /// Returns a configuration with plain pages, 8191 frames and no hardware. A pool is most compact at one less than a power of
     /// two.
     pub fn new(prefix: impl Into<String>) -> Self {
         Self {
@@ -60,7 +60,8 @@ impl EnvironmentConfig {
             "--no-telemetry".to_owned(),
         ];
         if !self.hugepages {
-            let mib = (u64::from(self.frames) * u64::from(FOOTPRINT)).div_ceil(1 << 20) as u32;
+            let mib = (u64::from(self.frames) * u64::from(FRAME_AND_HEADER_BYTES)).div_ceil(1 << 20)
+                as u32;
             arguments.extend(["--no-huge".to_owned(), format!("-m{}", mib + OTHER_MIB)]);
         } else if self.hardware.is_empty() {
             // The system frees the pages with the process, even after a kill.
@@ -84,7 +85,7 @@ pub fn runtime_directory(prefix: &str) -> PathBuf {
 /// The running environment of this process.
 #[derive(Debug)]
 pub struct Environment {
-    functions: &'static Functions,
+    shim: &'static Shim,
     memory: &'static FrameMemory,
     prefix: String,
 }
@@ -93,13 +94,13 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 
 impl Environment {
     /// Starts DPDK in this process. Pins the calling thread to the configured core. That thread
-    /// should drive the ports, because its allocations are the fast ones.
+    /// should drive the ports, because only its allocations use the pool's cache.
     ///
     /// # Errors
     /// DPDK is missing; another process uses the prefix; hugepages, memory or rights are missing;
     /// this process has already started it.
     pub fn start(config: &EnvironmentConfig) -> Result<Self, Error> {
-        let functions = functions()?;
+        let shim = load_shim()?;
         if STARTED.swap(true, Ordering::AcqRel) {
             return Err(Error::Running);
         }
@@ -108,27 +109,26 @@ impl Environment {
             .into_iter()
             .map(|argument| c_string(&argument))
             .collect::<Result<_, _>>()?;
-        functions
-            .start(&arguments)
-            .map_err(|refusal| Error::environment(&config.prefix, refusal))?;
+        shim.start(&arguments)
+            .map_err(|error| Error::environment(&config.prefix, error))?;
         let pool = |cause: String| Error::Pool {
             prefix: config.prefix.clone(),
             frames: config.frames,
             cause,
         };
-        let memory = functions
-            .make_pool(config.frames, CACHE, ROOM)
-            .map_err(|refusal| pool(refusal.cause.to_string()))
+        let memory = shim
+            .make_pool(config.frames, CACHE_FRAMES, FRAME_BYTES)
+            .map_err(|error| pool(error.cause.to_string()))
             .and_then(|memory| memory.map_err(|error| pool(error.to_string())));
         match memory {
             Ok(memory) => Ok(Self {
-                functions,
+                shim,
                 // Lives as long as the pool: DPDK starts once per process.
                 memory: Box::leak(Box::new(memory)),
                 prefix: config.prefix.clone(),
             }),
             Err(error) => {
-                functions.stop();
+                shim.stop();
                 remove_files(&config.prefix);
                 Err(error)
             }
@@ -140,26 +140,26 @@ impl Environment {
         self.memory
     }
 
-    pub(crate) fn functions(&self) -> &'static Functions {
-        self.functions
+    pub(crate) fn shim(&self) -> &'static Shim {
+        self.shim
     }
 
     /// Opens a device. `ring` is the requested size of its rings; the driver may choose another.
     pub(crate) fn open(&self, device: &DpdkDevice, ring: u16) -> Result<Device, Error> {
-        let failed = |step| move |refusal| Error::device(device.as_str(), step, refusal);
+        let failed = |step| move |error| Error::device(device.as_str(), step, error);
         if !device.is_pci() {
-            self.functions
+            self.shim
                 .probe(&c_string(device.as_str())?)
                 .map_err(failed("start its driver"))?;
         }
-        self.functions
+        self.shim
             .open_port(&c_string(device.name())?, ring)
             .map_err(failed("open it"))
     }
 
     /// Stops the environment and removes its files. Close all ports first.
     pub fn stop(self) {
-        self.functions.stop();
+        self.shim.stop();
         remove_files(&self.prefix);
     }
 }
@@ -171,7 +171,7 @@ fn c_string(text: &str) -> Result<CString, Error> {
     })
 }
 
-/// DPDK leaves its directory and files behind.
+/// Removes the directory and files that DPDK leaves behind.
 fn remove_files(prefix: &str) {
     // After a failed start there are no files.
     let _ = std::fs::remove_dir_all(runtime_directory(prefix));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::sys::Refusal;
+use crate::sys::ShimError;
 
 /// An error of the crate `dpdk`.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -28,14 +28,14 @@ pub enum Error {
     #[error("DPDK runs in this process already: a process has one environment")]
     Running,
     /// The environment did not start.
-    #[error("DPDK with prefix {prefix}: {cause}{}{remedy}", quoted(words))]
+    #[error("DPDK with prefix {prefix}: {cause}{}{remedy}", quoted(log))]
     Environment {
         /// `--file-prefix`.
         prefix: String,
         /// DPDK's error.
         cause: Arc<std::io::Error>,
         /// The end of its log.
-        words: String,
+        log: String,
         /// The remedy.
         remedy: &'static str,
     },
@@ -52,7 +52,7 @@ pub enum Error {
         cause: String,
     },
     /// DPDK did not open a device.
-    #[error("DPDK device `{device}`: {step}: {cause}{}{remedy}", quoted(words))]
+    #[error("DPDK device `{device}`: {step}: {cause}{}{remedy}", quoted(log))]
     Device {
         /// The name in the user's text.
         device: String,
@@ -61,7 +61,7 @@ pub enum Error {
         /// DPDK's error.
         cause: Arc<std::io::Error>,
         /// The end of its log.
-        words: String,
+        log: String,
         /// The remedy.
         remedy: &'static str,
     },
@@ -76,27 +76,27 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn environment(prefix: &str, refusal: Refusal) -> Self {
-        let words = last_lines(&refusal.words);
-        let remedy = if words.contains("another primary process") {
+    pub(crate) fn environment(prefix: &str, error: ShimError) -> Self {
+        let log = last_lines(&error.log);
+        let remedy = if log.contains("another primary process") {
             "; another process uses this prefix: end it, or start this one with another run directory"
-        } else if words.contains("ugepage") || words.contains("memory") {
+        } else if log.contains("ugepage") || log.contains("memory") {
             "; reserve hugepages (sysctl vm.nr_hugepages=512), or leave `hugepages` out"
-        } else if words.contains("ermission") {
+        } else if log.contains("ermission") {
             "; run as root"
         } else {
             ""
         };
         Self::Environment {
             prefix: prefix.to_owned(),
-            cause: Arc::new(refusal.cause),
-            words,
+            cause: Arc::new(error.cause),
+            log,
             remedy,
         }
     }
 
-    pub(crate) fn device(device: &str, step: &'static str, refusal: Refusal) -> Self {
-        let remedy = match refusal.cause.raw_os_error() {
+    pub(crate) fn device(device: &str, step: &'static str, error: ShimError) -> Self {
+        let remedy = match error.cause.raw_os_error() {
             Some(libc::ENODEV | libc::ENOENT)
                 if myelin_spec::DpdkDevice::new(device).is_ok_and(|device| device.is_pci()) =>
             {
@@ -115,8 +115,8 @@ impl Error {
         Self::Device {
             device: device.to_owned(),
             step,
-            words: last_lines(&refusal.words),
-            cause: Arc::new(refusal.cause),
+            log: last_lines(&error.log),
+            cause: Arc::new(error.cause),
             remedy,
         }
     }
@@ -133,10 +133,10 @@ fn last_lines(log: &str) -> String {
     lines[lines.len().saturating_sub(LINES)..].join(" / ")
 }
 
-fn quoted(words: &str) -> String {
-    if words.is_empty() {
+fn quoted(log: &str) -> String {
+    if log.is_empty() {
         String::new()
     } else {
-        format!(" ({words})")
+        format!(" ({log})")
     }
 }

@@ -24,7 +24,7 @@ mod library;
 mod port;
 mod sys;
 
-pub use door::{Admission, FrontDoor};
+pub use door::{DoorDecision, FrontDoor};
 pub use driver::Dpdk;
 pub use environment::{Environment, EnvironmentConfig, runtime_directory};
 pub use error::Error;

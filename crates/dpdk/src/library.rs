@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::error::Error;
-use crate::sys::Functions;
+use crate::sys::Shim;
 
 /// The shim, linked against the DPDK of the build machine.
 #[cfg(has_dpdk)]
@@ -23,16 +23,16 @@ const SHIM: Option<&[u8]> = None;
 /// The program was built without DPDK, or its libraries are missing. The message names the cause
 /// and the remedy.
 pub fn version() -> Result<String, Error> {
-    functions().map(Functions::version)
+    load_shim().map(Shim::version)
 }
 
 /// Loads the shim at the first call.
-pub(crate) fn functions() -> Result<&'static Functions, Error> {
-    static LOADED: OnceLock<Result<&'static Functions, Error>> = OnceLock::new();
+pub(crate) fn load_shim() -> Result<&'static Shim, Error> {
+    static LOADED: OnceLock<Result<&'static Shim, Error>> = OnceLock::new();
     LOADED
         .get_or_init(|| {
             let path = anonymous_copy(SHIM.ok_or_else(absent)?)?;
-            Functions::load(&path).map_err(|cause| Error::Load { cause })
+            Shim::load(&path).map_err(|cause| Error::Load { cause })
         })
         .clone()
 }

@@ -9,10 +9,10 @@ use myelin_dataplane::umem::FrameMemory;
 use myelin_packet::meta::META_LEN;
 use myelin_spec::DpdkDevice;
 
-use crate::door::{Admission, FrontDoor};
+use crate::door::{DoorDecision, FrontDoor};
 use crate::environment::Environment;
 use crate::error::Error;
-use crate::sys::{Descriptor, Device, Functions, MAX_BURST, Outgoing};
+use crate::sys::{Descriptor, Device, MAX_BURST, Shim, TransmitQueue};
 
 /// Requested entries of each ring of a port.
 const RING: u16 = 1024;
@@ -28,7 +28,7 @@ const BACKLOG: usize = 1024;
 /// empty. The forwarder's pool holds only frames for packets that functions emit.
 #[derive(Debug)]
 pub struct DpdkPort {
-    functions: &'static Functions,
+    shim: &'static Shim,
     memory: &'static FrameMemory,
     device: Device,
     name: DpdkDevice,
@@ -37,10 +37,10 @@ pub struct DpdkPort {
     /// Indices of the packets in `received` that the forwarder has not taken.
     arrived: std::ops::Range<usize>,
     stamp_ns: u64,
-    transmit: Outgoing,
+    transmit: TransmitQueue,
     backlogged: bool,
     /// The port for packets without a chain.
-    opposite: Option<Outgoing>,
+    opposite: Option<TransmitQueue>,
     invalid: u64,
 }
 
@@ -52,9 +52,9 @@ impl DpdkPort {
     pub fn open(environment: &Environment, name: &DpdkDevice) -> Result<Self, Error> {
         let device = environment.open(name, RING)?;
         Ok(Self {
-            functions: environment.functions(),
+            shim: environment.shim(),
             memory: environment.memory(),
-            transmit: device.outgoing(BACKLOG),
+            transmit: device.transmit_queue(BACKLOG),
             device,
             name: name.clone(),
             door: FrontDoor::new(),
@@ -70,7 +70,7 @@ impl DpdkPort {
     /// Sets the port that transmits packets without a chain; without one they are dropped. Close
     /// the other port after this one.
     pub fn set_opposite(&mut self, other: &Self) {
-        self.opposite = Some(other.device.outgoing(MAX_BURST));
+        self.opposite = Some(other.device.transmit_queue(MAX_BURST));
     }
 
     /// Returns the classifier of this port.
@@ -94,7 +94,7 @@ impl DpdkPort {
                 };
                 let (start, len) = (buffer.offset as usize, buffer.len as usize);
                 packets.push(memory.bytes_mut(&mut buffer.frame)[start..start + len].to_vec());
-                self.functions.give(memory, buffer.frame);
+                self.shim.free_frame(memory, buffer.frame);
             }
         }
         packets
@@ -102,13 +102,13 @@ impl DpdkPort {
 
     /// Passes a packet without a chain to the opposite port.
     #[cold]
-    fn pass(&mut self, memory: &FrameMemory, buffer: Buffer) {
+    fn forward_to_opposite(&mut self, memory: &FrameMemory, buffer: Buffer) {
         let unsent = match &mut self.opposite {
             Some(opposite) => opposite.push(memory, buffer),
             None => Err(buffer),
         };
         if let Err(buffer) = unsent {
-            self.functions.give(memory, buffer.frame);
+            self.shim.free_frame(memory, buffer.frame);
         }
     }
 }
@@ -136,23 +136,23 @@ impl Port for DpdkPort {
         };
         let (start, len) = (buffer.offset as usize, buffer.len as usize);
         let bytes = memory.bytes_mut(&mut buffer.frame);
-        let admission = bytes
+        let decision = bytes
             .split_at_mut_checked(start)
             .and_then(|(headroom, packet)| {
-                let admission = self.door.admit(packet.get(..len)?, self.stamp_ns);
-                if let Admission::Taken(meta) = admission {
+                let decision = self.door.decide(packet.get(..len)?, self.stamp_ns);
+                if let DoorDecision::Taken(meta) = decision {
                     *headroom.last_chunk_mut::<META_LEN>()? = meta.to_bytes();
                 }
-                Some(admission)
+                Some(decision)
             });
-        match admission {
-            Some(Admission::Taken(_)) => Some(buffer),
-            Some(Admission::Policed) => {
-                self.functions.give(memory, buffer.frame);
+        match decision {
+            Some(DoorDecision::Taken(_)) => Some(buffer),
+            Some(DoorDecision::Policed) => {
+                self.shim.free_frame(memory, buffer.frame);
                 None
             }
-            Some(Admission::Unmatched) | None => {
-                self.pass(memory, buffer);
+            Some(DoorDecision::Unmatched) | None => {
+                self.forward_to_opposite(memory, buffer);
                 None
             }
         }
@@ -191,12 +191,12 @@ impl Port for DpdkPort {
     fn refill(&mut self, memory: &FrameMemory, pool: &mut FramePool) -> bool {
         if pool.len() < FramePool::RESERVE / 2 {
             let missing = FramePool::RESERVE - pool.len();
-            self.functions
-                .take(memory, missing, |frame| pool.give(frame));
+            self.shim
+                .take_frames(memory, missing, |frame| pool.give(frame));
         } else {
             // Frames of packets that functions dropped.
             while let Some(frame) = pool.take_for_receive() {
-                self.functions.give(memory, frame);
+                self.shim.free_frame(memory, frame);
             }
         }
         !pool.is_empty()
@@ -211,7 +211,7 @@ impl Port for DpdkPort {
     }
 
     fn invalid(&self) -> u64 {
-        self.invalid + self.device.refused()
+        self.invalid + self.device.oversized()
     }
 }
 
@@ -219,7 +219,7 @@ impl Drop for DpdkPort {
     fn drop(&mut self) {
         for at in self.arrived.by_ref() {
             if let Some(buffer) = self.received[at].claim(self.memory) {
-                self.functions.give(self.memory, buffer.frame);
+                self.shim.free_frame(self.memory, buffer.frame);
             }
         }
         self.transmit.discard();

@@ -33,9 +33,9 @@ struct descriptor {
 
 /* Twin of `PoolInfo`. */
 struct pool_info {
-	uint8_t *start; /* the lowest byte of any buffer */
+	uint8_t *start; /* first byte of the lowest buffer */
 	uint64_t len;	/* from there to the end of the highest one */
-	uint32_t room;	/* bytes of a buffer */
+	uint32_t buffer_bytes;
 	uint32_t count;
 };
 
@@ -60,19 +60,19 @@ static void log_begin(void)
 		rte_openlog_stream(log_stream);
 }
 
-static void log_end(char *words, size_t words_len)
+static void log_end(char *log, size_t log_size)
 {
-	words[0] = 0;
+	log[0] = 0;
 	rte_openlog_stream(NULL);
 	if (!log_stream)
 		return;
 	fclose(log_stream);
 	log_stream = NULL;
 	if (log_text) {
-		size_t from = log_len > words_len - 1 ? log_len - (words_len - 1) : 0;
+		size_t from = log_len > log_size - 1 ? log_len - (log_size - 1) : 0;
 
-		memcpy(words, log_text + from, log_len - from);
-		words[log_len - from] = 0;
+		memcpy(log, log_text + from, log_len - from);
+		log[log_len - from] = 0;
 		free(log_text);
 		log_text = NULL;
 	}
@@ -84,7 +84,7 @@ static int failure(void)
 	return rte_errno ? -rte_errno : -EIO;
 }
 
-static int start(int argc, char **argv, char *words, size_t words_len)
+static int start(int argc, char **argv, char *log, size_t log_size)
 {
 	int result;
 
@@ -95,7 +95,7 @@ static int start(int argc, char **argv, char *words, size_t words_len)
 	setenv("LIBXDP_SKIP_DISPATCHER", "1", 1);
 	log_begin();
 	result = rte_eal_init(argc, argv) < 0 ? failure() : 0;
-	log_end(words, words_len);
+	log_end(log, log_size);
 	return result;
 }
 
@@ -104,7 +104,7 @@ static void stop(void)
 	rte_eal_cleanup();
 }
 
-static void note_bounds(struct rte_mempool *mempool, void *opaque, void *object, unsigned index)
+static void record_bounds(struct rte_mempool *mempool, void *opaque, void *object, unsigned index)
 {
 	struct pool_info *info = opaque;
 	struct rte_mbuf *mbuf = object;
@@ -124,61 +124,62 @@ static void note_bounds(struct rte_mempool *mempool, void *opaque, void *object,
 	end = (uint64_t)(buffer - info->start) + mbuf->buf_len;
 	if (end > info->len)
 		info->len = end;
-	info->room = mbuf->buf_len;
+	info->buffer_bytes = mbuf->buf_len;
 	info->count++;
 }
 
-static int make_pool(uint32_t count, uint32_t cache, uint32_t room, struct pool_info *info)
+static int make_pool(uint32_t count, uint32_t cache, uint32_t buffer_bytes, struct pool_info *info)
 {
-	pool = rte_pktmbuf_pool_create("frames", count, cache, 0, (uint16_t)room, SOCKET_ID_ANY);
+	pool = rte_pktmbuf_pool_create("frames", count, cache, 0, (uint16_t)buffer_bytes,
+				       SOCKET_ID_ANY);
 	if (!pool)
 		return failure();
 	memset(info, 0, sizeof(*info));
-	rte_mempool_obj_iter(pool, note_bounds, info);
+	rte_mempool_obj_iter(pool, record_bounds, info);
 	base = (uintptr_t)info->start;
 	return 0;
 }
 
-struct listing {
+struct buffer_list {
 	uint64_t *buffers;
 	uint32_t count;
 };
 
-static void note_buffer(struct rte_mempool *mempool, void *opaque, void *object, unsigned index)
+static void record_buffer(struct rte_mempool *mempool, void *opaque, void *object, unsigned index)
 {
-	struct listing *listing = opaque;
+	struct buffer_list *buffer_list = opaque;
 	struct rte_mbuf *mbuf = object;
 
 	(void)mempool;
-	if (index < listing->count)
-		listing->buffers[index] = (uintptr_t)mbuf->buf_addr - base;
+	if (index < buffer_list->count)
+		buffer_list->buffers[index] = (uintptr_t)mbuf->buf_addr - base;
 }
 
 static void list_buffers(uint64_t *buffers, uint32_t count)
 {
-	struct listing listing = {.buffers = buffers, .count = count};
+	struct buffer_list buffer_list = {.buffers = buffers, .count = count};
 
-	rte_mempool_obj_iter(pool, note_buffer, &listing);
+	rte_mempool_obj_iter(pool, record_buffer, &buffer_list);
 }
 
-static int probe(const char *device, char *words, size_t words_len)
+static int probe(const char *device, char *log, size_t log_size)
 {
 	int result;
 
 	log_begin();
 	result = rte_dev_probe(device);
-	log_end(words, words_len);
+	log_end(log, log_size);
 	return result;
 }
 
-static int open_port(const char *name, uint16_t ring, struct port_info *info, char *words,
-		     size_t words_len)
+static int open_port(const char *name, uint16_t ring, struct port_info *info, char *log,
+		     size_t log_size)
 {
 	struct rte_eth_conf configuration = {0};
 	uint16_t port, receive_ring = ring, transmit_ring = ring;
 	int result = rte_eth_dev_get_port_by_name(name, &port);
 
-	words[0] = 0;
+	log[0] = 0;
 	if (result)
 		return result;
 	log_begin();
@@ -194,7 +195,7 @@ static int open_port(const char *name, uint16_t ring, struct port_info *info, ch
 	/* A device without promiscuous mode already receives all frames, or has no addresses. */
 	if (!result)
 		rte_eth_promiscuous_enable(port);
-	log_end(words, words_len);
+	log_end(log, log_size);
 	if (result)
 		return result;
 	info->port = port;
@@ -215,7 +216,7 @@ static struct rte_mbuf *mbuf_of(uint64_t buffer)
 }
 
 /* Returns the packet in one buffer of the pool; a driver may use others. */
-static struct rte_mbuf *whole(struct rte_mbuf *mbuf)
+static struct rte_mbuf *single_buffer(struct rte_mbuf *mbuf)
 {
 	struct rte_mbuf *copy;
 
@@ -244,19 +245,19 @@ static void prefetch(struct rte_mbuf *mbuf, bool alone)
 	rte_prefetch0(packet - 1);
 }
 
-/* Returns the number of received packets. `refused` counts packets too long for one buffer. */
+/* Returns the number of received packets. `oversized` counts packets too long for one buffer. */
 static uint16_t receive(uint16_t port, struct descriptor *descriptors, uint16_t limit,
-			uint64_t *refused)
+			uint64_t *oversized)
 {
 	struct rte_mbuf *mbufs[MAX_BURST];
 	uint16_t received = rte_eth_rx_burst(port, 0, mbufs, RTE_MIN(limit, MAX_BURST));
 	uint16_t taken = 0;
 
 	for (uint16_t i = 0; i < received; i++) {
-		struct rte_mbuf *mbuf = whole(mbufs[i]);
+		struct rte_mbuf *mbuf = single_buffer(mbufs[i]);
 
 		if (unlikely(!mbuf)) {
-			(*refused)++;
+			(*oversized)++;
 			continue;
 		}
 		descriptors[taken++] = (struct descriptor){
@@ -289,7 +290,7 @@ static uint16_t transmit(uint16_t port, const struct descriptor *descriptors, ui
 }
 
 /* Takes free buffers from the pool; all or none. */
-static bool take(uint64_t *buffers, uint16_t count)
+static bool take_buffers(uint64_t *buffers, uint16_t count)
 {
 	struct rte_mbuf *mbufs[MAX_BURST];
 
@@ -300,7 +301,7 @@ static bool take(uint64_t *buffers, uint16_t count)
 	return true;
 }
 
-static void give(const uint64_t *buffers, uint16_t count)
+static void free_buffers(const uint64_t *buffers, uint16_t count)
 {
 	for (uint16_t i = 0; i < count; i++)
 		rte_pktmbuf_free(mbuf_of(buffers[i]));
@@ -314,8 +315,8 @@ static uint32_t waiting(uint16_t port, uint32_t unknown)
 	return count < 0 ? unknown : (uint32_t)count;
 }
 
-/* Twin of `Functions`. */
-struct functions {
+/* Twin of `Shim`. */
+struct shim {
 	int (*start)(int, char **, char *, size_t);
 	void (*stop)(void);
 	int (*make_pool)(uint32_t, uint32_t, uint32_t, struct pool_info *);
@@ -325,15 +326,15 @@ struct functions {
 	void (*close_port)(uint16_t);
 	uint16_t (*receive)(uint16_t, struct descriptor *, uint16_t, uint64_t *);
 	uint16_t (*transmit)(uint16_t, const struct descriptor *, uint16_t);
-	bool (*take)(uint64_t *, uint16_t);
-	void (*give)(const uint64_t *, uint16_t);
+	bool (*take_buffers)(uint64_t *, uint16_t);
+	void (*free_buffers)(const uint64_t *, uint16_t);
 	uint32_t (*waiting)(uint16_t, uint32_t);
 	const char *(*version)(void);
 };
 
-extern const struct functions myelin_dpdk;
+extern const struct shim myelin_dpdk;
 
-const struct functions myelin_dpdk = {
+const struct shim myelin_dpdk = {
 	.start = start,
 	.stop = stop,
 	.make_pool = make_pool,
@@ -343,8 +344,8 @@ const struct functions myelin_dpdk = {
 	.close_port = close_port,
 	.receive = receive,
 	.transmit = transmit,
-	.take = take,
-	.give = give,
+	.take_buffers = take_buffers,
+	.free_buffers = free_buffers,
 	.waiting = waiting,
 	.version = rte_version,
 };

@@ -15,7 +15,7 @@ use myelin_dataplane::umem::{Borrower, Frame, FrameMemory};
 /// Most packets of one burst, as in the shim.
 pub(crate) const MAX_BURST: usize = 256;
 /// Most bytes of DPDK's log in an error message.
-const WORDS: usize = 2048;
+const LOG_BYTES: usize = 2048;
 
 /// A packet in a buffer of the pool.
 #[derive(Debug, Clone, Copy, Default)]
@@ -33,7 +33,7 @@ pub(crate) struct Descriptor {
 struct PoolInfo {
     start: *mut u8,
     len: u64,
-    room: u32,
+    buffer_bytes: u32,
     count: u32,
 }
 
@@ -48,7 +48,7 @@ struct PortInfo {
 /// The functions that the shim exports.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Functions {
+pub(crate) struct Shim {
     start: unsafe extern "C" fn(c_int, *mut *mut c_char, *mut c_char, usize) -> c_int,
     stop: unsafe extern "C" fn(),
     make_pool: unsafe extern "C" fn(u32, u32, u32, *mut PoolInfo) -> c_int,
@@ -58,20 +58,20 @@ pub(crate) struct Functions {
     close_port: unsafe extern "C" fn(u16),
     receive: unsafe extern "C" fn(u16, *mut Descriptor, u16, *mut u64) -> u16,
     transmit: unsafe extern "C" fn(u16, *const Descriptor, u16) -> u16,
-    take: unsafe extern "C" fn(*mut u64, u16) -> bool,
-    give: unsafe extern "C" fn(*const u64, u16),
+    take_buffers: unsafe extern "C" fn(*mut u64, u16) -> bool,
+    free_buffers: unsafe extern "C" fn(*const u64, u16),
     waiting: unsafe extern "C" fn(u16, u32) -> u32,
     version: unsafe extern "C" fn() -> *const c_char,
 }
 
-/// A step that DPDK refused, with the end of its log.
+/// The error of a step that DPDK refused, with the end of its log.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct ShimError {
     pub(crate) cause: io::Error,
-    pub(crate) words: String,
+    pub(crate) log: String,
 }
 
-impl Functions {
+impl Shim {
     /// Loads the shim at `path`, and DPDK with it. Never unloads it: DPDK's threads run its code.
     /// The error is the loader's.
     pub(crate) fn load(path: &CStr) -> Result<&'static Self, String> {
@@ -83,14 +83,16 @@ impl Functions {
             };
             text.unwrap_or_else(|| "the loader gives no reason".into())
         };
-        // SAFETY: a terminated string; the object is our own and its only initialisers are those of DPDK's libraries.
+        // SAFETY: a terminated string. The object is our own; its only initialisers are those of
+        // DPDK's libraries.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             return Err(failed());
         }
         // SAFETY: a live handle and a terminated string.
         let symbol = unsafe { libc::dlsym(handle, c"myelin_dpdk".as_ptr()) };
-        // SAFETY: the symbol is the shim's constant of exactly this layout, compiled with this crate; the handle is never closed.
+        // SAFETY: the symbol is the shim's constant of exactly this layout, compiled with this crate.
+        // The handle is never closed.
         unsafe { symbol.cast::<Self>().as_ref() }.ok_or_else(failed)
     }
 
@@ -103,25 +105,25 @@ impl Functions {
     }
 
     /// Starts the environment; once per process.
-    pub(crate) fn start(&self, arguments: &[CString]) -> Result<(), Refusal> {
+    pub(crate) fn start(&self, arguments: &[CString]) -> Result<(), ShimError> {
         let mut pointers: Vec<*mut c_char> = arguments
             .iter()
             .map(|argument| argument.as_ptr().cast_mut())
             .collect();
         let count = c_int::try_from(pointers.len()).unwrap_or(c_int::MAX);
         pointers.push(std::ptr::null_mut());
-        let mut words = vec![0_u8; WORDS];
-        // SAFETY: `count` terminated strings behind a null-terminated list, which DPDK reorders but does not write to, and a buffer of the
-        // length that is told.
+        let mut log = vec![0_u8; LOG_BYTES];
+        // SAFETY: a null-terminated list of `count` terminated strings. DPDK reorders the list and
+        // does not write to the strings. `log` has `LOG_BYTES` bytes.
         let result = unsafe {
             (self.start)(
                 count,
                 pointers.as_mut_ptr(),
-                words.as_mut_ptr().cast(),
-                WORDS,
+                log.as_mut_ptr().cast(),
+                LOG_BYTES,
             )
         };
-        refusal(result, &words)
+        check(result, &log)
     }
 
     /// Stops the environment. Call nothing else afterwards.
@@ -135,69 +137,78 @@ impl Functions {
         &self,
         count: u32,
         cache: u32,
-        room: u32,
-    ) -> Result<Result<FrameMemory, myelin_dataplane::Error>, Refusal> {
+        buffer_bytes: u32,
+    ) -> Result<Result<FrameMemory, myelin_dataplane::Error>, ShimError> {
         let mut info = PoolInfo {
             start: std::ptr::null_mut(),
             len: 0,
-            room: 0,
+            buffer_bytes: 0,
             count: 0,
         };
         // SAFETY: the environment runs, and the structure is the shim's.
-        let result = unsafe { (self.make_pool)(count, cache, room, &raw mut info) };
-        refusal(result, &[])?;
-        let start = NonNull::new(info.start).ok_or_else(|| Refusal {
+        let result = unsafe { (self.make_pool)(count, cache, buffer_bytes, &raw mut info) };
+        check(result, &[])?;
+        let start = NonNull::new(info.start).ok_or_else(|| ShimError {
             cause: io::ErrorKind::InvalidData.into(),
-            words: "the pool holds no buffer".into(),
+            log: "the pool holds no buffer".into(),
         })?;
         let mut buffers = vec![0_u64; info.count as usize];
-        // SAFETY: room for as many numbers as are told.
+        // SAFETY: the array has room for `info.count` numbers.
         unsafe { (self.list_buffers)(buffers.as_mut_ptr(), info.count) };
-        // SAFETY: the range from the lowest buffer to the end of the highest one stays mapped until the process ends; the buffers do not
-        // overlap, have `room` bytes each, and are the pool's until it gives them out.
-        let memory = unsafe { FrameMemory::over(start, info.len, info.room, &buffers) };
+        // SAFETY: the range from the lowest buffer to the end of the highest one stays mapped until
+        // the process ends. The buffers do not overlap and have `buffer_bytes` bytes each. A buffer
+        // is the pool's until a caller allocates it.
+        let memory = unsafe {
+            FrameMemory::over_external_memory(start, info.len, info.buffer_bytes, &buffers)
+        };
         Ok(memory)
     }
 
     /// Makes DPDK find and start a device.
-    pub(crate) fn probe(&self, device: &CStr) -> Result<(), Refusal> {
-        let mut words = vec![0_u8; WORDS];
-        // SAFETY: a terminated string and a buffer of the length that is told.
-        let result = unsafe { (self.probe)(device.as_ptr(), words.as_mut_ptr().cast(), WORDS) };
-        refusal(result, &words)
+    pub(crate) fn probe(&self, device: &CStr) -> Result<(), ShimError> {
+        let mut log = vec![0_u8; LOG_BYTES];
+        // SAFETY: a terminated string, and a buffer of `LOG_BYTES` bytes.
+        let result = unsafe { (self.probe)(device.as_ptr(), log.as_mut_ptr().cast(), LOG_BYTES) };
+        check(result, &log)
     }
 
     /// Opens the device of that name with one queue per direction.
-    pub(crate) fn open_port(&'static self, name: &CStr, ring: u16) -> Result<Device, Refusal> {
-        let mut words = vec![0_u8; WORDS];
+    pub(crate) fn open_port(&'static self, name: &CStr, ring: u16) -> Result<Device, ShimError> {
+        let mut log = vec![0_u8; LOG_BYTES];
         let mut info = PortInfo {
             port: 0,
             receive_ring: 0,
         };
-        // SAFETY: a terminated string, the shim's structure, and a buffer of the length that is told; the pool exists.
+        // SAFETY: a terminated string, the shim's structure, and a buffer of `LOG_BYTES` bytes. The
+        // pool exists.
         let result = unsafe {
             (self.open_port)(
                 name.as_ptr(),
                 ring,
                 &raw mut info,
-                words.as_mut_ptr().cast(),
-                WORDS,
+                log.as_mut_ptr().cast(),
+                LOG_BYTES,
             )
         };
-        refusal(result, &words)?;
+        check(result, &log)?;
         Ok(Device {
-            functions: self,
+            shim: self,
             info,
-            refused: 0,
+            oversized: 0,
         })
     }
 
     /// Takes up to a burst of free frames from the pool; takes none if the pool has fewer.
-    pub(crate) fn take(&self, memory: &FrameMemory, count: usize, mut each: impl FnMut(Frame)) {
+    pub(crate) fn take_frames(
+        &self,
+        memory: &FrameMemory,
+        count: usize,
+        mut each: impl FnMut(Frame),
+    ) {
         let mut buffers = [0_u64; MAX_BURST];
         let count = count.min(MAX_BURST);
         // SAFETY: room for `count` numbers.
-        if unsafe { (self.take)(buffers.as_mut_ptr(), count as u16) } {
+        if unsafe { (self.take_buffers)(buffers.as_mut_ptr(), count as u16) } {
             buffers[..count]
                 .iter()
                 .filter_map(|&buffer| memory.take_back(buffer, Borrower::LIBRARY))
@@ -207,30 +218,30 @@ impl Functions {
 
     /// Returns a frame to the pool. `memory` belongs to the pool, the only one in a process with
     /// DPDK ports.
-    pub(crate) fn give(&self, memory: &FrameMemory, frame: Frame) {
+    pub(crate) fn free_frame(&self, memory: &FrameMemory, frame: Frame) {
         let buffer = memory.lend(frame, 0, Borrower::LIBRARY);
-        // SAFETY: the frame token was used up, so the buffer is nobody else's.
-        unsafe { (self.give)(&raw const buffer, 1) };
+        // SAFETY: the frame token was used up, so no other code owns the buffer.
+        unsafe { (self.free_buffers)(&raw const buffer, 1) };
     }
 }
 
-fn refusal(result: c_int, words: &[u8]) -> Result<(), Refusal> {
+fn check(result: c_int, log: &[u8]) -> Result<(), ShimError> {
     if result >= 0 {
         return Ok(());
     }
-    let words = CStr::from_bytes_until_nul(words).unwrap_or_default();
-    Err(Refusal {
+    let log = CStr::from_bytes_until_nul(log).unwrap_or_default();
+    Err(ShimError {
         cause: io::Error::from_raw_os_error(-result),
-        words: words.to_string_lossy().into_owned(),
+        log: log.to_string_lossy().into_owned(),
     })
 }
 
 /// An open DPDK port. Dropping it closes the port.
 #[derive(Debug)]
 pub(crate) struct Device {
-    functions: &'static Functions,
+    shim: &'static Shim,
     info: PortInfo,
-    refused: u64,
+    oversized: u64,
 }
 
 impl Device {
@@ -241,32 +252,32 @@ impl Device {
         let limit = into.len().min(MAX_BURST) as u16;
         // SAFETY: room for `limit` descriptors; one thread drives a port.
         unsafe {
-            (self.functions.receive)(
+            (self.shim.receive)(
                 self.info.port,
                 into.as_mut_ptr(),
                 limit,
-                &raw mut self.refused,
+                &raw mut self.oversized,
             )
         }
         .into()
     }
 
     /// Returns the number of packets so far that did not fit into one buffer.
-    pub(crate) fn refused(&self) -> u64 {
-        self.refused
+    pub(crate) fn oversized(&self) -> u64 {
+        self.oversized
     }
 
     /// Returns the number of packets in the receive ring, or the ring's size if the driver does not
     /// report it.
     pub(crate) fn waiting(&self) -> u32 {
         // SAFETY: the port is open.
-        unsafe { (self.functions.waiting)(self.info.port, self.info.receive_ring.into()) }
+        unsafe { (self.shim.waiting)(self.info.port, self.info.receive_ring.into()) }
     }
 
     /// Makes a queue of at most `capacity` packets for transmission at this port.
-    pub(crate) fn outgoing(&self, capacity: usize) -> Outgoing {
-        Outgoing {
-            functions: self.functions,
+    pub(crate) fn transmit_queue(&self, capacity: usize) -> TransmitQueue {
+        TransmitQueue {
+            shim: self.shim,
             port: self.info.port,
             packets: Vec::with_capacity(capacity),
             capacity,
@@ -276,8 +287,8 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: the port is open, and nobody drives it any more.
-        unsafe { (self.functions.close_port)(self.info.port) }
+        // SAFETY: the port is open, and no thread drives it any more.
+        unsafe { (self.shim.close_port)(self.info.port) }
     }
 }
 
@@ -297,14 +308,14 @@ impl Descriptor {
 
 /// Packets that wait for transmission at a port.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
-    functions: &'static Functions,
+pub(crate) struct TransmitQueue {
+    shim: &'static Shim,
     port: u16,
     packets: Vec<Descriptor>,
     capacity: usize,
 }
 
-impl Outgoing {
+impl TransmitQueue {
     /// Queues a packet. Returns it if the queue is full. `memory` belongs to the pool, the only one
     /// in a process with DPDK ports.
     #[inline]
@@ -327,9 +338,9 @@ impl Outgoing {
         while sent < self.packets.len() {
             let rest = &self.packets[sent..];
             let burst = rest.len().min(MAX_BURST) as u16;
-            // SAFETY: each of the `burst` descriptors came from a frame token that `push` used up, so its buffer is nobody else's, and
-            // the packet lies in it.
-            let taken = unsafe { (self.functions.transmit)(self.port, rest.as_ptr(), burst) };
+            // SAFETY: `push` used up the frame token of each of the `burst` descriptors. So no other
+            // code owns the buffer, and the packet lies in it.
+            let taken = unsafe { (self.shim.transmit)(self.port, rest.as_ptr(), burst) };
             sent += usize::from(taken);
             if taken < burst {
                 break;
@@ -347,7 +358,7 @@ impl Outgoing {
     pub(crate) fn discard(&mut self) {
         for packet in self.packets.drain(..) {
             // SAFETY: as for `send`; the descriptor is used up.
-            unsafe { (self.functions.give)(&raw const packet.buffer, 1) };
+            unsafe { (self.shim.free_buffers)(&raw const packet.buffer, 1) };
         }
     }
 }

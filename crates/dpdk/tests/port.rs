@@ -62,7 +62,7 @@ fn packets() -> Vec<Vec<u8>> {
 }
 
 /// Returns the packets after the chain over memory.
-fn over_memory(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+fn process_over_memory(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let umem = Umem::create(1024, 2048).unwrap();
     let memory = FrameMemory::map(&umem).unwrap();
     let stats = Stats::create().unwrap();
@@ -89,9 +89,9 @@ fn over_memory(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
 }
 
 /// Removes the environment's files even if an assertion fails.
-struct Files(String);
+struct FileCleanup(String);
 
-impl Drop for Files {
+impl Drop for FileCleanup {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(runtime_directory(&self.0));
     }
@@ -102,12 +102,12 @@ fn open(environment: &Environment, device: &str) -> DpdkPort {
 }
 
 /// Puts test packets into the device at `IN`, without the functions.
-struct Source<'m> {
+struct PacketInjector<'m> {
     memory: &'m FrameMemory,
     free: FramePool,
 }
 
-impl<'m> Source<'m> {
+impl<'m> PacketInjector<'m> {
     fn new(memory: &'m FrameMemory) -> Self {
         let free = FramePool::new(std::iter::empty(), 2 * FramePool::RESERVE);
         Self { memory, free }
@@ -125,7 +125,7 @@ impl<'m> Source<'m> {
         };
         port.transmit(memory, buffer).unwrap();
         port.flush(memory);
-        assert!(!port.is_backlogged(), "the device does not take it");
+        assert!(!port.is_backlogged(), "the device refused the packet");
     }
 }
 
@@ -153,26 +153,29 @@ fn functions_do_the_same_over_dpdk_as_over_memory() {
         return;
     }
     let prefix = format!("myelin-t{}", std::process::id());
-    let _files = Files(prefix.clone());
+    let _cleanup = FileCleanup(prefix.clone());
     let config = EnvironmentConfig::new(&prefix);
     let environment = Environment::start(&config).unwrap();
     let again = Environment::start(&config).unwrap_err();
     assert!(again.to_string().contains("one environment"), "{again}");
 
-    a_device_is_asked_for_a_burst_at_least(&environment);
-    bytes_are_the_same(&environment);
-    unmatched_packets_pass(&environment);
-    no_frame_is_lost(&environment);
-    an_error_names_the_missing_device(&environment);
+    check_that_the_port_requests_full_bursts(&environment);
+    check_that_bytes_equal_those_over_memory(&environment);
+    check_that_unmatched_packets_pass(&environment);
+    check_that_no_frame_is_lost(&environment);
+    check_that_errors_name_the_missing_device(&environment);
 
     assert!(runtime_directory(&prefix).exists());
     environment.stop();
-    assert!(!runtime_directory(&prefix).exists(), "files stay");
+    assert!(
+        !runtime_directory(&prefix).exists(),
+        "the environment left files"
+    );
 }
 
 /// The port requests a full burst even for one packet. It keeps the rest, and returns it to the
 /// pool on close. All rounds together receive more packets than there are frames.
-fn a_device_is_asked_for_a_burst_at_least(environment: &Environment) {
+fn check_that_the_port_requests_full_bursts(environment: &Environment) {
     for round in 0..300 {
         // The device returns as many packets as requested, while frames are free.
         let mut port = open(environment, &format!("net_null4{round},size=64"));
@@ -188,7 +191,7 @@ fn a_device_is_asked_for_a_burst_at_least(environment: &Environment) {
 /// A ring device is a loop: packets sent to it arrive at it. Packets enter at the first port, leave
 /// at the second, arrive there again, match no chain, and pass to the third, where the test checks
 /// them.
-fn bytes_are_the_same(environment: &Environment) {
+fn check_that_bytes_equal_those_over_memory(environment: &Environment) {
     let memory = environment.memory();
     let packets = packets();
     for batch in [1, 32, 256] {
@@ -203,17 +206,17 @@ fn bytes_are_the_same(environment: &Environment) {
         forwarder.add_port(OUT, egress);
         forwarder.deploy(&chain(), &stats).unwrap();
         forwarder.start();
-        let mut source = Source::new(memory);
+        let mut injector = PacketInjector::new(memory);
         let mut sent = Vec::new();
-        for some in packets.chunks(64) {
-            for packet in some {
-                source.send(&mut forwarder, packet);
+        for chunk in packets.chunks(64) {
+            for packet in chunk {
+                injector.send(&mut forwarder, packet);
             }
             while forwarder.process_batches() > 0 {
                 sent.extend(seen.collect(memory));
             }
         }
-        let expected = over_memory(&packets);
+        let expected = process_over_memory(&packets);
         assert_eq!(sent.len(), expected.len(), "batch {batch}");
         assert!(sent == expected, "batch {batch}: other bytes");
         let done = stats.chain(SPI, 2).unwrap();
@@ -226,11 +229,11 @@ fn bytes_are_the_same(environment: &Environment) {
     }
 }
 
-fn unmatched_packets_pass(environment: &Environment) {
+fn check_that_unmatched_packets_pass(environment: &Environment) {
     let memory = environment.memory();
     let stats = Stats::create().unwrap();
     let mut forwarder = Forwarder::in_process(memory, 8, &stats).unwrap();
-    let mut source = Source::new(memory);
+    let mut injector = PacketInjector::new(memory);
     let mut ingress = open(environment, "net_ring20");
     let mut egress = open(environment, "net_ring21");
     let tcp = Match {
@@ -241,10 +244,10 @@ fn unmatched_packets_pass(environment: &Environment) {
     ingress.set_opposite(&egress);
     forwarder.add_port(IN, ingress);
     forwarder.start();
-    let strange = build::ethernet(0x88cc);
-    let frames = [strange, build::udp_v4(100), build::udp_v6(1)];
+    let unknown_ethertype = build::ethernet(0x88cc);
+    let frames = [unknown_ethertype, build::udp_v4(100), build::udp_v6(1)];
     for frame in &frames {
-        source.send(&mut forwarder, frame);
+        injector.send(&mut forwarder, frame);
     }
     while forwarder.process_batches() > 0 {}
     assert_eq!(egress.collect(memory), frames);
@@ -253,11 +256,11 @@ fn unmatched_packets_pass(environment: &Environment) {
 
 /// Sends far more packets than there are frames; a function drops half of them. All frames return
 /// to the pool.
-fn no_frame_is_lost(environment: &Environment) {
+fn check_that_no_frame_is_lost(environment: &Environment) {
     let memory = environment.memory();
     let stats = Stats::create().unwrap();
     let mut forwarder = Forwarder::in_process(memory, 32, &stats).unwrap();
-    let mut source = Source::new(memory);
+    let mut injector = PacketInjector::new(memory);
     let mut ingress = open(environment, "net_ring30");
     redirect(&mut ingress, &stats, Match::default());
     forwarder.add_port(IN, ingress);
@@ -267,7 +270,7 @@ fn no_frame_is_lost(environment: &Environment) {
     let (tcp, udp) = (build::tcp_v4(60), build::udp_v4(60));
     for _ in 0..2000 {
         for packet in [&tcp, &udp].into_iter().cycle().take(16) {
-            source.send(&mut forwarder, packet);
+            injector.send(&mut forwarder, packet);
         }
         forwarder.process_batches();
     }
@@ -278,7 +281,7 @@ fn no_frame_is_lost(environment: &Environment) {
     );
 }
 
-fn an_error_names_the_missing_device(environment: &Environment) {
+fn check_that_errors_name_the_missing_device(environment: &Environment) {
     for (device, words) in [
         ("net_af_xdp9,iface=nosuch0", ["net_af_xdp9", "interface"]),
         ("net_nosuch0", ["net_nosuch0", "driver"]),

@@ -1,4 +1,4 @@
-//! Two processes with one prefix.
+//! Tests two processes with the same prefix.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -8,9 +8,9 @@ use myelin_dpdk::{Environment, EnvironmentConfig, runtime_directory};
 /// Environment variable with the prefix of the second process.
 const PREFIX: &str = "MYELIN_TEST_PREFIX";
 
-/// Helper process of the other test: holds a prefix until its input ends.
+/// Runs in the helper process of the other test: uses the prefix until its input ends.
 #[test]
-fn holder() {
+fn hold_prefix() {
     let Ok(prefix) = std::env::var(PREFIX) else {
         return;
     };
@@ -22,9 +22,9 @@ fn holder() {
 }
 
 /// Ends the first process and removes its files even if an assertion fails.
-struct First(Child, String);
+struct FirstProcess(Child, String);
 
-impl Drop for First {
+impl Drop for FirstProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -44,13 +44,13 @@ fn the_second_process_is_refused_and_the_first_continues() {
     }
     let prefix = format!("myelin-t{}", std::process::id());
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "holder", "--nocapture"])
+        .args(["--exact", "hold_prefix", "--nocapture"])
         .env(PREFIX, &prefix)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut first = First(child, prefix.clone());
+    let mut first = FirstProcess(child, prefix.clone());
     let mut lines = BufReader::new(first.0.stdout.take().unwrap())
         .lines()
         .map_while(Result::ok);
@@ -63,9 +63,15 @@ fn the_second_process_is_refused_and_the_first_continues() {
         error.contains(&prefix) && error.contains("another process uses this prefix"),
         "{error}"
     );
-    assert!(runtime_directory(&prefix).exists(), "files of the first");
+    assert!(
+        runtime_directory(&prefix).exists(),
+        "the files of the first process remain"
+    );
     drop(first.0.stdin.take());
     lines.for_each(drop);
     assert!(first.0.wait().unwrap().success());
-    assert!(!runtime_directory(&prefix).exists(), "files stay");
+    assert!(
+        !runtime_directory(&prefix).exists(),
+        "the first process left files"
+    );
 }

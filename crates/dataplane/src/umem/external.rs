@@ -15,7 +15,7 @@ const ALIGNMENT: u64 = 64;
 const NO_FRAME: u8 = u8::MAX;
 
 impl Borrower {
-    /// The library that owns the memory of [`FrameMemory::over`].
+    /// The library that owns the memory of [`FrameMemory::over_external_memory`].
     pub const LIBRARY: Self = Self(1);
 }
 
@@ -31,7 +31,7 @@ impl FrameMemory {
     /// # Safety
     /// The `len` bytes from `start` on are mapped and writable for as long as the result lives. No
     /// other code touches a frame that was taken back from [`Borrower::LIBRARY`].
-    pub unsafe fn over(
+    pub unsafe fn over_external_memory(
         start: NonNull<u8>,
         len: u64,
         room: u32,
@@ -84,7 +84,7 @@ mod tests {
         let bytes = Box::leak(vec![0_u8; 4096].into_boxed_slice());
         let start = NonNull::from(bytes).cast();
         // SAFETY: the bytes are leaked, so they stay, and no other code uses them.
-        unsafe { FrameMemory::over(start, 4096, room, starts) }
+        unsafe { FrameMemory::over_external_memory(start, 4096, room, starts) }
     }
 
     #[test]
