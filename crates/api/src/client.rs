@@ -1,4 +1,4 @@
-//! The client's side of the agent's socket: what the command line and other Rust programs call.
+//! The client of the agent's API, for the command line and other Rust programs.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -19,26 +19,26 @@ use crate::{
     ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, UpRequest,
 };
 
-/// How long a fresh agent may take until its socket answers.
+/// Longest wait for the socket of a new agent.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// How long an agent may take to remove what is left when it stops.
+/// Longest wait for an agent that removes its chains and stops.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
-/// How long a killed agent may take until the kernel has ended it.
-const DYING: Duration = Duration::from_secs(2);
-/// An agent that a client started stops when no chain has been deployed for this long.
+/// Longest wait for the kernel to end a killed agent.
+const KILL_LIMIT: Duration = Duration::from_secs(2);
+/// An agent that a client started stops after this time without a chain.
 const IDLE_EXIT: &str = "60s";
 
-/// A connection to the agent of one run directory; each call opens the socket anew.
+/// A client of the agent of one run directory; each call opens a new connection.
 pub struct Client {
     runtime: tokio::runtime::Runtime,
     run_dir: RunDir,
 }
 
 impl Client {
-    /// Connects to the agent that runs, if one does.
+    /// Connects to a running agent.
     ///
     /// # Errors
-    /// `Ok(None)` when none runs; an error when one runs but its socket is not for this user.
+    /// The agent runs but its socket refuses this user. Without an agent the result is `Ok(None)`.
     pub fn connect(run_dir: &RunDir) -> Result<Option<Self>, ApiError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -59,7 +59,7 @@ impl Client {
             }
             Err(error) => match error.kind() {
                 std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => Ok(None),
-                // One that is there and cannot be spoken to is not the same as none.
+                // An agent runs and does not answer: not the same as no agent.
                 _ => Err(ApiError::failed(format!(
                     "{}: the agent's socket does not answer: {error}",
                     run_dir.socket().display()
@@ -68,10 +68,11 @@ impl Client {
         }
     }
 
-    /// Connects, and starts an agent first when none runs.
+    /// Connects to a running agent, or starts one.
     ///
     /// # Errors
-    /// Not root and no agent runs; the agent did not come up (its last words are in the message).
+    /// No agent runs and the user is not root; or the new agent did not start (the message has its
+    /// last log line).
     pub fn connect_or_start(run_dir: &RunDir, program: &Path) -> Result<Self, ApiError> {
         if let Some(client) = Self::connect(run_dir)? {
             return Ok(client);
@@ -85,35 +86,35 @@ impl Client {
         start_agent(run_dir, program)?;
         Self::connect(run_dir)?.ok_or_else(|| {
             ApiError::failed(format!(
-                "the agent stopped right after it had started; see {}",
+                "the agent stopped right after its start; see its log {}",
                 run_dir.log().display()
             ))
         })
     }
 
-    /// Who answers.
+    /// Describes the agent.
     pub fn info(&self) -> Result<AgentInfo, ApiError> {
         self.get("/agent")
     }
 
-    /// The running chains.
+    /// Lists the running chains.
     pub fn list(&self) -> Result<Vec<ChainStatus>, ApiError> {
         self.get("/chains")
     }
 
-    /// The flows that the functions of one chain know, or of all of them.
+    /// Lists the flows of one chain's functions, or of all chains'.
     pub fn flows(&self, chain: Option<&str>) -> Result<Vec<FunctionFlows>, ApiError> {
-        self.get(&of("/flows", chain))
+        self.get(&chain_path("/flows", chain))
     }
 
-    /// Violations of contracts whose numbers are above `after`, of one chain or of all of them, in the order of their beginning.
+    /// Lists violations with a serial above `after`, of one chain or of all, by serial.
     pub fn events(&self, chain: Option<&str>, after: u64) -> Result<Vec<SlaEvent>, ApiError> {
-        self.get(&format!("{}?after={after}", of("/events", chain)))
+        self.get(&format!("{}?after={after}", chain_path("/events", chain)))
     }
 
-    /// The last seconds of a chain, at most so many, the oldest first.
-    pub fn seconds(&self, chain: &str, most: usize) -> Result<Vec<SlaSecond>, ApiError> {
-        self.get(&format!("/seconds/{chain}?last={most}"))
+    /// Lists the last `limit` seconds of a chain, the oldest first.
+    pub fn seconds(&self, chain: &str, limit: usize) -> Result<Vec<SlaSecond>, ApiError> {
+        self.get(&format!("/seconds/{chain}?last={limit}"))
     }
 
     /// Deploys all chains of a file, or none.
@@ -123,11 +124,15 @@ impl Client {
 
     /// Removes one chain.
     pub fn down(&self, chain: &str) -> Result<DownReply, ApiError> {
-        self.call(Method::DELETE, &of("/chains", Some(chain)), None::<&()>)
+        self.call(
+            Method::DELETE,
+            &chain_path("/chains", Some(chain)),
+            None::<&()>,
+        )
     }
 
-    /// Removes everything, what a killed agent left behind included, and stops the agent. One of another version is stopped
-    /// without further words; what it had goes with it.
+    /// Removes all chains and the objects of a killed agent, and stops the agent. Stops an agent of
+    /// another version too, which removes its own chains.
     pub fn down_all(&self) -> Result<DownReply, ApiError> {
         let agent = self.runtime.block_on(async {
             let response = self.send(Method::GET, "/", None::<&()>).await?;
@@ -157,7 +162,7 @@ impl Client {
         self.stream("/probe", request, on_event)
     }
 
-    /// Deploys, probes, reports, tears down.
+    /// Deploys, probes, reports and removes chains.
     pub fn run(
         &self,
         request: &RunRequest,
@@ -175,27 +180,26 @@ impl Client {
         self.stream("/calibrate", request, on_event)
     }
 
-    /// Tells the agent, of whatever version, to remove everything and stop, and waits until it has: until nobody holds the run
-    /// directory any more.
+    /// Stops an agent of any version, and waits until it has removed its chains and ended.
     pub fn stop(&self) -> Result<(), ApiError> {
         self.runtime.block_on(async {
             let response = self.send(Method::DELETE, STOP, None::<&()>).await?;
-            succeeded(response).await.map(drop)
+            body_or_error(response).await.map(drop)
         })?;
         if self.ends_within(STOP_LIMIT) {
             return Ok(());
         }
         Err(ApiError::failed(format!(
-            "the agent at {} does not end; its last words are in {}",
+            "the agent at {} does not end; see its log {}",
             self.run_dir.path().display(),
             self.run_dir.log().display()
         )))
     }
 
-    /// Whether the agent that this client spoke to is no more; one that has been killed may take a moment to be gone, and accepts connections
-    /// until then.
+    /// Whether the agent has ended. A killed agent accepts connections until the kernel has ended
+    /// it, so this waits a moment.
     pub fn has_ended(&self) -> bool {
-        self.ends_within(DYING)
+        self.ends_within(KILL_LIMIT)
     }
 
     fn ends_within(&self, limit: Duration) -> bool {
@@ -220,8 +224,8 @@ impl Client {
         body: Option<&impl Serialize>,
     ) -> Result<T, ApiError> {
         self.runtime.block_on(async {
-            let body = self.answer(method, path, body).await?;
-            decode(&body.collect().await.map_err(lost)?.to_bytes())
+            let body = self.request_body(method, path, body).await?;
+            decode(&body.collect().await.map_err(connection_error)?.to_bytes())
         })
     }
 
@@ -232,10 +236,10 @@ impl Client {
         on_event: &mut dyn FnMut(Event),
     ) -> Result<(), ApiError> {
         self.runtime.block_on(async {
-            let mut body = self.answer(Method::POST, path, Some(request)).await?;
+            let mut body = self.request_body(Method::POST, path, Some(request)).await?;
             let mut pending = Vec::new();
             while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(lost)?;
+                let frame = frame.map_err(connection_error)?;
                 pending.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
                 while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
                     let line: Vec<u8> = pending.drain(..=end).collect();
@@ -249,8 +253,8 @@ impl Client {
         })
     }
 
-    /// What an agent of this version answers to a request.
-    async fn answer(
+    /// Sends a request to an agent of this version, and returns the answer's body.
+    async fn request_body(
         &self,
         method: Method,
         path: &str,
@@ -259,7 +263,7 @@ impl Client {
         let path = format!("{PREFIX}{path}");
         let response = self.send(method, &path, body).await?;
         check_agent(version_of(&response))?;
-        succeeded(response).await
+        body_or_error(response).await
     }
 
     async fn send(
@@ -270,10 +274,10 @@ impl Client {
     ) -> Result<Response<Incoming>, ApiError> {
         let socket = UnixStream::connect(self.run_dir.socket())
             .await
-            .map_err(lost)?;
+            .map_err(connection_error)?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket))
             .await
-            .map_err(lost)?;
+            .map_err(connection_error)?;
         tokio::spawn(connection);
         let bytes = body.map_or(Ok(Vec::new()), serde_json::to_vec);
         let request = Request::builder()
@@ -282,14 +286,14 @@ impl Client {
             .header("host", "myelin")
             .header("content-type", "application/json")
             .header(VERSION_HEADER, VERSION)
-            .body(Full::new(Bytes::from(bytes.map_err(lost)?)))
-            .map_err(lost)?;
-        sender.send_request(request).await.map_err(lost)
+            .body(Full::new(Bytes::from(bytes.map_err(connection_error)?)))
+            .map_err(connection_error)?;
+        sender.send_request(request).await.map_err(connection_error)
     }
 }
 
-/// The path of one chain's, or of all chains'.
-fn of(path: &str, chain: Option<&str>) -> String {
+/// The path for one chain, or for all.
+fn chain_path(path: &str, chain: Option<&str>) -> String {
     chain.map_or_else(|| path.to_owned(), |chain| format!("{path}/{chain}"))
 }
 
@@ -297,36 +301,37 @@ fn version_of(response: &Response<Incoming>) -> Option<&str> {
     response.headers().get(VERSION_HEADER)?.to_str().ok()
 }
 
-/// The body of an answer; the error of one that tells one.
-async fn succeeded(response: Response<Incoming>) -> Result<Incoming, ApiError> {
+/// The body of a successful answer, or its error.
+async fn body_or_error(response: Response<Incoming>) -> Result<Incoming, ApiError> {
     let status = response.status();
     let body = response.into_body();
     if status.is_success() {
         return Ok(body);
     }
-    let bytes = body.collect().await.map_err(lost)?.to_bytes();
+    let bytes = body.collect().await.map_err(connection_error)?.to_bytes();
     Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| {
         let text = String::from_utf8_lossy(&bytes);
         ApiError::failed(format!("the agent answered {status}: {text}"))
     }))
 }
 
-fn lost(error: impl std::fmt::Display) -> ApiError {
+fn connection_error(error: impl std::fmt::Display) -> ApiError {
     ApiError::failed(format!(
-        "lost the agent: {error}; `myelin ps` tells whether it still runs"
+        "lost the connection to the agent: {error}; check with `myelin ps` whether it still runs"
     ))
 }
 
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(bytes).map_err(|error| {
         ApiError::failed(format!(
-            "the agent's answer is not understood ({error}): is it another build of version {VERSION}? \
+            "cannot parse the agent's answer ({error}): it may be another build of version {VERSION}; \
              `myelin down --all` stops it"
         ))
     })
 }
 
-/// Starts `PROGRAM agent` in a session of its own, so that it outlives the client and its terminal.
+/// Starts `PROGRAM agent` in its own process group, so that it outlives the client and its
+/// terminal.
 fn start_agent(run_dir: &RunDir, program: &Path) -> Result<(), ApiError> {
     let failed = |what: &str, error: std::io::Error| {
         ApiError::failed(format!("cannot start the agent: {what}: {error}"))
@@ -341,7 +346,7 @@ fn start_agent(run_dir: &RunDir, program: &Path) -> Result<(), ApiError> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
-        // A group of its own: an interrupt in the client's terminal is not meant for the agent.
+        // An interrupt in the client's terminal must not reach the agent.
         .process_group(0)
         .spawn()
         .map_err(|error| failed(&program.display().to_string(), error))?;
@@ -355,7 +360,7 @@ fn start_agent(run_dir: &RunDir, program: &Path) -> Result<(), ApiError> {
             let words = std::fs::read_to_string(run_dir.log()).unwrap_or_default();
             return Err(ApiError::failed(format!(
                 "the agent did not start: {}",
-                words.lines().last().unwrap_or("it said nothing").trim()
+                words.lines().last().unwrap_or("its log is empty").trim()
             )));
         }
         std::thread::sleep(Duration::from_millis(2));

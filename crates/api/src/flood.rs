@@ -1,4 +1,4 @@
-//! Which chains of a file are flooded while the others are measured.
+//! Chains of a file that are flooded while the others are measured.
 
 use std::str::FromStr;
 
@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::ApiError;
 
-/// How many times its rate a chain is sent when the request does not say.
+/// Multiple of the chain's rate, if the request gives none.
 const DEFAULT_TIMES: f64 = 10.0;
 
-/// A chain that is to be flooded.
+/// A chain to flood.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FloodRequest {
     /// The chain's name.
     pub chain: String,
-    /// How many times the rate of its profile it is sent; above 0.
+    /// Multiple of its profile's rate; above 0.
     pub times: f64,
 }
 
-/// As `CHAIN` or `CHAIN=TIMES`.
+/// Parses `CHAIN` or `CHAIN=TIMES`.
 impl FromStr for FloodRequest {
     type Err = String;
 
@@ -47,10 +47,8 @@ fn is_times(times: f64) -> bool {
     times.is_finite() && times > 0.0
 }
 
-/// Whether these chains of a file can be flooded.
-///
-/// # Errors
-/// Usage: there is no such chain in the file, it is named twice, it agreed no rate, it has no end hosts of its own, or nothing is left to measure.
+/// Usage: the file has no such chain, the chain is named twice, has no rate or no end hosts of its
+/// own, or no chain is left to measure.
 pub fn check_floods(floods: &[FloodRequest], chains: &[ServiceChain]) -> Result<(), ApiError> {
     for (index, flood) in floods.iter().enumerate() {
         let name = &flood.chain;
@@ -61,38 +59,39 @@ pub fn check_floods(floods: &[FloodRequest], chains: &[ServiceChain]) -> Result<
                 .map(|chain| format!("`{}`", chain.name))
                 .collect();
             return refuse(format!(
-                "no chain `{name}` is in this file; there is {}",
+                "this file has no chain `{name}`; it has {}",
                 names.join(", ")
             ));
         };
         let places = &chain.places;
         if floods[..index].iter().any(|other| other.chain == *name) {
-            return refuse(format!("chain `{name}` is named twice: once is enough"));
+            return refuse(format!("chain `{name}` is named twice: name it once"));
         }
         if !is_times(flood.times) {
             return refuse(format!("{} is not a number above 0", flood.times));
         }
         if chain.sla.profile().is_unlimited() {
             return refuse(format!(
-                "{}: chain `{name}` agreed no rate that it could be sent a multiple of: write `rate` in its `sla`",
+                "{}: chain `{name}` has no rate to multiply: write `rate` in its `sla`",
                 places.sla
             ));
         }
         if chain.ports.is_some() {
             return refuse(format!(
-                "{}: chain `{name}` lies between named interfaces or devices (spec.ports), so it has no client host to \
-                 flood it from: send your own traffic",
+                "{}: chain `{name}` is between named interfaces or devices (spec.ports) and has no client \
+                 host: send your own traffic",
                 places.ports
             ));
         }
-        // The replies of another chain come from the sockets that its probe needs.
+        // Replies of another chain use the sockets that its probe needs.
         let forward = chain.reverse.as_ref().and_then(|reverse| {
             let mut before = chains.iter().take_while(|other| other.name != *name);
             before.find(|other| other.name == *reverse)
         });
         if let Some(forward) = forward {
             return refuse(format!(
-                "{}: chain `{name}` has the end hosts of chain `{}`, whose replies it takes: flood that one",
+                "{}: chain `{name}` carries the replies of chain `{}` and uses its end hosts: \
+                 flood that chain",
                 places.reverse, forward.name
             ));
         }
@@ -100,7 +99,7 @@ pub fn check_floods(floods: &[FloodRequest], chains: &[ServiceChain]) -> Result<
     let is_flooded = |chain: &ServiceChain| floods.iter().any(|flood| flood.chain == chain.name);
     if !floods.is_empty() && chains.iter().all(is_flooded) {
         return Err(ApiError::usage(
-            "--flood: every chain of this file is to be flooded, so none is left to measure: leave one out",
+            "--flood: all chains of this file are flooded, and none is left to measure: leave one out",
         ));
     }
     Ok(())
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_a_chain_and_how_many_times_its_rate() {
+    fn a_request_is_a_chain_and_a_multiple_of_its_rate() {
         let ten = FloodRequest {
             chain: "noisy".into(),
             times: 10.0,
@@ -155,7 +154,7 @@ mod tests {
     const RATE: &str = "  sla: { rate: 2kpps }\n";
 
     #[test]
-    fn only_a_chain_with_a_rate_and_hosts_of_its_own_is_flooded() {
+    fn only_a_chain_with_a_rate_and_its_own_hosts_can_be_flooded() {
         let rated = format!("{TO_A}{RATE}");
         let named = format!("{rated}  ports: {{ ingress: eth1, egress: eth2 }}\n");
         let back =
@@ -170,12 +169,12 @@ mod tests {
         for (names, says) in [
             (
                 &["nobody"][..],
-                "no chain `nobody` is in this file; there is `c0`, `c1`",
+                "this file has no chain `nobody`; it has `c0`, `c1`",
             ),
             (&["c0", "c0"], "named twice"),
-            (&["c1"], "agreed no rate"),
+            (&["c1"], "has no rate"),
             (&["c2"], "between named interfaces"),
-            (&["c3"], "flood that one"),
+            (&["c3"], "flood that chain"),
         ] {
             let (status, message) = check(names).unwrap_err();
             assert_eq!(status, 2);

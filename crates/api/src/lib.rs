@@ -1,7 +1,9 @@
-//! What goes over the agent's socket: JSON over HTTP/1.1 on a Unix stream socket; and the [`Client`] that speaks it.
+//! The API of the agent: JSON over HTTP/1.1 on a Unix stream socket, and the [`Client`] that uses
+//! it.
 //!
-//! This room knows the types, the errors, and where an agent's socket is ([`RunDir`]). It never deploys, measures or draws
-//! anything, and it uses pure rooms only, so a client links neither eBPF nor DPDK.
+//! The crate has the types, the errors, and the location of an agent's socket ([`RunDir`]). It
+//! deploys, measures and draws nothing, and uses only pure crates. So a client links neither eBPF
+//! nor DPDK.
 //!
 //! Start reading at [`Client`].
 //!
@@ -9,18 +11,22 @@
 //! |---|---|---|
 //! | `GET /v2/agent` | - | [`AgentInfo`] |
 //! | `GET /v2/chains` | - | [`ChainStatus`] list |
-//! | `POST /v2/chains` | [`UpRequest`] | [`ChainUp`] list: deploys, or changes what runs |
-//! | `GET /v2/events?after=SERIAL`, `GET /v2/events/NAME?after=SERIAL` | - | [`SlaEvent`] list: violations of contracts with higher numbers |
-//! | `GET /v2/seconds/NAME?last=COUNT` | - | [`SlaSecond`] list: the last seconds of a chain, the oldest first; at most 300 are kept, all of them without `last` |
+//! | `POST /v2/chains` | [`UpRequest`] | [`ChainUp`] list: deploys chains, or changes them |
+//! | `GET /v2/events?after=SERIAL` | - | [`SlaEvent`] list: violations with higher serials |
+//! | `GET /v2/events/NAME?after=SERIAL` | - | the same, of one chain |
+//! | `GET /v2/seconds/NAME?last=COUNT` | - | [`SlaSecond`] list, the oldest first (1) |
 //! | `GET /v2/flows`, `GET /v2/flows/NAME` | - | [`FunctionFlows`] list: of all chains, of one |
 //! | `DELETE /v2/chains/NAME`, `DELETE /v2/chains` | - | [`DownReply`] |
 //! | `POST /v2/probe` | [`ProbeRequest`] | stream of [`Event`], one JSON object a line |
 //! | `POST /v2/run` | [`RunRequest`] | stream of [`Event`] |
 //! | `POST /v2/calibrate` | [`CalibrateRequest`] | stream of [`Event`] |
-//! | `DELETE /v1/agent` | - | empty: the agent stops, whatever the version of the client |
+//! | `DELETE /v1/agent` | - | empty: stops an agent of any version |
 //!
-//! Requests and answers carry the header `myelin-version`; the agent refuses requests of another version ([`check_client`]).
-//! An error is an [`ApiError`] with HTTP status 400 (usage), 409 (refused) or 500 (failed).
+//! (1) The agent keeps at most 300 seconds; without `last` it sends all of them.
+//!
+//! Requests and answers carry the header `myelin-version`; the agent refuses requests of another
+//! version ([`check_client`]). An error is an [`ApiError`] with HTTP status 400 (usage), 409
+//! (refused) or 500 (failed).
 
 mod client;
 mod flood;
@@ -50,13 +56,13 @@ pub use status::{
 };
 pub use version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_client};
 
-/// The JSON Schema of all that goes over the socket, a document of JSON Schema 2020-12. Under `$defs` stands each type; under
-/// `endpoints` each method and path with the types of its request and its answer. An answer of `lines` is streamed, one JSON
-/// object a line. Any endpoint may answer an `error` instead. It is made from the types (feature `schema`) by a test, which
-/// holds this text against them.
+/// The JSON Schema (2020-12) of the API. `$defs` has the types; `endpoints` has each method and
+/// path with the types of its request and answer. An answer in `lines` is a stream, one JSON object
+/// a line. Any endpoint may answer an `error` instead. A test generates the text from the types
+/// (feature `schema`) and compares it.
 pub const SCHEMA: &str = include_str!("../schema.json");
 
-/// A chain file as the client read it, with its own rights: the text, and the files that the text names.
+/// A chain file with the files that it names, as the client read them with its user's rights.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChainSource {
@@ -79,7 +85,7 @@ impl ChainSource {
     }
 }
 
-/// Without what the files hold: some hold keys.
+/// Leaves out the contents of files: some are keys.
 impl fmt::Debug for ChainSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChainSource")
@@ -90,29 +96,29 @@ impl fmt::Debug for ChainSource {
     }
 }
 
-/// Deploy a chain file.
+/// Request to deploy a chain file.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UpRequest {
     /// The chain file.
     #[serde(flatten)]
     pub source: ChainSource,
-    /// Deploy what admission refuses all the same: as best effort, without a promise.
+    /// Deploy chains that admission refuses, as best effort without a guarantee.
     #[serde(default)]
     pub force: bool,
 }
 
-/// Who answers.
+/// The agent that answers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AgentInfo {
     /// The agent's version.
     pub version: String,
-    /// Its process.
+    /// Its process number.
     pub pid: u32,
     /// Its run directory.
     pub run_dir: String,
-    /// What a killed agent left behind; `down --all` removes it.
+    /// Objects that a killed agent left; `down --all` removes them.
     pub orphans: Vec<String>,
     /// Resident memory of the agent, KiB.
     pub resident_kib: u64,
@@ -134,20 +140,20 @@ pub struct HostInfo {
     pub link: String,
 }
 
-/// What `up` did with a chain.
+/// What `up` did to a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
-    /// It did not run, and does now.
+    /// The chain is new.
     Created,
-    /// It ran in another form and was changed under its traffic.
+    /// The chain ran with another plan; the agent changed it live.
     Changed,
-    /// It runs in this form already.
+    /// The chain already ran with this plan.
     Unchanged,
 }
 
-/// A chain as `up` leaves it.
+/// A chain after `up`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChainUp {
@@ -155,13 +161,13 @@ pub struct ChainUp {
     pub chain: String,
     /// Its owner (`metadata.namespace`).
     pub owner: String,
-    /// What was done.
+    /// What `up` did.
     pub change: Change,
     /// Its service path identifier on this node.
     pub spi: u32,
     /// Its generation: 0 when it comes up, one more with each change.
     pub generation: u16,
-    /// What was deployed.
+    /// The deployed plan.
     pub plan: Plan,
     /// Interface where packets enter.
     pub ingress: String,
@@ -169,30 +175,30 @@ pub struct ChainUp {
     pub egress: String,
     /// The end hosts, where Myelin made them.
     pub hosts: Vec<HostInfo>,
-    /// Time from the request to the chain being active in its form, ms (SFC-OStack's rendering delay); 0 for one that was
-    /// unchanged.
+    /// Time from the request until the chain is active, ms (the rendering delay of SFC-OStack); 0
+    /// for an unchanged chain.
     pub rendering_ms: f64,
-    /// Of a chain that was changed: time from the moment when the first packet could take the new form to the last packet
-    /// of the old one, ms.
+    /// Duration of a live change, ms: from the first packet that could take the new generation to
+    /// the last packet of the old one.
     pub exchange_ms: Option<f64>,
 }
 
-/// What `down` removed.
+/// The chains and objects that `down` removed.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DownReply {
-    /// Chains that were removed.
+    /// Removed chains.
     pub removed: Vec<String>,
-    /// Things of a killed agent that were removed: kind and name.
+    /// Removed objects of a killed agent: kind and name.
     pub recovered: Vec<String>,
 }
 
-/// How to probe. Every field has `myelin probe`'s default.
+/// Options of a probe. The defaults are those of `myelin probe`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ProbeOptions {
-    /// `inline`, `spin` or `blocking`; several are measured one after the other.
+    /// `inline`, `spin` or `blocking`; several modes run one after the other.
     pub modes: Vec<String>,
     /// UDP payloads, bytes.
     pub payloads: Vec<u16>,
@@ -220,23 +226,23 @@ impl Default for ProbeOptions {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReportReply {
-    /// For programs: `{"experiment", "environment", "rows", "claims"}`, and what else was found.
+    /// For programs: `{"experiment", "environment", "rows", "claims"}`, and further findings.
     pub envelope: serde_json::Value,
-    /// For people: the figures, with the curves behind them, ready to be drawn.
+    /// For people: the figures, with the distributions for plots.
     pub report: ChainReport,
 }
 
-/// Probe a running chain.
+/// Request to probe a running chain.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProbeRequest {
     /// The chain's name.
     pub chain: String,
-    /// How.
+    /// Options of the probe.
     pub options: ProbeOptions,
 }
 
-/// Deploy, probe, report, tear down.
+/// Request to deploy, probe, report and remove chains.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RunRequest {
@@ -247,18 +253,18 @@ pub struct RunRequest {
     /// As in [`UpRequest`].
     #[serde(default)]
     pub force: bool,
-    /// Chains of the file that are not probed, but sent more than they agreed while the others are.
+    /// Chains that get more traffic than their rate, while the others are probed.
     #[serde(default)]
     pub floods: Vec<FloodRequest>,
 }
 
-/// Measure this machine's costs.
+/// Request to measure this machine's costs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CalibrateRequest {
     /// Fewer rounds: seconds instead of half a minute.
     pub quick: bool,
-    /// Where to keep the result.
+    /// File for the result.
     pub file: String,
 }
 
@@ -267,9 +273,9 @@ pub struct CalibrateRequest {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// Work under way.
+    /// Progress of the request.
     Progress {
-        /// What is being done.
+        /// Current stage.
         stage: String,
         /// Steps done.
         done: u64,
@@ -282,11 +288,11 @@ pub enum Event {
     Report(Box<ReportReply>),
     /// Calibrated costs.
     Costs(Box<myelin_planner::Costs>),
-    /// The end of a stream that failed.
+    /// The error that ended the stream.
     Error(ApiError),
 }
 
-/// What kind of failure; it decides the exit status.
+/// Kind of an error; it decides the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -335,7 +341,7 @@ impl ApiError {
         Self::new(ErrorKind::Refused, message)
     }
 
-    /// The process exit status that stands for it.
+    /// The exit status of a process that ends with this error.
     pub fn exit_status(&self) -> u8 {
         match self.kind {
             ErrorKind::Failed => 1,

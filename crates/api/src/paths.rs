@@ -1,5 +1,5 @@
-//! Where an agent keeps its things: one *run directory* holds the socket, the journals and the pinned eBPF
-//! objects, so two agents with different run directories never meet.
+//! The files of an agent. One *run directory* holds the socket, the journals and the pinned eBPF
+//! objects, so agents with different run directories never conflict.
 
 use std::fs::File;
 use std::io;
@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
 
-/// Environment variable that moves the run directory.
+/// Environment variable with the run directory.
 const RUN_DIR_VARIABLE: &str = "MYELIN_RUN_DIR";
-/// The run directory when nothing else is said.
+/// Default run directory.
 const DEFAULT_RUN_DIR: &str = "/run/myelin";
-/// Environment variable that moves the calibration file.
+/// Environment variable with the calibration file.
 const CALIBRATION_VARIABLE: &str = "MYELIN_CALIBRATION";
-/// Where `myelin calibrate` keeps what it measured when nothing else is said.
+/// Default calibration file.
 const DEFAULT_CALIBRATION: &str = "/var/lib/myelin/calibration.json";
 
-/// The run directory of one agent, and the names of what lies in it.
+/// The run directory of one agent, and the names of its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunDir(PathBuf);
 
@@ -29,7 +29,7 @@ impl RunDir {
                 .map(PathBuf::from)
         });
         let path = path.unwrap_or_else(|| PathBuf::from(DEFAULT_RUN_DIR));
-        // An agent runs in another directory than its clients, so a relative path must mean one place.
+        // The agent has another working directory than its clients: make a relative path absolute.
         Self(std::path::absolute(&path).unwrap_or(path))
     }
 
@@ -43,12 +43,12 @@ impl RunDir {
         self.0.join("agent.sock")
     }
 
-    /// Held locked (`flock`) by the agent that serves this directory.
+    /// The agent that serves this directory holds a lock (`flock`) on this file.
     pub fn lock(&self) -> PathBuf {
         self.0.join("agent.lock")
     }
 
-    /// What an agent started by a client writes to standard error.
+    /// Standard error of an agent that a client started.
     pub fn log(&self) -> PathBuf {
         self.0.join("agent.log")
     }
@@ -63,24 +63,25 @@ impl RunDir {
         self.0.join("containers")
     }
 
-    /// What runc knows of the containers: its `--root`.
+    /// State directory of runc: its `--root`.
     pub fn runc(&self) -> PathBuf {
         self.0.join("runc")
     }
 
-    /// What was made, written down before it is made.
+    /// The journal: lists each object before the agent makes it.
     pub fn journal(&self) -> PathBuf {
         self.0.join("journal")
     }
 
-    /// Whether an agent is at work here: the socket goes first, then what was made, the lock with the process. One that is killed leaves
-    /// its socket behind, so that is looked at only by who may not open the lock.
+    /// Whether an agent serves this directory. A stopping agent removes the socket first and holds
+    /// the lock until its process ends. A killed agent leaves its socket, so the socket decides
+    /// only if this user may not open the lock.
     pub fn is_served(&self) -> bool {
         self.is_locked().unwrap_or_else(|_| self.socket().exists())
     }
 
-    /// Whether an agent was killed here and has left things behind. One that starts or ends just now has some too, but holds the lock.
-    /// False for who may not open that.
+    /// Whether a killed agent has left objects here. A starting or stopping agent holds the lock.
+    /// `false` if this user may not open the lock.
     pub fn is_abandoned(&self) -> bool {
         self.journal().exists() && self.is_locked().is_ok_and(|is_locked| !is_locked)
     }
@@ -93,14 +94,14 @@ impl RunDir {
         }
     }
 
-    /// A short name of this directory (8 hex digits): goes into the names of links and worker processes, so
-    /// that things of different agents can be told apart.
+    /// A short name of this directory (8 hex digits), part of the names of links and worker
+    /// processes: it distinguishes the objects of different agents.
     pub fn id(&self) -> String {
         short_hash(self.0.as_os_str().as_encoded_bytes())
     }
 }
 
-/// 8 hex digits that stand for a longer name where a name must be short, as a link's must.
+/// Hashes a long name to 8 hex digits, for names with a length limit such as links.
 pub fn short_hash(bytes: &[u8]) -> String {
     // FNV-1a: stable across runs and builds, which std's hasher is not.
     let hash = bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| {
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_have_different_identities() {
+    fn different_directories_have_different_ids() {
         let one = RunDir::resolve(Some(Path::new("/run/myelin")));
         let other = RunDir::resolve(Some(Path::new("/run/myelin2")));
         assert_ne!(one.id(), other.id());

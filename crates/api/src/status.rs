@@ -1,4 +1,4 @@
-//! What `ps` and `flows` show.
+//! The answers of `ps` and `flows`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,9 +14,9 @@ use super::{HostInfo, PacketAccount, SlaStatus};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ChainState {
-    /// Packets are processed.
+    /// The chain processes packets.
     Active,
-    /// Its worker, or the program of a black box, kept dying; the chain's `onFailure` rule applies.
+    /// A worker or a black box kept ending; the chain's `onFailure` rule applies.
     Failed,
 }
 
@@ -32,46 +32,46 @@ pub struct HopStatus {
     pub kind: String,
     /// `kernel` or `user`.
     pub space: String,
-    /// What it counted.
+    /// Its packet counters.
     #[serde(flatten)]
     pub counted: HopCounters,
-    /// Mean processing time of the sampled packets, ns; absent until one was sampled.
+    /// Mean processing time of the sampled packets, ns; absent until one packet was sampled.
     pub cost_ns: Option<f64>,
-    /// What it stands in, where that is a container or has limits.
+    /// Its container and limits, if it has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxStatus>,
-    /// What it counts besides, by its own names; kinds that do list them in their documentation.
+    /// Its own counters by name, as the kind's documentation lists them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, u64>,
-    /// The program, of a black box (`kind: external`). Its `drops` are what went in and has not come out, so packets under way
-    /// are among them.
+    /// The program of a black box (`kind: external`). Its `drops` are packets that entered and have
+    /// not left, so they include packets in transit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub black_box: Option<BlackBoxStatus>,
 }
 
-/// A black box: a program that nothing is known of.
+/// A black box: a program that Myelin does not know.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BlackBoxStatus {
-    /// Its process; absent while none runs.
+    /// Its process number; absent while it does not run.
     pub pid: Option<u32>,
-    /// How often it was started again.
+    /// Restarts.
     pub restarts: u64,
-    /// How the last one ended, with the end of what it wrote; absent when none has.
+    /// How its last process ended, with the end of its output; absent if none has ended.
     pub last_end: Option<String>,
-    /// File with what it writes to its standard output and error.
+    /// File with its standard output and error.
     pub log: String,
     /// Resident memory of its process, KiB.
     pub resident_kib: u64,
-    /// CPU time that it and its children used, ended ones included, s.
+    /// CPU time of all its processes and their children, ended ones included, s.
     pub cpu_s: f64,
-    /// Packets that it let through.
+    /// Packets that it forwarded.
     pub packets_out: u64,
     /// Packets that it sent back to the senders.
     pub packets_back: u64,
 }
 
-/// A container, a function's limits, and what the function has used since it came up, restarts included.
+/// A function's container, limits and resource use since it came up, restarts included.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SandboxStatus {
@@ -83,19 +83,19 @@ pub struct SandboxStatus {
     pub memory_limit_bytes: Option<u64>,
     /// Processor time used, s.
     pub cpu_s: f64,
-    /// Memory in use, bytes, with what it shares with the agent and has touched first.
+    /// Memory in use, bytes, with memory shared with the agent that it touched first.
     pub memory_bytes: u64,
-    /// Periods (mostly of 10 ms) in which it had used its processor time up.
+    /// Periods (mostly of 10 ms) in which it used up its processor time.
     pub throttled_periods: u64,
-    /// How long it stood still for that, s.
+    /// Time without the processor because of the limit, s.
     pub throttled_s: f64,
-    /// How often one of its processes was killed at the memory limit.
+    /// Processes killed at the memory limit.
     pub oom_kills: u64,
-    /// The container's name, as `runc --root RUN_DIR/runc list` has it.
+    /// The container's name in `runc --root RUN_DIR/runc list`.
     pub container: Option<String>,
 }
 
-/// In-band sojourn (front door to egress) of all of a chain's traffic.
+/// In-band sojourn (front door to egress) of all packets of a chain.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SojournStatus {
@@ -113,11 +113,11 @@ pub struct SojournStatus {
     pub max_us: f64,
 }
 
-/// The shaper of a chain: what it holds departing packets to, and what it did over all generations.
+/// The shaper of a chain: its profile, and its counters over all generations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShaperStatus {
-    /// Who shapes: `worker`, or the egress interface's queueing discipline, `fq` or `htb`.
+    /// The shaper: `worker`, or the egress interface's queueing discipline, `fq` or `htb`.
     pub by: String,
     /// Rate, packets a second.
     pub rate_pps: Option<u64>,
@@ -127,25 +127,25 @@ pub struct ShaperStatus {
     pub rate_bps: Option<u64>,
     /// Burst, bits.
     pub burst_bits: Option<u64>,
-    /// Packets that may wait.
+    /// Longest queue, packets.
     pub queue: u32,
-    /// How long a packet may wait, us.
+    /// Longest time that a packet may wait, us.
     pub delay_us: f64,
-    /// Packets that had to wait; `htb` does not count them.
+    /// Packets that waited; `htb` does not count them.
     pub delayed: Option<u64>,
-    /// How long they waited in the mean, us.
+    /// Mean wait of those packets, us.
     pub mean_wait_us: Option<f64>,
     /// Packets dropped because the queue was full.
     pub drops_full: u64,
-    /// Packets dropped because they would have waited too long.
+    /// Packets dropped because they would have waited longer than `delay_us`.
     pub drops_late: u64,
     /// Packets dropped because they are larger than the burst.
     pub drops_too_big: u64,
-    /// Packets that waited in a worker that died.
+    /// Packets lost with a worker that ended.
     pub lost: u64,
-    /// Packets that wait now.
+    /// Packets in the queue now.
     pub waiting: u64,
-    /// The most that ever waited.
+    /// Longest queue so far, packets.
     pub most_waiting: Option<u64>,
     /// Whether the time in the queue is part of the sojourn.
     pub in_sojourn: bool,
@@ -155,9 +155,9 @@ pub struct ShaperStatus {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WorkerStatus {
-    /// Its process.
+    /// Its process number.
     pub pid: u32,
-    /// How often it was started again.
+    /// Restarts.
     pub restarts: u64,
     /// Resident memory, KiB.
     pub resident_kib: u64,
@@ -193,18 +193,19 @@ pub struct ChainStatus {
     pub owner: String,
     /// Its service path identifier.
     pub spi: u32,
-    /// Its generation; the figures of its functions are of this one, those of the chain of all.
+    /// Its generation. Counters of functions cover this generation, counters of the chain all of
+    /// them.
     pub generation: u16,
     /// Its state.
     pub state: ChainState,
-    /// Whether nothing is promised: it was refused by admission and deployed all the same, or a core of its workers was taken away
-    /// (`lost_cores` of `sla`).
+    /// Whether it has no guarantee: deployed with `--force` against admission, or a core of its
+    /// workers is lost (`lost_cores` of `sla`).
     #[serde(default)]
     pub best_effort: bool,
-    /// The worst-case delay that it was admitted with, ns; absent where it has none.
+    /// The worst-case delay at admission, ns; absent for a chain without a bound.
     #[serde(default)]
     pub bound_ns: Option<u64>,
-    /// How its functions are laid out.
+    /// Its mapping: how functions are placed in processes.
     pub mapping: String,
     /// `xdp` or `tcx`.
     pub hook: String,
@@ -216,35 +217,36 @@ pub struct ChainStatus {
     pub packets_in: u64,
     /// Bytes classified to it at the front door.
     pub bytes_in: u64,
-    /// Those of them that the policer dropped, above the chain's profile.
+    /// Packets above the profile, which the policer dropped.
     #[serde(default)]
     pub policed: u64,
-    /// The bytes of these, as the policer counts them.
+    /// Bytes of those, as the policer counts them.
     #[serde(default)]
     pub policed_bytes: u64,
     /// Packets that left at its egress.
     pub packets_out: u64,
     /// Packets that its functions and its shaper dropped.
     pub drops: u64,
-    /// Where its packets are.
+    /// Where its packets are, or where they were lost.
     #[serde(default)]
     pub account: PacketAccount,
-    /// When its last packet came in, ms ago; absent when none ever came.
+    /// Time since its last packet came in, ms; absent if none came.
     pub last_packet_ms_ago: Option<f64>,
     /// Its functions.
     pub hops: Vec<HopStatus>,
-    /// What shapes its traffic where it leaves; absent where nothing does.
+    /// Its shaper at the egress; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shaper: Option<ShaperStatus>,
-    /// Its in-band sojourn; absent where black boxes cut it into sections, for nothing tells how long a packet was in them.
+    /// Its in-band sojourn; absent where black boxes divide it into sections, since the time inside
+    /// them is not measured.
     pub sojourn: Option<SojournStatus>,
-    /// The sojourn of each section, where there are black boxes: from the front door to the first one, from one to the next,
-    /// from the last one to the egress.
+    /// The sojourn of each section of a chain with black boxes: from the front door to the first,
+    /// from one to the next, from the last to the egress.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sojourn_sections: Vec<SojournStatus>,
-    /// Its worker, when it has user functions; the first one where each of them has its own.
+    /// Its worker, if it has user functions; the first if each function has its own worker.
     pub worker: Option<WorkerStatus>,
-    /// The workers of its further user functions, where each has its own.
+    /// The workers of its other user functions, if each has its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more_workers: Vec<WorkerStatus>,
     /// The rings between its processes, in mapping `pipeline`.
@@ -252,18 +254,18 @@ pub struct ChainStatus {
     pub rings: Vec<RingStatus>,
     /// Its end hosts, where Myelin made them.
     pub hosts: Vec<HostInfo>,
-    /// Its contract against what was measured; absent in its first second.
+    /// Its contract and the measured figures; absent in its first second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sla: Option<Box<SlaStatus>>,
     /// Seconds since it came up.
     pub up_s: f64,
 }
 
-/// What a function that keeps a table of flows knows of them.
+/// The flow table of one function.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FunctionFlows {
-    /// The chain.
+    /// The chain's name.
     pub chain: String,
     /// The function's name in it.
     pub function: String,
@@ -273,42 +275,42 @@ pub struct FunctionFlows {
     pub space: String,
     /// Flows that began.
     pub begun: u64,
-    /// Flows that had to make room for others in the full table.
+    /// Flows removed from the full table for new flows.
     pub evicted: u64,
     /// Packets that belong to no flow.
     pub outside: u64,
-    /// The flows in the table, that of the most bytes first.
+    /// The flows in the table, by bytes, the largest first.
     pub flows: Vec<FlowStatus>,
 }
 
-/// One flow. Bytes are those of whole frames, with the Ethernet header.
+/// One flow. Bytes count whole frames with the Ethernet header.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FlowStatus {
-    /// How it is written: `udp 10.0.0.1:5000 > 10.0.0.2:9000`, in the direction of its first packet.
+    /// The flow as text, in the direction of its first packet: `udp 10.0.0.1:5000 > 10.0.0.2:9000`.
     pub flow: String,
     /// IP protocol number.
     pub protocol: u8,
     /// Source of its first packet.
     pub source: IpAddr,
-    /// Its port; absent for fragments and other protocols than UDP and TCP.
+    /// Source port; absent for fragments and for protocols other than UDP and TCP.
     pub source_port: Option<u16>,
     /// Destination of its first packet.
     pub destination: IpAddr,
-    /// Its port.
+    /// Destination port.
     pub destination_port: Option<u16>,
-    /// How far it has come, from functions that follow flows.
+    /// Connection state, from functions that track flows.
     pub state: Option<FlowState>,
-    /// Packets in the direction of the first one.
+    /// Packets in the direction of the first packet.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of those packets.
     pub bytes: u64,
-    /// Packets the other way, from functions that see both.
+    /// Packets in the other direction, from functions that see both.
     pub reply_packets: u64,
     /// Their bytes.
     pub reply_bytes: u64,
-    /// When its first packet came, ms ago.
+    /// Time since its first packet, ms.
     pub age_ms: f64,
-    /// When its last one came, ms ago.
+    /// Time since its last packet, ms.
     pub last_packet_ms_ago: f64,
 }

@@ -1,22 +1,22 @@
-//! Whether client and agent are of one version. Neither acts on anything that the other says before both know.
+//! The version check of client and agent. Neither acts on a message of another version.
 //!
-//! Every request and every answer names its sender's version in a header, which costs no round trip. The agent refuses a request
-//! of another version, or of none, before it looks at it; so the older one need not understand the newer one. An agent from
-//! before this header knows no path that begins with [`PREFIX`], and acts on nothing either. One request is the same in all
-//! versions: `DELETE` of [`STOP`], so that `myelin down --all` stops any agent.
+//! Every request and answer names its sender's version in a header, which costs no round trip. The
+//! agent refuses a request of another version, or of none, before it parses it. An agent older than
+//! this header knows no path that begins with [`PREFIX`], and does not act either. One request is
+//! the same in all versions: `DELETE` of [`STOP`], so that `myelin down --all` stops any agent.
 
 use crate::ApiError;
 
-/// The version of this library, hence of the client or of the agent that uses it.
+/// The version of this library, and so of the client or agent that uses it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The header that names the sender's version.
 pub const VERSION_HEADER: &str = "myelin-version";
-/// What all paths but [`STOP`] begin with.
+/// Begin of all paths but [`STOP`].
 pub const PREFIX: &str = "/v2";
 /// The path that stops an agent of any version.
 pub const STOP: &str = "/v1/agent";
 
-/// What a client says of an agent of another version; an agent from before the handshake tells none.
+/// The client's check of the agent's version; an agent older than the header names none.
 pub(crate) fn check_agent(agent: Option<&str>) -> Result<(), ApiError> {
     if agent == Some(VERSION) {
         return Ok(());
@@ -31,10 +31,10 @@ pub(crate) fn check_agent(agent: Option<&str>) -> Result<(), ApiError> {
     )))
 }
 
-/// What an agent says to a client of another version; a client from before the handshake tells none.
+/// The agent's check of a client's version; a client older than the header names none.
 ///
 /// # Errors
-/// Both versions, and what to run.
+/// The versions differ: the message names both, and the remedy.
 pub fn check_client(client: Option<&str>) -> Result<(), ApiError> {
     if client == Some(VERSION) {
         return Ok(());

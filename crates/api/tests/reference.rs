@@ -1,4 +1,4 @@
-//! `docs/reference/api.md` shows `schema.json` as a page: endpoints, types, fields.
+//! Generates `docs/reference/api.md` from `schema.json`: endpoints, types, fields.
 //!
 //! `WRITE_DOCS=1 cargo test -p myelin-api --test reference` writes the page.
 
@@ -25,7 +25,7 @@ fn wrapped(text: &str, indent: &str) -> String {
     )
 }
 
-/// A type as a reader names it, with links to the types of this page.
+/// The name of a type, with links to the types of this page.
 fn name_of(schema: &Value) -> String {
     if let Some(name) = schema["$ref"].as_str() {
         let name = name.rsplit('/').next().unwrap_or(name);
@@ -68,7 +68,7 @@ fn name_of(schema: &Value) -> String {
     }
 }
 
-/// The fields of an object, an entry each.
+/// Writes the fields of an object, one entry each.
 fn fields(schema: &Value, indent: &str, page: &mut String) {
     let required: Vec<_> = schema["required"]
         .as_array()
@@ -152,7 +152,7 @@ fn page() -> String {
 }
 
 #[test]
-fn the_page_is_that_of_the_schema() {
+fn the_page_matches_the_schema() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
     if std::env::var_os("WRITE_DOCS").is_some() {
         fs::write(&path, page()).expect("a page");

@@ -1,4 +1,4 @@
-//! The schema of the API against the types.
+//! Compares the API's schema with the types.
 
 mod generate;
 mod validate;
@@ -23,9 +23,9 @@ fn schema() -> Value {
     serde_json::from_str(SCHEMA).expect("a document of JSON")
 }
 
-/// `WRITE_SCHEMA=1 cargo test -p myelin-api` writes the file anew after a change of a type.
+/// `WRITE_SCHEMA=1 cargo test -p myelin-api` writes the file after a change of a type.
 #[test]
-fn it_is_what_the_types_give() {
+fn the_schema_matches_the_types() {
     let made = serde_json::to_string_pretty(&generate::schema()).unwrap() + "\n";
     if std::env::var_os("WRITE_SCHEMA").is_some() {
         std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/schema.json"), &made).unwrap();
@@ -42,7 +42,7 @@ fn it_is_what_the_types_give() {
 }
 
 #[test]
-fn it_is_a_schema_and_names_every_endpoint_of_this_version() {
+fn the_schema_is_valid_and_has_every_endpoint() {
     let schema = schema();
     for (name, of) in schema["$defs"].as_object().unwrap() {
         validate::assert_understood(&schema, of);
@@ -64,7 +64,7 @@ fn it_is_a_schema_and_names_every_endpoint_of_this_version() {
     assert!(schema["title"].as_str().unwrap().ends_with(VERSION));
 }
 
-/// Holds a value against the schema of its endpoint, there and back.
+/// Validates a value against its endpoint's schema, and parses it back.
 fn check<T: Serialize + DeserializeOwned>(endpoint: &str, key: &str, sent: &T) -> Value {
     let schema = schema();
     let (method, path) = endpoint.split_once(' ').unwrap();
@@ -108,7 +108,7 @@ fn host() -> HostInfo {
     }
 }
 
-/// With a plan that the planner made.
+/// A chain after `up`, with a plan of the planner.
 fn up() -> ChainUp {
     let chains = source().parse().unwrap();
     let machine = myelin_planner::Machine::with_end_hosts(2);
@@ -280,7 +280,7 @@ fn status() -> ChainStatus {
 }
 
 #[test]
-fn every_answer_fits_the_schema_and_comes_back_as_it_was() {
+fn every_answer_fits_the_schema_and_parses_back() {
     let info = AgentInfo {
         version: VERSION.into(),
         pid: 7,
@@ -343,7 +343,7 @@ fn every_answer_fits_the_schema_and_comes_back_as_it_was() {
     }
 }
 
-/// With a curve, as one is drawn.
+/// A report with a distribution.
 fn report() -> ChainReport {
     let mut sojourn = Distribution::new();
     sojourn.record_many(12_000, 99);
@@ -381,7 +381,7 @@ fn report() -> ChainReport {
 }
 
 #[test]
-fn every_request_and_every_line_fits_the_schema_and_comes_back_as_it_was() {
+fn every_request_and_every_line_fits_the_schema_and_parses_back() {
     let request = UpRequest {
         source: source(),
         force: true,
@@ -438,7 +438,7 @@ fn every_request_and_every_line_fits_the_schema_and_comes_back_as_it_was() {
 }
 
 #[test]
-fn a_value_that_is_no_answer_does_not_fit() {
+fn a_wrong_value_does_not_fit_the_schema() {
     let schema = schema();
     let of = serde_json::json!({ "$ref": "#/$defs/ChainStatus" });
     let good = serde_json::to_value(status()).unwrap();

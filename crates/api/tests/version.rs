@@ -1,4 +1,4 @@
-//! A client and an agent of different versions: both say so, and neither acts.
+//! A client and an agent of different versions report both versions, and neither acts.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use myelin_api::{Client, RunDir, UpRequest, VERSION, check_client};
 
-/// An agent that gives every request the same answer, and tells the heads of the requests.
+/// An agent that sends every request the same answer, and reports the request heads.
 fn agent(run_dir: &RunDir, answer: &'static str) -> Receiver<String> {
     let listener = UnixListener::bind(run_dir.socket()).unwrap();
     let (tell, heads) = channel();
@@ -24,7 +24,7 @@ fn agent(run_dir: &RunDir, answer: &'static str) -> Receiver<String> {
     heads
 }
 
-/// `None` for who only looks whether anybody listens.
+/// `None` for a connection without a request.
 fn serve(mut stream: &UnixStream, answer: &str) -> Option<String> {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
@@ -52,11 +52,11 @@ fn client(directory: &Path, answer: &'static str) -> (Client, Receiver<String>) 
 }
 
 const NEWER: &str = "HTTP/1.1 200 OK\r\nmyelin-version: 99.1.2\r\ncontent-length: 2\r\n\r\n[]";
-/// What an agent from before the handshake answers to a path that it does not know.
+/// Answer of an agent older than the version header to an unknown path.
 const OLDER: &str = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
 
 #[test]
-fn a_client_names_both_versions_and_the_remedy() {
+fn a_client_reports_both_versions_and_the_remedy() {
     for (answer, agent) in [(NEWER, "version 99.1.2"), (OLDER, "an older version")] {
         let directory = tempfile::tempdir().unwrap();
         let (client, heads) = client(directory.path(), answer);
@@ -77,7 +77,7 @@ fn a_client_names_both_versions_and_the_remedy() {
                 assert!(error.message.contains(part), "{error}");
             }
             assert_eq!(error.exit_status(), 1);
-            // No path of an agent from before the handshake, which would act without a look at the version.
+            // An older agent knows no path under /v2, so it does not act.
             let head = heads.recv().unwrap();
             assert!(head.contains(" /v2/"), "{head}");
             assert!(
@@ -96,9 +96,9 @@ fn probe() -> myelin_api::ProbeRequest {
 }
 
 #[test]
-fn an_agent_of_another_version_is_stopped_all_the_same() {
+fn down_all_stops_an_agent_of_another_version() {
     let directory = tempfile::tempdir().unwrap();
-    // Its socket stays: nothing holds the lock, so it has ended.
+    // Its socket stays, but no process holds the lock: it has ended.
     let (client, heads) = client(directory.path(), NEWER);
     let reply = client.down_all().unwrap();
     assert_eq!(

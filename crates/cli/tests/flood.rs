@@ -200,8 +200,8 @@ fn what_cannot_be_flooded_is_said_before_anything_is_made() {
     let (good, bad) = (myelin.chain("good"), myelin.chain("bad"));
     let zero = format!("{bad}=0");
     for (flood, says) in [
-        ("nobody", "no chain `nobody` is in this file"),
-        (&*good, "agreed no rate"),
+        ("nobody", "this file has no chain `nobody`"),
+        (&*good, "has no rate"),
         (&*zero, "`0` is not a number above 0"),
     ] {
         let error = myelin.fails(2, &["run", file.to_str().unwrap(), "--flood", flood]);

@@ -1,17 +1,17 @@
-//! What a run of a chain found.
+//! The results of a run of a chain.
 
 use serde::{Deserialize, Serialize};
 
 use crate::envelope::Claim;
 use crate::{CpuUse, Distribution, Environment, ProbeResult};
 
-/// A chain's run, everything that its report shows.
+/// All results of a chain's run, as its report shows them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChainReport {
     /// The chain's name.
     pub chain: String,
-    /// What the chain is owed and what it got; empty for a chain without an SLA.
+    /// The contract's terms with their measured figures; empty for a chain without an SLA.
     pub claims: Vec<Claim>,
     /// The SLA's bound on the one-way delay, microseconds.
     pub latency_bound_us: Option<f64>,
@@ -19,19 +19,20 @@ pub struct ChainReport {
     pub round_trip_bound_us: Option<f64>,
     /// Probes by name, such as `inline, 256 B`.
     pub probes: Vec<(String, ProbeResult)>,
-    /// In-band sojourn of all traffic by section; one, named `chain`, unless the chain holds black boxes.
+    /// In-band sojourn of all traffic by section; one, named `chain`, unless the chain has black
+    /// boxes.
     pub sojourns: Vec<(String, Distribution)>,
     /// The chain's hops in order: front door, functions, egress.
     pub hops: Vec<Hop>,
-    /// Where all packets of that time went.
+    /// Where all packets of the run are, or were lost.
     pub traffic: Traffic,
-    /// The chains that were flooded meanwhile.
+    /// The chains that were flooded during the run.
     pub floods: Vec<Flood>,
     /// CPU use during the run.
     pub cpu: Option<CpuUse>,
     /// The machine.
     pub environment: Environment,
-    /// Remarks for the reader: what was modelled, what was missing.
+    /// Remarks for the reader, for example about missing measurements.
     pub notes: Vec<String>,
     /// Name of the chain file.
     pub file_name: String,
@@ -40,7 +41,7 @@ pub struct ChainReport {
 }
 
 impl ChainReport {
-    /// Whether every claim holds; `None` without claims, or when one could not be decided and none failed.
+    /// Whether every claim holds; `None` without claims, or if one is undecided and none failed.
     pub fn met(&self) -> Option<bool> {
         let decided: Vec<Option<bool>> = self.claims.iter().map(|claim| claim.holds).collect();
         if decided.contains(&Some(false)) {
@@ -52,7 +53,7 @@ impl ChainReport {
         }
     }
 
-    /// The hop with the highest cost, by measurement where there is one.
+    /// The hop with the highest cost, measured or else predicted.
     pub fn costliest_hop(&self) -> Option<&Hop> {
         self.hops
             .iter()
@@ -65,21 +66,21 @@ impl ChainReport {
     }
 }
 
-/// Where all packets of a chain went.
+/// Where all packets of a chain are, or were lost.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Traffic {
-    /// Packets that the front door saw.
+    /// Packets that the front door classified to the chain.
     pub packets_in: u64,
-    /// Those of them that the policer dropped.
+    /// Packets that the policer dropped.
     pub policed: u64,
     /// Packets that left.
     pub packets_out: u64,
-    /// Places that lost packets, and how many.
+    /// Places that lost packets, and how many each.
     pub lost: Vec<(String, u64)>,
 }
 
-/// One hop of the packet's way.
+/// One hop of a packet's path.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(
     feature = "schema",
@@ -87,19 +88,19 @@ pub struct Traffic {
     schemars(rename = "ReportHop")
 )]
 pub struct Hop {
-    /// The function's name, or `front door`, `egress`, a crossing.
+    /// The function's name, or `front door`, `egress`, or a crossing between kernel and user space.
     pub name: String,
-    /// The function's kind; empty for what is no function.
+    /// The function's kind; empty for a hop that is no function.
     pub kind: String,
     /// Where it runs: `kernel` or `user`.
     pub space: String,
-    /// Cost a packet by the planner's model, nanoseconds.
+    /// Predicted cost of a packet, nanoseconds.
     pub predicted_ns: Option<f64>,
-    /// Cost a packet as measured, nanoseconds.
+    /// Measured cost of a packet, nanoseconds.
     pub measured_ns: Option<f64>,
     /// Packets that came in.
     pub packets_in: u64,
-    /// Packets that went on.
+    /// Packets that it forwarded.
     pub packets_out: u64,
     /// Packets that it dropped.
     pub drops: u64,
@@ -112,17 +113,17 @@ impl Hop {
     }
 }
 
-/// A chain that was sent more than it agreed while another one was measured, and what became of that.
+/// A chain that got more traffic than its rate while another chain was measured.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Flood {
-    /// The chain.
+    /// The chain's name.
     pub chain: String,
-    /// How many times its rate it was to be sent.
+    /// Intended multiple of its rate.
     pub times: f64,
     /// UDP payload of its packets, bytes.
     pub payload_bytes: usize,
-    /// How long it lasted, s.
+    /// Duration, s.
     pub duration_s: f64,
     /// The rate of its profile, packets of this length a second.
     pub agreed_pps: f64,
@@ -130,17 +131,17 @@ pub struct Flood {
     pub sent: u64,
     /// Packets that the chain's front door saw.
     pub packets_in: u64,
-    /// Those of them that the policer dropped.
+    /// Packets that the policer dropped.
     pub policed: u64,
-    /// Those that the chain's functions and its shaper dropped.
+    /// Packets that the chain's functions and its shaper dropped.
     pub drops: u64,
-    /// Those that left at the chain's egress.
+    /// Packets that left at the chain's egress.
     pub passed: u64,
-    /// What was sent, packets a second.
+    /// Sent rate, packets a second.
     pub sent_pps: f64,
-    /// What passed, packets a second.
+    /// Passed rate, packets a second.
     pub passed_pps: f64,
-    /// What passed as a share of the agreed rate; a little above 1 where the burst passed too.
+    /// Passed rate as a share of the agreed one; a little above 1 if the burst passed too.
     pub profile_share: f64,
 }
 
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn met_when_all_terms_are() {
+    fn a_report_is_met_when_all_claims_hold() {
         let with = |met: &[Option<bool>]| {
             let claims = met.iter().map(|&holds| Claim {
                 holds,
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn costliest_by_measurement_before_model() {
+    fn the_costliest_hop_is_measured_or_else_predicted() {
         let hop = |name: &str, predicted_ns, measured_ns| Hop {
             name: name.to_owned(),
             predicted_ns,

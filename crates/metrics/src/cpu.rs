@@ -1,8 +1,9 @@
-//! How CPUs and processes spent the time of a measurement.
+//! CPU use during a measurement.
 
 use serde::{Deserialize, Serialize};
 
-/// How a core, or all together, spent the time: shares that add up to 1. Resolution is the kernel's tick of 10 ms, so measure for a second at least.
+/// How a core, or all cores together, spent the time: shares that add up to 1. The resolution is
+/// the kernel's tick of 10 ms, so measure for a second at least.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Shares {
@@ -12,16 +13,18 @@ pub struct Shares {
     pub system_share: f64,
     /// In hardware interrupts.
     pub irq_share: f64,
-    /// In soft interrupts: most packet processing. On veth links it happens on the sender's core and is charged to no program.
+    /// In soft interrupts: most packet processing. On veth links it runs on the sender's core and
+    /// is charged to no program.
     pub softirq_share: f64,
-    /// Ready to run while the hypervisor ran something else: figures of a run with much of it are the neighbour's.
+    /// Ready to run while the hypervisor ran something else. A high share makes the run's other
+    /// figures meaningless.
     pub steal_share: f64,
-    /// Nothing to do.
+    /// Idle.
     pub idle_share: f64,
 }
 
 impl Shares {
-    /// The shares by the names a table shows, in the order of a stacked bar.
+    /// The shares with their names, in the order of a stacked bar.
     pub fn parts(&self) -> [(&'static str, f64); 6] {
         [
             ("user", self.user_share),
@@ -49,27 +52,27 @@ pub struct CoreUse {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessUse {
-    /// What the caller calls it.
+    /// The caller's name for it.
     pub name: String,
-    /// Its number.
+    /// Process number.
     pub pid: u32,
-    /// CPU time it took, seconds; `None` when it ended meanwhile.
+    /// CPU time, seconds; `None` if it ended during the measurement.
     pub cpu_s: Option<f64>,
     /// The same in cores: 1 is one core all the time.
     pub cores: Option<f64>,
 }
 
-/// What a CPU meter found.
+/// The results of a CPU meter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuUse {
     /// Length of the measurement, seconds.
     pub duration_s: f64,
-    /// All cores together; `None` when less than a tick passed.
+    /// All cores together; `None` if less than a tick passed.
     #[serde(flatten)]
     pub overall: Option<Shares>,
-    /// Core by core, those that were online at both ends.
+    /// Each core that was online at both ends.
     pub per_core: Vec<CoreUse>,
-    /// The processes that were asked for.
+    /// The requested processes.
     pub processes: Vec<ProcessUse>,
 }

@@ -1,4 +1,5 @@
-//! A distribution of delays: an HDR histogram with exact mean and extremes, and the figures reports are made of.
+//! A distribution of delays: an HDR histogram with exact mean and extremes, and the figures of
+//! reports.
 
 use hdrhistogram::Histogram;
 use myelin_packet::sojourn;
@@ -6,12 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::{CONFIDENCE, Moments, mean_ci};
 
-/// Longest delay told apart, nanoseconds; longer ones count as this long (their exact maximum is kept).
+/// Upper end of the histogram, nanoseconds; longer delays count as this long (the maximum stays
+/// exact).
 const LONGEST_NS: u64 = 60_000_000_000;
-/// Significant decimal digits of a recorded delay: quantiles are true to 0.1 %.
+/// Significant decimal digits of a recorded delay: quantiles are within 0.1 %.
 const DIGITS: u8 = 3;
 
-/// Delays in nanoseconds.
+/// A histogram of delays in nanoseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(into = "Sparse", from = "Sparse")]
@@ -24,11 +26,11 @@ pub struct Distribution {
     repeat_means_ns: Vec<f64>,
 }
 
-/// The serialized form: the buckets that hold delays.
+/// The serialized form: only buckets with delays.
 #[derive(Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Sparse {
-    /// A delay of the bucket, nanoseconds, and how many it holds.
+    /// A delay of the bucket, nanoseconds, and the number of delays in it.
     buckets: Vec<(u64, u64)>,
     moments: Moments,
     min_ns: u64,
@@ -74,7 +76,7 @@ impl Default for Distribution {
 }
 
 impl Distribution {
-    /// An empty one.
+    /// An empty distribution.
     pub fn new() -> Self {
         Self {
             histogram: Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)
@@ -87,12 +89,12 @@ impl Distribution {
         }
     }
 
-    /// Counts one delay.
+    /// Records one delay.
     pub fn record(&mut self, ns: u64) {
         self.record_many(ns, 1);
     }
 
-    /// Counts `count` delays of `ns` nanoseconds each.
+    /// Records `count` delays of `ns` nanoseconds each.
     pub fn record_many(&mut self, ns: u64, count: u64) {
         if count == 0 {
             return;
@@ -104,7 +106,8 @@ impl Distribution {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Ends a repeat: its mean becomes one sample of the interval over repeats. A repeat without delays is none.
+    /// Ends a repeat: its mean becomes one sample of the interval over repeats. A repeat without
+    /// delays does not count.
     pub fn end_repeat(&mut self) {
         self.repeat_means_ns.extend(self.repeat.mean());
         self.repeat = Moments::default();
@@ -122,21 +125,22 @@ impl Distribution {
             .extend_from_slice(&other.repeat_means_ns);
     }
 
-    /// Delays counted.
+    /// Number of delays.
     pub fn count(&self) -> u64 {
         self.moments.count()
     }
 
-    /// Whether nothing was counted.
+    /// Whether there are no delays.
     pub fn is_empty(&self) -> bool {
         self.count() == 0
     }
 
-    /// The delay, microseconds, that a share `q` (0 to 1) of all stay at or below, true to 0.1 %. `None` when empty.
+    /// The delay, microseconds, that a share `q` (0 to 1) of all delays stays at or below, within
+    /// 0.1 %. `None` if empty.
     pub fn quantile_us(&self, q: f64) -> Option<f64> {
         (!self.is_empty()).then(|| {
             let ns = self.histogram.value_at_quantile(q.clamp(0.0, 1.0));
-            // The top bucket stands for everything too long to tell apart; the ends are known exactly.
+            // The top bucket has all longer delays; minimum and maximum are exact.
             let ns = if q <= 0.0 {
                 self.min_ns
             } else if q >= 1.0 || ns >= LONGEST_NS {
@@ -148,7 +152,8 @@ impl Distribution {
         })
     }
 
-    /// The share (0 to 1) of delays at or below `bound_us` microseconds, true to 0.1 % of the bound. `None` when empty.
+    /// The share (0 to 1) of delays at or below `bound_us` microseconds, within 0.1 % of the bound.
+    /// `None` if empty.
     pub fn share_within(&self, bound_us: f64) -> Option<f64> {
         (!self.is_empty()).then(|| {
             let bound = (bound_us.max(0.0) * 1000.0) as u64;
@@ -160,10 +165,11 @@ impl Distribution {
         })
     }
 
-    /// How many delays lie in `[low_ns, high_ns)`, nanoseconds, each end to the nearest bucket below: ranges that share an end neither lose nor double one.
+    /// The number of delays in `[low_ns, high_ns)`, nanoseconds, each end rounded down to a bucket:
+    /// adjacent ranges count each delay once.
     pub fn count_between(&self, low_ns: u64, high_ns: u64) -> u64 {
         if low_ns > LONGEST_NS {
-            // Longer delays are counted at the longest told apart.
+            // Longer delays are counted in the top bucket.
             return 0;
         }
         let first = self.histogram.lowest_equivalent(low_ns);
@@ -178,7 +184,8 @@ impl Distribution {
         self.histogram.count_between(first, end - 1)
     }
 
-    /// The cumulative distribution, ascending: (delay in microseconds, share of delays at or below it), by percent up to p99 and finer beyond.
+    /// The cumulative distribution, ascending: (delay in microseconds, share of delays at or below
+    /// it), in steps of 1 % up to p99 and finer beyond.
     pub fn cdf(&self) -> Vec<(f64, f64)> {
         const TAIL: [f64; 7] = [0.995, 0.999, 0.9995, 0.9999, 0.99995, 0.99999, 1.0];
         let percents = (0..=99).map(|percent| f64::from(percent) / 100.0);
@@ -188,7 +195,7 @@ impl Distribution {
             .collect()
     }
 
-    /// Every figure of the distribution. With `bound_us` also the share within it.
+    /// All figures of the distribution, with the share within `bound_us` if given.
     pub fn summary(&self, bound_us: Option<f64>) -> Option<Summary> {
         let quantile = |q| self.quantile_us(q);
         let over_packets = self.moments.estimate(CONFIDENCE)?;
@@ -214,7 +221,7 @@ impl Distribution {
     }
 }
 
-/// In-band sojourn, whose buckets are coarser (3.1 %); mean and extremes stay as exact as they were.
+/// From an in-band sojourn, whose buckets are coarser (3.1 %); mean and extremes stay exact.
 impl From<&sojourn::Histogram> for Distribution {
     fn from(sojourn: &sojourn::Histogram) -> Self {
         let mut distribution = Self::new();
@@ -243,14 +250,15 @@ fn us(ns: u64) -> f64 {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Summary {
-    /// Delays counted.
+    /// Number of delays.
     pub count: u64,
     /// Mean of all packets.
     pub mean_us: f64,
-    /// Half width of the mean's 95 % interval over repeats (Student's t): the one to quote, since packets of one repeat share its
-    /// weather. `None` below two repeats.
+    /// Half width of the mean's 95 % interval over repeats (Student's t). Quote this one: packets
+    /// of one repeat are not independent. `None` below two repeats.
     pub mean_ci95_us: Option<f64>,
-    /// Half width of the mean's 95 % interval over packets, as if they were independent. `None` below two packets.
+    /// Half width of the mean's 95 % interval over packets, as if they were independent. `None`
+    /// below two packets.
     pub mean_packets_ci95_us: Option<f64>,
     /// The shortest.
     pub min_us: f64,
@@ -266,17 +274,17 @@ pub struct Summary {
     pub p99_99_us: f64,
     /// The longest.
     pub max_us: f64,
-    /// The bound that `share_within_bound` speaks of.
+    /// The bound of `share_within_bound`.
     pub bound_us: Option<f64>,
     /// Share (0 to 1) of delays at or below the bound.
     pub share_within_bound: Option<f64>,
-    /// Cumulative distribution: (delay, share at or below it). Left out of the serialized form when emptied.
+    /// Cumulative distribution: (delay, share at or below it). Not serialized if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cdf_us: Vec<(f64, f64)>,
 }
 
 impl Summary {
-    /// Mean, percentiles and extremes by the names a table shows, microseconds.
+    /// Mean, percentiles and extremes with their names, microseconds.
     pub fn figures(&self) -> [(&'static str, f64); 8] {
         [
             ("min", self.min_us),
@@ -334,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn repeats_are_the_samples_of_the_quoted_interval() {
+    fn the_mean_interval_is_over_repeats() {
         let mut distribution = Distribution::new();
         for mean in [10_000, 12_000, 11_000] {
             distribution.record(mean - 1000);
@@ -348,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_has_no_figures() {
+    fn an_empty_distribution_has_no_figures() {
         let empty = Distribution::new();
         assert!(empty.summary(Some(1.0)).is_none());
         assert!(empty.cdf().is_empty());
@@ -379,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_on_the_way_to_a_client() {
+    fn a_distribution_survives_serialization() {
         let mut sent = of(&[1, 950, 951, 12_345_678, LONGEST_NS * 10]);
         sent.end_repeat();
         sent.record_many(77_777, 1000);
@@ -397,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn sojourn_keeps_mean_and_extremes() {
+    fn a_sojourn_histogram_keeps_mean_and_extremes() {
         let mut sojourn = sojourn::Histogram::new();
         for ns in [5_000, 5_100, 900_001] {
             sojourn.record(ns);
@@ -413,7 +421,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn quantiles_shares_and_bins_are_those_of_the_sorted_delays(
+        fn quantiles_shares_and_bins_match_the_sorted_delays(
             mut delays in prop::collection::vec(1..5_000_000_u64, 1..200),
             q in 0.0..=1.0f64,
             split in 1..5_000_000_u64,
@@ -426,14 +434,14 @@ mod tests {
             let measured = distribution.quantile_us(q).unwrap();
             prop_assert!((measured / exact - 1.0).abs() <= 1.1e-3, "{} for {}", measured, exact);
 
-            // Delays within 0.1 % of the split may fall on either side.
+            // Delays within 0.1 % of the split may count on either side.
             let near = |ns: u64, factor: f64| (ns as f64) < split as f64 * factor;
             let at_least = delays.iter().filter(|&&ns| near(ns, 0.998)).count();
             let at_most = delays.iter().filter(|&&ns| near(ns, 1.002)).count();
             let share = distribution.share_within(split as f64 / 1000.0).unwrap() * n as f64;
             prop_assert!(share.round() as usize >= at_least && share.round() as usize <= at_most);
 
-            // Bins that share an edge neither lose nor double a delay.
+            // Adjacent bins count each delay once.
             prop_assert_eq!(distribution.count_between(0, split) + distribution.count_between(split, u64::MAX), n as u64);
         }
 

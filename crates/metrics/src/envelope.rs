@@ -1,4 +1,5 @@
-//! The JSON envelope of `run`, `probe` and `bench`: `{"experiment", "environment", "rows", "claims"}`.
+//! The JSON envelope of `run`, `probe` and `bench`: `{"experiment", "environment", "rows",
+//! "claims"}`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -6,40 +7,40 @@ use serde_json::{Value, json};
 use crate::Environment;
 use crate::stats::Estimate;
 
-/// A report with rows of any kind; each row's keys carry their unit.
+/// A report with rows of any type; each row's keys contain their unit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report<Row> {
     /// Name of the experiment or command.
     pub experiment: String,
-    /// Where it was measured.
+    /// The machine and the settings.
     pub environment: Environment,
     /// The figures.
     pub rows: Vec<Row>,
-    /// What the figures are held against.
+    /// Measured figures with their bounds.
     pub claims: Vec<Claim>,
 }
 
-/// A figure against its bound.
+/// A measured figure and its bound.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Claim {
-    /// Names the claim within its experiment.
+    /// Name of the claim within its experiment.
     pub id: String,
     /// The published figure, or null.
     pub paper: Value,
-    /// Where the published figure stands: paper, figure or table, section.
+    /// Source of the published figure: paper, figure or table, section.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// The figure measured here.
     pub measured: Value,
-    /// What it must not cross, such as `"<= 1.12"`.
+    /// Its bound, such as `"<= 1.12"`.
     pub bound: Value,
-    /// Whether it holds; null when too little was measured to say.
+    /// Whether the claim holds; null if there are too few measurements.
     pub holds: Option<bool>,
 }
 
 impl Claim {
-    /// What was measured, without a bound.
+    /// A measured figure without a bound.
     pub fn new(id: impl Into<String>, measured: impl Into<Value>) -> Self {
         Self {
             id: id.into(),
@@ -69,12 +70,13 @@ impl Claim {
         Self::new(id, figures("median", median)).bounded(format!("<= {bound}"), holds)
     }
 
-    /// "The figure is at most `bound`": for figures that are not ratios and need no rounds, such as memory.
+    /// "The figure is at most `bound`": for figures that are not ratios and need no rounds, such as
+    /// memory.
     pub fn figure_at_most(id: impl Into<String>, measured: f64, bound: f64) -> Self {
         Self::new(id, measured).bounded(format!("<= {bound}"), Some(measured <= bound))
     }
 
-    /// The claim with that bound, and whether it holds.
+    /// The claim with a bound and its verdict.
     #[must_use]
     pub fn bounded(self, bound: impl Into<Value>, holds: Option<bool>) -> Self {
         Self {
@@ -84,13 +86,13 @@ impl Claim {
         }
     }
 
-    /// The claim without its bound: a figure that is shown and not judged.
+    /// The claim without its bound: the figure is shown and not judged.
     #[must_use]
     pub fn without_bound(self) -> Self {
         self.bounded(Value::Null, None)
     }
 
-    /// The claim with the published figure, and where that stands.
+    /// The claim with the published figure and its source.
     #[must_use]
     pub fn beside(self, paper: impl Into<Value>, source: impl Into<String>) -> Self {
         Self {
@@ -101,7 +103,7 @@ impl Claim {
     }
 }
 
-/// An estimate of that name, its interval and its rounds.
+/// An estimate as JSON, with its interval and rounds.
 fn figures(name: &str, estimate: Option<Estimate>) -> Value {
     let interval = estimate.and_then(|estimate| estimate.interval);
     json!({
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_median_needs_rounds_and_room() {
+    fn a_median_claim_needs_enough_rounds() {
         let claim = |samples: &[f64], bound| {
             Claim::median_at_most("x", median_ci(samples, 0.95), bound).holds
         };

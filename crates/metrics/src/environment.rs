@@ -1,37 +1,37 @@
-//! What a report says about where its figures come from.
+//! The machine and the settings of a measurement.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The machine and the circumstances of a measurement.
+/// The machine and the settings of a measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Environment {
-    /// Kernel, CPU, cores, virtualization, power source, as `measure` found them.
+    /// Kernel, CPU, cores, virtualization and power source, as the crate `measure` reads them.
     #[serde(flatten)]
     pub machine: Map<String, Value>,
     /// Version of Myelin.
     pub version: String,
-    /// When it was taken, seconds since 1970.
+    /// Time of the measurement, seconds since 1970.
     pub taken_at_unix_s: u64,
-    /// Load average over the last minute at that time: whether others were at work.
+    /// Load average over the last minute at that time.
     pub load_1min: Option<f64>,
-    /// What else decides the figures: probe mode, idle mode, hook, XDP mode.
+    /// Settings that affect the figures: probe mode, idle mode, hook, XDP mode.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
 }
 
 impl Environment {
-    /// With one more setting.
+    /// Adds a setting.
     #[must_use]
     pub fn with(mut self, setting: &str, value: impl Into<String>) -> Self {
         self.settings.insert(setting.to_owned(), value.into());
         self
     }
 
-    /// Names and values as a table shows them.
+    /// Names and values for a table.
     pub fn lines(&self) -> Vec<(String, String)> {
         let text = |name: &str| match self.machine.get(name) {
             None | Some(Value::Null) => "none".to_owned(),

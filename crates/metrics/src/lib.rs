@@ -1,12 +1,13 @@
-//! What measurements found, as data.
+//! The results of measurements as data types.
 //!
-//! * [`Distribution`] holds delays, [`Summary`] the figures that reports quote from one.
-//! * [`stats`] tells what may be claimed from the figures, and when a bound on a ratio holds.
+//! * [`Distribution`] holds delays, [`Summary`] the figures that reports quote from it.
+//! * [`stats`] computes estimates with confidence intervals, and decides claims on them.
 //! * [`envelope`] is the JSON form of every report: environment, rows, claims.
-//! * [`ProbeResult`] and [`CpuUse`] are what a probe and a CPU meter found, [`ChainReport`] all that was found of a chain.
+//! * [`ProbeResult`] is the result of a probe, [`CpuUse`] that of a CPU meter, [`ChainReport`] that
+//!   of a chain's run.
 //!
-//! The agent sends these types to its clients, `measure` fills them in, `report` draws them. The crate does no I/O and reads no clock.
-//! Modelled figures enter here only as what they are called (`predicted`).
+//! The crate `measure` fills these types, the agent sends them to clients, `report` draws them. The
+//! crate does no I/O and reads no clock. A modelled figure has `predicted` in its name.
 //!
 //! Start reading at [`ChainReport`].
 

@@ -1,55 +1,56 @@
-//! What a probe found, and how it was asked to look.
+//! The result of a probe, and its options.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::distribution::{Distribution, Summary};
 
-/// What a probe found.
+/// The result of a probe.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProbeResult {
-    /// How the ends waited.
+    /// How both ends wait for packets.
     pub mode: Mode,
-    /// How answers were matched.
+    /// How answers were matched with packets.
     pub matching: Matching,
-    /// The cores the ends were bound to.
+    /// The cores that the ends' threads were bound to.
     pub cores: Option<Cores>,
     /// UDP payload, bytes.
     pub payload_bytes: usize,
     /// Time between sends, microseconds; 0 is back to back.
     pub interval_us: f64,
-    /// Packets a repeat.
+    /// Packets in a repeat.
     pub count: u32,
-    /// Repeats asked for.
+    /// Requested repeats.
     pub repeats: u32,
     /// Why it ended early, if it did.
     pub stopped: Option<Stop>,
-    /// How long the repeats took, seconds.
+    /// Duration of all repeats, seconds.
     pub duration_s: f64,
-    /// What became of the packets.
+    /// Packets by outcome.
     pub counts: Counts,
     /// Share (0 to 1) of the sent packets that were lost; 0 when none was sent.
     pub loss_ratio: f64,
-    /// Round trips. `None` when nothing was answered.
+    /// Round trips. `None` if no packet was answered.
     pub rtt: Option<Summary>,
     /// One-way delays from the client's send to the server's receive.
     pub forward: Option<Summary>,
     /// One-way delays from the server's send to the client's receive.
     pub reply: Option<Summary>,
-    /// Every packet's times, if they were asked for.
+    /// Every packet's times, if requested.
     pub samples: Option<Samples>,
-    /// The round trips' distribution, for histograms and further figures.
+    /// Distribution of the round trips, for histograms.
     pub rtt_distribution: Distribution,
-    /// The one-way delays' distribution; it does not leave the process.
+    /// Distribution of the one-way delays; not serialized.
     #[serde(skip)]
     pub forward_distribution: Distribution,
-    /// The round trips' course over time.
+    /// Round trips over time.
     pub timeline: Vec<TimelinePoint>,
 }
 
 impl ProbeResult {
-    /// One flat row of a report. Keys carry their unit; those of the summaries begin with `rtt_`, `forward_` and `reply_`.
+    /// One flat row of a report. Keys contain their unit; those of the summaries begin with `rtt_`,
+    /// `forward_` and `reply_`.
     pub fn row(&self) -> Value {
         let mut row = json!({
             "mode": self.mode,
@@ -81,16 +82,17 @@ impl ProbeResult {
     }
 }
 
-/// How the two ends wait for a packet, which decides what is measured.
+/// How both ends wait for a packet. The mode decides what the round trip includes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// One thread polls both ends in turn: no wake-up, no second core; the datapath alone.
+    /// One thread polls both ends in turn: no wake-up and no second core, only the datapath.
     Inline,
-    /// A thread an end, both poll, on two cores.
+    /// One thread for each end; both poll, on two cores.
     Spin,
-    /// A thread an end, both sleep until the system wakes them: what an application sees. A wake-up costs more than the datapath.
+    /// One thread for each end; both sleep until the system wakes them, as in an application. A
+    /// wake-up costs more than the datapath.
     Blocking,
 }
 
@@ -119,7 +121,7 @@ impl std::str::FromStr for Mode {
     }
 }
 
-/// The cores that the two ends' threads are bound to.
+/// The cores that the ends' threads are bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cores {
@@ -129,15 +131,16 @@ pub struct Cores {
     pub server: usize,
 }
 
-/// How answers were matched with packets.
+/// How answers are matched with packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Matching {
     /// By the id in the payload.
     ById,
-    /// By order, one packet under way at a time: an end could not read the payload, because a function transforms it in a way without
-    /// a known key. Then the pattern is not checked, and after a loss the probe pauses for one timeout.
+    /// By order, one packet in flight at a time: an end could not read the payload, because a
+    /// function transforms it without a known key. The probe does not check the pattern, and pauses
+    /// for one timeout after a loss.
     ByOrder,
 }
 
@@ -150,41 +153,41 @@ pub enum Stop {
     Deadline,
     /// The caller cancelled it.
     Cancelled,
-    /// Its first packets were all given up: nothing comes through.
+    /// No packet of the first ones was answered in time.
     NoAnswer,
 }
 
-/// Packets by what became of them.
+/// Packets by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Counts {
-    /// Sent, and either answered or given up.
+    /// Packets sent, answered or not.
     pub sent: u64,
-    /// Answered within the timeout.
+    /// Packets answered within the timeout.
     pub received: u64,
-    /// Not answered within the timeout.
+    /// Packets not answered within the timeout.
     pub lost: u64,
-    /// Of the lost, those whose answer came later.
+    /// Lost packets whose answer came after the timeout.
     pub late: u64,
     /// Answers that came after an answer to a later packet (RFC 4737, section 3).
     pub reordered: u64,
     /// Further answers to an answered packet.
     pub duplicates: u64,
-    /// Answers whose header was whole but whose pattern was not, or that were cut short. They count as received.
+    /// Answers with an intact header and a wrong pattern, or cut short. They count as received.
     pub corrupted: u64,
-    /// Datagrams of other programs or other runs that arrived at either end.
+    /// Datagrams of other programs or other runs that arrived at an end.
     pub foreign: u64,
     /// Packets sent more than one interval after their time.
     pub behind_schedule: u64,
-    /// Sends that the system refused (a full queue, no route for the moment); these packets count as lost.
+    /// Sends that the system refused (a full queue, no route); these packets count as lost.
     pub send_errors: u64,
 }
 
-/// Round trips of a stretch of packets.
+/// Round trips of consecutive packets.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TimelinePoint {
-    /// When its first packet was sent, seconds from the start of the first repeat.
+    /// Send time of its first packet, seconds from the start of the first repeat.
     pub at_s: f64,
     /// Its shortest round trip, microseconds.
     pub min_us: f64,
@@ -194,7 +197,7 @@ pub struct TimelinePoint {
     pub max_us: f64,
 }
 
-/// Every answered packet, in the order of sending.
+/// Times of every answered packet, in sending order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Samples {
@@ -209,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_flat_and_its_keys_tell_of_what_they_are() {
+    fn a_row_is_flat_and_its_keys_have_prefixes() {
         let mut rtt = Distribution::new();
         rtt.record(9000);
         let result = ProbeResult {

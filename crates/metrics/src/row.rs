@@ -1,4 +1,4 @@
-//! A row of a report: named figures in the order in which a table shows them.
+//! A row of a report: named figures in table order.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -6,24 +6,24 @@ use serde_json::Value;
 
 use crate::stats::Estimate;
 
-/// Named figures; each name carries its unit.
+/// Named figures; each name contains its unit.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Row(Vec<(String, Value)>);
 
 impl Row {
-    /// A row of that table; rows of one table have the same fields.
+    /// A row of a table; all rows of a table have the same fields.
     pub fn of(table: &str) -> Self {
         Self::default().with("table", table)
     }
 
-    /// With one more field.
+    /// Adds a field.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.0.push((name.to_owned(), value.into()));
         self
     }
 
-    /// With an estimate and both ends of its 95 % interval.
+    /// Adds an estimate and both ends of its 95 % interval.
     #[must_use]
     pub fn with_estimate(self, name: &str, unit: &str, estimate: Option<Estimate>) -> Self {
         let interval = estimate.and_then(|estimate| estimate.interval);
@@ -35,21 +35,21 @@ impl Row {
         .with(&format!("{name}_ci95_high{unit}"), interval.map(|i| i.high))
     }
 
-    /// The table that it belongs to.
+    /// The row's table.
     pub fn table(&self) -> &str {
         self.get("table")
             .and_then(Value::as_str)
             .unwrap_or_default()
     }
 
-    /// A field.
+    /// The value of a field.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0
             .iter()
             .find_map(|(field, value)| (field == name).then_some(value))
     }
 
-    /// Both ends of a figure's interval, where [`Row::with_estimate`] gave it one.
+    /// Both ends of a figure's interval, if [`Row::with_estimate`] added it.
     pub fn interval(&self, name: &str) -> Option<(f64, f64)> {
         let end = |end: &str| {
             let (figure, unit) = name.rsplit_once('_')?;
@@ -58,7 +58,7 @@ impl Row {
         end("low").zip(end("high"))
     }
 
-    /// Its fields without the table's name.
+    /// The fields without the table's name.
     pub fn fields(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.0
             .iter()

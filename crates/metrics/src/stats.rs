@@ -1,12 +1,14 @@
-//! Statistics of a measurement: what may be claimed from a handful of noisy rounds.
+//! Estimates with confidence intervals from a few noisy rounds.
 //!
-//! Three estimates, each with a confidence interval, each made for another question:
+//! Three estimates for three questions:
 //!
-//! * [`mean_ci`]: the mean of repeats, Student's t. CALVIN's figures are these (means of 50 repeats with 95 % intervals).
-//! * [`median_ci`]: the median, by order statistics of the binomial distribution. It assumes no shape, so a vCPU that was taken away
-//!   for 10 ms does not spoil it.
-//! * [`paired_ratio`]: the ratio of two subjects measured in turns, round by round. Absolute times wander by 20-30 % within minutes on a
-//!   virtual machine; the ratio within a round does not. When a bound on it *holds* says [`Estimate::at_most`].
+//! * [`mean_ci`]: the mean of repeats, Student's t. CALVIN's figures are such means of 50 repeats
+//!   with 95 % intervals.
+//! * [`median_ci`]: the median, by order statistics of the binomial distribution. It assumes no
+//!   distribution, so a vCPU that stands still for 10 ms does not spoil it.
+//! * [`paired_ratio`]: the ratio of two subjects measured in turns, round by round. Absolute times
+//!   drift by 20-30 % within minutes on a virtual machine; the ratio within a round does not.
+//!   [`Estimate::at_most`] decides a bound on it.
 
 mod mean;
 mod median;
@@ -20,9 +22,9 @@ use student::t_quantile;
 
 use serde::Serialize;
 
-/// The level of confidence of every figure unless said otherwise.
+/// Default level of confidence.
 pub const CONFIDENCE: f64 = 0.95;
-/// Interleaved rounds that a claim on a ratio or a median must rest on.
+/// Fewest interleaved rounds for a claim on a ratio or a median.
 pub const ROUNDS_NEEDED: usize = 30;
 
 /// A closed interval, in the unit of the samples.
@@ -39,14 +41,14 @@ pub struct Interval {
 pub struct Estimate {
     /// The estimated value.
     pub value: f64,
-    /// Where the true value lies with the level of confidence asked for; `None` when the samples are too few to say.
+    /// Confidence interval of the true value; `None` with too few samples.
     pub interval: Option<Interval>,
-    /// How many samples it rests on.
+    /// Number of samples.
     pub samples: u64,
 }
 
 impl Estimate {
-    /// The same in another unit: `factor` of the new one are one of the old.
+    /// The estimate in another unit: `factor` new units are one old unit.
     #[must_use]
     pub fn scaled(self, factor: f64) -> Self {
         Self {
@@ -59,8 +61,8 @@ impl Estimate {
         }
     }
 
-    /// Whether "at most `bound`" holds: the interval over at least [`ROUNDS_NEEDED`] rounds lies wholly at or below it.
-    /// `None` when the rounds are too few to decide.
+    /// Whether "at most `bound`" holds: the interval over at least [`ROUNDS_NEEDED`] rounds is at
+    /// or below it. `None` with fewer rounds.
     pub fn at_most(&self, bound: f64) -> Option<bool> {
         self.decided().map(|interval| interval.high <= bound)
     }

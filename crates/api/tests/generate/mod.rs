@@ -1,4 +1,4 @@
-//! Makes `crates/api/schema.json` from the types themselves.
+//! Generates `crates/api/schema.json` from the Rust types.
 
 use schemars::JsonSchema;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
@@ -10,7 +10,7 @@ use myelin_api::{
     VERSION_HEADER,
 };
 
-/// The types, and the endpoints that they belong to.
+/// The schema: the endpoints and their types.
 pub(crate) fn schema() -> Value {
     let types = &mut SchemaSettings::draft2020_12().into_generator();
     let endpoints = [

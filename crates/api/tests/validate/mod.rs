@@ -1,18 +1,18 @@
-//! Holds values against a JSON Schema: the keywords that the API's schema uses, and no others.
+//! Validates values against a JSON Schema: only the keywords that the API's schema uses.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use serde_json::{Map, Value};
 
-/// The first thing in `value` that `schema` does not allow, with its place.
+/// The first fault of `value` under `schema`, with its place.
 ///
 /// # Panics
-/// The schema uses a keyword that is not known here.
+/// The schema uses an unknown keyword.
 pub(crate) fn fault(document: &Value, schema: &Value, value: &Value) -> Option<String> {
     check(document, schema, value).err()
 }
 
-/// Every keyword of every schema below `schema` is known, and every reference leads somewhere.
+/// Checks that every keyword is known and every reference has a target.
 pub(crate) fn assert_understood(document: &Value, schema: &Value) {
     let Value::Object(keywords) = schema else {
         assert!(schema.is_boolean(), "no schema: {schema}");
@@ -132,14 +132,14 @@ fn check_fields(
         if let Some(schema) = schema {
             check(document, schema, value).map_err(|fault| format!("{key}: {fault}"))?;
         } else if keywords.contains_key("properties") {
-            // A field that the types have and the schema does not.
+            // The types have a field that the schema lacks.
             return Err(format!("`{key}` is not in the schema"));
         }
     }
     Ok(())
 }
 
-/// The properties of a schema and of those that it is made of.
+/// Collects the properties of a schema and of its parts.
 fn properties(document: &Value, keywords: &Map<String, Value>, known: &mut Map<String, Value>) {
     if let Some(own) = keywords.get("properties").and_then(Value::as_object) {
         known.extend(own.clone());

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Estimate, Interval, t_quantile};
 
-/// Count, mean and squared deviations of a stream of samples, without keeping them (Welford; merged after Chan et al. 1979).
+/// Count, mean and squared deviations of a stream of samples, without the samples (Welford; merged
+/// after Chan et al. 1979).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Moments {
@@ -14,7 +15,7 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Takes the same sample in `count` times.
+    /// Adds the same sample `count` times.
     pub fn push_many(&mut self, sample: f64, count: u64) {
         self.merge(&Self {
             count,
@@ -23,7 +24,7 @@ impl Moments {
         });
     }
 
-    /// Takes in all samples of another.
+    /// Adds all samples of another.
     pub fn merge(&mut self, other: &Self) {
         if other.count == 0 {
             return;
@@ -36,22 +37,22 @@ impl Moments {
         self.count += other.count;
     }
 
-    /// Puts an exactly known mean in place of the one made of rounded samples.
+    /// Replaces the mean of rounded samples with the exact one.
     pub(crate) fn set_mean(&mut self, mean: f64) {
         self.mean = mean;
     }
 
-    /// Samples taken in.
+    /// Number of samples.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Their mean, `None` without samples.
+    /// Mean of the samples; `None` without samples.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then_some(self.mean)
     }
 
-    /// Their sample standard deviation (n - 1), `None` below two samples.
+    /// Sample standard deviation (n - 1); `None` below two samples.
     pub fn deviation(&self) -> Option<f64> {
         (self.count > 1).then(|| (self.squares / (self.count - 1) as f64).sqrt())
     }
@@ -75,7 +76,8 @@ impl Moments {
     }
 }
 
-/// The mean of `samples` with its interval at `confidence` (0 to 1) by Student's t with n - 1 degrees of freedom.
+/// The mean of `samples` with its interval at `confidence` (0 to 1) by Student's t with n - 1
+/// degrees of freedom.
 ///
 /// `None` without samples; no interval below two.
 pub fn mean_ci(samples: &[f64], confidence: f64) -> Option<Estimate> {
@@ -93,7 +95,8 @@ mod tests {
 
     use super::*;
 
-    /// By hand: squared deviations sum to 0.636, so s = sqrt(0.636 / 9); t(0.975, 9) = 2.262157; half = t s / sqrt(10) = 0.190165.
+    /// By hand: squared deviations sum to 0.636, so s = sqrt(0.636 / 9); t(0.975, 9) = 2.262157;
+    /// half = t s / sqrt(10) = 0.190165.
     #[test]
     fn interval_is_the_one_worked_by_hand() {
         let samples = [9.8, 10.2, 10.4, 9.9, 10.0, 10.2, 10.3, 9.7, 10.1, 9.6];
@@ -106,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn few_samples_say_little() {
+    fn too_few_samples_have_no_interval() {
         assert_eq!(mean_ci(&[], 0.95), None);
         let one = mean_ci(&[5.0], 0.95).unwrap();
         assert_eq!((one.value, one.interval, one.samples), (5.0, None, 1));
@@ -116,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn merging_equals_taking_all_in(
+        fn merging_equals_adding_all_samples(
             left in prop::collection::vec(-1e6..1e6f64, 0..50),
             right in prop::collection::vec(-1e6..1e6f64, 0..50),
         ) {

@@ -1,14 +1,16 @@
 //! Medians with a confidence interval that assumes no distribution.
 //!
-//! The number of samples below the true median is binomial (n, 1/2), whatever the samples' distribution is. So the interval from the
-//! l-th smallest to the l-th largest sample covers the median with probability 1 - 2 P(Bin(n, 1/2) < l) (Conover, Practical
-//! Nonparametric Statistics, 3.2). Being steps of a discrete distribution, it covers at least what was asked for.
+//! The number of samples below the true median is binomial (n, 1/2), for any distribution of the
+//! samples. So the interval from the l-th smallest to the l-th largest sample covers the median
+//! with probability 1 - 2 P(Bin(n, 1/2) < l) (Conover, Practical Nonparametric Statistics, 3.2).
+//! The probability has discrete steps, so the interval covers at least the requested confidence.
 
 use super::{Estimate, Interval, student::ln_gamma};
 
-/// The ranks (1-based, from below) of the samples that bound the median of `n` samples at `confidence` (0 to 1).
+/// The ranks (1-based, from below) of the samples that bound the median of `n` samples at
+/// `confidence` (0 to 1).
 ///
-/// `None` when even the extremes do not cover the median so surely: below 6 samples at 95 %.
+/// `None` if even the extremes do not reach this confidence: below 6 samples at 95 %.
 pub fn median_ranks(n: usize, confidence: f64) -> Option<(usize, usize)> {
     let tail = (1.0 - confidence) / 2.0;
     let ln_half = -(n as f64) * std::f64::consts::LN_2;
@@ -25,7 +27,8 @@ pub fn median_ranks(n: usize, confidence: f64) -> Option<(usize, usize)> {
     (rank > 0).then(|| (rank, n + 1 - rank))
 }
 
-/// The median of `samples` with its interval at `confidence` (0 to 1). `None` without samples or with a NaN among them.
+/// The median of `samples` with its interval at `confidence` (0 to 1). `None` without samples or
+/// with a NaN among them.
 pub fn median_ci(samples: &[f64], confidence: f64) -> Option<Estimate> {
     if samples.is_empty() || samples.iter().any(|v| v.is_nan()) {
         return None;
@@ -48,9 +51,10 @@ pub fn median_ci(samples: &[f64], confidence: f64) -> Option<Estimate> {
 mod tests {
     use super::*;
 
-    /// The exact binomial sums, worked with integers: the most k with P(Bin(n, 1/2) < k) <= 0.025, and n + 1 - k.
+    /// Exact binomial sums in integers: the largest k with P(Bin(n, 1/2) < k) <= 0.025, and n + 1 -
+    /// k.
     #[test]
-    fn ranks_are_those_of_the_tables() {
+    fn ranks_match_the_tables() {
         for (n, ranks) in [
             (5, None),
             (6, Some((1, 6))),
@@ -81,8 +85,9 @@ mod tests {
         assert_eq!(median_ci(&[1.0, f64::NAN], 0.95), None);
     }
 
-    /// A fixed generator draws many sets from a skewed distribution with a known median; the interval must cover it about as
-    /// often as promised (97.9 % for ten samples, by the binomial distribution).
+    /// A generator with a fixed seed draws many sets from a skewed distribution with a known
+    /// median. The interval must cover it as often as the binomial distribution says: 97.9 % for
+    /// ten samples.
     #[test]
     fn covers_the_median_as_often_as_promised() {
         let mut state = 7_u64;

@@ -7,14 +7,14 @@ use super::{CONFIDENCE, Estimate, median_ci};
 #[error("cannot form a ratio: {0}")]
 pub struct RatioError(String);
 
-/// The median over rounds of subject / reference with its 95 % interval by [`median_ci`]. `subject[i]` and `reference[i]` were measured side by side, in the
-/// same unit.
+/// The median over rounds of subject / reference with its 95 % interval by [`median_ci`].
+/// `subject[i]` and `reference[i]` were measured in the same round, in the same unit.
 ///
-/// Order statistics rather than a bootstrap: exact for any distribution, no seed, and at 30 rounds the interval is simply from the
-/// 10th to the 21st ratio, which a reader can check by hand.
+/// Order statistics, not a bootstrap: they are exact for any distribution and need no seed. At 30
+/// rounds the interval is from the 10th to the 21st ratio, which a reader can check by hand.
 ///
 /// # Errors
-/// When the counts differ, there are none, or a figure is not a positive finite number.
+/// The counts differ, are zero, or a figure is not a positive finite number.
 pub fn paired_ratio(subject: &[f64], reference: &[f64]) -> Result<Estimate, RatioError> {
     if subject.len() != reference.len() {
         return Err(RatioError(format!(
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn interval_is_from_the_tenth_to_the_twenty_first_of_thirty() {
-        // Ratios 1.00, 1.01 .. 1.29 against a reference that drifts: only the ratio counts.
+        // Ratios 1.00, 1.01 .. 1.29 with a drifting reference: only the ratio counts.
         let reference = ramp(30, 8.0, 0.3);
         let ratios = ramp(30, 1.0, 0.01);
         let subject: Vec<f64> = reference.iter().zip(&ratios).map(|(a, b)| a * b).collect();
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_rounds_decide_nothing() {
+    fn too_few_rounds_give_no_verdict() {
         let ratio = paired_ratio(&[1.0; 29], &[2.0; 29]).unwrap();
         assert_eq!(ratio.at_most(1.0), None);
         let ratio = paired_ratio(&[1.0; 30], &[2.0; 30]).unwrap();
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_rounds_are_named() {
+    fn an_unusable_round_is_an_error() {
         let text = |s: &[f64], r: &[f64]| paired_ratio(s, r).unwrap_err().to_string();
         assert!(text(&[1.0], &[]).contains("1 rounds of the subject but 0"));
         assert!(text(&[], &[]).contains("no round"));

@@ -1,18 +1,20 @@
 //! Quantiles of Student's t.
 //!
-//! The distribution function of t is the regularized incomplete beta function (Abramowitz & Stegun 26.7.1), here by its continued
-//! fraction (Numerical Recipes 6.4); quantiles by bisection, since they are needed a few times a report, not a few million.
+//! The distribution function of t is the regularized incomplete beta function (Abramowitz & Stegun
+//! 26.7.1), here by its continued fraction (Numerical Recipes 6.4). Quantiles use bisection: a
+//! report needs only a few.
 
-/// Terms of the continued fraction; it converges within a few dozen for any number of degrees of freedom.
+/// Most terms of the continued fraction; it converges within a few dozen.
 const TERMS: u32 = 500;
-/// Halvings of the bracket: enough to reach the last bit of an f64.
+/// Bisection steps: enough for the last bit of an f64.
 const HALVINGS: u32 = 200;
 
-/// The value that a t-distributed variable with `freedom` degrees of freedom stays below with `probability` (0 to 1, exclusive).
+/// The value below which a t-distributed variable with `freedom` degrees of freedom stays with
+/// `probability` (0 to 1, exclusive).
 ///
-/// NaN when `probability` is not strictly between 0 and 1 or `freedom` is not positive.
+/// NaN if `probability` is not strictly between 0 and 1 or `freedom` is not positive.
 pub(super) fn t_quantile(probability: f64, freedom: f64) -> f64 {
-    // Negated so that NaN is refused as well.
+    // Negated, so that NaN fails too.
     if !(probability > 0.0 && probability < 1.0 && freedom > 0.0) {
         return f64::NAN;
     }
@@ -88,7 +90,8 @@ fn beta_fraction(x: f64, a: f64, b: f64) -> f64 {
     result
 }
 
-/// The logarithm of the gamma function for positive arguments: Stirling's series, after raising the argument to where it is exact.
+/// The logarithm of the gamma function for positive arguments: Stirling's series, with the argument
+/// raised to at least 10, where the series is exact.
 pub(super) fn ln_gamma(x: f64) -> f64 {
     let mut x = x;
     let mut shift = 0.0;
@@ -107,9 +110,10 @@ pub(super) fn ln_gamma(x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// The two-sided 95 % and 99.9 % points; NIST/SEMATECH e-Handbook 1.3.6.7.2 has their first three decimals.
+    /// The two-sided 95 % and 99.9 % points; NIST/SEMATECH e-Handbook 1.3.6.7.2 has their first
+    /// three decimals.
     #[test]
-    fn quantiles_are_those_of_the_tables() {
+    fn quantiles_match_the_tables() {
         for (freedom, p975, p9995) in [
             (1.0, 12.706_204_7, 636.619_249_4),
             (2.0, 4.302_652_7, 31.599_054_6),
@@ -134,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn lower_half_mirrors_the_upper() {
+    fn the_lower_half_mirrors_the_upper() {
         assert!((t_quantile(0.025, 9.0) + t_quantile(0.975, 9.0)).abs() < 1e-12);
         assert!(t_quantile(0.5, 9.0).abs() < 1e-12);
         for nonsense in [0.0, 1.0, -1.0, f64::NAN] {
