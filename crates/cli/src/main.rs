@@ -14,20 +14,21 @@ use clap::{Parser, Subcommand};
 
 /// Service function chains that keep a latency contract.
 ///
-/// One file says which traffic, which functions in which order, and what the chain is owed (rate, burst, delay,
-/// loss). Myelin plans it, deploys it on this machine and measures it against that contract.
+/// One file says which traffic, which functions in which order, and what the chain is owed: rate,
+/// burst, delay, loss. Myelin plans the chain, deploys it on this machine and measures it against
+/// that contract.
 #[derive(Debug, Parser)]
 #[command(
     version,
-    max_term_width = 110,
+    max_term_width = 100,
     after_help = "Examples:\n  \
-        myelin plan examples/tactile.yaml            what would run where, and at what cost (no root)\n  \
-        sudo myelin run examples/tactile.yaml        deploy, probe, report, tear down\n  \
+        myelin plan examples/tactile.yaml            place and cost of each function (no root)\n  \
+        sudo myelin run examples/tactile.yaml        deploy, probe, report, remove\n  \
         sudo myelin up examples/tactile.yaml         deploy and leave running\n  \
         sudo myelin exec client -- ping -c3 10.0.0.2 run any program on an emulated host\n  \
         sudo myelin down --all                       leave a clean machine\n\n\
         Exit status: 0 done; 1 failed; 2 bad usage or bad file; 3 refused by admission;\n\
-        5 SLA not met, or traffic does not conform. 4 is kept for claims of `bench`."
+        5 SLA not met, or traffic does not conform. 4 is reserved for claims of `bench`."
 )]
 struct Arguments {
     /// Directory of the agent's socket, journals and pinned eBPF objects [default: /run/myelin].
@@ -47,7 +48,7 @@ struct Arguments {
 enum Command {
     /// Write a first chain file.
     Init(commands::init::Arguments),
-    /// Deploy a chain file on emulated end hosts, probe it, report against its SLA, tear it down.
+    /// Deploy a chain file on emulated end hosts, probe it, report against its SLA, remove it.
     Run(commands::run::Arguments),
     /// Show class, space, mapping and predicted cost of each function. Needs no root.
     Plan(commands::plan::Arguments),
@@ -57,13 +58,13 @@ enum Command {
     Down(commands::down::Arguments),
     /// List the running chains.
     Ps(commands::ps::Arguments),
-    /// Show the running chains second by second: rates, losses, delays, contracts.
+    /// Show rates, losses, delays and contracts of the running chains each second.
     Top(commands::top::Arguments),
     /// List violations of contracts, each with its time, hop and cause.
     Events(commands::events::Arguments),
     /// Measure a running chain from its end hosts.
     Probe(commands::probe::Arguments),
-    /// Check what passes an interface against a rate and a burst. Needs no agent.
+    /// Check the traffic of an interface against a rate and a burst. Needs no agent.
     Conform(commands::conform::Arguments),
     /// Run a program on an emulated end host, with this terminal.
     Exec(commands::exec::Arguments),
@@ -71,26 +72,25 @@ enum Command {
     Functions(commands::functions::Arguments),
     /// Measure crossing and function costs on this machine and keep them for `plan`.
     Calibrate(commands::calibrate::Arguments),
-    /// Show what this kernel and machine can do, and what follows.
+    /// Say whether this machine is ready for chains, and what is missing.
     Doctor(commands::doctor::Arguments),
-    /// Reproduce an experiment.
+    /// Run an experiment, such as one of a paper.
     Bench(commands::bench::Arguments),
-    /// The privileged process; the other commands start it when it is not running.
+    /// Run the agent, the privileged process; other commands start it if none runs.
     Agent(commands::agent::Arguments),
-    /// Print the JSON Schema of what other programs read and write.
+    /// Print the JSON Schema of chain files or of the agent's socket.
     Schema(commands::schema::Arguments),
     /// Print a completion script for a shell.
     Completions(commands::completions::Arguments),
-    /// The process that runs user functions; the agent starts it.
+    /// Run user functions. The agent starts this process.
     #[command(hide = true)]
     Worker(commands::worker::Arguments),
-    /// The process that runs one function on packets from memory; experiments start it.
+    /// Run one function on packets from memory. Experiments start this process.
     #[command(hide = true)]
     Feed,
 }
 
 fn main() -> ExitCode {
-    // A closed pipe (`myelin ps | head`) ends the program quietly, as it does every other tool.
     output::end_on_closed_pipe();
     let arguments = Arguments::parse();
     let run_dir = myelin_api::RunDir::resolve(arguments.run_dir.as_deref());
@@ -119,7 +119,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(status) => status,
         Err(error) => {
-            eprintln!("myelin: {error}");
+            output::print_error(&error);
             ExitCode::from(error.exit_status())
         }
     }

@@ -1,4 +1,4 @@
-//! What the commands share: parsing a source, JSON and tables on standard output, progress on a terminal.
+//! Output of the commands: exit statuses, JSON, tables, warnings, progress.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ pub(crate) const REFUSED: u8 = 3;
 /// Exit status when an SLA is not met, or traffic does not conform.
 pub(crate) const NOT_MET: u8 = 5;
 
-/// The program that runs: the agent and the workers are the same one.
+/// The path of this program. Agent and workers run the same program.
 pub(crate) fn program() -> Result<PathBuf, ApiError> {
     std::env::current_exe()
-        .map_err(|error| ApiError::failed(format!("cannot tell where this program lies: {error}")))
+        .map_err(|error| ApiError::failed(format!("cannot find the path of this program: {error}")))
 }
 
 /// Prints a value as JSON.
@@ -38,14 +38,14 @@ pub(crate) fn json_line(value: &impl Serialize) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// There is no chain of that name.
+/// The error of a command whose chain does not run.
 pub(crate) fn not_running(name: &str) -> ApiError {
     ApiError::failed(format!(
-        "no chain `{name}` runs; `myelin ps` lists those that do"
+        "no chain `{name}` runs; `myelin ps` lists the running chains"
     ))
 }
 
-/// An empty table with these headings; columns whose heading starts with `>` are aligned to the right.
+/// An empty table. Columns whose heading starts with `>` are aligned to the right.
 pub(crate) fn table<const N: usize>(headings: [&str; N]) -> Table {
     terminal::grid(headings, width())
 }
@@ -60,16 +60,40 @@ pub(crate) fn status(holds: bool, failure: u8) -> ExitCode {
     ExitCode::from(if holds { 0 } else { failure })
 }
 
-/// Columns of a table: those of the terminal, at most 100; 100 in a pipe.
+/// Most columns of a line.
+const MOST_COLUMNS: u16 = 100;
+
+/// Columns of a line: those of the terminal, at most 100; in a pipe 100.
 pub(crate) fn width() -> u16 {
-    columns().min(100)
+    let size = console::Term::stdout().size_checked();
+    size.map_or(MOST_COLUMNS, |(_, columns)| columns.min(MOST_COLUMNS))
 }
 
-/// Progress of a streamed answer: a bar on a terminal, nothing in a pipe.
+/// Wraps a text to the width of a line, further lines indented.
+pub(crate) fn wrap(text: &str) -> String {
+    terminal::wrap(text, 2, width())
+}
+
+/// Prints an error to standard error: wrapped on a terminal, else on one line for log files.
+pub(crate) fn print_error(error: &ApiError) {
+    let text = format!("myelin: {error}");
+    if std::io::stderr().is_terminal() {
+        eprintln!("{}", wrap(&text));
+    } else {
+        eprintln!("{text}");
+    }
+}
+
+/// Prints a warning to standard error, wrapped.
+pub(crate) fn warn(warning: &str) {
+    eprintln!("{}", wrap(&format!("warning: {warning}")));
+}
+
+/// Progress of a request: a bar if standard error is a terminal, else nothing.
 pub(crate) struct Progress(Option<ProgressBar>);
 
 impl Progress {
-    /// Quiet when standard error is no terminal.
+    /// No bar unless standard error is a terminal.
     pub(crate) fn new() -> Self {
         Self(std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(0);
@@ -80,7 +104,7 @@ impl Progress {
         }))
     }
 
-    /// Shows a progress event; hands every other event back.
+    /// Shows a progress event, and returns any other event.
     pub(crate) fn take(&mut self, event: Event) -> Option<Event> {
         let Event::Progress { stage, done, total } = event else {
             return Some(event);
@@ -93,7 +117,7 @@ impl Progress {
         None
     }
 
-    /// Prints without the bar in between.
+    /// Hides the bar while `print` runs.
     pub(crate) fn suspend(&self, print: impl FnOnce()) {
         match &self.0 {
             Some(bar) => bar.suspend(print),
@@ -109,32 +133,25 @@ impl Progress {
     }
 }
 
-/// Width of the terminal; 100 columns in a pipe.
-pub(crate) fn columns() -> u16 {
-    console::Term::stdout()
-        .size_checked()
-        .map_or(100, |(_, columns)| columns)
-}
-
-/// A written time, such as `5ms`.
+/// Parses a time with its unit, such as `5ms`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let ns = myelin_spec::units::DURATION.parse(text);
     ns.map(Duration::from_nanos)
         .map_err(|error| error.to_string())
 }
 
-/// The status of a program that SIGPIPE ends, as a shell has it.
+/// The exit status that a shell reports for a program that SIGPIPE ends.
 const BROKEN_PIPE: i32 = 128 + 13;
 
-/// Lets a write to a closed pipe end the process quietly, as for other tools. Not by the signal, which Rust turns off: it would also end an
-/// agent whose client has gone away, or a client whose agent has.
+/// Ends the process quietly when it writes to a closed pipe (`myelin ps | head`). SIGPIPE stays
+/// ignored, Rust's default: it would also end an agent whose client disconnects, and the reverse.
 pub(crate) fn end_on_closed_pipe() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        // The words of `print!` (library/std/src/io/stdio.rs).
-        let words = panic.payload().downcast_ref::<String>();
-        if words.is_some_and(|words| {
-            words.starts_with("failed printing to std") && words.contains("Broken pipe")
+        // The message of `print!` (library/std/src/io/stdio.rs).
+        let message = panic.payload().downcast_ref::<String>();
+        if message.is_some_and(|message| {
+            message.starts_with("failed printing to std") && message.contains("Broken pipe")
         }) {
             std::process::exit(BROKEN_PIPE);
         }
@@ -142,7 +159,7 @@ pub(crate) fn end_on_closed_pipe() {
     }));
 }
 
-/// The style of plain tables.
+/// The style of tables.
 pub(crate) fn style() -> terminal::Style {
     terminal::Style {
         ascii: false,

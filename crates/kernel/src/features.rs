@@ -42,6 +42,8 @@ pub struct Feature {
     pub required: bool,
     /// The consequence of a missing feature.
     pub consequence: &'static str,
+    /// How to get the feature.
+    pub remedy: &'static str,
 }
 
 /// All features.
@@ -93,83 +95,123 @@ pub fn features() -> Features {
             .map_err(state_of)
             .and_then(|plane| load(plane, hook).map_err(|error| state_of(&error)))
     };
-    let all = vec![
+    let mut all = vec![
         feature(
             "Linux 6.1 or newer",
             true,
             recent(&release),
-            "older kernels are not tested: see the other lines",
+            ["older kernels are not tested", "install Linux 6.1 or newer"],
         ),
         feature(
             "eBPF maps in memory",
             true,
             plane.as_ref().map_or_else(state_of, |_| State::Yes),
-            "no chain runs: counters are read through arrays that are mapped into memory",
+            [
+                "no chain runs: counters are read through arrays that are mapped into memory",
+                "use Linux 6.1 or newer with CONFIG_BPF_SYSCALL",
+            ],
         ),
         feature(
             "front door and functions at XDP",
             true,
             loaded(Hook::Xdp).map_or_else(|state| state, |()| State::Yes),
-            "no chain can use XDP or user space: the verifier must know bounded loops and bpf_loop",
+            [
+                "no chain can use XDP or user space: the verifier must know bounded loops and bpf_loop",
+                "use Linux 6.1 or newer with CONFIG_BPF_SYSCALL",
+            ],
         ),
         feature(
             "front door and functions at tc",
             true,
             loaded(Hook::Tcx).map_or_else(|state| state, |()| State::Yes),
-            "no port works: the tc front door is on each of them",
+            [
+                "no port works: each port has the tc front door",
+                "use Linux 6.1 or newer with CONFIG_NET_CLS_ACT",
+            ],
         ),
+    ];
+    all.extend(optional(&plane));
+    Features { release, all }
+}
+
+/// Tests the features without which some chains run.
+fn optional(plane: &Result<Plane, Error>) -> [Feature; 7] {
+    [
         feature(
             "eBPF compiler (JIT)",
             false,
             jit(),
-            "kernel functions cost several times as much: set net.core.bpf_jit_enable to 1",
+            [
+                "kernel functions cost several times as much",
+                "sysctl net.core.bpf_jit_enable=1",
+            ],
         ),
         in_scratch(
             "tcx",
-            "clsact filters are used instead: slower, and an agent that is killed leaves them to `myelin down --all`",
-            &plane,
+            [
+                "clsact filters replace it: slower, and a killed agent leaves them to `myelin down --all`",
+                "use Linux 6.6 or newer",
+            ],
+            plane,
             try_tcx,
         ),
         in_scratch(
             "XDP attached by a link",
-            "chains that need XDP or user space are refused",
-            &plane,
+            [
+                "chains that need XDP or user space are refused",
+                "use Linux 6.1 or newer",
+            ],
+            plane,
             try_xdp_link,
         ),
         in_scratch(
             "native XDP on veth",
-            "on links that Myelin makes, XDP runs generic: chains in user space are several times slower",
-            &plane,
+            [
+                "on links that Myelin makes, XDP runs generic: chains in user space are several times slower",
+                "modprobe veth",
+            ],
+            plane,
             try_veth,
         ),
         feature(
             "AF_XDP sockets",
             false,
             sys::af_xdp().map_or_else(|error| of_io(&error), |()| State::Yes),
-            "functions in user space are refused: build the kernel with CONFIG_XDP_SOCKETS",
+            [
+                "functions in user space are refused",
+                "use a kernel with CONFIG_XDP_SOCKETS",
+            ],
         ),
         feature(
             "bpffs at /sys/fs/bpf",
             false,
             bpffs(),
-            "chains end with the agent: `mount -t bpf bpf /sys/fs/bpf`",
+            ["chains end with the agent", "mount -t bpf bpf /sys/fs/bpf"],
         ),
         feature(
             "BTF of the kernel",
             false,
             btf(),
-            "none for chains: bpftool and bpftrace show less of them",
+            [
+                "none for chains: bpftool and bpftrace show less of them",
+                "use a kernel with CONFIG_DEBUG_INFO_BTF",
+            ],
         ),
-    ];
-    Features { release, all }
+    ]
 }
 
-fn feature(name: &'static str, required: bool, state: State, consequence: &'static str) -> Feature {
+fn feature(
+    name: &'static str,
+    required: bool,
+    state: State,
+    [consequence, remedy]: [&'static str; 2],
+) -> Feature {
     Feature {
         name,
         state,
         required,
         consequence,
+        remedy,
     }
 }
 
@@ -245,7 +287,7 @@ fn jit() -> State {
 /// Runs a test in a temporary network namespace.
 fn in_scratch(
     name: &'static str,
-    consequence: &'static str,
+    consequence_and_remedy: [&'static str; 2],
     plane: &Result<Plane, Error>,
     attempt: fn(&Plane) -> State,
 ) -> Feature {
@@ -255,7 +297,7 @@ fn in_scratch(
             .and_then(|netns| netns.enter(|| attempt(plane)))
             .unwrap_or_else(|error| State::Unknown(error.to_string())),
     };
-    feature(name, false, state, consequence)
+    feature(name, false, state, consequence_and_remedy)
 }
 
 fn try_tcx(plane: &Plane) -> State {
@@ -340,7 +382,7 @@ mod tests {
     fn tests_find_the_kernel_features_and_leave_interfaces_alone() {
         let features = features();
         for feature in &features.all {
-            assert!(!feature.consequence.is_empty());
+            assert!(!feature.consequence.is_empty() && !feature.remedy.is_empty());
             // Without root most results are unknown. With root the suite runs only if all required
             // features exist.
             if feature.required && is_root() {

@@ -1,4 +1,4 @@
-//! The report of a chain's run: [`text`] for a terminal, [`page()`] as HTML.
+//! The report of a chain's run: [`summary`] and [`details`] for a terminal, [`page()`] as HTML.
 
 mod delays;
 mod page;
@@ -9,39 +9,58 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use myelin_metrics::chain::{Flood, Hop, Traffic};
 use myelin_metrics::envelope::Claim;
-use myelin_metrics::{ChainReport, Environment, ProbeResult};
+use myelin_metrics::{ChainReport, Environment, ProbeResult, Summary};
 use serde_json::Value;
 
-use crate::terminal::{self, Column, Histogram, Style, digits_or_dash};
+use crate::terminal::{self, Column, Histogram, Style, digits_or_dash, field, or_dash};
 
 pub use page::page;
 
-/// What a person sees in the terminal.
-pub fn text(report: &ChainReport, style: Style) -> String {
-    let mut out = format!("chain {}\n", report.chain);
+/// The verdict, the contract, where the packets went, each hop and each probe.
+pub fn summary(report: &ChainReport, style: Style) -> String {
+    let width = style.columns();
+    let verdict = format!("chain {}: {}", report.chain, verdict(report));
+    let mut out = terminal::wrap(&verdict, 2, width) + "\n";
+    field(&mut out, "traffic", &account(&report.traffic), width);
+    if let Some(hop) = report.costliest_hop() {
+        field(&mut out, "slowest hop", &slowest(hop), width);
+    }
     // Writing into a String cannot fail.
+    let mut add = |table: String| {
+        let _ = writeln!(out, "{table}\n");
+    };
+    if !report.claims.is_empty() {
+        let terms: Vec<_> = report.claims.iter().map(term_cells).collect();
+        add(terminal::table(&TERMS, &terms, style));
+    }
+    if !report.floods.is_empty() {
+        add(listed(&FLOODS, &report.floods, style));
+    }
+    add(listed(&HOPS, &report.hops, style));
+    add(listed(&PROBES, &report.probes, style));
+    out
+}
+
+/// More of the report: all figures of the round trips, the probes' packets, the sojourns, the CPU.
+pub fn details(report: &ChainReport, style: Style) -> String {
+    let mut out = String::new();
     let summaries = report.probes.iter();
     let columns: Vec<_> = summaries
         .filter_map(|(name, probe)| Some((name.as_str(), probe.rtt.as_ref()?)))
         .collect();
     if !columns.is_empty() {
         let table = terminal::latency_table(&columns, style);
-        let _ = writeln!(out, "\nround trip, us\n{table}");
+        let _ = writeln!(out, "round trip, us\n{table}\n");
     }
-    let _ = writeln!(out, "{}", listed(&PROBES, &report.probes, style));
+    let _ = writeln!(out, "{}\n", listed(&COUNTS, &report.probes, style));
     out.push_str(&sojourns(report, style));
-    let _ = writeln!(out, "\n{}", listed(&HOPS, &report.hops, style));
-    let _ = writeln!(out, "\n{}", account(&report.traffic));
-    if !report.floods.is_empty() {
-        let _ = writeln!(out, "\n{}", listed(&FLOODS, &report.floods, style));
-    }
     if let Some(shares) = report.cpu.as_ref().and_then(|cpu| cpu.overall) {
         let parts = shares
             .parts()
             .map(|(name, share)| format!("{name} {}", terminal::format_share(share)));
-        let _ = writeln!(out, "\nCPU, all cores, first row: {}", parts.join(", "));
+        let text = format!("CPU, all cores, first probe: {}", parts.join(", "));
+        let _ = writeln!(out, "{}", terminal::wrap(&text, 2, style.columns()));
     }
-    verdict(&mut out, report, style);
     out
 }
 
@@ -50,8 +69,23 @@ fn listed<T>(columns: &[Column<T>], items: &[T], style: Style) -> String {
     terminal::table(&head, &rows, style)
 }
 
-/// The table of the probes' packets.
+/// The round trips of each probe.
 const PROBES: [Column<(String, ProbeResult)>; 6] = [
+    ("round trip", |(name, _)| name.clone()),
+    ("sent", |(_, probe)| probe.counts.sent.to_string()),
+    ("lost", |(_, probe)| probe.counts.lost.to_string()),
+    ("p50 us", |(_, probe)| rtt(probe, |rtt| rtt.p50_us)),
+    ("p99 us", |(_, probe)| rtt(probe, |rtt| rtt.p99_us)),
+    ("longest us", |(_, probe)| rtt(probe, |rtt| rtt.max_us)),
+];
+
+/// A figure of the round trips; `-` if no packet came back.
+fn rtt(probe: &ProbeResult, figure: fn(&Summary) -> f64) -> String {
+    or_dash(probe.rtt.as_ref().map(figure).map(terminal::format_us))
+}
+
+/// The table of the probes' packets.
+const COUNTS: [Column<(String, ProbeResult)>; 6] = [
     ("probe", |(name, _)| name.clone()),
     ("sent", |(_, probe)| probe.counts.sent.to_string()),
     ("lost", |(_, probe)| probe.counts.lost.to_string()),
@@ -75,7 +109,7 @@ fn sojourns(report: &ChainReport, style: Style) -> String {
             bound_us: report.latency_bound_us,
         };
         let histogram = histogram.render(style);
-        let _ = writeln!(out, "\nsojourn of all traffic, {part}\n{histogram}");
+        let _ = writeln!(out, "sojourn of all traffic, {part}\n{histogram}\n");
     }
     out
 }
@@ -100,39 +134,86 @@ fn packets(hop: &Hop, packets: u64) -> String {
     }
 }
 
-fn verdict(out: &mut String, report: &ChainReport, style: Style) {
-    if report.claims.is_empty() {
-        out.push_str("\nSLA: none agreed\n");
-        return;
+/// Whether the contract was kept, and the term that is nearest to its bound or farthest above it.
+fn verdict(report: &ChainReport) -> String {
+    let verdict = match report.met() {
+        _ if report.claims.is_empty() => return "no SLA agreed".to_owned(),
+        Some(true) => "SLA met",
+        Some(false) => "SLA not met",
+        None => "SLA not decided",
+    };
+    let share = |claim: &&Claim| used_share(claim).unwrap_or(f64::INFINITY);
+    let claims = report.claims.iter();
+    let tightest = claims.max_by(|one, other| share(one).total_cmp(&share(other)));
+    let Some(claim) = tightest else {
+        return verdict.to_owned();
+    };
+    let (_, term) = claim.id.split_once(": ").unwrap_or(("", &claim.id));
+    let (term, unit) = term.rsplit_once(", ").unwrap_or((term, ""));
+    let owed = bound(claim).map_or_else(|| shown(&claim.bound), |bound| bound.to_string());
+    match claim.measured.as_f64() {
+        Some(measured) => format!(
+            "{verdict}: {term} is {} {unit}, owed {owed} {unit}{}",
+            terminal::format_us(measured),
+            used_share(claim).map_or_else(String::new, |share| format!(" ({})", percent(share)))
+        ),
+        None => format!("{verdict}: {term} was not measured"),
     }
-    let terms: Vec<_> = report.claims.iter().map(term_cells).collect();
-    let table = terminal::table(&["SLA", "owed", "measured", ""], &terms, style);
-    let _ = writeln!(out, "\n{table}");
-    if report.met() == Some(true) {
-        out.push_str("\nSLA met\n");
-        return;
-    }
-    out.push_str("\nSLA not met");
-    if let Some(hop) = report.costliest_hop() {
-        let Hop { name, space, .. } = hop;
-        let _ = write!(out, "; the hop that cost most: {name} ({space})");
-    }
-    out.push('\n');
 }
 
-/// A line of the contract: its name, what is owed, what was measured, whether that holds.
-fn term_cells(claim: &Claim) -> Vec<String> {
-    let shown = |value: &Value| match value.as_f64() {
-        Some(figure) => terminal::format_us(figure),
-        None => value.as_str().unwrap_or("not measured").to_owned(),
+/// The cost of the hop that costs most, and where that figure comes from.
+fn slowest(hop: &Hop) -> String {
+    let Hop { name, space, .. } = hop;
+    let cost = terminal::format_ns(hop.cost_ns().unwrap_or_default());
+    let source = match hop.measured_ns {
+        Some(_) => "measured",
+        None => "by the model",
     };
+    format!("{name} ({space}): {cost} a packet, {source}")
+}
+
+/// The figure in a bound such as `<= 350`.
+fn bound(claim: &Claim) -> Option<f64> {
+    claim.bound.as_str()?.strip_prefix("<= ")?.parse().ok()
+}
+
+/// The measured figure as a share of its bound.
+fn used_share(claim: &Claim) -> Option<f64> {
+    let (measured, bound) = (claim.measured.as_f64()?, bound(claim)?);
+    match measured {
+        0.0 => Some(0.0),
+        _ => (bound > 0.0).then_some(measured / bound),
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+/// The table of the contract's terms.
+const TERMS: [&str; 5] = ["SLA", "owed", "measured", "of the owed", ""];
+
+/// A term of the contract: its name, the owed and the measured figure, and whether it is met.
+fn term_cells(claim: &Claim) -> Vec<String> {
     let met = match claim.holds {
         Some(true) => "met",
         Some(false) => "not met",
         None => "not decided",
     };
-    let cells = [shown(&claim.bound), shown(&claim.measured), met.to_owned()];
-    [claim.id.clone()].into_iter().chain(cells).collect()
+    vec![
+        claim.id.clone(),
+        shown(&claim.bound),
+        shown(&claim.measured),
+        or_dash(used_share(claim).map(percent)),
+        met.to_owned(),
+    ]
+}
+
+fn shown(value: &Value) -> String {
+    match value.as_f64() {
+        Some(figure) => terminal::format_us(figure),
+        None => value.as_str().unwrap_or("not measured").to_owned(),
+    }
 }
 
 /// The table of chains that were flooded.
@@ -162,7 +243,7 @@ fn account(traffic: &Traffic) -> String {
         lost => format!("lost: {}", lost.join(", ")),
     };
     format!(
-        "all traffic: {} packets in, {} policed, {} out, {lost}",
+        "{} packets in, {} policed, {} out, {lost}",
         traffic.packets_in, traffic.policed, traffic.packets_out
     )
 }

@@ -1,11 +1,13 @@
 //! Contracts and their violations, in words and tables.
 
+use std::collections::BTreeSet;
+
 use myelin_api::{
     ChainStatus, Losses, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus,
     SlaTerm, SlaWindow,
 };
 
-use crate::terminal::{Column, digits_or_dash, grid, listing, or_dash};
+use crate::terminal::{Column, digits_or_dash, grid, listing, or_dash, wrap};
 
 /// Whether a chain's contract is kept, in a word or two.
 pub fn verdict(status: &ChainStatus) -> String {
@@ -93,8 +95,14 @@ pub(crate) fn places(lost: &Losses) -> String {
     }
 }
 
-/// A violation in one line.
+/// A violation and the figures that show its cause, in one line.
 pub fn line(event: &SlaEvent) -> String {
+    let facts = [vec![violation(event)], event.evidence.clone()].concat();
+    facts.join("; ")
+}
+
+/// A violation in one line: when, which terms, for how long, by how much, where and why.
+fn violation(event: &SlaEvent) -> String {
     let terms: Vec<_> = event.terms.iter().map(|term| term.as_str()).collect();
     let lasts = if event.end.is_some() {
         "for"
@@ -107,24 +115,52 @@ pub fn line(event: &SlaEvent) -> String {
         SlaTerm::Loss => Some(format!("{:.3} % lost", event.worst_loss_percent?)),
     });
     let worst = worst.collect::<Vec<_>>().join(" and ");
-    let mut parts = Vec::new();
-    if !worst.is_empty() {
-        parts.push(format!("at worst {worst}"));
-    }
-    if event.lost > 0 {
-        parts.push(format!("{} packets lost in all", event.lost));
-    }
-    parts.extend(event.evidence.iter().cloned());
-    format!(
-        "{} {}: {} violated {lasts} {} s, cause {}, hop {}: {}",
+    let mut facts = vec![format!(
+        "{} {}: {} violated {lasts} {} s, cause {}, hop {}",
         event.start,
         event.chain,
         terms.join(" and "),
         event.seconds,
         event.cause.as_str(),
-        event.hop,
-        parts.join("; ")
-    )
+        event.hop
+    )];
+    if !worst.is_empty() {
+        facts.push(format!("at worst {worst}"));
+    }
+    if event.lost > 0 {
+        facts.push(format!("{} packets lost in all", event.lost));
+    }
+    facts.join("; ")
+}
+
+/// A violation, wrapped under its first line; with the figures that show its cause if `verbose`.
+pub fn event(event: &SlaEvent, verbose: bool, width: u16) -> String {
+    let text = if verbose {
+        line(event)
+    } else {
+        violation(event)
+    };
+    wrap(&text, 2, width)
+}
+
+/// How many violations, of which chains; then each, wrapped.
+pub fn events(events: &[SlaEvent], verbose: bool, width: u16) -> String {
+    let chains: BTreeSet<&str> = events.iter().map(|event| &*event.chain).collect();
+    let chains: Vec<&str> = chains.into_iter().collect();
+    let lasting = events.iter().filter(|event| event.end.is_none()).count();
+    let seconds: u64 = events.iter().map(|event| event.seconds).sum();
+    let verdict = match (events.len(), lasting) {
+        (0, _) => "no contract was violated".to_owned(),
+        (count, lasting) => format!(
+            "violations: {count} ({seconds} s in all, {lasting} not over); chains: {}",
+            chains.join(", ")
+        ),
+    };
+    let listed = events.iter().map(|one| event(one, verbose, width));
+    let all: Vec<String> = std::iter::once(wrap(&verdict, 2, width))
+        .chain(listed)
+        .collect();
+    all.join("\n")
 }
 
 /// A violation in a few words.

@@ -4,8 +4,8 @@ mod histogram;
 mod table;
 
 pub use histogram::Histogram;
-pub use table::{Column, grid, latency_table, listing, table, wrap};
-pub(crate) use table::{digits_or_dash, field, head_and_rows, latency_rows, or_dash};
+pub use table::{Column, field, grid, latency_table, listing, table, wrap};
+pub(crate) use table::{digits_or_dash, head_and_rows, latency_rows, or_dash};
 
 /// How text may look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +14,13 @@ pub struct Style {
     pub width: usize,
     /// Only ASCII characters.
     pub ascii: bool,
+}
+
+impl Style {
+    /// The width, as tables take it.
+    pub(crate) fn columns(self) -> u16 {
+        u16::try_from(self.width).unwrap_or(u16::MAX)
+    }
 }
 
 impl Default for Style {

@@ -7,7 +7,7 @@ use myelin_metrics::{
     CoreUse, Counts, CpuUse, Distribution, Matching, Mode, ProbeResult, ProcessUse, Shares, Stop,
     TimelinePoint,
 };
-use myelin_report::chain::{page, text};
+use myelin_report::chain::{details, page, summary};
 use myelin_report::terminal::Style;
 
 fn empty() -> ChainReport {
@@ -273,38 +273,80 @@ fn odd_reports_do_not_stop_the_page() {
 }
 
 #[test]
-fn the_text_has_the_same_figures_and_fits_the_terminal() {
+fn the_text_begins_with_the_verdict_and_fits_the_terminal() {
+    for width in [60, 90] {
+        let style = Style { width, ascii: true };
+        let text = format!("{}{}", summary(&full(), style), details(&full(), style));
+        let long = text.lines().find(|line| line.len() > width);
+        assert_eq!(long, None, "{text}");
+        assert!(text.is_ascii(), "{text}");
+    }
     let style = Style {
         width: 90,
         ascii: true,
     };
-    let shown = text(&full(), style);
+    let text = summary(&full(), style);
+    let verdict = "chain tactile: SLA met: round trip is 30.10 us, owed 700 us (4 %)\n";
+    assert!(text.starts_with(verdict), "{text}");
     for part in [
-        "chain tactile",
+        "traffic     12000 packets in, 4 policed, 11986 out, lost: 10 function\n",
+        "slowest hop to user space (crossing): 2600 ns a packet, by the model\n",
+        "latency, p99, us",
+        "noisy x 10",
+        "edge-filter",
         "inline, 256 B",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let text = details(&full(), style);
+    for part in [
+        "p99.99",
+        "duplicates",
         "sojourn of all traffic, after it",
         "-- SLA latency 350.0 us",
-        "edge-filter",
-        "all traffic: 12000 packets in, 4 policed, 11986 out, lost: 10 function",
-        "noisy x 10",
-        "CPU, all cores, first row: user 21.0 %",
-        "latency, p99, us",
-        "SLA met",
+        "CPU, all cores, first probe: user 21.0 %",
     ] {
-        assert!(shown.contains(part), "{part} in {shown}");
+        assert!(text.contains(part), "{part} in {text}");
     }
-    // Sentences are as long as they are.
-    let mut lines = shown.lines().filter(|line| !line.contains(", "));
-    assert!(lines.all(|line| line.len() <= 90), "{shown}");
-    assert!(shown.is_ascii(), "{shown}");
-    assert!(text(&empty(), style).ends_with("SLA: none agreed\n"));
-    let mut broken = full();
-    broken.claims[0].holds = Some(false);
-    let shown = text(&broken, style);
-    assert!(
-        shown.ends_with("SLA not met; the hop that cost most: to user space (crossing)\n"),
-        "{shown}"
-    );
+}
+
+#[test]
+fn the_verdict_says_by_how_much() {
+    let verdict = |report: &ChainReport| {
+        let text = summary(report, Style::default());
+        text.lines().next().unwrap_or_default().to_owned()
+    };
+    let with = |measured: Option<f64>, bound: f64| ChainReport {
+        claims: vec![
+            Claim::figure_at_most("sla.loss: packets lost, %", 0.0, 0.0),
+            Claim::new("sla.latency: sojourn at p99, us", measured).bounded(
+                format!("<= {bound}"),
+                Some(measured.is_some_and(|measured| measured <= bound)),
+            ),
+        ],
+        ..empty()
+    };
+    for (report, expected) in [
+        (empty(), "chain tactile: no SLA agreed"),
+        (
+            with(Some(61.98), 350.0),
+            "chain tactile: SLA met: sojourn at p99 is 61.98 us, owed 350 us (18 %)",
+        ),
+        (
+            with(Some(2048.0), 350.0),
+            "chain tactile: SLA not met: sojourn at p99 is 2048 us, owed 350 us (585 %)",
+        ),
+        (
+            with(Some(3.0), 0.0),
+            "chain tactile: SLA not met: sojourn at p99 is 3.00 us, owed 0 us",
+        ),
+        (
+            with(None, 350.0),
+            "chain tactile: SLA not met: sojourn at p99 was not measured",
+        ),
+    ] {
+        assert_eq!(verdict(&report), expected);
+    }
 }
 
 #[test]
@@ -313,6 +355,10 @@ fn a_report_is_the_same_at_the_other_end_of_the_socket() {
     let sent = serde_json::to_string(&report).unwrap();
     let received: ChainReport = serde_json::from_str(&sent).unwrap();
     assert_eq!(page(&received).unwrap(), page(&report).unwrap());
-    let text = |report| text(report, Style::default());
-    assert_eq!(text(&received), text(&report));
+    for text in [summary, details] {
+        assert_eq!(
+            text(&received, Style::default()),
+            text(&report, Style::default())
+        );
+    }
 }

@@ -1,4 +1,4 @@
-//! `myelin bench`: reproduce an experiment.
+//! `myelin bench`: runs an experiment.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,8 +17,9 @@ use crate::page::Page;
     after_help = "Examples:\n  myelin bench --list\n  sudo myelin bench hop-cost --quick\n  \
                   sudo myelin bench kernel-chain --json\n  \
                   sudo myelin bench calvin-chain --report calvin-chain.html\n\n\
-                  A claim on a ratio holds when the 95 % interval of the median over at least 30 interleaved rounds lies\n\
-                  within its bound. Measure on a quiet machine: the report says whether it was. Ctrl-C ends cleanly."
+                  A claim on a ratio holds when the 95 % interval of the median, over at least 30 interleaved\n\
+                  rounds, lies within its bound. Measure on a quiet machine: the report says whether it was.\n\
+                  Ctrl-C ends cleanly."
 )]
 pub(crate) struct Arguments {
     /// The experiment's name.
@@ -27,7 +28,7 @@ pub(crate) struct Arguments {
     /// List the experiments.
     #[arg(long, conflicts_with = "name")]
     list: bool,
-    /// Fewer rounds: under a minute.
+    /// Fewer rounds: most experiments then take less than a minute.
     #[arg(long)]
     quick: bool,
     /// Print JSON.
@@ -38,13 +39,13 @@ pub(crate) struct Arguments {
     report: Option<PathBuf>,
 }
 
-/// Runs.
+/// Runs or lists experiments.
 pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let Some(name) = &arguments.name else {
         return list(arguments.json);
     };
     let page = arguments.report.as_deref().map(Page::at).transpose()?;
-    // It ends the experiment, which then removes what it made, instead of the process.
+    // Ctrl-C ends the experiment, which then removes everything that it made.
     let cancelled = interrupt::catch()?;
     let options = Options {
         effort: if arguments.quick {
@@ -89,6 +90,10 @@ fn list(json: bool) -> Result<ExitCode, ApiError> {
         let named = |experiment: &myelin_bench::Experiment| serde_json::json!({ "name": experiment.name, "about": experiment.about });
         return output::json(&experiments.iter().map(named).collect::<Vec<_>>());
     }
+    println!(
+        "{} experiments; `sudo myelin bench NAME --quick` runs one in its short form",
+        experiments.len()
+    );
     let mut table = output::table(["experiment", "what it measures"]);
     table.add_rows(experiments.iter().map(|one| [one.name, one.about]));
     println!("{}", table.trim_fmt());

@@ -1,4 +1,4 @@
-//! `myelin calibrate`: measure this machine's costs and keep them.
+//! `myelin calibrate`: measures the costs of this machine and keeps them.
 
 use std::process::ExitCode;
 
@@ -11,24 +11,30 @@ use crate::output::{self, Progress};
 /// Arguments of `myelin calibrate`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Measures function costs (BPF_PROG_TEST_RUN, worker loop) and crossings (echo probes over emulated end\n\
-                  hosts), and keeps them in /var/lib/myelin/calibration.json (MYELIN_CALIBRATION moves it) for `plan`."
+    after_help = "Examples:\n  sudo myelin calibrate            half a minute\n  \
+                  sudo myelin calibrate --quick -v  with each cost\n\n\
+                  Measures the costs of functions (BPF_PROG_TEST_RUN, worker loop) and of crossings between\n\
+                  kernel and user space (probes over emulated end hosts). `plan` and admission read them from\n\
+                  /var/lib/myelin/calibration.json, or from the file in MYELIN_CALIBRATION."
 )]
 pub(crate) struct Arguments {
     /// Fewer rounds: seconds instead of about half a minute.
     #[arg(long)]
     quick: bool,
+    /// Show more: the cost of each step and function.
+    #[arg(long, short)]
+    verbose: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Measures.
+/// Measures and prints the costs.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let client = Client::connect_or_start(run_dir, &output::program()?)?;
     let request = CalibrateRequest {
         quick: arguments.quick,
-        // The agent may have been started with another environment than this client.
+        // The agent's environment may differ from that of this client.
         file: calibration_file().display().to_string(),
     };
     let mut progress = Progress::new();
@@ -41,25 +47,44 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     progress.finish();
     outcome?;
     let costs = costs.ok_or_else(|| ApiError::failed("the agent sent no costs"))?;
-    for warning in costs.warnings() {
-        eprintln!("warning: {warning}");
-    }
     if arguments.json {
-        return output::json(&costs);
+        output::json(&costs)?;
+    } else {
+        println!("{}", summary(&costs, &request.file));
+        if arguments.verbose {
+            println!("\n{}", packet_costs(&costs));
+        }
     }
-    println!("{}\n{}", of_packets(&costs), of_cores(&costs));
-    println!(
-        "packets at worst cost {:.2} times the mean\na process keeps a core that others want for up to {:.1} ms ({})\nkept in {}",
-        costs.worst_case,
-        costs.slice_ns as f64 / 1e6,
-        costs.slice_from,
-        request.file
-    );
+    for warning in costs.warnings() {
+        output::warn(&warning);
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What packets cost, a row a step or function.
-fn of_packets(costs: &Costs) -> String {
+/// The file that keeps the costs, the figures that bound a delay, and the stalls of the cores.
+fn summary(costs: &Costs, file: &str) -> String {
+    let lines = [
+        format!(
+            "calibrated: {file} has the costs of {} function kinds for `plan` and admission",
+            costs.functions.len()
+        ),
+        format!(
+            "worst case: a packet costs {:.2} times its mean",
+            costs.worst_case
+        ),
+        format!(
+            "scheduler: a process keeps a core for up to {:.1} ms while others wait ({})",
+            costs.slice_ns as f64 / 1e6,
+            costs.slice_from
+        ),
+        String::new(),
+        core_stalls(costs),
+    ];
+    lines.map(|line| output::wrap(&line)).join("\n")
+}
+
+/// The cost of a packet, a row for each step or function.
+fn packet_costs(costs: &Costs) -> String {
     let mut table = output::table(["step or function", ">ns a packet", ">ns a byte"]);
     let mut add = |name: &str, cost: Cost| {
         table.add_row([
@@ -88,12 +113,12 @@ fn of_packets(costs: &Costs) -> String {
     table.trim_fmt()
 }
 
-/// For how long each core stands still.
-fn of_cores(costs: &Costs) -> String {
+/// How long each core stalls.
+fn core_stalls(costs: &Costs) -> String {
     let columns: [Column<(&u32, &Stall)>; 6] = [
         (">core", |(core, _)| core.to_string()),
-        (">stands still us", |(_, stall)| us(stall.stall_ns)),
-        (">longest us", |(_, stall)| us(stall.longest_ns)),
+        (">stall us", |(_, stall)| us(stall.stall_ns)),
+        (">longest stall us", |(_, stall)| us(stall.longest_ns)),
         (">gaps", |(_, stall)| stall.gaps.to_string()),
         (">steal", |(_, stall)| {
             format!("{:.1} %", stall.steal_percent)
@@ -117,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_that_was_measured_is_told() {
+    fn the_tables_show_every_measured_cost() {
         let mut costs = Costs {
             in_burst: Some(InBurst {
                 kernel: Cost::new(101.0, 0.5),
@@ -134,7 +159,7 @@ mod tests {
             user: Some(Cost::new(105.0, 0.0)),
         };
         costs.functions.insert("xor".to_owned(), both);
-        let told = of_packets(&costs);
+        let text = packet_costs(&costs);
         for row in [
             ["in a burst, in the kernel", "101.0", "0.5000"],
             ["in a crowd, function (kernel)", "106.0", "0.0000"],
@@ -146,13 +171,13 @@ mod tests {
         ] {
             let is_row = |line: &str| row.iter().all(|cell| line.contains(cell));
             assert_eq!(
-                told.lines().filter(|line| is_row(line)).count(),
+                text.lines().filter(|line| is_row(line)).count(),
                 1,
-                "{row:?} in {told}"
+                "{row:?} in {text}"
             );
         }
         for (name, _) in costs.steps.iter() {
-            assert!(told.contains(name), "{name} in {told}");
+            assert!(text.contains(name), "{name} in {text}");
         }
         let stall = Stall {
             stall_ns: 12_340,
@@ -163,8 +188,8 @@ mod tests {
             ..Stall::default()
         };
         costs.stalls.insert(7, stall);
-        let told = of_cores(&costs);
-        let row = told.lines().find(|line| line.contains("12.3"));
+        let text = core_stalls(&costs);
+        let row = text.lines().find(|line| line.contains("12.3"));
         let cells: Vec<&str> = row
             .unwrap()
             .split("  ")

@@ -67,6 +67,9 @@ pub(crate) struct Arguments {
     /// Print a line each second.
     #[arg(long)]
     follow: bool,
+    /// Show more: the time and size of each violation.
+    #[arg(long, short)]
+    verbose: bool,
     /// Print JSON; with --follow an object a line.
     #[arg(long)]
     json: bool,
@@ -110,7 +113,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     } else if arguments.json {
         output::json(&report)?;
     } else {
-        report.print();
+        report.print(arguments.verbose);
     }
     if seen.packets == 0 {
         return Err(ApiError::failed(nothing_seen(arguments)));

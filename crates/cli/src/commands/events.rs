@@ -1,4 +1,4 @@
-//! `myelin events`: violations of contracts.
+//! `myelin events`: lists violations of contracts.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -9,26 +9,33 @@ use myelin_report::sla;
 
 use crate::output;
 
-/// How often an agent is asked for new ones: it looks at each chain once a second.
+/// Time between two requests of `--follow`. The agent judges each chain once a second.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Arguments of `myelin events`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin events\n  myelin events tactile --follow\n  myelin events --json\n\nA second in which more was lost, or the percentile of the time in the chain was higher, than its contract allows is a\nviolation; seconds that follow each other are one event. The agent keeps the last 1000 of each chain while it runs.\nWith --follow an event is printed when it begins, and again when it is over."
+    after_help = "Examples:\n  myelin events\n  myelin events -v               with the figures that show each cause\n  \
+    myelin events tactile --follow\n  myelin events --json\n\n\
+    A second violates the contract if it exceeds the loss or the percentile of the delay that the\n\
+    chain is owed. Consecutive seconds are one event. The agent keeps the last 1000 events of each\n\
+    chain while it runs. --follow prints an event when it begins and again when it is over."
 )]
 pub(crate) struct Arguments {
-    /// Show those of this chain.
+    /// Show the events of this chain only.
     chain: Option<String>,
-    /// Go on with new ones until interrupted.
+    /// Print new events until interrupted.
     #[arg(long, short)]
     follow: bool,
+    /// Show more: the figures that show each cause.
+    #[arg(long, short)]
+    verbose: bool,
     /// Print JSON: a list, or with --follow one event a line.
     #[arg(long)]
     json: bool,
 }
 
-/// Lists, and follows.
+/// Prints the events.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let chain = arguments.chain.as_deref();
     if arguments.follow {
@@ -42,12 +49,10 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     if arguments.json {
         return output::json(&events);
     }
-    if events.is_empty() {
-        println!("no contract was violated");
-    }
-    for event in &events {
-        println!("{}", sla::line(event));
-    }
+    println!(
+        "{}",
+        sla::events(&events, arguments.verbose, output::width())
+    );
     Ok(ExitCode::SUCCESS)
 }
 
@@ -60,50 +65,53 @@ fn follow(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError>
                 run_dir.path().display()
             )));
         };
-        let events = client.events(arguments.chain.as_deref(), printed.after())?;
-        for event in printed.take(events) {
+        let events = client.events(arguments.chain.as_deref(), printed.request_after())?;
+        for event in printed.select_new(events) {
             if arguments.json {
                 output::json_line(&event)?;
             } else {
-                println!("{}", sla::line(&event));
+                let width = output::width();
+                println!("{}", sla::event(&event, arguments.verbose, width));
             }
         }
         std::thread::sleep(INTERVAL);
     }
 }
 
-/// What was printed already.
+/// The events that `--follow` printed.
 #[derive(Default)]
 struct Printed {
-    last: u64,
-    /// Those that were not over.
-    lasting: BTreeSet<u64>,
+    last_serial: u64,
+    /// Serials of printed events that are not over.
+    ongoing: BTreeSet<u64>,
 }
 
 impl Printed {
-    /// Above which number events are of interest.
-    fn after(&self) -> u64 {
-        self.lasting.first().map_or(self.last, |first| first - 1)
+    /// The serial after which the agent has events to print.
+    fn request_after(&self) -> u64 {
+        self.ongoing
+            .first()
+            .map_or(self.last_serial, |first| first - 1)
     }
 
-    /// Those of them that are new or are now over.
-    fn take(&mut self, events: Vec<SlaEvent>) -> Vec<SlaEvent> {
-        // One that lasted and is told no longer went with its chain.
-        let told: BTreeSet<u64> = events.iter().map(|event| event.serial).collect();
-        self.lasting.retain(|serial| told.contains(serial));
-        let mut news = Vec::new();
+    /// Selects the events that are new or have ended since.
+    fn select_new(&mut self, events: Vec<SlaEvent>) -> Vec<SlaEvent> {
+        // The agent forgets the events of a chain that is removed.
+        let known: BTreeSet<u64> = events.iter().map(|event| event.serial).collect();
+        self.ongoing.retain(|serial| known.contains(serial));
+        let mut selected = Vec::new();
         for event in events {
-            let is_new = event.serial > self.last;
-            self.last = self.last.max(event.serial);
-            let ended = event.end.is_some() && self.lasting.remove(&event.serial);
+            let is_new = event.serial > self.last_serial;
+            self.last_serial = self.last_serial.max(event.serial);
+            let has_ended = event.end.is_some() && self.ongoing.remove(&event.serial);
             if is_new && event.end.is_none() {
-                self.lasting.insert(event.serial);
+                self.ongoing.insert(event.serial);
             }
-            if is_new || ended {
-                news.push(event);
+            if is_new || has_ended {
+                selected.push(event);
             }
         }
-        news
+        selected
     }
 }
 
@@ -130,21 +138,21 @@ mod tests {
     }
 
     #[test]
-    fn each_event_is_printed_when_it_begins_and_when_it_is_over() {
+    fn an_event_is_printed_when_it_begins_and_when_it_ends() {
         let mut printed = Printed::default();
         let serials = |events: Vec<SlaEvent>| -> Vec<u64> {
             events.iter().map(|event| event.serial).collect()
         };
         let all = vec![event(1, true), event(2, false), event(3, true)];
-        assert_eq!(serials(printed.take(all)), [1, 2, 3]);
-        assert_eq!(printed.after(), 1);
+        assert_eq!(serials(printed.select_new(all)), [1, 2, 3]);
+        assert_eq!(printed.request_after(), 1);
         let again = vec![event(2, false), event(3, true)];
-        assert!(printed.take(again).is_empty());
+        assert!(printed.select_new(again).is_empty());
         let over = vec![event(2, true), event(3, true), event(4, false)];
-        assert_eq!(serials(printed.take(over)), [2, 4]);
-        assert_eq!(printed.after(), 3);
-        // Its chain went down.
-        assert!(printed.take(Vec::new()).is_empty());
-        assert_eq!(printed.after(), 4);
+        assert_eq!(serials(printed.select_new(over)), [2, 4]);
+        assert_eq!(printed.request_after(), 3);
+        // The chain is removed.
+        assert!(printed.select_new(Vec::new()).is_empty());
+        assert_eq!(printed.request_after(), 4);
     }
 }

@@ -49,9 +49,12 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         vec![kind.name.to_owned(), class, spaces(kind), summary]
     };
     let rows: Vec<_> = kinds.into_iter().map(row).collect();
+    println!(
+        "{} kinds; `myelin functions KIND` shows keys, counters and an example chain",
+        rows.len()
+    );
     let head = ["kind", "class", "spaces", "what it does"];
     println!("{}", terminal::table(&head, &rows, style));
-    println!("\n`myelin functions KIND` shows keys, counters and an example chain.");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -14,7 +14,8 @@ use crate::page::Page;
 /// Arguments of `myelin probe`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  myelin probe tactile\n  \
-                  myelin probe tactile --mode inline --payload 256,1400 --interval 5ms --count 500 --repeats 50\n  \
+                  myelin probe tactile -v\n  \
+                  myelin probe tactile --mode inline --payload 256,1400 --interval 5ms --repeats 50\n  \
                   myelin probe tactile --report tactile.html\n\n\
                   Exit status 5: the SLA was not met.")]
 pub(crate) struct Arguments {
@@ -24,15 +25,15 @@ pub(crate) struct Arguments {
     options: Options,
 }
 
-/// How to probe; shared with `run`.
+/// Options of `probe` and `run`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// How the two ends wait. `inline`: one thread polls both, the datapath alone; `spin`: both poll, two cores;
-    /// `blocking`: what an application sees.
+    /// How client and server wait for a packet. `inline`: one thread polls both, which leaves out
+    /// wake-ups; `spin`: two threads poll, on two cores; `blocking`: both sleep, as applications do.
     #[arg(long, value_delimiter = ',', default_value = "inline,blocking",
           value_parser = ["inline", "spin", "blocking"])]
     mode: Vec<String>,
-    /// UDP payload, bytes; several are measured one after the other.
+    /// UDP payload, bytes. Several are measured one after the other.
     #[arg(
         long,
         value_delimiter = ',',
@@ -40,18 +41,21 @@ pub(crate) struct Options {
         value_name = "BYTES"
     )]
     payload: Vec<u16>,
-    /// Time between packets, with its unit; `0us` sends the next one when the last came back.
+    /// Time between packets, with its unit. `0us` sends the next packet when the last returns.
     #[arg(long, default_value = "1ms", value_name = "TIME", value_parser = output::duration)]
     interval: Duration,
     /// Packets in a repeat.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
-    /// Repeats; the confidence interval is over them.
+    /// Repeats. The confidence interval is over the repeats.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
     /// Write a self-contained page with plots.
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
+    /// Show more: all figures of the round trips, the probes' packets, histograms, the CPU.
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
     /// Plain ASCII tables and histograms.
     #[arg(long)]
     ascii: bool,
@@ -61,7 +65,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// The form that goes to the agent.
+    /// The options as the agent's socket takes them.
     pub(crate) fn to_request(&self) -> ProbeOptions {
         ProbeOptions {
             modes: self.mode.clone(),
@@ -72,15 +76,16 @@ impl Options {
         }
     }
 
-    /// Where the page goes, if one was asked for; to be called before anything is measured.
+    /// The page of `--report`. Call it before the measurement, so that a bad path fails at once.
     ///
     /// # Errors
-    /// No page can be written there.
+    /// The page cannot be written there.
     pub(crate) fn page(&self) -> Result<Option<Page>, ApiError> {
         self.report.as_deref().map(Page::at).transpose()
     }
 
-    /// Shows the reports; status 5 when an SLA was not met. The first one's page is `page`.
+    /// Prints the reports and writes their pages, the first to `page`. The exit status is 5 if an SLA
+    /// was not met.
     pub(crate) fn show(
         &self,
         reports: &[ReportReply],
@@ -93,11 +98,14 @@ impl Options {
             };
         } else {
             let style = Style {
-                width: output::columns().into(),
                 ascii: self.ascii,
+                ..output::style()
             };
             for one in reports {
-                println!("{}", chain::text(&one.report, style));
+                print!("{}", chain::summary(&one.report, style));
+                if self.verbose {
+                    print!("{}", chain::details(&one.report, style));
+                }
             }
         }
         if let (Some(path), Some(mut page)) = (&self.report, page) {
@@ -122,13 +130,11 @@ impl Options {
     }
 }
 
-/// Measures.
+/// Probes the chain and prints the report.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let page = arguments.options.page()?;
     let client = Client::connect(run_dir)?.ok_or_else(|| {
-        ApiError::failed(
-            "no agent runs, so there is no chain to probe: `myelin up FILE` deploys one",
-        )
+        ApiError::failed("no agent runs, so no chain can be probed: `myelin up FILE` deploys one")
     })?;
     let request = ProbeRequest {
         chain: arguments.chain.clone(),

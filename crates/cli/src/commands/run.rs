@@ -1,9 +1,9 @@
-//! `myelin run`: the main job.
+//! `myelin run`: deploys a chain file, measures it against its contract, removes it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use myelin_api::{ApiError, Client, Event, FloodRequest, RunDir, RunRequest};
+use myelin_api::{ApiError, ChainUp, Client, Event, FloodRequest, RunDir, RunRequest};
 
 use super::probe::Options;
 use crate::output::{self, Progress};
@@ -12,24 +12,25 @@ use crate::source;
 /// Arguments of `myelin run`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  myelin run examples/tactile.yaml\n  \
+                  myelin run examples/tactile.yaml -v\n  \
                   myelin run examples/tactile.yaml --mode inline --payload 256 --report tactile.html\n  \
                   myelin run examples/isolation.yaml --flood noisy\n\n\
                   Exit status 3: refused by admission. Exit status 5: the SLA was not met.")]
 pub(crate) struct Arguments {
     /// The chain file; `-` reads standard input.
     file: PathBuf,
-    /// Deploy what admission refuses all the same: as best effort, without a promise.
+    /// Deploy chains that admission refuses as best effort, without a promise.
     #[arg(long)]
     force: bool,
-    /// Do not measure this chain of the file, but send it so many times its rate (10, unless said) from its client host while the others are
-    /// measured; may be given for several chains.
+    /// Flood this chain with TIMES its rate [default: 10] from its client host, and measure the
+    /// other chains meanwhile. May be given for several chains.
     #[arg(long, value_name = "CHAIN[=TIMES]")]
     flood: Vec<FloodRequest>,
     #[command(flatten)]
     options: Options,
 }
 
-/// Deploys, measures, reports, tears down.
+/// Runs the file in the agent and prints the reports.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let source = source::read(&arguments.file)?;
     myelin_api::check_floods(&arguments.flood, &source.parse()?)?;
@@ -42,15 +43,30 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         floods: arguments.flood.clone(),
     };
     let mut progress = Progress::new();
-    let mut reports = Vec::new();
+    let (mut deployed, mut reports) = (Vec::new(), Vec::new());
     let outcome = client.run(&request, &mut |event| match progress.take(event) {
-        Some(Event::Up(up)) if !arguments.options.json => {
-            progress.suspend(|| super::up::print(std::slice::from_ref(&up), false));
+        Some(Event::Up(up)) => {
+            if up.plan.best_effort {
+                progress.suspend(|| warn_of_best_effort(&up));
+            }
+            deployed.push(*up);
         }
         Some(Event::Report(report)) => reports.push(*report),
         _ => {}
     });
     progress.finish();
     outcome?;
-    arguments.options.show(&reports, page)
+    let status = arguments.options.show(&reports, page)?;
+    if arguments.options.verbose && !arguments.options.json {
+        super::up::print(&deployed, true);
+    }
+    Ok(status)
+}
+
+fn warn_of_best_effort(up: &ChainUp) {
+    output::warn(&format!(
+        "chain {} is best effort, without a promise: {}",
+        up.chain,
+        up.plan.refusal.as_deref().unwrap_or_default()
+    ));
 }

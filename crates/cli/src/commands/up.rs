@@ -1,4 +1,4 @@
-//! `myelin up`: bring the chains of a file into the form that it gives them and leave them running.
+//! `myelin up`: deploys or changes the chains of a file and leaves them running.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,13 +10,16 @@ use crate::{output, source};
 
 /// Arguments of `myelin up`.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  myelin up examples/tactile.yaml\n  myelin up -v chain.yaml        with its plan, ports and times\n  myelin up -                    reads standard input\n\nAll chains of the file come up, or none. One that runs already is changed under its traffic:\nno packet is lost, and each is processed by the old or by the new form as a whole.\n\nExit status 3: a chain is refused by admission."
-)]
+#[command(after_help = "Examples:\n  myelin up examples/tactile.yaml\n  \
+    myelin up -v chain.yaml        with its plan, ports and times\n  \
+    myelin up -                    reads standard input\n\n\
+    All chains of the file come up, or none. A chain that runs already is changed under its traffic:\n\
+    no packet is lost, and each passes the old or the new form as a whole.\n\n\
+    Exit status 3: admission refuses a chain.")]
 pub(crate) struct Arguments {
     /// The chain file; `-` reads standard input.
     file: PathBuf,
-    /// Deploy what admission refuses all the same: as best effort, without a promise.
+    /// Deploy chains that admission refuses as best effort, without a promise.
     #[arg(long)]
     force: bool,
     /// Show more.
@@ -27,10 +30,10 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Deploys.
+/// Deploys the chains and prints the result.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let source = source::read(&arguments.file)?;
-    // A bad file is an error even where no agent can be started.
+    // Reports a bad file before it starts an agent.
     source.parse()?;
     let client = Client::connect_or_start(run_dir, &output::program()?)?;
     let chains = client.up(&UpRequest {
@@ -44,7 +47,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints what was done with the chains, and how to reach them.
+/// Prints the change of each chain and how to reach its hosts.
 pub(crate) fn print(chains: &[ChainUp], verbose: bool) {
     let width = output::width();
     for up in chains {

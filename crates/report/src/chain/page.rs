@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use myelin_metrics::ChainReport;
 
-use super::{FLOODS, account, date, sections, term_cells};
+use super::{FLOODS, TERMS, account, date, sections, term_cells};
 use crate::Error;
 use crate::html::document;
 use crate::html::markup::{escape, table};
@@ -80,7 +80,7 @@ fn head(out: &mut String, report: &ChainReport) {
         "<p class=\"soft\">Measured {}.</p>",
         escape(&date(&report.environment))
     );
-    let account = account(&report.traffic);
+    let account = format!("all traffic: {}", account(&report.traffic));
     for note in report.notes.iter().chain([&account]) {
         let _ = writeln!(out, "<p class=\"soft\">{}</p>", escape(note));
     }
@@ -94,7 +94,7 @@ fn terms(out: &mut String, report: &ChainReport) {
     out.push_str("<section><h2>Contract</h2>\n");
     out.push_str(&table(
         "What the chain is owed and what it got.",
-        &["term", "owed", "measured", ""],
+        &TERMS,
         &rows,
     ));
     out.push_str("</section>\n");

@@ -11,7 +11,7 @@ use super::{Style, format_share, format_us};
 /// A table with a head; columns whose cells are all figures are set flush right. Cells wrap where the width asks for it.
 pub fn table(head: &[&str], rows: &[Vec<String>], style: Style) -> String {
     let line = if style.ascii { '-' } else { '─' };
-    let mut table = ruled(line, u16::try_from(style.width).unwrap_or(u16::MAX));
+    let mut table = ruled(line, style.columns());
     table.set_header(head).add_rows(rows);
     for (i, column) in table.column_iter_mut().enumerate() {
         let mut cells = rows.iter().filter_map(|row| row.get(i)).peekable();
@@ -73,8 +73,8 @@ pub fn wrap(text: &str, indent: usize, width: u16) -> String {
     textwrap::wrap(text, options).join(&format!("\n{:indent$}", ""))
 }
 
-/// Adds a line with a label in front of `text`, which wraps under itself.
-pub(crate) fn field(out: &mut String, label: &str, text: &str, width: u16) {
+/// Adds a line: a label, then `text`, which wraps under itself.
+pub fn field(out: &mut String, label: &str, text: &str, width: u16) {
     // Writing into a String cannot fail.
     let _ = writeln!(out, "  {label:<12}{}", wrap(text, 14, width));
 }

@@ -11,9 +11,6 @@ use serde::Serialize;
 use super::Arguments;
 use crate::output;
 
-/// Violations that are shown to people; JSON has all that the monitor keeps.
-const SHOWN: usize = 8;
-
 /// One bucket of the profile, and what was measured. Packets, or bits.
 #[derive(Debug, Serialize)]
 struct BucketReport {
@@ -237,9 +234,9 @@ impl Report {
         )
     }
 
-    /// For people.
-    pub(super) fn print(&self) {
-        println!(
+    /// The verdict, the traffic, and each bucket; if `verbose`, the violations too.
+    pub(super) fn print(&self, verbose: bool) {
+        let traffic = format!(
             "{} ({}): {} packets, {} bytes in {:.3} s: {}, {}",
             self.interface,
             self.direction,
@@ -250,8 +247,11 @@ impl Report {
             units::BIT_RATE.format(rounded(self.mean_bps))
         );
         if self.packets == 0 {
+            println!("{}", output::wrap(&traffic));
             return;
         }
+        println!("{}", output::wrap(&self.verdict()));
+        println!("{}", output::wrap(&traffic));
         let columns: [Column<BucketReport>; 7] = [
             ("bucket", |one| one.quantity.to_owned()),
             (">rate", BucketReport::format_rate),
@@ -262,30 +262,35 @@ impl Report {
             (">least tolerance", BucketReport::format_tolerance),
         ];
         println!("{}", output::listing(&columns, &self.buckets));
-        self.print_violations();
-        println!("{}", self.verdict());
+        if verbose {
+            self.print_violations();
+        } else if self.violations > 0 {
+            println!("violations: {}; -v shows each", self.violations);
+        }
     }
 
     fn print_violations(&self) {
-        for one in self.first_violations.iter().take(SHOWN) {
-            let mut over = Vec::new();
+        for one in &self.first_violations {
+            let mut excess = Vec::new();
             if one.excess_packets > 0.0 {
-                over.push(format!("{} packets", packets(one.excess_packets)));
+                excess.push(format!("{} packets", packets(one.excess_packets)));
             }
             if one.excess_bits > 0.0 {
-                over.push(units::SIZE.format(one.excess_bits.ceil() as u64));
+                excess.push(units::SIZE.format(one.excess_bits.ceil() as u64));
             }
-            println!(
+            let text = format!(
                 "from {:.6} s to {:.6} s: {} packets too many, up to {} above the burst",
                 one.from_s,
                 one.to_s,
                 one.packets,
-                over.join(" and ")
+                excess.join(" and ")
             );
+            println!("{}", output::wrap(&text));
         }
-        let more = self.violations.saturating_sub(SHOWN as u64);
+        let shown = self.first_violations.len() as u64;
+        let more = self.violations.saturating_sub(shown);
         if more > 0 {
-            println!("and {more} times more");
+            println!("and {more} more violations");
         }
     }
 
@@ -296,7 +301,8 @@ impl Report {
         match (self.conforms(), self.conforms_strictly) {
             (true, true) => "conforms".to_owned(),
             (true, false) => format!(
-                "conforms with the tolerance of {tolerance}; without it {} packets are above, and {least} is the least",
+                "conforms with the tolerance of {tolerance}; it needs {least}, and without it {} packets are above \
+                 the profile",
                 self.above
             ),
             (false, _) => {
@@ -307,8 +313,8 @@ impl Report {
                     .map(BucketReport::format_measured)
                     .collect();
                 format!(
-                    "does not conform: {} of {} packets are above the profile{}; it would with a burst of {}, or with a \
-                     tolerance of {least}",
+                    "does not conform: {} of {} packets are above the profile{}; it would conform with a burst \
+                     of {}, or with a tolerance of {least}",
                     self.above_with_tolerance,
                     self.packets,
                     if self.tolerance_ns > 0 {

@@ -1,0 +1,166 @@
+//! Text output: at most 100 columns, escape codes on a terminal only, the verdict in the first line.
+
+mod common;
+
+use std::fs::File;
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use common::chains::MIXED;
+use common::{Myelin, skip_unless_root};
+use nix::pty::{Winsize, openpty};
+
+const MOST_COLUMNS: usize = 100;
+
+/// Commands whose output is for programs, or that of another program.
+const NO_TEXT: [&str; 4] = ["agent", "completions", "exec", "schema"];
+
+fn assert_plain_lines(what: &str, text: &str) {
+    assert!(!text.contains('\x1b'), "{what}: {text:?}");
+    let long = text
+        .lines()
+        .find(|line| line.chars().count() > MOST_COLUMNS);
+    assert_eq!(long, None, "{what}");
+}
+
+/// The commands that `myelin --help` lists.
+fn visible_commands(myelin: &Myelin) -> Vec<String> {
+    let help = myelin.ok(&["--help"]);
+    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    list.take_while(|line| !line.is_empty())
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next().map(str::to_owned))
+        .filter(|name| name != "help")
+        .collect()
+}
+
+#[test]
+fn each_help_text_is_plain_in_a_pipe() {
+    let myelin = Myelin::beside_others();
+    assert_plain_lines("--help", &myelin.ok(&["--help"]));
+    for command in visible_commands(&myelin) {
+        for option in ["-h", "--help"] {
+            let text = myelin.ok(&[&command, option]);
+            assert_plain_lines(&command, &text);
+        }
+    }
+}
+
+#[test]
+fn each_command_begins_with_its_verdict_and_is_plain_in_a_pipe() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.file(MIXED);
+    let (file, chain) = (file.to_str().unwrap(), &*myelin.chain("m"));
+    let probes = ["--count", "20", "--repeats", "2"];
+    let server = format!("{chain}/server");
+    let watch = ["--rate", "1kpps", "--host", &server, "--count", "3"];
+    let verdict = format!("chain {chain}: SLA ");
+    let cases: Vec<(Vec<&str>, &str)> = vec![
+        (vec!["init", "-"], ""),
+        (vec!["functions"], ""),
+        (vec!["functions", "firewall"], "firewall (class basic"),
+        (vec!["doctor"], "ready: "),
+        (vec!["doctor", "-v"], "ready: "),
+        (vec!["bench", "--list"], ""),
+        (vec!["plan", file], ""),
+        (vec!["plan", "-v", file], ""),
+        ([&["run", file, "-v"], &probes[..]].concat(), &verdict),
+        (vec!["up", "-v", file], ""),
+        ([&["probe", chain], &probes[..]].concat(), &verdict),
+        ([&["probe", "-v", chain], &probes[..]].concat(), &verdict),
+        (vec!["ps"], ""),
+        (vec!["ps", "-v", chain], ""),
+        (vec!["ps", chain, "--seconds"], ""),
+        (vec!["ps", "--flows"], ""),
+        (vec!["top", "-v", "--count", "1"], ""),
+        (vec!["events", "-v"], ""),
+        ([&["conform", "eth0", "-v"], &watch[..]].concat(), ""),
+        (vec!["calibrate", "--quick", "-v"], "calibrated: "),
+        (vec!["down", chain], "removed "),
+        (vec!["down", "--all"], ""),
+    ];
+    for command in visible_commands(&myelin) {
+        let is_tested = cases.iter().any(|(arguments, _)| arguments[0] == command);
+        assert!(is_tested || NO_TEXT.contains(&&*command), "{command}");
+    }
+    for (arguments, begin) in cases {
+        let mut ping = None;
+        if arguments[0] == "conform" {
+            let ping_server = [
+                "exec", "client", "--", "ping", "-c", "5", "-i", "0.2", "10.0.0.2",
+            ];
+            let mut command = myelin.command(&ping_server);
+            ping = Some(command.stdout(Stdio::null()).spawn().expect("ping"));
+        }
+        let output = myelin.run(&arguments);
+        if let Some(mut ping) = ping {
+            let _ = ping.wait();
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        // On a loaded machine the SLA may not be met.
+        let status = output.status.code();
+        assert!(matches!(status, Some(0 | 5)), "{arguments:?}: {output:?}");
+        assert_plain_lines(&format!("{arguments:?}"), &text);
+        assert!(text.starts_with(begin), "{arguments:?}: {text}");
+    }
+    myelin.assert_clean();
+}
+
+/// What `command` prints on a terminal of that many columns.
+fn on_terminal(mut command: Command, columns: u16) -> String {
+    let size = Winsize {
+        ws_row: 24,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    let terminal = openpty(&size, None).expect("a terminal");
+    command
+        .stdin(Stdio::null())
+        .stderr(terminal.slave.try_clone().expect("a terminal"))
+        .stdout(terminal.slave);
+    let mut child = command.spawn().expect("myelin");
+    // The command holds the other end of the terminal.
+    drop(command);
+    let mut text = Vec::new();
+    // The end of the last process that has the terminal open is EIO here.
+    let _ = File::from(terminal.master).read_to_end(&mut text);
+    child.wait().expect("its end");
+    String::from_utf8(text).expect("text")
+}
+
+#[test]
+fn a_terminal_has_colour_unless_no_color_is_set_and_no_longer_lines_than_columns() {
+    let myelin = Myelin::beside_others();
+    let coloured = on_terminal(myelin.command(&["--help"]), 80);
+    assert!(coloured.contains("\x1b[1m"), "{coloured:?}");
+    let mut command = myelin.command(&["--help"]);
+    command.env("NO_COLOR", "1");
+    let plain = on_terminal(command, 80);
+    assert!(
+        plain.contains("Usage:") && !plain.contains('\x1b'),
+        "{plain:?}"
+    );
+    let missing = format!("/{}", "no-such-directory/".repeat(6));
+    for (arguments, most) in [
+        (vec!["functions", "firewall"], 80),
+        (vec!["doctor", "-v"], 80),
+        (vec!["bench", "--list"], 80),
+        (vec!["functions"], 200),
+        (vec!["bench", "unknown-experiment"], 60),
+        (vec!["plan", &missing], 140),
+    ] {
+        let text = on_terminal(myelin.command(&arguments), most);
+        assert!(!text.contains('\x1b') && !text.is_empty(), "{text:?}");
+        let most = usize::from(most).min(MOST_COLUMNS);
+        let mut long = text
+            .lines()
+            .filter(|line| line.trim_end().chars().count() > most);
+        // A path is not broken.
+        let long = long.find(|line| !line.contains(&missing));
+        assert_eq!(long, None, "{arguments:?}: {text}");
+    }
+}
