@@ -92,7 +92,7 @@ pub(crate) fn up(
         options.force,
         is_cancelled,
     )?;
-    let latencies = cpu_latency::ask(planned.iter().map(|planned| &planned.chain))?;
+    let latencies = cpu_latency::request(planned.iter().map(|planned| &planned.chain))?;
     let placed = run_step(planned, |planned| place::place(&node.parts, planned))?;
     drop(interfaces);
     let source = Arc::new(source.clone());
@@ -101,7 +101,7 @@ pub(crate) fn up(
     })?;
     let mut ups = switch_all_on(node, built, start)?;
     admission.commit();
-    node.latencies.hold(latencies);
+    node.latencies.keep(latencies);
     let unchanged = unchanged.iter();
     ups.extend(unchanged.map(|running| report(running, Change::Unchanged, 0.0)));
     ups.sort_by_key(|up| names.iter().position(|name| *name == up.chain));

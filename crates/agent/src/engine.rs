@@ -25,7 +25,7 @@ use crate::status;
 /// The agent's work, without its socket. Experiments drive it directly.
 pub struct Engine {
     pub(crate) node: Arc<Node>,
-    sla: sampler::Shared,
+    sla: sampler::SharedMonitor,
     run_dir: RunDir,
     /// Streams under way: the agent does not exit for idleness while there are any.
     pub(crate) busy: AtomicUsize,
@@ -144,7 +144,7 @@ impl Engine {
         let mut all: Vec<_> = running
             .iter()
             .zip(&views)
-            .map(|(one, view)| status::of_view(one, view, plane))
+            .map(|(one, view)| status::chain_status(one, view, plane))
             .collect();
         let monitor = lock(&self.sla);
         for (status, view) in all.iter_mut().zip(&views) {
@@ -209,7 +209,7 @@ impl Engine {
     /// # Errors
     /// No such chain, a chain without end hosts, bad options, or a socket error.
     pub fn probe(&self, request: &ProbeRequest, monitor: &Monitor<'_>) -> Result<(), ApiError> {
-        let _busy = Busy::new(&self.busy);
+        let _busy = WorkGuard::new(&self.busy);
         let report = crate::measure::chain(self, &request.chain, &request.options, &[], monitor)?;
         (monitor.emit)(Event::Report(Box::new(report)));
         Ok(())
@@ -221,7 +221,7 @@ impl Engine {
     /// # Errors
     /// As [`up`](Self::up) and [`probe`](Self::probe).
     pub fn run(&self, request: &RunRequest, monitor: &Monitor<'_>) -> Result<(), ApiError> {
-        let _busy = Busy::new(&self.busy);
+        let _busy = WorkGuard::new(&self.busy);
         monitor.progress("deploying", 0, 1);
         let options = UpOptions {
             force: request.force,
@@ -289,16 +289,16 @@ impl Drop for Engine {
 }
 
 /// Counts one piece of long work while it lives.
-pub(crate) struct Busy<'a>(&'a AtomicUsize);
+pub(crate) struct WorkGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Busy<'a> {
+impl<'a> WorkGuard<'a> {
     pub(crate) fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for Busy<'_> {
+impl Drop for WorkGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -42,8 +42,8 @@ pub(crate) struct Row {
 }
 
 /// All results of a measured chain.
-pub(crate) struct Measured {
-    pub(crate) target: Target,
+pub(crate) struct MeasuredChain {
+    pub(crate) target: ProbeTarget,
     pub(crate) rows: Vec<Row>,
     /// The sojourns of all rows, by section.
     pub(crate) sojourn: Vec<Histogram>,
@@ -53,7 +53,7 @@ pub(crate) struct Measured {
     pub(crate) floods: Vec<Flood>,
 }
 
-impl Measured {
+impl MeasuredChain {
     /// The results of all probes together.
     pub(crate) fn probed(&self) -> ProbeTotals {
         let quantile = self.target.chain.sla.percentile / 100.0;
@@ -79,7 +79,7 @@ pub(crate) fn chain(
     floods: &[FloodRequest],
     monitor: &Monitor<'_>,
 ) -> Result<ReportReply, ApiError> {
-    let target = Target::of(&engine.node, name)?;
+    let target = ProbeTarget::of(&engine.node, name)?;
     let modes = options.modes.iter().map(|mode| mode.parse());
     let modes: Vec<Mode> = modes.collect::<Result<_, _>>().map_err(ApiError::usage)?;
     let sockets = target.sockets()?;
@@ -117,7 +117,7 @@ pub(crate) fn chain(
     let plane = &engine.node.parts.plane;
     let sojourn = since(&running.read(plane).sections(), &before);
     let hops = status::of(&running, plane).hops;
-    Ok(report::reply(Measured {
+    Ok(report::reply(MeasuredChain {
         target,
         rows,
         sojourn,
@@ -134,7 +134,7 @@ fn since(now: &[Histogram], start: &[Histogram]) -> Vec<Histogram> {
 }
 
 /// Everything that a probe needs to know about a chain.
-pub(crate) struct Target {
+pub(crate) struct ProbeTarget {
     pub(crate) chain: ServiceChain,
     pub(crate) source: Arc<ChainSource>,
     pub(crate) plan: Plan,
@@ -146,7 +146,7 @@ pub(crate) struct Target {
     workers: Vec<u32>,
 }
 
-impl Target {
+impl ProbeTarget {
     pub(crate) fn of(node: &Node, name: &str) -> Result<Self, ApiError> {
         let running = node.chains.expect(name)?;
         let generation = running.generation();

@@ -72,15 +72,15 @@ impl ServerState {
 }
 
 /// An error as an HTTP response.
-struct ErrorResponse(ApiError);
+struct HttpError(ApiError);
 
-impl From<ApiError> for ErrorResponse {
+impl From<ApiError> for HttpError {
     fn from(error: ApiError) -> Self {
         Self(error)
     }
 }
 
-impl IntoResponse for ErrorResponse {
+impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
         let status = match self.0.kind {
             ErrorKind::Usage => StatusCode::BAD_REQUEST,
@@ -97,15 +97,15 @@ async fn check_version(request: Request, next: Next) -> Response {
     let version = version.and_then(|version| version.to_str().ok());
     let mut response = match api::check_client(version) {
         Ok(()) => next.run(request).await,
-        Err(error) => ErrorResponse(error).into_response(),
+        Err(error) => HttpError(error).into_response(),
     };
     let version = HeaderValue::from_static(api::VERSION);
     response.headers_mut().insert(api::VERSION_HEADER, version);
     response
 }
 
-async fn not_found(uri: Uri) -> ErrorResponse {
-    ErrorResponse(ApiError::usage(format!(
+async fn not_found(uri: Uri) -> HttpError {
+    HttpError(ApiError::usage(format!(
         "the agent has no endpoint `{uri}`"
     )))
 }
@@ -255,7 +255,7 @@ impl Drop for CancelOnDrop {
 async fn run_waiting<T: Send + 'static>(
     state: Arc<ServerState>,
     work: impl FnOnce(&Engine) -> Result<T, ApiError> + Send + 'static,
-) -> Result<Json<T>, ErrorResponse> {
+) -> Result<Json<T>, HttpError> {
     let permit = state.acquire_permit()?;
     run_blocking(state, move |engine| {
         let _permit = permit;
@@ -268,13 +268,13 @@ async fn run_waiting<T: Send + 'static>(
 async fn run_blocking<T: Send + 'static>(
     state: Arc<ServerState>,
     work: impl FnOnce(&Engine) -> Result<T, ApiError> + Send + 'static,
-) -> Result<Json<T>, ErrorResponse> {
+) -> Result<Json<T>, HttpError> {
     let done = tokio::task::spawn_blocking(move || work(&state.engine)).await;
     let cut_off = |error| ApiError::failed(format!("the request's thread failed: {error}"));
     Ok(Json(done.map_err(cut_off)??))
 }
 
-async fn info(State(state): State<Arc<ServerState>>) -> Result<Json<AgentInfo>, ErrorResponse> {
+async fn info(State(state): State<Arc<ServerState>>) -> Result<Json<AgentInfo>, HttpError> {
     run_blocking(state, |engine| Ok(engine.info())).await
 }
 
@@ -283,16 +283,14 @@ async fn stop(State(state): State<Arc<ServerState>>) -> StatusCode {
     StatusCode::NO_CONTENT
 }
 
-async fn list(
-    State(state): State<Arc<ServerState>>,
-) -> Result<Json<Vec<ChainStatus>>, ErrorResponse> {
+async fn list(State(state): State<Arc<ServerState>>) -> Result<Json<Vec<ChainStatus>>, HttpError> {
     run_blocking(state, |engine| Ok(engine.list())).await
 }
 
 async fn flows(
     State(state): State<Arc<ServerState>>,
     name: Option<Path<String>>,
-) -> Result<Json<Vec<FunctionFlows>>, ErrorResponse> {
+) -> Result<Json<Vec<FunctionFlows>>, HttpError> {
     run_waiting(state, move |engine| engine.flows(chain(name.as_ref()))).await
 }
 
@@ -300,7 +298,7 @@ async fn events(
     State(state): State<Arc<ServerState>>,
     name: Option<Path<String>>,
     RawQuery(query): RawQuery,
-) -> Result<Json<Vec<SlaEvent>>, ErrorResponse> {
+) -> Result<Json<Vec<SlaEvent>>, HttpError> {
     let after = query_number(query.as_deref(), AFTER)?.unwrap_or(0);
     run_blocking(state, move |engine| {
         engine.events(chain(name.as_ref()), after)
@@ -317,7 +315,7 @@ async fn seconds(
     State(state): State<Arc<ServerState>>,
     Path(name): Path<String>,
     RawQuery(query): RawQuery,
-) -> Result<Json<Vec<SlaSecond>>, ErrorResponse> {
+) -> Result<Json<Vec<SlaSecond>>, HttpError> {
     let last = query_number(query.as_deref(), LAST)?.unwrap_or(u64::MAX);
     let last = usize::try_from(last).unwrap_or(usize::MAX);
     run_blocking(state, move |engine| engine.seconds(&name, last)).await
@@ -350,7 +348,7 @@ fn query_number(
 async fn up(
     State(state): State<Arc<ServerState>>,
     Json(request): Json<UpRequest>,
-) -> Result<Json<Vec<ChainUp>>, ErrorResponse> {
+) -> Result<Json<Vec<ChainUp>>, HttpError> {
     let cancelled = Arc::new(AtomicBool::new(false));
     let _client = CancelOnDrop(Arc::clone(&cancelled));
     run_waiting(state, move |engine| {
@@ -367,11 +365,11 @@ async fn up(
 async fn down(
     State(state): State<Arc<ServerState>>,
     Path(name): Path<String>,
-) -> Result<Json<DownReply>, ErrorResponse> {
+) -> Result<Json<DownReply>, HttpError> {
     run_waiting(state, move |engine| engine.down(&name)).await
 }
 
-async fn down_all(State(state): State<Arc<ServerState>>) -> Result<Json<DownReply>, ErrorResponse> {
+async fn down_all(State(state): State<Arc<ServerState>>) -> Result<Json<DownReply>, HttpError> {
     // Cancels first: all threads for waiting requests may be busy with what it cancels.
     state.engine.cancel_changes();
     run_blocking(state, super::engine::Engine::down_all).await
@@ -410,7 +408,7 @@ fn stream(
 ) -> Response {
     let permit = match state.acquire_permit() {
         Ok(permit) => permit,
-        Err(error) => return ErrorResponse(error).into_response(),
+        Err(error) => return HttpError(error).into_response(),
     };
     let (sender, receiver) = mpsc::channel::<Event>(64);
     let cancelled = Arc::new(AtomicBool::new(false));

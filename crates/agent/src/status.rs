@@ -17,7 +17,7 @@ use myelin_planner::{Hop, Plan};
 use crate::api::{
     ChainState, ChainStatus, HopStatus, PacketAccount, RingStatus, SojournStatus, WorkerStatus,
 };
-use crate::node::chains::{RunningChain, View};
+use crate::node::chains::{ChainCounts, RunningChain};
 
 /// The worst-case delay of an admitted chain.
 fn promised_ns(plan: &Plan) -> Option<u64> {
@@ -27,11 +27,15 @@ fn promised_ns(plan: &Plan) -> Option<u64> {
 
 /// The present state of a chain.
 pub(crate) fn of(running: &RunningChain, plane: &Plane) -> ChainStatus {
-    of_view(running, &running.read(plane), plane)
+    chain_status(running, &running.read(plane), plane)
 }
 
 /// The state of a chain in `view`, without its contract and its account of packets.
-pub(crate) fn of_view(running: &RunningChain, view: &View, plane: &Plane) -> ChainStatus {
+pub(crate) fn chain_status(
+    running: &RunningChain,
+    view: &ChainCounts,
+    plane: &Plane,
+) -> ChainStatus {
     let generation = &view.generation;
     let mut workers: Vec<_> = generation
         .layout
@@ -99,7 +103,7 @@ pub(crate) fn of_view(running: &RunningChain, view: &View, plane: &Plane) -> Cha
     }
 }
 
-fn hops(running: &RunningChain, view: &View, plane: &Plane) -> Vec<HopStatus> {
+fn hops(running: &RunningChain, view: &ChainCounts, plane: &Plane) -> Vec<HopStatus> {
     let generation = &view.generation;
     let named = named::of(running.spi, generation);
     let hops = generation.plan.hops.iter().zip(&view.figures.hops);

@@ -89,7 +89,9 @@ pub use plane::Plane;
 pub use policer::{Departures, Policer};
 pub use port::{Opposite, Port, PortConfig, PortCounters};
 pub use reentry::{Reentry, ReentryCounters};
-pub use sff::{BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, Occupant};
+pub use sff::{
+    BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, FunctionRuntime,
+};
 pub use shared::Capacity;
 pub use sockets::Sockets;
 

@@ -81,12 +81,12 @@ pub struct DistributedFunction {
     /// Index of the inner end, in the function's namespace; unused for a black box.
     pub inner: u32,
     /// The kind of function.
-    pub occupant: Occupant,
+    pub runtime: FunctionRuntime,
 }
 
 /// The kind of function at the end of a link.
 #[derive(Clone, Debug)]
-pub enum Occupant {
+pub enum FunctionRuntime {
     /// A kernel function.
     Kernel(FunctionInstance),
     /// A worker's AF_XDP socket. The worker transmits packets behind an NSH header.
@@ -148,7 +148,7 @@ pub(crate) fn load(
         && let Some(position) = config
             .functions
             .iter()
-            .position(|function| !matches!(function.occupant, Occupant::Kernel(_)))
+            .position(|function| !matches!(function.runtime, FunctionRuntime::Kernel(_)))
     {
         return Err(Error::function(
             "function",

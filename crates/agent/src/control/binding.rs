@@ -10,7 +10,7 @@ use myelin_policy::sla::Binding;
 
 /// Checks the affinity of a worker's forwarding thread (the main thread of the process) and binds
 /// it to its core again. `None`: the process has just ended, and the supervisor restarts it.
-pub(crate) fn hold(pid: u32, core: u32) -> Option<Binding> {
+pub(crate) fn restore(pid: u32, core: u32) -> Option<Binding> {
     let cpu = core as usize;
     let cpus = affinity::get(pid).ok()?;
     if cpus == [cpu] {
@@ -18,12 +18,12 @@ pub(crate) fn hold(pid: u32, core: u32) -> Option<Binding> {
     }
     match affinity::set(pid, &[cpu]) {
         Ok(()) => {
-            turn(pid, Policy::Idle, Policy::Other);
+            switch_policy(pid, Policy::Idle, Policy::Other);
             Some(Binding::Restored)
         }
         Err(error) if error.is_not_found() => None,
         Err(_) => {
-            turn(pid, Policy::Other, Policy::Idle);
+            switch_policy(pid, Policy::Other, Policy::Idle);
             Some(if affinity::is_online(cpu) {
                 Binding::Forbidden
             } else {
@@ -34,7 +34,7 @@ pub(crate) fn hold(pid: u32, core: u32) -> Option<Binding> {
 }
 
 /// Replaces a thread's scheduling policy `from` by `to`; leaves any other policy.
-fn turn(thread: u32, from: Policy, to: Policy) {
+fn switch_policy(thread: u32, from: Policy, to: Policy) {
     if !sched::get(thread).is_ok_and(|policy| policy == from) {
         return;
     }
@@ -65,12 +65,12 @@ mod tests {
         } else {
             Binding::Restored
         };
-        assert_eq!(hold(id, core), Some(expected));
+        assert_eq!(restore(id, core), Some(expected));
         assert_eq!(affinity::get(id).unwrap(), all[..1]);
-        assert_eq!(hold(id, core), Some(Binding::Kept));
+        assert_eq!(restore(id, core), Some(Binding::Kept));
         drop(end);
         thread.join().unwrap();
-        assert_eq!(hold(u32::MAX >> 1, core), None);
+        assert_eq!(restore(u32::MAX >> 1, core), None);
     }
 
     #[test]
@@ -82,12 +82,12 @@ mod tests {
         let all = affinity::get(0).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                assert_eq!(hold(0, 1000), Some(Binding::Offline));
+                assert_eq!(restore(0, 1000), Some(Binding::Offline));
                 assert_eq!(sched::get(0).unwrap(), Policy::Idle);
                 assert_eq!(affinity::get(0).unwrap(), all);
                 // Away from its core, so that the binding has to be restored.
                 if let [_, .., last] = all[..] {
-                    assert_eq!(hold(0, last as u32), Some(Binding::Restored));
+                    assert_eq!(restore(0, last as u32), Some(Binding::Restored));
                     assert_eq!(sched::get(0).unwrap(), Policy::Other);
                 }
             });

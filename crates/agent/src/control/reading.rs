@@ -11,7 +11,11 @@ use myelin_spec::{OnFailure, Space};
 use crate::node::chains::{Generation, RunningChain};
 
 /// Reads a chain. `netlink` reads the losses of interfaces; without it they count as zero.
-pub(crate) fn of(running: &RunningChain, plane: &Plane, netlink: Option<&mut Netlink>) -> Reading {
+pub(crate) fn read_chain(
+    running: &RunningChain,
+    plane: &Plane,
+    netlink: Option<&mut Netlink>,
+) -> Reading {
     let view = running.read(plane);
     let (generation, figures) = (&view.generation, &view.figures);
     let door = figures.door;

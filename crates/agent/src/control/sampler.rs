@@ -20,12 +20,12 @@ const LOOK: Duration = Duration::from_millis(50);
 const YOUNG_S: f64 = 0.2;
 
 /// The SLA monitor, shared with the requests that read it.
-pub(crate) type Shared = Arc<Mutex<SlaMonitor>>;
+pub(crate) type SharedMonitor = Arc<Mutex<SlaMonitor>>;
 
 /// Starts the thread that reads until the node is dropped.
-pub(crate) fn start(node: &Arc<Node>) -> Shared {
+pub(crate) fn start(node: &Arc<Node>) -> SharedMonitor {
     let node: Weak<Node> = Arc::downgrade(node);
-    let monitor = Shared::default();
+    let monitor = SharedMonitor::default();
     let taker = Arc::clone(&monitor);
     std::thread::spawn(move || {
         let mut netlink = Netlink::open()
@@ -70,7 +70,7 @@ fn read(node: &Node, mut netlink: Option<&mut Netlink>, cores: &mut Vec<CpuTimes
     };
     *cores = times;
     for running in &running {
-        let reading = reading::of(running, &node.parts.plane, netlink.as_deref_mut());
+        let reading = reading::read_chain(running, &node.parts.plane, netlink.as_deref_mut());
         if reading.up_s > YOUNG_S {
             round.readings.push(reading);
         }
@@ -95,7 +95,7 @@ fn loads(now: &[CpuTimes], before: &[CpuTimes]) -> Vec<CoreLoad> {
 }
 
 /// A worker's binding at the last check.
-struct Held {
+struct WorkerBinding {
     chain: String,
     core: u32,
     binding: Binding,
@@ -103,8 +103,11 @@ struct Held {
 
 /// Binds each worker to its core, once for all chains that it serves, and records failures. Returns
 /// the binding of each worker by process number.
-fn hold_cores(round: &mut Round, before: BTreeMap<u32, Held>) -> BTreeMap<u32, Held> {
-    let mut all: BTreeMap<u32, Held> = BTreeMap::new();
+fn hold_cores(
+    round: &mut Round,
+    before: BTreeMap<u32, WorkerBinding>,
+) -> BTreeMap<u32, WorkerBinding> {
+    let mut all: BTreeMap<u32, WorkerBinding> = BTreeMap::new();
     for reading in &mut round.readings {
         for worker in &mut reading.workers {
             let (pid, Some(core)) = (worker.pid, worker.core) else {
@@ -112,7 +115,8 @@ fn hold_cores(round: &mut Round, before: BTreeMap<u32, Held>) -> BTreeMap<u32, H
             };
             let held = all.entry(pid).or_insert_with(|| {
                 // A new process binds itself, unless the core was lost before.
-                let is_lost = |other: &&Held| other.core == core && other.binding.is_lost();
+                let is_lost =
+                    |other: &&WorkerBinding| other.core == core && other.binding.is_lost();
                 let was = before
                     .get(&pid)
                     .or_else(|| before.values().find(is_lost))
@@ -120,12 +124,12 @@ fn hold_cores(round: &mut Round, before: BTreeMap<u32, Held>) -> BTreeMap<u32, H
                 let binding = was.map_or(Binding::Kept, |was| {
                     // A lost core stays lost after its worker has ended.
                     let ended = Some(was).filter(|was| was.is_lost());
-                    binding::hold(pid, core).or(ended).unwrap_or_default()
+                    binding::restore(pid, core).or(ended).unwrap_or_default()
                 });
                 if binding != was.unwrap_or_default() {
                     tracing::warn!(chain = reading.name, worker = pid, core, ?binding, "core");
                 }
-                Held {
+                WorkerBinding {
                     chain: reading.name.clone(),
                     core,
                     binding,
@@ -141,7 +145,7 @@ fn hold_cores(round: &mut Round, before: BTreeMap<u32, Held>) -> BTreeMap<u32, H
         let is_up = round.running.iter().any(|(name, _)| *name == held.chain);
         if is_up && !is_read && !all.contains_key(&pid) {
             if held.binding.is_lost() {
-                held.binding = binding::hold(pid, held.core).unwrap_or(held.binding);
+                held.binding = binding::restore(pid, held.core).unwrap_or(held.binding);
             }
             all.insert(pid, held);
         }
@@ -174,7 +178,7 @@ mod tests {
             scope.spawn(|| {
                 let core = affinity::get(0).unwrap()[0];
                 let thread = nix::unistd::gettid().as_raw().cast_unsigned();
-                let lost = Held {
+                let lost = WorkerBinding {
                     chain: "c".to_owned(),
                     core: core as u32,
                     binding: Binding::Forbidden,
@@ -189,7 +193,7 @@ mod tests {
     #[test]
     fn a_core_stays_lost_while_a_worker_there_is_replaced() {
         const GONE: u32 = 1000;
-        let read = |pid: u32, before: BTreeMap<u32, Held>| {
+        let read = |pid: u32, before: BTreeMap<u32, WorkerBinding>| {
             let mut round = round(&["c"]);
             round.readings.push(Reading {
                 name: "c".to_owned(),
@@ -204,7 +208,7 @@ mod tests {
             (round.readings[0].workers[0].binding, held)
         };
         let ended = u32::MAX >> 1;
-        let lost = Held {
+        let lost = WorkerBinding {
             chain: "c".to_owned(),
             core: GONE,
             binding: Binding::Offline,

@@ -29,7 +29,6 @@ impl Span {
     ///
     /// # Errors
     /// The chain was removed.
-    /// The chain was removed.
     pub(crate) fn end(self, node: &Node, name: &str) -> Result<SlaWindow, ApiError> {
         let end = read(node, name)?;
         let start = Instant::now();
@@ -46,5 +45,5 @@ fn read(node: &Node, name: &str) -> Result<Reading, ApiError> {
     let running = node.chains.get(name).ok_or_else(|| {
         ApiError::failed(format!("chain `{name}` was removed while it was measured"))
     })?;
-    Ok(reading::of(&running, &node.parts.plane, None))
+    Ok(reading::read_chain(&running, &node.parts.plane, None))
 }

@@ -64,7 +64,7 @@ fn workers(node: &Node, is_wanted: impl Fn(&Worker) -> bool) {
 /// Restarts a dead worker and the dead processes behind it. Returns the outcome for each dead
 /// process.
 fn revive(worker: &Worker) -> Vec<Death> {
-    let Some(mut entry) = worker.idle_entry() else {
+    let Some(mut entry) = worker.idle_state() else {
         return Vec::new();
     };
     if worker.has_failed() {
@@ -92,7 +92,7 @@ fn revive(worker: &Worker) -> Vec<Death> {
     if let Some(core) = worker.facts.core() {
         // The new worker may poll: without its core it must run under SCHED_IDLE from its first
         // packet on.
-        binding::hold(worker.facts.pid(), core);
+        binding::restore(worker.facts.pid(), core);
     }
     deaths.push(Death::Restarted);
     deaths
@@ -118,7 +118,7 @@ fn fail_chains(node: &Node, worker: &Worker, death: &Death) {
 
 fn black_boxes(node: &Node) {
     for (key, black_box) in node.parts.black_boxes.members() {
-        if black_box.look_after() {
+        if black_box.check_program() {
             fail_chain_of(node, key);
         }
     }

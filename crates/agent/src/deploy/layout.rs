@@ -22,7 +22,7 @@ use crate::node::ports::XdpAttachment;
 
 /// The chain to build, with its plan and its ports.
 #[derive(Clone, Copy)]
-struct LayoutRequest<'a> {
+struct LayoutJob<'a> {
     chain: &'a ServiceChain,
     plan: &'a Plan,
     place: &'a ChainPorts,
@@ -71,7 +71,7 @@ pub(crate) fn build_chain(
         _ => (parts.take_spi(), 0),
     };
     let policer = policer(parts, &chain, was.as_deref())?;
-    let request = LayoutRequest {
+    let job = LayoutJob {
         chain: &chain,
         plan: &plan,
         place: &place,
@@ -80,7 +80,7 @@ pub(crate) fn build_chain(
         policer: policer.as_ref(),
         is_cancelled,
     };
-    let layout = build_layout(parts, request).map_err(|error| with_chain_name(&chain, error))?;
+    let layout = build_layout(parts, job).map_err(|error| with_chain_name(&chain, error))?;
     // From here on the worker's sockets claim the queues.
     drop(claims);
     let generation = Generation {
@@ -107,12 +107,12 @@ pub(crate) fn build_chain(
     })
 }
 
-fn build_layout(parts: &Parts, request: LayoutRequest<'_>) -> Result<Box<dyn Layout>, ApiError> {
-    Ok(match request.plan.mapping {
-        _ if request.chain.is_over_dpdk() => Box::new(devices::build(parts, request)?),
-        Mapping::Distributed => Box::new(distributed::build(parts, request)?),
+fn build_layout(parts: &Parts, job: LayoutJob<'_>) -> Result<Box<dyn Layout>, ApiError> {
+    Ok(match job.plan.mapping {
+        _ if job.chain.is_over_dpdk() => Box::new(devices::build(parts, job)?),
+        Mapping::Distributed => Box::new(distributed::build(parts, job)?),
         Mapping::Auto | Mapping::Compact | Mapping::Pipeline => {
-            Box::new(compact::build(parts, request)?)
+            Box::new(compact::build(parts, job)?)
         }
     })
 }

@@ -45,7 +45,7 @@ pub(crate) fn switch_on(plane: &Plane, built: BuiltChain) -> Result<SwitchedOn, 
         });
     };
     let was = running.generation();
-    let since = lead(plane, &running, &was, &generation)?;
+    let since = redirect(plane, &running, &was, &generation)?;
     running.change(|generations| {
         generations.previous = Some(std::mem::replace(
             &mut generations.current,
@@ -74,7 +74,7 @@ pub(crate) fn switch_back(plane: &Plane, done: SwitchedOn) -> Option<Arc<Running
     }
     let previous = running.change(|generations| generations.previous.clone())?;
     let generation = running.generation();
-    match lead(plane, &running, &generation, &previous) {
+    match redirect(plane, &running, &generation, &previous) {
         Ok(_) => running.change(|generations| {
             generations.previous = Some(std::mem::replace(&mut generations.current, previous));
         }),
@@ -91,9 +91,9 @@ pub(crate) fn switch_back(plane: &Plane, done: SwitchedOn) -> Option<Arc<Running
 
 /// Removes a chain's match from its front door. Returns false when no packets were sent to it.
 pub(crate) fn switch_off(running: &RunningChain) -> bool {
-    let is_led =
+    let was_redirected =
         running.change(|generations| std::mem::replace(&mut generations.is_classified, false));
-    if !is_led {
+    if !was_redirected {
         return false;
     }
     let generation = running.generation();
@@ -103,8 +103,8 @@ pub(crate) fn switch_off(running: &RunningChain) -> bool {
             removed.map(drop).map_err(ApiError::failed)
         }),
         FrontDoor::Worker(worker, ..) => {
-            let unled = worker.entry().handle().stop_redirect(running.spi);
-            unled.map_err(ApiError::failed)
+            let stopped = worker.state().handle().stop_redirect(running.spi);
+            stopped.map_err(ApiError::failed)
         }
     };
     if let Err(error) = removed {
@@ -121,12 +121,12 @@ fn insert(place: &ChainPorts, spi: u32, generation: &Generation) -> Result<(), A
             let inserted = ingress.door().insert(&generation.chain.matches, entry);
             inserted.map_err(|error| match_error(generation, &error))
         }
-        FrontDoor::Worker(..) => lead_in_worker(spi, generation),
+        FrontDoor::Worker(..) => redirect_in_worker(spi, generation),
     }
 }
 
 /// Redirects the match from one generation to another. Returns when packets could see the change.
-fn lead(
+fn redirect(
     plane: &Plane,
     running: &RunningChain,
     from: &Generation,
@@ -136,7 +136,7 @@ fn lead(
         (from.layout.front_door(), to.layout.front_door())
     else {
         let since = Instant::now();
-        lead_in_worker(running.spi, to)?;
+        redirect_in_worker(running.spi, to)?;
         return Ok(since);
     };
     let (_, ingress, _) = running.place.ports()?;
@@ -162,20 +162,20 @@ fn lead(
     Ok(since)
 }
 
-fn lead_in_worker(spi: u32, generation: &Generation) -> Result<(), ApiError> {
+fn redirect_in_worker(spi: u32, generation: &Generation) -> Result<(), ApiError> {
     let FrontDoor::Worker(worker, direction, policing) = generation.layout.front_door() else {
         return Err(ApiError::failed(
             "a chain cannot change between the kernel and DPDK",
         ));
     };
-    let led = worker.entry().handle().redirect_chain(ChainRedirect {
+    let redirected = worker.state().handle().redirect_chain(ChainRedirect {
         matches: generation.chain.matches,
         direction,
         policing,
         spi,
         generation: generation.number,
     });
-    led.map_err(|error| {
+    redirected.map_err(|error| {
         let (place, name) = (&generation.chain.places.ports, &generation.chain.name);
         ApiError::failed(format!("{place}: chain `{name}`: {error}"))
     })

@@ -6,7 +6,7 @@ use myelin_metrics::chain::Flood;
 
 use crate::api::{ApiError, FloodRequest, ProbeOptions};
 use crate::engine::Engine;
-use crate::measure::{self, Target};
+use crate::measure::{self, ProbeTarget};
 use crate::status;
 
 /// Starts all floods. Packets have the largest payload of the measurement.
@@ -26,7 +26,7 @@ pub(crate) fn start(
         let refuse = |cause: &dyn std::fmt::Display| {
             ApiError::failed(format!("cannot flood chain `{chain}`: {cause}"))
         };
-        let target = Target::of(&engine.node, chain).map_err(|error| refuse(&error))?;
+        let target = ProbeTarget::of(&engine.node, chain).map_err(|error| refuse(&error))?;
         let load = Load {
             chain: chain.clone(),
             profile: target.chain.sla.profile(),

@@ -11,11 +11,11 @@ use myelin_spec::Space;
 use serde_json::{Value, json};
 
 use crate::api::{HopStatus, ReportReply, SlaWindow};
-use crate::measure::{Measured, Row};
+use crate::measure::{MeasuredChain, Row};
 use crate::status;
 
 /// The answer to a measurement request.
-pub(crate) fn reply(measured: Measured) -> ReportReply {
+pub(crate) fn reply(measured: MeasuredChain) -> ReportReply {
     let claims = claims::claims(
         &measured.target.chain.sla,
         &measured.sojourn,
@@ -41,7 +41,7 @@ pub(crate) fn reply(measured: Measured) -> ReportReply {
     }
 }
 
-fn circumstances(measured: &Measured) -> Environment {
+fn circumstances(measured: &MeasuredChain) -> Environment {
     let (chain, plan) = (&measured.target.chain, &measured.target.plan);
     let mut environment = environment()
         .with("hook", plan.hook.as_str())
@@ -86,7 +86,7 @@ fn put_sojourn(to: &mut Value, key: &str, sojourn: &[Sojourn]) {
 }
 
 /// The sojourn of each section, titled by the section's two ends.
-fn sections(measured: &Measured) -> Vec<(String, Distribution)> {
+fn sections(measured: &MeasuredChain) -> Vec<(String, Distribution)> {
     if let [whole] = &measured.sojourn[..] {
         return vec![("chain".to_owned(), Distribution::from(whole))];
     }
@@ -105,7 +105,7 @@ fn sections(measured: &Measured) -> Vec<(String, Distribution)> {
         .collect()
 }
 
-fn hops(measured: &Measured) -> Vec<Hop> {
+fn hops(measured: &MeasuredChain) -> Vec<Hop> {
     let plan = &measured.target.plan;
     let step = |name: &str, step: &myelin_planner::Step| Hop {
         name: format!("{name} ({})", step.name),
@@ -136,7 +136,11 @@ fn hops(measured: &Measured) -> Vec<Hop> {
         .collect()
 }
 
-fn chain_report(measured: Measured, claims: Vec<Claim>, environment: Environment) -> ChainReport {
+fn chain_report(
+    measured: MeasuredChain,
+    claims: Vec<Claim>,
+    environment: Environment,
+) -> ChainReport {
     let us = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e3);
     let (chain, plan) = (&measured.target.chain, &measured.target.plan);
     let mut notes = plan.warnings.clone();

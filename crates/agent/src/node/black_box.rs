@@ -26,7 +26,9 @@ use myelin_spec::{ExternalConfig, FunctionConfig, FunctionSpec, Isolation, Servi
 
 use crate::api::{ApiError, BlackBoxStatus, RunDir, SandboxStatus};
 use crate::node::black_box::log::Log;
-use crate::node::confinement::{Confined, Confinement, Demand, Ended, Program};
+use crate::node::confinement::{
+    ConfinedProcess, Confinement, ConfinementSpec, Program, ProgramExit,
+};
 use crate::node::container;
 use crate::node::sandbox::Sandbox;
 use crate::pool::{Lease, Pool, lock};
@@ -55,17 +57,17 @@ pub(crate) type BlackBoxLease = Lease<Key, BlackBox>;
 
 /// A black box and its resources. Dropping it ends the program with all its children.
 pub(crate) struct BlackBox {
-    title: Title,
+    title: MessagePrefix,
     confinement: Arc<Confinement>,
     /// Whether it has limits or a container, not only a control group to find its processes.
     is_confined: bool,
     log_path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<BlackBoxState>,
 }
 
 /// The state that changes while a black box lives.
-struct State {
-    title: Title,
+struct BlackBoxState {
+    title: MessagePrefix,
     config: ExternalConfig,
     variables: BTreeMap<String, String>,
     /// Where the host's executables are searched; `None` in a container, which has its own files.
@@ -75,7 +77,7 @@ struct State {
     /// The near end of the link into the box.
     near: LinkId,
     log: Log,
-    program: Option<Confined>,
+    program: Option<ConfinedProcess>,
     /// Set once the program is up. Until then its end is an error of the deployment.
     is_supervised: bool,
     restarts: u64,
@@ -90,16 +92,16 @@ struct State {
 
 /// Starts each message: the position in the chain file, the chain and the function.
 #[derive(Debug, Clone)]
-struct Title(String);
+struct MessagePrefix(String);
 
-impl Title {
+impl MessagePrefix {
     fn of(chain: &str, function: &FunctionSpec) -> Self {
         let FunctionSpec { place, name, .. } = function;
         Self(format!("{place}: chain `{chain}`, function `{name}`"))
     }
 }
 
-impl fmt::Display for Title {
+impl fmt::Display for MessagePrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -110,7 +112,10 @@ impl fmt::Display for Title {
 pub(crate) fn check(chain: &ServiceChain) -> Result<(), ApiError> {
     for function in &chain.functions {
         check_function(chain, function).map_err(|error| {
-            ApiError::failed(format!("{}: {error}", Title::of(&chain.name, function)))
+            ApiError::failed(format!(
+                "{}: {error}",
+                MessagePrefix::of(&chain.name, function)
+            ))
         })?;
     }
     Ok(())
@@ -138,7 +143,7 @@ fn check_function(chain: &ServiceChain, function: &FunctionSpec) -> Result<(), A
 
 /// The directories of black boxes.
 #[derive(Clone, Copy)]
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct BlackBoxDirs<'a> {
     pub(crate) run_dir: &'a RunDir,
     pub(crate) journal: &'a Journal,
 }
@@ -146,13 +151,13 @@ pub(crate) struct Surroundings<'a> {
 impl BlackBox {
     /// Makes what the program of `function` needs in its sandbox, and starts it.
     pub(crate) fn start(
-        Surroundings { run_dir, journal }: Surroundings<'_>,
+        BlackBoxDirs { run_dir, journal }: BlackBoxDirs<'_>,
         chain: &str,
         (function, config): (&FunctionSpec, &ExternalConfig),
         key: Key,
         sandbox: &Sandbox,
     ) -> Result<Self, ApiError> {
-        let title = Title::of(chain, function);
+        let title = MessagePrefix::of(chain, function);
         let failed = |error: &dyn fmt::Display| ApiError::failed(format!("{title}: {error}"));
         let variables = config.variables(chain, &function.name);
         let isolation = function.sandbox.isolation;
@@ -161,7 +166,7 @@ impl BlackBox {
         let log = Log::create(run_dir, &name, journal)?;
         // The process number makes the name unique: a killed agent's group may still exist.
         let group = format!("{name}-{}-{}", std::process::id(), key.spi);
-        let demand = Demand {
+        let demand = ConfinementSpec {
             name: &group,
             isolation,
             limits: function.sandbox.limits,
@@ -171,7 +176,7 @@ impl BlackBox {
         let netns = sandbox.netns.try_clone().map_err(|error| failed(&error))?;
         let confinement = Confinement::create(&demand, run_dir, journal);
         let confinement = Arc::new(confinement.map_err(|error| failed(&error))?);
-        let mut state = State {
+        let mut state = BlackBoxState {
             title: title.clone(),
             config: config.clone(),
             variables,
@@ -234,7 +239,7 @@ impl BlackBox {
     pub(crate) fn status(&self) -> BlackBoxStatus {
         let state = self.state.try_lock().ok();
         let state = state.as_deref();
-        let pid = state.and_then(|state| state.program.as_ref().map(Confined::pid));
+        let pid = state.and_then(|state| state.program.as_ref().map(ConfinedProcess::pid));
         let usage = self.confinement.usage();
         BlackBoxStatus {
             pid,
@@ -251,8 +256,8 @@ impl BlackBox {
     }
 
     /// Restarts the program if it has ended. Returns true if it is given up.
-    pub(crate) fn look_after(&self) -> bool {
-        let gives_up = lock(&self.state).look_after() == Some(Fate::GivenUp);
+    pub(crate) fn check_program(&self) -> bool {
+        let gives_up = lock(&self.state).check_program() == Some(ExitAction::GivenUp);
         if gives_up {
             tracing::error!("{}: it keeps ending and is given up", self.title);
         }
@@ -276,7 +281,7 @@ impl Drop for BlackBox {
     }
 }
 
-impl State {
+impl BlackBoxState {
     fn launch(&mut self) -> Result<(), ApiError> {
         let command = self.config.command_line();
         let path = match &self.search {
@@ -305,7 +310,7 @@ impl State {
     /// # Errors
     /// The program has ended.
     fn is_up(&mut self, deadline: Instant) -> Result<bool, ApiError> {
-        if let Some(ended) = self.program.as_mut().and_then(Confined::try_wait) {
+        if let Some(ended) = self.program.as_mut().and_then(ConfinedProcess::try_wait) {
             return Err(ApiError::failed(format!(
                 "{}: its program `{}` {ended}, but must run until SIGTERM; {}",
                 self.title,
@@ -318,7 +323,7 @@ impl State {
     }
 
     /// Records an end of the program, and restarts it when its wait is over.
-    fn look_after(&mut self) -> Option<Fate> {
+    fn check_program(&mut self) -> Option<ExitAction> {
         self.log.keep_short();
         if self.failed || !self.is_supervised {
             return None;
@@ -326,7 +331,7 @@ impl State {
         if let Some(program) = &mut self.program {
             let ended = program.try_wait()?;
             self.program = None;
-            return Some(self.ended(ended));
+            return Some(self.record_exit(ended));
         }
         self.due.filter(|due| *due <= Instant::now())?;
         self.due = None;
@@ -335,34 +340,34 @@ impl State {
         self.restarts += 1;
         match launched {
             Ok(()) => None,
-            Err(error) => Some(self.died(error.message)),
+            Err(error) => Some(self.handle_death(error.message)),
         }
     }
 
-    fn ended(&mut self, ended: Ended) -> Fate {
+    fn record_exit(&mut self, ended: ProgramExit) -> ExitAction {
         let words = format!("{ended}; {}", self.log.last_words());
-        self.died(words)
+        self.handle_death(words)
     }
 
-    fn died(&mut self, how: String) -> Fate {
+    fn handle_death(&mut self, how: String) -> ExitAction {
         tracing::warn!("{}: its program {how}", self.title);
         self.last_end = Some(how);
         if self.deaths.record_death(Instant::now()) {
             self.failed = true;
-            self.cut_off();
+            self.set_link_down();
             // Its children would keep running and fill the log.
             if let Err(error) = self.confinement.clear() {
                 tracing::error!("{}: cannot end its child processes: {error}", self.title);
             }
-            return Fate::GivenUp;
+            return ExitAction::GivenUp;
         }
         let doublings = self.deaths.recent().saturating_sub(1) as u32;
         self.due = Some(Instant::now() + FIRST_WAIT * 2_u32.pow(doublings));
-        Fate::WaitsForRestart
+        ExitAction::WaitsForRestart
     }
 
     /// Takes the link down: a bridge that the program has set up would forward without it.
-    fn cut_off(&self) {
+    fn set_link_down(&self) {
         let down = Netlink::open().and_then(|mut netlink| netlink.apply([link::down(&self.near)]));
         if let Err(error) = down {
             tracing::error!(
@@ -375,7 +380,7 @@ impl State {
 
 /// What happens after a program has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum ExitAction {
     WaitsForRestart,
     GivenUp,
 }

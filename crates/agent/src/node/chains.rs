@@ -104,7 +104,7 @@ pub(crate) struct Generations {
     pub(crate) current: Arc<Generation>,
     /// The previous generation, while it drains.
     pub(crate) previous: Option<Arc<Generation>>,
-    pub(crate) ended: Past,
+    pub(crate) ended: EarlierCounts,
     pub(crate) xdp: Option<XdpAttachment>,
     /// Whether the classifier has its match.
     pub(crate) is_classified: bool,
@@ -126,7 +126,7 @@ impl RunningChain {
             generations: Mutex::new(Generations {
                 current: Arc::new(generation),
                 previous: None,
-                ended: Past::default(),
+                ended: EarlierCounts::default(),
                 xdp,
                 is_classified: true,
             }),
@@ -144,7 +144,7 @@ impl RunningChain {
     }
 
     /// Reads all its counts, at about the same time.
-    pub(crate) fn read(&self, plane: &Plane) -> View {
+    pub(crate) fn read(&self, plane: &Plane) -> ChainCounts {
         let (generation, previous, mut past) = {
             let generations = lock(&self.generations);
             (
@@ -157,7 +157,7 @@ impl RunningChain {
             past.add(&previous, &previous.layout.read(plane), &generation.plan);
         }
         let figures = generation.layout.read(plane);
-        View {
+        ChainCounts {
             generation,
             figures,
             past,
@@ -207,15 +207,15 @@ impl RunningChain {
 }
 
 /// The counts of a chain over all generations.
-pub(crate) struct View {
+pub(crate) struct ChainCounts {
     pub(crate) generation: Arc<Generation>,
     /// Counts of the current generation.
     pub(crate) figures: Figures,
     /// Counts of earlier generations.
-    past: Past,
+    past: EarlierCounts,
 }
 
-impl View {
+impl ChainCounts {
     /// The account of its packets. Packets inside black boxes are left out: they may still come
     /// out.
     pub(crate) fn counts(&self) -> Counts {
@@ -264,14 +264,14 @@ impl View {
 
 /// Counts of the generations before the current one.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Past {
+pub(crate) struct EarlierCounts {
     counts: Counts,
     shaper: ShaperStats,
     /// Of the earlier generations with as many sections as the last one of them.
     sections: Vec<Histogram>,
 }
 
-impl Past {
+impl EarlierCounts {
     /// Adds the counts of a generation that `next` follows. Packets still inside count as lost.
     pub(crate) fn add(&mut self, generation: &Generation, figures: &Figures, next: &Plan) {
         let mut counts = ends(figures);
@@ -424,13 +424,13 @@ mod tests {
 
     #[test]
     fn drops_of_an_earlier_discipline_do_not_count_as_sent() {
-        let mut past = Past {
+        let mut past = EarlierCounts {
             counts: Counts {
                 packets_in: 103,
                 packets_out: 100,
                 ..Counts::default()
             },
-            ..Past::default()
+            ..EarlierCounts::default()
         };
         past.add_discipline(ShaperStats {
             full: 20,

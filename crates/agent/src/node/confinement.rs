@@ -32,7 +32,7 @@ pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 
 /// The description of a confinement.
 #[derive(Debug)]
-pub(crate) struct Demand<'a> {
+pub(crate) struct ConfinementSpec<'a> {
     /// A name that no other confinement of this run has or had: letters, digits, `-`, `.` and `_`.
     pub(crate) name: &'a str,
     pub(crate) isolation: Isolation,
@@ -79,13 +79,13 @@ pub(crate) struct Confinement {
 
 /// A program that was started.
 #[derive(Debug)]
-pub(crate) struct Confined {
+pub(crate) struct ConfinedProcess {
     pid: u32,
-    hold: Hold,
+    process: ProcessHandle,
 }
 
 #[derive(Debug)]
-enum Hold {
+enum ProcessHandle {
     Child(Child),
     /// Not a child of the agent. `None`: it ended before its handle was opened.
     Container(Option<PidFd>),
@@ -94,12 +94,12 @@ enum Hold {
 /// How a program ended. For containers the kernel reports it since Linux 6.15, if the handle was
 /// opened in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ended(pub(crate) Option<ExitStatus>);
+pub(crate) struct ProgramExit(pub(crate) Option<ExitStatus>);
 
 impl Confinement {
     /// Makes the group and the container's files, or nothing. Checks the root file system.
     pub(crate) fn create(
-        demand: &Demand<'_>,
+        demand: &ConfinementSpec<'_>,
         run_dir: &RunDir,
         journal: &Journal,
     ) -> Result<Self, ApiError> {
@@ -136,20 +136,20 @@ impl Confinement {
 
     /// Starts a program inside. A container holds one program at a time: the rest of the last one
     /// is ended first.
-    pub(crate) fn spawn(&self, program: Program) -> Result<Confined, ApiError> {
+    pub(crate) fn spawn(&self, program: Program) -> Result<ConfinedProcess, ApiError> {
         match &self.container {
             Some(container) => container
                 .run(program, &self.group, self.netns.as_ref())
                 .map_err(|error| self.explain(error))
-                .map(|(pid, handle)| Confined {
+                .map(|(pid, handle)| ConfinedProcess {
                     pid,
-                    hold: Hold::Container(handle),
+                    process: ProcessHandle::Container(handle),
                 }),
             None => self.spawn_process(program),
         }
     }
 
-    fn spawn_process(&self, program: Program) -> Result<Confined, ApiError> {
+    fn spawn_process(&self, program: Program) -> Result<ConfinedProcess, ApiError> {
         let mut command = match &self.netns {
             Some(netns) => command_in(netns, &program.path).map_err(ApiError::failed)?,
             None => Command::new(&program.path),
@@ -177,9 +177,9 @@ impl Confinement {
                 self.group.path()
             ))
         })?;
-        Ok(Confined {
+        Ok(ConfinedProcess {
             pid: child.id(),
-            hold: Hold::Child(child),
+            process: ProcessHandle::Child(child),
         })
     }
 
@@ -238,41 +238,41 @@ impl Confinement {
     }
 }
 
-impl Confined {
+impl ConfinedProcess {
     /// Process number on the host.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
     /// How it ended, if it has.
-    pub(crate) fn try_wait(&mut self) -> Option<Ended> {
-        match &mut self.hold {
-            Hold::Child(child) => match child.try_wait() {
+    pub(crate) fn try_wait(&mut self) -> Option<ProgramExit> {
+        match &mut self.process {
+            ProcessHandle::Child(child) => match child.try_wait() {
                 Ok(None) => None,
-                Ok(status) => Some(Ended(status)),
-                Err(_) => Some(Ended(None)),
+                Ok(status) => Some(ProgramExit(status)),
+                Err(_) => Some(ProgramExit(None)),
             },
-            Hold::Container(None) => Some(Ended(None)),
-            Hold::Container(Some(handle)) => match handle.wait(Duration::ZERO) {
+            ProcessHandle::Container(None) => Some(ProgramExit(None)),
+            ProcessHandle::Container(Some(handle)) => match handle.wait(Duration::ZERO) {
                 Ok(false) => None,
-                _ => Some(Ended(handle.exit_status().map(ExitStatus::from_raw))),
+                _ => Some(ProgramExit(handle.exit_status().map(ExitStatus::from_raw))),
             },
         }
     }
 
     /// Asks it to end (SIGTERM).
     pub(crate) fn terminate(&self) {
-        match &self.hold {
-            Hold::Child(child) => {
+        match &self.process {
+            ProcessHandle::Child(child) => {
                 // Not waited for yet, so the number is still this process.
                 if let Ok(handle) = PidFd::open(child.id()) {
                     let _ = handle.signal(Signal::TERM);
                 }
             }
-            Hold::Container(Some(handle)) => {
+            ProcessHandle::Container(Some(handle)) => {
                 let _ = handle.signal(Signal::TERM);
             }
-            Hold::Container(None) => {}
+            ProcessHandle::Container(None) => {}
         }
     }
 
@@ -280,16 +280,16 @@ impl Confined {
     /// process end with the confinement.
     pub(crate) fn kill(&mut self) {
         const PATIENCE: Duration = Duration::from_secs(5);
-        match &mut self.hold {
-            Hold::Child(child) => {
+        match &mut self.process {
+            ProcessHandle::Child(child) => {
                 let _ = child.kill();
                 let _ = child.wait();
             }
-            Hold::Container(Some(handle)) => {
+            ProcessHandle::Container(Some(handle)) => {
                 let _ = handle.signal(Signal::KILL);
                 let _ = handle.wait(PATIENCE);
             }
-            Hold::Container(None) => {}
+            ProcessHandle::Container(None) => {}
         }
     }
 }
@@ -312,9 +312,9 @@ impl Launcher for Confinement {
     }
 }
 
-impl Launched for Confined {
+impl Launched for ConfinedProcess {
     fn pid(&self) -> u32 {
-        Confined::pid(self)
+        ConfinedProcess::pid(self)
     }
 
     fn is_alive(&mut self) -> bool {
@@ -322,11 +322,11 @@ impl Launched for Confined {
     }
 
     fn kill(&mut self) {
-        Confined::kill(self);
+        ConfinedProcess::kill(self);
     }
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for ProgramExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(status) => match (status.code(), status.signal()) {

@@ -22,7 +22,7 @@ use myelin_linux::process::{PidFd, Process};
 use serde_json::{Value, json};
 
 use crate::api::{ApiError, RunDir};
-use crate::node::confinement::{Demand, PATH, Program};
+use crate::node::confinement::{ConfinementSpec, PATH, Program};
 
 /// Debian's name of the program and of its package.
 pub(crate) const RUNC: &str = "runc";
@@ -65,7 +65,7 @@ pub(crate) struct Container {
 impl Container {
     /// Checks the root file system. Makes nothing.
     pub(crate) fn plan(
-        demand: &Demand<'_>,
+        demand: &ConfinementSpec<'_>,
         run_dir: &RunDir,
         group: &str,
     ) -> Result<Self, ApiError> {

@@ -14,18 +14,20 @@ use crate::pool::lock;
 pub(crate) struct CpuLatencies(Mutex<BTreeMap<String, CpuLatency>>);
 
 /// The requested limits of a file's chains, before the chains are up.
-pub(crate) struct Asked(Vec<(String, Option<CpuLatency>)>);
+pub(crate) struct RequestedLimits(Vec<(String, Option<CpuLatency>)>);
 
 /// Requests the limits of a file's chains from the kernel.
-pub(crate) fn ask<'a>(chains: impl Iterator<Item = &'a ServiceChain>) -> Result<Asked, ApiError> {
-    let asked = chains.map(|chain| {
+pub(crate) fn request<'a>(
+    chains: impl Iterator<Item = &'a ServiceChain>,
+) -> Result<RequestedLimits, ApiError> {
+    let requested = chains.map(|chain| {
         let limit = chain
             .cpu_latency_ns
             .map(|ns| limit(chain, ns))
             .transpose()?;
         Ok((chain.name.clone(), limit))
     });
-    asked.collect::<Result<_, _>>().map(Asked)
+    requested.collect::<Result<_, _>>().map(RequestedLimits)
 }
 
 fn limit(chain: &ServiceChain, ns: u64) -> Result<CpuLatency, ApiError> {
@@ -42,9 +44,9 @@ fn limit(chain: &ServiceChain, ns: u64) -> Result<CpuLatency, ApiError> {
 
 impl CpuLatencies {
     /// Keeps the limits of chains that are up, instead of their earlier ones.
-    pub(crate) fn hold(&self, asked: Asked) {
+    pub(crate) fn keep(&self, requested: RequestedLimits) {
         let mut held = lock(&self.0);
-        for (chain, limit) in asked.0 {
+        for (chain, limit) in requested.0 {
             match limit {
                 Some(limit) => held.insert(chain, limit),
                 None => held.remove(&chain),

@@ -44,14 +44,14 @@ pub(crate) struct Discipline {
     link: Link,
     kind: Kind,
     /// By minor number; includes classes that are being removed.
-    classes: Mutex<BTreeMap<u16, Held>>,
+    classes: Mutex<BTreeMap<u16, ClassEntry>>,
     /// The latest departure time that a removed class set, ns (CLOCK_MONOTONIC).
     latest_ns: Mutex<u64>,
     _made: ResourceGuard,
 }
 
 /// A class, with its chain's SPI and its shaping.
-type Held = (u32, Shaping, Weak<Class>);
+type ClassEntry = (u32, Shaping, Weak<Class>);
 
 /// A chain's class in a discipline, shared by its generations. Dropping it waits until it is empty,
 /// then removes it.
@@ -70,7 +70,6 @@ impl Class {
     ///
     /// # Errors
     /// The interface has a discipline that Myelin did not make, or a system error.
-    /// The interface has a discipline that Myelin did not make, or the kernel refuses.
     pub(crate) fn acquire(
         (plane, disciplines): (&Arc<Plane>, &Disciplines),
         ifindex: u32,

@@ -13,11 +13,11 @@ use myelin_planner::admission::RING;
 
 use crate::api::{ApiError, short_hash};
 use crate::node::circuit::MTU;
-use crate::node::workers::{Entry, socket_redirect};
+use crate::node::workers::{WorkerState, socket_redirect};
 
 /// The internal link of a worker, with its sockets and its re-entry door.
-pub(crate) struct Internal {
-    door: Door,
+pub(crate) struct InternalLink {
+    door: ReentryDoorGuard,
     pub(crate) transmit: SocketId,
     /// The socket that receives packets from kernel functions, with its interface.
     pub(crate) receive: (SocketId, u32),
@@ -25,9 +25,9 @@ pub(crate) struct Internal {
 }
 
 /// Dropping it detaches the re-entry door.
-struct Door(Arc<Reentry>);
+struct ReentryDoorGuard(Arc<Reentry>);
 
-impl Drop for Door {
+impl Drop for ReentryDoorGuard {
     fn drop(&mut self) {
         if let Err(error) = self.0.detach() {
             tracing::warn!(%error, "cannot detach a re-entry door");
@@ -35,7 +35,7 @@ impl Drop for Door {
     }
 }
 
-impl Internal {
+impl InternalLink {
     /// The re-entry door at the far end.
     pub(crate) fn door(&self) -> Arc<Reentry> {
         Arc::clone(&self.door.0)
@@ -43,7 +43,7 @@ impl Internal {
 
     /// Makes the link of this worker, with a socket at each end and the re-entry door at the far
     /// end.
-    pub(crate) fn make(worker: &mut Entry, plane: &Plane) -> Result<Self, ApiError> {
+    pub(crate) fn make(worker: &mut WorkerState, plane: &Plane) -> Result<Self, ApiError> {
         let base = format!(
             "my{}",
             short_hash(worker.handle().config().run_id.as_bytes())
@@ -54,7 +54,7 @@ impl Internal {
         let made = made.map_err(ApiError::failed)?;
         let (near, far) = make_internal_link(&near, &far)?;
         let door = plane.add_reentry(far.index).map_err(ApiError::failed)?;
-        let door = Door(Arc::new(door));
+        let door = ReentryDoorGuard(Arc::new(door));
         let attached = door.0.attach_xdp(XdpMode::Native);
         attached.map_err(ApiError::failed)?;
         let socket = |link: &Link, role| {

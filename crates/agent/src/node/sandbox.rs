@@ -16,7 +16,7 @@ use crate::api::{ApiError, short_hash};
 const INNER: &str = "eth0";
 /// Identifies the function in a sandbox; unique within a run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Occupant<'a> {
+pub(crate) struct FunctionId<'a> {
     /// Identity of the run (agent).
     pub(crate) run: &'a str,
     pub(crate) chain: &'a str,
@@ -40,12 +40,12 @@ pub(crate) struct Sandbox {
 }
 
 /// Both ends of a link.
-struct Ends {
+struct LinkEnds {
     near: LinkId,
     inner: LinkId,
 }
 
-impl Occupant<'_> {
+impl FunctionId<'_> {
     /// Function names contain no dot, so the name is unique.
     fn netns(&self) -> String {
         format!(
@@ -77,33 +77,33 @@ impl Sandbox {
     /// Makes a sandbox with one link, or nothing. `mtu` is the largest packet without link header,
     /// bytes.
     pub(crate) fn create(
-        occupant: &Occupant<'_>,
+        id: &FunctionId<'_>,
         mtu: u32,
         journal: &Journal,
     ) -> Result<Self, ApiError> {
-        Self::with_links(occupant, (INNER, None), mtu, journal)
+        Self::with_links(id, (INNER, None), mtu, journal)
     }
 
     /// Makes a sandbox with two links for a black box, or nothing.
     pub(crate) fn between_links(
-        occupant: &Occupant<'_>,
+        id: &FunctionId<'_>,
         mtu: u32,
         journal: &Journal,
     ) -> Result<Self, ApiError> {
         let names = (external::INGRESS, Some(external::EGRESS));
-        let sandbox = Self::with_links(occupant, names, mtu, journal)?;
+        let sandbox = Self::with_links(id, names, mtu, journal)?;
         let opened = sandbox.netns.enter(|| open_to_redirects(&sandbox.inner));
         opened.and_then(|opened| opened).map_err(ApiError::failed)?;
         Ok(sandbox)
     }
 
     fn with_links(
-        occupant: &Occupant<'_>,
+        id: &FunctionId<'_>,
         (inner, out): (&str, Option<&str>),
         mtu: u32,
         journal: &Journal,
     ) -> Result<Self, ApiError> {
-        let (name, owner) = (occupant.netns(), occupant.owner());
+        let (name, owner) = (id.netns(), id.owner());
         let resource = Resource::Netns {
             name: name.clone(),
             owner: owner.clone(),
@@ -117,7 +117,7 @@ impl Sandbox {
             let (guard, netns) = journal.make(resource, create)?;
             made.0.push(guard);
             let mut connect = |letter, inner| {
-                let near = occupant.near(letter);
+                let near = id.near(letter);
                 let resource = Resource::Link { name: near.clone() };
                 made.0.push(journal.guard(resource)?);
                 connect(&netns, &near, inner, mtu)
@@ -138,7 +138,7 @@ impl Sandbox {
 }
 
 /// Makes a link into the namespace and sets both ends up.
-fn connect(netns: &Netns, near: &str, inner: &str, mtu: u32) -> myelin_linux::Result<Ends> {
+fn connect(netns: &Netns, near: &str, inner: &str, mtu: u32) -> myelin_linux::Result<LinkEnds> {
     let mut netlink = Netlink::open()?;
     let end = |name, namespace| VethEnd {
         name,
@@ -149,12 +149,12 @@ fn connect(netns: &Netns, near: &str, inner: &str, mtu: u32) -> myelin_linux::Re
     netlink.apply([link::veth(&end(near, None), &end(inner, Some(netns)))?])?;
     let near = netlink.link(near)?.id();
     ethtool::set_up_without_offloads(&mut netlink, &near)?;
-    let inner = netns.enter(|| furnish(inner))??;
-    Ok(Ends { near, inner })
+    let inner = netns.enter(|| set_up_inner_end(inner))??;
+    Ok(LinkEnds { near, inner })
 }
 
 /// Sets up the inner end; runs inside the namespace.
-fn furnish(inner: &str) -> myelin_linux::Result<LinkId> {
+fn set_up_inner_end(inner: &str) -> myelin_linux::Result<LinkId> {
     let mut netlink = Netlink::open()?;
     let inner = netlink.link(inner)?.id();
     ethtool::set_up_without_offloads(&mut netlink, &inner)?;
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_short_enough() {
-        let one = Occupant {
+        let one = FunctionId {
             run: "5f3a",
             chain: "tactile",
             function: "filter",
@@ -191,13 +191,13 @@ mod tests {
             one.near('n')
         );
         let others = [
-            Occupant { run: "5f3b", ..one },
-            Occupant { spi: 1, ..one },
-            Occupant {
+            FunctionId { run: "5f3b", ..one },
+            FunctionId { spi: 1, ..one },
+            FunctionId {
                 generation: 0,
                 ..one
             },
-            Occupant { position: 3, ..one },
+            FunctionId { position: 3, ..one },
         ];
         for other in others {
             assert_ne!(one.near('n'), other.near('n'));

@@ -13,7 +13,7 @@ use myelin_linux::journal::{Resource, ResourceGuard};
 use myelin_spec::Mapping;
 
 use crate::api::ApiError;
-use crate::node::workers::{Entry, WorkerLease};
+use crate::node::workers::{WorkerLease, WorkerState};
 
 /// The stage processes of one generation, behind its worker.
 pub(crate) struct Stages {
@@ -60,15 +60,15 @@ impl RunningPart {
     ) -> Result<Self, ApiError> {
         let (spi, generation) = (chain.spi, chain.generation);
         let failed = Arc::new(AtomicBool::new(false));
-        let mut entry = worker.entry();
+        let mut state = worker.state();
         let pipeline = if mapping == Mapping::Pipeline {
-            Some(entry.run_pipeline(&chain, &failed)?)
+            Some(state.run_pipeline(&chain, &failed)?)
         } else {
-            let added = entry.handle().add_chain(chain);
-            added.map_err(|error| entry.explain(error))?;
+            let added = state.handle().add_chain(chain);
+            added.map_err(|error| state.explain(error))?;
             None
         };
-        drop(entry);
+        drop(state);
         Ok(Self {
             worker: worker.clone(),
             spi,
@@ -87,8 +87,8 @@ impl RunningPart {
 impl Drop for RunningPart {
     fn drop(&mut self) {
         let (spi, generation) = (self.spi, self.generation);
-        let mut entry = self.worker.entry();
-        let ended = entry.end_chain(spi, generation);
+        let mut state = self.worker.state();
+        let ended = state.end_chain(spi, generation);
         // A worker that was given up does not answer; its handle has removed the chain anyway.
         if let (Err(error), false) = (ended, self.worker.has_failed()) {
             tracing::warn!(spi, generation, %error, "cannot remove the chain from its worker");
@@ -96,7 +96,7 @@ impl Drop for RunningPart {
     }
 }
 
-impl Entry {
+impl WorkerState {
     fn run_pipeline(
         &mut self,
         chain: &UserChain,

@@ -23,9 +23,9 @@ use myelin_spec::{SandboxSpec, ServiceChain, WorkerSpec};
 
 use crate::api::ApiError;
 use crate::node::Parts;
-use crate::node::confinement::{Confinement, Demand};
+use crate::node::confinement::{Confinement, ConfinementSpec};
 use crate::node::devices::Claim;
-use crate::node::internal_link::Internal;
+use crate::node::internal_link::InternalLink;
 use crate::node::ports::{Bound, PortLease};
 use crate::node::stages::Stages;
 use crate::pool::{Lease, Pool, lock};
@@ -69,7 +69,7 @@ pub(crate) type WorkerLease = Lease<Key, Worker>;
 /// A worker and its resources. Dropping it ends the process after its last batch.
 pub(crate) struct Worker {
     // Fields drop in this order, after the process has ended.
-    entry: Mutex<Entry>,
+    state: Mutex<WorkerState>,
     pub(crate) key: Key,
     spec: WorkerSpec,
     sandbox: SandboxSpec,
@@ -87,7 +87,7 @@ pub(crate) struct Worker {
 
 /// The state that changes while a worker lives, under its lock. A request to the process may take
 /// as long as a function takes to be made.
-pub(crate) struct Entry {
+pub(crate) struct WorkerState {
     /// `None` only while the worker is dropped.
     handle: Option<WorkerHandle>,
     key: Key,
@@ -96,7 +96,7 @@ pub(crate) struct Entry {
     sockets: BTreeMap<(u32, u32), SocketId>,
     /// Generations that use the sockets of an interface, and the claim on its queues.
     users: BTreeMap<u32, (u32, Bound)>,
-    internal: Option<Internal>,
+    internal: Option<InternalLink>,
     /// The stages of chains in mapping `pipeline`.
     pub(crate) pipelines: Vec<Stages>,
     pub(crate) deaths: Deaths,
@@ -106,7 +106,7 @@ pub(crate) struct Entry {
 
 /// The settings that a worker starts with.
 #[derive(Clone, Copy)]
-pub(crate) struct Start<'a> {
+pub(crate) struct WorkerStart<'a> {
     pub(crate) spec: &'a WorkerSpec,
     pub(crate) sandbox: &'a SandboxSpec,
     pub(crate) parts: &'a Parts,
@@ -119,10 +119,10 @@ impl Worker {
     /// The process cannot be started, or it refuses its set-up.
     pub(crate) fn start(
         key: &Key,
-        start: Start<'_>,
+        start: WorkerStart<'_>,
         devices: Option<Claim>,
     ) -> Result<Self, ApiError> {
-        let Start { spec, parts, .. } = start;
+        let WorkerStart { spec, parts, .. } = start;
         let journal = &parts.journal;
         // The process number separates this agent's workers from those of a killed agent.
         let number = format!("{}-{}", std::process::id(), parts.take_worker_number());
@@ -167,7 +167,7 @@ impl Worker {
         Ok(Self {
             stats: handle.stats(),
             facts: handle.facts(),
-            entry: Mutex::new(Entry {
+            state: Mutex::new(WorkerState {
                 handle: Some(handle),
                 key: key.clone(),
                 spec: spec.clone(),
@@ -227,15 +227,15 @@ impl Worker {
     }
 
     /// Locks the state; waits for a request under way.
-    pub(crate) fn entry(&self) -> MutexGuard<'_, Entry> {
-        lock(&self.entry)
+    pub(crate) fn state(&self) -> MutexGuard<'_, WorkerState> {
+        lock(&self.state)
     }
 
     /// Locks the state, unless a request is under way.
-    pub(crate) fn idle_entry(&self) -> Option<MutexGuard<'_, Entry>> {
-        match self.entry.try_lock() {
-            Ok(entry) => Some(entry),
-            Err(std::sync::TryLockError::Poisoned(entry)) => Some(entry.into_inner()),
+    pub(crate) fn idle_state(&self) -> Option<MutexGuard<'_, WorkerState>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(std::sync::TryLockError::Poisoned(state)) => Some(state.into_inner()),
             Err(std::sync::TryLockError::WouldBlock) => None,
         }
     }
@@ -272,16 +272,16 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        let entry = self.entry.get_mut();
-        let entry = entry.unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(handle) = entry.handle.take() {
+        let state = self.state.get_mut();
+        let state = state.unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(handle) = state.handle.take() {
             // The process may be dead already.
             let _ = handle.shutdown();
         }
     }
 }
 
-impl Entry {
+impl WorkerState {
     /// The process.
     pub(crate) fn handle(&mut self) -> &mut WorkerHandle {
         match &mut self.handle {
@@ -368,7 +368,7 @@ impl Entry {
         plane: &Plane,
     ) -> Result<(SocketId, Arc<Reentry>), ApiError> {
         if self.internal.is_none() {
-            self.internal = Some(Internal::make(self, plane)?);
+            self.internal = Some(InternalLink::make(self, plane)?);
         }
         let internal = self.internal.as_ref();
         let internal = internal.map(|made| (made.transmit, made.door()));
@@ -411,7 +411,7 @@ pub(crate) struct OpenPort {
 impl OpenPort {
     /// Opens the port for one more generation of a chain.
     pub(crate) fn open(worker: &WorkerLease, port: &PortLease) -> Result<Self, ApiError> {
-        let socket = worker.entry().open_port(port)?;
+        let socket = worker.state().open_port(port)?;
         Ok(Self {
             worker: worker.clone(),
             ifindex: port.ifindex,
@@ -422,7 +422,7 @@ impl OpenPort {
 
 impl Drop for OpenPort {
     fn drop(&mut self) {
-        self.worker.entry().close_port(self.ifindex);
+        self.worker.state().close_port(self.ifindex);
     }
 }
 
@@ -448,13 +448,13 @@ fn explain(confinement: Option<&Arc<Confinement>>, error: impl std::fmt::Display
 }
 
 /// The control group and container of a worker that asks for one.
-fn confine(name: &str, start: Start<'_>) -> Result<Option<Arc<Confinement>>, ApiError> {
+fn confine(name: &str, start: WorkerStart<'_>) -> Result<Option<Arc<Confinement>>, ApiError> {
     if start.sandbox.demand().is_none() {
         return Ok(None);
     }
     // Not in the function's namespace: that belongs to one generation, and the worker outlives it.
     // The agent hands its sockets over.
-    let demand = Demand {
+    let demand = ConfinementSpec {
         name,
         isolation: start.sandbox.isolation,
         limits: start.sandbox.limits,

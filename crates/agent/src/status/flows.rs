@@ -55,7 +55,7 @@ fn in_workers(spi: u32, generation: &Generation, hop: &Hop) -> Result<Option<Flo
         if worker.has_failed() {
             continue;
         }
-        let mut entry = worker.entry();
+        let mut entry = worker.state();
         let flows = entry.handle().flows(spi, generation.number, hop.position);
         if let Some(flows) = flows.map_err(ApiError::failed)? {
             return Ok(Some(flows));

@@ -18,7 +18,7 @@ pub(super) fn of(spi: u32, generation: &Generation) -> Vec<NamedCount> {
     }
     let mut all = Vec::new();
     for worker in generation.layout.workers() {
-        let Some(mut entry) = worker.idle_entry() else {
+        let Some(mut entry) = worker.idle_state() else {
             continue;
         };
         if worker.has_failed() {

@@ -9,7 +9,7 @@ use libbpf_rs::MapHandle;
 use myelin_spec::FunctionInstance;
 
 use super::{
-    BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, LinkEnd, Occupant,
+    BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, FunctionRuntime, LinkEnd,
 };
 use crate::blocks::Block;
 use crate::chain::{egress_line, function_line};
@@ -88,14 +88,14 @@ impl Loader<'_> {
         position: u8,
         function: &DistributedFunction,
     ) -> Result<FunctionLink, Error> {
-        match &function.occupant {
-            Occupant::Kernel(kernel) if self.config.hook == Hook::Tcx => {
+        match &function.runtime {
+            FunctionRuntime::Kernel(kernel) if self.config.hook == Hook::Tcx => {
                 self.called_function(position, function.inner, kernel)
             }
-            Occupant::Kernel(function) => self.kernel_function(position, function),
-            Occupant::Worker => self.worker(position, None),
-            Occupant::LastWorker { peer } => self.worker(position, Some(*peer)),
-            Occupant::BlackBox => self.black_box(position),
+            FunctionRuntime::Kernel(function) => self.kernel_function(position, function),
+            FunctionRuntime::Worker => self.worker(position, None),
+            FunctionRuntime::LastWorker { peer } => self.worker(position, Some(*peer)),
+            FunctionRuntime::BlackBox => self.black_box(position),
         }
     }
 
@@ -274,7 +274,7 @@ impl Loader<'_> {
                 self.config.egress,
                 egress_line(self.lines, functions.len() as u8),
             ),
-            Some(next) if matches!(next.occupant, Occupant::BlackBox) => {
+            Some(next) if matches!(next.runtime, FunctionRuntime::BlackBox) => {
                 out(next.near, function_line(self.lines, position))
             }
             Some(next) => HopExit::Link { ifindex: next.near },
@@ -310,7 +310,8 @@ fn tag(config: &DistributedConfig) -> u32 {
 }
 
 pub(super) fn boxes_in(functions: &[DistributedFunction]) -> usize {
-    let is_box = |function: &&DistributedFunction| matches!(function.occupant, Occupant::BlackBox);
+    let is_box =
+        |function: &&DistributedFunction| matches!(function.runtime, FunctionRuntime::BlackBox);
     functions.iter().filter(is_box).count()
 }
 

@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 
 use myelin_kernel::test_run::{Outcome, TestRun, run};
 use myelin_kernel::{
-    CounterLine, DistributedConfig, DistributedFunction, FunctionLink, Hook, LoadedChain, Occupant,
-    Plane,
+    CounterLine, DistributedConfig, DistributedFunction, FunctionLink, FunctionRuntime, Hook,
+    LoadedChain, Plane,
 };
 use myelin_packet::fixtures;
 use myelin_packet::{Meta, nsh, parse};
@@ -58,9 +58,9 @@ fn config(functions: &[Option<FunctionConfig>], on_failure: OnFailure) -> Distri
             .map(|kernel| DistributedFunction {
                 near: LOOPBACK,
                 inner: LOOPBACK,
-                occupant: match kernel {
-                    Some(kernel) => Occupant::Kernel(kernel.clone().into()),
-                    None => Occupant::Worker,
+                runtime: match kernel {
+                    Some(kernel) => FunctionRuntime::Kernel(kernel.clone().into()),
+                    None => FunctionRuntime::Worker,
                 },
             })
             .collect(),
@@ -432,16 +432,16 @@ fn a_chain_with_no_function_or_too_many_is_refused() {
 /// A black box between two functions in the kernel.
 fn with_black_box() -> (Plane, LoadedChain, Vec<FunctionLink>) {
     let plane = plane();
-    let function = |occupant| DistributedFunction {
+    let function = |runtime| DistributedFunction {
         near: LOOPBACK,
         inner: LOOPBACK,
-        occupant,
+        runtime,
     };
     let config = DistributedConfig {
         functions: vec![
-            function(Occupant::Kernel(XOR.into())),
-            function(Occupant::BlackBox),
-            function(Occupant::Kernel(XOR.into())),
+            function(FunctionRuntime::Kernel(XOR.into())),
+            function(FunctionRuntime::BlackBox),
+            function(FunctionRuntime::Kernel(XOR.into())),
         ],
         ..config(&[], OnFailure::Drop)
     };
@@ -554,7 +554,7 @@ fn each_black_box_has_its_own_counters_and_section() {
             DistributedFunction {
                 near: LOOPBACK,
                 inner: LOOPBACK,
-                occupant: Occupant::BlackBox,
+                runtime: FunctionRuntime::BlackBox,
             };
             count
         ],

@@ -12,14 +12,14 @@ use myelin_planner::{Exit as PlannedExit, Plan, Segment};
 use myelin_policy::sla::{LossCounter, LossPlace};
 use myelin_spec::{SandboxSpec, Space};
 
-use super::LayoutRequest;
+use super::LayoutJob;
 use crate::api::ApiError;
 use crate::node::Parts;
 use crate::node::chains::kernel_hook;
 use crate::node::discipline::Class;
 use crate::node::layout::{Figures, FrontDoor, Layout, kernel_hop};
 use crate::node::stages::RunningPart;
-use crate::node::workers::{Key, OpenPort, Start, Worker, WorkerLease};
+use crate::node::workers::{Key, OpenPort, Worker, WorkerLease, WorkerStart};
 
 /// A generation in this mapping.
 pub(super) struct Compact {
@@ -60,7 +60,7 @@ impl Drop for ReentryPath {
 }
 
 /// The worker of a chain with its sockets, before it runs the chain.
-struct Opened {
+struct OpenWorker {
     // Fields drop in this order.
     ports: Vec<OpenPort>,
     /// The socket to the internal link, and the re-entry door at its far end.
@@ -69,13 +69,13 @@ struct Opened {
 }
 
 /// Starts the worker, opens its sockets, loads the programs and connects both.
-pub(super) fn build(parts: &Parts, request: LayoutRequest<'_>) -> Result<Compact, ApiError> {
-    let LayoutRequest {
+pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Compact, ApiError> {
+    let LayoutJob {
         plan, place, spi, ..
-    } = request;
+    } = job;
     let (circuit, _, egress) = place.ports()?;
     let opened = if plan.uses(Space::User) {
-        Some(open(parts, request)?)
+        Some(open(parts, job)?)
     } else {
         None
     };
@@ -88,13 +88,13 @@ pub(super) fn build(parts: &Parts, request: LayoutRequest<'_>) -> Result<Compact
                 shaping,
                 &parts.journal,
             )
-            .map_err(|error| shaper_error(request, &error))?,
+            .map_err(|error| shaper_error(job, &error))?,
         ),
         None => None,
     };
-    let loaded = load(parts, request, opened.as_ref(), class.as_deref())?;
+    let loaded = load(parts, job, opened.as_ref(), class.as_deref())?;
     let user = match opened {
-        Some(opened) => Some(connect(request, opened, &loaded)?),
+        Some(opened) => Some(connect(job, opened, &loaded)?),
         None => None,
     };
     let last = plan.segments.last();
@@ -106,19 +106,19 @@ pub(super) fn build(parts: &Parts, request: LayoutRequest<'_>) -> Result<Compact
         loaded,
         class,
         spi,
-        generation: request.generation,
+        generation: job.generation,
         spaces: plan.hops.iter().map(|hop| hop.space).collect(),
     })
 }
 
-fn open(parts: &Parts, request: LayoutRequest<'_>) -> Result<Opened, ApiError> {
-    let LayoutRequest {
+fn open(parts: &Parts, job: LayoutJob<'_>) -> Result<OpenWorker, ApiError> {
+    let LayoutJob {
         chain, plan, place, ..
-    } = request;
+    } = job;
     let (_, ingress, egress) = place.ports()?;
     let key = Key::of(chain, &place.made_by);
     let sandbox = SandboxSpec::default();
-    let start = Start {
+    let start = WorkerStart {
         spec: &chain.worker,
         sandbox: &sandbox,
         parts,
@@ -133,11 +133,11 @@ fn open(parts: &Parts, request: LayoutRequest<'_>) -> Result<Opened, ApiError> {
     ];
     let mut user_segments = segments(plan, Space::User);
     let internal = if user_segments.any(|segment| segment.exit == PlannedExit::Kernel) {
-        Some(worker.entry().open_internal(&parts.plane)?)
+        Some(worker.state().open_internal(&parts.plane)?)
     } else {
         None
     };
-    Ok(Opened {
+    Ok(OpenWorker {
         ports,
         internal,
         worker,
@@ -146,37 +146,37 @@ fn open(parts: &Parts, request: LayoutRequest<'_>) -> Result<Opened, ApiError> {
 
 fn load(
     parts: &Parts,
-    request: LayoutRequest<'_>,
-    opened: Option<&Opened>,
+    job: LayoutJob<'_>,
+    opened: Option<&OpenWorker>,
     class: Option<&Class>,
 ) -> Result<Arc<LoadedChain>, ApiError> {
-    let LayoutRequest { chain, plan, .. } = request;
+    let LayoutJob { chain, plan, .. } = job;
     let first = plan.segments.first();
     let starts_in_user = first.is_some_and(|first| first.space == Space::User);
     let config = ChainConfig {
-        spi: request.spi,
-        generation: request.generation,
+        spi: job.spi,
+        generation: job.generation,
         hook: kernel_hook(plan),
         on_failure: plan.on_failure,
-        policer: request.policer.cloned(),
+        policer: job.policer.cloned(),
         positions: chain.functions.len() as u8,
         entry: if starts_in_user {
             EntrySpace::User
         } else {
             EntrySpace::Kernel
         },
-        segments: kernel_segments(request, opened, class)?,
+        segments: kernel_segments(job, opened, class)?,
     };
     let loaded = parts.plane.load_chain(&config);
     loaded.map(Arc::new).map_err(ApiError::failed)
 }
 
 fn kernel_segments(
-    request: LayoutRequest<'_>,
-    opened: Option<&Opened>,
+    job: LayoutJob<'_>,
+    opened: Option<&OpenWorker>,
     class: Option<&Class>,
 ) -> Result<Vec<KernelSegment>, ApiError> {
-    let (circuit, ingress, egress) = request.place.ports()?;
+    let (circuit, ingress, egress) = job.place.ports()?;
     let internal = opened.and_then(|opened| opened.internal.as_ref());
     // The first segment gets packets from the port, later segments from the internal link.
     let sockets = |first_position: u8| -> Sockets {
@@ -187,7 +187,7 @@ fn kernel_segments(
     };
     let segment = |segment: &Segment| KernelSegment {
         first_position: segment.first_position,
-        functions: request.chain.instances(segment.positions()),
+        functions: job.chain.instances(segment.positions()),
         exit: if segment.exit == PlannedExit::User {
             Exit::User {
                 sockets: sockets(segment.first_position),
@@ -201,27 +201,27 @@ fn kernel_segments(
             }
         },
     };
-    Ok(segments(request.plan, Space::Kernel).map(segment).collect())
+    Ok(segments(job.plan, Space::Kernel).map(segment).collect())
 }
 
 /// Starts the user functions in the worker, and opens its paths back into the kernel.
 fn connect(
-    request: LayoutRequest<'_>,
-    opened: Opened,
+    job: LayoutJob<'_>,
+    opened: OpenWorker,
     loaded: &Arc<LoadedChain>,
 ) -> Result<UserPart, ApiError> {
-    let Opened {
+    let OpenWorker {
         ports,
         internal,
         worker,
     } = opened;
-    let plan = request.plan;
-    let (_, ingress, egress) = request.place.ports()?;
+    let plan = job.plan;
+    let (_, ingress, egress) = job.place.ports()?;
     let mut sockets = ports.iter();
     let out = sockets.find(|port| port.ifindex == egress.ifindex);
     let out = out.map(|port| port.socket);
     let out = out.ok_or_else(|| ApiError::failed("a worker has no socket at the egress"))?;
-    let chain = user_chain(request, out, internal.as_ref().map(|(socket, _)| *socket));
+    let chain = user_chain(job, out, internal.as_ref().map(|(socket, _)| *socket));
     let part = RunningPart::run(&worker, plan.mapping, chain)?;
     let mut paths = Vec::new();
     if let Some((_, door)) = &internal {
@@ -236,7 +236,7 @@ fn connect(
             });
         }
     }
-    let entry = worker.entry();
+    let entry = worker.state();
     // The first user segment gets packets from the port, later ones from the internal link.
     let interfaces = [Some(ingress.ifindex), entry.internal_interface()];
     let entries = segments(plan, Space::User).map(|segment| segment.first_position);
@@ -253,8 +253,8 @@ fn connect(
     })
 }
 
-fn user_chain(request: LayoutRequest<'_>, out: SocketId, back: Option<SocketId>) -> UserChain {
-    let LayoutRequest { chain, plan, .. } = request;
+fn user_chain(job: LayoutJob<'_>, out: SocketId, back: Option<SocketId>) -> UserChain {
+    let LayoutJob { chain, plan, .. } = job;
     let last = segments(plan, Space::User).last();
     let last = last.map_or(0, |segment| segment.first_position);
     let segment = |segment: &Segment| UserSegment {
@@ -273,8 +273,8 @@ fn user_chain(request: LayoutRequest<'_>, out: SocketId, back: Option<SocketId>)
             .filter(|_| segment.first_position == last),
     };
     UserChain {
-        spi: request.spi,
-        generation: request.generation,
+        spi: job.spi,
+        generation: job.generation,
         positions: chain.functions.len() as u8,
         segments: segments(plan, Space::User).map(segment).collect(),
     }
@@ -377,8 +377,8 @@ impl Layout for Compact {
 }
 
 /// Adds the position of the contract in the chain's file to an error.
-fn shaper_error(request: LayoutRequest<'_>, error: &ApiError) -> ApiError {
-    let (place, name) = (&request.chain.places.sla, &request.chain.name);
+fn shaper_error(job: LayoutJob<'_>, error: &ApiError) -> ApiError {
+    let (place, name) = (&job.chain.places.sla, &job.chain.name);
     ApiError::failed(format!(
         "{place}: chain `{name}`: spec.sla.enforce: {error}"
     ))

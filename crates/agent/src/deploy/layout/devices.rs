@@ -8,12 +8,12 @@ use myelin_packet::traffic::Profile;
 use myelin_policy::sla::LossCounter;
 use myelin_spec::SandboxSpec;
 
-use super::LayoutRequest;
+use super::LayoutJob;
 use crate::api::ApiError;
 use crate::node::Parts;
 use crate::node::layout::{Figures, FrontDoor, Layout};
 use crate::node::stages::RunningPart;
-use crate::node::workers::{Key, Start, Worker, WorkerLease};
+use crate::node::workers::{Key, Worker, WorkerLease, WorkerStart};
 
 /// A generation between two DPDK devices.
 pub(super) struct BetweenDevices {
@@ -28,8 +28,8 @@ pub(super) struct BetweenDevices {
 }
 
 /// Starts the worker of the devices, if none runs, and adds the chain to it.
-pub(super) fn build(parts: &Parts, request: LayoutRequest<'_>) -> Result<BetweenDevices, ApiError> {
-    let LayoutRequest { chain, plan, .. } = request;
+pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<BetweenDevices, ApiError> {
+    let LayoutJob { chain, plan, .. } = job;
     let failed = |error: ApiError| {
         let (place, name) = (&chain.places.ports, &chain.name);
         ApiError::failed(format!("{place}: chain `{name}`: {error}"))
@@ -38,7 +38,7 @@ pub(super) fn build(parts: &Parts, request: LayoutRequest<'_>) -> Result<Between
     let sandbox = SandboxSpec::default();
     let worker = parts.workers.acquire(&key, || {
         let claim = parts.devices.claim(chain)?;
-        let start = Start {
+        let start = WorkerStart {
             spec: &chain.worker,
             sandbox: &sandbox,
             parts,
@@ -52,8 +52,8 @@ pub(super) fn build(parts: &Parts, request: LayoutRequest<'_>) -> Result<Between
     let direction = claim.direction(chain).map_err(failed)?;
     let functions = chain.instances(0..chain.functions.len());
     let user = UserChain {
-        spi: request.spi,
-        generation: request.generation,
+        spi: job.spi,
+        generation: job.generation,
         positions: functions.len() as u8,
         segments: vec![UserSegment {
             first_position: 0,
@@ -72,8 +72,8 @@ pub(super) fn build(parts: &Parts, request: LayoutRequest<'_>) -> Result<Between
         } else {
             Profile::default()
         },
-        spi: request.spi,
-        generation: request.generation,
+        spi: job.spi,
+        generation: job.generation,
         functions: chain.functions.len(),
     })
 }

@@ -6,8 +6,7 @@ use std::time::Instant;
 
 use myelin_dataplane::{ChainStats, SocketId, UserChain, UserExit, UserSegment};
 use myelin_kernel::{
-    DistributedConfig, DistributedFunction, FunctionLink, Hook, LoadedChain, Occupant as Stands,
-    Plane,
+    DistributedConfig, DistributedFunction, FunctionLink, FunctionRuntime, Hook, LoadedChain, Plane,
 };
 use myelin_packet::nsh::ENCAPSULATION_LEN;
 use myelin_packet::sojourn::Histogram;
@@ -16,16 +15,16 @@ use myelin_planner::Hop;
 use myelin_policy::sla::{LossCounter, LossPlace};
 use myelin_spec::{FunctionConfig, FunctionInstance, Space};
 
-use super::LayoutRequest;
+use super::LayoutJob;
 use crate::api::{ApiError, BlackBoxStatus, SandboxStatus};
 use crate::node::Parts;
-use crate::node::black_box::{self, BlackBox, BlackBoxLease, Surroundings};
+use crate::node::black_box::{self, BlackBox, BlackBoxDirs, BlackBoxLease};
 use crate::node::chains::kernel_hook;
 use crate::node::circuit::MTU;
 use crate::node::layout::{Figures, FrontDoor, Layout, kernel_hop};
-use crate::node::sandbox::{Occupant, Sandbox};
+use crate::node::sandbox::{FunctionId, Sandbox};
 use crate::node::stages::RunningPart;
-use crate::node::workers::{Key, Start, Worker, WorkerLease, socket_redirect};
+use crate::node::workers::{Key, Worker, WorkerLease, WorkerStart, socket_redirect};
 
 /// A generation in this mapping.
 pub(super) struct Distributed {
@@ -66,7 +65,7 @@ struct Attached(FunctionLink);
 
 impl Drop for OpenSocket {
     fn drop(&mut self) {
-        self.worker.entry().close_socket(self.id);
+        self.worker.state().close_socket(self.id);
     }
 }
 
@@ -79,33 +78,29 @@ impl Drop for Attached {
 }
 
 /// Makes the sandboxes, loads the programs, starts the workers and connects them.
-pub(super) fn build(parts: &Parts, request: LayoutRequest<'_>) -> Result<Distributed, ApiError> {
-    let (circuit, ingress, egress) = request.place.ports()?;
-    let sandboxes = request
-        .plan
-        .hops
-        .iter()
-        .map(|hop| sandbox(parts, request, hop));
+pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Distributed, ApiError> {
+    let (circuit, ingress, egress) = job.place.ports()?;
+    let sandboxes = job.plan.hops.iter().map(|hop| sandbox(parts, job, hop));
     let sandboxes: Vec<Sandbox> = sandboxes.collect::<Result<_, _>>()?;
     let peer = circuit.has_hosts();
-    let hook = kernel_hook(request.plan);
-    let functions = sandboxes.iter().zip(&request.plan.hops);
+    let hook = kernel_hook(job.plan);
+    let functions = sandboxes.iter().zip(&job.plan.hops);
     let function = |(sandbox, hop): (&Sandbox, &Hop)| DistributedFunction {
         near: sandbox.near.index,
         inner: sandbox.inner.index,
-        occupant: match hop.space {
-            _ if hop.is_black_box() => Stands::BlackBox,
-            Space::Kernel => Stands::Kernel(instance(request, hop.position)),
-            Space::User if leaves(request, hop) => Stands::LastWorker { peer },
-            Space::User => Stands::Worker,
+        runtime: match hop.space {
+            _ if hop.is_black_box() => FunctionRuntime::BlackBox,
+            Space::Kernel => FunctionRuntime::Kernel(instance(job, hop.position)),
+            Space::User if leaves(job, hop) => FunctionRuntime::LastWorker { peer },
+            Space::User => FunctionRuntime::Worker,
         },
     };
     let config = DistributedConfig {
         hook,
-        spi: request.spi,
-        generation: request.generation,
-        on_failure: request.plan.on_failure,
-        policer: request.policer.cloned(),
+        spi: job.spi,
+        generation: job.generation,
+        on_failure: job.plan.on_failure,
+        policer: job.policer.cloned(),
         functions: functions.map(function).collect(),
         ingress: ingress.ifindex,
         egress: egress.ifindex,
@@ -115,72 +110,68 @@ pub(super) fn build(parts: &Parts, request: LayoutRequest<'_>) -> Result<Distrib
     let (loaded, links) = loaded.map_err(ApiError::failed)?;
     let mut functions = Vec::new();
     let mut starting = Vec::new();
-    for ((sandbox, hop), link) in sandboxes.into_iter().zip(&request.plan.hops).zip(links) {
+    for ((sandbox, hop), link) in sandboxes.into_iter().zip(&job.plan.hops).zip(links) {
         let started = Instant::now();
-        let place = FunctionPlace::connect(parts, request, (hop, sandbox), link)?;
+        let place = FunctionPlace::connect(parts, job, (hop, sandbox), link)?;
         starting.extend(place.black_box.clone().map(|one| (one, started)));
         functions.push(place);
     }
     // All black boxes start at the same time.
     for (black_box, started) in starting {
-        black_box.await_up(started, request.is_cancelled)?;
+        black_box.await_up(started, job.is_cancelled)?;
     }
-    let ends_in_worker = request
-        .plan
-        .hops
-        .last()
-        .is_some_and(|hop| leaves(request, hop));
+    let ends_in_worker = job.plan.hops.last().is_some_and(|hop| leaves(job, hop));
     if hook == Hook::Xdp && !ends_in_worker {
         circuit.need_napi(egress)?;
     }
-    if request.plan.hops.iter().any(|hop| answers(request, hop)) {
+    if job.plan.hops.iter().any(|hop| answers(job, hop)) {
         circuit.need_napi(ingress)?;
     }
     Ok(Distributed {
         loaded,
         functions,
-        spi: request.spi,
-        generation: request.generation,
+        spi: job.spi,
+        generation: job.generation,
         ends_in_worker,
     })
 }
 
 /// Whether a function may answer senders. The forwarder redirects answers to the ingress.
-fn answers(request: LayoutRequest<'_>, hop: &Hop) -> bool {
-    let config = &request.chain.functions[usize::from(hop.position)].config;
+fn answers(job: LayoutJob<'_>, hop: &Hop) -> bool {
+    let config = &job.chain.functions[usize::from(hop.position)].config;
     hop.is_black_box() || hop.space == Space::User && config.effect().answers_senders
 }
 
 /// Whether a worker transmits directly at the egress: the last function does. One that answers
 /// senders needs the forwarder, which separates answers from forwarded packets.
-fn leaves(request: LayoutRequest<'_>, hop: &Hop) -> bool {
-    is_last(request, hop) && hop.space == Space::User && !answers(request, hop)
+fn leaves(job: LayoutJob<'_>, hop: &Hop) -> bool {
+    is_last(job, hop) && hop.space == Space::User && !answers(job, hop)
 }
 
-fn is_last(request: LayoutRequest<'_>, hop: &Hop) -> bool {
-    usize::from(hop.position) + 1 == request.plan.hops.len()
+fn is_last(job: LayoutJob<'_>, hop: &Hop) -> bool {
+    usize::from(hop.position) + 1 == job.plan.hops.len()
 }
 
-fn instance(request: LayoutRequest<'_>, position: u8) -> FunctionInstance {
+fn instance(job: LayoutJob<'_>, position: u8) -> FunctionInstance {
     let at = usize::from(position);
-    request.chain.instances(at..at + 1).remove(0)
+    job.chain.instances(at..at + 1).remove(0)
 }
 
-fn sandbox(parts: &Parts, request: LayoutRequest<'_>, hop: &Hop) -> Result<Sandbox, ApiError> {
-    let occupant = Occupant {
+fn sandbox(parts: &Parts, job: LayoutJob<'_>, hop: &Hop) -> Result<Sandbox, ApiError> {
+    let id = FunctionId {
         run: &parts.run_id,
-        chain: &request.chain.name,
+        chain: &job.chain.name,
         function: &hop.name,
-        spi: request.spi,
-        generation: request.generation,
+        spi: job.spi,
+        generation: job.generation,
         position: hop.position,
     };
     let journal = &parts.journal;
     match hop.space {
-        _ if hop.is_black_box() => Sandbox::between_links(&occupant, MTU, journal),
-        Space::Kernel => Sandbox::create(&occupant, MTU, journal),
+        _ if hop.is_black_box() => Sandbox::between_links(&id, MTU, journal),
+        Space::Kernel => Sandbox::create(&id, MTU, journal),
         // A worker's packets return with a header.
-        Space::User => Sandbox::create(&occupant, MTU + ENCAPSULATION_LEN as u32, journal),
+        Space::User => Sandbox::create(&id, MTU + ENCAPSULATION_LEN as u32, journal),
     }
 }
 
@@ -188,7 +179,7 @@ impl FunctionPlace {
     /// Attaches the programs of the link, and starts the user function or the black box.
     fn connect(
         parts: &Parts,
-        request: LayoutRequest<'_>,
+        job: LayoutJob<'_>,
         (hop, sandbox): (&Hop, Sandbox),
         link: FunctionLink,
     ) -> Result<Self, ApiError> {
@@ -200,9 +191,9 @@ impl FunctionPlace {
         };
         attach(&place.sandbox, &place.link.0)?;
         if place.sandbox.out.is_some() {
-            place.black_box = Some(start_black_box(parts, request, hop, &place.sandbox)?);
+            place.black_box = Some(start_black_box(parts, job, hop, &place.sandbox)?);
         } else if hop.space == Space::User {
-            place.user = Some(place.run_user_function(parts, request, hop)?);
+            place.user = Some(place.run_user_function(parts, job, hop)?);
         }
         Ok(place)
     }
@@ -210,17 +201,17 @@ impl FunctionPlace {
     fn run_user_function(
         &self,
         parts: &Parts,
-        request: LayoutRequest<'_>,
+        job: LayoutJob<'_>,
         hop: &Hop,
     ) -> Result<UserFunction, ApiError> {
         // Without the generation: the worker and its state outlive a change of the chain.
         let key = Key {
-            owner: request.chain.owner().to_owned(),
-            circuit: format!("{}.{}", request.chain.name, hop.name),
+            owner: job.chain.owner().to_owned(),
+            circuit: format!("{}.{}", job.chain.name, hop.name),
         };
-        let sandbox = &request.chain.functions[usize::from(hop.position)].sandbox;
-        let spec = &request.chain.worker;
-        let start = Start {
+        let sandbox = &job.chain.functions[usize::from(hop.position)].sandbox;
+        let spec = &job.chain.worker;
+        let start = WorkerStart {
             spec,
             sandbox,
             parts,
@@ -229,15 +220,15 @@ impl FunctionPlace {
             .workers
             .acquire(&key, || Worker::start(&key, start, None))?;
         worker.check(spec, sandbox)?;
-        let socket = self.open_socket(request, worker)?;
+        let socket = self.open_socket(job, worker)?;
         let chain = UserChain {
-            spi: request.spi,
-            generation: request.generation,
-            positions: request.plan.hops.len() as u8,
+            spi: job.spi,
+            generation: job.generation,
+            positions: job.plan.hops.len() as u8,
             segments: vec![UserSegment {
                 first_position: hop.position,
-                functions: vec![instance(request, hop.position)],
-                exit: if leaves(request, hop) {
+                functions: vec![instance(job, hop.position)],
+                exit: if leaves(job, hop) {
                     UserExit::Port(socket.id)
                 } else {
                     UserExit::Internal {
@@ -245,38 +236,31 @@ impl FunctionPlace {
                         position: hop.position + 1,
                     }
                 },
-                shaping: request
-                    .plan
-                    .worker_shaping()
-                    .filter(|_| is_last(request, hop)),
+                shaping: job.plan.worker_shaping().filter(|_| is_last(job, hop)),
             }],
         };
-        let part = RunningPart::run(&socket.worker, request.plan.mapping, chain)?;
+        let part = RunningPart::run(&socket.worker, job.plan.mapping, chain)?;
         Ok(UserFunction {
             _part: part,
             socket,
         })
     }
 
-    fn open_socket(
-        &self,
-        request: LayoutRequest<'_>,
-        worker: WorkerLease,
-    ) -> Result<OpenSocket, ApiError> {
-        let mut entry = worker.entry();
+    fn open_socket(&self, job: LayoutJob<'_>, worker: WorkerLease) -> Result<OpenSocket, ApiError> {
+        let mut state = worker.state();
         // The workers of a chain share a core: a polling worker would keep it from the worker that
         // has the packet.
-        let hops = request.plan.hops.iter();
+        let hops = job.plan.hops.iter();
         let workers = hops.filter(|hop| hop.space == Space::User && !hop.is_black_box());
         let shares_core = workers.count() > 1;
-        entry.poll_unless(shares_core).map_err(ApiError::failed)?;
-        let xsk = entry.bind_in(&self.sandbox.netns, &self.sandbox.inner)?;
+        state.poll_unless(shares_core).map_err(ApiError::failed)?;
+        let xsk = state.bind_in(&self.sandbox.netns, &self.sandbox.inner)?;
         let xsk = match self.link.0.sockets() {
             Some(sockets) => xsk.with_redirect(socket_redirect(sockets, 0)),
             None => xsk,
         };
-        let id = entry.handle().add_socket(xsk).map_err(ApiError::failed)?;
-        drop(entry);
+        let id = state.handle().add_socket(xsk).map_err(ApiError::failed)?;
+        drop(state);
         Ok(OpenSocket { worker, id })
     }
 }
@@ -302,11 +286,11 @@ fn attach(sandbox: &Sandbox, link: &FunctionLink) -> Result<(), ApiError> {
 
 fn start_black_box(
     parts: &Parts,
-    request: LayoutRequest<'_>,
+    job: LayoutJob<'_>,
     hop: &Hop,
     sandbox: &Sandbox,
 ) -> Result<BlackBoxLease, ApiError> {
-    let function = &request.chain.functions[usize::from(hop.position)];
+    let function = &job.chain.functions[usize::from(hop.position)];
     let FunctionConfig::External(config) = &function.config else {
         return Err(ApiError::failed(format!(
             "`{}` is not a black box",
@@ -314,15 +298,15 @@ fn start_black_box(
         )));
     };
     let key = black_box::Key {
-        spi: request.spi,
-        generation: request.generation,
+        spi: job.spi,
+        generation: job.generation,
         position: hop.position,
     };
-    let surroundings = Surroundings {
+    let surroundings = BlackBoxDirs {
         run_dir: &parts.run_dir,
         journal: &parts.journal,
     };
-    let chain = &request.chain.name;
+    let chain = &job.chain.name;
     parts.black_boxes.acquire(&key, || {
         BlackBox::start(surroundings, chain, (function, config), key, sandbox)
     })
