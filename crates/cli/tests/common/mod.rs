@@ -200,7 +200,8 @@ impl Myelin {
         serde_json::from_str(&self.ok(arguments)).expect("JSON")
     }
 
-    /// Runs a command that must fail with this exit status, and gives its standard error.
+    /// Runs a command that must fail with this exit status. Returns its standard error, with wrapped
+    /// lines joined.
     pub(crate) fn fails(&self, status: i32, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -210,7 +211,7 @@ impl Myelin {
             "myelin {arguments:?}: {text}"
         );
         assert!(!text.contains("panicked"), "{text}");
-        text
+        text.replace("\n       ", " ")
     }
 
     /// The agent's process.
