@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use myelin_coding::Coded;
+use myelin_coding::CodedPayload;
 use myelin_functions::{Packet, instantiate};
 use myelin_packet::fixtures::build;
 use myelin_packet::{Meta, checksum, parse};
@@ -39,6 +39,6 @@ fuzz_target!(|bytes: &[u8]| {
         let headers = parse(&frame).expect("a frame that parses");
         assert_eq!(checksum::l4_is_valid(&frame, &headers), Some(true));
         let payload = &frame[headers.payload.into()..headers.end.into()];
-        assert!(matches!(Coded::parse(payload), Some(Coded::Recoded { .. })));
+        assert!(matches!(CodedPayload::parse(payload), Some(CodedPayload::Recoded { .. })));
     }
 });

@@ -1,7 +1,7 @@
-//! One coded packet: each kernel, ISA-L's dot product, the encoder, and the encoder of the crate
-//! `rlnc`, which computes in another field (x^8 + x^4 + x^3 + x + 1).
+//! Measures one coded packet with each kernel, ISA-L's dot product, the encoder, and the encoder of
+//! the crate `rlnc`, which uses another field (x^8 + x^4 + x^3 + x + 1).
 //!
-//! `cargo bench -p myelin-coding --bench coding`; ratios come from `--bench ratios`.
+//! Run `cargo bench -p myelin-coding --bench coding`. For ratios run `--bench ratios`.
 
 mod peers;
 
@@ -16,7 +16,7 @@ use rand::rngs::SmallRng;
 fn coded_packet(criterion: &mut Criterion) {
     let isal = peers::Isal::load();
     if let Err(cause) = &isal {
-        println!("ISA-L is left out: {cause}");
+        println!("ISA-L is not measured: {cause}");
     }
     for (count, len) in [(8, 256), (8, 1400), (32, 256), (32, 1400)] {
         let mut group = criterion.benchmark_group(format!("coded packet of {count}"));
@@ -42,9 +42,9 @@ fn coded_packet(criterion: &mut Criterion) {
         }
         let mut out = vec![0; len + 64];
         group.bench_function(BenchmarkId::new("encoder", len), |bencher| {
-            bencher.iter(|| black_box(&mut encoder).combine(black_box(&mut out)));
+            bencher.iter(|| black_box(&mut encoder).make_repair(black_box(&mut out)));
         });
-        // One byte less: it appends one of its own.
+        // One byte less, because this encoder appends a byte.
         let data = symbols.concat()[1..].to_vec();
         let other = rlnc::full::Encoder::new(data, count).expect("an encoder");
         let mut random = SmallRng::seed_from_u64(1);

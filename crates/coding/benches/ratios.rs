@@ -1,17 +1,17 @@
-//! How many times as fast as others: paired ratios out of one run in which all take turns.
+//! Compares implementations by paired ratios: in each round of one run they take turns.
 //!
-//! `cargo bench -p myelin-coding --bench ratios`
+//! Run `cargo bench -p myelin-coding --bench ratios`.
 //!
-//! Each round measures each contender once, for some 20 us; a ratio is that of one round, and the
-//! median over all rounds is told, with its 95 % confidence interval (by order statistics).
+//! Each round measures each contender once, for about 20 us, and gives one ratio. The benchmark
+//! prints the median ratio of all rounds with its 95 % confidence interval (by order statistics).
 //!
-//! *Encoding* is one coded packet of a window: coefficients, sum, identifier; of the same window
-//! each time, or, *in a stream*, what a repair packet behind each window adds to the time that an
-//! encoder takes for the source packets. *Decoding* is one packet that is worked out: what the
-//! repair packets of windows of 8 with one loss each (so each of them is used), or with two, add to
-//! the time that a decoder takes for the source packets that came. So the storing of source
-//! packets, which both must do, is in none of these; and in a stream both make symbols of bytes
-//! that were just stored, in memory of before.
+//! *Encoding* is the time of one coded packet of a window: coefficients, sum and identifier. Either
+//! the window stays the same, or *in a stream* a repair packet follows each window; then the time
+//! is the difference to the same stream without repair packets.
+//!
+//! *Decoding* is the time of one recovered packet. Windows of 8 have one loss each, so each repair
+//! packet is used, or two. The time is the difference to the same stream without repair packets. So
+//! no figure contains the time of storing source packets.
 
 mod peers;
 
@@ -19,23 +19,23 @@ use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::time::Instant;
 
-use myelin_coding::{Code, Coded, Decoder, Delivered, Encoder, Kernel, Redundancy};
+use myelin_coding::{Code, CodedPayload, Decoder, DeliveredPacket, Encoder, Kernel, Redundancy};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 const ROUNDS: usize = 201;
-/// Windows that are decoded between two looks at the clock.
+/// Windows between two readings of the clock.
 const WINDOWS: u32 = 256;
-/// Windows before these.
+/// Windows before the first reading.
 const WARM_UP: u32 = 64;
 
-/// A name and what it does.
+/// The name of a contender, and the function to measure.
 type Contender<'a> = (&'static str, Box<dyn FnMut() + 'a>);
 
 fn main() {
     let isal = peers::Isal::load();
     if let Err(cause) = &isal {
-        println!("ISA-L is left out: {cause}");
+        println!("ISA-L is not measured: {cause}");
     }
     println!("{ROUNDS} rounds, kernel {}", Kernel::fastest().name());
     for (count, len) in [(8, 256), (8, 1400), (32, 256), (32, 1400)] {
@@ -46,7 +46,7 @@ fn main() {
     }
 }
 
-/// One coded packet of `count` symbols of `len` bytes.
+/// Measures one coded packet of `count` symbols of `len` bytes.
 fn coded_packet(isal: Option<&peers::Isal>, count: usize, len: usize) {
     let symbols = peers::symbols(count, len);
     let terms = peers::terms(&symbols);
@@ -64,11 +64,11 @@ fn coded_packet(isal: Option<&peers::Isal>, count: usize, len: usize) {
         let (ready, mut fresh) = (isal.terms(&terms), isal.terms(&terms));
         let mut sum = vec![0; len];
         isal.dot(&mut sum, &ready);
-        assert_eq!(sum, expected, "the same bytes as ISA-L");
+        assert_eq!(sum, expected, "other bytes than ISA-L");
         let (mut other_sum, mut third_sum) = (vec![0; len], vec![0; len]);
         let again = isal.terms(&terms);
         isal.encode(&mut third_sum, &again);
-        assert_eq!(third_sum, expected, "the same bytes as ISA-L");
+        assert_eq!(third_sum, expected, "other bytes than ISA-L");
         let dot = move || isal.dot(black_box(&mut sum), black_box(&ready));
         contenders.push(("ISA-L gf_vect_dot_prod", Box::new(dot)));
         let encode = move || isal.encode(black_box(&mut third_sum), black_box(&again));
@@ -86,11 +86,11 @@ fn coded_packet(isal: Option<&peers::Isal>, count: usize, len: usize) {
     }
     let mut out = vec![0; len + 64];
     let encode = move || {
-        black_box(black_box(&mut encoder).combine(black_box(&mut out)));
+        black_box(black_box(&mut encoder).make_repair(black_box(&mut out)));
     };
     contenders.push(("encoder", Box::new(encode)));
 
-    // One byte less: it appends one of its own.
+    // One byte less, because this encoder appends a byte.
     let data = symbols.concat()[1..].to_vec();
     let other = rlnc::full::Encoder::new(data, count).expect("an encoder");
     let mut random = SmallRng::seed_from_u64(1);
@@ -125,7 +125,7 @@ fn encoder(count: usize, len: usize) -> Encoder {
     Encoder::new(Code::Window(count as u8), none, len, 0)
 }
 
-/// One packet that is worked out in a window of 8, beside one coded packet of that window.
+/// Measures one coded packet of a window of 8, and one recovered packet.
 fn decoding(len: usize) {
     let units = peers::symbols(8, len);
     let mut times = vec![Vec::new(); 4];
@@ -137,7 +137,7 @@ fn decoding(len: usize) {
         }
         let start = Instant::now();
         for _ in 0..WINDOWS {
-            black_box(black_box(&mut encoder).combine(black_box(&mut out)));
+            black_box(black_box(&mut encoder).make_repair(black_box(&mut out)));
         }
         times[0].push(start.elapsed().as_nanos() as f64 / f64::from(WINDOWS));
         let added = send(&units, true) - send(&units, false);
@@ -157,8 +157,8 @@ fn decoding(len: usize) {
     report(&format!("window of 8, {len} B"), &names, &times);
 }
 
-/// How long an encoder takes for windows of 8, in ns, with a repair packet behind each, in memory
-/// of its own, or without.
+/// Returns the time of an encoder for windows of 8, ns, with or without a repair packet after each
+/// window. Each repair packet has its own memory.
 fn send(units: &[Vec<u8>], coded: bool) -> f64 {
     let len = units[0].len();
     let mut encoder = encoder(8, len);
@@ -172,14 +172,14 @@ fn send(units: &[Vec<u8>], coded: bool) -> f64 {
             black_box(encoder.push(&[black_box(unit)]));
         }
         if coded {
-            black_box(encoder.combine(black_box(packet)));
+            black_box(encoder.make_repair(black_box(packet)));
         }
     }
     start.elapsed().as_nanos() as f64
 }
 
-/// How long a decoder takes for windows of 8 of which some are lost, in ns, with as many repair
-/// packets or without; and how many packets it worked out.
+/// Returns the time of a decoder for windows of 8 with losses, ns, with or without as many repair
+/// packets, and the number of recovered packets.
 fn receive(units: &[Vec<u8>], losses: usize, repaired: bool) -> (f64, u32) {
     let len = units[0].len();
     let mut encoder = encoder(8, len);
@@ -191,7 +191,7 @@ fn receive(units: &[Vec<u8>], losses: usize, repaired: bool) -> (f64, u32) {
             encoder.push(&[unit]).expect("not too long");
         }
         for _ in 0..losses {
-            let size = encoder.combine(&mut out).expect("a packet");
+            let size = encoder.make_repair(&mut out).expect("a packet");
             repairs.push(out[..size].to_vec());
         }
     }
@@ -199,31 +199,32 @@ fn receive(units: &[Vec<u8>], losses: usize, repaired: bool) -> (f64, u32) {
     let mut start = Instant::now();
     for (window, repairs) in repairs.chunks(losses).enumerate() {
         if window == WARM_UP as usize {
-            // All of the decoder's memory has been touched.
+            // The decoder has used all its memory once.
             (recovered, start) = (0, Instant::now());
         }
-        let mut sink = |packet: Delivered<'_>| {
+        let mut sink = |packet: DeliveredPacket<'_>| {
             black_box(packet.adu);
             recovered += 1;
         };
         for unit in &units[losses..] {
-            decoder.source(esi, &[black_box(unit)], 0, &mut sink);
-            decoder.release(0, &mut sink);
+            decoder.add_source(esi, &[black_box(unit)], 0, &mut sink);
+            decoder.deliver(0, &mut sink);
             esi += 1;
         }
         for repair in repairs.iter().filter(|_| repaired) {
-            let Some(Coded::Repair { id, symbol }) = Coded::parse(black_box(repair)) else {
+            let Some(CodedPayload::Repair { id, symbol }) = CodedPayload::parse(black_box(repair))
+            else {
                 continue;
             };
-            decoder.repair(id, symbol, 0, &mut sink);
-            decoder.release(0, &mut sink);
+            decoder.add_repair(id, symbol, 0, &mut sink);
+            decoder.deliver(0, &mut sink);
         }
         esi += losses as u32;
     }
     (start.elapsed().as_nanos() as f64, recovered)
 }
 
-/// The median of each, and how many times as long as the first each takes.
+/// Prints the median time of each contender, and its ratio to the first contender.
 fn report(title: &str, names: &[&str], times: &[Vec<f64>]) {
     println!("\n{title}");
     for (name, own) in names.iter().zip(times) {
@@ -234,7 +235,7 @@ fn report(title: &str, names: &[&str], times: &[Vec<f64>]) {
     }
 }
 
-/// The median between the ends of its 95 % confidence interval.
+/// Returns the median between the ends of its 95 % confidence interval.
 fn median(values: &[f64]) -> [f64; 3] {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

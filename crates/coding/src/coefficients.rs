@@ -1,12 +1,12 @@
 //! The coefficients of a repair symbol, from a key of 16 bits (RFC 8681).
 
-use crate::tinymt32::{LANES, Lanes, TinyMt32};
+use crate::tinymt32::{LANES, ParallelTinyMt32, TinyMt32};
 use crate::wire::MAX_WINDOW;
 
 /// The density threshold at which no coefficient is zero.
 pub const FULL_DENSITY: u8 = 15;
 
-/// Fills `coefficients` with those of `repair_key`. Each is non-zero with probability
+/// Generates the coefficients of `repair_key`. Each is non-zero with probability
 /// `(density + 1) / 16`; with `density` 15, all are. This is RFC 8681's
 /// `generate_coding_coefficients` for m = 8, number for number.
 pub fn generate(repair_key: u16, density: u8, coefficients: &mut [u8]) {
@@ -22,30 +22,30 @@ fn next(generator: &mut TinyMt32, density: u8) -> u8 {
     if chosen { generator.next_nonzero() } else { 0 }
 }
 
-/// Number of keys whose coefficients are drawn together.
+/// Number of keys whose coefficients are generated in parallel.
 pub(crate) const BATCH: usize = LANES;
 
-/// Draws the coefficients of [`BATCH`] consecutive keys together, one of each at a time. They equal
-/// those of [`generate`], which do not depend on their count.
+/// Generates the coefficients of [`BATCH`] consecutive keys in parallel, one coefficient of each
+/// key at a time. They equal those of [`generate`].
 #[derive(Clone, Debug)]
-pub(crate) struct Draw {
-    generators: Lanes,
+pub(crate) struct ParallelCoefficients {
+    generators: ParallelTinyMt32,
     density: u8,
 }
 
-impl Draw {
+impl ParallelCoefficients {
     pub(crate) fn new(first_key: u16, density: u8) -> Self {
         let mut seeds = [0; BATCH];
         for (seed, i) in seeds.iter_mut().zip(0..) {
             *seed = first_key.wrapping_add(i).into();
         }
         Self {
-            generators: Lanes::new(seeds),
+            generators: ParallelTinyMt32::new(seeds),
             density,
         }
     }
 
-    /// The next coefficient of each key.
+    /// Returns the next coefficient of each key.
     #[inline]
     pub(crate) fn next(&mut self) -> [u8; BATCH] {
         if self.density >= FULL_DENSITY {
@@ -53,41 +53,43 @@ impl Draw {
         }
         let mut coefficients = [0; BATCH];
         for (i, coefficient) in coefficients.iter_mut().enumerate() {
-            *coefficient = self.generators.one(i, |alone| next(alone, self.density));
+            *coefficient = self
+                .generators
+                .run_single(i, |alone| next(alone, self.density));
         }
         coefficients
     }
 }
 
-/// The coefficients of some consecutive keys, drawn ahead for a caller that uses one key after the
-/// other.
+/// The coefficients of a few consecutive keys, generated in advance: a caller usually uses one key
+/// after the other.
 #[derive(Debug)]
-pub(crate) struct Ahead {
+pub(crate) struct CoefficientCache {
     first_key: u16,
     density: u8,
     /// Number of coefficients of each key.
     count: usize,
-    drawn: [[u8; BATCH]; MAX_WINDOW],
+    coefficients: [[u8; BATCH]; MAX_WINDOW],
     /// The last key that was requested.
-    latest: u16,
+    last_key: u16,
 }
 
-impl Ahead {
+impl CoefficientCache {
     pub(crate) fn new() -> Self {
         Self {
             first_key: 0,
             density: 0,
             count: 0,
-            drawn: [[0; BATCH]; MAX_WINDOW],
-            latest: 0,
+            coefficients: [[0; BATCH]; MAX_WINDOW],
+            last_key: 0,
         }
     }
 
-    /// As [`generate`]. Draws ahead only for consecutive keys.
+    /// Like [`generate`]. Fills the cache only for consecutive keys.
     pub(crate) fn generate_received(&mut self, key: u16, density: u8, coefficients: &mut [u8]) {
-        let is_next = key.wrapping_sub(self.latest) <= 2;
-        self.latest = key;
-        if self.has(key, density, coefficients.len()) || is_next {
+        let is_next = key.wrapping_sub(self.last_key) <= 2;
+        self.last_key = key;
+        if self.contains(key, density, coefficients.len()) || is_next {
             self.generate(key, density, 0, coefficients);
         } else {
             generate(key, density, coefficients);
@@ -95,13 +97,13 @@ impl Ahead {
     }
 
     #[inline]
-    fn has(&self, key: u16, density: u8, count: usize) -> bool {
+    fn contains(&self, key: u16, density: u8, count: usize) -> bool {
         let lane = usize::from(key.wrapping_sub(self.first_key));
         lane < BATCH && density == self.density && count <= self.count
     }
 
-    /// As [`generate`]. When it draws, it also draws at least `at_least` coefficients of each
-    /// following key.
+    /// Like [`generate`]. If the cache lacks the key, fills the cache with at least `at_least`
+    /// coefficients of this and the following keys.
     pub(crate) fn generate(
         &mut self,
         key: u16,
@@ -109,15 +111,15 @@ impl Ahead {
         at_least: usize,
         coefficients: &mut [u8],
     ) {
-        if !self.has(key, density, coefficients.len()) {
-            let mut draw = Draw::new(key, density);
+        if !self.contains(key, density, coefficients.len()) {
+            let mut generator = ParallelCoefficients::new(key, density);
             self.count = coefficients.len().max(at_least).min(MAX_WINDOW);
-            self.drawn[..self.count].fill_with(|| draw.next());
+            self.coefficients[..self.count].fill_with(|| generator.next());
             (self.first_key, self.density) = (key, density);
         }
         let lane = usize::from(key.wrapping_sub(self.first_key)) % BATCH;
-        for (coefficient, drawn) in coefficients.iter_mut().zip(&self.drawn) {
-            *coefficient = drawn[lane];
+        for (coefficient, of_keys) in coefficients.iter_mut().zip(&self.coefficients) {
+            *coefficient = of_keys[lane];
         }
     }
 }
@@ -126,15 +128,15 @@ impl Ahead {
 mod tests {
     use super::*;
 
-    /// The low bytes of RFC 8682's numbers for seed 1. Where the low nibble decides, of every other
-    /// number.
+    /// The low bytes of RFC 8682's numbers for seed 1. In the sparse case the low nibble of a
+    /// number decides whether the next number gives a coefficient.
     #[test]
-    fn the_coefficients_of_key_1() {
+    fn coefficients_of_key_1_match_rfc_8682() {
         let mut full = [0; 8];
         generate(1, FULL_DENSITY, &mut full);
         assert_eq!(full, [37, 225, 177, 176, 21, 246, 54, 139]);
         let mut sparse = [0; 6];
-        // Low nibbles: 5, so 225; 1, so 176; 5, so 246; 6, so 139; 8, nothing; 13, nothing.
+        // Low nibbles: 5 gives 225; 1 gives 176; 5 gives 246; 6 gives 139; 8 and 13 give zeros.
         generate(1, 7, &mut sparse);
         assert_eq!(sparse, [225, 176, 246, 139, 0, 0]);
     }
@@ -174,8 +176,8 @@ mod tests {
     }
 
     #[test]
-    fn drawing_ahead_equals_drawing_each_key() {
-        let (mut ahead, mut received) = (Ahead::new(), Ahead::new());
+    fn cached_and_parallel_coefficients_equal_those_of_each_key() {
+        let (mut cache, mut received) = (CoefficientCache::new(), CoefficientCache::new());
         for density in [0, 3, 14, FULL_DENSITY] {
             for first in (0..=u16::MAX).step_by(4099).chain([65_533]) {
                 let keys = (0..BATCH as u16).map(|i| first.wrapping_add(i));
@@ -187,9 +189,9 @@ mod tests {
                         coefficients
                     })
                     .collect();
-                let mut draw = Draw::new(first, density);
+                let mut generator = ParallelCoefficients::new(first, density);
                 for i in 0..64 {
-                    let drawn = draw.next();
+                    let drawn = generator.next();
                     assert!(
                         drawn
                             .iter()
@@ -199,7 +201,7 @@ mod tests {
                 }
                 for ((key, expected), count) in keys.zip(&expected).zip([8, 8, 7, 9, 64, 0, 1, 3]) {
                     let mut coefficients = vec![0; count];
-                    ahead.generate(key, density, 8, &mut coefficients);
+                    cache.generate(key, density, 8, &mut coefficients);
                     assert_eq!(coefficients, expected[..count]);
                     coefficients.fill(0);
                     received.generate_received(key, density, &mut coefficients);

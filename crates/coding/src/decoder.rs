@@ -9,7 +9,7 @@ mod solving;
 
 use std::collections::VecDeque;
 
-use crate::coefficients::Ahead;
+use crate::coefficients::CoefficientCache;
 use crate::kernel::Kernel;
 use crate::serial;
 use crate::wire::{MAX_WINDOW, RepairId};
@@ -25,28 +25,28 @@ const LATE_RUN: u32 = 8;
 /// The order in which packets leave the decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delivery {
-    /// Each at its arrival or recovery.
+    /// Each packet leaves at its arrival or recovery.
     #[default]
     Immediate,
-    /// By their numbers. A packet waits for earlier packets until they arrive, can no longer be
-    /// recovered, or have timed out.
+    /// In the order of their numbers. A packet waits for earlier packets until they arrive, can no
+    /// longer be recovered, or have timed out.
     InOrder,
 }
 
 /// What the caller must do with a received source packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
+pub enum SourceAction {
     /// Deliver it now.
     Deliver,
     /// Nothing: the decoder stores it and delivers it later.
-    Hold,
+    Store,
     /// Drop it: it was delivered or given up before, or is too long.
-    Discard,
+    Drop,
 }
 
 /// A packet that leaves the decoder's memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Delivered<'a> {
+pub struct DeliveredPacket<'a> {
     /// Its number.
     pub esi: u32,
     /// The unit.
@@ -55,9 +55,9 @@ pub struct Delivered<'a> {
     pub recovered: bool,
 }
 
-/// Counters of a decoder.
+/// DecoderCounters of a decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct DecoderCounters {
     /// Source packets received, including dropped ones.
     pub source: u64,
     /// Coded packets received: repair and recoded packets.
@@ -94,9 +94,9 @@ pub struct Decoder {
     timeout_ns: u64,
     ring: Ring,
     equations: Equations,
-    ahead: Box<Ahead>,
+    coefficient_cache: Box<CoefficientCache>,
     /// Whether a first packet has arrived.
-    started: bool,
+    has_started: bool,
     /// End of the packet that jumped, if each later packet has jumped too.
     jumped_to: Option<u32>,
     /// Consecutive packets before the ring.
@@ -106,16 +106,16 @@ pub struct Decoder {
     /// Numbers in the ring before the first packet: they do not count as lost.
     before_first: u32,
     /// In order: the next number to deliver.
-    head: u32,
+    next_delivery: u32,
     /// In order: numbers of stored packets, and some that are no longer stored.
-    held: VecDeque<u32>,
+    stored: VecDeque<u32>,
     /// The first number that later coded packets may cover, according to the latest one.
     covered_from: u32,
     /// Whether a recoded packet has arrived.
     is_recoded: bool,
     /// Immediate delivery: recovered packets that are not yet delivered.
     recovered: Vec<u32>,
-    counters: Counters,
+    counters: DecoderCounters,
 }
 
 impl Decoder {
@@ -136,36 +136,36 @@ impl Decoder {
             timeout_ns: u64::MAX,
             ring: Ring::new(capacity, max_len),
             equations: Equations::new(capacity, max_len),
-            ahead: Box::new(Ahead::new()),
-            started: false,
+            coefficient_cache: Box::new(CoefficientCache::new()),
+            has_started: false,
             jumped_to: None,
             late_run: 0,
             next: 0,
             before_first: 0,
-            head: 0,
-            // The oldest is in the ring, and so was each of the others when it came.
-            held: VecDeque::with_capacity(2 * capacity),
+            next_delivery: 0,
+            // At most a ring of stored packets, and as many numbers that are no longer stored.
+            stored: VecDeque::with_capacity(2 * capacity),
             covered_from: 0,
             is_recoded: false,
-            // A ring's turn may solve as many as there are equations, more than once.
+            // One packet may recover the missing packets of the whole ring and of all equations.
             recovered: Vec::with_capacity(capacity + MAX_ROWS),
-            counters: Counters::default(),
+            counters: DecoderCounters::default(),
         }
     }
 
     /// Changes the order of delivery. In order, the decoder waits `timeout_ns` for a missing
     /// packet.
-    pub fn tune(&mut self, delivery: Delivery, timeout_ns: u64) {
+    pub fn configure(&mut self, delivery: Delivery, timeout_ns: u64) {
         if self.delivery != delivery {
             if self.delivery == Delivery::InOrder {
                 // Stored packets leave with the next packet.
-                let held = serial::range(self.head, self.next);
+                let stored = serial::range(self.next_delivery, self.next);
                 self.recovered
-                    .extend(held.filter(|&esi| self.ring.slot(esi).known));
+                    .extend(stored.filter(|&esi| self.ring.slot(esi).is_known));
             }
             self.delivery = delivery;
-            self.head = self.next;
-            self.held.clear();
+            self.next_delivery = self.next;
+            self.stored.clear();
             self.covered_from = self.next;
         }
         self.timeout_ns = timeout_ns;
@@ -176,123 +176,123 @@ impl Decoder {
         self.equations.set_kernel(kernel);
     }
 
-    /// The counters.
-    pub fn counters(&self) -> &Counters {
+    /// Returns the counters.
+    pub fn counters(&self) -> &DecoderCounters {
         &self.counters
     }
 
     /// Adds a source packet, whose unit is given in parts. Passes packets that leave before it to
-    /// `sink`. Call [`release`](Self::release) afterwards.
-    pub fn source(
+    /// `sink`. Call [`deliver`](Self::deliver) afterwards.
+    pub fn add_source(
         &mut self,
         esi: u32,
         parts: &[&[u8]],
         now_ns: u64,
-        sink: &mut dyn FnMut(Delivered<'_>),
-    ) -> Arrival {
+        sink: &mut dyn FnMut(DeliveredPacket<'_>),
+    ) -> SourceAction {
         self.counters.source += 1;
-        if !self.started {
+        if !self.has_started {
             self.start(esi, esi);
         }
-        if !self.reach(esi, esi.wrapping_add(1), sink) {
+        if !self.advance_to(esi, esi.wrapping_add(1), sink) {
             self.counters.late += 1;
-            return Arrival::Discard;
+            return SourceAction::Drop;
         }
         let slot = self.ring.slot_mut(esi);
-        if slot.known {
+        if slot.is_known {
             self.counters.duplicate += 1;
-            return Arrival::Discard;
+            return SourceAction::Drop;
         }
-        if self.delivery == Delivery::InOrder && serial::before(esi, self.head) {
+        if self.delivery == Delivery::InOrder && serial::before(esi, self.next_delivery) {
             self.counters.late += 1;
-            return Arrival::Discard;
+            return SourceAction::Drop;
         }
-        if slot.symbol.set(parts).is_none() {
+        if slot.symbol.set_unit(parts).is_none() {
             self.counters.oversized += 1;
-            return Arrival::Discard;
+            return SourceAction::Drop;
         }
-        slot.known = true;
-        slot.recovered = false;
+        slot.is_known = true;
+        slot.is_recovered = false;
         slot.known_ns = now_ns;
         self.equations
             .substitute(esi, slot.symbol.bytes(), self.next);
         self.collect_solved(now_ns);
         match self.delivery {
-            Delivery::Immediate => Arrival::Deliver,
-            Delivery::InOrder if esi == self.head => {
-                self.head = esi.wrapping_add(1);
-                Arrival::Deliver
+            Delivery::Immediate => SourceAction::Deliver,
+            Delivery::InOrder if esi == self.next_delivery => {
+                self.next_delivery = esi.wrapping_add(1);
+                SourceAction::Deliver
             }
             Delivery::InOrder => {
-                self.hold(esi);
-                Arrival::Hold
+                self.store_for_later(esi);
+                SourceAction::Store
             }
         }
     }
 
-    /// Adds a repair packet. Call [`release`](Self::release) afterwards.
-    pub fn repair(
+    /// Adds a repair packet. Call [`deliver`](Self::deliver) afterwards.
+    pub fn add_repair(
         &mut self,
         id: RepairId,
         symbol: &[u8],
         now_ns: u64,
-        sink: &mut dyn FnMut(Delivered<'_>),
+        sink: &mut dyn FnMut(DeliveredPacket<'_>),
     ) {
         let mut all = [0; MAX_WINDOW];
         let count = usize::from(id.count).min(MAX_WINDOW);
-        let missing = self.missing_in(id.first, count as u32, false, sink);
+        let missing = self.missing_symbols(id.first, count as u32, false, sink);
         if missing != 0 {
-            self.ahead
+            self.coefficient_cache
                 .generate_received(id.key, id.density, &mut all[..count]);
-            self.combination(id.first, &all[..count], missing, symbol, now_ns);
+            self.add_combination(id.first, &all[..count], missing, symbol, now_ns);
         }
     }
 
     /// Adds a recoded packet: a combination of the source packets from `first`, one for each
-    /// coefficient, at most [`MAX_WINDOW`]. Call [`release`](Self::release) afterwards.
-    pub fn recoded(
+    /// coefficient, at most [`MAX_WINDOW`]. Call [`deliver`](Self::deliver) afterwards.
+    pub fn add_recoded(
         &mut self,
         first: u32,
         coefficients: &[u8],
         symbol: &[u8],
         now_ns: u64,
-        sink: &mut dyn FnMut(Delivered<'_>),
+        sink: &mut dyn FnMut(DeliveredPacket<'_>),
     ) {
         let coefficients = &coefficients[..coefficients.len().min(MAX_WINDOW)];
-        let missing = self.missing_in(first, coefficients.len() as u32, true, sink);
+        let missing = self.missing_symbols(first, coefficients.len() as u32, true, sink);
         if missing != 0 {
-            self.combination(first, coefficients, missing, symbol, now_ns);
+            self.add_combination(first, coefficients, missing, symbol, now_ns);
         }
     }
 
     /// Delivers all packets that can leave now. Call it after each packet, and periodically for
     /// delivery in order.
-    pub fn release(&mut self, now_ns: u64, sink: &mut dyn FnMut(Delivered<'_>)) {
+    pub fn deliver(&mut self, now_ns: u64, sink: &mut dyn FnMut(DeliveredPacket<'_>)) {
         match self.delivery {
             Delivery::Immediate => {
                 for esi in self.recovered.drain(..) {
-                    hand_out(&self.ring, esi, sink);
+                    deliver_slot(&self.ring, esi, sink);
                 }
             }
-            Delivery::InOrder => self.release_in_order(now_ns, sink),
+            Delivery::InOrder => self.deliver_in_order(now_ns, sink),
         }
     }
 
-    fn release_in_order(&mut self, now_ns: u64, sink: &mut dyn FnMut(Delivered<'_>)) {
-        while self.head != self.next {
-            if self.ring.slot(self.head).known {
-                hand_out(&self.ring, self.head, sink);
-            } else if self.is_given_up(self.head, now_ns) {
+    fn deliver_in_order(&mut self, now_ns: u64, sink: &mut dyn FnMut(DeliveredPacket<'_>)) {
+        while self.next_delivery != self.next {
+            if self.ring.slot(self.next_delivery).is_known {
+                deliver_slot(&self.ring, self.next_delivery, sink);
+            } else if self.is_given_up(self.next_delivery, now_ns) {
                 self.counters.lost += 1;
             } else {
                 break;
             }
-            self.head = self.head.wrapping_add(1);
+            self.next_delivery = self.next_delivery.wrapping_add(1);
         }
     }
 
-    /// Whether the decoder stops waiting for a missing packet: later coded packets do not cover it
-    /// and the present ones do not suffice, or a packet behind it has timed out.
+    /// Returns whether the decoder stops waiting for a missing packet: no later coded packet covers
+    /// it and the equations cannot solve it, or a stored packet behind it has timed out.
     fn is_given_up(&mut self, esi: u32, now_ns: u64) -> bool {
         if serial::before(esi, self.covered_from)
             && !self.equations.may_solve(esi, self.covered_from)
@@ -300,44 +300,44 @@ impl Decoder {
             return true;
         }
         self.forget_delivered();
-        self.held.front().is_some_and(|&oldest| {
+        self.stored.front().is_some_and(|&oldest| {
             let known_ns = self.ring.slot(oldest).known_ns;
             now_ns.saturating_sub(known_ns) >= self.timeout_ns
         })
     }
 
-    fn hold(&mut self, esi: u32) {
+    fn store_for_later(&mut self, esi: u32) {
         self.forget_delivered();
-        self.held.push_back(esi);
+        self.stored.push_back(esi);
     }
 
-    /// Removes numbers from the front of `held` that are no longer stored.
+    /// Removes numbers from the front of `stored` that are no longer stored.
     fn forget_delivered(&mut self) {
-        while let Some(&esi) = self.held.front()
-            && serial::before(esi, self.head)
+        while let Some(&esi) = self.stored.front()
+            && serial::before(esi, self.next_delivery)
         {
-            self.held.pop_front();
+            self.stored.pop_front();
         }
     }
 
-    /// The missing ones of the symbols that a coded packet is made of, the first by the lowest bit;
-    /// moves on to where it is. Where there is none, the packet is of no use.
-    fn missing_in(
+    /// Advances the ring to a coded packet. Returns the mask of the missing symbols among the
+    /// `count` symbols that it combines; bit 0 is `first`. The mask is 0 if the packet is useless.
+    fn missing_symbols(
         &mut self,
         first: u32,
         count: u32,
         is_recoded: bool,
-        sink: &mut dyn FnMut(Delivered<'_>),
+        sink: &mut dyn FnMut(DeliveredPacket<'_>),
     ) -> u64 {
         self.counters.coded += 1;
         if count == 0 {
             self.counters.redundant += 1;
             return 0;
         }
-        if !self.started {
+        if !self.has_started {
             self.start(first, first.wrapping_add(count));
         }
-        if !self.reach(first, first.wrapping_add(count), sink) {
+        if !self.advance_to(first, first.wrapping_add(count), sink) {
             self.counters.late += 1;
             return 0;
         }
@@ -353,36 +353,42 @@ impl Decoder {
         if is_first_recoded || serial::before(self.covered_from, from) {
             self.covered_from = from;
         }
-        let missing = self.ring.missing(first, count);
+        let missing = self.ring.missing_mask(first, count);
         self.counters.redundant += u64::from(missing == 0);
         missing
     }
 
-    /// Starts with `first`, with the ring's end at `next`.
+    /// Starts a stream at `first`, with the ring's end at `next`.
     fn start(&mut self, first: u32, next: u32) {
-        self.started = true;
+        self.has_started = true;
         self.jumped_to = None;
         self.late_run = 0;
         self.next = next;
-        self.head = first;
+        self.next_delivery = first;
         self.covered_from = first;
         self.is_recoded = false;
         self.before_first = self.ring.capacity() - next.wrapping_sub(first);
-        self.ring.forget_all();
+        self.ring.mark_all_missing();
         self.equations.clear();
         self.recovered.clear();
-        self.held.clear();
+        self.stored.clear();
     }
 
     /// Advances the ring's end to `end` or later. Returns whether `first` is in the ring then, and
     /// not before it.
     ///
     /// A single packet far away may be foreign or damaged. So the decoder restarts only when a
-    /// second consecutive packet comes from near there, or when packets before the ring continue.
-    fn reach(&mut self, first: u32, end: u32, sink: &mut dyn FnMut(Delivered<'_>)) -> bool {
+    /// second consecutive packet has a number near the first one, or when eight consecutive packets
+    /// lie before the ring.
+    fn advance_to(
+        &mut self,
+        first: u32,
+        end: u32,
+        sink: &mut dyn FnMut(DeliveredPacket<'_>),
+    ) -> bool {
         if self.delivery == Delivery::Immediate {
             // After a change of the order, stored packets remain.
-            self.release(0, sink);
+            self.deliver(0, sink);
         }
         let capacity = self.ring.capacity();
         let ahead = end.wrapping_sub(self.next).cast_signed();
@@ -393,15 +399,15 @@ impl Decoder {
             };
             let is_confirmed = self.jumped_to.is_some_and(is_near);
             if is_confirmed {
-                self.begin_anew(first, end, sink);
+                self.restart(first, end, sink);
             } else {
                 self.jumped_to = Some(end);
             }
             return is_confirmed;
         }
         for esi in serial::range(self.next, end).take(ahead.max(0) as usize) {
-            self.leave(esi.wrapping_sub(capacity), sink);
-            self.ring.slot_mut(esi).known = false;
+            self.evict(esi.wrapping_sub(capacity), sink);
+            self.ring.slot_mut(esi).is_known = false;
             self.next = esi.wrapping_add(1);
         }
         if self.next.wrapping_sub(first) <= capacity {
@@ -410,23 +416,23 @@ impl Decoder {
             return true;
         }
         self.late_run += 1;
-        let is_anew = self.late_run == LATE_RUN;
-        if is_anew {
-            self.begin_anew(first, end, sink);
+        let is_restart = self.late_run == LATE_RUN;
+        if is_restart {
+            self.restart(first, end, sink);
         }
-        is_anew
+        is_restart
     }
 
     /// Gives up all missing packets and restarts with `first`.
-    fn begin_anew(&mut self, first: u32, end: u32, sink: &mut dyn FnMut(Delivered<'_>)) {
+    fn restart(&mut self, first: u32, end: u32, sink: &mut dyn FnMut(DeliveredPacket<'_>)) {
         self.counters.reset += 1;
-        self.leave_all(sink);
+        self.evict_all(sink);
         let (before, capacity) = (self.next, self.ring.capacity());
         self.start(first, end);
         let gap = first.wrapping_sub(before);
         if gap <= LATE_RANGE {
-            // A long burst of losses. Of those in the ring, some may still come where packets need
-            // no order.
+            // A long burst of losses. With immediate delivery, late packets may still fill the
+            // ring.
             self.counters.lost += u64::from(match self.delivery {
                 Delivery::Immediate => end.wrapping_sub(before).saturating_sub(capacity),
                 Delivery::InOrder => gap,
@@ -436,42 +442,42 @@ impl Decoder {
     }
 
     /// Removes a number from the ring.
-    fn leave(&mut self, esi: u32, sink: &mut dyn FnMut(Delivered<'_>)) {
-        let is_known = self.ring.slot(esi).known;
+    fn evict(&mut self, esi: u32, sink: &mut dyn FnMut(DeliveredPacket<'_>)) {
+        let is_known = self.ring.slot(esi).is_known;
         if self.before_first > 0 {
             self.before_first -= 1;
         } else if self.delivery == Delivery::Immediate {
             self.counters.lost += u64::from(!is_known);
-        } else if !serial::before(esi, self.head) {
+        } else if !serial::before(esi, self.next_delivery) {
             if is_known {
-                hand_out(&self.ring, esi, sink);
+                deliver_slot(&self.ring, esi, sink);
             } else {
                 self.counters.lost += 1;
             }
-            self.head = esi.wrapping_add(1);
+            self.next_delivery = esi.wrapping_add(1);
         }
         if !is_known {
-            self.equations.forget(esi);
+            self.equations.remove_with(esi);
         }
     }
 
     /// Ends the stream: stored packets leave, missing ones are lost.
-    fn leave_all(&mut self, sink: &mut dyn FnMut(Delivered<'_>)) {
-        self.release(0, sink);
+    fn evict_all(&mut self, sink: &mut dyn FnMut(DeliveredPacket<'_>)) {
+        self.deliver(0, sink);
         let capacity = self.ring.capacity();
         for esi in serial::range(self.next.wrapping_sub(capacity), self.next) {
-            self.leave(esi, sink);
+            self.evict(esi, sink);
         }
     }
 }
 
-fn hand_out(ring: &Ring, esi: u32, sink: &mut dyn FnMut(Delivered<'_>)) {
+fn deliver_slot(ring: &Ring, esi: u32, sink: &mut dyn FnMut(DeliveredPacket<'_>)) {
     let slot = ring.slot(esi);
     if let Some(adu) = slot.symbol.adu() {
-        sink(Delivered {
+        sink(DeliveredPacket {
             esi,
             adu,
-            recovered: slot.recovered,
+            recovered: slot.is_recovered,
         });
     }
 }

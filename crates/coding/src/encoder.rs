@@ -2,10 +2,10 @@
 
 use arrayvec::ArrayVec;
 
-use crate::coefficients::{self, Ahead, FULL_DENSITY};
+use crate::coefficients::{self, CoefficientCache, FULL_DENSITY};
 use crate::kernel::{Kernel, Term};
 use crate::redundancy::{Credit, Redundancy};
-use crate::sums::Sums;
+use crate::sums::BlockSums;
 use crate::symbol::Symbol;
 use crate::wire::{self, MAX_WINDOW, RepairId};
 
@@ -30,9 +30,9 @@ impl Code {
 /// Makes repair packets.
 ///
 /// A repair packet of a window is computed when it is requested. Those of a block are computed
-/// while its packets arrive, so that the last packet does not pay for all. Only unforeseen ones are
-/// computed later: those beyond the 64th of a block, those after a change of redundancy or density
-/// within the block, and those whose sparse draw is empty.
+/// while its packets arrive, so that the last packet does not wait for all of them. The encoder
+/// computes three kinds later: those beyond the 64th of a block, those after a change of redundancy
+/// or density within the block, and those without a non-zero coefficient.
 ///
 /// Memory, allocated by [`Encoder::new`]: symbols of the longest length, their number a power of
 /// two and at least the window. A block needs 64 more, for any redundancy. At most 128 symbols,
@@ -43,21 +43,21 @@ pub struct Encoder {
     code: Code,
     density: u8,
     credit: Credit,
-    /// By the lower bits of their ESI.
+    /// Indexed by the lower bits of the ESI.
     symbols: Box<[Symbol]>,
     /// The repair symbols of the block.
-    sums: Option<Sums>,
-    ahead: Box<Ahead>,
+    sums: Option<BlockSums>,
+    coefficient_cache: Box<CoefficientCache>,
     /// ESI of the next source packet.
     next: u32,
     /// Source packets in the window or block.
-    held: usize,
+    window_len: usize,
     /// Whether the block is closed: the next source packet begins another.
-    closed: bool,
+    is_block_closed: bool,
     /// Source packets since the last repair packet.
     unprotected: u32,
-    /// Repair packets to be made now.
-    due: u32,
+    /// Repair packets that [`Self::next_repair`] may make now.
+    due_packets: u32,
     key: u16,
 }
 
@@ -69,7 +69,7 @@ impl Encoder {
         let symbols: Box<[Symbol]> = (0..capacity).map(|_| Symbol::new(max_len)).collect();
         let sums = match code {
             Code::Window(_) => None,
-            Code::Block(_) => Some(Sums::new(symbols[0].room())),
+            Code::Block(_) => Some(BlockSums::new(symbols[0].capacity())),
         };
         Self {
             kernel: Kernel::fastest(),
@@ -78,18 +78,18 @@ impl Encoder {
             credit: Credit::new(redundancy),
             symbols,
             sums,
-            ahead: Box::new(Ahead::new()),
+            coefficient_cache: Box::new(CoefficientCache::new()),
             next: first_esi,
-            held: 0,
-            closed: false,
+            window_len: 0,
+            is_block_closed: false,
             unprotected: 0,
-            due: 0,
+            due_packets: 0,
             key: 0,
         }
     }
 
     /// Changes redundancy and density threshold (0 to 15).
-    pub fn tune(&mut self, redundancy: Redundancy, density: u8) {
+    pub fn configure(&mut self, redundancy: Redundancy, density: u8) {
         self.credit.set(redundancy);
         self.density = density.min(FULL_DENSITY);
     }
@@ -102,90 +102,90 @@ impl Encoder {
     /// Restarts with that number. Later repair packets contain no earlier packet.
     pub fn restart(&mut self, first_esi: u32) {
         self.next = first_esi;
-        (self.held, self.unprotected, self.due) = (0, 0, 0);
-        self.closed = false;
+        (self.window_len, self.unprotected, self.due_packets) = (0, 0, 0);
+        self.is_block_closed = false;
         self.credit.clear();
     }
 
     /// Adds a unit, given in parts. Returns its ESI, or `None` if it is too long.
     pub fn push(&mut self, parts: &[&[u8]]) -> Option<u32> {
         let esi = self.next;
-        self.slot(esi).set(parts)?;
+        self.symbol_mut(esi).set_unit(parts)?;
         let size = self.code.size();
         match self.code {
-            Code::Window(_) => self.held = (self.held + 1).min(size),
-            Code::Block(_) if self.closed => self.held = 1,
-            Code::Block(_) => self.held += 1,
+            Code::Window(_) => self.window_len = (self.window_len + 1).min(size),
+            Code::Block(_) if self.is_block_closed => self.window_len = 1,
+            Code::Block(_) => self.window_len += 1,
         }
         self.next = esi.wrapping_add(1);
-        self.sum_up(esi);
+        self.add_to_sums(esi);
         self.unprotected = self.unprotected.saturating_add(1);
         self.credit.earn();
-        self.closed = matches!(self.code, Code::Block(_)) && self.held >= size;
+        self.is_block_closed = matches!(self.code, Code::Block(_)) && self.window_len >= size;
         // Unrequested repair packets of the previous block are dropped.
-        self.due = match self.code {
-            Code::Block(_) if !self.closed => 0,
+        self.due_packets = match self.code {
+            Code::Block(_) if !self.is_block_closed => 0,
             _ => self.credit.take(),
         };
         Some(esi)
     }
 
     /// Adds the latest source packet to the repair symbols of its block.
-    fn sum_up(&mut self, esi: u32) {
+    fn add_to_sums(&mut self, esi: u32) {
         let Some(sums) = &mut self.sums else {
             return;
         };
-        if self.held == 1 {
-            let expected = self.credit.after(self.code.size());
-            sums.begin(self.key, self.density, esi, expected);
+        if self.window_len == 1 {
+            let expected = self.credit.expected_after(self.code.size());
+            sums.start_block(self.key, self.density, esi, expected);
         }
         let mask = self.symbols.len() - 1;
-        sums.add(self.kernel, self.symbols[esi as usize & mask].bytes());
+        sums.add_source(self.kernel, self.symbols[esi as usize & mask].bytes());
     }
 
     /// Makes a repair packet due for unprotected packets and ends an incomplete block. Call it when
     /// no more packets arrive.
     pub fn flush(&mut self) {
         if self.unprotected > 0 && !self.credit.redundancy().is_none() {
-            self.due = self.credit.take().max(1);
+            self.due_packets = self.credit.take().max(1);
             self.credit.clear();
-            self.closed = true;
+            self.is_block_closed = true;
         }
     }
 
     /// Makes the next repair packet that is due. Call it after each [`push`](Self::push) and
     /// [`flush`](Self::flush) until it returns `None`. Writes the payload to `out` and returns its
     /// length. `None` if none is due or `out` is too short.
-    pub fn repair(&mut self, out: &mut [u8]) -> Option<usize> {
-        if self.due == 0 || self.held == 0 {
+    pub fn next_repair(&mut self, out: &mut [u8]) -> Option<usize> {
+        if self.due_packets == 0 || self.window_len == 0 {
             return None;
         }
-        self.due -= 1;
+        self.due_packets -= 1;
         self.unprotected = 0;
-        self.combine(out)
+        self.make_repair(out)
     }
 
-    /// Makes a repair packet of the present window, due or not.
-    pub fn combine(&mut self, out: &mut [u8]) -> Option<usize> {
-        if self.held == 0 {
+    /// Makes a repair packet of the present window, even if none is due.
+    pub fn make_repair(&mut self, out: &mut [u8]) -> Option<usize> {
+        if self.window_len == 0 {
             return None;
         }
         let mut id = RepairId {
             key: self.key,
             density: self.density,
-            count: self.held as u16,
-            first: self.next.wrapping_sub(self.held as u32),
+            count: self.window_len as u16,
+            first: self.next.wrapping_sub(self.window_len as u32),
         };
         self.key = self.key.wrapping_add(1);
         if let Some(sum) = self.sums.as_ref().and_then(|sums| sums.get(id)) {
             return wire::write_repair(out, id, sum.len(), |out| out.copy_from_slice(sum));
         }
         let mut all = [0; MAX_WINDOW];
-        let coefficients = &mut all[..self.held];
-        self.ahead
+        let coefficients = &mut all[..self.window_len];
+        self.coefficient_cache
             .generate(id.key, id.density, self.code.size(), coefficients);
         if coefficients.iter().all(|&coefficient| coefficient == 0) {
-            // An empty sparse draw protects nothing.
+            // Without a non-zero coefficient the packet protects nothing.
             id.density = FULL_DENSITY;
             coefficients::generate(id.key, id.density, coefficients);
         }
@@ -202,7 +202,7 @@ impl Encoder {
         wire::write_repair(out, id, longest, fill)
     }
 
-    fn slot(&mut self, esi: u32) -> &mut Symbol {
+    fn symbol_mut(&mut self, esi: u32) -> &mut Symbol {
         let mask = self.symbols.len() - 1;
         &mut self.symbols[esi as usize & mask]
     }
@@ -216,37 +216,36 @@ mod tests {
 
     use super::*;
     use crate::field::mul;
-    use crate::wire::Coded;
+    use crate::wire::CodedPayload;
 
-    const LONGEST: usize = 300;
+    const MAX_LEN: usize = 300;
 
     #[derive(Clone, Debug)]
-    enum Step {
-        /// A unit of that length, and how many of the repair packets that are due behind it are
-        /// asked for.
+    enum EncoderCall {
+        /// Pushes a unit of that length, then requests at most that many repair packets.
         Push(usize, u32),
         Flush,
-        Combine,
-        Tune(u32, u32, u8),
+        MakeRepair,
+        Configure(u32, u32, u8),
         Restart(u32),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
-        let length = prop_oneof![0..=LONGEST, Just(LONGEST), Just(LONGEST + 1)];
-        let asked = prop_oneof![8 => Just(u32::MAX), 1 => 0..3_u32];
+    fn any_call() -> impl Strategy<Value = EncoderCall> {
+        let length = prop_oneof![0..=MAX_LEN, Just(MAX_LEN), Just(MAX_LEN + 1)];
+        let requested = prop_oneof![8 => Just(u32::MAX), 1 => 0..3_u32];
         let density = prop_oneof![3 => Just(FULL_DENSITY), 1 => Just(0), 1 => 0..16_u8];
         prop_oneof![
-            60 => (length, asked).prop_map(|(length, asked)| Step::Push(length, asked)),
-            3 => Just(Step::Flush),
-            2 => Just(Step::Combine),
-            2 => (0..=6_u32, 1..=5_u32, density).prop_map(|(n, d, density)| Step::Tune(n, d, density)),
-            1 => any::<u32>().prop_map(Step::Restart),
+            60 => (length, requested).prop_map(|(length, requested)| EncoderCall::Push(length, requested)),
+            3 => Just(EncoderCall::Flush),
+            2 => Just(EncoderCall::MakeRepair),
+            2 => (0..=6_u32, 1..=5_u32, density).prop_map(|(n, d, density)| EncoderCall::Configure(n, d, density)),
+            1 => any::<u32>().prop_map(EncoderCall::Restart),
         ]
     }
 
-    /// That the repair packet is the sum that its identifier says, byte by byte.
+    /// Checks that a repair packet is the combination that its identifier names, byte by byte.
     fn check_sum(packet: &[u8], units: &[Vec<u8>], next: u32) -> Result<(), TestCaseError> {
-        let Some(Coded::Repair { id, symbol }) = Coded::parse(packet) else {
+        let Some(CodedPayload::Repair { id, symbol }) = CodedPayload::parse(packet) else {
             return Err(TestCaseError::fail("not a repair packet"));
         };
         let mut coefficients = vec![0; id.count.into()];
@@ -268,8 +267,8 @@ mod tests {
     }
 
     proptest! {
-        /// Repair packets that are summed up as source packets come are those that are made of the
-        /// block at its end.
+        /// Repair packets computed while source packets arrive equal those computed at the end of
+        /// the block.
         #[test]
         fn early_sums_give_the_same_packets(
             block in 0..70_u8,
@@ -278,24 +277,24 @@ mod tests {
             density in prop_oneof![Just(FULL_DENSITY), Just(0), 0..16_u8],
             first in prop_oneof![any::<u32>(), Just(u32::MAX - 20)],
             first_key in prop_oneof![Just(0), Just(u16::MAX - 3), any::<u16>()],
-            steps in prop::collection::vec(step(), 1..200),
+            calls in prop::collection::vec(any_call(), 1..200),
         ) {
             let ratio = |n, d| Redundancy::new(n, NonZeroU32::new(d).unwrap());
             let make = || {
                 let code = Code::Block(block);
-                let mut encoder = Encoder::new(code, ratio(numerator, denominator), LONGEST, first);
-                encoder.tune(ratio(numerator, denominator), density);
+                let mut encoder = Encoder::new(code, ratio(numerator, denominator), MAX_LEN, first);
+                encoder.configure(ratio(numerator, denominator), density);
                 encoder.key = first_key;
                 encoder
             };
             let (mut early, mut late) = (make(), make());
             late.sums = None;
-            let (mut out, mut expected) = (vec![0; 2 * LONGEST], vec![0; 2 * LONGEST]);
+            let (mut out, mut expected) = (vec![0; 2 * MAX_LEN], vec![0; 2 * MAX_LEN]);
             let mut units: Vec<Vec<u8>> = Vec::new();
-            for (i, step) in steps.into_iter().enumerate() {
-                let mut asked = u32::MAX;
-                match step {
-                    Step::Push(length, some) => {
+            for (i, call) in calls.into_iter().enumerate() {
+                let mut requested = u32::MAX;
+                match call {
+                    EncoderCall::Push(length, some) => {
                         let unit: Vec<u8> = (0..length).map(|at| (at * 7 + i * 31) as u8).collect();
                         let (front, back) = unit.split_at(length / 3);
                         let esi = early.push(&[front, back]);
@@ -303,32 +302,32 @@ mod tests {
                         if esi.is_some() {
                             units.push(unit);
                         }
-                        asked = some;
+                        requested = some;
                     }
-                    Step::Flush => {
+                    EncoderCall::Flush => {
                         early.flush();
                         late.flush();
                     }
-                    Step::Combine => {
-                        let len = early.combine(&mut out);
-                        prop_assert_eq!(len, late.combine(&mut expected));
+                    EncoderCall::MakeRepair => {
+                        let len = early.make_repair(&mut out);
+                        prop_assert_eq!(len, late.make_repair(&mut expected));
                         if let Some(len) = len {
                             prop_assert_eq!(&out[..len], &expected[..len]);
                             check_sum(&out[..len], &units, early.next)?;
                         }
                     }
-                    Step::Tune(n, d, density) => {
-                        early.tune(ratio(n, d), density);
-                        late.tune(ratio(n, d), density);
+                    EncoderCall::Configure(n, d, density) => {
+                        early.configure(ratio(n, d), density);
+                        late.configure(ratio(n, d), density);
                     }
-                    Step::Restart(esi) => {
+                    EncoderCall::Restart(esi) => {
                         early.restart(esi);
                         late.restart(esi);
                     }
                 }
-                for _ in 0..asked {
-                    let len = early.repair(&mut out);
-                    prop_assert_eq!(len, late.repair(&mut expected));
+                for _ in 0..requested {
+                    let len = early.next_repair(&mut out);
+                    prop_assert_eq!(len, late.next_repair(&mut expected));
                     let Some(len) = len else {
                         break;
                     };
@@ -336,7 +335,7 @@ mod tests {
                     check_sum(&out[..len], &units, early.next)?;
                 }
             }
-            prop_assert_eq!((early.next, early.key, early.due), (late.next, late.key, late.due));
+            prop_assert_eq!((early.next, early.key, early.due_packets), (late.next, late.key, late.due_packets));
         }
     }
 
@@ -344,13 +343,13 @@ mod tests {
     fn all_repair_packets_are_ready_at_the_end_of_a_block() {
         for (numerator, denominator) in [(1, 4), (1, 3), (2, 7), (2, 1), (1, 50)] {
             let redundancy = Redundancy::new(numerator, NonZeroU32::new(denominator).unwrap());
-            let mut encoder = Encoder::new(Code::Block(32), redundancy, LONGEST, 0);
-            let mut out = [0; 2 * LONGEST];
+            let mut encoder = Encoder::new(Code::Block(32), redundancy, MAX_LEN, 0);
+            let mut out = [0; 2 * MAX_LEN];
             for i in 0..32 * 20 {
-                encoder.push(&[&[i as u8; LONGEST]]).unwrap();
-                let known = encoder.sums.as_ref().map(Sums::known);
-                assert!(encoder.due == 0 || known == Some(encoder.due as usize));
-                while encoder.repair(&mut out).is_some() {}
+                encoder.push(&[&[i as u8; MAX_LEN]]).unwrap();
+                let known = encoder.sums.as_ref().map(BlockSums::count_nonempty);
+                assert!(encoder.due_packets == 0 || known == Some(encoder.due_packets as usize));
+                while encoder.next_repair(&mut out).is_some() {}
             }
         }
     }

@@ -3,7 +3,7 @@
 //! Addition is XOR. This module computes tables at compile time: plain multiplication, the
 //! reference of the fast kernels, and the tables that the kernels read.
 
-/// The polynomial that products are reduced by: x^8 + x^4 + x^3 + x^2 + 1.
+/// The polynomial that reduces products: x^8 + x^4 + x^3 + x^2 + 1.
 pub const POLYNOMIAL: u16 = 0x11d;
 
 /// `PRODUCTS[a][b]` is a times b.
@@ -14,18 +14,18 @@ pub(crate) static PRODUCTS: [[u8; 256]; 256] = products();
 #[cfg(target_arch = "x86_64")]
 pub(crate) static NIBBLES: [[u8; 32]; 256] = nibbles();
 
-/// `MATRICES[c]`: multiplication by c as a bit matrix for `gf2p8affineqb`. Its byte 7 - i gives, as
-/// a mask, the bits of the factor that bit i of the product is the parity of.
+/// `MATRICES[c]`: multiplication by c as a bit matrix for `gf2p8affineqb`. Byte 7 - i is a
+/// mask: bit i of the product is the parity of the factor's bits in this mask.
 #[cfg(target_arch = "x86_64")]
 pub(crate) static MATRICES: [u64; 256] = matrices();
 
-/// The product of two elements.
+/// Returns the product of two elements.
 #[inline]
 pub fn mul(a: u8, b: u8) -> u8 {
     PRODUCTS[a as usize][b as usize]
 }
 
-/// The element that gives 1 when multiplied with `a`; 0 for 0, which has none.
+/// Returns the inverse of `a`; 0 for 0, which has none.
 #[inline]
 pub fn inverse(a: u8) -> u8 {
     static INVERSES: [u8; 256] = inverses();
@@ -106,7 +106,7 @@ const fn matrices() -> [u64; 256] {
     while c < 256 {
         let mut column = 0;
         while column < 8 {
-            // What bit `column` of the factor adds to the product.
+            // The summand of the product for the factor's bit `column`.
             let added = mul_by_definition(c as u8, 1 << column);
             let mut row = 0;
             while row < 8 {

@@ -29,7 +29,7 @@ use std::fmt;
 /// beyond the result are not read.
 pub type Term<'a> = (u8, &'a [u8]);
 
-/// Computes the sum of the terms. If the flag is set, the previous result is also a summand.
+/// Computes the sum of the terms. If the flag is set, adds it to the previous result.
 type Combine = fn(&mut [u8], &[Term<'_>], bool);
 
 /// Adds multiples of one symbol to several sums. If the flag is not set, the previous sums count as
@@ -51,8 +51,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The kernels that this processor can run, fastest first. The last one is `portable`, which
-    /// runs everywhere.
+    /// Returns the kernels that this processor can run, fastest first. The last one is `portable`,
+    /// which runs everywhere.
     pub fn available() -> impl Iterator<Item = Self> {
         let kernel = |name, operations: Option<Operations>| {
             Some(Self {
@@ -73,7 +73,7 @@ impl Kernel {
         special.into_iter().flatten().chain(portable)
     }
 
-    /// The fastest kernel that this processor can run.
+    /// Returns the fastest kernel that this processor can run.
     pub fn fastest() -> Self {
         let portable = Self {
             name: "portable",
@@ -82,7 +82,7 @@ impl Kernel {
         Self::available().next().unwrap_or(portable)
     }
 
-    /// Its instruction set.
+    /// Returns the name of the instruction set.
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -99,28 +99,27 @@ impl Kernel {
         (self.operations.combine)(result, &[(coefficient, symbol)], true);
     }
 
-    /// The first `source.len()` bytes of each sum become the sum's coefficient times `source`; what
-    /// lies behind stays as it is. Sums begin `stride` bytes after each other and may be this long,
-    /// so what of `source` goes beyond is not taken in; there are as many as there are
-    /// coefficients, as far as the memory goes.
+    /// Sets each sum to its coefficient times `source`. Each sum occupies `stride` bytes of `sums`;
+    /// bytes of a sum beyond the source stay as they are. Ignores source bytes beyond `stride`, and
+    /// coefficients without a whole sum in `sums`.
     #[inline]
     pub fn spread(&self, sums: &mut [u8], stride: usize, coefficients: &[u8], source: &[u8]) {
-        self.spread_to(sums, stride, coefficients, source, false);
+        self.spread_with(sums, stride, coefficients, source, false);
     }
 
-    /// As [`spread`](Self::spread), but the products are added to what the sums hold.
+    /// Like [`spread`](Self::spread), but adds the products to the sums.
     #[inline]
     pub fn add_spread(&self, sums: &mut [u8], stride: usize, coefficients: &[u8], source: &[u8]) {
-        self.spread_to(sums, stride, coefficients, source, true);
+        self.spread_with(sums, stride, coefficients, source, true);
     }
 
-    fn spread_to(
+    fn spread_with(
         &self,
         sums: &mut [u8],
         stride: usize,
         coefficients: &[u8],
         source: &[u8],
-        keep: bool,
+        accumulate: bool,
     ) {
         let source = &source[..source.len().min(stride)];
         // Whole sums only.
@@ -131,7 +130,7 @@ impl Kernel {
             .min(coefficients.len());
         if whole > 0 {
             let sums = &mut sums[..whole * stride];
-            (self.operations.spread)(sums, stride, &coefficients[..whole], source, keep);
+            (self.operations.spread)(sums, stride, &coefficients[..whole], source, accumulate);
         }
     }
 }
@@ -142,7 +141,7 @@ impl fmt::Debug for Kernel {
     }
 }
 
-/// These bytes, which are no more than `N`, and zeros.
+/// Returns `bytes`, at most `N`, padded with zeros.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
@@ -158,10 +157,10 @@ mod tests {
     use super::*;
     use crate::field::mul;
 
-    /// The definition, byte by byte.
-    fn reference(result: &mut [u8], terms: &[Term<'_>], keep: bool) {
+    /// Computes a combination byte by byte, by the definition.
+    fn combine_by_definition(result: &mut [u8], terms: &[Term<'_>], accumulate: bool) {
         for (i, byte) in result.iter_mut().enumerate() {
-            let own = if keep { *byte } else { 0 };
+            let own = if accumulate { *byte } else { 0 };
             *byte = terms.iter().fold(own, |sum, (coefficient, symbol)| {
                 sum ^ mul(*coefficient, symbol.get(i).copied().unwrap_or(0))
             });
@@ -169,12 +168,12 @@ mod tests {
     }
 
     fn check(result: &[u8], terms: &[Term<'_>]) -> Result<(), TestCaseError> {
-        for keep in [false, true] {
+        for accumulate in [false, true] {
             let mut expected = result.to_vec();
-            reference(&mut expected, terms, keep);
+            combine_by_definition(&mut expected, terms, accumulate);
             for kernel in Kernel::available() {
                 let mut found = result.to_vec();
-                (kernel.operations.combine)(&mut found, terms, keep);
+                (kernel.operations.combine)(&mut found, terms, accumulate);
                 prop_assert_eq!(&found, &expected, "{:?}", kernel);
             }
         }
@@ -220,15 +219,15 @@ mod tests {
         coefficients: &[u8],
         source: &[u8],
     ) -> Result<(), TestCaseError> {
-        for keep in [false, true] {
+        for accumulate in [false, true] {
             let mut expected = sums.to_vec();
             for (sum, coefficient) in expected.chunks_exact_mut(stride).zip(coefficients) {
                 let len = source.len().min(stride);
-                reference(&mut sum[..len], &[(*coefficient, source)], keep);
+                combine_by_definition(&mut sum[..len], &[(*coefficient, source)], accumulate);
             }
             for kernel in Kernel::available() {
                 let mut found = sums.to_vec();
-                if keep {
+                if accumulate {
                     kernel.add_spread(&mut found, stride, coefficients, source);
                 } else {
                     kernel.spread(&mut found, stride, coefficients, source);

@@ -25,10 +25,10 @@ mod symbol;
 pub mod tinymt32;
 pub mod wire;
 
-pub use decoder::{Arrival, Counters, Decoder, Delivered, Delivery};
+pub use decoder::{Decoder, DecoderCounters, DeliveredPacket, Delivery, SourceAction};
 pub use encoder::{Code, Encoder};
 pub use kernel::{Kernel, Term};
 pub use recoder::Recoder;
 pub use redundancy::Redundancy;
 pub use tinymt32::TinyMt32;
-pub use wire::{Coded, MAX_WINDOW, RepairId};
+pub use wire::{CodedPayload, MAX_WINDOW, RepairId};

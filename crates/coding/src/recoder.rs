@@ -18,13 +18,13 @@ use crate::wire::{self, MAX_WINDOW, RepairId};
 #[derive(Debug)]
 struct Received {
     first: u32,
-    /// One for each of its source symbols. Empty in an unused entry.
+    /// One coefficient for each source symbol. Empty in an unused entry.
     coefficients: ArrayVec<u8, MAX_WINDOW>,
     symbol: Symbol,
 }
 
 impl Received {
-    /// Behind the last source symbol in it.
+    /// Returns the number behind its last source symbol.
     fn end(&self) -> u32 {
         self.first.wrapping_add(self.coefficients.len() as u32)
     }
@@ -38,10 +38,10 @@ impl Received {
 pub struct Recoder {
     kernel: Kernel,
     credit: Credit,
-    due: u32,
+    due_packets: u32,
     received: Box<[Received]>,
-    /// Where the next packet goes.
-    at: usize,
+    /// Index in `received` that the next packet overwrites.
+    next_slot: usize,
     generator: TinyMt32,
 }
 
@@ -58,68 +58,71 @@ impl Recoder {
         Self {
             kernel: Kernel::fastest(),
             credit: Credit::new(redundancy),
-            due: 0,
+            due_packets: 0,
             received: symbols.map(received).collect(),
-            at: 0,
+            next_slot: 0,
             generator: TinyMt32::new(0),
         }
     }
 
     /// Changes the redundancy: recoded packets for each source packet.
-    pub fn tune(&mut self, redundancy: Redundancy) {
+    pub fn configure(&mut self, redundancy: Redundancy) {
         self.credit.set(redundancy);
     }
 
     /// Adds a source packet whose unit is given in parts. `None` if it is too long.
-    pub fn source(&mut self, esi: u32, parts: &[&[u8]]) -> Option<()> {
-        let received = &mut self.received[self.at];
+    pub fn add_source(&mut self, esi: u32, parts: &[&[u8]]) -> Option<()> {
+        let received = &mut self.received[self.next_slot];
         received.coefficients.clear();
-        received.symbol.set(parts)?;
+        received.symbol.set_unit(parts)?;
         received.first = esi;
         received.coefficients.push(1);
-        self.step();
+        self.advance();
         self.credit.earn();
-        self.due = self.credit.take();
+        self.due_packets = self.credit.take();
         Some(())
     }
 
     /// Adds a repair packet. `None` if it is too long.
-    pub fn repair(&mut self, id: RepairId, symbol: &[u8]) -> Option<()> {
+    pub fn add_repair(&mut self, id: RepairId, symbol: &[u8]) -> Option<()> {
         let mut all = [0; MAX_WINDOW];
         let coefficients = all.get_mut(..id.count.into())?;
         coefficients::generate(id.key, id.density, coefficients);
-        self.recoded(id.first, coefficients, symbol)
+        self.add_recoded(id.first, coefficients, symbol)
     }
 
     /// Adds a recoded packet. `None` if it is too long or has too many source packets.
-    pub fn recoded(&mut self, first: u32, coefficients: &[u8], symbol: &[u8]) -> Option<()> {
-        let received = &mut self.received[self.at];
+    pub fn add_recoded(&mut self, first: u32, coefficients: &[u8], symbol: &[u8]) -> Option<()> {
+        let received = &mut self.received[self.next_slot];
         received.coefficients.clear();
-        received.symbol.copy(symbol)?;
+        received.symbol.copy_from(symbol)?;
         received.first = first;
         received
             .coefficients
             .try_extend_from_slice(coefficients)
             .ok()?;
-        self.step();
+        self.advance();
         Some(())
     }
 
     /// Makes the next recoded packet that is due. Call it after each source packet until it returns
     /// `None`. Writes the payload to `out` and returns its length.
-    pub fn due(&mut self, out: &mut [u8]) -> Option<usize> {
-        self.due = self.due.checked_sub(1)?;
-        self.combine(out)
+    pub fn next_recoded(&mut self, out: &mut [u8]) -> Option<usize> {
+        self.due_packets = self.due_packets.checked_sub(1)?;
+        self.make_recoded(out)
     }
 
-    /// Makes a recoded packet of the present packets, due or not. Writes the payload to `out` and
-    /// returns its length. `None` if there is nothing to combine or `out` is too short.
+    /// Makes a recoded packet of the present packets, even if none is due. Writes the payload to
+    /// `out` and returns its length. `None` if there is nothing to combine or `out` is too short.
     ///
     /// Combines the latest packets within [`MAX_WINDOW`] source packets of the newest.
-    pub fn combine(&mut self, out: &mut [u8]) -> Option<usize> {
-        let latest = &self.received[self.at.checked_sub(1).unwrap_or(self.received.len() - 1)];
+    pub fn make_recoded(&mut self, out: &mut [u8]) -> Option<usize> {
+        let latest = &self.received[self
+            .next_slot
+            .checked_sub(1)
+            .unwrap_or(self.received.len() - 1)];
         let used = |received: &&Received| !received.coefficients.is_empty();
-        // Of what began anew meanwhile, only the latest counts.
+        // After a restart of the stream, only packets near the latest one count.
         let near = |received: &&Received| {
             received
                 .end()
@@ -163,7 +166,7 @@ impl Recoder {
         wire::write_recoded(out, first, coefficients, longest, fill)
     }
 
-    fn step(&mut self) {
-        self.at = (self.at + 1) % self.received.len();
+    fn advance(&mut self) {
+        self.next_slot = (self.next_slot + 1) % self.received.len();
     }
 }

@@ -10,7 +10,7 @@ pub struct Redundancy {
 }
 
 impl Redundancy {
-    /// `numerator` coded packets for `denominator` source packets.
+    /// Returns a redundancy of `numerator` coded packets for `denominator` source packets.
     pub const fn new(numerator: u32, denominator: NonZeroU32) -> Self {
         Self {
             numerator,
@@ -18,13 +18,13 @@ impl Redundancy {
         }
     }
 
-    /// Whether no coded packet is ever made.
+    /// Returns whether no coded packet is ever made.
     pub const fn is_none(self) -> bool {
         self.numerator == 0
     }
 }
 
-/// Coded packets that are due: each source packet earns a fraction of one.
+/// Counts due coded packets: each source packet earns a fraction of one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Credit {
     redundancy: Redundancy,
@@ -55,14 +55,14 @@ impl Credit {
         self.earned += u64::from(self.redundancy.numerator);
     }
 
-    /// The whole packets that there will be to take behind `more` source packets.
-    pub(crate) fn after(&self, more: usize) -> usize {
+    /// Returns how many coded packets are due after `more` source packets.
+    pub(crate) fn expected_after(&self, more: usize) -> usize {
         let earned = self.earned + u64::from(self.redundancy.numerator) * more as u64;
         let whole = earned / u64::from(self.redundancy.denominator.get());
         whole.try_into().unwrap_or(usize::MAX)
     }
 
-    /// Takes the whole packets that were earned; the fraction stays.
+    /// Takes the due coded packets; the fraction stays.
     pub(crate) fn take(&mut self) -> u32 {
         let denominator = u64::from(self.redundancy.denominator.get());
         let whole = self.earned / denominator;
@@ -70,7 +70,7 @@ impl Credit {
         whole.try_into().unwrap_or(u32::MAX)
     }
 
-    /// What was earned is forgotten.
+    /// Discards all credit.
     pub(crate) fn clear(&mut self) {
         self.earned = 0;
     }

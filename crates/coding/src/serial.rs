@@ -1,12 +1,12 @@
 //! Encoding symbol identifiers are counted modulo 2^32 (serial numbers, as in RFC 1982).
 
-/// Whether `a` comes before `b`: the shorter way between them decides.
+/// Returns whether `a` comes before `b` on the shorter way between them.
 #[inline]
 pub(crate) fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b)).cast_signed() < 0
 }
 
-/// The numbers from `from` to before `to`.
+/// Returns the numbers from `from` to before `to`.
 #[inline]
 pub(crate) fn range(from: u32, to: u32) -> impl Iterator<Item = u32> {
     (0..to.wrapping_sub(from)).map(move |i| from.wrapping_add(i))

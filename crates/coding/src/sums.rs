@@ -1,57 +1,57 @@
-//! The repair symbols of a block, computed while its source packets arrive, so that nothing is left
-//! to compute at its end.
+//! The repair symbols of a block, computed while its source packets arrive, so that no
+//! computation remains at its end.
 //!
 //! The keys of a block's repair packets are known when it begins, and so are their coefficients.
 //! Whether the block becomes complete, and how many repair packets are requested, is not known. So
-//! this module only offers sums ([`Sums::get`]); a caller that needs another one computes it from
-//! the source symbols.
+//! this module only offers sums ([`BlockSums::get`]); a caller that needs another one computes it
+//! from the source symbols.
 
-use crate::coefficients::{BATCH, Draw};
+use crate::coefficients::{BATCH, ParallelCoefficients};
 use crate::kernel::Kernel;
-use crate::symbol::Lines;
+use crate::symbol::AlignedBytes;
 use crate::wire::RepairId;
 
 /// Most sums.
 pub(crate) const MAX_SUMS: usize = 64;
 
-/// Running sums of one block, of keys in a row.
+/// Running sums of one block, one for each of several consecutive keys.
 #[derive(Debug)]
-pub(crate) struct Sums {
+pub(crate) struct BlockSums {
     /// `MAX_SUMS` sums of `stride` bytes; those in use are valid up to `len`.
-    memory: Lines,
+    memory: AlignedBytes,
     stride: usize,
-    /// Those of the first eight sums, of the next eight, and so on.
-    draws: Vec<Draw>,
-    /// Sums in use.
+    /// One generator for each eight sums.
+    generators: Vec<ParallelCoefficients>,
+    /// BlockSums in use.
     count: usize,
-    /// Which of them have a source symbol with a coefficient that is not zero, by bits.
-    not_empty: u64,
-    /// What they are: `key` is the first one's, `count` the source symbols so far.
+    /// Bit `i`: sum `i` has a non-zero coefficient.
+    nonempty_mask: u64,
+    /// The identifier of the first sum. `count` is the number of source symbols so far.
     id: RepairId,
-    /// Of the longest source symbol so far.
+    /// Length of the longest source symbol so far, bytes.
     len: usize,
 }
 
-impl Sums {
-    /// Room for [`MAX_SUMS`] sums of symbols of up to `room` bytes.
-    pub(crate) fn new(room: usize) -> Self {
-        let (memory, stride) = Lines::new(MAX_SUMS, room);
+impl BlockSums {
+    /// Allocates [`MAX_SUMS`] sums of symbols of up to `max_symbol_len` bytes.
+    pub(crate) fn new(max_symbol_len: usize) -> Self {
+        let (memory, stride) = AlignedBytes::new(MAX_SUMS, max_symbol_len);
         Self {
             memory,
             stride,
-            draws: Vec::with_capacity(MAX_SUMS / BATCH),
+            generators: Vec::with_capacity(MAX_SUMS / BATCH),
             count: 0,
-            not_empty: 0,
+            nonempty_mask: 0,
             id: RepairId::default(),
             len: 0,
         }
     }
 
-    /// A block begins with source symbol `first`, whose repair packets will have `count` keys from
-    /// `key` on; of more than [`MAX_SUMS`] the first are summed up.
-    pub(crate) fn begin(&mut self, key: u16, density: u8, first: u32, count: usize) {
+    /// Starts a block at source symbol `first`. Its repair packets will have `count` keys from
+    /// `key` on. Sums at most the first [`MAX_SUMS`] of them.
+    pub(crate) fn start_block(&mut self, key: u16, density: u8, first: u32, count: usize) {
         self.count = count.min(MAX_SUMS);
-        self.not_empty = 0;
+        self.nonempty_mask = 0;
         self.len = 0;
         self.id = RepairId {
             key,
@@ -59,22 +59,24 @@ impl Sums {
             count: 0,
             first,
         };
-        self.draws.clear();
+        self.generators.clear();
         for batch in 0..self.count.div_ceil(BATCH) {
             let key = key.wrapping_add((batch * BATCH) as u16);
-            self.draws.push(Draw::new(key, density));
+            self.generators
+                .push(ParallelCoefficients::new(key, density));
         }
     }
 
     /// Adds the next source symbol of the block to all sums.
-    pub(crate) fn add(&mut self, kernel: Kernel, source: &[u8]) {
+    pub(crate) fn add_source(&mut self, kernel: Kernel, source: &[u8]) {
         let mut all = [0; MAX_SUMS];
-        for (coefficients, draw) in all.as_chunks_mut().0.iter_mut().zip(&mut self.draws) {
-            *coefficients = draw.next();
+        for (coefficients, generator) in all.as_chunks_mut().0.iter_mut().zip(&mut self.generators)
+        {
+            *coefficients = generator.next();
         }
         let coefficients = &all[..self.count];
         for (i, &coefficient) in coefficients.iter().enumerate() {
-            self.not_empty |= u64::from(coefficient != 0) << i;
+            self.nonempty_mask |= u64::from(coefficient != 0) << i;
         }
         let sums = self.memory.get_mut(0..self.count * self.stride);
         let sums = sums.unwrap_or_default();
@@ -92,24 +94,24 @@ impl Sums {
         self.id.count += 1;
     }
 
-    /// The repair symbol `id`, where it is one of these sums and not one of nothing.
+    /// Returns the repair symbol `id`, if it is one of these sums and has a non-zero coefficient.
     pub(crate) fn get(&self, id: RepairId) -> Option<&[u8]> {
         let i = usize::from(id.key.wrapping_sub(self.id.key));
-        let same = RepairId {
+        let expected = RepairId {
             key: id.key,
             ..self.id
         };
-        let offered = i < self.count && id == same && self.not_empty >> i & 1 == 1;
-        if !offered {
+        let is_available = i < self.count && id == expected && self.nonempty_mask >> i & 1 == 1;
+        if !is_available {
             return None;
         }
         let at = i * self.stride;
         self.memory.get(at..at + self.len)
     }
 
-    /// Sums in use that are not of nothing.
+    /// Returns the number of sums with a non-zero coefficient.
     #[cfg(test)]
-    pub(crate) fn known(&self) -> usize {
-        self.not_empty.count_ones() as usize
+    pub(crate) fn count_nonempty(&self) -> usize {
+        self.nonempty_mask.count_ones() as usize
     }
 }

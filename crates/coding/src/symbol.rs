@@ -7,19 +7,18 @@ use crate::wire::{ADUI_LEN, adu, adu_information};
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Whole cache lines, of zeros to begin with: vectors of this length take longer to read and write
-/// where each lies in two.
+/// Memory of whole cache lines, initially zero. A vector that crosses a cache line takes longer to
+/// read and write.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
-    /// One line more than there is room for: who allocates bytes does not get them at the beginning
-    /// of a line.
+pub(crate) struct AlignedBytes {
+    /// One line more than the capacity, because an allocation of bytes does not start at a line.
     memory: Box<[u8]>,
     start: usize,
 }
 
-impl Lines {
-    /// Room for `count` pieces of `len` bytes, each of which begins with a line; and the bytes from
-    /// one to the next.
+impl AlignedBytes {
+    /// Allocates `count` pieces of `len` bytes, each at the start of a line. Also returns the
+    /// distance between two pieces, bytes.
     pub(crate) fn new(count: usize, len: usize) -> (Self, usize) {
         let stride = len.next_multiple_of(LINE);
         let memory: Box<[u8]> = vec![0; count * stride + LINE].into();
@@ -27,36 +26,36 @@ impl Lines {
         (Self { memory, start }, stride)
     }
 
-    /// Bytes there is room for.
-    fn room(&self) -> usize {
+    /// Returns the capacity, bytes.
+    fn capacity(&self) -> usize {
         self.memory.len().saturating_sub(LINE)
     }
 
     #[inline]
     pub(crate) fn get(&self, range: Range<usize>) -> Option<&[u8]> {
-        let end = self.start + self.room();
+        let end = self.start + self.capacity();
         self.memory.get(self.start..end)?.get(range)
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, range: Range<usize>) -> Option<&mut [u8]> {
-        let end = self.start + self.room();
+        let end = self.start + self.capacity();
         self.memory.get_mut(self.start..end)?.get_mut(range)
     }
 }
 
-/// A symbol: memory for the longest, of which the first `len` bytes count.
-/// The default one has no memory: what stays behind for the moment in which a symbol is taken.
+/// A symbol: memory for the longest one, of which the first `len` bytes are valid. The default has
+/// no memory; it replaces a symbol while the symbol is moved out.
 #[derive(Debug, Default)]
 pub(crate) struct Symbol {
-    memory: Lines,
+    memory: AlignedBytes,
     len: usize,
 }
 
 impl Symbol {
     /// An empty symbol with room for a unit of `max_len` bytes.
     pub(crate) fn new(max_len: usize) -> Self {
-        let (memory, _) = Lines::new(1, ADUI_LEN + max_len);
+        let (memory, _) = AlignedBytes::new(1, ADUI_LEN + max_len);
         Self { memory, len: 0 }
     }
 
@@ -65,18 +64,18 @@ impl Symbol {
         self.memory.get(0..self.len).unwrap_or_default()
     }
 
-    /// Bytes there is room for.
-    pub(crate) fn room(&self) -> usize {
-        self.memory.room()
+    /// Returns the capacity, bytes.
+    pub(crate) fn capacity(&self) -> usize {
+        self.memory.capacity()
     }
 
-    /// The unit in it.
+    /// Returns the unit of the symbol.
     pub(crate) fn adu(&self) -> Option<&[u8]> {
         adu(self.bytes())
     }
 
-    /// Becomes the source symbol of the unit that is given in parts; `None` when it is too long.
-    pub(crate) fn set(&mut self, parts: &[&[u8]]) -> Option<()> {
+    /// Sets the source symbol of a unit, given in parts. `None` if the unit is too long.
+    pub(crate) fn set_unit(&mut self, parts: &[&[u8]]) -> Option<()> {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         let symbol = self.memory.get_mut(0..ADUI_LEN + len)?;
         let (information, mut rest) = symbol.split_first_chunk_mut()?;
@@ -91,7 +90,7 @@ impl Symbol {
     }
 
     /// Copies `symbol`. `None` if it is too long.
-    pub(crate) fn copy(&mut self, symbol: &[u8]) -> Option<()> {
+    pub(crate) fn copy_from(&mut self, symbol: &[u8]) -> Option<()> {
         self.memory
             .get_mut(0..symbol.len())?
             .copy_from_slice(symbol);
@@ -99,16 +98,15 @@ impl Symbol {
         Some(())
     }
 
-    /// The first `len` bytes, which become its length, to be overwritten: what they hold is of
-    /// before.
-    pub(crate) fn overwrite(&mut self, len: usize) -> &mut [u8] {
-        self.len = len.min(self.memory.room());
+    /// Sets the length and returns the bytes to overwrite. They hold older content.
+    pub(crate) fn resize_for_overwrite(&mut self, len: usize) -> &mut [u8] {
+        self.len = len.min(self.memory.capacity());
         self.memory.get_mut(0..self.len).unwrap_or_default()
     }
 
-    /// Its bytes, padded with zeros to `len` where it is shorter, to change.
-    pub(crate) fn padded(&mut self, len: usize) -> &mut [u8] {
-        let len = len.clamp(self.len, self.memory.room().max(self.len));
+    /// Pads a shorter symbol with zeros to `len`. Returns all its bytes to change.
+    pub(crate) fn pad_to(&mut self, len: usize) -> &mut [u8] {
+        let len = len.clamp(self.len, self.memory.capacity().max(self.len));
         let bytes = self.memory.get_mut(0..len).unwrap_or_default();
         if let Some(padding) = bytes.get_mut(self.len..) {
             padding.fill(0);
@@ -117,7 +115,7 @@ impl Symbol {
         bytes
     }
 
-    /// Cuts off what lies behind its unit; `None` when it holds none.
+    /// Removes the padding behind the unit. `None` if the symbol holds no valid unit.
     pub(crate) fn trim(&mut self) -> Option<()> {
         self.len = ADUI_LEN + self.adu()?.len();
         Some(())

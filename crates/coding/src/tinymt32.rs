@@ -11,37 +11,37 @@ pub struct TinyMt32 {
 }
 
 impl TinyMt32 {
-    /// The generator of that seed.
+    /// Makes a generator with a seed.
     pub fn new(seed: u32) -> Self {
         let mut generator = Self {
-            state: seeded(seed),
+            state: initial_state(seed),
         };
-        for _ in 0..STEPS_BEFORE {
+        for _ in 0..WARM_UP_STEPS {
             generator.advance();
         }
         generator
     }
 
-    /// The next number, all of whose 32 bits are random.
+    /// Returns the next number of 32 random bits.
     #[inline]
     pub fn next_u32(&mut self) -> u32 {
         self.advance();
-        tempered(self.state)
+        temper(self.state)
     }
 
-    /// A number from 0 to 15: `tinymt32_rand16` of RFC 8681.
+    /// Returns a number from 0 to 15: `tinymt32_rand16` of RFC 8681.
     #[inline]
     pub fn next_16(&mut self) -> u8 {
         self.next_u32() as u8 & 0x0f
     }
 
-    /// A number from 0 to 255: `tinymt32_rand256` of RFC 8681.
+    /// Returns a number from 0 to 255: `tinymt32_rand256` of RFC 8681.
     #[inline]
     pub fn next_256(&mut self) -> u8 {
         self.next_u32() as u8
     }
 
-    /// A number from 1 to 255: the next of `tinymt32_rand256` that is not 0.
+    /// Returns a number from 1 to 255: the next of `tinymt32_rand256` that is not 0.
     #[inline]
     pub fn next_nonzero(&mut self) -> u8 {
         loop {
@@ -54,55 +54,59 @@ impl TinyMt32 {
 
     #[inline]
     fn advance(&mut self) {
-        self.state = following(self.state);
+        self.state = next_state(self.state);
     }
 }
 
-/// Several generators side by side. Each number depends on the previous one, so one generator
-/// leaves most of the processor idle; several take little longer than one.
+/// Eight generators that advance in parallel. Each number depends on the previous one, so a single
+/// generator leaves most of the processor idle. Eight take little longer than one.
 #[derive(Clone, Debug)]
-pub(crate) struct Lanes {
-    /// The four words of the states, each of all generators.
+pub(crate) struct ParallelTinyMt32 {
+    /// Each of the four words of the state, for all generators.
     state: [[u32; LANES]; 4],
 }
 
-/// How many they are.
+/// Number of parallel generators.
 pub(crate) const LANES: usize = 8;
 
-impl Lanes {
-    /// The generators of those seeds.
+impl ParallelTinyMt32 {
+    /// Makes one generator for each seed.
     pub(crate) fn new(seeds: [u32; LANES]) -> Self {
         let mut state = [[0; LANES]; 4];
         let [s0, s1, s2, s3] = &mut state;
         for (i, &seed) in seeds.iter().enumerate() {
-            [s0[i], s1[i], s2[i], s3[i]] = seeded(seed);
+            [s0[i], s1[i], s2[i], s3[i]] = initial_state(seed);
         }
         let mut generators = Self { state };
-        for _ in 0..STEPS_BEFORE {
+        for _ in 0..WARM_UP_STEPS {
             generators.advance();
         }
         generators
     }
 
-    /// The next number of each from 1 to 255, as [`TinyMt32::next_nonzero`] gives them.
+    /// Returns the next number from 1 to 255 of each generator, like [`TinyMt32::next_nonzero`].
     #[inline]
     pub(crate) fn next_nonzero(&mut self) -> [u8; LANES] {
         self.advance();
         let [s0, s1, s2, s3] = &self.state;
         let mut numbers = [0; LANES];
         for (i, number) in numbers.iter_mut().enumerate() {
-            *number = tempered([s0[i], s1[i], s2[i], s3[i]]) as u8;
+            *number = temper([s0[i], s1[i], s2[i], s3[i]]) as u8;
         }
         if numbers.contains(&0) {
             for (i, number) in numbers.iter_mut().enumerate().filter(|(_, n)| **n == 0) {
-                *number = self.one(i, TinyMt32::next_nonzero);
+                *number = self.run_single(i, TinyMt32::next_nonzero);
             }
         }
         numbers
     }
 
-    /// Lets one of them work alone.
-    pub(crate) fn one<T>(&mut self, lane: usize, work: impl FnOnce(&mut TinyMt32) -> T) -> T {
+    /// Calls `work` with one of the generators.
+    pub(crate) fn run_single<T>(
+        &mut self,
+        lane: usize,
+        work: impl FnOnce(&mut TinyMt32) -> T,
+    ) -> T {
         let mut alone = TinyMt32 {
             state: self.state.map(|words| words[lane]),
         };
@@ -117,17 +121,17 @@ impl Lanes {
     fn advance(&mut self) {
         let [s0, s1, s2, s3] = &mut self.state;
         for i in 0..LANES {
-            [s0[i], s1[i], s2[i], s3[i]] = following([s0[i], s1[i], s2[i], s3[i]]);
+            [s0[i], s1[i], s2[i], s3[i]] = next_state([s0[i], s1[i], s2[i], s3[i]]);
         }
     }
 }
 
-/// Steps that are made before the first number.
-const STEPS_BEFORE: usize = 8;
+/// Steps before the first number.
+const WARM_UP_STEPS: usize = 8;
 
-/// The state of a seed, before any step.
+/// Returns the state of a seed, before any step.
 #[inline]
-fn seeded(seed: u32) -> [u32; 4] {
+fn initial_state(seed: u32) -> [u32; 4] {
     let mixed =
         |i: u32, before: u32| i.wrapping_add(1_812_433_253_u32.wrapping_mul(before ^ before >> 30));
     let s0 = seed;
@@ -141,9 +145,9 @@ fn seeded(seed: u32) -> [u32; 4] {
     [s0, s1, s2, s3]
 }
 
-/// The state behind that one.
+/// Returns the state after one step.
 #[inline]
-fn following([s0, s1, s2, s3]: [u32; 4]) -> [u32; 4] {
+fn next_state([s0, s1, s2, s3]: [u32; 4]) -> [u32; 4] {
     let x = (s0 & 0x7fff_ffff) ^ s1 ^ s2;
     let x = x ^ x << 1;
     let y = s3 ^ s3 >> 1 ^ x;
@@ -151,9 +155,9 @@ fn following([s0, s1, s2, s3]: [u32; 4]) -> [u32; 4] {
     [s1, s2 ^ odd & MAT1, x ^ y << 10 ^ odd & MAT2, y]
 }
 
-/// The number of a state.
+/// Returns the number of a state.
 #[inline]
-fn tempered([s0, _, s2, s3]: [u32; 4]) -> u32 {
+fn temper([s0, _, s2, s3]: [u32; 4]) -> u32 {
     let sum = s0.wrapping_add(s2 >> 8);
     s3 ^ sum ^ if sum & 1 == 0 { 0 } else { TMAT }
 }
@@ -164,7 +168,7 @@ mod tests {
 
     /// RFC 8682: the first 50 numbers of seed 1, which are those of TinyMT's `check32.out.txt`.
     #[rustfmt::skip]
-    const OF_SEED_1: [u32; 50] = [
+    const NUMBERS_OF_SEED_1: [u32; 50] = [
         2_545_341_989, 981_918_433, 3_715_302_833, 2_387_538_352, 3_591_001_365,
         3_820_442_102, 2_114_400_566, 2_196_103_051, 2_783_359_912, 764_534_509,
         643_179_475, 1_822_416_315, 881_558_334, 4_207_026_366, 3_690_273_640,
@@ -178,16 +182,16 @@ mod tests {
     ];
 
     #[test]
-    fn the_numbers_of_rfc_8682() {
+    fn numbers_of_seed_1_match_rfc_8682() {
         let mut generator = TinyMt32::new(1);
-        assert_eq!([(); 50].map(|()| generator.next_u32()), OF_SEED_1);
+        assert_eq!([(); 50].map(|()| generator.next_u32()), NUMBERS_OF_SEED_1);
     }
 
     /// RFC 8681: the lower bits.
     #[test]
     fn small_numbers_are_the_lower_bits() {
         let (mut bytes, mut nibbles) = (TinyMt32::new(1), TinyMt32::new(1));
-        for number in OF_SEED_1 {
+        for number in NUMBERS_OF_SEED_1 {
             assert_eq!(u32::from(bytes.next_256()), number & 0xff);
             assert_eq!(u32::from(nibbles.next_16()), number & 0x0f);
         }
@@ -196,12 +200,12 @@ mod tests {
     #[test]
     fn parallel_generators_equal_single_ones() {
         let seeds = [0, 1, 2, 77, 0xffff, 0x1_0000, u32::MAX - 1, u32::MAX];
-        let mut lanes = Lanes::new(seeds);
+        let mut lanes = ParallelTinyMt32::new(seeds);
         let mut alone = seeds.map(TinyMt32::new);
         for _ in 0..2000 {
             let numbers = alone.each_mut().map(TinyMt32::next_nonzero);
             assert_eq!(lanes.next_nonzero(), numbers);
-            assert_eq!(lanes.one(3, TinyMt32::next_16), alone[3].next_16());
+            assert_eq!(lanes.run_single(3, TinyMt32::next_16), alone[3].next_16());
         }
     }
 }

@@ -9,14 +9,14 @@
 //! packets that they protect, so that the network routes and classifies them alike. The last byte
 //! is the type of the packet:
 //!
-//! | packet | payload |
-//! |---|---|
-//! | source | the unit's own payload, encoding symbol identifier (ESI, 4), `0xa1` |
-//! | repair | repair key (2), density threshold (4 bits), number of source symbols (12 bits), first ESI (4), repair symbol, `0xa2` |
-//! | recoded | first ESI (4), number of source symbols (1), one coefficient (1) for each, symbol, `0xa3` |
+//! * Source packet: the unit's own payload, encoding symbol identifier (ESI, 4 bytes), `0xa1`.
+//! * Repair packet: repair key (2 bytes), density threshold (4 bits), number of source symbols (12
+//!   bits), first ESI (4 bytes), repair symbol, `0xa2`.
+//! * Recoded packet: first ESI (4 bytes), number of source symbols (1 byte), one coefficient for
+//!   each (1 byte), symbol, `0xa3`.
 //!
 //! All numbers are big-endian. The first two are RFC 8681's Explicit Source FEC Payload ID (behind
-//! the unit) and Repair FEC Payload ID (before the symbol). The third is what the RFC leaves out: a
+//! the unit) and Repair FEC Payload ID (before the symbol). The RFC has no third one: a
 //! combination of combinations has no key, so its coefficients travel with it.
 
 /// Most source symbols of a combination.
@@ -36,7 +36,8 @@ const SOURCE: u8 = 0xa1;
 const REPAIR: u8 = 0xa2;
 const RECODED: u8 = 0xa3;
 
-/// RFC 8681's Repair FEC Payload ID: of which source symbols a repair symbol is made, and how.
+/// RFC 8681's Repair FEC Payload ID: the source symbols of a repair symbol, and the seed of their
+/// coefficients.
 ///
 /// For a block code, which is a window that does not slide, `first` is the block's first symbol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,7 +53,7 @@ pub struct RepairId {
 }
 
 impl RepairId {
-    /// As it is on the wire.
+    /// Returns the identifier in wire format.
     pub fn to_bytes(self) -> [u8; REPAIR_ID_LEN] {
         let [k0, k1] = self.key.to_be_bytes();
         let [n0, n1] = (u16::from(self.density) << 12 | self.count & 0x0fff).to_be_bytes();
@@ -69,13 +70,13 @@ impl RepairId {
             count: counted & 0x0fff,
             first: u32::from_be_bytes([e0, e1, e2, e3]),
         };
-        is_possible(id.count).then_some(id)
+        is_valid_count(id.count).then_some(id)
     }
 }
 
 /// A coded packet's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coded<'a> {
+pub enum CodedPayload<'a> {
     /// A source packet.
     Source {
         /// Its number.
@@ -85,7 +86,7 @@ pub enum Coded<'a> {
     },
     /// A repair packet.
     Repair {
-        /// What it is made of.
+        /// Identifies the source symbols and their coefficients.
         id: RepairId,
         /// The sum.
         symbol: &'a [u8],
@@ -101,8 +102,8 @@ pub enum Coded<'a> {
     },
 }
 
-impl<'a> Coded<'a> {
-    /// What `payload`, of any bytes, is; `None` when it is that of no coded packet.
+impl<'a> CodedPayload<'a> {
+    /// Parses any bytes. `None` if they are not the payload of a coded packet.
     pub fn parse(payload: &'a [u8]) -> Option<Self> {
         let (kind, rest) = payload.split_last()?;
         match *kind {
@@ -121,8 +122,8 @@ impl<'a> Coded<'a> {
                 let [e0, e1, e2, e3, count] = *head;
                 let (coefficients, symbol) = rest.split_at_checked(count.into())?;
                 let first = u32::from_be_bytes([e0, e1, e2, e3]);
-                let is_whole = is_possible(count.into()) && is_symbol(symbol);
-                is_whole.then_some(Self::Recoded {
+                let is_valid = is_valid_count(count.into()) && is_symbol(symbol);
+                is_valid.then_some(Self::Recoded {
                     first,
                     coefficients,
                     symbol,
@@ -133,24 +134,24 @@ impl<'a> Coded<'a> {
     }
 }
 
-/// Whether so many source symbols can be combined.
-fn is_possible(count: u16) -> bool {
+/// Returns whether a packet can combine `count` source symbols.
+fn is_valid_count(count: u16) -> bool {
     (1..=MAX_WINDOW).contains(&count.into())
 }
 
-/// Even an empty unit has its information.
+/// Returns whether `symbol` is long enough. Even an empty unit has its information.
 fn is_symbol(symbol: &[u8]) -> bool {
     symbol.len() >= ADUI_LEN
 }
 
-/// What follows the payload of source packet `esi`.
+/// Returns the trailer behind the payload of source packet `esi`.
 pub fn source_trailer(esi: u32) -> [u8; SOURCE_TRAILER_LEN] {
     let [e0, e1, e2, e3] = esi.to_be_bytes();
     [e0, e1, e2, e3, SOURCE]
 }
 
-/// Writes the payload of a repair packet whose symbol of `symbol_len` bytes `fill` makes. Returns
-/// its length; `None` where `out` is too short.
+/// Writes the payload of a repair packet. `fill` writes its symbol of `symbol_len` bytes. Returns
+/// the length of the payload; `None` if `out` is too short.
 pub(crate) fn write_repair(
     out: &mut [u8],
     id: RepairId,
@@ -160,11 +161,11 @@ pub(crate) fn write_repair(
     let out = out.get_mut(..REPAIR_OVERHEAD + symbol_len)?;
     let (head, rest) = out.split_first_chunk_mut()?;
     *head = id.to_bytes();
-    finish(rest, REPAIR, fill)?;
+    write_symbol_and_type(rest, REPAIR, fill)?;
     Some(REPAIR_OVERHEAD + symbol_len)
 }
 
-/// As [`write_repair`] for a recoded packet.
+/// Like [`write_repair`], for a recoded packet.
 pub(crate) fn write_recoded(
     out: &mut [u8],
     first: u32,
@@ -180,25 +181,25 @@ pub(crate) fn write_recoded(
     *count = u8::try_from(coefficients.len()).ok()?;
     let (vector, rest) = rest.split_at_mut_checked(coefficients.len())?;
     vector.copy_from_slice(coefficients);
-    finish(rest, RECODED, fill)?;
+    write_symbol_and_type(rest, RECODED, fill)?;
     Some(len)
 }
 
-fn finish(out: &mut [u8], kind: u8, fill: impl FnOnce(&mut [u8])) -> Option<()> {
+fn write_symbol_and_type(out: &mut [u8], kind: u8, fill: impl FnOnce(&mut [u8])) -> Option<()> {
     let (last, symbol) = out.split_last_mut()?;
     *last = kind;
     fill(symbol);
     Some(())
 }
 
-/// The information in front of an ADU of `len` bytes: flow 0, length.
+/// Returns the information in front of an ADU of `len` bytes: flow 0, length.
 pub(crate) fn adu_information(len: u16) -> [u8; ADUI_LEN] {
     let [high, low] = len.to_be_bytes();
     [0, high, low]
 }
 
-/// The ADU in a source symbol; `None` when its length does not fit or what lies behind it is no
-/// padding.
+/// Returns the ADU in a source symbol. `None` if its length does not fit, or if bytes behind it are
+/// not zero.
 pub(crate) fn adu(symbol: &[u8]) -> Option<&[u8]> {
     let ([_flow, high, low], rest) = symbol.split_first_chunk()?;
     let (adu, padding) = rest.split_at_checked(u16::from_be_bytes([*high, *low]).into())?;
@@ -212,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_repair_id_is_that_of_rfc_8681() {
+    fn a_repair_id_has_the_layout_of_rfc_8681() {
         let id = RepairId {
             key: 0x1234,
             density: 0xf,
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_coded_packet_is_refused() {
+    fn invalid_payloads_are_refused() {
         for payload in [
             &[][..],
             &[0],
@@ -236,12 +237,12 @@ mod tests {
             &[0, 0, 0, 0, 0, 7, 7, 7, RECODED],
             &[0, 0, 0, 0, 1, 7, 7, 7, RECODED],
         ] {
-            assert_eq!(Coded::parse(payload), None, "{payload:?}");
+            assert_eq!(CodedPayload::parse(payload), None, "{payload:?}");
         }
     }
 
     #[test]
-    fn a_unit_has_its_length_and_nothing_but_padding_behind_it() {
+    fn a_unit_with_a_wrong_length_or_padding_is_refused() {
         assert_eq!(adu(&[0, 0, 2, 5, 6, 0, 0]), Some(&[5, 6][..]));
         assert_eq!(adu(&[0, 0, 0]), Some(&[][..]));
         for symbol in [&[0, 0][..], &[0, 0, 2, 5], &[0, 0, 1, 5, 6]] {
@@ -251,30 +252,30 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_parsed_or_refused(
+        fn parsed_payloads_are_written_identically(
             mut payload in prop::collection::vec(any::<u8>(), 1..100),
             kind in prop::sample::select(vec![SOURCE, REPAIR, RECODED]),
         ) {
-            let _ = Coded::parse(&payload);
+            let _ = CodedPayload::parse(&payload);
             *payload.last_mut().unwrap() = kind;
-            let mut again = vec![0; 200];
-            let len = match Coded::parse(&payload) {
-                Some(Coded::Source { esi, payload }) => {
-                    again[..payload.len()].copy_from_slice(payload);
-                    again[payload.len()..][..SOURCE_TRAILER_LEN].copy_from_slice(&source_trailer(esi));
+            let mut rewritten = vec![0; 200];
+            let len = match CodedPayload::parse(&payload) {
+                Some(CodedPayload::Source { esi, payload }) => {
+                    rewritten[..payload.len()].copy_from_slice(payload);
+                    rewritten[payload.len()..][..SOURCE_TRAILER_LEN].copy_from_slice(&source_trailer(esi));
                     payload.len() + SOURCE_TRAILER_LEN
                 }
-                Some(Coded::Repair { id, symbol }) => {
+                Some(CodedPayload::Repair { id, symbol }) => {
                     let fill = |out: &mut [u8]| out.copy_from_slice(symbol);
-                    write_repair(&mut again, id, symbol.len(), fill).unwrap()
+                    write_repair(&mut rewritten, id, symbol.len(), fill).unwrap()
                 }
-                Some(Coded::Recoded { first, coefficients, symbol }) => {
+                Some(CodedPayload::Recoded { first, coefficients, symbol }) => {
                     let fill = |out: &mut [u8]| out.copy_from_slice(symbol);
-                    write_recoded(&mut again, first, coefficients, symbol.len(), fill).unwrap()
+                    write_recoded(&mut rewritten, first, coefficients, symbol.len(), fill).unwrap()
                 }
                 None => return Ok(()),
             };
-            prop_assert_eq!(&again[..len], &payload);
+            prop_assert_eq!(&rewritten[..len], &payload);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What the decoder delivers and when: in order, after jumps of the numbers, and when packets are
-//! doubled, forged or foreign.
+//! Tests which packets the decoder delivers, and when: in order, after jumps of the numbers, and
+//! with duplicated, forged or foreign packets.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::{MAX_LEN, Receiver, redundancy, send, source};
 use myelin_coding::{Code, Delivery, Encoder};
 
 #[test]
-fn in_order_a_packet_waits_for_those_before_it() {
+fn in_order_a_packet_waits_for_earlier_packets() {
     let mut encoder = Encoder::new(Code::Window(8), redundancy(1, 4), MAX_LEN, u32::MAX - 2);
     let mut receiver = Receiver::new(Delivery::InOrder);
     let packets = send(&mut encoder, u32::MAX - 2, 8);
@@ -27,7 +27,7 @@ fn in_order_a_packet_waits_for_those_before_it() {
 }
 
 #[test]
-fn in_order_a_packet_waits_only_so_long() {
+fn in_order_a_packet_waits_at_most_for_the_timeout() {
     let mut receiver = Receiver::new(Delivery::InOrder);
     receiver.receive(&source(10));
     receiver.receive(&source(13));
@@ -35,7 +35,7 @@ fn in_order_a_packet_waits_only_so_long() {
     receiver.receive(&source(14));
     assert_eq!(receiver.delivered, [10]);
     receiver.now_ns = 1_000_000;
-    receiver.release();
+    receiver.deliver();
     assert_eq!(receiver.delivered, [10, 13, 14]);
     receiver.receive(&source(11));
     assert_eq!(receiver.delivered, [10, 13, 14]);
@@ -44,7 +44,7 @@ fn in_order_a_packet_waits_only_so_long() {
 }
 
 #[test]
-fn in_order_the_packet_that_waits_longest_counts() {
+fn in_order_the_timeout_counts_from_the_oldest_stored_packet() {
     let mut receiver = Receiver::new(Delivery::InOrder);
     for (now_ns, esi) in [(0, 10), (1, 15), (999_999, 12), (1_000_000, 14)] {
         receiver.now_ns = now_ns;
@@ -52,20 +52,20 @@ fn in_order_the_packet_that_waits_longest_counts() {
     }
     assert_eq!(receiver.delivered, [10]);
     receiver.now_ns = 1_000_001;
-    receiver.release();
+    receiver.deliver();
     assert_eq!(receiver.delivered, [10, 12, 14, 15]);
-    // Those behind them wait as long as the first of their own.
+    // The timeout of later packets counts from their own oldest one.
     receiver.receive(&source(17));
     receiver.now_ns = 2_000_000;
     receiver.receive(&source(18));
     assert_eq!(receiver.delivered, [10, 12, 14, 15]);
     receiver.now_ns = 2_000_001;
-    receiver.release();
+    receiver.deliver();
     assert_eq!(receiver.delivered, [10, 12, 14, 15, 17, 18]);
 }
 
 #[test]
-fn in_order_what_no_repair_packet_covers_any_more_is_given_up() {
+fn in_order_a_loss_that_no_later_repair_packet_covers_is_given_up() {
     let mut encoder = Encoder::new(Code::Window(4), redundancy(1, 4), MAX_LEN, 0);
     let mut receiver = Receiver::new(Delivery::InOrder);
     // 0 1 2 3 R 4 5 6 7 R: 1, 2 and the first repair packet are lost, the second covers 4 to 7.
@@ -80,7 +80,7 @@ fn in_order_what_no_repair_packet_covers_any_more_is_given_up() {
 }
 
 #[test]
-fn the_ring_is_the_end_of_all_waiting() {
+fn a_packet_that_leaves_the_ring_is_no_longer_awaited() {
     for delivery in [Delivery::Immediate, Delivery::InOrder] {
         let mut receiver = Receiver::new(delivery);
         receiver.receive(&source(0));
@@ -90,7 +90,7 @@ fn the_ring_is_the_end_of_all_waiting() {
         receiver.check(0, delivery == Delivery::InOrder);
         assert_eq!(receiver.delivered.len(), 257);
         assert_eq!(receiver.decoder.counters().lost, 1);
-        // Beyond the ring.
+        // The packet is before the ring.
         receiver.receive(&source(1));
         assert_eq!(receiver.delivered.len(), 257);
         assert_eq!(receiver.decoder.counters().late, 1);
@@ -98,39 +98,39 @@ fn the_ring_is_the_end_of_all_waiting() {
 }
 
 #[test]
-fn held_packets_survive_a_change_of_the_order() {
+fn stored_packets_survive_a_change_of_the_order() {
     let mut receiver = Receiver::new(Delivery::InOrder);
     for esi in [0, 2, 3] {
         receiver.receive(&source(esi));
     }
-    receiver.decoder.tune(Delivery::Immediate, 0);
+    receiver.decoder.configure(Delivery::Immediate, 0);
     receiver.receive(&source(1));
-    // What was held goes out first.
+    // Stored packets leave first.
     assert_eq!(receiver.delivered, [0, 2, 3, 1]);
-    receiver.decoder.tune(Delivery::InOrder, 1_000_000);
+    receiver.decoder.configure(Delivery::InOrder, 1_000_000);
     receiver.receive(&source(5));
     receiver.receive(&source(4));
     assert_eq!(receiver.delivered, [0, 2, 3, 1, 4, 5]);
 }
 
 #[test]
-fn a_change_of_the_order_gives_held_packets_out_before_the_ring_moves_on() {
+fn a_change_of_the_order_delivers_stored_packets_before_the_ring_advances() {
     let mut receiver = Receiver::new(Delivery::InOrder);
     for esi in [0, 2, 3] {
         receiver.receive(&source(esi));
     }
-    receiver.decoder.tune(Delivery::Immediate, 0);
-    // In the place of packet 2.
+    receiver.decoder.configure(Delivery::Immediate, 0);
+    // It needs the slot of packet 2.
     receiver.receive(&source(258));
     assert_eq!(receiver.delivered, [0, 2, 3, 258]);
 }
 
 #[test]
-fn equations_that_contradict_each_other_go() {
+fn contradicting_equations_are_dropped() {
     let mut receiver = Receiver::new(Delivery::Immediate);
     receiver.receive(&source(0));
     receiver.receive(&source(3));
-    // The sum of packets 1 and 2, twice the same and then another one.
+    // The sum of packets 1 and 2: twice the same, then a different one.
     for last in [7, 7, 8] {
         receiver.receive(&[0, 0, 0, 1, 2, 1, 1, 0, 0, 1, last, 0xa3]);
     }
@@ -141,7 +141,7 @@ fn equations_that_contradict_each_other_go() {
 }
 
 #[test]
-fn a_jump_begins_anew_and_nothing_held_is_lost() {
+fn a_jump_of_the_numbers_restarts_the_stream_without_loss_of_stored_packets() {
     let mut receiver = Receiver::new(Delivery::InOrder);
     for esi in [5, 7, 8, 1_000_000, 1_000_001, 1_000_002, 3, 4] {
         receiver.receive(&source(esi));
@@ -153,15 +153,15 @@ fn a_jump_begins_anew_and_nothing_held_is_lost() {
 }
 
 #[test]
-fn a_wild_packet_changes_nothing() {
+fn a_foreign_packet_changes_nothing() {
     for delivery in [Delivery::Immediate, Delivery::InOrder] {
         let mut receiver = Receiver::new(delivery);
         for esi in 0..1000 {
             receiver.receive(&source(esi));
             if esi % 100 == 50 {
-                // A doubled one, and one far behind.
-                for wild in [40_000 + esi, 40_000 + esi, u32::MAX - 100_000] {
-                    receiver.receive(&source(wild));
+                // A duplicated packet far ahead, and a packet far behind.
+                for foreign in [40_000 + esi, 40_000 + esi, u32::MAX - 100_000] {
+                    receiver.receive(&source(foreign));
                 }
             }
         }
@@ -173,7 +173,7 @@ fn a_wild_packet_changes_nothing() {
 }
 
 #[test]
-fn a_decoder_follows_an_encoder_that_began_anew_a_little_before() {
+fn a_decoder_follows_an_encoder_that_restarts_at_a_lower_number() {
     for delivery in [Delivery::Immediate, Delivery::InOrder] {
         let mut receiver = Receiver::new(delivery);
         let numbers = (30_000..30_300).chain(100..120);
@@ -193,14 +193,14 @@ fn a_gap_longer_than_the_ring_is_lost() {
         numbers.for_each(|esi| receiver.receive(&source(esi)));
         let all: Vec<u32> = (0..10).chain(1001..2000).chain(200_001..200_010).collect();
         assert_eq!(receiver.delivered, all);
-        // The packet of 1000 is dropped; what lies before 200 000 is of another stream.
+        // Packet 1000 is dropped. Numbers before 200 000 belong to another stream.
         let counters = receiver.decoder.counters();
         assert_eq!((counters.reset, counters.lost, counters.late), (2, 991, 2));
     }
 }
 
 #[test]
-fn a_duplicate_is_delivered_once_and_a_repair_packet_too_many_says_nothing() {
+fn a_duplicate_is_delivered_once_and_a_surplus_repair_packet_is_redundant() {
     let mut encoder = Encoder::new(Code::Window(8), redundancy(1, 1), MAX_LEN, 0);
     let mut receiver = Receiver::new(Delivery::Immediate);
     let packets = send(&mut encoder, 0, 4);
@@ -216,11 +216,11 @@ fn a_duplicate_is_delivered_once_and_a_repair_packet_too_many_says_nothing() {
 }
 
 #[test]
-fn a_forged_repair_packet_takes_the_equations_with_it() {
+fn a_forged_repair_packet_clears_the_equations() {
     let mut receiver = Receiver::new(Delivery::Immediate);
     receiver.receive(&source(0));
     receiver.receive(&source(2));
-    // Of one packet, with coefficient 1: a unit longer than its symbol.
+    // A combination of one packet with coefficient 1: its unit is longer than its symbol.
     receiver.receive(&[0, 0, 0, 1, 1, 1, 0, 0xff, 0xff, 7, 0xa3]);
     assert_eq!(receiver.decoder.counters().corrupt, 1);
     assert_eq!(receiver.delivered, [0, 2]);
@@ -229,7 +229,7 @@ fn a_forged_repair_packet_takes_the_equations_with_it() {
 }
 
 #[test]
-fn a_decoder_that_starts_with_a_repair_packet_goes_on_from_there() {
+fn a_decoder_starts_at_a_repair_packet() {
     let mut encoder = Encoder::new(Code::Window(8), redundancy(1, 4), MAX_LEN, 100);
     let packets = send(&mut encoder, 100, 16);
     for delivery in [Delivery::Immediate, Delivery::InOrder] {
@@ -238,7 +238,7 @@ fn a_decoder_that_starts_with_a_repair_packet_goes_on_from_there() {
             receiver.receive(packet);
         }
         receiver.now_ns = 1_000_000;
-        receiver.release();
+        receiver.deliver();
         receiver.check(100, delivery == Delivery::InOrder);
         assert_eq!(receiver.delivered.iter().max(), Some(&115));
         assert!(receiver.delivered.len() >= 12);

@@ -1,4 +1,4 @@
-//! What the kernels are measured against, and on what.
+//! Other implementations to compare with, and the input of the benchmarks.
 
 use libloading::Library;
 use myelin_coding::{Term, TinyMt32};
@@ -7,7 +7,7 @@ type InitTables = unsafe extern "C" fn(i32, i32, *const u8, *mut u8);
 type EncodeData = unsafe extern "C" fn(i32, i32, i32, *const u8, *const *const u8, *const *mut u8);
 type DotProduct = unsafe extern "C" fn(i32, i32, *const u8, *const *const u8, *mut u8);
 
-/// ISA-L's dot product, of the same field; of the shared library that the distribution brings.
+/// ISA-L's dot product, which uses the same field, from the distribution's shared library.
 pub(crate) struct Isal {
     init_tables: InitTables,
     dot_product: DotProduct,
@@ -15,7 +15,7 @@ pub(crate) struct Isal {
     _library: Library,
 }
 
-/// Coefficients expanded for ISA-L, and where the symbols are.
+/// Coefficients expanded for ISA-L, and pointers to the symbols.
 pub(crate) struct IsalTerms {
     coefficients: Vec<u8>,
     tables: Vec<u8>,
@@ -24,10 +24,10 @@ pub(crate) struct IsalTerms {
 }
 
 impl Isal {
-    /// Loads it; the error says why not.
+    /// Loads the library.
     pub(crate) fn load() -> Result<Self, libloading::Error> {
-        // SAFETY: ISA-L has nothing that runs when it is loaded, and these are the signatures of
-        // its header `erasure_code.h`, in all versions of the library's major number 2.
+        // SAFETY: ISA-L runs no code when it is loaded. These are the signatures of its header
+        // `erasure_code.h`, in all versions with major number 2.
         unsafe {
             let library = Library::new("libisal.so.2")?;
             Ok(Self {
@@ -39,7 +39,7 @@ impl Isal {
         }
     }
 
-    /// Terms of equal length, at least 64 bytes, that live as long as they are used.
+    /// Prepares terms of equal length, at least 64 bytes. They must outlive the result.
     pub(crate) fn terms(&self, terms: &[Term<'_>]) -> IsalTerms {
         let len = terms[0].1.len();
         assert!(len >= 64 && terms.iter().all(|(_, symbol)| symbol.len() == len));
@@ -53,7 +53,7 @@ impl Isal {
         isal
     }
 
-    /// Expands the coefficients.
+    /// Expands the coefficients into tables.
     pub(crate) fn expand(&self, terms: &mut IsalTerms) {
         let count = int(terms.coefficients.len());
         // SAFETY: there are 32 bytes of tables for each coefficient.
@@ -67,11 +67,11 @@ impl Isal {
         }
     }
 
-    /// The sum of the terms.
+    /// Computes the sum of the terms.
     pub(crate) fn dot(&self, result: &mut [u8], terms: &IsalTerms) {
         assert_eq!(result.len(), terms.len);
-        // SAFETY: the symbols and the result have `len` bytes, the tables are those of as many
-        // coefficients.
+        // SAFETY: the symbols and the result have `len` bytes. The tables have one entry for each
+        // coefficient.
         unsafe {
             (self.dot_product)(
                 int(terms.len),
@@ -83,7 +83,7 @@ impl Isal {
         }
     }
 
-    /// The same by the function for several results, here one.
+    /// Computes the same sum with the function for several results.
     #[allow(dead_code)] // not in every benchmark
     pub(crate) fn encode(&self, result: &mut [u8], terms: &IsalTerms) {
         assert_eq!(result.len(), terms.len);
@@ -102,19 +102,19 @@ impl Isal {
     }
 }
 
-/// A small number as C has it.
+/// Converts a small number to C's `int`.
 fn int(number: usize) -> i32 {
     number.try_into().expect("a small number")
 }
 
-/// `count` symbols of `len` random bytes.
+/// Returns `count` symbols of `len` random bytes.
 pub(crate) fn symbols(count: usize, len: usize) -> Vec<Vec<u8>> {
     let mut random = TinyMt32::new(1);
     let mut symbol = || (0..len).map(|_| random.next_256()).collect();
     (0..count).map(|_| symbol()).collect()
 }
 
-/// The symbols, each with a coefficient that is not zero.
+/// Returns the symbols, each with a non-zero coefficient.
 pub(crate) fn terms(symbols: &[Vec<u8>]) -> Vec<Term<'_>> {
     let mut random = TinyMt32::new(2);
     symbols

@@ -18,27 +18,27 @@ use crate::serial;
 use crate::symbol::Symbol;
 use crate::wire::MAX_WINDOW;
 
-/// Most equations. A further one replaces the oldest.
+/// Most equations. Another one replaces the oldest.
 pub(super) const MAX_ROWS: usize = 64;
 
 /// One equation.
 #[derive(Debug)]
-struct Row {
-    /// The first missing symbol in it.
+struct Equation {
+    /// The first missing symbol of the equation.
     pivot: u32,
-    /// By the lower bits of the ESI.
+    /// Indexed by the lower bits of the ESI.
     coefficients: Box<[u8]>,
-    /// Missing symbols in it.
-    weight: usize,
+    /// Number of missing symbols in the equation.
+    missing: usize,
     sum: Symbol,
 }
 
-impl Row {
+impl Equation {
     fn new(capacity: usize, max_len: usize) -> Self {
         Self {
             pivot: 0,
             coefficients: vec![0; capacity].into(),
-            weight: 0,
+            missing: 0,
             sum: Symbol::new(max_len),
         }
     }
@@ -54,22 +54,22 @@ impl Row {
         &mut self.coefficients[esi as usize & mask]
     }
 
-    /// Counts the missing symbols in it, of those from `from` to before `next`.
-    fn weigh(&mut self, from: u32, next: u32) {
+    /// Counts the missing symbols of the equation. All are from `from` to before `next`.
+    fn count_missing(&mut self, from: u32, next: u32) {
         let present = |&esi: &u32| self.coefficient(esi) != 0;
-        self.weight = serial::range(from, next).filter(present).count();
+        self.missing = serial::range(from, next).filter(present).count();
     }
 
-    /// The first missing symbol in it, if there is one, of those from `from` to before `next`.
+    /// Returns the first missing symbol of the equation from `from` to before `next`.
     fn first_missing(&self, from: u32, next: u32) -> Option<u32> {
         serial::range(from, next).find(|&esi| self.coefficient(esi) != 0)
     }
 
-    /// Makes the pivot's coefficient 1 by multiplying all, which lie before `next`, with its
-    /// inverse, `factor`.
+    /// Multiplies all coefficients with `factor`, the inverse of the pivot's coefficient. All
+    /// missing symbols are before `next`.
     fn scale_coefficients(&mut self, factor: u8, next: u32) {
         // Usually few and adjacent, so do not multiply the whole buffer.
-        let mut left = self.weight;
+        let mut left = self.missing;
         for esi in serial::range(self.pivot, next) {
             if left == 0 {
                 break;
@@ -82,27 +82,28 @@ impl Row {
 
     /// Adds `factor` times `symbol` to the sum.
     fn add_to_sum(&mut self, kernel: Kernel, factor: u8, symbol: &[u8]) {
-        let sum = self.sum.padded(symbol.len());
+        let sum = self.sum.pad_to(symbol.len());
         kernel.mul_add(sum, factor, symbol);
     }
 }
 
-/// The information of a coded packet.
+/// The result of adding an equation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
-    New,
-    /// It follows from the equations.
+pub(super) enum EquationOutcome {
+    /// It has new information.
+    Added,
+    /// It follows from the other equations.
     Redundant,
-    /// It contradicts the equations: one of them is wrong.
+    /// It contradicts the other equations: one of them is wrong.
     Contradiction,
 }
 
-/// The equations.
+/// A system of linear equations.
 #[derive(Debug)]
 pub(super) struct Equations {
     kernel: Kernel,
-    /// The first `rank` are in use; there is always a free one behind them.
-    rows: Vec<Row>,
+    /// The first `rank` are in use. At least one free equation follows.
+    rows: Vec<Equation>,
     rank: usize,
     spare: Symbol,
 }
@@ -112,7 +113,7 @@ impl Equations {
         Self {
             kernel: Kernel::fastest(),
             rows: (0..=MAX_ROWS)
-                .map(|_| Row::new(capacity, max_len))
+                .map(|_| Equation::new(capacity, max_len))
                 .collect(),
             rank: 0,
             spare: Symbol::new(max_len),
@@ -123,9 +124,9 @@ impl Equations {
         self.kernel = kernel;
     }
 
-    /// Bytes of the longest sum.
-    pub(super) fn room(&self) -> usize {
-        self.spare.room()
+    /// Returns the longest sum, bytes.
+    pub(super) fn max_symbol_len(&self) -> usize {
+        self.spare.capacity()
     }
 
     pub(super) fn kernel(&self) -> Kernel {
@@ -140,17 +141,17 @@ impl Equations {
         self.rank = 0;
     }
 
-    /// Whether a missing symbol may still be worked out when what is to come is about the symbols
-    /// from `live` on, which it lies before: if all of these become known, its equation must be
-    /// left with nothing but itself. In this form of the equations a symbol that lies before `live`
-    /// is in none that has its pivot from `live` on, so there is no other way.
+    /// Returns whether packets about the symbols from `live` on may still solve `esi`, which lies
+    /// before `live`. They may if the equation with pivot `esi` has no other missing symbol before
+    /// `live`. No other equation helps: an equation with its pivot from `live` on contains no symbol
+    /// before `live`.
     pub(super) fn may_solve(&self, esi: u32, live: u32) -> bool {
         let row = self.rows[..self.rank].iter().find(|row| row.pivot == esi);
         row.is_some_and(|row| row.first_missing(esi.wrapping_add(1), live).is_none())
     }
 
     /// Adds an equation: `symbol` is the combination of the source symbols from `first`, all before
-    /// `next`. Returns its information.
+    /// `next`.
     pub(super) fn insert(
         &mut self,
         first: u32,
@@ -158,7 +159,7 @@ impl Equations {
         symbol: &[u8],
         ring: &Ring,
         next: u32,
-    ) -> News {
+    ) -> EquationOutcome {
         if self.rank == MAX_ROWS {
             self.remove_oldest(next);
         }
@@ -168,11 +169,11 @@ impl Equations {
             // Filled and dropped in place, because it is too large to move.
             let mut terms: ArrayVec<Term<'_>, { MAX_WINDOW + MAX_ROWS + 1 }> = ArrayVec::new();
             row.coefficients.fill(0);
-            row.weight = 0;
+            row.missing = 0;
             let mut longest = symbol.len();
             for (i, &coefficient) in coefficients.iter().enumerate().take(MAX_WINDOW) {
                 let esi = first.wrapping_add(i as u32);
-                match ring.known(esi) {
+                match ring.get(esi) {
                     _ if coefficient == 0 => {}
                     Some(known) => {
                         longest = longest.max(known.len());
@@ -180,7 +181,7 @@ impl Equations {
                     }
                     None => {
                         *row.coefficient_mut(esi) = coefficient;
-                        row.weight += 1;
+                        row.missing += 1;
                     }
                 }
             }
@@ -195,7 +196,7 @@ impl Equations {
                 }
             }
             if terms.len() > unreduced {
-                row.weigh(first, next);
+                row.count_missing(first, next);
             }
             let pivot = row.first_missing(first, next);
             let scale = pivot.map_or(1, |pivot| inverse(row.coefficient(pivot)));
@@ -203,13 +204,13 @@ impl Equations {
                 *factor = mul(scale, *factor);
             }
             terms.push((scale, symbol));
-            let sum = row.sum.overwrite(longest);
+            let sum = row.sum.resize_for_overwrite(longest);
             self.kernel.dot(sum, &terms);
             let Some(pivot) = pivot else {
                 return if row.sum.bytes().iter().all(|&byte| byte == 0) {
-                    News::Redundant
+                    EquationOutcome::Redundant
                 } else {
-                    News::Contradiction
+                    EquationOutcome::Contradiction
                 };
             };
             row.pivot = pivot;
@@ -217,7 +218,7 @@ impl Equations {
         }
         self.rank += 1;
         self.eliminate_pivot_of(self.rank - 1, next);
-        News::New
+        EquationOutcome::Added
     }
 
     /// Removes a symbol from the unknowns after its arrival.
@@ -227,7 +228,7 @@ impl Equations {
             let factor = row.coefficient(esi);
             if factor != 0 {
                 *row.coefficient_mut(esi) = 0;
-                row.weight -= 1;
+                row.missing -= 1;
                 row.add_to_sum(self.kernel, factor, symbol);
                 if row.pivot == esi {
                     without_pivot = Some(i);
@@ -240,7 +241,7 @@ impl Equations {
         }
     }
 
-    /// An equation that lost its pivot, `from`, gets another one.
+    /// Chooses another pivot for equation `i`, whose pivot `from` became known.
     fn choose_pivot(&mut self, i: usize, from: u32, next: u32) {
         let row = &mut self.rows[i];
         let Some(pivot) = row.first_missing(from, next) else {
@@ -252,7 +253,7 @@ impl Equations {
         if scale != 1 {
             row.scale_coefficients(scale, next);
             let sum = row.sum.bytes();
-            let scaled = self.spare.overwrite(sum.len());
+            let scaled = self.spare.resize_for_overwrite(sum.len());
             self.kernel.dot(scaled, &[(scale, sum)]);
             mem::swap(&mut row.sum, &mut self.spare);
         }
@@ -271,32 +272,32 @@ impl Equations {
             if factor == 0 {
                 continue;
             }
-            if row.weight == 1 {
+            if row.missing == 1 {
                 *other.coefficient_mut(row.pivot) = 0;
-                other.weight -= 1;
+                other.missing -= 1;
             } else {
                 self.kernel
                     .mul_add(&mut other.coefficients, factor, &row.coefficients);
-                other.weigh(other.pivot, next);
+                other.count_missing(other.pivot, next);
             }
             other.add_to_sum(self.kernel, factor, row.sum.bytes());
         }
     }
 
-    /// Takes a solved symbol: returns its ESI and its memory for exchange, and removes its
-    /// equation.
+    /// Removes a solved equation. Returns the ESI of its symbol, and the symbol for the caller to
+    /// swap.
     pub(super) fn take_solved(&mut self) -> Option<(u32, &mut Symbol)> {
         let solved = self.rows[..self.rank]
             .iter()
-            .position(|row| row.weight == 1);
+            .position(|row| row.missing == 1);
         self.remove(solved?);
-        // Its position after the move.
+        // `remove` moved it behind the equations in use.
         let row = &mut self.rows[self.rank];
         Some((row.pivot, &mut row.sum))
     }
 
-    /// Removes all information about that symbol.
-    pub(super) fn forget(&mut self, esi: u32) {
+    /// Removes all equations that contain a symbol.
+    pub(super) fn remove_with(&mut self, esi: u32) {
         for i in (0..self.rank).rev() {
             if self.rows[i].coefficient(esi) != 0 {
                 self.remove(i);

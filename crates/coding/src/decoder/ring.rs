@@ -9,20 +9,19 @@ use crate::kernel::{Kernel, Term};
 use crate::symbol::Symbol;
 use crate::wire::MAX_WINDOW;
 
-/// A place for one source symbol.
+/// The slot of one source symbol.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) symbol: Symbol,
-    /// The symbol is that of the place's ESI; otherwise it is missing, and what is here is of
-    /// before.
-    pub(super) known: bool,
+    /// Whether `symbol` is the symbol of the slot's ESI. Otherwise it is an older one.
+    pub(super) is_known: bool,
     /// Whether it was recovered.
-    pub(super) recovered: bool,
+    pub(super) is_recovered: bool,
     /// Time of its arrival or recovery.
     pub(super) known_ns: u64,
 }
 
-/// A power of two of places, found by the lower bits of the ESI.
+/// Slots, indexed by the lower bits of the ESI. Their number is a power of two.
 #[derive(Debug)]
 pub(super) struct Ring {
     slots: Box<[Slot]>,
@@ -32,8 +31,8 @@ impl Ring {
     pub(super) fn new(capacity: usize, max_len: usize) -> Self {
         let slot = |symbol| Slot {
             symbol,
-            known: false,
-            recovered: false,
+            is_known: false,
+            is_recovered: false,
             known_ns: 0,
         };
         let symbols = (0..capacity).map(|_| Symbol::new(max_len));
@@ -57,25 +56,25 @@ impl Ring {
         &mut self.slots[esi as usize & mask]
     }
 
-    /// The symbol of that number, where it is known.
+    /// Returns the symbol of that number, if it is known.
     #[inline]
-    pub(super) fn known(&self, esi: u32) -> Option<&[u8]> {
+    pub(super) fn get(&self, esi: u32) -> Option<&[u8]> {
         let slot = self.slot(esi);
-        slot.known.then(|| slot.symbol.bytes())
+        slot.is_known.then(|| slot.symbol.bytes())
     }
 
-    /// The missing ones of `count` symbols from `first` on, at most 64, the first by the lowest
-    /// bit.
+    /// Returns the mask of the missing symbols among `count` symbols from `first` on, at most 64.
+    /// Bit 0 is `first`.
     #[inline]
-    pub(super) fn missing(&self, first: u32, count: u32) -> u64 {
+    pub(super) fn missing_mask(&self, first: u32, count: u32) -> u64 {
         (0..count.min(u64::BITS)).fold(0, |missing, i| {
-            missing | u64::from(!self.slot(first.wrapping_add(i)).known) << i
+            missing | u64::from(!self.slot(first.wrapping_add(i)).is_known) << i
         })
     }
 
-    /// Works out the symbol `at` behind `first`, the only missing one in the combination of those
-    /// from `first` on, which is `symbol`. Returns its place, in which the result stands.
-    pub(super) fn work_out(
+    /// Computes the symbol `at` behind `first` into its slot, and returns the slot. `symbol` is the
+    /// combination of the symbols from `first` on, of which no other one is missing.
+    pub(super) fn recover_in_place(
         &mut self,
         kernel: Kernel,
         at: usize,
@@ -98,16 +97,16 @@ impl Ring {
                 }
             }
             terms.push((scale, symbol));
-            kernel.dot(sum.overwrite(longest), &terms);
+            kernel.dot(sum.resize_for_overwrite(longest), &terms);
         }
         let slot = self.slot_mut(missing);
         slot.symbol = sum;
         slot
     }
 
-    pub(super) fn forget_all(&mut self) {
+    pub(super) fn mark_all_missing(&mut self) {
         for slot in &mut self.slots {
-            slot.known = false;
+            slot.is_known = false;
         }
     }
 }

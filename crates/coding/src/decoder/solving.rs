@@ -2,14 +2,14 @@
 
 use std::mem;
 
-use super::equations::News;
+use super::equations::EquationOutcome;
 use super::{Decoder, Delivery};
 use crate::serial;
 
 impl Decoder {
-    /// Takes in that `symbol` is the combination of the symbols from `first` on, of which some are
-    /// missing, the first by the lowest bit.
-    pub(super) fn combination(
+    /// Uses a coded packet: `symbol` is the combination of the symbols from `first` on. Bit 0 of
+    /// `missing` is `first`.
+    pub(super) fn add_combination(
         &mut self,
         first: u32,
         coefficients: &[u8],
@@ -17,23 +17,23 @@ impl Decoder {
         symbol: &[u8],
         now_ns: u64,
     ) {
-        if symbol.len() > self.equations.room() {
+        if symbol.len() > self.equations.max_symbol_len() {
             self.counters.oversized += 1;
             return;
         }
         // One loss in a window, the common case, needs no elimination.
         let at = missing.trailing_zeros();
         if missing.is_power_of_two() && coefficients.get(at as usize).is_some_and(|&own| own != 0) {
-            self.work_out(at, first, coefficients, symbol, now_ns);
+            self.recover_single(at, first, coefficients, symbol, now_ns);
             return;
         }
-        let news = self
+        let outcome = self
             .equations
             .insert(first, coefficients, symbol, &self.ring, self.next);
-        match news {
-            News::New => {}
-            News::Redundant => self.counters.redundant += 1,
-            News::Contradiction => {
+        match outcome {
+            EquationOutcome::Added => {}
+            EquationOutcome::Redundant => self.counters.redundant += 1,
+            EquationOutcome::Contradiction => {
                 self.counters.corrupt += 1;
                 self.equations.clear();
             }
@@ -41,14 +41,20 @@ impl Decoder {
         self.collect_solved(now_ns);
     }
 
-    /// Works out the symbol behind the first `at`, the only missing one in a combination: where it
-    /// belongs at once, without an equation.
-    fn work_out(&mut self, at: u32, first: u32, coefficients: &[u8], symbol: &[u8], now_ns: u64) {
+    /// Recovers the only missing symbol of a combination, `at` behind `first`, without an equation.
+    fn recover_single(
+        &mut self,
+        at: u32,
+        first: u32,
+        coefficients: &[u8],
+        symbol: &[u8],
+        now_ns: u64,
+    ) {
         let kernel = self.equations.kernel();
         let esi = first.wrapping_add(at);
         let slot = self
             .ring
-            .work_out(kernel, at as usize, first, coefficients, symbol);
+            .recover_in_place(kernel, at as usize, first, coefficients, symbol);
         if slot.symbol.trim().is_none() {
             self.counters.corrupt += 1;
             self.equations.clear();
@@ -57,7 +63,7 @@ impl Decoder {
         self.equations
             .substitute(esi, slot.symbol.bytes(), self.next);
         self.forget_delivered();
-        self.note_recovered(esi, now_ns);
+        self.record_recovery(esi, now_ns);
         self.collect_solved(now_ns);
     }
 
@@ -74,7 +80,7 @@ impl Decoder {
                 continue;
             }
             mem::swap(&mut self.ring.slot_mut(esi).symbol, sum);
-            self.note_recovered(esi, now_ns);
+            self.record_recovery(esi, now_ns);
         }
         if is_corrupt {
             self.counters.corrupt += 1;
@@ -82,20 +88,20 @@ impl Decoder {
         }
     }
 
-    /// The symbol in the place of `esi` was worked out.
-    fn note_recovered(&mut self, esi: u32, now_ns: u64) {
+    /// Records that symbol `esi` was recovered into its slot.
+    fn record_recovery(&mut self, esi: u32, now_ns: u64) {
         let slot = self.ring.slot_mut(esi);
-        slot.known = true;
-        slot.recovered = true;
+        slot.is_known = true;
+        slot.is_recovered = true;
         slot.known_ns = now_ns;
         let in_order = self.delivery == Delivery::InOrder;
-        if in_order && serial::before(esi, self.head) {
+        if in_order && serial::before(esi, self.next_delivery) {
             self.counters.late += 1;
             return;
         }
         self.counters.recovered += 1;
         if in_order {
-            self.held.push_back(esi);
+            self.stored.push_back(esi);
         } else {
             self.recovered.push(esi);
         }

@@ -12,11 +12,11 @@ use crate::field::NIBBLES;
 
 kernel_of_blocks!(32 of __m256i, "avx2", "avx2");
 
-/// The products of the low and of the high nibbles, in both halves of a vector: `vpshufb` works in
-/// each half.
+/// Returns the products of the low and of the high nibbles, in both halves of a vector: `vpshufb`
+/// works in each half.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn factor(coefficient: u8) -> [__m256i; 2] {
+fn prepare_coefficient(coefficient: u8) -> [__m256i; 2] {
     let (halves, _) = NIBBLES[usize::from(coefficient)].as_chunks::<16>();
     [0, 1].map(|half| {
         // SAFETY: each half has the 16 bytes that are read.
@@ -27,7 +27,7 @@ fn factor(coefficient: u8) -> [__m256i; 2] {
 
 #[target_feature(enable = "avx2")]
 #[inline]
-fn times(bytes: __m256i, [low_products, high_products]: [__m256i; 2]) -> __m256i {
+fn multiply(bytes: __m256i, [low_products, high_products]: [__m256i; 2]) -> __m256i {
     let low = _mm256_set1_epi8(0x0f);
     let low_nibbles = _mm256_and_si256(bytes, low);
     let high_nibbles = _mm256_and_si256(_mm256_srli_epi64::<4>(bytes), low);

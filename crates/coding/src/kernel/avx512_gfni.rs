@@ -1,5 +1,5 @@
-//! AVX-512 with GFNI: 64 products an instruction. See [`super::gfni`] for why a matrix; the ends of
-//! symbols are masked instead of padded.
+//! AVX-512 with GFNI: 64 products with one instruction. [`super::gfni`] explains the matrix. Masks
+//! replace the padding at the ends of symbols.
 
 use std::arch::x86_64::{
     __m512i, __mmask64, _mm512_gf2p8affine_epi64_epi8, _mm512_loadu_si512, _mm512_mask_storeu_epi8,
@@ -13,16 +13,16 @@ use crate::field::MATRICES;
 
 kernel_of_blocks!(64 of __m512i, "avx512f,avx512bw,gfni", "avx512f" && "avx512bw" && "gfni");
 
-/// The matrix of a coefficient, eight times.
+/// Returns eight copies of the matrix of a coefficient.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn factor(coefficient: u8) -> __m512i {
+fn prepare_coefficient(coefficient: u8) -> __m512i {
     _mm512_set1_epi64(MATRICES[usize::from(coefficient)].cast_signed())
 }
 
 #[target_feature(enable = "avx512f,gfni")]
 #[inline]
-fn times(bytes: __m512i, matrix: __m512i) -> __m512i {
+fn multiply(bytes: __m512i, matrix: __m512i) -> __m512i {
     _mm512_gf2p8affine_epi64_epi8::<0>(bytes, matrix)
 }
 
@@ -55,23 +55,23 @@ fn store(bytes: &mut [u8; VECTOR], vector: __m512i) {
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn load_part(bytes: &[u8]) -> __m512i {
-    // To read nothing from where there may be no memory takes the processor a hundred nanoseconds.
+    // A masked read of zero bytes at an unmapped address takes about 100 ns.
     if bytes.is_empty() {
         return zero();
     }
-    // SAFETY: the mask lets no more bytes be read than the slice has; what is masked out is not
-    // accessed.
+    // SAFETY: the mask selects at most the bytes of the slice. The processor does not access the
+    // others.
     unsafe { _mm512_maskz_loadu_epi8(mask(bytes.len()), bytes.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn store_part(bytes: &mut [u8], vector: __m512i) {
-    // SAFETY: the mask lets no more bytes be written than the slice has.
+    // SAFETY: the mask selects at most the bytes of the slice.
     unsafe { _mm512_mask_storeu_epi8(bytes.as_mut_ptr().cast(), mask(bytes.len()), vector) };
 }
 
-/// Lets the first `len` bytes of a vector through.
+/// Returns the mask of the first `len` bytes of a vector.
 #[inline]
 fn mask(len: usize) -> __mmask64 {
     if len < VECTOR { (1 << len) - 1 } else { !0 }

@@ -1,13 +1,15 @@
-//! The loops of the kernels with vectors: whole blocks in registers, then what is left, a vector at
-//! a time.
+//! The loops of the vector kernels: first whole blocks in registers, then the rest, one vector at a
+//! time.
 
-/// Makes `detect`, `combine` and `spread` of a kernel for processors with `$features`, whose
-/// vectors of type `$type` have `$vector` bytes, from what the module says of its instructions:
-/// `zero`, `load`, `store`, the same of a part of a vector, whose other bytes are zero
-/// (`load_part`, `store_part`), `xor`, `factor` (a coefficient in the form that products are made
-/// with) and `times`.
+/// Defines `detect`, `combine` and `spread` of a kernel for processors with `$features`. Its
+/// vectors have the type `$type` and `$vector` bytes. The module defines the operations:
 ///
-/// A macro, since a function cannot be generic over what it is compiled for.
+/// * `zero`, `load`, `store` and `xor` of vectors,
+/// * `load_part` and `store_part` of a part of a vector, whose other bytes are zero,
+/// * `prepare_coefficient`, which returns the form of a coefficient that `multiply` takes, and
+///   `multiply`.
+///
+/// A macro, because a function cannot be generic over its target features.
 macro_rules! kernel_of_blocks {
     ($vector:literal of $type:ty, $features:literal, $($feature:tt)&&+) => {
         /// Bytes of a vector.
@@ -15,60 +17,61 @@ macro_rules! kernel_of_blocks {
         /// Bytes of the result that are held in registers.
         const BLOCK: usize = 4 * VECTOR;
 
-        /// The kernel, where the processor can run it.
+        /// Returns the kernel, if the processor can run it.
         pub(super) fn detect() -> Option<Operations> {
             ($(std::arch::is_x86_feature_detected!($feature))&&+).then_some(Operations {
-                // SAFETY: the processor has what `combine` is compiled for, as was just found.
-                combine: |result, terms, keep| unsafe { combine(result, terms, keep) },
+                // SAFETY: the processor has the features that `combine` is compiled for (checked
+                // above).
+                combine: |result, terms, accumulate| unsafe { combine(result, terms, accumulate) },
                 // SAFETY: the same holds for `spread`.
-                spread: |sums, stride, coefficients, source, keep| unsafe {
-                    spread(sums, stride, coefficients, source, keep);
+                spread: |sums, stride, coefficients, source, accumulate| unsafe {
+                    spread(sums, stride, coefficients, source, accumulate);
                 },
             })
         }
 
         #[target_feature(enable = $features)]
-        fn combine(result: &mut [u8], terms: &[Term<'_>], keep: bool) {
+        fn combine(result: &mut [u8], terms: &[Term<'_>], accumulate: bool) {
             let (blocks, rest) = result.as_chunks_mut::<BLOCK>();
             let rest_at = blocks.len() * BLOCK;
             for (i, block) in blocks.iter_mut().enumerate() {
-                sum_block(block, i * BLOCK, terms, keep);
+                sum_block(block, i * BLOCK, terms, accumulate);
             }
             for (i, part) in rest.chunks_mut(VECTOR).enumerate() {
-                sum_part(part, rest_at + i * VECTOR, terms, keep);
+                sum_part(part, rest_at + i * VECTOR, terms, accumulate);
             }
         }
 
-        /// The four vectors of the result that begin at byte `at` of it.
+        /// Computes the four vectors of the result from byte `at` on.
         #[target_feature(enable = $features)]
         #[inline]
-        fn sum_block(result: &mut [u8; BLOCK], at: usize, terms: &[Term<'_>], keep: bool) {
-            let mut sums = if keep { load_block(result) } else { [zero(); 4] };
+        fn sum_block(result: &mut [u8; BLOCK], at: usize, terms: &[Term<'_>], accumulate: bool) {
+            let mut sums = if accumulate { load_block(result) } else { [zero(); 4] };
             for &(coefficient, symbol) in terms {
                 let Some(rest) = symbol.get(at..).filter(|rest| !rest.is_empty()) else {
                     continue;
                 };
-                let factor = factor(coefficient);
+                let factor = prepare_coefficient(coefficient);
                 let vectors = match rest.first_chunk() {
                     Some(whole) => load_block(whole),
                     None => [0, 1, 2, 3]
                         .map(|i| load_part(rest.get(i * VECTOR..).unwrap_or_default())),
                 };
                 for (sum, vector) in sums.iter_mut().zip(vectors) {
-                    *sum = xor(*sum, times(vector, factor));
+                    *sum = xor(*sum, multiply(vector, factor));
                 }
             }
             store_block(result, sums);
         }
 
-        /// The vector, or part of one, of the result that begins at byte `at` of it.
+        /// Computes the vector of the result, or a part of one, from byte `at` on.
         #[target_feature(enable = $features)]
         #[inline]
-        fn sum_part(result: &mut [u8], at: usize, terms: &[Term<'_>], keep: bool) {
-            let mut sum = if keep { load_part(result) } else { zero() };
+        fn sum_part(result: &mut [u8], at: usize, terms: &[Term<'_>], accumulate: bool) {
+            let mut sum = if accumulate { load_part(result) } else { zero() };
             for &(coefficient, symbol) in terms {
                 if let Some(rest) = symbol.get(at..) {
-                    sum = xor(sum, times(load_part(rest), factor(coefficient)));
+                    sum = xor(sum, multiply(load_part(rest), prepare_coefficient(coefficient)));
                 }
             }
             store_part(result, sum);
@@ -80,7 +83,7 @@ macro_rules! kernel_of_blocks {
             stride: usize,
             coefficients: &[u8],
             source: &[u8],
-            keep: bool,
+            accumulate: bool,
         ) {
             let (blocks, rest) = source.as_chunks::<BLOCK>();
             let rest_at = blocks.len() * BLOCK;
@@ -91,10 +94,10 @@ macro_rules! kernel_of_blocks {
                     let Some(sum) = sum else {
                         break;
                     };
-                    let factor = factor(coefficient);
-                    let mut own = if keep { load_block(sum) } else { [zero(); 4] };
+                    let factor = prepare_coefficient(coefficient);
+                    let mut own = if accumulate { load_block(sum) } else { [zero(); 4] };
                     for (own, vector) in own.iter_mut().zip(vectors) {
-                        *own = xor(*own, times(vector, factor));
+                        *own = xor(*own, multiply(vector, factor));
                     }
                     store_block(sum, own);
                 }
@@ -106,8 +109,8 @@ macro_rules! kernel_of_blocks {
                     let Some(sum) = sum.get_mut(at..at + part.len()) else {
                         break;
                     };
-                    let own = if keep { load_part(sum) } else { zero() };
-                    store_part(sum, xor(own, times(vector, factor(coefficient))));
+                    let own = if accumulate { load_part(sum) } else { zero() };
+                    store_part(sum, xor(own, multiply(vector, prepare_coefficient(coefficient))));
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! GFNI on vectors of 32 bytes, for processors without AVX-512: multiplication by a coefficient is
-//! linear over the bits of the factor, so it is one product with a bit matrix. (`gf2p8mulb` would
-//! multiply modulo 0x11b, which is another field.)
+//! linear over the bits of the factor, so it is one product with a bit matrix. (`gf2p8mulb`
+//! multiplies modulo 0x11b, which is another field.)
 
 use std::arch::x86_64::{__m256i, _mm256_gf2p8affine_epi64_epi8, _mm256_set1_epi64x};
 
@@ -11,15 +11,15 @@ use crate::field::MATRICES;
 
 kernel_of_blocks!(32 of __m256i, "avx2,gfni", "avx2" && "gfni");
 
-/// The matrix of a coefficient, eight times.
+/// Returns four copies of the matrix of a coefficient.
 #[target_feature(enable = "avx2,gfni")]
 #[inline]
-fn factor(coefficient: u8) -> __m256i {
+fn prepare_coefficient(coefficient: u8) -> __m256i {
     _mm256_set1_epi64x(MATRICES[usize::from(coefficient)].cast_signed())
 }
 
 #[target_feature(enable = "avx2,gfni")]
 #[inline]
-fn times(bytes: __m256i, matrix: __m256i) -> __m256i {
+fn multiply(bytes: __m256i, matrix: __m256i) -> __m256i {
     _mm256_gf2p8affine_epi64_epi8::<0>(bytes, matrix)
 }

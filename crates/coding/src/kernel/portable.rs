@@ -1,16 +1,16 @@
-//! One table look-up a byte.
+//! The portable kernel: one table look-up for each byte.
 
 use super::{Operations, Term};
 use crate::field::PRODUCTS;
 
-/// Bytes of the result to compute at a time, so that they stay in the first-level cache.
+/// Bytes of the result to compute at a time. They stay in the first-level cache.
 const BLOCK: usize = 1024;
 
 pub(super) const OPERATIONS: Operations = Operations { combine, spread };
 
-fn combine(result: &mut [u8], terms: &[Term<'_>], keep: bool) {
+fn combine(result: &mut [u8], terms: &[Term<'_>], accumulate: bool) {
     for (i, block) in result.chunks_mut(BLOCK).enumerate() {
-        if !keep {
+        if !accumulate {
             block.fill(0);
         }
         for &(coefficient, symbol) in terms {
@@ -23,11 +23,11 @@ fn combine(result: &mut [u8], terms: &[Term<'_>], keep: bool) {
     }
 }
 
-fn spread(sums: &mut [u8], stride: usize, coefficients: &[u8], source: &[u8], keep: bool) {
+fn spread(sums: &mut [u8], stride: usize, coefficients: &[u8], source: &[u8], accumulate: bool) {
     for (sum, &coefficient) in sums.chunks_mut(stride).zip(coefficients) {
         let products = &PRODUCTS[usize::from(coefficient)];
         for (sum, &byte) in sum.iter_mut().zip(source) {
-            let own = if keep { *sum } else { 0 };
+            let own = if accumulate { *sum } else { 0 };
             *sum = own ^ products[usize::from(byte)];
         }
     }

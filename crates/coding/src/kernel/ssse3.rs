@@ -11,16 +11,16 @@ use crate::field::NIBBLES;
 
 kernel_of_blocks!(16 of __m128i, "ssse3", "ssse3");
 
-/// The products of the low and of the high nibbles.
+/// Returns the products of the low and of the high nibbles.
 #[inline]
-fn factor(coefficient: u8) -> [__m128i; 2] {
+fn prepare_coefficient(coefficient: u8) -> [__m128i; 2] {
     let (halves, _) = NIBBLES[usize::from(coefficient)].as_chunks();
     [load(&halves[0]), load(&halves[1])]
 }
 
 #[target_feature(enable = "ssse3")]
 #[inline]
-fn times(bytes: __m128i, [low_products, high_products]: [__m128i; 2]) -> __m128i {
+fn multiply(bytes: __m128i, [low_products, high_products]: [__m128i; 2]) -> __m128i {
     let low = _mm_set1_epi8(0x0f);
     let low_nibbles = _mm_and_si128(bytes, low);
     let high_nibbles = _mm_and_si128(_mm_srli_epi64::<4>(bytes), low);

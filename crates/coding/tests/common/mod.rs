@@ -1,9 +1,11 @@
-//! An encoder's packets, and a decoder that checks what it delivers.
+//! Sends packets of an encoder to a decoder, and checks the delivered packets.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 
-use myelin_coding::{Arrival, Coded, Decoder, Delivered, Delivery, Encoder, Redundancy, wire};
+use myelin_coding::{
+    CodedPayload, Decoder, DeliveredPacket, Delivery, Encoder, Redundancy, SourceAction, wire,
+};
 
 pub(crate) const MAX_LEN: usize = 300;
 
@@ -11,7 +13,7 @@ pub(crate) fn redundancy(numerator: u32, denominator: u32) -> Redundancy {
     Redundancy::new(numerator, NonZeroU32::new(denominator).unwrap())
 }
 
-/// The unit of that number: its length and bytes depend on the number alone.
+/// Returns the unit of a number. Its length and bytes depend only on the number.
 pub(crate) fn unit(esi: u32) -> Vec<u8> {
     let len = esi.wrapping_mul(2_654_435_761) as usize % MAX_LEN;
     (0..len as u32)
@@ -19,12 +21,12 @@ pub(crate) fn unit(esi: u32) -> Vec<u8> {
         .collect()
 }
 
-/// A packet's payload, as it is on the wire.
+/// Returns the payload of a source packet in wire format.
 pub(crate) fn source(esi: u32) -> Vec<u8> {
     [&unit(esi)[..], &wire::source_trailer(esi)].concat()
 }
 
-/// The packets that an encoder sends for `count` units, the first of which has the number `first`.
+/// Returns the packets that an encoder sends for `count` units from number `first` on.
 pub(crate) fn send(encoder: &mut Encoder, first: u32, count: u32) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     for esi in (0..count).map(|i| first.wrapping_add(i)) {
@@ -37,10 +39,10 @@ pub(crate) fn send(encoder: &mut Encoder, first: u32, count: u32) -> Vec<Vec<u8>
 
 pub(crate) fn repairs(encoder: &mut Encoder) -> Vec<Vec<u8>> {
     let mut out = [0xee; 2 * MAX_LEN];
-    std::iter::from_fn(|| encoder.repair(&mut out).map(|len| out[..len].to_vec())).collect()
+    std::iter::from_fn(|| encoder.next_repair(&mut out).map(|len| out[..len].to_vec())).collect()
 }
 
-/// A decoder, and what it delivered in which order.
+/// A decoder, and the numbers of its delivered packets in order.
 pub(crate) struct Receiver {
     pub(crate) decoder: Decoder,
     pub(crate) delivered: Vec<u32>,
@@ -50,7 +52,7 @@ pub(crate) struct Receiver {
 impl Receiver {
     pub(crate) fn new(delivery: Delivery) -> Self {
         let mut decoder = Decoder::new(256, MAX_LEN);
-        decoder.tune(delivery, 1_000_000);
+        decoder.configure(delivery, 1_000_000);
         Self {
             decoder,
             delivered: Vec::new(),
@@ -64,39 +66,45 @@ impl Receiver {
             delivered,
             now_ns,
         } = self;
-        let mut sink = |packet: Delivered<'_>| {
+        let mut sink = |packet: DeliveredPacket<'_>| {
             assert_eq!(packet.adu, unit(packet.esi), "packet {}", packet.esi);
             delivered.push(packet.esi);
         };
-        match Coded::parse(payload).unwrap() {
-            Coded::Source { esi, payload } => {
-                if decoder.source(esi, &[payload], *now_ns, &mut sink) == Arrival::Deliver {
+        match CodedPayload::parse(payload).unwrap() {
+            CodedPayload::Source { esi, payload } => {
+                if decoder.add_source(esi, &[payload], *now_ns, &mut sink) == SourceAction::Deliver
+                {
                     delivered.push(esi);
                 }
             }
-            Coded::Repair { id, symbol } => decoder.repair(id, symbol, *now_ns, &mut sink),
-            Coded::Recoded {
+            CodedPayload::Repair { id, symbol } => {
+                decoder.add_repair(id, symbol, *now_ns, &mut sink);
+            }
+            CodedPayload::Recoded {
                 first,
                 coefficients,
                 symbol,
-            } => decoder.recoded(first, coefficients, symbol, *now_ns, &mut sink),
+            } => decoder.add_recoded(first, coefficients, symbol, *now_ns, &mut sink),
         }
-        self.release();
+        self.deliver();
     }
 
-    pub(crate) fn release(&mut self) {
+    pub(crate) fn deliver(&mut self) {
         let delivered = &mut self.delivered;
-        self.decoder.release(self.now_ns, &mut |packet| {
+        self.decoder.deliver(self.now_ns, &mut |packet| {
             assert_eq!(packet.adu, unit(packet.esi), "packet {}", packet.esi);
             delivered.push(packet.esi);
         });
     }
 
-    /// No packet twice, and in order of the numbers from `first` on where they should be.
+    /// Checks that no packet was delivered twice, and the order if `in_order`.
     pub(crate) fn check(&self, first: u32, in_order: bool) {
         let mut seen = BTreeSet::new();
         for &esi in &self.delivered {
-            assert!(seen.insert(esi.wrapping_sub(first)), "twice: {esi}");
+            assert!(
+                seen.insert(esi.wrapping_sub(first)),
+                "packet {esi} delivered twice"
+            );
         }
         if in_order {
             let offsets = self.delivered.iter().map(|esi| esi.wrapping_sub(first));

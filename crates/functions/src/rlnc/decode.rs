@@ -1,6 +1,6 @@
 //! `rlnc-decode`: restores the packets of an encoder, and recovers lost ones.
 
-use myelin_coding::{Arrival, Coded, Decoder, Delivered, Delivery, wire};
+use myelin_coding::{CodedPayload, Decoder, DeliveredPacket, Delivery, SourceAction, wire};
 use myelin_spec::{RlncDecodeConfig, RlncDelivery};
 
 use super::header_template::HeaderTemplate;
@@ -77,7 +77,7 @@ struct DeliverySink<'w> {
 }
 
 impl DeliverySink<'_> {
-    fn emit(&mut self, packet: Delivered<'_>) {
+    fn emit(&mut self, packet: DeliveredPacket<'_>) {
         let held = self.held[packet.esi as usize & (self.held.len() - 1)].as_ref();
         let template = held.filter(|_| !packet.recovered).unwrap_or(self.latest);
         let Some(len) = template.restore(self.frame, packet.adu) else {
@@ -99,7 +99,7 @@ impl Decode {
     ) -> Option<Verdict> {
         let mut datagram = datagram(packet)?;
         let mut source = None;
-        if let Coded::Source { esi, .. } = Coded::parse(packet.payload())? {
+        if let CodedPayload::Source { esi, .. } = CodedPayload::parse(packet.payload())? {
             datagram.cut(packet, wire::SOURCE_TRAILER_LEN)?;
             source = Some(esi);
         }
@@ -119,37 +119,39 @@ impl Decode {
             has_emitted: &mut self.has_emitted,
             corrupt,
         };
-        let mut arrival = Arrival::Discard;
+        let mut arrival = SourceAction::Drop;
         if let Some(esi) = source {
             let unit = Unit::of(&datagram, packet.bytes())?;
-            let mut sink = |packet: Delivered<'_>| sender.emit(packet);
-            arrival = decoder.source(esi, &unit.parts(), self.now_ns, &mut sink);
-            if arrival == Arrival::Hold {
+            let mut sink = |packet: DeliveredPacket<'_>| sender.emit(packet);
+            arrival = decoder.add_source(esi, &unit.parts(), self.now_ns, &mut sink);
+            if arrival == SourceAction::Store {
                 let mask = sender.held.len() - 1;
                 sender.held[esi as usize & mask] = Some(*sender.latest);
             }
             let is_behind = self.delivery == Delivery::InOrder && *sender.has_emitted;
-            if arrival == Arrival::Deliver && is_behind {
+            if arrival == SourceAction::Deliver && is_behind {
                 sender.emitter.emit(packet.meta(), packet.bytes());
-                arrival = Arrival::Hold;
+                arrival = SourceAction::Store;
             }
         }
-        let mut sink = |packet: Delivered<'_>| sender.emit(packet);
+        let mut sink = |packet: DeliveredPacket<'_>| sender.emit(packet);
         if source.is_none() {
-            match Coded::parse(packet.payload())? {
-                Coded::Repair { id, symbol } => decoder.repair(id, symbol, self.now_ns, &mut sink),
-                Coded::Recoded {
+            match CodedPayload::parse(packet.payload())? {
+                CodedPayload::Repair { id, symbol } => {
+                    decoder.add_repair(id, symbol, self.now_ns, &mut sink);
+                }
+                CodedPayload::Recoded {
                     first,
                     coefficients,
                     symbol,
-                } => decoder.recoded(first, coefficients, symbol, self.now_ns, &mut sink),
-                Coded::Source { .. } => {}
+                } => decoder.add_recoded(first, coefficients, symbol, self.now_ns, &mut sink),
+                CodedPayload::Source { .. } => {}
             }
         }
-        decoder.release(self.now_ns, &mut sink);
+        decoder.deliver(self.now_ns, &mut sink);
         Some(match arrival {
-            Arrival::Deliver => Verdict::Forward,
-            Arrival::Hold | Arrival::Discard => Verdict::Drop,
+            SourceAction::Deliver => Verdict::Forward,
+            SourceAction::Store | SourceAction::Drop => Verdict::Drop,
         })
     }
 }
@@ -158,7 +160,7 @@ impl Stateful for Decode {
     type State = DecodeState;
 
     fn begin_batch(&mut self, state: &mut DecodeState) {
-        state.decoder.tune(self.delivery, self.timeout_ns);
+        state.decoder.configure(self.delivery, self.timeout_ns);
         self.has_emitted = false;
     }
 
@@ -207,7 +209,7 @@ impl Stateful for Decode {
             has_emitted: &mut self.has_emitted,
             corrupt,
         };
-        decoder.release(now_ns, &mut |packet| sender.emit(packet));
+        decoder.deliver(now_ns, &mut |packet| sender.emit(packet));
     }
 
     fn read_counters(&self, state: &DecodeState, sink: &mut dyn FnMut(&'static str, u64)) {

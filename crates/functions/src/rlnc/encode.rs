@@ -74,7 +74,7 @@ impl Encode {
             return;
         };
         let at = template.payload_at();
-        while let Some(len) = state.encoder.repair(&mut self.frame[at..]) {
+        while let Some(len) = state.encoder.next_repair(&mut self.frame[at..]) {
             match template.write_headers(&mut self.frame, len, self.config.mtu.into()) {
                 Some(len) => {
                     state.counters.repair += 1;
@@ -95,7 +95,7 @@ impl Stateful for Encode {
         let config = &self.config;
         state
             .encoder
-            .tune(redundancy(config.redundancy), config.density);
+            .configure(redundancy(config.redundancy), config.density);
     }
 
     fn process(

@@ -1,6 +1,6 @@
 //! `rlnc-recode`: sends new combinations of the packets that it receives.
 
-use myelin_coding::{Coded, Recoder, wire};
+use myelin_coding::{CodedPayload, Recoder, wire};
 use myelin_spec::{RlncCoded, RlncRecodeConfig};
 
 use super::header_template::HeaderTemplate;
@@ -62,16 +62,16 @@ impl Recode {
     ) -> Option<Verdict> {
         let mut datagram = datagram(packet)?;
         let template = HeaderTemplate::of(packet, &datagram)?;
-        match Coded::parse(packet.payload())? {
-            Coded::Source { esi, .. } => {
+        match CodedPayload::parse(packet.payload())? {
+            CodedPayload::Source { esi, .. } => {
                 // The unit is the packet without its trailer, which is then restored.
                 datagram.cut(packet, wire::SOURCE_TRAILER_LEN)?;
                 let unit = Unit::of(&datagram, packet.bytes())?;
-                state.recoder.source(esi, &unit.parts())?;
+                state.recoder.add_source(esi, &unit.parts())?;
                 datagram.append(packet, &wire::source_trailer(esi))?;
                 state.counters.source += 1;
                 let at = template.payload_at();
-                while let Some(len) = state.recoder.due(&mut self.frame[at..]) {
+                while let Some(len) = state.recoder.next_recoded(&mut self.frame[at..]) {
                     if self.emit(&template, len, emitter) {
                         state.counters.recoded += 1;
                     } else {
@@ -80,12 +80,12 @@ impl Recode {
                 }
                 return Some(Verdict::Forward);
             }
-            Coded::Repair { id, symbol } => state.recoder.repair(id, symbol)?,
-            Coded::Recoded {
+            CodedPayload::Repair { id, symbol } => state.recoder.add_repair(id, symbol)?,
+            CodedPayload::Recoded {
                 first,
                 coefficients,
                 symbol,
-            } => state.recoder.recoded(first, coefficients, symbol)?,
+            } => state.recoder.add_recoded(first, coefficients, symbol)?,
         }
         state.counters.coded += 1;
         if self.config.coded == RlncCoded::Pass {
@@ -93,7 +93,7 @@ impl Recode {
         }
         let len = state
             .recoder
-            .combine(&mut self.frame[template.payload_at()..]);
+            .make_recoded(&mut self.frame[template.payload_at()..]);
         if len.is_some_and(|len| self.emit(&template, len, emitter)) {
             state.counters.replaced += 1;
             Some(Verdict::Drop)
@@ -120,7 +120,7 @@ impl Stateful for Recode {
     type State = RecodeState;
 
     fn begin_batch(&mut self, state: &mut RecodeState) {
-        state.recoder.tune(redundancy(self.config.redundancy));
+        state.recoder.configure(redundancy(self.config.redundancy));
     }
 
     fn process(
