@@ -1,7 +1,8 @@
-//! Admission of one chain more, where ten thousand are admitted.
+//! Admission of one more chain beside ten thousand.
 //!
-//! Four nodes: all chains on one way through the kernel alone, since no worker's ring holds ten thousand bursts of one port; on a hundred and on a
-//! thousand pairs of interfaces, with a worker on each of eight cores; and a thousand pairs with one worker.
+//! Four nodes: all chains on one path through the kernel, since no worker's ring holds ten thousand
+//! bursts of one port; on a hundred and on a thousand pairs of interfaces, with a worker on each of
+//! eight cores; and a thousand pairs with one worker.
 
 use std::hint::black_box;
 

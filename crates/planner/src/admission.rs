@@ -1,13 +1,15 @@
-//! Admission: whether what a chain is promised can be kept, beside what others were promised.
+//! Admission: decides whether a node can keep a chain's contract beside the contracts that it has.
 //!
-//! A chain with a traffic profile has a worst-case bound ([`Bound`](crate::Bound)) on the delay of each packet: its way is a sequence of servers
-//! ([`Visit`]), each with a service curve, and [`calculus`](crate::calculus) does the rest. [`Ledger`] holds what was admitted on a
-//! node, and [`admit`] says whether one more chain fits: its own promise, and those of all that it shares a core or a link
-//! with. Nothing here reads a clock or does any I/O.
+//! A chain with a traffic profile has a worst-case bound ([`Bound`](crate::Bound)) on the delay of
+//! each packet. Its path is a sequence of servers ([`Visit`]), each with a service curve;
+//! [`calculus`](crate::calculus) computes the bound. [`Ledger`] has the admitted chains of a node.
+//! [`admit`] checks the new chain's promise, and the promises of all chains that share a core or a
+//! link with it. Pure: no clock, no I/O.
 //!
-//! A chain without a rate has no profile, so nothing can be said of its worst case, nor of that of a chain that waits for the same core
-//! behind it. It is best effort, and stays apart from promises.
+//! A chain without a rate has no profile, so neither it nor a chain behind it at the same core has
+//! a bound. It is best effort, and admission keeps it apart from promises.
 
+mod batches;
 mod booking;
 mod decision;
 mod evaluate;
@@ -16,7 +18,7 @@ mod group;
 mod lateness;
 mod ledger;
 mod order;
-mod pause;
+mod path;
 mod release;
 mod remedy;
 mod review;
@@ -24,14 +26,13 @@ mod rings;
 mod site;
 #[cfg(test)]
 mod tests;
-mod way;
-mod worst;
+mod worst_case;
 
 pub use booking::{Booking, book};
 pub use decision::{Decision, admit};
 pub use ledger::Ledger;
+pub use path::{Hold, Resource, Visit};
 pub use remedy::{Alternative, remedies};
 pub use review::{Node, plan, review};
 pub use rings::{RING, SMALL_RING};
 pub use site::{Platform, Site};
-pub use way::{Hold, Resource, Visit};

@@ -1,16 +1,18 @@
-//! Network calculus: bounds on delay and backlog that hold for every arrival that keeps to its profile.
+//! Network calculus: bounds on delay and burstiness for every arrival within its profile.
 //!
-//! An [`ArrivalCurve`] says how much may arrive in any interval of a given length, a [`RateLatency`] service curve how much a
-//! server does at least. From the two follow the greatest delay ([`delay`]) and how bursty the output is ([`after_delay`]). What several share is divided first: [`fcfs`], [`priority`],
-//! [`round_robin`], [`fair_share`], [`cooperative`], and [`busy_period`] where nothing is known of the order. Along several
-//! servers a burst is paid for once ([`tandem`]).
+//! An [`ArrivalCurve`] bounds the work that arrives in any interval; a [`RateLatency`] service
+//! curve is the least work that a server does. [`delay()`] bounds the delay, [`after_delay`] the
+//! burstiness of the output. The leftover service of one flow at a shared server depends on the
+//! scheduler: [`fcfs`], [`priority`], [`round_robin`], [`fair_share`], [`cooperative`].
+//! [`busy_period`] holds for any order. [`tandem`] pays a burst once along several servers.
 //!
-//! The book is Le Boudec and Thiran, *Network Calculus*, Springer LNCS 2050, 2001; it is cited as LBT, with the numbers of
-//! its theorems. [`paper_sum`] is the bound of Rathore et al. 2022, equation (4).
+//! Proofs: `docs/guarantees/proofs.md`. LBT is Le Boudec and Thiran, *Network Calculus*, Springer
+//! LNCS 2050, 2001. [`paper_sum`] is equation (4) of Rathore et al. 2022.
 //!
-//! All reckoning is in whole numbers and rounds towards the worse: a bound is never below the exact one, and what does not
-//! fit into 128 bits has no bound (`None`). Amounts are in any one unit, rates in that unit a second, times in femtoseconds
-//! ([`SECOND`]). Work of a processor is in femtoseconds of its time, so a whole core has the rate [`SECOND`].
+//! All figures are integers and rounded so that a bound is never too small. A result beyond 128
+//! bits is no bound (`None`). Amounts have any one unit, rates that unit a second, times are in
+//! femtoseconds ([`SECOND`]). A processor's work is in femtoseconds of its time, so a whole core
+//! has the rate [`SECOND`].
 
 mod arrival;
 mod busy_period;
@@ -37,7 +39,7 @@ pub use paper_sum::paper_sum;
 pub use priority::priority;
 pub use round_robin::round_robin;
 pub use service::RateLatency;
-pub use tandem::{Passage, tandem};
+pub use tandem::{TandemServer, tandem};
 
 pub(crate) use rounding::{mul_div_down, mul_div_up};
 

@@ -1,10 +1,10 @@
-//! Which spaces each function may be placed in.
+//! The spaces in which each function may run.
 
 use myelin_spec::catalogue::{Class, Kind};
 use myelin_spec::{Classify, FunctionSpec, Space};
 
-/// CALVIN's rule (section III-B): elementary and basic functions belong into the kernel, advanced ones into user space.
-/// A kind that does not exist where its class belongs goes where it exists.
+/// CALVIN's rule (section III-B): elementary and basic functions run in the kernel, advanced ones
+/// in user space. A kind without a form in that space runs in the other one.
 pub fn by_class(kind: &Kind) -> Option<Space> {
     let rule = match kind.class {
         Class::Elementary | Class::Basic => Space::Kernel,
@@ -18,18 +18,20 @@ pub fn by_class(kind: &Kind) -> Option<Space> {
     }
 }
 
-/// The one space that `function` must be placed in, by its pin, what it asks for, or the rule; `None` leaves the choice to the costs.
+/// The space in which `function` must run, by its `space` key, its sandbox, or the rule; `None` if
+/// the costs decide.
 pub(crate) fn required(function: &FunctionSpec, classify: Classify) -> Option<Space> {
     function.required_space().or_else(|| match classify {
-        // Both of a pair must come to the same answer, each in its own chain.
-        _ if function.paired => beside_its_partner(function),
+        // Both functions of a pair must get the same space, each in its own chain.
+        _ if function.paired => space_of_pair(function),
         Classify::Calvin => by_class(function.kind()),
         Classify::Cost => None,
     })
 }
 
-/// Where a function that shares its state with one of the reverse chain stands: in the kernel, to which every hook and every mapping leads.
-fn beside_its_partner(function: &FunctionSpec) -> Option<Space> {
+/// The space of a function that shares its state with a function of the reverse chain: the kernel
+/// if possible, which every hook and mapping supports.
+fn space_of_pair(function: &FunctionSpec) -> Option<Space> {
     function.kind().spaces().next()
 }
 
@@ -40,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calvin_puts_light_work_into_the_kernel_and_heavy_work_into_user_space() {
+    fn calvin_places_basic_kinds_in_the_kernel_and_advanced_ones_in_user_space() {
         assert_eq!(by_class(&FORWARD), Some(Space::Kernel));
         assert_eq!(by_class(&FIREWALL), Some(Space::Kernel));
         let mut advanced = XOR.clone();
@@ -49,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_goes_where_it_exists() {
+    fn a_kind_runs_in_the_space_where_it_exists() {
         let mut basic_but_user_only = FIREWALL.clone();
         basic_but_user_only.kernel = None;
         assert_eq!(by_class(&basic_but_user_only), Some(Space::User));

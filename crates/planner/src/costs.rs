@@ -1,8 +1,8 @@
-//! What each step of a packet's way costs.
+//! The cost of each step of a packet's path.
 //!
-//! A [`Costs`] is either the built-in one ([`Costs::default`]) or was measured on a machine by `myelin calibrate`, which
-//! keeps it as JSON ([`Costs::to_json`], [`Costs::from_json`]). All figures are means of one packet in one direction on
-//! an idle machine, warm caches, in nanoseconds.
+//! [`Costs`] are either built in ([`Costs::default`]) or measured by `myelin calibrate`, which
+//! stores them as JSON ([`Costs::to_json`], [`Costs::from_json`]). All figures are means of one
+//! packet in one direction, on an idle machine with warm caches, in nanoseconds.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use myelin_spec::catalogue::{self, Kind};
 use myelin_spec::{FunctionConfig, Hook, Space};
 use serde::{Deserialize, Serialize};
 
-/// The version of the JSON form that this release reads and writes.
+/// The version of the JSON form.
 pub const VERSION: u32 = 1;
 
-/// Defines [`StepCosts`]: each step below what it is, with its cost where nobody has measured it, ns a packet and a byte.
+/// Defines [`StepCosts`]: each step with its built-in cost, ns a packet and ns a byte.
 macro_rules! steps {
     ($($(#[$attribute:meta])* $step:ident = ($packet_ns:literal, $byte_ns:literal);)*) => {
         /// Costs of the steps between functions.
@@ -26,22 +26,24 @@ macro_rules! steps {
         }
 
         impl Default for StepCosts {
-            /// Derived from figures measured with minimal programs on a two-core virtual machine (AMD EPYC, about 3 GHz, Linux
-            /// 6.18, veth pairs). Inline UDP round trips of 256 and 1400 B above the direct link, halved: redirect to the peer
-            /// 0.3 us, plain redirect 0.5 us, an XDP hop 1.25 us, each further XDP hop 0.33 us, a function in a namespace of its own
-            /// 0.18 us, an AF_XDP forwarder 3.4 us. Test runs:
-            /// a tail call that the JIT made a direct jump 3 ns, parsing and counting 36 ns, two clock reads 65 ns. A wake-up from
-            /// another core 33 us, a memory copy 0.02 ns a byte. `tcx_skb` alone is an estimate, from the distance between XDP and
-            /// the stack in the XDP paper (Hoiland-Jorgensen et al., CoNEXT 2018), since such a machine has no network card.
-            /// `link_tcx` is an estimate too, from the sojourn of a chain of two functions at tcx (0.27 us, another machine).
-            /// `myelin calibrate` measures the others on yours.
+            /// Derived from measurements with minimal programs on a two-core virtual machine (AMD
+            /// EPYC, about 3 GHz, Linux 6.18, veth pairs). Inline UDP round trips of 256 and 1400 B
+            /// above the direct link, halved: redirect to the peer 0.3 us, plain redirect 0.5 us,
+            /// an XDP hop 1.25 us, each further XDP hop 0.33 us, a function in its own namespace
+            /// 0.18 us, an AF_XDP forwarder 3.4 us. Test runs: a tail call that the JIT made a
+            /// direct jump 3 ns, parsing and counting 36 ns, two clock reads 65 ns. A wake-up from
+            /// another core takes 33 us, a memory copy 0.02 ns a byte. `tcx_skb` is an estimate,
+            /// from the distance between XDP and the stack in the XDP paper (Hoiland-Jorgensen et
+            /// al., CoNEXT 2018): the machine has no network card. `link_tcx` is an estimate from
+            /// the sojourn of a chain of two functions at tcx (0.27 us, another machine). `myelin
+            /// calibrate` measures the others.
             fn default() -> Self {
                 Self { $($step: Cost::new($packet_ns, $byte_ns),)* }
             }
         }
 
         impl StepCosts {
-            /// Every step by its name.
+            /// Every step with its name.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, Cost)> {
                 [$((stringify!($step), self.$step)),*].into_iter()
             }
@@ -54,13 +56,13 @@ steps! {
     door_tcx = (150.0, 0.0);
     /// The front door at XDP: the same work.
     door_xdp = (150.0, 0.0);
-    /// Making a frame of an skb so that XDP can take it: the price of XDP at a virtual link.
+    /// Converts an skb to a frame: extra cost of XDP at a virtual link.
     xdp_frame = (770.0, 0.02);
-    /// Making an skb of a frame: the price of tcx at a port whose driver hands over frames.
+    /// Converts a frame to an skb: extra cost of tcx at a driver with native XDP.
     tcx_skb = (150.0, 0.0);
     /// The tail call into a kernel function.
     hop = (3.0, 0.0);
-    /// From tcx straight into an end host (`bpf_redirect_peer`).
+    /// From tcx directly into an end host (`bpf_redirect_peer`).
     egress_tcx_peer = (150.0, 0.0);
     /// From tcx to an interface (`bpf_redirect`).
     egress_redirect = (350.0, 0.0);
@@ -72,24 +74,25 @@ steps! {
     dispatch = (1.0, 0.0);
     /// From the worker to an interface (AF_XDP transmit).
     user_egress = (1370.0, 0.05);
-    /// From the worker over the internal link to the first kernel function behind it, before that function's tail call.
+    /// From the worker over the internal link to the next kernel function, before its tail call.
     user_to_kernel = (2200.0, 0.07);
-    /// Over the link to a function in a namespace of its own, the function itself excluded: what `mapping: distributed` pays for each
-    /// function.
+    /// Over the link to a function in its own namespace, without the function: paid for each
+    /// function in `mapping: distributed`.
     #[serde(default = "default_link")]
     link = (180.0, 0.0);
-    /// The same at tcx, there and back: from end to end without a queue.
+    /// The same at tcx, in both directions, without a queue.
     #[serde(default = "default_link_tcx")]
     link_tcx = (150.0, 0.0);
-    /// Over a descriptor ring to another worker process on another core: what `mapping: pipeline` pays for each process after the first, and
-    /// for the way back.
+    /// Over a descriptor ring to a worker process on another core: paid in `mapping: pipeline` for
+    /// each process after the first, and for the return.
     #[serde(default = "default_ring")]
     ring = (250.0, 0.0);
-    /// Waking a worker that sleeps. Not part of a predicted cost, since a busy worker does not pay it.
+    /// Wake-up of a sleeping worker. Not part of a predicted cost, because a busy worker does not
+    /// pay it.
     wake_up = (33_000.0, 0.0);
 }
 
-/// Calibration files of earlier releases do not have it.
+/// Default for calibration files of earlier releases.
 fn default_link() -> Cost {
     StepCosts::default().link
 }
@@ -103,7 +106,7 @@ fn default_ring() -> Cost {
 }
 
 impl StepCosts {
-    /// What a function at the end of a link of its own pays for it at a hook, with the name of that cost.
+    /// Cost and name of a function's own link at a hook.
     pub(crate) fn link_at(&self, hook: Hook) -> (&'static str, Cost) {
         match hook {
             Hook::Tcx => ("link_tcx", self.link_tcx),
@@ -112,7 +115,7 @@ impl StepCosts {
     }
 }
 
-/// What a kind of function costs in each space; a space that was not measured is left out.
+/// The cost of a function kind in each space; a space without a measurement is left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -125,7 +128,7 @@ pub struct FunctionCosts {
     pub user: Option<Cost>,
 }
 
-/// Where costs come from.
+/// Origin of the costs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase", tag = "kind")]
@@ -136,100 +139,106 @@ pub enum Origin {
     Measured {
         /// The machine: processor, cores, kernel.
         machine: String,
-        /// When, RFC 3339.
+        /// Time of the measurement, RFC 3339.
         date: String,
     },
 }
 
-/// All costs the planner reckons with.
+/// All costs for the planner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Costs {
-    /// The version of this form: [`VERSION`].
+    /// Version of the JSON form: [`VERSION`].
     pub version: u32,
-    /// Where the figures come from.
+    /// Origin of the figures.
     pub origin: Origin,
     /// The steps between functions.
     pub steps: StepCosts,
-    /// The functions, by the name of their kind. A kind or space that is missing costs what the catalogue says.
+    /// Functions by the name of their kind. A missing kind or space has the catalogue's cost.
     pub functions: BTreeMap<String, FunctionCosts>,
-    /// For how long each core that was looked at stands still. A core that is missing does so as long as the worst of them.
+    /// The stall of each measured core. Other cores have the worst of these stalls.
     #[serde(default)]
     pub stalls: BTreeMap<u32, Stall>,
-    /// What packets cost at worst, as a multiple of the mean: 99 of 100 single packets, and the slowest of 8 bursts, are done within a stall of the core and so many
-    /// times what they mostly take.
+    /// Worst-case cost as a multiple of the mean. 99 of 100 single packets, and the slowest of 8
+    /// bursts, finish within one stall plus this multiple of the median.
     #[serde(default = "default_worst_case")]
     pub worst_case: f64,
-    /// What packets in bursts cost a worker. Where nobody has measured it, as much as single ones.
+    /// Cost of a packet in a burst; without a measurement that of a single packet.
     #[serde(default)]
     pub in_burst: Option<InBurst>,
-    /// The longest that a process keeps a core that another one wants too, ns: the scheduler's slice, or its tick if that is longer.
+    /// Longest time that a process keeps a core that another process wants too, ns: the scheduler's
+    /// slice, or its tick if that is longer.
     #[serde(default = "default_slice_ns")]
     pub slice_ns: u64,
-    /// Where that is known from.
+    /// Source of `slice_ns`.
     #[serde(default)]
     pub slice_from: String,
 }
 
-/// What a packet of a burst costs; on its way through a worker, functions and their calls excluded. One that comes alone costs more: [`StepCosts::enter_user`] and
-/// [`StepCosts::user_egress`] hold the time until it is noticed, and a system call of its own.
+/// The cost of a packet in a burst without functions and their calls. A single packet costs more:
+/// [`StepCosts::enter_user`] and [`StepCosts::user_egress`] include its notification and its own
+/// system call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct InBurst {
-    /// Of a chain that stays in the kernel: from the ring of the port's link to the redirect, receive work, front door, one function and egress. Nobody's round trip
-    /// tells that, since one without a chain has receive work too.
+    /// A kernel chain: from the ring of the port's link to the redirect, with receive work, front
+    /// door, one function and egress. Round trips do not show this cost, because a link without a
+    /// chain has receive work too.
     pub kernel: Cost,
-    /// The receive work of the port, front door and all, up to the ring of the worker's socket.
+    /// A port's receive work with the front door, up to the ring of the worker's socket.
     pub port: Cost,
-    /// The worker's, from that ring to the egress port.
+    /// The worker, from that ring to the egress port.
     pub worker: Cost,
-    /// What a function in the kernel takes more than alone where packets of several chains come in turn, with other functions each: its code and state are not in
-    /// the caches next to the core then.
+    /// Extra cost of a kernel function when packets of several chains with other functions
+    /// alternate: its code and state leave the caches near the core.
     #[serde(default)]
     pub kernel_function: Cost,
-    /// The same of one in a worker.
+    /// The same for a function in a worker.
     #[serde(default)]
     pub user_function: Cost,
 }
 
-/// For how long a core stands still that nobody has looked at, ns: a timer interrupt with what hangs on it, and a wake-up of some other
-/// thread for a moment. An estimate for a machine with nothing else to do; `myelin calibrate` measures.
+/// Stall of a core without a measurement, ns: a timer interrupt with its softirqs, and a short
+/// wake-up of another thread. An estimate for an idle machine; `myelin calibrate` measures it.
 pub const DEFAULT_STALL_NS: u64 = 20_000;
 
-/// A stall from which on there is something to be mended, ns: five times that of a core that has nothing else to do.
+/// A stall that deserves a warning, ns: five times that of an idle core.
 const LONG_STALL_NS: u64 = 5 * DEFAULT_STALL_NS;
 
-/// Calibration files of earlier releases do not have it. An estimate; `myelin calibrate` measures.
+/// Default for calibration files of earlier releases: an estimate; `myelin calibrate` measures it.
 fn default_worst_case() -> f64 {
     1.5
 }
 
-/// The slice of EEVDF (Linux 6.6 and later) with two cores is 1.4 ms and with eight or more 2.8 ms, the tick at most 10 ms, mostly 4.
+/// EEVDF's slice (Linux 6.6 and later) is 1.4 ms with two cores and 2.8 ms with eight or more; the
+/// tick is at most 10 ms, mostly 4.
 fn default_slice_ns() -> u64 {
     4_000_000
 }
 
-/// For how long a core stands still, seen by a thread that does nothing but look at the clock.
+/// The stalls of a core, as seen by a thread that only reads the clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Stall {
-    /// Gaps longer than this make up at most 0.1 % of the time, ns: interrupts, other threads, and the hypervisor.
+    /// The stall, ns: longer gaps make up at most 0.1 % of the time. Causes: interrupts, other
+    /// threads, the hypervisor.
     pub stall_ns: u64,
-    /// Gaps that were seen.
+    /// Number of gaps.
     pub gaps: u64,
-    /// The longest one, ns.
+    /// Longest gap, ns.
     pub longest_ns: u64,
-    /// For how long it was looked at, ns.
+    /// Measured time, ns.
     pub observed_ns: u64,
     /// Share of that time that the hypervisor took, percent.
     pub steal_percent: f64,
     /// Share of that time in which other programs had the core, percent.
     #[serde(default)]
     pub others_percent: f64,
-    /// The least and the greatest stall that one of the looks by itself would have told, ns. Far apart, something came and went meanwhile.
+    /// Least and greatest stall of the single readings, ns. A large difference means that a load
+    /// came or went during the measurement.
     #[serde(default)]
     pub looks_ns: [u64; 2],
 }
@@ -258,7 +267,7 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// What `kind` costs in `space`; `None` when it does not exist there.
+    /// The cost of `kind` in `space`; `None` if it does not exist there.
     pub fn function(&self, kind: &Kind, space: Space) -> Option<Cost> {
         let default = kind.default_cost(space)?;
         let known = self.functions.get(kind.name);
@@ -269,7 +278,8 @@ impl Costs {
         Some(known.unwrap_or(default))
     }
 
-    /// What a function costs in `space` as it is configured; `None` when its kind does not exist there.
+    /// The cost of a function with its configuration in `space`; `None` if its kind does not exist
+    /// there.
     pub fn of(&self, config: &FunctionConfig, space: Space) -> Option<Cost> {
         let own = self.function(config.kind(), space)?;
         Some(own.plus(config.effect().busy))
@@ -280,13 +290,13 @@ impl Costs {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// Reads the JSON form and checks every figure.
+    /// Parses the JSON form and checks every figure.
     pub fn from_json(text: &str) -> Result<Self, CostsError> {
         #[derive(Deserialize)]
         struct Versioned {
             version: u32,
         }
-        // A file of another version may have any shape, so the version is looked at alone first.
+        // Another version may have any shape: parse the version alone first.
         let Versioned { version } = serde_json::from_str(text).map_err(CostsError::Syntax)?;
         if version != VERSION {
             return Err(CostsError::Version { found: version });
@@ -296,7 +306,7 @@ impl Costs {
         Ok(costs)
     }
 
-    /// What of the stalls keeps chains from being promised what they could be, with the remedy.
+    /// Warnings about stalls that are so long that chains are refused, with the remedy.
     pub fn warnings(&self) -> Vec<String> {
         let us = |ns: u64| ns.div_ceil(1000);
         let mut warnings = Vec::new();
@@ -314,20 +324,21 @@ impl Costs {
                     why.push(format!("the hypervisor took {:.1} %", stall.steal_percent));
                 }
                 if why.is_empty() {
-                    why.push("interrupts, or a hypervisor that does not tell".to_owned());
+                    why.push("interrupts, or a hypervisor that reports no steal time".to_owned());
                 }
                 warnings.push(format!(
-                    "core {core} stood still for up to {} us at a time ({}): no chain is promised a latency below that, one with a shaped worker there \
-                     none below three times that; stop what else runs there (`isolcpus`, a cpuset) and calibrate again, or give workers another \
-                     core (`worker: {{ core: N }}`)",
+                    "core {core} stood still for up to {} us at a time ({}): admission refuses a `latency` \
+                     below that, and below three times that with a shaper in its worker; stop other \
+                     programs there (`isolcpus`, a cpuset) and calibrate again, or use another core \
+                     (`worker: {{ core: N }}`)",
                     us(stall.stall_ns),
                     why.join(", "),
                 ));
             }
             if high_ns >= LONG_STALL_NS && high_ns > 10 * low_ns {
                 warnings.push(format!(
-                    "the looks at core {core} disagree, from {} to {} us: something ran there for part of the time; calibrate while the machine does what it \
-                     will do",
+                    "the readings of core {core} disagree, from {} to {} us: a program ran there for part of \
+                     the time; calibrate under the machine's usual load",
                     us(low_ns),
                     us(high_ns),
                 ));
@@ -345,24 +356,24 @@ impl Costs {
         });
         let in_burst = self.in_burst.into_iter().flat_map(|cost| {
             [
-                ("a burst's packet in the kernel", cost.kernel),
-                ("a burst's packet at the port", cost.port),
-                ("a burst's packet in a worker", cost.worker),
-                ("a crowd's function in the kernel", cost.kernel_function),
-                ("a crowd's function in user space", cost.user_function),
+                ("a packet of a burst in the kernel", cost.kernel),
+                ("a packet of a burst at the port", cost.port),
+                ("a packet of a burst in a worker", cost.worker),
+                ("a kernel function among other chains", cost.kernel_function),
+                ("a user function among other chains", cost.user_function),
             ]
         });
         let named = self.steps.iter().chain(in_burst);
         let named = named.map(|(name, cost)| (name.to_owned(), cost));
         for (name, cost) in named.chain(functions) {
             for value_ns in [cost.per_packet_ns, cost.per_byte_ns] {
-                if !(0.0..=MOST_NS).contains(&value_ns) {
+                if !(0.0..=MAX_COST_NS).contains(&value_ns) {
                     return Err(CostsError::Figure { name, value_ns });
                 }
             }
         }
-        let name = "the worst case against the mean".to_owned();
-        if !(1.0..=MOST_TIMES).contains(&self.worst_case) {
+        let name = "the ratio of worst case and mean".to_owned();
+        if !(1.0..=MAX_WORST_CASE).contains(&self.worst_case) {
             let value = self.worst_case;
             return Err(CostsError::Times { name, value });
         }
@@ -371,7 +382,7 @@ impl Costs {
             stalls.map(|(core, stall)| (format!("a stall of core {core}"), stall.stall_ns));
         for (name, ns) in stalls.chain([("a slice of the scheduler".to_owned(), self.slice_ns)]) {
             let value_ns = ns as f64;
-            if value_ns > MOST_NS {
+            if value_ns > MAX_COST_NS {
                 return Err(CostsError::Figure { name, value_ns });
             }
         }
@@ -379,29 +390,29 @@ impl Costs {
     }
 }
 
-/// A worst case so much above the mean is none.
-const MOST_TIMES: f64 = 1000.0;
+/// Greatest plausible ratio of worst case and mean.
+const MAX_WORST_CASE: f64 = 1000.0;
 
-/// A figure above one second is no cost of a packet.
-const MOST_NS: f64 = 1e9;
+/// Greatest plausible cost of a packet, ns.
+const MAX_COST_NS: f64 = 1e9;
 
-/// Why a JSON text gives no costs.
+/// Why a text is no valid cost file.
 #[derive(Debug, thiserror::Error)]
 pub enum CostsError {
     /// It is not the JSON form of costs.
-    #[error("not a cost file ({0}); run `myelin calibrate` to write it anew")]
+    #[error("not a cost file ({0}); run `myelin calibrate` to write a new one")]
     Syntax(#[source] serde_json::Error),
-    /// Another release wrote it.
+    /// It has another version.
     #[error(
-        "cost file of version {found}, but this release reads version {VERSION}; run `myelin calibrate` to write it anew"
+        "cost file of version {found}, but this release reads version {VERSION}; run `myelin calibrate` to write a new one"
     )]
     Version {
-        /// The version it has.
+        /// Version of the file.
         found: u32,
     },
-    /// A figure cannot be a cost.
+    /// A figure is no plausible cost.
     #[error(
-        "the cost of {name} is {value_ns} ns, expected 0 to {MOST_NS} ns; run `myelin calibrate` to measure it anew"
+        "the cost of {name} is {value_ns} ns, expected 0 to {MAX_COST_NS} ns; run `myelin calibrate` to measure it again"
     )]
     Figure {
         /// The step or function.
@@ -409,12 +420,12 @@ pub enum CostsError {
         /// The figure.
         value_ns: f64,
     },
-    /// A multiple cannot be one.
+    /// A ratio is not plausible.
     #[error(
-        "{name} is {value}, expected 1 to {MOST_TIMES}; run `myelin calibrate` to measure it anew"
+        "{name} is {value}, expected 1 to {MAX_WORST_CASE}; run `myelin calibrate` to measure it again"
     )]
     Times {
-        /// What it is.
+        /// Name of the ratio.
         name: String,
         /// The figure.
         value: f64,
@@ -440,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn long_stalls_and_looks_that_disagree_are_warned_of() {
+    fn long_stalls_and_readings_that_disagree_give_warnings() {
         let mut costs = Costs::default();
         let mut warnings = |stall_ns, looks_ns, [others_percent, steal_percent]: [f64; 2]| {
             let stall = Stall {
@@ -472,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_cannot_be_costs_are_refused() {
+    fn implausible_figures_are_refused() {
         for figure in ["-1.0", "1e300"] {
             let json = Costs::default().to_json().replacen("150.0", figure, 1);
             let error = Costs::from_json(&json).unwrap_err();
@@ -499,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_version_is_told_apart_from_a_broken_one() {
+    fn another_version_and_broken_json_are_different_errors() {
         let error = Costs::from_json(r#"{ "version": 2, "anything": [] }"#).unwrap_err();
         assert!(matches!(error, CostsError::Version { found: 2 }));
         assert!(matches!(Costs::from_json("{"), Err(CostsError::Syntax(_))));
@@ -510,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_was_not_measured_costs_what_the_catalogue_says() {
+    fn an_unmeasured_kind_has_the_catalogues_cost() {
         let mut costs = Costs::default();
         costs.functions.clear();
         let xor = &myelin_spec::XOR;
@@ -525,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_that_depends_on_the_configuration_comes_on_top_of_the_kinds() {
+    fn the_configurations_cost_is_added_to_the_kinds() {
         let mut costs = Costs::default();
         let base = FunctionCosts {
             kernel: None,

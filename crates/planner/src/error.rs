@@ -1,22 +1,22 @@
-//! Why a chain has no plan.
+//! The error of a chain that cannot be planned.
 
 use myelin_spec::{FileLocation, FunctionSpec, ServiceChain};
 
-/// A chain that cannot be deployed at all: where that is written, what is in the way, and what to do about it. (A chain that can,
-/// but not as agreed, has a plan that is not admitted.)
+/// A chain that cannot be deployed at all: the place in the file, the cause and the remedy. (A
+/// chain that only misses its contract has a plan that is not admitted.)
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: chain `{chain}`{problem}")]
 pub struct PlanError {
-    /// The chain.
+    /// The chain's name.
     pub chain: String,
-    /// Where what is in the way is written.
+    /// Place of the cause in the chain file.
     pub place: FileLocation,
-    /// What is in the way, as it follows the chain's name.
+    /// Cause and remedy, as they follow the chain's name.
     problem: String,
 }
 
 impl PlanError {
-    /// Of a chain; `problem` follows its name.
+    /// An error of a chain; `problem` follows its name.
     pub(crate) fn new(
         chain: &ServiceChain,
         place: &FileLocation,
@@ -29,7 +29,7 @@ impl PlanError {
         }
     }
 
-    /// Of a function of a chain.
+    /// An error of one function of a chain.
     pub(crate) fn function(chain: &ServiceChain, function: &FunctionSpec, problem: &str) -> Self {
         let problem = format!(", function `{}`: {problem}", function.name);
         Self::new(chain, &function.place, problem)

@@ -1,13 +1,15 @@
-//! Planning a chain.
+//! Plans a chain: chooses the space, hook and mapping, predicts the cost, and computes the
+//! worst-case delay.
 //!
-//! This room knows what the steps of a packet's way cost ([`Costs`]) and how to place the functions of a chain so that it
-//! costs least ([`plan`]): which space each runs in, which hook takes the packets, how often they cross between kernel
-//! and user space, and whether the agreed latency can be met at all. It does no I/O, deploys nothing and measures
-//! nothing; `myelin calibrate` measures, and hands the figures in.
+//! [`Costs`] has the cost of each step of a packet's path. [`plan`] chooses for each function the
+//! space, and for the chain the hook that takes its packets, so that the chain costs least.
+//! [`admission`] decides whether the node can keep the contract. The crate does no I/O, deploys
+//! nothing and measures nothing: `myelin calibrate` measures the costs.
 //!
-//! Two rules choose the space of a function that is not pinned. [`Classify::Cost`](myelin_spec::Classify::Cost), the
-//! default, takes the least sum of function costs and crossings for the given order. [`Classify::Calvin`](myelin_spec::Classify::Calvin)
-//! goes by the class of the function ([`by_class`]).
+//! Two rules choose the space of a function without a `space` key.
+//! [`Classify::Cost`](myelin_spec::Classify::Cost), the default, minimizes the sum of function
+//! costs and crossings for the given order. [`Classify::Calvin`](myelin_spec::Classify::Calvin)
+//! takes the function's class ([`by_class`]).
 //!
 //! Start reading at [`plan()`].
 

@@ -1,39 +1,39 @@
-//! What the planner needs to know of the machine.
+//! The properties of a machine that the planner needs.
 
 use serde::{Deserialize, Serialize};
 
-/// What kind of interface a port is.
+/// The kind of a port's interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortKind {
-    /// The agent's end of a link to an end host that Myelin made: packets come as skbs, and may be handed straight into
-    /// the host.
+    /// The agent's end of a link to an emulated end host: packets come as skbs, and tcx can pass
+    /// them directly into the host.
     EndHost,
-    /// A virtual link of somebody else: packets come as skbs.
+    /// Another virtual link: packets come as skbs.
     Virtual,
     /// A network card whose driver runs XDP: packets come as frames.
     Native,
 }
 
-/// The machine and the ports a chain shall lie between.
+/// A machine and the ports of one chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Cores that are online.
     pub cores: u32,
-    /// Where the chain's packets come in.
+    /// The ingress port.
     pub ingress: PortKind,
-    /// Where they leave.
+    /// The egress port.
     pub egress: PortKind,
-    /// Speed of the link where they leave, bits a second, if it has one.
+    /// Speed of the egress link, bits a second, if known.
     #[serde(default)]
     pub egress_bps: Option<u64>,
-    /// The longest IP packet that comes in, bytes: the MTU of the interface, 1500 where that is not known.
+    /// MTU of the ingress interface, bytes; 1500 if unknown.
     #[serde(default)]
     pub ingress_mtu: Option<u32>,
 }
 
 impl Machine {
-    /// A machine of so many cores, and a chain between end hosts of its own.
+    /// A machine with `cores` cores and a chain between its own end hosts.
     pub fn with_end_hosts(cores: u32) -> Self {
         Self {
             cores,
@@ -44,7 +44,8 @@ impl Machine {
         }
     }
 
-    /// The core of a worker whose file names none: the last one, since the first ones are where interrupts and other work usually are.
+    /// The default core of a worker: the last one, because interrupts and other work usually run on
+    /// the first ones.
     pub fn default_core(&self) -> u32 {
         self.cores.saturating_sub(1)
     }

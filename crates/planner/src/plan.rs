@@ -1,4 +1,4 @@
-//! A plan: where everything of a chain runs, what it costs, and whether that honours the contract.
+//! A plan: the place and cost of each function, the worst case, and the verdict on the contract.
 
 mod bound;
 mod shaper;
@@ -14,7 +14,9 @@ use crate::costs::{Cost, Origin};
 pub use bound::{Bound, HopShare, ServerShare};
 pub use shaper::{ShaperPlace, ShaperPlan};
 
-/// A plan of one chain. Costs are means of one packet of [`Plan::frame_bytes`] bytes in one direction.
+/// The plan of one chain. Costs are means of one packet of [`Plan::frame_bytes`] bytes in one
+/// direction.
+/// direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Plan {
@@ -22,94 +24,95 @@ pub struct Plan {
     pub chain: String,
     /// Its owner.
     pub owner: String,
-    /// Where its packets are taken: `xdp` or `tcx`.
+    /// The hook that takes its packets: `xdp` or `tcx`.
     pub hook: Hook,
-    /// How it is laid out.
+    /// Its mapping.
     pub mapping: Mapping,
-    /// Why it is laid out so.
+    /// The reason for this mapping.
     pub mapping_why: String,
-    /// User functions with a process of their own beside the worker, in mapping `pipeline`.
+    /// User functions with their own process besides the worker, in mapping `pipeline`.
     #[serde(default)]
     pub own_processes: u32,
-    /// Rings from process to process that a packet passes, in mapping `pipeline`.
+    /// Rings between processes that a packet passes, in mapping `pipeline`.
     #[serde(default)]
     pub rings: u32,
-    /// By which rule the spaces were chosen.
+    /// The rule that chose the spaces.
     pub classify: Classify,
-    /// What happens to its packets when its functions cannot process them.
+    /// What happens to its packets if its functions cannot process them.
     pub on_failure: OnFailure,
-    /// The frame that all costs are of, bytes.
+    /// Frame length for all costs, bytes.
     pub frame_bytes: u64,
-    /// The front door, with what taking the packet there costs.
+    /// The front door, with the cost of the hook.
     pub door: Step,
     /// Its functions, in order.
     pub hops: Vec<Hop>,
-    /// The way out.
+    /// The egress.
     pub egress: Step,
-    /// Maximal runs of functions in one space; in mapping `distributed` each function is one.
+    /// Longest runs of functions in one space; in mapping `distributed` one for each function.
     pub segments: Vec<Segment>,
-    /// How often a packet crosses between kernel and user space.
+    /// Crossings of a packet between kernel and user space.
     pub crossings: u32,
-    /// What these crossings cost together, ns. Part of the hops' and the egress' costs.
+    /// Cost of these crossings, ns. Included in the costs of hops and egress.
     pub crossings_cost_ns: f64,
-    /// Door, hops and egress together, ns; without what happens in black boxes.
+    /// Predicted cost of door, hops and egress, ns; without the time in black boxes.
     pub predicted_ns: f64,
-    /// What the prediction leaves out.
+    /// Delays that the prediction does not include.
     pub worst_case_note: String,
     /// The contract.
     pub sla: Sla,
-    /// What shapes its traffic where it leaves, if anything does.
+    /// Its shaper, if it has one.
     #[serde(default)]
     pub shaper: Option<ShaperPlan>,
-    /// Whether the chain may be deployed under this contract.
+    /// Whether the chain is admitted under this contract.
     pub admitted: bool,
-    /// Why it may not.
+    /// Why it is refused.
     pub refusal: Option<String>,
-    /// What would be admitted instead, each by itself.
+    /// Changes that would be admitted, each by itself.
     #[serde(default)]
     pub remedies: Vec<String>,
-    /// Deployed all the same, as asked: nothing is promised.
+    /// Deployed with `--force` although it was refused: no guarantee.
     #[serde(default)]
     pub best_effort: bool,
-    /// The worst case, where the traffic is held to a profile.
+    /// The worst case of policed traffic.
     #[serde(default)]
     pub bound: Option<Bound>,
-    /// Why there is no worst case.
+    /// Why there is no worst-case bound.
     #[serde(default)]
     pub no_bound: Option<String>,
-    /// What the user should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
-    /// Where the costs come from.
+    /// Origin of the costs.
     pub costs_origin: Origin,
 }
 
 impl Plan {
-    /// The function that costs most, the way to it included.
+    /// The function with the highest cost, with the steps to it.
     pub fn costliest(&self) -> Option<&Hop> {
         self.hops
             .iter()
             .max_by(|a, b| a.total_ns().total_cmp(&b.total_ns()))
     }
 
-    /// Whether a worker's sockets are bound to the chain's ports: not where its user functions have links of their own.
+    /// Whether a worker's sockets are bound to the chain's ports: not if its user functions have
+    /// their own links.
     pub fn binds_ports(&self) -> bool {
         self.uses(Space::User) && self.mapping != Mapping::Distributed
     }
 
-    /// Whether any function runs in `space`, black boxes left aside.
+    /// Whether any function runs in `space`, except black boxes.
     pub fn uses(&self, space: Space) -> bool {
         self.hops
             .iter()
             .any(|hop| hop.space == space && !hop.is_black_box())
     }
 
-    /// What its last worker holds departing packets to, if that shapes.
+    /// The shaping of its last worker, if that worker shapes.
     pub fn worker_shaping(&self) -> Option<Shaping> {
         let shaper = self.shaper?;
         (shaper.place == ShaperPlace::Worker).then_some(shaper.shaping)
     }
 
-    /// The same of the egress interface's queueing discipline.
+    /// The shaping of the egress interface's queueing discipline, if that shapes.
     pub fn qdisc_shaping(&self) -> Option<Shaping> {
         let shaper = self.shaper?;
         (shaper.place == ShaperPlace::Qdisc).then_some(shaper.shaping)
@@ -121,20 +124,20 @@ impl Plan {
     }
 }
 
-/// A step of the packet's way that is no function.
+/// A step of a packet's path that is no function.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Step {
-    /// Its name, as the costs have it; several are joined by ` + `.
+    /// Its name, as in the costs; several are joined by ` + `.
     pub name: String,
     /// Its cost, ns.
     pub cost_ns: f64,
-    /// The costs that it consists of, by their names in [`StepCosts`](crate::costs::StepCosts); no plan from elsewhere has them.
+    /// Its costs by their names in [`StepCosts`](crate::costs::StepCosts); empty for a parsed plan.
     #[serde(skip)]
     pub(crate) parts: Vec<&'static str>,
 }
 
-/// The name says what it consists of.
+/// The name contains all parts.
 impl PartialEq for Step {
     fn eq(&self, other: &Self) -> bool {
         (&self.name, self.cost_ns) == (&other.name, other.cost_ns)
@@ -142,7 +145,7 @@ impl PartialEq for Step {
 }
 
 impl Step {
-    /// A step that consists of these costs, of a frame of so many bytes.
+    /// A step with these costs, for a frame of `frame_bytes`.
     pub(crate) fn new(parts: &[(&'static str, Cost)], frame_bytes: u64) -> Self {
         let names: Vec<_> = parts.iter().map(|(name, _)| *name).collect();
         Self {
@@ -152,7 +155,7 @@ impl Step {
         }
     }
 
-    /// Adds a cost in front of the part of that name, or of all.
+    /// Adds a cost before the part with that name, or before all parts.
     pub(crate) fn insert(&mut self, part: &'static str, cost_ns: f64, before: &str) {
         let at = self.parts.iter().position(|part| *part == before);
         self.parts.insert(at.unwrap_or(0), part);
@@ -161,7 +164,7 @@ impl Step {
     }
 }
 
-/// A function in its place.
+/// A function and its place.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hop {
@@ -173,18 +176,18 @@ pub struct Hop {
     pub kind: String,
     /// Its kind's class.
     pub class: Class,
-    /// The space it was placed in.
+    /// Its space.
     pub space: Space,
-    /// How the packet gets to it.
+    /// The step by which a packet reaches it.
     pub reach: Step,
-    /// Its own cost, ns; nobody knows that of a black box, and no prediction contains it.
+    /// Its own cost, ns; absent for a black box, whose cost is unknown and in no prediction.
     pub cost_ns: Option<f64>,
-    /// Why it was placed there.
+    /// The reason for its space.
     pub why: String,
 }
 
 impl Hop {
-    /// Its own cost, as far as it is known, and that of the way to it, ns.
+    /// Its own cost, if known, and that of the step to it, ns.
     pub fn total_ns(&self) -> f64 {
         self.reach.cost_ns + self.cost_ns.unwrap_or(0.0)
     }
@@ -195,7 +198,7 @@ impl Hop {
     }
 }
 
-/// A maximal run of functions in one space.
+/// A longest run of functions in one space.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Segment {
@@ -205,21 +208,21 @@ pub struct Segment {
     pub first_position: u8,
     /// The names of its functions.
     pub functions: Vec<String>,
-    /// Where packets come from.
+    /// Where packets enter.
     pub entry: Entry,
-    /// Where they go.
+    /// Where packets leave.
     pub exit: Exit,
 }
 
 impl Segment {
-    /// Positions of its functions, as indices into the chain's.
+    /// Positions of its functions in the chain.
     pub fn positions(&self) -> Range<usize> {
         let first = usize::from(self.first_position);
         first..first + self.functions.len()
     }
 }
 
-/// How packets come into a segment.
+/// How packets enter a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

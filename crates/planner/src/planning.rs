@@ -1,4 +1,5 @@
-//! From a chain to its plan, before admission: mapping, hook, the space of each function, and the mean cost.
+//! Plans a chain before admission: mapping, hook, the space of each function, and the mean cost.
+//! mean cost.
 
 mod dpdk;
 mod mapping;
@@ -24,15 +25,15 @@ use crate::shaping;
 pub(crate) use dpdk::place;
 pub(crate) use mean::refusal;
 
-/// The frame that costs are reckoned for when the traffic profile implies none, bytes: CALVIN's small packet, 256 B of
-/// UDP payload, with Ethernet, IPv4 and UDP headers.
+/// Frame length for costs if the traffic profile implies none, bytes: CALVIN's small packet, 256 B
+/// of UDP payload, with Ethernet, IPv4 and UDP headers.
 pub const REFERENCE_FRAME_BYTES: u64 = 256 + 42;
 
-/// Frames on an Ethernet link with a 1500 B MTU, without and with a VLAN tag.
+/// Frame lengths on an Ethernet link with MTU 1500 B; the longest has a VLAN tag.
 const FRAME_BYTES: std::ops::RangeInclusive<u64> = 60..=1518;
 
-/// Plans a chain in the mapping that it asks for; `auto` is `compact` here.
-pub(crate) fn plan_as_asked(
+/// Plans a chain in its mapping; `auto` is `compact` here.
+pub(crate) fn plan_with_mapping(
     chain: &ServiceChain,
     costs: &Costs,
     machine: &Machine,
@@ -105,12 +106,12 @@ pub(crate) fn plan_as_asked(
     };
     let (shaper, unshaped) = shaping::shaper(&plan, chain)?;
     plan.shaper = shaper;
-    mean::judge(&mut plan, chain, costs);
+    mean::compare_with_contract(&mut plan, chain, costs);
     plan.warnings.extend(unshaped);
     Ok(plan)
 }
 
-/// The functions in their places.
+/// The hops: each function in its space.
 fn hops(
     problem: &Problem<'_>,
     (link, placement): (Option<Hook>, &Placement),
@@ -144,7 +145,7 @@ fn hops(
     functions.enumerate().map(hop).collect()
 }
 
-/// What no placement can mend.
+/// Refuses chains that no placement can deploy.
 fn check(chain: &ServiceChain, machine: &Machine) -> Result<(), PlanError> {
     let (count, mapping, places) = (chain.functions.len(), chain.mapping, &chain.places);
     if count == 0 || count > MAX_FUNCTIONS {
@@ -189,7 +190,8 @@ fn check(chain: &ServiceChain, machine: &Machine) -> Result<(), PlanError> {
     }
 }
 
-/// Called when `hook: tcx` left no placement: the first function that has to leave the kernel.
+/// The error if `hook: tcx` allows no placement: names the first function that must run in user
+/// space.
 fn hook_conflict(chain: &ServiceChain) -> PlanError {
     let in_kernel = |function: &&FunctionSpec| {
         function.kind().kernel.is_some() && required(function, chain.classify) != Some(Space::User)
@@ -211,7 +213,7 @@ fn hook_conflict(chain: &ServiceChain) -> PlanError {
     PlanError::new(chain, &chain.places.hook, problem)
 }
 
-/// Maximal runs of functions in one space.
+/// Longest runs of functions in one space.
 fn segments(functions: &[FunctionSpec], spaces: &[Space]) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
     for (position, (function, &space)) in functions.iter().zip(spaces).enumerate() {
@@ -241,7 +243,7 @@ fn segments(functions: &[FunctionSpec], spaces: &[Space]) -> Vec<Segment> {
     segments
 }
 
-/// Each function by itself, at the end of its link.
+/// One segment for each function, at the end of its link.
 fn lone_segments(functions: &[FunctionSpec], spaces: &[Space]) -> Vec<Segment> {
     let each = (0..).zip(functions).zip(spaces);
     each.map(|((first_position, function), &space)| Segment {

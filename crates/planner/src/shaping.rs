@@ -1,10 +1,10 @@
-//! Where a chain's traffic is shaped, and to what.
+//! Chooses the place of a chain's shaper, and its profile.
 //!
-//! The shaper stands behind the last queue of the way: what queues let out together is apart again when it leaves. A chain
-//! that passes a worker is shaped there, at the exit of its last user functions; kernel functions behind that run to
-//! completion, packet by packet. A chain of kernel functions alone queues nowhere, so `enforce: auto` leaves it be; where a
-//! shaper is asked for all the same, the queueing discipline of the egress interface is one, for packets that the tcx hook
-//! sends there. XDP's redirect goes past it.
+//! The shaper is behind the last queue of the path, where it separates packets that queues release
+//! together. In a chain with a worker it is in the worker, behind the last user function; later
+//! kernel functions run to completion, packet by packet. A chain of kernel functions has no queue,
+//! so `enforce: auto` adds no shaper. If the file asks for one, the egress interface's queueing
+//! discipline shapes packets from tcx. XDP's redirect bypasses it.
 
 use myelin_packet::traffic::{Bucket, Profile};
 use myelin_spec::effect::MILLIONTHS;
@@ -14,7 +14,7 @@ use crate::error::PlanError;
 use crate::frame::{SHORTEST, longest};
 use crate::plan::{Plan, ShaperPlace, ShaperPlan};
 
-/// What a contract needs beside the policer.
+/// The shaper of a chain, and a warning if packets may cluster without one.
 pub(crate) fn shaper(
     plan: &Plan,
     chain: &ServiceChain,
@@ -25,19 +25,20 @@ pub(crate) fn shaper(
     if profile.is_unlimited() || !(asked || sla.enforce == Enforce::Auto) {
         return Ok((None, None));
     }
-    let (place, functions) = match place(plan, chain) {
+    let (place, functions) = match shaper_place(plan, chain) {
         Ok(Some((ShaperPlace::Qdisc, _)) | None) if !asked => return Ok((None, None)),
         Ok(Some(found)) => found,
         Ok(None) => return Err(refusal(chain, XDP_ONLY)),
         Err(why) if asked => return Err(refusal(chain, why)),
         Err(why) => {
             let warning = format!(
-                "the traffic is policed and not shaped, so packets that cluster between its functions leave together: {why}"
+                "the traffic is policed and not shaped, so packets that cluster between functions leave in \
+                 clusters: {why}"
             );
             return Ok((None, Some(warning)));
         }
     };
-    let profile = behind(profile, chain, functions);
+    let profile = profile_behind(profile, chain, functions);
     let shaping = Shaping {
         tolerance_ns: sla.shaper_tolerance_ns,
         ..Shaping::new(&profile, sla.shaper_queue(), sla.shaper_delay_ns())
@@ -50,12 +51,14 @@ pub(crate) fn shaper(
     Ok((Some(plan), None))
 }
 
-/// A profile as the first so many functions of a chain make it.
-pub(crate) fn behind(profile: Profile, chain: &ServiceChain, functions: usize) -> Profile {
+/// The profile behind the first `functions` functions of a chain.
+pub(crate) fn profile_behind(profile: Profile, chain: &ServiceChain, functions: usize) -> Profile {
     let functions = chain.functions.iter().take(functions);
     functions
         .map(|function| function.config.effect())
-        .fold(profile, |profile, effect| grown(profile, &effect))
+        .fold(profile, |profile, effect| {
+            profile_after_effect(profile, &effect)
+        })
 }
 
 const XDP_ONLY: &str = "the chain's functions all run in the kernel at the XDP hook, whose redirect goes past every queue of \
@@ -69,15 +72,18 @@ const ENDS_IN_BOX: &str = "the chain ends in a black box, behind whose link pack
 
 fn refusal(chain: &ServiceChain, why: &'static str) -> PlanError {
     let problem = format!(
-        ": spec.sla.enforce: `{}` asks for a shaper, but {why}",
+        ": spec.sla.enforce: `{}` needs a shaper, but {why}",
         chain.sla.enforce
     );
     PlanError::new(chain, &chain.places.sla, problem)
 }
 
-/// Where it can stand, behind so many functions; `None` where nothing can queue and nothing can shape; else why it cannot
-/// though packets may cluster.
-fn place(plan: &Plan, chain: &ServiceChain) -> Result<Option<(ShaperPlace, usize)>, &'static str> {
+/// The place of the shaper and the number of functions before it; `None` if packets cannot queue
+/// and nothing can shape; an error if packets may cluster and nothing can shape.
+fn shaper_place(
+    plan: &Plan,
+    chain: &ServiceChain,
+) -> Result<Option<(ShaperPlace, usize)>, &'static str> {
     let all = chain.functions.len();
     if plan.mapping == Mapping::Distributed {
         return match plan.hops.last() {
@@ -93,8 +99,8 @@ fn place(plan: &Plan, chain: &ServiceChain) -> Result<Option<(ShaperPlace, usize
     Ok((plan.hook == Hook::Tcx).then_some((ShaperPlace::Qdisc, all)))
 }
 
-/// The profile behind a function that does this to traffic.
-fn grown(profile: Profile, effect: &Effect) -> Profile {
+/// The profile behind a function with this effect.
+fn profile_after_effect(profile: Profile, effect: &Effect) -> Profile {
     let Effect {
         added_packets,
         added_bytes,
@@ -107,12 +113,14 @@ fn grown(profile: Profile, effect: &Effect) -> Profile {
         capped(scaled(bucket.rate()), burst)
     });
     let bits = profile.bits.map(|bucket| {
-        // So many packets at most bring so many bits: those of the other limit, or the shortest frames.
+        // The greatest number of packets with these bits: by the other limit, or the shortest
+        // frames.
+        // frames.
         let with_added_bytes = |bits: u64, packets: Option<u64>| {
             let bits = scaled(bits);
             let packets = packets.unwrap_or(bits / (SHORTEST * 8) + 1);
             let more = packets.saturating_mul(added_bytes.bytes * 8);
-            // No more than full frames, unless they were longer when they came.
+            // At most full frames, unless they arrived longer.
             let full = packets.saturating_mul(longest(added_bytes.mtu) * 8);
             bits.saturating_add(more).min(full.max(bits))
         };
@@ -130,7 +138,7 @@ fn scale(count: u64, numerator: u64, denominator: u64) -> u64 {
     u64::try_from(product.div_ceil(u128::from(denominator))).unwrap_or(u64::MAX)
 }
 
-/// A bucket of that rate and burst, or of the most that one can have.
+/// A bucket with this rate and burst, within the limits of a bucket.
 fn capped(rate: u64, burst: u64) -> Bucket {
     let (rate, burst) = (
         rate.clamp(1, Bucket::MAX_RATE),
@@ -178,28 +186,30 @@ mod tests {
     }
 
     #[test]
-    fn repair_packets_and_longer_ones_are_allowed_for() {
-        let coded = grown(profile((1000, 5), Some((1_000_000, 50_000))), &repairs(0));
+    fn added_packets_and_bytes_are_in_the_profile() {
+        let coded =
+            profile_after_effect(profile((1000, 5), Some((1_000_000, 50_000))), &repairs(0));
         assert_eq!(
             coded,
             profile((1250, 7), Some((1_250_000 + 1250 * 96, 62_500 + 7 * 96)))
         );
         assert_eq!(
-            grown(profile((1000, 5), None), &repairs(8)),
+            profile_after_effect(profile((1000, 5), None), &repairs(8)),
             profile((1250, 7 + 8), None)
         );
-        let stamped = grown(profile((1000, 5), Some((1_000_000, 50_000))), &stamps());
+        let stamped =
+            profile_after_effect(profile((1000, 5), Some((1_000_000, 50_000))), &stamps());
         let expected = profile((1000, 5), Some((1_128_000, 50_640)));
         assert_eq!(stamped, expected);
     }
 
     #[test]
-    fn without_a_packet_rate_frames_are_taken_to_be_the_shortest() {
+    fn without_a_packet_rate_frames_count_as_the_shortest() {
         let bits = Profile {
             packets: None,
             bits: Bucket::new(480_000, 4800).ok(),
         };
-        let longer = grown(bits, &stamps()).bits.unwrap();
+        let longer = profile_after_effect(bits, &stamps()).bits.unwrap();
         assert_eq!(
             (longer.rate(), longer.burst()),
             (480_000 + 1001 * 128, 4800 + 11 * 128)
@@ -213,7 +223,7 @@ mod tests {
             Some((Bucket::MAX_RATE, Bucket::MAX_BURST)),
         );
         for effect in [stamps(), repairs(8)] {
-            assert_eq!(grown(most, &effect), most);
+            assert_eq!(profile_after_effect(most, &effect), most);
         }
     }
 }

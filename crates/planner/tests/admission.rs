@@ -1,4 +1,4 @@
-//! Chains are admitted when their worst case, and that of all others, keeps what was promised.
+//! Admission accepts a chain if its worst case and that of all others keep the promises.
 
 #[allow(dead_code)]
 mod common;
@@ -21,7 +21,7 @@ fn a_bound_above_the_promise_is_refused_with_what_would_fit() {
             && refusal.ends_with("above the agreed latency of 350us"),
         "{refusal}"
     );
-    // Each remedy is one: what it says is admitted, and a little more is not.
+    // Each remedy is admitted, and a little more is not.
     let remedy = |key: &str| {
         let found = plan.remedies.iter().find(|remedy| remedy.starts_with(key));
         found.unwrap_or_else(|| panic!("{key} in {:?}", plan.remedies))
@@ -53,7 +53,7 @@ fn a_bound_above_the_promise_is_refused_with_what_would_fit() {
     );
 }
 
-/// A burst and a rate of which not a thousandth fits.
+/// A burst and a rate of which not even a thousandth fits.
 #[test]
 fn what_is_far_beyond_everything_has_a_remedy_too() {
     let user = pinned(XOR, Space::User);
@@ -85,7 +85,7 @@ fn a_rate_above_the_capacity_is_refused_and_the_largest_one_told() {
     let plan = planned(&[FORWARD], "  sla: { rate: 10Mpps, burst: 32 }\n");
     let refusal = plan.refusal.as_deref().unwrap();
     assert!(
-        refusal.contains("need more than all of the kernel's part at tried: ingress"),
+        refusal.contains("exceed the capacity of the kernel part at tried: ingress"),
         "{refusal}"
     );
     let rate = plan
@@ -113,7 +113,7 @@ fn without_a_rate_there_is_no_bound_and_the_mean_decides_as_ever() {
         &[FORWARD],
         "  sla: { rate: 1kpps, latency: 1us, enforce: none }\n",
     );
-    assert!(plan.admitted && plan.no_bound.unwrap().starts_with("nothing polices"));
+    assert!(plan.admitted && plan.no_bound.unwrap().starts_with("no policer limits"));
     let user = pinned(XOR, Space::User);
     let plan = planned(
         &[&user, &user],
@@ -141,21 +141,21 @@ fn what_nothing_polices_stays_apart_from_promises() {
     let (plan, _) = beside(&ledger, &free, &machine);
     let refusal = plan.refusal.unwrap();
     assert!(
-        refusal.starts_with("the promise to chain `promised` could not be kept: it would have no worst-case bound: `free` (the chain itself)"),
+        refusal.starts_with("the promise to chain `promised` would break: it would have no worst-case bound: `free` (the chain itself)"),
         "{refusal}"
     );
     assert!(beside(&ledger, &elsewhere, &machine).0.admitted);
 
-    // The other way round.
+    // In the other order.
     let mut ledger = Ledger::default();
     ledger.insert(beside(&ledger, &free, &machine).1);
     let (plan, _) = beside(&ledger, &promised, &machine);
     let refusal = plan.refusal.unwrap();
     assert!(
-        refusal.contains("`free` (another chain) waits for the kernel's part at eth1 too"),
+        refusal.contains("`free` (another chain) shares the kernel part at eth1"),
         "{refusal}"
     );
-    // One that is promised a rate alone comes up beside it.
+    // A chain with a rate and no latency is admitted beside it.
     let rate = shared("rate", &[FORWARD], "  sla: { rate: 1kpps }\n");
     let (plan, _) = beside(&ledger, &rate, &machine);
     assert!(plan.admitted && plan.bound.is_none(), "{:?}", plan.refusal);
@@ -180,7 +180,7 @@ fn one_more_chain_never_takes_away_what_others_were_promised() {
         admitted > 3 && refusal.starts_with("the worst-case bound of "),
         "{admitted}: {refusal}"
     );
-    // One that is patient itself, but would make the others wait.
+    // A chain with a long latency that would delay the others too long.
     let patient = shared(
         "patient",
         &[FORWARD],
@@ -189,12 +189,11 @@ fn one_more_chain_never_takes_away_what_others_were_promised() {
     let (plan, _) = beside(&ledger, &patient, &machine);
     let refusal = plan.refusal.unwrap();
     assert!(
-        refusal.starts_with(
-            "the promise to chain `c0` could not be kept: its worst-case bound would be "
-        ),
+        refusal
+            .starts_with("the promise to chain `c0` would break: its worst-case bound would be "),
         "{refusal}"
     );
-    // When one leaves there is room again.
+    // After a removal the chain fits.
     ledger.remove("c1").unwrap();
     assert!(
         beside(&ledger, &shared("next", &[FORWARD], agreed), &machine)
@@ -220,7 +219,7 @@ fn a_second_worker_on_a_core_costs_slices_and_another_core_does_not() {
     let apart = format!("  worker: {{ core: 0 }}\n{agreed}");
     let (plan, _) = beside(&ledger, &named("two", &[&user], &apart), &machine);
     assert!(plan.admitted, "{:?}", plan.refusal);
-    // What makes no promise takes the core's slices all the same.
+    // A chain without a promise takes slices of the core too.
     let (plan, _) = beside(&ledger, &named("two", &[&user], ""), &machine);
     assert!(
         plan.refusal
@@ -230,7 +229,7 @@ fn a_second_worker_on_a_core_costs_slices_and_another_core_does_not() {
 }
 
 proptest! {
-    /// Whatever comes and goes, what is left is as if only that had come.
+    /// After any insertions and removals the ledger equals one with only the remaining chains.
     #[test]
     fn who_leaves_takes_exactly_what_it_brought(
         rates in prop::collection::vec((1_u64..5000, 1_u64..50, any::<bool>(), any::<bool>()), 1..8), gone in prop::collection::vec(any::<bool>(), 8),
@@ -256,7 +255,8 @@ proptest! {
         prop_assert_eq!(all, some);
     }
 
-    /// Whatever is agreed, the bound is not above the sum, the shares add up, and what is not admitted says why.
+    /// For any contract the bound is at most the paper's sum, the shares add up, and a refusal has
+    /// a reason.
     #[test]
     fn any_contract_has_an_answer(
         pps in prop_oneof![1_u64..100_000, Just(10_000_000_000_000)], burst in prop_oneof![1_u64..2000, Just(1_u64 << 33)],

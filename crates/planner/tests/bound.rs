@@ -1,4 +1,4 @@
-//! What is in a bound.
+//! The parts of a bound.
 
 #[allow(dead_code)]
 mod common;
@@ -26,7 +26,7 @@ fn a_bound_is_worst_costs_of_a_burst_and_the_time_that_cores_stand_still() {
         + plan.hops[0].cost_ns.unwrap() * costs.worst_case;
     let bound = bound(&plan);
     let expected = 32.0 * packet_ns + 20_000.0;
-    // What comes meanwhile may be in the same turn of the receive work.
+    // Packets that arrive meanwhile may leave in the same turn.
     let meanwhile_ns = bound.bound_ns as f64 - expected;
     assert!(
         (0.0..packet_ns).contains(&meanwhile_ns),
@@ -58,7 +58,8 @@ fn shares_add_up() {
     assert!(bound.bound_ns < bound.paper_sum_ns.unwrap(), "{bound:?}");
     assert_eq!(bound.servers.len(), 2);
     let wake_up = Costs::default().steps.wake_up.per_packet_ns * 1.5;
-    // Two cores, and the worker sleeps; and once more before what it shapes leaves, with a packet in hand and one that is let go before.
+    // Two cores, and a sleeping worker; once more before a shaped packet leaves, with a packet in
+    // hand and one departure before.
     let standing_ns = 40_000 + 20_000 + 2 * wake_up as u64;
     let packet_ns: u64 = bound.hops[2..].iter().map(|hop| hop.cost_ns).sum();
     assert!(
@@ -68,7 +69,7 @@ fn shares_add_up() {
     );
 }
 
-/// At tcx packets go on one by one, or nearly; what XDP redirects waits for the others of its turn.
+/// tcx forwards packets nearly one by one; a packet that XDP redirects waits for its turn's others.
 #[test]
 fn a_burst_is_paid_for_once_where_packets_are_handed_on_one_by_one() {
     let with_link = Machine {
@@ -87,7 +88,8 @@ fn a_burst_is_paid_for_once_where_packets_are_handed_on_one_by_one() {
     assert!(xdp.bound_ns.abs_diff(at_each(&xdp)) < 2, "{xdp:?}");
 }
 
-/// What XDP redirects is handed on when a turn of 64 ends, tcx has lists of 8: so many may be in front of one that came before them, if so many come.
+/// XDP forwards redirected packets at the end of a turn of 64, tcx in lists of 8: so many later
+/// packets may precede a packet.
 #[test]
 fn a_packet_leaves_with_the_turn_that_brought_it() {
     let with = |rate: u64, hook: &str| {
@@ -122,7 +124,7 @@ fn a_link_counts_with_its_own_time() {
         );
         plan(&chain, &Costs::default(), &slow).unwrap()
     };
-    // A frame of 1518 B and 24 B around it take 1233.6 us.
+    // A frame of 1518 B with 24 B of overhead takes 1233.6 us.
     assert!(!tried("1200us").admitted);
     let plan = tried("1300us");
     assert!(plan.admitted, "{:?}", plan.refusal);
@@ -149,15 +151,16 @@ fn the_stall_of_each_core_is_in_the_bound_once() {
         bound(&plan(&chain, &costs, &machine()).unwrap()).clone()
     };
     let (calm, restless) = (with([1000, 1000]), with([5000, 100_000]));
-    // The kernel's part may be on the worse core, the worker is on core 0, and may stand still again before what it shapes leaves. What it lets go
-    // meanwhile, and what comes meanwhile, makes that longer by less than a hundredth.
+    // The kernel part may be on the worse core. The worker is on core 0, and may stall again before
+    // a shaped departure. Departures and arrivals meanwhile add less than a hundredth.
     let more_ns = restless.bound_ns - calm.bound_ns;
     assert!((107_000..108_000).contains(&more_ns), "{more_ns}");
     let standing_ns = restless.latency_ns - calm.latency_ns;
     assert!((107_000..=more_ns).contains(&standing_ns), "{standing_ns}");
 }
 
-/// A batch of 32 leaves when its last packet is done, so 31 packets may be in front of one that came before them, if so many come. At a low rate they do not.
+/// A batch of 32 leaves with its last packet, so up to 31 later packets may precede a packet. At a
+/// low rate there are fewer.
 #[test]
 fn a_packet_leaves_with_its_batch() {
     let user = pinned(XOR, Space::User);
@@ -178,7 +181,8 @@ fn a_packet_leaves_with_its_batch() {
     );
 }
 
-/// What a batch takes besides its packets is paid for by a batch, and by each packet only where batches may be of one.
+/// The cost of a batch counts once for a batch, and for each packet only where a batch may have one
+/// packet.
 #[test]
 fn a_burst_costs_what_packets_in_bursts_do() {
     let user = pinned(FORWARD, Space::User);
@@ -229,26 +233,27 @@ fn a_burst_costs_what_packets_in_bursts_do() {
         |bound: &Bound| (bound.servers[1].delay_ns - bound.servers[1].latency_ns) as f64;
     let about = |ns: f64, expected: f64| ns > expected && ns < expected * 1.05;
     let (alone, many) = (with(None, None), with(in_burst, None));
-    // 128 packets at 2 us; or at 720 ns, and 1280 ns for each 64 of them. Some more come meanwhile.
+    // 128 packets at 2 us; or at 720 ns, and 1280 ns for each 64 of them. A few more arrive
+    // meanwhile.
     assert!(about(worker_ns(&alone), 128.0 * 2000.0), "{alone:?}");
     assert!(
         about(worker_ns(&many), 128.0 * 720.0 + 2.0 * 1280.0),
         "{many:?}"
     );
-    // And two batches that were not full.
+    // And two partial batches.
     assert_eq!(many.servers[1].latency_ns, 20_000 + 2 * 1280);
-    // The way to the ring is the port's.
+    // The port's work includes the path to the ring.
     assert!(
         about(many.servers[0].delay_ns as f64, 128.0 * 1500.0 + 20_000.0),
         "{many:?}"
     );
-    // Two ports are served in turn, and each batch may be of one packet.
+    // Two ports are served in turn, and each batch may have one packet.
     let turns = with(in_burst, Some("ingress: eth3, egress: eth4"));
     let expected = 2.0 * (128.0 * (720.0 + 1280.0) + 2.0 * 1280.0);
     assert!(about(worker_ns(&turns), expected), "{turns:?}");
 }
 
-/// Who reads two sockets in turn may serve one of them first, though packets of the other came before.
+/// A worker with two sockets may serve one first, although packets of the other arrived before.
 #[test]
 fn a_worker_with_two_ports_is_not_first_come_first_served() {
     let user = pinned(XOR, Space::User);
@@ -275,7 +280,7 @@ fn a_worker_with_two_ports_is_not_first_come_first_served() {
     assert!(worker(&back) > worker(&same), "{back:?} against {same:?}");
 }
 
-/// Whatever the order, all that may be there counts, and the chain's own packets are as clustered as those of others.
+/// In any order all arrivals count, and the chain's own packets are as clustered as others.
 #[test]
 fn where_the_order_is_unknown_all_stay_equally_long() {
     let user = pinned(XOR, Space::User);
@@ -301,7 +306,7 @@ fn where_the_order_is_unknown_all_stay_equally_long() {
     assert_eq!(worker(&there), worker(&back));
 }
 
-/// Where frames of 9000 B come in each packet costs as much as one of those.
+/// With frames of 9000 B each packet costs as much as one of those.
 #[test]
 fn the_mtu_of_the_ingress_is_the_longest_frame() {
     let with = |ingress_mtu: Option<u32>| {
@@ -328,7 +333,7 @@ fn the_mtu_of_the_ingress_is_the_longest_frame() {
     );
 }
 
-/// Of 60 B in the profile up to 1500 B are made, which the function behind must touch.
+/// A profile of 60 B frames that become 1500 B, which the next function must process.
 #[test]
 fn what_makes_packets_longer_makes_those_behind_dearer() {
     let user = pinned(XOR, Space::User);
@@ -353,7 +358,8 @@ fn what_makes_packets_longer_makes_those_behind_dearer() {
 const IN_ORDER: &str =
     "kind: rlnc-decode, space: user, config: { delivery: in-order, timeout: 1ms }";
 
-/// What a decoder lets go at once is in front of others, and arrives behind the worker in larger clusters.
+/// Packets that a decoder releases at once precede others, and arrive behind the worker in larger
+/// clusters.
 #[test]
 fn what_is_held_back_comes_at_once() {
     let user = pinned(XOR, Space::User);
@@ -371,7 +377,7 @@ fn what_is_held_back_comes_at_once() {
     };
     let (calm, clustered) = (beside_one(&[&user]), beside_one(&[IN_ORDER, &user]));
     assert!(calm.paper_sum_ns.is_some() && clustered.paper_sum_ns.is_none());
-    // 20 packets of the rate come while the decoder may hold one back, and 64 that it may work out.
+    // 20 packets arrive while the decoder may hold one back, and it may recover 64.
     let (worker, link) = (1, 2);
     let packet_ns =
         |bound: &Bound, server: usize| 1_000_000_000 / bound.servers[server].capacity_pps;
@@ -382,7 +388,7 @@ fn what_is_held_back_comes_at_once() {
             "{clustered:?} against {calm:?}"
         );
     }
-    // Who is held back stays twice, and waits besides.
+    // A held packet stays twice, plus its hold time.
     let alone = beside(
         &Ledger::default(),
         &shared("alone", &[IN_ORDER], agreed),
@@ -395,7 +401,7 @@ fn what_is_held_back_comes_at_once() {
     );
 }
 
-/// Each pair of devices has a worker of its own, in either direction.
+/// Each pair of devices has its own worker for both directions.
 #[test]
 fn pairs_of_devices_are_workers_of_their_own() {
     let devices = |ingress: &str, egress: &str| {

@@ -1,4 +1,4 @@
-//! What a plan says of the contract, by the mean, and what the user should know.
+//! The verdict of a plan by the mean, and its warnings.
 
 #[allow(dead_code)]
 mod common;
@@ -18,7 +18,7 @@ fn a_contract_below_the_predicted_cost_is_refused() {
         reason.contains("above the agreed latency of 2us; most of it, "),
         "{reason}"
     );
-    assert!(reason.ends_with("is `f1` and the way to it"), "{reason}");
+    assert!(reason.ends_with("is `f1` and the step to it"), "{reason}");
     let plan = tried("  sla: { latency: 1ms, roundTrip: 2us }\n");
     assert!(
         plan.refusal
@@ -36,18 +36,18 @@ fn what_the_user_should_know_is_told() {
     assert_eq!(quiet.warnings, [""; 0]);
 
     let sleepy = planned(&[&user], "  sla: { latency: 20us }\n");
-    assert!(sleepy.warnings[0].starts_with("a packet that finds the worker asleep takes about "));
+    assert!(sleepy.warnings[0].starts_with("a packet that wakes the worker takes about "));
     assert!(
         sleepy
             .worst_case_note
-            .contains("when the worker has to be woken")
+            .contains("for a wake-up of the worker")
     );
     let awake = planned(
         &[&user],
         "  sla: { latency: 20us }\n  worker: { idle: spin }\n",
     );
     assert_eq!(awake.warnings, [""; 0]);
-    assert!(!awake.worst_case_note.contains("woken"));
+    assert!(!awake.worst_case_note.contains("wake-up"));
 
     let busy = planned(&[&user], "  sla: { rate: 1Mpps }\n").warnings;
     assert!(
@@ -70,7 +70,7 @@ fn guards_that_are_passed_by_on_failure_are_warned_of() {
     let warnings = planned(&functions, "  onFailure: pass\n").warnings;
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(
-        warnings[0].contains("`onFailure: pass`") && warnings[0].contains("pass by `f1` when"),
+        warnings[0].contains("`onFailure: pass`") && warnings[0].contains("bypass `f1` when"),
         "{warnings:?}"
     );
     for more in ["", "  onFailure: drop\n"] {

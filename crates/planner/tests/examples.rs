@@ -1,4 +1,4 @@
-//! The files in `examples/` are valid, and show what they say they show.
+//! The files in `examples/` are valid and match their comments.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ struct Directory(PathBuf);
 
 impl FileResolver for Directory {
     fn read(&self, path: &str) -> Result<String, String> {
-        // What this name stands for is the client's to know; the file itself has no end.
+        // Only the client resolves this name; the file itself never ends.
         if path == "/dev/urandom" {
             return Ok("5a".repeat(32));
         }
@@ -99,7 +99,7 @@ fn each_shows_what_it_says() {
     assert_eq!(back.config, out.config);
 }
 
-/// Costs measured elsewhere must not move the functions of the example that shows both spaces.
+/// Measured costs must not move the functions of the example that uses both spaces.
 #[test]
 fn the_first_example_uses_both_spaces_whatever_is_measured() {
     let mut costs = Costs::default();

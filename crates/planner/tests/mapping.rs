@@ -1,4 +1,4 @@
-//! Plans by mapping, and what asks for one.
+//! Plans by mapping, and the reasons for a mapping.
 
 #[allow(dead_code)]
 mod common;
@@ -53,7 +53,7 @@ fn a_pipeline_pays_a_ring_from_process_to_process_and_back() {
         plan.worst_case_note
     );
 
-    // `auto` goes by the costs, and says what the others would have cost.
+    // `auto` minimizes the cost, and names the cost of the other mappings.
     let auto = planned(&functions, "");
     assert_eq!(auto.mapping, Mapping::Compact);
     let more = 4.0 * ring;
@@ -91,7 +91,7 @@ fn a_distributed_chain_pays_a_link_for_each_function_and_two_crossings_for_each_
         };
         assert_eq!(hop.reach.name, way);
     }
-    // A worker's packets come back to the forwarder, which sends them out.
+    // A worker's packets return to the forwarder, which sends them out.
     assert_eq!(plan.egress.name, "egress_xdp");
     let lone = |(position, segment): (usize, &Segment)| {
         segment.positions() == (position..position + 1)
@@ -114,7 +114,7 @@ fn workers_that_would_spin_on_one_core_are_warned_of() {
 }
 
 proptest! {
-    /// Functions that reach each other by links alone do not draw their neighbours into their space, at one hook.
+    /// At one hook, functions with their own links do not affect the space of their neighbours.
     #[test]
     fn each_function_of_a_distributed_chain_is_placed_for_itself(
         costs in prop::collection::vec((0_u32..20_000, 0_u32..20_000), 1..=6),
@@ -139,7 +139,8 @@ proptest! {
     }
 }
 
-/// A chain with a `nat` between two functions, and its reverse with the reply side; `more` is added to the functions' own lines.
+/// A chain with a `nat` between two functions, and its reverse with the reply side; `more` extends
+/// the functions.
 fn nat_pair(out: &str, back: &str, spec: &str) -> [ServiceChain; 2] {
     let text = format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: out }}\nspec:\n  match: {{}}\n  \
@@ -163,7 +164,7 @@ fn two_functions_that_share_a_state_stand_in_the_same_space() {
             (plan.hops[at].space, plan.hops[at].why.clone())
         })
     };
-    // The crossings would speak for user space in the one chain, and for the kernel in the other.
+    // The crossings favour user space in one chain, and the kernel in the other.
     let [out, back] = placed("", "");
     assert_eq!((out.0, back.0), (Kernel, Kernel));
     assert!(out.1.contains("`back`") && back.1.contains("`out`"));
@@ -197,7 +198,7 @@ fn who_asks_for_a_sandbox_makes_the_chain_distributed_and_stands_in_user_space()
     assert_eq!(plan.hops[1].why, "`limits` needs a process");
     assert_adds_up(&plan);
 
-    // What the whole chain asks for is for those of its functions that have a process; it makes none.
+    // A request of the whole chain applies to functions that have a process; it creates none.
     let plan = planned(
         &[FORWARD, FIREWALL],
         "  isolation: container\n  classify: calvin\n",
@@ -226,12 +227,9 @@ fn a_black_box_makes_a_chain_distributed_and_its_cost_is_nobodys_guess() {
     let hop = &plan.hops[1];
     assert_eq!((hop.cost_ns, hop.reach.name.as_str()), (None, "link"));
     assert!(hop.why.contains("unknown"), "{}", hop.why);
-    assert!(
-        plan.worst_case_note
-            .contains("what happens in `f1` is unknown")
-    );
+    assert!(plan.worst_case_note.contains("the unknown delay in `f1`"));
     assert_adds_up(&plan);
-    // Without it the chain would cost one link less, and nothing else.
+    // Without it the chain would cost one link less.
     let without = planned(&[XOR, FORWARD], "  mapping: distributed\n  hook: xdp\n");
     let difference = plan.predicted_ns - without.predicted_ns;
     assert!((difference - costs.steps.link.per_packet_ns).abs() < 1e-6);

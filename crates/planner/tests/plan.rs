@@ -101,15 +101,15 @@ fn a_function_much_cheaper_in_user_space_goes_there_by_cost_but_not_by_class() {
     assert_eq!(spaces(&by_class), [Space::Kernel, Space::Kernel]);
     assert_eq!(
         by_class.hops[1].why,
-        "its class basic belongs into the kernel space"
+        "its class basic runs in the kernel space"
     );
     assert!(by_class.predicted_ns > by_cost.predicted_ns);
-    // A hook that does not lead into user space keeps it out, too.
+    // tcx keeps it out of user space, too.
     let at_tcx = planned("  hook: tcx\n");
     assert_eq!(spaces(&at_tcx), [Space::Kernel, Space::Kernel]);
     assert_eq!(
         at_tcx.hops[1].why,
-        "`hook: tcx` does not lead into the user space"
+        "`hook: tcx` does not reach the user space"
     );
 }
 
@@ -121,12 +121,13 @@ fn a_function_follows_its_neighbour_where_that_saves_more_than_it_costs() {
         user: Some(Cost::new(user_ns, 0.0)),
     };
     let functions = [FIREWALL, &pinned(XOR, Space::User), FIREWALL];
-    // The packet goes to user space anyway; in front of the crossing 60 ns and a tail call stand against this.
+    // The packet enters user space anyway; before the crossing the kernel costs 60 ns and a tail
+    // call more.
     costs.functions.insert("firewall".into(), firewall(61.0));
     let plan_of = |costs: &Costs| plan(&chain(&functions, ""), costs, &machine()).unwrap();
     assert_eq!(spaces(&plan_of(&costs)), [Space::User; 3]);
     costs.functions.insert("firewall".into(), firewall(63.0));
-    // Behind it, coming back into the kernel over the internal link would cost far more than it saves.
+    // Behind it, the return into the kernel over the internal link costs far more than it saves.
     assert_eq!(
         spaces(&plan_of(&costs)),
         [Space::Kernel, Space::User, Space::User]
@@ -281,7 +282,7 @@ fn costs_of(figures: &[u32]) -> Costs {
 }
 
 proptest! {
-    /// No way of pinning a chain makes it cheaper than it is planned, whatever the costs; hooks included.
+    /// No pins make a chain cheaper than its plan, for any costs; hooks included.
     #[test]
     fn no_pinning_beats_the_plan(
         kinds in prop::collection::vec(0..3_usize, 1..=5),

@@ -1,4 +1,4 @@
-//! What rings and shapers cannot hold is refused.
+//! Chains that rings or shapers cannot hold are refused.
 
 #[allow(dead_code)]
 mod common;
@@ -8,7 +8,8 @@ use common::{XOR, machine, pinned, planned};
 use myelin_planner::admission::{Ledger, Site};
 use myelin_spec::Space;
 
-/// At 20 kpps a packet is due each 50 us. A worker that is late by 69.5 us lets out fewer if its bucket holds but two.
+/// At 20 kpps a packet is due every 50 us. A worker with a lateness of 69.5 us sends fewer if its
+/// bucket holds only two.
 #[test]
 fn a_shaper_that_wakes_up_too_late_for_its_rate_is_warned_of() {
     let user = pinned(XOR, Space::User);
@@ -20,12 +21,12 @@ fn a_shaper_that_wakes_up_too_late_for_its_rate_is_warned_of() {
     let told = warning("rate: 20kpps, burst: 2", "").unwrap();
     assert!(
         told.contains(" us late")
-            && told.contains("burst of 3 packets at least, write `shaper: { tolerance: ")
+            && told.contains("burst of at least 3 packets, or `shaper: { tolerance: ")
             && told.ends_with("us }`, or write `worker: { idle: spin }`"),
         "{told}"
     );
     assert_eq!(warning("rate: 20kpps, burst: 3", ""), None);
-    // Late by some 70 us, of which the bucket of 2 holds 50.
+    // The lateness is about 70 us, of which the bucket of 2 holds 50.
     for (tolerance, warned) in [("80us", false), ("30us", false), ("15us", true)] {
         let told = warning(
             &format!("rate: 20kpps, burst: 2, shaper: {{ tolerance: {tolerance} }}"),
@@ -38,10 +39,10 @@ fn a_shaper_that_wakes_up_too_late_for_its_rate_is_warned_of() {
     let policed = "rate: 20kpps, burst: 2, enforce: policer";
     assert_eq!(warning(policed, ""), None);
     let told = warning("rate: 1Gbit, burst: 12112bit", "").unwrap();
-    assert!(told.contains(" bits at least"), "{told}");
+    assert!(told.contains(" bits, or `shaper"), "{told}");
 }
 
-/// What a socket's ring cannot hold is lost before the worker sees it, however patient the chain is.
+/// A packet that a full ring drops is lost, whatever the chain's latency.
 #[test]
 fn what_a_ring_cannot_hold_is_refused() {
     let user = pinned(XOR, Space::User);
@@ -55,10 +56,10 @@ fn what_a_ring_cannot_hold_is_refused() {
     assert!(plan.admitted, "{:?}", plan.refusal);
     let refusal = beside_none(1024).0.refusal.unwrap();
     assert!(
-        refusal.contains("packets may wait for the worker on core 1 behind the kernel's part at eth1, and its ring there holds 1024; agree"),
+        refusal.contains("packets may wait for the worker on core 1 behind the kernel part at eth1, and its ring there holds 1024; reduce"),
         "{refusal}"
     );
-    // Several chains have one ring, and each queue of a card a smaller one.
+    // Several chains share one ring, and each receive queue of a card has a smaller one.
     let mut ledger = Ledger::default();
     ledger.insert(booking);
     let (plan, _) = beside(&ledger, &chain("second", 30), &machine);
@@ -75,7 +76,7 @@ fn what_a_ring_cannot_hold_is_refused() {
     assert!(queues(2).unwrap().contains("its ring there holds 256"));
 }
 
-/// A promise that others have counts the ring as well.
+/// Promises to other chains include the ring.
 #[test]
 fn who_would_fill_the_ring_of_a_promised_chain_is_refused() {
     let user = pinned(XOR, Space::User);
@@ -106,19 +107,21 @@ fn a_shaper_without_room_for_the_policers_burst_is_refused() {
         assert!(plan.remedies.is_empty(), "{:?}", plan.remedies);
         plan.refusal
     };
-    // 60 packets more than the shaper lets out, and what 20 kpps bring until they are there.
+    // 60 packets more than the shaper releases at once, and those that 20 kpps bring before they
+    // reach it.
     let short = refusal("queue: 30, delay: 9ms").unwrap();
     let needed = short.split("write `shaper: { queue: ").nth(1).unwrap();
     let needed: u32 = needed.split(' ').next().unwrap().parse().unwrap();
     assert!((61..100).contains(&needed), "{short}");
     assert_eq!(refusal(&format!("queue: {needed}, delay: 9ms")), None);
     assert!(refusal(&format!("queue: {}, delay: 9ms", needed - 1)).is_some());
-    // They take 3 ms to leave.
+    // They need 3 ms to leave.
     let early = refusal(&format!("queue: {needed}, delay: 3ms")).unwrap();
-    assert!(early.contains("waits in the shaper for up to 3"), "{early}");
+    assert!(early.contains("wait in the shaper for up to 3"), "{early}");
 }
 
-/// A chain that comes later may make another one's packets cluster before its shaper, though they are not too late.
+/// A later chain may make another chain's packets cluster before its shaper, though they are not
+/// too late.
 #[test]
 fn who_would_fill_the_shaper_of_a_promised_chain_is_refused() {
     let user = pinned(XOR, Space::User);
@@ -138,7 +141,8 @@ fn who_would_fill_the_shaper_of_a_promised_chain_is_refused() {
     assert_eq!(promised(500), None);
     let refusal = promised(100).unwrap();
     assert!(
-        refusal.starts_with("the promise to chain `promised`") && refusal.contains("at its shaper"),
+        refusal.starts_with("the promise to chain `promised`")
+            && refusal.contains("to reach its shaper"),
         "{refusal}"
     );
 }

@@ -1,4 +1,4 @@
-//! Where a chain's traffic is shaped.
+//! The place of a chain's shaper.
 
 use std::fmt::Write as _;
 
@@ -84,7 +84,7 @@ fn what_cannot_be_shaped_is_refused_with_cause_and_remedy() {
             assert!(error.contains(cause) && error.contains(remedy), "{error}");
         }
     }
-    // Where nobody insists, it goes without, and says so.
+    // Without `enforce: both` the plan has no shaper and a warning.
     let plan = planned(&[USER, KERNEL], "auto", "  mapping: distributed\n").unwrap();
     assert_eq!(plan.shaper, None);
     let told = plan.warnings.iter().any(|one| one.contains("not shaped"));

@@ -1,5 +1,5 @@
-//! No packet of a simulation takes longer than its bound: frames that functions make longer, packets that a decoder lets go at once, and
-//! shapers that let go before the worker looks at what has come.
+//! No packet of a simulation exceeds its bound: with longer frames, decoders that release packets
+//! at once, and shapers whose departures precede arrivals.
 
 #[allow(dead_code)]
 mod common;
@@ -16,13 +16,13 @@ use proptest::prelude::*;
 const NS: u128 = 1_000_000;
 const SECOND: u128 = 1_000_000_000 * NS;
 
-/// What a chain does to its packets.
+/// The functions of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Plain,
     /// In the kernel, before the worker.
     Stamped,
-    /// A decoder that lets go all that it holds each time its timer runs, once in 5 ms.
+    /// A decoder that releases all held packets when its timer runs, every 5 ms.
     Held,
     Shaped,
 }
@@ -49,7 +49,7 @@ impl Kind {
     }
 }
 
-/// A chain, and how its packets come.
+/// A chain and its arrivals.
 #[derive(Debug, Clone)]
 struct Sent {
     kind: Kind,
@@ -57,7 +57,7 @@ struct Sent {
     burst: u64,
     with_bits: bool,
     from_us: u64,
-    /// Bytes, and how long after the earliest time that the profile allows, us.
+    /// Bytes, and the pause after the earliest time that the profile allows, us.
     frames: Vec<(u64, u64)>,
 }
 
@@ -70,7 +70,7 @@ impl Sent {
         };
         let (rate, burst) = (self.rate, self.burst);
         if self.with_bits {
-            // Frames of 400 B in the long run, and one long frame at least.
+            // Frames of 400 B on average, and at least one long frame.
             let (bps, bits) = (rate * 3200, (burst * 3200).max(12144));
             format!(
                 "  sla: {{ rate: [ {rate}pps, {bps}bit ], burst: [ {burst}, {bits}bit ], enforce: {enforce} }}\n"
@@ -80,7 +80,7 @@ impl Sent {
         }
     }
 
-    /// When each packet comes, fs: as early as its buckets allow, and the pause.
+    /// Arrival time of each packet, fs: as early as its buckets allow, and the pause.
     fn arrivals(&self, booking: &Booking) -> Vec<(u128, u128)> {
         let mut all: Vec<(u128, u128)> = Vec::new();
         let earliest = |all: &[(u128, u128)],
@@ -111,17 +111,18 @@ impl Sent {
     }
 }
 
-/// A packet on its way.
+/// A packet in transit.
 #[derive(Debug, Clone, Copy)]
 struct Packet {
     chain: usize,
     came: u128,
-    /// When it is at the next server.
+    /// Time at the next server.
     at: u128,
     bytes: u128,
 }
 
-/// One server, first come, first served, that stands still whenever it has something to do again, and hands packets on when so many are done or none waits.
+/// A first-come, first-served server that stalls at the begin of each busy period, and forwards
+/// packets when a batch is full or none waits.
 fn serve(
     mut packets: Vec<Packet>,
     stall: u128,
@@ -150,7 +151,7 @@ fn serve(
 struct Shaper {
     rate: u128,
     burst: u128,
-    /// In packets times a second.
+    /// Credit in packets times a second.
     credit: u128,
     seen: u128,
     waiting: VecDeque<Packet>,
@@ -162,18 +163,18 @@ impl Shaper {
         self.seen = now;
     }
 
-    /// When the next one may leave.
+    /// Departure time of the next packet.
     fn due(&self) -> Option<u128> {
         let lacks = SECOND.saturating_sub(self.credit);
         (!self.waiting.is_empty()).then(|| self.seen + lacks.div_ceil(self.rate))
     }
 }
 
-/// The worker: what has been let go goes first, then one packet that has come. Those that are held or shaped cost `second` of their work when they
-/// are let go.
+/// The worker: departures precede, then one arrived packet. Held or shaped packets cost `second` of
+/// their work when they are released.
 struct Worker {
     stall: u128,
-    /// Of each chain: of a byte's and a packet's work at departure.
+    /// For each chain: work of a byte and of a packet at the departure.
     second: Vec<u128>,
     shapers: Vec<Option<Shaper>>,
 }
@@ -298,7 +299,7 @@ proptest! {
             let (_, booking) = beside(&ledger, &chain(index, sent), &machine);
             ledger.insert(booking);
         }
-        // Each beside all others.
+        // Each chain beside all others.
         let all: Vec<_> = sent.iter().enumerate().map(|(index, sent)| beside(&ledger, &chain(index, sent), &machine)).collect();
         prop_assume!(all.iter().all(|(plan, _)| plan.bound.is_some()));
         prop_assume!(!all.iter().any(|(plan, _)| plan.warnings.iter().any(|warning| warning.contains("more credit"))));

@@ -1,12 +1,12 @@
-//! What a chain takes of a node, and what it is promised.
+//! What a chain uses of a node, and the delay that it is promised.
 
 use myelin_packet::traffic::Profile;
 use myelin_spec::{Enforce, ServiceChain, Space};
 
 use super::flow::{self, Growth, Work};
+use super::path::{self, Hold, HopWork, Resource, Route, ServerPath, Visit};
 use super::release;
 use super::site::{NS, Platform, Site};
-use super::way::{self, Hold, HopWork, Resource, Route, Visit, Way};
 use crate::calculus::ArrivalCurve;
 use crate::costs::Costs;
 use crate::plan::Plan;
@@ -16,28 +16,30 @@ use crate::plan::Plan;
 pub struct Booking {
     /// The chain's name.
     pub chain: String,
-    /// The delay that it is promised, ns.
+    /// The promised delay, ns.
     pub latency_ns: Option<u64>,
-    /// What it may send; nothing is agreed where it has neither rate.
+    /// The policer's profile; without a rate nothing is agreed.
     pub profile: Profile,
-    /// Whether a policer holds it to that.
+    /// Whether a policer enforces the profile.
     pub policed: bool,
-    /// The servers on its way, in order; none where it has no bound.
+    /// The servers on its path, in order; empty if it has no bound.
     pub visits: Vec<Visit>,
-    /// Why it has no bound whatever it sends.
+    /// Why it has no bound, whatever it sends.
     pub unbounded: Option<String>,
     pub(super) hops: Vec<HopWork>,
     pub(super) hold: Hold,
     pub(super) port_turn: u16,
-    /// What of the worker's work is done when a packet leaves its shaper, where it has one.
+    /// The part of the worker's work that it does when a packet leaves its shaper, if it has one.
     pub(super) at_departure: Option<Work>,
-    /// For how long a packet may be under way before that shaper, so that those that cluster meanwhile have room in it, fs.
+    /// Longest time until a packet is at that shaper for which the shaper has room for clustered
+    /// packets, fs.
     pub(super) room_fs: Option<u128>,
-    /// What functions, and a shaper that is stricter than the policer, hold a packet back on purpose, fs.
+    /// Time that functions and a shaper stricter than the policer hold a packet back, fs; `None`
+    /// without a bound.
     pub(super) held_fs: u128,
 }
 
-/// What a planned chain takes where it stands.
+/// The booking of a planned chain at its site.
 pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Booking {
     let sla = &chain.sla;
     let policed = matches!(
@@ -45,38 +47,40 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
         Enforce::Auto | Enforce::Both | Enforce::Policer
     );
     let profile = sla.policing_profile();
-    let (way, unbounded) = match way::way(chain, plan, costs, site) {
-        Ok(way) => (way, None),
+    let (path, unbounded) = match path::server_path(chain, plan, costs, site) {
+        Ok(path) => (path, None),
         Err(why) => {
-            let nowhere = Way {
-                visits: where_it_stands(chain, plan, site),
-                ..Way::default()
+            let nowhere = ServerPath {
+                visits: shared_servers(chain, plan, site),
+                ..ServerPath::default()
             };
             (nowhere, Some(why))
         }
     };
-    let held_fs = way
+    let held_fs = path
         .hold
         .for_fs
-        .saturating_add(release::held_fs(chain, plan));
+        .saturating_add(release::shaper_hold_fs(chain, plan));
     Booking {
         chain: chain.name.clone(),
         latency_ns: sla.latency_ns,
         profile,
         policed: policed && !profile.is_unlimited(),
-        visits: way.visits,
+        visits: path.visits,
         unbounded,
-        hops: way.hops,
-        hold: way.hold,
-        port_turn: way.port_turn,
-        room_fs: way.at_departure.and_then(|_| release::room_fs(chain, plan)),
-        at_departure: way.at_departure,
+        hops: path.hops,
+        hold: path.hold,
+        port_turn: path.port_turn,
+        room_fs: path
+            .at_departure
+            .and_then(|_| release::room_fs(chain, plan)),
+        at_departure: path.at_departure,
         held_fs,
     }
 }
 
-/// What it is in the way of all the same.
-fn where_it_stands(chain: &ServiceChain, plan: &Plan, site: &Site) -> Vec<Visit> {
+/// The servers that a chain without a bound shares.
+fn shared_servers(chain: &ServiceChain, plan: &Plan, site: &Site) -> Vec<Visit> {
     let visit = |resource| Visit {
         resource,
         work: Work::default(),
@@ -103,22 +107,22 @@ impl Booking {
         flow::curve(&self.profile, &visit.work, &visit.growth)
     }
 
-    /// Its work where each packet counts with what it costs at the server that is dearest for it.
+    /// Its work, each packet at the server where it costs most.
     pub(super) fn most(&self) -> Option<ArrivalCurve> {
         let visits = self.visits.iter();
         let work = visits
             .clone()
-            .fold(Work::default(), |most, visit| most.or_more(visit.work));
+            .fold(Work::default(), |most, visit| most.max_of_each(visit.work));
         flow::curve(&self.profile, &work, &visits.last()?.growth)
     }
 
-    /// Its packets, as many as may come to a worker's sockets.
+    /// Most packets that arrive at the worker's sockets.
     pub(super) fn count(&self) -> Option<ArrivalCurve> {
         const EACH: Work = Work {
             packet_fs: 1,
             byte_fs: 0,
         };
-        // What a worker makes of them comes to its sockets where packets return to it.
+        // With returns, packets that the worker created arrive at its sockets too.
         let returns = self.visits.iter().any(|visit| visit.returns);
         let visit = if returns {
             self.visits.last()
@@ -128,7 +132,8 @@ impl Booking {
         flow::curve(&self.profile, &EACH, &visit?.growth)
     }
 
-    /// The worker's work at departures from its shaper, and that of one packet, fs; nothing where it has none.
+    /// The worker's work at departures from its shaper, and that of one packet, fs; zero without a
+    /// shaper.
     pub(super) fn at_departure(&self) -> Option<(ArrivalCurve, u128)> {
         let Some(work) = &self.at_departure else {
             return Some(Default::default());
@@ -139,8 +144,8 @@ impl Booking {
         Some((curve, work.of_fs(growth.longest)))
     }
 
-    /// How late its worker may let a packet go that it shapes when it has nothing else to do, fs.
-    pub(super) fn least_late_fs(&self, platform: &Platform) -> u128 {
+    /// Lateness of its shaper when the worker has nothing else to do, fs.
+    pub(super) fn min_lateness_fs(&self, platform: &Platform) -> u128 {
         let late = self.visits.iter().map(|visit| match &visit.resource {
             Resource::Worker {
                 core, wake_up_fs, ..
@@ -150,12 +155,12 @@ impl Booking {
         late.max().unwrap_or(0)
     }
 
-    /// Whether it has a worst case at all, as far as it alone goes.
+    /// Whether its own work has a bound.
     pub(super) fn is_bounded(&self) -> bool {
         self.policed && self.unbounded.is_none()
     }
 
-    /// Whether it is promised a delay, fs.
+    /// Its promised delay without hold times, fs; `None` without a promise.
     pub(super) fn promise_fs(&self) -> Option<u128> {
         let latency_ns = self.latency_ns.filter(|_| self.is_bounded())?;
         Some((u128::from(latency_ns) * NS).saturating_sub(self.held_fs))

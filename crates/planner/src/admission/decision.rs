@@ -1,4 +1,4 @@
-//! Whether a chain is admitted.
+//! The admission decision.
 
 use myelin_spec::units::DURATION;
 
@@ -7,31 +7,33 @@ use super::evaluate::{Evaluator, Unbounded};
 use super::flow::Work;
 use super::group::Group;
 use super::ledger::Ledger;
+use super::path::Resource;
 use super::site::{NS, Platform};
-use super::way::Resource;
-use super::worst::Worst;
+use super::worst_case::WorstCase;
 use crate::calculus::SECOND;
 use crate::plan::{Bound, HopShare, ServerShare};
 
-/// What admission says of a chain.
+/// The result of admission for one chain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Its worst case beside all that was admitted.
+    /// Its worst case beside all admitted chains.
     pub bound: Option<Bound>,
-    /// Why it has none.
+    /// Why it has no bound.
     pub no_bound: Option<String>,
-    /// Why it is not admitted.
+    /// Why it is refused.
     pub refusal: Option<String>,
-    /// How late its worker may let a packet go that it shapes, fs; `None` without a bound.
+    /// Lateness of its worker's shaper, fs; `None` without a bound.
     pub(super) late_fs: Option<u128>,
-    /// The longest until a packet is at that shaper, fs.
+    /// Longest time until a packet is at that shaper, fs.
     pub(super) to_shaper_fs: Option<u128>,
 }
 
-/// Whether one more chain fits, in place of one of its own name. The ledger is not changed.
+/// Decides whether one more chain fits, in place of a chain with its name. The ledger is not
+/// changed.
 ///
-/// It is refused when its own promise could not be kept, or when that of another one could not be kept any more. Its own group of chains is looked at,
-/// and those whose delay it changes; of each the tightest promise.
+/// A chain is refused if its own promise or that of another chain cannot be kept. The decision
+/// checks the chain's own group and each group whose delay it changes, each by its tightest
+/// promise.
 pub fn admit(ledger: &Ledger, booking: &Booking, platform: &Platform) -> Decision {
     if ledger.get(&booking.chain).is_some() {
         let mut without = ledger.clone();
@@ -46,7 +48,7 @@ pub fn admit(ledger: &Ledger, booking: &Booking, platform: &Platform) -> Decisio
     decision
 }
 
-/// Its own worst case against its own promise.
+/// Compares the chain's worst case with its own promise.
 fn own(booking: &Booking, evaluator: &Evaluator<'_>) -> Decision {
     let no_bound = |why: String| Decision {
         no_bound: Some(why),
@@ -57,18 +59,18 @@ fn own(booking: &Booking, evaluator: &Evaluator<'_>) -> Decision {
     }
     if booking.profile.is_unlimited() {
         return no_bound(
-            "no rate is agreed, so the chain is best effort: nothing polices it, and it may not wait for the same core as a chain \
-             with a promise; write `sla: { rate: ... }`"
+            "no rate is agreed, so the chain is best effort and must not share a core with a promised chain; \
+             write `sla: { rate: ... }`"
                 .to_owned(),
         );
     }
     if !booking.policed {
         return no_bound(
-            "nothing polices the chain at its ingress; leave `enforce` out, or write `enforce: policer`".to_owned(),
+            "no policer limits the chain at its ingress; remove `enforce`, or write `enforce: policer`".to_owned(),
         );
     }
-    let worst = evaluator.own().map(|group| evaluator.worst(group));
-    match worst.unwrap_or(Err(Unbounded::Nobody)) {
+    let worst = evaluator.own().map(|group| evaluator.worst_case(group));
+    match worst.unwrap_or(Err(Unbounded::UnknownPath)) {
         Ok(worst) => {
             let bound = bound(booking, &worst);
             let refusal = booking
@@ -90,7 +92,7 @@ fn own(booking: &Booking, evaluator: &Evaluator<'_>) -> Decision {
             }
         }
         Err(why) => {
-            let is_promised = booking.latency_ns.is_some() || matches!(why, Unbounded::Full(_));
+            let is_promised = booking.latency_ns.is_some() || matches!(why, Unbounded::Overload(_));
             let why = reason(&why, booking);
             Decision {
                 refusal: is_promised.then(|| format!("there is no worst-case bound: {why}")),
@@ -101,7 +103,8 @@ fn own(booking: &Booking, evaluator: &Evaluator<'_>) -> Decision {
     }
 }
 
-/// A promise to others that would not be kept any more: that of the first way, of those whose delay changes.
+/// Finds a promise to another chain that would break: that of the first path among those whose
+/// delay changes.
 fn broken(
     booking: &Booking,
     ledger: &Ledger,
@@ -112,15 +115,15 @@ fn broken(
     let promised = affected
         .into_iter()
         .filter_map(|group| ledger.group(group).map(|of| (group, of)));
-    // What is found quickly is enough for nearly all.
+    // The quick bound suffices for nearly all groups.
     let is_kept = |number: usize, group: &Group| {
-        let Some((promise_fs, _)) = group.tightest(0) else {
+        let Some((promise_fs, _)) = group.tightest_promise(0) else {
             return true;
         };
-        let rough = evaluator.rough_fs(number);
-        rough.is_ok_and(|(rough_fs, to_shaper_fs)| {
+        let rough = evaluator.quick_bound_fs(number);
+        rough.is_ok_and(|(quick_bound_fs, to_shaper_fs)| {
             let room = group.least_room(0);
-            rough_fs <= promise_fs && room.is_none_or(|(room_fs, _)| to_shaper_fs <= room_fs)
+            quick_bound_fs <= promise_fs && room.is_none_or(|(room_fs, _)| to_shaper_fs <= room_fs)
         })
     };
     let mut doubtful: Vec<_> = promised
@@ -133,20 +136,23 @@ fn broken(
         .find_map(|(number, group)| broken_of(number, group, booking, (evaluator, &before)))
 }
 
-/// The promises of one way. What is broken already, by a chain that was deployed as best effort, is not this one's doing.
+/// Checks the promises of one path. A promise that an earlier best-effort chain broke does not
+/// count.
 fn broken_of(
     number: usize,
     group: &Group,
     booking: &Booking,
     (evaluator, before): (&Evaluator<'_>, &Evaluator<'_>),
 ) -> Option<String> {
-    let was = before.worst(number).ok()?;
-    let worst = evaluator.worst(number);
-    let late = group.tightest(was.bound_fs()).filter(|(promise_fs, _)| {
-        worst
-            .as_ref()
-            .map_or(true, |worst| worst.bound_fs() > *promise_fs)
-    });
+    let was = before.worst_case(number).ok()?;
+    let worst = evaluator.worst_case(number);
+    let late = group
+        .tightest_promise(was.bound_fs())
+        .filter(|(promise_fs, _)| {
+            worst
+                .as_ref()
+                .map_or(true, |worst| worst.bound_fs() > *promise_fs)
+        });
     if let Some((promise_fs, chain)) = late {
         let after = match &worst {
             Ok(worst) => format!(
@@ -159,7 +165,7 @@ fn broken_of(
             ),
         };
         return Some(format!(
-            "the promise to chain `{chain}` could not be kept: {after}, and it was promised {}",
+            "the promise to chain `{chain}` would break: {after}, and its promise is {}",
             time((promise_fs / NS) as u64)
         ));
     }
@@ -167,8 +173,8 @@ fn broken_of(
     let full = group.least_room(before_fs);
     let (room_fs, chain) = full.filter(|(room_fs, _)| after_fs > *room_fs)?;
     Some(format!(
-        "the promise to chain `{chain}` could not be kept: its packets would be under way for up to {} until they are at its shaper, which \
-         has room for those that cluster in {}",
+        "the promise to chain `{chain}` would break: its packets would take up to {} to reach its shaper, \
+         which has room for {}",
         time(ns_up(after_fs)),
         time((room_fs / NS) as u64)
     ))
@@ -176,8 +182,8 @@ fn broken_of(
 
 fn reason(why: &Unbounded, booking: &Booking) -> String {
     match why {
-        Unbounded::Full(resource) => format!(
-            "the rates agreed there need more than all of {resource}{}",
+        Unbounded::Overload(resource) => format!(
+            "the agreed rates exceed the capacity of {resource}{}",
             capacity(booking, resource)
         ),
         Unbounded::Unpoliced { chain, at } => {
@@ -187,7 +193,7 @@ fn reason(why: &Unbounded, booking: &Booking) -> String {
                 "another chain"
             };
             format!(
-                "`{chain}` ({whose}) waits for {at} too, and nothing bounds what it sends; give it a `rate`, or another core \
+                "`{chain}` ({whose}) shares {at}, and no rate limits it; give it a `rate`, another core \
                  (`worker: {{ core: N }}`) or other interfaces"
             )
         }
@@ -197,13 +203,13 @@ fn reason(why: &Unbounded, booking: &Booking) -> String {
             packets,
             ring,
         } => format!(
-            "{packets} packets may wait for {at} behind {port}, and its ring there holds {ring}; agree on smaller bursts, on rates in \
-             packets too where they are in bits alone, or take another core"
+            "{packets} packets may wait for {at} behind {port}, and its ring there holds {ring}; \
+             reduce bursts, add a rate in packets to a rate in bits, or use another core"
         ),
-        Unbounded::Nobody => "it is on no way that is known".to_owned(),
-        Unbounded::Beyond(resource) => format!(
-            "packets come back to {resource}, where another process polls; write `worker: {{ idle: sleep }}` for all on that core, or take \
-             another core"
+        Unbounded::UnknownPath => "the ledger does not have its path".to_owned(),
+        Unbounded::NotComputable(resource) => format!(
+            "packets return to {resource}, where another process polls; write `worker: {{ idle: sleep }}` \
+             for all workers on that core, or use another core"
         ),
     }
 }
@@ -214,13 +220,13 @@ fn capacity(booking: &Booking, resource: &Resource) -> String {
         .iter()
         .find(|visit| visit.resource == *resource);
     visit.map_or_else(String::new, |visit| {
-        let pps = SECOND / visit.most_fs().max(1);
+        let pps = SECOND / visit.max_packet_fs().max(1);
         format!(", which processes {pps} packets/s of this chain at worst")
     })
 }
 
-/// The bound with its shares. Time that is not waiting for the core is divided among the hops by what they cost.
-fn bound(booking: &Booking, worst: &Worst) -> Bound {
+/// The bound with its shares. Work time is divided among the hops by their cost.
+fn bound(booking: &Booking, worst: &WorstCase) -> Bound {
     let servers = || worst.servers.iter().zip(&booking.visits);
     let standing_fs: u128 = worst.servers.iter().map(|served| served.latency_fs).sum();
     let held_fs = booking.held_fs.saturating_add(worst.late_fs);
@@ -231,7 +237,7 @@ fn bound(booking: &Booking, worst: &Worst) -> Bound {
         .iter()
         .map(|served| served.delay_fs - served.latency_fs)
         .sum();
-    // By server as the sum has it, within a server by cost.
+    // Among servers by their delay in the sum, within a server by cost.
     let part =
         |whole_fs: u128, share: u128, of: u128| (whole_fs / NS).saturating_mul(share) / of.max(1);
     let hops = booking.hops.iter().map(|hop| {
@@ -254,7 +260,7 @@ fn bound(booking: &Booking, worst: &Worst) -> Bound {
     let mut hops: Vec<_> = hops.collect();
     let bound_ns = ns_up(bound_fs);
     let latency_ns = ns_up(standing_fs.saturating_add(held_fs).min(bound_fs));
-    // What rounding left over belongs to the dearest hop.
+    // The rounding rest goes to the hop with the largest share.
     let shown: u64 = hops.iter().map(|hop| hop.share_ns).sum();
     if let Some(dearest) = hops.iter_mut().max_by_key(|hop| hop.share_ns) {
         let rest = i128::from(bound_ns) - i128::from(latency_ns) - i128::from(shown);
@@ -269,7 +275,7 @@ fn bound(booking: &Booking, worst: &Worst) -> Bound {
         servers: servers()
             .map(|(served, visit)| ServerShare {
                 name: visit.resource.to_string(),
-                capacity_pps: (SECOND / visit.most_fs().max(1)) as u64,
+                capacity_pps: (SECOND / visit.max_packet_fs().max(1)) as u64,
                 reserved_ppm: crate::calculus::mul_div_up(
                     served.total.long().rate,
                     1_000_000,
@@ -288,7 +294,7 @@ fn ns_up(fs: u128) -> u64 {
     u64::try_from(fs.div_ceil(NS)).unwrap_or(u64::MAX)
 }
 
-/// A time for people.
+/// Formats a time in microseconds.
 fn time(ns: u64) -> String {
     const US: f64 = 1e3;
     format!("{:.1} us", ns as f64 / US)

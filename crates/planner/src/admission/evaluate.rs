@@ -1,28 +1,28 @@
-//! What each server does for all that comes to it, of what the ledger holds and one chain more.
+//! Evaluates each server for the chains of the ledger and one new chain.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use super::booking::Booking;
-use super::group::Sums;
+use super::group::GroupSums;
 use super::ledger::Ledger;
 use super::order::Order;
+use super::path::{Resource, Route};
 use super::site::Platform;
-use super::way::{Resource, Route};
 use crate::calculus::{ArrivalCurve, RateLatency, after_delay, busy_period, delay};
 
-/// Why there is no bound.
+/// Why a chain has no bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Unbounded {
-    /// More is promised than the server can do.
-    Full(Resource),
-    /// Nothing bounds what this chain sends.
+    /// The agreed rates exceed the server's rate.
+    Overload(Resource),
+    /// Nothing limits the traffic of this chain.
     Unpoliced { chain: String, at: Resource },
-    /// A packet comes back to a core whose other processes poll, or the figures are beyond all measure.
-    Beyond(Resource),
-    /// It is no way of the ledger.
-    Nobody,
-    /// More packets may wait in a ring than it holds.
+    /// A packet returns to a core where another process polls, or a figure exceeds 128 bits.
+    NotComputable(Resource),
+    /// The ledger does not have this path.
+    UnknownPath,
+    /// More packets can wait in a ring than it holds.
     Overflow {
         at: Resource,
         port: Box<Resource>,
@@ -31,52 +31,52 @@ pub(super) enum Unbounded {
     },
 }
 
-/// All that comes to a server.
+/// All arrivals at a server.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Total {
     pub(super) curve: ArrivalCurve,
-    /// Of that, what is held back there and comes again, as often as it does.
-    pub(super) again: ArrivalCurve,
+    /// The part that functions hold back and that returns, once for each return.
+    pub(super) returning: ArrivalCurve,
 }
 
-/// What was found out about a server.
+/// Cached results of one server.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Known {
+pub(super) struct ServerCache {
     order: Option<Result<(Order, RateLatency), Unbounded>>,
     total: Option<Result<Total, Unbounded>>,
-    /// The delay of a packet that passes the server once.
+    /// Delay of a packet in one passage of the server.
     delay_fs: Option<Result<u128, Unbounded>>,
     pub(super) late_fs: Option<Result<u128, Unbounded>>,
-    /// The longest that anybody stays there, by its batches, and what of that is no work.
+    /// Longest stay by batches, and the part of it that is latency, fs.
     pause: Option<Result<Option<(u128, u128)>, Unbounded>>,
 }
 
-/// The chain that is tried.
+/// The new chain.
 struct Added<'a> {
     /// Its group: one of the ledger's, or a new one.
     group: usize,
     route: Route,
     servers: Vec<usize>,
-    sums: Sums,
-    /// Servers that the ledger does not have, numbered from its end.
+    sums: GroupSums,
+    /// Servers that are not in the ledger, numbered from its end.
     new: Vec<&'a Resource>,
 }
 
-/// A group of the ledger, or that of the chain that is tried.
+/// A group of the ledger, or that of the new chain.
 pub(super) struct View<'a> {
     pub(super) route: &'a Route,
-    /// The servers of the way, by number.
+    /// The servers of the path, by number.
     pub(super) servers: &'a [usize],
-    pub(super) sums: &'a Sums,
+    pub(super) sums: &'a GroupSums,
 }
 
 pub(super) struct Evaluator<'a> {
     ledger: &'a Ledger,
     pub(super) platform: &'a Platform,
     added: Option<Added<'a>>,
-    /// Where each server is in `known`, from 1; 0 is nowhere.
+    /// Index of each server in `cache`, from 1; 0 for none.
     places: RefCell<Vec<u32>>,
-    known: RefCell<Vec<Known>>,
+    known: RefCell<Vec<ServerCache>>,
 }
 
 impl<'a> Evaluator<'a> {
@@ -90,7 +90,7 @@ impl<'a> Evaluator<'a> {
             let group = ledger.number_of(&route);
             let sums = match group.and_then(|group| ledger.group(group)) {
                 Some(group) => group.sums.with(booking),
-                None => Sums::default().with(booking),
+                None => GroupSums::default().with(booking),
             };
             let mut new = Vec::new();
             let servers = booking.visits.iter().map(|visit| {
@@ -118,7 +118,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// The group of the chain that is tried.
+    /// The group of the new chain.
     pub(super) fn own(&self) -> Option<usize> {
         self.added.as_ref().map(|added| added.group)
     }
@@ -131,7 +131,7 @@ impl<'a> Evaluator<'a> {
         let (route, servers, sums) = if let Some(added) = self.added_as(group) {
             (&added.route, &added.servers, &added.sums)
         } else {
-            let group = self.ledger.group(group).ok_or(Unbounded::Nobody)?;
+            let group = self.ledger.group(group).ok_or(Unbounded::UnknownPath)?;
             (&group.route, &group.servers, &group.sums)
         };
         Ok(View {
@@ -150,10 +150,10 @@ impl<'a> Evaluator<'a> {
         known
             .map(|server| &server.resource)
             .or_else(new)
-            .ok_or(Unbounded::Nobody)
+            .ok_or(Unbounded::UnknownPath)
     }
 
-    /// Those that pass a server; where it is the first one that the added chain alone has, it stands last.
+    /// The groups that pass a server; the new chain's new group comes last.
     pub(super) fn groups_at(&self, server: usize) -> impl Iterator<Item = usize> + '_ {
         let known = self.ledger.server(server).into_iter();
         let new = self.added.iter().filter(move |added| {
@@ -163,7 +163,7 @@ impl<'a> Evaluator<'a> {
         groups.chain(new.map(|added| added.group))
     }
 
-    /// The workers of a core, the added chain's included.
+    /// The workers of a core, with that of the new chain.
     pub(super) fn workers_on(&self, core: u32) -> BTreeSet<usize> {
         let added = self.added.iter().flat_map(|added| {
             let servers = added.servers.iter().zip(&added.route.resources);
@@ -175,18 +175,18 @@ impl<'a> Evaluator<'a> {
         self.ledger.workers_on(core).chain(added).collect()
     }
 
-    /// What is known of a server, found out by `find` where it is not.
-    pub(super) fn known<T: Clone>(
+    /// Returns a cached result of a server, or computes and caches it.
+    pub(super) fn cached<T: Clone>(
         &self,
         server: usize,
-        field: impl Fn(&mut Known) -> &mut Option<T>,
+        field: impl Fn(&mut ServerCache) -> &mut Option<T>,
         find: impl FnOnce() -> T,
     ) -> T {
         let place = {
             let mut places = self.places.borrow_mut();
             let mut known = self.known.borrow_mut();
             if places[server] == 0 {
-                known.push(Known::default());
+                known.push(ServerCache::default());
                 places[server] = known.len() as u32;
             }
             places[server] as usize - 1
@@ -199,8 +199,9 @@ impl<'a> Evaluator<'a> {
         found
     }
 
-    /// The groups whose delay the added chain changes: those that meet it at a server or at a worker's core, and those that meet them further on,
-    /// since they arrive there in other clusters. In no order.
+    /// The groups whose delay the new chain changes: those that share a server or a worker's core
+    /// with it, and those behind that share a server with these, because they arrive in other
+    /// clusters. In no order.
     pub(super) fn affected(&self) -> Result<Vec<usize>, Unbounded> {
         let Some(added) = &self.added else {
             return Ok(Vec::new());
@@ -221,104 +222,108 @@ impl<'a> Evaluator<'a> {
                 if !std::mem::replace(&mut is_found[group], true) {
                     groups.push(group);
                 }
-                let way = self.group(group)?.servers.iter();
-                let further = way.skip_while(|one| **one != server).skip(1);
+                let path = self.group(group)?.servers.iter();
+                let further = path.skip_while(|one| **one != server).skip(1);
                 open.extend(further.filter(|one| !is_seen[**one]));
             }
         }
         Ok(groups)
     }
 
-    /// The longest that anybody's packet stays at a server, each time that it is there.
+    /// Longest stay of any packet at a server, in each passage, fs.
     pub(super) fn delay_at(&self, server: usize) -> Result<u128, Unbounded> {
         let find = || {
             let (order, _) = self.order(server)?;
             let total = self.total(server, order)?;
             let in_order_fs = longest(&total, order);
-            let in_order_fs = in_order_fs.ok_or_else(|| self.at(server, Unbounded::Full))?;
-            let pause = self.without_pause(server)?;
-            let delay_fs = pause.map_or(in_order_fs, |(pause_fs, _)| in_order_fs.min(pause_fs));
+            let in_order_fs =
+                in_order_fs.ok_or_else(|| self.error_at(server, Unbounded::Overload))?;
+            let pause = self.batch_stay(server)?;
+            let delay_fs = pause.map_or(in_order_fs, |(stay_fs, _)| in_order_fs.min(stay_fs));
             self.check_rings(server, delay_fs)?;
             Ok(delay_fs)
         };
-        self.known(server, |known| &mut known.delay_fs, find)
+        self.cached(server, |known| &mut known.delay_fs, find)
     }
 
-    /// Why there is no bound, at that server.
-    pub(super) fn at(&self, server: usize, why: impl Fn(Resource) -> Unbounded) -> Unbounded {
+    /// An error with the server as its place.
+    pub(super) fn error_at(&self, server: usize, why: impl Fn(Resource) -> Unbounded) -> Unbounded {
         match self.resource(server) {
             Ok(resource) => why(resource.clone()),
             Err(nobody) => nobody,
         }
     }
 
-    /// The longest that packets of a group were under way before they come to one of its servers, fs; what functions before it hold
-    /// back on purpose included.
-    pub(super) fn before_fs(&self, group: usize, index: usize) -> Result<u128, Unbounded> {
+    /// Longest time of a group's packets before one of its servers, fs, with the hold times of
+    /// functions before it.
+    pub(super) fn delay_before_fs(&self, group: usize, index: usize) -> Result<u128, Unbounded> {
         let View {
             route,
-            servers: way,
+            servers: path,
             ..
         } = self.group(group)?;
         let mut before_fs = route.held_before(index);
-        for (server, resource) in way[..index].iter().zip(&route.resources) {
+        for (server, resource) in path[..index].iter().zip(&route.resources) {
             let stays_fs = self
                 .delay_at(*server)?
                 .checked_mul(route.passages(resource));
             before_fs = stays_fs
                 .and_then(|stays_fs| before_fs.checked_add(stays_fs))
-                .ok_or_else(|| Unbounded::Full(resource.clone()))?;
+                .ok_or_else(|| Unbounded::Overload(resource.clone()))?;
         }
         Ok(before_fs)
     }
 
-    /// What a group brings to one of its servers, as clustered as it is there: what functions of a worker hold back comes to it again.
-    pub(super) fn arrived(&self, group: usize, index: usize) -> Result<ArrivalCurve, Unbounded> {
+    /// Aggregate arrival curve of a group at one of its servers, with upstream burstiness and with
+    /// the hold times there, because held packets return.
+    pub(super) fn arrivals(&self, group: usize, index: usize) -> Result<ArrivalCurve, Unbounded> {
         let View { route, sums, .. } = self.group(group)?;
-        let full = || Unbounded::Full(route.resources[index].clone());
-        after_delay(&sums.curves[index], self.late_there(group, index)?).ok_or_else(full)
+        let full = || Unbounded::Overload(route.resources[index].clone());
+        after_delay(&sums.curves[index], self.delay_variation_fs(group, index)?).ok_or_else(full)
     }
 
-    /// By how much its packets may be late there, fs: on the way, or held back there.
-    fn late_there(&self, group: usize, index: usize) -> Result<u128, Unbounded> {
+    /// Greatest delay variation of its packets at a server, fs: from the path before, and from hold
+    /// times there.
+    fn delay_variation_fs(&self, group: usize, index: usize) -> Result<u128, Unbounded> {
         let route = self.group(group)?.route;
         let held_fs = route.held_before(index + 1) - route.held_before(index);
-        let late_fs = self.before_fs(group, index)?.checked_add(held_fs);
-        late_fs.ok_or_else(|| Unbounded::Full(route.resources[index].clone()))
+        let late_fs = self.delay_before_fs(group, index)?.checked_add(held_fs);
+        late_fs.ok_or_else(|| Unbounded::Overload(route.resources[index].clone()))
     }
 
-    /// The longest that a packet stays at a server that is first come, first served by batches, however clustered its chain comes there, and what of it is no
-    /// work; fs. `None` where that is not known.
-    pub(super) fn without_pause(&self, server: usize) -> Result<Option<(u128, u128)>, Unbounded> {
+    /// Longest stay at a first-come, first-served server that works in batches, and the part of it
+    /// that is latency, fs. `None` if unknown. Theorem 5 of `docs/guarantees/proofs.md`.
+    pub(super) fn batch_stay(&self, server: usize) -> Result<Option<(u128, u128)>, Unbounded> {
         let find = || {
             let Some(batches) = self.batches(server)? else {
                 return Ok(None);
             };
             let all = self.total(server, self.order(server)?.0)?;
-            let longest_fs = batches.longest(&all.curve);
+            let longest_fs = batches.max_stay_fs(&all.curve);
             Ok(longest_fs.zip(batches.latency_fs()))
         };
-        self.known(server, |known| &mut known.pause, find)
+        self.cached(server, |known| &mut known.pause, find)
     }
 
-    /// All that comes to a server, as clustered as it is there. Where the order is not known all that its core has to do counts.
+    /// All arrivals at a server, with upstream burstiness. If the order is unknown, with all work
+    /// of its core.
     pub(super) fn total(&self, server: usize, order: Order) -> Result<Total, Unbounded> {
-        let find = || self.sum_up(server, order);
-        self.known(server, |known| &mut known.total, find)
+        let find = || self.compute_total(server, order);
+        self.cached(server, |known| &mut known.total, find)
     }
 
-    fn sum_up(&self, server: usize, order: Order) -> Result<Total, Unbounded> {
+    fn compute_total(&self, server: usize, order: Order) -> Result<Total, Unbounded> {
         let servers = match (self.resource(server)?, order) {
             (Resource::Worker { core, .. }, Order::Shared(_)) => self.workers_on(*core),
             _ => BTreeSet::from([server]),
         };
-        let full = || self.at(server, Unbounded::Full);
+        let full = || self.error_at(server, Unbounded::Overload);
         let mut sum = Total::default();
         for server in servers {
             for group in self.groups_at(server) {
                 let View {
                     route,
-                    servers: way,
+                    servers: path,
                     sums,
                 } = self.group(group)?;
                 if let Some(chain) = &sums.unpoliced {
@@ -327,13 +332,16 @@ impl<'a> Evaluator<'a> {
                         at: self.resource(server)?.clone(),
                     });
                 }
-                let index = way.iter().position(|one| *one == server).ok_or_else(full)?;
-                let mut arrived = self.arrived(group, index)?;
-                // Batches may be of one packet each.
+                let index = path
+                    .iter()
+                    .position(|one| *one == server)
+                    .ok_or_else(full)?;
+                let mut arrived = self.arrivals(group, index)?;
+                // A batch may have a single packet.
                 if let (Resource::Worker { batch_fs, .. }, Order::Any(_) | Order::Shared(_)) =
                     (&route.resources[index], order)
                 {
-                    let late_fs = self.late_there(group, index)?;
+                    let late_fs = self.delay_variation_fs(group, index)?;
                     let alone = after_delay(&sums.count, late_fs)
                         .and_then(|count| count.times(*batch_fs))
                         .ok_or_else(full)?;
@@ -341,17 +349,17 @@ impl<'a> Evaluator<'a> {
                 }
                 sum.curve = sum.curve.plus(&arrived).ok_or_else(full)?;
                 for _ in 1..route.passages(&route.resources[index]) {
-                    sum.again = sum.again.plus(&arrived).ok_or_else(full)?;
+                    sum.returning = sum.returning.plus(&arrived).ok_or_else(full)?;
                 }
             }
         }
         Ok(sum)
     }
 
-    /// What a server does: in which order, and whatever the order.
+    /// The order and service of a server, and its service in any order.
     pub(super) fn order(&self, server: usize) -> Result<(Order, RateLatency), Unbounded> {
-        let find = || self.find_order(server);
-        self.known(server, |known| &mut known.order, find)
+        let find = || self.compute_order(server);
+        self.cached(server, |known| &mut known.order, find)
     }
 }
 
@@ -362,7 +370,7 @@ pub(super) fn longest(total: &Total, order: Order) -> Option<u128> {
     }
 }
 
-/// The longest that a server works without a pause.
+/// The longest busy period of a server, fs.
 pub(super) fn longest_busy(total: &Total, service: &RateLatency) -> Option<u128> {
-    busy_period(&total.curve, &total.again, service)
+    busy_period(&total.curve, &total.returning, service)
 }

@@ -1,4 +1,4 @@
-//! From a traffic profile to the work that it brings.
+//! Converts a traffic profile to work. Theorem 1 of `docs/guarantees/proofs.md`.
 
 use myelin_packet::traffic::Profile;
 use myelin_spec::effect::MILLIONTHS;
@@ -7,17 +7,17 @@ use myelin_spec::{AddedBytes, AddedPackets};
 use crate::calculus::{ArrivalCurve, LeakyBucket};
 use crate::frame::{self, SHORTEST};
 
-/// What packets cost at a server, at worst.
+/// Worst-case cost of packets at a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Work {
-    /// For each packet, fs.
+    /// Cost of a packet, fs.
     pub packet_fs: u128,
-    /// For each byte of the frame, fs.
+    /// Cost of a byte of the frame, fs.
     pub byte_fs: u128,
 }
 
 impl Work {
-    /// Both together; at most what can be counted.
+    /// The sum of both, saturating.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -26,37 +26,38 @@ impl Work {
         }
     }
 
-    /// The greater of each.
-    pub(super) fn or_more(self, other: Self) -> Self {
+    /// The greater of each part.
+    pub(super) fn max_of_each(self, other: Self) -> Self {
         Self {
             packet_fs: self.packet_fs.max(other.packet_fs),
             byte_fs: self.byte_fs.max(other.byte_fs),
         }
     }
 
-    /// Of a frame of so many bytes, fs.
+    /// Cost of a frame with this many bytes, fs.
     pub fn of_fs(&self, bytes: u128) -> u128 {
         self.packet_fs
             .saturating_add(self.byte_fs.saturating_mul(bytes))
     }
 }
 
-/// What comes to a server of the packets that came in: at most `scale` packets for each in the long run, and `extra` more at once; each longer by
-/// at most `bytes`, and none longer than `longest`.
+/// How functions change the packets before a server: at most `scale` packets for each one in the
+/// long run and `extra` more at once, each longer by at most `bytes`, and none longer than
+/// `longest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Growth {
     /// In parts of [`Growth::ONE`].
     pub(super) scale: u128,
     pub(super) extra: u128,
     pub(super) bytes: u128,
-    /// Of a frame, bytes.
+    /// Longest frame, bytes.
     pub(super) longest: u128,
 }
 
 impl Growth {
     pub(super) const ONE: u128 = MILLIONTHS as u128;
 
-    /// As many as came in and as long: frames of up to `longest` bytes.
+    /// No change: frames of up to `longest` bytes.
     pub(super) const fn none(longest: u64) -> Self {
         Self {
             scale: Self::ONE,
@@ -66,12 +67,12 @@ impl Growth {
         }
     }
 
-    /// Behind a function that makes packets beside those that come.
+    /// Adds a function that creates packets.
     pub(super) fn with_added_packets(self, made: AddedPackets) -> Self {
         let redundancy = u128::from(made.parts);
         let factor = Self::ONE + redundancy;
         let grown = |amount: u128| (amount * factor).div_ceil(Self::ONE);
-        // And one that the timer sends for those that have none yet.
+        // One more: the timer sends a repair packet for packets without one.
         let at_once = (u128::from(made.window) * redundancy).div_ceil(Self::ONE) + 1;
         Self {
             scale: grown(self.scale),
@@ -80,7 +81,7 @@ impl Growth {
         }
     }
 
-    /// Behind a function that makes packets longer. Those that it leaves alone are as long as they were.
+    /// Adds a function that lengthens packets. Packets that it leaves alone keep their length.
     pub(super) fn with_added_bytes(self, longer: AddedBytes) -> Self {
         let bytes = u128::from(longer.bytes);
         let most = u128::from(frame::longest(longer.mtu));
@@ -91,17 +92,18 @@ impl Growth {
         }
     }
 
-    /// How long a frame may be that came in with so many bytes.
+    /// Greatest length of a frame that arrived with this many bytes.
     fn frame(&self, came: u128) -> u128 {
         (came + self.bytes).min(self.longest)
     }
 }
 
-/// The work that a profile brings to a server. `None` when anything may come, or more than can be counted.
+/// The work of a profile at a server: the least of three buckets. `None` without a rate, or beyond
+/// 128 bits.
 ///
-/// A bucket of packets is one of work, each frame as long as can be; a bucket of bits is one of work, all frames as short as can be; and
-/// with both, the first pays for packets and the second for bytes. All hold, so the least counts. What functions make frames longer
-/// by is paid for by packets, and the packets that they make are as long as can be.
+/// By packets: all frames as long as possible. By bits: all frames as short as possible. By both:
+/// packets pay the cost of packets, bits the cost of bytes. Packets pay for added bytes, and
+/// created packets are as long as possible.
 pub(super) fn curve(profile: &Profile, work: &Work, growth: &Growth) -> Option<ArrivalCurve> {
     let bucket = |bucket: myelin_packet::traffic::Bucket| {
         LeakyBucket::new(u128::from(bucket.burst()), u128::from(bucket.rate()))
@@ -113,9 +115,9 @@ pub(super) fn curve(profile: &Profile, work: &Work, growth: &Growth) -> Option<A
     let packets = profile.packets.map(bucket);
     let bits = profile.bits.map(bucket);
     let of_frame = |bytes: u128| work.packet_fs.checked_add(work.byte_fs.checked_mul(bytes)?);
-    let most_fs = of_frame(growth.longest)?;
-    // In parts of `Growth::ONE`: a packet that counts with so many bytes, and its share of those that are made beside it.
-    let made = (growth.scale - Growth::ONE).checked_mul(most_fs)?;
+    let max_packet_fs = of_frame(growth.longest)?;
+    // In parts of `Growth::ONE`: a packet of this length, with its share of created packets.
+    let made = (growth.scale - Growth::ONE).checked_mul(max_packet_fs)?;
     let with_made = |bytes: u128| of_frame(bytes)?.checked_mul(Growth::ONE)?.checked_add(made);
     let (long, short) = (
         with_made(growth.longest)?,
@@ -127,7 +129,7 @@ pub(super) fn curve(profile: &Profile, work: &Work, growth: &Growth) -> Option<A
     let by_both = packets.zip(bits).and_then(|(packets, bits)| {
         times(packets, longer, Growth::ONE)?.plus(&times(bits, work.byte_fs, 8)?)
     });
-    let extra = LeakyBucket::new(growth.extra.checked_mul(most_fs)?, 0);
+    let extra = LeakyBucket::new(growth.extra.checked_mul(max_packet_fs)?, 0);
     let buckets = [by_packets, by_bits, by_both].into_iter().flatten();
     let with_extra: Option<Vec<_>> = buckets.map(|bucket| bucket.plus(&extra)).collect();
     ArrivalCurve::least_of(with_extra?)
@@ -164,12 +166,12 @@ mod tests {
     };
 
     #[test]
-    fn without_a_profile_anything_may_come() {
+    fn without_a_rate_there_is_no_curve() {
         assert_eq!(curve(&profile(None, None), &WORK, &PLAIN), None);
     }
 
     #[test]
-    fn what_makes_packets_brings_more_behind_it() {
+    fn created_packets_add_work_behind_the_function() {
         let profile = profile(Some((100, 10)), None);
         let plain = curve(&profile, &WORK, &PLAIN).unwrap().long();
         let quarter = PLAIN.with_added_packets(made(250_000, 8));
@@ -179,9 +181,9 @@ mod tests {
         assert_eq!(grown.burst, plain.burst / 4 * 5 + 3 * WORK.of_fs(1518));
     }
 
-    /// Frames of 60 B that become full ones cost their bytes, though the profile has few of them.
+    /// Frames of 60 B that become full ones cost all their bytes, though the profile has few.
     #[test]
-    fn what_makes_packets_longer_brings_more_bytes() {
+    fn longer_packets_add_bytes_behind_the_function() {
         let bits = profile(None, Some((480_000, 4800)));
         let with = |bytes, mtu| PLAIN.with_added_bytes(AddedBytes { bytes, mtu });
         let (stamped, unpacked) = (with(16, 1500), with(1500, 1500));
@@ -195,7 +197,7 @@ mod tests {
         assert_eq!(burst(&both, &PLAIN), 5 * 1_000_000 + 600 * 1000);
         assert_eq!(burst(&both, &stamped), 5 * 1_016_000 + 600 * 1000);
         assert_eq!(burst(&both, &unpacked), 5 * WORK.of_fs(1518));
-        // AddedBytes than any frame that came in, and never shorter than one that is left alone.
+        // No frame is longer than the MTU allows, and none shorter than it arrived.
         assert_eq!(with(9000, 9000).longest, 9018);
         let jumbo = Growth::none(longest(9000));
         assert_eq!(
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_beyond_all_measure_have_no_curve() {
+    fn figures_beyond_128_bits_have_no_curve() {
         let dear = Work {
             packet_fs: u128::MAX,
             byte_fs: 1,
@@ -223,10 +225,10 @@ mod tests {
     }
 
     proptest! {
-        /// Bursts of frames of any lengths that keep to the profile bring no more work than the curve has, whatever functions make
-        /// of them within what they may.
+        /// Bursts of frames of any lengths within the profile bring no more work than the curve,
+        /// whatever functions add to them.
         #[test]
-        fn no_burst_brings_more(
+        fn no_burst_brings_more_work_than_the_curve(
             frames in prop::collection::vec((60_u64..=1518, 0_u64..2000), 1..60), some_packets: bool, some_bits: bool,
             longer in 0_u64..2000, mtu in 576_u64..9000, redundancy in 0_u32..2_000_000, window in 1_u8..64,
         ) {
@@ -244,7 +246,7 @@ mod tests {
             }
             let growth = PLAIN.with_added_bytes(AddedBytes { bytes: longer, mtu }).with_added_packets(made(redundancy, window));
             let grown = curve(&profile, &WORK, &growth).unwrap();
-            // Each by as much as it likes, but not beyond the MTU; and the packets that are made beside.
+            // Each frame grows up to the MTU; and the created packets.
             let own: u128 = frames.iter().map(|(came, more)| {
                 let left = (came + more.min(&longer)).min(longest(mtu)).max(*came);
                 WORK.of_fs(u128::from(left))

@@ -1,55 +1,56 @@
-//! Chains with the same way.
+//! Groups of chains with the same path.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::booking::Booking;
-use super::way::Route;
+use super::path::Route;
 use crate::calculus::ArrivalCurve;
 
-/// Chains with the same way.
+/// Chains with the same path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) route: Route,
-    /// The servers of the way, by number.
+    /// The servers of the path, by number.
     pub(super) servers: Vec<usize>,
-    pub(super) sums: Sums,
-    /// What the dearest packet of each chain costs at each server, fs, and how many have that.
+    pub(super) sums: GroupSums,
+    /// Cost of the most expensive packet of each chain at each server, fs, and the number of chains
+    /// with it.
     packets: Vec<BTreeMap<u128, usize>>,
-    /// Chains whose packets come back to each server.
+    /// Chains whose packets return to each server.
     returns: Vec<usize>,
-    /// What chains were promised, fs, without what is held back on purpose; the tightest first.
+    /// Promised delays without hold times, fs; the tightest first.
     promises: BTreeSet<(u128, String)>,
-    /// For how long packets of those chains may be under way before their shapers, fs; the tightest first.
+    /// Longest times before the shapers of these chains, fs; the tightest first.
     rooms: BTreeSet<(u128, String)>,
-    /// Those of which nothing bounds what they send.
+    /// Chains whose traffic nothing limits.
     unpoliced: BTreeSet<String>,
     chains: usize,
 }
 
-/// What chains with the same way are to each other and to everybody else.
+/// Sums over the chains of a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Sums {
-    /// Their work at each server, as they send it.
+pub(super) struct GroupSums {
+    /// Their work at each server, as sent.
     pub(super) curves: Vec<ArrivalCurve>,
-    /// Their work where each packet counts with what it costs at the server that is dearest for it.
+    /// Their work, each packet at the server where it costs most.
     pub(super) most: ArrivalCurve,
-    /// Packets, as they are sent.
+    /// Their packets, as sent.
     pub(super) count: ArrivalCurve,
-    /// What of the work of their worker is done when a packet leaves its shaper.
+    /// The part of their worker's work at departures from its shaper.
     pub(super) at_departure: ArrivalCurve,
     /// That work for one packet of each chain, fs.
     pub(super) departure_fs: u128,
-    /// The dearest packet at each server, fs.
+    /// Cost of the most expensive packet at each server, fs.
     pub(super) packets_fs: Vec<u128>,
-    /// Whether packets come back to each server.
+    /// Whether packets return to each server.
     pub(super) returns: Vec<bool>,
-    /// One of which nothing bounds what it sends.
+    /// A chain whose traffic nothing limits.
     pub(super) unpoliced: Option<String>,
 }
 
-/// What a booking adds to its group.
+/// The part of one booking in its group.
 #[derive(Debug, Clone)]
-struct Share {
+struct BookingShare {
     curves: Vec<ArrivalCurve>,
     most: ArrivalCurve,
     count: ArrivalCurve,
@@ -57,8 +58,8 @@ struct Share {
     departure_fs: u128,
 }
 
-impl Share {
-    /// `None` where nothing bounds what it brings.
+impl BookingShare {
+    /// `None` if nothing limits its traffic.
     fn of(booking: &Booking) -> Option<Self> {
         if !booking.is_bounded() {
             return None;
@@ -75,8 +76,8 @@ impl Share {
     }
 }
 
-impl Sums {
-    /// With one chain more.
+impl GroupSums {
+    /// The sums with one more chain.
     pub(super) fn with(&self, booking: &Booking) -> Self {
         let mut sums = self.clone();
         if !sums.add(booking) {
@@ -85,7 +86,7 @@ impl Sums {
         sums
     }
 
-    /// False when nothing bounds what the chain brings, or that is more than can be counted.
+    /// `false` if nothing limits the chain's traffic, or for figures beyond 128 bits.
     fn add(&mut self, booking: &Booking) -> bool {
         let servers = booking.visits.len();
         self.curves.resize(servers, ArrivalCurve::default());
@@ -94,13 +95,13 @@ impl Sums {
         let servers = self.returns.iter_mut().zip(&mut self.packets_fs);
         for ((returns, packet_fs), visit) in servers.zip(&booking.visits) {
             *returns |= visit.returns;
-            *packet_fs = visit.most_fs().max(*packet_fs);
+            *packet_fs = visit.max_packet_fs().max(*packet_fs);
         }
         self.combine(booking, ArrivalCurve::plus, u128::checked_add)
             .is_some()
     }
 
-    fn take(&mut self, booking: &Booking) -> bool {
+    fn subtract(&mut self, booking: &Booking) -> bool {
         self.combine(booking, ArrivalCurve::minus, u128::checked_sub)
             .is_some()
     }
@@ -111,7 +112,7 @@ impl Sums {
         sum: impl Fn(&ArrivalCurve, &ArrivalCurve) -> Option<ArrivalCurve>,
         sum_fs: impl Fn(u128, u128) -> Option<u128>,
     ) -> Option<()> {
-        let share = Share::of(booking)?;
+        let share = BookingShare::of(booking)?;
         let curves = self.curves.iter().zip(&share.curves);
         let curves = curves.map(|(all, own)| sum(all, own));
         let (curves, most, count, at_departure, departure_fs) = (
@@ -128,7 +129,7 @@ impl Sums {
 }
 
 impl Group {
-    /// Of a way without chains.
+    /// An empty group.
     pub(super) fn new(route: Route, servers: Vec<usize>) -> Self {
         Self {
             route,
@@ -141,7 +142,7 @@ impl Group {
         self.chains == 0
     }
 
-    /// Without what differs from ledger to ledger.
+    /// Without server numbers, which differ between ledgers.
     pub(super) fn without_numbers(self) -> Self {
         Self {
             servers: Vec::new(),
@@ -163,17 +164,17 @@ impl Group {
         self.returns.resize(booking.visits.len(), 0);
         let servers = self.packets.iter_mut().zip(&mut self.returns);
         for ((packets, returns), visit) in servers.zip(&booking.visits) {
-            *packets.entry(visit.most_fs()).or_default() += 1;
+            *packets.entry(visit.max_packet_fs()).or_default() += 1;
             *returns += usize::from(visit.returns);
         }
         self.sums.unpoliced = self.unpoliced.first().cloned();
     }
 
-    pub(super) fn take(&mut self, booking: &Booking) {
+    pub(super) fn subtract(&mut self, booking: &Booking) {
         self.chains -= 1;
         let chain = &booking.chain;
         if !self.unpoliced.remove(chain) {
-            let taken = self.sums.take(booking);
+            let taken = self.sums.subtract(booking);
             debug_assert!(taken, "what was added can be taken out");
             if let Some(promise_fs) = booking.promise_fs() {
                 self.promises.remove(&(promise_fs, chain.clone()));
@@ -184,7 +185,7 @@ impl Group {
         }
         let servers = self.packets.iter_mut().zip(&mut self.returns);
         for ((packets, returns), visit) in servers.zip(&booking.visits) {
-            let cost_fs = visit.most_fs();
+            let cost_fs = visit.max_packet_fs();
             let count = packets.entry(cost_fs).or_default();
             *count = count.saturating_sub(1);
             if *count == 0 {
@@ -200,12 +201,13 @@ impl Group {
         self.sums.unpoliced = self.unpoliced.first().cloned();
     }
 
-    /// The tightest promise of `least_fs` at least, fs, and whose it is.
-    pub(super) fn tightest(&self, least_fs: u128) -> Option<(u128, &str)> {
+    /// The tightest promise of at least `least_fs`, fs, and its chain.
+    pub(super) fn tightest_promise(&self, least_fs: u128) -> Option<(u128, &str)> {
         first(&self.promises, least_fs)
     }
 
-    /// The least room of a shaper, in time, of a chain with a promise; of `least_fs` at least, fs, and whose it is.
+    /// The least room of a shaper, as a time of at least `least_fs`, fs, and its chain; chains with
+    /// a promise only.
     pub(super) fn least_room(&self, least_fs: u128) -> Option<(u128, &str)> {
         first(&self.rooms, least_fs)
     }

@@ -1,53 +1,54 @@
-//! How late a worker lets a packet go that it shapes.
+//! The lateness of a worker's shaper.
 
 use super::evaluate::{Evaluator, Unbounded, longest_busy};
 use super::order::Order;
-use super::way::Resource;
+use super::path::Resource;
 use crate::calculus::{RateLatency, SECOND, mul_div_up};
 
 impl Evaluator<'_> {
-    /// The longest after its departure has come, fs.
+    /// Longest time from a packet's departure time to its departure, fs.
     ///
-    /// The core may stand still, and the worker must wake up or get its turn. Then it may have a batch of each port in hand, and what other
-    /// shapers let go goes first: one packet of each chain, and what their rates bring meanwhile. In any case it is no longer
-    /// than the worker works without a pause, for a packet whose departure has come is work.
-    pub(super) fn late_at(&self, worker: usize) -> Result<u128, Unbounded> {
+    /// The core may stall, and the worker must wake up or get its turn. Then it may hold a batch of
+    /// each port, and other shapers' departures precede: one packet of each chain, and those that
+    /// their rates bring meanwhile. The lateness is at most a busy period, because a due departure
+    /// is work. Theorem 9 of `docs/guarantees/proofs.md`.
+    pub(super) fn shaper_lateness(&self, worker: usize) -> Result<u128, Unbounded> {
         let find = || {
             let (order, service) = self.order(worker)?;
-            let busy_fs = match self.without_pause(worker)? {
-                // A packet that came when the departure did would leave behind it.
-                Some((pause_fs, _)) => Some(pause_fs),
-                // Work in which batches do not count by themselves.
+            let busy_fs = match self.batch_stay(worker)? {
+                // A packet that arrived at the departure time would leave later.
+                Some((stay_fs, _)) => Some(stay_fs),
+                // This work does not count the cost of batches.
                 None if self.batch_fs(worker)? > 0 && matches!(order, Order::Fcfs(_)) => None,
                 None => longest_busy(&self.total(worker, order)?, &service),
             };
             let turn_fs = self.turn_fs(worker, &service)?;
             let least_fs = busy_fs.into_iter().chain(turn_fs).min();
-            least_fs.ok_or_else(|| self.at(worker, Unbounded::Full))
+            least_fs.ok_or_else(|| self.error_at(worker, Unbounded::Overload))
         };
-        self.known(worker, |known| &mut known.late_fs, find)
+        self.cached(worker, |known| &mut known.late_fs, find)
     }
 
-    /// A turn of its loop; `None` where nothing is known of it: functions hold packets back that may all go at once, or others have
-    /// the core as long as they have work.
+    /// One turn of the worker's loop; `None` if it has no bound: functions release held packets at
+    /// once, or other processes have the core as long as they have work.
     fn turn_fs(&self, worker: usize, service: &RateLatency) -> Result<Option<u128>, Unbounded> {
         let Resource::Worker { batch, devices, .. } = self.resource(worker)? else {
             return Ok(None);
         };
         let batch_fs = self.batch_fs(worker)?;
-        let visitors = self.visitors(worker)?;
-        if visitors.hold || matches!(self.order(worker)?, (Order::Shared(_), _)) {
+        let worker_chains = self.worker_chains(worker)?;
+        if worker_chains.hold || matches!(self.order(worker)?, (Order::Shared(_), _)) {
             return Ok(None);
         }
-        let ports = if *devices { 2 } else { visitors.ports };
+        let ports = if *devices { 2 } else { worker_chains.ports };
         let packets = u128::from(ports) * u128::from(*batch);
-        let departures = visitors.at_departure;
+        let departures = worker_chains.at_departure;
         let departures = departures.short().rate.min(departures.long().rate);
         let turn = || {
-            let in_hand_fs = visitors.dearest_fs.checked_mul(packets)?;
+            let in_hand_fs = worker_chains.max_packet_fs.checked_mul(packets)?;
             let batches_fs = batch_fs.checked_mul(ports.into())?;
             let work_fs = in_hand_fs.checked_add(batches_fs)?;
-            let work_fs = work_fs.checked_add(visitors.departure_fs)?;
+            let work_fs = work_fs.checked_add(worker_chains.departure_fs)?;
             let left = service.rate.checked_sub(departures)?;
             let latency_fs = mul_div_up(service.latency_fs, service.rate, left)?;
             mul_div_up(work_fs, SECOND, left)?.checked_add(latency_fs)

@@ -1,4 +1,4 @@
-//! What was admitted on a node.
+//! The admitted chains of a node.
 
 use std::collections::BTreeMap;
 
@@ -6,37 +6,37 @@ use slab::Slab;
 
 use super::booking::Booking;
 use super::group::Group;
-use super::way::{Resource, Route};
+use super::path::{Resource, Route};
 
-/// What was admitted on a node, by what it shares.
+/// The admitted chains of a node, grouped by path.
 ///
-/// Chains with the same way are one flow to everybody else, and wait equally long: first come, first served. So their sums are kept
-/// and not they themselves, and of their promises the tightest counts. All is in whole numbers, so a chain that leaves takes away
-/// exactly what was added.
+/// Chains with the same path are one flow to all others, and have the same delay under first come,
+/// first served. So the ledger keeps their sums and their tightest promise. All figures are
+/// integers, so removal of a chain subtracts exactly its part.
 ///
-/// Servers and ways have numbers, so that a decision compares no names.
+/// Servers and paths have numbers, so a decision compares no names.
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
     bookings: BTreeMap<String, Booking>,
-    ways: BTreeMap<Route, usize>,
+    paths: BTreeMap<Route, usize>,
     groups: Slab<Group>,
     resources: BTreeMap<Resource, usize>,
     servers: Slab<Server>,
 }
 
-/// Something that serves, and who comes there.
+/// A server and the groups that pass it.
 #[derive(Debug, Clone)]
 pub(super) struct Server {
     pub(super) resource: Resource,
-    /// The groups that pass it, in the order of their ways: those of one port stand together.
+    /// The groups, by path: those of one port are adjacent.
     pub(super) groups: Vec<usize>,
 }
 
-/// Those are the same where the same chains were entered, in whatever order.
+/// Ledgers are equal if they have the same chains, in any order.
 impl PartialEq for Ledger {
     fn eq(&self, other: &Self) -> bool {
         let groups = |ledger: &Self| -> Vec<Group> {
-            let numbers = ledger.ways.values();
+            let numbers = ledger.paths.values();
             let groups = numbers.filter_map(|number| ledger.groups.get(*number));
             groups.cloned().map(Group::without_numbers).collect()
         };
@@ -47,11 +47,11 @@ impl PartialEq for Ledger {
 impl Eq for Ledger {}
 
 impl Ledger {
-    /// Enters a chain, in place of one of the same name.
+    /// Enters a chain, in place of one with the same name.
     pub fn insert(&mut self, booking: Booking) {
         self.remove(&booking.chain);
         let route = booking.route();
-        let number = match self.ways.get(&route) {
+        let number = match self.paths.get(&route) {
             Some(number) => *number,
             None => self.open(route),
         };
@@ -61,7 +61,7 @@ impl Ledger {
         self.bookings.insert(booking.chain.clone(), booking);
     }
 
-    /// A group for a way that nobody has.
+    /// Creates the group of a new path.
     fn open(&mut self, route: Route) -> usize {
         let servers = route.resources.iter().map(|resource| {
             *self.resources.entry(resource.clone()).or_insert_with(|| {
@@ -88,16 +88,16 @@ impl Ledger {
                 server.groups.insert(place, number);
             }
         }
-        self.ways.insert(route, number);
+        self.paths.insert(route, number);
         number
     }
 
-    /// Takes a chain out. `None`: there is none of that name.
+    /// Removes a chain. `None`: the ledger has no chain with this name.
     pub fn remove(&mut self, chain: &str) -> Option<Booking> {
         let booking = self.bookings.remove(chain)?;
-        let number = self.ways.get(&booking.route()).copied()?;
+        let number = self.paths.get(&booking.route()).copied()?;
         let group = self.groups.get_mut(number)?;
-        group.take(&booking);
+        group.subtract(&booking);
         if group.is_empty() {
             self.close(number);
         }
@@ -108,7 +108,7 @@ impl Ledger {
         let Some(group) = self.groups.try_remove(number) else {
             return;
         };
-        self.ways.remove(&group.route);
+        self.paths.remove(&group.route);
         for number_of_server in group.servers {
             let Some(server) = self.servers.get_mut(number_of_server) else {
                 continue;
@@ -122,31 +122,31 @@ impl Ledger {
         }
     }
 
-    /// The chain of that name.
+    /// The chain with this name.
     pub fn get(&self, chain: &str) -> Option<&Booking> {
         self.bookings.get(chain)
     }
 
-    /// How many chains there are.
+    /// Number of chains.
     pub fn len(&self) -> usize {
         self.bookings.len()
     }
 
-    /// Whether there are none.
+    /// Whether the ledger has no chains.
     pub fn is_empty(&self) -> bool {
         self.bookings.is_empty()
     }
 
-    /// The number of the group of that way.
+    /// The number of the path's group.
     pub(super) fn number_of(&self, route: &Route) -> Option<usize> {
-        self.ways.get(route).copied()
+        self.paths.get(route).copied()
     }
 
     pub(super) fn group(&self, number: usize) -> Option<&Group> {
         self.groups.get(number)
     }
 
-    /// Above all numbers of groups.
+    /// Upper limit of group numbers.
     pub(super) fn groups_end(&self) -> usize {
         self.groups.capacity()
     }
@@ -160,7 +160,7 @@ impl Ledger {
         self.servers.get(number)
     }
 
-    /// Above all numbers of servers.
+    /// Upper limit of server numbers.
     pub(super) fn servers_end(&self) -> usize {
         self.servers.capacity()
     }

@@ -1,25 +1,27 @@
-//! The order in which a server works, and how much of it is left to waiting packets.
+//! The order of service of each server, and the service that remains for waiting packets.
 
 use std::collections::BTreeMap;
 
+use super::batches::Batches;
 use super::evaluate::{Evaluator, Unbounded, View};
-use super::pause::Batches;
-use super::way::Resource;
+use super::path::Resource;
 use crate::calculus::{ArrivalCurve, LeakyBucket, RateLatency, SECOND, fair_share, mul_div_up};
 
-/// In which order a server works.
+/// The order of service.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Order {
     /// First come, first served.
     Fcfs(RateLatency),
-    /// Nobody knows: a worker that takes a batch from each of its ports in turn, to which packets come back, or whose functions hold some back.
+    /// Unknown: a worker with several ports, with returning packets, or with functions that hold
+    /// packets back.
     Any(RateLatency),
-    /// Nobody knows, and the core works for several processes, none of which polls.
+    /// Unknown, and the core runs several processes, none of which polls.
     Shared(RateLatency),
 }
 
 impl Evaluator<'_> {
-    /// How a port takes its packets, or a worker that alone has its core and is first come, first served.
+    /// The batches of a port, or of a worker that has its core alone and serves first come, first
+    /// served.
     pub(super) fn batches(&self, server: usize) -> Result<Option<Batches>, Unbounded> {
         let (core, wake_up_fs, batch, batch_fs) = match self.resource(server)? {
             Resource::Worker {
@@ -30,12 +32,12 @@ impl Evaluator<'_> {
                 ..
             } => (core, wake_up_fs, batch, batch_fs),
             Resource::Port { .. } => {
-                // A turn takes no time besides its packets, so their number does not matter.
+                // A turn has no cost besides its packets, so the batch size does not matter.
                 return Ok(Some(Batches {
                     core: RateLatency::core(self.platform.worst_stall_fs()),
                     packets: 1,
-                    each_fs: 0,
-                    dearest_fs: 0,
+                    batch_fs: 0,
+                    max_packet_fs: 0,
                     departures: LeakyBucket::new(0, 0),
                 }));
             }
@@ -46,19 +48,19 @@ impl Evaluator<'_> {
             return Ok(None);
         }
         let stall_fs = self.platform.stall_fs(*core);
-        let visitors = self.visitors(server)?;
+        let worker_chains = self.worker_chains(server)?;
         Ok(Some(Batches {
             core: RateLatency::core(stall_fs.saturating_add(*wake_up_fs)),
             packets: *batch,
-            each_fs: *batch_fs,
-            dearest_fs: visitors.dearest_fs,
-            departures: visitors.departures(),
+            batch_fs: *batch_fs,
+            max_packet_fs: worker_chains.max_packet_fs,
+            departures: worker_chains.departures(),
         }))
     }
 
-    pub(super) fn find_order(&self, server: usize) -> Result<(Order, RateLatency), Unbounded> {
+    pub(super) fn compute_order(&self, server: usize) -> Result<(Order, RateLatency), Unbounded> {
         let resource = self.resource(server)?;
-        let beyond = || Unbounded::Beyond(resource.clone());
+        let beyond = || Unbounded::NotComputable(resource.clone());
         let Resource::Worker {
             core,
             wake_up_fs,
@@ -73,20 +75,21 @@ impl Evaluator<'_> {
                 return Ok((Order::Fcfs(service), service));
             }
             let service = RateLatency::core(self.platform.worst_stall_fs());
-            let later_fs = self.later_at(server)?.ok_or_else(beyond)?;
+            let later_fs = self.later_in_turn_fs(server)?.ok_or_else(beyond)?;
             let latency_fs = service.latency_fs.checked_add(later_fs);
             let in_turns = RateLatency::new(service.rate, latency_fs.ok_or_else(beyond)?);
             return Ok((Order::Fcfs(in_turns), service));
         };
         let stall_fs = self.platform.stall_fs(*core);
         let workers = self.workers_on(*core);
-        let visitors = self.visitors(server)?;
-        let in_turn = *devices || visitors.ports > 1 || visitors.hold;
-        let in_order = |service: RateLatency| visitors.in_order(*batch, *batch_fs, service);
+        let worker_chains = self.worker_chains(server)?;
+        let in_turn = *devices || worker_chains.ports > 1 || worker_chains.hold;
+        let in_order =
+            |service: RateLatency| worker_chains.fcfs_in_batches(*batch, *batch_fs, service);
         let whole = RateLatency::core(stall_fs.saturating_add(*wake_up_fs));
         let others = workers.iter().filter(|one| **one != server);
         if workers.len() <= 1 {
-            let order = if visitors.return_here || in_turn {
+            let order = if worker_chains.return_here || in_turn {
                 Order::Any(whole)
             } else {
                 in_order(whole).ok_or_else(beyond)?
@@ -108,8 +111,8 @@ impl Evaluator<'_> {
             let service = RateLatency::core(stall_fs.saturating_add(wake_ups_fs));
             return Ok((Order::Shared(service), service));
         }
-        // One that polls takes its share whether it has work or not.
-        if visitors.return_here {
+        // A polling process takes its share even without work.
+        if worker_chains.return_here {
             return Err(beyond());
         }
         let others_weight = (workers.len() - 1) as u64;
@@ -123,34 +126,35 @@ impl Evaluator<'_> {
         Ok((order, share))
     }
 
-    /// What packets of a port may take that came later and leave in the same turn, fs. `None`: more than can be counted.
-    fn later_at(&self, port: usize) -> Result<Option<u128>, Unbounded> {
-        let (mut turn, mut dearest_fs) = (1, 0);
+    /// Work of packets that arrive later at a port and leave in the same turn, fs. `None`: beyond
+    /// 128 bits.
+    fn later_in_turn_fs(&self, port: usize) -> Result<Option<u128>, Unbounded> {
+        let (mut turn, mut max_packet_fs) = (1, 0);
         for group in self.groups_at(port) {
-            // A port is the first server of a way.
+            // A port is the first server of a path.
             let packet_fs = self.group(group)?.sums.packets_fs.first().copied();
             turn = turn.max(self.group(group)?.route.port_turn);
-            dearest_fs = dearest_fs.max(packet_fs.unwrap_or(0));
+            max_packet_fs = max_packet_fs.max(packet_fs.unwrap_or(0));
         }
-        Ok(dearest_fs.checked_mul(u128::from(turn - 1)))
+        Ok(max_packet_fs.checked_mul(u128::from(turn - 1)))
     }
 
-    /// Who comes to a worker.
-    pub(super) fn visitors(&self, worker: usize) -> Result<Visitors, Unbounded> {
-        let mut all = Visitors::default();
+    /// Sums up the chains of a worker.
+    pub(super) fn worker_chains(&self, worker: usize) -> Result<WorkerChains, Unbounded> {
+        let mut all = WorkerChains::default();
         let mut ports = BTreeMap::new();
         for group in self.groups_at(worker) {
             let View {
                 route,
-                servers: way,
+                servers: path,
                 sums,
             } = self.group(group)?;
-            let beyond = || self.at(worker, Unbounded::Beyond);
-            let index = way.iter().position(|one| *one == worker);
+            let beyond = || self.error_at(worker, Unbounded::NotComputable);
+            let index = path.iter().position(|one| *one == worker);
             let index = index.ok_or_else(beyond)?;
             all.return_here |= sums.returns[index];
             all.hold |= route.hold.times > 0;
-            all.dearest_fs = all.dearest_fs.max(sums.packets_fs[index]);
+            all.max_packet_fs = all.max_packet_fs.max(sums.packets_fs[index]);
             let at_departure = all.at_departure.plus(&sums.at_departure);
             all.at_departure = at_departure.ok_or_else(beyond)?;
             all.departure_fs = all.departure_fs.saturating_add(sums.departure_fs);
@@ -158,33 +162,34 @@ impl Evaluator<'_> {
                 Resource::Port { queues, .. } => *queues,
                 _ => 1,
             };
-            ports.insert(way[0], queues);
+            ports.insert(path[0], queues);
         }
         all.ports = ports.values().sum();
         Ok(all)
     }
 }
 
-/// Who comes to a worker, all together.
+/// The chains of a worker, summed up.
 #[derive(Debug, Default)]
-pub(super) struct Visitors {
-    /// Packets of some come back to it.
+pub(super) struct WorkerChains {
+    /// Whether packets return to it.
     return_here: bool,
-    /// Functions of some hold packets back.
+    /// Whether functions hold packets back.
     pub(super) hold: bool,
-    /// How many ports it takes packets from in turn: each receive queue of each interface is one.
+    /// Ports that it serves in turn: each receive queue of each interface is one.
     pub(super) ports: u32,
-    /// The dearest packet, fs.
-    pub(super) dearest_fs: u128,
-    /// What it does when packets leave its shapers.
+    /// Cost of the most expensive packet, fs.
+    pub(super) max_packet_fs: u128,
+    /// Work at departures from its shapers.
     pub(super) at_departure: ArrivalCurve,
-    /// That for one packet of each chain, fs.
+    /// That work for one packet of each chain, fs.
     pub(super) departure_fs: u128,
 }
 
-impl Visitors {
-    /// What departures that were waited for may take. Of each chain they come at its rate: what has come due while the worker was away leaves in one turn,
-    /// of which at most one begins before and one in any time.
+impl WorkerChains {
+    /// Work of departures that waited in a shaper. Each chain's departures come at its rate.
+    /// Departures that became due while the worker was away leave in one turn: at most one packet
+    /// of each chain before a time begins, and one in it.
     fn departures(&self) -> LeakyBucket {
         let rates = [
             self.at_departure.short().rate,
@@ -196,11 +201,13 @@ impl Visitors {
         )
     }
 
-    /// First come, first served, where a packet leaves after the whole batch that it was taken with: those that came later may be before it. And what
-    /// the shapers let go meanwhile is before it too, whenever it came; where that needs most of the core nothing is said of the order.
+    /// First come, first served in batches: a packet leaves with its batch, so later packets of the
+    /// batch may precede it. Departures of shapers precede too; if they need more than half of the
+    /// core, the order is unknown.
     ///
-    /// Where a batch takes time of its own, that before may have been a small one, and so may this one; and departures are such batches.
-    fn in_order(&self, batch: u16, batch_fs: u128, service: RateLatency) -> Option<Order> {
+    /// If a batch has a cost of its own, this batch and the one before may be small, and departures
+    /// are such batches. Theorem 6 of `docs/guarantees/proofs.md`.
+    fn fcfs_in_batches(&self, batch: u16, batch_fs: u128, service: RateLatency) -> Option<Order> {
         let departures = self.departures();
         let Some(rate) = service
             .rate
@@ -210,7 +217,7 @@ impl Visitors {
             return Some(Order::Any(service));
         };
         let later = u128::from(batch.max(1) - 1);
-        let mut later_fs = self.dearest_fs.checked_mul(later)?;
+        let mut later_fs = self.max_packet_fs.checked_mul(later)?;
         if batch_fs > 0 {
             later_fs = later_fs.checked_add(batch_fs)?.checked_mul(2)?;
             later_fs = later_fs.checked_add(departures.burst)?;

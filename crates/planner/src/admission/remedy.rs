@@ -1,4 +1,4 @@
-//! What would make a refused chain admissible, found by trying it.
+//! Remedies for a refused chain, found by trials.
 
 use myelin_packet::traffic::{Bucket, Profile};
 use myelin_spec::units::DURATION;
@@ -8,17 +8,17 @@ use super::decision::admit;
 use super::ledger::Ledger;
 use super::site::Platform;
 
-/// The same chain in another form.
+/// The same chain with another key.
 #[derive(Debug, Clone)]
 pub struct Alternative {
-    /// What to write for it.
+    /// The key to write.
     pub what: String,
-    /// What it would take.
+    /// Its booking.
     pub booking: Booking,
 }
 
-/// What would be admitted instead, each by itself: the largest rate, the largest burst, the least latency, and those of `alternatives`
-/// that fit.
+/// Remedies, each by itself: the largest rate, the largest burst, the least latency, and those of
+/// `alternatives` that fit.
 pub fn remedies(
     ledger: &Ledger,
     booking: &Booking,
@@ -62,12 +62,13 @@ pub fn remedies(
     all
 }
 
-/// Parts of a figure that are tried: a step of the search.
+/// Steps of the search.
 const PARTS: u64 = 1 << 12;
-/// Times that the figure is looked at anew as a part of itself, where not even one part fits: what a bucket can count goes down to one.
+/// Further searches in the lowest part, if not even one part fits: a bucket's largest figure goes
+/// down to one.
 const SMALLER: u32 = 4;
 
-/// So many parts, where the whole is the agreed figure or, `smaller` than that, a part of it.
+/// A share of the agreed figure: `parts` of `PARTS`, `smaller` times in the lowest part.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     parts: u64,
@@ -82,7 +83,8 @@ impl Share {
     }
 }
 
-/// The largest profile that fits, where `change` makes each bucket a share of what it is: what fits with more fits with less.
+/// The largest profile that fits, where `change` scales each bucket: if a profile fits, so does a
+/// smaller one.
 fn largest<E>(
     booking: &Booking,
     fits: &impl Fn(&Booking) -> bool,
@@ -101,7 +103,7 @@ fn largest<E>(
     let fits_at = |smaller: u32, parts: u64| fits(&with(Share { parts, smaller }));
     let (smaller, mut fitting, mut too_much) = match (0..SMALLER).find(|at| fits_at(*at, 1))? {
         0 => (0, 1, PARTS),
-        // Of so little a part may be most.
+        // Rounding: a small part may fit in full.
         at => (at + 1, PARTS, PARTS * PARTS),
     };
     while too_much - fitting > 1 {

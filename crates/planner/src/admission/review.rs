@@ -1,4 +1,4 @@
-//! From a plan to its decision.
+//! Plans a chain and decides on its admission.
 
 use myelin_spec::{FULL_FRAME, Idle, Mapping, ServiceChain, Space};
 
@@ -14,21 +14,22 @@ use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::planning;
 
-/// Where a chain is to be admitted.
+/// A node for the admission of a chain.
 #[derive(Debug, Clone, Copy)]
 pub struct Node<'a> {
-    /// What packets cost there.
+    /// The costs of packets there.
     pub costs: &'a Costs,
     /// The machine, and the chain's ports.
     pub machine: &'a Machine,
-    /// What was admitted there.
+    /// The admitted chains there.
     pub ledger: &'a Ledger,
 }
 
-/// Plans a chain for a machine: places each function, predicts the cost, compares it with the contract.
+/// Plans a chain for a machine: places each function, predicts the cost, compares it with the
+/// contract.
 ///
-/// A chain whose contract cannot be honoured still gets a plan, which is not [`admitted`](Plan::admitted). It is alone on its node here;
-/// [`review`] looks at it beside others.
+/// A chain whose contract the machine cannot keep gets a plan that is not
+/// [`admitted`](Plan::admitted). The node has no other chain here; [`review`] considers others.
 pub fn plan(chain: &ServiceChain, costs: &Costs, machine: &Machine) -> Result<Plan, PlanError> {
     let mut plan = planning::place(chain, costs, machine)?;
     let site = Site::planned(chain, machine);
@@ -45,18 +46,18 @@ pub fn plan(chain: &ServiceChain, costs: &Costs, machine: &Machine) -> Result<Pl
     Ok(plan)
 }
 
-/// Decides whether a planned chain is admitted on a node, and writes that into its plan: bound, refusal and remedies. Returns what
-/// to enter into the node's ledger when the chain is deployed.
+/// Decides on the admission of a planned chain and writes bound, refusal and remedies into its
+/// plan. Returns the booking for the node's ledger.
 pub fn review(plan: &mut Plan, chain: &ServiceChain, node: &Node<'_>, site: &Site) -> Booking {
     let platform = Platform::new(node.costs);
     let mut booking = book(chain, plan, node.costs, site);
     let decision = admit(node.ledger, &booking, &platform);
-    // The mean is compared with what was agreed in any case: it is no promise, but a mean above it cannot be kept.
+    // A mean above the contract is a refusal in any case.
     let refusal = planning::refusal(plan).or(decision.refusal);
     let try_others = refusal.is_some();
-    // A shaper without room does not concern the promises of others: the refusal has its remedy.
+    // A shaper without room concerns no other chain: its refusal has the remedy.
     let to_shaper_fs = decision.to_shaper_fs.unwrap_or(0);
-    plan.refusal = refusal.or_else(|| release::no_room(chain, plan, to_shaper_fs));
+    plan.refusal = refusal.or_else(|| release::room_refusal(chain, plan, to_shaper_fs));
     plan.admitted = plan.refusal.is_none();
     plan.best_effort = false;
     plan.bound = decision.bound;
@@ -71,26 +72,29 @@ pub fn review(plan: &mut Plan, chain: &ServiceChain, node: &Node<'_>, site: &Sit
     } else {
         Vec::new()
     };
-    let too_slow = release::too_slow(
+    let warn_of_lost_credit = release::warn_of_lost_credit(
         chain,
         plan,
         decision
             .late_fs
-            .unwrap_or_else(|| booking.least_late_fs(&platform)),
+            .unwrap_or_else(|| booking.min_lateness_fs(&platform)),
     );
-    for warning in [short_burst(chain), too_slow].into_iter().flatten() {
+    for warning in [short_burst(chain), warn_of_lost_credit]
+        .into_iter()
+        .flatten()
+    {
         if !plan.warnings.contains(&warning) {
             plan.warnings.push(warning);
         }
     }
     if !plan.admitted {
-        // A chain that is deployed nevertheless gets no promise.
+        // A chain that is deployed with `--force` has no promise.
         booking.latency_ns = None;
     }
     booking
 }
 
-/// The chain in other forms that may be cheaper.
+/// The chain with other keys that may be cheaper.
 fn alternatives(
     plan: &Plan,
     chain: &ServiceChain,
@@ -133,7 +137,7 @@ fn alternatives(
     all
 }
 
-/// A bucket of bits that holds less than a full frame never lets one pass.
+/// Warns of a burst in bits that is shorter than a full frame.
 fn short_burst(chain: &ServiceChain) -> Option<String> {
     let bits = chain.sla.policing_profile().bits?;
     (bits.burst() < FULL_FRAME * 8).then(|| {

@@ -1,28 +1,30 @@
-//! What waits for a worker in the rings of its sockets.
+//! The receive rings of a worker's sockets.
 
 use super::evaluate::{Evaluator, Unbounded};
-use super::way::Resource;
+use super::path::Resource;
 
-/// Packets that the receiving ring of a worker's socket holds: what a burst at full rate fills in about a millisecond.
+/// Descriptors of a worker's receive ring: about a millisecond of packets at full rate.
 pub const RING: u32 = 1024;
-/// The same where the interface has several receive queues, each of which has a socket, so that the packet memory suffices for all.
+/// The same for an interface with several receive queues, so that the packet memory suffices for
+/// all sockets.
 pub const SMALL_RING: u32 = 256;
 
 impl Evaluator<'_> {
-    /// Whether each ring of a worker holds what may wait in it, where nobody stays longer than `delay_fs`: what is there came to the
-    /// port within the delays before and here. All may have come by one receive queue.
+    /// Checks that each ring of a worker holds the packets that may wait there, if no packet stays
+    /// longer than `delay_fs`. All of them arrived at the port within the delays before and here,
+    /// perhaps in one receive queue. Theorem 10 of `docs/guarantees/proofs.md`.
     pub(super) fn check_rings(&self, worker: usize, delay_fs: u128) -> Result<(), Unbounded> {
         let resource = self.resource(worker)?;
         if !matches!(resource, Resource::Worker { devices: false, .. }) {
             return Ok(());
         }
-        let beyond = || Unbounded::Beyond(resource.clone());
-        // Those of one port stand together, but for the way that is tried.
+        let beyond = || Unbounded::NotComputable(resource.clone());
+        // Groups of one port are adjacent, except the new chain's.
         let mut waiting: Vec<(usize, u128)> = Vec::new();
         for group in self.groups_at(worker) {
-            let way = self.group(group)?.servers;
-            let index = way.iter().position(|one| *one == worker);
-            let before_fs = self.before_fs(group, index.ok_or_else(beyond)?)?;
+            let path = self.group(group)?.servers;
+            let index = path.iter().position(|one| *one == worker);
+            let before_fs = self.delay_before_fs(group, index.ok_or_else(beyond)?)?;
             let within_fs = before_fs.checked_add(delay_fs).ok_or_else(beyond)?;
             let packets = self
                 .group(group)?
@@ -32,16 +34,16 @@ impl Evaluator<'_> {
                 .ok_or_else(beyond)?;
             let is_new = self.own() == Some(group);
             let place = if is_new {
-                waiting.iter().position(|(port, _)| *port == way[0])
+                waiting.iter().position(|(port, _)| *port == path[0])
             } else {
                 waiting
                     .len()
                     .checked_sub(1)
-                    .filter(|last| waiting[*last].0 == way[0])
+                    .filter(|last| waiting[*last].0 == path[0])
             };
             match place {
                 Some(place) => waiting[place].1 = waiting[place].1.saturating_add(packets),
-                None => waiting.push((way[0], packets)),
+                None => waiting.push((path[0], packets)),
             }
         }
         for (port, packets) in waiting {

@@ -1,10 +1,10 @@
-//! Where on a node a chain stands, and what the node's cores do beside it.
+//! The place of a chain on a node, and the properties of the node's cores.
 
 use std::collections::BTreeMap;
 
 use myelin_spec::ServiceChain;
 
-use super::way::Resource;
+use super::path::Resource;
 use crate::calculus::SECOND;
 use crate::costs::Costs;
 use crate::frame::{self, LONGEST};
@@ -13,46 +13,50 @@ use crate::machine::Machine;
 /// Femtoseconds of a nanosecond.
 pub(crate) const NS: u128 = SECOND / 1_000_000_000;
 
-/// Where a chain stands: what it shares with others of the same names.
+/// The place of a chain: chains with the same names here share servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
-    /// The interface or device where its packets come in.
+    /// The ingress interface or device.
     pub ingress: String,
     /// Receive queues of that interface.
     pub queues: u32,
-    /// Where they leave.
+    /// The egress interface or device.
     pub egress: String,
-    /// The worker of its user functions, by a name that those who share it have in common.
+    /// Name of the worker of its user functions; chains with the same name share it.
     pub worker: String,
-    /// The core that the worker is bound to.
+    /// The worker's core.
     pub core: u32,
-    /// Speed of the egress link, bits a second, where it has one.
+    /// Speed of the egress link, bits a second, if known.
     pub egress_bps: Option<u64>,
-    /// The longest IP packet that comes in, bytes: the MTU of the ingress interface, 1500 where that is not known.
+    /// MTU of the ingress interface, bytes; 1500 if unknown.
     pub ingress_mtu: Option<u32>,
 }
 
 impl Site {
-    /// The site of a chain that has not been deployed: the interfaces that its file names or ones of its own, and the core that the agent
-    /// would choose.
+    /// The site of a chain that is not deployed: the interfaces in its file or its own ones, and
+    /// the core that the agent would choose.
     pub fn planned(chain: &ServiceChain, machine: &Machine) -> Self {
-        // A chain and its reverse lie on the same two links.
-        let circuit = chain
+        // A chain and its reverse share two links.
+        let link_pair = chain
             .reverse
             .as_ref()
             .map_or(&chain.name, |reverse| reverse.min(&chain.name));
         let (ingress, egress, worker) = chain.ports.as_ref().map_or_else(
             || {
-                let ends = (format!("{circuit}: ingress"), format!("{circuit}: egress"));
-                let (ingress, egress) = if *circuit == chain.name {
+                let ends = (
+                    format!("{link_pair}: ingress"),
+                    format!("{link_pair}: egress"),
+                );
+                let (ingress, egress) = if *link_pair == chain.name {
                     ends
                 } else {
                     (ends.1, ends.0)
                 };
-                (ingress, egress, format!("{}@{circuit}", chain.owner()))
+                (ingress, egress, format!("{}@{link_pair}", chain.owner()))
             },
             |ports| {
-                // All named interfaces of an owner have one worker, and each pair of devices has one.
+                // An owner has one worker for all named interfaces, and one for each pair of
+                // devices.
                 let pair = if chain.is_over_dpdk() {
                     let (one, other) = (&ports.ingress, &ports.egress);
                     format!("{} {}", one.min(other), one.max(other))
@@ -77,13 +81,13 @@ impl Site {
         }
     }
 
-    /// The longest frame that comes in, without frame check sequence, bytes.
+    /// The longest incoming frame, without frame check sequence, bytes.
     pub(super) fn longest(&self) -> u64 {
         self.ingress_mtu
             .map_or(LONGEST, |mtu| frame::longest(mtu.into()))
     }
 
-    /// The kernel's part where its packets come in.
+    /// The kernel part of its ingress port.
     pub(super) fn port(&self) -> Resource {
         Resource::Port {
             name: self.ingress.clone(),
@@ -92,7 +96,7 @@ impl Site {
     }
 }
 
-/// What the bound needs to know of the node beside the costs of packets.
+/// The properties of a node besides packet costs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Platform {
     stalls_fs: BTreeMap<u32, u128>,
@@ -101,7 +105,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// The node that these costs were measured on.
+    /// The node on which the costs were measured.
     pub fn new(costs: &Costs) -> Self {
         let stalls = costs.stalls.iter();
         let stalls_fs: BTreeMap<_, _> = stalls
@@ -116,7 +120,7 @@ impl Platform {
         }
     }
 
-    /// For how long this core may stand still, fs.
+    /// The stall of a core, fs.
     pub(super) fn stall_fs(&self, core: u32) -> u128 {
         self.stalls_fs
             .get(&core)
@@ -124,7 +128,7 @@ impl Platform {
             .unwrap_or(self.default_stall_fs)
     }
 
-    /// The same of a core that is not known.
+    /// The stall of an unknown core, fs.
     pub(super) fn worst_stall_fs(&self) -> u128 {
         self.default_stall_fs
     }

@@ -1,4 +1,4 @@
-//! The same decision, plainly: nothing is remembered, nothing is numbered, and everybody is looked at. What the fast one is held against.
+//! A plain reference of the decision, without caches and numbers. A property test compares both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,52 +6,53 @@ use proptest::prelude::*;
 
 use super::booking::Booking;
 use super::decision::admit;
-use super::group::Sums;
+use super::group::GroupSums;
 use super::ledger::Ledger;
+use super::path::{Resource, Route};
 use super::site::{NS, Platform};
-use super::way::{Resource, Route};
 use super::{RING, SMALL_RING, Site, book};
 use crate::calculus::{
-    ArrivalCurve, LeakyBucket, Passage, RateLatency, SECOND, after_delay, busy_period, delay,
+    ArrivalCurve, LeakyBucket, RateLatency, SECOND, TandemServer, after_delay, busy_period, delay,
     fair_share, mul_div_up, tandem,
 };
 use crate::costs::{Cost, InBurst};
 use crate::{Costs, Machine, plan};
 
-/// Chains by their ways.
+/// Chains by their paths.
 struct Plain<'a> {
-    ways: BTreeMap<Route, Sums>,
+    paths: BTreeMap<Route, GroupSums>,
     platform: &'a Platform,
 }
 
 struct Server {
     service: RateLatency,
-    /// What is left of it first come, first served, with batches and departures before; else any order.
+    /// Its service under first come, first served, behind batches and departures; else any order.
     fcfs: Option<RateLatency>,
     whole_core: bool,
-    /// Of a worker that is alone and first come, first served: packets of a batch, what one takes besides, and departures.
+    /// The batches of a lone first-come, first-served worker: packets, cost of a batch, and
+    /// departures.
     batches: Option<(u16, u128, LeakyBucket)>,
 }
 
 impl<'a> Plain<'a> {
     fn of(bookings: impl Iterator<Item = &'a Booking>, platform: &'a Platform) -> Self {
-        let mut ways: BTreeMap<Route, Sums> = BTreeMap::new();
+        let mut paths: BTreeMap<Route, GroupSums> = BTreeMap::new();
         for booking in bookings {
-            let sums = ways.entry(booking.route()).or_default();
+            let sums = paths.entry(booking.route()).or_default();
             *sums = sums.with(booking);
         }
-        Self { ways, platform }
+        Self { paths, platform }
     }
 
-    fn at(&self, server: &Resource) -> impl Iterator<Item = (&Route, &Sums, usize)> {
-        self.ways.iter().filter_map(move |(route, sums)| {
+    fn at(&self, server: &Resource) -> impl Iterator<Item = (&Route, &GroupSums, usize)> {
+        self.paths.iter().filter_map(move |(route, sums)| {
             let index = route.resources.iter().position(|one| one == server)?;
             Some((route, sums, index))
         })
     }
 
     fn workers(&self, core: u32) -> BTreeSet<&Resource> {
-        let all = self.ways.keys().flat_map(|route| &route.resources);
+        let all = self.paths.keys().flat_map(|route| &route.resources);
         all.filter(|one| matches!(one, Resource::Worker { core: on, .. } if *on == core))
             .collect()
     }
@@ -163,7 +164,7 @@ impl<'a> Plain<'a> {
         )
     }
 
-    /// The delay of the first servers of a way.
+    /// The delay of the first servers of a path.
     fn before(&self, route: &Route, servers: usize) -> Option<u128> {
         let stays = route.resources[..servers]
             .iter()
@@ -173,12 +174,12 @@ impl<'a> Plain<'a> {
         Some(stays + route.held_before(servers))
     }
 
-    fn arrived(&self, route: &Route, sums: &Sums, index: usize) -> Option<ArrivalCurve> {
+    fn arrivals(&self, route: &Route, sums: &GroupSums, index: usize) -> Option<ArrivalCurve> {
         let held = route.held_before(index + 1) - route.held_before(index);
         after_delay(&sums.curves[index], self.before(route, index)? + held)
     }
 
-    /// All that comes to a server, and what of it comes again.
+    /// All arrivals at a server, and the returning part.
     fn total(&self, server: &Resource, does: &Server) -> Option<(ArrivalCurve, ArrivalCurve)> {
         let is_any = does.fcfs.is_none();
         let servers = match server {
@@ -191,7 +192,7 @@ impl<'a> Plain<'a> {
                 if of.unpoliced.is_some() {
                     return None;
                 }
-                let mut arrived = self.arrived(route, of, index)?;
+                let mut arrived = self.arrivals(route, of, index)?;
                 if let Resource::Worker { batch_fs, .. } = &route.resources[index]
                     && is_any
                 {
@@ -208,7 +209,7 @@ impl<'a> Plain<'a> {
         Some(sums)
     }
 
-    /// The longest stay by batches, where it is known.
+    /// The longest stay by batches, if known.
     fn pause(&self, server: &Resource, does: &Server) -> Option<u128> {
         let (packets, batch, departures) = does.batches?;
         let (total, _) = self.total(server, does)?;
@@ -224,10 +225,10 @@ impl<'a> Plain<'a> {
 
     fn delay(&self, server: &Resource) -> Option<u128> {
         let does = self.server(server)?;
-        let (total, again) = self.total(server, &does)?;
+        let (total, returning) = self.total(server, &does)?;
         let delay = match does.fcfs {
             Some(fcfs) => delay(&total, &fcfs)?,
-            None => busy_period(&total, &again, &does.service)?,
+            None => busy_period(&total, &returning, &does.service)?,
         };
         let delay = delay.min(self.pause(server, &does).unwrap_or(u128::MAX));
         if let Resource::Worker { devices: false, .. } = server {
@@ -258,10 +259,10 @@ impl<'a> Plain<'a> {
             return None;
         };
         let does = self.server(worker)?;
-        let (total, again) = self.total(worker, &does)?;
+        let (total, returning) = self.total(worker, &does)?;
         let busy = match self.pause(worker, &does) {
             None if does.fcfs.is_some() && *batch_fs > 0 => None,
-            None => busy_period(&total, &again, &does.service),
+            None => busy_period(&total, &returning, &does.service),
             pause => pause,
         };
         let (departures, each) = self.departures(worker)?;
@@ -283,36 +284,36 @@ impl<'a> Plain<'a> {
         busy.into_iter().chain(turn).min()
     }
 
-    /// The bound of a way, and how long it may take to the shaper.
-    fn worst(&self, route: &Route) -> Option<(u128, u128)> {
-        let sums = &self.ways[route];
+    /// The bound of a path, and the longest time to the shaper.
+    fn worst_case(&self, route: &Route) -> Option<(u128, u128)> {
+        let sums = &self.paths[route];
         let (mut sum, mut least, mut late, mut to_shaper) = (0_u128, 0, 0, 0);
-        let (mut ordered, mut passages) = (true, Vec::new());
+        let (mut is_fifo, mut tandem_servers) = (true, Vec::new());
         for (index, server) in route.resources.iter().enumerate() {
             self.delay(server)?;
             let does = self.server(server)?;
-            let (total, again) = self.total(server, &does)?;
-            let arrived = self.arrived(route, sums, index)?;
+            let (total, returning) = self.total(server, &does)?;
+            let arrived = self.arrivals(route, sums, index)?;
             let others = total.minus(&arrived)?;
-            ordered &= does.fcfs.is_some();
-            let own = if ordered { sums.curves[index] } else { arrived };
+            is_fifo &= does.fcfs.is_some();
+            let own = if is_fifo { sums.curves[index] } else { arrived };
             let all = own.plus(&others)?;
             let once = match does.fcfs {
                 Some(service) => {
-                    passages.push(Passage {
+                    tandem_servers.push(TandemServer {
                         service,
                         others,
                         packet: sums.packets_fs[index],
                     });
                     delay(&all, &service)?
                 }
-                None => busy_period(&all, &again, &does.service)?,
+                None => busy_period(&all, &returning, &does.service)?,
             };
             let once = once.min(self.pause(server, &does).unwrap_or(u128::MAX));
             sum += once * route.passages(server);
-            let all = passages.len() == index + 1;
+            let all = tandem_servers.len() == index + 1;
             let once = if all {
-                tandem(&sums.most, &passages)
+                tandem(&sums.most, &tandem_servers)
             } else {
                 None
             };
@@ -326,7 +327,8 @@ impl<'a> Plain<'a> {
     }
 }
 
-/// The bound of the chain that is tried, ns, and whose promise would be broken, its own or that of the first way.
+/// The bound of the new chain, ns, and the chain whose promise would break: its own or that of the
+/// first path.
 fn decide(
     ledger: &Ledger,
     booking: &Booking,
@@ -342,7 +344,7 @@ fn decide(
         Plain::of(before.iter().copied(), platform),
     );
     let own = if booking.is_bounded() {
-        with.worst(&booking.route())
+        with.worst_case(&booking.route())
     } else {
         None
     };
@@ -357,10 +359,10 @@ fn decide(
         let Some(promise_fs) = other.promise_fs() else {
             return false;
         };
-        let Some((was_fs, was_to_shaper_fs)) = before_it.worst(&other.route()) else {
+        let Some((was_fs, was_to_shaper_fs)) = before_it.worst_case(&other.route()) else {
             return false;
         };
-        let Some((fs, to_shaper_fs)) = with.worst(&other.route()) else {
+        let Some((fs, to_shaper_fs)) = with.worst_case(&other.route()) else {
             return was_fs <= promise_fs;
         };
         let room_fs = other.room_fs.unwrap_or(u128::MAX);
@@ -370,7 +372,7 @@ fn decide(
     (own_ns, broken.then(|| "another".to_owned()))
 }
 
-/// A chain at random: what it does, where, and what is agreed.
+/// A random chain: its functions, place and contract.
 #[derive(Debug, Clone)]
 struct Drawn {
     function: usize,
@@ -464,7 +466,8 @@ impl Drawn {
 }
 
 proptest! {
-    /// The fast decision equals the plain one, whatever chains were admitted before or run as best effort.
+    /// The fast decision equals the plain one, with any chains admitted or run as best effort
+    /// before.
     #[test]
     fn the_fast_decision_is_the_plain_one(drawn in prop::collection::vec(drawn(), 1..9), gone in 0_usize..9, in_burst: bool) {
         let cost = |ns| Cost::new(ns, 0.1);
@@ -477,7 +480,8 @@ proptest! {
             let fast = admit(&ledger, &booking, &platform);
             let (bound_ns, refusal) = decide(&ledger, &booking, &platform);
             prop_assert_eq!(fast.bound.as_ref().map(|bound| bound.bound_ns), bound_ns, "{:?}", &fast);
-            // Without a promise a chain whose core is full is refused, and one whose worst case is unknown is not.
+            // A chain without a promise is refused if its core is full, but not if its worst case
+            // is unknown.
             let is_own = booking.latency_ns.is_none() && fast.no_bound.is_some() && fast.refusal.is_some();
             if !is_own || refusal.is_some() {
                 prop_assert_eq!(fast.refusal.is_some(), refusal.is_some(), "{:?} against {:?}", &fast, refusal);

@@ -1,30 +1,30 @@
-//! How much may arrive.
+//! Arrival curves: the most work that arrives in any interval.
 
 use super::SECOND;
 use super::rounding::{mul_div_down, mul_div_up};
 
-/// A leaky bucket: at most `burst + rate * t` in any interval of length `t` (LBT section 1.2.2). The arrival curve of what
-/// a token bucket lets through.
+/// A leaky bucket: at most `burst + rate * t` in any interval of length `t` (LBT section 1.2.2). It
+/// is the arrival curve of the output of a token bucket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeakyBucket {
-    /// What may come at once.
+    /// Most work at once.
     pub burst: u128,
-    /// What may come in the long run, a second.
+    /// Long-term rate, work a second.
     pub rate: u128,
 }
 
 impl LeakyBucket {
-    /// A bucket of that burst and rate.
+    /// A bucket with this burst and rate.
     pub const fn new(burst: u128, rate: u128) -> Self {
         Self { burst, rate }
     }
 
-    /// The most that may arrive in an interval of `time_fs`.
+    /// The most work in an interval of `time_fs`, fs.
     pub fn at(&self, time_fs: u128) -> Option<u128> {
         mul_div_up(self.rate, time_fs, SECOND)?.checked_add(self.burst)
     }
 
-    /// Both together.
+    /// The sum of both.
     pub(crate) fn plus(&self, other: &Self) -> Option<Self> {
         Some(Self {
             burst: self.burst.checked_add(other.burst)?,
@@ -42,11 +42,11 @@ impl LeakyBucket {
 
 /// The minimum of two leaky buckets: the one with the least burst and the one with the least rate.
 ///
-/// A profile in packets and in bits at once is the minimum of several buckets of work, since a packet costs time by itself
-/// and for each of its bytes. Two of them are kept: [`short`](Self::short), which is below over short intervals, and
-/// [`long`](Self::long), which is below over long ones. Sums are taken of each by itself, and the minimum of the sums is not
-/// below the sum of the minima; so the curve of ten thousand flows is still two buckets, and a flow is taken out of it as
-/// exactly as it was put in.
+/// A profile in packets and bits gives several buckets of work. Two are kept:
+/// [`short`](Self::short) is lowest over short intervals, [`long`](Self::long) over long ones. Sums
+/// add the short buckets and the long buckets separately. The minimum of the sums is at least the
+/// sum of the minima, so it is a valid curve. So ten thousand flows need two buckets, and
+/// subtraction of a flow is exact.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ArrivalCurve {
     short: LeakyBucket,
@@ -62,7 +62,7 @@ impl ArrivalCurve {
         }
     }
 
-    /// The curve of what keeps to all of these buckets; `None` of no bucket, for then anything may come.
+    /// The curve of traffic within all these buckets; `None` without a bucket.
     pub fn least_of(buckets: impl IntoIterator<Item = LeakyBucket>) -> Option<Self> {
         let mut buckets = buckets.into_iter();
         let mut curve = Self::of(buckets.next()?);
@@ -87,30 +87,31 @@ impl ArrivalCurve {
         self.long
     }
 
-    /// Whether nothing ever comes.
+    /// Whether no work arrives.
     pub fn is_zero(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The most that may arrive in an interval of `time_fs`.
+    /// The most work in an interval of `time_fs`, fs.
     pub fn at(&self, time_fs: u128) -> Option<u128> {
         let (short, long) = (self.short.at(time_fs), self.long.at(time_fs));
         short.into_iter().chain(long).min()
     }
 
-    /// Where the one bucket meets the other, of a curve whose short one is faster: the last femtosecond in which the short one is the least,
-    /// and all that has come by the next. Between the two is the point itself.
-    pub(super) fn bend(&self) -> Option<(u128, u128)> {
+    /// The crossover of a curve whose short bucket has the greater rate: the last femtosecond at
+    /// which the short bucket is the lower one, and the most work that has arrived one femtosecond
+    /// later.
+    pub(super) fn crossover(&self) -> Option<(u128, u128)> {
         let (short, long) = (self.short, self.long);
-        let bend_fs = mul_div_down(
+        let crossover_fs = mul_div_down(
             long.burst.checked_sub(short.burst)?,
             SECOND,
             short.rate.checked_sub(long.rate)?,
         )?;
-        Some((bend_fs, short.at(bend_fs.checked_add(1)?)?))
+        Some((crossover_fs, short.at(crossover_fs.checked_add(1)?)?))
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn plus(&self, other: &Self) -> Option<Self> {
         Some(Self {
             short: self.short.plus(&other.short)?,
@@ -118,7 +119,7 @@ impl ArrivalCurve {
         })
     }
 
-    /// What is left of a sum without one of its parts; `None` when that is no part of it.
+    /// The sum without one of its parts; `None` if `part` is greater.
     pub fn minus(&self, part: &Self) -> Option<Self> {
         Some(Self {
             short: self.short.minus(&part.short)?,
@@ -126,7 +127,7 @@ impl ArrivalCurve {
         })
     }
 
-    /// So much for each unit.
+    /// The curve with each unit of work scaled by `factor`.
     pub(crate) fn times(&self, factor: u128) -> Option<Self> {
         self.map(|bucket| {
             let burst = bucket.burst.checked_mul(factor)?;
@@ -134,7 +135,7 @@ impl ArrivalCurve {
         })
     }
 
-    /// The same with each bucket changed by `change`, which must keep their order.
+    /// The curve with `change` applied to both buckets.
     pub(super) fn map(&self, change: impl Fn(LeakyBucket) -> Option<LeakyBucket>) -> Option<Self> {
         Some(Self {
             short: change(self.short)?,
@@ -149,7 +150,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Curves with a bend whose long bucket has a rate below 20 a second.
+    /// Curves with a crossover whose long bucket has a rate below 20 a second.
     pub(in super::super) fn bent() -> impl Strategy<Value = ArrivalCurve> {
         let drawn = (1_u128..40, 0_u128..200, 20_u128..1000, 1_u128..20);
         drawn.prop_map(|(burst, more, short_rate, long_rate)| {
@@ -159,7 +160,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_curve_is_below_each_of_its_buckets_where_that_one_is_least() {
+    fn a_curve_is_the_minimum_of_its_buckets() {
         let (peak, mean) = (LeakyBucket::new(10, 1000), LeakyBucket::new(100, 10));
         let useless = LeakyBucket::new(200, 2000);
         let curve = ArrivalCurve::least_of([mean, useless, peak]).unwrap();
@@ -171,7 +172,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_added_is_taken_out_exactly_and_nothing_else_is() {
+    fn subtraction_reverses_addition() {
         let one = ArrivalCurve::of(LeakyBucket::new(3, 7));
         let two = ArrivalCurve::least_of([LeakyBucket::new(1, 9), LeakyBucket::new(5, 2)]).unwrap();
         let both = one.plus(&two).unwrap();

@@ -1,15 +1,15 @@
-//! Yielding after so many batches.
+//! Leftover service when processes yield after a number of batches.
 
 use super::{RateLatency, round_robin};
 
-/// How long one keeps the core before it yields.
+/// The longest time that a process keeps the core before it yields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
     /// Batches before it yields.
     pub batches: u64,
-    /// Packets of a batch, at most.
+    /// Most packets in a batch.
     pub packets: u64,
-    /// What a packet costs at most, fs.
+    /// Greatest cost of a packet, fs.
     pub packet_fs: u128,
 }
 
@@ -21,16 +21,17 @@ impl Turn {
     }
 }
 
-/// What cooperative yielding leaves to one of several: round robin whose quanta are turns (NFVnice, Kulkarni et al. 2017, calls this the
-/// cooperative mode). Its work counts at what its packets cost at most, since a turn is as many packets, however cheap they are.
-/// `switch_fs` is what each change costs.
+/// The leftover service under cooperative yielding: round robin whose quanta are turns (the
+/// cooperative mode of NFVnice, Kulkarni et al. 2017). Work counts at the greatest cost of a
+/// packet, because a turn is a number of packets, however cheap. `switch_fs`: cost of a context
+/// switch, fs.
 pub fn cooperative(
     service: &RateLatency,
     own: &Turn,
     others: &[Turn],
     switch_fs: u128,
 ) -> Option<RateLatency> {
-    // As many changes as there are turns.
+    // One switch for each turn.
     let mut others_fs = switch_fs;
     for turn in others {
         others_fs = others_fs.checked_add(turn.fs()?)?.checked_add(switch_fs)?;
@@ -43,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_quanta_and_each_change_costs() {
+    fn turns_are_quanta_and_each_switch_costs() {
         let own = Turn {
             batches: 2,
             packets: 32,

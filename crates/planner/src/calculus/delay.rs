@@ -1,12 +1,13 @@
-//! The delay bound.
+//! The delay bound of one server.
 
 use super::rounding::mul_div_up;
 use super::{ArrivalCurve, RateLatency, SECOND};
 
-/// The longest that anything waits and is served, fs: the horizontal deviation of the two curves (LBT theorem 1.4.2).
+/// The longest delay at a first-come, first-served server, fs: the horizontal deviation of both
+/// curves (LBT theorem 1.4.2).
 ///
-/// A packet counts when its last part is done, so the bound holds for whole packets (LBT theorem 1.7.1, the packetizer at the end adds
-/// nothing). `None`: more comes in the long run than is done, or the figures are beyond all measure.
+/// A packet counts when its last part is served, so the bound holds for whole packets (LBT theorem
+/// 1.7.1). `None`: the arrival rate exceeds the service rate, or the figures exceed 128 bits.
 pub fn delay(arrival: &ArrivalCurve, service: &RateLatency) -> Option<u128> {
     if arrival.is_zero() {
         return Some(service.latency_fs);
@@ -20,17 +21,18 @@ pub fn delay(arrival: &ArrivalCurve, service: &RateLatency) -> Option<u128> {
     let by_short = if short.rate <= rate {
         mul_div_up(short.burst, SECOND, rate)
     } else {
-        at_the_bend(arrival, rate)
+        wait_at_crossover(arrival, rate)
     };
     let least = by_long.into_iter().chain(by_short).min();
     least?.checked_add(service.latency_fs)
 }
 
-/// Work comes faster than it is done until the two buckets meet, so the wait is longest there.
-fn at_the_bend(arrival: &ArrivalCurve, rate: u128) -> Option<u128> {
-    // What has come by the femtosecond after the bend, at the one before.
-    let (bend_fs, come) = arrival.bend()?;
-    Some(mul_div_up(come, SECOND, rate)?.saturating_sub(bend_fs))
+/// The wait at the crossover: until then work arrives faster than the server works, so the wait is
+/// longest there.
+fn wait_at_crossover(arrival: &ArrivalCurve, rate: u128) -> Option<u128> {
+    // Arrivals one femtosecond after the crossover, waiting since one before: rounded up.
+    let (crossover_fs, arrived) = arrival.crossover()?;
+    Some(mul_div_up(arrived, SECOND, rate)?.saturating_sub(crossover_fs))
 }
 
 #[cfg(test)]
@@ -58,10 +60,10 @@ mod tests {
     }
 
     proptest! {
-        /// Greedy arrivals of single units through a server that gives exactly its curve: each comes as soon as both
-        /// buckets allow it.
+        /// Greedy arrivals of single units at a server that gives exactly its curve: each unit
+        /// arrives as soon as both buckets allow.
         #[test]
-        fn no_unit_waits_longer_and_one_waits_almost_as_long(
+        fn no_unit_exceeds_the_bound_and_one_nearly_meets_it(
             arrival in bent(), rate in 20_u128..500, latency_us in 0_u128..100_000,
         ) {
             let service = RateLatency::new(rate, latency_us * 1_000_000_000);
@@ -76,7 +78,7 @@ mod tests {
                 longest = longest.max(served.saturating_sub(arrived));
             }
             prop_assert!(longest <= bound, "{} above {}", longest, bound);
-            // At the bend part of a unit may be on the way.
+            // At the crossover part of a unit may be in transit.
             let slack = SECOND / rate + 2;
             prop_assert!(bound <= longest + slack, "{} far above {}", bound, longest);
         }

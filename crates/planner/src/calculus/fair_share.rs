@@ -1,11 +1,12 @@
-//! Fair sharing by weights.
+//! Leftover service under fair sharing by weights.
 
 use super::RateLatency;
 use super::rounding::mul_div_up;
 
-/// What a fair scheduler (CFS, EEVDF) leaves to one of several that want to run: its share by weight, less one slice of the core's
-/// time (Parekh and Gallager 1993; Stoica and Abdel-Wahab 1995, theorem 1: the lag is never above one request). `slice_fs` is the
-/// longest time until the scheduler decides again: its slice, or the tick of its clock if that is longer. `None`: it has no weight.
+/// The leftover service under a fair scheduler (CFS, EEVDF): the share by weight, less one slice of
+/// the core's time (Parekh and Gallager 1993; Stoica and Abdel-Wahab 1995, theorem 1: the lag is at
+/// most one request). `slice_fs`: longest time between two decisions, fs: the scheduler's slice, or
+/// its tick if that is longer. `None`: no weight.
 pub fn fair_share(
     service: &RateLatency,
     weight: u64,
@@ -21,7 +22,7 @@ pub fn fair_share(
     if others_weight == 0 {
         return Some(*service);
     }
-    // While the core stands still the scheduler may count the time as this one's.
+    // During a stall the scheduler may charge this process for the time.
     let late_fs = slice_fs.checked_add(service.latency_fs)?;
     Some(RateLatency::new(
         rate,
@@ -37,7 +38,7 @@ mod tests {
     use crate::calculus::SECOND;
 
     #[test]
-    fn a_share_is_late_by_a_slice_and_nobody_waits_for_nobody() {
+    fn a_share_is_late_by_a_slice_and_alone_it_is_the_whole() {
         let service = RateLatency::new(100, 5);
         assert_eq!(fair_share(&service, 1024, 0, SECOND), Some(service));
         let third = fair_share(&service, 1, 2, SECOND).unwrap();
@@ -47,9 +48,9 @@ mod tests {
     }
 
     proptest! {
-        /// A scheduler that gives each slice to the one with the earliest virtual deadline among those that are eligible.
+        /// EEVDF: each slice goes to the earliest virtual deadline among the eligible processes.
         #[test]
-        fn eevdf_gives_no_less(weight in 1_u64..20, others in prop::collection::vec(1_u64..20, 1..5), slice in 1_u64..5) {
+        fn eevdf_gives_at_least_the_share(weight in 1_u64..20, others in prop::collection::vec(1_u64..20, 1..5), slice in 1_u64..5) {
             let weights: Vec<u64> = std::iter::once(weight).chain(others.iter().copied()).collect();
             let all: u64 = weights.iter().sum();
             let share = fair_share(&RateLatency::core(0), weight, all - weight, u128::from(slice) * SECOND).unwrap();
@@ -59,7 +60,7 @@ mod tests {
                 // Eligible: not ahead of its share, used * all <= now * weight.
                 let next = (0..weights.len())
                     .filter(|&one| used[one] * all <= now * weights[one])
-                    // The last one of equals, so that ours waits.
+                    // Among equals the last one, so that the first process waits.
                     .min_by(|&a, &b| {
                         let deadline = |one: usize| (used[one] + slice) as f64 / weights[one] as f64;
                         deadline(a).total_cmp(&deadline(b)).then(b.cmp(&a))

@@ -1,14 +1,14 @@
-//! First come, first served.
+//! Leftover service under first come, first served.
 
 use super::rounding::mul_div_up;
 use super::{ArrivalCurve, RateLatency, SECOND};
 
-/// What first come, first served leaves to one of several (LBT proposition 6.2.1, after Cruz 1998, with the parameter that makes a
-/// rate-latency curve of it): the rate that the others do not need, after the latency and all of their burst. `None`: they
-/// need all.
+/// The leftover service of one flow under first come, first served (LBT proposition 6.2.1, after
+/// Cruz 1998, with the parameter that gives a rate-latency curve): the rate that the others leave,
+/// after the latency and their whole burst. `None`: the others need the whole rate.
 ///
-/// For the delay at one server alone the delay of all together is tighter ([`delay`](super::delay()) of the sum); this is for
-/// what comes behind.
+/// At a single server the delay of the aggregate is tighter ([`delay`](super::delay()) of the sum).
+/// This curve is for [`tandem`](super::tandem).
 pub fn fcfs(service: &RateLatency, others: &ArrivalCurve) -> Option<RateLatency> {
     let others = others.long();
     let rate = service
@@ -28,7 +28,7 @@ mod tests {
     use crate::calculus::{LeakyBucket, delay};
 
     #[test]
-    fn the_others_go_first_and_keep_their_rate() {
+    fn the_burst_of_others_is_latency_and_their_rate_is_lost() {
         let others = ArrivalCurve::of(LeakyBucket::new(50, 4));
         let left = fcfs(&RateLatency::new(10, SECOND), &others).unwrap();
         assert_eq!(left, RateLatency::new(6, 6 * SECOND));
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn at_one_server_all_together_wait_no_longer_than_one_of_what_is_left() {
+    fn at_one_server_the_aggregate_delay_is_tighter() {
         let service = RateLatency::new(10, SECOND);
         let (own, others) = (LeakyBucket::new(7, 2), LeakyBucket::new(50, 4));
         let (own, others) = (ArrivalCurve::of(own), ArrivalCurve::of(others));

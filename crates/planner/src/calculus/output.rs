@@ -1,15 +1,15 @@
-//! How bursty the output is.
+//! The burstiness of a server's output.
 
 use super::rounding::mul_div_up;
 use super::{ArrivalCurve, LeakyBucket, SECOND};
 
-/// The arrival curve of what has been delayed by at most `delay_fs`, each part by another time: `arrival(t + delay)`. This is the
-/// clustering of packets that Rathore et al. 2022 describe in section 5.1.
+/// The arrival curve after a delay of at most `delay_fs` that differs between packets: `arrival(t +
+/// delay)`. Rathore et al. 2022, section 5.1, describe this clustering.
 pub fn after_delay(arrival: &ArrivalCurve, delay_fs: u128) -> Option<ArrivalCurve> {
     arrival.map(|bucket| {
-        let caught_up = mul_div_up(bucket.rate, delay_fs, SECOND)?;
+        let clustered = mul_div_up(bucket.rate, delay_fs, SECOND)?;
         Some(LeakyBucket::new(
-            bucket.burst.checked_add(caught_up)?,
+            bucket.burst.checked_add(clustered)?,
             bucket.rate,
         ))
     })
@@ -23,10 +23,10 @@ mod tests {
     use crate::calculus::RateLatency;
 
     proptest! {
-        /// Units that come by a leaky bucket, at random or as soon as they may, and leave by a server of that curve, keep to
-        /// the arrivals, delayed by the server's latency.
+        /// Units conform to a leaky bucket, arrive early or late, and leave a server within its
+        /// curve. The departures conform to the arrivals delayed by the server's latency.
         #[test]
-        fn departures_keep_to_the_output_curve(
+        fn departures_conform_to_the_output_curve(
             burst in 1_u128..20, arrival_rate in 1_u128..50, faster in 0_u128..50, latency_ms in 0_u128..2000,
             pauses in prop::collection::vec(0_u128..100, 80),
         ) {
@@ -47,7 +47,7 @@ mod tests {
                 }
                 came.push(at);
                 finish = finish.max(at) + SECOND.div_ceil(service.rate);
-                // Some at the latest moment that the curve allows, some at once.
+                // Some leave as late as the curve allows, some at once.
                 let late = if sent.len() % 7 < 5 { service.latency_fs } else { 0 };
                 let left = departures.last().copied().unwrap_or(0).max(finish + late);
                 departures.push(left);
@@ -56,7 +56,7 @@ mod tests {
             for (first, from) in departures.iter().enumerate() {
                 for (last, to) in departures.iter().enumerate().skip(first) {
                     let count = (last - first + 1) as u128;
-                    // A unit is in service for a while; it counts when it is done.
+                    // A unit counts when its service ends.
                     prop_assert!(count <= out.at(to - from).unwrap() + 1);
                 }
             }

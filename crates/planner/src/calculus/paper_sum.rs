@@ -3,9 +3,10 @@
 use super::SECOND;
 use super::rounding::mul_div_up;
 
-/// The delay at one hop by equation (4) of Rathore et al. 2022, fs: all bursts `b_i` of those that share the core, each by the rate `g_i` at
-/// which its packets are processed, and the latency of the hop, which the paper does not have. `bursts` are amounts of work, so
-/// `b_i / g_i` is the burst's work by the rate of the core. Along a chain the sums of its hops are added (section 4.2).
+/// The delay at one hop by equation (4) of Rathore et al. 2022, fs: the sum of all bursts `b_i` at
+/// the core, each divided by its processing rate `g_i`. `bursts` are work, so `b_i / g_i` is the
+/// burst's work divided by the core's rate. The latency of the hop is added; the paper has none.
+/// Along a chain the hops are summed (section 4.2).
 pub fn paper_sum(
     bursts: impl IntoIterator<Item = u128>,
     rate: u128,
@@ -21,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_burst_takes_its_time() {
+    fn each_burst_adds_its_work() {
         assert_eq!(paper_sum([10, 30], 10, 5), Some(4 * SECOND + 5));
         assert_eq!(paper_sum([10], 0, 5), None);
     }

@@ -1,11 +1,12 @@
-//! Static priority.
+//! Leftover service under static priority.
 
 use super::rounding::mul_div_up;
 use super::{ArrivalCurve, RateLatency, SECOND};
 
-/// What static priority (`SCHED_FIFO`) leaves to one level: the rate that the higher ones do not need, after their burst and what the
-/// lower ones may hold it up with, `blocking`, since a packet in the works is finished first (LBT theorem 6.2.1 and corollary 6.2.1).
-/// Nothing is supposed of the order among the higher ones. `None`: they need all.
+/// The leftover service of one level under static priority (`SCHED_FIFO`): the rate that higher
+/// levels leave, after their burst and `blocking`, the longest work of a lower level that finishes
+/// first (LBT theorem 6.2.1 and corollary 6.2.1). The order among higher levels does not matter.
+/// `None`: they need the whole rate.
 pub fn priority(
     service: &RateLatency,
     higher: &ArrivalCurve,
@@ -17,7 +18,7 @@ pub fn priority(
         .checked_sub(higher.rate)
         .filter(|rate| *rate > 0)?;
     let ahead_fs = mul_div_up(higher.burst.checked_add(blocking)?, SECOND, rate)?;
-    // During the latency the higher ones save up work.
+    // During the latency, work of higher levels accumulates.
     let latency_fs = mul_div_up(service.latency_fs, service.rate, rate)?;
     Some(RateLatency::new(rate, latency_fs.checked_add(ahead_fs)?))
 }
@@ -30,7 +31,7 @@ mod tests {
     use crate::calculus::{LeakyBucket, delay};
 
     #[test]
-    fn a_level_waits_for_those_above_and_for_one_packet_below() {
+    fn a_level_waits_for_higher_levels_and_one_lower_packet() {
         let higher = ArrivalCurve::of(LeakyBucket::new(50, 4));
         let left = priority(&RateLatency::new(10, 3 * SECOND), &higher, 10).unwrap();
         assert_eq!(left, RateLatency::new(6, 15 * SECOND));
@@ -38,9 +39,9 @@ mod tests {
     }
 
     proptest! {
-        /// A server of unit steps that serves the higher level first, after a unit of the lower one.
+        /// A server that serves the higher level first, after a unit of the lower one.
         #[test]
-        fn no_unit_of_a_level_waits_longer(
+        fn no_unit_of_a_level_exceeds_the_bound(
             high_burst in 0_u128..30, high_rate in 1_u128..50, own_burst in 1_u128..30, own_rate in 1_u128..49,
         ) {
             let rate = 100_u128;
@@ -59,7 +60,7 @@ mod tests {
                     longest = longest.max(now + step - arrival(&own, mine));
                     mine += 1;
                 } else {
-                    // What comes between two steps waits for no more than that of a lower level.
+                    // An arrival between two steps waits at most for one unit of a lower level.
                     now = arrival(&own, mine).min(arrival(&higher, high));
                     continue;
                 }

@@ -1,24 +1,25 @@
-//! Round robin with quanta.
+//! Leftover service under round robin with quanta.
 
 use super::RateLatency;
 use super::rounding::mul_div_up;
 
-/// What round robin (`SCHED_RR`) leaves to one of several: of each round of all quanta its own, after those of all others
-/// (LBT section 1.3.1 for the stair, Parekh and Gallager 1993 for sharing by weights). `others_fs` is the time that the others have in a
-/// round, with what switching costs; a quantum that is not used up makes the round shorter. `None`: it has no quantum.
+/// The leftover service under round robin (`SCHED_RR`): one quantum of each round, after the quanta
+/// of all others (LBT section 1.3.1 for the staircase, Parekh and Gallager 1993 for sharing by
+/// weights). `others_fs`: time of the others in a round, with context switches, fs. An unused
+/// quantum shortens the round. `None`: no quantum.
 pub fn round_robin(
     service: &RateLatency,
     quantum_fs: u128,
     others_fs: u128,
 ) -> Option<RateLatency> {
     let round_fs = quantum_fs.checked_add(others_fs)?;
-    // Rounded down, since it is a rate that is given.
+    // Service rates are rounded down.
     let rate = service
         .rate
         .checked_mul(quantum_fs)?
         .checked_div(round_fs)
         .filter(|rate| *rate > 0)?;
-    // The core may stand still during this one's quanta, which count as used up.
+    // A stall may fall into this process's quanta and use them up.
     let still_fs = mul_div_up(service.latency_fs, round_fs, quantum_fs)?;
     Some(RateLatency::new(rate, still_fs.checked_add(others_fs)?))
 }
@@ -31,7 +32,7 @@ mod tests {
     use crate::calculus::SECOND;
 
     #[test]
-    fn a_turn_comes_after_all_others() {
+    fn a_quantum_comes_after_all_others() {
         let share =
             round_robin(&RateLatency::new(100, SECOND), SECOND / 4, 3 * SECOND / 4).unwrap();
         assert_eq!(share, RateLatency::new(25, 4 * SECOND + 3 * SECOND / 4));
@@ -40,9 +41,10 @@ mod tests {
     }
 
     proptest! {
-        /// The stair of a server whose others always use their quanta up is never below the curve, and touches it.
+        /// The staircase of a server whose other processes use all their quanta is never below the
+        /// curve, and touches it.
         #[test]
-        fn the_stair_is_above_the_curve_and_meets_it(quantum_ms in 1_u128..50, others_ms in 0_u128..200) {
+        fn the_staircase_is_above_the_curve_and_touches_it(quantum_ms in 1_u128..50, others_ms in 0_u128..200) {
             let ms = SECOND / 1000;
             let share = round_robin(&RateLatency::core(0), quantum_ms * ms, others_ms * ms).unwrap();
             let round = quantum_ms + others_ms;

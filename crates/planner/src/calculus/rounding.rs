@@ -1,6 +1,6 @@
-//! Products of two numbers by a third, rounded outward.
+//! Products divided by a third number, with explicit rounding.
 
-/// `a * b / c`, rounded up; `None` when it has no value or does not fit.
+/// `a * b / c`, rounded up; `None` for `c = 0` or an overflow.
 pub(crate) fn mul_div_up(a: u128, b: u128, c: u128) -> Option<u128> {
     if c == 0 {
         return None;
@@ -8,7 +8,7 @@ pub(crate) fn mul_div_up(a: u128, b: u128, c: u128) -> Option<u128> {
     Some(a.checked_mul(b)?.div_ceil(c))
 }
 
-/// `a * b / c`, rounded down; `None` when it has no value or does not fit.
+/// `a * b / c`, rounded down; `None` for `c = 0` or an overflow.
 pub(crate) fn mul_div_down(a: u128, b: u128, c: u128) -> Option<u128> {
     a.checked_mul(b)?.checked_div(c)
 }
@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_no_value_or_no_room_is_told() {
+    fn division_by_zero_and_overflow_give_none() {
         assert_eq!(mul_div_up(7, 3, 2), Some(11));
         assert_eq!(mul_div_down(7, 3, 2), Some(10));
         assert_eq!(mul_div_up(1, 1, 0), None);

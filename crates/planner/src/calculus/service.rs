@@ -1,30 +1,31 @@
-//! How much is done at least.
+//! Service curves: the least work that a server does.
 
 use super::SECOND;
 use super::rounding::mul_div_down;
 
-/// A rate-latency service curve: nothing for the latency, then that rate (LBT section 1.3.1). A packet server with it is what
-/// the literature calls guaranteed rate (Goyal, Lam and Vin 1995; LBT section 2.1).
+/// A rate-latency service curve: no work during the latency, then work at the rate (LBT section
+/// 1.3.1). A packet server with such a curve is a guaranteed-rate server (Goyal, Lam and Vin 1995;
+/// LBT section 2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLatency {
-    /// What is done, a second.
+    /// Work a second.
     pub rate: u128,
-    /// For how long nothing may be done, fs.
+    /// Longest time without work, fs.
     pub latency_fs: u128,
 }
 
 impl RateLatency {
-    /// A service of that rate and latency.
+    /// A service with this rate and latency.
     pub const fn new(rate: u128, latency_fs: u128) -> Self {
         Self { rate, latency_fs }
     }
 
-    /// A whole core that stands still for `latency_fs` at most.
+    /// A whole core with a stall of at most `latency_fs`.
     pub const fn core(latency_fs: u128) -> Self {
         Self::new(SECOND, latency_fs)
     }
 
-    /// What is done at least in `time_fs` of work to do.
+    /// The least work in `time_fs` of a busy period.
     pub fn at(&self, time_fs: u128) -> Option<u128> {
         mul_div_down(self.rate, time_fs.saturating_sub(self.latency_fs), SECOND)
     }
@@ -35,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_done_before_the_latency_and_the_rate_after_it() {
+    fn service_is_zero_during_the_latency_and_then_at_the_rate() {
         let service = RateLatency::new(10, SECOND);
         assert_eq!(service.at(SECOND), Some(0));
         assert_eq!(service.at(2 * SECOND), Some(10));

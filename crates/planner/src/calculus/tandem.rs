@@ -1,47 +1,39 @@
-//! Several servers one after the other.
+//! Several servers in series.
 
 use super::rounding::mul_div_up;
 use super::{ArrivalCurve, RateLatency, SECOND, delay, fcfs};
 
-/// One server on the way of a flow, first come, first served.
+/// A first-come, first-served server on a flow's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Passage {
-    /// What the server does for all.
+pub struct TandemServer {
+    /// Service of the whole server.
     pub service: RateLatency,
-    /// What else is served there.
+    /// Arrivals of all other flows.
     pub others: ArrivalCurve,
-    /// The most that one packet of the flow costs there.
+    /// Greatest work of one packet of the flow.
     pub packet: u128,
 }
 
-/// The longest that a packet takes through all of them, fs, where the burst is paid for once (LBT theorems 1.4.6 and 2.1.3; Goyal, Lam and
-/// Vin 1995). `most` is the arrival curve of the flow where each packet counts with what it costs at the server that is
-/// dearest for it.
-///
-/// Each server leaves the flow a rate and a latency ([`fcfs`]). Let `s` be the time of a packet at what is left of a server. Packet `n`
-/// leaves the last server no later than the sum of the latencies after the greatest, over all `k` not above `n` and all ways of handing the packets `k`
-/// to `n` from server to server, of the arrival of `k` and the times of the packets, each at the server that has it then. A packet
-/// that is handed on counts at both. So each packet counts once, with no more than its greatest time, and one packet more
-/// for each server but one. The flow's curve bounds the first part, and the second is one packet for each
-/// server, without the dearest of them.
-///
-/// `None`: no bound.
-pub fn tandem(most: &ArrivalCurve, way: &[Passage]) -> Option<u128> {
+/// The longest delay of a flow through all servers, fs, where its burst is paid once (LBT theorems
+/// 1.4.6 and 2.1.3; Goyal, Lam and Vin 1995). `flow`: arrival curve of the flow, each packet with
+/// its work at the server where it costs most. `None`: no bound. Proof:
+/// `docs/guarantees/proofs.md`, theorem 7.
+pub fn tandem(flow: &ArrivalCurve, servers: &[TandemServer]) -> Option<u128> {
     let mut least_rate = None;
-    let (mut latencies_fs, mut packets_fs, mut dearest_fs) = (0_u128, 0_u128, 0);
-    for passage in way {
-        let left = fcfs(&passage.service, &passage.others)?;
+    let (mut latencies_fs, mut packets_fs, mut max_packet_fs) = (0_u128, 0_u128, 0);
+    for server in servers {
+        let left = fcfs(&server.service, &server.others)?;
         least_rate = Some(least_rate.map_or(left.rate, |least: u128| least.min(left.rate)));
         latencies_fs = latencies_fs.checked_add(left.latency_fs)?;
-        let packet_fs = mul_div_up(passage.packet, SECOND, left.rate)?;
+        let packet_fs = mul_div_up(server.packet, SECOND, left.rate)?;
         packets_fs = packets_fs.checked_add(packet_fs)?;
-        dearest_fs = packet_fs.max(dearest_fs);
+        max_packet_fs = packet_fs.max(max_packet_fs);
     }
     let Some(rate) = least_rate else {
         return Some(0);
     };
-    let once = delay(most, &RateLatency::new(rate, latencies_fs))?;
-    once.checked_add(packets_fs - dearest_fs)
+    let once = delay(flow, &RateLatency::new(rate, latencies_fs))?;
+    once.checked_add(packets_fs - max_packet_fs)
 }
 
 #[cfg(test)]
@@ -53,26 +45,26 @@ mod tests {
 
     const US: u128 = SECOND / 1_000_000;
 
-    /// What one server of the simulation does: its latency, what a packet costs there, and packets of others.
+    /// A simulated server: its latency, the work of a packet, and packets of others.
     #[derive(Debug, Clone)]
     struct Stage {
         latency_fs: u128,
         packet_fs: u128,
-        /// Burst, rate and cost of a packet of others, and when their burst comes.
+        /// Burst, rate and packet cost of the others, and the time of their burst.
         others: (u128, u128, u128, u128),
     }
 
     impl Stage {
-        fn passage(&self) -> Passage {
+        fn server(&self) -> TandemServer {
             let (burst, rate, cost, _) = self.others;
-            Passage {
+            TandemServer {
                 service: RateLatency::core(self.latency_fs),
                 others: ArrivalCurve::of(LeakyBucket::new(burst * cost, rate * cost)),
                 packet: self.packet_fs,
             }
         }
 
-        /// Serves packets in the order in which they come, each at the last moment that the curve allows.
+        /// Serves packets in order of arrival, each as late as the curve allows.
         fn serve(&self, own: &[u128]) -> Vec<u128> {
             let (burst, rate, cost, from) = self.others;
             let last = own.last().copied().unwrap_or(0);
@@ -85,7 +77,7 @@ mod tests {
                 }
                 all.push((at, false));
             }
-            // Of those that come at once ours is the last.
+            // Among simultaneous arrivals the flow's packet is last.
             all.sort_unstable();
             let mut finish = 0;
             let mut departures = Vec::new();
@@ -99,7 +91,7 @@ mod tests {
         }
     }
 
-    /// Arrivals that keep to a bucket of packets: each after its pause, but as early as it may.
+    /// Arrivals that conform to a bucket of packets: each after its pause, or as early as allowed.
     fn arrivals(burst: u128, rate: u128, pauses: &[u128]) -> Vec<u128> {
         let mut all: Vec<u128> = Vec::new();
         for pause_us in pauses {
@@ -131,21 +123,20 @@ mod tests {
     }
 
     proptest! {
-        /// Neither bound is ever passed, whatever comes beside, and whenever.
+        /// No packet exceeds either bound, whatever the other flows send.
         #[test]
-        fn no_packet_takes_longer(
+        fn no_packet_exceeds_the_tandem_bound(
             stages in prop::collection::vec(stage(), 1..4), burst in 1_u128..30, rate in 1_u128..20_000,
             pauses in prop::collection::vec(prop_oneof![3 => Just(0_u128), 1 => 0_u128..2000], 100),
         ) {
-            let dearest = stages.iter().map(|stage| stage.packet_fs).max().unwrap();
-            let most = ArrivalCurve::of(LeakyBucket::new(burst * dearest, rate * dearest));
-            let way: Vec<_> = stages.iter().map(Stage::passage).collect();
+            let max_packet = stages.iter().map(|stage| stage.packet_fs).max().unwrap();
+            let flow = ArrivalCurve::of(LeakyBucket::new(burst * max_packet, rate * max_packet));
+            let servers: Vec<_> = stages.iter().map(Stage::server).collect();
             let took = longest(&stages, &arrivals(burst, rate, &pauses));
-            if let Some(bound) = tandem(&most, &way) {
+            if let Some(bound) = tandem(&flow, &servers) {
                 prop_assert!(took <= bound, "{} above {}", took, bound);
             }
-            // The sum is one as well: to move a flow's packets back until they keep to their profile again makes none of
-            // them leave earlier.
+            // The sum is a bound too: theorem 8 of docs/guarantees/proofs.md.
             let loads = stages.iter().map(|stage| rate * stage.packet_fs + stage.others.1 * stage.others.2);
             if loads.max().unwrap() <= SECOND {
                 let sum: u128 = stages.iter().map(|stage| {
@@ -156,17 +147,18 @@ mod tests {
             }
         }
 
-        /// Where the flow is alone a greedy source meets the bound exactly, and the bound is not above the paper's sum.
+        /// Alone, a greedy source meets the bound exactly, and the bound is at most the paper's
+        /// sum.
         #[test]
-        fn alone_the_bound_is_met_and_is_not_above_the_sum(
+        fn a_lone_greedy_flow_meets_the_tandem_bound(
             stages in prop::collection::vec(stage(), 1..6), burst in 1_u128..50,
         ) {
             let alone: Vec<_> = stages.into_iter().map(|stage| Stage { others: (0, 0, 0, 0), ..stage }).collect();
-            let dearest = alone.iter().map(|stage| stage.packet_fs).max().unwrap();
-            let rate = SECOND / dearest;
-            let most = ArrivalCurve::of(LeakyBucket::new(burst * dearest, rate * dearest));
-            let way: Vec<_> = alone.iter().map(Stage::passage).collect();
-            let bound = tandem(&most, &way).unwrap();
+            let max_packet = alone.iter().map(|stage| stage.packet_fs).max().unwrap();
+            let rate = SECOND / max_packet;
+            let flow = ArrivalCurve::of(LeakyBucket::new(burst * max_packet, rate * max_packet));
+            let servers: Vec<_> = alone.iter().map(Stage::server).collect();
+            let bound = tandem(&flow, &servers).unwrap();
             prop_assert_eq!(bound, longest(&alone, &vec![0; burst as usize]));
             let sum: u128 = alone
                 .iter()
@@ -177,14 +169,14 @@ mod tests {
     }
 
     #[test]
-    fn no_server_takes_no_time_and_a_full_one_takes_for_ever() {
-        let most = ArrivalCurve::of(LeakyBucket::new(10, 10));
-        assert_eq!(tandem(&most, &[]), Some(0));
-        let full = Passage {
+    fn an_empty_tandem_has_no_delay_and_a_full_one_no_bound() {
+        let flow = ArrivalCurve::of(LeakyBucket::new(10, 10));
+        assert_eq!(tandem(&flow, &[]), Some(0));
+        let full = TandemServer {
             service: RateLatency::new(20, 0),
             others: ArrivalCurve::of(LeakyBucket::new(0, 11)),
             packet: 1,
         };
-        assert_eq!(tandem(&most, &[full]), None);
+        assert_eq!(tandem(&flow, &[full]), None);
     }
 }

@@ -1,9 +1,9 @@
-//! What shapes a chain's traffic, as `plan` shows it.
+//! The shaper of a chain in a plan.
 
 use myelin_spec::Shaping;
 use serde::{Deserialize, Serialize};
 
-/// Who shapes.
+/// The place of a shaper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -18,12 +18,13 @@ pub enum ShaperPlace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShaperPlan {
-    /// Who shapes.
+    /// Its place.
     pub place: ShaperPlace,
-    /// The profile there: the agreed one with what the functions before it add, and the bounds of the queue.
+    /// The profile there: the agreed one with the packets and bytes that functions before it add,
+    /// and the limits of its queue.
     #[serde(flatten)]
     pub shaping: Shaping,
-    /// How many functions stand before it.
+    /// Number of functions before it.
     #[serde(skip)]
     pub(crate) behind: usize,
 }

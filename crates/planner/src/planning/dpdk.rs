@@ -1,4 +1,4 @@
-//! Chains between devices of DPDK: all functions run in the worker that has the devices.
+//! Chains between DPDK devices: all functions run in the worker that owns the devices.
 
 use myelin_spec::{Mapping, ServiceChain, Space};
 
@@ -8,7 +8,8 @@ use crate::error::PlanError;
 use crate::machine::Machine;
 use crate::plan::Plan;
 
-/// Plans a chain for a machine: places each function, predicts the cost, compares it with the contract. Admission is not asked.
+/// Plans a chain for a machine, without admission: places each function, predicts the cost,
+/// compares it with the contract.
 pub(crate) fn place(
     chain: &ServiceChain,
     costs: &Costs,
@@ -28,10 +29,10 @@ pub(crate) fn place(
     Ok(plan)
 }
 
-/// The chain with every function pinned to user space.
+/// The chain with all functions pinned to user space.
 fn in_user_space(original: &ServiceChain) -> Result<ServiceChain, PlanError> {
     let mut chain = original.clone();
-    // Worked out here once; what the file may say of it was checked when it was read.
+    // The parser has checked the file's own mapping.
     chain.mapping = Mapping::Compact;
     for function in &mut chain.functions {
         let kind = function.kind();

@@ -1,16 +1,18 @@
-//! Which mapping a chain gets, and what the rings of mapping `pipeline` cost.
+//! Chooses a chain's mapping, and adds the rings of mapping `pipeline`.
 
 use myelin_spec::{FunctionSpec, Idle, Mapping, ServiceChain, Space};
 
-use super::plan_as_asked;
+use super::plan_with_mapping;
 use crate::costs::{Cost, Costs};
 use crate::error::PlanError;
 use crate::machine::Machine;
 use crate::plan::{Hop, Plan, Step};
 
-/// Plans a chain for a machine: chooses its mapping, places each function, predicts the cost, compares it with the contract.
+/// Plans a chain for a machine: chooses its mapping, places each function, predicts the cost,
+/// compares it with the contract.
 ///
-/// A chain whose contract cannot be honoured still gets a plan, which is not [`admitted`](Plan::admitted).
+/// A chain whose contract the machine cannot keep gets a plan that is not
+/// [`admitted`](Plan::admitted).
 pub(super) fn plan(
     chain: &ServiceChain,
     costs: &Costs,
@@ -19,12 +21,13 @@ pub(super) fn plan(
     let mapped = |mapping| {
         let mut chain = chain.clone();
         chain.mapping = mapping;
-        plan_as_asked(&chain, costs, machine)
+        plan_with_mapping(&chain, costs, machine)
     };
     if chain.mapping != Mapping::Auto {
-        let mut plan = plan_as_asked(chain, costs, machine)?;
+        let mut plan = plan_with_mapping(chain, costs, machine)?;
         plan.mapping_why = format!("written as `mapping: {}`", chain.mapping);
-        plan.warnings.extend(crowded(&plan, chain, machine));
+        plan.warnings
+            .extend(warn_too_few_cores(&plan, chain, machine));
         return Ok(plan);
     }
     if let Some(why) = black_box(chain).or_else(|| sandboxed(chain)) {
@@ -60,7 +63,7 @@ pub(super) fn plan(
     Ok(best)
 }
 
-/// Why a chain's functions need a sandbox each, if one does.
+/// Why a chain needs sandboxes, if a function asks for one.
 fn sandboxed(chain: &ServiceChain) -> Option<String> {
     chain.functions.iter().find_map(|function| {
         let what = function.sandbox.demand()?;
@@ -71,7 +74,7 @@ fn sandboxed(chain: &ServiceChain) -> Option<String> {
     })
 }
 
-/// The same for a black box.
+/// Why a chain needs sandboxes, if it has a black box.
 fn black_box(chain: &ServiceChain) -> Option<String> {
     let mut functions = chain.functions.iter();
     let function = functions.find(|function| function.kind().is_black_box())?;
@@ -81,8 +84,8 @@ fn black_box(chain: &ServiceChain) -> Option<String> {
     ))
 }
 
-/// Processes that poll for ever need a core each.
-fn crowded(plan: &Plan, chain: &ServiceChain, machine: &Machine) -> Option<String> {
+/// Warns of more polling processes than cores.
+fn warn_too_few_cores(plan: &Plan, chain: &ServiceChain, machine: &Machine) -> Option<String> {
     let processes = 1 + plan.own_processes;
     let polls = plan.own_processes > 0 && chain.worker.idle == Idle::Spin;
     (polls && processes > machine.cores).then(|| {
@@ -94,8 +97,8 @@ fn crowded(plan: &Plan, chain: &ServiceChain, machine: &Machine) -> Option<Strin
     })
 }
 
-/// Adds the rings between the processes of a pipeline to the ways to the functions and to the way out. Returns how many functions have a process of their own, and how
-/// many rings there are.
+/// Adds the rings between the processes of a pipeline to the steps to the functions and to the
+/// egress. Returns the number of functions with their own process, and of rings.
 pub(super) fn add_rings(
     functions: &[FunctionSpec],
     hops: &mut [Hop],
@@ -109,7 +112,8 @@ pub(super) fn add_rings(
         step.insert("ring", ns, before);
         rings += 1;
     };
-    // Whether the packet is in a process of its own function now; the first user function is in the first process.
+    // `away`: the packet is in the process of a single function. The first user function runs in
+    // the first process.
     let (mut away, mut first) = (false, true);
     for (hop, function) in hops.iter_mut().zip(functions) {
         if hop.space == Space::Kernel {

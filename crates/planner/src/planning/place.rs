@@ -1,56 +1,59 @@
-//! Choosing a space for each function so that the whole chain costs least.
+//! Chooses a space for each function so that the whole chain costs least.
 //!
-//! The cost of a chain is that of its functions, of the steps between them and of its two ends. Only neighbours
-//! influence each other, so a dynamic program over the positions finds the optimum in time linear in the length: for each
-//! position and space, the least cost from there to the end.
+//! A chain costs the sum of its functions, the steps between them, and its two ends. Only
+//! neighbours affect each other. So a dynamic program over the positions finds the optimum in
+//! linear time: for each position and space, the least cost from there to the end.
 //!
-//! All reckoning is in whole picoseconds: sums of floating-point numbers depend on their order, and then a tie would be
-//! decided by rounding.
+//! Costs are whole picoseconds: sums of floating-point numbers depend on their order, and rounding
+//! would decide ties.
 
 use myelin_spec::Space;
 
-/// Both spaces, in the order of their numbers.
+/// Both spaces, by their numbers.
 pub(crate) const SPACES: [Space; 2] = [Space::Kernel, Space::User];
 
 /// Costs of the steps at one hook and one frame size, ps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Steps {
     pub(crate) door: u64,
-    /// From a function of one space, or the front door, which is in the kernel, into one of the other.
+    /// From a function in the first space, or from the front door in the kernel, into a function in
+    /// the second.
     pub(crate) reach: [[u64; 2]; 2],
-    /// From a last function of a space out of the chain.
+    /// From the last function in a space to the egress.
     pub(crate) leave: [u64; 2],
 }
 
-/// What a function costs in each space that it may be placed in, ps.
+/// Cost of a function in each allowed space, ps.
 pub(crate) type Choice = [Option<u64>; 2];
 
-/// The same choice without the other space.
+/// The choice restricted to one space.
 pub(crate) fn only(choice: Choice, space: Space) -> Choice {
     SPACES.map(|one| choice[one as usize].filter(|_| one == space))
 }
 
-/// How good a placement is; the least is the best. Of equal costs the one with fewer user functions wins.
+/// The score of a placement; the least is the best. Among equal costs the one with fewer user
+/// functions wins.
 ///
-/// No two best placements have the same score: of two that cost the same, the one with a kernel function wherever either
-/// has one costs no more (changing sides twice is never cheaper than staying), and has fewer user functions.
+/// The best score has one placement. Of two placements with equal cost, use a kernel function
+/// wherever either has one: this costs no more (two changes of space never cost less than none),
+/// and has fewer user functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Score {
     pub(crate) cost_ps: u64,
     pub(crate) user_functions: usize,
 }
 
-/// A space for each function, and what the chain costs then.
+/// A space for each function, and the score.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Placement {
     pub(crate) spaces: Vec<Space>,
     pub(crate) score: Score,
 }
 
-/// The best placement. `None` when a function has no space.
-pub(crate) fn cheapest(functions: &[Choice], steps: &Steps) -> Option<Placement> {
-    // rest[p][s]: the best score from the entry into function p in space s to the end of the chain, without the step
-    // that reaches it.
+/// The best placement. `None` if a function has no allowed space.
+pub(crate) fn find_cheapest(functions: &[Choice], steps: &Steps) -> Option<Placement> {
+    // rest[p][s]: the best score from function p in space s to the end of the chain, without the
+    // step to p.
     let mut rest = vec![[None; 2]; functions.len()];
     for position in (0..functions.len()).rev() {
         for space in SPACES {
@@ -81,7 +84,7 @@ pub(crate) fn cheapest(functions: &[Choice], steps: &Steps) -> Option<Placement>
     Some(Placement { spaces, score })
 }
 
-/// The better space for the next function, and the score from the function before it to the end of the chain.
+/// The better space for the next function, and the score from the current function to the end.
 fn best(scores: &[Option<Score>; 2], steps: &Steps, from: Space) -> Option<(Space, Score)> {
     let reached = SPACES.into_iter().filter_map(|space| {
         let mut score = scores[space as usize]?;
@@ -97,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// The cost of one placement, added up along the packet's way.
+    /// The cost of one placement, summed along the path.
     fn cost(functions: &[Choice], steps: &Steps, spaces: &[Space]) -> Option<u64> {
         let mut total = steps.door;
         let mut from = Space::Kernel;
@@ -137,7 +140,7 @@ mod tests {
         found
     }
 
-    /// Few different figures, so that ties are common, or a wide range of them.
+    /// Few different figures, so that ties are common, or many.
     fn figure() -> impl Strategy<Value = u64> {
         prop_oneof![0..4_u64, 0..5_000_000_u64]
     }
@@ -177,7 +180,7 @@ mod tests {
             functions in prop::collection::vec(choice(), 1..=12),
             steps in steps(),
         ) {
-            prop_assert_eq!(cheapest(&functions, &steps), brute_force(&functions, &steps));
+            prop_assert_eq!(find_cheapest(&functions, &steps), brute_force(&functions, &steps));
         }
     }
 
@@ -188,7 +191,7 @@ mod tests {
             reach: [[0; 2]; 2],
             leave: [0; 2],
         };
-        let placement = cheapest(&[[Some(7); 2]; 5], &zero).unwrap();
+        let placement = find_cheapest(&[[Some(7); 2]; 5], &zero).unwrap();
         assert_eq!(placement.spaces, [Space::Kernel; 5]);
     }
 
@@ -199,6 +202,6 @@ mod tests {
             reach: [[1; 2]; 2],
             leave: [1; 2],
         };
-        assert_eq!(cheapest(&[], &steps), None);
+        assert_eq!(find_cheapest(&[], &steps), None);
     }
 }

@@ -1,8 +1,9 @@
-//! The placement problem of one chain: what each function costs in each space, and the steps between them at each hook.
+//! The placement problem of one chain: the cost of each function in each space, and of the steps
+//! between them at each hook.
 
 use myelin_spec::{Classify, FunctionSpec, Hook, Mapping, ServiceChain, Space};
 
-use super::place::{Choice, Placement, SPACES, Score, Steps, cheapest, only};
+use super::place::{Choice, Placement, SPACES, Score, Steps, find_cheapest, only};
 use super::reach::{Part, reach};
 use crate::classify::required;
 use crate::costs::{Cost, Costs};
@@ -16,9 +17,9 @@ const HOOKS: [Hook; 2] = [Hook::Tcx, Hook::Xdp];
 pub(super) struct Problem<'c> {
     pub(super) chain: &'c ServiceChain,
     choices: Vec<Choice>,
-    /// The hooks that may be used, with their steps.
+    /// The allowed hooks with their steps.
     hooks: Vec<(Hook, Steps)>,
-    /// Each function is in a namespace of its own.
+    /// Whether each function has its own namespace.
     pub(super) distributed: bool,
 }
 
@@ -30,7 +31,7 @@ impl<'c> Problem<'c> {
         frame_bytes: u64,
     ) -> Result<Self, PlanError> {
         let choice = |function: &FunctionSpec| {
-            // On the average of a run one ring for each of its functions.
+            // On average one ring for each user function.
             let ring = (chain.mapping == Mapping::Pipeline).then_some(costs.steps.ring);
             let cost = |space| {
                 let own = costs.of(&function.config, space)?;
@@ -61,7 +62,7 @@ impl<'c> Problem<'c> {
         let hooks = HOOKS
             .into_iter()
             .filter(|hook| chain.hook == Hook::Auto || chain.hook == *hook)
-            // To a black box, as into user space, only XDP leads.
+            // Only XDP reaches a black box, as it alone reaches user space.
             .filter(|hook| !black_box || *hook == Hook::Xdp)
             .map(|hook| {
                 let ends = Ends::new(hook, machine, costs, distributed);
@@ -80,7 +81,7 @@ impl<'c> Problem<'c> {
         self.solve_with(&self.choices)
     }
 
-    /// The best hook and placement; only XDP leads into user space.
+    /// The best hook and placement; only XDP reaches user space.
     fn solve_with(&self, choices: &[Choice]) -> Option<(Hook, Placement)> {
         let kernel_only = choices.iter().map(|choice| only(*choice, Space::Kernel));
         let kernel_only: Vec<_> = kernel_only.collect();
@@ -90,20 +91,20 @@ impl<'c> Problem<'c> {
             } else {
                 choices
             };
-            Some((*hook, cheapest(choices, steps)?))
+            Some((*hook, find_cheapest(choices, steps)?))
         });
         solved.min_by_key(|(_, placement)| placement.score)
     }
 
     /// The best score of the chain with the function at `position` in `space`.
-    fn forced(&self, position: usize, space: Space) -> Option<Score> {
+    fn score_with(&self, position: usize, space: Space) -> Option<Score> {
         let mut choices = self.choices.clone();
         choices[position] = only(choices[position], space);
         self.solve_with(&choices)
             .map(|(_, placement)| placement.score)
     }
 
-    /// Why the function at `position` is where it is.
+    /// The reason for the space of the function at `position`.
     pub(super) fn why(&self, position: usize, space: Space, placement: &Placement) -> String {
         let function = &self.chain.functions[position];
         let kind = function.kind();
@@ -112,7 +113,7 @@ impl<'c> Problem<'c> {
             Space::User => Space::Kernel,
         };
         if kind.is_black_box() {
-            return "a program of its own; what it costs is unknown (black box)".to_owned();
+            return "a separate program with an unknown cost (black box)".to_owned();
         }
         if function.space.is_some() {
             return format!("pinned by `space: {space}`");
@@ -130,9 +131,9 @@ impl<'c> Problem<'c> {
             );
         }
         if self.chain.classify == Classify::Calvin {
-            return format!("its class {} belongs into the {space} space", kind.class);
+            return format!("its class {} runs in the {space} space", kind.class);
         }
-        match self.forced(position, other) {
+        match self.score_with(position, other) {
             Some(alternative) if alternative.cost_ps == placement.score.cost_ps => {
                 format!("costs the same in either space; the {space} is preferred")
             }
@@ -144,7 +145,7 @@ impl<'c> Problem<'c> {
                 )
             }
             None => format!(
-                "`hook: {}` does not lead into the {other} space",
+                "`hook: {}` does not reach the {other} space",
                 self.chain.hook
             ),
         }
@@ -154,9 +155,9 @@ impl<'c> Problem<'c> {
 /// Both ends of a chain at a hook.
 pub(super) struct Ends {
     pub(super) door: Vec<Part>,
-    /// The way out of a last function of each space.
+    /// The egress step from a last function in each space.
     pub(super) egress: [Part; 2],
-    /// The hook, where each function has a link of its own.
+    /// The hook, if each function has its own link.
     pub(super) link: Option<Hook>,
 }
 
@@ -202,7 +203,7 @@ fn steps(ends: &Ends, costs: &Costs, frame_bytes: u64) -> Steps {
     }
 }
 
-/// Costs of a frame together, in whole picoseconds.
+/// The sum of costs of a frame, in whole picoseconds.
 fn picoseconds(costs: impl IntoIterator<Item = Cost>, frame_bytes: u64) -> u64 {
     let picoseconds = |cost: Cost| (cost.at_ns(frame_bytes) * 1000.0).round() as u64;
     costs.into_iter().map(picoseconds).sum()

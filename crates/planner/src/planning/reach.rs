@@ -1,4 +1,4 @@
-//! The steps from function to function, and what they cost.
+//! The steps between functions, and their costs.
 
 use myelin_spec::{Hook, Space};
 
@@ -8,8 +8,9 @@ use crate::plan::Step;
 /// A cost and its name.
 pub(super) type Part = (&'static str, Cost);
 
-/// The way into a function of `space` from the one before, of `from`; the front door is in the kernel. `link` is the hook where each
-/// function is reached and left by a link of its own: then the function before makes no difference.
+/// The steps into a function in `space` from the function before, in `from`; the front door is in
+/// the kernel. `link`: the hook, if each function has its own link; then the function before does
+/// not matter.
 pub(super) fn reach(from: Space, space: Space, link: Option<Hook>, costs: &StepCosts) -> Vec<Part> {
     let (hop, dispatch) = (("hop", costs.hop), ("dispatch", costs.dispatch));
     let enter = ("enter_user", costs.enter_user);
@@ -24,7 +25,7 @@ pub(super) fn reach(from: Space, space: Space, link: Option<Hook>, costs: &StepC
     }
 }
 
-/// How often and at what price packets cross between kernel and user space.
+/// Number and cost of crossings between kernel and user space.
 #[derive(Default)]
 pub(super) struct Crossings {
     pub(super) count: u32,
@@ -32,7 +33,7 @@ pub(super) struct Crossings {
 }
 
 impl Crossings {
-    /// A step of these parts, whose crossings are counted.
+    /// Makes a step of these parts and counts its crossings.
     pub(super) fn step(&mut self, parts: &[Part], frame_bytes: u64) -> Step {
         const CROSSINGS: [&str; 3] = ["enter_user", "user_to_kernel", "user_egress"];
         for (_, cost) in parts.iter().filter(|(name, _)| CROSSINGS.contains(name)) {

@@ -17,7 +17,7 @@ pub(crate) fn chain(functions: &[&str], more: &str) -> ServiceChain {
     named("tried", functions, more)
 }
 
-/// The same under another name.
+/// The same with another name.
 pub(crate) fn named(name: &str, functions: &[&str], more: &str) -> ServiceChain {
     let mut text = format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {name} }}\n\
@@ -53,7 +53,7 @@ pub(crate) fn spaces(plan: &Plan) -> Vec<Space> {
     plan.hops.iter().map(|hop| hop.space).collect()
 }
 
-/// The whole is the sum of the parts that are shown.
+/// The bound is the sum of its shares.
 pub(crate) fn assert_adds_up(plan: &Plan) {
     let hops: f64 = plan.hops.iter().map(myelin_planner::Hop::total_ns).sum();
     let sum = plan.door.cost_ns + hops + plan.egress.cost_ns;

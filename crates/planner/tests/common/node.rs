@@ -8,12 +8,12 @@ use super::named;
 
 pub(crate) const PORTS: &str = "  ports: { ingress: eth1, egress: eth2 }\n";
 
-/// Plans a chain on a node where those of the ledger are.
+/// Plans a chain on a node with the chains of the ledger.
 pub(crate) fn beside(ledger: &Ledger, chain: &ServiceChain, machine: &Machine) -> (Plan, Booking) {
     at(ledger, chain, machine, &Site::planned(chain, machine))
 }
 
-/// The same at a site of the caller's choice.
+/// The same at a given site.
 pub(crate) fn at(
     ledger: &Ledger,
     chain: &ServiceChain,
@@ -31,7 +31,7 @@ pub(crate) fn at(
     (planned, booking)
 }
 
-/// A chain between two interfaces that all have in common.
+/// A chain between two interfaces that all chains share.
 pub(crate) fn shared(name: &str, functions: &[&str], more: &str) -> ServiceChain {
     named(name, functions, &format!("{PORTS}{more}"))
 }

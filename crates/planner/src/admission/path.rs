@@ -1,4 +1,4 @@
-//! The servers on a chain's way, and what a packet costs at each.
+//! The servers on a chain's path, and the cost of a packet at each.
 
 use myelin_spec::{Effect, Hook, Idle, Mapping, ServiceChain, Space};
 
@@ -9,12 +9,13 @@ use crate::costs::{Cost, Costs, InBurst};
 use crate::frame::{LONGEST, SHORTEST};
 use crate::plan::{Plan, ShaperPlace, Step};
 
-/// What several chains may wait for.
+/// A server that several chains may share.
 ///
-/// The order is that of the way, so that what comes in at one depends on those before it alone.
+/// Servers are ordered as on a path, so the arrivals at one depend only on servers before it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
-    /// The kernel's part behind an ingress port, run in softirq: on any core, but on one at a time, in the order in which packets come.
+    /// The kernel part of an ingress port, in softirq: on any core, but on one at a time, in order
+    /// of arrival.
     Port {
         /// The interface.
         name: String,
@@ -23,19 +24,20 @@ pub enum Resource {
     },
     /// A worker process.
     Worker {
-        /// The core that it is bound to.
+        /// Its core.
         core: u32,
         /// Its name.
         name: String,
-        /// Whether it keeps its core while there is nothing to do, for some time at least.
+        /// Whether it keeps its core without work, at least for some time.
         polls: bool,
-        /// What waking it takes, fs; 0 where it never sleeps.
+        /// Cost of its wake-up, fs; 0 if it never sleeps.
         wake_up_fs: u128,
-        /// Packets that it takes from a port before it sends them and looks at the next port.
+        /// Most packets that it takes from a port before it sends them and serves the next port.
         batch: u16,
-        /// What a batch takes besides its packets at most, fs: what a packet that comes alone costs beyond one of many.
+        /// Cost of a batch besides its packets, fs: the extra cost of a single packet over one of a
+        /// burst.
         batch_fs: u128,
-        /// Whether its ports are devices of DPDK: one at each end, taken in turn.
+        /// Whether its ports are DPDK devices: one at each end, served in turn.
         devices: bool,
     },
     /// A link with a speed.
@@ -45,42 +47,42 @@ pub enum Resource {
 impl std::fmt::Display for Resource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Port { name, .. } => write!(f, "the kernel's part at {name}"),
+            Self::Port { name, .. } => write!(f, "the kernel part at {name}"),
             Self::Worker { core, .. } => write!(f, "the worker on core {core}"),
             Self::Link(name) => write!(f, "the link {name}"),
         }
     }
 }
 
-/// What chains have in common that are one flow to everybody else.
+/// The common properties of chains that are one flow to all others.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Route {
     /// The servers, in order.
     pub(super) resources: Vec<Resource>,
     pub(super) hold: Hold,
-    /// Whether the worker shapes what leaves.
+    /// Whether the worker shapes the departures.
     pub(super) is_shaped: bool,
-    /// Packets that the port has done when it hands on the first of them, at most.
+    /// Packets processed at the port before the first of them is forwarded, at most.
     pub(super) port_turn: u16,
 }
 
-/// What functions of a chain's worker hold back on purpose, and send when they like.
+/// Hold times of a chain's functions in the worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hold {
-    /// How often a packet may be held back.
+    /// Number of times that a packet may be held back.
     pub times: u32,
-    /// For how long altogether, fs.
+    /// Total hold time, fs.
     pub for_fs: u128,
 }
 
 impl Route {
-    /// Where the worker stands on it.
+    /// Index of the worker.
     pub(super) fn worker(&self) -> Option<usize> {
         let mut resources = self.resources.iter();
         resources.position(|resource| matches!(resource, Resource::Worker { .. }))
     }
 
-    /// How often a packet passes that server.
+    /// Passages of a packet through a server.
     pub(super) fn passages(&self, resource: &Resource) -> u128 {
         match resource {
             Resource::Worker { .. } => 1 + u128::from(self.hold.times),
@@ -88,26 +90,26 @@ impl Route {
         }
     }
 
-    /// What is held back before so many servers are behind a packet, fs.
+    /// Hold time of a packet in the first `servers` servers, fs.
     pub(super) fn held_before(&self, servers: usize) -> u128 {
         let is_behind = self.worker().is_some_and(|worker| worker < servers);
         if is_behind { self.hold.for_fs } else { 0 }
     }
 }
 
-/// One server on the way.
+/// One server on the path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Visit {
-    /// What serves.
+    /// The server.
     pub resource: Resource,
-    /// What a packet of the chain costs there, all visits together, at worst.
+    /// Worst-case cost of a packet of the chain there, for all its passages.
     pub work: Work,
-    /// Whether packets come back to the same core, or pass several processes on it.
+    /// Whether packets return to the same core, or pass several processes on it.
     pub returns: bool,
     pub(super) growth: Growth,
 }
 
-/// A step of the way, for the shares that are shown.
+/// A step of the path, for the shares in the output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HopWork {
     pub(super) name: String,
@@ -116,28 +118,28 @@ pub(super) struct HopWork {
     pub(super) work: Work,
 }
 
-/// The way of a chain.
+/// The path of a chain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct ServerPath {
     pub(super) visits: Vec<Visit>,
     pub(super) hops: Vec<HopWork>,
     pub(super) hold: Hold,
-    /// What of the worker's work is done when a packet leaves its shaper, where it has one.
+    /// The part of the worker's work at departures from its shaper, if it has one.
     pub(super) at_departure: Option<Work>,
-    /// Packets that the port has done when it hands on the first of them, at most.
+    /// Packets processed at the port before the first of them is forwarded, at most.
     pub(super) port_turn: u16,
 }
 
-/// The way of a planned chain; why it has no bound where it has none.
-pub(super) fn way(
+/// The path of a planned chain, or the reason why it has no bound.
+pub(super) fn server_path(
     chain: &ServiceChain,
     plan: &Plan,
     costs: &Costs,
     site: &Site,
-) -> Result<Way, String> {
+) -> Result<ServerPath, String> {
     if let Some(hop) = plan.black_boxes().next() {
         return Err(format!(
-            "what happens in `{}` is unknown (black box)",
+            "the delay in `{}` is unknown (black box)",
             hop.name
         ));
     }
@@ -146,13 +148,13 @@ pub(super) fn way(
         functions.find(|function| function.sandbox.limits.cpu_millicores.is_some())
     {
         return Err(format!(
-            "`{}` stands still whenever its `limits: {{ cpu }}` is used up",
+            "`{}` stops when its `limits: {{ cpu }}` is used up",
             function.name
         ));
     }
     if plan.mapping == Mapping::Pipeline && plan.own_processes > 0 {
         return Err(
-            "in mapping `pipeline` packets go from core to core and back to the first; `mapping: compact` has a bound".to_owned(),
+            "in mapping `pipeline` packets return to the first core; `mapping: compact` has a bound".to_owned(),
         );
     }
     let mut builder = Builder::new(chain, plan, costs, site);
@@ -160,13 +162,16 @@ pub(super) fn way(
     Ok(builder.finish())
 }
 
-/// Packets that a turn of a port's receive work takes at most (Linux, `NAPI_POLL_WEIGHT`). What XDP redirects is handed on at its end, or in lots of 16.
+/// Most packets of one turn of receive work (Linux, `NAPI_POLL_WEIGHT`). XDP forwards redirected
+/// packets at its end, or in lots of 16.
 const RECEIVE_TURN: u16 = 64;
-/// Packets that a port gives to the stack, and so to tcx, at once where it joins segments (Linux, `net.core.gro_normal_batch`).
+/// Most packets that a port passes to the stack, and so to tcx, at once when it merges segments
+/// (Linux, `net.core.gro_normal_batch`).
 const RECEIVE_LIST: u16 = 8;
-/// The longest frame that a worker's packet memory takes, bytes.
+/// The longest frame in a worker's packet memory, bytes.
 const FRAME: u128 = 4096;
-/// The shortest period of a function's timer; in less than that a worker without packets looks at its timers, ns.
+/// The shortest period of a function's timer, ns; a worker without packets checks its timers in
+/// less time.
 const LEAST_PERIOD_NS: u64 = 10_000;
 
 struct Builder<'a> {
@@ -174,20 +179,20 @@ struct Builder<'a> {
     plan: &'a Plan,
     costs: &'a Costs,
     site: &'a Site,
-    way: Way,
-    /// The visit that kernel functions count for now.
+    path: ServerPath,
+    /// Index of the visit whose work the current kernel functions add to.
     here: usize,
     growth: Growth,
     worker: Option<usize>,
-    /// What packets in bursts cost, where the worker takes them in batches as it is measured.
+    /// Costs of packets in bursts, if the mapping has measured batches.
     in_burst: Option<InBurst>,
     /// User segments so far.
     entries: u32,
 }
 
 impl Visit {
-    /// What the longest frame costs there, fs.
-    pub fn most_fs(&self) -> u128 {
+    /// Cost of the longest frame there, fs.
+    pub fn max_packet_fs(&self) -> u128 {
         self.work.of_fs(self.growth.longest)
     }
 }
@@ -196,17 +201,17 @@ impl<'a> Builder<'a> {
     fn new(chain: &'a ServiceChain, plan: &'a Plan, costs: &'a Costs, site: &'a Site) -> Self {
         let shaper = plan.shaper.as_ref();
         let shapes = shaper.is_some_and(|shaper| shaper.place == ShaperPlace::Worker);
-        let way = Way {
+        let path = ServerPath {
             at_departure: shapes.then(Work::default),
             port_turn: port_turn(plan),
-            ..Way::default()
+            ..ServerPath::default()
         };
         Self {
             chain,
             plan,
             costs,
             site,
-            way,
+            path,
             here: 0,
             growth: Growth::none(site.longest()),
             worker: None,
@@ -219,20 +224,20 @@ impl<'a> Builder<'a> {
 
     fn walk(&mut self) {
         let (plan, chain) = (self.plan, self.chain);
-        // A device of DPDK is the worker's; the kernel has no part in it.
+        // A DPDK device belongs to the worker; the kernel has no part in the path.
         if chain.is_over_dpdk() {
             self.enter_worker();
         } else {
-            self.way.visits.push(self.visit(self.site.port()));
+            self.path.visits.push(self.visit(self.site.port()));
         }
         self.step("front door", self.at_door());
         let mut from = Space::Kernel;
         for (hop, function) in plan.hops.iter().zip(&chain.functions) {
-            // In mapping `distributed` each user function has a worker of its own, and what follows it in the kernel runs where it
-            // transmits.
+            // In mapping `distributed` each user function has its own worker, and the kernel
+            // function behind it runs where that worker transmits.
             if hop.space == Space::User {
-                // The shaper stands behind the last one.
-                self.way.at_departure = self.way.at_departure.map(|_| Work::default());
+                // The shaper is behind the last user function.
+                self.path.at_departure = self.path.at_departure.map(|_| Work::default());
             }
             if hop.space == Space::User
                 && (from == Space::Kernel || plan.mapping == Mapping::Distributed)
@@ -246,7 +251,7 @@ impl<'a> Builder<'a> {
                 .unwrap_or_default();
             let work = self
                 .work_of(&hop.reach)
-                .plus(self.worst(own))
+                .plus(self.worst_case(own))
                 .plus(self.crowded(hop.space));
             let effect = function.config.effect();
             self.growth = self.growth.with_added_bytes(effect.added_bytes);
@@ -263,20 +268,20 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// What a function does to the packets behind it.
+    /// Adds a function's effect on the packets behind it.
     fn grow(&mut self, effect: &Effect) {
         if let Some(held_ns) = effect.held_ns {
-            // Its timer runs for as long a time, and so may find a packet just before that is due; and a worker looks at its timers
-            // once in so many turns.
+            // The timer has this period, so it may miss a packet by nearly one period; a worker
+            // checks its timers once in several turns.
             let period_ns = held_ns.max(LEAST_PERIOD_NS);
             let held_ns = u128::from(held_ns) + u128::from(period_ns) + u128::from(LEAST_PERIOD_NS);
-            self.way.hold.times += 1;
-            self.way.hold.for_fs += held_ns * NS;
+            self.path.hold.times += 1;
+            self.path.hold.for_fs += held_ns * NS;
         }
         if effect.added_packets.window > 0 {
             self.growth = self.growth.with_added_packets(effect.added_packets);
         }
-        // What it keeps goes when others come.
+        // Kept packets leave when others arrive.
         self.growth.extra += u128::from(effect.released);
     }
 
@@ -289,11 +294,11 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// All workers of a chain have one core.
+    /// Adds the worker; all workers of a chain share one core.
     fn enter_worker(&mut self) {
         self.entries += 1;
         if let Some(worker) = self.worker {
-            self.way.visits[worker].returns = true;
+            self.path.visits[worker].returns = true;
             self.here = worker;
             return;
         }
@@ -307,7 +312,7 @@ impl<'a> Builder<'a> {
                 .count()
                 > 1;
         let wake_up_fs = wake_up_fs(self.costs);
-        self.way.visits.push(self.visit(Resource::Worker {
+        self.path.visits.push(self.visit(Resource::Worker {
             core: self.site.core,
             name: if self.plan.mapping == Mapping::Distributed {
                 format!("{}.{}", self.chain.owner(), self.chain.name)
@@ -325,30 +330,30 @@ impl<'a> Builder<'a> {
             batch_fs: self.batch_fs(),
             devices: self.chain.is_over_dpdk(),
         }));
-        self.here = self.way.visits.len() - 1;
+        self.here = self.path.visits.len() - 1;
         self.worker = Some(self.here);
     }
 
     fn step(&mut self, name: &str, work: Work) {
-        let visit = &mut self.way.visits[self.here];
+        let visit = &mut self.path.visits[self.here];
         visit.work = visit.work.plus(work);
-        // What the work before counts for is at most as many packets, and no longer ones.
+        // Earlier work is for at most as many packets, and no longer ones.
         visit.growth = self.growth;
-        self.way.hops.push(HopWork {
+        self.path.hops.push(HopWork {
             name: name.to_owned(),
             visit: self.here,
             work,
         });
     }
 
-    /// What is done behind the last function in user space is done at the departure.
+    /// Counts work behind the last user function as done at the departure.
     fn depart(&mut self, work: Work) {
-        if let Some(departure) = &mut self.way.at_departure {
+        if let Some(departure) = &mut self.path.at_departure {
             *departure = departure.plus(work);
         }
     }
 
-    /// What a frame takes on the wire: with preamble, frame check sequence and gap, 24 bytes.
+    /// Adds the egress link. A frame takes 24 bytes more: preamble, frame check sequence and gap.
     fn link(&mut self, bps: u64) {
         let byte_fs = (8 * SECOND).div_ceil(u128::from(bps));
         let work = Work {
@@ -356,12 +361,13 @@ impl<'a> Builder<'a> {
             byte_fs,
         };
         let visit = self.visit(Resource::Link(self.site.egress.clone()));
-        self.way.visits.push(visit);
-        self.here = self.way.visits.len() - 1;
+        self.path.visits.push(visit);
+        self.here = self.path.visits.len() - 1;
         self.step("egress link", work);
     }
 
-    /// The front door, with all the receive work: to a worker's ring, or through the kernel to the egress, whose steps then count once more.
+    /// Work of the front door with all receive work: up to a worker's ring, or through the kernel
+    /// to the egress, whose steps then count twice.
     fn at_door(&self) -> Work {
         let door = self.work_of(&self.plan.door);
         let Some(in_burst) = self.in_burst else {
@@ -372,26 +378,27 @@ impl<'a> Builder<'a> {
         } else {
             in_burst.kernel
         };
-        door.or_more(self.worst(all))
+        door.max_of_each(self.worst_case(all))
     }
 
-    /// What a packet that comes alone costs a worker beyond one of many, at most.
+    /// Extra cost of a single packet in a worker over one of a burst, at most, fs.
     fn batch_fs(&self) -> u128 {
         let Some(in_burst) = self.in_burst else {
             return 0;
         };
         let steps = &self.costs.steps;
         let alone = self
-            .worst(steps.enter_user)
-            .plus(self.worst(steps.user_egress));
-        let many = self.worst(in_burst.worker);
+            .worst_case(steps.enter_user)
+            .plus(self.worst_case(steps.user_egress));
+        let many = self.worst_case(in_burst.worker);
         [SHORTEST.into(), FRAME]
             .map(|bytes| alone.of_fs(bytes).saturating_sub(many.of_fs(bytes)))
             .into_iter()
             .fold(0, u128::max)
     }
 
-    /// What a packet of a burst costs for a step that is named as its costs are. A batch's share of what it takes by itself is each packet's of a full one.
+    /// Cost of a packet of a burst for a part of a step. Each packet of a full batch pays its share
+    /// of the batch's own cost.
     fn in_burst(&self, part: &str) -> Option<Work> {
         let in_burst = self.in_burst?;
         match part {
@@ -401,58 +408,65 @@ impl<'a> Builder<'a> {
                     packet_fs: self.batch_fs().div_ceil(batch),
                     byte_fs: 0,
                 };
-                Some(self.worst(in_burst.worker).plus(share))
+                Some(self.worst_case(in_burst.worker).plus(share))
             }
             "user_egress" => Some(Work::default()),
             _ => None,
         }
     }
 
-    /// What a function takes more where packets of other chains come between those of its own.
+    /// Extra cost of a function when packets of other chains alternate with its own.
     fn crowded(&self, space: Space) -> Work {
         let crowded = self.costs.in_burst.map(|in_burst| match space {
             Space::Kernel => in_burst.kernel_function,
             Space::User => in_burst.user_function,
         });
-        self.worst(crowded.unwrap_or_default())
+        self.worst_case(crowded.unwrap_or_default())
     }
 
-    /// What a packet of a burst costs for a step.
+    /// Cost of a packet of a burst for a step.
     fn work_of(&self, step: &Step) -> Work {
         let parts = step.parts.iter();
-        let parts = parts.filter_map(|part| self.in_burst(part).or_else(|| self.known(part)));
+        let parts = parts.filter_map(|part| {
+            self.in_burst(part)
+                .or_else(|| self.single_packet_work(part))
+        });
         parts.fold(Work::default(), Work::plus)
     }
 
-    /// The same for a packet that comes alone.
+    /// Cost of a single packet for a step.
     fn alone(&self, step: &Step) -> Work {
-        let parts = step.parts.iter().filter_map(|part| self.known(part));
+        let parts = step
+            .parts
+            .iter()
+            .filter_map(|part| self.single_packet_work(part));
         parts.fold(Work::default(), Work::plus)
     }
 
-    fn known(&self, part: &str) -> Option<Work> {
+    fn single_packet_work(&self, part: &str) -> Option<Work> {
         let mut steps = self.costs.steps.iter();
         let known = steps.find(|(step, _)| *step == part);
-        known.map(|(_, cost)| self.worst(cost))
+        known.map(|(_, cost)| self.worst_case(cost))
     }
 
-    fn worst(&self, cost: Cost) -> Work {
+    fn worst_case(&self, cost: Cost) -> Work {
         worst(self.costs, cost)
     }
 
-    fn finish(mut self) -> Way {
-        // Each user function of mapping `distributed` sleeps by itself.
+    fn finish(mut self) -> ServerPath {
+        // In mapping `distributed` each worker of a user function sleeps.
         if let Some(worker) = self.worker
             && self.plan.mapping == Mapping::Distributed
-            && let Resource::Worker { wake_up_fs, .. } = &mut self.way.visits[worker].resource
+            && let Resource::Worker { wake_up_fs, .. } = &mut self.path.visits[worker].resource
         {
             *wake_up_fs = wake_up_fs.saturating_mul(u128::from(self.entries));
         }
-        self.way
+        self.path
     }
 }
 
-/// Each link of mapping `distributed` is a port with turns of its own, which take turns with the first one's.
+/// Packets of one turn. Each link of mapping `distributed` is a port whose turns alternate with the
+/// first one's.
 fn port_turn(plan: &Plan) -> u16 {
     let links = match plan.mapping {
         Mapping::Distributed => plan.hops.len() as u16,
@@ -465,14 +479,15 @@ fn port_turn(plan: &Plan) -> u16 {
     turn.saturating_mul(links.saturating_add(1))
 }
 
-/// What waking a worker takes, fs.
+/// Worst-case cost of a worker's wake-up, fs.
 pub(super) fn wake_up_fs(costs: &Costs) -> u128 {
     worst(costs, costs.steps.wake_up).of_fs(LONGEST.into())
 }
 
-/// The mean cost, times what the worst case is of it.
+/// The mean cost times the worst-case factor.
 pub(super) fn worst(costs: &Costs, cost: Cost) -> Work {
-    // Times of at most seconds: far below what an f64 holds exactly; rounded up.
+    // Times of seconds in fs are below 2^53, so f64 is exact; rounded up.
+    // up.
     let fs = |ns: f64| (ns * costs.worst_case * NS as f64).ceil() as u128;
     Work {
         packet_fs: fs(cost.per_packet_ns),

@@ -1,47 +1,42 @@
-//! How long a worker works without a pause, in batches.
+//! The longest stay in a worker that works in batches.
 
 use crate::calculus::{ArrivalCurve, LeakyBucket, RateLatency, after_delay, busy_period};
 
-/// What is held back by a worker of which this is known.
+/// Such a worker holds no packets back.
 const NOTHING: ArrivalCurve = ArrivalCurve::of(LeakyBucket::new(0, 0));
 
-/// A worker that alone has its core and takes packets from one port.
+/// A worker that has its core alone and takes packets from one port.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Batches {
-    /// The core: as long as it stands still and the worker takes to wake up.
+    /// The core; its latency is the stall and the wake-up.
     pub(super) core: RateLatency,
-    /// Packets of a batch, at most.
+    /// Most packets in a batch.
     pub(super) packets: u16,
-    /// What a batch takes besides its packets, fs.
-    pub(super) each_fs: u128,
-    /// The dearest packet, with its share of a full batch, fs.
-    pub(super) dearest_fs: u128,
-    /// Work of turns in which packets leave that waited for their time, fs.
+    /// Cost of a batch besides its packets, fs.
+    pub(super) batch_fs: u128,
+    /// Cost of the most expensive packet with its share of a full batch, fs.
+    pub(super) max_packet_fs: u128,
+    /// Work of turns in which packets leave a shaper after a wait, fs.
     pub(super) departures: LeakyBucket,
 }
 
 impl Batches {
-    /// The part of [`Self::longest`] that is no work, fs.
+    /// The part of [`Self::max_stay_fs`] that is no work, fs.
     pub(super) fn latency_fs(&self) -> Option<u128> {
-        let batches_fs = self.each_fs.checked_mul(2)?;
+        let batches_fs = self.batch_fs.checked_mul(2)?;
         self.core.latency_fs.checked_add(batches_fs)
     }
 
-    /// The longest that a packet stays there, fs, whatever came before or after it: work that is not there yet when its batch begins does not delay it. `all`:
-    /// what comes, where each packet has its share of a full batch. `None`: the worker may work for ever.
-    ///
-    /// Let `i` be the last batch that was not full before the packet's own one, `j`. All that waited when `i` began was taken, so the packet came later; and the
-    /// packets of the batches `i` to `j` came since the last batch before `i` began that was not full either, less those of full batches between, of which each
-    /// takes less time than as many packets at their rates take to come. That is one batch at most, and a time that the core stands still: `back` below.
-    /// What leaves its shapers meanwhile, and was waited for, is done besides.
-    /// So what is done from the begin of `i` to the end of `j` is what may come in `back` and until `j` begins; and all batches but two are full, `i` and `j` itself.
-    pub(super) fn longest(&self, all: &ArrivalCurve) -> Option<u128> {
-        if self.each_fs == 0 {
+    /// Longest stay of a packet, fs, whatever arrives before or after it. `all`: arrivals, each
+    /// packet with its share of a full batch. `None`: no bound. Proof: `docs/guarantees/proofs.md`,
+    /// theorem 5.
+    pub(super) fn max_stay_fs(&self, all: &ArrivalCurve) -> Option<u128> {
+        if self.batch_fs == 0 {
             return busy_period(all, &NOTHING, &self.core);
         }
-        let full_fs = u128::from(self.packets).checked_mul(self.dearest_fs)?;
+        let full_fs = u128::from(self.packets).checked_mul(self.max_packet_fs)?;
         let back_fs = full_fs
-            .checked_add(self.each_fs)?
+            .checked_add(self.batch_fs)?
             .checked_add(self.core.latency_fs)?;
         let service = RateLatency::new(self.core.rate, self.latency_fs()?);
         let all = after_delay(all, back_fs)?.plus(&ArrivalCurve::of(self.departures))?;
@@ -59,7 +54,8 @@ mod tests {
     /// Femtoseconds of a microsecond.
     const US: u128 = SECOND / 1_000_000;
 
-    /// A worker that takes what waits, a full batch at most, and sends it when the last of it is done; packets come at these times, us.
+    /// A worker that takes all waiting packets, at most a full batch, and sends them when the last
+    /// is done; packets arrive at these times, us.
     fn simulate(came: &[u128], full: usize, each: u128, packet: u128, stall: (u128, u128)) -> u128 {
         let (mut now, mut next, mut longest, mut stood) = (0, 0, 0, false);
         while next < came.len() {
@@ -78,9 +74,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever keeps to the profile, and wherever the core stands still.
+        /// For all arrivals within the profile and a stall at any time.
         #[test]
-        fn no_packet_stays_longer(
+        fn no_packet_exceeds_the_batch_bound(
             gaps in prop::collection::vec(prop_oneof![Just(0_u128), 0_u128..40], 1..300),
             burst in 1_u128..60, period in 5_u128..40, full in 1_usize..20, each in 0_u128..12, packet in 1_u128..4,
             stall in (0_u128..2000, 0_u128..100),
@@ -89,7 +85,8 @@ mod tests {
             let mut at = 0;
             for gap in gaps {
                 at += gap;
-                // Not before the bucket has it: each packet, and the `burst` before it, in `period` each.
+                // Not before the bucket allows: each packet, and the `burst` before it, in `period`
+                // each.
                 let earliest = |before: usize| {
                     let number = came.len() - before + 1;
                     came[before] + period * (number as u128).saturating_sub(burst)
@@ -103,11 +100,11 @@ mod tests {
             let batches = Batches {
                 core: RateLatency::core(stall.1 * US),
                 packets: full as u16,
-                each_fs: each * US,
-                dearest_fs: cost,
+                batch_fs: each * US,
+                max_packet_fs: cost,
                 departures: LeakyBucket::new(0, 0),
             };
-            if let Some(bound) = batches.longest(&all) {
+            if let Some(bound) = batches.max_stay_fs(&all) {
                 let longest = simulate(&came, full, each, packet, stall) * US;
                 prop_assert!(longest <= bound, "{} above {}", longest, bound);
             }
@@ -115,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_of_full_batches_is_met_nearly() {
+    fn a_burst_of_full_batches_nearly_meets_the_bound() {
         let came = [0; 60];
         let longest = simulate(&came, 20, 10, 1, (0, 0)) * US;
         assert_eq!(longest, 90 * US);
@@ -123,11 +120,11 @@ mod tests {
         let batches = Batches {
             core: RateLatency::core(0),
             packets: 20,
-            each_fs: 10 * US,
-            dearest_fs: cost,
+            batch_fs: 10 * US,
+            max_packet_fs: cost,
             departures: LeakyBucket::new(0, 0),
         };
         let all = ArrivalCurve::of(LeakyBucket::new(60 * cost, 0));
-        assert_eq!(batches.longest(&all), Some(longest + 20 * US));
+        assert_eq!(batches.max_stay_fs(&all), Some(longest + 20 * US));
     }
 }
