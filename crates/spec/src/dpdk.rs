@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hardware_and_virtual_devices_are_told_apart() {
+    fn hardware_and_virtual_devices_differ() {
         for pci in [
             "0000:01:00.0",
             "01:00.7",
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_device_is_refused() {
+    fn other_text_is_refused() {
         for bad in [
             "",
             "eth0",

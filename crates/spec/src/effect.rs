@@ -67,8 +67,7 @@ impl Cost {
 pub struct AddedPackets {
     /// For each packet that arrives, in [`MILLIONTHS`].
     pub parts: u32,
-    /// The packets created for so many arrivals may leave together, with one more that a timer
-    /// sends.
+    /// The most arrivals whose created packets leave together, with one more from a timer.
     pub window: u8,
     /// Packets that leave together at the end of a run of packets.
     pub at_once: u64,

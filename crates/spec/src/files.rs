@@ -111,7 +111,7 @@ mod tests {
             assert_eq!(files.read("a").ok(), text.ok(), "{json}");
             assert!(files.read("b").is_err() && files.read_bytes("b").is_err());
         }
-        // Clients that send only text need not know the other form.
+        // A client that sends only text needs no other form.
         let files: BTreeMap<String, FileContents> = serde_json::from_str(r#"{"a": "b"}"#).unwrap();
         assert_eq!(files.read("a").as_deref(), Ok("b"));
         let broken = r#"{"a": {"base64": "?"}}"#;

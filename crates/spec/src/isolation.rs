@@ -25,7 +25,7 @@ word_enum! {
         /// A process of the host.
         #[default]
         Process = "process",
-        /// An OCI container: namespaces, a read-only file system and few privileges of its own.
+        /// An OCI container: namespaces, a read-only file system and few privileges.
         Container = "container",
     }
 }
@@ -43,7 +43,7 @@ config! {
 
 const CPU: ConfigKey = ConfigKey::new(ValueType::Cpu).with_hint("0.5cores");
 const MEMORY: ConfigKey = ConfigKey::new(ValueType::Memory).with_hint("256MiB");
-/// Beyond any machine.
+/// More than any machine has.
 const MAX_CPU_MILLICORES: u64 = 4_096_000;
 
 fn cpu(fields: &Fields<'_>) -> Option<u32> {
@@ -80,13 +80,13 @@ fn limit(
 }
 
 impl Limits {
-    /// Whether anything is limited.
+    /// Whether it has a limit.
     pub fn any(&self) -> bool {
         *self != Self::default()
     }
 }
 
-/// A function's sandbox as the chain file asks for it.
+/// The sandbox of a function as the chain file requests it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxSpec {
     /// `isolation`: the function's own, else the chain's.
@@ -101,7 +101,7 @@ pub struct SandboxSpec {
 }
 
 impl SandboxSpec {
-    /// What the function asks for, as an error or a plan names it; `None` for a plain process
+    /// The requested sandbox or limits, as errors and plans name them; `None` for a plain process
     /// without limits.
     pub fn demand(&self) -> Option<&'static str> {
         match self.isolation {

@@ -1,4 +1,4 @@
-//! Text of a file, as part of a message.
+//! Makes text of a file safe to print in a message.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_cannot_steer_the_terminal() {
+    fn control_characters_are_escaped() {
         assert_eq!(Printable("a\x1b[2Jb\n").to_string(), "a\\u{1b}[2Jb\\n");
         let long = Printable(&"x".repeat(1000)).to_string();
         assert_eq!(long.len(), 63);

@@ -39,10 +39,10 @@ keys! {
     }
 }
 
-/// Says which mapping takes the unknown key `key` of the mapping at `path`: of several, the one
-/// that shares most of the path.
+/// Finds the mapping that takes the unknown key `key` of the mapping at `path`: of several, the one
+/// with the longest common path.
 pub(crate) fn place_misplaced_key(path: &str, key: &str) -> Option<String> {
-    // A function's keys depend on its kind: a key of any kind belongs into `config`.
+    // The keys of a function depend on its kind; a key of any kind belongs into `config`.
     let is_config = |kind: &Kind| kind.config.iter().any(|config| config.key == key);
     if path.starts_with("spec.functions[") && path.ends_with(']') && kinds().any(is_config) {
         return Some("move it into `config` of the function".to_owned());
@@ -52,7 +52,7 @@ pub(crate) fn place_misplaced_key(path: &str, key: &str) -> Option<String> {
         pairs.take_while(|(a, b)| a == b).count()
     };
     let all = flatten(KEYS, "");
-    // `max_by_key` takes the last of several, which is here the first of the file's order.
+    // `max_by_key` returns the last of equals: the first in the order of the file.
     let mappings = all
         .iter()
         .rev()

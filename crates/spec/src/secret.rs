@@ -1,4 +1,4 @@
-//! Key material: wiped when it is dropped, and never shown.
+//! Key material: wiped on drop, never printed.
 
 use std::fmt;
 
@@ -8,19 +8,18 @@ use zeroize::Zeroizing;
 
 /// A key. `Debug` shows `[redacted]`, and no error message holds a part of it.
 ///
-/// It is serialized as it is (hexadecimal), because the agent passes it to its workers in memory
-/// only. So nothing that holds a [`FunctionConfig`](crate::FunctionConfig) may become part of a
-/// report or of a file.
+/// It serializes as plain hexadecimal digits, because the agent passes it to its workers in memory.
+/// So no report and no file may hold a [`FunctionConfig`](crate::FunctionConfig).
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretKey(Zeroizing<Vec<u8>>);
 
 impl SecretKey {
-    /// The key of these bytes.
+    /// Creates a key of these bytes.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
-    /// The key that `digits` are, two hexadecimal digits a byte; `None` for other text.
+    /// Reads two hexadecimal digits a byte; `None` for other text.
     pub fn from_hex(digits: &str) -> Option<Self> {
         let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
         let digit = |digit: u8| (digit as char).to_digit(16);
@@ -31,7 +30,7 @@ impl SecretKey {
         rest.is_empty().then_some(Self(bytes))
     }
 
-    /// Its bytes: not to be shown, stored, or sent to anybody but a worker.
+    /// Its bytes. Never print or store them; send them to workers only.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
@@ -67,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_written_as_it_was_read() {
+    fn a_key_survives_json() {
         let digits = "000102f0ff7f80a5000102f0ff7f80a5";
         let key = SecretKey::from_hex(digits).unwrap();
         assert_eq!(key.expose()[..4], [0, 1, 2, 0xf0]);
@@ -88,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_shows_a_key() {
+    fn debug_output_hides_a_key() {
         let key = SecretKey::from_hex("5ec2e7005ec2e7005ec2e7005ec2e700").unwrap();
         assert_eq!(
             format!("{key:?} {:#?}", [&key]),

@@ -1,15 +1,15 @@
-//! What a shaper holds a chain's departing packets to.
+//! The profile and the queue of a shaper.
 
 use myelin_packet::traffic::{Bucket, Profile};
 use serde::{Deserialize, Serialize};
 
-/// Rate and burst of packets or of bits, as plain numbers: they travel between processes.
+/// Rate and burst of packets or of bits, as plain numbers for messages between processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Limit {
-    /// A second.
+    /// Packets or bits a second.
     pub rate: u64,
-    /// At once.
+    /// Packets or bits at once.
     pub burst: u64,
 }
 
@@ -28,20 +28,21 @@ impl From<Bucket> for Limit {
 pub struct Shaping {
     /// Limit of packets.
     pub packets: Option<Limit>,
-    /// Limit of bits, of frames with their Ethernet header, without check sequence.
+    /// Limit of bits. A frame counts with its Ethernet header, without check sequence.
     pub bits: Option<Limit>,
-    /// Packets that may wait.
+    /// The most waiting packets.
     pub queue: u32,
-    /// How long a packet may wait, ns.
+    /// The longest wait of a packet, ns.
     pub delay_ns: u64,
-    /// By how much a departure may be late and be made good, ns: in any time t as much leaves as
-    /// the profile allows in t and this together. With 0, a late departure delays all later ones.
+    /// The largest lateness of a departure that later departures make up for, T ns: in any time t
+    /// the traffic is at most that of the profile in t + T. With 0, a late departure delays all
+    /// later ones.
     #[serde(default)]
     pub tolerance_ns: u64,
 }
 
 impl Shaping {
-    /// Holds to `profile`, with a queue of so many packets for so long.
+    /// Creates the shaper of a profile, with its queue in packets and its longest wait.
     pub fn new(profile: &Profile, queue: u32, delay_ns: u64) -> Self {
         Self {
             packets: profile.packets.map(Limit::from),
@@ -52,8 +53,8 @@ impl Shaping {
         }
     }
 
-    /// As buckets. A limit that no bucket can have, which only a foreign process could send, limits
-    /// nothing.
+    /// The profile as token buckets. A limit that no bucket can have limits nothing; only a foreign
+    /// process could send one.
     pub fn profile(&self) -> Profile {
         let bucket = |limit: Option<Limit>| Bucket::new(limit?.rate, limit?.burst).ok();
         Profile {
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_profile_comes_back() {
+    fn a_profile_survives_the_conversion() {
         let profile = Profile {
             packets: Bucket::new(20_000, 4).ok(),
             bits: Bucket::new(1_000_000, 12_112).ok(),

@@ -1,14 +1,14 @@
 //! Written quantities: `20kpps`, `100Mbit`, `350us`, `64kbit`, `0.1%`.
 //!
-//! A quantity is a decimal number and a unit. It is read exactly (no floating point on the way),
-//! kept as a whole number of the base unit, and written back in the largest unit that keeps it at
-//! one or more, so that `DURATION.parse(&DURATION.format(n)) == Ok(n)` for every `n`. Prefixes are
-//! decimal: `k` = 1000.
+//! A quantity is a decimal number and a unit. [`Dimension::parse`] reads it exactly, without
+//! floating point, as a whole number of base units. [`Dimension::format`] writes it in the largest
+//! unit of which it has at least one, so `DURATION.parse(&DURATION.format(n)) == Ok(n)` for every
+//! `n`. Prefixes are decimal: `k` = 1000.
 
 use crate::error::Fault;
 use crate::printable::Printable;
 
-/// A rate as a chain's SLA states it.
+/// A rate of a contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
     /// Packets a second.
@@ -17,8 +17,7 @@ pub enum Rate {
     Bits(u64),
 }
 
-/// One unit: how it is written (the first spelling is the one written back) and how many base units
-/// it holds.
+/// A unit: its spellings (`format` writes the first) and its number of base units.
 struct Unit {
     spellings: &'static [&'static str],
     factor: u64,
@@ -34,18 +33,18 @@ const GIGA: u64 = 1_000_000_000;
 const KIBI: u64 = 1024;
 const BITS_PER_BYTE: u64 = 8;
 
-/// Units of a dimension that are written back, at most.
+/// The number of units that `format` uses.
 const WRITTEN: usize = 4;
 
 /// A kind of quantity.
 pub struct Dimension {
-    /// What the quantity is, with its units, as in "expected ...".
+    /// The quantity and its units, for "expected ..." in errors.
     expected: &'static str,
-    /// The first [`WRITTEN`] in rising order, then others that are read too.
+    /// The first [`WRITTEN`] in rising order for `format`, then others that only `parse` takes.
     units: &'static [Unit],
-    /// Units offered when the text has none.
+    /// Units that an error suggests if the text has none.
     offered: &'static [&'static str],
-    /// A well-formed quantity.
+    /// An example for errors.
     example: &'static str,
 }
 
@@ -88,7 +87,7 @@ pub static BIT_RATE: Dimension = Dimension {
     example: "100Mbit",
 };
 
-/// Either rate: only for errors, since reading one tries the two above.
+/// A rate of packets or bits, for errors. `parse_rate` tries the two dimensions above.
 static RATE: Dimension = Dimension {
     expected: "a rate in packets (units pps, kpps, Mpps, Gpps) or in bits a second (bit, kbit, Mbit, Gbit)",
     units: &[],
@@ -144,7 +143,7 @@ static PERCENT: Dimension = Dimension {
     example: "0.1%",
 };
 
-/// Reads a rate in packets or in bits a second, as its unit says.
+/// Reads a rate. Its unit decides between packets and bits a second.
 pub fn parse_rate(text: &str) -> Result<Rate, Fault> {
     match split(text) {
         Some((_, suffix)) if find(PACKET_RATE.units, suffix).is_some() => {
@@ -162,7 +161,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, Fault> {
     }
 }
 
-/// Writes an amount of memory of `bytes` bytes: in the largest unit that needs no fraction.
+/// Writes an amount of memory in the largest unit without a fraction.
 pub fn format_memory_bytes(bytes: u64) -> String {
     let whole = |unit: &&Unit| bytes > 0 && bytes.is_multiple_of(unit.factor);
     let unit = MEMORY.units[WRITTEN..].iter().rev().find(whole);
@@ -216,8 +215,8 @@ impl Dimension {
         Err(Fault::new(message, self.expected, help))
     }
 
-    /// Writes a number of base units in the largest unit of which there is at least one, with
-    /// exactly the digits needed.
+    /// Writes a number of base units in the largest unit of which it has at least one, without
+    /// trailing zeros.
     pub fn format(&self, value: u64) -> String {
         let units = self.units.iter().take(WRITTEN);
         let unit = units.rev().find(|unit| value >= unit.factor);
@@ -289,8 +288,7 @@ fn scaled(number: &str, factor: u64) -> Scaled {
         .map_or(Scaled::TooLarge, Scaled::Whole)
 }
 
-/// The error of a text that is no quantity of this dimension: no number, no unit, or a unit of
-/// something else.
+/// The error of a malformed quantity: no number, no unit, or a unit of another dimension.
 fn not_a_quantity(
     text: &str,
     split: Option<(&str, &str)>,
@@ -364,14 +362,14 @@ mod tests {
     }
 
     #[test]
-    fn writes_the_largest_unit_and_no_digit_too_many() {
+    fn writes_the_largest_unit_without_trailing_zeros() {
         assert_eq!(DURATION.format(350_000), "350us");
         assert_eq!(DURATION.format(1_500), "1.5us");
         assert_eq!(DURATION.format(0), "0ns");
         assert_eq!(PACKET_RATE.format(20_000), "20kpps");
         assert_eq!(BIT_RATE.format(1_050_000_000), "1.05Gbit");
         assert_eq!(SIZE.format(64_000), "64kbit");
-        // However many zeros.
+        // Any number of zeros.
         assert_eq!(DURATION.parse("01.50000000000000000000us"), Ok(1500));
     }
 
@@ -403,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_is_an_error_that_offers_the_unit() {
+    fn a_bare_number_is_an_error_that_suggests_the_unit() {
         assert_eq!(
             DURATION.parse("350").unwrap_err().to_string(),
             "350 has no unit; write 350us"
@@ -419,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_units_are_named_and_near_ones_offered() {
+    fn wrong_units_are_named_and_near_ones_suggested() {
         assert_eq!(
             DURATION.parse("3min").unwrap_err().message,
             "`3min` has the unknown unit `min`"
@@ -430,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_whole_number_of_base_units() {
+    fn a_fraction_of_a_base_unit_is_refused() {
         assert_eq!(
             DURATION.parse("0.5ns").unwrap_err().message,
             "`0.5ns` is finer than 1ns"
@@ -483,7 +481,7 @@ mod tests {
             prop_assert_eq!(parse_percent(&format!("{percent}%")), Ok(percent));
         }
 
-        /// Reading exactly equals reading by arithmetic on thousandths, where no digit is lost.
+        /// The reference computes with whole thousandths, which lose no digit.
         #[test]
         fn thousandths_are_exact(whole in 0..1_000_000_u64, thousandths in 0..1000_u64) {
             let text = format!("{whole}.{thousandths:03}us");

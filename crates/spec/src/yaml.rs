@@ -1,8 +1,8 @@
 //! Parses YAML into a tree whose nodes have locations.
 //!
-//! Deserialising straight into the chain types would stop at the first wrong value and lose how a
-//! number was written. So the text becomes this small tree first, and [`crate::read`] takes the
-//! tree apart, reporting all it finds.
+//! Deserialising directly into the chain types would stop at the first wrong value, and would lose
+//! the spelling of numbers. So this module builds a small tree first. [`crate::read`] reads the
+//! tree and reports all faults.
 
 use std::fmt;
 
@@ -12,11 +12,11 @@ use serde_saphyr::{Error, Location, MessageFormatter, Spanned, UserMessageFormat
 
 use crate::error::{Fault, Span};
 
-/// What a node holds.
+/// The value of a node.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
     Null,
-    /// As it was written, without quotes.
+    /// The text of the file, without quotes.
     Scalar(String),
     List(Vec<Node>),
     Map(Vec<(Key, Node)>),
@@ -37,7 +37,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// The text that the node is, if it is one.
+    /// The text of a scalar; `None` for other nodes.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Scalar(text) => Some(text),
@@ -45,7 +45,7 @@ impl Node {
         }
     }
 
-    /// The value of `key`, where the node is a mapping that has it.
+    /// The value of `key` in a mapping; `None` without the key, or for other nodes.
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         match &self.value {
             Value::Map(entries) => entries
@@ -57,10 +57,10 @@ impl Node {
     }
 }
 
-/// Text that is no YAML: where, and why.
+/// An error of YAML syntax: its location and its reason.
 type SyntaxError = (Span, Fault);
 
-/// Reads all documents of `text`; empty ones are left out.
+/// Reads all documents of `text`, without empty ones.
 pub(crate) fn load(text: &str) -> Result<Vec<Node>, SyntaxError> {
     let options = serde_saphyr::options! {
         // Room for the longest list of routes, each a mapping with three keys.
@@ -81,8 +81,8 @@ pub(crate) fn load(text: &str) -> Result<Vec<Node>, SyntaxError> {
         .collect()
 }
 
-/// The tree as serde builds it; [`Node`] adds the spelling that YAML's own reading of numbers and
-/// booleans loses.
+/// The tree as serde builds it. [`Node`] adds the spelling of numbers and booleans, which serde
+/// loses.
 enum Raw {
     Null,
     Number,
@@ -200,7 +200,7 @@ fn convert_key(raw: Spanned<Raw>, text: &str) -> Result<Key, SyntaxError> {
     }
 }
 
-/// The text of a node, where the parser says which bytes it takes.
+/// The text of a node; `None` if the parser does not give its byte range.
 fn source_text(location: Location, text: &str) -> Option<&str> {
     let start = usize::try_from(location.span().byte_offset()?).ok()?;
     let len = usize::try_from(location.span().byte_len()?).ok()?;
@@ -215,7 +215,7 @@ fn span(location: Location, width: usize) -> Span {
     }
 }
 
-/// Parts of the parser's messages, and what to write instead.
+/// Parts of the parser's messages, each with its remedy.
 const REMEDIES: &[(&str, &str)] = &[
     ("tab", "indent with spaces: replace each tab by two spaces"),
     (
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scalar_keeps_its_spelling_and_its_place() {
+    fn a_scalar_keeps_its_spelling_and_location() {
         let text = "a: 0x5a\nb: { c: 1.50, d: \"20\" }\né: ü\n";
         let documents = load(text).unwrap();
         let (a, span) = scalar(&documents[0], "a");
@@ -298,21 +298,21 @@ mod tests {
     }
 
     #[test]
-    fn empty_documents_are_left_out_and_lines_go_on() {
+    fn empty_documents_are_skipped_and_their_lines_count() {
         let documents = load("a: 1\n---\n---\nb: 2\n").unwrap();
         assert_eq!(documents.len(), 2);
         assert_eq!(scalar(&documents[1], "b").1.line, 4);
     }
 
     #[test]
-    fn an_alias_stands_where_it_was_defined() {
+    fn an_alias_has_the_location_of_its_anchor() {
         let documents = load("a: &x 77\nb: *x\n").unwrap();
         let (b, span) = scalar(&documents[0], "b");
         assert_eq!((b, span.line, span.column), ("77", 1, 7));
     }
 
     #[test]
-    fn syntax_errors_carry_their_place() {
+    fn syntax_errors_have_a_location() {
         let cases = [
             ("a: 1\na: 2\n", 2, 1, "the key `a` is given twice"),
             ("a:\n\tb: 1", 2, 2, "tabs"),
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_of_aliases_and_deep_nesting_are_refused() {
+    fn alias_bombs_and_deep_nesting_are_refused() {
         let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
         for level in 1..12 {
             let aliases = vec![format!("*a{}", level - 1); 10].join(", ");

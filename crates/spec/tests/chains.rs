@@ -1,4 +1,4 @@
-//! Good chain files: what is read from them.
+//! Tests the values that valid chain files give.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ fn chains(text: &str) -> Vec<ServiceChain> {
     parse(text, &Source::new("chain.yaml"), &NoFiles).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-/// A chain in the fewest words, with more lines of its `spec`.
+/// A minimal chain with more lines of its `spec`.
 fn minimal(name: &str, more: &str) -> String {
     format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {name} }}\n\
@@ -154,7 +154,7 @@ fn every_key_is_read() {
 }
 
 #[test]
-fn what_is_left_out_has_its_default() {
+fn absent_keys_have_their_defaults() {
     let chain = &chains(&minimal("plain", ""))[0];
     assert_eq!(chain.owner(), "default");
     assert_eq!(chain.matches, Match::default());
@@ -169,12 +169,12 @@ fn what_is_left_out_has_its_default() {
         (&chain.ports, &chain.reverse, chain.on_failure),
         (&None, &None, None)
     );
-    // A key that is not there has the place of what it would be in.
+    // An absent key has the location of its mapping.
     assert_eq!(chain.places.mapping.line, 4);
 }
 
 #[test]
-fn a_chain_that_guards_fails_closed_unless_told_otherwise() {
+fn a_guarding_chain_fails_closed_by_default() {
     let plain = &chains(&minimal("plain", ""))[0];
     assert_eq!(plain.effective_on_failure(), OnFailure::Pass);
     let guarded = minimal("guarded", "").replace("kind: forward", "kind: firewall");
@@ -197,7 +197,7 @@ fn a_pair_becomes_mutual_and_shares_its_ports() {
         driver: PortDriver::Kernel,
     };
     assert_eq!(pair[1].ports, Some(ports));
-    // The same, whichever of the two names the other.
+    // Either of the two may name the other.
     let there = minimal("there", "  ports: { ingress: eth1, egress: eth2 }\n");
     let pair = chains(&(there + &minimal("back", "  reverse: there\n")));
     assert_eq!(pair[0].reverse.as_deref(), Some("back"));
@@ -205,7 +205,7 @@ fn a_pair_becomes_mutual_and_shares_its_ports() {
         pair[1].ports.as_ref().map(|ports| ports.ingress.as_str()),
         Some("eth2")
     );
-    // And whichever of the two has the ports.
+    // Either of the two may have the ports.
     let back = minimal(
         "back",
         "  reverse: there\n  ports: { ingress: eth2, egress: eth1 }\n",
@@ -216,7 +216,7 @@ fn a_pair_becomes_mutual_and_shares_its_ports() {
 }
 
 #[test]
-fn chains_with_end_hosts_of_their_own_never_tie() {
+fn chains_with_end_hosts_never_tie() {
     let text = minimal("one", "") + &minimal("two", "");
     assert_eq!(chains(&text).len(), 2);
 }
@@ -232,9 +232,9 @@ fn a_chain_survives_json() {
     );
 }
 
-/// Everything that went wrong is told of: good objects do not hide bad ones.
+/// All faults are reported: valid objects do not hide faulty ones.
 #[test]
-fn the_faults_of_all_objects_are_told() {
+fn the_faults_of_all_objects_are_reported() {
     let text = minimal("one", "  hook: a\n")
         + &minimal("two", "")
         + &minimal("three", "  hook: b\n  mapping: c\n");
@@ -261,7 +261,7 @@ proptest! {
         let _ = myelin_spec::referenced_files(&text);
     }
 
-    /// Text that is nearly a chain file gets further than arbitrary text does.
+    /// A damaged chain file reaches more code than arbitrary text.
     #[test]
     fn a_damaged_chain_file_never_panics(
         at in 0..FULL.len(),
@@ -283,7 +283,7 @@ proptest! {
 }
 
 #[test]
-fn a_reply_side_has_what_the_function_it_undoes_has() {
+fn a_reply_side_has_configuration_and_space_of_its_owner() {
     let text = "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -344,7 +344,7 @@ spec:
 }
 
 #[test]
-fn a_function_has_the_isolation_of_its_chain_or_its_own() {
+fn the_isolation_of_a_function_precedes_that_of_its_chain() {
     let text = "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -382,7 +382,7 @@ spec:
         .map(|function| function.sandbox.requested_at.is_some())
         .collect();
     assert_eq!(asked, [false, true, false, false]);
-    // Only who asks for itself must have a process.
+    // Only a function with its own request needs a process.
     let spaces: Vec<_> = functions
         .iter()
         .map(myelin_spec::FunctionSpec::required_space)

@@ -1,5 +1,5 @@
-//! The most likely mistakes in chain files: `errors/NAME.yaml`, and beside it the errors,
-//! `errors/NAME.stderr`.
+//! Tests the errors of the most likely mistakes: `errors/NAME.yaml` has a mistake,
+//! `errors/NAME.stderr` its errors.
 //!
 //! `WRITE_FIXTURES=1 cargo test -p myelin-spec --test errors` rewrites the texts; review the
 //! difference.

@@ -1,4 +1,4 @@
-//! What a kind does stands in its description: the rooms that plan and judge name no kind.
+//! Checks that planner and policies name no kind: they use the descriptions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn sources(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The code of a file without comments and without its tests, which stand at its end.
+/// The code of a file without comments, and without the tests at its end.
 fn code(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
     let text = text.split("#[cfg(test)]").next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The patterns of a `dpi`, from lists and files.
+//! Tests the patterns of a `dpi`, from lists and files.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,7 @@ use myelin_spec::{
 };
 use proptest::prelude::*;
 
-/// What a dpi with that configuration is read as, `file` being its file of patterns; or the
-/// messages of all errors.
+/// Reads a `dpi` with this configuration and this file of patterns; else returns all messages.
 fn read(config: &str, file: &str) -> Result<DpiConfig, Vec<String>> {
     let text = format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: ids }}\n\
@@ -28,7 +27,7 @@ fn read(config: &str, file: &str) -> Result<DpiConfig, Vec<String>> {
 const FILE: &str = "{ patternsFile: ids.patterns }";
 
 #[test]
-fn patterns_of_the_list_and_of_the_file_with_their_places() {
+fn patterns_of_list_and_file_have_their_locations() {
     let config = read(
         "{ patterns: [ a.b, { pattern: /C/i, action: mark }, { pattern: 12 } ], patternsFile: ids.patterns, \
            action: mirror, dscp: 46, fragments: pass, \
@@ -67,9 +66,9 @@ fn patterns_of_the_list_and_of_the_file_with_their_places() {
     assert_eq!(again, FunctionConfig::Dpi(config));
 }
 
-/// What the catalogue says of a default is what is taken.
+/// The defaults of the catalogue apply.
 #[test]
-fn what_is_left_out_is_what_the_catalogue_says() {
+fn absent_keys_have_the_defaults_of_the_catalogue() {
     let keys = myelin_spec::DPI.config.iter();
     let written: Vec<String> = keys
         .filter(|key| key.key != "patterns")
@@ -80,9 +79,9 @@ fn what_is_left_out_is_what_the_catalogue_says() {
     assert_eq!(read(&with, ""), read("{ patterns: [ a ] }", ""));
 }
 
-/// Literals of the list and of the file; each element of the list may say otherwise.
+/// `nocase` applies to literals of list and file. An element of the list may overrule it.
 #[test]
-fn literals_match_in_either_case_where_it_is_said() {
+fn nocase_applies_to_literals() {
     let caseless = |config: &str| -> Vec<bool> {
         let config = read(config, "file\n/file/").unwrap();
         config.patterns().map(|(_, p)| p.caseless).collect()
@@ -100,7 +99,7 @@ fn literals_match_in_either_case_where_it_is_said() {
 }
 
 #[test]
-fn there_is_a_limit_to_everything() {
+fn every_limit_is_enforced() {
     let most = "abc\n".repeat(MAX_PATTERNS);
     let count = read(FILE, &most).unwrap().patterns().count();
     assert_eq!(count, MAX_PATTERNS);
@@ -122,9 +121,9 @@ fn there_is_a_limit_to_everything() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the file: patterns within the limits, or errors that can be printed.
+    /// Any file gives patterns within the limits, or printable errors.
     #[test]
-    fn no_file_of_patterns_breaks_the_reader(file in "([/\\\\xism#(*é \t\r\n]|[0-9a-f]|\\PC|[\\x00-\\x1f]){0,60}") {
+    fn no_file_of_patterns_panics(file in "([/\\\\xism#(*é \t\r\n]|[0-9a-f]|\\PC|[\\x00-\\x1f]){0,60}") {
         let lines = file.lines().count();
         if let Ok(config) = read(FILE, &file) {
             for (name, pattern) in config.patterns() {

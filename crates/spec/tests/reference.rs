@@ -2,7 +2,7 @@
 //! `docs/reference/errors.md` lists the errors of `errors/*.stderr` with their remedies.
 //! `docs/reference/kinds.md` holds the descriptions of all kinds as one page.
 //!
-//! `WRITE_DOCS=1 cargo test -p myelin-spec --test reference` writes the page anew.
+//! `WRITE_DOCS=1 cargo test -p myelin-spec --test reference` rewrites the pages.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use myelin_spec::catalogue::{self, ConfigKey, Kind, flatten};
 
-/// Text in lines of at most 100 columns, those after the first behind `indent`.
+/// Wraps text at 100 columns. Lines after the first begin with `indent`.
 fn wrapped(text: &str, indent: &str) -> String {
     let options = textwrap::Options::new(100)
         .subsequent_indent(indent)
@@ -78,7 +78,7 @@ fn describe(kind: &Kind, page: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// A table of the keys with their paths, and the meaning of each below it.
+/// Writes a table of the keys with their paths, then the meaning of each.
 fn describe_keys(keys: &[(String, &ConfigKey)], page: &mut String) -> std::fmt::Result {
     if keys.is_empty() {
         return Ok(());
@@ -125,12 +125,12 @@ fn chain_file_page() -> String {
 }
 
 #[test]
-fn chain_file_page_has_all_keys() {
-    held(&chain_file_page(), "chain-file.md");
+fn chain_file_page_matches_the_keys() {
+    assert_page(&chain_file_page(), "chain-file.md");
 }
 
-/// Holds a page of docs/reference against what is made here.
-fn held(page: &str, name: &str) {
+/// Compares a page of docs/reference with the generated text.
+fn assert_page(page: &str, name: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../docs/reference")
         .join(name);
@@ -142,8 +142,8 @@ fn held(page: &str, name: &str) {
 }
 
 #[test]
-fn kinds_are_those_of_the_descriptions() {
-    held(&page(), "kinds.md");
+fn kinds_page_matches_the_descriptions() {
+    assert_page(&page(), "kinds.md");
 }
 
 /// Errors of chain files with their remedies, each once, in the order of the fixtures' names.
@@ -192,6 +192,6 @@ fn errors_page() -> String {
 }
 
 #[test]
-fn errors_are_listed_with_their_remedies() {
-    held(&errors_page(), "errors.md");
+fn errors_page_matches_the_fixtures() {
+    assert_page(&errors_page(), "errors.md");
 }

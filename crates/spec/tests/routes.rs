@@ -1,4 +1,4 @@
-//! Long lists of routes.
+//! Tests long lists of routes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -29,7 +29,7 @@ spec:
 }
 
 #[test]
-fn as_many_routes_as_a_router_takes_are_read_and_no_more() {
+fn one_route_above_the_limit_is_refused() {
     let chains = chain(MAX_ROUTES).unwrap();
     let FunctionConfig::Router(router) = &chains[0].functions[0].config else {
         panic!("no router");

@@ -1,5 +1,4 @@
-//! The schema of chain files: it takes what the reader takes, and refuses what the reader refuses
-//! for its keys and shapes.
+//! Compares the schema of chain files with the reader: both accept the same keys and shapes.
 
 use std::fs;
 use std::path::Path;
@@ -7,8 +6,8 @@ use std::path::Path;
 use myelin_spec::{catalogue, schema};
 use serde_json::{Value, json};
 
-/// The parts of JSON Schema that the schema uses.
-fn takes(schema: &Value, value: &Value) -> bool {
+/// Validates a value. Knows the parts of JSON Schema that the schema uses.
+fn accepts(schema: &Value, value: &Value) -> bool {
     let types = match &schema["type"] {
         Value::Null => vec![],
         Value::Array(types) => types.iter().filter_map(Value::as_str).collect(),
@@ -28,7 +27,7 @@ fn takes(schema: &Value, value: &Value) -> bool {
     let all = |key: &str| schema[key].as_array().cloned().unwrap_or_default();
     let any_of = all("anyOf");
     let meets = |part: &Value| {
-        part["if"].is_null() || !takes(&part["if"], value) || takes(&part["then"], value)
+        part["if"].is_null() || !accepts(&part["if"], value) || accepts(&part["then"], value)
     };
     let words = all("enum");
     let in_range = value.as_f64().is_none_or(|number| {
@@ -44,7 +43,7 @@ fn takes(schema: &Value, value: &Value) -> bool {
     let members = value.as_object().is_none_or(|members| {
         let known = |(key, value): (&String, &Value)| match &schema["properties"][key] {
             Value::Null => schema["additionalProperties"] != json!(false),
-            schema => takes(schema, value),
+            schema => accepts(schema, value),
         };
         let has = |key: &Value| members.contains_key(key.as_str().unwrap());
         members.iter().all(known) && all("required").iter().all(has)
@@ -55,13 +54,13 @@ fn takes(schema: &Value, value: &Value) -> bool {
         counted.contains(&(elements.len() as u64))
             && elements
                 .iter()
-                .all(|element| takes(&schema["items"], element))
+                .all(|element| accepts(&schema["items"], element))
     });
     in_range
         && as_written
         && members
         && elements
-        && (any_of.is_empty() || any_of.iter().any(|schema| takes(schema, value)))
+        && (any_of.is_empty() || any_of.iter().any(|schema| accepts(schema, value)))
         && all("allOf").iter().all(meets)
         && (words.is_empty() || words.contains(value))
         && (schema["const"].is_null() || schema["const"] == *value)
@@ -72,7 +71,7 @@ fn documents(text: &str) -> Vec<Value> {
 }
 
 #[test]
-fn it_takes_every_example() {
+fn it_accepts_every_example() {
     let schema = schema();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let mut count = 0;
@@ -83,7 +82,11 @@ fn it_takes_every_example() {
             .is_some_and(|extension| extension == "yaml")
         {
             for document in documents(&fs::read_to_string(&path).unwrap()) {
-                assert!(takes(&schema, &document), "{}: {document}", path.display());
+                assert!(
+                    accepts(&schema, &document),
+                    "{}: {document}",
+                    path.display()
+                );
                 count += 1;
             }
         }
@@ -92,17 +95,18 @@ fn it_takes_every_example() {
 }
 
 #[test]
-fn it_takes_the_example_of_every_kind() {
+fn it_accepts_the_example_of_every_kind() {
     let functions = &schema()["properties"]["spec"]["properties"]["functions"];
     for kind in catalogue::kinds() {
         let example = json!(documents(kind.example));
-        assert!(takes(functions, &example), "{}", kind.name);
+        assert!(accepts(functions, &example), "{}", kind.name);
     }
 }
 
-/// What is wrong with these is a key, a word or a shape, and no check between several of them.
+/// These fixtures have wrong keys, words or shapes. The schema cannot express checks between
+/// values.
 #[test]
-fn it_refuses_what_the_reader_refuses() {
+fn it_refuses_wrong_keys_and_shapes() {
     let schema = schema();
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors");
     for name in [
@@ -120,7 +124,7 @@ fn it_refuses_what_the_reader_refuses() {
     ] {
         let text = fs::read_to_string(directory.join(format!("{name}.yaml"))).unwrap();
         for document in documents(&text) {
-            assert!(!takes(&schema, &document), "{name}");
+            assert!(!accepts(&schema, &document), "{name}");
         }
     }
 }

@@ -18,7 +18,8 @@ pub struct ConfigKey {
     pub default: Option<&'static str>,
     /// Its meaning.
     pub doc: &'static str,
-    /// For errors: what an integer counts; for other types an example, if there is no default.
+    /// For errors: the counted thing of an integer; for other types an example, if there is no
+    /// default.
     #[serde(skip)]
     pub(crate) hint: Option<&'static str>,
 }
@@ -192,7 +193,7 @@ pub(crate) const FILE: ConfigKey = ConfigKey::new(ValueType::File);
 /// `true` or `false`.
 pub(crate) const BOOLEAN: ConfigKey = ConfigKey::new(ValueType::Choice(&["true", "false"]));
 
-/// A whole number; `what` names in errors what it counts.
+/// A whole number; `what` names the counted thing in errors.
 pub(crate) const fn integer(min: u64, max: u64, what: &'static str) -> ConfigKey {
     ConfigKey::new(ValueType::Integer { min, max }).with_hint(what)
 }

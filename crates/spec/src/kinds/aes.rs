@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_key_file_is_told_without_what_it_holds() {
+    fn errors_of_a_key_file_hide_its_content() {
         let cases = [
             ("", "", "no key"),
             ("", "# only this\n", "no key"),

@@ -62,7 +62,7 @@ keys! {
     }
 }
 
-/// Reads the chain of one document; `None` when anything in it is wrong.
+/// Reads the chain of one document; `None` after a fault.
 pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
     let faults = top.faults;
     let before = faults.count();
@@ -89,12 +89,12 @@ pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
         .get("isolation")
         .filter(|_| isolation == Isolation::Container);
     isolation::check(own, container.as_ref(), mapping, ports.as_ref(), faults);
-    // Zero is a limit like others: a core then polls for work.
+    // Zero is a valid limit: idle cores then poll.
     let duration_ns = |text: &str| units::DURATION.parse(text);
     let cpu_latency_ns = fields
         .get("cpuLatency")
         .and_then(|field| field.unit(duration_ns, "a number with a unit", "0us"));
-    // Everything is read before anything is given up, so that all faults are told.
+    // Read everything before the first return, so that all faults are reported.
     let matches: Option<_> = fields.read(KEYS, "match");
     let places = places(top, &fields, metadata.as_ref());
     let names = metadata.map(|metadata| (metadata.name, metadata.namespace));
@@ -159,8 +159,8 @@ struct Metadata {
     place: FileLocation,
 }
 
-/// Reads name and owner. Labels and annotations may stand there, as in any Kubernetes object;
-/// nothing here reads them.
+/// Reads name and owner. Accepts and ignores labels and annotations, as Kubernetes objects have
+/// them.
 fn metadata(top: &Fields<'_>) -> Option<Metadata> {
     let field = top.required("metadata", "the name of the chain", "{ name: tactile }")?;
     let fields = field.mapping(METADATA_KEYS)?;

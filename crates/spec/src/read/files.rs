@@ -7,17 +7,15 @@ use crate::yaml::{self, Node, Value};
 /// A file that a chain file names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReferencedFile {
-    /// Its path, as written there.
+    /// Its path in the chain file.
     pub path: String,
-    /// Whether it holds secrets ([`ValueType::SecretFile`]), so that nobody but its owner may have
-    /// access to it.
+    /// Whether it holds secrets ([`ValueType::SecretFile`]): only its owner may have access.
     pub is_secret: bool,
 }
 
 /// The files that a chain file names, each path once, in order.
 ///
-/// Looks no further than needed to find them: a text with errors gives those that can be seen, and
-/// [`parse`](crate::parse) tells the errors.
+/// Ignores faults: [`parse`](crate::parse) reports them.
 pub fn referenced_files(text: &str) -> Vec<ReferencedFile> {
     let mut files: Vec<ReferencedFile> = Vec::new();
     for document in yaml::load(text).unwrap_or_default() {
@@ -35,7 +33,7 @@ pub fn referenced_files(text: &str) -> Vec<ReferencedFile> {
     files
 }
 
-/// The files that one function names.
+/// The files that a function names.
 fn named_by(function: &Node) -> Vec<ReferencedFile> {
     let kind = function
         .get("kind")

@@ -122,7 +122,7 @@ fn check_pin(kind: &Kind, pin: Space, field: &Field<'_>) {
 
 /// Reads the configuration by the keys that the catalogue gives for the kind.
 fn config(kind: &Kind, fields: &Fields<'_>) -> Option<(FunctionConfig, Option<String>)> {
-    // A configuration that is not given is an empty one.
+    // An absent configuration is an empty one.
     let empty = Node {
         span: fields.span,
         value: Value::Map(Vec::new()),
@@ -145,7 +145,7 @@ fn config(kind: &Kind, fields: &Fields<'_>) -> Option<(FunctionConfig, Option<St
             format!("write for example {}", kind.example),
         );
     }
-    // The configuration of a reply side comes with the other side's: see `check`.
+    // `check` copies the configuration of the other side.
     let config = (kind.read)(&config);
     complete.then_some((config, reverse_of))
 }
@@ -175,7 +175,7 @@ mod tests {
     use crate::yaml;
 
     #[test]
-    fn a_pin_needs_the_kind_to_exist_there() {
+    fn a_pin_needs_a_kind_of_that_space() {
         let mut kernel_only = FORWARD.clone();
         kernel_only.user = None;
         let documents = yaml::load("user").unwrap();

@@ -11,7 +11,7 @@ use crate::printable::Printable;
 
 use super::function::KEYS;
 
-/// What a function says, on top of its chain's isolation.
+/// Reads the sandbox of a function. Its own keys precede the isolation of its chain.
 pub(super) fn read(
     fields: &Fields<'_>,
     kind: Option<&Kind>,
@@ -64,12 +64,12 @@ fn check_rootfs(field: &Field<'_>, kind: Option<&Kind>, isolation: Isolation) {
     }
 }
 
-/// The key of a request.
+/// The key that requests a sandbox or limits.
 fn key_of(what: &str) -> &str {
     what.split(':').next().unwrap_or(what)
 }
 
-/// Who asks for a process of its own cannot stand in the kernel.
+/// Logs a kernel function that requests its own process.
 fn check_space(what: &str, field: &Field<'_>, kind: Option<&Kind>, pin: Option<Space>) {
     let kernel_only = kind.is_some_and(|kind| kind.user.is_none());
     if pin != Some(Space::Kernel) && !kernel_only {
@@ -88,8 +88,8 @@ fn check_space(what: &str, field: &Field<'_>, kind: Option<&Kind>, pin: Option<S
     );
 }
 
-/// What does not go with the chain's mapping and ports. `of_chain` is where `spec.isolation` asks
-/// for a container.
+/// Logs requests that contradict the chain's mapping and ports. `of_chain` is the location of a
+/// `spec.isolation` that requests containers.
 pub(super) fn check(
     functions: &[FunctionSpec],
     of_chain: Option<&Field<'_>>,
@@ -132,7 +132,7 @@ fn read_rootfs(field: &Field<'_>) -> Option<String> {
     let expected = "the path of a directory with a root file system";
     let text = field.text(expected, "write for example /srv/rootfs")?;
     if !text.starts_with('/') {
-        // Only files that the client reads are found from the chain file.
+        // A relative path would start at the chain file's directory, which the agent does not know.
         field.fault(
             format!("`{}` is not an absolute path", Printable(text)),
             expected,

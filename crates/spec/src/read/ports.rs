@@ -40,7 +40,7 @@ impl Readable for Ports {
             );
             return None;
         }
-        // DPDK tells devices apart by the name in front of their arguments.
+        // DPDK identifies a device by its name without arguments.
         let is_same = ingress.split(',').next() == egress.split(',').next();
         if is_same {
             let (one, other) = (Printable(&ingress), Printable(&egress));
@@ -81,7 +81,7 @@ fn one(field: &Field<'_>) -> Option<(String, PortDriver)> {
     device.map(|device| (device.into(), PortDriver::Dpdk))
 }
 
-/// What fits devices of DPDK only, or does not fit them.
+/// Logs keys that only DPDK devices take, or that they do not take.
 pub(super) fn check(spec: &Fields<'_>, ports: Option<&Ports>, worker: &WorkerSpec) {
     let over_dpdk = ports.is_some_and(|ports| ports.driver == PortDriver::Dpdk);
     let names_ports = spec.get("ports").is_some() || spec.get("reverse").is_some();
@@ -100,7 +100,7 @@ pub(super) fn check(spec: &Fields<'_>, ports: Option<&Ports>, worker: &WorkerSpe
     if !over_dpdk {
         return;
     }
-    // The word at a key, where it is another than those.
+    // The word at a key, unless it is one of `words`.
     let other = |key: &str, words: &[&str]| {
         let field = spec.get(key)?;
         let text = field.node.text().filter(|text| !words.contains(text))?;

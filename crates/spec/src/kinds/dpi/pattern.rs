@@ -6,7 +6,7 @@ use super::{DpiAction, MAX_PATTERN_BYTES, Pattern};
 use crate::error::Fault;
 use crate::printable::Printable;
 
-/// A pattern that cannot be read: where in its text, in characters, and why.
+/// A malformed pattern: the position in its text, in characters, and the reason.
 pub(super) struct BadPattern {
     pub(super) at: usize,
     pub(super) fault: Fault,
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_case_of_a_literal_is_told_beside_it_and_of_an_expression_by_its_flag() {
+    fn nocase_applies_to_literals_and_the_flag_i_to_expressions() {
         for (text, nocase, caseless) in [
             ("abc", false, false),
             ("abc", true, true),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn faults_have_a_position() {
         let long = "x".repeat(MAX_PATTERN_BYTES + 1);
         for (text, at, words) in [
             ("", 0, "empty"),
@@ -263,7 +263,7 @@ mod tests {
 
         /// A literal can hold any bytes.
         #[test]
-        fn any_bytes_can_be_looked_for(bytes in prop::collection::vec(any::<u8>(), 1..100)) {
+        fn a_literal_can_hold_any_bytes(bytes in prop::collection::vec(any::<u8>(), 1..100)) {
             let escaped: Vec<_> = bytes.iter().map(|byte| format!("\\x{byte:02X}")).collect();
             let text = escaped.concat();
             prop_assert_eq!(literal(&text).ok(), Some(bytes));
