@@ -51,8 +51,8 @@ pub use myelin_policy::sla::{
 };
 pub use paths::{RunDir, calibration_file, short_hash};
 pub use status::{
-    BlackBoxStatus, ChainState, ChainStatus, FlowStatus, FunctionFlows, HopStatus, RingStatus,
-    SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,
+    BlackBoxStatus, ChainState, ChainStatus, Endpoint, FlowStatus, FunctionFlows, HopStatus,
+    RingStatus, SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,
 };
 pub use version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_client};
 

@@ -261,7 +261,7 @@ pub struct ChainStatus {
     pub up_s: f64,
 }
 
-/// The flow table of one function.
+/// The flows of a function that keeps a table of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FunctionFlows {
@@ -273,44 +273,63 @@ pub struct FunctionFlows {
     pub kind: String,
     /// `kernel` or `user`.
     pub space: String,
-    /// Flows that began.
-    pub begun: u64,
-    /// Flows removed from the full table for new flows.
-    pub evicted: u64,
-    /// Packets that belong to no flow.
-    pub outside: u64,
-    /// The flows in the table, by bytes, the largest first.
+    /// Flows that began; null for `nat`, which counts none.
+    pub begun: Option<u64>,
+    /// Flows that the full table evicted for new ones; null for `nat`.
+    pub evicted: Option<u64>,
+    /// Packets that belong to no flow; null for `nat`.
+    pub outside: Option<u64>,
+    /// The flows in the table, the one with the most bytes first; for `nat` its mappings.
     pub flows: Vec<FlowStatus>,
 }
 
-/// One flow. Bytes count whole frames with the Ethernet header.
+/// One flow, or one mapping of a `nat`. Fields that the function does not keep are null. Bytes are
+/// those of whole frames, with the Ethernet header.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FlowStatus {
-    /// The flow as text, in the direction of its first packet: `udp 10.0.0.1:5000 > 10.0.0.2:9000`.
+    /// The flow as text, in the direction of its first packet: `udp 10.0.0.1:5000 >
+    /// 10.0.0.2:9000`. For a mapping the protocol and the inside endpoint: `udp 10.0.0.1:5000`.
     pub flow: String,
     /// IP protocol number.
     pub protocol: u8,
-    /// Source of its first packet.
+    /// Source of its first packet; for a mapping the inside address.
     pub source: IpAddr,
-    /// Source port; absent for fragments and for protocols other than UDP and TCP.
+    /// Its port; null for fragments and other protocols than UDP and TCP. For a mapping of an ICMP
+    /// echo the identifier.
     pub source_port: Option<u16>,
-    /// Destination of its first packet.
-    pub destination: IpAddr,
-    /// Destination port.
+    /// Destination of its first packet; null for a mapping, which holds for all destinations.
+    pub destination: Option<IpAddr>,
+    /// Its port.
     pub destination_port: Option<u16>,
-    /// Connection state, from functions that track flows.
+    /// The source that `nat` gives the packets.
+    pub translated: Option<Endpoint>,
+    /// The backend to which `load-balancer` sends the packets.
+    pub backend: Option<IpAddr>,
+    /// State of the flow, from `flow-tracker`.
     pub state: Option<FlowState>,
-    /// Packets in the direction of the first packet.
-    pub packets: u64,
-    /// Bytes of those packets.
-    pub bytes: u64,
-    /// Packets in the other direction, from functions that see both.
-    pub reply_packets: u64,
+    /// Packets in the direction of the first one.
+    pub packets: Option<u64>,
     /// Their bytes.
-    pub reply_bytes: u64,
+    pub bytes: Option<u64>,
+    /// Packets in the other direction, from `flow-tracker`.
+    pub reply_packets: Option<u64>,
+    /// Their bytes.
+    pub reply_bytes: Option<u64>,
     /// Time since its first packet, ms.
-    pub age_ms: f64,
+    pub age_ms: Option<f64>,
     /// Time since its last packet, ms.
-    pub last_packet_ms_ago: f64,
+    pub last_packet_ms_ago: Option<f64>,
+    /// Time until it expires unless a packet renews it, ms.
+    pub expires_in_ms: Option<f64>,
+}
+
+/// An address with a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Endpoint {
+    /// The address.
+    pub address: IpAddr,
+    /// The port, or the identifier of an ICMP echo.
+    pub port: u16,
 }

@@ -5,10 +5,11 @@ mod validate;
 
 use myelin_api::{
     AgentInfo, ApiError, BlackBoxStatus, CalibrateRequest, ChainSource, ChainState, ChainStatus,
-    ChainUp, Change, DownReply, Event, FloodRequest, FlowStatus, FunctionFlows, HopStatus,
-    HostInfo, PacketAccount, ProbeOptions, ProbeRequest, ReportReply, RingStatus, RunRequest,
-    SCHEMA, SandboxStatus, ShaperStatus, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn,
-    SlaState, SlaStatus, SlaTerm, SlaWindow, SojournStatus, UpRequest, VERSION, WorkerStatus,
+    ChainUp, Change, DownReply, Endpoint, Event, FloodRequest, FlowStatus, FunctionFlows,
+    HopStatus, HostInfo, PacketAccount, ProbeOptions, ProbeRequest, ReportReply, RingStatus,
+    RunRequest, SCHEMA, SandboxStatus, ShaperStatus, SlaCause, SlaContract, SlaEvent, SlaSecond,
+    SlaSojourn, SlaState, SlaStatus, SlaTerm, SlaWindow, SojournStatus, UpRequest, VERSION,
+    WorkerStatus,
 };
 use myelin_metrics::chain::{Flood, Hop};
 use myelin_metrics::envelope::Claim;
@@ -318,24 +319,30 @@ fn every_answer_fits_the_schema_and_parses_back() {
         protocol: 17,
         source: "10.0.0.1".parse().unwrap(),
         source_port: Some(5000),
-        destination: "fd00::2".parse().unwrap(),
+        destination: Some("fd00::2".parse().unwrap()),
         destination_port: None,
+        translated: Some(Endpoint {
+            address: "fd00::3".parse().unwrap(),
+            port: 6000,
+        }),
+        backend: Some("10.0.0.11".parse().unwrap()),
         state: Some(myelin_api::FlowState::Established),
-        packets: 1,
-        bytes: 64,
-        reply_packets: 0,
-        reply_bytes: 0,
-        age_ms: 1.5,
-        last_packet_ms_ago: 0.5,
+        packets: Some(1),
+        bytes: Some(64),
+        reply_packets: Some(0),
+        reply_bytes: Some(0),
+        age_ms: Some(1.5),
+        last_packet_ms_ago: Some(0.5),
+        expires_in_ms: Some(2.5),
     };
     let flows = FunctionFlows {
         chain: "c".into(),
         function: "m".into(),
         kind: "monitor".into(),
         space: "kernel".into(),
-        begun: 1,
-        evicted: 0,
-        outside: 0,
+        begun: Some(1),
+        evicted: Some(0),
+        outside: None,
         flows: vec![flow],
     };
     for path in ["/v2/flows", "/v2/flows/{chain}"] {

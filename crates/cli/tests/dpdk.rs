@@ -435,6 +435,43 @@ fn counts_outlive_the_worker_and_flows_are_told() {
 }
 
 #[test]
+fn mappings_and_backends_are_those_that_the_server_sees() {
+    if skip_unless_root() || skip_without_dpdk() {
+        return;
+    }
+    let (myelin, hosts) = (Myelin::new(), Hosts::new('m'));
+    let links = ["a", "b"].map(|end| hosts.link(end));
+    let devices = [0, 1].map(|at| format!("net_tap{at},iface={}", links[at]));
+    let functions = "
+      { name: spread, kind: load-balancer, config: { backends: [ { address: 10.78.0.3 } ] } },
+      { name: hide, kind: nat, config: { address: 10.78.0.77, ports: 20000-20009 } }";
+    let file = chain(&myelin, [&devices[0], &devices[1]], functions);
+    up(&myelin, &file);
+    hosts.join([&links[0], &links[1]]);
+    let (namespace, link) = (hosts.namespace("b"), &links[1]);
+    sh(&format!(
+        "ip -n {namespace} addr add 10.78.0.3/32 dev {link}"
+    ));
+    let client = hosts.socket("a", "10.78.0.1:4000");
+    let server = hosts.socket("b", "10.78.0.3:9000");
+    client.send_to(b"hello", "10.78.0.2:9000").expect("sent");
+    let (_, seen) = server.recv_from(&mut [0; 64]).expect("it arrives");
+    let flows = myelin.json(&["ps", &myelin.chain("d"), "--flows", "--json"]);
+    let balanced = &flows[0]["flows"][0];
+    assert_eq!(
+        balanced["flow"], "udp 10.78.0.1:4000 > 10.78.0.2:9000",
+        "{flows}"
+    );
+    assert_eq!(balanced["backend"], "10.78.0.3", "{flows}");
+    let mapping = &flows[1]["flows"][0];
+    assert_eq!(mapping["flow"], "udp 10.78.0.1:4000", "{flows}");
+    let translated = serde_json::json!({ "address": seen.ip(), "port": seen.port() });
+    assert_eq!(mapping["translated"], translated, "{flows}");
+    myelin.ok(&["down", "--all"]);
+    assert_clean(&myelin);
+}
+
+#[test]
 fn devices_whose_worker_keeps_dying_are_given_up_and_the_remedy_is_named() {
     if skip_unless_root() || skip_without_dpdk() {
         return;

@@ -137,6 +137,13 @@ fn spreads(space: &str) {
         flows.len() == 40 && flows.iter().all(|flow| flow["packets"] == 6),
         "{known}"
     );
+    for flow in flows {
+        let port = flow["source_port"].as_u64().expect("a port") as usize;
+        let answered = format!("10.0.0.{}", first[port - 20_000]);
+        assert_eq!(flow["backend"], *answered, "{flow}");
+    }
+    let table = myelin.ok(&["ps", "--flows"]);
+    assert!(table.contains("backend"), "{table}");
     drop(server);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();

@@ -3,9 +3,12 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
 use std::process::{Child, Stdio};
 
 use common::{Myelin, skip_unless_root, skip_without};
+use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
+use serde_json::{Value, json};
 
 const PAIR: &str = "
 apiVersion: myelin.dev/v1alpha1
@@ -52,7 +55,7 @@ while True:
 ";
 
 /// Sends from an address and port and prints the answer.
-const UDP: &str = "
+const ASK_UDP: &str = "
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.settimeout(5)
@@ -62,7 +65,7 @@ data, peer = s.recvfrom(2000)
 print(data.decode(), 'from', *peer)
 ";
 
-const TCP: &str = "
+const ASK_TCP: &str = "
 import socket, sys
 s = socket.create_connection(('10.0.0.2', 9001), 5, (sys.argv[1], int(sys.argv[2])))
 s.sendall(b'x' * 100000 + b'.')
@@ -119,6 +122,41 @@ fn of_family(text: &str, v6: bool) -> String {
     .fold(text.to_owned(), |text, (v4, v6)| text.replace(v4, v6))
 }
 
+/// Compares the mappings that `ps --flows` shows with the addresses that the server answered.
+fn assert_mappings(myelin: &Myelin, own: &impl Fn(&str) -> String, second_port: u16) {
+    let all = myelin.json(&["ps", "--flows", "--json"]);
+    assert_eq!(all.as_array().unwrap().len(), 1, "both sides share a table");
+    assert_eq!(all[0]["function"], "masquerade", "{all}");
+    let mappings = all[0]["flows"].as_array().expect("a list");
+    let shown = |protocol: u8, inside: &str, port: u16| {
+        let inside = own(inside);
+        let is_it = |one: &&Value| one["protocol"] == protocol && one["source"] == *inside;
+        let mapping = mappings.iter().find(is_it).expect("a mapping");
+        assert_eq!(mapping["source_port"], 40_000, "{mapping}");
+        let translated = json!({ "address": own("198.51.100.7"), "port": port });
+        assert_eq!(mapping["translated"], translated, "{mapping}");
+        assert_eq!(mapping["destination"], Value::Null, "{mapping}");
+        let expires_in_ms = mapping["expires_in_ms"].as_f64().unwrap();
+        let most_ms = if protocol == TCP { 240e3 } else { 120e3 };
+        assert!(
+            (most_ms - 60e3..=most_ms).contains(&expires_in_ms),
+            "{mapping}"
+        );
+    };
+    shown(UDP, "10.0.0.1", 40_000);
+    // The connection is closed.
+    shown(TCP, "10.0.0.1", 40_000);
+    shown(UDP, "10.0.0.9", second_port);
+    let is_echo = |one: &&Value| one["protocol"] == ICMP || one["protocol"] == ICMPV6;
+    assert_eq!(mappings.iter().filter(is_echo).count(), 1, "{all}");
+    let table = myelin.ok(&["ps", "--flows"]);
+    let outside = SocketAddr::new(own("198.51.100.7").parse().unwrap(), second_port).to_string();
+    assert!(
+        table.contains(&outside) && !table.contains("packets"),
+        "{table}"
+    );
+}
+
 /// Everything between two end hosts, and on through a live change of both chains.
 fn translates(space: &str, v6: bool) {
     if skip_unless_root() || skip_without("python3") || skip_without("ping") {
@@ -136,11 +174,14 @@ fn translates(space: &str, v6: bool) {
         ])
     };
     assert_eq!(
-        send(UDP, "10.0.0.1"),
+        send(ASK_UDP, "10.0.0.1"),
         own("198.51.100.7 40000 hello from 10.0.0.2 9000\n"),
         "a free port stays"
     );
-    assert_eq!(send(TCP, "10.0.0.1"), own("198.51.100.7 40000 100001\n"));
+    assert_eq!(
+        send(ASK_TCP, "10.0.0.1"),
+        own("198.51.100.7 40000 100001\n")
+    );
     let ping = myelin.ok(&[
         "exec",
         "client",
@@ -164,7 +205,7 @@ fn translates(space: &str, v6: bool) {
         add.push("nodad");
     }
     myelin.ok(&add);
-    let answer = send(UDP, "10.0.0.9");
+    let answer = send(ASK_UDP, "10.0.0.9");
     let port = answer.split(' ').nth(1).unwrap().parse::<u16>().unwrap();
     assert!(
         answer.starts_with(&own("198.51.100.7 "))
@@ -172,6 +213,7 @@ fn translates(space: &str, v6: bool) {
             && port != 40_000,
         "{answer}"
     );
+    assert_mappings(&myelin, &own, port);
     for chain in myelin.json(&["ps", "--json"]).as_array().expect("a list") {
         for hop in chain["hops"].as_array().expect("hops") {
             assert_eq!(hop["drops"], 0, "{chain}");
@@ -186,7 +228,7 @@ fn translates(space: &str, v6: bool) {
             "    - { name: before, kind: forward }\n    - { name: masq",
         );
     myelin.ok(&["up", myelin.file(&changed).to_str().unwrap()]);
-    assert_eq!(send(UDP, "10.0.0.9"), answer, "after the change");
+    assert_eq!(send(ASK_UDP, "10.0.0.9"), answer, "after the change");
     drop(server);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();

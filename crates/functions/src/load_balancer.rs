@@ -19,9 +19,8 @@
 //! When a table is full, it evicts the least recently used flow and counts it. The function counts
 //! the clients' packets by flow.
 
-use std::net::IpAddr;
-
 use myelin_packet::maglev::{Backend, MaglevTable};
+use myelin_packet::prefix::address_of;
 use myelin_packet::{FiveTuple, FlowCounts, FlowKey, FlowTotals};
 use myelin_spec::{LoadBalancerConfig, Side};
 
@@ -194,7 +193,7 @@ impl LoadBalancer {
         let address = Backend::new(tuple.destination, None).address;
         let answers = FlowKey::new(
             &FiveTuple {
-                destination: ip_address(backend),
+                destination: address_of(backend.address, backend.is_ipv6 != 0),
                 ..tuple
             }
             .reversed(),
@@ -240,15 +239,6 @@ impl LoadBalancer {
     }
 }
 
-fn ip_address(backend: &Backend) -> IpAddr {
-    let [a, b, c, d, ..] = backend.address;
-    if backend.is_ipv6 == 0 {
-        [a, b, c, d].into()
-    } else {
-        backend.address.into()
-    }
-}
-
 impl Stateful for LoadBalancer {
     type State = Affinity;
 
@@ -273,7 +263,7 @@ impl Stateful for LoadBalancer {
             outside: 0,
         };
         page.read_page(&affinity.flows, totals, |key, flow| {
-            flow.counts.record(*key)
+            flow.counts.record(*key).with_backend(flow.address)
         });
     }
 }

@@ -24,7 +24,7 @@ use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
 use myelin_packet::flow_marks::tcp;
 use myelin_spec::{NatConfig, Side};
 
-use crate::{Emitter, Packet, Stateful, Verdict};
+use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
 use rewrite::Fields;
 
 /// One side of the translator.
@@ -96,6 +96,10 @@ impl Stateful for Nat {
         _emitter: &mut dyn Emitter,
     ) -> Verdict {
         self.translate(mappings, packet).into()
+    }
+
+    fn read_flows(&self, mappings: &Mappings, page: &mut FlowPage) {
+        mappings.read_page(page);
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::os::fd::AsFd;
 
-use bytemuck::{Pod, Zeroable};
+use bytemuck::{AnyBitPattern, Pod, Zeroable};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use myelin_packet::{FlowCounts, FlowKey, FlowRecord, FlowState, FlowTotals, Flows, TrackedFlow};
 use myelin_spec::{FlowTrackerConfig, InvalidPolicy, LoadBalancerConfig, MonitorConfig};
 
 use crate::hop::Hop;
 use crate::state::{MapShape, State};
-use crate::{Error, sys};
+use crate::{Error, nat, sys};
 
 /// `struct flow_totals`.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -109,6 +109,10 @@ fn maps(kind: MapType, value: usize, entries: u32) -> [MapShape; 2] {
 /// Reads the flow table of a function; `None` if it keeps none. The function runs meanwhile, so a
 /// flow that starts or ends may be missing.
 pub(crate) fn read(state: &State) -> Result<Option<Flows>, Error> {
+    if let Some(records) = nat::read(state)? {
+        let totals = FlowTotals::default();
+        return Ok(Some(Flows { records, totals }));
+    }
     let (Some(flows), Some(totals)) = (state.map(FLOWS), state.map(TOTALS)) else {
         return Ok(None);
     };
@@ -133,7 +137,9 @@ pub(crate) fn read(state: &State) -> Result<Option<Flows>, Error> {
     } else {
         balanced
     };
-    for_each(flows, |key, values| records.push(record(key, values)))?;
+    for_each((FLOWS, flows), |key, values| {
+        records.push(record(key, values));
+    })?;
     let totals = FlowTotals {
         begun: sum.inserted + sum.begun_again,
         evicted: sum.inserted.saturating_sub(records.len() as u64),
@@ -169,7 +175,7 @@ fn balanced(key: FlowKey, value: &[u8]) -> FlowRecord {
     record.bytes = flow.bytes;
     record.first_ns = flow.first_ns;
     record.last_ns = flow.last_ns;
-    record
+    record.with_backend(bytemuck::cast(flow.address))
 }
 
 /// Converts a flow of a `flow-tracker`.
@@ -179,31 +185,37 @@ fn tracked(key: FlowKey, value: &[u8]) -> FlowRecord {
 
 /// Calls `take` for every element of a hash map, with its values of all CPUs.
 ///
+/// The kernel locks one bucket of the map at a time, so a packet waits at most for the copy of the
+/// few elements of its bucket.
+///
 /// libbpf-rs also reads in batches, but treats a batch that is not full as the last one. The kernel
 /// does not guarantee that.
-fn for_each(map: &MapHandle, mut take: impl FnMut(FlowKey, &[u8])) -> Result<(), Error> {
+pub(crate) fn for_each<K: AnyBitPattern>(
+    (name, map): (&'static str, &MapHandle),
+    mut take: impl FnMut(K, &[u8]),
+) -> Result<(), Error> {
     const BATCH: usize = 512;
     let failed = |cause| Error::Map {
-        map: FLOWS,
+        map: name,
         action: "read",
         cause,
     };
     let value = if map.map_type() == MapType::LruPercpuHash {
         let cpus =
-            libbpf_rs::num_possible_cpus().map_err(|cause| Error::map(FLOWS, "size", &cause))?;
+            libbpf_rs::num_possible_cpus().map_err(|cause| Error::map(name, "size", &cause))?;
         map.value_size() as usize * cpus
     } else {
         map.value_size() as usize
     };
-    let mut keys = vec![0; BATCH * size_of::<FlowKey>()];
+    let mut keys = vec![0; BATCH * size_of::<K>()];
     let mut values = vec![0; BATCH * value];
-    let sizes = (BATCH, size_of::<FlowKey>(), value);
+    let sizes = (BATCH, size_of::<K>(), value);
     let mut cursor = None;
     loop {
         let (count, more) =
             sys::lookup_batch(map.as_fd(), &mut cursor, sizes, &mut keys, &mut values)
                 .map_err(failed)?;
-        let keys = keys.chunks_exact(size_of::<FlowKey>());
+        let keys = keys.chunks_exact(size_of::<K>());
         for (key, values) in keys.zip(values.chunks_exact(value)).take(count) {
             take(bytemuck::pod_read_unaligned(key), values);
         }

@@ -1,16 +1,18 @@
 //! A `nat` in the layout of `nat.bpf.c`: its read-only data and maps.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 use libbpf_rs::MapType;
+use myelin_packet::FlowRecord;
+use myelin_packet::prefix::address_of;
 use myelin_spec::nat::MAX_ADDRESSES;
 use myelin_spec::{FunctionConfig, FunctionInstance, NatConfig, Side};
 
-use crate::Error;
 use crate::hop::Hop;
 use crate::state::{MapShape, State, States};
+use crate::{Error, flows};
 
 /// `struct nat`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -73,9 +75,32 @@ struct Sweep {
     swept: u64,
 }
 
-/// Bytes of `struct endpoint` and `struct mapping`.
-const ENDPOINT: usize = 20;
-const MAPPING: usize = 32;
+/// `struct endpoint`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Endpoint {
+    address: [u8; 16],
+    port: u16,
+    protocol: u8,
+    is_ipv6: u8,
+}
+
+impl Endpoint {
+    fn socket_address(&self) -> SocketAddr {
+        (address_of(self.address, self.is_ipv6 != 0), self.port).into()
+    }
+}
+
+/// `struct mapping`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Mapping {
+    expires_ns: u64,
+    outer: Endpoint,
+    closing: u32,
+}
+
+const OUTWARD: &str = "outward";
 
 /// Returns the maps of its mappings. The lifetimes may change while the maps live.
 pub(crate) fn state(
@@ -86,14 +111,14 @@ pub(crate) fn state(
     let hash = |name, value| MapShape {
         name,
         kind: MapType::Hash,
-        key: ENDPOINT,
+        key: size_of::<Endpoint>(),
         value,
         entries: config.flows,
         flags: 0,
     };
     let maps = [
-        hash("outward", MAPPING),
-        hash("inward", ENDPOINT),
+        hash(OUTWARD, size_of::<Mapping>()),
+        hash("inward", size_of::<Endpoint>()),
         MapShape {
             name: "sweeps",
             kind: MapType::Array,
@@ -105,6 +130,27 @@ pub(crate) fn state(
     ];
     let shape = FunctionConfig::Nat(config.state_config());
     states.get(function.state.as_ref(), &shape, &maps)
+}
+
+/// Reads the mappings, among them expired ones that are not yet removed; `None` if the state is not
+/// that of a `nat`.
+pub(crate) fn read(state: &State) -> Result<Option<Vec<FlowRecord>>, Error> {
+    let Some(map) = state.map(OUTWARD) else {
+        return Ok(None);
+    };
+    let mut records = Vec::new();
+    flows::for_each((OUTWARD, map), |inner: Endpoint, value| {
+        let mapping: Mapping = bytemuck::pod_read_unaligned(value);
+        let (inside, outside) = (inner.socket_address(), mapping.outer.socket_address());
+        let protocol = inner.protocol;
+        records.push(FlowRecord::mapping(
+            protocol,
+            inside,
+            outside,
+            mapping.expires_ns,
+        ));
+    })?;
+    Ok(Some(records))
 }
 
 #[cfg(test)]
@@ -134,5 +180,24 @@ mod tests {
             }
         );
         assert_twins!(NAT, "sweep", Sweep { next_ns, swept });
+        assert_twins!(
+            NAT,
+            "endpoint",
+            Endpoint {
+                address,
+                port,
+                protocol,
+                is_ipv6
+            }
+        );
+        assert_twins!(
+            NAT,
+            "mapping",
+            Mapping {
+                expires_ns,
+                outer,
+                closing
+            }
+        );
     }
 }

@@ -28,6 +28,18 @@ pub struct FiveTuple {
 }
 
 impl FiveTuple {
+    /// The protocol and the source endpoint: `udp 10.0.0.1:5000`.
+    pub fn sender(&self) -> String {
+        let source = endpoint(self.source, self.source_port);
+        match self.protocol {
+            TCP => format!("tcp {source}"),
+            UDP => format!("udp {source}"),
+            ICMP => format!("icmp {source}"),
+            ICMPV6 => format!("icmpv6 {source}"),
+            other => format!("protocol {other} {source}"),
+        }
+    }
+
     /// The five-tuple of packets in the other direction.
     #[must_use]
     pub fn reversed(self) -> Self {
@@ -43,25 +55,16 @@ impl FiveTuple {
 
 impl fmt::Display for FiveTuple {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.protocol {
-            TCP => f.write_str("tcp ")?,
-            UDP => f.write_str("udp ")?,
-            ICMP => f.write_str("icmp ")?,
-            ICMPV6 => f.write_str("icmpv6 ")?,
-            other => write!(f, "protocol {other} ")?,
-        }
-        match (self.source_port, self.destination_port) {
-            (Some(source), Some(destination)) => {
-                write!(
-                    f,
-                    "{} > {}",
-                    SocketAddr::new(self.source, source),
-                    SocketAddr::new(self.destination, destination)
-                )
-            }
-            _ => write!(f, "{} > {}", self.source, self.destination),
-        }
+        let destination = endpoint(self.destination, self.destination_port);
+        write!(f, "{} > {destination}", self.sender())
     }
+}
+
+fn endpoint(address: IpAddr, port: Option<u16>) -> String {
+    port.map_or_else(
+        || address.to_string(),
+        |port| SocketAddr::new(address, port).to_string(),
+    )
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! A five-tuple as fixed bytes: the key of flow tables.
 
 use std::hash::{Hash, Hasher};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::FiveTuple;
 use crate::five_tuple::TCP;
 use crate::parse::{Flags, Headers};
+use crate::prefix::address_of;
 
 /// The key of every flow table, in kernel and user space. Same layout as `struct flow_key`.
 ///
@@ -108,19 +109,13 @@ impl FlowKey {
     /// The five-tuple of the key.
     pub fn five_tuple(&self) -> FiveTuple {
         let flags = self.flags();
-        let address = |bytes: [u8; 16]| -> IpAddr {
-            if flags.is_ipv6() {
-                Ipv6Addr::from(bytes).into()
-            } else {
-                Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]).into()
-            }
-        };
+        let address = |words: [u64; 2]| address_of(bytemuck::cast(words), flags.is_ipv6());
         let [s0, s1, d0, d1, last] = self.0;
         let [p0, p1, q0, q1, ..] = last.to_ne_bytes();
         let port = |bytes| flags.has_ports().then(|| u16::from_be_bytes(bytes));
         FiveTuple {
-            source: address(bytemuck::cast([s0, s1])),
-            destination: address(bytemuck::cast([d0, d1])),
+            source: address([s0, s1]),
+            destination: address([d0, d1]),
             protocol: self.protocol(),
             source_port: port([p0, p1]),
             destination_port: port([q0, q1]),
@@ -172,6 +167,8 @@ fn octets(address: IpAddr) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     use super::*;
 

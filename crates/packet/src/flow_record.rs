@@ -1,9 +1,12 @@
 //! Flow records that functions with a flow table report.
 
+use std::net::{IpAddr, SocketAddr};
+
 use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
 
-use crate::{FlowKey, FlowMarks};
+use crate::prefix::{address_bytes, address_of};
+use crate::{FiveTuple, FlowKey, FlowMarks};
 
 /// State of a flow, in functions that track it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -39,8 +42,21 @@ pub struct FlowRecord {
     pub first_ns: u64,
     /// Time of the last packet at the front door.
     pub last_ns: u64,
-    state: u64,
+    /// When the flow expires, if its table stores that time; else 0.
+    pub expires_ns: u64,
+    /// Address that the function writes into the packets, in the layout of [`FlowKey`].
+    new_address: [u8; 16],
+    new_port: u16,
+    state: u8,
+    /// [`TRANSLATED`], [`BALANCED`] or 0: which end of the packets gets the new address.
+    rewrite: u8,
+    spare: u32,
 }
+
+/// The packets get a new source address and port.
+const TRANSLATED: u8 = 1;
+/// The packets get a new destination address.
+const BALANCED: u8 = 2;
 
 impl FlowRecord {
     /// A record without any counts.
@@ -49,6 +65,53 @@ impl FlowRecord {
             key,
             ..Self::default()
         }
+    }
+
+    /// A mapping of a `nat`: no counts, and no destination, since it holds for all of them.
+    pub fn mapping(protocol: u8, inside: SocketAddr, outside: SocketAddr, expires_ns: u64) -> Self {
+        let unspecified: SocketAddr = match inside {
+            SocketAddr::V4(_) => ([0; 4], 0).into(),
+            SocketAddr::V6(_) => ([0; 16], 0).into(),
+        };
+        let key = FlowKey::new(&FiveTuple {
+            source: inside.ip(),
+            destination: unspecified.ip(),
+            protocol,
+            source_port: Some(inside.port()),
+            destination_port: Some(unspecified.port()),
+        });
+        Self {
+            expires_ns,
+            new_address: address_bytes(outside.ip()),
+            new_port: outside.port(),
+            rewrite: TRANSLATED,
+            ..Self::new(key)
+        }
+    }
+
+    /// The flow with the backend that a `load-balancer` gave it: an address of the flow's family,
+    /// in the layout of [`FlowKey`].
+    #[must_use]
+    pub fn with_backend(self, address: [u8; 16]) -> Self {
+        Self {
+            new_address: address,
+            rewrite: BALANCED,
+            ..self
+        }
+    }
+
+    /// The source that a `nat` gives the packets.
+    pub fn translated(&self) -> Option<SocketAddr> {
+        (self.rewrite == TRANSLATED).then(|| (self.new_address(), self.new_port).into())
+    }
+
+    /// The backend to which a `load-balancer` sends the packets.
+    pub fn backend(&self) -> Option<IpAddr> {
+        (self.rewrite == BALANCED).then(|| self.new_address())
+    }
+
+    fn new_address(&self) -> IpAddr {
+        address_of(self.new_address, self.key.five_tuple().source.is_ipv6())
     }
 
     /// State of the flow. `None` if the function does not track it.
@@ -165,6 +228,32 @@ pub struct Flows {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rewrite_round_trips() {
+        for (inside, outside) in [
+            ("10.0.0.1:5000", "198.51.100.7:6000"),
+            ("[fd00::1]:5000", "[2001:db8::7]:6000"),
+        ] {
+            let (inside, outside) = (inside.parse().unwrap(), outside.parse().unwrap());
+            let mapping = FlowRecord::mapping(17, inside, outside, 9);
+            let tuple = mapping.key.five_tuple();
+            assert_eq!(tuple.source, inside.ip());
+            assert_eq!(tuple.source_port, Some(inside.port()));
+            assert!(tuple.destination.is_unspecified());
+            assert_eq!(
+                (mapping.translated(), mapping.backend()),
+                (Some(outside), None)
+            );
+            let balanced = FlowRecord::new(mapping.key).with_backend(address_bytes(outside.ip()));
+            assert_eq!(
+                (balanced.translated(), balanced.backend()),
+                (None, Some(outside.ip()))
+            );
+        }
+        let plain = FlowRecord::default();
+        assert_eq!((plain.translated(), plain.backend()), (None, None));
+    }
 
     #[test]
     fn a_state_round_trips() {

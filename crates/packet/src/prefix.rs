@@ -135,6 +135,17 @@ pub fn address_bytes(address: IpAddr) -> [u8; 16] {
     }
 }
 
+/// The address of such bytes.
+#[inline]
+pub fn address_of(bytes: [u8; 16], is_ipv6: bool) -> IpAddr {
+    let [a, b, c, d, ..] = bytes;
+    if is_ipv6 {
+        bytes.into()
+    } else {
+        [a, b, c, d].into()
+    }
+}
+
 /// Clears every bit of `addr` after the first `len`, which is at most the family's length.
 pub(crate) fn mask(addr: IpAddr, len: u8) -> IpAddr {
     match addr {

@@ -1,15 +1,19 @@
 //! Running chains, in words and tables.
 
+mod flows;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use myelin_api::{
-    BlackBoxStatus, ChainState, ChainStatus, FlowState, FlowStatus, FunctionFlows, HopStatus,
-    PacketAccount, SandboxStatus, ShaperStatus, SlaSojourn, SlaStatus, SlaWindow, SojournStatus,
+    BlackBoxStatus, ChainState, ChainStatus, HopStatus, PacketAccount, SandboxStatus, ShaperStatus,
+    SlaSojourn, SlaStatus, SlaWindow, SojournStatus,
 };
 
 use crate::sla;
 use crate::terminal::{Column, digits_or_dash, field, format_us, listing, or_dash, wrap};
+
+pub use flows::flows;
 
 /// All chains, one a line: the contract, and where the packets are.
 pub fn overview(chains: &[ChainStatus], width: u16) -> String {
@@ -327,54 +331,6 @@ fn described(sandbox: &SandboxStatus) -> String {
         ));
     }
     parts.join(", ")
-}
-
-/// The flows of each function that knows any.
-pub fn flows(functions: &[FunctionFlows], width: u16) -> String {
-    let mut out = String::new();
-    for function in functions {
-        let _ = writeln!(
-            out,
-            "{}/{} ({}, {}): {} flows, {} begun, {} put out, {} packets of no flow",
-            function.chain,
-            function.function,
-            function.kind,
-            function.space,
-            function.flows.len(),
-            function.begun,
-            function.evicted,
-            function.outside
-        );
-        if !function.flows.is_empty() {
-            let _ = writeln!(out, "{}", flow_table(&function.flows, width));
-        }
-    }
-    out
-}
-
-fn flow_table(flows: &[FlowStatus], width: u16) -> String {
-    let columns: [Column<FlowStatus>; 7] = [
-        ("flow", |flow| flow.flow.clone()),
-        ("state", |flow| or_dash(flow.state.map(flow_state))),
-        (">packets", |flow| flow.packets.to_string()),
-        (">bytes", |flow| flow.bytes.to_string()),
-        (">replies", |flow| flow.reply_packets.to_string()),
-        (">their bytes", |flow| flow.reply_bytes.to_string()),
-        (">last ms ago", |flow| {
-            format!("{:.1}", flow.last_packet_ms_ago)
-        }),
-    ];
-    listing(&columns, flows, width)
-}
-
-/// The word for the state of a flow.
-fn flow_state(state: FlowState) -> &'static str {
-    match state {
-        FlowState::New => "new",
-        FlowState::Established => "established",
-        FlowState::Closing => "closing",
-        FlowState::Closed => "closed",
-    }
 }
 
 /// All chains over the last second, one a line.

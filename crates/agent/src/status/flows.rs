@@ -5,7 +5,7 @@ use myelin_planner::Hop;
 use myelin_spec::catalogue::State;
 use myelin_spec::{FunctionConfig, Space};
 
-use crate::api::{ApiError, FlowStatus, FunctionFlows};
+use crate::api::{ApiError, Endpoint, FlowStatus, FunctionFlows};
 use crate::node::chains::{Generation, RunningChain};
 
 /// The flow table of every function that has one. Skips functions that share another one's table
@@ -31,18 +31,18 @@ pub(crate) fn of(running: &RunningChain) -> Result<Vec<FunctionFlows>, ApiError>
         let now_ns = myelin_measure::clock::now_ns();
         let mut flows: Vec<FlowStatus> = records
             .iter()
-            .filter(|record| is_alive(&function.config, record, now_ns))
-            .map(|record| status(record, now_ns))
+            .filter_map(|record| status(&function.config, record, now_ns))
             .collect();
         flows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.flow.cmp(&b.flow)));
+        let counts = !matches!(function.config, FunctionConfig::Nat(_));
         all.push(FunctionFlows {
             chain: generation.chain.name.clone(),
             function: hop.name.clone(),
             kind: hop.kind.clone(),
             space: hop.space.to_string(),
-            begun: totals.begun,
-            evicted: totals.evicted,
-            outside: totals.outside,
+            begun: counts.then_some(totals.begun),
+            evicted: counts.then_some(totals.evicted),
+            outside: counts.then_some(totals.outside),
             flows,
         });
     }
@@ -64,31 +64,105 @@ fn in_workers(spi: u32, generation: &Generation, hop: &Hop) -> Result<Option<Flo
     Ok(None)
 }
 
-/// Whether a flow has not timed out. Tables keep expired flows until they need the entry.
-fn is_alive(config: &FunctionConfig, record: &FlowRecord, now_ns: u64) -> bool {
-    let lifetime_ns = config.flow_lifetime_ns(record.key.is_tcp(), record.state());
-    lifetime_ns.is_none_or(|lifetime_ns| now_ns.saturating_sub(record.last_ns) <= lifetime_ns)
+/// When a flow expires, CLOCK_MONOTONIC; `None` if only a full table ends it.
+fn expires_ns(config: &FunctionConfig, record: &FlowRecord) -> Option<u64> {
+    if record.translated().is_some() {
+        return Some(record.expires_ns);
+    }
+    let lifetime_ns = config.flow_lifetime_ns(record.key.is_tcp(), record.state())?;
+    Some(record.last_ns.saturating_add(lifetime_ns))
 }
 
-fn status(record: &FlowRecord, now_ns: u64) -> FlowStatus {
+/// The status of a flow; `None` if it has expired. Tables keep expired flows until they need the
+/// entry.
+fn status(config: &FunctionConfig, record: &FlowRecord, now_ns: u64) -> Option<FlowStatus> {
+    let expires_ns = expires_ns(config, record);
+    if expires_ns.is_some_and(|expires_ns| expires_ns < now_ns) {
+        return None;
+    }
     let tuple = record.key.five_tuple();
-    FlowStatus {
-        flow: tuple.to_string(),
+    let translated = record.translated();
+    let has_destination = translated.is_none();
+    let is_counted = record.packets > 0;
+    let sees_replies = record.state().is_some();
+    Some(FlowStatus {
+        flow: if has_destination {
+            tuple.to_string()
+        } else {
+            tuple.sender()
+        },
         protocol: tuple.protocol,
         source: tuple.source,
         source_port: tuple.source_port,
-        destination: tuple.destination,
-        destination_port: tuple.destination_port,
+        destination: has_destination.then_some(tuple.destination),
+        destination_port: tuple.destination_port.filter(|_| has_destination),
+        translated: translated.map(|endpoint| Endpoint {
+            address: endpoint.ip(),
+            port: endpoint.port(),
+        }),
+        backend: record.backend(),
         state: record.state(),
-        packets: record.packets,
-        bytes: record.bytes,
-        reply_packets: record.reply_packets,
-        reply_bytes: record.reply_bytes,
-        age_ms: ms(now_ns, record.first_ns),
-        last_packet_ms_ago: ms(now_ns, record.last_ns),
-    }
+        packets: is_counted.then_some(record.packets),
+        bytes: is_counted.then_some(record.bytes),
+        reply_packets: sees_replies.then_some(record.reply_packets),
+        reply_bytes: sees_replies.then_some(record.reply_bytes),
+        age_ms: is_counted.then(|| ms(record.first_ns, now_ns)),
+        last_packet_ms_ago: is_counted.then(|| ms(record.last_ns, now_ns)),
+        expires_in_ms: expires_ns.map(|expires_ns| ms(now_ns, expires_ns)),
+    })
 }
 
-fn ms(now_ns: u64, then_ns: u64) -> f64 {
-    now_ns.saturating_sub(then_ns) as f64 / 1e6
+fn ms(from_ns: u64, to_ns: u64) -> f64 {
+    to_ns.saturating_sub(from_ns) as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use myelin_spec::{MonitorConfig, NatConfig};
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_mapping_has_no_counts_and_vanishes_when_it_expires() {
+        let config = FunctionConfig::Nat(NatConfig::default());
+        let (inside, outside) = ("10.0.0.1:5000", "198.51.100.7:6000");
+        let record = |expires_ns| {
+            let [inside, outside] = [inside, outside].map(|text| text.parse().unwrap());
+            FlowRecord::mapping(17, inside, outside, expires_ns)
+        };
+        let shown = status(&config, &record(3 * SECOND), SECOND).unwrap();
+        assert_eq!(shown.flow, format!("udp {inside}"));
+        let translated = shown.translated.unwrap();
+        assert_eq!(
+            format!("{}:{}", translated.address, translated.port),
+            outside
+        );
+        assert_eq!((shown.destination, shown.destination_port), (None, None));
+        assert_eq!(
+            (shown.packets, shown.bytes, shown.reply_packets),
+            (None, None, None)
+        );
+        assert_eq!((shown.age_ms, shown.last_packet_ms_ago), (None, None));
+        assert_eq!(shown.expires_in_ms, Some(2000.0));
+        for expires_ns in [0, SECOND - 1] {
+            assert_eq!(status(&config, &record(expires_ns), SECOND), None);
+        }
+    }
+
+    #[test]
+    fn a_monitored_flow_never_expires() {
+        let config = FunctionConfig::Monitor(MonitorConfig::default());
+        let mut record = FlowRecord::default();
+        (record.packets, record.first_ns, record.last_ns) = (2, SECOND, 2 * SECOND);
+        let shown = status(&config, &record, 1000 * SECOND).unwrap();
+        assert_eq!((shown.packets, shown.bytes), (Some(2), Some(0)));
+        assert_eq!(
+            (shown.age_ms, shown.last_packet_ms_ago),
+            (Some(999e3), Some(998e3))
+        );
+        assert_eq!((shown.expires_in_ms, shown.reply_packets), (None, None));
+        assert!(shown.destination.is_some() && shown.translated.is_none());
+    }
 }

@@ -10,12 +10,12 @@ use crate::output;
 /// Arguments of `myelin ps`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      one chain: its contract, where its packets are, each function\n  myelin ps tactile -v   with time windows, processes, counters, shaper, rings\n  myelin ps tactile --seconds 10   its last ten seconds; 300 are kept\n  myelin ps --flows      the flows that monitors and the like know\n  myelin ps --json"
+    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      one chain: its contract, where its packets are, each function\n  myelin ps tactile -v   with time windows, processes, counters, shaper, rings\n  myelin ps tactile --seconds 10   its last ten seconds; 300 are kept\n  myelin ps --flows      the flows, NAT mappings and backends that functions keep\n  myelin ps --json"
 )]
 pub(crate) struct Arguments {
     /// Show each function of this chain.
     chain: Option<String>,
-    /// Show the flows that functions know, of all chains or of this one.
+    /// Show the flows, NAT mappings and backends that functions keep, of all chains or of this one.
     #[arg(long)]
     flows: bool,
     /// Show the last seconds of this chain, one a line: so many, or all that are kept.
@@ -93,7 +93,7 @@ fn seconds(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lists the flows of each function that knows any.
+/// Lists the flows of each function that keeps a table of them.
 fn flows(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let chain = arguments.chain.as_deref();
     let functions = match Client::connect(run_dir)? {
@@ -107,7 +107,9 @@ fn flows(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> 
         return output::json(&functions);
     }
     if functions.is_empty() {
-        println!("no function keeps flows; those of kind `monitor` do, for example");
+        println!(
+            "no function keeps flows; `monitor`, `flow-tracker`, `nat` and `load-balancer` do"
+        );
     }
     print!("{}", status::flows(&functions, output::width()));
     Ok(ExitCode::SUCCESS)

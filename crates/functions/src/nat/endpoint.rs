@@ -1,10 +1,10 @@
 //! One endpoint of a flow, the key of mappings.
 
 use std::hash::{Hash, Hasher};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use myelin_packet::Family;
-use myelin_packet::prefix::address_bytes;
+use myelin_packet::prefix::{address_bytes, address_of};
 
 /// Address, protocol and port. Same layout as `struct endpoint` in `nat.bpf.c`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +37,11 @@ impl Endpoint {
             protocol,
             is_ipv6: address.is_ipv6(),
         }
+    }
+
+    /// The address and port.
+    pub(super) fn socket_address(&self) -> SocketAddr {
+        (address_of(self.address, self.is_ipv6), self.port).into()
     }
 
     /// The family of its address.

@@ -18,9 +18,11 @@
 
 use std::net::IpAddr;
 
+use myelin_packet::{FlowRecord, FlowTotals};
 use myelin_spec::NatConfig;
 
 use super::Endpoint;
+use crate::FlowPage;
 use crate::flow_table::FlowTable;
 
 /// Ports to try besides the inside port.
@@ -112,6 +114,14 @@ impl Mappings {
     /// Whether there is no mapping.
     pub fn is_empty(&self) -> bool {
         self.outward.is_empty()
+    }
+
+    /// Reads the next page of the mappings, among them expired ones that are not yet removed.
+    pub fn read_page(&self, page: &mut FlowPage) {
+        page.read_page(&self.outward, FlowTotals::default(), |inner, mapping| {
+            let (inside, outside) = (inner.socket_address(), mapping.outer.socket_address());
+            FlowRecord::mapping(inner.protocol, inside, outside, mapping.expires_ns)
+        });
     }
 
     /// Returns the external endpoint for a packet from `inner`, and sets the end of its mapping's

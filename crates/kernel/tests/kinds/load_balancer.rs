@@ -188,11 +188,19 @@ fn flows_are_listed_and_an_expired_flow_begins_again() {
     let (flows, totals) = forward.flows().unwrap();
     let flows = flows.values();
     let mut seen: Vec<_> = flows
+        .clone()
         .map(|one| (one.packets, one.bytes, one.first_ns, one.last_ns))
         .collect();
     seen.sort_unstable();
     let expected = [(1, length, late, late), (2, 2 * length, SECOND, 2 * SECOND)];
     assert_eq!(seen, expected);
+    for flow in flows {
+        let client = flow.key.five_tuple();
+        let sent = [1, 2].map(|client| frame(client, false, false));
+        let sent = sent.iter().find(|sent| tuple(sent) == client).unwrap();
+        let to = tuple(&forward.run(sent, late).unwrap()).destination;
+        assert_eq!(flow.backend(), Some(to));
+    }
     assert_eq!((totals.begun, totals.evicted), (3, 0));
     // The answers of the other side are not separate flows.
     assert_eq!(reply.flows().unwrap().1, totals);
@@ -318,6 +326,8 @@ fn flows_keep_their_backends() {
                         tuple(&new_flows.run(&sent, now).unwrap()).destination
                     };
                     assert_eq!(to, expected);
+                    let (flows, _) = chains[0].flows().unwrap();
+                    assert_eq!(flows[&tuple(&sent).to_string()].backend(), Some(to));
                     model.insert(sent, (to, now));
                 }
             }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use myelin_functions::nat::{PORT_TRIES, SWEEP_SLOTS};
 use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
 use myelin_packet::fixtures::{self, build};
-use myelin_packet::{checksum, parse};
+use myelin_packet::{FlowTotals, checksum, parse};
 use myelin_spec::{FunctionConfig, NatConfig, Side};
 use proptest::prelude::*;
 
@@ -390,6 +390,13 @@ impl Model {
         );
     }
 
+    /// What [`live_mappings`] must show.
+    fn live_mappings(&self, now: u64) -> HashMap<Inner, (SocketAddr, u64)> {
+        let live = self.mappings.iter().filter(|(_, one)| one.ends_ns > now);
+        live.map(|(inner, one)| (*inner, ((one.address, one.port).into(), one.ends_ns)))
+            .collect()
+    }
+
     fn inward(&self, protocol: u8, address: IpAddr, port: u16, now: u64) -> Option<Inner> {
         self.holder(protocol, address, port)
             .filter(|inner| now < self.mappings[inner].ends_ns)
@@ -564,8 +571,22 @@ fn random_packets_match_the_model() {
                     assert_eq!(end, inner.map(|(address, _, port)| (address, port)));
                 }
             }
+            assert_eq!(live_mappings(&out, now), model.live_mappings(now));
         },
     );
+}
+
+/// The mappings that a translator shows, without expired ones: outside endpoint and expiry time.
+fn live_mappings(out: &Chains, now: u64) -> HashMap<Inner, (SocketAddr, u64)> {
+    let (records, totals) = out.flows().expect("a table");
+    assert_eq!(totals, FlowTotals::default(), "a nat counts no flows");
+    let live = records.values().filter(|record| record.expires_ns > now);
+    live.map(|record| {
+        let tuple = record.key.five_tuple();
+        let inner = (tuple.source, tuple.protocol, tuple.source_port.unwrap());
+        (inner, (record.translated().unwrap(), record.expires_ns))
+    })
+    .collect()
 }
 
 /// Flows get every port of a range that is small enough to search whole.

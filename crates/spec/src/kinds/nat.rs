@@ -78,7 +78,7 @@ pub static NAT: Kind = Kind {
     description: "Translates source addresses and ports (NAPT, RFC 3022 and 4787). Handles UDP, TCP and ICMP \
                   echo over IPv4 and IPv6. In the reverse chain, a `nat` with `reverseOf` restores the \
                   destination of replies. Drops fragments, other packets that it cannot translate, and \
-                  replies without a live mapping.",
+                  replies without a live mapping. `myelin ps --flows` shows the mappings.",
     example: "{ name: masquerade, kind: nat, config: { address: 198.51.100.7 } }",
     read: |fields| FunctionConfig::Nat(NatConfig::from_fields(fields)),
     ..Kind::BASE
