@@ -10,7 +10,7 @@ AS_ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
 C_SOURCES = $(shell find crates/kernel/src/bpf crates/bench/reference crates/dpdk/src crates/cli/tests/road -name '*.[ch]' ! -name 'vmlinux*')
 SCRIPTS = scripts/fuzz scripts/install-deps scripts/test scripts/test-old-kernel .ci/run
 
-# rustup may just have been installed, which an open shell does not know yet.
+# A shell that was open before rustup was installed lacks this directory.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
@@ -63,15 +63,16 @@ docs: ## install mdBook when it is missing, check the documents, build them as a
 $(MYELIN):
 	@$(MAKE) --no-print-directory build
 
-install: $(MYELIN) ## copy myelin and its shell completions to PREFIX (default /usr/local); run `make build` first
+install: $(MYELIN) ## copy myelin, its manual pages and completions to PREFIX (default /usr/local); run `make build` first
 	install -D -m 755 $(MYELIN) $(DESTDIR)$(PREFIX)/bin/myelin
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
-		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d $(DESTDIR)$(PREFIX)/share/man/man1
+	$(MYELIN) man $(DESTDIR)$(PREFIX)/share/man/man1
 	$(MYELIN) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/myelin
 	$(MYELIN) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_myelin
 	$(MYELIN) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/myelin.fish
 
-# First what they compare with: ports and a reference over DPDK are compiled where libdpdk is.
+# install-deps first: the build includes ports and a reference over DPDK only if it finds libdpdk.
 bench-quick: ## run the experiments in their quick form (EXPERIMENTS="hop-cost ..." chooses; REPORTS=DIR writes pages)
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory build

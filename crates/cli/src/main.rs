@@ -19,6 +19,7 @@ use clap::{Parser, Subcommand};
 /// that contract.
 #[derive(Debug, Parser)]
 #[command(
+    name = "myelin",
     version,
     max_term_width = 100,
     after_help = "Examples:\n  \
@@ -82,6 +83,9 @@ enum Command {
     Schema(commands::schema::Arguments),
     /// Print a completion script for a shell.
     Completions(commands::completions::Arguments),
+    /// Write the manual pages to a directory.
+    #[command(hide = true)]
+    Man(commands::man::Arguments),
     /// Run user functions. The agent starts this process.
     #[command(hide = true)]
     Worker(commands::worker::Arguments),
@@ -113,6 +117,7 @@ fn main() -> ExitCode {
         Command::Agent(arguments) => commands::agent::execute(&run_dir, &arguments),
         Command::Schema(arguments) => commands::schema::execute(&arguments),
         Command::Completions(arguments) => commands::completions::execute(&arguments),
+        Command::Man(arguments) => commands::man::execute(&arguments),
         Command::Worker(arguments) => commands::worker::execute(&arguments),
         Command::Feed => commands::feed::execute(),
     };
@@ -122,5 +127,52 @@ fn main() -> ExitCode {
             output::print_error(&error);
             ExitCode::from(error.exit_status())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Arguments;
+
+    /// The example commands of a help text, without `sudo`, comment and redirection.
+    fn examples(help: &str) -> Vec<String> {
+        let lines = help.lines().skip_while(|line| *line != "Examples:").skip(1);
+        lines
+            .take_while(|line| line.starts_with("  "))
+            .map(|line| {
+                let line = line.trim_start().trim_start_matches("sudo ");
+                let command = line.split("  ").next().unwrap_or_default();
+                command.split(" > ").next().unwrap_or_default().to_owned()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn each_visible_command_has_examples_that_parse() {
+        let mut command = Arguments::command();
+        command.build();
+        let visible = command
+            .get_subcommands()
+            .filter(|one| !one.is_hide_set() && one.get_name() != "help");
+        for one in visible.chain([&command]) {
+            let name = one.get_name();
+            let help = one.get_after_help().map(ToString::to_string);
+            let examples = examples(&help.unwrap_or_default());
+            assert!(!examples.is_empty(), "{name} has no examples");
+            for example in examples {
+                assert!(example.starts_with("myelin "), "{name}: {example}");
+                let parsed = Arguments::command().try_get_matches_from(example.split_whitespace());
+                let parsed = parsed.unwrap_or_else(|error| panic!("{example}: {error}"));
+                let subcommand = parsed.subcommand_name();
+                assert!(name == "myelin" || subcommand == Some(name), "{example}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_definitions_of_all_arguments_are_consistent() {
+        Arguments::command().debug_assert();
     }
 }

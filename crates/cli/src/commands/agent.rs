@@ -1,4 +1,4 @@
-//! `myelin agent`: the privileged process.
+//! `myelin agent`: runs the privileged process in the foreground.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,17 +11,18 @@ use crate::output;
 /// Arguments of `myelin agent`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Runs in the foreground until SIGINT or SIGTERM, then removes every chain. Needs root.\n\
-                  Members of the group `myelin`, where it exists, may use its socket.\n\
+    after_help = "Examples:\n  sudo myelin agent\n  sudo myelin agent --idle-exit 60s\n\n\
+                  Runs in the foreground until SIGINT or SIGTERM, then removes every chain. Needs root.\n\
+                  Members of the group `myelin`, if it exists, may use the agent's socket.\n\
                   MYELIN_LOG=debug shows more."
 )]
 pub(crate) struct Arguments {
-    /// Stop when no chain has been deployed for this long, e.g. `60s`.
+    /// Stop when no chain has run for this long, for example `60s`.
     #[arg(long, value_name = "TIME", value_parser = output::duration)]
     idle_exit: Option<Duration>,
 }
 
-/// Serves.
+/// Serves the run directory until a signal ends the agent.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)

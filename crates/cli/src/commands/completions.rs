@@ -1,4 +1,4 @@
-//! `myelin completions`: a completion script for a shell.
+//! `myelin completions`: prints a completion script for a shell.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use myelin_api::ApiError;
 
 /// Arguments of `myelin completions`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  myelin completions bash > /etc/bash_completion.d/myelin")]
+#[command(after_help = "Examples:\n  myelin completions bash > /etc/bash_completion.d/myelin")]
 pub(crate) struct Arguments {
     /// The shell.
     shell: clap_complete::Shell,

@@ -1,4 +1,4 @@
-//! `myelin conform`: an independent check of what passes an interface against a rate and a burst.
+//! `myelin conform`: checks the traffic of an interface against a rate and a burst.
 
 mod report;
 
@@ -25,43 +25,44 @@ use crate::output;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
         sudo myelin conform eth1 --rate 20kpps --burst 32 --duration 10s\n  \
-        sudo myelin conform eth0 --host server --rate 20kpps,100Mbit --burst 32,64kbit --match protocol=udp,destinationPort=9000\n  \
+        sudo myelin conform eth0 --host server --rate 20kpps --match destinationPort=9000\n  \
+        sudo myelin conform eth0 --rate 20kpps,100Mbit --burst 32,64kbit -v\n  \
         sudo myelin conform eth1 --direction out --rate 1kpps --tolerance 100us --follow\n\n\
-        A leaky bucket in an eBPF program looks at every packet and changes none. It shares no code with what polices and\n\
-        shapes, and needs no agent. Its verdict is over all intervals at once: in no time t did more than rate * t + burst\n\
-        pass. It sees what the network stack is given: with `in` behind XDP programs, with `out` in front of the queueing\n\
-        discipline. Without --duration and --count it goes on until Ctrl-C.\n\n\
+        A leaky bucket in an eBPF program sees every packet and changes none. It shares no code with\n\
+        the policer and the shaper. Traffic conforms if at most rate * t + burst passes in any time t.\n\
+        The program sees packets after XDP (`in`) or before the queueing discipline (`out`).\n\
+        Without --duration and --count it runs until Ctrl-C.\n\n\
         Exit status: 0 conforms; 5 does not; 2 bad usage; 1 failed, or no packet was seen.")]
 pub(crate) struct Arguments {
     /// The interface.
     #[arg(value_name = "IFACE")]
     interface: String,
-    /// Rate that the traffic is to keep to, in packets, in bits or in both a second: `20kpps`, `100Mbit`, `20kpps,100Mbit`.
+    /// Rate of the profile, in packets, bits or both a second: `20kpps`, `100Mbit`, `20kpps,100Mbit`.
     #[arg(long)]
     rate: String,
-    /// Burst, likewise: `32`, `64kbit`, `32,64kbit` [default: 32 packets or full frames, or what the rate brings in a
-    /// millisecond if that is more].
+    /// Burst of the profile: `32`, `64kbit`, `32,64kbit` [default: 32 packets or full frames, or the
+    /// rate times a millisecond if that is more].
     #[arg(long)]
     burst: Option<String>,
-    /// What comes in at the interface, or what goes out.
+    /// Check incoming or outgoing packets.
     #[arg(long, value_parser = ["in", "out"], default_value = "in")]
     direction: String,
-    /// The network namespace that the interface is in, as `ip netns list` has it.
+    /// The network namespace of the interface, as in `ip netns list`.
     #[arg(long, value_name = "NAME", conflicts_with = "host")]
     netns: Option<String>,
-    /// The end host that the interface is in: `client`, `server`, `CHAIN/client` or `CHAIN/server`.
+    /// The end host of the interface: `client`, `server`, `CHAIN/client` or `CHAIN/server`.
     #[arg(long)]
     host: Option<String>,
-    /// The packets that count, with the keys of a chain file's `match`: `protocol=udp,destinationPort=9000`.
+    /// Count matching packets only. Keys of a chain file's `match`: `protocol=udp,sourcePort=9000`.
     #[arg(long = "match", value_name = "KEY=VALUE,...")]
     filter: Option<String>,
-    /// By how much a packet may seem early: clocks and schedulers jitter between the place that is judged and here.
+    /// How early a packet may be. Allows for jitter between the policer or shaper and this interface.
     #[arg(long, value_name = "TIME", default_value = "0us", value_parser = output::duration)]
     tolerance: Duration,
-    /// How long to look.
+    /// Stop after this time.
     #[arg(long, value_name = "TIME", value_parser = output::duration)]
     duration: Option<Duration>,
-    /// How many packets to look at.
+    /// Stop after this number of packets.
     #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Print a line each second.
@@ -75,12 +76,12 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// How often it is looked whether the end has come.
-const LOOK: Duration = Duration::from_millis(20);
-/// How often somebody who waits is told.
-const TELL: Duration = Duration::from_secs(1);
+/// Interval between two checks of the end conditions.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval between two lines of progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Looks on, and judges.
+/// Watches the interface, then prints the verdict.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let burst = arguments.burst.as_deref();
     let sla = arguments::profile(&arguments.rate, burst).map_err(ApiError::usage)?;
@@ -103,9 +104,9 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     let netns = arguments.netns.clone().or(host);
     let namespace = netns.as_deref().map_or_else(Netns::current, Netns::open);
     let namespace = namespace.map_err(ApiError::usage)?;
-    // All of it on a thread inside: where there is no tcx, a filter can be removed only there.
+    // Without tcx, only a thread in the namespace can remove the filter.
     let seen = namespace
-        .enter(|| look_on(arguments, netns.as_deref(), &watch))
+        .enter(|| watch_interface(arguments, netns.as_deref(), &watch))
         .map_err(ApiError::failed)??;
     let report = Report::new(arguments, netns.as_deref(), &watch, &seen);
     if arguments.json && arguments.follow {
@@ -116,31 +117,31 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         report.print(arguments.verbose);
     }
     if seen.packets == 0 {
-        return Err(ApiError::failed(nothing_seen(arguments)));
+        return Err(ApiError::failed(no_packet_seen(arguments)));
     }
     Ok(output::status(report.conforms(), output::NOT_MET))
 }
 
-fn nothing_seen(arguments: &Arguments) -> String {
+fn no_packet_seen(arguments: &Arguments) -> String {
     let matching = arguments
         .filter
         .as_ref()
         .map_or_else(String::new, |filter| format!(" that matches `{filter}`"));
     format!(
-        "no packet{matching} was seen at {} ({}), so nothing can be said: check --direction and --match, and that no XDP \
-         program takes the packets before",
+        "no packet{matching} was seen at {} ({}), so there is no verdict: check --direction and --match, \
+         and that no XDP program takes the packets first",
         arguments.interface, arguments.direction
     )
 }
 
-/// In the interface's namespace: attaches, waits for the end, reads.
-fn look_on(
+/// Attaches the monitor in the current namespace, waits for the end and reads the result.
+fn watch_interface(
     arguments: &Arguments,
     netns: Option<&str>,
     watch: &ConformConfig,
 ) -> Result<ConformReport, ApiError> {
     let mut netlink = Netlink::open().map_err(ApiError::failed)?;
-    let link = find(&mut netlink, &arguments.interface, netns)?;
+    let link = find_link(&mut netlink, &arguments.interface, netns)?;
     let interrupted = interrupt::catch()?;
     let direction = match arguments.direction.as_str() {
         "out" => TrafficDirection::Out,
@@ -148,7 +149,7 @@ fn look_on(
     };
     let monitor =
         Conformance::attach(&link.name, link.index, direction, watch).map_err(ApiError::failed)?;
-    // Also tells scripts that what is sent from now on is seen.
+    // Scripts wait for this line before they send.
     eprintln!(
         "looking at {} ({}){}",
         link.name,
@@ -173,7 +174,7 @@ fn look_on(
         if over {
             break seen;
         }
-        if told.elapsed() >= TELL {
+        if told.elapsed() >= PROGRESS_INTERVAL {
             let report = Report::new(arguments, netns, watch, &seen);
             let line = report.progress(elapsed, &last, told.elapsed());
             match &progress {
@@ -183,14 +184,14 @@ fn look_on(
                 None => {}
             }
             (told, last) = (Instant::now(), seen);
-            // The monitor goes with its interface.
+            // The kernel detaches the monitor from a removed interface.
             if netlink.link_by_index(link.index).is_err() {
-                eprintln!("{} has gone, so this is the end", link.name);
+                eprintln!("interface {} was removed", link.name);
                 break last;
             }
         }
         let rest = arguments.duration.map(|most| most.saturating_sub(elapsed));
-        std::thread::sleep(rest.map_or(LOOK, |rest| rest.min(LOOK)));
+        std::thread::sleep(rest.map_or(CHECK_INTERVAL, |rest| rest.min(CHECK_INTERVAL)));
     };
     if let Some(bar) = progress {
         bar.finish_and_clear();
@@ -198,15 +199,15 @@ fn look_on(
     Ok(seen)
 }
 
-/// The interface, or what may have been meant.
-fn find(netlink: &mut Netlink, name: &str, netns: Option<&str>) -> Result<Link, ApiError> {
+/// Finds the interface. The error suggests a similar name.
+fn find_link(netlink: &mut Netlink, name: &str, netns: Option<&str>) -> Result<Link, ApiError> {
     let links = netlink.links().map_err(ApiError::failed)?;
     let names: Vec<_> = links.iter().map(|link| link.name.clone()).collect();
     if let Some(link) = links.into_iter().find(|link| link.name == name) {
         return Ok(link);
     }
     let names: Vec<_> = names.iter().map(String::as_str).collect();
-    let meant =
+    let suggestion =
         nearest(name, &names).map_or_else(String::new, |near| format!(" did you mean `{near}`?"));
     let (place, list) = netns.map_or_else(
         || (String::new(), "ip link".to_owned()),
@@ -218,6 +219,6 @@ fn find(netlink: &mut Netlink, name: &str, netns: Option<&str>) -> Result<Link, 
         },
     );
     Err(ApiError::usage(format!(
-        "no interface `{name}`{place}:{meant} `{list}` shows those that exist; --netns and --host look elsewhere"
+        "no interface `{name}`{place}:{suggestion} `{list}` lists the interfaces; --netns and --host choose another namespace"
     )))
 }

@@ -1,4 +1,4 @@
-//! `myelin exec`: run any program on an emulated end host, with this terminal.
+//! `myelin exec`: runs a program on an emulated end host, with this terminal.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     command: Vec<OsString>,
 }
 
-/// Becomes the program, inside the host's network namespace.
+/// Replaces this process by the program, in the network namespace of the host.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let host = host::find(run_dir, &arguments.host)?;
     let error = myelin_linux::process::exec_in_netns(&host.netns, &arguments.command);

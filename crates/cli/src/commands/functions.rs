@@ -1,4 +1,4 @@
-//! `myelin functions`: the catalogue of function kinds.
+//! `myelin functions`: prints the catalogue of function kinds.
 
 use std::process::ExitCode;
 

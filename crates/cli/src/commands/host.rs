@@ -1,15 +1,15 @@
-//! The emulated end hosts of running chains, by the names that commands take.
+//! Finds the emulated end hosts of running chains by name.
 
 use myelin_api::{ApiError, Client, HostInfo, RunDir};
 
-/// The host of that name: `client`, `server`, `CHAIN/client` or `CHAIN/server`.
+/// Finds a host by name: `client`, `server`, `CHAIN/client` or `CHAIN/server`.
 ///
 /// # Errors
-/// No agent runs, no chain has such a host, or several have it.
+/// No agent runs, no chain has such a host, or several chains have one.
 pub(crate) fn find(run_dir: &RunDir, name: &str) -> Result<HostInfo, ApiError> {
     let client = Client::connect(run_dir)?.ok_or_else(|| {
         ApiError::failed(
-            "no agent runs, so there is no host: `myelin up FILE` makes a chain and its hosts",
+            "no agent runs, so there is no host: `myelin up FILE` deploys a chain and its hosts",
         )
     })?;
     let (chain, role) = match name.split_once('/') {
@@ -38,7 +38,7 @@ pub(crate) fn find(run_dir: &RunDir, name: &str) -> Result<HostInfo, ApiError> {
              (`myelin ps` lists them)"
         ))),
         _ => Err(ApiError::usage(format!(
-            "host `{name}` exists in several chains; say which: {}",
+            "host `{name}` exists in several chains; write one of {}",
             found
                 .iter()
                 .map(|(chain, host)| format!("{chain}/{}", host.role))

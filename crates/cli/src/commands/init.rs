@@ -1,4 +1,4 @@
-//! `myelin init`: a first chain file.
+//! `myelin init`: writes a first chain file.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use myelin_api::ApiError;
 
 const FIRST_CHAIN: &str = include_str!("first-chain.yaml");
-/// The schema in the modeline is written beside the chain file, for editors.
+/// The schema that the modeline of the chain file names, for editors.
 const SCHEMA: &str = "chain.schema.json";
 
 /// Arguments of `myelin init`.
@@ -38,7 +38,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     write(file, &text, arguments.force)?;
     let schema = serde_json::to_string_pretty(&myelin_spec::schema())
         .map_err(|error| ApiError::failed(format!("cannot write JSON: {error}")))?;
-    // The schema is the same at each call, so an older one may be replaced.
+    // The schema does not depend on the chain file, so it replaces an older one.
     write(&file.with_file_name(SCHEMA), &(schema + "\n"), true)?;
     println!("wrote {name} and {SCHEMA}; next: myelin plan {name}");
     Ok(ExitCode::SUCCESS)

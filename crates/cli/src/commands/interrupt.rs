@@ -1,4 +1,4 @@
-//! Ctrl-C that ends the work instead of the process.
+//! Ctrl-C sets a flag, so that a command can end its work and clean up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,10 +11,10 @@ extern "C" fn interrupt(_: nix::libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// From now on SIGINT and SIGTERM set the flag that is given back, and do nothing else.
+/// Makes SIGINT and SIGTERM set the returned flag, and nothing else.
 ///
 /// # Errors
-/// The kernel does not let them be taken.
+/// The kernel refuses the signal handlers.
 pub(crate) fn catch() -> Result<&'static AtomicBool, ApiError> {
     let action = SigAction::new(
         SigHandler::Handler(interrupt),
@@ -24,7 +24,7 @@ pub(crate) fn catch() -> Result<&'static AtomicBool, ApiError> {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         // SAFETY: the handler only stores to an atomic, which is allowed at any point of any thread.
         unsafe { sigaction(signal, &action) }
-            .map_err(|errno| ApiError::failed(format!("cannot take {signal}: {errno}")))?;
+            .map_err(|errno| ApiError::failed(format!("cannot catch {signal}: {errno}")))?;
     }
     Ok(&INTERRUPTED)
 }

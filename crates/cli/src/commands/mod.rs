@@ -1,4 +1,4 @@
-//! One command a file: its arguments and what it does; and what several commands share.
+//! A file for each command, and what several commands share.
 
 pub(crate) mod agent;
 pub(crate) mod bench;
@@ -14,6 +14,7 @@ pub(crate) mod functions;
 mod host;
 pub(crate) mod init;
 mod interrupt;
+pub(crate) mod man;
 pub(crate) mod plan;
 pub(crate) mod probe;
 pub(crate) mod ps;

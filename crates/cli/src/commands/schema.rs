@@ -1,4 +1,4 @@
-//! `myelin schema`: JSON Schema of what other programs read and write.
+//! `myelin schema`: prints JSON Schemas for other programs.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ use crate::output;
     myelin schema chain > chain.schema.json   for an editor that completes chain files"
 )]
 pub(crate) struct Arguments {
-    /// What the schema is of.
+    /// The subject of the schema.
     of: Subject,
 }
 
@@ -26,7 +26,7 @@ enum Subject {
     Chain,
 }
 
-/// Prints.
+/// Prints the schema.
 pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     match arguments.of {
         Subject::Api => {

@@ -1,4 +1,4 @@
-//! `myelin top`: the running chains, second by second.
+//! `myelin top`: shows the running chains each second.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -14,43 +14,46 @@ use crate::screen::Screen;
 /// Arguments of `myelin top`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin top\n  myelin top tactile --interval 5s\n  myelin top --count 2 --json\n\nRates, losses and times are those of the last full second. `q` or Ctrl-C ends. In a pipe the table is printed again and\nagain."
+    after_help = "Examples:\n  myelin top\n  myelin top tactile --interval 5s\n  \
+    myelin top --count 2 --json\n\n\
+    Rates, losses and times are those of the last full second. `q` or Ctrl-C ends.\n\
+    In a pipe each interval prints the table again."
 )]
 pub(crate) struct Arguments {
     /// Show these chains only.
     chains: Vec<String>,
-    /// Time between two looks.
+    /// Time between two tables.
     #[arg(long, default_value = "1s", value_parser = output::duration, value_name = "TIME")]
     interval: Duration,
-    /// End after so many looks.
+    /// End after N tables.
     #[arg(long, value_name = "N")]
     count: Option<u64>,
     /// Show more.
     #[arg(long, short)]
     verbose: bool,
-    /// Print JSON, one object a line and look.
+    /// Print JSON, one object a line.
     #[arg(long)]
     json: bool,
 }
 
-/// Shows until it is told to end.
+/// Shows the chains until a key, a signal or `--count` ends it.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let is_live = std::io::stdout().is_terminal() && !arguments.json;
-    // Faults of the first look belong on the plain terminal.
-    let mut chains = look(run_dir, arguments)?;
+    // The first request precedes the alternate screen, which would hide its error.
+    let mut chains = request_chains(run_dir, arguments)?;
     let mut screen = if is_live { Some(Screen::open()?) } else { None };
-    let mut looks = 0;
+    let mut shown = 0;
     loop {
         let next = Instant::now() + arguments.interval;
         if arguments.json {
-            output::json_line(&object(&chains))?;
+            output::json_line(&to_json(&chains))?;
         } else if let Some(screen) = &mut screen {
             screen.draw(&format!("{}\n\nq ends", table(&chains, arguments.verbose)))?;
         } else {
             println!("{}", table(&chains, arguments.verbose));
         }
-        looks += 1;
-        if arguments.count.is_some_and(|count| looks >= count) {
+        shown += 1;
+        if arguments.count.is_some_and(|count| shown >= count) {
             return Ok(ExitCode::SUCCESS);
         }
         let wait = next.saturating_duration_since(Instant::now());
@@ -59,7 +62,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
             Some(_) => {}
             None => std::thread::sleep(wait),
         }
-        chains = look(run_dir, arguments)?;
+        chains = request_chains(run_dir, arguments)?;
     }
 }
 
@@ -72,7 +75,7 @@ fn table(chains: &[ChainStatus], verbose: bool) -> String {
     table
 }
 
-fn look(run_dir: &RunDir, arguments: &Arguments) -> Result<Vec<ChainStatus>, ApiError> {
+fn request_chains(run_dir: &RunDir, arguments: &Arguments) -> Result<Vec<ChainStatus>, ApiError> {
     let mut chains = match Client::connect(run_dir)? {
         Some(client) => client.list()?,
         None => Vec::new(),
@@ -88,7 +91,7 @@ fn look(run_dir: &RunDir, arguments: &Arguments) -> Result<Vec<ChainStatus>, Api
     Ok(chains)
 }
 
-fn object(chains: &[ChainStatus]) -> serde_json::Value {
+fn to_json(chains: &[ChainStatus]) -> serde_json::Value {
     let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let chains: Vec<_> = chains
         .iter()

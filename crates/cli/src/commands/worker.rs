@@ -1,5 +1,5 @@
-//! `myelin worker`: the process that runs user functions. The agent starts it, with a control socket as its
-//! standard input.
+//! `myelin worker`: the process that runs user functions. The agent starts it, with a control socket
+//! as standard input.
 
 use std::process::ExitCode;
 
@@ -8,12 +8,12 @@ use myelin_api::ApiError;
 /// Arguments of `myelin worker`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Drive devices of DPDK.
+    /// Use ports over DPDK.
     #[arg(long)]
     dpdk: bool,
 }
 
-/// Runs until told to stop.
+/// Runs until the agent stops it.
 pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let control = myelin_dataplane::control_from_stdin()
         .map_err(|error| ApiError::failed(format!("worker: no control socket: {error}")))?;

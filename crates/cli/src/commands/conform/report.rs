@@ -1,4 +1,4 @@
-//! What `myelin conform` has to say: for people and as JSON.
+//! The report of `myelin conform`, as text and as JSON.
 
 use std::time::Duration;
 
@@ -11,31 +11,31 @@ use serde::Serialize;
 use super::Arguments;
 use crate::output;
 
-/// One bucket of the profile, and what was measured. Packets, or bits.
+/// A bucket of the profile and the traffic measured against it.
 #[derive(Debug, Serialize)]
 struct BucketReport {
     /// `packets` or `bits`.
     quantity: &'static str,
-    /// The profile's, a second.
+    /// Rate of the profile, a second.
     rate: u64,
-    /// The profile's.
+    /// Burst of the profile.
     burst: u64,
-    /// The least burst with which the traffic would have conformed at this rate, rounded up.
+    /// The least burst with which the traffic conforms at this rate, rounded up.
     measured_burst: u64,
-    /// It may have been more: the monitor can count no further.
+    /// Whether the monitor's counter was full, so the real burst may be larger.
     saturated: bool,
-    /// What was measured above the burst, at most; with its fraction.
+    /// The highest measured level above the burst, with its fraction.
     excess: f64,
-    /// When that was (or else when the bucket was fullest), after the first packet.
+    /// Time of the highest level, after the first packet.
     fullest_s: f64,
-    /// The least tolerance with which the traffic would have conformed.
+    /// The least tolerance with which the traffic conforms.
     least_tolerance_ns: u64,
 }
 
-/// Packets on end that are beyond the profile.
+/// Consecutive packets above the profile.
 #[derive(Debug, Serialize)]
 struct ViolationReport {
-    /// After the first packet of all.
+    /// Time after the first packet of the measurement.
     from_s: f64,
     to_s: f64,
     packets: u64,
@@ -43,7 +43,7 @@ struct ViolationReport {
     excess_bits: f64,
 }
 
-/// The report.
+/// The verdict and its figures.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     interface: String,
@@ -59,18 +59,18 @@ pub(super) struct Report {
     mean_pps: f64,
     mean_bps: f64,
     buckets: Vec<BucketReport>,
-    /// Packets with which the traffic did not conform, without any tolerance.
+    /// Packets above the profile, without any tolerance.
     above: u64,
-    /// Those of them that the tolerance does not excuse.
+    /// Packets above the profile that the tolerance does not cover.
     above_with_tolerance: u64,
     conforms_strictly: bool,
-    /// The verdict; none without packets.
+    /// The verdict. `None` without packets.
     conforms: Option<bool>,
     violations: u64,
     first_violations: Vec<ViolationReport>,
 }
 
-fn of_credit(credit: u64) -> f64 {
+fn from_credit(credit: u64) -> f64 {
     credit as f64 / CREDIT as f64
 }
 
@@ -78,7 +78,7 @@ fn seconds(from_ns: u64, to_ns: u64) -> f64 {
     to_ns.saturating_sub(from_ns) as f64 / 1e9
 }
 
-/// A number of packets with its fraction, which says something where it is small.
+/// A number of packets, with more digits of small numbers.
 fn packets(number: f64) -> String {
     if number < 1.0 {
         format!("{number:.4}")
@@ -87,7 +87,7 @@ fn packets(number: f64) -> String {
     }
 }
 
-/// To four figures: more are noise.
+/// Rounds to four figures, since more are noise.
 fn rounded(value: f64) -> u64 {
     let unit = 10_f64.powi((value.max(1.0).log10() as i32 - 3).max(0));
     ((value / unit).round() * unit) as u64
@@ -101,7 +101,7 @@ impl BucketReport {
             burst: bucket.burst(),
             measured_burst: fill.level.burst(),
             saturated: fill.is_saturated(),
-            excess: of_credit(fill.over(bucket)),
+            excess: from_credit(fill.over(bucket)),
             fullest_s: seconds(first_ns, fill.most_ns),
             least_tolerance_ns: fill.least_tolerance_ns(bucket),
         }
@@ -135,7 +135,7 @@ impl BucketReport {
         self.at_least(units::DURATION.format(self.least_tolerance_ns))
     }
 
-    /// A figure that may be larger than what could be counted.
+    /// Marks a figure whose counter was full.
     fn at_least(&self, figure: String) -> String {
         if self.saturated {
             format!("{figure} or more")
@@ -163,7 +163,7 @@ impl Report {
         seen: &ConformReport,
     ) -> Self {
         let span_s = seconds(seen.first_ns, seen.last_ns);
-        // From one packet to the next: so many less one are in the span.
+        // The span from the first to the last packet has one interval less than packets.
         let per_second = |count: f64| if span_s > 0.0 { count / span_s } else { 0.0 };
         let intervals = seen.packets.saturating_sub(1) as f64;
         let bytes_a_packet = seen.bytes as f64 / seen.packets.max(1) as f64;
@@ -179,8 +179,8 @@ impl Report {
             from_s: seconds(seen.first_ns, one.from_ns),
             to_s: seconds(seen.first_ns, one.to_ns),
             packets: one.packets,
-            excess_packets: of_credit(one.packets_over),
-            excess_bits: of_credit(one.bits_over),
+            excess_packets: from_credit(one.packets_over),
+            excess_bits: from_credit(one.bits_over),
         };
         Self {
             interface: arguments.interface.clone(),
@@ -203,12 +203,12 @@ impl Report {
         }
     }
 
-    /// The verdict.
+    /// Whether packets were seen and all conform.
     pub(super) fn conforms(&self) -> bool {
         self.conforms == Some(true)
     }
 
-    /// How it stands, on a line; `last` was read so long before.
+    /// The state in one line. `last` was read `since` ago.
     pub(super) fn progress(
         &self,
         elapsed: Duration,

@@ -1,0 +1,94 @@
+//! `make install`: the binary, its manual pages and completions.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use common::{root, skip_without};
+
+const MYELIN: &str = env!("CARGO_BIN_EXE_myelin");
+
+fn names(directory: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(directory).expect("a directory");
+    entries
+        .map(|entry| entry.expect("an entry").file_name().into_string())
+        .collect::<Result<_, _>>()
+        .expect("names in UTF-8")
+}
+
+#[test]
+fn make_install_installs_the_binary_a_page_for_each_command_and_completions() {
+    if skip_without("make") {
+        return;
+    }
+    let staging = tempfile::tempdir().expect("a directory");
+    let output = Command::new("make")
+        .current_dir(root())
+        .args(["install", "PREFIX=/usr"])
+        .arg(format!("MYELIN={MYELIN}"))
+        .arg(format!("DESTDIR={}", staging.path().display()))
+        .output()
+        .expect("make");
+    assert!(output.status.success(), "{output:?}");
+    let usr = staging.path().join("usr");
+    let version = Command::new(usr.join("bin/myelin"))
+        .arg("--version")
+        .status();
+    assert!(version.is_ok_and(|status| status.success()));
+    for file in [
+        "bash-completion/completions/myelin",
+        "zsh/site-functions/_myelin",
+        "fish/vendor_completions.d/myelin.fish",
+    ] {
+        let text = std::fs::read_to_string(usr.join("share").join(file)).expect(file);
+        assert!(text.contains("calibrate"), "{file}");
+    }
+    let help = Command::new(MYELIN).arg("--help").output().expect("myelin");
+    let help = String::from_utf8(help.stdout).expect("text");
+    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let commands = list
+        .take_while(|line| !line.is_empty())
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help");
+    let mut expected: BTreeSet<String> = commands.map(|name| format!("myelin-{name}.1")).collect();
+    assert!(expected.len() > 15, "{expected:?}");
+    expected.insert("myelin.1".to_owned());
+    let pages = usr.join("share/man/man1");
+    assert_eq!(names(&pages), expected);
+    if skip_without("groff") {
+        return;
+    }
+    for page in expected {
+        let path = pages.join(&page);
+        // -ww: all warnings of troff. -P-cbou: plain text without overstrikes.
+        let shown = Command::new("groff")
+            .args(["-man", "-ww", "-Tutf8", "-P-cbou"])
+            .arg(&path)
+            .output()
+            .expect("groff");
+        let text = String::from_utf8_lossy(&shown.stdout);
+        assert!(
+            shown.status.success() && shown.stderr.is_empty(),
+            "{page}: {shown:?}"
+        );
+        for part in ["NAME", "SYNOPSIS", "OPTIONS", "Examples:"] {
+            assert!(text.contains(part), "{page} has no {part}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_does_not_exist_is_refused_with_a_remedy() {
+    let output = Command::new(MYELIN)
+        .args(["man", "/no-such-directory"])
+        .output();
+    let output = output.expect("myelin");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    for part in ["/no-such-directory", "name a directory that exists"] {
+        assert!(error.contains(part), "{error}");
+    }
+}
