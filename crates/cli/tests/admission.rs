@@ -1,10 +1,11 @@
-//! Chains that cannot keep what they are promised, or would take from others what those were promised, are refused.
+//! Admission refuses a chain whose contract this machine cannot keep, and a chain that would break
+//! the contract of a running chain.
 
 mod common;
 
 use common::{Myelin, skip_unless_root};
 
-/// A chain in user space: it may burst so much, within so many us.
+/// A chain of one user function: `burst` in packets, `latency_us` in us.
 fn chain(name: &str, burst: u32, latency_us: u32, more: &str) -> String {
     format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: @{name} }}\nspec:\n  \
@@ -14,13 +15,13 @@ fn chain(name: &str, burst: u32, latency_us: u32, more: &str) -> String {
     )
 }
 
-/// A promise that a stall of a busy machine and a slice of the scheduler are well below.
-const PATIENT_US: u32 = 900_000;
+/// Longer than a stall of a busy machine and than a time slice of the scheduler.
+const LONG_LATENCY_US: u32 = 900_000;
 
 #[test]
-fn a_plan_shows_the_bound_and_what_would_be_admitted() {
+fn a_plan_shows_the_bound_and_the_remedies_of_a_refused_contract() {
     let myelin = Myelin::new();
-    let file = myelin.file(&chain("p", 8, PATIENT_US, ""));
+    let file = myelin.file(&chain("p", 8, LONG_LATENCY_US, ""));
     let file = file.to_str().unwrap();
     let plan = myelin.json(&["plan", file, "--json"])[0].clone();
     let bound = &plan["bound"];
@@ -42,10 +43,10 @@ fn a_plan_shows_the_bound_and_what_would_be_admitted() {
         "{text}"
     );
 
-    let hasty = myelin.file(&chain("h", 1000, 900, ""));
-    let hasty = hasty.to_str().unwrap();
-    myelin.fails(3, &["plan", hasty]);
-    let output = myelin.run(&["plan", hasty, "--json"]);
+    let strict = myelin.file(&chain("h", 1000, 900, ""));
+    let strict = strict.to_str().unwrap();
+    myelin.fails(3, &["plan", strict]);
+    let output = myelin.run(&["plan", strict, "--json"]);
     assert_eq!(output.status.code(), Some(3));
     let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(plan[0]["admitted"], false);
@@ -56,28 +57,28 @@ fn a_plan_shows_the_bound_and_what_would_be_admitted() {
 }
 
 #[test]
-fn up_refuses_what_cannot_be_kept_and_deploys_it_by_force_as_best_effort() {
+fn up_refuses_an_impossible_contract_and_deploys_it_with_force_as_best_effort() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
-    let hasty = myelin.file(&chain("h", 1000, 900, ""));
-    let hasty = hasty.to_str().unwrap();
-    myelin.fails(3, &["run", hasty, "--count", "1", "--repeats", "1"]);
-    let error = myelin.fails(3, &["up", hasty]);
+    let strict = myelin.file(&chain("h", 1000, 900, ""));
+    let strict = strict.to_str().unwrap();
+    myelin.fails(3, &["run", strict, "--count", "1", "--repeats", "1"]);
+    let error = myelin.fails(3, &["up", strict]);
     assert!(
         error.contains("is refused: the worst-case bound of ")
             && error.contains("it would be admitted with "),
         "{error}"
     );
-    let place = format!("{hasty}:7:3: chain `");
+    let place = format!("{strict}:7:3: chain `");
     assert!(error.contains(&place), "{place} in {error}");
     assert_eq!(myelin.json(&["ps", "--json"]).as_array().unwrap().len(), 0);
-    let up = myelin.json(&["up", hasty, "--force", "--json"]);
+    let up = myelin.json(&["up", strict, "--force", "--json"]);
     assert_eq!(up[0]["plan"]["best_effort"], true);
     assert_eq!(up[0]["plan"]["admitted"], false);
     assert_eq!(myelin.status("h")["best_effort"], true);
-    // A narrow table breaks between the words.
+    // A narrow table puts the two words on two lines.
     let table = myelin.ok(&["ps"]);
     assert!(
         table.contains("best") && table.contains("effort"),
@@ -89,13 +90,14 @@ fn up_refuses_what_cannot_be_kept_and_deploys_it_by_force_as_best_effort() {
 }
 
 #[test]
-fn a_promise_stands_when_another_chain_wants_the_same_core() {
+fn a_chain_that_would_break_the_contract_of_another_on_its_core_is_refused() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
-    // Two processes on one core take turns of milliseconds, far more than this chain leaves to others.
-    let first = myelin.file(&chain("a", 8, PATIENT_US, ""));
+    // Two processes on one core alternate in time slices of milliseconds: longer than the slack of
+    // this chain.
+    let first = myelin.file(&chain("a", 8, LONG_LATENCY_US, ""));
     let up = myelin.json(&["up", first.to_str().unwrap(), "--json"]);
     let bound_us = up[0]["plan"]["bound"]["bound_ns"]
         .as_u64()
@@ -105,21 +107,21 @@ fn a_promise_stands_when_another_chain_wants_the_same_core() {
         myelin.status("a")["bound_ns"],
         up[0]["plan"]["bound"]["bound_ns"]
     );
-    // A live change to a promise that leaves hardly more than what it takes.
+    // The live change lowers the latency to the bound plus 1 ms.
     let tight = myelin.file(&chain("a", 8, bound_us as u32 + 1000, ""));
     let changed = myelin.json(&["up", tight.to_str().unwrap(), "--json"]);
     assert_eq!(changed[0]["change"], "changed");
 
-    let second = myelin.file(&chain("b", 8, PATIENT_US, ""));
+    let second = myelin.file(&chain("b", 8, LONG_LATENCY_US, ""));
     let second = second.to_str().unwrap();
     let error = myelin.fails(3, &["up", second]);
     assert!(error.contains("the promise to chain `"), "{error}");
-    // What nothing holds to a rate is kept away as well.
-    let free = chain("c", 8, PATIENT_US, "").replace("sla:", "# sla:");
+    // A chain without a rate has no arrival curve.
+    let free = chain("c", 8, LONG_LATENCY_US, "").replace("sla:", "# sla:");
     let free = myelin.file(&free);
     let error = myelin.fails(3, &["up", free.to_str().unwrap()]);
     assert!(error.contains("the promise to chain `"), "{error}");
-    // A change that is refused leaves the ledger as it was.
+    // A refused change leaves the ledger unchanged.
     let wide = myelin.file(&chain("a", 8000, bound_us as u32 + 1000, ""));
     myelin.fails(3, &["up", wide.to_str().unwrap()]);
     assert!(

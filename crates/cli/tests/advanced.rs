@@ -1,4 +1,5 @@
-//! Coding, encryption, compression and inspection in real chains: the examples, and keys that change under traffic.
+//! Coding, encryption, compression and inspection in deployed chains: the examples, and keys that
+//! change under traffic.
 
 mod common;
 
@@ -10,8 +11,8 @@ use std::time::Duration;
 use common::{Myelin, root, skip, skip_unless_root, skip_without, wait_for};
 use serde_json::Value;
 
-/// An example under a name of this test's, with the files that it names.
-fn example(myelin: &Myelin, name: &str) -> std::path::PathBuf {
+/// Copies an example with this test's chain name; the paths of its files become absolute.
+fn copy_example(myelin: &Myelin, name: &str) -> std::path::PathBuf {
     let text =
         fs::read_to_string(root().join(format!("examples/{name}.yaml"))).expect("the example");
     let files = format!("patternsFile: {}/examples/rules/", root().display());
@@ -21,8 +22,8 @@ fn example(myelin: &Myelin, name: &str) -> std::path::PathBuf {
     myelin.file(&text)
 }
 
-/// What a function of a running chain counts under a name.
-fn count(myelin: &Myelin, chain: &str, function: &str, name: &str) -> u64 {
+/// Reads a counter of a function of a running chain.
+fn read_counter(myelin: &Myelin, chain: &str, function: &str, name: &str) -> u64 {
     let hops = myelin.status(chain)["hops"].clone();
     let mut hops = hops.as_array().expect("hops").iter();
     let hop = hops
@@ -34,13 +35,13 @@ fn count(myelin: &Myelin, chain: &str, function: &str, name: &str) -> u64 {
 }
 
 #[test]
-fn commands_come_through_links_that_lose_packets() {
+fn the_teleoperation_example_recovers_packets_that_links_lose() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
-    // The probe sends as fast as it goes, for which the example's policer would have it.
-    let file = example(&myelin, "teleoperation");
+    // The probe exceeds the rate of the example, so the policer would drop its packets.
+    let file = copy_example(&myelin, "teleoperation");
     let text = fs::read_to_string(&file).unwrap();
     fs::write(
         &file,
@@ -51,10 +52,10 @@ fn commands_come_through_links_that_lose_packets() {
     for payload in [256, 1400] {
         let row = myelin.probe("teleoperation", payload, 400);
         assert_eq!(row["corrupted"], 0, "{row}");
-        // Two links that lose 5 % each, and a packet of 256 bytes that is the last one for a while.
+        // Two links lose 5 % each. The code cannot recover the last packet before a pause.
         assert!(row["lost"].as_u64().unwrap() < 20, "{row}");
     }
-    let count = |function, name| count(&myelin, "teleoperation", function, name);
+    let count = |function, name| read_counter(&myelin, "teleoperation", function, name);
     let hops = myelin.status("teleoperation")["hops"].clone();
     assert!(hops[2]["drops"].as_u64().unwrap() > 10, "{hops}");
     assert!(count("decoder", "recovered") > 10);
@@ -62,7 +63,6 @@ fn commands_come_through_links_that_lose_packets() {
     assert_eq!(count("open", "not-authentic"), 0);
     assert_eq!(count("open", "replayed"), 0);
     assert_eq!(count("open", "sessions-started"), 1);
-    // Who looks may also read it.
     let shown = myelin.ok(&["ps", "-v", &myelin.chain("teleoperation")]);
     assert!(shown.contains("recovered"), "{shown}");
     myelin.ok(&["down", "--all"]);
@@ -70,12 +70,12 @@ fn commands_come_through_links_that_lose_packets() {
 }
 
 #[test]
-fn text_becomes_smaller_on_the_way_and_comes_out_as_it_was() {
+fn the_wan_optimizer_example_compresses_text_and_restores_it() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
     let myelin = Myelin::new();
-    let file = example(&myelin, "wan-optimizer");
+    let file = copy_example(&myelin, "wan-optimizer");
     myelin.ok(&["up", file.to_str().unwrap()]);
     let host = |role: &str| format!("{}/{role}", myelin.chain("wan-optimizer"));
     let mut server = myelin
@@ -113,7 +113,7 @@ fn text_becomes_smaller_on_the_way_and_comes_out_as_it_was() {
         let line = format!("reading {number:03} temperature=21");
         assert!(received.contains(&line), "{received}");
     }
-    let count = |function, name| count(&myelin, "wan-optimizer", function, name);
+    let count = |function, name| read_counter(&myelin, "wan-optimizer", function, name);
     assert_eq!(count("squeeze", "compressed"), 20);
     assert_eq!(count("restore", "decompressed"), 20);
     assert!(count("squeeze", "bytes-out") * 5 < count("squeeze", "bytes-in"));
@@ -122,7 +122,7 @@ fn text_becomes_smaller_on_the_way_and_comes_out_as_it_was() {
 }
 
 #[test]
-fn what_holds_a_signature_is_dropped_and_all_else_goes_on() {
+fn the_ids_example_drops_or_marks_packets_that_match_a_signature() {
     if skip_unless_root() || skip_without("bash") {
         return;
     }
@@ -131,7 +131,7 @@ fn what_holds_a_signature_is_dropped_and_all_else_goes_on() {
         return;
     }
     let myelin = Myelin::new();
-    let file = example(&myelin, "ids");
+    let file = copy_example(&myelin, "ids");
     myelin.ok(&["up", file.to_str().unwrap()]);
     let host = format!("{}/client", myelin.chain("ids"));
     let send = |text: &str| {
@@ -143,7 +143,7 @@ fn what_holds_a_signature_is_dropped_and_all_else_goes_on() {
     send("User-Agent: sqlmap");
     let seen = || myelin.status("ids")["packets_in"] == 3;
     wait_for("the packets", seen);
-    let count = |name| count(&myelin, "ids", "signatures", name);
+    let count = |name| read_counter(&myelin, "ids", "signatures", name);
     wait_for("the inspection", || count("matched") == 2);
     assert_eq!((count("matched-dropped"), count("marked")), (1, 1));
     let status = myelin.status("ids");
@@ -207,7 +207,8 @@ fn keys_change_under_traffic_and_no_packet_is_lost() {
         .expect("a probe");
     for next in 2..5 {
         std::thread::sleep(Duration::from_millis(150));
-        // The decrypter learns the new key first, then the encrypter uses it, then the old one goes.
+        // First the decrypter accepts the new key, then the encrypter uses it, then the decrypter
+        // rejects the old key.
         write("accepted.key", &[next - 1, next]);
         up();
         write("current.key", &[next]);
@@ -226,8 +227,8 @@ fn keys_change_under_traffic_and_no_packet_is_lost() {
         (&0.into(), &0.into()),
         "{row}"
     );
-    assert_eq!(count(&myelin, "sealed", "open", "unknown-key"), 0);
-    // A key that the decrypter does not know: nothing comes through, and it is said why.
+    assert_eq!(read_counter(&myelin, "sealed", "open", "unknown-key"), 0);
+    // The decrypter drops packets under an unknown key and counts them.
     write("current.key", &[9]);
     up();
     let output = myelin.run(&[
@@ -247,8 +248,8 @@ fn keys_change_under_traffic_and_no_packet_is_lost() {
         0,
         "{report}"
     );
-    assert!(count(&myelin, "sealed", "open", "unknown-key") > 0);
-    // Files that others may read are refused before anything changes.
+    assert!(read_counter(&myelin, "sealed", "open", "unknown-key") > 0);
+    // `up` refuses key files that other users may read.
     fs::set_permissions(
         file.with_file_name("current.key"),
         Permissions::from_mode(0o644),
@@ -259,7 +260,7 @@ fn keys_change_under_traffic_and_no_packet_is_lost() {
         refused.contains("0644") && refused.contains("chmod 600"),
         "{refused}"
     );
-    // Nowhere in what can be read of the chain is there a key.
+    // No output, journal record or log line shows a key.
     let secret = "09".repeat(32);
     for arguments in [
         &["ps", "--json"][..],

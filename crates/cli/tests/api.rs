@@ -1,4 +1,4 @@
-//! The agent's socket as other programs use it: clients of other versions, and answers against the printed schema.
+//! The agent's socket: clients of other versions, and answers that must match the printed schema.
 
 mod common;
 #[path = "../../api/tests/validate/mod.rs"]
@@ -10,11 +10,10 @@ use std::os::unix::net::UnixStream;
 use common::{Myelin, skip_unless_root};
 use serde_json::Value;
 
-/// What this build tells as its version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Sends a request as a client of that version would, and returns the whole answer.
-fn ask(myelin: &Myelin, request: &str, version: Option<&str>) -> String {
+/// Sends a request with the version header of a client; returns the head and body of the answer.
+fn send_request(myelin: &Myelin, request: &str, version: Option<&str>) -> String {
     let mut stream = UnixStream::connect(myelin.run_dir().join("agent.sock")).unwrap();
     let version = version.map_or(String::new(), |version| {
         format!("myelin-version: {version}\r\n")
@@ -26,8 +25,7 @@ fn ask(myelin: &Myelin, request: &str, version: Option<&str>) -> String {
     answer
 }
 
-/// An agent with a running chain.
-fn with_chain() -> Myelin {
+fn start_agent_with_chain() -> Myelin {
     let myelin = Myelin::new();
     let file = myelin.file(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: { name: @c }\nspec:\n  \
@@ -40,12 +38,12 @@ fn with_chain() -> Myelin {
 }
 
 #[test]
-fn an_agent_acts_on_no_request_of_another_version_and_stops_for_any() {
+fn an_agent_rejects_requests_of_other_versions_except_the_one_to_stop() {
     if skip_unless_root() {
         return;
     }
-    let myelin = with_chain();
-    // A client from before the handshake; an older and a newer one, which have it.
+    let myelin = start_agent_with_chain();
+    // The first client is older than the version header.
     let others = [
         ("/v1", None),
         ("/v2", Some("0.0.1")),
@@ -53,7 +51,7 @@ fn an_agent_acts_on_no_request_of_another_version_and_stops_for_any() {
     ];
     for (prefix, version) in others {
         for request in ["GET", "DELETE"] {
-            let answer = ask(&myelin, &format!("{request} {prefix}/chains"), version);
+            let answer = send_request(&myelin, &format!("{request} {prefix}/chains"), version);
             assert!(answer.starts_with("HTTP/1.1 500"), "{answer}");
             let names = [
                 &format!("the agent is version {VERSION}"),
@@ -64,24 +62,26 @@ fn an_agent_acts_on_no_request_of_another_version_and_stops_for_any() {
     }
     let chain = myelin.chain("c");
     assert!(myelin.ok(&["ps"]).contains(&chain), "the chain still runs");
-    let answer = ask(&myelin, "GET /v2/chainz", Some(VERSION));
+    let answer = send_request(&myelin, "GET /v2/chainz", Some(VERSION));
     assert!(
         answer.starts_with("HTTP/1.1 400") && answer.contains("/v2/chainz"),
         "{answer}"
     );
-    let answer = ask(&myelin, "DELETE /v1/agent", Some("99.0.0"));
+    let answer = send_request(&myelin, "DELETE /v1/agent", Some("99.0.0"));
     assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
-    common::wait_for("its end", || !myelin.run_dir().join("agent.sock").exists());
+    common::wait_for("the end of the agent", || {
+        !myelin.run_dir().join("agent.sock").exists()
+    });
 }
 
 #[test]
-fn what_an_agent_answers_fits_the_printed_schema() {
+fn every_answer_of_the_agent_matches_the_printed_schema() {
     if skip_unless_root() {
         return;
     }
-    let myelin = with_chain();
+    let myelin = start_agent_with_chain();
     let schema = myelin.json(&["schema", "api"]);
-    // The SLA monitor has read it, so that its part is there too.
+    // The answers contain `sla` only after the SLA monitor has read the counters once.
     common::wait_for("the first second", || !myelin.status("c")["sla"].is_null());
     let endpoints = schema["endpoints"].as_array().unwrap();
     let reads = endpoints
@@ -94,7 +94,7 @@ fn what_an_agent_answers_fits_the_printed_schema() {
             .replace("{chain}", &myelin.chain("c"))
             .replace("{serial}", "0")
             .replace("{count}", "5");
-        let answer = ask(&myelin, &format!("GET {path}"), Some(VERSION));
+        let answer = send_request(&myelin, &format!("GET {path}"), Some(VERSION));
         assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
         let body = answer.split_once("\r\n\r\n").unwrap().1;
         let body: Value = serde_json::from_str(body).unwrap();

@@ -1,4 +1,4 @@
-//! Which chains lie between which interfaces.
+//! A chain and its reverse chain share the interfaces of their end hosts.
 
 mod common;
 
@@ -32,7 +32,7 @@ spec:
 ";
 
 #[test]
-fn interfaces_that_still_serve_the_reverse_are_not_made_anew() {
+fn a_chain_is_refused_while_its_reverse_still_uses_the_interfaces() {
     if skip_unless_root() {
         return;
     }

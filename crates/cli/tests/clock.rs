@@ -1,4 +1,4 @@
-//! Stamps are the kernel's, and are judged by a clock that must be the same one.
+//! The agent must read the same `CLOCK_MONOTONIC` that the kernel stamps packets with.
 
 mod common;
 
@@ -35,5 +35,8 @@ fn an_agent_in_a_time_namespace_with_another_clock_is_refused() {
             "{text}"
         );
     }
-    assert!(!myelin.run_dir().exists(), "a refused agent left something");
+    assert!(
+        !myelin.run_dir().exists(),
+        "the refused agent left its run directory"
+    );
 }

@@ -1,4 +1,4 @@
-//! `myelin conform` on links of its own and behind a policed chain.
+//! `myelin conform` on links of this test, and at the egress of policed and shaped chains.
 
 mod common;
 
@@ -9,7 +9,8 @@ use common::conformance::Monitor;
 use common::{Myelin, sh, skip_unless_root, skip_without};
 use serde_json::Value;
 
-/// Sends so many datagrams to each port in turn, and waits so many seconds between two turns.
+/// Arguments: address, rounds, seconds between two rounds, ports. A round sends one datagram to
+/// each port.
 const SENDER: &str = "
 import socket, sys, time
 to, count, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
@@ -21,7 +22,7 @@ for _ in range(count):
         time.sleep(pause)
 ";
 
-/// Two namespaces with a link from `eth0` to `eth0`, gone when it is dropped.
+/// Two namespaces and a veth pair between them, each end named `eth0`. Dropping it removes them.
 struct Link {
     sender: String,
     receiver: String,
@@ -39,7 +40,7 @@ impl Link {
         let (sender, receiver) = (&link.sender, &link.receiver);
         sh(&format!("ip netns add {sender}; ip netns add {receiver}"));
         for netns in [sender, receiver] {
-            // Hosts that speak IPv6 send of their own accord.
+            // IPv6 sends router solicitations, which would count as packets.
             sh(&format!(
                 "ip netns exec {netns} sysctl -qw net.ipv6.conf.default.disable_ipv6=1"
             ));
@@ -53,10 +54,10 @@ impl Link {
         link
     }
 
-    fn send(&self, turns: u32, pause_s: &str, ports: &[&str]) {
+    fn send(&self, rounds: u32, pause_s: &str, ports: &[&str]) {
         let status = Command::new("ip")
             .args(["netns", "exec", &self.sender, "python3", "-c", SENDER])
-            .args(["10.9.0.2", &turns.to_string(), pause_s])
+            .args(["10.9.0.2", &rounds.to_string(), pause_s])
             .args(ports)
             .status();
         assert!(status.is_ok_and(|status| status.success()));
@@ -71,20 +72,20 @@ impl Drop for Link {
     }
 }
 
-fn cannot_run() -> bool {
+fn skip_without_tools() -> bool {
     skip_unless_root() || skip_without("ip") || skip_without("python3") || skip_without("ping")
 }
 
 #[test]
-fn who_keeps_to_the_profile_conforms_and_who_comes_in_bursts_does_not() {
-    if cannot_run() {
+fn even_traffic_conforms_and_bursts_do_not() {
+    if skip_without_tools() {
         return;
     }
     let (myelin, link) = (Myelin::new(), Link::new());
     let common = ["--match", "destinationPort=4000", "--duration", "60s"];
     let receiver = ["--netns", &link.receiver];
-    // Two a turn, one that counts, in 100 turns at less than half of the rate; a machine that stands still for a quarter
-    // of a second is excused.
+    // 100 rounds at less than half of the rate. Of the two datagrams of a round, one matches the
+    // filter. The burst allows a stall of the machine of a quarter of a second.
     let bounds = [
         "--rate",
         "500pps,1Mbit",
@@ -96,7 +97,7 @@ fn who_keeps_to_the_profile_conforms_and_who_comes_in_bursts_does_not() {
     let even = [&receiver[..], &common, &bounds, &["--json"]].concat();
     let monitor = Monitor::start(&myelin, &even);
     link.send(100, "0.005", &["4000", "4001"]);
-    let (status, report) = monitor.report();
+    let (status, report) = monitor.wait_for_report();
     assert_eq!(status, Some(0), "{report}");
     assert_eq!(report["packets"], 100, "{report}");
     assert_eq!(report["bytes"], 100 * 142, "{report}");
@@ -109,7 +110,7 @@ fn who_keeps_to_the_profile_conforms_and_who_comes_in_bursts_does_not() {
     );
     assert_eq!(report["buckets"][1]["quantity"], "bits");
 
-    // At the sender's end too, and with a tolerance of which each second is worth one packet.
+    // Monitors at both ends. At 1 pps each second of tolerance admits one packet.
     let bounds = ["--rate", "1pps", "--burst", "8", "--count", "50"];
     let bursts = [
         &["--netns", &link.sender, "--direction", "out"],
@@ -127,7 +128,7 @@ fn who_keeps_to_the_profile_conforms_and_who_comes_in_bursts_does_not() {
     ];
     link.send(50, "0", &["4000"]);
     let [out, table, excused] = monitors;
-    let (status, report) = out.report();
+    let (status, report) = out.wait_for_report();
     assert_eq!(status, Some(5), "{report}");
     assert_eq!(report["conforms"], false, "{report}");
     let bucket = &report["buckets"][0];
@@ -135,30 +136,30 @@ fn who_keeps_to_the_profile_conforms_and_who_comes_in_bursts_does_not() {
     assert!((30..=50).contains(&burst), "{report}");
     assert_eq!(report["above"], report["above_with_tolerance"]);
     assert_eq!(report["first_violations"][0]["packets"], report["above"]);
-    let (status, text) = table.end();
+    let (status, text) = table.wait_for_output();
     assert_eq!(status, Some(5), "{text}");
     assert!(
         text.starts_with("does not conform: ") && text.contains("measured burst"),
         "{text}"
     );
-    let (status, report) = excused.report();
+    let (status, report) = excused.wait_for_report();
     assert_eq!(status, Some(0), "{report}");
     assert_eq!(report["conforms_strictly"], false, "{report}");
 }
 
-/// Whatever comes in, what leaves the chain keeps to its profile: behind a policer alone, and behind a shaper.
+/// At 20 times its rate, behind a policer alone and behind a policer and a shaper.
 #[test]
-fn what_leaves_a_chain_conforms() {
-    if cannot_run() {
+fn the_output_of_a_flooded_chain_conforms_to_its_profile() {
+    if skip_without_tools() {
         return;
     }
-    flood("{ name: fwd, kind: forward }", "policer");
+    assert_output_conforms("{ name: fwd, kind: forward }", "policer");
     let coder = "{ name: coder, kind: xor, space: user, config: { key: 0x21 } }";
-    flood(coder, "both");
+    assert_output_conforms(coder, "both");
 }
 
-/// Sends a chain twenty times what it may have.
-fn flood(function: &str, enforce: &str) {
+/// Sends 20 times the rate of the chain and checks the packets at its egress.
+fn assert_output_conforms(function: &str, enforce: &str) {
     let myelin = Myelin::new();
     let file = myelin.file(&format!(
         "
@@ -172,8 +173,8 @@ spec:
 "
     ));
     myelin.ok(&["up", file.to_str().expect("a path")]);
-    // Half a second's packets for a machine that stands still between the policer and the monitor; the flood is of twenty
-    // seconds' worth.
+    // The tolerance allows a stall of half a second between the policer and the monitor. The flood
+    // holds the packets of 20 s.
     let profile = ["--rate", "1kpps", "--burst", "8", "--tolerance", "500ms"];
     let filter = ["--match", "protocol=udp,destinationPort=9000", "--json"];
     let server = format!("{}/server", myelin.chain("p"));
@@ -189,18 +190,18 @@ spec:
     myelin.ok(&[&flood[..], &ports].concat());
     behind.interrupt();
     before.interrupt();
-    let (status, report) = behind.report();
+    let (status, report) = behind.wait_for_report();
     assert_eq!(status, Some(0), "{report}");
     let passed = report["packets"].as_u64().unwrap_or_default();
     assert!((8..sent).contains(&passed), "{report}");
-    let (status, report) = before.report();
+    let (status, report) = before.wait_for_report();
     assert_eq!(report["packets"], sent, "{report}");
     assert_eq!(status, Some(5), "{report}");
 }
 
 #[test]
-fn it_tells_each_second_how_things_stand() {
-    if cannot_run() {
+fn follow_prints_a_report_each_second() {
+    if skip_without_tools() {
         return;
     }
     let (myelin, link) = (Myelin::new(), Link::new());
@@ -214,7 +215,7 @@ fn it_tells_each_second_how_things_stand() {
         monitor.interrupt();
     }
     let [json, text] = monitors;
-    let (status, lines) = json.end();
+    let (status, lines) = json.wait_for_output();
     assert_eq!(status, Some(0), "{lines}");
     let reports: Vec<Value> = lines
         .lines()
@@ -226,7 +227,7 @@ fn it_tells_each_second_how_things_stand() {
             .last()
             .is_some_and(|last| last["packets"].as_u64() >= Some(15))
     );
-    let (status, text) = text.end();
+    let (status, text) = text.wait_for_output();
     assert_eq!(status, Some(0), "{text}");
     assert!(
         text.contains(" above\n") && text.contains("\nconforms\neth0 (in): "),
@@ -235,7 +236,7 @@ fn it_tells_each_second_how_things_stand() {
 }
 
 #[test]
-fn wrong_arguments_are_told_with_a_remedy() {
+fn wrong_arguments_are_refused_with_a_remedy() {
     let myelin = Myelin::new();
     let usage = |arguments: &[&str]| myelin.fails(2, &[&["conform"], arguments].concat());
     let message = usage(&["eth0", "--rate", "20kps"]);
@@ -252,7 +253,7 @@ fn wrong_arguments_are_told_with_a_remedy() {
     assert!(message.contains("--rate"), "{message}");
     let message = usage(&["eth0", "--rate", "20kpps", "--match", "sourcPort=9"]);
     assert!(message.contains("write `sourcePort`"), "{message}");
-    if cannot_run() {
+    if skip_without_tools() {
         return;
     }
     let link = Link::new();

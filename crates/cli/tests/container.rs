@@ -1,4 +1,4 @@
-//! Functions in containers and with limits.
+//! Functions in containers, and functions with limits.
 
 #[path = "container/black_boxes.rs"]
 mod black_boxes;
@@ -15,7 +15,7 @@ use common::{Myelin, root, sh, skip_unless_root, skip_without, wait_for};
 use serde_json::Value;
 use traffic::Traffic;
 
-/// A chain of two user functions, the second of which is `sandbox`.
+/// A chain of two user functions; `sandbox` is a key of the second one.
 fn chain(sandbox: &str) -> String {
     format!(
         "
@@ -41,8 +41,8 @@ fn status(myelin: &Myelin) -> Value {
     myelin.json(&["ps", "--json"])[0].clone()
 }
 
-/// The worker of `kept`.
-fn worker(status: &Value) -> u64 {
+/// The process of the worker of `kept`.
+fn worker_pid(status: &Value) -> u64 {
     status["more_workers"][0]["pid"].as_u64().unwrap()
 }
 
@@ -50,7 +50,7 @@ fn sandbox(status: &Value) -> &Value {
     &status["hops"][1]["sandbox"]
 }
 
-fn assert_passes(myelin: &Myelin) {
+fn assert_no_loss(myelin: &Myelin) {
     let row = myelin.json(&[
         "probe",
         &myelin.chain("c"),
@@ -72,8 +72,8 @@ fn assert_passes(myelin: &Myelin) {
     );
 }
 
-/// The group of `kept` in the hierarchy of a controller.
-fn group(myelin: &Myelin, controller: &str) -> PathBuf {
+/// Finds the control group of `kept` in the hierarchy of a controller.
+fn find_control_group(myelin: &Myelin, controller: &str) -> PathBuf {
     let id = myelin_api::RunDir::resolve(Some(&myelin.run_dir())).id();
     let found = sh(&format!(
         "find /sys/fs/cgroup -type d -path '*myelin-{id}/{}.kept-*' -prune",
@@ -92,7 +92,7 @@ fn group(myelin: &Myelin, controller: &str) -> PathBuf {
 }
 
 #[test]
-fn a_worker_in_a_container() {
+fn a_worker_in_a_container_has_its_own_namespaces_and_no_privileges() {
     if skip_unless_root() || skip_without("runc") {
         return;
     }
@@ -102,7 +102,7 @@ fn a_worker_in_a_container() {
         "isolation: container, limits: { cpu: 900m, memory: 128MiB }",
     );
     assert_eq!(before["mapping"], "distributed");
-    assert_passes(&myelin);
+    assert_no_loss(&myelin);
     let status = status(&myelin);
     assert_eq!(status["hops"][0]["sandbox"], Value::Null);
     let sandbox = sandbox(&status);
@@ -118,8 +118,7 @@ fn a_worker_in_a_container() {
     let text = myelin.ok(&["ps", "-v", &myelin.chain("c")]);
     assert!(text.contains("kept: container myelin-"), "{text}");
 
-    // It is in namespaces of its own, and has no privileges and nothing to write to.
-    let pid = worker(&status);
+    let pid = worker_pid(&status);
     for namespace in ["pid", "mnt", "net", "ipc", "uts"] {
         let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{namespace}")).unwrap();
         assert_ne!(of(&pid.to_string()), of("self"), "{namespace}");
@@ -144,14 +143,14 @@ fn a_worker_in_a_container() {
 }
 
 #[test]
-fn a_contained_worker_is_started_again_while_packets_come() {
+fn a_killed_worker_in_a_container_is_restarted_under_traffic() {
     if skip_unless_root() || skip_without("runc") {
         return;
     }
     let myelin = Myelin::new();
     let file = myelin.file(&chain("isolation: container"));
     let up = myelin.json(&["up", file.to_str().unwrap(), "--json"])[0].clone();
-    let mut pid = worker(&status(&myelin));
+    let mut pid = worker_pid(&status(&myelin));
     let container = sandbox(&status(&myelin))["container"]
         .as_str()
         .unwrap()
@@ -163,24 +162,23 @@ fn a_contained_worker_is_started_again_while_packets_come() {
     ];
     let traffic = Traffic::start(&up, 9000);
     for (number, way) in ways.iter().enumerate() {
-        // The first way names the first worker; the second one finds the container by its name.
         sh(way);
         wait_for("another worker", || {
             let now = status(&myelin);
             let restarts = now["more_workers"][0]["restarts"].as_u64();
-            restarts == Some(number as u64 + 1) && worker(&now) != pid && worker(&now) != 0
+            restarts == Some(number as u64 + 1) && worker_pid(&now) != pid && worker_pid(&now) != 0
         });
-        let now = worker(&status(&myelin));
+        let now = worker_pid(&status(&myelin));
         assert_ne!(now, pid, "{way}");
         pid = now;
-        traffic.wait_for_more(1000);
+        traffic.wait_for_packets(1000);
     }
     let (sent, arrivals) = traffic.stop();
     assert_eq!((arrivals.damaged, arrivals.duplicates), (0, 0));
-    // At most what the two had in their hands.
+    // Only packets that the two killed workers held may be lost.
     let lost = sent - arrivals.keys.len() as u64;
     assert!(lost <= 4, "{lost} of {sent} packets were lost");
-    assert_passes(&myelin);
+    assert_no_loss(&myelin);
     assert_eq!(status(&myelin)["state"], "active");
     let log = fs::read_to_string(myelin.run_dir().join("agent.log")).unwrap();
     assert!(log.contains("a worker died and was started again"), "{log}");
@@ -189,52 +187,56 @@ fn a_contained_worker_is_started_again_while_packets_come() {
 }
 
 #[test]
-fn a_contained_worker_goes_on_over_a_change_around_it() {
+fn a_live_change_keeps_the_worker_in_its_container() {
     if skip_unless_root() || skip_without("runc") {
         return;
     }
     let myelin = Myelin::new();
-    let was = worker(&up(&myelin, "isolation: container"));
+    let was = worker_pid(&up(&myelin, "isolation: container"));
     let changed = chain("isolation: container").replace(
         "    - { name: plain",
         "    - { name: first, kind: forward, space: kernel }\n    - { name: plain",
     );
     myelin.ok(&["up", myelin.file(&changed).to_str().unwrap()]);
-    assert_passes(&myelin);
+    assert_no_loss(&myelin);
     let status = status(&myelin);
-    assert_eq!((worker(&status), &status["generation"]), (was, &1.into()));
-    // Its namespace belonged to the old generation; a new worker does not need it.
+    assert_eq!(
+        (worker_pid(&status), &status["generation"]),
+        (was, &1.into())
+    );
+    // The old generation owned the namespace of the worker. A new worker must start without it.
     sh(&format!("kill -9 {was}"));
     wait_for("another worker", || {
-        let now = worker(&self::status(&myelin));
+        let now = worker_pid(&self::status(&myelin));
         now != was && now != 0
     });
-    assert_passes(&myelin);
-    // Other limits for the same worker are refused; nothing changes.
+    assert_no_loss(&myelin);
     let file = myelin.file(&changed.replace("isolation: container", "limits: { cpu: 1core }"));
     let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
     assert!(
         error.contains("cannot be changed while its worker runs"),
         "{error}"
     );
-    assert_passes(&myelin);
+    assert_no_loss(&myelin);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
 #[test]
-fn a_killed_agent_leaves_containers_that_down_removes() {
+fn down_removes_the_containers_of_a_killed_agent() {
     if skip_unless_root() || skip_without("runc") {
         return;
     }
     let myelin = Myelin::beside_others();
-    let pid = worker(&up(
+    let pid = worker_pid(&up(
         &myelin,
         "isolation: container, limits: { memory: 64MiB }",
     ));
     myelin.kill_agent();
-    // Nobody looks after it, but it goes on.
-    assert!(PathBuf::from(format!("/proc/{pid}")).exists());
+    assert!(
+        PathBuf::from(format!("/proc/{pid}")).exists(),
+        "the worker runs without its agent"
+    );
     assert!(
         myelin
             .leftovers()
@@ -246,13 +248,13 @@ fn a_killed_agent_leaves_containers_that_down_removes() {
 }
 
 #[test]
-fn an_agent_may_be_killed_while_it_makes_a_container() {
+fn down_removes_a_container_whose_agent_was_killed_while_it_made_it() {
     if skip_unless_root() || skip_without("runc") {
         return;
     }
     for delay_ms in [20, 60, 100, 140, 200] {
         let myelin = Myelin::beside_others();
-        // The agent first, so that the delay is one into the deployment.
+        // Starts the agent first: the delay then counts from the beginning of the deployment.
         myelin.ok(&["up", myelin.file(&chain("space: user")).to_str().unwrap()]);
         myelin.ok(&["down", &myelin.chain("c")]);
         let file = myelin.file(&chain("isolation: container, limits: { memory: 64MiB }"));
@@ -269,7 +271,7 @@ fn an_agent_may_be_killed_while_it_makes_a_container() {
 }
 
 #[test]
-fn without_runc_nothing_is_made() {
+fn up_makes_nothing_without_runc() {
     if skip_unless_root() {
         return;
     }
@@ -294,13 +296,13 @@ fn without_runc_nothing_is_made() {
     );
     let run: Vec<_> = myelin.json(&["ps", "--json"]).as_array().unwrap().clone();
     assert_eq!(run, Vec::<Value>::new());
-    assert_eq!(myelin.ever_made(), Vec::<String>::new());
+    assert_eq!(myelin.journaled_kinds(), Vec::<String>::new());
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
 #[test]
-fn a_worker_is_held_to_its_share_of_the_processor() {
+fn a_cpu_limit_throttles_a_polling_worker() {
     if skip_unless_root() {
         return;
     }
@@ -310,14 +312,13 @@ fn a_worker_is_held_to_its_share_of_the_processor() {
     myelin.ok(&["up", myelin.file(&text).to_str().unwrap()]);
     let before = status(&myelin);
     assert_eq!(sandbox(&before)["isolation"], "process");
-    wait_for("a worker that stands still", || {
+    wait_for("a throttled worker", || {
         sandbox(&status(&myelin))["throttled_periods"].as_u64() > Some(50)
     });
     let after = status(&myelin);
     let grown = |name: &str, of: fn(&Value) -> &Value| {
         of(&after)[name].as_f64().unwrap() - of(&before)[name].as_f64().unwrap()
     };
-    // It polls, so it would take all that it gets.
     let share = grown("cpu_s", sandbox) / grown("up_s", |status| status);
     assert!(share < 0.3, "{share}: {after}");
     assert!(
@@ -331,19 +332,19 @@ fn a_worker_is_held_to_its_share_of_the_processor() {
 }
 
 #[test]
-fn a_worker_that_dies_at_its_memory_limit_is_told_of() {
+fn a_worker_killed_at_its_memory_limit_is_restarted_and_reported() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::beside_others();
-    let pid = worker(&up(&myelin, "limits: { memory: 48MiB }"));
-    let group = group(&myelin, "memory");
+    let pid = worker_pid(&up(&myelin, "limits: { memory: 48MiB }"));
+    let group = find_control_group(&myelin, "memory");
     assert!(
         fs::read_to_string(group.join("cgroup.procs"))
             .unwrap()
             .contains(&pid.to_string())
     );
-    // Whatever else takes the memory, the worker goes first; then who took it.
+    // The score makes the kernel kill the worker first, then the program that took the memory.
     fs::write(format!("/proc/{pid}/oom_score_adj"), "1000").unwrap();
     let hog = format!(
         "echo $$ > {}/cgroup.procs; exec timeout 20 tail /dev/zero",
@@ -351,7 +352,7 @@ fn a_worker_that_dies_at_its_memory_limit_is_told_of() {
     );
     let _ = Command::new("sh").args(["-c", &hog]).status().unwrap();
     wait_for("another worker", || {
-        let now = worker(&status(&myelin));
+        let now = worker_pid(&status(&myelin));
         now != pid && now != 0
     });
     let now = status(&myelin);
@@ -364,13 +365,13 @@ fn a_worker_that_dies_at_its_memory_limit_is_told_of() {
         log.contains("exceeded its memory limit") && log.contains("48MiB"),
         "{log}"
     );
-    assert_passes(&myelin);
+    assert_no_loss(&myelin);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
 #[test]
-fn a_function_that_does_not_fit_into_its_memory_does_not_come_up() {
+fn up_fails_if_a_function_exceeds_its_memory_limit() {
     if skip_unless_root() || skip_without("runc") {
         return;
     }
@@ -393,7 +394,7 @@ fn a_function_that_does_not_fit_into_its_memory_does_not_come_up() {
 }
 
 #[test]
-fn what_cannot_be_contained_is_refused_with_its_place() {
+fn an_impossible_isolation_or_limit_is_refused_with_its_line() {
     let myelin = Myelin::beside_others();
     let refused = |sandbox: &str, spec: &str, words: &[&str]| {
         let text = chain(sandbox).replace("spec:\n", &format!("spec:\n{spec}"));
@@ -438,7 +439,7 @@ fn what_cannot_be_contained_is_refused_with_its_place() {
 }
 
 #[test]
-fn a_plan_says_why_it_is_distributed() {
+fn a_plan_says_why_limits_force_mapping_distributed() {
     let myelin = Myelin::beside_others();
     let file = myelin.file(&chain("limits: { cpu: 1core }"));
     let plan = myelin.json(&["plan", file.to_str().unwrap(), "--json"])[0].clone();
@@ -450,7 +451,7 @@ fn a_plan_says_why_it_is_distributed() {
 }
 
 #[test]
-fn the_example_runs_as_it_stands() {
+fn the_container_example_runs() {
     if skip_unless_root() || skip_without("runc") {
         return;
     }
@@ -470,7 +471,7 @@ fn the_example_runs_as_it_stands() {
         "2",
         "--json",
     ]);
-    // On a loaded machine the SLA may not be met: that is an answer too, with a status of its own.
+    // Status 5: the SLA was not met, which may happen on a loaded machine.
     assert!(matches!(output.status.code(), Some(0 | 5)), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["rows"][0]["lost"], 0, "{report}");

@@ -1,4 +1,5 @@
-//! A core that is taken from a chain: by a program that wants all of it, or for good. The chain says so; the chain on the other core keeps its contract.
+//! A chain loses its core to another program, or to the cpuset controller. Its event names the
+//! cause. The chain on the other core keeps its contract.
 
 mod common;
 
@@ -7,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use common::chains::on_two_cores;
+use common::chains::chains_on_two_cores;
 use common::load::{
-    Sender, assert_back_on, assert_kept, assert_over, judged, lost, number, settled,
+    Sender, assert_contract_kept, assert_core_returned, assert_last_event_ended, judged_seconds,
+    lost_packets, read_count, wait_until_settled,
 };
 use common::taps::{Hosts, skip_without_dpdk};
 use common::{Myelin, skip, skip_unless_root, wait_for};
@@ -17,8 +19,8 @@ use myelin_linux::affinity;
 use myelin_linux::sched::{self, Policy};
 use serde_json::Value;
 
-/// The last core, where the first one is left for the rest of the test.
-fn last_core() -> Option<usize> {
+/// Returns the last core; `None`, with a printed reason, on a machine of one core.
+fn find_last_core() -> Option<usize> {
     let core = affinity::get(0).unwrap_or_default().last().copied();
     let core = core.filter(|core| *core > 0);
     if core.is_none() {
@@ -27,33 +29,35 @@ fn last_core() -> Option<usize> {
     core
 }
 
-/// Runs on a core as nobody else may, most of the time and not for ever.
-struct Hog {
+/// A thread that occupies a core with real-time priority for 4/5 of the time.
+struct RealTimeLoad {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Hog {
-    /// So long it runs, and so long it rests.
-    const TURN: [Duration; 2] = [Duration::from_millis(400), Duration::from_millis(100)];
-    const MOST: Duration = Duration::from_secs(15);
+impl RealTimeLoad {
+    const BUSY: Duration = Duration::from_millis(400);
+    const PAUSE: Duration = Duration::from_millis(100);
+    /// Stops after this time even if the test hangs.
+    const MAX_TIME: Duration = Duration::from_secs(15);
 
-    fn on(core: usize) -> Self {
+    fn start(core: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
+        let stop_requested = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             affinity::set(0, &[core]).expect("the core");
-            // In a control group without a budget for real-time threads the greatest weight does nearly the same.
+            // A control group without a real-time budget refuses FIFO; nice -20 takes nearly all of
+            // the core too.
             sched::set(0, Policy::Fifo(1))
                 .or_else(|_| sched::set_nice(0, -20))
                 .expect("a priority");
             let start = Instant::now();
-            while !told.load(Ordering::Relaxed) && start.elapsed() < Self::MOST {
-                let turn = Instant::now();
-                while turn.elapsed() < Self::TURN[0] && !told.load(Ordering::Relaxed) {
+            while !stop_requested.load(Ordering::Relaxed) && start.elapsed() < Self::MAX_TIME {
+                let busy_since = Instant::now();
+                while busy_since.elapsed() < Self::BUSY && !stop_requested.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
-                std::thread::sleep(Self::TURN[1]);
+                std::thread::sleep(Self::PAUSE);
             }
         });
         Self {
@@ -63,7 +67,7 @@ impl Hog {
     }
 }
 
-impl Drop for Hog {
+impl Drop for RealTimeLoad {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -73,31 +77,31 @@ impl Drop for Hog {
 }
 
 #[test]
-fn a_core_that_another_program_takes_is_told_and_the_other_core_s_chain_kept() {
+fn a_real_time_program_on_its_core_violates_a_chain_and_not_the_chain_on_the_other_core() {
     if skip_unless_root() {
         return;
     }
-    let Some(core) = last_core() else {
+    let Some(core) = find_last_core() else {
         return;
     };
     let myelin = Myelin::new();
-    // A packet in ten may be late.
-    let file = myelin.file(&on_two_cores(core, "30ms, percentile: 90"));
+    // One packet in ten may be late.
+    let file = myelin.file(&chains_on_two_cores(core, "30ms, percentile: 90"));
     let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
     assert_eq!(up[0]["plan"]["admitted"], true, "{up}");
-    let senders = [&up[0], &up[1]].map(|up| Sender::through(up, 100));
-    wait_for("a second", || judged(&myelin, "taken") >= 1);
-    let hog = Hog::on(core);
+    let senders = [&up[0], &up[1]].map(|up| Sender::through_chain(up, 100));
+    wait_for("a second", || judged_seconds(&myelin, "taken") >= 1);
+    let load = RealTimeLoad::start(core);
     let mut event = Value::Null;
     wait_for("a violation", || {
         let events = myelin.json(&["events", &myelin.chain("taken"), "--json"]);
         let mut events = events.as_array().expect("a list").iter();
-        // What ran there, or the hypervisor, if it took more.
+        // `steal` if the hypervisor took more time than the program.
         let known = |event: &&Value| event["cause"] == "neighbour" || event["cause"] == "steal";
         event = events.find(known).cloned().unwrap_or_default();
         !event.is_null()
     });
-    drop(hog);
+    drop(load);
     let told = myelin.json(&["events", "--json"]);
     assert_eq!(event["hop"], "one", "{told}");
     let terms = event["terms"].as_array().expect("terms");
@@ -105,39 +109,44 @@ fn a_core_that_another_program_takes_is_told_and_the_other_core_s_chain_kept() {
     let said = event["evidence"].to_string();
     assert!(said.contains(&format!("on core {core}")), "{told}");
     for sender in senders {
-        assert!(sender.end() > 0);
+        assert!(sender.stop() > 0);
     }
-    // Its packets were late, and none was lost: its ring has room for them.
-    let status = settled(&myelin, "taken");
+    // The ring has room for the packets that waited, so none is lost.
+    let status = wait_until_settled(&myelin, "taken");
     assert_eq!(status["packets_out"], status["packets_in"], "{status}");
-    assert_eq!(lost(&status["sla"]["life"]), 0, "{status}");
+    assert_eq!(lost_packets(&status["sla"]["life"]), 0, "{status}");
     assert_eq!(status["sla"]["state"], "violated", "{status}");
-    assert_eq!(status["best_effort"], false, "the core is still its own");
-    assert_kept(&myelin, "other");
+    assert_eq!(
+        status["best_effort"], false,
+        "the worker is still bound to the core"
+    );
+    assert_contract_kept(&myelin, "other");
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
-/// A set of cores for some processes, which had another one before.
+/// A control group of the cpuset controller. Dropping it moves its processes back to the parent.
 struct CpuSet {
-    /// One at a time: its name is the process', and a poller without the core takes another one's time.
-    _turn: MutexGuard<'static, ()>,
+    /// One test at a time: the group is named after this process, and a polling worker without its
+    /// core takes the time of other tests.
+    _lock: MutexGuard<'static, ()>,
     path: PathBuf,
     parent: PathBuf,
 }
 
 impl CpuSet {
-    /// With all cores but one; `None`, with a printed reason, where there are no such sets.
+    /// Makes a group with all cores but `core`; `None`, with a printed reason, without the
+    /// controller.
     fn without(core: usize) -> Option<Self> {
-        static TURN: Mutex<()> = Mutex::new(());
-        let parent = Self::root();
+        static LOCK: Mutex<()> = Mutex::new(());
+        let parent = Self::find_hierarchy();
         let Some(parent) = parent.filter(|_| nix::unistd::geteuid().is_root()) else {
             skip("no cpuset controller");
             return None;
         };
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let path = parent.join(format!("my{}cpuset", std::process::id()));
-        // On v2 it has to be handed down first.
+        // In v2 the parent must enable the controller for its children.
         let _ = std::fs::write(parent.join("cgroup.subtree_control"), "+cpuset");
         let cpus: Vec<_> = affinity::get(0)
             .expect("cores")
@@ -145,7 +154,7 @@ impl CpuSet {
             .filter(|cpu| *cpu != core)
             .map(|cpu| cpu.to_string())
             .collect();
-        let made = std::fs::create_dir(&path)
+        let result = std::fs::create_dir(&path)
             .and_then(|()| std::fs::write(path.join("cpuset.cpus"), cpus.join(",")))
             .and_then(|()| {
                 let memory = [
@@ -159,18 +168,18 @@ impl CpuSet {
                 std::fs::write(path.join("cpuset.mems"), memory.unwrap_or_default())
             });
         let set = Self {
-            _turn: turn,
+            _lock: lock,
             path,
             parent,
         };
-        if let Err(error) = made {
+        if let Err(error) = result {
             skip(&format!("no cpuset controller: {error}"));
             return None;
         }
         Some(set)
     }
 
-    fn root() -> Option<PathBuf> {
+    fn find_hierarchy() -> Option<PathBuf> {
         let mounts = std::fs::read_to_string("/proc/mounts").ok()?;
         let mounts = mounts.lines().map(|line| line.split_whitespace().collect());
         let mut mounts = mounts.filter(|words: &Vec<&str>| words.len() > 3);
@@ -184,14 +193,14 @@ impl CpuSet {
         })
     }
 
-    fn take(&self, pid: u32) {
+    fn add(&self, pid: u32) {
         std::fs::write(self.path.join("cgroup.procs"), pid.to_string()).expect("a process");
     }
 
-    fn give_back(&self) {
+    fn move_processes_back(&self) {
         let procs = std::fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
         for pid in procs.lines() {
-            // It may have ended.
+            // The process may have ended.
             let _ = std::fs::write(self.parent.join("cgroup.procs"), pid);
         }
     }
@@ -199,34 +208,34 @@ impl CpuSet {
 
 impl Drop for CpuSet {
     fn drop(&mut self) {
-        self.give_back();
+        self.move_processes_back();
         let _ = std::fs::remove_dir(&self.path);
     }
 }
 
 #[test]
-fn a_core_that_is_gone_makes_its_chain_best_effort_until_it_is_back() {
+fn a_chain_whose_core_leaves_the_cpuset_is_best_effort_until_the_core_returns() {
     if skip_unless_root() {
         return;
     }
-    let Some(core) = last_core() else {
+    let Some(core) = find_last_core() else {
         return;
     };
     let Some(set) = CpuSet::without(core) else {
         return;
     };
     let myelin = Myelin::new();
-    let file = myelin.file(&on_two_cores(core, "10s, percentile: 50"));
+    let file = myelin.file(&chains_on_two_cores(core, "10s, percentile: 50"));
     let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
-    let senders = [&up[0], &up[1]].map(|up| Sender::through(up, 100));
-    let worker = || number(&myelin.status("taken")["worker"]["pid"]) as u32;
+    let senders = [&up[0], &up[1]].map(|up| Sender::through_chain(up, 100));
+    let worker = || read_count(&myelin.status("taken")["worker"]["pid"]) as u32;
     assert_eq!(affinity::get(worker()).expect("its cores"), [core]);
 
-    // The agent too, whose next worker is its child.
-    set.take(worker());
-    set.take(myelin.agent_pid().cast_unsigned());
+    // The agent too: it starts the next worker, which inherits the cpuset.
+    set.add(worker());
+    set.add(myelin.agent_pid().cast_unsigned());
     let lost_cores = || myelin.status("taken")["sla"]["lost_cores"].clone();
-    wait_for("the core to be missed", || lost_cores()[0] == core);
+    wait_for("the core to be reported lost", || lost_cores()[0] == core);
     let status = myelin.status("taken");
     assert_eq!(
         (&status["state"], &status["best_effort"]),
@@ -251,27 +260,27 @@ fn a_core_that_is_gone_makes_its_chain_best_effort_until_it_is_back() {
         shown.contains("effort") && shown.contains(&format!("core {core} is lost")),
         "{shown}"
     );
-    // Where it runs now, others come first.
-    let mut gives_way = false;
-    wait_for("it to give way", || {
+    // SCHED_IDLE: on the remaining cores the worker takes no time from chains with a contract.
+    let mut is_idle_class = false;
+    wait_for("the worker to run with SCHED_IDLE", || {
         let pid = worker();
-        gives_way = affinity::get(pid).is_ok_and(|cpus| !cpus.contains(&core))
+        is_idle_class = affinity::get(pid).is_ok_and(|cpus| !cpus.contains(&core))
             && sched::get(pid).is_ok_and(|policy| policy == Policy::Idle);
-        gives_way
+        is_idle_class
     });
-    assert!(gives_way, "{}", myelin.status("taken"));
-    // It goes on all the same, also when it dies.
-    let out = || number(&myelin.status("taken")["packets_out"]);
+    assert!(is_idle_class, "{}", myelin.status("taken"));
+    // The chain carries packets, and its worker is restarted if it dies.
+    let out = || read_count(&myelin.status("taken")["packets_out"]);
     let before = out();
     wait_for("more packets", || out() > before);
     assert!(out() > before, "{}", myelin.status("taken"));
     common::kill(&worker().into());
     wait_for("a new worker", || {
         let status = myelin.status("taken");
-        number(&status["worker"]["restarts"]) >= 1 && status["sla"]["lost_cores"][0] == core
+        read_count(&status["worker"]["restarts"]) >= 1 && status["sla"]["lost_cores"][0] == core
     });
     let status = myelin.status("taken");
-    assert!(number(&status["worker"]["restarts"]) >= 1, "{status}");
+    assert!(read_count(&status["worker"]["restarts"]) >= 1, "{status}");
     assert_eq!(
         (&status["state"], &status["sla"]["lost_cores"][0]),
         (&"active".into(), &core.into()),
@@ -281,24 +290,23 @@ fn a_core_that_is_gone_makes_its_chain_best_effort_until_it_is_back() {
     wait_for("more packets", || out() > before);
     assert!(out() > before, "{}", myelin.status("taken"));
 
-    set.give_back();
-    assert_back_on(core, &myelin, "taken");
-    assert_over(&myelin, "taken");
+    set.move_processes_back();
+    assert_core_returned(core, &myelin, "taken");
+    assert_last_event_ended(&myelin, "taken");
     drop(senders);
-    assert_kept(&myelin, "other");
+    assert_contract_kept(&myelin, "other");
     myelin.ok(&["down", "--all"]);
     drop(set);
     myelin.assert_clean();
 }
 
-/// A worker of devices is started anew where it may run, like any other, though it was to poll a core that is gone.
 #[test]
 #[expect(clippy::too_many_lines, reason = "one course of events")]
-fn devices_whose_worker_dies_without_its_core_get_another_that_gives_way_until_it_is_back() {
+fn a_dpdk_worker_that_dies_without_its_core_is_restarted_on_the_remaining_cores() {
     if skip_unless_root() || skip_without_dpdk() {
         return;
     }
-    let Some(core) = last_core() else {
+    let Some(core) = find_last_core() else {
         return;
     };
     let Some(set) = CpuSet::without(core) else {
@@ -323,44 +331,49 @@ spec:
     let links = [&*links[0], &*links[1]];
     hosts.join(links);
     let status = || myelin.status("taken");
-    let worker = || number(&status()["worker"]["pid"]) as u32;
-    let carries = || {
+    let worker = || read_count(&status()["worker"]["pid"]) as u32;
+    let assert_carries = || {
         let client = hosts.socket("a", "10.78.0.1:0");
-        let before = number(&status()["packets_out"]);
+        let before = read_count(&status()["packets_out"]);
         wait_for("packets", || {
             client.send_to(&[0; 32], "10.78.0.2:9000").expect("sent");
-            number(&status()["packets_out"]) > before
+            read_count(&status()["packets_out"]) > before
         });
-        assert!(number(&status()["packets_out"]) > before, "{}", status());
+        assert!(
+            read_count(&status()["packets_out"]) > before,
+            "{}",
+            status()
+        );
     };
-    carries();
+    assert_carries();
     assert_eq!(affinity::get(worker()).expect("its cores"), [core]);
 
-    set.take(worker());
-    set.take(myelin.agent_pid().cast_unsigned());
-    // Not by `ps`, for which the worker is asked: the agent looks at those that nobody talks to, and who shares a core with a busy machine is long at an answer.
-    let is_missed = || {
+    set.add(worker());
+    set.add(myelin.agent_pid().cast_unsigned());
+    // Reads events, not `ps`: `ps` asks the worker, which answers late on a shared core, and the
+    // agent checks only workers that no request holds.
+    let is_core_lost = || {
         let events = myelin.json(&["events", &myelin.chain("taken"), "--json"]);
         let mut events = events.as_array().expect("a list").iter();
         events.any(|event| event["cause"] == "core" && event["end"].is_null())
     };
-    wait_for("the core to be missed", is_missed);
-    assert!(is_missed(), "{}\n{}", status(), myelin.agent_log());
+    wait_for("the core to be reported lost", is_core_lost);
+    assert!(is_core_lost(), "{}\n{}", status(), myelin.agent_log());
     assert_eq!(status()["sla"]["lost_cores"][0], core, "{}", status());
-    carries();
+    assert_carries();
     common::kill(&worker().into());
-    let mut gives_way = false;
-    wait_for("a new worker that gives way", || {
+    let mut is_idle_class = false;
+    wait_for("a new worker with SCHED_IDLE", || {
         let now = status();
-        let pid = number(&now["worker"]["pid"]) as u32;
-        gives_way = now["worker"]["restarts"] == 1
+        let pid = read_count(&now["worker"]["pid"]) as u32;
+        is_idle_class = now["worker"]["restarts"] == 1
             && pid > 0
             && affinity::get(pid).is_ok_and(|cpus| !cpus.is_empty() && !cpus.contains(&core))
             && sched::get(pid).is_ok_and(|policy| policy == Policy::Idle);
-        gives_way
+        is_idle_class
     });
-    assert!(gives_way, "{}\n{}", status(), myelin.agent_log());
-    assert!(is_missed(), "{}\n{}", status(), myelin.agent_log());
+    assert!(is_idle_class, "{}\n{}", status(), myelin.agent_log());
+    assert!(is_core_lost(), "{}\n{}", status(), myelin.agent_log());
     let now = status();
     assert_eq!(
         (
@@ -376,13 +389,13 @@ spec:
         said.contains(&format!("remedy: give core {core}")),
         "{said}"
     );
-    // Devices with an interface of their own are made anew with the worker.
+    // The new worker creates the tap interfaces again.
     hosts.join(links);
-    carries();
+    assert_carries();
 
-    set.give_back();
-    assert_back_on(core, &myelin, "taken");
-    carries();
+    set.move_processes_back();
+    assert_core_returned(core, &myelin, "taken");
+    assert_carries();
     myelin.ok(&["down", "--all"]);
     drop(set);
     myelin.assert_clean();

@@ -1,4 +1,4 @@
-//! `spec.cpuLatency`: held while the chain is up, and by nothing but a living agent.
+//! `spec.cpuLatency`: the agent limits the wake-up latency of cores while the chain is up.
 
 mod common;
 
@@ -19,8 +19,8 @@ spec:
   cpuLatency: 3us
 ";
 
-/// The limit that holds, us.
-fn limit() -> i32 {
+/// The current limit of the kernel, us.
+fn read_limit() -> i32 {
     let mut value = [0; 4];
     let mut device = File::open(DEVICE).expect(DEVICE);
     device.read_exact(&mut value).expect("four bytes");
@@ -28,19 +28,19 @@ fn limit() -> i32 {
 }
 
 #[test]
-fn a_chain_limits_how_long_cores_take_to_wake_while_it_is_up() {
+fn cpu_latency_is_limited_while_the_chain_is_up() {
     if skip_unless_root() {
         return;
     }
     if let Err(error) = myelin_linux::pm_qos::idle_driver() {
-        println!("skipped a_chain_limits_how_long_cores_take_to_wake_while_it_is_up: {error}");
+        println!("skipped cpu_latency_is_limited_while_the_chain_is_up: {error}");
         return;
     }
     let myelin = Myelin::new();
-    let before = limit();
+    let before = read_limit();
     if before <= 3 {
         println!(
-            "skipped a_chain_limits_how_long_cores_take_to_wake_while_it_is_up: somebody limits it to {before} us"
+            "skipped cpu_latency_is_limited_while_the_chain_is_up: another process limits it to {before} us"
         );
         return;
     }
@@ -48,18 +48,18 @@ fn a_chain_limits_how_long_cores_take_to_wake_while_it_is_up() {
     let free = myelin.file(&CHAIN.replace("  cpuLatency: 3us\n", ""));
     let up = |file: &std::path::Path| myelin.ok(&["up", file.to_str().unwrap()]);
     up(&limited);
-    assert_eq!(limit(), 3);
-    // A live change takes it away and brings it back.
+    assert_eq!(read_limit(), 3);
+    // A live change removes the limit and sets it again.
     up(&free);
-    assert_eq!(limit(), before);
+    assert_eq!(read_limit(), before);
     up(&limited);
-    assert_eq!(limit(), 3);
+    assert_eq!(read_limit(), 3);
     myelin.ok(&["down", &myelin.chain("k")]);
-    assert_eq!(limit(), before);
+    assert_eq!(read_limit(), before);
     up(&limited);
     myelin.kill_agent();
-    // A process that was killed is gone before all that it had is.
-    wait_for("the limit to go", || limit() == before);
+    // The kernel closes the files of a killed process after the process is gone.
+    wait_for("the end of the limit", || read_limit() == before);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -67,7 +67,8 @@ fn a_chain_crosses_spaces_as_often_as_its_order_needs() {
     let myelin = Myelin::new();
     let file = myelin.file(MIXED);
     myelin.ok(&["up", file.to_str().unwrap()]);
-    // Two xor functions with one key: what arrives is what was sent, checksums included, or UDP would not deliver it.
+    // Two xor functions with one key: what arrives is what was sent, checksums included, or UDP
+    // would not deliver it.
     let row = myelin.probe("m", 1400, 400);
     assert_eq!(row["lost"], 0, "{row}");
     assert_eq!(row["corrupted"], 0, "{row}");

@@ -53,7 +53,8 @@ fn assert_whole(status: &serde_json::Value, least: u64) {
     assert!(status["sojourn"]["p50_us"].as_f64().unwrap() > 0.0);
 }
 
-/// A UDP server in the server's namespace that sends back what it gets, `count` times; then its standard output.
+/// A UDP server in the server's namespace that sends back what it gets, `count` times; then its
+/// standard output.
 fn sent_through(myelin: &Myelin, chain: &str, count: u32) -> String {
     let chain = myelin.chain(chain);
     let ready = myelin.run_dir().with_extension("ready");
@@ -189,7 +190,7 @@ fn an_agent_killed_while_it_makes_sandboxes_leaves_what_down_all_removes() {
     let myelin = Myelin::beside_others();
     let file = myelin.file(MIXED);
     for delay_ms in [2, 6, 10, 15, 20, 26, 33, 41, 50, 70] {
-        myelin.kill_agent_in_up(&file, Duration::from_millis(delay_ms));
+        myelin.kill_agent_during_up(&file, Duration::from_millis(delay_ms));
     }
 }
 
@@ -235,7 +236,8 @@ spec:
 ",
     );
     myelin.ok(&["up", file.to_str().unwrap()]);
-    // The socket's error queue (IP_RECVERR is 11, MSG_ERRQUEUE 0x2000) has the message: its source, type and code.
+    // The socket's error queue (IP_RECVERR is 11, MSG_ERRQUEUE 0x2000) has the message: its source,
+    // type and code.
     let answer = myelin.ok(&[
         "exec",
         "client",
@@ -301,12 +303,12 @@ spec:
         myelin.json(&["up", file.to_str().unwrap(), "--json"])[0].clone()
     };
     let traffic = Traffic::start(&bring(0), 9000);
-    traffic.wait_for_more(100);
+    traffic.wait_for_packets(100);
     for at in 1..=2 * forms.len() {
         let changed = bring(at);
         assert_eq!(changed["change"], "changed", "{changed}");
         assert_eq!(changed["generation"], at);
-        traffic.wait_for_more(500);
+        traffic.wait_for_packets(500);
     }
     let (sent, arrivals) = traffic.stop();
     assert_eq!((arrivals.damaged, arrivals.duplicates), (0, 0));

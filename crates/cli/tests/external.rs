@@ -16,7 +16,8 @@ use boxes::{
 use common::{Myelin, is_alive, root, sh, skip_unless_root, skip_without, wait_for};
 use traffic::Traffic;
 
-/// The example as it stands, under a name of this instance: real traffic goes through it, whole and in order.
+/// The example as it stands, under a name of this instance: real traffic goes through it, whole and
+/// in order.
 fn the_example_forwards(file: &str, name: &str, position: usize) {
     let myelin = Myelin::new();
     let text = std::fs::read_to_string(root().join("examples").join(file)).expect("it");
@@ -120,7 +121,8 @@ exec sleep infinity";
     assert_carries(&myelin, "t", "1400");
 }
 
-/// The kernel of its namespace routes; `pkttype` is what makes packets for somebody else's Ethernet address its own.
+/// The kernel of its namespace routes; `pkttype` is what makes packets for somebody else's Ethernet
+/// address its own.
 #[test]
 fn a_namespace_that_routes_is_a_function() {
     if skip_unless_root() || skip_without("nft") {
@@ -515,12 +517,12 @@ fn a_chain_is_changed_around_its_black_box_under_traffic() {
     };
     let bring = |key: u8| myelin.json(&["up", form(key).to_str().unwrap(), "--json"])[0].clone();
     let traffic = Traffic::start(&bring(1), 9000);
-    traffic.wait_for_more(100);
+    traffic.wait_for_packets(100);
     let first = black_box(&myelin, "l", 0)["pid"].clone();
     for key in [2, 4, 8] {
         let changed = bring(key);
         assert_eq!(changed["change"], "changed", "{changed}");
-        traffic.wait_for_more(300);
+        traffic.wait_for_packets(300);
     }
     let (sent, arrivals) = traffic.stop();
     assert_eq!((arrivals.damaged, arrivals.duplicates), (0, 0));

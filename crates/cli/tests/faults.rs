@@ -67,7 +67,7 @@ fn a_missing_or_taken_interface_is_one_clear_error() {
     assert!(text.contains("unchanged"), "{text}");
     // What ran before is untouched.
     assert_eq!(myelin.probe("u", 64, 50)["lost"], 0);
-    myelin.chains(1);
+    myelin.expect_chains(1);
     // One bad chain of a file takes the good ones of that file with it.
     let both = format!(
         "{}---{}",
@@ -76,7 +76,7 @@ fn a_missing_or_taken_interface_is_one_clear_error() {
     );
     let file = myelin.file(&both);
     myelin.fails(1, &["up", file.to_str().unwrap()]);
-    myelin.chains(1);
+    myelin.expect_chains(1);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
@@ -121,7 +121,7 @@ fn a_chain_that_a_given_up_worker_would_serve_is_refused_with_the_remedy() {
         error.contains("given up") && error.contains("myelin down"),
         "{error}"
     );
-    myelin.chains(1);
+    myelin.expect_chains(1);
     myelin.ok(&["down", &myelin.chain("u")]);
     myelin.ok(&["up", both.to_str().unwrap()]);
     assert_eq!(myelin.probe("u", 64, 50)["lost"], 0);
@@ -239,7 +239,7 @@ fn an_agent_killed_at_any_moment_leaves_what_down_all_removes() {
     let myelin = Myelin::beside_others();
     let file = myelin.file(USER);
     for delay_ms in [0, 2, 4, 6, 8, 10, 13, 16, 20, 25, 30, 40, 60] {
-        myelin.kill_agent_in_up(&file, Duration::from_millis(delay_ms));
+        myelin.kill_agent_during_up(&file, Duration::from_millis(delay_ms));
     }
 }
 

@@ -40,7 +40,7 @@ fn flooded(myelin: &Myelin, enforce: &str) -> serde_json::Value {
     let mut arguments = vec!["run", file.to_str().unwrap(), "--flood", &flood];
     arguments.extend(PROBE);
     let report = myelin.json(&arguments);
-    myelin.chains(0);
+    myelin.expect_chains(0);
     report
 }
 
@@ -78,7 +78,8 @@ fn a_flood_is_policed_and_its_neighbour_loses_nothing() {
     assert!(of("duration_s") >= 1.0, "{flood}");
     assert!(of("sent") > 100.0 && of("sent_pps") <= 4000.0, "{flood}");
     assert_eq!(flood["packets_in"], flood["sent"], "{flood}");
-    // What passes is the profile: the rate over that time, and the burst. What was not policed passes.
+    // What passes is the profile: the rate over that time, and the burst. What was not policed
+    // passes.
     let most = of("duration_s") * of("agreed_pps") + 8.0;
     assert!(of("policed") > 0.0 && of("passed") <= most + 1.0, "{flood}");
     let difference = of("policed") + of("passed") - of("sent");
@@ -190,7 +191,7 @@ fn a_flood_ends_with_a_run_that_is_called_off() {
             .is_some_and(Vec::is_empty)
     });
     assert_eq!(floods(), 0);
-    myelin.chains(0);
+    myelin.expect_chains(0);
 }
 
 #[test]

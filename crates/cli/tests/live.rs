@@ -1,4 +1,5 @@
-//! Chains are changed while packets flow: none is lost, none is seen by half of one form and half of another.
+//! Chains are changed while packets flow: none is lost, none is seen by half of one form and half
+//! of another.
 
 mod common;
 #[path = "live/form.rs"]
@@ -13,8 +14,8 @@ use form::Form;
 use traffic::Traffic;
 
 const PORT: u16 = 9000;
-/// No row of functions that begins in one form and ends in the next leaves a packet as a whole form would: else the test
-/// could not see it.
+/// No row of functions that begins in one form and ends in the next leaves a packet as a whole form
+/// would: else the test could not see it.
 fn assert_mixtures_show(forms: &[Form]) {
     let sum = |keys: &[u8]| keys.iter().fold(0, |all, key| all ^ key);
     for (at, one) in forms.iter().enumerate() {
@@ -36,7 +37,8 @@ fn up(myelin: &Myelin, form: &Form) -> serde_json::Value {
     myelin.json(&["up", form.file(myelin).to_str().unwrap(), "--json"])[0].clone()
 }
 
-/// Goes through the forms round and round under traffic, and looks at every packet. Gives the exchange times, ms.
+/// Goes through the forms round and round under traffic, and looks at every packet. Gives the
+/// exchange times, ms.
 fn change_under_traffic(forms: &[Form], packets: u64) -> Vec<f64> {
     assert_mixtures_show(forms);
     let myelin = Myelin::new();
@@ -47,7 +49,7 @@ fn change_under_traffic(forms: &[Form], packets: u64) -> Vec<f64> {
     let mut eras = vec![(0, forms[0].key())];
     let mut exchanges = Vec::new();
     let mut at = 0;
-    traffic.wait_for_more(100);
+    traffic.wait_for_packets(100);
     while traffic.sent() < packets || exchanges.len() < 4 * forms.len() {
         at = (at + 1) % forms.len();
         let changed = up(&myelin, &forms[at]);
@@ -55,7 +57,7 @@ fn change_under_traffic(forms: &[Form], packets: u64) -> Vec<f64> {
         assert_eq!(changed["generation"], exchanges.len() + 1);
         exchanges.push(changed["exchange_ms"].as_f64().unwrap());
         eras.push((traffic.sent(), forms[at].key()));
-        traffic.wait_for_more(packets / 100);
+        traffic.wait_for_packets(packets / 100);
     }
     let status = myelin.json(&["ps", "--json"])[0].clone();
     let (sent, arrivals) = traffic.stop();
@@ -177,7 +179,8 @@ fn a_chain_of_32_functions_is_exchanged_in_milliseconds() {
         Form::new(&functions)
     };
     let exchanges = change_under_traffic(&[long("k01"), long("k02")], 20_000);
-    // 10 ms on a machine that has nothing else to do; here the limit only tells milliseconds from a wait that ran out.
+    // 10 ms on a machine that has nothing else to do; here the limit only tells milliseconds from a
+    // wait that ran out.
     assert!(median(&exchanges) < 100.0, "{exchanges:?}");
 }
 
@@ -199,10 +202,10 @@ fn what_a_function_knows_survives_a_change_of_the_chain_around_it() {
         let first = up(&myelin, &forms[0]);
         let traffic = Traffic::start(&first, PORT);
         for form in forms.iter().rev().cycle().take(5) {
-            traffic.wait_for_more(500);
+            traffic.wait_for_packets(500);
             assert_eq!(up(&myelin, form)["change"], "changed");
         }
-        traffic.wait_for_more(500);
+        traffic.wait_for_packets(500);
         let (sent, arrivals) = traffic.stop();
         assert_eq!(arrivals.keys.len() as u64, sent, "lost");
         let flows = myelin.json(&["ps", "--flows", "--json"]);
@@ -276,7 +279,7 @@ fn what_is_the_same_stays_untouched() {
     // What `run` takes down at its end must not be somebody's running chain.
     let error = myelin.fails(1, &["run", one.file(&myelin).to_str().unwrap()]);
     assert!(error.contains("runs already"), "{error}");
-    myelin.chains(2);
+    myelin.expect_chains(2);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
@@ -300,12 +303,12 @@ fn one_of_a_pair_of_chains_is_changed() {
     let up = pair(&Form::new(&["k01", "uf"]));
     let traffic = Traffic::start(&up[0], PORT);
     for functions in [&["k02"][..], &["u04", "kf"], &["k08", "kf"]] {
-        traffic.wait_for_more(200);
+        traffic.wait_for_packets(200);
         let up = pair(&Form::new(functions));
         let changes = states(&up).into_iter().map(|(change, _)| change);
         assert_eq!(changes.collect::<Vec<_>>(), ["changed", "unchanged"]);
     }
-    traffic.wait_for_more(200);
+    traffic.wait_for_packets(200);
     let (sent, arrivals) = traffic.stop();
     assert_eq!(arrivals.keys.len() as u64, sent, "lost");
     let probe = myelin.probe("live", 64, 50);
@@ -323,7 +326,7 @@ fn what_cannot_be_changed_live_is_refused_with_the_remedy() {
     let form = Form::new(&["u01", "kf"]);
     let first = up(&myelin, &form);
     let traffic = Traffic::start(&first, PORT);
-    traffic.wait_for_more(100);
+    traffic.wait_for_packets(100);
     let text = format!(
         "{}---{}",
         form.object("@live"),
@@ -351,7 +354,7 @@ fn what_cannot_be_changed_live_is_refused_with_the_remedy() {
             "{word}: {error}"
         );
     }
-    traffic.wait_for_more(100);
+    traffic.wait_for_packets(100);
     let (sent, arrivals) = traffic.stop();
     assert_eq!(arrivals.keys.len() as u64, sent);
     assert_eq!(
@@ -360,13 +363,13 @@ fn what_cannot_be_changed_live_is_refused_with_the_remedy() {
     );
 }
 
-/// Brings a file up whose first object, the changed chain, is fine and whose second is `broken`. Returns the error, what
-/// arrived, and how many packets had been sent when it was over.
+/// Brings a file up whose first object, the changed chain, is fine and whose second is `broken`.
+/// Returns the error, what arrived, and how many packets had been sent when it was over.
 fn fails_half_way(myelin: &Myelin, broken: impl Fn(&serde_json::Value) -> String) -> (String, u64) {
     let form = Form::new(&["k01", "kf"]);
     let first = up(myelin, &form);
     let traffic = Traffic::start(&first, PORT);
-    traffic.wait_for_more(100);
+    traffic.wait_for_packets(100);
     // It changes with its match and its hook.
     let changed = Form::new(&["u04", "kf"])
         .matching("{ protocol: udp, destination: 10.0.0.2/32 }")
@@ -374,7 +377,7 @@ fn fails_half_way(myelin: &Myelin, broken: impl Fn(&serde_json::Value) -> String
     let file = myelin.file(&format!("{changed}---{}", broken(&first)));
     let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
     let rolled_back = traffic.sent();
-    traffic.wait_for_more(100);
+    traffic.wait_for_packets(100);
     let (sent, arrivals) = traffic.stop();
     assert_eq!(arrivals.keys.len() as u64, sent, "lost");
     assert_eq!((arrivals.damaged, arrivals.duplicates), (0, 0));
@@ -452,8 +455,9 @@ fn a_generation_that_does_not_load_leaves_the_old_one_untouched() {
             .count()
     };
     let traffic = Traffic::start(&first, PORT);
-    traffic.wait_for_more(100);
-    // The agent runs out of descriptors at one step after the other: worker, sockets, internal link, programs.
+    traffic.wait_for_packets(100);
+    // The agent runs out of descriptors at one step after the other: worker, sockets, internal
+    // link, programs.
     let before = descriptors();
     for more in [6, 8, 10, 12, 14, 16, 20, 24] {
         sh(&format!(
@@ -462,7 +466,7 @@ fn a_generation_that_does_not_load_leaves_the_old_one_untouched() {
         ));
         let error = myelin.fails(1, &["up", next.to_str().unwrap()]);
         assert!(!error.is_empty());
-        traffic.wait_for_more(20);
+        traffic.wait_for_packets(20);
     }
     sh(&format!("prlimit --pid {agent} --nofile=1024:"));
     wait_for("all descriptors", || descriptors() <= before);

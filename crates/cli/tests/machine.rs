@@ -1,22 +1,24 @@
-//! What befalls a whole machine: a CPU that goes offline, a wall clock that is set. So these tests ask for a machine of their own, such as the emulated one of
-//! `scripts/test-old-kernel`, which says so with `MYELIN_TEST_MACHINE=1`.
+//! What befalls a whole machine: a CPU that goes offline, a wall clock that is set. So these tests
+//! ask for a machine of their own, such as the emulated one of `scripts/test-old-kernel`, which
+//! says so with `MYELIN_TEST_MACHINE=1`.
 
 mod common;
 
 use std::time::{Instant, SystemTime};
 
-use common::chains::on_two_cores;
+use common::chains::chains_on_two_cores;
 use common::load::{
-    Sender, assert_back_on, assert_kept, assert_over, judged, lost, number, settled,
+    Sender, assert_contract_kept, assert_core_returned, assert_last_event_ended, judged_seconds,
+    lost_packets, read_count, wait_until_settled,
 };
-use common::{Myelin, is_own_machine, sh, skip, skip_unless_root, wait_for};
+use common::{Myelin, is_dedicated_machine, sh, skip, skip_unless_root, wait_for};
 use myelin_linux::affinity;
 use myelin_linux::sched::{self, Policy};
 use serde_json::Value;
 
 /// True, with a printed reason, where others use the machine.
 fn skip_on_a_shared_machine() -> bool {
-    let is_own = is_own_machine();
+    let is_own = is_dedicated_machine();
     if !is_own {
         skip("not a machine of the tests' own (MYELIN_TEST_MACHINE)");
     }
@@ -69,11 +71,11 @@ fn a_cpu_that_goes_offline_makes_its_chain_best_effort_until_it_is_back() {
     }
     let core = 1;
     let myelin = Myelin::new();
-    let text = on_two_cores(core, "10s, percentile: 50");
+    let text = chains_on_two_cores(core, "10s, percentile: 50");
     let file = myelin.file(&text);
     let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
-    let senders = [&up[0], &up[1]].map(|up| Sender::through(up, 100));
-    let worker = || number(&myelin.status("taken")["worker"]["pid"]) as u32;
+    let senders = [&up[0], &up[1]].map(|up| Sender::through_chain(up, 100));
+    let worker = || read_count(&myelin.status("taken")["worker"]["pid"]) as u32;
     assert_eq!(affinity::get(worker()).expect("its cores"), [core]);
     assert_eq!(up[0]["plan"]["admitted"], true, "{up}");
     let allowed_before = allowed(myelin.agent_pid());
@@ -108,7 +110,7 @@ fn a_cpu_that_goes_offline_makes_its_chain_best_effort_until_it_is_back() {
     });
     assert!(gives_way, "{}", myelin.status("taken"));
     // It goes on all the same: when the other one is changed, and when it dies.
-    let out = || number(&myelin.status("taken")["packets_out"]);
+    let out = || read_count(&myelin.status("taken")["packets_out"]);
     let goes_on = || {
         let before = out();
         wait_for("more packets", || out() > before);
@@ -128,7 +130,7 @@ fn a_cpu_that_goes_offline_makes_its_chain_best_effort_until_it_is_back() {
     common::kill(&worker().into());
     wait_for("a new worker", || {
         let status = myelin.status("taken");
-        number(&status["worker"]["restarts"]) >= 1 && status["sla"]["lost_cores"][0] == core
+        read_count(&status["worker"]["restarts"]) >= 1 && status["sla"]["lost_cores"][0] == core
     });
     assert_eq!(lost_cores()[0], core, "{}", myelin.status("taken"));
     goes_on();
@@ -139,13 +141,13 @@ fn a_cpu_that_goes_offline_makes_its_chain_best_effort_until_it_is_back() {
         error.contains(&format!("there is no core {core} to use")),
         "{error}"
     );
-    myelin.chains(2);
+    myelin.expect_chains(2);
 
     drop(offline);
-    assert_back_on(core, &myelin, "taken");
-    assert_over(&myelin, "taken");
+    assert_core_returned(core, &myelin, "taken");
+    assert_last_event_ended(&myelin, "taken");
     drop(senders);
-    assert_kept(&myelin, "other");
+    assert_contract_kept(&myelin, "other");
     // What the agent did meanwhile has bound it to nothing.
     let everywhere = &allowed_before[0];
     let allowed_now = allowed(myelin.agent_pid());
@@ -226,16 +228,18 @@ spec:
     let start = Instant::now();
     let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
     let senders = [
-        Sender::through(&up[0], 100),
-        Sender::through(&up[1], 100),
-        Sender::through(&up[2], 10 * rate),
+        Sender::through_chain(&up[0], 100),
+        Sender::through_chain(&up[1], 100),
+        Sender::through_chain(&up[2], 10 * rate),
     ];
     let names = ["kernel", "user", "loud"];
     let some_seconds = || {
         for name in names {
-            let (before, since) = (judged(&myelin, name), Instant::now());
-            wait_for("two seconds", || judged(&myelin, name) >= before + 2);
-            let more = judged(&myelin, name) - before;
+            let (before, since) = (judged_seconds(&myelin, name), Instant::now());
+            wait_for("two seconds", || {
+                judged_seconds(&myelin, name) >= before + 2
+            });
+            let more = judged_seconds(&myelin, name) - before;
             // A second is one of the clock that goes on, whatever the other says.
             let at_most = since.elapsed().as_secs() + 2;
             assert!(
@@ -262,29 +266,29 @@ spec:
     let turns = ends.windows(2).filter(|pair| pair[1] < pair[0]).count();
     assert_eq!(turns, 1, "{ends:?}");
 
-    let sent = senders.map(Sender::end);
+    let sent = senders.map(Sender::stop);
     let elapsed_s = start.elapsed().as_secs_f64();
     for name in names {
-        let status = settled(&myelin, name);
+        let status = wait_until_settled(&myelin, name);
         let max_us = status["sojourn"]["max_us"].as_f64().expect("a sojourn");
         assert!((0.1..60e6).contains(&max_us), "{name}: {status}");
         assert_eq!(
-            (&status["drops"], lost(&status["sla"]["life"])),
+            (&status["drops"], lost_packets(&status["sla"]["life"])),
             (&0.into(), 0),
             "{name}: {status}"
         );
     }
     for name in ["kernel", "user"] {
-        assert_kept(&myelin, name);
+        assert_contract_kept(&myelin, name);
     }
     assert_eq!(myelin.json(&["events", "--json"]), Value::Array(Vec::new()));
     // An hour's credit would have been the bucket's, once.
     let status = myelin.status("loud");
-    let out = number(&status["packets_out"]);
+    let out = read_count(&status["packets_out"]);
     let due = (elapsed_s * f64::from(rate)) as u64 + burst + 1;
     assert!(out <= due, "{out} of {due} went out: {status}");
     assert!(out > burst && sent[2] > out, "{sent:?}: {status}");
-    assert!(number(&status["policed"]) > 0, "{status}");
+    assert!(read_count(&status["policed"]) > 0, "{status}");
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }

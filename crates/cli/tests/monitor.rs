@@ -1,4 +1,5 @@
-//! The SLA monitor: every packet of a chain has a place in its account, and what violates a contract is told with its hop and cause.
+//! The SLA monitor: every packet of a chain has a place in its account, and what violates a
+//! contract is told with its hop and cause.
 
 mod common;
 
@@ -13,7 +14,8 @@ use common::{Myelin, skip_unless_root, wait_for};
 use myelin_linux::netns::Netns;
 use serde_json::Value;
 
-/// Held to its profile in the kernel, with one function in a worker. Its bounds are far away for a machine that has other work.
+/// Held to its profile in the kernel, with one function in a worker. Its bounds are far away for a
+/// machine that has other work.
 const PROFILE: &str = "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -39,7 +41,8 @@ spec:
   sla: { latency: 10s, loss: 1% }
 ";
 
-/// Sends from the client to the server, ten packets a millisecond or as many as the machine allows, until it is dropped.
+/// Sends from the client to the server, ten packets a millisecond or as many as the machine allows,
+/// until it is dropped.
 struct Sender {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -89,26 +92,27 @@ impl Drop for Sender {
     }
 }
 
-fn number(value: &Value) -> u64 {
+fn read_count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
 /// All packets that a place has lost.
-fn lost(window: &Value) -> u64 {
+fn lost_packets(window: &Value) -> u64 {
     let places = window["lost"].as_object().expect("places");
-    places.values().map(number).sum()
+    places.values().map(read_count).sum()
 }
 
-/// Asserts that each packet of the chain is at one place: it has left, or was policed, dropped, lost, or is under way.
-fn assert_closes(status: &Value) {
+/// Asserts that each packet of the chain is at one place: it has left, or was policed, dropped,
+/// lost, or is under way.
+fn assert_account_adds_up(status: &Value) {
     let account = &status["account"];
-    let count = |key: &str| number(&account[key]);
+    let count = |key: &str| read_count(&account[key]);
     let places = |key: &str| {
         account[key]
             .as_object()
             .expect("places")
             .values()
-            .map(number)
+            .map(read_count)
             .sum::<u64>()
     };
     let found = ["packets_out", "policed", "under_way"]
@@ -135,12 +139,12 @@ fn a_full_ring_shows_in_the_account_of_packets() {
         .replace("rate: 1kpps, burst: 8, ", "");
     let file = myelin.file(&text.replace(", enforce: policer", ""));
     let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
-    let worker = number(&myelin.status("p")["worker"]["pid"]);
+    let worker = read_count(&myelin.status("p")["worker"]["pid"]);
     common::sh(&format!("kill -STOP {worker}"));
     let sender = Sender::start(&up[0]);
     wait_for("packets that the ring lost", || {
         let status = myelin.status("p");
-        assert_closes(&status);
+        assert_account_adds_up(&status);
         status["account"]["lost"]["ring"].as_u64() > Some(0)
     });
     common::sh(&format!("kill -CONT {worker}"));
@@ -149,8 +153,8 @@ fn a_full_ring_shows_in_the_account_of_packets() {
         myelin.status("p")["account"]["under_way"] == 0
     });
     let status = myelin.status("p");
-    assert_closes(&status);
-    let lost = number(&status["account"]["lost"]["ring"]);
+    assert_account_adds_up(&status);
+    let lost = read_count(&status["account"]["lost"]["ring"]);
     let text = myelin.ok(&["ps"]);
     assert!(text.contains(&format!("{lost} ring")), "{text}");
     myelin.ok(&["down", "--all"]);
@@ -179,19 +183,19 @@ fn what_is_above_the_profile_is_policed_and_not_lost() {
         });
         let status = myelin.status("p");
         let (sla, life) = (&status["sla"], &status["sla"]["life"]);
-        assert!(number(&life["policed"]) > 0, "{space}: {status}");
+        assert!(read_count(&life["policed"]) > 0, "{space}: {status}");
         assert_eq!(life["policed"], status["policed"], "{space}: {status}");
         assert_eq!(
             status["account"]["policed"], status["policed"],
             "{space}: {status}"
         );
-        assert_closes(&status);
+        assert_account_adds_up(&status);
         assert_eq!(status["account"]["under_way"], 0, "{space}: {status}");
-        assert_eq!(lost(life), 0, "{space}: {status}");
+        assert_eq!(lost_packets(life), 0, "{space}: {status}");
         assert_eq!(life["loss_percent"], 0.0, "{space}: {status}");
         assert_eq!(
-            number(&life["packets_in"]),
-            number(&life["policed"]) + number(&life["packets_out"]),
+            read_count(&life["packets_in"]),
+            read_count(&life["policed"]) + read_count(&life["packets_out"]),
             "{space}: {status}"
         );
         assert_eq!(
@@ -249,12 +253,16 @@ fn a_violation_is_told_with_its_hop_and_cause() {
     let status = myelin.status("w");
     let life = &status["sla"]["life"];
     assert_eq!(life["lost_in"]["wall"], status["packets_in"], "{status}");
-    assert_eq!(lost(life), number(&status["packets_in"]), "{status}");
+    assert_eq!(
+        lost_packets(life),
+        read_count(&status["packets_in"]),
+        "{status}"
+    );
     assert_eq!(
         status["account"]["dropped"]["wall"], status["packets_in"],
         "{status}"
     );
-    assert_closes(&status);
+    assert_account_adds_up(&status);
     assert_eq!(status["account"]["under_way"], 0, "{status}");
     let text = myelin.ok(&["events"]);
     assert!(text.contains("cause function, hop wall"), "{text}");
@@ -304,8 +312,8 @@ fn the_last_seconds_are_told_one_by_one() {
     let all = all.as_array().expect("a list");
     assert!(all.len() >= 3, "{all:?}");
     for count in ["packets_in", "policed", "packets_out"] {
-        let sum: u64 = all.iter().map(|second| number(&second[count])).sum();
-        assert_eq!(sum, number(&life[count]), "{count}: {all:?}");
+        let sum: u64 = all.iter().map(|second| read_count(&second[count])).sum();
+        assert_eq!(sum, read_count(&life[count]), "{count}: {all:?}");
     }
     let ends: Vec<_> = all.iter().map(|one| one["end"].as_str().unwrap()).collect();
     assert!(ends.is_sorted(), "{ends:?}");
@@ -341,7 +349,7 @@ fn figures_go_on_over_a_live_change() {
     let file = myelin.file(&PROFILE.replace("SPACE", "user"));
     let changed = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
     assert_eq!(changed[0]["change"], "changed");
-    let judged = number(&myelin.status("p")["sla"]["judged_s"]);
+    let judged = read_count(&myelin.status("p")["sla"]["judged_s"]);
     wait_for("two more seconds", || {
         myelin.status("p")["sla"]["judged_s"].as_u64() >= Some(judged + 2)
     });
@@ -354,7 +362,7 @@ fn figures_go_on_over_a_live_change() {
     let status = myelin.status("p");
     let life = &status["sla"]["life"];
     assert!(life["packets_in"].as_u64() > before.as_u64(), "{status}");
-    assert_eq!(lost(life), 0, "{status}");
+    assert_eq!(lost_packets(life), 0, "{status}");
     assert_eq!(status["sla"]["state"], "kept", "{status}");
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();

@@ -1,19 +1,21 @@
-//! Chains that keep to their profile get what they are owed, whatever the others of their node send: on the same interfaces, in the same worker.
+//! Chains that keep to their profile get what they are owed, whatever the others of their node
+//! send: on the same interfaces, in the same worker.
 
 mod common;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 
-use common::load::{Load, Sender, judged, lost, number, settled};
-use common::wire::Wire;
+use common::load::{Load, Sender, judged_seconds, lost_packets, read_count, wait_until_settled};
+use common::port_pair::PortPair;
 use common::{Myelin, skip_unless_root, wait_for};
 use serde_json::Value;
 
-/// A chain of this name that takes the UDP packets of a wire to one port, or to all that is no other's.
-fn chain(wire: &Wire, name: &str, port: Option<u16>, functions: &str, sla: &str) -> String {
+/// A chain of this name that takes the UDP packets of a ports to one port, or to all that is no
+/// other's.
+fn chain(ports: &PortPair, name: &str, port: Option<u16>, functions: &str, sla: &str) -> String {
     let port = port.map_or(String::new(), |port| format!(", destinationPort: {port}"));
-    wire.between(&format!(
+    ports.add_to(&format!(
         "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -38,16 +40,17 @@ const QUIET: Load = Load {
     rate: 100,
 };
 
-/// Nothing was turned away, nothing lost, everything left, and the contract stands as it was promised.
-fn assert_owed(status: &Value, when: &str) {
+/// Nothing was turned away, nothing lost, everything left, and the contract stands as it was
+/// promised.
+fn assert_contract_kept(status: &Value, when: &str) {
     let life = &status["sla"]["life"];
-    assert!(number(&status["packets_in"]) > 0, "{when}: {status}");
+    assert!(read_count(&status["packets_in"]) > 0, "{when}: {status}");
     assert_eq!(
         status["packets_out"], status["packets_in"],
         "{when}: {status}"
     );
     assert_eq!(
-        (&status["policed"], &status["drops"], lost(life)),
+        (&status["policed"], &status["drops"], lost_packets(life)),
         (&0.into(), &0.into(), 0),
         "{when}: {status}"
     );
@@ -57,7 +60,7 @@ fn assert_owed(status: &Value, when: &str) {
         "{when}: {status}"
     );
     assert_eq!(status["sla"]["state"], "kept", "{when}: {status}");
-    assert!(number(&status["bound_ns"]) > 0, "{when}: {status}");
+    assert!(read_count(&status["bound_ns"]) > 0, "{when}: {status}");
 }
 
 #[test]
@@ -98,7 +101,7 @@ fn a_hundred_times_the_rate_of_any_kind_costs_the_neighbour_nothing() {
         ),
     ];
     for space in ["kernel", "user"] {
-        let (myelin, wire) = (Myelin::new(), Wire::new());
+        let (myelin, ports) = (Myelin::new(), PortPair::new());
         let function = format!("{{ name: one, kind: monitor, space: {space} }}");
         // What a machine with other work makes of 100 packets a second is well below this profile.
         let quiet =
@@ -106,81 +109,85 @@ fn a_hundred_times_the_rate_of_any_kind_costs_the_neighbour_nothing() {
         let loud = format!("rate: {rate}pps, burst: {burst}, latency: 10s, enforce: policer");
         let file = myelin.file(&format!(
             "{}---{}",
-            chain(&wire, "quiet", Some(9000), &function, quiet),
-            chain(&wire, "loud", None, &function, &loud)
+            chain(&ports, "quiet", Some(9000), &function, quiet),
+            chain(&ports, "loud", None, &function, &loud)
         ));
         myelin.ok(&["up", file.to_str().unwrap()]);
         if space == "user" {
             let pid = |name| myelin.status(name)["worker"]["pid"].clone();
             assert_eq!(pid("quiet"), pid("loud"), "they share a worker");
         }
-        let sender = Sender::over(&wire, QUIET);
+        let sender = Sender::through_ports(&ports, QUIET);
         let (mut passed, mut came) = (0, 0);
         for (kind, load) in floods {
             let when = format!("{kind}, {space}");
             let start = Instant::now();
-            let flood = Sender::over(&wire, load);
-            let before = judged(&myelin, "quiet");
-            wait_for("two seconds", || judged(&myelin, "quiet") >= before + 2);
+            let flood = Sender::through_ports(&ports, load);
+            let before = judged_seconds(&myelin, "quiet");
+            wait_for("two seconds", || {
+                judged_seconds(&myelin, "quiet") >= before + 2
+            });
             wait_for("each flow once", || flood.sent() >= 10_000);
-            let sent = flood.end();
-            let status = settled(&myelin, "loud");
+            let sent = flood.stop();
+            let status = wait_until_settled(&myelin, "loud");
             let elapsed_s = start.elapsed().as_secs_f64();
-            let out = number(&status["packets_out"]) - passed;
-            // The bucket may have been full, and the first packet may have come before the clock was read.
+            let out = read_count(&status["packets_out"]) - passed;
+            // The bucket may have been full, and the first packet may have come before the clock
+            // was read.
             let due = (elapsed_s * f64::from(rate)) as u64 + burst + 1;
             assert!(out <= due, "{when}: {out} of {due} went out");
             assert!(out >= burst, "{when}: {out} went out");
-            let fresh = number(&status["packets_in"]) - came;
+            let fresh = read_count(&status["packets_in"]) - came;
             // How many of them a busy machine has let come is its own affair.
             assert!(fresh <= sent && fresh > out, "{when}: {fresh} came");
             (passed, came) = (passed + out, came + fresh);
-            assert_eq!(number(&status["policed"]), came - passed, "{when}");
+            assert_eq!(read_count(&status["policed"]), came - passed, "{when}");
             assert_eq!(
-                (&status["drops"], lost(&status["sla"]["life"])),
+                (&status["drops"], lost_packets(&status["sla"]["life"])),
                 (&0.into(), 0),
                 "{when}: {status}"
             );
             // While packets come its figures are those of a moment.
             let quiet = myelin.status("quiet");
-            assert_eq!(lost(&quiet["sla"]["life"]), 0, "{when}: {quiet}");
+            assert_eq!(lost_packets(&quiet["sla"]["life"]), 0, "{when}: {quiet}");
             assert_eq!(quiet["policed"], 0, "{when}: {quiet}");
         }
-        let sent = sender.end();
-        let status = settled(&myelin, "quiet");
-        assert!(number(&status["packets_in"]) <= sent, "{status}");
-        assert_owed(&status, space);
+        let sent = sender.stop();
+        let status = wait_until_settled(&myelin, "quiet");
+        assert!(read_count(&status["packets_in"]) <= sent, "{status}");
+        assert_contract_kept(&status, space);
         assert_eq!(
             myelin.json(&["events", "--json"]),
             Value::Array(Vec::new()),
             "{space}"
         );
         myelin.ok(&["down", "--all"]);
-        drop(wire);
+        drop(ports);
         myelin.assert_clean();
     }
 }
 
-/// A second chain of the same worker that nothing holds back fills it, so the first one loses packets. Who was to blame is in its event.
+/// A second chain of the same worker that nothing holds back fills it, so the first one loses
+/// packets. Who was to blame is in its event.
 #[test]
 fn who_suffers_from_a_neighbour_is_told_so() {
     if skip_unless_root() {
         return;
     }
-    let (myelin, wire) = (Myelin::new(), Wire::new());
+    let (myelin, ports) = (Myelin::new(), PortPair::new());
     // So much work a packet that one core sends more than the other can do.
     let work = "{ name: press, kind: compress, config: { algorithm: zstd, level: 19 } }, { name: back, kind: decompress }";
     let quiet = "rate: 10kpps, burst: 256, latency: 100ms, loss: 0.1%, enforce: policer";
     let file = myelin.file(&format!(
         "{}---{}",
         chain(
-            &wire,
+            &ports,
             "quiet",
             Some(9000),
             "{ name: one, kind: forward, space: user }",
             quiet
         ),
-        chain(&wire, "loud", None, work, "latency: 100s, enforce: none"),
+        chain(&ports, "loud", None, work, "latency: 100s, enforce: none"),
     ));
     let refused = myelin.fails(3, &["up", file.to_str().unwrap()]);
     assert!(refused.contains("is refused"), "{refused}");
@@ -189,9 +196,9 @@ fn who_suffers_from_a_neighbour_is_told_so() {
         myelin.status("quiet")["worker"]["pid"],
         myelin.status("loud")["worker"]["pid"]
     );
-    let quiet_sender = Sender::over(&wire, QUIET);
-    let loud_sender = Sender::over(
-        &wire,
+    let quiet_sender = Sender::through_ports(&ports, QUIET);
+    let loud_sender = Sender::through_ports(
+        &ports,
         Load {
             to: server(10_000),
             flows: 1,
@@ -200,7 +207,8 @@ fn who_suffers_from_a_neighbour_is_told_so() {
         },
     );
     let mut found = Value::Null;
-    // A hypervisor or another program may have taken the core in some seconds: then that is the cause.
+    // A hypervisor or another program may have taken the core in some seconds: then that is the
+    // cause.
     let causes = ["neighbour", "steal", "overload"];
     wait_for("the event", || {
         let events = myelin.json(&["events", &myelin.chain("quiet"), "--json"]);
@@ -213,7 +221,7 @@ fn who_suffers_from_a_neighbour_is_told_so() {
     assert_eq!(found["chain"], myelin.chain("quiet"), "{all}");
     assert_eq!(found["hop"], "one", "{all}");
     assert!(found["evidence"][0].is_string(), "{all}");
-    if found["cause"] == "neighbour" && number(&found["lost"]) > 0 {
+    if found["cause"] == "neighbour" && read_count(&found["lost"]) > 0 {
         let said = found["evidence"].to_string();
         assert!(
             said.contains(&myelin.chain("loud")) || said.contains("waited"),
@@ -222,6 +230,6 @@ fn who_suffers_from_a_neighbour_is_told_so() {
     }
     myelin.ok(&["down", "--all"]);
     drop((quiet_sender, loud_sender));
-    drop(wire);
+    drop(ports);
     myelin.assert_clean();
 }

@@ -1,4 +1,5 @@
-//! A chain whose user functions run in a process each, through the real binary: right bytes, right counts, a killed process, nothing left.
+//! A chain whose user functions run in a process each, through the real binary: right bytes, right
+//! counts, a killed process, nothing left.
 
 mod common;
 
@@ -20,7 +21,8 @@ spec:
   mapping: pipeline
 ";
 
-/// Sends packets one by one to the server, which checks each; returns how many came through with the right bytes.
+/// Sends packets one by one to the server, which checks each; returns how many came through with
+/// the right bytes.
 fn right_bytes(myelin: &Myelin, count: u32) -> u32 {
     let chain = myelin.chain("staged");
     let ready = myelin.run_dir().with_extension("ready");

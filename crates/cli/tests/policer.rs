@@ -1,4 +1,5 @@
-//! The policer of a chain, from its file to its counters: floods of all kinds, two chains at once, live changes.
+//! The policer of a chain, from its file to its counters: floods of all kinds, two chains at once,
+//! live changes.
 
 mod common;
 
@@ -25,8 +26,8 @@ spec:
     )
 }
 
-/// A socket on the client of a chain, and its server's address. It is not connected, so that it hears nothing of ports where
-/// nobody listens.
+/// A socket on the client of a chain, and its server's address. It is not connected, so that it
+/// hears nothing of ports where nobody listens.
 fn client(status: &Value) -> (UdpSocket, IpAddr) {
     let host = |role: &str| {
         let hosts = status["hosts"].as_array().unwrap();
@@ -44,19 +45,19 @@ fn client(status: &Value) -> (UdpSocket, IpAddr) {
     (socket, server["address"].as_str().unwrap().parse().unwrap())
 }
 
-fn number(status: &Value, key: &str) -> u64 {
+fn read_count(status: &Value, key: &str) -> u64 {
     status[key]
         .as_u64()
         .unwrap_or_else(|| panic!("{key}: {status}"))
 }
 
 /// Every packet that came is out, policed or dropped by now.
-fn settled(myelin: &Myelin, name: &str) -> Value {
+fn wait_until_settled(myelin: &Myelin, name: &str) -> Value {
     let mut status = myelin.status(name);
     wait_for("the last packet", || {
         status = myelin.status(name);
-        let gone = ["packets_out", "policed", "drops"].map(|key| number(&status, key));
-        number(&status, "packets_in") == gone.iter().sum::<u64>()
+        let gone = ["packets_out", "policed", "drops"].map(|key| read_count(&status, key));
+        read_count(&status, "packets_in") == gone.iter().sum::<u64>()
     });
     status
 }
@@ -95,15 +96,21 @@ fn a_flood_of_any_kind_gets_its_profile_and_no_more() {
             send(flow, b"one of many");
         }
         let elapsed_s = start.elapsed().as_secs_f64();
-        let status = settled(&myelin, "f");
-        let (out, policed) = (number(&status, "packets_out"), number(&status, "policed"));
+        let status = wait_until_settled(&myelin, "f");
+        let (out, policed) = (
+            read_count(&status, "packets_out"),
+            read_count(&status, "policed"),
+        );
         // The first packet may have come before the clock was read, so one more is due.
         let due = (elapsed_s * rate as f64) as u64 + burst + 1;
         assert!(out <= due, "{space} {more}: {out} of {due} went out");
         assert!(out >= burst, "{space} {more}: {out} went out");
         assert!(policed >= 14_000 - due, "{space} {more}: {policed} policed");
-        assert_eq!(number(&status, "drops"), 0, "{status}");
-        assert!(number(&status, "policed_bytes") > 1000 * 1514, "{status}");
+        assert_eq!(read_count(&status, "drops"), 0, "{status}");
+        assert!(
+            read_count(&status, "policed_bytes") > 1000 * 1514,
+            "{status}"
+        );
         let shown = myelin.ok(&["ps", "-v", &myelin.chain("f")]);
         assert!(
             shown.contains("policed") && shown.contains(&policed.to_string()),
@@ -119,7 +126,8 @@ fn a_profile_in_bits_counts_frames_and_one_in_both_the_stricter() {
         return;
     }
     let myelin = Myelin::new();
-    // Ten small frames or one large one; a packet a second and 8 bits a second are earned, which is nothing here.
+    // Ten small frames or one large one; a packet a second and 8 bits a second are earned, which is
+    // nothing here.
     let sla = "rate: [ 1pps, 8bit ], burst: [ 1000, 1600B ], enforce: policer";
     let file = myelin.file(&chain("bits", "kernel", "", sla));
     myelin.ok(&["up", file.to_str().unwrap()]);
@@ -127,14 +135,14 @@ fn a_profile_in_bits_counts_frames_and_one_in_both_the_stricter() {
     for _ in 0..30 {
         socket.send_to(&[0; 118], (server, PORT)).unwrap();
     }
-    let status = settled(&myelin, "bits");
-    assert_eq!(number(&status, "packets_out"), 10, "{status}");
+    let status = wait_until_settled(&myelin, "bits");
+    assert_eq!(read_count(&status, "packets_out"), 10, "{status}");
     for _ in 0..5 {
         socket.send_to(&[0; 1400], (server, PORT)).unwrap();
     }
-    let status = settled(&myelin, "bits");
-    assert_eq!(number(&status, "packets_out"), 10, "{status}");
-    assert_eq!(number(&status, "policed_bytes"), 20 * 160 + 5 * 1442);
+    let status = wait_until_settled(&myelin, "bits");
+    assert_eq!(read_count(&status, "packets_out"), 10, "{status}");
+    assert_eq!(read_count(&status, "policed_bytes"), 20 * 160 + 5 * 1442);
 }
 
 #[test]
@@ -153,7 +161,7 @@ fn a_live_change_fills_no_bucket_unless_the_profile_is_another() {
         for _ in 0..20 {
             socket.send_to(b"a packet", (server, PORT)).unwrap();
         }
-        number(&settled(&myelin, "live"), "packets_out")
+        read_count(&wait_until_settled(&myelin, "live"), "packets_out")
     };
     let start = Instant::now();
     let earned = || start.elapsed().as_secs() + 1;
@@ -174,6 +182,6 @@ fn a_live_change_fills_no_bucket_unless_the_profile_is_another() {
     up("", "rate: 1pps, burst: 6, enforce: none");
     assert_eq!(send(), third + 20);
     let status = myelin.status("live");
-    assert_eq!(number(&status, "policed"), 60 - third, "{status}");
-    assert_eq!(number(&status, "packets_in"), 80, "{status}");
+    assert_eq!(read_count(&status, "policed"), 60 - third, "{status}");
+    assert_eq!(read_count(&status, "packets_in"), 80, "{status}");
 }

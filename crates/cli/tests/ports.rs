@@ -3,7 +3,7 @@
 mod common;
 
 use common::chains::{KERNEL, MIXED};
-use common::wire::Wire;
+use common::port_pair::PortPair;
 use common::{Myelin, skip_unless_root, wait_for};
 
 #[test]
@@ -12,27 +12,27 @@ fn chains_between_named_interfaces_leave_them_as_they_were() {
         return;
     }
     let myelin = Myelin::new();
-    let wire = Wire::new();
-    let before = wire.links();
-    let file = myelin.file(&wire.between(KERNEL));
+    let ports = PortPair::new();
+    let before = ports.links();
+    let file = myelin.file(&ports.add_to(KERNEL));
     myelin.ok(&["up", file.to_str().unwrap()]);
-    wire.send_ten(9000);
+    ports.send_ten(9000);
     wait_for("ten packets", || myelin.status("k")["packets_out"] == 10);
     assert_eq!(myelin.status("k")["packets_out"], 10);
     assert!(
-        wire.links().contains("PROMISC"),
+        ports.links().contains("PROMISC"),
         "frames for the next hop must be taken"
     );
     let error = myelin.fails(1, &["probe", &myelin.chain("k")]);
     assert!(error.contains("spec.ports"), "{error}");
     myelin.ok(&["down", "--all"]);
-    assert_eq!(wire.links(), before);
+    assert_eq!(ports.links(), before);
     // The same after an agent that had no time to clean up.
     myelin.ok(&["up", file.to_str().unwrap()]);
     myelin.kill_agent();
     myelin.ok(&["down", "--all"]);
-    assert_eq!(wire.links(), before);
-    drop(wire);
+    assert_eq!(ports.links(), before);
+    drop(ports);
     myelin.assert_clean();
 }
 
@@ -42,8 +42,8 @@ fn chains_of_one_owner_share_port_and_worker_and_another_owner_has_links_of_its_
         return;
     }
     let myelin = Myelin::new();
-    let wire = Wire::new();
-    let one = wire.between(MIXED);
+    let ports = PortPair::new();
+    let one = ports.add_to(MIXED);
     let other = one
         .replace("@m", "@n")
         .replace("10.77.0.2/32 }", "10.77.0.2/32, destinationPort: 9001 }");
@@ -55,7 +55,7 @@ fn chains_of_one_owner_share_port_and_worker_and_another_owner_has_links_of_its_
     );
     // The more specific match wins.
     for (port, name) in [(9000, "m"), (9001, "n")] {
-        wire.send_ten(port);
+        ports.send_ten(port);
         wait_for("ten packets", || myelin.status(name)["packets_out"] == 10);
         assert_eq!(myelin.status(name)["packets_out"], 10, "{name}");
     }
@@ -66,7 +66,7 @@ fn chains_of_one_owner_share_port_and_worker_and_another_owner_has_links_of_its_
     let file = myelin.file(&foreign.replace("spec:", "spec:\n  mapping: compact"));
     let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
     assert!(
-        error.contains(&wire.ingress) && error.contains("owner") && error.contains("distributed"),
+        error.contains(&ports.ingress) && error.contains("owner") && error.contains("distributed"),
         "{error}"
     );
     assert_eq!(myelin.json(&["ps", "--json"]).as_array().unwrap().len(), 2);
@@ -76,7 +76,7 @@ fn chains_of_one_owner_share_port_and_worker_and_another_owner_has_links_of_its_
     assert!(why.contains("owners share no frames"), "{why}");
     let theirs = myelin.status("o")["worker"]["pid"].clone();
     assert!(theirs.is_number() && theirs != myelin.status("m")["worker"]["pid"]);
-    wire.send_ten(9002);
+    ports.send_ten(9002);
     wait_for("ten packets", || myelin.status("o")["packets_out"] == 10);
     assert_eq!(myelin.status("o")["packets_out"], 10);
     assert_eq!(
@@ -87,11 +87,11 @@ fn chains_of_one_owner_share_port_and_worker_and_another_owner_has_links_of_its_
     myelin.ok(&["down", &myelin.chain("o")]);
     // One goes, the other stays.
     myelin.ok(&["down", &myelin.chain("m")]);
-    wire.send_ten(9001);
+    ports.send_ten(9001);
     wait_for("ten more", || myelin.status("n")["packets_out"] == 20);
     assert_eq!(myelin.status("n")["packets_out"], 20);
     myelin.ok(&["down", "--all"]);
-    drop(wire);
+    drop(ports);
     myelin.assert_clean();
 }
 
@@ -101,10 +101,10 @@ fn another_owner_may_have_a_port_when_the_last_chain_on_it_is_gone() {
         return;
     }
     let myelin = Myelin::new();
-    let (wire, elsewhere) = (Wire::new(), Wire::new());
-    let here = wire.between(MIXED);
+    let (ports, elsewhere) = (PortPair::new(), PortPair::new());
+    let here = ports.add_to(MIXED);
     // Keeps the owner's worker alive.
-    let there = elsewhere.between(MIXED).replace("@m", "@n");
+    let there = elsewhere.add_to(MIXED).replace("@m", "@n");
     let file = myelin.file(&format!("{here}---{there}"));
     myelin.ok(&["up", file.to_str().unwrap()]);
     let worker = myelin.status("n")["worker"]["pid"].clone();
@@ -115,12 +115,12 @@ fn another_owner_may_have_a_port_when_the_last_chain_on_it_is_gone() {
         .replace("spec:", "spec:\n  mapping: compact");
     let theirs = myelin.file(&theirs);
     let error = myelin.fails(1, &["up", theirs.to_str().unwrap()]);
-    assert!(error.contains(&wire.ingress), "{error}");
+    assert!(error.contains(&ports.ingress), "{error}");
     myelin.ok(&["down", &myelin.chain("m")]);
     myelin.ok(&["up", theirs.to_str().unwrap()]);
     assert_ne!(myelin.status("o")["worker"]["pid"], worker);
-    for (wire, name) in [(&wire, "o"), (&elsewhere, "n")] {
-        wire.send_ten(9000);
+    for (ports, name) in [(&ports, "o"), (&elsewhere, "n")] {
+        ports.send_ten(9000);
         wait_for("ten packets", || myelin.status(name)["packets_out"] == 10);
         assert_eq!(myelin.status(name)["packets_out"], 10, "{name}");
     }
@@ -128,10 +128,10 @@ fn another_owner_may_have_a_port_when_the_last_chain_on_it_is_gone() {
     myelin.ok(&["down", &myelin.chain("o")]);
     myelin.ok(&["up", file.to_str().unwrap()]);
     assert_eq!(myelin.status("m")["worker"]["pid"], worker);
-    wire.send_ten(9000);
+    ports.send_ten(9000);
     wait_for("ten packets", || myelin.status("m")["packets_out"] == 10);
     assert_eq!(myelin.status("m")["packets_out"], 10);
     myelin.ok(&["down", "--all"]);
-    drop((wire, elsewhere));
+    drop((ports, elsewhere));
     myelin.assert_clean();
 }

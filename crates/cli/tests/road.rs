@@ -1,4 +1,5 @@
-//! The road of a chain through the agent, where it is blocked: refused, killed, failing, called off, or wanted by several at once.
+//! The road of a chain through the agent, where it is blocked: refused, killed, failing, called
+//! off, or wanted by several at once.
 
 mod common;
 #[path = "road/failing.rs"]

@@ -32,8 +32,8 @@ data, ancillary, _, _ = s.recvmsg(2048, 64)
 print(len(data), int.from_bytes(ancillary[0][2], 'little'))
 ";
 
-/// Sends a datagram with the time to live of the argument, and prints the ICMP error that comes, if one does: its source,
-/// type and code.
+/// Sends a datagram with the time to live of the argument, and prints the ICMP error that comes, if
+/// one does: its source, type and code.
 const SEND: &str = "
 import select, socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -72,7 +72,8 @@ fn drops(myelin: &Myelin) -> u64 {
 /// Through a router in that space; gives what the sender of an expired packet was told.
 fn through(space: &str) -> String {
     let myelin = Myelin::new();
-    // The server takes only what is addressed to it, so the route must rewrite the address rightly or not at all.
+    // The server takes only what is addressed to it, so the route must rewrite the address rightly
+    // or not at all.
     let file = myelin.file(&chain_file(space, "{ prefix: 10.0.0.0/24 }"));
     myelin.ok(&["up", file.to_str().expect("a path")]);
     let receiver = receiver(&myelin);

@@ -1,4 +1,5 @@
-//! `myelin schema`: what it prints is JSON Schema whose references lead somewhere, and chain files are what it says.
+//! `myelin schema`: what it prints is JSON Schema whose references lead somewhere, and chain files
+//! are what it says.
 
 mod common;
 
@@ -44,7 +45,8 @@ fn both_are_schemas_of_the_same_draft() {
     }
 }
 
-/// The values are held against it where it is made (`crates/spec/tests/schema.rs`); here it is what a user gets.
+/// The values are held against it where it is made (`crates/spec/tests/schema.rs`); here it is what
+/// a user gets.
 #[test]
 fn the_examples_have_no_other_keys() {
     let chain = printed("chain");

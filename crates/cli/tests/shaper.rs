@@ -1,11 +1,12 @@
-//! Clusters of packets through chains whose traffic is shaped where it leaves: what arrives is in profile, and all of it.
+//! Clusters of packets through chains whose traffic is shaped where it leaves: what arrives is in
+//! profile, and all of it.
 
 mod common;
 
 use std::time::Duration;
 
 use common::conformance::Monitor;
-use common::load::{number, send_clusters, settled};
+use common::load::{read_count, send_clusters, wait_until_settled};
 use common::{Myelin, sh, skip_unless_root};
 use myelin_packet::fixtures::Meter;
 use myelin_packet::traffic::{Bucket, Profile};
@@ -15,17 +16,19 @@ const CLUSTERS: u64 = 4;
 const CLUSTER: u64 = 64;
 const RATE: u64 = 2000;
 const BURST: u64 = 4;
-/// By how much a busy machine may have packets come closer together than they left, packets: 10 ms, and this only where it was seen to stand
-/// still.
+/// By how much a busy machine may have packets come closer together than they left, packets: 10 ms,
+/// and this only where it was seen to stand still.
 const TOLERANCE: u64 = 20;
 /// What a timer alone may do, packets.
 const LATE: u64 = 2;
-/// How often clusters are sent before it is said that what is looked for does not happen. A busy machine keeps the sender, a worker or
-/// the receiver from running, which spoils one try, or several, but not so many.
+/// How often clusters are sent before it is said that what is looked for does not happen. A busy
+/// machine keeps the sender, a worker or the receiver from running, which spoils one try, or
+/// several, but not so many.
 const TRIES: u64 = 50;
 
-/// A chain of these functions that may be sent clusters and lets out packets one by one. All clusters together find room in its queue, so
-/// nothing is lost if a worker stands still while they come.
+/// A chain of these functions that may be sent clusters and lets out packets one by one. All
+/// clusters together find room in its queue, so nothing is lost if a worker stands still while they
+/// come.
 fn shaped(functions: &str, more: &str) -> String {
     format!(
         "
@@ -91,7 +94,8 @@ fn burst(times: &[u64]) -> u64 {
     meter.packets().expect("a bucket").burst()
 }
 
-/// By how many packets those that arrived may have closed up: what the rate brings in the longest time in which none of a cluster came.
+/// By how many packets those that arrived may have closed up: what the rate brings in the longest
+/// time in which none of a cluster came.
 fn tolerance(times: &[u64]) -> u64 {
     let gaps = times
         .chunks(CLUSTER as usize)
@@ -109,8 +113,8 @@ fn delayed(myelin: &Myelin) -> Option<u64> {
     myelin.status("shaped")["shaper"]["delayed"].as_u64()
 }
 
-/// All packets arrive, and as the profile has it, though they came to the shaper in clusters; without one a whole cluster arrives together.
-/// Gives how many were sent.
+/// All packets arrive, and as the profile has it, though they came to the shaper in clusters;
+/// without one a whole cluster arrives together. Gives how many were sent.
 fn assert_shaped(myelin: &Myelin) -> u64 {
     let mut bursts = Vec::new();
     for tries in 1..=TRIES {
@@ -256,7 +260,8 @@ fn the_egress_interface_shapes_a_chain_of_the_kernel() {
         let myelin = Myelin::new();
         let mut text = shaped(KERNEL, ", enforce: both");
         if bits {
-            // Frames of 48 B: of both limits this is the one of 2000 packets a second, four at once.
+            // Frames of 48 B: of both limits this is the one of 2000 packets a second, four at
+            // once.
             text = text
                 .replace(
                     "rate: 2kpps, burst: 4",
@@ -285,7 +290,8 @@ fn the_egress_interface_shapes_a_chain_of_the_kernel() {
     }
 }
 
-/// Sends clusters through a chain of the kernel, and gives what `myelin conform` says of what arrives behind its egress interface.
+/// Sends clusters through a chain of the kernel, and gives what `myelin conform` says of what
+/// arrives behind its egress interface.
 fn seen_at_the_far_end(myelin: &Myelin, up: &serde_json::Value) -> serde_json::Value {
     let server = format!("{}/server", myelin.chain("shaped"));
     let profile = ["--rate", "500pps", "--burst", "4", "--tolerance", "10ms"];
@@ -298,12 +304,13 @@ fn seen_at_the_far_end(myelin: &Myelin, up: &serde_json::Value) -> serde_json::V
     send_clusters(up, CLUSTER, CLUSTERS, Duration::from_millis(50));
     common::wait_for("the last packet's departure", || {
         let now = myelin.status("shaped");
-        number(&now["packets_out"]) - number(&before["packets_out"]) == CLUSTERS * CLUSTER
+        read_count(&now["packets_out"]) - read_count(&before["packets_out"]) == CLUSTERS * CLUSTER
     });
-    // With departure times a packet is counted out when it gets one, the last of all this long before it.
+    // With departure times a packet is counted out when it gets one, the last of all this long
+    // before it.
     std::thread::sleep(Duration::from_millis(1000 * CLUSTERS * CLUSTER / 500));
     monitor.interrupt();
-    let (_, report) = monitor.report();
+    let (_, report) = monitor.wait_for_report();
     assert_eq!(report["packets"], CLUSTERS * CLUSTER, "{report}");
     report
 }
@@ -330,7 +337,7 @@ fn what_the_egress_interface_shapes_conforms_at_the_far_end() {
     let last = seen.last().expect("a try");
     assert_eq!(last["conforms"], true, "{seen:?}");
     println!("{by}: after {} tries {}", seen.len(), last["buckets"]);
-    let status = settled(&myelin, "shaped");
+    let status = wait_until_settled(&myelin, "shaped");
     let shaper = &status["shaper"];
     assert_eq!(
         (&shaper["by"], &shaper["in_sojourn"], &status["policed"]),
@@ -341,7 +348,7 @@ fn what_the_egress_interface_shapes_conforms_at_the_far_end() {
     if by == "fq" {
         // Each cluster but its burst, and all of the last ones.
         assert!(
-            number(&shaper["delayed"]) > CLUSTERS * CLUSTER / 2,
+            read_count(&shaper["delayed"]) > CLUSTERS * CLUSTER / 2,
             "{status}"
         );
         assert!(max_us > 1e6 * (CLUSTER / 2) as f64 / 500.0, "{status}");
@@ -417,7 +424,7 @@ fn a_discipline_of_somebody_else_is_never_replaced() {
         assert!(error.contains(word), "{error}");
     }
     assert_eq!(foreign.root(), before);
-    myelin.chains(0);
+    myelin.expect_chains(0);
 }
 
 #[test]

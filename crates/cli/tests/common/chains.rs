@@ -13,7 +13,7 @@ spec:
   sla: { latency: 50ms }
 ";
 
-/// Five that cross between the spaces as often as they can.
+/// Five functions: each boundary between two of them crosses between kernel and user space.
 pub(crate) const MIXED: &str = "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -29,8 +29,9 @@ spec:
   sla: { latency: 50ms }
 ";
 
-/// `taken` and `other`, two chains in user space, each on a core of its own; the first one is to lose its core.
-pub(crate) fn on_two_cores(taken: usize, latency: &str) -> String {
+/// Two chains in user space: `taken` on core `taken`, which the test takes from it, and `other` on
+/// core 0.
+pub(crate) fn chains_on_two_cores(taken: usize, latency: &str) -> String {
     let chain = |name: &str, core: usize, latency: &str| {
         format!(
             "

@@ -1,4 +1,4 @@
-//! `myelin conform`, which looks on while a test sends.
+//! Runs `myelin conform` while a test sends.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStderr, Stdio};
@@ -7,14 +7,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// A monitor that is attached; killed on drop.
+/// A running `myelin conform`. Dropping it kills the process.
 pub(crate) struct Monitor {
     child: Child,
     messages: BufReader<ChildStderr>,
 }
 
 impl Monitor {
-    /// On `eth0` of what the arguments name.
+    /// Attaches to `eth0`; the arguments name the network namespace or the host.
     pub(crate) fn start(myelin: &super::Myelin, arguments: &[&str]) -> Self {
         let mut command = myelin.command(&[&["conform", "eth0"], arguments].concat());
         let mut child = command
@@ -30,14 +30,14 @@ impl Monitor {
         monitor
     }
 
-    /// As Ctrl-C does.
+    /// Sends SIGINT, as Ctrl-C does.
     pub(crate) fn interrupt(&self) {
         let pid = Pid::from_raw(self.child.id().cast_signed());
         kill(pid, Signal::SIGINT).expect("a signal");
     }
 
-    /// Waits for its end: exit status and what it printed.
-    pub(crate) fn end(mut self) -> (Option<i32>, String) {
+    /// Waits until the process ends; returns the exit status and standard output.
+    pub(crate) fn wait_for_output(mut self) -> (Option<i32>, String) {
         let mut text = String::new();
         let output = self.child.stdout.take();
         (output.expect("its output").read_to_string(&mut text)).expect("text");
@@ -48,9 +48,9 @@ impl Monitor {
         (status.code(), text)
     }
 
-    /// The same, where that is JSON.
-    pub(crate) fn report(self) -> (Option<i32>, Value) {
-        let (status, text) = self.end();
+    /// Waits until the process ends; returns the exit status and the JSON report.
+    pub(crate) fn wait_for_report(self) -> (Option<i32>, Value) {
+        let (status, text) = self.wait_for_output();
         let report = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
         (status, report)
     }

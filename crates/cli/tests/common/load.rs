@@ -1,4 +1,4 @@
-//! Datagrams that go on until they are told to end, while the test looks on.
+//! Senders of datagrams that run until the test stops them, and checks of the chain meanwhile.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use myelin_linux::netns::Netns;
 use myelin_linux::sched::{self, Policy};
 use serde_json::Value;
 
-/// Datagrams that are sent without a look at the clock, at most; what is due beyond that is forgone.
-const MOST_AT_ONCE: u64 = 1000;
+/// Most datagrams sent between two reads of the clock. The sender skips further ones that are due.
+const MAX_BATCH: u64 = 1000;
 
-/// What is sent.
+/// Rate and shape of the traffic that a sender makes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
-    /// The server.
+    /// Address of the server and its first port.
     pub(crate) to: SocketAddr,
-    /// Destination ports from that one on, in turn.
+    /// Number of destination ports, from the first one on, in turn.
     pub(crate) flows: u16,
-    /// Bytes of a datagram.
+    /// Bytes of a payload.
     pub(crate) payload: usize,
-    /// Datagrams a second. Below 1000 one that could not be sent in time is forgone, so that they never come closer together.
+    /// Datagrams a second. Below 1000 the sender skips late datagrams, so the gaps never shrink.
     pub(crate) rate: u32,
 }
 
-/// Sends from the first core, until it is dropped.
+/// A thread that sends from the first core. Dropping it stops the thread.
 pub(crate) struct Sender {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -35,17 +35,17 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// From a host with that address.
+    /// Sends from address `from` of a host.
     pub(crate) fn start(host: &Netns, from: IpAddr, load: Load) -> Self {
         let socket = host
             .enter(|| UdpSocket::bind((from, 0)))
             .expect("the namespace")
             .expect("a socket");
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let (told, counted) = (Arc::clone(&stop), Arc::clone(&sent));
+        let (stop_requested, counter) = (Arc::clone(&stop), Arc::clone(&sent));
         let thread = std::thread::spawn(move || {
             let _ = affinity::set(0, &[0]);
-            load.send(&socket, &told, &counted);
+            load.send(&socket, &stop_requested, &counter);
         });
         Self {
             stop,
@@ -54,9 +54,9 @@ impl Sender {
         }
     }
 
-    /// From the client of a chain to its server, so many small datagrams a second.
-    pub(crate) fn through(status: &Value, rate: u32) -> Self {
-        let ((client, from), (_, to)) = (host(status, "client"), host(status, "server"));
+    /// Sends `rate` small datagrams a second from the client of a chain to its server.
+    pub(crate) fn through_chain(status: &Value, rate: u32) -> Self {
+        let ((client, from), (_, to)) = (open_host(status, "client"), open_host(status, "server"));
         let load = Load {
             to: SocketAddr::new(to, 9000),
             flows: 1,
@@ -66,9 +66,9 @@ impl Sender {
         Self::start(&client, from, load)
     }
 
-    /// From the client of a [`Wire`](super::wire::Wire).
-    pub(crate) fn over(wire: &super::wire::Wire, load: Load) -> Self {
-        Self::start(&wire.client(), Ipv4Addr::new(10, 77, 0, 1).into(), load)
+    /// Sends from the client behind a [`PortPair`](super::port_pair::PortPair).
+    pub(crate) fn through_ports(ports: &super::port_pair::PortPair, load: Load) -> Self {
+        Self::start(&ports.client(), Ipv4Addr::new(10, 77, 0, 1).into(), load)
     }
 
     /// Datagrams sent so far.
@@ -76,8 +76,8 @@ impl Sender {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Ends, and tells how many there were.
-    pub(crate) fn end(mut self) -> u64 {
+    /// Stops the thread; returns the number of datagrams sent.
+    pub(crate) fn stop(mut self) -> u64 {
         self.join();
         self.sent()
     }
@@ -90,8 +90,8 @@ impl Sender {
     }
 }
 
-/// The namespace and the address of an end host of a chain.
-fn host(status: &Value, role: &str) -> (Netns, IpAddr) {
+/// Opens the namespace of an end host of a chain; returns it with the host's address.
+fn open_host(status: &Value, role: &str) -> (Netns, IpAddr) {
     let mut hosts = status["hosts"].as_array().expect("hosts").iter();
     let host = hosts.find(|host| host["role"] == role).expect("a host");
     let address = host["address"].as_str().and_then(|text| text.parse().ok());
@@ -101,9 +101,9 @@ fn host(status: &Value, role: &str) -> (Netns, IpAddr) {
     )
 }
 
-/// Sends so many datagrams at once from the client of a chain to its server, so many times.
+/// Sends `times` clusters of `size` datagrams from the client of a chain to its server.
 pub(crate) fn send_clusters(status: &Value, size: u64, times: u64, pause: Duration) {
-    let ((client, from), (_, to)) = (host(status, "client"), host(status, "server"));
+    let ((client, from), (_, to)) = (open_host(status, "client"), open_host(status, "server"));
     let socket = client.enter(|| UdpSocket::bind((from, 0)));
     let socket = socket.expect("the namespace").expect("a socket");
     for _ in 0..times {
@@ -122,7 +122,7 @@ impl Drop for Sender {
 
 impl Load {
     fn send(&self, socket: &UdpSocket, stop: &AtomicBool, sent: &AtomicU64) {
-        // Letters in no order: what compresses has work with them.
+        // Pseudo-random letters, so that compression takes time.
         let letter = |at: usize| b'a' + (at.wrapping_mul(2_654_435_761) >> 13) as u8 % 16;
         let bytes: Vec<u8> = (0..self.payload).map(letter).collect();
         let step = if self.rate >= 1000 {
@@ -139,11 +139,11 @@ impl Load {
                 rate => (start.elapsed().as_secs_f64() * f64::from(rate)) as u64 - done,
             };
             done += due;
-            for _ in 0..due.min(MOST_AT_ONCE) {
+            for _ in 0..due.min(MAX_BATCH) {
                 let mut to = self.to;
                 to.set_port(self.to.port() + flow);
                 flow = (flow + 1) % self.flows;
-                // Nobody listens, and the server's host says so.
+                // No socket listens: ICMP errors arrive, and some calls fail.
                 if socket.send_to(&bytes, to).is_ok() {
                     sent.fetch_add(1, Ordering::Relaxed);
                 }
@@ -155,10 +155,10 @@ impl Load {
     }
 }
 
-/// Waits until each packet of a chain has left or has a place in the account of the monitor; the chain's status then.
-pub(crate) fn settled(myelin: &super::Myelin, name: &str) -> Value {
+/// Waits until the SLA monitor has read the last packets and none is under way; returns the status.
+pub(crate) fn wait_until_settled(myelin: &super::Myelin, name: &str) -> Value {
     let mut status = Value::Null;
-    super::wait_for("the last second", || {
+    super::wait_for("the last second of the account", || {
         status = myelin.status(name);
         status["sla"]["life"]["packets_in"] == status["packets_in"]
             && status["sla"]["under_way"] == 0
@@ -166,31 +166,31 @@ pub(crate) fn settled(myelin: &super::Myelin, name: &str) -> Value {
     status
 }
 
-/// Seconds of a chain in which there was traffic to judge.
-pub(crate) fn judged(myelin: &super::Myelin, name: &str) -> u64 {
-    // In its first second nothing is told.
+/// Reads the number of seconds with traffic that the SLA monitor has judged.
+pub(crate) fn judged_seconds(myelin: &super::Myelin, name: &str) -> u64 {
+    // `sla` is absent in the first second.
     let judged = &myelin.status(name)["sla"]["judged_s"];
     judged.as_u64().unwrap_or_default()
 }
 
-/// A count in a status.
-pub(crate) fn number(value: &Value) -> u64 {
+/// Reads a count of a status; panics if it is none.
+pub(crate) fn read_count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
-/// All packets that the monitor has a place of loss for.
-pub(crate) fn lost(window: &Value) -> u64 {
+/// Sums the packets that the SLA monitor counts as lost, over all places.
+pub(crate) fn lost_packets(window: &Value) -> u64 {
     let places = window["lost"].as_object().expect("places");
-    places.values().map(number).sum()
+    places.values().map(read_count).sum()
 }
 
-/// A chain has lost nothing and turned nothing away, and its contract stands.
-pub(crate) fn assert_kept(myelin: &super::Myelin, name: &str) {
-    let status = settled(myelin, name);
-    assert!(number(&status["packets_in"]) > 0, "{status}");
+/// Asserts that a chain lost and policed no packet, and that its contract is kept.
+pub(crate) fn assert_contract_kept(myelin: &super::Myelin, name: &str) {
+    let status = wait_until_settled(myelin, name);
+    assert!(read_count(&status["packets_in"]) > 0, "{status}");
     assert_eq!(status["packets_out"], status["packets_in"], "{status}");
     assert_eq!(
-        (&status["policed"], lost(&status["sla"]["life"])),
+        (&status["policed"], lost_packets(&status["sla"]["life"])),
         (&0.into(), 0),
         "{status}"
     );
@@ -204,24 +204,25 @@ pub(crate) fn assert_kept(myelin: &super::Myelin, name: &str) {
     assert_eq!(events, Value::Array(Vec::new()));
 }
 
-/// The worker of a chain that had lost its core has it back, and the chain its promise.
-pub(crate) fn assert_back_on(core: usize, myelin: &super::Myelin, name: &str) {
+/// Asserts that a worker is bound to its lost core again and that its chain is no longer best
+/// effort.
+pub(crate) fn assert_core_returned(core: usize, myelin: &super::Myelin, name: &str) {
     let mut status = Value::Null;
-    let mut is_back = false;
-    super::wait_for("the core to be back", || {
+    let mut is_on_core = false;
+    super::wait_for("the worker to return to its core", || {
         status = myelin.status(name);
-        let pid = number(&status["worker"]["pid"]) as u32;
-        is_back = affinity::get(pid).is_ok_and(|cpus| cpus == [core])
+        let pid = read_count(&status["worker"]["pid"]) as u32;
+        is_on_core = affinity::get(pid).is_ok_and(|cpus| cpus == [core])
             && sched::get(pid).is_ok_and(|policy| policy == Policy::Other)
             && status["sla"]["lost_cores"].is_null();
-        is_back
+        is_on_core
     });
-    assert!(is_back, "{status}");
+    assert!(is_on_core, "{status}");
     assert_eq!(status["best_effort"], false, "{status}");
 }
 
-/// The last event of a chain has ended.
-pub(crate) fn assert_over(myelin: &super::Myelin, name: &str) {
+/// Asserts that the last event of a chain has ended.
+pub(crate) fn assert_last_event_ended(myelin: &super::Myelin, name: &str) {
     super::wait_for("the event's end", || {
         myelin.status(name)["sla"]["last_event"]["end"].is_string()
     });

@@ -1,6 +1,7 @@
-//! Drives the real binary against an agent of its own, and cleans up after itself, also on failure.
+//! Runs the `myelin` binary with an agent of its own and removes everything at the end, also after
+//! a failure.
 
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each test file uses some of these")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -11,15 +12,16 @@ use std::time::{Duration, Instant};
 pub(crate) mod chains;
 pub(crate) mod conformance;
 pub(crate) mod load;
+pub(crate) mod port_pair;
 pub(crate) mod taps;
-pub(crate) mod wire;
 
-/// Prints why a test does not run here; `.ci/run` fails on reasons that are not allowed.
+/// Prints why a test is skipped; with `CI=true`, `scripts/test` refuses reasons that are not in
+/// `scripts/allowed-skips.txt`.
 pub(crate) fn skip(reason: &str) {
     println!("SKIP: {reason}");
 }
 
-/// True, with a printed reason, when the test cannot run because it is not root.
+/// Returns true, and prints a reason, if the test does not run as root.
 pub(crate) fn skip_unless_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
@@ -28,7 +30,7 @@ pub(crate) fn skip_unless_root() -> bool {
     !root
 }
 
-/// True, with a printed reason, when a tool is not installed.
+/// Returns true, and prints a reason, if a tool is not installed.
 pub(crate) fn skip_without(tool: &str) -> bool {
     let missing = Command::new("sh")
         .args(["-c", &format!("command -v {tool}")])
@@ -41,7 +43,7 @@ pub(crate) fn skip_without(tool: &str) -> bool {
     missing
 }
 
-/// The repository.
+/// The directory of the repository.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
@@ -49,41 +51,45 @@ pub(crate) fn root() -> PathBuf {
         .expect("the repository")
 }
 
-/// Most tests have the machine to themselves, because they measure or watch all of it. Tests that look at their own instance
-/// alone run beside each other.
-static TURNS: RwLock<()> = RwLock::new(());
+/// A test that measures or watches the whole machine runs alone: it holds the write lock. Tests
+/// that watch only their own instance hold read locks and run side by side.
+static MACHINE_LOCK: RwLock<()> = RwLock::new(());
 
-enum Turn {
-    Alone(RwLockWriteGuard<'static, ()>),
-    BesideOthers(RwLockReadGuard<'static, ()>),
+enum MachineLock {
+    Exclusive(RwLockWriteGuard<'static, ()>),
+    Shared(RwLockReadGuard<'static, ()>),
 }
 
-/// One run directory with its agent. Chains get a name of their own in each, so that tests can run side by side.
+/// A run directory with its agent. Chain names carry the tag of the instance, so that tests can run
+/// side by side.
 pub(crate) struct Myelin {
-    _turn: Turn,
+    _machine_lock: MachineLock,
     directory: tempfile::TempDir,
-    /// Links that the agents of this instance ever meant to make.
+    /// Links that the journal of this instance has named.
     links: std::cell::RefCell<std::collections::BTreeSet<String>>,
-    /// Distinguishes this instance's chains.
+    /// Suffix of the names of this instance's chains.
     pub(crate) tag: String,
 }
 
 impl Myelin {
-    /// A fresh run directory; no agent yet. No other instance runs beside it.
+    /// Makes a run directory without an agent, for a test that runs alone.
     pub(crate) fn new() -> Self {
-        let turn = TURNS.write();
-        Self::with(Turn::Alone(turn.unwrap_or_else(PoisonError::into_inner)))
-    }
-
-    /// The same for a test that neither measures nor watches the whole machine: other such tests run beside it.
-    pub(crate) fn beside_others() -> Self {
-        let turn = TURNS.read();
-        Self::with(Turn::BesideOthers(
-            turn.unwrap_or_else(PoisonError::into_inner),
+        let lock = MACHINE_LOCK.write();
+        Self::with_lock(MachineLock::Exclusive(
+            lock.unwrap_or_else(PoisonError::into_inner),
         ))
     }
 
-    fn with(turn: Turn) -> Self {
+    /// Makes a run directory for a test that neither measures nor watches the whole machine: other
+    /// such tests run at the same time.
+    pub(crate) fn beside_others() -> Self {
+        let lock = MACHINE_LOCK.read();
+        Self::with_lock(MachineLock::Shared(
+            lock.unwrap_or_else(PoisonError::into_inner),
+        ))
+    }
+
+    fn with_lock(machine_lock: MachineLock) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let tag = format!(
             "t{}-{}",
@@ -95,7 +101,7 @@ impl Myelin {
             .tempdir()
             .expect("a directory");
         Self {
-            _turn: turn,
+            _machine_lock: machine_lock,
             directory,
             links: std::cell::RefCell::default(),
             tag,
@@ -112,7 +118,7 @@ impl Myelin {
         format!("{name}-{}", self.tag)
     }
 
-    /// Writes a chain file; `@` in front of a name becomes this instance's form of it.
+    /// Writes a chain file. Each `@NAME` becomes [`Self::chain`]`(NAME)`.
     pub(crate) fn file(&self, text: &str) -> PathBuf {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let path = self.directory.path().join(format!(
@@ -132,8 +138,8 @@ impl Myelin {
         path
     }
 
-    /// Remembers the links in the journal; it is gone when they are.
-    fn note_links(&self) {
+    /// Records the links that the journal names. The agent removes the journal with the links.
+    fn record_links(&self) {
         let journal = std::fs::read_to_string(self.run_dir().join("journal")).unwrap_or_default();
         for record in journal
             .lines()
@@ -150,8 +156,8 @@ impl Myelin {
         }
     }
 
-    /// The kinds of what the agent has ever meant to make for a chain. Its own eBPF file system is for none.
-    pub(crate) fn ever_made(&self) -> Vec<String> {
+    /// Kinds of all objects in the journal, except the eBPF file system, which belongs to no chain.
+    pub(crate) fn journaled_kinds(&self) -> Vec<String> {
         let journal = std::fs::read_to_string(self.run_dir().join("journal")).expect("a journal");
         let kinds = journal.lines().map(|line| {
             let record: serde_json::Value = serde_json::from_str(line).expect("a record");
@@ -162,9 +168,9 @@ impl Myelin {
             .collect()
     }
 
-    /// A command of the binary.
+    /// Prepares a `myelin` command for this instance.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        self.note_links();
+        self.record_links();
         let mut command = Command::new(env!("CARGO_BIN_EXE_myelin"));
         command
             .args(arguments)
@@ -177,12 +183,12 @@ impl Myelin {
         command
     }
 
-    /// Runs a command of the binary to its end.
+    /// Runs a command until it ends.
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().expect("the binary starts")
     }
 
-    /// Runs a command that must succeed, and gives its standard output.
+    /// Runs a command that must succeed; returns its standard output.
     pub(crate) fn ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(
@@ -195,13 +201,13 @@ impl Myelin {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Runs a command that must succeed and print JSON.
+    /// Runs a command that must succeed; returns the JSON that it prints.
     pub(crate) fn json(&self, arguments: &[&str]) -> serde_json::Value {
         serde_json::from_str(&self.ok(arguments)).expect("JSON")
     }
 
-    /// Runs a command that must fail with this exit status. Returns its standard error, with wrapped
-    /// lines joined.
+    /// Runs a command that must fail with this exit status. Returns its standard error, with
+    /// wrapped lines joined.
     pub(crate) fn fails(&self, status: i32, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -214,44 +220,44 @@ impl Myelin {
         text.replace("\n       ", " ")
     }
 
-    /// The agent's process.
+    /// Process number of the agent.
     pub(crate) fn agent_pid(&self) -> i32 {
         let read = || {
             let text = std::fs::read_to_string(self.run_dir().join("agent.lock")).ok()?;
             text.trim().parse().ok()
         };
-        // One that starts just now has not written it yet.
-        wait_for("the agent's number", || read().is_some());
+        // An agent that starts has not written it yet.
+        wait_for("the agent's process number", || read().is_some());
         read().expect("the agent's process number")
     }
 
-    /// Kills the agent, and waits for its end: one that is just ending would still take a connection.
+    /// Kills the agent and waits until it has ended: until then it still accepts connections.
     pub(crate) fn kill_agent(&self) {
         let pid = self.agent_pid().into();
         kill(&pid);
         wait_for("the agent's end", || !is_alive(&pid));
     }
 
-    /// What the agent said last, where a client started it.
+    /// Log of an agent that a client started.
     pub(crate) fn agent_log(&self) -> String {
         std::fs::read_to_string(self.run_dir().join("agent.log")).unwrap_or_default()
     }
 
-    /// The chains that run, so many.
-    pub(crate) fn chains(&self, count: usize) -> Vec<serde_json::Value> {
+    /// Asserts that `count` chains run; returns their status.
+    pub(crate) fn expect_chains(&self, count: usize) -> Vec<serde_json::Value> {
         let list = self.json(&["ps", "--json"]);
         let list = list.as_array().expect("a list").clone();
         assert_eq!(
             list.len(),
             count,
-            "{list:?}\nthe agent {} said: {}",
+            "{list:?}\nlog of agent {}: {}",
             self.agent_pid(),
             self.agent_log()
         );
         list
     }
 
-    /// What `ps` says of the chain of that name.
+    /// Status of the chain of this name, from `ps --json`.
     pub(crate) fn status(&self, name: &str) -> serde_json::Value {
         let list = self.json(&["ps", "--json"]);
         let name = self.chain(name);
@@ -260,7 +266,7 @@ impl Myelin {
         found.expect("the chain").clone()
     }
 
-    /// Sends probe packets of so many bytes through a chain, one after the other; returns the result.
+    /// Probes a chain with `count` packets of `payload` bytes without pause; returns the row.
     pub(crate) fn probe(&self, name: &str, payload: u32, count: u32) -> serde_json::Value {
         let report = self.json(&[
             "probe",
@@ -280,17 +286,19 @@ impl Myelin {
         report["rows"][0].clone()
     }
 
-    /// Kills the process that `member` of the chain's status names, until it is given up and the chain has failed.
+    /// Kills the process that `member` finds in the status, again and again, until the supervisor
+    /// stops restarting it and the chain has failed.
     pub(crate) fn kill_until_failed(
         &self,
         name: &str,
         member: impl Fn(&serde_json::Value) -> serde_json::Value,
     ) {
-        // Deaths count together within 10 s, so on a busy machine it may take more than four.
-        wait_for("the end of it", || {
+        // The supervisor stops after too many deaths within 10 s. On a busy machine deaths may lie
+        // further apart, so this may take more than four.
+        wait_for("the chain to fail", || {
             let status = self.status(name);
             if let Some(pid) = member(&status)["pid"].as_i64().filter(|pid| *pid > 0) {
-                // It may have ended meanwhile.
+                // The process may have ended already.
                 let _ = Command::new("kill").args(["-9", &pid.to_string()]).output();
             }
             status["state"] == "failed"
@@ -298,9 +306,9 @@ impl Myelin {
         assert_eq!(self.status(name)["state"], "failed");
     }
 
-    /// Starts an agent and has it bring the file's chains up; kills it so long after. Then `down --all` must leave nothing.
-    pub(crate) fn kill_agent_in_up(&self, file: &Path, delay: Duration) {
-        // The agent first, so that the delay falls into the deployment.
+    /// Kills an agent `delay` after the beginning of `up`; asserts that `down --all` removes all.
+    pub(crate) fn kill_agent_during_up(&self, file: &Path, delay: Duration) {
+        // Starts the agent first: the delay then counts from the beginning of the deployment.
         let mut agent = self
             .command(&["agent"])
             .stderr(Stdio::null())
@@ -314,17 +322,18 @@ impl Myelin {
             .spawn()
             .expect("a client");
         std::thread::sleep(delay);
-        // The client too, which might start another agent.
+        // The client might start another agent.
         up.kill().expect("kill -9");
         agent.kill().expect("kill -9");
-        // Without waiting for their end.
+        // `down --all` must cope with processes that are still ending.
         self.ok(&["down", "--all"]);
         let _ = agent.wait();
         let _ = up.wait();
         self.assert_clean();
     }
 
-    /// Everything that carries this instance's mark: namespaces, links, processes, files.
+    /// Lists objects on the machine that belong to this instance: namespaces, links, processes,
+    /// files.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/run/netns")
@@ -369,7 +378,7 @@ impl Myelin {
         found
     }
 
-    /// Asserts that nothing of this instance is left on the machine.
+    /// Asserts that no object of this instance is left on the machine.
     pub(crate) fn assert_clean(&self) {
         wait_for("a clean machine", || self.leftovers().is_empty());
         assert_eq!(self.leftovers(), Vec::<String>::new());
@@ -382,10 +391,10 @@ impl Drop for Myelin {
         if !output.status.success() {
             println!("down --all: {}", String::from_utf8_lossy(&output.stderr));
         }
-        // The directory cannot be removed with a mount in it, which would stay as long as the machine.
+        // A mount would keep the temporary directory from being removed.
         let mount = self.run_dir().join("bpf");
         if mounts().contains(&*mount.to_string_lossy()) {
-            println!("left by `down --all`: a mount at {}", mount.display());
+            println!("`down --all` left a mount at {}", mount.display());
             let _ = Command::new("umount").arg("-l").arg(mount).status();
         }
     }
@@ -395,27 +404,27 @@ fn mounts() -> String {
     std::fs::read_to_string("/proc/mounts").unwrap_or_default()
 }
 
-/// How long what must come about soon may take where others use the machine too: a test is no stopwatch.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The same where each step of the processor is emulated.
-const PATIENCE_WITH_AN_EMULATOR: Duration = Duration::from_secs(300);
+/// Longest time that [`wait_for`] waits. Long, because other programs use the machine too.
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
+/// Longest time in a machine whose processor is emulated.
+const WAIT_LIMIT_EMULATED: Duration = Duration::from_secs(300);
 
-/// Whether nobody else uses this machine: the emulated one of `scripts/test-old-kernel`.
-pub(crate) fn is_own_machine() -> bool {
+/// Whether only the tests use this machine: the emulated one of `scripts/test-old-kernel`.
+pub(crate) fn is_dedicated_machine() -> bool {
     std::env::var_os("MYELIN_TEST_MACHINE").is_some_and(|value| value == "1")
 }
 
-/// Polls until `condition` holds or patience is out; the caller asserts what it waited for.
+/// Polls until `condition` holds or the time limit passes. The caller then asserts the condition.
 pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
-    let patience = if is_own_machine() {
-        PATIENCE_WITH_AN_EMULATOR
+    let limit = if is_dedicated_machine() {
+        WAIT_LIMIT_EMULATED
     } else {
-        PATIENCE
+        WAIT_LIMIT
     };
     while !condition() {
-        if start.elapsed() > patience {
-            println!("gave up waiting for {what}");
+        if start.elapsed() > limit {
+            println!("timeout: waited for {what}");
             return;
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -437,15 +446,15 @@ pub(crate) fn sh(command: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Whether a process that a status names has not ended.
+/// Whether a process number of a status names a running process.
 pub(crate) fn is_alive(pid: &serde_json::Value) -> bool {
     let pid = pid.as_u64().expect("a process");
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-/// Kills a process that a status names.
+/// Kills the process whose number a status holds.
 pub(crate) fn kill(pid: &serde_json::Value) {
-    // 0 would be this test's own group.
+    // 0 would kill the process group of this test.
     let pid = pid.as_i64().filter(|pid| *pid > 0).expect("a process");
     sh(&format!("kill -9 {pid}"));
 }

@@ -1,4 +1,4 @@
-//! Hosts behind devices of DPDK.
+//! End hosts behind DPDK devices.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -8,7 +8,7 @@ use nix::sched::{CloneFlags, setns};
 
 use super::{sh, skip};
 
-/// True, with a printed reason, where there is no DPDK.
+/// Returns true, and prints a reason, if DPDK is not installed.
 pub(crate) fn skip_without_dpdk() -> bool {
     match myelin_dpdk::version() {
         Ok(_) => false,
@@ -19,7 +19,8 @@ pub(crate) fn skip_without_dpdk() -> bool {
     }
 }
 
-/// Two network namespaces with an address each, to which links of a test are moved.
+/// Two network namespaces, `a` and `b`. [`Self::join`] moves a link of the test into each. Dropping
+/// removes them.
 pub(crate) struct Hosts {
     tag: String,
 }
@@ -38,12 +39,12 @@ impl Hosts {
         format!("myelin-tdpdk{}{end}", self.tag)
     }
 
-    /// The link that goes to this end.
+    /// Name of the link of this end.
     pub(crate) fn link(&self, end: &str) -> String {
         format!("my{}{end}", self.tag)
     }
 
-    /// Moves the links to the hosts and gives them addresses; each knows the other's.
+    /// Moves the links into the namespaces; sets addresses and static neighbour entries.
     pub(crate) fn join(&self, links: [&str; 2]) {
         let macs = links.map(|link| {
             sh(&format!("cat /sys/class/net/{link}/address"))
@@ -79,7 +80,7 @@ impl Hosts {
         socket
     }
 
-    /// Sends packets from one to the other, which sends back what it gets; returns what it got.
+    /// Sends packets from `a` to `b`, which echoes them; returns the first byte of each at `b`.
     pub(crate) fn exchange(&self, count: usize) -> Vec<u8> {
         let client = self.socket("a", "10.78.0.1:4000");
         let server = self.socket("b", "10.78.0.2:9000");
@@ -93,7 +94,7 @@ impl Hosts {
             assert_eq!(len, 32);
             seen.push(bytes[0]);
             server.send_to(&bytes[..len], from).expect("sent");
-            // Replies match no chain; they pass to the opposite device.
+            // Echoes match no chain, so they pass to the opposite device.
             assert_eq!(client.recv(&mut bytes).expect("the reply"), 32);
         }
         seen

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::common::{Myelin, sh, skip_unless_root, skip_without};
-use crate::{assert_passes, status};
+use crate::{assert_no_loss, status};
 
-/// A program that takes whatever comes in and sends it on.
-const BOX: &str = "import os, socket
+/// A program that forwards each frame from ingress to egress.
+const FORWARDER: &str = "import os, socket
 def open(name):
     s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
     s.bind((os.environ[name], 0))
@@ -20,14 +20,14 @@ while True:
     if source[2] != socket.PACKET_OUTGOING: b.send(frame)
 ";
 
-/// A chain with a black box in a container, which forwards.
+/// A chain of one forwarding black box in a container; `more` holds keys of the function.
 fn black_box(more: &str) -> String {
-    let program = serde_json::to_string(BOX).unwrap();
-    black_box_of(more, &format!("[ /usr/bin/python3, -c, {program} ]"))
+    let program = serde_json::to_string(FORWARDER).unwrap();
+    black_box_with_command(more, &format!("[ /usr/bin/python3, -c, {program} ]"))
 }
 
-/// The same with another command, and what may follow that in `config`.
-fn black_box_of(more: &str, command: &str) -> String {
+/// The same with another `command`, which may continue with further keys of `config`.
+fn black_box_with_command(more: &str, command: &str) -> String {
     format!(
         "
 apiVersion: myelin.dev/v1alpha1
@@ -42,16 +42,16 @@ spec:
 }
 
 #[test]
-fn a_black_box_in_a_container() {
+fn a_black_box_in_a_container_carries_packets() {
     if skip_unless_root() || skip_without("runc") || skip_without("/usr/bin/python3") {
         return;
     }
     let myelin = Myelin::new();
-    // From the host's files, and from those of a directory: here the host's own root.
+    // The root file system is a view of the host's files, or a directory: here `/`.
     for more in ["limits: { cpu: 1core, memory: 64MiB },", "rootfs: /,"] {
         let file = myelin.file(&black_box(more));
         myelin.ok(&["up", file.to_str().unwrap()]);
-        assert_passes(&myelin);
+        assert_no_loss(&myelin);
         let sandbox = &status(&myelin)["hops"][0]["sandbox"];
         assert_eq!(sandbox["isolation"], "container", "{sandbox}");
         assert!(sandbox["cpu_s"].as_f64().unwrap() > 0.0, "{sandbox}");
@@ -61,10 +61,10 @@ fn a_black_box_in_a_container() {
     myelin.assert_clean();
 }
 
-/// What is mounted here for a test.
-struct Mounted(PathBuf);
+/// A mount. Dropping it unmounts.
+struct Mount(PathBuf);
 
-impl Mounted {
+impl Mount {
     fn new(arguments: &str, at: PathBuf) -> Self {
         fs::create_dir_all(&at).unwrap();
         sh(&format!("mount {arguments} {}", at.display()));
@@ -72,28 +72,29 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for Mount {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 
 #[test]
-fn what_is_mounted_below_a_root_file_system_is_read_only_too() {
+fn mounts_below_the_root_file_system_are_read_only() {
     if skip_unless_root() || skip_without("runc") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let below = |name: &str| directory.path().join(name);
-    let _usr = Mounted::new("--bind /usr", below("usr"));
-    let _disk = Mounted::new("-t tmpfs none", below("data/disk"));
+    let _usr = Mount::new("--bind /usr", below("usr"));
+    let _disk = Mount::new("-t tmpfs none", below("data/disk"));
     for link in ["bin", "lib", "lib64"] {
         std::os::unix::fs::symlink(format!("usr/{link}"), below(link)).unwrap();
     }
     let myelin = Myelin::new();
     let more = format!("rootfs: {},", directory.path().display());
-    let text = black_box_of(&more, "[ /bin/sleep, infinity ], startup: 1ms");
-    // What systemd sets for the agent is no business of runc's, which would wait for the program to say that it is ready.
+    let text = black_box_with_command(&more, "[ /bin/sleep, infinity ], startup: 1ms");
+    // If the agent passed systemd's NOTIFY_SOCKET on, runc would wait until the program reports
+    // that it is ready.
     let up = myelin
         .command(&["up", myelin.file(&text).to_str().unwrap()])
         .env("NOTIFY_SOCKET", myelin.run_dir().join("notify"))
@@ -109,7 +110,7 @@ fn what_is_mounted_below_a_root_file_system_is_read_only_too() {
     let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
     let disk = mounts.lines().find(|line| line.contains(" /data/disk "));
     assert!(disk.unwrap().contains("ro,nosuid,nodev"), "{mounts}");
-    // Nor may other users read what the bundle says of its environment.
+    // The bundle holds the program's environment, which other users must not read.
     for entry in fs::read_dir(myelin.run_dir().join("containers")).unwrap() {
         let bundle = entry.unwrap().path();
         for private in [bundle.parent().unwrap(), &bundle.join("config.json")] {
@@ -122,14 +123,14 @@ fn what_is_mounted_below_a_root_file_system_is_read_only_too() {
 }
 
 #[test]
-fn a_contained_program_that_ends_at_once_is_told_with_its_last_words() {
+fn up_shows_the_last_output_of_a_contained_program_that_ends_at_once() {
     if skip_unless_root() || skip_without("runc") {
         return;
     }
     let myelin = Myelin::new();
     let command = "[ /bin/sh, -c, 'echo no such device >&2; exit 7' ], startup: 30s";
-    let file = myelin.file(&black_box_of("", command));
-    // Whether it ends before the agent has hold of it, or after.
+    let file = myelin.file(&black_box_with_command("", command));
+    // The program may end before or after the agent opens its process.
     for _ in 0..5 {
         let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
         for part in ["function `box`", "its program `/bin/sh`", "no such device"] {
@@ -141,7 +142,7 @@ fn a_contained_program_that_ends_at_once_is_told_with_its_last_words() {
 }
 
 #[test]
-fn a_root_file_system_that_is_none_is_told_of_before_anything_is_made() {
+fn up_makes_nothing_if_the_root_file_system_is_no_directory() {
     if skip_unless_root() || skip_without("runc") {
         return;
     }
@@ -156,7 +157,7 @@ fn a_root_file_system_that_is_none_is_told_of_before_anything_is_made() {
         assert!(error.contains(".yaml:8:"), "{error}");
         let running = myelin.json(&["ps", "--json"]);
         assert_eq!(running.as_array().map(Vec::len), Some(0), "{running}");
-        assert_eq!(myelin.ever_made(), Vec::<String>::new());
+        assert_eq!(myelin.journaled_kinds(), Vec::<String>::new());
     }
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();

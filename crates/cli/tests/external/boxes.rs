@@ -108,7 +108,8 @@ pub(crate) const A_WHILE: Duration = Duration::from_secs(2);
 /// How long a program may take to come up on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
-/// Whether a datagram of the client reaches the server, unanswered; one after the other is sent until then.
+/// Whether a datagram of the client reaches the server, unanswered; one after the other is sent
+/// until then.
 pub(crate) fn arrives(myelin: &Myelin, chain: &str, port: u16, patience: Duration) -> bool {
     let chain = myelin.chain(chain);
     let socket = |role: &str, address: (&str, u16)| {

@@ -6,7 +6,8 @@ use crate::common::Myelin;
 
 const MATCH: &str = "{ protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }";
 
-/// One form of a chain: its match, and its functions as they stand in the file, with the keys of its xor functions in order.
+/// One form of a chain: its match, and its functions as they stand in the file, with the keys of
+/// its xor functions in order.
 pub(crate) struct Form {
     pub(crate) matches: &'static str,
     pub(crate) mapping: &'static str,
@@ -15,7 +16,8 @@ pub(crate) struct Form {
 }
 
 impl Form {
-    /// `functions`: a letter for the space (`k`, `u`) and one for the kind: `f` forward, `w` firewall, `m` monitor, or the key of an xor in hex.
+    /// `functions`: a letter for the space (`k`, `u`) and one for the kind: `f` forward, `w`
+    /// firewall, `m` monitor, or the key of an xor in hex.
     pub(crate) fn new(functions: &[&str]) -> Self {
         let mut form = Self {
             matches: MATCH,

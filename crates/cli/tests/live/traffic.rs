@@ -84,7 +84,7 @@ impl Traffic {
     }
 
     /// Waits until so many packets more were sent.
-    pub(crate) fn wait_for_more(&self, packets: u64) {
+    pub(crate) fn wait_for_packets(&self, packets: u64) {
         let (until, start) = (self.sent() + packets, Instant::now());
         while self.sent() < until && start.elapsed() < PATIENCE * 4 {
             std::thread::sleep(Duration::from_millis(1));

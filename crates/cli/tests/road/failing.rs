@@ -2,8 +2,8 @@
 
 use nix::errno::Errno;
 
+use crate::common::port_pair::PortPair;
 use crate::common::taps::skip_without_dpdk;
-use crate::common::wire::Wire;
 use crate::common::{Myelin, wait_for};
 use crate::forms::{self, Form};
 use crate::steps::{Agent, At, chosen, for_forms};
@@ -18,7 +18,7 @@ fn fails_at_any_step(form: &Form) {
     let up = ["up", file.to_str().expect("a path")];
     let name = myelin.chain(form.name);
     let down = ["down", &*name];
-    let links = || form.wire.as_ref().map(Wire::links);
+    let links = || form.ports.as_ref().map(PortPair::links);
     let before = links();
     let mut agent = Agent::start(&myelin);
     let idle = myelin.leftovers();
@@ -51,7 +51,7 @@ fn fails_at_any_step(form: &Form) {
             assert_eq!(links(), before, "{at}");
             myelin.ok(&up);
         }
-        myelin.chains(1);
+        myelin.expect_chains(1);
         myelin.ok(&down);
         assert_eq!(myelin.leftovers(), idle, "{at}\n{}", agent.said());
     }
@@ -65,7 +65,7 @@ fn fails_at_any_step(form: &Form) {
         println!("{at}{}", agent.said().lines().last().unwrap_or_default());
         assert!(agent.is_alive(), "{at}\n{}", agent.said());
         assert!(!agent.said().contains("panicked"), "{at}\n{}", agent.said());
-        myelin.chains(0);
+        myelin.expect_chains(0);
         // What could not be removed then is removed with the agent.
         if myelin.leftovers() != idle {
             agent.stop();

@@ -6,7 +6,7 @@ use myelin_api::ChainSource;
 
 use crate::common::Myelin;
 use crate::common::chains::{KERNEL, MIXED};
-use crate::common::wire::Wire;
+use crate::common::port_pair::PortPair;
 
 /// A chain to deploy.
 pub(crate) struct Form {
@@ -14,7 +14,7 @@ pub(crate) struct Form {
     pub(crate) name: &'static str,
     pub(crate) text: String,
     /// The interfaces that it lies between, where it makes none.
-    pub(crate) wire: Option<Wire>,
+    pub(crate) ports: Option<PortPair>,
 }
 
 impl Form {
@@ -22,7 +22,7 @@ impl Form {
         Self {
             name,
             text: text.into(),
-            wire: None,
+            ports: None,
         }
     }
 }
@@ -84,15 +84,15 @@ pub(crate) fn devices() -> Form {
 
 /// Between interfaces that are somebody else's, shaped where it leaves.
 pub(crate) fn between_interfaces() -> Form {
-    let wire = Wire::new();
+    let ports = PortPair::new();
     let text = KERNEL.replace(
         "  sla: { latency: 50ms }",
         "  hook: xdp
   sla: { rate: 100pps, burst: 4, shaper: { queue: 64 } }",
     );
     Form {
-        text: wire.between(&text),
-        wire: Some(wire),
+        text: ports.add_to(&text),
+        ports: Some(ports),
         ..Form::new("k", "")
     }
 }
@@ -107,7 +107,8 @@ pub(crate) fn source(myelin: &Myelin, text: &str) -> ChainSource {
     }
 }
 
-/// The files of the environments of this instance's workers over DPDK, and files of black boxes and containers.
+/// The files of the environments of this instance's workers over DPDK, and files of black boxes and
+/// containers.
 pub(crate) fn left_files(myelin: &Myelin) -> Vec<String> {
     let id = myelin_api::RunDir::resolve(Some(&myelin.run_dir())).id();
     let names = |directory: &std::path::Path| {

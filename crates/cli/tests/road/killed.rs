@@ -1,7 +1,8 @@
-//! An agent killed between any two steps of a chain's way up or down leaves what `down --all` removes.
+//! An agent killed between any two steps of a chain's way up or down leaves what `down --all`
+//! removes.
 
+use crate::common::port_pair::PortPair;
 use crate::common::taps::skip_without_dpdk;
-use crate::common::wire::Wire;
 use crate::common::{Myelin, wait_for};
 use crate::forms::{self, Form, left_files};
 use crate::steps::{Agent, At, chosen, for_forms};
@@ -16,7 +17,7 @@ fn killed_at_any_step(form: &Form) {
     let up = ["up", file.to_str().expect("a path")];
     let name = myelin.chain(form.name);
     let down = ["down", &*name];
-    let links = || form.wire.as_ref().map(Wire::links);
+    let links = || form.ports.as_ref().map(PortPair::links);
     let before = links();
 
     let agent = Agent::start(&myelin);

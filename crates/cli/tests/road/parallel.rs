@@ -1,4 +1,5 @@
-//! Two files at once that want the same thing: what comes of it is what comes of one after the other.
+//! Two files at once that want the same thing: what comes of it is what comes of one after the
+//! other.
 
 use std::path::Path;
 use std::process::Output;
@@ -6,7 +7,7 @@ use std::process::Output;
 use serde_json::Value;
 
 use crate::common::chains::KERNEL;
-use crate::common::wire::Wire;
+use crate::common::port_pair::PortPair;
 use crate::common::{Myelin, skip_unless_root};
 
 const ROUNDS: usize = 10;
@@ -43,7 +44,7 @@ fn down_at_once(myelin: &Myelin, names: [&str; 2]) {
     for output in at_once(myelin, [&["down", &one], &["down", &other]]) {
         assert!(output.status.success(), "{}", error(&output));
     }
-    myelin.chains(0);
+    myelin.expect_chains(0);
 }
 
 /// A chain in user space.
@@ -76,24 +77,24 @@ fn they_share_a_port_and_a_worker() {
     if skip_unless_root() {
         return;
     }
-    let wire = Wire::new();
-    let before = wire.links();
+    let ports = PortPair::new();
+    let before = ports.links();
     let [one, other] = [("a", 9000), ("b", 9001)].map(|(name, port)| chain(name, port, ""));
     rounds(|myelin| {
-        let files = [&one, &other].map(|text| myelin.file(&wire.between(text)));
+        let files = [&one, &other].map(|text| myelin.file(&ports.add_to(text)));
         for output in up_at_once(myelin, [&files[0], &files[1]]) {
             assert_eq!(came_up(&output)[0]["change"], "created");
         }
         let worker = |name| myelin.status(name)["worker"]["pid"].clone();
         assert_eq!(worker("a"), worker("b"));
         for (name, port) in [("a", 9000), ("b", 9001)] {
-            wire.send_ten(port);
+            ports.send_ten(port);
             let packets = || myelin.status(name)["packets_out"].clone();
             crate::common::wait_for("ten packets", || packets() == 10);
             assert_eq!(packets(), 10, "{name}");
         }
         down_at_once(myelin, ["a", "b"]);
-        assert_eq!(wire.links(), before);
+        assert_eq!(ports.links(), before);
     });
 }
 
@@ -103,20 +104,20 @@ fn they_share_a_port_and_have_different_owners() {
     if skip_unless_root() {
         return;
     }
-    let wire = Wire::new();
-    let before = wire.links();
+    let ports = PortPair::new();
+    let before = ports.links();
     let [one, other] = [("a", 9000), ("b", 9001)].map(|(name, port)| {
         let text = chain(name, port, "");
         text.replace("name: @", &format!("namespace: owner-{name}, name: @"))
     });
     rounds(|myelin| {
-        let files = [&one, &other].map(|text| myelin.file(&wire.between(text)));
+        let files = [&one, &other].map(|text| myelin.file(&ports.add_to(text)));
         let mut mappings = up_at_once(myelin, [&files[0], &files[1]])
             .map(|output| came_up(&output)[0]["plan"]["mapping"].to_string());
         mappings.sort();
         assert_eq!(mappings, ["\"compact\"", "\"distributed\""]);
         down_at_once(myelin, ["a", "b"]);
-        assert_eq!(wire.links(), before);
+        assert_eq!(ports.links(), before);
     });
 }
 
@@ -125,17 +126,17 @@ fn they_want_one_worker_with_different_settings() {
     if skip_unless_root() {
         return;
     }
-    let wire = Wire::new();
+    let ports = PortPair::new();
     let one = chain("a", 9000, "  worker: { batch: 8 }");
     let other = chain("b", 9001, "  worker: { batch: 16 }");
     rounds(|myelin| {
-        let files = [&one, &other].map(|text| myelin.file(&wire.between(text)));
+        let files = [&one, &other].map(|text| myelin.file(&ports.add_to(text)));
         let outputs = up_at_once(myelin, [&files[0], &files[1]]);
         let refused: Vec<_> = outputs.iter().filter(|one| !one.status.success()).collect();
         let errors: Vec<_> = refused.iter().map(|output| error(output)).collect();
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert!(errors[0].contains("spec.worker differs"), "{errors:?}");
-        let left = myelin.chains(1)[0]["chain"]
+        let left = myelin.expect_chains(1)[0]["chain"]
             .as_str()
             .expect("a name")
             .to_owned();
@@ -160,7 +161,7 @@ fn they_have_the_same_name() {
             (&ups[1 - second]["generation"], &ups[second]["generation"]),
             (&0.into(), &1.into())
         );
-        assert_eq!(myelin.chains(1)[0]["generation"], 1);
+        assert_eq!(myelin.expect_chains(1)[0]["generation"], 1);
         // It has the form of the second.
         let again = files.each_ref().map(|file| file.to_str().expect("a path"));
         let up = myelin.json(&["up", again[second], "--json"]);
@@ -184,7 +185,7 @@ fn they_have_the_same_name() {
         let name = myelin.chain("k");
         let outputs = at_once(myelin, [&["down", &name], &["down", &name]]);
         assert_eq!(outputs.iter().filter(|one| one.status.success()).count(), 1);
-        myelin.chains(0);
+        myelin.expect_chains(0);
     });
 }
 
@@ -208,7 +209,7 @@ fn they_have_the_same_names_the_other_way_round() {
             .map(|up| up["change"].as_str().expect("it"))
             .collect();
         assert_eq!(changes, ["created", "created", "unchanged", "unchanged"]);
-        myelin.chains(2);
+        myelin.expect_chains(2);
         down_at_once(myelin, ["a", "b"]);
     });
 }
@@ -233,7 +234,7 @@ fn one_removes_what_the_other_brings_up() {
         let change = came_up(&brought)[0]["change"].clone();
         // It was there still, and went; or was gone already, and came back.
         let count = if change == "unchanged" { 1 } else { 2 };
-        let list = myelin.chains(count);
+        let list = myelin.expect_chains(count);
         if change != "unchanged" {
             assert_eq!(change, "created");
             assert_eq!(list[0]["ingress"], list[1]["egress"], "one circuit");
@@ -271,7 +272,7 @@ fn only_one_of_them_is_admitted() {
         );
         let up = codes.iter().position(|code| *code == Some(0)).expect("one");
         let name = myelin.chain(["a", "b"][up]);
-        assert_eq!(myelin.chains(1)[0]["chain"], *name);
+        assert_eq!(myelin.expect_chains(1)[0]["chain"], *name);
         assert!(
             error(&outputs[1 - up]).contains("is refused"),
             "{}",

@@ -166,7 +166,8 @@ impl Watched {
         }
     }
 
-    /// The file is refused with these words, and nothing was made meanwhile, not for a moment either.
+    /// The file is refused with these words, and nothing was made meanwhile, not for a moment
+    /// either.
     fn refuses(&mut self, text: &str, words: &str) {
         self.refuses_after(&[], text, words);
     }

@@ -1,5 +1,6 @@
-//! An agent whose steps are counted, and that is killed or fails at a step of choice. A step is a system call of a thread that works
-//! on a request, as far as it makes, changes or opens something: `steps.c` has the list.
+//! An agent whose steps are counted, and that is killed or fails at a step of choice. A step is a
+//! system call of a thread that works on a request, as far as it makes, changes or opens something:
+//! `steps.c` has the list.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -48,7 +49,8 @@ impl Agent {
         Self::start_by(myelin, &[], &[])
     }
 
-    /// The same by a program that becomes the agent, such as `unshare`, with its arguments; and with more variables, as `KEY=VALUE`.
+    /// The same by a program that becomes the agent, such as `unshare`, with its arguments; and
+    /// with more variables, as `KEY=VALUE`.
     pub(crate) fn start_by(myelin: &Myelin, by: &[&str], variables: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |name: &str| directory.path().join(name);

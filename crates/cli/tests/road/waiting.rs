@@ -16,7 +16,8 @@ pub(crate) fn sleeps(seconds: &str) -> bool {
     !sh(&format!("pgrep -fx 'sleep {seconds}' || true")).is_empty()
 }
 
-/// Starts `up` for a black box that is up when it has slept for long, and waits until that one is being waited for.
+/// Starts `up` for a black box that is up when it has slept for long, and waits until that one is
+/// being waited for.
 pub(crate) fn begin_up(myelin: &Myelin, file: &Path, seconds: &str) -> Child {
     let client = up(myelin, file);
     wait_for("the program", || sleeps(seconds));
@@ -47,7 +48,7 @@ fn a_client_goes_while_its_chain_waits_for_a_black_box() {
     let other = myelin.file(KERNEL);
     myelin.ok(&["up", other.to_str().expect("a path")]);
     // Whose links are known from now on.
-    myelin.chains(1);
+    myelin.expect_chains(1);
     let idle = myelin.leftovers();
     let slow = black_box("w", 9001, "sleep, 7334.25", "60s");
     // A kernel chain of the same file, which must go with it.
@@ -56,7 +57,7 @@ fn a_client_goes_while_its_chain_waits_for_a_black_box() {
     // Others work meanwhile, and see neither of the two.
     assert_eq!(myelin.probe("k", 64, 10)["lost"], 0);
     myelin.ok(&["down", &myelin.chain("k")]);
-    myelin.chains(0);
+    myelin.expect_chains(0);
     myelin.ok(&["up", other.to_str().expect("a path")]);
     // A second client for the same chain waits for the first, and goes too.
     let second = up(&myelin, &file);
@@ -69,11 +70,11 @@ fn a_client_goes_while_its_chain_waits_for_a_black_box() {
     assert_eq!(myelin.leftovers(), idle);
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     assert!(!sleeps("7334.25"));
-    myelin.chains(1);
+    myelin.expect_chains(1);
     // Nothing is reserved any more.
     let quick = slow.text.replace("60s", "1ms");
     myelin.ok(&["up", myelin.file(&quick).to_str().expect("a path")]);
-    myelin.chains(2);
+    myelin.expect_chains(2);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
@@ -89,7 +90,7 @@ fn a_client_goes_and_the_next_one_gets_the_name() {
     let client = begin_up(&myelin, &myelin.file(&slow.text), "7335.25");
     let next = up(&myelin, &myelin.file(&KERNEL.replace("@k", "@w")));
     std::thread::sleep(Duration::from_millis(100));
-    myelin.chains(0);
+    myelin.expect_chains(0);
     let start = Instant::now();
     end(client);
     let output = next.wait_with_output().expect("its end");

@@ -1,4 +1,4 @@
-//! Interfaces that are not Myelin's, for chains with `spec.ports`.
+//! Interfaces that `ip` made, for chains with `spec.ports`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -6,17 +6,18 @@ use myelin_linux::netns::Netns;
 
 use super::sh;
 
-/// Two hosts made with `ip`, and the two interfaces between which a chain can lie; not Myelin's.
-pub(crate) struct Wire {
+/// Two interfaces for a chain with `spec.ports`, and an end host behind each. Made with `ip`;
+/// dropping it removes the hosts.
+pub(crate) struct PortPair {
     tag: String,
     /// The interface behind the client.
     pub(crate) ingress: String,
     egress: String,
 }
 
-impl Wire {
+impl PortPair {
     pub(crate) fn new() -> Self {
-        // A namespace's links go some time after it, so no two wires have the same names.
+        // The kernel removes links some time after their namespace, so names are never reused.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let tag = format!(
             "{}{}",
@@ -25,7 +26,7 @@ impl Wire {
         );
         let (ingress, egress) = (format!("tp{tag}a"), format!("tp{tag}b"));
         let (client, server) = (format!("myelin-tp{tag}c"), format!("myelin-tp{tag}s"));
-        let wire = Self {
+        let pair = Self {
             tag,
             ingress,
             egress,
@@ -40,14 +41,14 @@ impl Wire {
              mac=$(ip netns exec {server} cat /sys/class/net/eth0/address)
              ip -n {client} neigh add 10.77.0.2 lladdr $mac dev eth0
              ip netns exec {client} ethtool -K eth0 tx off >/dev/null",
-            one = wire.ingress,
-            two = wire.egress,
+            one = pair.ingress,
+            two = pair.egress,
         ));
-        wire
+        pair
     }
 
-    /// A chain file's text, put between the two interfaces.
-    pub(crate) fn between(&self, text: &str) -> String {
+    /// Returns the text of a chain file with `spec.ports` of this pair.
+    pub(crate) fn add_to(&self, text: &str) -> String {
         text.replace("10.0.0.2/32", "10.77.0.2/32").replace(
             "  functions:",
             &format!(
@@ -62,7 +63,7 @@ impl Wire {
         Netns::open(&format!("myelin-tp{}c", self.tag)).expect("the client")
     }
 
-    /// What `ip` says of the interfaces.
+    /// Describes the interfaces as `ip -d link show` does.
     pub(crate) fn links(&self) -> String {
         sh(&format!(
             "ip -d link show {}; ip -d link show {}",
@@ -70,7 +71,7 @@ impl Wire {
         ))
     }
 
-    /// Sends ten datagrams to that port of the server.
+    /// Sends ten datagrams from the client to a port of the server.
     pub(crate) fn send_ten(&self, port: u16) {
         sh(&format!(
             "ip netns exec myelin-tp{}c python3 -c \"
@@ -82,7 +83,7 @@ for i in range(10): s.sendto(b'x' * 100, ('10.77.0.2', {port}))\"",
     }
 }
 
-impl Drop for Wire {
+impl Drop for PortPair {
     fn drop(&mut self) {
         let tag = &self.tag;
         sh(&format!(
