@@ -89,7 +89,7 @@ fn burst(times: &[u64]) -> u64 {
     };
     let mut meter = Meter::new(&profile);
     for time in times {
-        meter.see(*time, 48);
+        meter.record(*time, 48);
     }
     meter.packets().expect("a bucket").burst()
 }

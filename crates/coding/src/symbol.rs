@@ -53,7 +53,7 @@ pub(crate) struct Symbol {
 }
 
 impl Symbol {
-    /// An empty symbol with room for a unit of `max_len` bytes.
+    /// Returns an empty symbol with room for a unit of `max_len` bytes.
     pub(crate) fn new(max_len: usize) -> Self {
         let (memory, _) = AlignedBytes::new(1, ADUI_LEN + max_len);
         Self { memory, len: 0 }

@@ -12,8 +12,8 @@ use myelin_packet::Match;
 use myelin_packet::traffic::Profile;
 use myelin_spec::{DpdkDevice, FunctionConfig};
 
-/// A program that answers as `script` says, instead of a worker. `reply` waits for a request and
-/// answers it. `$1` is a file that the script may test.
+/// Returns a program that answers as `script` says, instead of a worker. `reply` waits for a
+/// request and answers it. `$1` is a file that the script may test.
 fn scripted_worker(script: &str, file: &Path) -> WorkerConfig {
     let script = format!(
         r#"n=0; wait() {{ dd bs=8 count=1 of=/dev/null 2>/dev/null; n=$((n+1)); }}

@@ -37,8 +37,8 @@ pub struct EnvironmentConfig {
 }
 
 impl EnvironmentConfig {
-    /// Returns a configuration with plain pages, 8191 frames and no hardware. A pool is most compact at one less than a power of
-    /// two.
+    /// Returns a configuration with plain pages, 8191 frames and no hardware. A pool is most
+    /// compact at one less than a power of two.
     pub fn new(prefix: impl Into<String>) -> Self {
         Self {
             prefix: prefix.into(),
@@ -77,7 +77,8 @@ impl EnvironmentConfig {
     }
 }
 
-/// The directory in which DPDK, as root, keeps the files of a running process with this prefix.
+/// Returns the directory in which DPDK, as root, keeps the files of a running process with this
+/// prefix.
 pub fn runtime_directory(prefix: &str) -> PathBuf {
     PathBuf::from("/var/run/dpdk").join(prefix)
 }

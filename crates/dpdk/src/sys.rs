@@ -91,8 +91,8 @@ impl Shim {
         }
         // SAFETY: a live handle and a terminated string.
         let symbol = unsafe { libc::dlsym(handle, c"myelin_dpdk".as_ptr()) };
-        // SAFETY: the symbol is the shim's constant of exactly this layout, compiled with this crate.
-        // The handle is never closed.
+        // SAFETY: the symbol is the shim's constant of exactly this layout, compiled with this
+        // crate. The handle is never closed.
         unsafe { symbol.cast::<Self>().as_ref() }.ok_or_else(failed)
     }
 
@@ -338,8 +338,8 @@ impl TransmitQueue {
         while sent < self.packets.len() {
             let rest = &self.packets[sent..];
             let burst = rest.len().min(MAX_BURST) as u16;
-            // SAFETY: `push` used up the frame token of each of the `burst` descriptors. So no other
-            // code owns the buffer, and the packet lies in it.
+            // SAFETY: `push` used up the frame token of each of the `burst` descriptors. So no
+            // other code owns the buffer, and the packet lies in it.
             let taken = unsafe { (self.shim.transmit)(self.port, rest.as_ptr(), burst) };
             sent += usize::from(taken);
             if taken < burst {

@@ -10,7 +10,7 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// An empty batch with room for `capacity` packets.
+    /// Returns an empty batch with room for `capacity` packets.
     pub fn with_capacity(capacity: usize) -> Self {
         Self {
             packets: Vec::with_capacity(capacity),
@@ -24,32 +24,32 @@ impl<'a> Batch<'a> {
         self.packets.push(packet);
     }
 
-    /// The forwarded packets, in order of arrival.
+    /// Returns the forwarded packets, in order of arrival.
     #[inline]
     pub fn packets(&self) -> &[Packet<'a>] {
         &self.packets
     }
 
-    /// The forwarded packets, mutable.
+    /// Returns the forwarded packets, mutable.
     #[inline]
     pub fn packets_mut(&mut self) -> &mut [Packet<'a>] {
         &mut self.packets
     }
 
-    /// The packets dropped since the batch was last emptied, in no order. The caller frees their
-    /// buffers.
+    /// Returns the packets dropped since the batch was last emptied, in no order. The caller frees
+    /// their buffers.
     #[inline]
     pub fn dropped(&self) -> &[Packet<'a>] {
         &self.dropped
     }
 
-    /// Number of forwarded packets.
+    /// Returns the number of forwarded packets.
     #[inline]
     pub fn len(&self) -> usize {
         self.packets.len()
     }
 
-    /// Whether no packet is left to forward.
+    /// Returns whether no packet is left to forward.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
@@ -75,8 +75,8 @@ impl<'a> Batch<'a> {
         dropped
     }
 
-    /// An empty batch in the same memory, for packets of another lifetime. So a worker allocates
-    /// once.
+    /// Returns an empty batch in the same memory, for packets of another lifetime. So a worker
+    /// allocates once.
     #[must_use]
     pub fn recycle<'b>(self) -> Batch<'b> {
         Batch {

@@ -77,7 +77,7 @@ pub enum PayloadForm {
 }
 
 impl Header {
-    /// Length of a header with or without a dictionary, bytes.
+    /// Returns the length of a header with or without a dictionary, bytes.
     pub const fn len(has_dictionary: bool) -> usize {
         if has_dictionary {
             MAX_HEADER_LEN
@@ -127,13 +127,13 @@ impl Header {
 /// The marker in front of a stored payload.
 pub(crate) const STORED_MARKER: [u8; MARKER_LEN] = (MARKER | STORED).to_be_bytes();
 
-/// Whether a payload begins like a marker, so that `compress` must not send it unchanged.
+/// Returns whether a payload begins like a marker, so that `compress` must not send it unchanged.
 #[inline]
 pub fn is_marked(payload: &[u8]) -> bool {
     read_marker(payload).is_some()
 }
 
-/// The form bits of a payload's marker, if it begins with a marker.
+/// Returns the form bits of a payload's marker, if it begins with a marker.
 #[inline]
 fn read_marker(payload: &[u8]) -> Option<u32> {
     let word = u32::from_be_bytes(*payload.first_chunk()?);

@@ -75,25 +75,25 @@ impl Datagram {
         Ok(datagram)
     }
 
-    /// Whether the datagram has a checksum.
+    /// Returns whether the datagram has a checksum.
     #[inline]
     pub(crate) fn has_checksum(&self) -> bool {
         self.checksum != 0
     }
 
-    /// Length of the IP packet, bytes.
+    /// Returns the length of the IP packet, bytes.
     #[inline]
     pub(crate) fn ip_len(&self) -> usize {
         self.end - self.l3
     }
 
-    /// Length of the IP packet with a payload of `payload` bytes.
+    /// Returns the length of the IP packet with a payload of `payload` bytes.
     #[inline]
     pub(crate) fn ip_len_with(&self, payload: usize) -> usize {
         self.payload - self.l3 + payload
     }
 
-    /// The payload's part of the checksum. Call it before you change the payload in place.
+    /// Returns the payload's part of the checksum. Call it before you change the payload in place.
     #[inline]
     pub(crate) fn payload_sum(&self, packet: &Packet<'_>) -> u64 {
         if !self.has_checksum() {
@@ -161,8 +161,8 @@ impl Datagram {
         fit(packet, self.end)
     }
 
-    /// The checksum sum of `bytes` at offset `at`. At an odd offset, each byte is the other half of
-    /// its word (RFC 1071, section 2B).
+    /// Returns the checksum sum of `bytes` at offset `at`. At an odd offset, each byte is the other
+    /// half of its word (RFC 1071, section 2B).
     #[inline]
     fn sum_from(&self, at: usize, bytes: &[u8]) -> u64 {
         let sum = (self.sum)(bytes);
@@ -198,7 +198,8 @@ impl Datagram {
         Some(())
     }
 
-    /// Offset of the length field in the IP header, and the offset from which it counts.
+    /// Returns the offset of the length field in the IP header, and the offset from which it
+    /// counts.
     #[inline]
     fn ip_length(&self) -> (usize, usize) {
         if self.is_ipv6 {
@@ -222,7 +223,7 @@ pub(crate) fn fit(packet: &mut Packet<'_>, end: usize) -> Option<()> {
     }
 }
 
-/// The number that subtracts `sum` (at most 32 bits) when added: in ones' complement, the
+/// Returns the number that subtracts `sum` (at most 32 bits) when added: in ones' complement, the
 /// complement of a number is its negative.
 #[inline]
 fn negative(sum: u64) -> u64 {
@@ -260,7 +261,7 @@ mod tests {
         Datagram::of(packet, wide::fastest_sum()).unwrap()
     }
 
-    /// The frame, built anew with another payload. A wrong checksum stays wrong by the same
+    /// Returns the frame, built anew with another payload. A wrong checksum stays wrong by the same
     /// difference.
     fn reference(frame: &[u8], payload: &[u8]) -> Vec<u8> {
         let old = parse(frame).unwrap();

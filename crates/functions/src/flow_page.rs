@@ -31,7 +31,7 @@ impl FlowPage {
         }
     }
 
-    /// Whether the whole table was read.
+    /// Returns whether the whole table was read.
     pub fn is_last(&self) -> bool {
         self.next.is_none()
     }

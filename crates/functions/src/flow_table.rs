@@ -85,17 +85,17 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
         self.entries.len()
     }
 
-    /// Number of flows in the table.
+    /// Returns the number of flows in the table.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether the table is empty.
+    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Number of flows that new flows evicted from the full table.
+    /// Returns the number of flows that new flows evicted from the full table.
     pub fn evictions(&self) -> u64 {
         self.evictions
     }
@@ -159,20 +159,20 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
         Some(self.entries[entry as usize].value)
     }
 
-    /// The least recently used flow.
+    /// Returns the least recently used flow.
     pub fn oldest(&self) -> Option<(&K, &V)> {
         let entry = self.entries.get(self.oldest as usize)?;
         Some((&entry.key, &entry.value))
     }
 
-    /// The flow in slot `slot` of `0..capacity`, if any. A flow keeps its slot, so a reader can
-    /// pause between packets and continue there.
+    /// Returns the flow in slot `slot` of `0..capacity`, if any. A flow keeps its slot, so a reader
+    /// can pause between packets and continue there.
     pub fn flow_in_slot(&self, slot: usize) -> Option<(&K, &V)> {
         let entry = self.entries.get(slot).filter(|entry| entry.in_use)?;
         Some((&entry.key, &entry.value))
     }
 
-    /// All flows, in no order.
+    /// Returns all flows, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         (0..self.capacity()).filter_map(|slot| self.flow_in_slot(slot))
     }

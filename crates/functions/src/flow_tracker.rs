@@ -28,7 +28,7 @@ pub struct FlowTrackerState {
     outside: u64,
 }
 
-/// A flow after its first packet, of `bytes` bytes.
+/// Returns a flow after its first packet, of `bytes` bytes.
 #[inline]
 fn new_flow(now_ns: u64, from_second: bool, bytes: usize) -> TrackedFlow {
     let mut flow = TrackedFlow {
@@ -114,7 +114,7 @@ fn verdict(policy: InvalidPolicy) -> Verdict {
     }
 }
 
-/// The mark that the sender of a packet is done.
+/// Returns the mark that the sender of a packet is done.
 fn done_mark(from_second: bool) -> FlowMarks {
     if from_second {
         FlowMarks::SECOND_DONE

@@ -27,8 +27,8 @@ pub trait Function: Send {
     /// Processes one packet in place.
     fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict;
 
-    /// Whether the worker must call [`set_time`](Self::set_time) before each batch. The worker asks
-    /// once.
+    /// Returns whether the worker must call [`set_time`](Self::set_time) before each batch. The
+    /// worker asks once.
     fn needs_time(&self) -> bool {
         false
     }
@@ -46,9 +46,9 @@ pub trait Function: Send {
     /// stored packets. The worker calls it between two batches.
     fn expire(&mut self, _now_ns: u64, _emitter: &mut dyn Emitter) {}
 
-    /// Whether [`expire`](Self::expire) will have work even if no packet comes. The worker asks
-    /// after each call. After `false`, it calls `expire` again only after a packet, so that an idle
-    /// worker sleeps.
+    /// Returns whether [`expire`](Self::expire) will have work even if no packet comes. The worker
+    /// asks after each call. After `false`, it calls `expire` again only after a packet, so that an
+    /// idle worker sleeps.
     fn awaits_timer(&self) -> bool {
         true
     }

@@ -43,38 +43,38 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// The frame, from its Ethernet header on.
+    /// Returns the frame, from its Ethernet header on.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.start as usize..][..self.len as usize]
     }
 
-    /// The frame, to change in place.
+    /// Returns the frame, to change in place.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start as usize..][..self.len as usize]
     }
 
-    /// Length of the frame, bytes.
+    /// Returns the length of the frame, bytes.
     #[inline]
     #[allow(clippy::len_without_is_empty)] // a packet has at least its headers
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Offset of the frame in its buffer, bytes.
+    /// Returns the offset of the frame in its buffer, bytes.
     #[inline]
     pub fn start(&self) -> usize {
         self.start as usize
     }
 
-    /// The token that the caller passed to [`Packet::new`], to find the buffer again.
+    /// Returns the token that the caller passed to [`Packet::new`], to find the buffer again.
     #[inline]
     pub fn token(&self) -> u32 {
         self.token
     }
 
-    /// The metadata.
+    /// Returns the metadata.
     #[inline]
     pub fn meta(&self) -> &Meta {
         &self.meta
@@ -92,15 +92,15 @@ impl<'a> Packet<'a> {
         self.meta.generation = generation;
     }
 
-    /// The headers that the front door found. Offsets count from the start that the frame had
-    /// there.
+    /// Returns the headers that the front door found. Offsets count from the start that the frame
+    /// had there.
     #[inline]
     pub fn headers(&self) -> &Headers {
         &self.headers
     }
 
-    /// The UDP or TCP payload, or the bytes behind the IP header, without Ethernet padding. Empty
-    /// if the frame was truncated.
+    /// Returns the UDP or TCP payload, or the bytes behind the IP header, without Ethernet padding.
+    /// Empty if the frame was truncated.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         self.bytes()
@@ -108,7 +108,7 @@ impl<'a> Packet<'a> {
             .unwrap_or_default()
     }
 
-    /// The payload, to change in place.
+    /// Returns the payload, to change in place.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let range = self.headers.payload.into()..self.headers.end.into();
@@ -176,7 +176,7 @@ mod tests {
 
     const HEADROOM: usize = 64;
 
-    /// A buffer of headroom, frame and tailroom, and the metadata of the frame.
+    /// Returns a buffer of headroom, frame and tailroom, and the metadata of the frame.
     fn buffer(frame: &[u8]) -> (Vec<u8>, Meta) {
         let meta = Meta::new(1, 2, 3, 4, &parse(frame).unwrap());
         ([&[0xaa; HEADROOM], frame, &[0xbb; 32]].concat(), meta)

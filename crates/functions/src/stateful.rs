@@ -20,7 +20,7 @@ pub trait Stateful: Send {
     #[inline]
     fn begin_batch(&mut self, _state: &mut Self::State) {}
 
-    /// The verdict while another thread holds the state.
+    /// Returns the verdict while another thread holds the state.
     fn without_state(&self) -> Verdict {
         Verdict::Drop
     }

@@ -57,8 +57,8 @@ pub(crate) fn write(frame: &[u8], headers: &Headers, from: IpAddr, message: &mut
     true
 }
 
-/// Whether the RFCs allow an error message about the packet (RFC 1812, section 4.3.2.7; RFC 4443,
-/// section 2.4 e).
+/// Returns whether the RFCs allow an error message about the packet (RFC 1812, section 4.3.2.7; RFC
+/// 4443, section 2.4 e).
 fn may_report(frame: &[u8], headers: &Headers, tuple: &FiveTuple) -> bool {
     let is_to_group = frame[0] & 1 == 1
         || tuple.destination.is_multicast()
@@ -84,7 +84,8 @@ fn may_report(frame: &[u8], headers: &Headers, tuple: &FiveTuple) -> bool {
     fragment == 0 && !is_error(frame.get(usize::from(headers.l4)), tuple.protocol)
 }
 
-/// Whether the ICMP type is one that may not cause another message. A truncated ICMP packet counts.
+/// Returns whether the ICMP type is one that may not cause another message. A truncated ICMP packet
+/// counts.
 fn is_error(kind: Option<&u8>, protocol: u8) -> bool {
     match (protocol, kind) {
         (ICMP, Some(kind)) => matches!(kind, 3 | 4 | 5 | 11 | 12),

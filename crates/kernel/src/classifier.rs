@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use libbpf_rs::MapHandle;
 use myelin_packet::Match;
-use myelin_packet::classifier::{ClassifierError, Key, MAX_MASKS, Mask};
+use myelin_packet::classifier::{ClassifierError, MAX_MASKS, Mask, MatchKey};
 
 use self::keys::{BANK_WORDS, BANKS_WORDS, MASK_WORDS, MaskEntry, key_words};
 pub(crate) use self::tables::Tables;
@@ -64,7 +64,7 @@ pub(crate) struct PortMatches {
     /// By family; the most specific mask is first.
     masks: [Vec<UsedMask>; 2],
     /// The original match and the target of each key.
-    entries: HashMap<(Mask, Key), (Match, Arc<ChainTarget>)>,
+    entries: HashMap<(Mask, MatchKey), (Match, Arc<ChainTarget>)>,
     /// Number of matches for each chain number.
     match_counts: HashMap<u32, usize>,
     keep: bool,
@@ -102,10 +102,10 @@ impl PortMatches {
     /// same chain atomically. Any other match of the same packets with equal specificity is a tie.
     /// An error changes nothing.
     pub(crate) fn insert(&mut self, rule: &Match, target: &Arc<ChainTarget>) -> Result<(), Error> {
-        let key = Key::of(rule);
+        let key = MatchKey::of(rule);
         let masks = masks_of(rule);
         if masks.is_empty() {
-            return Err(self.error(ClassifierError::TakesNothing));
+            return Err(self.error(ClassifierError::MixedFamilies));
         }
         for mask in &masks {
             let used = &self.masks[mask.family as usize];
@@ -144,7 +144,7 @@ impl PortMatches {
     }
 
     fn put(&mut self, mask: Mask, rule: &Match, target: &Arc<ChainTarget>) -> Result<(), Error> {
-        let (family, key) = (mask.family, Key::of(rule));
+        let (family, key) = (mask.family, MatchKey::of(rule));
         let used = &mut self.masks[family as usize];
         let at = used.binary_search_by(|u| mask.fields.cmp(&u.mask.fields));
         let number = match at {
@@ -193,7 +193,7 @@ impl PortMatches {
     }
 
     fn take_out(&mut self, mask: Mask, rule: &Match) -> Result<bool, Error> {
-        let key = Key::of(rule);
+        let key = MatchKey::of(rule);
         if self
             .entries
             .get(&(mask, key))

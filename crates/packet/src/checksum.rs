@@ -3,8 +3,8 @@
 use crate::five_tuple::{TCP, UDP};
 use crate::parse::Headers;
 
-/// Ones' complement sum of `bytes` as big-endian 16-bit words. An odd last byte counts as if a zero
-/// followed.
+/// Returns the ones' complement sum of `bytes` as big-endian 16-bit words. An odd last byte counts
+/// as if a zero followed.
 ///
 /// Callers may add sums as plain numbers and fold them at the end: each is below 2^16.
 #[inline(always)] // callers with wider vectors compile it with those
@@ -32,18 +32,18 @@ pub const fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// The checksum of `bytes`. The checksum field itself must be zero.
+/// Returns the checksum of `bytes`. The checksum field itself must be zero.
 pub fn checksum(bytes: &[u8]) -> u16 {
     !fold(sum(bytes))
 }
 
-/// The checksum after a change of the 16-bit word at an even offset from `old` to `new`: RFC 1624,
-/// equation 3.
+/// Returns the checksum after a change of the 16-bit word at an even offset from `old` to `new`:
+/// RFC 1624, equation 3.
 pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
     add(checksum, !old as u64 + new as u64)
 }
 
-/// The checksum after the sum of its words grew by `delta`.
+/// Returns the checksum after the sum of its words grew by `delta`.
 ///
 /// A decrease by `d` is a growth by `65535 * k - d`, for any `k` that keeps it positive, because
 /// ones' complement counts modulo 65535.
@@ -51,8 +51,8 @@ pub const fn add(checksum: u16, delta: u64) -> u16 {
     !fold(!checksum as u64 + delta)
 }
 
-/// [`add`] for the checksum of a UDP or TCP header, in the same form as a new computation. Of the
-/// two zeros, UDP sends 0xffff, since 0 means none (RFC 768), and TCP sends 0.
+/// Like [`add`], for a UDP or TCP header, with the same result as a new computation. Ones'
+/// complement has two zeros: UDP sends 0xffff, because 0 means none (RFC 768); TCP sends 0.
 ///
 /// Every update of a checksum ends with this function, so all functions write the same bytes.
 pub const fn l4_add(protocol: u8, checksum: u16, delta: u64) -> u16 {
@@ -64,7 +64,7 @@ pub const fn l4_add(protocol: u8, checksum: u16, delta: u64) -> u16 {
     }
 }
 
-/// Offset of the UDP or TCP checksum in the frame. `None` without such a header.
+/// Returns the offset of the UDP or TCP checksum in the frame. `None` without such a header.
 pub fn l4_offset(headers: &Headers) -> Option<usize> {
     if !headers.flags.has_ports() {
         return None;
@@ -105,8 +105,8 @@ pub fn l4_checksum(frame: &[u8], headers: &Headers) -> Option<u16> {
     })
 }
 
-/// Whether the UDP or TCP checksum of `frame` is correct. A UDP checksum of zero means none (RFC
-/// 768). `None` without such a header.
+/// Returns whether the UDP or TCP checksum of `frame` is correct. A UDP checksum of zero means none
+/// (RFC 768). `None` without such a header.
 pub fn l4_is_valid(frame: &[u8], headers: &Headers) -> Option<bool> {
     let field = l4_offset(headers)?;
     let held = frame.get(field..field + 2)?;
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use crate::fixtures;
 
-    /// RFC 1071, section 4.1, word by word, with the carry added at once.
+    /// The algorithm of RFC 1071, section 4.1: word by word, with an immediate carry.
     fn reference(bytes: &[u8]) -> u16 {
         let mut sum = 0_u32;
         for pair in bytes.chunks(2) {

@@ -24,7 +24,7 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// The mask of `rule` for packets of `family`. `None` if it matches none of them.
+    /// Returns the mask of `rule` for packets of `family`. `None` if it matches none of them.
     pub fn of(rule: &Match, family: Family) -> Option<Self> {
         rule.families().any(|f| f == family).then_some(Self {
             family,
@@ -32,15 +32,15 @@ impl Mask {
         })
     }
 
-    /// The packet's fields under the mask. `None` if the packet is of the other family or lacks a
-    /// compared port.
-    pub fn apply(&self, tuple: &FiveTuple) -> Option<Key> {
+    /// Returns the packet's fields under the mask. `None` if the packet is of the other family or
+    /// lacks a compared port.
+    pub fn apply(&self, tuple: &FiveTuple) -> Option<MatchKey> {
         let port = |counts: bool, port: Option<u16>| if counts { port } else { Some(0) };
         if Family::of(tuple.source) != self.family || Family::of(tuple.destination) != self.family {
             return None;
         }
         let fields = self.fields;
-        Some(Key {
+        Some(MatchKey {
             source: address_bytes(mask(tuple.source, fields.source_len)),
             destination: address_bytes(mask(tuple.destination, fields.destination_len)),
             protocol: if fields.protocol { tuple.protocol } else { 0 },
@@ -52,7 +52,7 @@ impl Mask {
 
 /// The fields of a packet or match under a [`Mask`]. Other fields are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct MatchKey {
     /// Source address in network order; IPv4 in the first four bytes.
     pub source: [u8; 16],
     /// Destination address, likewise.
@@ -65,8 +65,8 @@ pub struct Key {
     pub destination_port: u16,
 }
 
-impl Key {
-    /// The key of `rule`, for both families.
+impl MatchKey {
+    /// Returns the key of `rule`, for both families.
     pub fn of(rule: &Match) -> Self {
         let bytes =
             |prefix: Option<Prefix>| prefix.map_or([0; 16], |prefix| address_bytes(prefix.addr()));
@@ -85,7 +85,7 @@ impl Key {
 pub enum ClassifierError {
     /// Source and destination are of different families.
     #[error("the match takes no packet: its source and its destination are of different families")]
-    TakesNothing,
+    MixedFamilies,
     /// Another match is equally specific and matches the same packets.
     #[error(
         "another match is equally specific and takes the same packets: make one of them more specific"
@@ -105,7 +105,7 @@ pub enum ClassifierError {
 #[derive(Clone, Debug)]
 pub struct TupleSpace<T> {
     /// By family, most specific mask first.
-    tables: [Vec<(Mask, HashMap<Key, T>)>; 2],
+    tables: [Vec<(Mask, HashMap<MatchKey, T>)>; 2],
 }
 
 impl<T> Default for TupleSpace<T> {
@@ -124,13 +124,13 @@ impl<T: Clone> TupleSpace<T> {
 
     /// Inserts `rule`. An error changes nothing.
     pub fn insert(&mut self, rule: &Match, value: T) -> Result<(), ClassifierError> {
-        let key = Key::of(rule);
+        let key = MatchKey::of(rule);
         let masks: Vec<Mask> = rule
             .families()
             .filter_map(|family| Mask::of(rule, family))
             .collect();
         if masks.is_empty() {
-            return Err(ClassifierError::TakesNothing);
+            return Err(ClassifierError::MixedFamilies);
         }
         for mask in &masks {
             let tables = &self.tables[mask.family as usize];
@@ -158,7 +158,7 @@ impl<T: Clone> TupleSpace<T> {
 
     /// Removes `rule`. `None` if it is missing.
     pub fn remove(&mut self, rule: &Match) -> Option<T> {
-        let key = Key::of(rule);
+        let key = MatchKey::of(rule);
         let mut removed = None;
         for mask in rule.families().filter_map(|family| Mask::of(rule, family)) {
             let tables = &mut self.tables[mask.family as usize];
@@ -172,7 +172,7 @@ impl<T: Clone> TupleSpace<T> {
         removed
     }
 
-    /// The value of the most specific match for the packet.
+    /// Returns the value of the most specific match for the packet.
     pub fn lookup(&self, tuple: &FiveTuple) -> Option<&T> {
         let tables = &self.tables[Family::of(tuple.source) as usize];
         tables
@@ -180,7 +180,7 @@ impl<T: Clone> TupleSpace<T> {
             .find_map(|(mask, table)| table.get(&mask.apply(tuple)?))
     }
 
-    /// The masks in use for `family`, most specific first.
+    /// Returns the masks in use for `family`, most specific first.
     pub fn masks(&self, family: Family) -> impl Iterator<Item = &Mask> {
         self.tables[family as usize].iter().map(|(mask, _)| mask)
     }
@@ -252,7 +252,7 @@ mod tests {
         };
         assert_eq!(
             TupleSpace::new().insert(&rule, ()),
-            Err(ClassifierError::TakesNothing)
+            Err(ClassifierError::MixedFamilies)
         );
         assert_eq!(TupleSpace::<()>::new().remove(&rule), None);
     }

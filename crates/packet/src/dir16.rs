@@ -36,7 +36,7 @@ impl Dir16 {
         Self { direct, blocks }
     }
 
-    /// The value of `address`.
+    /// Returns the value of `address`.
     #[inline]
     pub fn look_up(&self, address: Ipv4Addr) -> u32 {
         let address = u32::from(address);
@@ -62,8 +62,8 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// The entry for the 2^`bits` addresses from `from`: their value if they share one, otherwise a
-    /// new block.
+    /// Returns the entry for the 2^`bits` addresses from `from`: their value if they share one,
+    /// otherwise a new block.
     fn entry(&mut self, from: u64, bits: u32, blocks: &mut Vec<u32>) -> u32 {
         let starts_by = |piece: &(u128, u32), address: u64| piece.0 <= u128::from(address);
         while self

@@ -28,7 +28,7 @@ pub struct FiveTuple {
 }
 
 impl FiveTuple {
-    /// The protocol and the source endpoint: `udp 10.0.0.1:5000`.
+    /// Returns the protocol and the source endpoint: `udp 10.0.0.1:5000`.
     pub fn sender(&self) -> String {
         let source = endpoint(self.source, self.source_port);
         match self.protocol {
@@ -40,7 +40,7 @@ impl FiveTuple {
         }
     }
 
-    /// The five-tuple of packets in the other direction.
+    /// Returns the five-tuple of packets in the other direction.
     #[must_use]
     pub fn reversed(self) -> Self {
         Self {

@@ -45,8 +45,8 @@ impl FlowKey {
         Self([source[0], source[1], destination[0], destination[1], last])
     }
 
-    /// The flow key of a packet. `None` if `frame` is shorter than the frame from which the headers
-    /// were parsed.
+    /// Returns the flow key of a packet. `None` if `frame` is shorter than the frame from which the
+    /// headers were parsed.
     #[inline]
     pub fn of(headers: &Headers, frame: &[u8]) -> Option<Self> {
         let l3 = frame.get(headers.l3.into()..)?;
@@ -76,7 +76,7 @@ impl FlowKey {
         ]))
     }
 
-    /// The key of packets in the other direction.
+    /// Returns the key of packets in the other direction.
     #[inline]
     #[must_use]
     pub fn reversed(self) -> Self {
@@ -87,8 +87,8 @@ impl FlowKey {
         Self([d0, d1, s0, s1, last])
     }
 
-    /// One key for both directions of a flow: the endpoints in an order that does not depend on the
-    /// sender. True if the sender is the second endpoint.
+    /// Returns one key for both directions of a flow: the order of the endpoints does not depend on
+    /// the sender. Also returns whether the sender is the second endpoint.
     #[inline]
     #[must_use]
     pub fn canonical(self) -> (Self, bool) {
@@ -101,12 +101,12 @@ impl FlowKey {
         )
     }
 
-    /// Whether the flow is a TCP connection, seen in more than fragments.
+    /// Returns whether the flow is a TCP connection, seen in more than fragments.
     pub fn is_tcp(&self) -> bool {
         self.protocol() == TCP && self.flags().has_ports()
     }
 
-    /// The five-tuple of the key.
+    /// Returns the five-tuple of the key.
     pub fn five_tuple(&self) -> FiveTuple {
         let flags = self.flags();
         let address = |words: [u64; 2]| address_of(bytemuck::cast(words), flags.is_ipv6());
@@ -131,8 +131,8 @@ impl FlowKey {
     }
 }
 
-// These build keys in registers: a key written byte by byte and read word by word would wait for
-// its own stores.
+// These functions build keys in registers. A key that is written byte by byte and read word by word
+// would wait for its own stores.
 
 #[inline]
 fn v4([a, b, c, d]: [u8; 4]) -> [u64; 2] {

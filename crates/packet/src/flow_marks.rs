@@ -18,7 +18,7 @@ pub mod tcp {
     /// Offset of the flags in the TCP header, bytes.
     pub const OFFSET: usize = 13;
 
-    /// Whether a segment requests a new connection.
+    /// Returns whether a segment requests a new connection.
     pub const fn opens(flags: u8) -> bool {
         flags & (SYN | ACK | RST | FIN) == SYN
     }
@@ -46,19 +46,19 @@ impl FlowMarks {
 
     const BOTH_DONE: Self = Self::FIRST_DONE.with(Self::SECOND_DONE);
 
-    /// The union of both sets.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether every mark of `other` is set.
+    /// Returns whether every mark of `other` is set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The marks of a new flow. `from_second` tells whether the second endpoint sent the first
-    /// packet.
+    /// Returns the marks of a new flow. `from_second` tells whether the second endpoint sent the
+    /// first packet.
     pub const fn of_first_packet(from_second: bool) -> Self {
         if from_second {
             Self::OPENED_BY_SECOND
@@ -67,7 +67,7 @@ impl FlowMarks {
         }
     }
 
-    /// The marks that a further packet adds. `flags` are those of its TCP header.
+    /// Returns the marks that a further packet adds. `flags` are those of its TCP header.
     #[must_use]
     pub const fn of_packet(self, from_second: bool, flags: Option<u8>) -> Self {
         let mut added = Self(0);
@@ -93,7 +93,7 @@ impl FlowMarks {
         added
     }
 
-    /// The state of the flow.
+    /// Returns the state of the flow.
     pub const fn state(self, is_tcp: bool) -> FlowState {
         if !is_tcp {
             return if self.contains(Self::ANSWERED) {
@@ -121,7 +121,7 @@ mod tests {
     const FROM_CLIENT: bool = false;
     const FROM_SERVER: bool = true;
 
-    /// The states of a flow after each packet.
+    /// Returns the states of a flow after each packet.
     fn states(packets: &[(bool, Option<u8>)]) -> Vec<FlowState> {
         let mut marks = FlowMarks::of_first_packet(packets[0].0);
         let is_tcp = packets[0].1.is_some();

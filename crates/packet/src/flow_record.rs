@@ -59,7 +59,7 @@ const TRANSLATED: u8 = 1;
 const BALANCED: u8 = 2;
 
 impl FlowRecord {
-    /// A record without any counts.
+    /// Returns a record without any counts.
     pub fn new(key: FlowKey) -> Self {
         Self {
             key,
@@ -153,7 +153,7 @@ pub struct FlowCounts {
 }
 
 impl FlowCounts {
-    /// The record of the flow.
+    /// Returns the record of the flow.
     pub fn record(&self, key: FlowKey) -> FlowRecord {
         FlowRecord {
             key,
@@ -186,7 +186,7 @@ pub struct TrackedFlow {
 }
 
 impl TrackedFlow {
-    /// The record of the flow.
+    /// Returns the record of the flow.
     pub fn record(&self, key: FlowKey) -> FlowRecord {
         let by_second = self.marks.contains(FlowMarks::OPENED_BY_SECOND);
         let (opener, other) = (usize::from(by_second), usize::from(!by_second));

@@ -12,12 +12,12 @@ pub struct HopCounters {
     pub packets_in: u64,
     /// Bytes received. `None` in user space, which only counts packets.
     pub bytes_in: Option<u64>,
-    /// Packets dropped. For a black box: all packets that went in and did not come out, including
+    /// Packets dropped. For a black box: all packets that entered and did not leave, including
     /// `held`.
     pub drops: u64,
     /// Packets emitted beyond those received.
     pub emitted: u64,
-    /// Packets inside a black box, which may still come out.
+    /// Packets inside a black box, which may still leave.
     pub held: u64,
     /// Packets whose processing was timed.
     pub samples: u64,
@@ -31,14 +31,14 @@ impl HopCounters {
         (self.packets_in + self.emitted).saturating_sub(self.drops)
     }
 
-    /// Mean processing time of a timed packet, ns; `None` until one was timed.
+    /// Returns the mean processing time of a timed packet, ns; `None` until one was timed.
     pub fn cost_ns(&self) -> Option<f64> {
         (self.samples > 0).then(|| self.sampled_ns as f64 / self.samples as f64)
     }
 
-    /// The counters if all packets in the black box still came out.
+    /// Returns the counters for the case that the black box forwards all held packets.
     #[must_use]
-    pub fn settled(&self) -> Self {
+    pub fn with_held_forwarded(&self) -> Self {
         Self {
             drops: self.drops - self.held.min(self.drops),
             held: 0,
@@ -46,8 +46,8 @@ impl HopCounters {
         }
     }
 
-    /// The difference to an earlier reading. `held` is a level, not a count: it keeps its present
-    /// value.
+    /// Returns the difference to an earlier reading. `held` is a level, not a count: it keeps its
+    /// present value.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let bytes = |now: u64| now.saturating_sub(earlier.bytes_in.unwrap_or_default());
@@ -78,11 +78,14 @@ mod tests {
     }
 
     #[test]
-    fn held_packets_count_as_drops_until_settled() {
+    fn held_packets_count_as_drops_unless_counted_as_forwarded() {
         let now = black_box(10, 4, 3);
         assert_eq!(now.packets_out(), 6);
-        assert_eq!(now.settled().packets_out(), 9);
-        assert_eq!(now.settled().settled(), now.settled());
+        assert_eq!(now.with_held_forwarded().packets_out(), 9);
+        assert_eq!(
+            now.with_held_forwarded().with_held_forwarded(),
+            now.with_held_forwarded()
+        );
     }
 
     #[test]

@@ -69,12 +69,12 @@ impl LpmTables {
             return Err(LpmError::Value { prefix, value });
         }
         Ok(Self {
-            v4: Dir16::new(&intervals::of(prefixes, Family::V4)),
-            v6: Ipv6Lpm::build(&intervals::of(prefixes, Family::V6)),
+            v4: Dir16::new(&intervals::build(prefixes, Family::V4)),
+            v6: Ipv6Lpm::build(&intervals::build(prefixes, Family::V6)),
         })
     }
 
-    /// The value of the longest prefix that contains `address`, or [`NO_MATCH`].
+    /// Returns the value of the longest prefix that contains `address`, or [`NO_MATCH`].
     #[inline]
     pub fn look_up(&self, address: IpAddr) -> u32 {
         match address {
@@ -83,7 +83,7 @@ impl LpmTables {
         }
     }
 
-    /// Memory of the tables, bytes.
+    /// Returns the memory of the tables, bytes.
     pub fn memory(&self) -> usize {
         self.v4.memory() + self.v6.memory()
     }

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// Whether the address is that of one station: neither a group (multicast, broadcast) nor all
-    /// zero.
+    /// Returns whether the address is that of one station: neither a group (multicast, broadcast)
+    /// nor all zero.
     pub fn is_station(self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
     }

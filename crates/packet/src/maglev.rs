@@ -24,7 +24,7 @@ pub const NO_BACKEND: u16 = u16::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
 pub struct Backend {
-    /// In network order. An IPv4 address takes the first four bytes; the others are zero.
+    /// Address in network order. An IPv4 address takes the first four bytes; the others are zero.
     pub address: [u8; 16],
     /// The Ethernet address for packets to this backend, if `has_mac`.
     pub mac: [u8; 6],
@@ -112,7 +112,7 @@ impl MaglevTable {
         Self { entries }
     }
 
-    /// The number of a flow's backend, if the table has backends.
+    /// Returns the number of a flow's backend, if the table has backends.
     #[inline]
     pub fn look_up(&self, flow: &FlowKey) -> Option<u16> {
         let hash = mix(bytemuck::cast_ref::<FlowKey, [u64; 5]>(flow), 0);

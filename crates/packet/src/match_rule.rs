@@ -45,7 +45,7 @@ pub struct Specificity {
 }
 
 impl Match {
-    /// Whether the match contains a packet.
+    /// Returns whether the match contains a packet.
     pub fn matches(&self, tuple: &FiveTuple) -> bool {
         self.source
             .is_none_or(|prefix| prefix.contains(tuple.source))
@@ -63,7 +63,7 @@ impl Match {
                 .is_none_or(|port| Some(port) == tuple.destination_port)
     }
 
-    /// The specificity of the match.
+    /// Returns the specificity of the match.
     pub fn specificity(&self) -> Specificity {
         Specificity {
             destination_len: self.destination.map_or(0, |prefix| prefix.len()),
@@ -74,7 +74,7 @@ impl Match {
         }
     }
 
-    /// The families of matching packets: both without a prefix, none if its prefixes are of
+    /// Returns the families of matching packets: both without a prefix, none if its prefixes are of
     /// different families.
     pub fn families(&self) -> impl Iterator<Item = Family> + use<> {
         let (source, destination) = (
@@ -86,8 +86,8 @@ impl Match {
         })
     }
 
-    /// Whether some packet matches both and neither is more specific, so that the chain of that
-    /// packet is undefined.
+    /// Returns whether some packet matches both and neither is more specific, so that the chain of
+    /// that packet is undefined.
     pub fn ties_with(&self, other: &Self) -> bool {
         let overlap = |a: Option<Prefix>, b: Option<Prefix>| match (a, b) {
             (Some(a), Some(b)) => a.covers(&b) || b.covers(&a),

@@ -61,13 +61,13 @@ impl Meta {
         self.end = headers.end;
     }
 
-    /// The flags of the packet.
+    /// Returns the flags of the packet.
     pub fn flags(&self) -> Flags {
         Flags::from_bits(self.flags)
     }
 
-    /// The headers of `frame` from the metadata, without parsing. `None` if the offsets do not fit
-    /// this frame.
+    /// Returns the headers of `frame` from the metadata, without parsing. `None` if the offsets do
+    /// not fit this frame.
     pub fn headers(&self, frame: &[u8]) -> Option<Headers> {
         let flags = self.flags();
         let [l3, l4, payload] = [self.l3, self.l4, self.payload].map(usize::from);
@@ -101,7 +101,7 @@ impl Meta {
         bytemuck::pod_read_unaligned(bytes)
     }
 
-    /// The bytes for the front of the frame.
+    /// Returns the bytes for the front of the frame.
     pub fn to_bytes(self) -> [u8; META_LEN] {
         bytemuck::cast(self)
     }

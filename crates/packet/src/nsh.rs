@@ -5,7 +5,7 @@
 //! 14 bytes  Ethernet: MAC addresses of the inner frame, EtherType 0x894f
 //!  4 bytes  base header: version 0, TTL 63, length 6 words, MD type 1, next protocol 3 (Ethernet)
 //!  4 bytes  service path identifier (24 bits), service index (8 bits) = 255 - position
-//! 16 bytes  context: stamp u64, generation u16, position u8, flags u8, reserved u32 = 0; big endian
+//! 16 bytes  context, big endian: stamp u64, generation u16, position u8, flags u8, reserved u32
 //! ```
 
 use crate::meta::{MAX_SPI, Meta};
@@ -25,8 +25,9 @@ pub struct TooShort {
     pub len: usize,
 }
 
-/// The bytes for the front of `inner`, an Ethernet frame. They do not contain the offsets of
-/// `meta`, because the receiver parses anew. Only 24 bits of the path identifier are used.
+/// Returns the bytes for the front of `inner`, an Ethernet frame. They do not contain the offsets
+/// of `meta`, because the receiver parses the frame again. Only 24 bits of the path identifier are
+/// used.
 pub fn encapsulate(meta: &Meta, inner: &[u8]) -> Result<[u8; ENCAPSULATION_LEN], TooShort> {
     let macs: &[u8; MACS_LEN] = inner.first_chunk().ok_or(TooShort { len: inner.len() })?;
     let mut out = [0; ENCAPSULATION_LEN];

@@ -65,38 +65,38 @@ impl Flags {
 
     const ALL: u8 = 0b111;
 
-    /// The flags in `bits`. Undefined bits are cleared.
+    /// Returns the flags in `bits`. Undefined bits are cleared.
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits & Self::ALL)
     }
 
-    /// The byte for the metadata.
+    /// Returns the byte for the metadata.
     pub const fn bits(self) -> u8 {
         self.0
     }
 
-    /// The union of both sets.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether every flag of `other` is set.
+    /// Returns whether every flag of `other` is set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether the packet is IPv6.
+    /// Returns whether the packet is IPv6.
     pub const fn is_ipv6(self) -> bool {
         self.contains(Self::IPV6)
     }
 
-    /// Whether the packet is a fragment.
+    /// Returns whether the packet is a fragment.
     pub const fn is_fragment(self) -> bool {
         self.contains(Self::FRAGMENT)
     }
 
-    /// Whether a UDP or TCP header was parsed.
+    /// Returns whether a UDP or TCP header was parsed.
     pub const fn has_ports(self) -> bool {
         self.contains(Self::PORTS)
     }
@@ -136,8 +136,8 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// The addresses, protocol and ports of `frame`, from which these headers were parsed. `None`
-    /// if it is too short.
+    /// Returns the addresses, protocol and ports of `frame`, from which these headers were parsed.
+    /// `None` if it is too short.
     pub fn try_five_tuple(&self, frame: &[u8]) -> Option<FiveTuple> {
         let l3 = usize::from(self.l3);
         let (source, destination): (IpAddr, IpAddr) = if self.flags.is_ipv6() {
@@ -162,7 +162,7 @@ impl Headers {
         })
     }
 
-    /// The addresses, protocol and ports of `frame`.
+    /// Returns the addresses, protocol and ports of `frame`.
     ///
     /// # Panics
     /// If `frame` is shorter than the frame from which these headers were parsed.
@@ -220,7 +220,7 @@ impl Unparsed {
         Self::TooManyExtensions,
     ];
 
-    /// The number under which the eBPF programs count the reason.
+    /// Returns the number under which the eBPF programs count the reason.
     pub const fn code(self) -> u8 {
         self as u8
     }
@@ -256,14 +256,14 @@ pub fn parse(frame: &[u8]) -> Result<Headers, Unparsed> {
     })
 }
 
-/// Results of the IP header with its options or extension headers.
+/// The result of parsing an IP header with its options or extension headers.
 struct Network {
     l4: usize,
     flags: Flags,
     protocol: u8,
 }
 
-/// The EtherType after the tags, and the offset of the network header.
+/// Returns the EtherType after the tags, and the offset of the network header.
 fn ethernet(frame: &[u8]) -> Result<(u16, usize), Unparsed> {
     let mut ethertype = be16(frame, ETHERNET_LEN - 2)?;
     let mut l3 = ETHERNET_LEN;
@@ -363,12 +363,12 @@ fn extensions(packet: &[u8], mut next: u8, mut at: usize) -> Result<Network, Unp
     })
 }
 
-/// The protocol after the extension headers of a parsed packet. `up_to_l4` ends with them.
+/// Returns the protocol after the extension headers of a parsed packet. `up_to_l4` ends with them.
 pub(crate) fn last_protocol(up_to_l4: &[u8], next: u8, at: usize) -> Result<u8, Unparsed> {
     extensions(up_to_l4, next, at).map(|network| network.protocol)
 }
 
-/// Start of the payload, end of the packet, and whether it has ports.
+/// Returns the start of the payload, end of the packet, and whether it has ports.
 fn transport(
     frame: &[u8],
     protocol: u8,

@@ -18,7 +18,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The family of `address`.
+    /// Returns the family of `address`.
     pub fn of(address: IpAddr) -> Self {
         if address.is_ipv4() {
             Self::V4
@@ -27,7 +27,7 @@ impl Family {
         }
     }
 
-    /// Length of an address in bits: 32 or 128.
+    /// Returns the length of an address in bits: 32 or 128.
     pub fn bits(self) -> u8 {
         match self {
             Self::V4 => 32,
@@ -57,7 +57,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The prefix of `len` bits that contains `addr`. Clears the later bits.
+    /// Returns the prefix of `len` bits that contains `addr`. Clears the later bits.
     pub fn new(addr: IpAddr, len: u8) -> Result<Self, PrefixError> {
         let max = Family::of(addr).bits();
         if len > max {
@@ -73,7 +73,7 @@ impl Prefix {
         })
     }
 
-    /// The prefix that contains only `addr`.
+    /// Returns the prefix that contains only `addr`.
     pub fn host(addr: IpAddr) -> Self {
         Self {
             addr,
@@ -81,33 +81,33 @@ impl Prefix {
         }
     }
 
-    /// The first address.
+    /// Returns the first address.
     pub fn addr(&self) -> IpAddr {
         self.addr
     }
 
-    /// The length in bits, 0 to 32 or 128.
-    #[allow(clippy::len_without_is_empty)] // the length of a prefix is a count of bits; no prefix is empty
+    /// Returns the length in bits, 0 to 32 or 128.
+    #[allow(clippy::len_without_is_empty)] // the length counts bits; no prefix is empty
     pub fn len(&self) -> u8 {
         self.len
     }
 
-    /// The family of the prefix.
+    /// Returns the family of the prefix.
     pub fn family(&self) -> Family {
         Family::of(self.addr)
     }
 
-    /// Whether the prefix contains `addr`; never for an address of the other family.
+    /// Returns whether the prefix contains `addr`; never for an address of the other family.
     pub fn contains(&self, addr: IpAddr) -> bool {
         self.family() == Family::of(addr) && mask(addr, self.len) == self.addr
     }
 
-    /// Whether the prefix contains every address of `other`.
+    /// Returns whether the prefix contains every address of `other`.
     pub fn covers(&self, other: &Self) -> bool {
         self.len <= other.len && self.contains(other.addr)
     }
 
-    /// First and last address as numbers. IPv4 addresses are below 2^32.
+    /// Returns the first and last address as numbers. IPv4 addresses are below 2^32.
     pub fn range(&self) -> (u128, u128) {
         let (first, bits) = match self.addr {
             IpAddr::V4(a) => (u128::from(u32::from(a)), 32),
@@ -123,8 +123,8 @@ impl Prefix {
     }
 }
 
-/// The bytes of an address in network order. An IPv4 address takes the first four; the others are
-/// zero.
+/// Returns the bytes of an address in network order. An IPv4 address takes the first four; the
+/// others are zero.
 pub fn address_bytes(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => {
@@ -366,7 +366,7 @@ mod tests {
         ]
     }
 
-    /// The address as a string of `0` and `1`: the plain way to compare leading bits.
+    /// Returns the address as a string of `0` and `1`: the plain way to compare leading bits.
     fn bits(address: IpAddr) -> String {
         match address {
             IpAddr::V4(a) => format!("{:032b}", u32::from(a)),

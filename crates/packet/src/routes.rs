@@ -100,7 +100,7 @@ impl RouteTables {
         })
     }
 
-    /// The next hop of packets to `address`, if they have a route.
+    /// Returns the next hop of packets to `address`, if they have a route.
     #[inline]
     pub fn look_up(&self, address: IpAddr) -> Option<&NextHop> {
         match self.lpm.look_up(address) {

@@ -55,7 +55,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// A rule that matches every packet.
+    /// Returns a rule that matches every packet.
     pub fn any(action: Action) -> Self {
         Self {
             action,
@@ -67,7 +67,7 @@ impl Rule {
         }
     }
 
-    /// Whether the rule matches a packet.
+    /// Returns whether the rule matches a packet.
     pub fn matches(&self, tuple: &FiveTuple) -> bool {
         let port_fits = |range: &Option<RangeInclusive<u16>>, port: Option<u16>| {
             range
@@ -86,13 +86,13 @@ impl Rule {
             && port_fits(&self.destination_ports, tuple.destination_port)
     }
 
-    /// Whether the rule has a port.
+    /// Returns whether the rule has a port.
     pub fn names_ports(&self) -> bool {
         self.source_ports.is_some() || self.destination_ports.is_some()
     }
 }
 
-/// The index of the first rule that matches the packet.
+/// Returns the index of the first rule that matches the packet.
 pub fn first_match(rules: &[Rule], tuple: &FiveTuple) -> Option<usize> {
     rules.iter().position(|rule| rule.matches(tuple))
 }

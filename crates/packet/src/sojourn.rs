@@ -14,7 +14,7 @@ pub const BUCKETS: usize = 1024;
 
 const SUB_BITS: u32 = SUB_BUCKETS.trailing_zeros();
 
-/// The bucket of a duration.
+/// Returns the bucket of a duration.
 pub const fn index(ns: u64) -> usize {
     if ns < SUB_BUCKETS as u64 {
         return ns as usize;
@@ -24,7 +24,7 @@ pub const fn index(ns: u64) -> usize {
     if index < BUCKETS { index } else { BUCKETS - 1 }
 }
 
-/// The shortest duration of bucket `i`, nanoseconds; for `BUCKETS`, the end of the range.
+/// Returns the shortest duration of bucket `i`, nanoseconds; for `BUCKETS`, the end of the range.
 pub const fn lower_bound(i: usize) -> u64 {
     if i < 2 * SUB_BUCKETS {
         return i as u64;
@@ -32,7 +32,7 @@ pub const fn lower_bound(i: usize) -> u64 {
     ((i % SUB_BUCKETS + SUB_BUCKETS) as u64) << (i / SUB_BUCKETS - 1)
 }
 
-/// The midpoint of bucket `i`, nanoseconds: the estimate for its durations.
+/// Returns the midpoint of bucket `i`, nanoseconds: the estimate for its durations.
 pub const fn midpoint(i: usize) -> u64 {
     // A bucket of width 1 contains exactly its lower bound.
     lower_bound(i) + (lower_bound(i + 1) - lower_bound(i)) / 2
@@ -115,8 +115,8 @@ impl Histogram {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// The durations since `earlier`, an older reading of the same histogram. The extremes come
-    /// from the buckets, because the exact ones may be older.
+    /// Returns the durations since `earlier`, an older reading of the same histogram. The extremes
+    /// come from the buckets, because the exact ones may be older.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let counts: Vec<u64> = self
@@ -135,38 +135,38 @@ impl Histogram {
         &self.counts
     }
 
-    /// Number of durations.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Whether the histogram is empty.
+    /// Returns whether the histogram is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Sum of the durations, nanoseconds.
+    /// Returns the sum of the durations, nanoseconds.
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// The shortest duration, nanoseconds.
+    /// Returns the shortest duration, nanoseconds.
     pub fn min_ns(&self) -> Option<u64> {
         (self.count > 0).then_some(self.min_ns)
     }
 
-    /// The longest duration, nanoseconds.
+    /// Returns the longest duration, nanoseconds.
     pub fn max_ns(&self) -> Option<u64> {
         (self.count > 0).then_some(self.max_ns)
     }
 
-    /// Mean duration, nanoseconds.
+    /// Returns the mean duration, nanoseconds.
     pub fn mean_ns(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum_ns as f64 / self.count as f64)
     }
 
-    /// The duration, nanoseconds, that a share `q` (0 to 1) of all does not exceed: nearest rank,
-    /// the midpoint of its bucket, within the extremes.
+    /// Returns the duration, nanoseconds, that a share `q` (0 to 1) of all does not exceed: nearest
+    /// rank, the midpoint of its bucket, within the extremes.
     pub fn quantile(&self, q: f64) -> Option<u64> {
         if self.count == 0 {
             return None;

@@ -33,7 +33,8 @@ pub struct Level {
 }
 
 impl Level {
-    /// The smallest burst with which all traffic would have conformed: packets or bits, rounded up.
+    /// Returns the smallest burst with which all traffic would have conformed: packets or bits,
+    /// rounded up.
     pub fn burst(&self) -> u64 {
         self.most.div_ceil(CREDIT)
     }

@@ -1,4 +1,4 @@
-//! Fast forms of classification against their plain references.
+//! Compares the fast classifiers with their plain references.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -9,7 +9,7 @@ use myelin_packet::rules::{Action, MAX_INTERVALS, Rule, RuleTables, first_match}
 use myelin_packet::{FiveTuple, Match, Prefix};
 use proptest::prelude::*;
 
-/// Addresses that share long prefixes, so that rules overlap and packets hit them.
+/// Generates addresses that share long prefixes, so that rules overlap and match packets.
 fn address(v6: bool) -> impl Strategy<Value = IpAddr> {
     let byte = || prop::sample::select(vec![0_u8, 1, 127, 128, 255]);
     [byte(), byte(), byte(), byte()].prop_map(move |[a, b, c, d]| {
@@ -32,7 +32,7 @@ fn prefix(v6: bool) -> impl Strategy<Value = Prefix> {
 
 fn prefixes() -> impl Strategy<Value = (Option<Prefix>, Option<Prefix>)> {
     let of = |v6| (prop::option::of(prefix(v6)), prop::option::of(prefix(v6)));
-    // Now and then of two families, which fits nothing.
+    // Sometimes the families differ; such a rule matches nothing.
     prop_oneof![8 => of(false), 8 => of(true), 1 => (prop::option::of(prefix(false)), prop::option::of(prefix(true)))]
 }
 
@@ -41,7 +41,7 @@ fn port() -> impl Strategy<Value = u16> {
 }
 
 fn port_range() -> impl Strategy<Value = Option<RangeInclusive<u16>>> {
-    // The ends in any order: an empty range is allowed.
+    // The ends have any order, because an empty range is allowed.
     prop::option::weighted(
         0.4,
         prop_oneof![
@@ -117,7 +117,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn tables_find_what_the_plain_list_finds(
+    fn rule_tables_equal_the_plain_list(
         rules in prop::collection::vec(rule(), 0..150),
         tuples in prop::collection::vec(tuple(), 1..60),
     ) {
@@ -127,7 +127,7 @@ proptest! {
         for tuple in &tuples {
             prop_assert_eq!(tables.first_match(tuple), first_match(&rules, tuple), "{}", tuple);
         }
-        // The packets of each rule's own edges.
+        // Packets at the edges of each rule.
         for rule in &rules {
             let (Some(source), Some(destination)) = (rule.source, rule.destination) else { continue };
             if source.family() != destination.family() {
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn tuple_space_finds_the_most_specific(
+    fn tuple_space_search_equals_the_plain_search(
         rules in prop::collection::vec(match_rule(), 0..80),
         removed in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
         tuples in prop::collection::vec(tuple(), 1..60),
@@ -161,7 +161,7 @@ proptest! {
                     entries.push((*rule, i));
                 }
                 Err(ClassifierError::Tie) => prop_assert!(ties, "{rule:?} does not tie"),
-                Err(ClassifierError::TakesNothing) => prop_assert_eq!(rule.families().count(), 0),
+                Err(ClassifierError::MixedFamilies) => prop_assert_eq!(rule.families().count(), 0),
                 Err(ClassifierError::TooManyMasks { .. }) => {}
             }
         }

@@ -1,4 +1,4 @@
-//! Token bucket and meter against the definition, and against each other.
+//! Compares the token bucket and the meter with the definition of conformance.
 
 use myelin_packet::fixtures::Meter;
 use myelin_packet::traffic::{Bucket, CREDIT, Profile, ProfileError, TokenBucket};
@@ -29,7 +29,7 @@ fn profile() -> impl Strategy<Value = Profile> {
         .prop_map(|(packets, bits)| Profile { packets, bits })
 }
 
-/// Gaps between packets, ns, and their lengths: bursts, steady traffic, long pauses.
+/// Generates gaps between packets, ns, and packet lengths: bursts, steady traffic, long pauses.
 fn trace() -> impl Strategy<Value = Vec<(u64, u64)>> {
     let gap = prop_oneof![
         6 => Just(0_u64),
@@ -41,8 +41,8 @@ fn trace() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((gap, bytes), 1..300)
 }
 
-/// What passed between two packets of a trace, both included, must not exceed r * t + b. Written as
-/// the definition has it: all intervals.
+/// Returns whether at most r * t + b passed in each interval from one packet to another, both
+/// included. Checks all intervals, as the definition says.
 fn conforms(profile: &Profile, passed: &[(u64, u64)]) -> bool {
     (0..passed.len()).all(|first| {
         let (mut packets, mut bits) = (0_u128, 0_u128);
@@ -63,7 +63,7 @@ fn conforms(profile: &Profile, passed: &[(u64, u64)]) -> bool {
 
 proptest! {
     #[test]
-    fn the_bucket_passes_what_the_definition_allows_and_nothing_else(
+    fn the_token_bucket_equals_the_definition(
         profile in profile(),
         trace in trace(),
     ) {
@@ -74,7 +74,7 @@ proptest! {
             now_ns += gap_ns;
             let taken = bucket.take(now_ns, 1, bytes);
             passed.push((now_ns, bytes));
-            // Nothing that the definition forbids, and nothing turned down that it allows.
+            // The bucket takes exactly the packets that the definition allows.
             prop_assert_eq!(taken, conforms(&profile, &passed));
             if !taken {
                 passed.pop();
@@ -83,16 +83,16 @@ proptest! {
     }
 
     #[test]
-    fn the_meter_tells_the_least_burst(profile in profile(), trace in trace()) {
+    fn the_meter_measures_the_smallest_conforming_burst(profile in profile(), trace in trace()) {
         let mut meter = Meter::new(&profile);
         let mut seen = Vec::new();
         let mut now_ns = 1;
         for (gap_ns, bytes) in trace {
             now_ns += gap_ns;
-            meter.see(now_ns, bytes);
+            meter.record(now_ns, bytes);
             seen.push((now_ns, bytes));
         }
-        prop_assert_eq!(meter.above() == 0, conforms(&profile, &seen));
+        prop_assert_eq!(meter.nonconforming() == 0, conforms(&profile, &seen));
         let least = |limit: Option<Bucket>, level: Option<myelin_packet::traffic::Level>, packets: bool| {
             let (Some(limit), Some(level)) = (limit, level) else { return true };
             let with = |burst| {
@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn a_packet_is_taken_when_it_is_eligible_and_not_before(
+    fn a_packet_conforms_from_its_eligible_time_on(
         profile in profile(),
         trace in trace(),
     ) {
@@ -133,12 +133,11 @@ proptest! {
 
 #[test]
 fn fractions_of_a_nanosecond_are_kept() {
-    // 300 000 a second is one in 3333 1/3 ns; after ten million of them nothing is lost and nothing
-    // gained. With room for one packet only, what a whole nanosecond earns too much would be cut
-    // off.
+    // 300 000 packets a second are one in 3333 1/3 ns. After ten million packets the credit is
+    // exact. A burst of one packet would cut off any excess credit.
     let mut bucket = TokenBucket::new(&of_packets(300_000, 2));
     let mut meter = Meter::new(&of_packets(300_000, 2));
-    assert!(bucket.take(1, 1, 60) && meter.see(1, 60));
+    assert!(bucket.take(1, 1, 60) && meter.record(1, 60));
     for index in 0..10_000_000_u64 {
         let due_ns = 1 + (index * 10_000).div_ceil(3);
         assert!(
@@ -146,12 +145,12 @@ fn fractions_of_a_nanosecond_are_kept() {
             "packet {index}"
         );
         assert!(index == 0 || bucket.take(due_ns, 1, 60), "packet {index}");
-        assert!(index == 0 || meter.see(due_ns, 60), "packet {index}");
+        assert!(index == 0 || meter.record(due_ns, 60), "packet {index}");
     }
 }
 
 #[test]
-fn a_clock_that_stands_or_goes_back_earns_nothing() {
+fn a_clock_that_stops_or_steps_back_earns_no_credit() {
     let mut bucket = TokenBucket::new(&of_packets(1000, 2));
     assert!(bucket.take(5_000_000_000, 1, 60));
     assert!(bucket.take(5_000_000_000, 1, 60));
@@ -162,7 +161,7 @@ fn a_clock_that_stands_or_goes_back_earns_nothing() {
 }
 
 #[test]
-fn a_clock_that_jumps_fills_the_bucket_and_no_more() {
+fn a_clock_that_jumps_ahead_only_fills_the_bucket() {
     let profile = Profile {
         packets: Some(bucket(Bucket::MAX_RATE, Bucket::MAX_BURST)),
         bits: Some(bucket(1, Bucket::MAX_BURST)),
@@ -175,7 +174,7 @@ fn a_clock_that_jumps_fills_the_bucket_and_no_more() {
 }
 
 #[test]
-fn segments_go_or_stay_together() {
+fn segments_of_one_buffer_conform_together_or_not_at_all() {
     let mut bucket = TokenBucket::new(&of_packets(1, 10));
     assert!(!bucket.take(1, 11, 1000));
     assert!(bucket.take(1, 10, 1000));
@@ -184,16 +183,16 @@ fn segments_go_or_stay_together() {
 }
 
 #[test]
-fn without_a_profile_everything_conforms() {
+fn without_a_profile_all_packets_conform() {
     let mut bucket = TokenBucket::new(&Profile::default());
     assert!((0..100).all(|_| bucket.take(1, u64::MAX, u64::MAX)));
     let mut meter = Meter::new(&Profile::default());
-    assert!(meter.see(1, u64::MAX));
+    assert!(meter.record(1, u64::MAX));
     assert!(meter.packets().is_none() && meter.bits().is_none());
 }
 
 #[test]
-fn rates_and_bursts_have_an_end() {
+fn rates_and_bursts_outside_the_range_are_refused() {
     assert_eq!(Bucket::new(0, 1), Err(ProfileError::Rate(0)));
     assert_eq!(Bucket::new(1, 0), Err(ProfileError::Burst(0)));
     assert!(Bucket::new(Bucket::MAX_RATE, Bucket::MAX_BURST).is_ok());

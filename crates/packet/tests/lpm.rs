@@ -1,4 +1,4 @@
-//! The longest-prefix-match tables against the plain search through all prefixes.
+//! Compares the longest-prefix-match tables with a plain search through all prefixes.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use myelin_packet::lpm::{LpmError, LpmTables, MAX_PREFIXES, NO_MATCH};
 use myelin_packet::{Family, Prefix};
 use proptest::prelude::*;
 
-/// Addresses that share leading bits often, with all ones and all zeros among them.
+/// Generates addresses that often share leading bits, including all ones and all zeros.
 fn address() -> impl Strategy<Value = IpAddr> {
     let byte = || {
         prop_oneof![
@@ -30,7 +30,7 @@ fn prefix() -> impl Strategy<Value = Prefix> {
     })
 }
 
-/// The first and the last address of a prefix and their neighbours outside.
+/// Returns the first and the last address of a prefix and their neighbours outside.
 fn edges(prefix: Prefix) -> Vec<IpAddr> {
     let (first, last) = prefix.range();
     let of = |number: u128| -> IpAddr {
@@ -69,7 +69,7 @@ proptest! {
 }
 
 #[test]
-fn nothing_is_found_in_nothing() {
+fn empty_tables_match_no_address() {
     let ends = [
         "0.0.0.0",
         "255.255.255.255",
@@ -80,7 +80,7 @@ fn nothing_is_found_in_nothing() {
 }
 
 #[test]
-fn of_equal_prefixes_the_last_one_counts() {
+fn the_last_of_equal_prefixes_wins() {
     for text in ["10.0.0.0/8", "10.1.2.3", "2001:db8::/32", "2001:db8::1"] {
         let prefix: Prefix = text.parse().unwrap();
         let tables = LpmTables::new(&[(prefix, 5), (prefix, 3), (prefix, 4)]).unwrap();
@@ -88,9 +88,9 @@ fn of_equal_prefixes_the_last_one_counts() {
     }
 }
 
-/// Prefixes in neighbouring low and high halves, where the trees of IPv6 meet.
+/// The prefixes are in neighbouring low and high halves, where the trees of IPv6 meet.
 #[test]
-fn halves_of_ipv6_meet_without_a_gap() {
+fn neighbouring_halves_of_ipv6_leave_no_gap() {
     let prefixes: Vec<(Prefix, u32)> = [
         "2001:db8::/62",
         "2001:db8::/64",
@@ -112,7 +112,7 @@ fn halves_of_ipv6_meet_without_a_gap() {
     check(&prefixes, addresses);
 }
 
-/// A number that looks random, the same in every run.
+/// Returns a number that looks random, the same in every run.
 fn scrambled(i: u64) -> u64 {
     let mixed = (i ^ i >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb)
@@ -149,7 +149,7 @@ fn a_hundred_thousand_prefixes_are_found_and_take_bounded_memory() {
 }
 
 #[test]
-fn bounds_are_kept() {
+fn too_many_prefixes_and_invalid_values_are_refused() {
     let any: Prefix = "::/0".parse().unwrap();
     let many = vec![(any, 1); MAX_PREFIXES + 1];
     let error = LpmTables::new(&many).unwrap_err();

@@ -1,4 +1,4 @@
-//! What Maglev hashing promises: even shares, shares by weight, and few flows that move.
+//! Tests the properties of Maglev hashing: even shares, shares by weight, and few moved flows.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -10,7 +10,7 @@ fn backend(number: usize) -> Backend {
     Backend::new(Ipv4Addr::from(0x0a00_0001 + number as u32).into(), None)
 }
 
-/// The table of backends whose numbers are those of their addresses.
+/// Returns the table of backends whose addresses contain their numbers.
 fn table(backends: &[(usize, u32)]) -> MaglevTable {
     let list: Vec<(u16, Backend, u32)> = backends
         .iter()
@@ -22,7 +22,7 @@ fn table(backends: &[(usize, u32)]) -> MaglevTable {
     )
 }
 
-fn even(numbers: impl IntoIterator<Item = usize>) -> MaglevTable {
+fn table_of_equal_weights(numbers: impl IntoIterator<Item = usize>) -> MaglevTable {
     let list: Vec<_> = numbers.into_iter().map(|number| (number, 1)).collect();
     table(&list)
 }
@@ -35,7 +35,7 @@ fn share(table: &MaglevTable, number: usize) -> usize {
 #[test]
 fn shares_are_even() {
     for count in [1, 2, 3, 10, 100, MAX_BACKENDS] {
-        let table = even(0..count);
+        let table = table_of_equal_weights(0..count);
         for number in 0..count {
             let share = share(&table, number) as f64;
             let fair = TABLE_SIZE as f64 / count as f64;
@@ -45,7 +45,7 @@ fn shares_are_even() {
 }
 
 #[test]
-fn shares_are_as_the_weights() {
+fn shares_are_proportional_to_weights() {
     let weights = [(0, 1), (1, 2), (2, 5), (3, 100), (4, 0)];
     let table = table(&weights);
     let whole: u32 = weights.iter().map(|(_, weight)| weight).sum();
@@ -60,8 +60,8 @@ fn shares_are_as_the_weights() {
 }
 
 #[test]
-fn flows_spread_as_the_table_does() {
-    let table = even(0..10);
+fn flows_spread_like_the_table_entries() {
+    let table = table_of_equal_weights(0..10);
     let mut counts = [0; 10];
     for port in 0..50_000_u16 {
         let tuple = FiveTuple {
@@ -79,7 +79,7 @@ fn flows_spread_as_the_table_does() {
 }
 
 #[test]
-fn without_backends_there_is_none() {
+fn a_table_without_backends_selects_none() {
     for empty in [table(&[]), table(&[(0, 0)])] {
         assert!(empty.entries.iter().all(|entry| *entry == NO_BACKEND));
         assert_eq!(empty.look_up(&FlowKey::default()), None);
@@ -89,23 +89,23 @@ fn without_backends_there_is_none() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 32, ..ProptestConfig::default() })]
 
-    /// The paper's section 5.3: few entries change besides those of the backend that left.
+    /// Section 5.3 of the paper: few entries of the remaining backends change.
     #[test]
-    fn few_flows_move_when_a_backend_leaves(count in 2..40_usize, gone in any::<prop::sample::Index>()) {
-        let gone = gone.index(count);
-        let before = even(0..count);
-        let after = even((0..count).filter(|number| *number != gone));
+    fn few_flows_move_when_a_backend_leaves(count in 2..40_usize, removed in any::<prop::sample::Index>()) {
+        let removed = removed.index(count);
+        let before = table_of_equal_weights(0..count);
+        let after = table_of_equal_weights((0..count).filter(|number| *number != removed));
         let mut moved = 0;
         for (old, new) in before.entries.iter().zip(&after.entries) {
-            prop_assert_ne!(usize::from(*new), gone);
-            moved += usize::from(usize::from(*old) != gone && old != new);
+            prop_assert_ne!(usize::from(*new), removed);
+            moved += usize::from(usize::from(*old) != removed && old != new);
         }
-        let others = TABLE_SIZE - share(&before, gone);
+        let others = TABLE_SIZE - share(&before, removed);
         prop_assert!(moved * 20 < others, "{} of {} moved among {}", moved, others, count);
     }
 
     #[test]
     fn the_order_of_the_backends_does_not_matter(numbers in Just((0..20).collect::<Vec<usize>>()).prop_shuffle()) {
-        prop_assert_eq!(even(numbers), even(0..20));
+        prop_assert_eq!(table_of_equal_weights(numbers), table_of_equal_weights(0..20));
     }
 }

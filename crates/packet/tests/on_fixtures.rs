@@ -1,4 +1,4 @@
-//! The parser, the metadata and the checksum on the shared list of frames.
+//! Tests the parser, the metadata and the checksum on the shared list of frames.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use myelin_packet::five_tuple::{TCP, UDP};
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::{Headers, Meta, Unparsed, checksum, parse};
 
-/// What every caller relies on, whatever the bytes are.
+/// Checks the guarantees of the parser, which hold for any bytes.
 fn check_invariants(frame: &[u8], context: &dyn Fn() -> String) -> Result<Headers, Unparsed> {
     let result = parse(frame);
     if let Ok(headers) = result {
@@ -53,7 +53,7 @@ fn check_invariants(frame: &[u8], context: &dyn Fn() -> String) -> Result<Header
 }
 
 #[test]
-fn every_fixture_parses_as_written() {
+fn every_fixture_gives_its_expected_result() {
     for fixture in fixtures::all() {
         let result = check_invariants(&fixture.frame, &|| fixture.name.to_owned());
         assert_eq!(result, fixture.expected, "{}", fixture.name);
@@ -66,7 +66,7 @@ fn names_are_unique() {
     for fixture in fixtures::all() {
         assert!(
             names.insert(fixture.name),
-            "{} is there twice",
+            "the name {} exists twice",
             fixture.name
         );
     }
@@ -84,7 +84,7 @@ fn every_reason_has_fixtures() {
 }
 
 #[test]
-fn five_tuples_are_those_of_the_builders() {
+fn five_tuples_equal_those_of_the_builders() {
     for fixture in fixtures::all() {
         if let Ok(headers) = parse(&fixture.frame) {
             let tuple = headers.five_tuple(&fixture.frame);
@@ -103,7 +103,7 @@ fn every_truncation_is_refused_or_changes_nothing() {
                 Ok(headers) if len < usize::from(headers.end) => {
                     assert!(result.is_err(), "{} cut to {len}: {result:?}", fixture.name);
                 }
-                // Only padding or surplus is gone.
+                // The cut removed only padding or surplus.
                 Ok(_) => assert!(
                     result == fixture.expected || result == Err(Unparsed::BadLength),
                     "{} cut to {len}: {result:?}",
@@ -116,8 +116,8 @@ fn every_truncation_is_refused_or_changes_nothing() {
 }
 
 #[test]
-fn no_byte_of_a_header_can_break_the_parser() {
-    // The long ones have the same headers as the short ones.
+fn no_header_byte_breaks_the_guarantees() {
+    // The long frames have the same headers as the short ones.
     for fixture in fixtures::all().into_iter().filter(|f| f.frame.len() < 200) {
         let mut frame = fixture.frame.clone();
         for at in 12..frame.len().min(80) {
@@ -133,7 +133,7 @@ fn no_byte_of_a_header_can_break_the_parser() {
 }
 
 #[test]
-fn checksums_are_those_of_etherparse() {
+fn checksums_equal_those_of_etherparse() {
     let (client, server) = (build::client_v4(), build::server_v4());
     let (client6, server6) = (build::client_v6(), build::server_v6());
     for len in (0..70).chain([1000, 1471, 1472, 9000]) {
@@ -155,7 +155,7 @@ fn checksums_are_those_of_etherparse() {
 }
 
 #[test]
-fn whole_packets_have_valid_checksums_but_for_the_wrong_ones() {
+fn whole_packets_have_valid_checksums_except_the_listed_ones() {
     for fixture in fixtures::all() {
         if let Ok(headers) = fixture.expected {
             let valid = checksum::l4_is_valid(&fixture.frame, &headers);
@@ -169,7 +169,7 @@ fn whole_packets_have_valid_checksums_but_for_the_wrong_ones() {
 }
 
 #[test]
-fn ipv4_header_checksums_of_whole_packets_are_right() {
+fn ipv4_header_checksums_of_whole_packets_are_valid() {
     for fixture in fixtures::all() {
         let Ok(headers) = fixture.expected else {
             continue;

@@ -1,4 +1,4 @@
-//! The parser and the metadata on random frames, against etherparse where a frame is whole.
+//! Tests the parser and the metadata on random frames. Compares whole frames with etherparse.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,14 +7,14 @@ use myelin_packet::fixtures::{self, build};
 use myelin_packet::{Meta, parse};
 use proptest::prelude::*;
 
-/// A frame of any kind the builders know, with random addresses, ports, tags and lengths.
+/// Generates frames of all kinds, with random addresses, ports, tags and lengths.
 fn whole_frame() -> impl Strategy<Value = Vec<u8>> {
     let addresses = prop_oneof![
         (any::<[u8; 4]>(), any::<[u8; 4]>()).prop_map(|(a, b)| (IpAddr::from(a), IpAddr::from(b))),
         (any::<[u8; 16]>(), any::<[u8; 16]>())
             .prop_map(|(a, b)| (IpAddr::from(a), IpAddr::from(b))),
     ];
-    // Each at most once and in the order of RFC 8200, section 4.1: etherparse knows no other.
+    // Each at most once and in the order of RFC 8200, section 4.1: etherparse accepts no other.
     let extensions = (any::<[bool; 4]>(), 1..5_u8).prop_map(|(present, units)| {
         let all = [
             build::options_header(60, units),
@@ -57,7 +57,7 @@ fn whole_frame() -> impl Strategy<Value = Vec<u8>> {
         )
 }
 
-/// Bytes that look like a packet for a while: a fixture with some bytes changed.
+/// Generates damaged packets: fixtures with some bytes changed.
 fn damaged_frame() -> impl Strategy<Value = Vec<u8>> {
     let frames: Vec<Vec<u8>> = fixtures::all()
         .into_iter()
@@ -87,7 +87,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whole_frames_parse_as_etherparse_says(frame in whole_frame()) {
+    fn whole_frames_parse_like_etherparse(frame in whole_frame()) {
         let headers = parse(&frame).unwrap();
         let tuple = headers.five_tuple(&frame);
         let theirs = PacketHeaders::from_ethernet_slice(&frame).unwrap();
@@ -126,7 +126,7 @@ proptest! {
         frame in damaged_frame(),
     ) {
         let mut meta = Meta::from_bytes(&bytes);
-        // Plausible offsets, or no case would get past the first check.
+        // Plausible offsets: random ones would fail the first check.
         if bytes[0] & 1 == 0 {
             meta.l3 = 14 + 4 * u16::from(small[0] % 3);
             meta.l4 = meta.l3 + 20 + u16::from(small[1] % 60);

@@ -223,7 +223,7 @@ impl ChainCounts {
         counts.add(&ends(&self.figures));
         let mut hops = self.generation.hops(&self.figures);
         for hop in &mut hops {
-            hop.counted = hop.counted.settled();
+            hop.counted = hop.counted.with_held_forwarded();
         }
         counts.add_hops(&hops);
         counts.shaper = self.shaper().drops();

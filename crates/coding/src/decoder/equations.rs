@@ -143,8 +143,8 @@ impl Equations {
 
     /// Returns whether packets about the symbols from `live` on may still solve `esi`, which lies
     /// before `live`. They may if the equation with pivot `esi` has no other missing symbol before
-    /// `live`. No other equation helps: an equation with its pivot from `live` on contains no symbol
-    /// before `live`.
+    /// `live`. No other equation helps: an equation with its pivot from `live` on contains no
+    /// symbol before `live`.
     pub(super) fn may_solve(&self, esi: u32, live: u32) -> bool {
         let row = self.rows[..self.rank].iter().find(|row| row.pivot == esi);
         row.is_some_and(|row| row.first_missing(esi.wrapping_add(1), live).is_none())

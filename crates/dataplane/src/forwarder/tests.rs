@@ -31,7 +31,7 @@ thread_local! {
     static NOW_NS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A clock that advances 10 ns with each reading.
+/// Reads a clock that advances 10 ns with each reading.
 fn tick_and_read_clock() -> u64 {
     NOW_NS.set(NOW_NS.get() + 10);
     NOW_NS.get()

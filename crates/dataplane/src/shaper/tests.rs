@@ -44,7 +44,7 @@ impl ShaperFixture {
     }
 
     fn record_departure(&mut self, number: u32, now_ns: u64, bytes: u32) {
-        self.meter.see(now_ns, bytes.into());
+        self.meter.record(now_ns, bytes.into());
         self.departed.push((number, now_ns));
     }
 
@@ -170,7 +170,7 @@ proptest! {
             }
         }
         fixture.release_until(u64::MAX - 1);
-        prop_assert_eq!(fixture.meter.above(), 0);
+        prop_assert_eq!(fixture.meter.nonconforming(), 0);
         prop_assert!(fixture.dropped.is_empty(), "{:?}", fixture.dropped);
         let order: Vec<u32> = fixture.departed.iter().map(|(number, _)| *number).collect();
         prop_assert_eq!(order, (0..number).collect::<Vec<_>>());

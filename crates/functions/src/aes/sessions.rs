@@ -72,7 +72,7 @@ impl Sessions {
         self.slots.iter().position(is_same)
     }
 
-    /// The key of the session at `index`, if that session exists and has a key.
+    /// Returns the key of the session at `index`, if that session exists and has a key.
     #[inline]
     pub(crate) fn key(&self, index: usize) -> Option<&SessionKey> {
         self.slots.get(index)?.key.as_ref()

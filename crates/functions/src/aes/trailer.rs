@@ -19,7 +19,7 @@ pub struct Trailer {
 }
 
 impl Trailer {
-    /// The wire format.
+    /// Returns the wire format.
     #[inline]
     pub fn to_bytes(self) -> [u8; TRAILER_LEN] {
         let mut bytes = [0; TRAILER_LEN];

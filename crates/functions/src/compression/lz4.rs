@@ -173,7 +173,7 @@ pub fn decompress(from: &[u8], to: &mut [u8], dictionary: Option<&[u8]>) -> Opti
     usize::try_from(written).ok()
 }
 
-/// The size of `bytes`, or zero if it exceeds the library's range.
+/// Returns the size of `bytes`, or zero if it exceeds the library's range.
 #[inline]
 fn size(bytes: &[u8]) -> c_int {
     bytes.len().try_into().unwrap_or(0)

@@ -181,7 +181,7 @@ impl HyperscanApi {
     }
 }
 
-/// The version of the library that `dpi` functions use here.
+/// Returns the version of the library that `dpi` functions use here.
 ///
 /// # Errors
 /// The library is not installed or fails its check. The message names the cause and the package to

@@ -47,7 +47,7 @@ impl HeaderTemplate {
         Some(template)
     }
 
-    /// The packet's metadata.
+    /// Returns the packet's metadata.
     pub(super) fn meta(&self) -> &Meta {
         &self.meta
     }
@@ -56,12 +56,12 @@ impl HeaderTemplate {
         if self.is_ipv6 { 40 } else { 20 }
     }
 
-    /// Bytes of IP and UDP header of a new packet.
+    /// Returns bytes of IP and UDP header of a new packet.
     pub(super) fn headers_len(&self) -> usize {
         self.ip_len() + UDP_LEN
     }
 
-    /// Offset of the UDP payload in a new frame.
+    /// Returns the offset of the UDP payload in a new frame.
     pub(super) fn payload_at(&self) -> usize {
         self.l3 + self.headers_len()
     }

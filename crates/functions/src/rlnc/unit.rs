@@ -35,7 +35,7 @@ impl<'f> Unit<'f> {
         })
     }
 
-    /// The bytes of the unit, in two parts.
+    /// Returns the bytes of the unit, in two parts.
     pub(super) fn parts(&self) -> [&[u8]; 2] {
         [&self.start[..self.start_len], self.rest]
     }

@@ -1,7 +1,7 @@
 //! Layout of keys and masks in the maps: `parse.h` and `classify.h`.
 
 use bytemuck::{Pod, Zeroable};
-use myelin_packet::classifier::{Key, MAX_MASKS, Mask};
+use myelin_packet::classifier::{MAX_MASKS, Mask, MatchKey};
 use myelin_packet::{Family, Match};
 
 /// Bit of the mask field in the key of a packet without ports: `NO_PORTS`. A mask that names a port
@@ -93,7 +93,7 @@ fn prefix_bytes(len: u8) -> [u8; 16] {
 /// Returns `None` if no packet of the family matches.
 pub(crate) fn comparison(rule: &Match, family: Family) -> Option<(Words, Words)> {
     let mask = Mask::of(rule, family)?;
-    let want = key_words(family, &Key::of(rule), 0, 0);
+    let want = key_words(family, &MatchKey::of(rule), 0, 0);
     Some((MaskEntry::new(mask, 0).keep, want))
 }
 
@@ -138,7 +138,7 @@ fn words(family: Family, source: &[u8; 16], destination: &[u8; 16], fields: Fiel
 }
 
 /// Returns the words of a masked key at a port.
-pub(super) fn key_words(family: Family, key: &Key, mask: u8, port: u16) -> Words {
+pub(super) fn key_words(family: Family, key: &MatchKey, mask: u8, port: u16) -> Words {
     let fields = Fields {
         source_port: key.source_port.to_be_bytes(),
         destination_port: key.destination_port.to_be_bytes(),

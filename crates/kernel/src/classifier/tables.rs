@@ -149,7 +149,7 @@ const NO_PREALLOCATION: u32 = libbpf_sys::BPF_F_NO_PREALLOC;
 mod tests {
     use std::collections::HashSet;
 
-    use myelin_packet::classifier::Key;
+    use myelin_packet::classifier::MatchKey;
 
     use super::super::keys::key_words;
     use libbpf_rs::MapFlags;
@@ -159,9 +159,9 @@ mod tests {
     fn key(i: u32) -> Words {
         let mut source = [0; 16];
         source[..4].copy_from_slice(&i.to_be_bytes());
-        let key = Key {
+        let key = MatchKey {
             source,
-            ..Key::default()
+            ..MatchKey::default()
         };
         key_words(Family::V4, &key, 3, 9)
     }

@@ -105,7 +105,7 @@ fn it_reports_the_same_as_its_twin() {
         let (mut bytes, mut latest) = (0, 0);
         for arrival in &trace {
             for length in arrival.observe(&trial) {
-                twin.see(arrival.at_ns, length);
+                twin.record(arrival.at_ns, length);
                 bytes += length;
             }
             latest = latest.max(arrival.at_ns);
@@ -113,7 +113,7 @@ fn it_reports_the_same_as_its_twin() {
         let seen = trial.report().unwrap();
         assert_eq!(
             (seen.packets, seen.bytes, seen.above),
-            (twin.seen(), bytes, twin.above())
+            (twin.packets_seen(), bytes, twin.nonconforming())
         );
         assert_eq!(seen.beyond, seen.above, "without a tolerance");
         assert_eq!(seen.of_packets.map(|fill| fill.level), twin.packets());
@@ -147,7 +147,7 @@ fn the_tolerance_widens_the_burst() {
         let (mut meter, mut strictly, mut beyond, mut most) = (Meter::new(&profile), 0, 0, 0);
         for arrival in &trace {
             for length in arrival.observe(&trial) {
-                strictly += u64::from(!meter.see(arrival.at_ns, length));
+                strictly += u64::from(!meter.record(arrival.at_ns, length));
                 let level = meter.packets().unwrap();
                 beyond += u64::from(level.now > wide);
                 most = level.most;

@@ -82,7 +82,7 @@ fn packets_get_departure_times() {
         .collect();
     let mut meter = Meter::new(&profile);
     for time in &times {
-        assert!(meter.see(*time, 100), "{times:?}");
+        assert!(meter.record(*time, 100), "{times:?}");
     }
     assert_eq!(times.len() as u64, out);
     let seen = plane.departures(&shaper).unwrap();

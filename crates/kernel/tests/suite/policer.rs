@@ -125,7 +125,7 @@ fn a_long_trace_is_exact_to_one_packet() {
         sent += arrivals.len();
         trial.police(&mut arrivals).unwrap();
         for arrival in arrivals.iter().filter(|arrival| arrival.bytes == 1) {
-            assert!(meter.see(arrival.at_ns, 60), "above the profile");
+            assert!(meter.record(arrival.at_ns, 60), "above the profile");
             passed += 1;
         }
         let due = u128::from(at_ns - start) * u128::from(rate) / 1_000_000_000 + u128::from(burst);

@@ -3,8 +3,9 @@
 use crate::lpm::NO_MATCH;
 use crate::prefix::{Family, Prefix};
 
-/// First addresses and values, ascending from address 0; neighbours differ.
-pub(super) fn of(prefixes: &[(Prefix, u32)], family: Family) -> Vec<(u128, u32)> {
+/// Returns the first address and the value of each interval, ascending from address 0. Neighbours
+/// have different values.
+pub(super) fn build(prefixes: &[(Prefix, u32)], family: Family) -> Vec<(u128, u32)> {
     let mut ranges: Vec<(u128, u8, u128, u32)> = prefixes
         .iter()
         .filter(|(prefix, _)| prefix.family() == family)

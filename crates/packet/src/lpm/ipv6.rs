@@ -140,7 +140,7 @@ impl Ipv6Lpm {
         tree
     }
 
-    /// The value of `address`.
+    /// Returns the value of `address`.
     #[inline]
     pub fn look_up(&self, address: Ipv6Addr) -> u32 {
         let address = u128::from(address);

@@ -30,7 +30,7 @@ impl Ipv4Table {
         }
     }
 
-    /// The rules that `address` matches.
+    /// Returns the rules that `address` matches.
     #[inline]
     pub(super) fn vector(&self, address: Ipv4Addr) -> &ClassVector {
         &self.vectors[self.classes.look_up(address) as usize]
@@ -65,7 +65,7 @@ impl Ipv6Table {
         }
     }
 
-    /// The rules that `address` matches.
+    /// Returns the rules that `address` matches.
     #[inline]
     pub(super) fn vector(&self, address: Ipv6Addr) -> &ClassVector {
         let address = halves(u128::from(address));
@@ -89,8 +89,8 @@ fn halves(address: u128) -> [u64; 2] {
     [(address >> 64) as u64, address as u64]
 }
 
-/// The classes of the addresses of `family`, which end at `last`. Prefixes of the other family
-/// match none of them.
+/// Returns the classes of the addresses of `family`, which end at `last`. Prefixes of the other
+/// family match none of them.
 fn classes(
     prefixes: &[Option<Prefix>],
     family: Family,

@@ -38,7 +38,7 @@ impl NumberTable {
         Self { classes, vectors }
     }
 
-    /// The rules that a number matches, or a packet without one.
+    /// Returns the rules that a number matches, or a packet without one.
     #[inline]
     pub(super) fn vector(&self, number: Option<u16>) -> &ClassVector {
         let class = number.map_or(NO_NUMBER, |number| self.classes[usize::from(number)]);

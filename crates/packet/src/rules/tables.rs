@@ -62,7 +62,7 @@ impl RuleTables {
         })
     }
 
-    /// The index of the first rule that matches the packet, as in
+    /// Returns the index of the first rule that matches the packet, as in
     /// [`first_match`](super::first_match).
     #[inline]
     pub fn first_match(&self, tuple: &FiveTuple) -> Option<usize> {
@@ -88,7 +88,7 @@ impl RuleTables {
     }
 }
 
-/// The lowest bit set in all five vectors.
+/// Returns the lowest bit set in all five vectors.
 #[inline]
 fn first_common(vectors: [&ClassVector; 5]) -> Option<usize> {
     let mut candidates = vectors

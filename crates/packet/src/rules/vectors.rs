@@ -50,9 +50,9 @@ impl Interner {
     }
 }
 
-/// The classes of a field of values up to `last`. `range` returns the first and last value that a
-/// rule accepts, if any. Returns the first value and the class of each piece, and the vectors by
-/// class. Class 0 matches the rules without this field.
+/// Returns the classes of a field of values up to `last`. `range` returns the first and last value
+/// that a rule accepts, if any. Returns the first value and the class of each piece, and the
+/// vectors by class. Class 0 matches the rules without this field.
 pub(super) fn classes<T>(
     fields: impl Iterator<Item = Option<T>>,
     range: impl Fn(T) -> Option<(u128, u128)>,

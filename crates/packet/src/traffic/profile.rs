@@ -64,22 +64,22 @@ impl Bucket {
         Ok(Self { rate, burst })
     }
 
-    /// Rate per second, which is the credit per nanosecond.
+    /// Returns the rate per second, which is the credit per nanosecond.
     pub const fn rate(self) -> u64 {
         self.rate
     }
 
-    /// The burst.
+    /// Returns the burst.
     pub const fn burst(self) -> u64 {
         self.burst
     }
 
-    /// The credit of a full bucket.
+    /// Returns the credit of a full bucket.
     pub const fn full(self) -> u64 {
         self.burst * CREDIT
     }
 
-    /// Time to fill an empty bucket, ns, rounded up.
+    /// Returns the time to fill an empty bucket, ns, rounded up.
     pub const fn fill_ns(self) -> u64 {
         self.full().div_ceil(self.rate)
     }
@@ -95,12 +95,12 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Whether all traffic conforms.
+    /// Returns whether all traffic conforms.
     pub fn is_unlimited(&self) -> bool {
         self.packets.is_none() && self.bits.is_none()
     }
 
-    /// The buckets of the profile.
+    /// Returns the buckets of the profile.
     pub fn buckets(&self) -> impl Iterator<Item = (Quantity, Bucket)> {
         let packets = self.packets.map(|bucket| (Quantity::Packets, bucket));
         let bits = self.bits.map(|bucket| (Quantity::Bits, bucket));

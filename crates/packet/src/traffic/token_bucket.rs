@@ -57,13 +57,14 @@ impl Fill {
         (self.credit + elapsed_ns * self.rate).min(self.full)
     }
 
-    /// The cost of that many packets or bits.
+    /// Returns the cost of that many packets or bits.
     #[inline]
     fn cost(&self, count: u64) -> u64 {
         count.saturating_mul(self.each)
     }
 
-    /// Time from the latest packet until there is credit for `cost`, ns. `None` for never.
+    /// Returns the time from the latest packet until there is credit for `cost`, ns. `None` for
+    /// never.
     fn wait_ns(&self, cost: u64) -> Option<u64> {
         if cost > self.full {
             return None;
@@ -82,8 +83,9 @@ impl TokenBucket {
         }
     }
 
-    /// Whether `packets` with `bytes` together conform at `now_ns`. If so, takes their credit. They
-    /// count one by one but conform together or not at all, as the segments of one buffer do.
+    /// Returns whether `packets` with `bytes` together conform at `now_ns`. If so, takes their
+    /// credit. They count one by one but conform together or not at all, as the segments of one
+    /// buffer do.
     #[inline]
     pub fn take(&mut self, now_ns: u64, packets: u64, bytes: u64) -> bool {
         let elapsed_ns = now_ns.saturating_sub(self.last_ns);
@@ -99,8 +101,8 @@ impl TokenBucket {
         conform
     }
 
-    /// The time from which [`Self::take`] would accept this much, ns; in the past if it would
-    /// already. `None` for never, because it exceeds the burst.
+    /// Returns the time from which [`Self::take`] would accept this much, ns; in the past if it
+    /// would already. `None` for never, because it exceeds the burst.
     pub fn eligible_ns(&self, packets: u64, bytes: u64) -> Option<u64> {
         let cost = self.cost(packets, bytes);
         let wait_ns = self

@@ -135,9 +135,12 @@ impl SlaMonitor {
                 let before = last
                     .filter(|_| is_same)
                     .and_then(|last| last.hops.get(index));
-                let before = before.map(|before| before.counted.settled());
+                let before = before.map(|before| before.counted.with_held_forwarded());
                 HopCounts {
-                    counted: hop.counted.settled().since(&before.unwrap_or_default()),
+                    counted: hop
+                        .counted
+                        .with_held_forwarded()
+                        .since(&before.unwrap_or_default()),
                     ..hop.clone()
                 }
             })
