@@ -1,4 +1,4 @@
-//! Chains whose functions stand in network namespaces of their own.
+//! Mapping `distributed`: each function runs in its own network namespace.
 
 mod common;
 #[path = "live/traffic.rs"]
@@ -40,8 +40,8 @@ fn status(myelin: &Myelin) -> serde_json::Value {
     myelin.json(&["ps", "--json"])[0].clone()
 }
 
-/// That every function took every packet, and that the forwarder counted each of them out.
-fn assert_whole(status: &serde_json::Value, least: u64) {
+/// Asserts that each function took each packet, that none was dropped, and that all have left.
+fn assert_all_packets_counted(status: &serde_json::Value, least: u64) {
     let sent = status["packets_in"].as_u64().unwrap();
     assert!(sent >= least, "{status}");
     for hop in status["hops"].as_array().unwrap() {
@@ -53,9 +53,8 @@ fn assert_whole(status: &serde_json::Value, least: u64) {
     assert!(status["sojourn"]["p50_us"].as_f64().unwrap() > 0.0);
 }
 
-/// A UDP server in the server's namespace that sends back what it gets, `count` times; then its
-/// standard output.
-fn sent_through(myelin: &Myelin, chain: &str, count: u32) -> String {
+/// Sends `count` datagrams to an echo server on the server host; returns `all` if all came back.
+fn echo_through(myelin: &Myelin, chain: &str, count: u32) -> String {
     let chain = myelin.chain(chain);
     let ready = myelin.run_dir().with_extension("ready");
     let _ = std::fs::remove_file(&ready);
@@ -80,19 +79,19 @@ print('all')\"
 }
 
 #[test]
-fn kernel_functions_in_namespaces_of_their_own() {
-    kernel_functions_at("tcx", KERNEL);
+fn kernel_functions_run_in_their_own_namespaces_at_tcx() {
+    assert_kernel_functions_at("tcx", KERNEL);
 }
 
 #[test]
-fn the_same_at_xdp() {
-    kernel_functions_at(
+fn kernel_functions_run_in_their_own_namespaces_at_xdp() {
+    assert_kernel_functions_at(
         "xdp",
         &KERNEL.replace("  mapping:", "  hook: xdp\n  mapping:"),
     );
 }
 
-fn kernel_functions_at(hook: &str, text: &str) {
+fn assert_kernel_functions_at(hook: &str, text: &str) {
     if skip_unless_root() {
         return;
     }
@@ -120,7 +119,7 @@ fn kernel_functions_at(hook: &str, text: &str) {
     let status = status(&myelin);
     assert_eq!(status["mapping"], "distributed");
     assert_eq!(status["hook"], hook);
-    assert_whole(&status, 800);
+    assert_all_packets_counted(&status, 800);
     myelin.ok(&["down", &myelin.chain("k")]);
     assert_eq!(
         sh("ip netns list")
@@ -134,14 +133,14 @@ fn kernel_functions_at(hook: &str, text: &str) {
 }
 
 #[test]
-fn functions_of_both_spaces_in_namespaces_of_their_own() {
+fn functions_of_both_spaces_run_in_their_own_namespaces() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::beside_others();
     let file = myelin.file(MIXED);
     myelin.ok(&["up", file.to_str().unwrap()]);
-    // The three keys together are none: what arrives is what was sent, checksums included.
+    // The XOR of the three keys is 0, so the server must receive the original payload.
     for payload in [64, 1400] {
         let row = myelin.probe("m", payload, 400);
         assert_eq!(
@@ -151,7 +150,7 @@ fn functions_of_both_spaces_in_namespaces_of_their_own() {
         );
     }
     let before = status(&myelin);
-    assert_whole(&before, 800);
+    assert_all_packets_counted(&before, 800);
     let first = before["worker"]["pid"].as_i64().unwrap();
     let second = before["more_workers"][0]["pid"].as_i64().unwrap();
     assert_ne!(first, second, "each user function has its own worker");
@@ -168,7 +167,7 @@ fn functions_of_both_spaces_in_namespaces_of_their_own() {
 }
 
 #[test]
-fn a_distributed_chain_goes_on_without_its_agent() {
+fn a_distributed_chain_carries_packets_after_its_agent_is_killed() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
@@ -176,14 +175,14 @@ fn a_distributed_chain_goes_on_without_its_agent() {
     let file = myelin.file(MIXED);
     myelin.ok(&["up", file.to_str().unwrap()]);
     myelin.kill_agent();
-    assert_eq!(sent_through(&myelin, "m", 20).trim(), "all");
+    assert_eq!(echo_through(&myelin, "m", 20).trim(), "all");
     let text = myelin.ok(&["down", "--all"]);
     assert!(text.contains("recovered"), "{text}");
     myelin.assert_clean();
 }
 
 #[test]
-fn an_agent_killed_while_it_makes_sandboxes_leaves_what_down_all_removes() {
+fn down_all_cleans_up_after_an_agent_killed_while_it_makes_namespaces() {
     if skip_unless_root() {
         return;
     }
@@ -195,7 +194,7 @@ fn an_agent_killed_while_it_makes_sandboxes_leaves_what_down_all_removes() {
 }
 
 #[test]
-fn packets_pass_by_a_chain_whose_worker_keeps_dying() {
+fn on_failure_pass_bypasses_a_chain_whose_worker_keeps_dying() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
@@ -206,15 +205,15 @@ fn packets_pass_by_a_chain_whose_worker_keeps_dying() {
     let file = myelin.file(&pass);
     myelin.ok(&["up", file.to_str().unwrap()]);
     myelin.kill_until_failed("m", |status| status["worker"].clone());
-    // Past the chain, so the keys, which together change the payload, do not.
-    assert_eq!(sent_through(&myelin, "m", 3).trim(), "all");
+    // The XOR of the keys is not 0, so the payload is unchanged only if packets bypass the chain.
+    assert_eq!(echo_through(&myelin, "m", 3).trim(), "all");
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
-/// What a function in user space answers goes back over its link, past the functions before it.
+/// The reply of a user function leaves over its own link and bypasses the functions before it.
 #[test]
-fn a_router_in_a_namespace_tells_the_sender() {
+fn a_router_in_a_namespace_sends_time_exceeded_to_the_sender() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
@@ -266,14 +265,14 @@ print(socket.inet_ntoa(error[20:24]), error[5], error[6])
     myelin.assert_clean();
 }
 
-/// Make before break: the sandboxes of two generations stand side by side.
+/// Make before break: the namespaces of two generations exist at the same time.
 #[test]
-fn sandboxes_come_and_go_under_traffic() {
+fn live_changes_between_mappings_lose_no_packet() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
-    let form = |mapping: &str, functions: [(&str, u8); 2]| {
+    let variant = |mapping: &str, functions: [(&str, u8); 2]| {
         let [(one, first), (two, second)] = functions;
         let text = format!(
             "
@@ -290,22 +289,22 @@ spec:
         );
         (myelin.file(&text), first ^ second)
     };
-    // No half of one form and half of the next makes a whole one.
-    let forms = [
-        form("compact", [("kernel", 0x01), ("kernel", 0x02)]),
-        form("distributed", [("kernel", 0x04), ("kernel", 0x08)]),
-        form("distributed", [("user", 0x10), ("kernel", 0x20)]),
-        form("distributed", [("user", 0x40), ("user", 0x80)]),
-        form("compact", [("user", 0x11), ("kernel", 0x44)]),
+    // No mixture of functions of two variants has the XOR of a variant.
+    let variants = [
+        variant("compact", [("kernel", 0x01), ("kernel", 0x02)]),
+        variant("distributed", [("kernel", 0x04), ("kernel", 0x08)]),
+        variant("distributed", [("user", 0x10), ("kernel", 0x20)]),
+        variant("distributed", [("user", 0x40), ("user", 0x80)]),
+        variant("compact", [("user", 0x11), ("kernel", 0x44)]),
     ];
-    let bring = |at: usize| {
-        let (file, _) = &forms[at % forms.len()];
+    let deploy = |at: usize| {
+        let (file, _) = &variants[at % variants.len()];
         myelin.json(&["up", file.to_str().unwrap(), "--json"])[0].clone()
     };
-    let traffic = Traffic::start(&bring(0), 9000);
+    let traffic = Traffic::start(&deploy(0), 9000);
     traffic.wait_for_packets(100);
-    for at in 1..=2 * forms.len() {
-        let changed = bring(at);
+    for at in 1..=2 * variants.len() {
+        let changed = deploy(at);
         assert_eq!(changed["change"], "changed", "{changed}");
         assert_eq!(changed["generation"], at);
         traffic.wait_for_packets(500);
@@ -314,14 +313,17 @@ spec:
     assert_eq!((arrivals.damaged, arrivals.duplicates), (0, 0));
     assert_eq!(arrivals.keys.len() as u64, sent, "packets were lost");
     let seen: std::collections::BTreeSet<u8> = arrivals.keys.into_values().collect();
-    let whole = forms.iter().map(|(_, key)| *key).collect();
-    assert_eq!(seen, whole, "every form, and nothing between two");
+    let expected = variants.iter().map(|(_, key)| *key).collect();
+    assert_eq!(
+        seen, expected,
+        "each packet passed one variant, and each variant had packets"
+    );
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
 #[test]
-fn the_tcx_hook_is_refused_for_functions_in_user_space_with_a_remedy() {
+fn the_tcx_hook_is_refused_for_user_functions() {
     let myelin = Myelin::beside_others();
     let file = myelin.file(&MIXED.replace("  mapping:", "  hook: tcx\n  mapping:"));
     let error = myelin.fails(2, &["plan", file.to_str().unwrap()]);
@@ -329,16 +331,17 @@ fn the_tcx_hook_is_refused_for_functions_in_user_space_with_a_remedy() {
 }
 
 #[test]
-fn the_example_is_what_it_says() {
+fn the_distributed_example_carries_packets() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
-    let text = std::fs::read_to_string(root().join("examples/distributed.yaml")).expect("it");
+    let text =
+        std::fs::read_to_string(root().join("examples/distributed.yaml")).expect("the example");
     let file = myelin.file(&text.replace("name: distributed }", "name: @e }"));
     myelin.ok(&["up", file.to_str().unwrap()]);
     assert_eq!(myelin.probe("e", 256, 400)["lost"], 0);
-    assert_whole(&status(&myelin), 400);
+    assert_all_packets_counted(&status(&myelin), 400);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -1,4 +1,4 @@
-//! Bad input changes nothing; a killed process leaves what `down --all` can clean.
+//! Refused files change nothing. `down --all` cleans up after killed processes.
 
 mod common;
 
@@ -16,7 +16,7 @@ spec:
 ";
 
 #[test]
-fn bad_files_are_status_2_and_change_nothing() {
+fn invalid_files_exit_with_status_2_and_start_no_agent() {
     let myelin = Myelin::beside_others();
     let missing = myelin.fails(2, &["plan", "no-such-file.yaml"]);
     assert!(missing.contains("no-such-file.yaml"), "{missing}");
@@ -42,11 +42,14 @@ fn bad_files_are_status_2_and_change_nothing() {
             assert!(error.contains(expected), "{command}: {error}");
         }
     }
-    assert!(!myelin.run_dir().exists(), "a bad file started an agent");
+    assert!(
+        !myelin.run_dir().exists(),
+        "an invalid file started an agent"
+    );
 }
 
 #[test]
-fn a_missing_or_taken_interface_is_one_clear_error() {
+fn a_missing_interface_is_refused_and_running_chains_stay_unchanged() {
     if skip_unless_root() {
         return;
     }
@@ -62,13 +65,11 @@ fn a_missing_or_taken_interface_is_one_clear_error() {
     let file = myelin.file(&ports("nosuchif0", "lo"));
     let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
     assert!(error.contains("nosuchif0"), "{error}");
-    // The chain is there already.
     let text = myelin.ok(&["up", good.to_str().unwrap()]);
     assert!(text.contains("unchanged"), "{text}");
-    // What ran before is untouched.
     assert_eq!(myelin.probe("u", 64, 50)["lost"], 0);
     myelin.expect_chains(1);
-    // One bad chain of a file takes the good ones of that file with it.
+    // If one chain of a file is refused, no chain of that file is deployed.
     let both = format!(
         "{}---{}",
         USER.replace("@u", "@v"),
@@ -82,7 +83,7 @@ fn a_missing_or_taken_interface_is_one_clear_error() {
 }
 
 #[test]
-fn a_killed_worker_is_started_again() {
+fn a_killed_worker_is_restarted() {
     if skip_unless_root() {
         return;
     }
@@ -103,7 +104,7 @@ fn a_killed_worker_is_started_again() {
 }
 
 #[test]
-fn a_chain_that_a_given_up_worker_would_serve_is_refused_with_the_remedy() {
+fn a_chain_is_refused_on_a_worker_that_the_supervisor_no_longer_restarts() {
     if skip_unless_root() {
         return;
     }
@@ -130,7 +131,7 @@ fn a_chain_that_a_given_up_worker_would_serve_is_refused_with_the_remedy() {
 }
 
 #[test]
-fn a_worker_that_does_not_answer_delays_nobody_elses_restart() {
+fn a_worker_that_does_not_answer_delays_no_restart_of_another() {
     if skip_unless_root() {
         return;
     }
@@ -141,7 +142,7 @@ fn a_worker_that_does_not_answer_delays_nobody_elses_restart() {
     let pid = |name| myelin.status(name)["worker"]["pid"].clone();
     let (stuck, other) = (pid("u"), pid("v"));
     sh(&format!("kill -STOP {stuck}"));
-    // The agent asks the one that does not answer, for 10 s.
+    // `ps --flows` makes the agent wait up to 10 s for the answer of the stopped worker.
     let mut reader = myelin
         .command(&["ps", "--flows"])
         .stdout(std::process::Stdio::null())
@@ -150,20 +151,20 @@ fn a_worker_that_does_not_answer_delays_nobody_elses_restart() {
         .expect("a client");
     std::thread::sleep(Duration::from_millis(300));
     common::kill(&other);
-    // `ps` would wait behind the other one.
+    // Reads the process list, because `ps` would wait for the stopped worker.
     let id = myelin_api::RunDir::resolve(Some(&myelin.run_dir())).id();
     let known = [&stuck, &other].map(serde_json::Value::as_u64);
     let workers = || sh(&format!("pgrep -f '^myelin-worker@{id}'"));
-    let is_back = || {
+    let has_new_worker = || {
         let workers = workers();
         let mut pids = workers.lines();
         pids.any(|pid| !known.contains(&pid.parse().ok()))
     };
-    wait_for("a new worker", is_back);
-    let in_time = is_back();
+    wait_for("a new worker", has_new_worker);
+    let in_time = has_new_worker();
     sh(&format!("kill -CONT {stuck}"));
     let _ = reader.wait();
-    assert!(in_time, "it waited for a worker that does not answer");
+    assert!(in_time, "the restart waited for the stopped worker");
     assert_eq!(
         (&pid("u"), &myelin.status("v")["worker"]["restarts"]),
         (&stuck, &1.into())
@@ -173,7 +174,7 @@ fn a_worker_that_does_not_answer_delays_nobody_elses_restart() {
 }
 
 #[test]
-fn an_agent_that_stopped_has_left_its_directory() {
+fn down_all_returns_after_the_agent_has_removed_everything() {
     if skip_unless_root() {
         return;
     }
@@ -182,13 +183,13 @@ fn an_agent_that_stopped_has_left_its_directory() {
     for _ in 0..5 {
         myelin.ok(&["up", file.to_str().unwrap()]);
         myelin.ok(&["down", "--all"]);
-        // Not in a moment: now.
+        // Without waiting.
         assert_eq!(myelin.leftovers(), Vec::<String>::new());
     }
 }
 
 #[test]
-fn chains_go_on_without_their_agent() {
+fn chains_carry_packets_after_their_agent_is_killed() {
     if skip_unless_root() {
         return;
     }
@@ -199,7 +200,7 @@ fn chains_go_on_without_their_agent() {
     let client = format!("myelin-{}-client", myelin.chain("u"));
     let ping = sh(&format!("ip netns exec {client} ping -c 2 -W 2 10.0.0.2"));
     assert!(ping.contains(" 0% packet loss"), "{ping}");
-    // And through the chain itself, worker included.
+    // Ping matches no chain. UDP passes the chain and its worker.
     let ready = myelin.run_dir().with_extension("ready");
     sh(&format!(
         "ip netns exec myelin-{chain}-server timeout 30 python3 -c \"
@@ -232,7 +233,7 @@ s.sendto(b'through', ('10.0.0.2', 9000)); assert s.recv(2000) == b'through'\"
 }
 
 #[test]
-fn an_agent_killed_at_any_moment_leaves_what_down_all_removes() {
+fn down_all_cleans_up_after_an_agent_killed_during_up() {
     if skip_unless_root() {
         return;
     }
@@ -243,9 +244,9 @@ fn an_agent_killed_at_any_moment_leaves_what_down_all_removes() {
     }
 }
 
-/// As with other tools, `myelin ps | head` ends without a word.
+/// So that `myelin ps | head` prints no error.
 #[test]
-fn a_closed_pipe_ends_a_command_quietly() {
+fn a_closed_pipe_ends_a_command_without_an_error_message() {
     for arguments in [["completions", "zsh"], ["functions", "--json"]] {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
@@ -260,7 +261,7 @@ fn a_closed_pipe_ends_a_command_quietly() {
 }
 
 #[test]
-fn an_interrupted_run_tears_down() {
+fn a_run_whose_client_is_killed_removes_its_chain() {
     if skip_unless_root() {
         return;
     }
@@ -299,7 +300,7 @@ fn an_interrupted_run_tears_down() {
 }
 
 #[test]
-fn without_root_the_error_says_so() {
+fn up_without_root_says_to_use_sudo() {
     if skip_unless_root() {
         return;
     }

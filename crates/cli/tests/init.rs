@@ -1,26 +1,26 @@
-//! `myelin init` writes a chain file that plans; `myelin functions KIND` shows one for each kind.
+//! `myelin plan` admits the file of `myelin init` and the example of each `myelin functions KIND`.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-fn myelin(directory: &Path, arguments: &[&str]) -> Output {
+fn run_myelin(directory: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_myelin"));
     command.args(arguments).current_dir(directory);
     command.output().expect("myelin")
 }
 
-fn printed(output: &Output) -> String {
+fn stdout_of(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).expect("text")
 }
 
 #[test]
-fn first_chain_plans_and_is_not_overwritten() {
+fn init_writes_a_file_that_plans_and_overwrites_none_without_force() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let said = printed(&myelin(directory, &["init"]));
+    let said = stdout_of(&run_myelin(directory, &["init"]));
     assert!(said.contains("myelin plan chain.yaml"), "{said}");
-    assert!(printed(&myelin(directory, &["plan", "chain.yaml"])).contains("admitted"));
+    assert!(stdout_of(&run_myelin(directory, &["plan", "chain.yaml"])).contains("admitted"));
     let text = std::fs::read_to_string(directory.join("chain.yaml")).unwrap();
     assert!(
         text.lines().count() <= 40 && text.lines().all(|line| line.chars().count() <= 100),
@@ -31,28 +31,31 @@ fn first_chain_plans_and_is_not_overwritten() {
         Some("# yaml-language-server: $schema=chain.schema.json")
     );
     let schema = std::fs::read_to_string(directory.join("chain.schema.json")).unwrap();
-    assert_eq!(schema, printed(&myelin(directory, &["schema", "chain"])));
+    assert_eq!(
+        schema,
+        stdout_of(&run_myelin(directory, &["schema", "chain"]))
+    );
 
     std::fs::write(directory.join("chain.yaml"), "mine").unwrap();
-    let refused = myelin(directory, &["init"]);
+    let refused = run_myelin(directory, &["init"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(
         String::from_utf8_lossy(&refused.stderr).contains("--force"),
         "{refused:?}"
     );
-    printed(&myelin(directory, &["init", "--force"]));
+    stdout_of(&run_myelin(directory, &["init", "--force"]));
     assert_eq!(
         std::fs::read_to_string(directory.join("chain.yaml")).unwrap(),
         text
     );
-    assert_eq!(printed(&myelin(directory, &["init", "-"])), text);
+    assert_eq!(stdout_of(&run_myelin(directory, &["init", "-"])), text);
 }
 
 #[test]
 fn every_kind_has_an_example_that_plans() {
     let directory = tempfile::tempdir().unwrap();
-    let list = printed(&myelin(directory.path(), &["functions"]));
-    let kinds: Vec<serde_json::Value> = serde_json::from_str(&printed(&myelin(
+    let list = stdout_of(&run_myelin(directory.path(), &["functions"]));
+    let kinds: Vec<serde_json::Value> = serde_json::from_str(&stdout_of(&run_myelin(
         directory.path(),
         &["functions", "--json"],
     )))
@@ -61,7 +64,7 @@ fn every_kind_has_an_example_that_plans() {
     for kind in kinds {
         let name = kind["name"].as_str().unwrap();
         assert!(list.contains(name), "{list}");
-        let page = printed(&myelin(directory.path(), &["functions", name]));
+        let page = stdout_of(&run_myelin(directory.path(), &["functions", name]));
         for key in kind["config"].as_array().unwrap() {
             assert!(page.contains(key["key"].as_str().unwrap()), "{page}");
         }
@@ -72,7 +75,7 @@ fn every_kind_has_an_example_that_plans() {
         assert_eq!(long, None, "{name}");
         let (_, example) = page.split_once("FILE`:\n\n").unwrap();
         std::fs::write(directory.path().join("example.yaml"), example).unwrap();
-        let plan = myelin(directory.path(), &["plan", "example.yaml"]);
+        let plan = run_myelin(directory.path(), &["plan", "example.yaml"]);
         assert!(plan.status.success(), "{name}: {plan:?}");
     }
 }

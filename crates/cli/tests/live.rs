@@ -1,62 +1,63 @@
-//! Chains are changed while packets flow: none is lost, none is seen by half of one form and half
-//! of another.
+//! Live changes under traffic: no packet is lost, and each packet passes the functions of one
+//! generation only.
 
 mod common;
-#[path = "live/form.rs"]
-mod form;
 #[path = "live/traffic.rs"]
 mod traffic;
+#[path = "live/variant.rs"]
+mod variant;
 
 use std::time::Duration;
 
 use common::{Myelin, sh, skip_unless_root, skip_without, wait_for};
-use form::Form;
 use traffic::Traffic;
+use variant::ChainVariant;
 
 const PORT: u16 = 9000;
-/// No row of functions that begins in one form and ends in the next leaves a packet as a whole form
-/// would: else the test could not see it.
-fn assert_mixtures_show(forms: &[Form]) {
+
+/// Asserts that each mixture of two successive variants has another XOR than both: only then can
+/// the server detect a packet that passed a mixture.
+fn assert_mixtures_differ(variants: &[ChainVariant]) {
     let sum = |keys: &[u8]| keys.iter().fold(0, |all, key| all ^ key);
-    for (at, one) in forms.iter().enumerate() {
-        let (one, next) = (&one.keys, &forms[(at + 1) % forms.len()].keys);
+    for (at, one) in variants.iter().enumerate() {
+        let (one, next) = (&one.keys, &variants[(at + 1) % variants.len()].keys);
         for head in 0..=one.len() {
             for tail in 0..=next.len() {
                 let is_whole = (head, tail) == (one.len(), next.len()) || (head, tail) == (0, 0);
                 let mixed = sum(&one[..head]) ^ sum(&next[tail..]);
                 assert!(
                     is_whole || (mixed != sum(one) && mixed != sum(next)),
-                    "{one:02x?}, {next:02x?}: {head} of one and those from {tail} of the next make {mixed:#x}"
+                    "{one:02x?}, {next:02x?}: the first {head} keys and those from {tail} on give {mixed:#x}"
                 );
             }
         }
     }
 }
 
-fn up(myelin: &Myelin, form: &Form) -> serde_json::Value {
-    myelin.json(&["up", form.file(myelin).to_str().unwrap(), "--json"])[0].clone()
+fn up(myelin: &Myelin, variant: &ChainVariant) -> serde_json::Value {
+    myelin.json(&["up", variant.file(myelin).to_str().unwrap(), "--json"])[0].clone()
 }
 
-/// Goes through the forms round and round under traffic, and looks at every packet. Gives the
-/// exchange times, ms.
-fn change_under_traffic(forms: &[Form], packets: u64) -> Vec<f64> {
-    assert_mixtures_show(forms);
+/// Deploys the variants in turn under traffic and checks each packet. Returns the exchange times,
+/// ms.
+fn change_under_traffic(variants: &[ChainVariant], packets: u64) -> Vec<f64> {
+    assert_mixtures_differ(variants);
     let myelin = Myelin::new();
-    let first = up(&myelin, &forms[0]);
+    let first = up(&myelin, &variants[0]);
     assert_eq!(first["change"], "created");
     let traffic = Traffic::start(&first, PORT);
-    // From which packet on which form must be seen.
-    let mut eras = vec![(0, forms[0].key())];
+    // First packet of each variant, and the XOR of its keys.
+    let mut eras = vec![(0, variants[0].key())];
     let mut exchanges = Vec::new();
     let mut at = 0;
     traffic.wait_for_packets(100);
-    while traffic.sent() < packets || exchanges.len() < 4 * forms.len() {
-        at = (at + 1) % forms.len();
-        let changed = up(&myelin, &forms[at]);
+    while traffic.sent() < packets || exchanges.len() < 4 * variants.len() {
+        at = (at + 1) % variants.len();
+        let changed = up(&myelin, &variants[at]);
         assert_eq!(changed["change"], "changed", "{changed}");
         assert_eq!(changed["generation"], exchanges.len() + 1);
         exchanges.push(changed["exchange_ms"].as_f64().unwrap());
-        eras.push((traffic.sent(), forms[at].key()));
+        eras.push((traffic.sent(), variants[at].key()));
         traffic.wait_for_packets(packets / 100);
     }
     let status = myelin.json(&["ps", "--json"])[0].clone();
@@ -113,12 +114,12 @@ fn a_kernel_chain_is_changed_under_traffic() {
     }
     change_under_traffic(
         &[
-            Form::new(&["k01", "kf", "k02"]),
-            // Reconfigured, reordered, longer, shorter.
-            Form::new(&["k04", "kf", "k08"]),
-            Form::new(&["kf", "k14", "kw", "k28"]),
-            Form::new(&["k41"]),
-            Form::new(&["kw", "k82", "k11", "kf", "k44"])
+            ChainVariant::new(&["k01", "kf", "k02"]),
+            // Then: other keys, another order, more functions, fewer functions.
+            ChainVariant::new(&["k04", "kf", "k08"]),
+            ChainVariant::new(&["kf", "k14", "kw", "k28"]),
+            ChainVariant::new(&["k41"]),
+            ChainVariant::new(&["kw", "k82", "k11", "kf", "k44"])
                 .matching("{ protocol: udp, destination: 10.0.0.2/32 }"),
         ],
         50_000,
@@ -132,18 +133,18 @@ fn a_mixed_chain_is_changed_under_traffic() {
     }
     change_under_traffic(
         &[
-            Form::new(&["kw", "u01", "kf", "u02", "kf"]),
-            // Reconfigured.
-            Form::new(&["kw", "u04", "kf", "u08", "kf"]),
-            // Reordered, and spaces changed.
-            Form::new(&["u10", "kf", "k20", "kw", "uf"]),
-            // The last user function goes, and with it the hook.
-            Form::new(&["kw", "k41", "kf", "k82", "kf"]),
-            // The first one comes back.
-            Form::new(&["kw", "k44", "uf", "k88", "kf", "k11"]),
+            ChainVariant::new(&["kw", "u01", "kf", "u02", "kf"]),
+            // Other keys.
+            ChainVariant::new(&["kw", "u04", "kf", "u08", "kf"]),
+            // Another order and other spaces.
+            ChainVariant::new(&["u10", "kf", "k20", "kw", "uf"]),
+            // No user function, so another hook.
+            ChainVariant::new(&["kw", "k41", "kf", "k82", "kf"]),
+            // A user function again.
+            ChainVariant::new(&["kw", "k44", "uf", "k88", "kf", "k11"]),
             // Only user functions.
-            Form::new(&["u22", "uf"]),
-            Form::new(&["uf", "k50", "uf", "kf", "ua1"])
+            ChainVariant::new(&["u22", "uf"]),
+            ChainVariant::new(&["uf", "k50", "uf", "kf", "ua1"])
                 .matching("{ protocol: udp, destination: 10.0.0.2/32 }"),
         ],
         100_000,
@@ -157,12 +158,12 @@ fn a_chain_changes_its_mapping_under_traffic() {
     }
     change_under_traffic(
         &[
-            Form::new(&["k01", "u02"]),
-            Form::new(&["k04", "u08"]).mapped("distributed"),
-            Form::new(&["k10", "u20"]).mapped("distributed"),
-            Form::new(&["u40", "u81"]).mapped("pipeline"),
-            Form::new(&["k04", "k08"]),
-            Form::new(&["u10", "uf", "u20"]).mapped("pipeline"),
+            ChainVariant::new(&["k01", "u02"]),
+            ChainVariant::new(&["k04", "u08"]).mapped("distributed"),
+            ChainVariant::new(&["k10", "u20"]).mapped("distributed"),
+            ChainVariant::new(&["u40", "u81"]).mapped("pipeline"),
+            ChainVariant::new(&["k04", "k08"]),
+            ChainVariant::new(&["u10", "uf", "u20"]).mapped("pipeline"),
         ],
         20_000,
     );
@@ -176,34 +177,39 @@ fn a_chain_of_32_functions_is_exchanged_in_milliseconds() {
     let long = |key: &'static str| {
         let mut functions = vec!["kf"; 31];
         functions.push(key);
-        Form::new(&functions)
+        ChainVariant::new(&functions)
     };
     let exchanges = change_under_traffic(&[long("k01"), long("k02")], 20_000);
-    // 10 ms on a machine that has nothing else to do; here the limit only tells milliseconds from a
-    // wait that ran out.
+    // About 10 ms on an idle machine. The limit only detects an exchange that waits for a timeout.
     assert!(median(&exchanges) < 100.0, "{exchanges:?}");
 }
 
 #[test]
-fn what_a_function_knows_survives_a_change_of_the_chain_around_it() {
+fn a_function_keeps_its_state_over_a_live_change() {
     if skip_unless_root() {
         return;
     }
-    for forms in [
-        [Form::new(&["km", "k01"]), Form::new(&["k02", "kf", "km"])],
+    for variants in [
         [
-            Form::new(&["k01", "um"]),
-            Form::new(&["um", "kf", "u02", "kf"]),
+            ChainVariant::new(&["km", "k01"]),
+            ChainVariant::new(&["k02", "kf", "km"]),
         ],
-        // The hook changes, and the function stays in its space.
-        [Form::new(&["km", "k01"]), Form::new(&["km", "u02"])],
+        [
+            ChainVariant::new(&["k01", "um"]),
+            ChainVariant::new(&["um", "kf", "u02", "kf"]),
+        ],
+        // Another hook; the function stays in its space.
+        [
+            ChainVariant::new(&["km", "k01"]),
+            ChainVariant::new(&["km", "u02"]),
+        ],
     ] {
         let myelin = Myelin::new();
-        let first = up(&myelin, &forms[0]);
+        let first = up(&myelin, &variants[0]);
         let traffic = Traffic::start(&first, PORT);
-        for form in forms.iter().rev().cycle().take(5) {
+        for variant in variants.iter().rev().cycle().take(5) {
             traffic.wait_for_packets(500);
-            assert_eq!(up(&myelin, form)["change"], "changed");
+            assert_eq!(up(&myelin, variant)["change"], "changed");
         }
         traffic.wait_for_packets(500);
         let (sent, arrivals) = traffic.stop();
@@ -216,8 +222,8 @@ fn what_a_function_knows_survives_a_change_of_the_chain_around_it() {
     }
 }
 
-/// What `up` did with each chain of a file, and its generation.
-fn states(up: &serde_json::Value) -> Vec<(String, u64)> {
+/// `change` and `generation` of each chain in the output of `up --json`.
+fn changes_of(up: &serde_json::Value) -> Vec<(String, u64)> {
     let all = up.as_array().unwrap().iter();
     all.map(|one| {
         (
@@ -229,14 +235,14 @@ fn states(up: &serde_json::Value) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn what_is_the_same_stays_untouched() {
+fn up_leaves_unchanged_chains_and_their_worker_alone() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
-    let one = Form::new(&["kf", "u01"]);
-    let mut other = Form::new(&["k02"]);
-    let both = |other: &Form| {
+    let one = ChainVariant::new(&["kf", "u01"]);
+    let mut other = ChainVariant::new(&["k02"]);
+    let both = |other: &ChainVariant| {
         let text = format!("{}---{}", one.object("@live"), other.object("@other"));
         let file = myelin.file(&text);
         myelin.json(&["up", file.to_str().unwrap(), "--json"])
@@ -251,32 +257,35 @@ fn what_is_the_same_stays_untouched() {
     let before = worker(&myelin);
     let unchanged = ("unchanged".to_owned(), 0);
     assert_eq!(
-        states(&both(&other)),
+        changes_of(&both(&other)),
         [unchanged.clone(), ("created".to_owned(), 0)]
     );
     other.functions.reverse();
     assert_eq!(
-        states(&both(&other)),
+        changes_of(&both(&other)),
         [unchanged.clone(), unchanged.clone()]
     );
-    let other = Form::new(&["k03"]);
+    let other = ChainVariant::new(&["k03"]);
     assert_eq!(
-        states(&both(&other)),
+        changes_of(&both(&other)),
         [unchanged, ("changed".to_owned(), 1)]
     );
-    assert_eq!(worker(&myelin), before, "another worker");
+    assert_eq!(worker(&myelin), before, "the chain has a new worker");
     let text = myelin.ok(&["up", one.file(&myelin).to_str().unwrap()]);
     assert!(text.contains("is unchanged"), "{text}");
     let text = myelin.ok(&[
         "up",
-        Form::new(&["kf", "u04"]).file(&myelin).to_str().unwrap(),
+        ChainVariant::new(&["kf", "u04"])
+            .file(&myelin)
+            .to_str()
+            .unwrap(),
     ]);
     assert!(
         text.contains("is changed") && text.contains("generation 1"),
         "{text}"
     );
-    assert_eq!(worker(&myelin), before, "another worker");
-    // What `run` takes down at its end must not be somebody's running chain.
+    assert_eq!(worker(&myelin), before, "the chain has a new worker");
+    // `run` removes its chains at the end, so it refuses a chain that runs already.
     let error = myelin.fails(1, &["run", one.file(&myelin).to_str().unwrap()]);
     assert!(error.contains("runs already"), "{error}");
     myelin.expect_chains(2);
@@ -285,27 +294,27 @@ fn what_is_the_same_stays_untouched() {
 }
 
 #[test]
-fn one_of_a_pair_of_chains_is_changed() {
+fn a_live_change_of_one_chain_of_a_pair_leaves_the_other_unchanged() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
-    let pair = |form: &Form| {
-        let there = form
+    let pair = |variant: &ChainVariant| {
+        let there = variant
             .object("@live")
             .replace("spec:", "spec:\n  reverse: @back");
-        let back = Form::new(&["uf"])
+        let back = ChainVariant::new(&["uf"])
             .matching("{ protocol: udp, destination: 10.0.0.1/32 }")
             .object("@back");
         let file = myelin.file(&format!("{there}---{back}"));
         myelin.json(&["up", file.to_str().unwrap(), "--json"])
     };
-    let up = pair(&Form::new(&["k01", "uf"]));
+    let up = pair(&ChainVariant::new(&["k01", "uf"]));
     let traffic = Traffic::start(&up[0], PORT);
     for functions in [&["k02"][..], &["u04", "kf"], &["k08", "kf"]] {
         traffic.wait_for_packets(200);
-        let up = pair(&Form::new(functions));
-        let changes = states(&up).into_iter().map(|(change, _)| change);
+        let up = pair(&ChainVariant::new(functions));
+        let changes = changes_of(&up).into_iter().map(|(change, _)| change);
         assert_eq!(changes.collect::<Vec<_>>(), ["changed", "unchanged"]);
     }
     traffic.wait_for_packets(200);
@@ -318,19 +327,19 @@ fn one_of_a_pair_of_chains_is_changed() {
 }
 
 #[test]
-fn what_cannot_be_changed_live_is_refused_with_the_remedy() {
+fn a_change_that_needs_a_new_deployment_is_refused_with_the_remedy() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
-    let form = Form::new(&["u01", "kf"]);
-    let first = up(&myelin, &form);
+    let variant = ChainVariant::new(&["u01", "kf"]);
+    let first = up(&myelin, &variant);
     let traffic = Traffic::start(&first, PORT);
     traffic.wait_for_packets(100);
     let text = format!(
         "{}---{}",
-        form.object("@live"),
-        Form::new(&["kf"]).object("@back")
+        variant.object("@live"),
+        ChainVariant::new(&["kf"]).object("@back")
     );
     for (from, to, word) in [
         (
@@ -358,20 +367,23 @@ fn what_cannot_be_changed_live_is_refused_with_the_remedy() {
     let (sent, arrivals) = traffic.stop();
     assert_eq!(arrivals.keys.len() as u64, sent);
     assert_eq!(
-        states(&myelin.json(&["up", form.file(&myelin).to_str().unwrap(), "--json"])),
+        changes_of(&myelin.json(&["up", variant.file(&myelin).to_str().unwrap(), "--json"])),
         [("unchanged".to_owned(), 0)]
     );
 }
 
-/// Brings a file up whose first object, the changed chain, is fine and whose second is `broken`.
-/// Returns the error, what arrived, and how many packets had been sent when it was over.
-fn fails_half_way(myelin: &Myelin, broken: impl Fn(&serde_json::Value) -> String) -> (String, u64) {
-    let form = Form::new(&["k01", "kf"]);
-    let first = up(myelin, &form);
+/// Runs `up` under traffic with a file of two chains: the first is a valid live change, the second
+/// is `broken`. Returns the error and the number of packets that passed the changed chain.
+fn fail_up_with_broken_second_chain(
+    myelin: &Myelin,
+    broken: impl Fn(&serde_json::Value) -> String,
+) -> (String, u64) {
+    let variant = ChainVariant::new(&["k01", "kf"]);
+    let first = up(myelin, &variant);
     let traffic = Traffic::start(&first, PORT);
     traffic.wait_for_packets(100);
-    // It changes with its match and its hook.
-    let changed = Form::new(&["u04", "kf"])
+    // Other functions, another match and another hook.
+    let changed = ChainVariant::new(&["u04", "kf"])
         .matching("{ protocol: udp, destination: 10.0.0.2/32 }")
         .object("@live");
     let file = myelin.file(&format!("{changed}---{}", broken(&first)));
@@ -384,45 +396,52 @@ fn fails_half_way(myelin: &Myelin, broken: impl Fn(&serde_json::Value) -> String
     let by_next = arrivals.keys.iter().filter(|(_, key)| **key == 4);
     assert!(
         by_next.clone().all(|(number, _)| *number < rolled_back),
-        "packets after the roll-back"
+        "a packet passed the changed chain after the roll-back"
     );
     let by_next = by_next.count() as u64;
     let by_first = arrivals.keys.values().filter(|key| **key == 1).count() as u64;
-    assert_eq!(by_next + by_first, sent, "another key");
-    assert_untouched(myelin, sent);
+    assert_eq!(
+        by_next + by_first,
+        sent,
+        "a packet passed neither chain whole"
+    );
+    assert_first_generation(myelin, sent);
     (error, by_next)
 }
 
 #[test]
-fn a_file_that_cannot_be_laid_out_is_never_led_to() {
+fn no_packet_is_redirected_to_a_change_whose_file_cannot_be_deployed() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
-    let (error, by_next) = fails_half_way(&myelin, |_| {
-        Form::new(&["kf"]).object("@broken").replace(
+    let (error, by_next) = fail_up_with_broken_second_chain(&myelin, |_| {
+        ChainVariant::new(&["kf"]).object("@broken").replace(
             "spec:",
             "spec:\n  ports: { ingress: my-nowhere0, egress: my-nowhere1 }",
         )
     });
     assert!(error.contains("my-nowhere0"), "{error}");
-    assert_eq!(by_next, 0, "led over before all of the file stood");
+    assert_eq!(
+        by_next, 0,
+        "packets were redirected before all chains of the file were made"
+    );
 }
 
 #[test]
-fn a_file_whose_last_match_is_taken_is_rolled_back() {
+fn a_change_is_rolled_back_if_the_match_of_a_later_chain_is_taken() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
-    let (error, _) = fails_half_way(&myelin, |first| {
-        // The match that the first object takes on the same port.
+    let (error, _) = fail_up_with_broken_second_chain(&myelin, |first| {
+        // The same match as the first chain, on the same port.
         let ports = format!(
             "spec:\n  ports: {{ ingress: {}, egress: {} }}",
             first["ingress"].as_str().unwrap(),
             first["egress"].as_str().unwrap()
         );
-        Form::new(&["kf"])
+        ChainVariant::new(&["kf"])
             .matching("{ protocol: udp, destination: 10.0.0.2/32 }")
             .object("@broken")
             .replace("spec:", &ports)
@@ -430,8 +449,8 @@ fn a_file_whose_last_match_is_taken_is_rolled_back() {
     assert!(error.contains(&myelin.chain("broken")), "{error}");
 }
 
-/// The chain is as it came up, and has taken `sent` packets.
-fn assert_untouched(myelin: &Myelin, sent: u64) {
+/// Asserts that the first generation runs and counted `sent` packets, then removes the chain.
+fn assert_first_generation(myelin: &Myelin, sent: u64) {
     let status = myelin.json(&["ps", "--json"])[0].clone();
     assert_eq!(status["generation"], 0, "{status}");
     assert!(status["worker"].is_null(), "{status}");
@@ -441,13 +460,13 @@ fn assert_untouched(myelin: &Myelin, sent: u64) {
 }
 
 #[test]
-fn a_generation_that_does_not_load_leaves_the_old_one_untouched() {
+fn a_generation_that_fails_to_load_leaves_the_old_one_unchanged() {
     if skip_unless_root() || skip_without("prlimit") {
         return;
     }
     let myelin = Myelin::new();
-    let first = up(&myelin, &Form::new(&["k01", "kf"]));
-    let next = Form::new(&["k02", "u04", "kf"]).file(&myelin);
+    let first = up(&myelin, &ChainVariant::new(&["k01", "kf"]));
+    let next = ChainVariant::new(&["k02", "u04", "kf"]).file(&myelin);
     let agent = myelin.agent_pid();
     let descriptors = || {
         std::fs::read_dir(format!("/proc/{agent}/fd"))
@@ -456,7 +475,7 @@ fn a_generation_that_does_not_load_leaves_the_old_one_untouched() {
     };
     let traffic = Traffic::start(&first, PORT);
     traffic.wait_for_packets(100);
-    // The agent runs out of descriptors at one step after the other: worker, sockets, internal
+    // Each limit makes the agent run out of descriptors at another step: worker, sockets, internal
     // link, programs.
     let before = descriptors();
     for more in [6, 8, 10, 12, 14, 16, 20, 24] {
@@ -474,19 +493,22 @@ fn a_generation_that_does_not_load_leaves_the_old_one_untouched() {
     let (sent, arrivals) = traffic.stop();
     assert_eq!(arrivals.keys.len() as u64, sent, "lost");
     assert!(arrivals.keys.values().all(|key| *key == 1));
-    assert_untouched(&myelin, sent);
+    assert_first_generation(&myelin, sent);
 }
 
 #[test]
-fn an_agent_killed_in_an_exchange_leaves_nothing_that_down_all_does_not_find() {
+fn down_all_cleans_up_after_an_agent_killed_during_a_live_change() {
     if skip_unless_root() {
         return;
     }
     for delay_ms in [1, 5, 10, 20, 40] {
         let myelin = Myelin::new();
-        let forms = [Form::new(&["k01", "kf"]), Form::new(&["u02", "kf", "u04"])];
-        up(&myelin, &forms[0]);
-        let file = forms[1].file(&myelin);
+        let variants = [
+            ChainVariant::new(&["k01", "kf"]),
+            ChainVariant::new(&["u02", "kf", "u04"]),
+        ];
+        up(&myelin, &variants[0]);
+        let file = variants[1].file(&myelin);
         let mut change = myelin
             .command(&["up", file.to_str().unwrap()])
             .stderr(std::process::Stdio::null())

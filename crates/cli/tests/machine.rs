@@ -1,6 +1,6 @@
-//! What befalls a whole machine: a CPU that goes offline, a wall clock that is set. So these tests
-//! ask for a machine of their own, such as the emulated one of `scripts/test-old-kernel`, which
-//! says so with `MYELIN_TEST_MACHINE=1`.
+//! A CPU that goes offline, and a wall clock that is set. Both change the whole machine, so these
+//! tests run only where `MYELIN_TEST_MACHINE=1` is set, as in the emulated machine of
+//! `scripts/test-old-kernel`.
 
 mod common;
 
@@ -16,20 +16,20 @@ use myelin_linux::affinity;
 use myelin_linux::sched::{self, Policy};
 use serde_json::Value;
 
-/// True, with a printed reason, where others use the machine.
+/// Returns true, and prints a reason, on a machine that others use.
 fn skip_on_a_shared_machine() -> bool {
-    let is_own = is_dedicated_machine();
-    if !is_own {
+    let is_dedicated = is_dedicated_machine();
+    if !is_dedicated {
         skip("not a machine of the tests' own (MYELIN_TEST_MACHINE)");
     }
-    !is_own
+    !is_dedicated
 }
 
-/// A CPU that is offline until it is dropped.
-struct Offline(usize);
+/// An offline CPU. Dropping it brings the CPU online.
+struct OfflineCpu(usize);
 
-impl Offline {
-    fn take(cpu: usize) -> Self {
+impl OfflineCpu {
+    fn start(cpu: usize) -> Self {
         let offline = Self(cpu);
         offline.write("0").expect("CPU hotplug");
         offline
@@ -43,14 +43,14 @@ impl Offline {
     }
 }
 
-impl Drop for Offline {
+impl Drop for OfflineCpu {
     fn drop(&mut self) {
         self.write("1").expect("CPU hotplug");
     }
 }
 
-/// Where each thread of a process may run, as the kernel keeps it, offline CPUs and all.
-fn allowed(pid: i32) -> Vec<String> {
+/// Reads `Cpus_allowed_list` of each thread of a process. It includes offline CPUs.
+fn read_allowed_cpus(pid: i32) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
     let status = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status")).ok();
     let tasks = tasks.flatten().filter_map(status);
@@ -65,7 +65,7 @@ fn allowed(pid: i32) -> Vec<String> {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one course of events")]
-fn a_cpu_that_goes_offline_makes_its_chain_best_effort_until_it_is_back() {
+fn a_chain_whose_cpu_is_offline_is_best_effort_until_the_cpu_is_online() {
     if skip_on_a_shared_machine() || skip_unless_root() {
         return;
     }
@@ -78,11 +78,11 @@ fn a_cpu_that_goes_offline_makes_its_chain_best_effort_until_it_is_back() {
     let worker = || read_count(&myelin.status("taken")["worker"]["pid"]) as u32;
     assert_eq!(affinity::get(worker()).expect("its cores"), [core]);
     assert_eq!(up[0]["plan"]["admitted"], true, "{up}");
-    let allowed_before = allowed(myelin.agent_pid());
+    let allowed_before = read_allowed_cpus(myelin.agent_pid());
 
-    let offline = Offline::take(core);
+    let offline = OfflineCpu::start(core);
     let lost_cores = || myelin.status("taken")["sla"]["lost_cores"].clone();
-    wait_for("the core to be missed", || lost_cores()[0] == core);
+    wait_for("the core to be reported lost", || lost_cores()[0] == core);
     let status = myelin.status("taken");
     assert_eq!(
         (&status["state"], &status["best_effort"]),
@@ -101,22 +101,23 @@ fn a_cpu_that_goes_offline_makes_its_chain_best_effort_until_it_is_back() {
         said.contains(&format!("core {core} is offline")) && said.contains(&remedy),
         "{said}"
     );
-    let mut gives_way = false;
-    wait_for("it to give way", || {
+    let mut is_idle_class = false;
+    wait_for("the worker to run with SCHED_IDLE", || {
         let pid = worker();
-        gives_way = affinity::get(pid).is_ok_and(|cpus| cpus == [0])
+        is_idle_class = affinity::get(pid).is_ok_and(|cpus| cpus == [0])
             && sched::get(pid).is_ok_and(|policy| policy == Policy::Idle);
-        gives_way
+        is_idle_class
     });
-    assert!(gives_way, "{}", myelin.status("taken"));
-    // It goes on all the same: when the other one is changed, and when it dies.
+    assert!(is_idle_class, "{}", myelin.status("taken"));
+    // The chain carries packets meanwhile, also after a change of the other chain, and after its
+    // worker dies.
     let out = || read_count(&myelin.status("taken")["packets_out"]);
-    let goes_on = || {
+    let assert_carries = || {
         let before = out();
         wait_for("more packets", || out() > before);
         assert!(out() > before, "{}", myelin.status("taken"));
     };
-    goes_on();
+    assert_carries();
     let (taken, other) = text.split_once("---").expect("two chains");
     let changed = other.replace("name: one, kind: forward", "name: one, kind: monitor");
     let changed = myelin.file(&format!("{taken}---{changed}"));
@@ -126,15 +127,15 @@ fn a_cpu_that_goes_offline_makes_its_chain_best_effort_until_it_is_back() {
         (&"unchanged".into(), &"changed".into()),
         "{up}"
     );
-    goes_on();
+    assert_carries();
     common::kill(&worker().into());
     wait_for("a new worker", || {
         let status = myelin.status("taken");
         read_count(&status["worker"]["restarts"]) >= 1 && status["sla"]["lost_cores"][0] == core
     });
     assert_eq!(lost_cores()[0], core, "{}", myelin.status("taken"));
-    goes_on();
-    // Who asks for that core now is told.
+    assert_carries();
+    // A new chain that asks for the offline core is refused.
     let asking = taken.replace("@taken", "@late").replace("9000", "9001");
     let error = myelin.fails(2, &["up", myelin.file(&asking).to_str().unwrap()]);
     assert!(
@@ -148,34 +149,34 @@ fn a_cpu_that_goes_offline_makes_its_chain_best_effort_until_it_is_back() {
     assert_last_event_ended(&myelin, "taken");
     drop(senders);
     assert_contract_kept(&myelin, "other");
-    // What the agent did meanwhile has bound it to nothing.
-    let everywhere = &allowed_before[0];
-    let allowed_now = allowed(myelin.agent_pid());
+    // The agent has left its own threads unbound.
+    let all_cpus = &allowed_before[0];
+    let allowed_now = read_allowed_cpus(myelin.agent_pid());
     assert!(
-        allowed_now.iter().all(|cpus| cpus == everywhere),
+        allowed_now.iter().all(|cpus| cpus == all_cpus),
         "{allowed_before:?} {allowed_now:?}"
     );
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
-/// The wall clock, which a test sets; right again when this is dropped.
+/// The wall clock. Dropping it sets the right time again.
 struct WallClock {
-    was: SystemTime,
+    start: SystemTime,
     since: Instant,
 }
 
 impl WallClock {
     fn new() -> Self {
         Self {
-            was: SystemTime::now(),
+            start: SystemTime::now(),
             since: Instant::now(),
         }
     }
 
-    /// Sets it so many seconds off what it would be.
+    /// Sets the clock to the right time plus `off_s` seconds.
     fn set(&self, off_s: i64) {
-        let right = self.was + self.since.elapsed();
+        let right = self.start + self.since.elapsed();
         let right = right.duration_since(SystemTime::UNIX_EPOCH);
         let right_s = right.expect("after 1970").as_secs().cast_signed();
         sh(&format!("date -s @{}", right_s + off_s));
@@ -192,7 +193,7 @@ const HOUR_S: i64 = 3600;
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one course of events")]
-fn a_wall_clock_that_is_set_changes_dates_and_nothing_else() {
+fn setting_the_wall_clock_changes_only_dates() {
     if skip_on_a_shared_machine() || skip_unless_root() {
         return;
     }
@@ -233,14 +234,14 @@ spec:
         Sender::through_chain(&up[2], 10 * rate),
     ];
     let names = ["kernel", "user", "loud"];
-    let some_seconds = || {
+    let assert_two_seconds_judged = || {
         for name in names {
             let (before, since) = (judged_seconds(&myelin, name), Instant::now());
-            wait_for("two seconds", || {
+            wait_for("two judged seconds", || {
                 judged_seconds(&myelin, name) >= before + 2
             });
             let more = judged_seconds(&myelin, name) - before;
-            // A second is one of the clock that goes on, whatever the other says.
+            // CLOCK_MONOTONIC counts the seconds of the SLA monitor, not the wall clock.
             let at_most = since.elapsed().as_secs() + 2;
             assert!(
                 (2..=at_most).contains(&more),
@@ -249,13 +250,13 @@ spec:
         }
     };
     let clock = WallClock::new();
-    some_seconds();
+    assert_two_seconds_judged();
     for off_s in [HOUR_S, -HOUR_S, 0] {
         clock.set(off_s);
-        some_seconds();
+        assert_two_seconds_judged();
     }
     drop(clock);
-    // Their dates have gone with it: forward, back beyond where they were, and forward again.
+    // The dates follow the wall clock: an hour forward, two hours back, an hour forward.
     let seconds = myelin.json(&["ps", &myelin.chain("user"), "--seconds", "300", "--json"]);
     let ends: Vec<_> = seconds
         .as_array()
@@ -263,8 +264,8 @@ spec:
         .iter()
         .map(|second| second["end"].as_str().expect("a date"))
         .collect();
-    let turns = ends.windows(2).filter(|pair| pair[1] < pair[0]).count();
-    assert_eq!(turns, 1, "{ends:?}");
+    let decreases = ends.windows(2).filter(|pair| pair[1] < pair[0]).count();
+    assert_eq!(decreases, 1, "{ends:?}");
 
     let sent = senders.map(Sender::stop);
     let elapsed_s = start.elapsed().as_secs_f64();
@@ -282,7 +283,7 @@ spec:
         assert_contract_kept(&myelin, name);
     }
     assert_eq!(myelin.json(&["events", "--json"]), Value::Array(Vec::new()));
-    // An hour's credit would have been the bucket's, once.
+    // On the wall clock the policer would have earned the tokens of an hour.
     let status = myelin.status("loud");
     let out = read_count(&status["packets_out"]);
     let due = (elapsed_s * f64::from(rate)) as u64 + burst + 1;

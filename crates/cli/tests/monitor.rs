@@ -1,5 +1,5 @@
-//! The SLA monitor: every packet of a chain has a place in its account, and what violates a
-//! contract is told with its hop and cause.
+//! The SLA monitor accounts for each packet of a chain, and its events name the hop and the cause
+//! of a violation.
 
 mod common;
 
@@ -14,8 +14,7 @@ use common::{Myelin, skip_unless_root, wait_for};
 use myelin_linux::netns::Netns;
 use serde_json::Value;
 
-/// Held to its profile in the kernel, with one function in a worker. Its bounds are far away for a
-/// machine that has other work.
+/// A policed chain. The limits of latency and loss are wide, for a busy machine.
 const PROFILE: &str = "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -28,7 +27,7 @@ spec:
   sla: { rate: 1kpps, burst: 8, latency: 10s, percentile: 50, loss: 5%, enforce: policer }
 ";
 
-/// Loses everything.
+/// Its firewall drops all packets.
 const WALL: &str = "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -41,8 +40,8 @@ spec:
   sla: { latency: 10s, loss: 1% }
 ";
 
-/// Sends from the client to the server, ten packets a millisecond or as many as the machine allows,
-/// until it is dropped.
+/// A thread that sends up to ten packets a millisecond from the client to the server. Dropping it
+/// stops the thread.
 struct Sender {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -65,12 +64,12 @@ impl Sender {
             .expect("the namespace")
             .expect("a socket");
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
+        let stop_requested = Arc::clone(&stop);
         let to = SocketAddr::new(to, 9000);
         let thread = std::thread::spawn(move || {
-            while !told.load(Ordering::Relaxed) {
+            while !stop_requested.load(Ordering::Relaxed) {
                 for _ in 0..10 {
-                    // Nobody listens, and the server's host says so.
+                    // No socket listens: ICMP errors arrive, and some calls fail.
                     let _ = socket.send_to(&[0; 64], to);
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -96,14 +95,13 @@ fn read_count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
-/// All packets that a place has lost.
+/// Sums the packets that the SLA monitor counts as lost, over all places.
 fn lost_packets(window: &Value) -> u64 {
     let places = window["lost"].as_object().expect("places");
     places.values().map(read_count).sum()
 }
 
-/// Asserts that each packet of the chain is at one place: it has left, or was policed, dropped,
-/// lost, or is under way.
+/// Asserts that each packet is counted once: as out, policed, dropped, lost or under way.
 fn assert_account_adds_up(status: &Value) {
     let account = &status["account"];
     let count = |key: &str| read_count(&account[key]);
@@ -129,7 +127,7 @@ fn assert_account_adds_up(status: &Value) {
 }
 
 #[test]
-fn a_full_ring_shows_in_the_account_of_packets() {
+fn packets_that_a_full_ring_loses_are_in_the_account() {
     if skip_unless_root() {
         return;
     }
@@ -142,7 +140,7 @@ fn a_full_ring_shows_in_the_account_of_packets() {
     let worker = read_count(&myelin.status("p")["worker"]["pid"]);
     common::sh(&format!("kill -STOP {worker}"));
     let sender = Sender::start(&up[0]);
-    wait_for("packets that the ring lost", || {
+    wait_for("packets lost at the ring", || {
         let status = myelin.status("p");
         assert_account_adds_up(&status);
         status["account"]["lost"]["ring"].as_u64() > Some(0)
@@ -162,7 +160,7 @@ fn a_full_ring_shows_in_the_account_of_packets() {
 }
 
 #[test]
-fn what_is_above_the_profile_is_policed_and_not_lost() {
+fn packets_above_the_profile_count_as_policed_and_not_as_lost() {
     if skip_unless_root() {
         return;
     }
@@ -175,7 +173,7 @@ fn what_is_above_the_profile_is_policed_and_not_lost() {
             myelin.status("p")["sla"]["judged_s"].as_u64() >= Some(2)
         });
         drop(sender);
-        // The last packets are in the account of the second that comes.
+        // The account of the next second has the last packets.
         wait_for("the last second", || {
             let status = myelin.status("p");
             status["sla"]["life"]["packets_in"] == status["packets_in"]
@@ -221,7 +219,7 @@ fn what_is_above_the_profile_is_policed_and_not_lost() {
 }
 
 #[test]
-fn a_violation_is_told_with_its_hop_and_cause() {
+fn an_event_names_the_hop_and_the_cause_of_a_violation() {
     if skip_unless_root() {
         return;
     }
@@ -242,14 +240,14 @@ fn a_violation_is_told_with_its_hop_and_cause() {
     let text = myelin.ok(&["ps", "-v", &chain]);
     assert!(text.contains("violated"), "{text}");
     drop(sender);
-    wait_for("its end", || event()["end"].is_string());
+    wait_for("the end of the event", || event()["end"].is_string());
     let events = myelin.json(&["events", &chain, "--json"]);
     assert_eq!(events.as_array().map(Vec::len), Some(1), "{events}");
-    let told = &events[0];
-    assert_eq!(told["cause"], "function", "{told}");
-    assert_eq!(told["hop"], "wall", "{told}");
-    assert_eq!(told["terms"], serde_json::json!(["loss"]), "{told}");
-    assert_eq!(told["worst_loss_percent"], 100.0, "{told}");
+    let first = &events[0];
+    assert_eq!(first["cause"], "function", "{first}");
+    assert_eq!(first["hop"], "wall", "{first}");
+    assert_eq!(first["terms"], serde_json::json!(["loss"]), "{first}");
+    assert_eq!(first["worst_loss_percent"], 100.0, "{first}");
     let status = myelin.status("w");
     let life = &status["sla"]["life"];
     assert_eq!(life["lost_in"]["wall"], status["packets_in"], "{status}");
@@ -266,20 +264,20 @@ fn a_violation_is_told_with_its_hop_and_cause() {
     assert_eq!(status["account"]["under_way"], 0, "{status}");
     let text = myelin.ok(&["events"]);
     assert!(text.contains("cause function, hop wall"), "{text}");
-    // Who follows is told of its beginning and of its end.
+    // `--follow` prints the event at its beginning and at its end.
     let mut lines = BufReader::new(follow.stdout.take().expect("its output")).lines();
     for is_over in [false, true] {
         let line = lines.next().expect("an event").expect("a line");
-        let told: Value = serde_json::from_str(&line).expect("JSON");
-        assert_eq!(told["serial"], events[0]["serial"]);
-        assert_eq!(told["end"].is_string(), is_over, "{told}");
+        let event: Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(event["serial"], events[0]["serial"]);
+        assert_eq!(event["end"].is_string(), is_over, "{event}");
     }
     let _ = follow.kill();
     let _ = follow.wait();
-    // A chain that comes up anew begins anew.
+    // A chain that is deployed again starts with an empty account.
     myelin.ok(&["down", &chain]);
-    let gone = myelin.fails(1, &["events", &chain]);
-    assert!(gone.contains("myelin ps"), "{gone}");
+    let error = myelin.fails(1, &["events", &chain]);
+    assert!(error.contains("myelin ps"), "{error}");
     myelin.ok(&["up", file.to_str().unwrap()]);
     wait_for("its first second", || myelin.status("w")["sla"].is_object());
     assert_eq!(myelin.status("w")["sla"]["state"], "kept");
@@ -289,7 +287,7 @@ fn a_violation_is_told_with_its_hop_and_cause() {
 }
 
 #[test]
-fn the_last_seconds_are_told_one_by_one() {
+fn ps_seconds_shows_each_of_the_last_seconds() {
     if skip_unless_root() {
         return;
     }
@@ -334,7 +332,7 @@ fn the_last_seconds_are_told_one_by_one() {
 }
 
 #[test]
-fn figures_go_on_over_a_live_change() {
+fn the_account_continues_over_a_live_change() {
     if skip_unless_root() {
         return;
     }
@@ -369,7 +367,7 @@ fn figures_go_on_over_a_live_change() {
 }
 
 #[test]
-fn top_shows_the_chains_again_and_again() {
+fn top_prints_the_chains_at_each_interval() {
     if skip_unless_root() {
         return;
     }
@@ -391,22 +389,22 @@ fn top_shows_the_chains_again_and_again() {
         "1500ms",
         "--json",
     ]);
-    let looks: Vec<Value> = text
+    let samples: Vec<Value> = text
         .lines()
         .map(|line| serde_json::from_str(line).expect("JSON"))
         .collect();
-    assert_eq!(looks.len(), 2);
-    for look in &looks {
-        let told = &look["chains"][0];
-        assert_eq!(told["chain"], chain.as_str());
-        assert_eq!(told["mapping"], "compact");
+    assert_eq!(samples.len(), 2);
+    for sample in &samples {
+        let status = &sample["chains"][0];
+        assert_eq!(status["chain"], chain.as_str());
+        assert_eq!(status["mapping"], "compact");
         assert!(
-            told["sla"]["second"]["in_pps"].as_f64() > Some(0.0),
-            "{told}"
+            status["sla"]["second"]["in_pps"].as_f64() > Some(0.0),
+            "{status}"
         );
-        assert!(told["sla"]["second"]["worker_cores"].is_f64(), "{told}");
+        assert!(status["sla"]["second"]["worker_cores"].is_f64(), "{status}");
     }
-    assert!(looks[0]["at_unix_s"].as_f64() < looks[1]["at_unix_s"].as_f64());
+    assert!(samples[0]["at_unix_s"].as_f64() < samples[1]["at_unix_s"].as_f64());
     let text = myelin.ok(&["top", "--count", "1"]);
     assert!(
         text.contains("POLICED/s") && text.contains(&chain),

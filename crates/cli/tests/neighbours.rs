@@ -1,5 +1,5 @@
-//! Chains that keep to their profile get what they are owed, whatever the others of their node
-//! send: on the same interfaces, in the same worker.
+//! A chain that keeps to its profile keeps its contract, whatever other chains send on the same
+//! interfaces and in the same worker.
 
 mod common;
 
@@ -11,8 +11,8 @@ use common::port_pair::PortPair;
 use common::{Myelin, skip_unless_root, wait_for};
 use serde_json::Value;
 
-/// A chain of this name that takes the UDP packets of a ports to one port, or to all that is no
-/// other's.
+/// A chain that takes UDP packets to one destination port, or to all ports that match no other
+/// chain.
 fn chain(ports: &PortPair, name: &str, port: Option<u16>, functions: &str, sla: &str) -> String {
     let port = port.map_or(String::new(), |port| format!(", destinationPort: {port}"));
     ports.add_to(&format!(
@@ -28,11 +28,11 @@ spec:
     ))
 }
 
-fn server(port: u16) -> SocketAddr {
+fn server_address(port: u16) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::new(10, 77, 0, 2).into(), port)
 }
 
-/// Of a chain that keeps to its profile.
+/// Traffic that keeps to the profile of its chain.
 const QUIET: Load = Load {
     to: SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)), 9000),
     flows: 1,
@@ -40,8 +40,7 @@ const QUIET: Load = Load {
     rate: 100,
 };
 
-/// Nothing was turned away, nothing lost, everything left, and the contract stands as it was
-/// promised.
+/// Asserts that all packets left, none was policed or lost, and the contract is kept.
 fn assert_contract_kept(status: &Value, when: &str) {
     let life = &status["sla"]["life"];
     assert!(read_count(&status["packets_in"]) > 0, "{when}: {status}");
@@ -65,13 +64,13 @@ fn assert_contract_kept(status: &Value, when: &str) {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one course of events")]
-fn a_hundred_times_the_rate_of_any_kind_costs_the_neighbour_nothing() {
+fn a_flood_of_any_kind_costs_the_neighbour_no_packet() {
     if skip_unless_root() {
         return;
     }
     let (rate, burst) = (200, 20);
     let flood = Load {
-        to: server(10_000),
+        to: server_address(10_000),
         flows: 1,
         payload: 64,
         rate: 100 * rate,
@@ -103,7 +102,7 @@ fn a_hundred_times_the_rate_of_any_kind_costs_the_neighbour_nothing() {
     for space in ["kernel", "user"] {
         let (myelin, ports) = (Myelin::new(), PortPair::new());
         let function = format!("{{ name: one, kind: monitor, space: {space} }}");
-        // What a machine with other work makes of 100 packets a second is well below this profile.
+        // Even on a busy machine, 100 packets a second keep to this profile.
         let quiet =
             "rate: 1kpps, burst: 256, latency: 10s, percentile: 50, loss: 0.1%, enforce: policer";
         let loud = format!("rate: {rate}pps, burst: {burst}, latency: 10s, enforce: policer");
@@ -115,7 +114,11 @@ fn a_hundred_times_the_rate_of_any_kind_costs_the_neighbour_nothing() {
         myelin.ok(&["up", file.to_str().unwrap()]);
         if space == "user" {
             let pid = |name| myelin.status(name)["worker"]["pid"].clone();
-            assert_eq!(pid("quiet"), pid("loud"), "they share a worker");
+            assert_eq!(
+                pid("quiet"),
+                pid("loud"),
+                "the chains do not share a worker"
+            );
         }
         let sender = Sender::through_ports(&ports, QUIET);
         let (mut passed, mut came) = (0, 0);
@@ -124,21 +127,21 @@ fn a_hundred_times_the_rate_of_any_kind_costs_the_neighbour_nothing() {
             let start = Instant::now();
             let flood = Sender::through_ports(&ports, load);
             let before = judged_seconds(&myelin, "quiet");
-            wait_for("two seconds", || {
+            wait_for("two judged seconds", || {
                 judged_seconds(&myelin, "quiet") >= before + 2
             });
-            wait_for("each flow once", || flood.sent() >= 10_000);
+            wait_for("one packet of each flow", || flood.sent() >= 10_000);
             let sent = flood.stop();
             let status = wait_until_settled(&myelin, "loud");
             let elapsed_s = start.elapsed().as_secs_f64();
             let out = read_count(&status["packets_out"]) - passed;
-            // The bucket may have been full, and the first packet may have come before the clock
-            // was read.
+            // The bucket may have been full, and the first packet may precede the read of the
+            // clock.
             let due = (elapsed_s * f64::from(rate)) as u64 + burst + 1;
             assert!(out <= due, "{when}: {out} of {due} went out");
             assert!(out >= burst, "{when}: {out} went out");
             let fresh = read_count(&status["packets_in"]) - came;
-            // How many of them a busy machine has let come is its own affair.
+            // A busy machine may lose packets before the ingress port.
             assert!(fresh <= sent && fresh > out, "{when}: {fresh} came");
             (passed, came) = (passed + out, came + fresh);
             assert_eq!(read_count(&status["policed"]), came - passed, "{when}");
@@ -147,7 +150,7 @@ fn a_hundred_times_the_rate_of_any_kind_costs_the_neighbour_nothing() {
                 (&0.into(), 0),
                 "{when}: {status}"
             );
-            // While packets come its figures are those of a moment.
+            // While packets arrive only counts that stay 0 can be compared.
             let quiet = myelin.status("quiet");
             assert_eq!(lost_packets(&quiet["sla"]["life"]), 0, "{when}: {quiet}");
             assert_eq!(quiet["policed"], 0, "{when}: {quiet}");
@@ -167,15 +170,14 @@ fn a_hundred_times_the_rate_of_any_kind_costs_the_neighbour_nothing() {
     }
 }
 
-/// A second chain of the same worker that nothing holds back fills it, so the first one loses
-/// packets. Who was to blame is in its event.
+/// A chain without a policer fills the worker, so the other chain of the worker loses packets.
 #[test]
-fn who_suffers_from_a_neighbour_is_told_so() {
+fn the_event_of_a_chain_names_the_neighbour_that_filled_its_worker() {
     if skip_unless_root() {
         return;
     }
     let (myelin, ports) = (Myelin::new(), PortPair::new());
-    // So much work a packet that one core sends more than the other can do.
+    // Compression makes a packet cost the worker more than the sender.
     let work = "{ name: press, kind: compress, config: { algorithm: zstd, level: 19 } }, { name: back, kind: decompress }";
     let quiet = "rate: 10kpps, burst: 256, latency: 100ms, loss: 0.1%, enforce: policer";
     let file = myelin.file(&format!(
@@ -200,15 +202,14 @@ fn who_suffers_from_a_neighbour_is_told_so() {
     let loud_sender = Sender::through_ports(
         &ports,
         Load {
-            to: server(10_000),
+            to: server_address(10_000),
             flows: 1,
             payload: 1400,
             rate: 20_000,
         },
     );
     let mut found = Value::Null;
-    // A hypervisor or another program may have taken the core in some seconds: then that is the
-    // cause.
+    // In some seconds a hypervisor or another program may take the core: then the cause is another.
     let causes = ["neighbour", "steal", "overload"];
     wait_for("the event", || {
         let events = myelin.json(&["events", &myelin.chain("quiet"), "--json"]);

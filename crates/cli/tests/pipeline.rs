@@ -1,5 +1,4 @@
-//! A chain whose user functions run in a process each, through the real binary: right bytes, right
-//! counts, a killed process, nothing left.
+//! Mapping `pipeline`, one process for each user function: payloads, counts, restarts and removal.
 
 mod common;
 
@@ -7,7 +6,7 @@ use std::time::Instant;
 
 use common::{Myelin, sh, skip_unless_root, wait_for};
 
-/// Bits that both `xor` together turn around: 0x21 ^ 0x42.
+/// The keys together XOR each byte with 0x21 ^ 0x42 = 0x63.
 const STAGED: &str = "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -21,9 +20,8 @@ spec:
   mapping: pipeline
 ";
 
-/// Sends packets one by one to the server, which checks each; returns how many came through with
-/// the right bytes.
-fn right_bytes(myelin: &Myelin, count: u32) -> u32 {
+/// Sends `count` packets one by one; returns how many reached the server with the right payload.
+fn count_right_payloads(myelin: &Myelin, count: u32) -> u32 {
     let chain = myelin.chain("staged");
     let ready = myelin.run_dir().with_extension("ready");
     let _ = std::fs::remove_file(&ready);
@@ -54,7 +52,7 @@ for i in range({count}):
 }
 
 #[test]
-fn packets_go_through_every_process_and_a_killed_one_comes_back() {
+fn packets_pass_each_process_and_a_killed_process_is_restarted() {
     if skip_unless_root() {
         return;
     }
@@ -67,7 +65,7 @@ fn packets_go_through_every_process_and_a_killed_one_comes_back() {
     let shown = myelin.ok(&["plan", file]);
     assert!(shown.contains("mapping     pipeline"), "{shown}");
     myelin.ok(&["up", file]);
-    assert_eq!(right_bytes(&myelin, 100), 100);
+    assert_eq!(count_right_payloads(&myelin, 100), 100);
 
     let before = myelin.status("staged");
     assert_eq!(
@@ -86,7 +84,7 @@ fn packets_go_through_every_process_and_a_killed_one_comes_back() {
         );
     }
     assert_eq!(before["sojourn"]["packets"], 100);
-    // The rings are seen from here: to the second function, to the third, and back from there.
+    // Each packet passes three rings: to the second function, to the third, and back to the worker.
     let rings = before["rings"].as_array().unwrap();
     let through = rings
         .iter()
@@ -101,36 +99,35 @@ fn packets_go_through_every_process_and_a_killed_one_comes_back() {
 
     common::kill(&stages[0]["pid"]);
     let killed = Instant::now();
-    wait_for("a new stage", || {
+    wait_for("a new process", || {
         myelin.status("staged")["more_workers"][0]["restarts"] == 1
     });
-    println!("back after {:?}", killed.elapsed());
+    println!("restarted after {:?}", killed.elapsed());
     let after = myelin.status("staged");
     assert_eq!(after["more_workers"][0]["restarts"], 1);
     assert_ne!(after["more_workers"][0]["pid"], stages[0]["pid"]);
     assert_eq!(
         after["more_workers"][1]["pid"], stages[1]["pid"],
-        "it lives on"
+        "the other stage has restarted"
     );
     assert_eq!(
         after["worker"]["pid"], before["worker"]["pid"],
-        "it lives on"
+        "the worker has restarted"
     );
-    assert_eq!(right_bytes(&myelin, 50), 50);
+    assert_eq!(count_right_payloads(&myelin, 50), 50);
     assert_eq!(
         myelin.status("staged")["hops"][2]["packets_in"],
         150,
-        "counts go on"
+        "counts survive a restart"
     );
 
-    // And the process that has the sockets.
+    // The first worker owns the AF_XDP sockets.
     common::kill(&after["worker"]["pid"]);
     wait_for("a new worker", || {
         myelin.status("staged")["worker"]["restarts"] == 1
     });
     let row = myelin.probe("staged", 64, 50);
     assert_eq!(row["lost"], 0, "{row}");
-    // What each of the three took of the cores.
     let processes = row["cpu"]["processes"].as_array().map(Vec::len);
     assert_eq!(processes, Some(3), "{row}");
     myelin.ok(&["down", &myelin.chain("staged")]);
@@ -139,7 +136,7 @@ fn packets_go_through_every_process_and_a_killed_one_comes_back() {
 }
 
 #[test]
-fn kernel_functions_between_the_processes_and_a_killed_agent() {
+fn a_pipeline_with_kernel_functions_carries_packets_after_its_agent_is_killed() {
     if skip_unless_root() {
         return;
     }
@@ -156,7 +153,7 @@ fn kernel_functions_between_the_processes_and_a_killed_agent() {
     let text = format!("{}{functions}{}", &STAGED[..start], &STAGED[end..]);
     let file = myelin.file(&text);
     myelin.ok(&["up", file.to_str().unwrap()]);
-    assert_eq!(right_bytes(&myelin, 60), 60);
+    assert_eq!(count_right_payloads(&myelin, 60), 60);
     let status = myelin.status("staged");
     let counts: Vec<_> = status["hops"]
         .as_array()
@@ -167,16 +164,16 @@ fn kernel_functions_between_the_processes_and_a_killed_agent() {
     assert_eq!(counts, [60; 5]);
     myelin.kill_agent();
     assert_eq!(
-        right_bytes(&myelin, 20),
+        count_right_payloads(&myelin, 20),
         20,
-        "the processes go on without their agent"
+        "packets that arrived after the agent was killed"
     );
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
 #[test]
-fn a_running_chain_changes_into_a_pipeline_and_back() {
+fn a_live_change_from_compact_to_pipeline_and_back_carries_packets() {
     if skip_unless_root() {
         return;
     }
@@ -186,24 +183,24 @@ fn a_running_chain_changes_into_a_pipeline_and_back() {
     let (pipeline, compact) = (pipeline.to_str().unwrap(), compact.to_str().unwrap());
     for (file, further) in [(compact, 0), (pipeline, 2), (compact, 0)] {
         myelin.ok(&["up", file]);
-        assert_eq!(right_bytes(&myelin, 20), 20);
+        assert_eq!(count_right_payloads(&myelin, 20), 20);
         let stages = myelin.status("staged")["more_workers"].clone();
         assert_eq!(stages.as_array().map_or(0, Vec::len), further);
     }
     let id = myelin_api::RunDir::resolve(Some(&myelin.run_dir())).id();
     let workers = sh(&format!("pgrep -c -f '^myelin-worker@{id}' || true"));
-    assert_eq!(workers.trim(), "1", "the stages are gone, the worker stays");
+    assert_eq!(workers.trim(), "1", "only the first worker remains");
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
 #[test]
-fn a_stage_that_keeps_dying_fails_its_chain_alone() {
+fn a_stage_that_keeps_dying_fails_only_its_chain() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::beside_others();
-    // The other one's user functions run in the same worker.
+    // The user functions of the reverse chain run in the same worker.
     let back = "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -225,16 +222,16 @@ spec:
         (&other["state"], &other["worker"]["pid"]),
         (&"active".into(), &worker)
     );
-    // It passes by the one and goes through the other.
+    // Packets bypass the failed chain; replies pass the reverse chain.
     let before = other["packets_out"].as_u64().unwrap();
     let probe = myelin.probe("back", 64, 50);
     assert_eq!(probe["lost"], 0, "{probe}");
     assert!(myelin.status("back")["packets_out"].as_u64().unwrap() >= before + 50);
-    // All that was made for it can still be taken away, and made again.
+    // The failed chain can be removed and deployed again.
     myelin.ok(&["down", &myelin.chain("staged")]);
     myelin.ok(&["up", file.to_str().unwrap()]);
     assert_eq!(myelin.status("back")["worker"]["pid"], worker);
-    assert_eq!(right_bytes(&myelin, 10), 10);
+    assert_eq!(count_right_payloads(&myelin, 10), 10);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -1,5 +1,4 @@
-//! The policer of a chain, from its file to its counters: floods of all kinds, two chains at once,
-//! live changes.
+//! The policer, from the chain file to its counters: floods, profiles in bits, live changes.
 
 mod common;
 
@@ -26,9 +25,9 @@ spec:
     )
 }
 
-/// A socket on the client of a chain, and its server's address. It is not connected, so that it
-/// hears nothing of ports where nobody listens.
-fn client(status: &Value) -> (UdpSocket, IpAddr) {
+/// Opens a socket on the client of a chain; returns it with the address of the server. An
+/// unconnected socket reports no ICMP error of a port without a listener.
+fn open_client(status: &Value) -> (UdpSocket, IpAddr) {
     let host = |role: &str| {
         let hosts = status["hosts"].as_array().unwrap();
         hosts
@@ -51,23 +50,23 @@ fn read_count(status: &Value, key: &str) -> u64 {
         .unwrap_or_else(|| panic!("{key}: {status}"))
 }
 
-/// Every packet that came is out, policed or dropped by now.
+/// Waits until each received packet is counted as out, policed or dropped; returns the status.
 fn wait_until_settled(myelin: &Myelin, name: &str) -> Value {
     let mut status = myelin.status(name);
     wait_for("the last packet", || {
         status = myelin.status(name);
-        let gone = ["packets_out", "policed", "drops"].map(|key| read_count(&status, key));
-        read_count(&status, "packets_in") == gone.iter().sum::<u64>()
+        let counted = ["packets_out", "policed", "drops"].map(|key| read_count(&status, key));
+        read_count(&status, "packets_in") == counted.iter().sum::<u64>()
     });
     status
 }
 
 #[test]
-fn a_flood_of_any_kind_gets_its_profile_and_no_more() {
+fn a_flood_of_any_kind_passes_its_profile_and_no_more() {
     if skip_unless_root() {
         return;
     }
-    // Rates that a debug build on a busy machine reaches a hundred times over.
+    // A debug build on a busy machine reaches 100 times this rate.
     let (rate, burst) = (100_u64, 10_u64);
     for (space, more) in [
         ("kernel", "  hook: tcx\n"),
@@ -78,7 +77,7 @@ fn a_flood_of_any_kind_gets_its_profile_and_no_more() {
         let sla = format!("rate: {rate}pps, burst: {burst}, enforce: policer");
         let file = myelin.file(&chain("f", space, more, &sla));
         myelin.ok(&["up", file.to_str().unwrap()]);
-        let (socket, server) = client(&myelin.status("f"));
+        let (socket, server) = open_client(&myelin.status("f"));
         let send = |port: u16, payload: &[u8]| {
             assert_eq!(
                 socket.send_to(payload, (server, port)).unwrap(),
@@ -86,7 +85,7 @@ fn a_flood_of_any_kind_gets_its_profile_and_no_more() {
             );
         };
         let start = Instant::now();
-        // The smallest and the largest, and each of many flows in turn.
+        // The smallest frames, the largest frames, then 10,000 flows.
         for payload in [0, 1472] {
             for _ in 0..2000 {
                 send(PORT, &vec![0; payload]);
@@ -101,7 +100,7 @@ fn a_flood_of_any_kind_gets_its_profile_and_no_more() {
             read_count(&status, "packets_out"),
             read_count(&status, "policed"),
         );
-        // The first packet may have come before the clock was read, so one more is due.
+        // The first packet may precede the read of the clock: plus one.
         let due = (elapsed_s * rate as f64) as u64 + burst + 1;
         assert!(out <= due, "{space} {more}: {out} of {due} went out");
         assert!(out >= burst, "{space} {more}: {out} went out");
@@ -121,17 +120,17 @@ fn a_flood_of_any_kind_gets_its_profile_and_no_more() {
 }
 
 #[test]
-fn a_profile_in_bits_counts_frames_and_one_in_both_the_stricter() {
+fn a_profile_in_bits_counts_whole_frames_and_applies_beside_the_one_in_packets() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
-    // Ten small frames or one large one; a packet a second and 8 bits a second are earned, which is
-    // nothing here.
+    // The burst in bits admits ten small frames or one large one. The rates are so low that the
+    // buckets earn next to nothing.
     let sla = "rate: [ 1pps, 8bit ], burst: [ 1000, 1600B ], enforce: policer";
     let file = myelin.file(&chain("bits", "kernel", "", sla));
     myelin.ok(&["up", file.to_str().unwrap()]);
-    let (socket, server) = client(&myelin.status("bits"));
+    let (socket, server) = open_client(&myelin.status("bits"));
     for _ in 0..30 {
         socket.send_to(&[0; 118], (server, PORT)).unwrap();
     }
@@ -146,7 +145,7 @@ fn a_profile_in_bits_counts_frames_and_one_in_both_the_stricter() {
 }
 
 #[test]
-fn a_live_change_fills_no_bucket_unless_the_profile_is_another() {
+fn a_live_change_refills_the_bucket_only_if_the_profile_changes() {
     if skip_unless_root() {
         return;
     }
@@ -156,7 +155,7 @@ fn a_live_change_fills_no_bucket_unless_the_profile_is_another() {
         myelin.ok(&["up", file.to_str().unwrap()]);
     };
     up("", "rate: 1pps, burst: 5, enforce: policer");
-    let (socket, server) = client(&myelin.status("live"));
+    let (socket, server) = open_client(&myelin.status("live"));
     let send = || {
         for _ in 0..20 {
             socket.send_to(b"a packet", (server, PORT)).unwrap();

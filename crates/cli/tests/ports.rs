@@ -1,4 +1,4 @@
-//! Chains between interfaces that somebody else made, of one owner and of several.
+//! Chains on existing interfaces (`spec.ports`), of one owner and of several.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::port_pair::PortPair;
 use common::{Myelin, skip_unless_root, wait_for};
 
 #[test]
-fn chains_between_named_interfaces_leave_them_as_they_were() {
+fn down_restores_the_interfaces_of_a_chain() {
     if skip_unless_root() {
         return;
     }
@@ -21,13 +21,13 @@ fn chains_between_named_interfaces_leave_them_as_they_were() {
     assert_eq!(myelin.status("k")["packets_out"], 10);
     assert!(
         ports.links().contains("PROMISC"),
-        "frames for the next hop must be taken"
+        "the port must receive frames for the address of the next hop"
     );
     let error = myelin.fails(1, &["probe", &myelin.chain("k")]);
     assert!(error.contains("spec.ports"), "{error}");
     myelin.ok(&["down", "--all"]);
     assert_eq!(ports.links(), before);
-    // The same after an agent that had no time to clean up.
+    // Also after a killed agent.
     myelin.ok(&["up", file.to_str().unwrap()]);
     myelin.kill_agent();
     myelin.ok(&["down", "--all"]);
@@ -37,7 +37,7 @@ fn chains_between_named_interfaces_leave_them_as_they_were() {
 }
 
 #[test]
-fn chains_of_one_owner_share_port_and_worker_and_another_owner_has_links_of_its_own() {
+fn chains_of_one_owner_share_port_and_worker_and_another_owner_is_distributed() {
     if skip_unless_root() {
         return;
     }
@@ -53,7 +53,7 @@ fn chains_of_one_owner_share_port_and_worker_and_another_owner_has_links_of_its_
         myelin.status("m")["worker"]["pid"],
         myelin.status("n")["worker"]["pid"]
     );
-    // The more specific match wins.
+    // The more specific match has precedence.
     for (port, name) in [(9000, "m"), (9001, "n")] {
         ports.send_ten(port);
         wait_for("ten packets", || myelin.status(name)["packets_out"] == 10);
@@ -74,21 +74,23 @@ fn chains_of_one_owner_share_port_and_worker_and_another_owner_has_links_of_its_
     assert_eq!(up[0]["plan"]["mapping"], "distributed", "{up}");
     let why = up[0]["plan"]["mapping_why"].as_str().unwrap();
     assert!(why.contains("owners share no frames"), "{why}");
-    let theirs = myelin.status("o")["worker"]["pid"].clone();
-    assert!(theirs.is_number() && theirs != myelin.status("m")["worker"]["pid"]);
+    let other_worker = myelin.status("o")["worker"]["pid"].clone();
+    assert!(other_worker.is_number() && other_worker != myelin.status("m")["worker"]["pid"]);
     ports.send_ten(9002);
     wait_for("ten packets", || myelin.status("o")["packets_out"] == 10);
     assert_eq!(myelin.status("o")["packets_out"], 10);
     assert_eq!(
         myelin.status("m")["packets_out"],
         10,
-        "it took another owner's"
+        "a chain received packets of another owner"
     );
     myelin.ok(&["down", &myelin.chain("o")]);
-    // One goes, the other stays.
+    // The removal of one chain leaves the other.
     myelin.ok(&["down", &myelin.chain("m")]);
     ports.send_ten(9001);
-    wait_for("ten more", || myelin.status("n")["packets_out"] == 20);
+    wait_for("ten more packets", || {
+        myelin.status("n")["packets_out"] == 20
+    });
     assert_eq!(myelin.status("n")["packets_out"], 20);
     myelin.ok(&["down", "--all"]);
     drop(ports);
@@ -96,14 +98,14 @@ fn chains_of_one_owner_share_port_and_worker_and_another_owner_has_links_of_its_
 }
 
 #[test]
-fn another_owner_may_have_a_port_when_the_last_chain_on_it_is_gone() {
+fn another_owner_may_use_a_port_after_its_last_chain_is_removed() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
     let (ports, elsewhere) = (PortPair::new(), PortPair::new());
     let here = ports.add_to(MIXED);
-    // Keeps the owner's worker alive.
+    // The second chain keeps the worker of the owner alive.
     let there = elsewhere.add_to(MIXED).replace("@m", "@n");
     let file = myelin.file(&format!("{here}---{there}"));
     myelin.ok(&["up", file.to_str().unwrap()]);
@@ -124,7 +126,7 @@ fn another_owner_may_have_a_port_when_the_last_chain_on_it_is_gone() {
         wait_for("ten packets", || myelin.status(name)["packets_out"] == 10);
         assert_eq!(myelin.status(name)["packets_out"], 10, "{name}");
     }
-    // And back: the first owner's worker, which never went, binds the port anew.
+    // The same worker of the first owner binds to the port again.
     myelin.ok(&["down", &myelin.chain("o")]);
     myelin.ok(&["up", file.to_str().unwrap()]);
     assert_eq!(myelin.status("m")["worker"]["pid"], worker);

@@ -18,8 +18,8 @@ is generated (`WRITE_DOCS=1 cargo test -p myelin-cli --test reference`).
 ## myelin
 ";
 
-/// What `myelin ARGUMENTS --help` prints.
-fn help(arguments: &[&str]) -> String {
+/// Runs `myelin ARGUMENTS --help`.
+fn print_help(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_myelin"))
         .args(arguments)
         .arg("--help")
@@ -31,8 +31,8 @@ fn help(arguments: &[&str]) -> String {
     lines.join("\n")
 }
 
-/// The commands that `myelin --help` lists.
-fn commands(help: &str) -> Vec<&str> {
+/// Finds the commands in the output of `myelin --help`.
+fn list_commands(help: &str) -> Vec<&str> {
     let list = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let entries = list.take_while(|line| !line.is_empty());
     let names = entries.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
@@ -44,12 +44,12 @@ fn commands(help: &str) -> Vec<&str> {
 
 #[test]
 fn the_page_shows_the_help_of_every_command() {
-    let all = help(&[]);
+    let all = print_help(&[]);
     let mut page = format!("{INTRO}\n```text\n{all}\n```\n");
-    let commands = commands(&all);
+    let commands = list_commands(&all);
     assert!(commands.len() > 15, "{commands:?}");
     for command in commands {
-        let text = help(&[command]);
+        let text = print_help(&[command]);
         write!(page, "\n## {command}\n\n```text\n{text}\n```\n").expect("a string");
     }
     if std::env::var_os("WRITE_DOCS").is_some() {

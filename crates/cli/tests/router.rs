@@ -1,4 +1,4 @@
-//! Routers carry real traffic, count the time to live down, and tell the sender when it ran out.
+//! Routers forward traffic, decrement the TTL, and send ICMP time exceeded to the sender.
 
 mod common;
 
@@ -20,7 +20,7 @@ spec:
     )
 }
 
-/// Receives one datagram on port 9000 and prints its length and time to live.
+/// Receives one datagram on port 9000; prints its length and TTL. 12 is IP_RECVTTL.
 const RECEIVE: &str = "
 import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -32,8 +32,8 @@ data, ancillary, _, _ = s.recvmsg(2048, 64)
 print(len(data), int.from_bytes(ancillary[0][2], 'little'))
 ";
 
-/// Sends a datagram with the time to live of the argument, and prints the ICMP error that comes, if
-/// one does: its source, type and code.
+/// Sends a datagram with the TTL of its argument; prints source, type and code of the ICMP error,
+/// if one arrives. 11 is IP_RECVERR, 0x2000 is MSG_ERRQUEUE.
 const SEND: &str = "
 import select, socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -48,7 +48,7 @@ if poll.poll(700):
     print(socket.inet_ntoa(error[20:24]), error[5], error[6])
 ";
 
-fn receiver(myelin: &Myelin) -> Child {
+fn start_receiver(myelin: &Myelin) -> Child {
     let mut child = myelin
         .command(&["exec", "server", "--", "python3", "-c", RECEIVE])
         .stdout(Stdio::piped())
@@ -60,71 +60,72 @@ fn receiver(myelin: &Myelin) -> Child {
     child
 }
 
-fn send(myelin: &Myelin, time_to_live: &str) -> String {
-    myelin.ok(&["exec", "client", "--", "python3", "-c", SEND, time_to_live])
+fn send(myelin: &Myelin, ttl: &str) -> String {
+    myelin.ok(&["exec", "client", "--", "python3", "-c", SEND, ttl])
 }
 
-fn drops(myelin: &Myelin) -> u64 {
+fn read_drops(myelin: &Myelin) -> u64 {
     let list = myelin.json(&["ps", "--json"]);
     list[0]["hops"][0]["drops"].as_u64().expect("drops")
 }
 
-/// Through a router in that space; gives what the sender of an expired packet was told.
-fn through(space: &str) -> String {
+/// Asserts how a router of this space forwards; returns the ICMP error that [`SEND`] prints for TTL
+/// 1.
+fn assert_routes(space: &str) -> String {
     let myelin = Myelin::new();
-    // The server takes only what is addressed to it, so the route must rewrite the address rightly
-    // or not at all.
+    // The server accepts only frames to its own Ethernet address. A route without `mac` must keep
+    // it.
     let file = myelin.file(&chain_file(space, "{ prefix: 10.0.0.0/24 }"));
     myelin.ok(&["up", file.to_str().expect("a path")]);
-    let receiver = receiver(&myelin);
+    let receiver = start_receiver(&myelin);
     assert_eq!(send(&myelin, "64"), "");
     let output = receiver.wait_with_output().expect("its output");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "100 63\n");
-    assert_eq!(drops(&myelin), 0);
-    let told = send(&myelin, "1");
-    assert_eq!(drops(&myelin), 1);
+    assert_eq!(read_drops(&myelin), 0);
+    let icmp_error = send(&myelin, "1");
+    assert_eq!(read_drops(&myelin), 1);
 
-    // The next hop's address, as the server says it is.
+    // A route with the Ethernet address of the server as the next hop.
     let mac = myelin.ok(&["exec", "server", "--", "cat", "/sys/class/net/eth0/address"]);
     myelin.ok(&["down", &myelin.chain("r")]);
     let route = format!("{{ prefix: 10.0.0.2, mac: \"{}\" }}", mac.trim());
     let file = myelin.file(&chain_file(space, &route));
     myelin.ok(&["up", file.to_str().expect("a path")]);
-    let receiver = self::receiver(&myelin);
+    let receiver = start_receiver(&myelin);
     assert_eq!(send(&myelin, "2"), "");
     let output = receiver.wait_with_output().expect("its output");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "100 1\n");
     myelin.ok(&["down", &myelin.chain("r")]);
 
-    // No route.
+    // Without a route to the server the router drops the packet.
     let file = myelin.file(&chain_file(space, "{ prefix: 192.0.2.0/24 }"));
     myelin.ok(&["up", file.to_str().expect("a path")]);
     assert_eq!(send(&myelin, "64"), "");
-    assert_eq!(drops(&myelin), 1);
+    assert_eq!(read_drops(&myelin), 1);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
-    told
+    icmp_error
 }
 
 #[test]
-fn a_router_in_user_space_tells_the_sender_that_the_time_ran_out() {
+fn a_router_in_user_space_sends_time_exceeded() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
-    assert_eq!(through("user"), "10.0.0.254 11 0\n");
+    assert_eq!(assert_routes("user"), "10.0.0.254 11 0\n");
 }
 
 #[test]
-fn a_router_in_the_kernel_drops_what_ran_out_of_time() {
+fn a_router_in_the_kernel_drops_packets_whose_ttl_expires() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
-    assert_eq!(through("kernel"), "");
+    assert_eq!(assert_routes("kernel"), "");
 }
 
-/// More than small limits on requests and on YAML would let through.
+/// The list exceeds usual size limits of requests and of YAML parsers.
 #[test]
-fn a_long_list_of_routes_comes_up() {
+fn a_router_with_60000_routes_is_deployed() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
@@ -142,7 +143,7 @@ fn a_long_list_of_routes_comes_up() {
     let beside = file.parent().expect("a directory").join("routes.yaml");
     std::fs::write(beside, routes).expect("the routes");
     myelin.ok(&["up", file.to_str().expect("a path")]);
-    let receiver = receiver(&myelin);
+    let receiver = start_receiver(&myelin);
     assert_eq!(send(&myelin, "64"), "");
     let output = receiver.wait_with_output().expect("its output");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "100 63\n");

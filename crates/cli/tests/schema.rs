@@ -1,55 +1,57 @@
-//! `myelin schema`: what it prints is JSON Schema whose references lead somewhere, and chain files
-//! are what it says.
+//! `myelin schema` prints JSON Schema whose references resolve, and the examples match it.
 
 mod common;
 
 use serde_json::Value;
 
-/// What it prints, without an agent and without root.
-fn printed(of: &str) -> Value {
+/// Runs `myelin schema NAME`, which needs neither root nor an agent.
+fn print_schema(name: &str) -> Value {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_myelin"))
-        .args(["schema", of])
+        .args(["schema", name])
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// All references within a schema.
-fn references<'a>(schema: &'a Value, found: &mut Vec<&'a str>) {
+/// Collects all `$ref` of a schema.
+fn collect_references<'a>(schema: &'a Value, found: &mut Vec<&'a str>) {
     match schema {
         Value::Object(fields) => {
             found.extend(fields.get("$ref").and_then(Value::as_str));
-            fields.values().for_each(|value| references(value, found));
+            fields
+                .values()
+                .for_each(|value| collect_references(value, found));
         }
-        Value::Array(values) => values.iter().for_each(|value| references(value, found)),
+        Value::Array(values) => values
+            .iter()
+            .for_each(|value| collect_references(value, found)),
         _ => {}
     }
 }
 
 #[test]
-fn both_are_schemas_of_the_same_draft() {
-    for of in ["chain", "api"] {
-        let schema = printed(of);
+fn both_schemas_name_draft_2020_12_and_their_references_resolve() {
+    for name in ["chain", "api"] {
+        let schema = print_schema(name);
         assert_eq!(
             schema["$schema"], "https://json-schema.org/draft/2020-12/schema",
-            "{of}"
+            "{name}"
         );
-        assert!(schema["title"].is_string(), "{of}");
+        assert!(schema["title"].is_string(), "{name}");
         let mut found = Vec::new();
-        references(&schema, &mut found);
+        collect_references(&schema, &mut found);
         for reference in found {
             let place = reference.strip_prefix('#').unwrap();
-            assert!(schema.pointer(place).is_some(), "{of}: {reference}");
+            assert!(schema.pointer(place).is_some(), "{name}: {reference}");
         }
     }
 }
 
-/// The values are held against it where it is made (`crates/spec/tests/schema.rs`); here it is what
-/// a user gets.
+/// `crates/spec/tests/schema.rs` checks the values.
 #[test]
-fn the_examples_have_no_other_keys() {
-    let chain = printed("chain");
+fn the_schema_has_each_key_of_spec_in_the_examples() {
+    let chain = print_schema("chain");
     let spec = &chain["properties"]["spec"]["properties"];
     let mut documents = 0;
     for file in std::fs::read_dir(common::root().join("examples")).unwrap() {
@@ -59,7 +61,7 @@ fn the_examples_have_no_other_keys() {
         }
         let text = std::fs::read_to_string(&path).unwrap();
         for document in text.split("\n---") {
-            // Keys of `spec` stand two columns from the margin.
+            // Keys of `spec` are indented by two columns.
             let (_, rest) = document.split_once("\nspec:").unwrap();
             let keys = rest.lines().filter_map(|line| {
                 let line = line.strip_prefix("  ")?;
@@ -75,11 +77,11 @@ fn the_examples_have_no_other_keys() {
     assert!(documents >= 20, "{documents}");
 }
 
-/// Editors complete and check the examples by the schema that is committed.
+/// Editors check the examples against the committed schema.
 #[test]
-fn committed_schema_is_the_printed_one_and_every_example_names_it() {
+fn the_committed_schema_is_current_and_each_example_names_it() {
     let path = common::root().join("schema/chain.json");
-    let printed = serde_json::to_string_pretty(&printed("chain")).unwrap() + "\n";
+    let printed = serde_json::to_string_pretty(&print_schema("chain")).unwrap() + "\n";
     if std::env::var_os("WRITE_SCHEMA").is_some() {
         std::fs::write(&path, &printed).unwrap();
     }

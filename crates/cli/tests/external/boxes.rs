@@ -1,4 +1,4 @@
-//! What the tests of black boxes share: chains, programs, and looks at them.
+//! Helpers of the black-box tests: chain files, programs, status.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use myelin_linux::netns::Netns;
 
 use crate::common::{Myelin, sh, wait_for};
 
-/// A chain of one black box, whose shell runs `command`; `spec` has further keys of the chain.
+/// A chain of one black box whose shell runs `command`; `spec` holds further keys of the chain.
 pub(crate) fn chain(name: &str, port: u16, spec: &str, command: &str, startup: &str) -> String {
     format!(
         "
@@ -28,16 +28,16 @@ spec:
           - |
 {}
 ",
-        indented(command)
+        indent(command)
     )
 }
 
-fn indented(text: &str) -> String {
+fn indent(text: &str) -> String {
     let lines = text.lines().map(|line| format!("            {line}"));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Forwards what comes in.
+/// Forwards each frame from ingress to egress.
 pub(crate) const FORWARDER: &str = "exec python3 -c '
 import os
 from socket import *
@@ -49,7 +49,7 @@ while True:
         b.send(frame)
 '";
 
-/// Sends what comes in back to its sender: addresses and ports change places.
+/// Sends each frame back to its sender: swaps addresses and ports.
 pub(crate) const ECHO: &str = "exec python3 -c '
 from socket import *
 a = socket(AF_PACKET, SOCK_RAW, htons(3)); a.bind((\"ingress\", 0))
@@ -90,7 +90,7 @@ pub(crate) fn black_box(myelin: &Myelin, chain: &str, position: usize) -> serde_
     status(myelin, chain)["hops"][position]["black_box"].clone()
 }
 
-/// The client sends `count` datagrams, nobody waits for an answer.
+/// Sends `count` datagrams from the client; waits for no reply.
 pub(crate) fn send(myelin: &Myelin, chain: &str, port: u16, count: u32) {
     sh(&format!(
         "timeout 20 ip netns exec myelin-{}-client python3 -c \"
@@ -103,14 +103,18 @@ for i in range({count}):
     ));
 }
 
-/// How long nothing must arrive where nothing should.
-pub(crate) const A_WHILE: Duration = Duration::from_secs(2);
-/// How long a program may take to come up on a busy machine.
-pub(crate) const LONG: Duration = Duration::from_secs(30);
+/// Time in which no packet may arrive, where the chain must drop all.
+pub(crate) const LOSS_WAIT: Duration = Duration::from_secs(2);
+/// Longest time that a program takes to start on a busy machine.
+pub(crate) const STARTUP_WAIT: Duration = Duration::from_secs(30);
 
-/// Whether a datagram of the client reaches the server, unanswered; one after the other is sent
-/// until then.
-pub(crate) fn arrives(myelin: &Myelin, chain: &str, port: u16, patience: Duration) -> bool {
+/// Whether a datagram of the client reaches the server. Sends one each 50 ms until one arrives.
+pub(crate) fn can_reach_server(
+    myelin: &Myelin,
+    chain: &str,
+    port: u16,
+    patience: Duration,
+) -> bool {
     let chain = myelin.chain(chain);
     let socket = |role: &str, address: (&str, u16)| {
         let host = Netns::open(&format!("myelin-{chain}-{role}")).expect("a host");
@@ -132,10 +136,10 @@ pub(crate) fn arrives(myelin: &Myelin, chain: &str, port: u16, patience: Duratio
     false
 }
 
-/// Waits until a black box whose shell ends with `exec sleep` has got there.
+/// Waits until the shell of a black box has reached its last command, `exec sleep`.
 pub(crate) fn wait_for_sleep(myelin: &Myelin, chain: &str) {
     let pid = black_box(myelin, chain, 0)["pid"].clone();
     let name = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    wait_for("what is before `sleep`", || name() == "sleep\n");
+    wait_for("the commands before `sleep`", || name() == "sleep\n");
     assert_eq!(name(), "sleep\n");
 }

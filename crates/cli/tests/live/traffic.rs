@@ -1,4 +1,4 @@
-//! Numbered packets through a chain, and what arrives of them.
+//! Numbered packets through a chain. The receiver finds losses, duplicates and damage.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -9,24 +9,25 @@ use std::time::{Duration, Instant};
 
 use myelin_linux::netns::Netns;
 
-/// Packets under way at most: fewer than any queue on the way holds, so that a loss is the chain's.
+/// Most packets in flight: fewer than any queue on the path holds, so a full queue loses none.
 const WINDOW: u64 = 32;
-/// A packet that is not there after this time is lost.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// A number, and as many zeros, which the xor functions make their keys' sum.
+/// A packet that has not arrived after this time is lost.
+const LOSS_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of a payload: a number of 8 bytes, then 8 zero bytes, which turn into the XOR of the keys.
 const PAYLOAD: usize = 16;
 
-/// What has arrived.
+/// Packets that have arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
-    /// By number of the packet: the XOR of the keys of all functions that it passed.
+    /// From packet number to the XOR of the keys of all functions that the packet passed.
     pub(crate) keys: BTreeMap<u64, u8>,
     pub(crate) duplicates: u64,
-    /// Payloads that no row of whole functions explains.
+    /// Payloads that no sequence of xor functions yields.
     pub(crate) damaged: u64,
 }
 
-/// Packets from the client to the server, as fast as they arrive.
+/// Threads that send packets from the client to the server and receive them, as fast as they
+/// arrive.
 pub(crate) struct Traffic {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -35,7 +36,7 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Starts sending between the end hosts of a chain, as `up --json` shows it.
+    /// Starts to send between the end hosts in the output of `up --json`.
     pub(crate) fn start(up: &serde_json::Value, port: u16) -> Self {
         let host = |at: usize| {
             let host = &up["hosts"][at];
@@ -78,21 +79,21 @@ impl Traffic {
         }
     }
 
-    /// How many packets were sent so far.
+    /// Packets sent so far.
     pub(crate) fn sent(&self) -> u64 {
         self.sent.load(Ordering::Acquire)
     }
 
-    /// Waits until so many packets more were sent.
+    /// Waits until `packets` more packets were sent.
     pub(crate) fn wait_for_packets(&self, packets: u64) {
         let (until, start) = (self.sent() + packets, Instant::now());
-        while self.sent() < until && start.elapsed() < PATIENCE * 4 {
+        while self.sent() < until && start.elapsed() < LOSS_TIMEOUT * 4 {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(self.sent() >= until, "the traffic stands still");
+        assert!(self.sent() >= until, "no packet was sent for 20 s");
     }
 
-    /// Stops, and gives what was sent and what has arrived.
+    /// Stops sending; returns the number of packets sent and the arrivals.
     pub(crate) fn stop(self) -> (u64, Arrivals) {
         self.stop.store(true, Ordering::Release);
         self.sender.join().expect("the sender");
@@ -112,7 +113,7 @@ fn send(
     let mut last_progress = Instant::now();
     while !stop.load(Ordering::Acquire) {
         if number - arrived.load(Ordering::Acquire) >= WINDOW {
-            if last_progress.elapsed() > PATIENCE {
+            if last_progress.elapsed() > LOSS_TIMEOUT {
                 return;
             }
             std::thread::sleep(Duration::from_micros(20));
@@ -138,8 +139,10 @@ fn receive(
     loop {
         let mut payload = [0; 2 * PAYLOAD];
         let Ok(len) = socket.recv(&mut payload) else {
-            let all = arrivals.keys.len() as u64 == sent.load(Ordering::Acquire);
-            if stop.load(Ordering::Acquire) && (all || quiet_since.elapsed() > PATIENCE) {
+            let have_all_arrived = arrivals.keys.len() as u64 == sent.load(Ordering::Acquire);
+            if stop.load(Ordering::Acquire)
+                && (have_all_arrived || quiet_since.elapsed() > LOSS_TIMEOUT)
+            {
                 return arrivals;
             }
             continue;

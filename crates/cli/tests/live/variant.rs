@@ -1,4 +1,4 @@
-//! Forms of one chain that packets tell apart.
+//! Variants of one chain. Each leaves another mark in the payload.
 
 use std::path::PathBuf;
 
@@ -6,20 +6,20 @@ use crate::common::Myelin;
 
 const MATCH: &str = "{ protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }";
 
-/// One form of a chain: its match, and its functions as they stand in the file, with the keys of
-/// its xor functions in order.
-pub(crate) struct Form {
+/// One variant of a chain: match, mapping, functions as text of the chain file, and the keys of the
+/// xor functions in order.
+pub(crate) struct ChainVariant {
     pub(crate) matches: &'static str,
     pub(crate) mapping: &'static str,
     pub(crate) functions: Vec<String>,
     pub(crate) keys: Vec<u8>,
 }
 
-impl Form {
-    /// `functions`: a letter for the space (`k`, `u`) and one for the kind: `f` forward, `w`
+impl ChainVariant {
+    /// Each of `functions` is a letter for the space (`k`, `u`) and the kind: `f` forward, `w`
     /// firewall, `m` monitor, or the key of an xor in hex.
     pub(crate) fn new(functions: &[&str]) -> Self {
-        let mut form = Self {
+        let mut variant = Self {
             matches: MATCH,
             mapping: "compact",
             functions: Vec::new(),
@@ -29,7 +29,8 @@ impl Form {
             let (space, kind) = function.split_at(1);
             let space = if space == "k" { "kernel" } else { "user" };
             if kind == "m" {
-                form.functions
+                variant
+                    .functions
                     .push(format!("{{ name: meter, kind: monitor, space: {space} }}"));
                 continue;
             }
@@ -38,14 +39,15 @@ impl Form {
                 "w" => "firewall, config: { rules: [ { action: deny, source: 192.0.2.0/24 } ] }"
                     .to_owned(),
                 key => {
-                    form.keys.push(u8::from_str_radix(key, 16).unwrap());
+                    variant.keys.push(u8::from_str_radix(key, 16).unwrap());
                     format!("xor, config: {{ key: 0x{key} }}")
                 }
             };
-            form.functions
+            variant
+                .functions
                 .push(format!("{{ name: f{at}, kind: {kind}, space: {space} }}"));
         }
-        form
+        variant
     }
 
     pub(crate) fn matching(mut self, matches: &'static str) -> Self {
@@ -58,7 +60,7 @@ impl Form {
         self
     }
 
-    /// What its functions together do to a byte.
+    /// The XOR of all keys.
     pub(crate) fn key(&self) -> u8 {
         self.keys.iter().fold(0, |all, key| all ^ key)
     }
