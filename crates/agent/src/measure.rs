@@ -20,7 +20,7 @@ use myelin_spec::ServiceChain;
 
 use crate::Monitor;
 use crate::api::{
-    ApiError, ChainSource, FloodRequest, HopStatus, ProbeOptions, ReportReply, SlaWindow,
+    ApiError, ChainSource, ChainStatus, FloodRequest, ProbeOptions, ReportReply, SlaWindow,
 };
 use crate::control::span::Span;
 use crate::engine::Engine;
@@ -47,7 +47,8 @@ pub(crate) struct MeasuredChain {
     pub(crate) rows: Vec<Row>,
     /// The sojourns of all rows, by section.
     pub(crate) sojourn: Vec<Histogram>,
-    pub(crate) hops: Vec<HopStatus>,
+    /// The chain at the end of the measurement.
+    pub(crate) status: ChainStatus,
     /// The account of all packets of the chain during the measurement.
     pub(crate) account: SlaWindow,
     pub(crate) floods: Vec<Flood>,
@@ -116,12 +117,12 @@ pub(crate) fn chain(
     let running = engine.node.chains.expect_while("measured", name)?;
     let plane = &engine.node.parts.plane;
     let sojourn = since(&running.read(plane).sections(), &before);
-    let hops = status::of(&running, plane).hops;
+    let status = status::of(&running, plane);
     Ok(report::reply(MeasuredChain {
         target,
         rows,
         sojourn,
-        hops,
+        status,
         account,
         floods,
     }))

@@ -70,6 +70,7 @@ pub(crate) fn chain_status(
         },
         best_effort: generation.plan.best_effort,
         bound_ns: promised_ns(&generation.plan),
+        plan: Box::new(generation.plan.clone()),
         mapping: generation.plan.mapping.to_string(),
         hook: if generation.chain.is_over_dpdk() {
             "dpdk".to_owned()

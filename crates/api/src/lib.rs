@@ -44,11 +44,12 @@ use serde::{Deserialize, Serialize};
 pub use client::Client;
 pub use flood::{FloodRequest, check_floods};
 pub use myelin_packet::{FlowState, HopCounters};
-pub use myelin_planner::{Origin, Plan};
+pub use myelin_planner::{Origin, Plan, ShaperPlace, Step};
 pub use myelin_policy::sla::{
     Losses, PacketAccount, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState,
     SlaStatus, SlaTerm, SlaWindow,
 };
+pub use myelin_spec::{Mapping, PortDriver};
 pub use paths::{RunDir, calibration_file, short_hash};
 pub use status::{
     BlackBoxStatus, ChainState, ChainStatus, Endpoint, FlowStatus, FunctionFlows, HopStatus,
@@ -230,6 +231,8 @@ pub struct ReportReply {
     pub envelope: serde_json::Value,
     /// For people: the figures, with the distributions for plots.
     pub report: ChainReport,
+    /// The chain at the end of the measurement; its account is that of the measurement.
+    pub status: Box<ChainStatus>,
 }
 
 /// Request to probe a running chain.

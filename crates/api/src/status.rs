@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use myelin_packet::{FlowState, HopCounters};
+use myelin_planner::Plan;
 use myelin_spec::Isolation;
 use serde::{Deserialize, Serialize};
 
@@ -205,6 +206,8 @@ pub struct ChainStatus {
     /// The worst-case delay at admission, ns; absent for a chain without a bound.
     #[serde(default)]
     pub bound_ns: Option<u64>,
+    /// The deployed plan.
+    pub plan: Box<Plan>,
     /// Its mapping: how functions are placed in processes.
     pub mapping: String,
     /// `xdp` or `tcx`.

@@ -227,6 +227,7 @@ fn status() -> ChainStatus {
         state: ChainState::Active,
         best_effort: true,
         bound_ns: Some(1),
+        plan: Box::new(up().plan),
         mapping: "compact".into(),
         hook: "xdp".into(),
         ingress: "my0".into(),
@@ -433,6 +434,7 @@ fn every_request_and_every_line_fits_the_schema_and_parses_back() {
         Event::Report(Box::new(ReportReply {
             envelope: Value::Null,
             report: report(),
+            status: Box::new(status()),
         })),
         Event::Costs(Box::default()),
         Event::Error(ApiError::refused("no core is left")),

@@ -275,6 +275,11 @@ mod tests {
 
     #[test]
     fn a_worker_that_is_missing_is_an_error() {
+        let chain = chain("c", &[("kind: forward", "kernel")], "");
+        let chain = &source(chain).parse().unwrap()[0];
+        let machine = myelin_planner::Machine::with_end_hosts(2);
+        let plan = myelin_planner::plan(chain, &myelin_planner::Costs::default(), &machine);
+        let plan = plan.unwrap();
         let status = |space: &str, pids: &[u32]| -> ChainStatus {
             let workers: Vec<_> = pids
                 .iter()
@@ -286,7 +291,7 @@ mod tests {
             });
             serde_json::from_value(json!({
                 "chain": "c", "owner": "o", "spi": 1, "generation": 0, "state": "active",
-                "mapping": "compact", "hook": "xdp", "ingress": "a", "egress": "b",
+                "plan": plan, "mapping": "compact", "hook": "xdp", "ingress": "a", "egress": "b",
                 "packets_in": 0, "bytes_in": 0, "packets_out": 0, "drops": 0,
                 "hops": [hop], "hosts": [], "up_s": 1.0,
                 "worker": workers.first(), "more_workers": workers.get(1..).unwrap_or_default(),

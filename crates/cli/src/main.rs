@@ -3,6 +3,7 @@
 mod commands;
 mod output;
 mod page;
+mod picture;
 mod screen;
 mod secret_file;
 mod source;

@@ -20,7 +20,7 @@ impl Page {
     pub(crate) fn at(path: &Path) -> Result<Self, ApiError> {
         let refused = |cause: io::Error| {
             ApiError::usage(format!(
-                "--report {}: cannot write there: {cause}; name a file in a directory that exists and takes files",
+                "{}: cannot write there: {cause}; name a file in a directory that exists and takes files",
                 path.display()
             ))
         };
@@ -49,10 +49,7 @@ impl Page {
             Ok(())
         };
         write().map_err(|cause| {
-            ApiError::failed(format!(
-                "cannot write the page {}: {cause}",
-                self.0.display()
-            ))
+            ApiError::failed(format!("cannot write {}: {cause}", self.0.display()))
         })
     }
 

@@ -6,7 +6,7 @@ mod shaper;
 use std::ops::Range;
 
 use myelin_spec::catalogue::Class;
-use myelin_spec::{Classify, Hook, Mapping, OnFailure, Shaping, Sla, Space};
+use myelin_spec::{Classify, Hook, Mapping, OnFailure, Ports, Shaping, Sla, Space};
 use serde::{Deserialize, Serialize};
 
 use crate::costs::{Cost, Origin};
@@ -24,6 +24,9 @@ pub struct Plan {
     pub chain: String,
     /// Its owner.
     pub owner: String,
+    /// The interfaces or devices that the chain file names; absent if Myelin makes end hosts.
+    #[serde(default)]
+    pub ports: Option<Ports>,
     /// The hook that takes its packets: `xdp` or `tcx`.
     pub hook: Hook,
     /// Its mapping.
@@ -155,6 +158,11 @@ impl Step {
         }
     }
 
+    /// The names of the costs that it consists of.
+    pub fn part_names(&self) -> impl Iterator<Item = &str> {
+        self.name.split(" + ").filter(|name| !name.is_empty())
+    }
+
     /// Adds a cost before the part with that name, or before all parts.
     pub(crate) fn insert(&mut self, part: &'static str, cost_ns: f64, before: &str) {
         let at = self.parts.iter().position(|part| *part == before);
@@ -178,6 +186,9 @@ pub struct Hop {
     pub class: Class,
     /// Its space.
     pub space: Space,
+    /// Index of its worker process in the chain; absent in the kernel and for a black box.
+    #[serde(default)]
+    pub process: Option<u32>,
     /// The step by which a packet reaches it.
     pub reach: Step,
     /// Its own cost, ns; absent for a black box, whose cost is unknown and in no prediction.

@@ -70,6 +70,7 @@ pub(crate) fn plan_with_mapping(
     let mut plan = Plan {
         chain: chain.name.clone(),
         owner: chain.owner().to_owned(),
+        ports: chain.ports.clone(),
         hook,
         mapping: match chain.mapping {
             Mapping::Auto => Mapping::Compact,
@@ -120,6 +121,7 @@ fn hops(
     crossings: &mut Crossings,
 ) -> Vec<Hop> {
     let mut from = Space::Kernel;
+    let mut processes = 0..;
     let functions = problem.chain.functions.iter().zip(&placement.spaces);
     let hop = |(position, (function, &space)): (usize, (&FunctionSpec, &Space))| {
         let kind = function.kind();
@@ -131,12 +133,18 @@ fn hops(
             crossings.step(&parts, frame_bytes)
         };
         from = space;
+        let process = match (space, kind.is_black_box()) {
+            (Space::Kernel, _) | (_, true) => None,
+            _ if problem.distributed => processes.next(),
+            _ => Some(0),
+        };
         Hop {
             position: position as u8,
             name: function.name.clone(),
             kind: kind.name.to_owned(),
             class: kind.class,
             space,
+            process,
             reach,
             cost_ns: (!kind.is_black_box()).then(|| cost.at_ns(frame_bytes)),
             why: problem.why(position, space, placement),

@@ -36,6 +36,10 @@ fn a_pipeline_pays_a_ring_from_process_to_process_and_back() {
     let ring = Costs::default().steps.ring.at_ns(plan.frame_bytes);
     assert!((plan.predicted_ns - compact.predicted_ns - 4.0 * ring).abs() < 1e-6);
 
+    let processes =
+        |plan: &myelin_planner::Plan| plan.hops.iter().map(|hop| hop.process).collect::<Vec<_>>();
+    assert_eq!(processes(&plan), [Some(0), Some(1), None, Some(2)]);
+    assert_eq!(processes(&compact), [Some(0), Some(0), None, Some(0)]);
     assert_eq!((plan.own_processes, plan.rings), (2, 4));
     assert_eq!((compact.own_processes, compact.rings), (0, 0));
     let spinning = planned(

@@ -13,6 +13,16 @@ use markup::escape;
 
 const STYLE: &str = include_str!("page.css");
 
+/// A drawing as a file, with the colours of a page.
+pub(crate) fn standalone_svg(drawing: &str) -> String {
+    let content = drawing.trim_end();
+    let content = content.strip_suffix("</svg>").unwrap_or(content);
+    // Programs that know no style sheets show the light colours, which the drawing itself has.
+    format!(
+        "{content}<style>\n@media (prefers-color-scheme: dark) {{\n{STYLE}}}\n</style>\n</svg>\n"
+    )
+}
+
 /// Drawings, as SVG.
 pub mod plot {
     pub use super::axis::Scale;

@@ -12,6 +12,7 @@ mod bins;
 pub mod chain;
 mod error;
 pub mod experiment;
+pub mod graph;
 pub mod html;
 pub mod plan;
 pub mod sla;

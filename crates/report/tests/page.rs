@@ -1,12 +1,16 @@
 //! The HTML page: well-formed, self-contained, complete, whatever the report holds.
 #![allow(clippy::float_cmp, reason = "exact by construction")]
 
+mod common;
+
+use myelin_api::{PacketAccount, ReportReply};
 use myelin_metrics::chain::{ChainReport, Flood, Hop, Traffic};
 use myelin_metrics::envelope::Claim;
 use myelin_metrics::{
     CoreUse, Counts, CpuUse, Distribution, Matching, Mode, ProbeResult, ProcessUse, Shares, Stop,
     TimelinePoint,
 };
+use myelin_report::Error;
 use myelin_report::chain::{details, page, summary};
 use myelin_report::terminal::Style;
 
@@ -155,6 +159,18 @@ fn full() -> ChainReport {
     }
 }
 
+/// The page of a report, headed by a picture.
+fn page_of(report: ChainReport) -> Result<String, Error> {
+    let plan = common::plan("tactile", &[("coder", "kind: xor, config: { key: 7 }")], "");
+    let status = Box::new(common::status(&plan, PacketAccount::default()));
+    let envelope = serde_json::Value::Null;
+    page(&ReportReply {
+        envelope,
+        report,
+        status,
+    })
+}
+
 fn parse(page: &str) -> roxmltree::Document<'_> {
     let options = roxmltree::ParsingOptions {
         allow_dtd: true,
@@ -165,7 +181,7 @@ fn parse(page: &str) -> roxmltree::Document<'_> {
 
 #[test]
 fn a_full_report_is_well_formed_complete_and_self_contained() {
-    let page = page(&full()).unwrap();
+    let page = page_of(full()).unwrap();
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("page.html");
     std::fs::write(&path, &page).unwrap();
     println!("written to {}", path.display());
@@ -180,8 +196,8 @@ fn a_full_report_is_well_formed_complete_and_self_contained() {
         .descendants()
         .filter(|n| n.tag_name().name() == "svg")
         .collect();
-    // Two probes with three plots, sojourn, hops, CPU.
-    assert_eq!((svgs.len(), count("figure"), count("h1")), (9, 9, 1));
+    // The picture, two probes with three plots, sojourn, hops, CPU.
+    assert_eq!((svgs.len(), count("figure"), count("h1")), (10, 10, 1));
     let mut ids = std::collections::BTreeSet::new();
     for node in document.descendants() {
         if let Some(id) = node.attribute("id") {
@@ -228,7 +244,7 @@ fn a_full_report_is_well_formed_complete_and_self_contained() {
 
 #[test]
 fn an_empty_report_is_a_page_too() {
-    let page = page(&empty()).unwrap();
+    let page = page_of(empty()).unwrap();
     let document = parse(&page);
     let code = document
         .descendants()
@@ -267,7 +283,7 @@ fn odd_reports_do_not_stop_the_page() {
         "silent".to_owned(),
         probe(Mode::Inline, Distribution::new()),
     )];
-    let page = page(&report).unwrap();
+    let page = page_of(report).unwrap();
     parse(&page);
     assert!(!page.contains("<script") && page.contains("since nothing was answered"));
 }
@@ -354,7 +370,10 @@ fn a_report_is_the_same_at_the_other_end_of_the_socket() {
     let report = full();
     let sent = serde_json::to_string(&report).unwrap();
     let received: ChainReport = serde_json::from_str(&sent).unwrap();
-    assert_eq!(page(&received).unwrap(), page(&report).unwrap());
+    assert_eq!(
+        page_of(received.clone()).unwrap(),
+        page_of(report.clone()).unwrap()
+    );
     for text in [summary, details] {
         assert_eq!(
             text(&received, Style::default()),

@@ -212,6 +212,7 @@ pub struct ChainLocations {
 
 /// The driver of a chain's ports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum PortDriver {
     /// The kernel: they are interfaces.
@@ -223,6 +224,7 @@ pub enum PortDriver {
 
 /// The interfaces or devices that a chain connects: two different ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ports {
     /// The port where packets arrive.
     pub ingress: String,

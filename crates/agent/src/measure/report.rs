@@ -10,7 +10,7 @@ use myelin_policy::sla::claims;
 use myelin_spec::Space;
 use serde_json::{Value, json};
 
-use crate::api::{HopStatus, ReportReply, SlaWindow};
+use crate::api::{HopStatus, PacketAccount, ReportReply, SlaWindow};
 use crate::measure::{MeasuredChain, Row};
 use crate::status;
 
@@ -30,14 +30,17 @@ pub(crate) fn reply(measured: MeasuredChain) -> ReportReply {
         claims: claims.clone(),
     });
     put_sojourn(&mut envelope, "sojourn", &measured.sojourn);
-    envelope["hops"] = json!(measured.hops);
+    envelope["hops"] = json!(measured.status.hops);
     envelope["account"] = json!(measured.account);
     envelope["floods"] = json!(measured.floods);
     envelope["plan"] = json!(measured.target.plan);
     envelope["sla_met"] = json!(claims::all_hold(&claims));
+    let mut status = measured.status.clone();
+    status.account = packet_account(&measured.account);
     ReportReply {
         envelope,
         report: chain_report(measured, claims, environment),
+        status: Box::new(status),
     }
 }
 
@@ -113,7 +116,7 @@ fn hops(measured: &MeasuredChain) -> Vec<Hop> {
         predicted_ns: Some(step.cost_ns),
         ..Hop::default()
     };
-    let functions = plan.hops.iter().zip(&measured.hops).map(
+    let functions = plan.hops.iter().zip(&measured.status.hops).map(
         |(
             planned,
             HopStatus {
@@ -180,6 +183,29 @@ fn chain_report(
         notes,
         file_name: measured.target.source.name.clone(),
         file_text: measured.target.source.text.clone(),
+    }
+}
+
+/// The account of all packets, by function where a function lost them.
+fn packet_account(account: &SlaWindow) -> PacketAccount {
+    let SlaWindow { lost, lost_in, .. } = account;
+    let mut dropped = lost_in.clone();
+    if lost.shaper > 0 {
+        *dropped.entry("shaper".to_owned()).or_default() += lost.shaper;
+    }
+    let elsewhere = lost
+        .by_place()
+        .into_iter()
+        .filter(|(place, packets)| *packets > 0 && !["function", "shaper"].contains(place));
+    PacketAccount {
+        packets_in: account.packets_in,
+        packets_out: account.packets_out,
+        policed: account.policed,
+        dropped,
+        lost: elsewhere
+            .map(|(place, packets)| (place.to_owned(), packets))
+            .collect(),
+        ..PacketAccount::default()
     }
 }
 

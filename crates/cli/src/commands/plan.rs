@@ -6,14 +6,16 @@ use std::process::ExitCode;
 use myelin_api::ApiError;
 use myelin_planner::admission::{self, Ledger, Node, Site};
 use myelin_planner::{Machine, PortKind};
+use myelin_report::graph::ChainGraph;
 use myelin_report::plan as report;
 
+use crate::picture::{self, PictureOption};
 use crate::{output, source};
 
 /// Arguments of `myelin plan`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin plan examples/tactile.yaml\n  myelin plan -v examples/tactile.yaml     why, step by step\n  myelin plan --json examples/mixed-order.yaml\n\n\
+    after_help = "Examples:\n  myelin plan examples/tactile.yaml\n  myelin plan -v examples/tactile.yaml     why, step by step\n  myelin plan --json examples/mixed-order.yaml\n  myelin plan --graph examples/tactile.yaml   a picture of the chain\n  myelin plan --graph=tactile.svg examples/tactile.yaml\n\n\
                   Costs are those that `myelin calibrate` measured here, else built-in ones; the output says which.\n\
                   Exit status 3: a chain would be refused."
 )]
@@ -26,6 +28,8 @@ pub(crate) struct Arguments {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    picture: PictureOption,
 }
 
 /// Plans every chain of the file.
@@ -49,8 +53,14 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         ledger.insert(booking);
         plans.push(plan);
     }
+    let graphs = plans.iter().map(ChainGraph::planned);
     if arguments.json {
         output::json(&plans)?;
+    } else if let Some(form) = &arguments.picture.graph {
+        picture::show(form, &graphs.collect::<Vec<_>>())?;
+        for reason in plans.iter().filter_map(|plan| plan.refusal.as_ref()) {
+            println!("refused: {reason}");
+        }
     } else {
         for plan in &plans {
             print!("{}", report::summary(plan, output::width()));

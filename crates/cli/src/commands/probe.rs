@@ -109,17 +109,17 @@ impl Options {
             }
         }
         if let (Some(path), Some(mut page)) = (&self.report, page) {
-            for (index, ReportReply { report, .. }) in reports.iter().enumerate() {
+            for (index, reply) in reports.iter().enumerate() {
                 let mut path = path.clone();
                 if index > 0 {
                     path.set_file_name(format!(
                         "{}-{}.html",
                         path.file_stem().unwrap_or_default().to_string_lossy(),
-                        report.chain
+                        reply.report.chain
                     ));
                     page = Page::at(&path)?;
                 }
-                page.write(&chain::page(report).map_err(ApiError::failed)?)?;
+                page.write(&chain::page(reply).map_err(ApiError::failed)?)?;
                 if !self.json {
                     println!("report: {}", path.display());
                 }

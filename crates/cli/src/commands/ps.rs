@@ -3,23 +3,25 @@
 use std::process::ExitCode;
 
 use myelin_api::{ApiError, Client, RunDir};
+use myelin_report::graph::ChainGraph;
 use myelin_report::{sla, status};
 
 use crate::output;
+use crate::picture::{self, PictureOption};
 
 /// Arguments of `myelin ps`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      one chain: its contract, where its packets are, each function\n  myelin ps tactile -v   with time windows, processes, counters, shaper, rings\n  myelin ps tactile --seconds 10   its last ten seconds; 300 are kept\n  myelin ps --flows      the flows, NAT mappings and backends that functions keep\n  myelin ps --json"
+    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      one chain: its contract, where its packets are, each function\n  myelin ps tactile -v   with time windows, processes, counters, shaper, rings\n  myelin ps tactile --seconds 10   its last ten seconds; 300 are kept\n  myelin ps --flows      the flows, NAT mappings and backends that functions keep\n  myelin ps tactile --graph   a picture: functions, costs, and where packets were lost\n  myelin ps tactile --graph=tactile.svg\n  myelin ps --json"
 )]
 pub(crate) struct Arguments {
     /// Show each function of this chain.
     chain: Option<String>,
     /// Show the flows, NAT mappings and backends that functions keep, of all chains or of this one.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "graph")]
     flows: bool,
     /// Show the last seconds of this chain, one a line: so many, or all that are kept.
-    #[arg(long, value_name = "COUNT", num_args = 0..=1, default_missing_value = "300", requires = "chain", conflicts_with = "flows")]
+    #[arg(long, value_name = "COUNT", num_args = 0..=1, default_missing_value = "300", requires = "chain", conflicts_with_all = ["flows", "graph"])]
     seconds: Option<usize>,
     /// Show more.
     #[arg(long, short)]
@@ -27,6 +29,8 @@ pub(crate) struct Arguments {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    picture: PictureOption,
 }
 
 /// Lists.
@@ -60,6 +64,11 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     }
     if chains.is_empty() {
         println!("no chain runs");
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(form) = &arguments.picture.graph {
+        let graphs: Vec<_> = chains.iter().map(ChainGraph::running).collect();
+        picture::show(form, &graphs)?;
         return Ok(ExitCode::SUCCESS);
     }
     let width = output::width();

@@ -126,7 +126,10 @@ pub(super) fn add_rings(
         if own || away {
             pass(&mut hop.reach, "dispatch");
         }
-        own_processes += u32::from(own);
+        if own {
+            own_processes += 1;
+            hop.process = Some(own_processes);
+        }
         away = own;
     }
     if away {

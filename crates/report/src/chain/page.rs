@@ -2,22 +2,26 @@
 
 use std::fmt::Write as _;
 
+use myelin_api::ReportReply;
 use myelin_metrics::ChainReport;
 
 use super::{FLOODS, TERMS, account, date, sections, term_cells};
 use crate::Error;
+use crate::graph::ChainGraph;
 use crate::html::document;
-use crate::html::markup::{escape, table};
+use crate::html::markup::{escape, figure, table};
 use crate::terminal::{format_ns, head_and_rows};
 
 /// The whole page, UTF-8.
 ///
 /// # Errors
 /// [`Error::Plot`] when a plot cannot be drawn.
-pub fn page(report: &ChainReport) -> Result<String, Error> {
+pub fn page(ReportReply { report, status, .. }: &ReportReply) -> Result<String, Error> {
     let mut header = String::new();
     head(&mut header, report);
-    let mut out = String::new();
+    let picture = ChainGraph::running(status).svg_element()?;
+    let caption = "The way of the packets, with the cost of each and the places that lost some.";
+    let mut out = figure("", &picture, &[], caption);
     terms(&mut out, report);
     floods(&mut out, report);
     for (i, (name, probe)) in report.probes.iter().enumerate() {
