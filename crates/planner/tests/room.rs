@@ -146,3 +146,24 @@ fn who_would_fill_the_shaper_of_a_promised_chain_is_refused() {
         "{refusal}"
     );
 }
+
+/// With two rates a wider policer can make the shaper's queue grow without limit.
+#[test]
+fn two_rates_with_a_wider_policer_are_refused() {
+    let user = pinned(XOR, Space::User);
+    let wider = "policingBurst: 64,";
+    let plan = |rate: &str, wider: &str| {
+        let shaper = "shaper: { queue: 512, delay: 40ms }";
+        let sla = format!("  sla: {{ rate: {rate}, latency: 50ms, {wider} {shaper} }}\n");
+        let plan = planned(&[&user], &sla);
+        (plan.bound.is_some(), plan.refusal)
+    };
+    assert_eq!(plan("20kpps", wider), (true, None));
+    assert_eq!(plan("[ 20kpps, 100Mbit ]", ""), (true, None));
+    let (is_bounded, refusal) = plan("[ 20kpps, 100Mbit ]", wider);
+    let refusal = refusal.unwrap();
+    assert!(
+        !is_bounded && refusal.contains("remove `policingBurst`"),
+        "{refusal}"
+    );
+}

@@ -102,7 +102,7 @@ proptest! {
 
     /// Conforming packets are delayed by up to D, in order. They leave within D of their sending
     /// time, plus one lateness of the worker, however often it is late (LBT theorem 1.5.2;
-    /// `docs/guarantees/theory.md`, "Behind a shaper").
+    /// `docs/guarantees/proofs.md`, theorem 9).
     #[test]
     fn conforming_packets_are_late_by_at_most_the_delay_and_one_late_release(
         (rate, burst, late_share) in (1_000_u64..100_000, 2_u64..40, 0_u64..=100),

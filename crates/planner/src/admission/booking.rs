@@ -36,7 +36,7 @@ pub struct Booking {
     pub(super) room_fs: Option<u128>,
     /// Time that functions and a shaper stricter than the policer hold a packet back, fs; `None`
     /// without a bound.
-    pub(super) held_fs: u128,
+    pub(super) held_fs: Option<u128>,
 }
 
 /// The booking of a planned chain at its site.
@@ -57,10 +57,8 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
             (nowhere, Some(why))
         }
     };
-    let held_fs = path
-        .hold
-        .for_fs
-        .saturating_add(release::shaper_hold_fs(chain, plan));
+    let held_fs = release::shaper_hold_fs(chain, plan);
+    let held_fs = held_fs.map(|held_fs| held_fs.saturating_add(path.hold.for_fs));
     Booking {
         chain: chain.name.clone(),
         latency_ns: sla.latency_ns,
@@ -163,7 +161,7 @@ impl Booking {
     /// Its promised delay without hold times, fs; `None` without a promise.
     pub(super) fn promise_fs(&self) -> Option<u128> {
         let latency_ns = self.latency_ns.filter(|_| self.is_bounded())?;
-        Some((u128::from(latency_ns) * NS).saturating_sub(self.held_fs))
+        Some((u128::from(latency_ns) * NS).saturating_sub(self.held_fs?))
     }
 
     pub(super) fn route(&self) -> Route {

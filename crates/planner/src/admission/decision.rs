@@ -70,9 +70,11 @@ fn own(booking: &Booking, evaluator: &Evaluator<'_>) -> Decision {
         );
     }
     let worst = evaluator.own().map(|group| evaluator.worst_case(group));
-    match worst.unwrap_or(Err(Unbounded::UnknownPath)) {
-        Ok(worst) => {
-            let bound = bound(booking, &worst);
+    let worst = worst.unwrap_or(Err(Unbounded::UnknownPath));
+    let held_fs = booking.held_fs.ok_or(Unbounded::ShaperWait);
+    match worst.and_then(|worst| Ok((worst, held_fs?))) {
+        Ok((worst, held_fs)) => {
+            let bound = bound(booking, held_fs, &worst);
             let refusal = booking
                 .latency_ns
                 .filter(|latency_ns| bound.bound_ns > *latency_ns)
@@ -206,6 +208,11 @@ fn reason(why: &Unbounded, booking: &Booking) -> String {
             "{packets} packets may wait for {at} behind {port}, and its ring there holds {ring}; \
              reduce bursts, add a rate in packets to a rate in bits, or use another core"
         ),
+        Unbounded::ShaperWait => {
+            "its shaper may hold packets for any time, because rates in packets and in bits are \
+             agreed and `policingBurst` is above `burst`; remove `policingBurst`, or one rate"
+                .to_owned()
+        }
         Unbounded::UnknownPath => "the ledger does not have its path".to_owned(),
         Unbounded::NotComputable(resource) => format!(
             "packets return to {resource}, where another process polls; write `worker: {{ idle: sleep }}` \
@@ -226,11 +233,11 @@ fn capacity(booking: &Booking, resource: &Resource) -> String {
 }
 
 /// The bound with its shares. Work time is divided among the hops by their cost.
-fn bound(booking: &Booking, worst: &WorstCase) -> Bound {
+fn bound(booking: &Booking, hold_fs: u128, worst: &WorstCase) -> Bound {
     let servers = || worst.servers.iter().zip(&booking.visits);
     let standing_fs: u128 = worst.servers.iter().map(|served| served.latency_fs).sum();
-    let held_fs = booking.held_fs.saturating_add(worst.late_fs);
-    let bound_fs = worst.bound_fs().saturating_add(booking.held_fs);
+    let held_fs = hold_fs.saturating_add(worst.late_fs);
+    let bound_fs = worst.bound_fs().saturating_add(hold_fs);
     let working_fs = bound_fs.saturating_sub(held_fs.saturating_add(standing_fs));
     let all_fs: u128 = worst
         .servers
@@ -268,9 +275,7 @@ fn bound(booking: &Booking, worst: &WorstCase) -> Bound {
     }
     Bound {
         bound_ns,
-        paper_sum_ns: worst
-            .sum_fs()
-            .map(|sum| ns_up(sum.saturating_add(booking.held_fs))),
+        paper_sum_ns: worst.sum_fs().map(|sum| ns_up(sum.saturating_add(hold_fs))),
         latency_ns,
         servers: servers()
             .map(|(served, visit)| ServerShare {

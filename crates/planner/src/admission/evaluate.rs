@@ -20,6 +20,8 @@ pub(super) enum Unbounded {
     Unpoliced { chain: String, at: Resource },
     /// A packet returns to a core where another process polls, or a figure exceeds 128 bits.
     NotComputable(Resource),
+    /// The chain's shaper may hold packets for any time.
+    ShaperWait,
     /// The ledger does not have this path.
     UnknownPath,
     /// More packets can wait in a ring than it holds.

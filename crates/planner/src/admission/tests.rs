@@ -348,7 +348,7 @@ fn decide(
     } else {
         None
     };
-    let own_ns = own.map(|(fs, _)| (fs + booking.held_fs).div_ceil(NS) as u64);
+    let own_ns = own.map(|(fs, _)| (fs + booking.held_fs.unwrap()).div_ceil(NS) as u64);
     let too_long = booking
         .latency_ns
         .is_some_and(|latency_ns| own_ns.is_none_or(|own_ns| own_ns > latency_ns));
@@ -469,7 +469,7 @@ proptest! {
     /// The fast decision equals the plain one, with any chains admitted or run as best effort
     /// before.
     #[test]
-    fn the_fast_decision_is_the_plain_one(drawn in prop::collection::vec(drawn(), 1..9), gone in 0_usize..9, in_burst: bool) {
+    fn fast_decisions_equal_plain_ones(drawn in prop::collection::vec(drawn(), 1..9), gone in 0_usize..9, in_burst: bool) {
         let cost = |ns| Cost::new(ns, 0.1);
         let in_burst = in_burst.then(|| InBurst { kernel: cost(1000.0), port: cost(900.0), worker: cost(700.0), ..InBurst::default() });
         let costs = Costs { in_burst, ..Costs::default() };
