@@ -9,12 +9,12 @@ use myelin_packet::meta::MAX_SPI;
 use myelin_packet::sojourn::Histogram;
 use myelin_spec::{FunctionInstance, OnFailure};
 
-use crate::blocks::Block;
 use crate::classifier::ChainTarget;
 use crate::map::put;
+use crate::numbers::NumberRange;
 use crate::policer::Policer;
+use crate::resources::PlaneResources;
 use crate::segment::{LoadedSegment, Loader};
-use crate::shared::Shared;
 use crate::sockets::Sockets;
 use crate::sojourn::Sojourn;
 use crate::{Error, Hook, flows, lock};
@@ -128,7 +128,7 @@ pub struct LoadedChain {
     generation: u16,
     positions: u8,
     hook: Hook,
-    lines: Arc<Block>,
+    lines: Arc<NumberRange>,
     /// One for each section.
     sojourns: Vec<Sojourn>,
     segments: Vec<LoadedSegment>,
@@ -141,16 +141,16 @@ pub struct LoadedChain {
 
 /// LoadedParts of a chain that exist before its entry.
 pub(crate) struct LoadedParts {
-    pub(crate) lines: Arc<Block>,
+    pub(crate) lines: Arc<NumberRange>,
     /// One for each section of the chain; empty if the egress is in user space.
     pub(crate) sojourns: Vec<Sojourn>,
     pub(crate) segments: Vec<LoadedSegment>,
 }
 
 impl LoadedChain {
-    pub(crate) fn load(shared: &Arc<Shared>, config: &ChainConfig) -> Result<Self, Error> {
+    pub(crate) fn load(shared: &Arc<PlaneResources>, config: &ChainConfig) -> Result<Self, Error> {
         check(config)?;
-        let lines = Arc::new(shared.counters.take(u32::from(config.positions) + 2)?);
+        let lines = Arc::new(shared.counters.allocate(u32::from(config.positions) + 2)?);
         let has_egress = config.segments.iter().any(|segment| segment.exit.leaves());
         let sojourn = has_egress
             .then(|| Sojourn::new(shared.counters.cpus()))
@@ -176,7 +176,7 @@ impl LoadedChain {
 
     /// Gives the chain a number and writes its entry. The segments are those of `parts`.
     pub(crate) fn assemble(
-        shared: &Shared,
+        shared: &PlaneResources,
         config: &ChainConfig,
         parts: LoadedParts,
     ) -> Result<Self, Error> {
@@ -188,7 +188,7 @@ impl LoadedChain {
         let first = segments
             .first()
             .filter(|segment| segment.first_position() == 0);
-        let number = Block::take(&shared.chain_numbers, 1)?;
+        let number = NumberRange::allocate(&shared.chain_numbers, 1)?;
         let places = [Some(&lines), first.map(LoadedSegment::slots)];
         let target = ChainTarget::new(
             config.spi,
@@ -229,7 +229,12 @@ impl LoadedChain {
     }
 
     /// Writes the chain's entry for the front door of a hook.
-    fn write_entry(&self, shared: &Shared, hook: Hook, entry: ChainEntry) -> Result<(), Error> {
+    fn write_entry(
+        &self,
+        shared: &PlaneResources,
+        hook: Hook,
+        entry: ChainEntry,
+    ) -> Result<(), Error> {
         let number = self.target.number.start().to_ne_bytes();
         let chains = ("chains", "add a chain to");
         put(
@@ -241,7 +246,7 @@ impl LoadedChain {
     }
 
     /// See [`Plane::keep_old_entry`](crate::Plane::keep_old_entry).
-    pub(crate) fn keep_old_entry(&self, shared: &Shared, old: &Self) -> Result<(), Error> {
+    pub(crate) fn keep_old_entry(&self, shared: &PlaneResources, old: &Self) -> Result<(), Error> {
         if (old.hook, self.hook) == (Hook::Tcx, Hook::Xdp) {
             self.write_entry(shared, Hook::Tcx, old.entry)?;
             *lock(&self.late) = Some(Arc::clone(&old.target));
@@ -250,7 +255,7 @@ impl LoadedChain {
     }
 
     /// See [`Plane::drop_old_entry`](crate::Plane::drop_old_entry).
-    pub(crate) fn drop_old_entry(&self, shared: &Shared) -> Result<(), Error> {
+    pub(crate) fn drop_old_entry(&self, shared: &PlaneResources) -> Result<(), Error> {
         let mut late = lock(&self.late);
         if late.is_some() {
             self.write_entry(shared, Hook::Tcx, self.entry)?;
@@ -336,15 +341,15 @@ impl LoadedChain {
 }
 
 /// Returns the front door's line. A chain's block of lines: front door, functions, egress.
-fn door_line(lines: &Block) -> u32 {
+fn door_line(lines: &NumberRange) -> u32 {
     lines.start()
 }
 
-pub(crate) fn function_line(lines: &Block, position: u8) -> u32 {
+pub(crate) fn function_line(lines: &NumberRange, position: u8) -> u32 {
     lines.start() + 1 + u32::from(position)
 }
 
-pub(crate) fn egress_line(lines: &Block, positions: u8) -> u32 {
+pub(crate) fn egress_line(lines: &NumberRange, positions: u8) -> u32 {
     lines.start() + 1 + u32::from(positions)
 }
 

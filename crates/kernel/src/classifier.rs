@@ -14,11 +14,11 @@ use myelin_packet::Match;
 use myelin_packet::classifier::{ClassifierError, MAX_MASKS, Mask, MatchKey};
 
 use self::keys::{BANK_WORDS, BANKS_WORDS, MASK_WORDS, MaskEntry, key_words};
-pub(crate) use self::tables::Tables;
+pub(crate) use self::tables::ClassifierTables;
 use crate::Error;
-use crate::blocks::Block;
 use crate::map::mapped;
 use crate::mapping::Mapping;
+use crate::numbers::NumberRange;
 
 /// A mask in use at a port.
 #[derive(Debug)]
@@ -30,22 +30,22 @@ struct UsedMask {
 }
 
 /// A chain as the target of a match. A match keeps the numbers of its chain allocated, even after
-/// the chain is removed.
+/// the removal of the chain.
 #[derive(Debug)]
 pub(crate) struct ChainTarget {
     pub(crate) spi: u32,
     /// Index in the `chains` map.
-    pub(crate) number: Block,
+    pub(crate) number: NumberRange,
     /// Counter lines and slots of the chain's entry. Held to keep them allocated.
-    _places: Vec<Arc<Block>>,
+    _numbers: Vec<Arc<NumberRange>>,
 }
 
 impl ChainTarget {
-    pub(crate) fn new(spi: u32, number: Block, places: Vec<Arc<Block>>) -> Self {
+    pub(crate) fn new(spi: u32, number: NumberRange, numbers: Vec<Arc<NumberRange>>) -> Self {
         Self {
             spi,
             number,
-            _places: places,
+            _numbers: numbers,
         }
     }
 }
@@ -55,7 +55,7 @@ impl ChainTarget {
 pub(crate) struct PortMatches {
     /// Name of the interface, for errors.
     interface: String,
-    tables: Arc<Tables>,
+    tables: Arc<ClassifierTables>,
     map: MapHandle,
     banks: Mapping,
     active: u64,
@@ -71,7 +71,11 @@ pub(crate) struct PortMatches {
 }
 
 impl PortMatches {
-    pub(crate) fn new(tables: &Arc<Tables>, interface: &str, port: u16) -> Result<Self, Error> {
+    pub(crate) fn new(
+        tables: &Arc<ClassifierTables>,
+        interface: &str,
+        port: u16,
+    ) -> Result<Self, Error> {
         let (map, banks) = mapped("masks", BANKS_WORDS * 8, 1)?;
         Ok(Self {
             interface: interface.to_owned(),
@@ -129,7 +133,7 @@ impl PortMatches {
                     // A failure to restore is ignored: the first error is the one to report.
                     let _ = match &before {
                         Some(before) => self.put(*mask, rule, before),
-                        None => self.take_out(*mask, rule).map(drop),
+                        None => self.remove_under_mask(*mask, rule).map(drop),
                     };
                 }
                 return Err(error);
@@ -162,7 +166,7 @@ impl PortMatches {
             .insert((mask, key), (*rule, Arc::clone(target)));
         *self.match_counts.entry(target.number.start()).or_default() += 1;
         if let Some((_, before)) = before {
-            self.leave(&before);
+            self.decrement_match_count(&before);
         }
         let used = &mut self.masks[family as usize];
         match at {
@@ -187,12 +191,12 @@ impl PortMatches {
     pub(crate) fn remove(&mut self, rule: &Match) -> Result<bool, Error> {
         let mut removed = false;
         for mask in masks_of(rule) {
-            removed |= self.take_out(mask, rule)?;
+            removed |= self.remove_under_mask(mask, rule)?;
         }
         Ok(removed)
     }
 
-    fn take_out(&mut self, mask: Mask, rule: &Match) -> Result<bool, Error> {
+    fn remove_under_mask(&mut self, mask: Mask, rule: &Match) -> Result<bool, Error> {
         let key = MatchKey::of(rule);
         if self
             .entries
@@ -212,9 +216,9 @@ impl PortMatches {
             self.publish();
         }
         let words = key_words(mask.family, &key, number, self.port);
-        self.tables.take_out(mask.family, &words)?;
+        self.tables.remove(mask.family, &words)?;
         if let Some((_, target)) = self.entries.remove(&(mask, key)) {
-            self.leave(&target);
+            self.decrement_match_count(&target);
         }
         Ok(true)
     }
@@ -227,14 +231,12 @@ impl PortMatches {
             .map(|((mask, _), (rule, _))| (*mask, *rule))
             .collect();
         for (mask, rule) in entries {
-            // No caller gets this error. A remaining key belongs to a port number that is reused
-            // late.
-            let _ = self.take_out(mask, &rule);
+            // A failure is harmless: the key has a port number that the plane reuses late.
+            let _ = self.remove_under_mask(mask, &rule);
         }
     }
 
-    /// Counts one match less for a chain.
-    fn leave(&mut self, target: &ChainTarget) {
+    fn decrement_match_count(&mut self, target: &ChainTarget) {
         let number = target.number.start();
         if let Some(left) = self.match_counts.get_mut(&number) {
             *left -= 1;

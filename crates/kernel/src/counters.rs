@@ -8,9 +8,9 @@ use bytemuck::{Pod, Zeroable};
 use libbpf_rs::MapHandle;
 
 use crate::Error;
-use crate::blocks::{Block, Blocks};
 use crate::map::mapped;
 use crate::mapping::Mapping;
+use crate::numbers::{NumberAllocator, NumberRange};
 
 /// The map's name in the programs.
 pub(crate) const COUNTERS: &str = ".data.counters";
@@ -75,7 +75,7 @@ pub struct Counters {
     mapping: Mapping,
     lines: u32,
     cpus: usize,
-    blocks: Arc<Mutex<Blocks>>,
+    blocks: Arc<Mutex<NumberAllocator>>,
 }
 
 impl Counters {
@@ -110,7 +110,7 @@ impl Counters {
             mapping,
             lines,
             cpus,
-            blocks: Blocks::new("counter lines", 0, lines),
+            blocks: NumberAllocator::new("counter lines", 0, lines),
         })
     }
 
@@ -155,8 +155,8 @@ impl Counters {
     }
 
     /// Allocates `count` contiguous lines, all zero.
-    pub(crate) fn take(&self, count: u32) -> Result<Block, Error> {
-        let block = Block::take(&self.blocks, count)?;
+    pub(crate) fn allocate(&self, count: u32) -> Result<NumberRange, Error> {
+        let block = NumberRange::allocate(&self.blocks, count)?;
         // Clear the lines now, not when they are freed: packets in flight may have counted since.
         for cpu in 0..self.cpus {
             for slot in block.range() {

@@ -15,7 +15,7 @@ use crate::map::filled;
 /// `struct table`: byte offsets and numbers of entries.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
-struct Table {
+struct TableOffsets {
     entries: u32,
     starts: u32,
     first_step: u32,
@@ -31,13 +31,13 @@ struct Table {
 #[repr(C)]
 pub(crate) struct Instance {
     hop: Hop,
-    source_v4: Table,
-    destination_v4: Table,
-    source_v6: Table,
-    destination_v6: Table,
-    protocol: Table,
-    source_port: Table,
-    destination_port: Table,
+    source_v4: TableOffsets,
+    destination_v4: TableOffsets,
+    source_v6: TableOffsets,
+    destination_v6: TableOffsets,
+    protocol: TableOffsets,
+    source_port: TableOffsets,
+    destination_port: TableOffsets,
     allow: u32,
     default_allow: u32,
     drops_fragments: u32,
@@ -59,16 +59,16 @@ impl Layout {
         at as u32
     }
 
-    fn push_vectors(&mut self, vectors: &[ClassVector]) -> Table {
-        Table {
+    fn push_vectors(&mut self, vectors: &[ClassVector]) -> TableOffsets {
+        TableOffsets {
             vectors: self.push(vectors),
             vector_count: vectors.len() as u32,
-            ..Table::default()
+            ..TableOffsets::default()
         }
     }
 
-    fn push_v4(&mut self, table: &Ipv4Table) -> Table {
-        Table {
+    fn push_v4(&mut self, table: &Ipv4Table) -> TableOffsets {
+        TableOffsets {
             entries: self.push(&table.classes.direct),
             blocks: self.push(&table.classes.blocks),
             block_count: table.classes.blocks.len() as u32,
@@ -78,12 +78,12 @@ impl Layout {
 
     /// Pads the table to a power of two with intervals that start at the last address and have the
     /// last class. So a search needs no check of the table's end.
-    fn push_v6(&mut self, table: &Ipv6Table) -> Table {
+    fn push_v6(&mut self, table: &Ipv6Table) -> TableOffsets {
         let count = table.starts.len().next_power_of_two();
         let (mut starts, mut classes) = (table.starts.clone(), table.classes.clone());
         starts.resize(count, [u64::MAX; 2]);
         classes.resize(count, classes.last().copied().unwrap_or_default());
-        Table {
+        TableOffsets {
             entries: self.push(&classes),
             starts: self.push(&starts),
             first_step: count as u32 / 2,
@@ -91,8 +91,8 @@ impl Layout {
         }
     }
 
-    fn push_numbers(&mut self, table: &NumberTable) -> Table {
-        Table {
+    fn push_numbers(&mut self, table: &NumberTable) -> TableOffsets {
+        TableOffsets {
             entries: self.push(&table.classes),
             ..self.push_vectors(&table.vectors)
         }
@@ -100,12 +100,12 @@ impl Layout {
 }
 
 /// The tables of a firewall before the load, and its read-only data without the hop.
-pub(crate) struct Tables {
+pub(crate) struct FirewallTables {
     instance: Instance,
     bytes: Vec<u8>,
 }
 
-impl Tables {
+impl FirewallTables {
     pub(crate) fn new(config: &FirewallConfig) -> Result<Self, RulesError> {
         let tables = RuleTables::new(&config.rules)?;
         let mut allow = [0_u64; WORDS];
@@ -157,7 +157,7 @@ mod tests {
         assert_twins!(
             FIREWALL,
             "table",
-            Table {
+            TableOffsets {
                 entries,
                 starts,
                 first_step,

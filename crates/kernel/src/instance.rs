@@ -64,7 +64,7 @@ pub(crate) fn load(
             fd
         }
         FunctionConfig::Firewall(config) => {
-            let tables = firewall::Tables::new(config)
+            let tables = firewall::FirewallTables::new(config)
                 .map_err(|cause| Error::function("firewall", position, cause.to_string()))?;
             let map = tables.map()?;
             let maps = with(maps, [("tables", map.as_fd())]);
@@ -80,7 +80,7 @@ pub(crate) fn load(
             fd
         }
         FunctionConfig::Router(config) => {
-            let tables = router::Tables::new(config)
+            let tables = router::RouterTables::new(config)
                 .map_err(|cause| Error::function("router", position, cause.to_string()))?;
             let own = tables.maps()?;
             let maps = with(maps, fds(&own));

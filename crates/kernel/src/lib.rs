@@ -40,7 +40,6 @@
 //! ```
 
 mod attach;
-mod blocks;
 mod chain;
 mod classifier;
 mod conform;
@@ -58,16 +57,17 @@ mod load_balancer;
 mod map;
 mod mapping;
 mod nat;
+mod numbers;
 mod object;
 mod pins;
 mod plane;
 mod policer;
 mod port;
 mod reentry;
+mod resources;
 mod router;
 mod segment;
 mod sff;
-mod shared;
 mod sockets;
 mod sojourn;
 mod state;
@@ -89,10 +89,10 @@ pub use plane::Plane;
 pub use policer::{Departures, Policer};
 pub use port::{Opposite, Port, PortConfig, PortCounters};
 pub use reentry::{Reentry, ReentryCounters};
+pub use resources::Capacity;
 pub use sff::{
     BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, FunctionRuntime,
 };
-pub use shared::Capacity;
 pub use sockets::Sockets;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use libbpf_rs::MapType;
 use myelin_packet::traffic::Profile;
 
-use crate::blocks::Blocks;
 use crate::chain::{ChainConfig, ChainEntry, LoadedChain};
-use crate::classifier::Tables;
+use crate::classifier::ClassifierTables;
 use crate::counters::Counters;
 use crate::map::create;
+use crate::numbers::NumberAllocator;
 use crate::object::{CLOSED, POLICER};
 use crate::policer::Policer;
 use crate::port::{Port, PortConfig};
 use crate::reentry::{PathKey, Reentry};
+use crate::resources::{Capacity, PlaneResources, devices};
 use crate::sff::{DistributedConfig, FunctionLink};
-use crate::shared::{Capacity, Shared, devices};
 use crate::sockets::Sockets;
 use crate::sojourn::Sojourn;
 use crate::state::States;
@@ -26,7 +26,7 @@ use crate::{Error, Hook, pins, sff, sys};
 /// The kernel part of an agent; one per network namespace.
 #[derive(Debug)]
 pub struct Plane {
-    shared: Arc<Shared>,
+    shared: Arc<PlaneResources>,
 }
 
 impl Plane {
@@ -49,7 +49,7 @@ impl Plane {
                 0,
             )
         };
-        let slots = || Blocks::new("kernel functions", 0, capacity.programs);
+        let slots = || NumberAllocator::new("kernel functions", 0, capacity.programs);
         // Number 0 means: no chain.
         let chains = || {
             create(
@@ -61,15 +61,15 @@ impl Plane {
                 0,
             )
         };
-        let shared = Shared {
+        let shared = PlaneResources {
             counters,
-            tables: Arc::new(Tables::new(capacity.matches)?),
+            tables: Arc::new(ClassifierTables::new(capacity.matches)?),
             chains: [chains()?, chains()?],
-            chain_numbers: Blocks::new("chains", 1, capacity.chains + 1),
-            port_numbers: Blocks::new("ports", 0, u32::from(capacity.ports)),
+            chain_numbers: NumberAllocator::new("chains", 1, capacity.chains + 1),
+            port_numbers: NumberAllocator::new("ports", 0, u32::from(capacity.ports)),
             // Number 0 means: no policer. A chain has one policer and one shaper.
             policers: POLICER.declared_map("policers", 2 * capacity.chains + 1)?,
-            policer_numbers: Blocks::new("policers", 1, 2 * capacity.chains + 1),
+            policer_numbers: NumberAllocator::new("policers", 1, 2 * capacity.chains + 1),
             paths: create(
                 "paths",
                 MapType::Hash,

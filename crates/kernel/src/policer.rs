@@ -5,15 +5,15 @@ use libbpf_rs::{MapCore, MapFlags};
 use myelin_packet::traffic::{Bucket, CREDIT, Profile};
 
 use crate::Error;
-use crate::blocks::Block;
 use crate::map::put;
-use crate::shared::Shared;
+use crate::numbers::NumberRange;
+use crate::resources::PlaneResources;
 
 /// The policer of a chain; see [`Plane::policer`](crate::Plane::policer). Dropping it frees its
 /// number.
 #[derive(Debug)]
 pub struct Policer {
-    number: Block,
+    number: NumberRange,
     profile: Profile,
 }
 
@@ -80,19 +80,27 @@ impl PolicerEntry {
 }
 
 impl Policer {
-    pub(crate) fn new(shared: &Shared, profile: &Profile) -> Result<Self, Error> {
+    pub(crate) fn new(shared: &PlaneResources, profile: &Profile) -> Result<Self, Error> {
         Self::with(shared, profile, PolicerEntry::new(profile))
     }
 
     /// Makes a shaper: a policer whose packets may wait up to `limit_ns`.
-    pub(crate) fn shaper(shared: &Shared, profile: &Profile, limit_ns: u64) -> Result<Self, Error> {
+    pub(crate) fn shaper(
+        shared: &PlaneResources,
+        profile: &Profile,
+        limit_ns: u64,
+    ) -> Result<Self, Error> {
         let mut entry = PolicerEntry::new(profile);
         entry.more[3] = limit_ns;
         Self::with(shared, profile, entry)
     }
 
-    fn with(shared: &Shared, profile: &Profile, entry: PolicerEntry) -> Result<Self, Error> {
-        let number = Block::take(&shared.policer_numbers, 1)?;
+    fn with(
+        shared: &PlaneResources,
+        profile: &Profile,
+        entry: PolicerEntry,
+    ) -> Result<Self, Error> {
+        let number = NumberRange::allocate(&shared.policer_numbers, 1)?;
         let (key, value) = (number.start().to_ne_bytes(), bytemuck::bytes_of(&entry));
         put(
             &shared.policers,
@@ -112,7 +120,7 @@ impl Policer {
     }
 
     /// Returns the counters of a shaper.
-    pub(crate) fn departures(&self, shared: &Shared) -> Result<Departures, Error> {
+    pub(crate) fn departures(&self, shared: &PlaneResources) -> Result<Departures, Error> {
         let value = shared
             .policers
             .lookup(&self.number.start().to_ne_bytes(), MapFlags::ANY)

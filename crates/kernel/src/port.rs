@@ -8,12 +8,12 @@ use bytemuck::{Pod, Zeroable};
 use myelin_packet::{Match, Unparsed};
 
 use crate::attach::{AttachTarget, Attachment, TrafficDirection, XdpMode};
-use crate::blocks::Block;
 use crate::chain::LoadedChain;
 use crate::classifier::PortMatches;
 use crate::counters::{CounterLine, Counting};
+use crate::numbers::NumberRange;
 use crate::object::DOOR;
-use crate::shared::Shared;
+use crate::resources::PlaneResources;
 use crate::sockets::Sockets;
 use crate::{Error, Hook, lock};
 
@@ -60,34 +60,34 @@ impl PortCounters {
     }
 }
 
-/// Lines of a port's block: unmatched, the reasons, lost.
+/// Counter lines of a port: unmatched, one for each reason of [`Unparsed`], lost.
 const LINES: u32 = 2 + Unparsed::ALL.len() as u32;
 
 /// The read-only data of a front door.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-struct Door {
+struct DoorInstance {
     counting: Counting,
     line: u32,
     port: u32,
     opposite: u32,
     opposite_is_peer: u32,
-    alone: u32,
-    likely: u32,
+    single_cpu: u32,
+    fast_path: u32,
 }
 
-/// `NO_SLOT`.
+/// `NO_SLOT` of `door.bpf.c`.
 const NO_SLOT: u32 = u32::MAX;
 
 /// A front door's programs and attachments.
 #[derive(Debug, Default)]
-struct Doors {
+struct LoadedDoors {
     programs: [Option<Arc<OwnedFd>>; 2],
     attachments: [Option<Attachment>; 2],
-    /// The XDP door runs after the driver, where several CPUs may run it at a time.
+    /// The XDP door runs after the driver, on several CPUs at a time.
     generic: bool,
     /// The chain that each door jumps to directly.
-    likely: [Option<FastPath>; 2],
+    fast_paths: [Option<FastPath>; 2],
 }
 
 /// The chain of a direct jump.
@@ -103,18 +103,18 @@ struct FastPath {
 /// [`Plane::remove_pins`](crate::Plane::remove_pins).
 #[derive(Debug)]
 pub struct Port {
-    doors: Mutex<Doors>,
+    doors: Mutex<LoadedDoors>,
     matches: Mutex<PortMatches>,
     sockets: Sockets,
-    number: Block,
-    lines: Block,
+    number: NumberRange,
+    lines: NumberRange,
     config: PortConfig,
-    shared: Arc<Shared>,
+    shared: Arc<PlaneResources>,
 }
 
 impl Port {
-    pub(crate) fn new(shared: &Arc<Shared>, config: PortConfig) -> Result<Self, Error> {
-        let number = Block::take(&shared.port_numbers, 1)?;
+    pub(crate) fn new(shared: &Arc<PlaneResources>, config: PortConfig) -> Result<Self, Error> {
+        let number = NumberRange::allocate(&shared.port_numbers, 1)?;
         let mut matches = PortMatches::new(&shared.tables, &config.name, number.start() as u16)?;
         matches.keep_on_drop(shared.pin_dir.is_some());
         Ok(Self {
@@ -122,7 +122,7 @@ impl Port {
             matches: Mutex::new(matches),
             sockets: shared.sockets()?,
             number,
-            lines: shared.counters.take(LINES)?,
+            lines: shared.counters.allocate(LINES)?,
             config,
             shared: Arc::clone(shared),
         })
@@ -199,23 +199,28 @@ impl Port {
     /// Returns the front door's program for a hook, for test runs. Loads it if needed.
     pub fn program(&self, hook: Hook) -> Result<Arc<OwnedFd>, Error> {
         let mut doors = lock(&self.doors);
-        let (likely, alone) = (doors.likely[hook as usize], self.is_alone(&doors));
+        let (fast_path, single_cpu) = (doors.fast_paths[hook as usize], self.is_single_cpu(&doors));
         let slot = &mut doors.programs[hook as usize];
         if let Some(program) = slot {
             return Ok(Arc::clone(program));
         }
-        let program = Arc::new(self.load(hook, likely, alone)?);
+        let program = Arc::new(self.load(hook, fast_path, single_cpu)?);
         *slot = Some(Arc::clone(&program));
         Ok(program)
     }
 
-    /// In a driver one CPU at a time serves a queue (NAPI).
-    fn is_alone(&self, doors: &Doors) -> bool {
+    /// Returns whether one CPU at a time runs the XDP door: a driver serves a queue on one (NAPI).
+    fn is_single_cpu(&self, doors: &LoadedDoors) -> bool {
         self.config.single_queue && !doors.generic
     }
 
-    fn load(&self, hook: Hook, likely: Option<FastPath>, alone: bool) -> Result<OwnedFd, Error> {
-        let door = Door {
+    fn load(
+        &self,
+        hook: Hook,
+        fast_path: Option<FastPath>,
+        single_cpu: bool,
+    ) -> Result<OwnedFd, Error> {
+        let instance = DoorInstance {
             counting: self.shared.counters.counting(),
             line: self.lines.start(),
             port: self.number.start(),
@@ -225,8 +230,8 @@ impl Port {
                 .opposite
                 .is_some_and(|opposite| opposite.peer)
                 .into(),
-            alone: (hook == Hook::Xdp && alone).into(),
-            likely: likely.map_or(NO_SLOT, |likely| likely.slot),
+            single_cpu: (hook == Hook::Xdp && single_cpu).into(),
+            fast_path: fast_path.map_or(NO_SLOT, |path| path.slot),
         };
         let matches = lock(&self.matches);
         let mut maps = vec![
@@ -237,7 +242,7 @@ impl Port {
         ];
         maps.extend(self.shared.tables.maps());
         maps.extend(self.shared.maps(hook));
-        DOOR.load(hook, bytemuck::bytes_of(&door), &maps)
+        DOOR.load(hook, bytemuck::bytes_of(&instance), &maps)
     }
 
     /// Reloads the front door of the chain's hook so that it jumps to this chain directly. Keeps a
@@ -247,18 +252,18 @@ impl Port {
         let Some(slot) = chain.entry_slot() else {
             return;
         };
-        let likely = FastPath {
+        let fast_path = FastPath {
             number: chain.target().number.start(),
             slot,
         };
         let mut doors = lock(&self.doors);
-        let held = doors.likely[hook as usize];
-        if held.is_some_and(|held| lock(&self.matches).has_match(held.number)) {
+        let present = doors.fast_paths[hook as usize];
+        if present.is_some_and(|path| lock(&self.matches).has_match(path.number)) {
             return;
         }
         if doors.programs[hook as usize].is_some() {
             // The present door does the same, but slower: not an error.
-            let Ok(program) = self.load(hook, Some(likely), self.is_alone(&doors)) else {
+            let Ok(program) = self.load(hook, Some(fast_path), self.is_single_cpu(&doors)) else {
                 return;
             };
             if let Some(attachment) = &doors.attachments[hook as usize]
@@ -268,7 +273,7 @@ impl Port {
             }
             doors.programs[hook as usize] = Some(Arc::new(program));
         }
-        doors.likely[hook as usize] = Some(likely);
+        doors.fast_paths[hook as usize] = Some(fast_path);
     }
 
     /// Returns the AF_XDP sockets of this interface.
@@ -319,14 +324,14 @@ mod tests {
         assert_twins!(
             DOOR,
             "door",
-            Door {
+            DoorInstance {
                 counting,
                 line,
                 port,
                 opposite,
                 opposite_is_peer,
-                alone,
-                likely
+                single_cpu,
+                fast_path
             }
         );
     }

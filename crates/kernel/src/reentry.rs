@@ -8,12 +8,12 @@ use bytemuck::{Pod, Zeroable};
 use libbpf_rs::MapCore;
 
 use crate::attach::{AttachTarget, Attachment, XdpMode};
-use crate::blocks::Block;
 use crate::chain::LoadedChain;
 use crate::counters::{CounterLine, Counting};
 use crate::map::put;
+use crate::numbers::NumberRange;
 use crate::object::REENTRY;
-use crate::shared::Shared;
+use crate::resources::PlaneResources;
 use crate::sockets::Sockets;
 use crate::{Error, Hook, lock, sys};
 
@@ -60,22 +60,22 @@ pub struct Reentry {
     attachment: Mutex<Option<Attachment>>,
     program: Arc<OwnedFd>,
     /// The slots of each path. A path keeps them allocated.
-    paths: Mutex<HashMap<PathKey, Arc<Block>>>,
+    paths: Mutex<HashMap<PathKey, Arc<NumberRange>>>,
     sockets: Sockets,
-    lines: Block,
+    lines: NumberRange,
     place: AttachTarget,
-    shared: Arc<Shared>,
+    shared: Arc<PlaneResources>,
 }
 
 impl Reentry {
-    pub(crate) fn new(shared: &Arc<Shared>, ifindex: u32) -> Result<Self, Error> {
+    pub(crate) fn new(shared: &Arc<PlaneResources>, ifindex: u32) -> Result<Self, Error> {
         let interface = sys::interface_name(ifindex).map_err(|cause| Error::Attach {
             interface: format!("interface {ifindex}"),
             point: "XDP",
             cause,
-            remedy: "the internal link is gone",
+            remedy: "the internal link does not exist any more",
         })?;
-        let lines = shared.counters.take(LINES)?;
+        let lines = shared.counters.allocate(LINES)?;
         Ok(Self {
             attachment: Mutex::default(),
             program: Arc::new(load(shared, lines.start())?),
@@ -176,7 +176,7 @@ impl PathKey {
     }
 }
 
-fn load(shared: &Shared, line: u32) -> Result<OwnedFd, Error> {
+fn load(shared: &PlaneResources, line: u32) -> Result<OwnedFd, Error> {
     let instance = Instance {
         counting: shared.counters.counting(),
         line,

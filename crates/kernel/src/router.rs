@@ -18,9 +18,9 @@ pub(crate) struct Instance {
 }
 
 /// The tables of a router before the load.
-pub(crate) struct Tables(RouteTables);
+pub(crate) struct RouterTables(RouteTables);
 
-impl Tables {
+impl RouterTables {
     pub(crate) fn new(config: &RouterConfig) -> Result<Self, LpmError> {
         RouteTables::new(&config.routes).map(Self)
     }

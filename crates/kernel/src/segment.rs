@@ -5,22 +5,22 @@ use std::sync::Arc;
 
 use myelin_spec::OnFailure;
 
-use crate::blocks::Block;
 use crate::chain::{ChainConfig, Exit, KernelSegment, egress_line, function_line};
 use crate::depart::Depart;
 use crate::hop::{Hop, HopExit};
 use crate::instance::{self, Instance};
+use crate::numbers::NumberRange;
 use crate::object::DEPART;
-use crate::shared::Shared;
+use crate::resources::PlaneResources;
 use crate::sojourn::{SOJOURN, Sojourn};
 use crate::state::State;
 use crate::{Error, Hook};
 
 /// The common context of a chain's segments.
 pub(crate) struct Loader<'a> {
-    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) shared: &'a Arc<PlaneResources>,
     pub(crate) config: &'a ChainConfig,
-    pub(crate) lines: &'a Block,
+    pub(crate) lines: &'a NumberRange,
     pub(crate) sojourn: Option<&'a Sojourn>,
 }
 
@@ -39,7 +39,8 @@ impl Loader<'_> {
             Exit::Egress { .. } | Exit::User { .. } => None,
         };
         let functions = segment.functions.len() as u32;
-        let slots = Block::take(shared.slots(hook), functions + u32::from(shaped.is_some()))?;
+        let slots =
+            NumberRange::allocate(shared.slots(hook), functions + u32::from(shaped.is_some()))?;
         // Made first, so that a failure later empties the filled slots.
         let mut loaded = LoadedSegment {
             hook,
@@ -119,20 +120,20 @@ fn fallback(config: &ChainConfig, segment: &KernelSegment) -> u32 {
 pub(crate) struct LoadedSegment {
     hook: Hook,
     first_position: u8,
-    slots: Arc<Block>,
+    slots: Arc<NumberRange>,
     /// In the order of the chain.
     programs: Vec<Instance>,
-    shared: Arc<Shared>,
+    shared: Arc<PlaneResources>,
 }
 
 impl LoadedSegment {
     /// Loads one program at the start of a chain.
     pub(crate) fn entry(
-        shared: &Arc<Shared>,
+        shared: &Arc<PlaneResources>,
         hook: Hook,
         program: Instance,
     ) -> Result<Self, Error> {
-        let slots = Block::take(shared.slots(hook), 1)?;
+        let slots = NumberRange::allocate(shared.slots(hook), 1)?;
         shared.set_slot(hook, slots.start(), program.fd.as_fd())?;
         Ok(Self {
             hook,
@@ -148,7 +149,7 @@ impl LoadedSegment {
     }
 
     /// Returns the segment's slots. A copy keeps them allocated.
-    pub(crate) fn slots(&self) -> &Arc<Block> {
+    pub(crate) fn slots(&self) -> &Arc<NumberRange> {
         &self.slots
     }
 

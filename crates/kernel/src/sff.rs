@@ -41,8 +41,8 @@ use crate::attach::{AttachTarget, Attachment, XdpMode};
 use crate::chain::{ChainConfig, EntrySpace, LoadedChain, LoadedParts, check_numbers};
 use crate::instance::Instance;
 use crate::policer::Policer;
+use crate::resources::{PlaneResources, devices};
 use crate::segment::LoadedSegment;
-use crate::shared::{Shared, devices};
 use crate::sockets::Sockets;
 use crate::sojourn::Sojourn;
 use crate::{Error, Hook, flows, lock};
@@ -140,7 +140,7 @@ struct LinkEnd {
 
 /// Loads the chain, and the programs of each function's link.
 pub(crate) fn load(
-    shared: &Arc<Shared>,
+    shared: &Arc<PlaneResources>,
     config: &DistributedConfig,
 ) -> Result<(LoadedChain, Vec<FunctionLink>), Error> {
     check_numbers(config.spi, config.functions.len())?;
@@ -153,13 +153,14 @@ pub(crate) fn load(
         return Err(Error::function(
             "function",
             position as u8,
-            "in a namespace of its own, what is not in the kernel is reached at the XDP hook only",
+            "a distributed chain reaches user functions and black boxes at the XDP hook only: \
+             write `hook: xdp` or `hook: auto`",
         ));
     }
     let positions = config.functions.len() as u8;
     let black_boxes = boxes_in(&config.functions);
     let lines = u32::from(positions) + 2 + 2 * black_boxes as u32;
-    let lines = Arc::new(shared.counters.take(lines)?);
+    let lines = Arc::new(shared.counters.allocate(lines)?);
     let sojourns = (0..=black_boxes)
         .map(|_| Sojourn::new(shared.counters.cpus()))
         .collect::<Result<Vec<_>, _>>()?;

@@ -150,16 +150,16 @@ pub fn run(program: BorrowedFd<'_>, hook: Hook, test: &TestRun<'_>) -> Result<Ou
 }
 
 /// Loads an XDP program that runs a policer over the arrivals in its frame (`struct arrival` of
-/// `policer.bpf.c`). `shapes`: runs it as a shaper. `alone`: assumes that one CPU at a time runs
+/// `policer.bpf.c`). `shapes`: runs it as a shaper. `single_cpu`: assumes that one CPU at a time runs
 /// the door.
 pub fn policer(
     plane: &Plane,
     policer: &Policer,
-    alone: bool,
+    single_cpu: bool,
     shapes: bool,
 ) -> Result<OwnedFd, Error> {
     // `struct trial`.
-    let instance = [policer.number(), alone.into(), shapes.into()];
+    let instance = [policer.number(), single_cpu.into(), shapes.into()];
     let maps = [("policers", plane.policers())];
     POLICER.load(Hook::Xdp, bytemuck::bytes_of(&instance), &maps)
 }

@@ -4,7 +4,7 @@
  * packet up once for each mask, the most specific mask first, until one hits. The table is an array
  * of buckets of one or two cache lines each. A look-up searches its bucket inline, without a call,
  * so the numbers of masks and chains cost little. A hash table holds the keys that do not fit into
- * their bucket; `more` in the bucket counts them.
+ * their bucket; `overflow` in the bucket counts them.
  */
 #ifndef MYELIN_CLASSIFY_H
 #define MYELIN_CLASSIFY_H
@@ -18,7 +18,7 @@
  */
 #define NO_PORTS 0x80
 
-/* Twin: myelin_kernel::classifier::MaskEntry. */
+/* Twin: myelin_kernel::classifier::keys::MaskEntry. */
 struct mask {
 	__u64 keep[sizeof(union key) / sizeof(__u64)]; /* two words for IPv4, five for IPv6 */
 	__u64 tag; /* the mask's number, at the position of `fields.mask` in its word */
@@ -57,13 +57,13 @@ struct {
 struct bucket4 {
 	__u64 keys[3][2];
 	__u32 numbers[3];
-	__u32 more; /* keys of this bucket that are in `matches4` */
+	__u32 overflow; /* keys of this bucket that are in `matches4` */
 };
 
 struct bucket6 {
 	__u64 keys[2][5];
 	__u32 numbers[2];
-	__u32 more; /* keys of this bucket that are in `matches6` */
+	__u32 overflow; /* keys of this bucket that are in `matches6` */
 	__u32 spare[9];
 };
 
@@ -155,7 +155,7 @@ static __always_inline __u32 lookup_mask4(const struct mask *mask, const union k
 	for (int i = 0; i < 3; i++)
 		if (bucket->keys[i][0] == masked[0] && bucket->keys[i][1] == masked[1])
 			return bucket->numbers[i];
-	if (!bucket->more)
+	if (!bucket->overflow)
 		return 0;
 
 	const __u32 *number = bpf_map_lookup_elem(&matches4, masked);
@@ -186,7 +186,7 @@ static __always_inline __u32 lookup_mask6(const struct mask *mask, const union k
 		    held[3] == masked[3] && held[4] == masked[4])
 			return bucket->numbers[i];
 	}
-	if (!bucket->more)
+	if (!bucket->overflow)
 		return 0;
 
 	const __u32 *number = bpf_map_lookup_elem(&matches6, masked);

@@ -93,9 +93,9 @@ static __always_inline __u64 drained(const volatile struct limit *limit, __u64 l
 	if (elapsed_ns > limit->drain_ns)
 		return 0;
 
-	__u64 gone = elapsed_ns * limit->rate;
+	__u64 drain = elapsed_ns * limit->rate;
 
-	return level > gone ? level - gone : 0;
+	return level > drain ? level - drain : 0;
 }
 
 /* Returns how many of the segments, of cost `total` together, fit below `full`. */

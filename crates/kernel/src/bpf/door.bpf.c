@@ -18,15 +18,15 @@ enum port_line {
 #define NO_SLOT	 0xffffffff
 #define VLAN_TAG 4
 
-/* Twin: myelin_kernel::port::Door. */
+/* Twin: myelin_kernel::port::DoorInstance. */
 const volatile struct door {
 	struct counting counting;
 	__u32 line;	/* first of the port's block */
 	__u32 port;	/* the port's number in the classifier */
 	__u32 opposite; /* interface for packets without a chain; 0: the host's stack */
 	__u32 opposite_is_peer;
-	__u32 alone;  /* only one CPU at a time runs this program */
-	__u32 likely; /* slot that most packets continue at; NO_SLOT: unknown */
+	__u32 single_cpu; /* only one CPU at a time runs this program */
+	__u32 fast_path;  /* slot that most packets continue at; NO_SLOT: unknown */
 } INSTANCE INSTANCE_SECTION;
 
 static __always_inline void count_port_packet(const hook_ctx *ctx, __u32 line)
@@ -76,7 +76,7 @@ static __always_inline bool conforms(const hook_ctx *ctx, const struct chain *ch
 
 	if (!policer)
 		return true;
-	if (THIS_HOOK == HOOK_XDP && IMMEDIATE(alone)) {
+	if (THIS_HOOK == HOOK_XDP && IMMEDIATE(single_cpu)) {
 		if (police(policer, now_ns, packets, bytes, true))
 			return true;
 	} else if (police(policer, now_ns, packets, bytes, false)) {
@@ -118,8 +118,8 @@ static __always_inline int enter_chain(hook_ctx *ctx, const struct chain *chain,
 #endif
 	/* The JIT makes a direct jump to a slot that the verifier knows. Any other jump is
 	 * indirect, and expensive with retpolines. */
-	if (IMMEDIATE(likely) != NO_SLOT && chain->slot == IMMEDIATE(likely))
-		bpf_tail_call(ctx, &programs, IMMEDIATE(likely));
+	if (IMMEDIATE(fast_path) != NO_SLOT && chain->slot == IMMEDIATE(fast_path))
+		bpf_tail_call(ctx, &programs, IMMEDIATE(fast_path));
 	bpf_tail_call(ctx, &programs, chain->slot);
 	return handle_failure(ctx, chain);
 }

@@ -18,7 +18,9 @@ struct class_vector {
 
 _Static_assert(sizeof(struct class_vector) == 136, "the layout is shared with user space");
 
-/* Byte offsets in the element, and numbers of entries. Twin: myelin_kernel::firewall::Table. */
+/*
+ * Byte offsets in the element, and numbers of entries. Twin: myelin_kernel::firewall::TableOffsets.
+ */
 struct table {
 	__u32 entries; /* IPv4: u32 by the first 16 bits; IPv6: u32 by interval; else u16 by value
 			*/

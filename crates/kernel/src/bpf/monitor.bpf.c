@@ -29,8 +29,8 @@ struct {
 } flows SEC(".maps");
 
 /* Returns the entry of a flow; inserts it if it is missing. */
-static __always_inline struct flow_counts *entry_of(const struct flow_key *key,
-						    struct flow_totals *totals)
+static __always_inline struct flow_counts *find_or_insert(const struct flow_key *key,
+							  struct flow_totals *totals)
 {
 	struct flow_counts *counts = bpf_map_lookup_elem(&flows, key);
 
@@ -61,7 +61,7 @@ static __always_inline void count_flow(hook_ctx *ctx)
 		return;
 	}
 
-	struct flow_counts *counts = entry_of(&key, totals);
+	struct flow_counts *counts = find_or_insert(&key, totals);
 
 	if (!counts) {
 		totals->outside += hook_segments(ctx);

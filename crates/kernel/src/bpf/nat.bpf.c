@@ -69,13 +69,11 @@ struct {
 } sweeps SEC(".maps");
 
 /* Ports to try after the inside port. */
-#define TRIES 128
+#define PORT_TRIES 128
 
 #define SWEEP_EVERY_NS 1000000000ULL
-/*
- * External endpoints that one packet checks, so no packet waits for a sweep of the whole table.
- */
-#define PIECE 1024
+/* External endpoints that one packet checks: no packet waits for a sweep of the whole table. */
+#define SWEEP_STEP 1024
 /* UDP, TCP, and the echoes of one address family. */
 #define PROTOCOLS 3
 
@@ -99,7 +97,7 @@ static __always_inline bool remove_expired(struct mapping *mapping, const struct
 
 /*
  * A small table is swept at once. A program cannot iterate a hash map in pieces. So for a large
- * table each new flow looks up the next piece of all external endpoints.
+ * table each new flow looks up the next SWEEP_STEP external endpoints.
  */
 static long sweep_mapping(void *map, const struct endpoint *inner, struct mapping *mapping,
 			  __u64 *now)
@@ -110,8 +108,8 @@ static long sweep_mapping(void *map, const struct endpoint *inner, struct mappin
 	return 0;
 }
 
-/* A piece of a sweep. */
-struct piece {
+/* One step of a sweep. */
+struct sweep_step {
 	__u64 from;
 	__u64 now;
 };
@@ -145,11 +143,11 @@ static __always_inline bool nth_endpoint(__u64 n, struct endpoint *outer)
 }
 
 /* Checks one external endpoint. Returns 1 to end the sweep. */
-static long sweep_one(__u32 n, struct piece *piece)
+static long sweep_one(__u32 n, struct sweep_step *step)
 {
 	struct endpoint outer = {};
 
-	if (!nth_endpoint(piece->from + n, &outer))
+	if (!nth_endpoint(step->from + n, &outer))
 		return 1;
 
 	const struct endpoint *found = bpf_map_lookup_elem(&inward, &outer);
@@ -161,11 +159,12 @@ static long sweep_one(__u32 n, struct piece *piece)
 	struct mapping *mapping = bpf_map_lookup_elem(&outward, &holder);
 
 	if (mapping && same_endpoint(&mapping->outer, &outer))
-		remove_expired(mapping, &holder, piece->now);
+		remove_expired(mapping, &holder, step->now);
 	return 0;
 }
 
-/* Removes expired mappings in the next piece. Returns whether the table may have room now. */
+/* Removes expired mappings in the next step of the sweep. Returns whether the table may have room
+ * now. */
 static __noinline bool sweep(__u64 now)
 {
 	__u32 zero = 0;
@@ -174,9 +173,9 @@ static __noinline bool sweep(__u64 now)
 	if (!sweep)
 		return false;
 
-	struct piece piece = {.from = sweep->swept, .now = now};
+	struct sweep_step step = {.from = sweep->swept, .now = now};
 
-	if (!piece.from) {
+	if (!step.from) {
 		__u64 seen = sweep->next_ns;
 
 		if (now < seen || __sync_val_compare_and_swap(&sweep->next_ns, seen,
@@ -188,10 +187,10 @@ static __noinline bool sweep(__u64 now)
 		return true;
 	}
 
-	long looked_at = bpf_loop(PIECE, sweep_one, &piece, 0);
+	long looked_at = bpf_loop(SWEEP_STEP, sweep_one, &step, 0);
 
-	__sync_val_compare_and_swap(&sweep->swept, piece.from,
-				    looked_at < PIECE ? 0 : piece.from + PIECE);
+	__sync_val_compare_and_swap(&sweep->swept, step.from,
+				    looked_at < SWEEP_STEP ? 0 : step.from + SWEEP_STEP);
 	return true;
 }
 
@@ -206,14 +205,14 @@ struct search {
 	bool full; /* ended because the table is full */
 };
 
-enum claim {
+enum claim_result {
 	CLAIMED,
 	TAKEN,
 	NO_ROOM,
 };
 
 /* Takes the port in `search->outer` if it is free. */
-static __always_inline enum claim claim(struct search *search)
+static __always_inline enum claim_result claim_port(struct search *search)
 {
 	int error = bpf_map_update_elem(&inward, &search->outer, &search->inner, BPF_NOEXIST);
 
@@ -245,13 +244,13 @@ static __always_inline long try_offset(struct search *search, __u32 offset)
 {
 	search->outer.port = INSTANCE.first_port + offset;
 
-	enum claim result = claim(search);
+	enum claim_result result = claim_port(search);
 
 	search->found = result == CLAIMED;
 	return result != TAKEN;
 }
 
-static long try_next(__u32 n, struct search *search)
+static long try_nth_port(__u32 n, struct search *search)
 {
 	return try_offset(search, (search->start + n * search->step) % INSTANCE.port_count);
 }
@@ -269,7 +268,7 @@ static __noinline bool find_free(struct search *search)
 
 	__u32 which = address_hash % count % MAX_ADDRESSES;
 	__u32 offset = search->inner.port - INSTANCE.first_port;
-	__u32 stride = INSTANCE.port_count / TRIES;
+	__u32 stride = INSTANCE.port_count / PORT_TRIES;
 
 #pragma unroll
 	for (int i = 0; i < 4; i++)
@@ -280,7 +279,8 @@ static __noinline bool find_free(struct search *search)
 	search->step = 1 + (hash >> 16) % (stride ? stride : 1);
 	if (offset < INSTANCE.port_count && try_offset(search, offset))
 		return search->found;
-	bpf_loop(INSTANCE.port_count < TRIES ? INSTANCE.port_count : TRIES, try_next, search, 0);
+	bpf_loop(INSTANCE.port_count < PORT_TRIES ? INSTANCE.port_count : PORT_TRIES, try_nth_port,
+		 search, 0);
 	return search->found;
 }
 
@@ -310,11 +310,11 @@ static __noinline bool allocate(const struct endpoint *inner, __u64 now, __u64 e
 		return false;
 
 	/* Another CPU mapped another packet of the flow first. */
-	const struct mapping *theirs = bpf_map_lookup_elem(&outward, inner);
+	const struct mapping *winner = bpf_map_lookup_elem(&outward, inner);
 
-	if (!theirs)
+	if (!winner)
 		return false;
-	*outer = theirs->outer;
+	*outer = winner->outer;
 	return true;
 }
 

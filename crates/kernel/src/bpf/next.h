@@ -21,7 +21,7 @@ enum exit {
 	EXIT_REDIRECT_ACROSS = 7, /* EXIT_REDIRECT from the namespace of a function; XDP only */
 };
 
-/* Twin: myelin_kernel::instance::Hop. */
+/* Twin: myelin_kernel::hop::Hop. */
 struct hop {
 	struct counting counting;
 	__u32 line; /* of this function */

@@ -7,14 +7,14 @@
 #include "instance.h"
 #include "departure.h"
 
-/* Twin: myelin_kernel::test_run::policer::Instance. */
+/* Twin: `instance` in myelin_kernel::test_run::policer. */
 const volatile struct trial {
 	__u32 number; /* of the policer */
-	__u32 alone;
+	__u32 single_cpu;
 	__u32 shapes; /* return departure times instead of verdicts */
 } INSTANCE INSTANCE_SECTION;
 
-/* Element of the test run's frame; twin: myelin_kernel::test_run::policer::Arrival. */
+/* Element of the test run's frame; twin: `Arrival` in tests/suite/trial.rs. */
 struct arrival {
 	__u64 at_ns; /* 0: now; the program stores the clock reading or the departure time */
 	__u32 packets;
@@ -47,7 +47,7 @@ int myelin_policer(hook_ctx *ctx)
 				departure_ns(policer, now_ns, arrival->packets, arrival->bytes);
 			continue;
 		}
-		if (IMMEDIATE(alone))
+		if (IMMEDIATE(single_cpu))
 			arrival->bytes =
 				police(policer, now_ns, arrival->packets, arrival->bytes, true);
 		else

@@ -54,16 +54,16 @@ static __always_inline __u64 refilled_credit(const struct bucket *bucket, __u64 
 }
 
 /*
- * Returns whether `packets` of `bytes` together conform, and takes their credit if so. `alone`: no
- * other CPU runs this at the same time.
+ * Returns whether `packets` of `bytes` together conform, and takes their credit if so.
+ * `single_cpu`: no other CPU runs this at the same time.
  */
 static __always_inline bool police(struct policer *policer, __u64 now_ns, __u64 packets,
-				   __u64 bytes, bool alone)
+				   __u64 bytes, bool single_cpu)
 {
 	__u64 packet_cost = packets * policer->of_packets.each;
 	__u64 bit_cost = bytes * 8 * policer->of_bits.each;
 
-	if (!alone)
+	if (!single_cpu)
 		bpf_spin_lock(&policer->lock);
 
 	/* Another CPU with a later clock reading may have updated the policer first. */
@@ -78,7 +78,7 @@ static __always_inline bool police(struct policer *policer, __u64 now_ns, __u64 
 		policer->bits = bit_credit - bit_cost;
 		policer->last_ns += elapsed_ns;
 	}
-	if (!alone)
+	if (!single_cpu)
 		bpf_spin_unlock(&policer->lock);
 	return conforms;
 }

@@ -165,7 +165,7 @@ static __always_inline __u32 look_up6(const struct in6_addr *address)
 }
 
 /* Decrements the TTL and corrects the header's checksum (RFC 1624). */
-static __always_inline void count_down4(struct iphdr *ip)
+static __always_inline void decrement_ttl(struct iphdr *ip)
 {
 	__u32 sum = (__u16)~ip->check;
 
@@ -178,7 +178,7 @@ static __always_inline void count_down4(struct iphdr *ip)
 	ip->check = ~sum;
 }
 
-static __always_inline void count_down6(hook_ctx *ctx, struct ipv6hdr *ip)
+static __always_inline void decrement_hop_limit(hook_ctx *ctx, struct ipv6hdr *ip)
 {
 #if defined(MYELIN_HOOK_TC)
 	__u32 sum = (__u16) ~(ip->nexthdr | ip->hop_limit << 8);
@@ -210,7 +210,7 @@ static __always_inline bool route(hook_ctx *ctx)
 		number = look_up6(&ip->daddr);
 		if (!number || ip->hop_limit <= 1)
 			return false;
-		count_down6(ctx, ip);
+		decrement_hop_limit(ctx, ip);
 	} else {
 		struct iphdr *ip = l3;
 
@@ -219,7 +219,7 @@ static __always_inline bool route(hook_ctx *ctx)
 		number = look_up4(ip->daddr);
 		if (!number || ip->ttl <= 1)
 			return false;
-		count_down4(ip);
+		decrement_ttl(ip);
 	}
 
 	const struct next_hop *hop = bpf_map_lookup_elem(&hops, &number);

@@ -25,7 +25,7 @@ enum carrier {
 	CARRIER_DOOR = 5,     /* tc: the front door, in the same run */
 };
 
-/* Twin: myelin_kernel::sff::Instance. */
+/* Twin: myelin_kernel::sff::programs::Forwarder. */
 const volatile struct sff {
 	struct hop hop;
 	__u32 carrier;

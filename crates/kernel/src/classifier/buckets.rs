@@ -84,7 +84,7 @@ impl Buckets {
     /// Reads like a front door: the number of the key, and how many keys of its bucket are in the
     /// hash table.
     #[cfg(test)]
-    pub(super) fn look(&self, key: &Words) -> (Option<u32>, u32) {
+    pub(super) fn look_up(&self, key: &Words) -> (Option<u32>, u32) {
         let bucket = self.bucket(key);
         let number = self
             .find(bucket, key)
@@ -115,7 +115,7 @@ impl Buckets {
     }
 
     /// Frees a key's entry. Returns false if it has none.
-    pub(super) fn take_out(&mut self, key: &Words) -> bool {
+    pub(super) fn remove(&mut self, key: &Words) -> bool {
         let bucket = self.bucket(key);
         let Some(entry) = self
             .find(bucket, key)
@@ -129,9 +129,9 @@ impl Buckets {
     }
 
     /// Sets how many keys of this key's bucket are in the hash table.
-    pub(super) fn set_more(&self, key: &Words, more: u32) {
+    pub(super) fn set_overflow_count(&self, key: &Words, count: u32) {
         let entries = self.layout.entries;
-        self.set_half(self.bucket(key), entries, more);
+        self.set_half(self.bucket(key), entries, count);
     }
 
     /// Returns the bucket of a key. The programs compute the same.

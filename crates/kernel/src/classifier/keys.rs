@@ -225,7 +225,7 @@ mod tests {
             let numbers = ours.entries * ours.key * 8;
             assert_eq!((size, members["keys"]), (ours.words * 8, 0));
             assert_eq!(
-                (members["numbers"], members["more"]),
+                (members["numbers"], members["overflow"]),
                 (numbers, numbers + ours.entries * 4)
             );
         }

@@ -13,64 +13,64 @@ use super::keys::{Words, key_len};
 use crate::map::{Named, create, fds, put};
 use crate::{Error, lock};
 
-/// From key to chain, for both families.
+/// Maps keys to chains, for both families.
 #[derive(Debug)]
-pub(crate) struct Tables {
-    families: [Mutex<Table>; 2],
-    /// The maps by the names that the programs give them.
+pub(crate) struct ClassifierTables {
+    families: [Mutex<FamilyTable>; 2],
+    /// The maps by their names in the programs.
     maps: [Named; 4],
 }
 
-/// One family's keys: those in buckets, and those that found their bucket full.
+/// The keys of one family: in buckets, and in a hash table if their bucket is full.
 #[derive(Debug)]
-struct Table {
+struct FamilyTable {
     family: Family,
     buckets: Buckets,
     name: &'static str,
     matches: MapHandle,
-    /// Keys in `matches`, with their buckets.
-    elsewhere: HashMap<Words, usize>,
+    /// Keys in the hash table `matches`, with their buckets.
+    overflow: HashMap<Words, usize>,
     keys: u32,
     capacity: u32,
 }
 
-impl Tables {
-    /// Tables for `capacity` keys of each family.
+impl ClassifierTables {
+    /// Makes tables for `capacity` keys of each family.
     pub(crate) fn new(capacity: u32) -> Result<Self, Error> {
-        let four = Table::new(Family::V4, capacity)?;
-        let six = Table::new(Family::V6, capacity)?;
-        let again = |(name, map): (&'static str, &MapHandle)| {
+        let v4 = FamilyTable::new(Family::V4, capacity)?;
+        let v6 = FamilyTable::new(Family::V6, capacity)?;
+        let share = |(name, map): (&'static str, &MapHandle)| {
             let map = MapHandle::try_from(map).map_err(|cause| Error::map(name, "share", &cause));
             map.map(|map| (name, map))
         };
         let maps = [
-            again(four.buckets.map())?,
-            again(six.buckets.map())?,
-            again((four.name, &four.matches))?,
-            again((six.name, &six.matches))?,
+            share(v4.buckets.map())?,
+            share(v6.buckets.map())?,
+            share((v4.name, &v4.matches))?,
+            share((v6.name, &v6.matches))?,
         ];
         Ok(Self {
-            families: [Mutex::new(four), Mutex::new(six)],
+            families: [Mutex::new(v4), Mutex::new(v6)],
             maps,
         })
     }
 
-    /// The maps by the names that the programs give them.
+    /// Returns the maps by their names in the programs.
     pub(crate) fn maps(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
         fds(&self.maps)
     }
 
-    /// Adds a key, or changes its value, for readers in one step.
+    /// Adds a key or changes its value, atomically for programs.
     pub(super) fn put(&self, family: Family, key: &Words, number: u32) -> Result<(), Error> {
         lock(&self.families[family as usize]).put(key, number)
     }
 
-    pub(super) fn take_out(&self, family: Family, key: &Words) -> Result<(), Error> {
-        lock(&self.families[family as usize]).take_out(key)
+    pub(super) fn remove(&self, family: Family, key: &Words) -> Result<(), Error> {
+        lock(&self.families[family as usize]).remove(key)
     }
 }
 
-impl Table {
+impl FamilyTable {
     fn new(family: Family, capacity: u32) -> Result<Self, Error> {
         let name = match family {
             Family::V4 => "matches4",
@@ -86,17 +86,17 @@ impl Table {
                 key_len(family),
                 size_of::<u32>(),
                 capacity,
-                // Most stay in the buckets: memory only for those that are there.
+                // Few keys overflow their bucket: allocate memory for each key, not for all.
                 NO_PREALLOCATION,
             )?,
-            elsewhere: HashMap::new(),
+            overflow: HashMap::new(),
             keys: 0,
             capacity,
         })
     }
 
     fn put(&mut self, key: &Words, number: u32) -> Result<(), Error> {
-        if self.elsewhere.contains_key(key) {
+        if self.overflow.contains_key(key) {
             return self.update(key, number);
         }
         let is_new = !self.buckets.holds(key);
@@ -109,21 +109,21 @@ impl Table {
         }
         if !self.buckets.put(key, number) {
             self.update(key, number)?;
-            self.elsewhere.insert(*key, self.buckets.bucket(key));
-            self.tell_more(key);
+            self.overflow.insert(*key, self.buckets.bucket(key));
+            self.write_overflow_count(key);
         }
         self.keys += u32::from(is_new);
         Ok(())
     }
 
-    fn take_out(&mut self, key: &Words) -> Result<(), Error> {
-        if !self.buckets.take_out(key) {
+    fn remove(&mut self, key: &Words) -> Result<(), Error> {
+        if !self.buckets.remove(key) {
             let bytes = &bytemuck::bytes_of(key)[..key_len(self.family)];
             self.matches
                 .delete(bytes)
                 .map_err(|cause| Error::map(self.name, "remove a match from", &cause))?;
-            self.elsewhere.remove(key);
-            self.tell_more(key);
+            self.overflow.remove(key);
+            self.write_overflow_count(key);
         }
         self.keys -= 1;
         Ok(())
@@ -135,11 +135,11 @@ impl Table {
         put(&self.matches, action, bytes, &number.to_ne_bytes())
     }
 
-    /// Tells readers of the key's bucket how many of its keys are in `matches`.
-    fn tell_more(&self, key: &Words) {
+    /// Writes into the key's bucket how many of its keys are in `matches`.
+    fn write_overflow_count(&self, key: &Words) {
         let bucket = self.buckets.bucket(key);
-        let more = self.elsewhere.values().filter(|at| **at == bucket).count();
-        self.buckets.set_more(key, more as u32);
+        let count = self.overflow.values().filter(|at| **at == bucket).count();
+        self.buckets.set_overflow_count(key, count as u32);
     }
 }
 
@@ -166,9 +166,9 @@ mod tests {
         key_words(Family::V4, &key, 3, 9)
     }
 
-    /// What a front door finds, by the same steps.
-    fn found(table: &Table, key: &Words) -> Option<u32> {
-        match table.buckets.look(key) {
+    /// Looks a key up by the steps of a front door.
+    fn look_up(table: &FamilyTable, key: &Words) -> Option<u32> {
+        match table.buckets.look_up(key) {
             (Some(0), _) | (None, 0) => None,
             (Some(number), _) => Some(number),
             (None, _) => {
@@ -180,12 +180,12 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_find_their_bucket_full_are_found_elsewhere() {
+    fn keys_of_a_full_bucket_move_to_the_hash_table() {
         if !myelin_linux::capability::is_root() {
             println!("SKIP: needs root to make eBPF maps");
             return;
         }
-        let mut table = Table::new(Family::V4, 6).unwrap();
+        let mut table = FamilyTable::new(Family::V4, 6).unwrap();
         let bucket = table.buckets.bucket(&key(0));
         let same: Vec<Words> = (0..)
             .map(key)
@@ -196,21 +196,20 @@ mod tests {
             table.put(key, 1 + i as u32).unwrap();
             table.put(key, 10 + i as u32).unwrap();
         }
-        assert_eq!((table.keys, table.elsewhere.len()), (6, 3));
+        assert_eq!((table.keys, table.overflow.len()), (6, 3));
         for (i, key) in same.iter().enumerate().take(6) {
-            assert_eq!(found(&table, key), Some(10 + i as u32));
+            assert_eq!(look_up(&table, key), Some(10 + i as u32));
         }
         let error = table.put(&same[6], 9).unwrap_err().to_string();
         assert!(error.contains("matches4"), "{error}");
-        assert_eq!(found(&table, &same[6]), None);
+        assert_eq!(look_up(&table, &same[6]), None);
 
-        // One of the bucket, then one from elsewhere; the free place in the bucket is another key's
-        // afterwards.
-        table.take_out(&same[1]).unwrap();
-        table.take_out(&same[4]).unwrap();
+        // Removes a key of the bucket and one of the hash table. Another key then takes the entry.
+        table.remove(&same[1]).unwrap();
+        table.remove(&same[4]).unwrap();
         assert_eq!(
             same.iter()
-                .map(|key| found(&table, key))
+                .map(|key| look_up(&table, key))
                 .collect::<Vec<_>>(),
             [Some(10), None, Some(12), Some(13), None, Some(15), None]
         );
@@ -218,7 +217,7 @@ mod tests {
         table.put(&same[1], 8).unwrap();
         assert_eq!(
             same.iter()
-                .map(|key| found(&table, key))
+                .map(|key| look_up(&table, key))
                 .collect::<Vec<_>>(),
             [
                 Some(10),
@@ -231,26 +230,26 @@ mod tests {
             ]
         );
         for i in [0, 1, 2, 3, 5, 6] {
-            table.take_out(&same[i]).unwrap();
+            table.remove(&same[i]).unwrap();
         }
-        assert_eq!((table.keys, table.elsewhere.len()), (0, 0));
-        assert!(table.take_out(&same[0]).is_err());
-        assert!(same.iter().all(|key| found(&table, key).is_none()));
+        assert_eq!((table.keys, table.overflow.len()), (0, 0));
+        assert!(table.remove(&same[0]).is_err());
+        assert!(same.iter().all(|key| look_up(&table, key).is_none()));
     }
 
     #[test]
-    fn nearly_all_of_ten_thousand_keys_lie_in_their_buckets() {
+    fn few_of_ten_thousand_keys_overflow_their_bucket() {
         if !myelin_linux::capability::is_root() {
             println!("SKIP: needs root to make eBPF maps");
             return;
         }
-        let mut table = Table::new(Family::V4, 16_384).unwrap();
+        let mut table = FamilyTable::new(Family::V4, 16_384).unwrap();
         for i in 0..10_000 {
             table.put(&key(i), i + 1).unwrap();
         }
-        assert!(table.elsewhere.len() < 100, "{}", table.elsewhere.len());
+        assert!(table.overflow.len() < 100, "{}", table.overflow.len());
         let wrong: HashSet<u32> = (0..10_001)
-            .filter(|i| found(&table, &key(*i)) != (*i < 10_000).then_some(i + 1))
+            .filter(|i| look_up(&table, &key(*i)) != (*i < 10_000).then_some(i + 1))
             .collect();
         assert!(wrong.is_empty(), "{wrong:?}");
     }

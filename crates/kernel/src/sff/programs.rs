@@ -11,13 +11,13 @@ use myelin_spec::FunctionInstance;
 use super::{
     BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, FunctionRuntime, LinkEnd,
 };
-use crate::blocks::Block;
 use crate::chain::{egress_line, function_line};
 use crate::hop::{Hop, HopExit};
 use crate::instance::{self, Instance};
+use crate::numbers::NumberRange;
 use crate::object::{LEAVE, SFF};
+use crate::resources::PlaneResources;
 use crate::segment::LoadedSegment;
-use crate::shared::Shared;
 use crate::sockets::Sockets;
 use crate::sojourn::{SOJOURN, Sojourn};
 use crate::{Error, Hook, pins};
@@ -51,11 +51,11 @@ pub(super) enum Carrier {
 
 /// The common context of a chain's programs.
 pub(super) struct Loader<'a> {
-    pub(super) shared: &'a Arc<Shared>,
+    pub(super) shared: &'a Arc<PlaneResources>,
     pub(super) config: &'a DistributedConfig,
     /// The near ends by position, then the egress.
     pub(super) devices: &'a MapHandle,
-    pub(super) lines: &'a Block,
+    pub(super) lines: &'a NumberRange,
     /// One for each section.
     pub(super) sojourns: &'a [Sojourn],
 }

@@ -230,10 +230,13 @@ fn a_closed_end_may_open_again() {
 #[test]
 fn segments_without_a_connection_are_dropped_or_passed_and_counted() {
     let (client, server) = (build::client_v6(), build::server_v6());
-    for (invalid, goes_on) in [(InvalidPolicy::Drop, false), (InvalidPolicy::Pass, true)] {
+    for (invalid, is_forwarded) in [(InvalidPolicy::Drop, false), (InvalidPolicy::Pass, true)] {
         let chains = load(&Spaces::all(), FlowTrackerConfig { invalid, ..CONFIG });
         for flags in [0, ACK, SYN | ACK, FIN | ACK, RST] {
-            assert_eq!(run(&chains, &segment(client, server, flags), 5), goes_on);
+            assert_eq!(
+                run(&chains, &segment(client, server, flags), 5),
+                is_forwarded
+            );
         }
         let (rows, totals) = read_rows(&chains);
         assert!(rows.is_empty());
@@ -246,7 +249,7 @@ fn segments_without_a_connection_are_dropped_or_passed_and_counted() {
 fn a_flow_expires_after_its_timeout() {
     let (client, server) = (build::client_v4(), build::server_v4());
     let chains = load(&Spaces::all(), CONFIG);
-    for (flags, now_ns, goes_on) in [
+    for (flags, now_ns, is_forwarded) in [
         (SYN, 0, true),
         (ACK, 1000, true),
         (ACK, 2000, true),
@@ -255,7 +258,7 @@ fn a_flow_expires_after_its_timeout() {
     ] {
         assert_eq!(
             run(&chains, &segment(client, server, flags), now_ns),
-            goes_on
+            is_forwarded
         );
     }
     assert_eq!(read_rows(&chains).1.begun, 2);
@@ -363,13 +366,13 @@ fn every_fixture_matches_the_reference() {
             let config = FlowTrackerConfig { invalid, ..CONFIG };
             let (chains, mut model) = (load(spaces, config), Model::default());
             for (now_ns, fixture) in (1..).zip(fixtures) {
-                let goes_on = model.run(&config, &fixture.frame, now_ns);
+                let is_forwarded = model.run(&config, &fixture.frame, now_ns);
                 assert!(
-                    goes_on || invalid == InvalidPolicy::Drop,
+                    is_forwarded || invalid == InvalidPolicy::Drop,
                     "{}",
                     fixture.name
                 );
-                let expected = goes_on.then_some(&*fixture.frame);
+                let expected = is_forwarded.then_some(&*fixture.frame);
                 chains.expect_at(now_ns, &fixture.frame, expected, fixture.name);
             }
             assert_eq!(read_rows(&chains), model.rows());
@@ -389,7 +392,11 @@ fn both_directions_of_a_flow_meet_in_one_entry() {
     };
     for kernel in Kernel::at_hooks() {
         let chain = kernel.load_chain(&[FunctionConfig::FlowTracker(config)]);
-        assert!(chain.run_one(&segment(client, server, SYN), 1, 0).goes_on);
+        assert!(
+            chain
+                .run_one(&segment(client, server, SYN), 1, 0)
+                .is_forwarded
+        );
         let (program, hook) = (chain.program(), chain.hook);
         std::thread::scope(|scope| {
             for (from, to) in [(client, server), (server, client)] {

@@ -108,8 +108,9 @@ fn every_fixture_reaches_a_backend_or_is_dropped() {
                 fix_l3(&mut frame, &headers);
                 let out = forward.run(&frame, SECOND);
                 // Authenticated addresses must stay.
-                let goes_on = headers.flags.has_ports() && !authenticated(name) && backends > 0;
-                assert_eq!(out.is_some(), goes_on, "{name}");
+                let is_forwarded =
+                    headers.flags.has_ports() && !authenticated(name) && backends > 0;
+                assert_eq!(out.is_some(), is_forwarded, "{name}");
                 let Some(out) = out else { continue };
                 let to = tuple(&out).destination;
                 let mut all = config.backends.iter();
@@ -232,7 +233,11 @@ fn a_full_table_evicts_and_counts_flows() {
         let chain = kernel.load_chain(&[instance(&function, "web", Side::Forward)]);
         for client in 0..CLIENTS {
             let now = SECOND + u64::from(client);
-            assert!(chain.run_one(&frame(client, false, false), now, 0).goes_on);
+            assert!(
+                chain
+                    .run_one(&frame(client, false, false), now, 0)
+                    .is_forwarded
+            );
         }
         let (flows, totals) = chain.flows().unwrap();
         assert!(flows.len() <= room, "{}", flows.len());

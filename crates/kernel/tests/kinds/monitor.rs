@@ -116,7 +116,7 @@ fn a_segmented_packet_counts_as_its_segments() {
         return;
     };
     let (chain, frame) = (kernel.load_chain(&[monitor(16)]), build::tcp_v4(1000));
-    assert!(chain.run_one(&frame, 1, 4).goes_on);
+    assert!(chain.run_one(&frame, 1, 4).is_forwarded);
     let (flows, _) = chain.flows().unwrap();
     let counts: Vec<_> = flows
         .values()
@@ -160,7 +160,7 @@ fn a_full_kernel_table_evicts_old_flows_and_counts_them() {
         let chain = kernel.load_chain(&[monitor(FLOWS)]);
         for number in 0..4 * FLOWS {
             let frame = udp_from(number as u16);
-            assert!(chain.run_one(&frame, u64::from(number) + 1, 0).goes_on);
+            assert!(chain.run_one(&frame, u64::from(number) + 1, 0).is_forwarded);
         }
         let (flows, totals) = chain.flows().unwrap();
         // The kernel keeps some entries free for each CPU.

@@ -254,7 +254,7 @@ fn mappings_stay_while_a_chain_uses_them() {
     other.expect_at(3, &reply, None, "another's mapping");
     drop(back);
     let fresh = generation(&spaces, &longer, "out", Side::Reply);
-    fresh.expect_at(4, &reply, None, "no chain kept it");
+    fresh.expect_at(4, &reply, None, "the mapping outlived its last chain");
     let wider = NatConfig {
         ports: 50_000..=50_002,
         ..longer
@@ -281,7 +281,10 @@ fn mappings_of_the_kernel_do_not_depend_on_the_hook() {
     for (frame, seen) in frames.iter().zip(seen) {
         assert_eq!(new.run_one(frame, 2, 0), seen);
     }
-    assert!(!new.run_one(&frames[2], 2, 0).goes_on, "no port is left");
+    assert!(
+        !new.run_one(&frames[2], 2, 0).is_forwarded,
+        "no port is left"
+    );
 }
 
 /// Address, protocol, port.
@@ -677,7 +680,7 @@ fn a_large_table_of_the_kernel_is_swept_piece_by_piece() {
     };
     for kernel in Kernel::at_hooks() {
         let chain = kernel.load_chain(&[FunctionConfig::Nat(config.clone())]);
-        let asks = |port: u16, now: u64| chain.run_one(&udp_from(1, port), now, 0).goes_on;
+        let asks = |port: u16, now: u64| chain.run_one(&udp_from(1, port), now, 0).is_forwarded;
         // Each flow has its own port, in the upper half of the range.
         assert!((0..FLOWS).all(|n| asks(50_000 + n, SECOND)));
         assert!(

@@ -201,7 +201,7 @@ fn the_sender_of_an_expired_packet_gets_a_message() {
                 let frame = with_time_to_live(frame, time_to_live);
                 let chains = Spaces::user().load(&[router(&everywhere())]);
                 let outcome = answers(&chains, &frame);
-                assert!(!outcome.goes_on);
+                assert!(!outcome.is_forwarded);
                 assert_eq!(outcome.frame, frame, "an expired packet is unchanged");
                 assert_eq!(outcome.replies.len(), 1);
                 let message = &outcome.replies[0];
@@ -231,7 +231,7 @@ fn packets_that_forbid_a_message_get_none() {
     let echo = build::echo_request(client.ip(), server.ip(), b"ping");
     let segment = build::udp_segment(client, server, &[7; 64]);
     let fragment = |from: usize, more| build::ipv4_fragment(17, &segment[..48], from as u16, more);
-    for (name, frame, told) in [
+    for (name, frame, replies) in [
         (
             "an error message",
             build::with_byte(echo.clone(), 34, 11),
@@ -250,8 +250,8 @@ fn packets_that_forbid_a_message_get_none() {
         let chains = Spaces::user().load(&[router(&everywhere())]);
         let outcome = answers(&chains, &with_time_to_live(frame, 1));
         assert_eq!(
-            (outcome.goes_on, outcome.replies.len()),
-            (false, told),
+            (outcome.is_forwarded, outcome.replies.len()),
+            (false, replies),
             "{name}"
         );
     }
@@ -263,7 +263,7 @@ fn packets_that_forbid_a_message_get_none() {
     for config in without {
         let chains = Spaces::user().load(&[FunctionConfig::Router(config)]);
         let outcome = answers(&chains, &expired);
-        assert_eq!((outcome.goes_on, outcome.replies.len()), (false, 0));
+        assert_eq!((outcome.is_forwarded, outcome.replies.len()), (false, 0));
     }
 }
 

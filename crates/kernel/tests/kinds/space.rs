@@ -23,7 +23,7 @@ pub(crate) const USER: &str = "user space";
 /// The result of a chain for a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    pub(crate) goes_on: bool,
+    pub(crate) is_forwarded: bool,
     /// The frame after the chain, dropped or not.
     pub(crate) frame: Vec<u8>,
     /// Replies to the sender; none in the kernel.
@@ -33,7 +33,7 @@ pub(crate) struct Outcome {
 impl Outcome {
     /// The frame that leaves the chain; `None` if the chain dropped it.
     pub(crate) fn out(self) -> Option<Vec<u8>> {
-        self.goes_on.then_some(self.frame)
+        self.is_forwarded.then_some(self.frame)
     }
 }
 
@@ -43,7 +43,7 @@ pub(crate) type Flows = (BTreeMap<String, FlowRecord>, FlowTotals);
 fn by_name(records: &[FlowRecord], totals: FlowTotals) -> Flows {
     let name = |record: &FlowRecord| record.key.five_tuple().to_string();
     let flows: BTreeMap<_, _> = records.iter().map(|one| (name(one), *one)).collect();
-    assert_eq!(flows.len(), records.len(), "a flow is told twice");
+    assert_eq!(flows.len(), records.len(), "a flow is listed twice");
     (flows, totals)
 }
 
@@ -144,15 +144,19 @@ impl Chain for UserChain {
         }
         let kept = batch.packets().iter().map(|packet| {
             let headers = parse(packet.bytes());
-            assert_eq!(Ok(*packet.headers()), headers, "the packet says otherwise");
+            assert_eq!(
+                Ok(*packet.headers()),
+                headers,
+                "the packet has other headers than the parser finds"
+            );
             (packet, true)
         });
         let dropped = batch.dropped().iter().map(|packet| (packet, false));
         let mut outcomes = BTreeMap::new();
-        for (packet, goes_on) in kept.chain(dropped) {
+        for (packet, is_forwarded) in kept.chain(dropped) {
             let (frame, replies) = (packet.bytes().to_vec(), Vec::new());
             let outcome = Outcome {
-                goes_on,
+                is_forwarded,
                 frame,
                 replies,
             };
@@ -296,9 +300,9 @@ impl KernelChain {
         let (hook, before) = (self.hook, self.counters());
         let outcome = run(self.program(), hook, &test).unwrap();
         let after = self.counters();
-        let goes_on = outcome.verdict == hook.redirect();
+        let is_forwarded = outcome.verdict == hook.redirect();
         assert!(
-            goes_on || outcome.verdict == hook.drop(),
+            is_forwarded || outcome.verdict == hook.drop(),
             "{hook}: verdict {}",
             outcome.verdict
         );
@@ -313,21 +317,21 @@ impl KernelChain {
             "{hook}: packets and bytes"
         );
         let drops = |all: &[CounterLine]| all.iter().map(|one| one.drops).sum::<u64>();
-        let dropped = if goes_on { 0 } else { segments };
+        let dropped = if is_forwarded { 0 } else { segments };
         assert_eq!(drops(&after) - drops(&before), dropped, "{hook}: drops");
-        if goes_on {
+        if is_forwarded {
             let left = outcome.meta.expect("metadata");
             let expected = meta_of(&outcome.frame, stamp_ns);
             let of = |meta: Meta| (meta.stamp_ns, meta.l3, meta.l4, meta.payload, meta.end);
             assert_eq!(
                 of(left),
                 of(expected),
-                "{hook}: the metadata says otherwise"
+                "{hook}: the metadata differs from the parsed headers"
             );
         }
         let (frame, replies) = (outcome.frame, Vec::new());
         Outcome {
-            goes_on,
+            is_forwarded,
             frame,
             replies,
         }
@@ -431,10 +435,10 @@ impl Chains {
         for (name, others) in all {
             for (at, (first, other)) in first.iter_mut().zip(others).enumerate() {
                 assert_eq!(
-                    other.goes_on, first.goes_on,
+                    other.is_forwarded, first.is_forwarded,
                     "{name}: frame {at} differs from {USER}"
                 );
-                if other.goes_on {
+                if other.is_forwarded {
                     assert_eq!(
                         other.frame, first.frame,
                         "{name}: frame {at} differs from {USER}"

@@ -92,12 +92,12 @@ fn assert_stamped(chains: &Chains, frame: &[u8], stamp_ns: u64, case: &str) -> b
     let mut is_stamped = false;
     for (space, outcome) in chains.each(frame, stamp_ns) {
         let Some(expected) = reference(frame, (stamp_ns, 0)) else {
-            assert!(!outcome.goes_on, "{space}: {case} was not dropped");
+            assert!(!outcome.is_forwarded, "{space}: {case} was not dropped");
             continue;
         };
         is_stamped = true;
         let (out, end) = (outcome.frame, usize::from(parse(&expected).unwrap().end));
-        assert!(outcome.goes_on, "{space}: {case} was dropped");
+        assert!(outcome.is_forwarded, "{space}: {case} was dropped");
         assert_eq!(out.len(), expected.len(), "{space}: {case}");
         let sent = u64::from_be_bytes(*out[..end].last_chunk().unwrap());
         assert!(
@@ -175,7 +175,7 @@ fn padding_is_used_up_before_the_frame_grows() {
 fn a_packet_that_cannot_grow_is_dropped() {
     let longest = MTU - STAMPS_LEN - 28;
     let all = load(&Spaces::all());
-    for (frame, goes_on) in [
+    for (frame, is_forwarded) in [
         (build::udp_v4(longest), true),
         (build::udp_v4(longest + 1), false),
         (build::udp_v6(longest - 20), true),
@@ -183,7 +183,7 @@ fn a_packet_that_cannot_grow_is_dropped() {
     ] {
         assert_eq!(
             assert_stamped(&all, &frame, STAMP_NS, "at the MTU"),
-            goes_on
+            is_forwarded
         );
     }
     let segment = build::udp_segment(build::client_v4(), build::server_v4(), &[7; 64]);
@@ -251,5 +251,5 @@ fn a_segmented_packet_is_dropped_and_counts_as_its_segments() {
     let outcome = kernel
         .load_chain(&[FunctionConfig::Timestamp])
         .run_one(&frame, 1, 4);
-    assert_eq!((outcome.goes_on, outcome.frame), (false, frame));
+    assert_eq!((outcome.is_forwarded, outcome.frame), (false, frame));
 }

@@ -83,18 +83,18 @@ fn assert_linear(space: &str, ns: impl Fn(&[FunctionConfig]) -> Vec<f64>, bytes:
     let cycles = [(0, 0), (2_000, 0), (8_000, 0), (32_000, 0), (0, 10)];
     let ns = ns(&cycles.map(|(cycles, cycles_per_byte)| work(cycles, cycles_per_byte)));
     let [some, more, most, by_bytes] = [1, 2, 3, 4].map(|index| ns[index] - ns[0]);
-    let told = format!(
+    let report = format!(
         "{space}: {} ns, and {some}, {more}, {most}, {by_bytes}",
         ns[0]
     );
-    assert!(some > 0.0, "{told}");
+    assert!(some > 0.0, "{report}");
     for ratio in [more / some, most / more] {
-        assert!((3.4..4.6).contains(&ratio), "{told}");
+        assert!((3.4..4.6).contains(&ratio), "{report}");
     }
     let per_cycle = [most / 32_000.0, by_bytes / (10 * bytes) as f64];
     assert!(
         (0.8..1.25).contains(&(per_cycle[1] / per_cycle[0])),
-        "{told}"
+        "{report}"
     );
 }
 

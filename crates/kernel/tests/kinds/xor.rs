@@ -62,7 +62,7 @@ fn a_packet_that_xor_cannot_transform_is_dropped_unchanged() {
             if !fixture.expected.unwrap().flags.has_ports() {
                 for (space, outcome) in chains.each(&fixture.frame, 1) {
                     let name = fixture.name;
-                    assert!(!outcome.goes_on, "{space}: {name}");
+                    assert!(!outcome.is_forwarded, "{space}: {name}");
                     assert_eq!(outcome.frame, fixture.frame, "{space}: {name}");
                 }
                 dropped += 1;
@@ -77,8 +77,8 @@ fn only_the_kernel_drops_a_payload_above_its_limit() {
     let chains = Spaces::all().load(&[xor(1)]);
     let frame = build::udp_v4(LONGEST_IN_KERNEL + 1);
     for (space, outcome) in chains.each(&frame, 1) {
-        assert_eq!(outcome.goes_on, space == USER, "{space}");
-        assert!(outcome.goes_on || outcome.frame == frame, "{space}");
+        assert_eq!(outcome.is_forwarded, space == USER, "{space}");
+        assert!(outcome.is_forwarded || outcome.frame == frame, "{space}");
     }
 }
 
@@ -222,10 +222,10 @@ fn a_segmented_packet_is_dropped_and_counts_as_its_segments() {
     };
     let frame = build::tcp_v4(1000);
     let outcome = kernel.load_chain(&[xor(1)]).run_one(&frame, 1, 4);
-    assert_eq!((outcome.goes_on, &outcome.frame), (false, &frame));
+    assert_eq!((outcome.is_forwarded, &outcome.frame), (false, &frame));
     // `forward` ignores the payload.
     let outcome = kernel
         .load_chain(&[FunctionConfig::Forward])
         .run_one(&frame, 1, 4);
-    assert_eq!((outcome.goes_on, outcome.frame), (true, frame));
+    assert_eq!((outcome.is_forwarded, outcome.frame), (true, frame));
 }

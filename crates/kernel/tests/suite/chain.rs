@@ -10,7 +10,7 @@ use myelin_packet::{Match, Meta, parse, sojourn};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, OnFailure, XorConfig};
 
 use crate::common::{LOOPBACK, is_root, kernel_chain, plane};
-use crate::stand::{Stand, forwards, port, run_once};
+use crate::door_bench::{DoorBench, forwards, port, run_once};
 
 pub(crate) fn frame() -> Vec<u8> {
     fixtures::named("udp-v4").frame
@@ -27,10 +27,10 @@ fn the_longest_chain_runs_its_functions_in_order() {
         .map(|key| FunctionConfig::Xor(XorConfig { key }))
         .collect();
     for hook in Hook::ALL {
-        let stand = Stand::new(hook, &functions);
-        let outcome = stand.run(&frame());
+        let bench = DoorBench::new(hook, &functions);
+        let outcome = bench.run(&frame());
         assert_eq!((outcome.verdict, outcome.frame), (hook.redirect(), frame()));
-        assert_eq!(stand.packets(), [1; MAX_FUNCTIONS as usize + 2]);
+        assert_eq!(bench.packets(), [1; MAX_FUNCTIONS as usize + 2]);
     }
 }
 
@@ -49,7 +49,7 @@ fn each_hop_counts_the_packets_that_reach_it() {
     });
     let denied = fixtures::named("vlan-tcp-v6").frame;
     for hook in Hook::ALL {
-        let stand = Stand::new(
+        let bench = DoorBench::new(
             hook,
             &[
                 FunctionConfig::Forward,
@@ -58,24 +58,24 @@ fn each_hop_counts_the_packets_that_reach_it() {
             ],
         );
         for frame in [&frame(), &frame(), &denied] {
-            stand.run(frame);
+            bench.run(frame);
         }
-        assert_eq!(stand.packets(), [3, 3, 3, 2, 2]);
-        let read = |slot| stand.plane.counters().read(slot);
-        let firewall = read(stand.chain.counter_slot(1).unwrap());
+        assert_eq!(bench.packets(), [3, 3, 3, 2, 2]);
+        let read = |slot| bench.plane.counters().read(slot);
+        let firewall = read(bench.chain.counter_slot(1).unwrap());
         assert_eq!(
             (firewall.drops, firewall.bytes),
             (1, (2 * frame().len() + denied.len()) as u64)
         );
         let (door, egress) = (
-            read(stand.chain.door_slot()),
-            read(stand.chain.egress_slot()),
+            read(bench.chain.door_slot()),
+            read(bench.chain.egress_slot()),
         );
         assert!(
             0 < door.last_ns && door.last_ns > egress.last_ns,
             "the last packet that came in did not leave"
         );
-        assert_eq!(stand.chain.counter_slot(3), None);
+        assert_eq!(bench.chain.counter_slot(3), None);
     }
 }
 
@@ -85,14 +85,14 @@ fn the_sojourn_of_every_packet_is_recorded() {
         return;
     }
     for hook in Hook::ALL {
-        let stand = Stand::new(hook, &[FunctionConfig::Forward]);
-        assert!(stand.chain.sojourn().is_empty());
+        let bench = DoorBench::new(hook, &[FunctionConfig::Forward]);
+        assert!(bench.chain.sojourn().is_empty());
         let repeat = 500;
-        stand.run_with(&TestRun {
+        bench.run_with(&TestRun {
             repeat,
             ..TestRun::new(&frame())
         });
-        let sojourn = stand.chain.sojourn();
+        let sojourn = bench.chain.sojourn();
         assert_eq!(sojourn.count(), u64::from(repeat));
         let (least, most) = (sojourn.min_ns().unwrap(), sojourn.max_ns().unwrap());
         assert!(
@@ -111,20 +111,20 @@ fn sojourn_buckets_match_those_of_user_space() {
         return;
     }
     for hook in Hook::ALL {
-        let stand = Stand::new(hook, &[FunctionConfig::Forward]);
-        let mut before = stand.chain.sojourn();
+        let bench = DoorBench::new(hook, &[FunctionConfig::Forward]);
+        let mut before = bench.chain.sojourn();
         let headers = parse(&frame()).unwrap();
         for shift in 8..40 {
             let duration = 3_u64 << shift;
-            let now = stand
+            let now = bench
                 .plane
                 .counters()
-                .read(stand.chain.egress_slot())
+                .read(bench.chain.egress_slot())
                 .last_ns;
             let stamp_ns = clock_ns().wrapping_sub(duration);
             let meta = Some(Meta::new(stamp_ns, 1, 0, 0, &headers));
             run(
-                stand.chain.program(0).unwrap(),
+                bench.chain.program(0).unwrap(),
                 hook,
                 &TestRun {
                     meta,
@@ -132,13 +132,13 @@ fn sojourn_buckets_match_those_of_user_space() {
                 },
             )
             .unwrap();
-            let left = stand
+            let left = bench
                 .plane
                 .counters()
-                .read(stand.chain.egress_slot())
+                .read(bench.chain.egress_slot())
                 .last_ns;
             assert!(left > now);
-            let after = stand.chain.sojourn();
+            let after = bench.chain.sojourn();
             let exact = left.wrapping_sub(stamp_ns);
             let grown: Vec<usize> = (0..sojourn::BUCKETS)
                 .filter(|&i| after.counts()[i] > before.counts()[i])
@@ -167,16 +167,16 @@ fn a_sample_of_packets_is_timed() {
     if !is_root() {
         return;
     }
-    let stand = Stand::new(Hook::Xdp, &[FunctionConfig::Xor(XorConfig { key: 1 })]);
+    let bench = DoorBench::new(Hook::Xdp, &[FunctionConfig::Xor(XorConfig { key: 1 })]);
     let repeat = 5000;
-    stand.run_with(&TestRun {
+    bench.run_with(&TestRun {
         repeat,
         ..TestRun::new(&frame())
     });
-    let counters = stand
+    let counters = bench
         .plane
         .counters()
-        .read(stand.chain.counter_slot(0).unwrap());
+        .read(bench.chain.counter_slot(0).unwrap());
     // The scheduler may move a run to another CPU, whose count starts at zero.
     assert!((1..=4).contains(&counters.samples), "{counters:?}");
     assert!(
@@ -200,14 +200,14 @@ fn every_hop_counts_the_segments_of_a_gso_packet() {
             [4, 4, 0],
         ),
     ] {
-        let stand = Stand::new(Hook::Tcx, &[function]);
-        let outcome = stand.run_with(&TestRun {
+        let bench = DoorBench::new(Hook::Tcx, &[function]);
+        let outcome = bench.run_with(&TestRun {
             gso_segs: 4,
             gso_size: 250,
             ..TestRun::new(&frame)
         });
         assert_eq!((outcome.verdict, &outcome.frame), (verdict, &frame));
-        assert_eq!(stand.packets(), packets);
+        assert_eq!(bench.packets(), packets);
     }
 }
 

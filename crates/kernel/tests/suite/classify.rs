@@ -14,7 +14,7 @@ use myelin_spec::FunctionConfig;
 use proptest::prelude::*;
 
 use crate::common::{for_all, is_root, kernel_chain, plane};
-use crate::stand::{forwards, port, run_once};
+use crate::door_bench::{forwards, port, run_once};
 
 /// A few chains. The path identifier in the XDP metadata identifies each.
 struct Chains {

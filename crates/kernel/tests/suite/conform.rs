@@ -185,13 +185,13 @@ fn violations_have_time_and_excess() {
         at(at_ns);
     }
     let seen = trial.report().unwrap();
-    let told: Vec<_> = seen
+    let reported: Vec<_> = seen
         .first_violations
         .iter()
         .map(|one| (one.from_ns, one.to_ns, one.packets, one.packets_over))
         .collect();
     assert_eq!(
-        told,
+        reported,
         [
             (10_000, 10_500, 2, 3 * CREDIT / 2),
             (20_000, 20_000, 1, CREDIT)

@@ -14,7 +14,7 @@ use myelin_packet::traffic::{Bucket, Profile, TokenBucket};
 use proptest::prelude::*;
 
 use crate::common::{LOOPBACK, for_all, is_root, kernel_chain, plane};
-use crate::stand::{forwards, port, run_once};
+use crate::door_bench::{forwards, port, run_once};
 
 fn shaped(exit: Exit) -> ChainConfig {
     let mut config = kernel_chain(Hook::Tcx, 5, &forwards(2));
@@ -126,7 +126,7 @@ fn departures_are_those_of_the_bucket_in_user_space() {
         let shaper = plane.shaper(&profile, limit_ns).unwrap();
         let trial = PolicerTrial::of_shaper(&plane, &shaper).unwrap();
         let mut now_ns = 1_000_000;
-        let mut came: Vec<Arrival> = arrivals
+        let mut arrivals: Vec<Arrival> = arrivals
             .into_iter()
             .map(|(gap_ns, bytes)| {
                 // Half of the packets arrive with the packet before.
@@ -139,13 +139,13 @@ fn departures_are_those_of_the_bucket_in_user_space() {
             })
             .collect();
         let mut twin = TokenBucket::new(&profile);
-        let told: Vec<u64> = came
+        let expected_ns: Vec<u64> = arrivals
             .iter()
             .map(|one| expected(&mut twin, one.at_ns, one.bytes.into(), limit_ns))
             .collect();
-        trial.police(&mut came).unwrap();
-        let left: Vec<u64> = came.iter().map(|one| one.at_ns).collect();
-        assert_eq!(left, told);
+        trial.police(&mut arrivals).unwrap();
+        let left: Vec<u64> = arrivals.iter().map(|one| one.at_ns).collect();
+        assert_eq!(left, expected_ns);
     });
 }
 

@@ -14,7 +14,7 @@ use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
 use proptest::prelude::*;
 
 use crate::common::{LOOPBACK, for_all, is_root, plane};
-use crate::stand::{Twins, port, run_once};
+use crate::door_bench::{Twins, port, run_once};
 
 const SPI: u32 = 0x00ab_cdef;
 const GENERATION: u16 = 0x1234;
@@ -184,7 +184,11 @@ fn the_forwarder_drops_packets_of_other_chains() {
         assert_eq!(outcome.verdict, Hook::Xdp.redirect());
         assert_eq!((outcome.frame, outcome.meta), (frame.clone(), Some(meta)));
     }
-    assert_eq!(chain.chain.sojourn().count(), 0, "not out of the chain yet");
+    assert_eq!(
+        chain.chain.sojourn().count(),
+        0,
+        "a packet inside counted as departed"
+    );
     // Without a socket: dropped. The metadata names the position for the worker.
     let outcome = with_meta(chain.links[1].inner_program(), &frame, meta);
     assert_eq!(outcome.verdict, Hook::Xdp.drop());
@@ -295,7 +299,7 @@ fn the_front_door_redirects_to_the_first_link_until_the_chain_is_removed() {
     let run = || run_once(std::os::fd::AsFd::as_fd(&*door), Hook::Xdp, &frame);
     let outcome = run();
     assert_eq!(outcome.verdict, Hook::Xdp.redirect());
-    assert_eq!(outcome.frame, frame, "the function is elsewhere");
+    assert_eq!(outcome.frame, frame, "the front door changed the frame");
     assert_eq!(outcome.meta.map(|meta| meta.spi), Some(SPI));
     drop((chain, links));
     assert_eq!(run().verdict, Hook::Xdp.pass());
@@ -335,7 +339,7 @@ fn at_tcx_a_tag_marks_packets_between_links_and_the_last_link_clears_it() {
         at_tc(chain.program(0).unwrap(), &frame, 0).meta
     );
     let tag = entered.priority;
-    assert_ne!(tag, 0, "what a veth hands over has priority 0");
+    assert_ne!(tag, 0, "a veth clears the priority to 0");
     let counted = |position| {
         let slot = chain.counter_slot(position).unwrap();
         plane.counters().read(slot)
@@ -350,13 +354,21 @@ fn at_tcx_a_tag_marks_packets_between_links_and_the_last_link_clears_it() {
                 assert_eq!(counted(position).drops, before + 1);
             }
         }
-        assert_eq!(counted(position).packets, 0, "nobody else's reached it");
+        assert_eq!(
+            counted(position).packets,
+            0,
+            "a packet of another chain reached the function"
+        );
         // The function and its redirect back over the link.
         let outcome = at_tc(link.inner_program(), &frame, tag);
         assert_eq!(outcome.verdict, Hook::Tcx.redirect());
         assert_eq!(counted(position).packets, 1);
         assert_eq!(outcome.priority, tag);
-        assert_ne!(outcome.frame[..frame.len()], frame, "it has done its work");
+        assert_ne!(
+            outcome.frame[..frame.len()],
+            frame,
+            "the function did not change the payload"
+        );
         assert_eq!(chain.sojourn().count(), 0);
     }
     for (link, (priority, left)) in links.iter().zip([(tag, 0), (0, 1)]) {
@@ -489,7 +501,7 @@ fn a_black_box_ends_one_section_and_begins_the_next() {
         assert_eq!(outcome.verdict, Hook::Xdp.redirect());
         assert_eq!(outcome.frame, frame);
         let stamped = outcome.meta.unwrap();
-        assert!(stamped.stamp_ns > 1000, "stamped anew");
+        assert!(stamped.stamp_ns > 1000, "the stamp is the old one");
         let expected = Meta {
             stamp_ns: stamped.stamp_ns,
             position: 2,
@@ -540,7 +552,11 @@ fn frames_of_a_black_box_without_ip_are_dropped() {
         assert!(passed > 20 && refused > 5, "{passed}, {refused}");
         assert_eq!(plane.counters().read(slot).packets, passed);
     }
-    assert_eq!(chain.sojourn().count(), 0, "a function is still to come");
+    assert_eq!(
+        chain.sojourn().count(),
+        0,
+        "a packet before the last function counted as departed"
+    );
 }
 
 #[test]

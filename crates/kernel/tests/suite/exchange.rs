@@ -7,7 +7,7 @@ use myelin_packet::Match;
 
 use crate::chain::frame;
 use crate::common::{is_root, kernel_chain, plane};
-use crate::stand::{forwards, port, run_once};
+use crate::door_bench::{forwards, port, run_once};
 
 /// A plane with a port. Its match has the old generation as target, at one hook; the new generation
 /// is loaded at another.
@@ -65,16 +65,16 @@ fn when_a_chain_moves_to_xdp_the_old_generation_takes_packets_between_the_hooks(
     if !is_root() {
         return;
     }
-    let stand = Exchange::new(Hook::Tcx, Hook::Xdp);
-    assert_eq!(stand.verdict(Hook::Xdp), Hook::Xdp.pass());
-    stand.redirect_to_new();
-    assert_eq!(stand.verdict(Hook::Tcx), Hook::Tcx.redirect());
-    assert_eq!(stand.left(), [1, 0]);
-    assert_eq!(stand.verdict(Hook::Xdp), Hook::Xdp.redirect());
-    assert_eq!(stand.left(), [1, 1]);
+    let exchange = Exchange::new(Hook::Tcx, Hook::Xdp);
+    assert_eq!(exchange.verdict(Hook::Xdp), Hook::Xdp.pass());
+    exchange.redirect_to_new();
+    assert_eq!(exchange.verdict(Hook::Tcx), Hook::Tcx.redirect());
+    assert_eq!(exchange.left(), [1, 0]);
+    assert_eq!(exchange.verdict(Hook::Xdp), Hook::Xdp.redirect());
+    assert_eq!(exchange.left(), [1, 1]);
     // The old generation is removed: no match has it as target.
-    stand.plane.drop_old_entry(&stand.new).unwrap();
-    assert_eq!(stand.verdict(Hook::Tcx), Hook::Tcx.drop());
+    exchange.plane.drop_old_entry(&exchange.new).unwrap();
+    assert_eq!(exchange.verdict(Hook::Tcx), Hook::Tcx.drop());
 }
 
 #[test]
@@ -82,12 +82,12 @@ fn when_a_chain_moves_to_tcx_the_new_generation_takes_packets_between_the_hooks(
     if !is_root() {
         return;
     }
-    let stand = Exchange::new(Hook::Xdp, Hook::Tcx);
-    assert_eq!(stand.verdict(Hook::Xdp), Hook::Xdp.redirect());
-    stand.redirect_to_new();
-    assert_eq!(stand.verdict(Hook::Xdp), Hook::Xdp.pass());
-    assert_eq!(stand.verdict(Hook::Tcx), Hook::Tcx.redirect());
-    assert_eq!(stand.left(), [1, 1]);
+    let exchange = Exchange::new(Hook::Xdp, Hook::Tcx);
+    assert_eq!(exchange.verdict(Hook::Xdp), Hook::Xdp.redirect());
+    exchange.redirect_to_new();
+    assert_eq!(exchange.verdict(Hook::Xdp), Hook::Xdp.pass());
+    assert_eq!(exchange.verdict(Hook::Tcx), Hook::Tcx.redirect());
+    assert_eq!(exchange.left(), [1, 1]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, OnFailure, Xor
 
 use crate::chain::{frame, kernel_user_kernel};
 use crate::common::{LOOPBACK, is_root, kernel_chain, plane};
-use crate::stand::{forwards, port, run_once};
+use crate::door_bench::{forwards, port, run_once};
 
 /// A match or path that outlives its chain has no target. It never enters the next chain.
 #[test]

@@ -12,8 +12,8 @@ use myelin_packet::{Match, Unparsed};
 use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
 
 use crate::common::plane;
+use crate::door_bench::forwards;
 use crate::net::{Host, Net, PATIENCE, SILENCE, receive};
-use crate::stand::forwards;
 
 const PORT: u16 = 9000;
 const KEY: u8 = 0x5a;
@@ -235,7 +235,9 @@ fn stream(net: &Net, len: usize) -> Vec<u8> {
             let mut stream = loop {
                 match listener.accept() {
                     Ok((stream, _)) => break stream,
-                    Err(error) => assert!(start.elapsed() < PATIENCE, "nobody connected: {error}"),
+                    Err(error) => {
+                        assert!(start.elapsed() < PATIENCE, "no client connected: {error}");
+                    }
                 }
                 std::thread::yield_now();
             };

@@ -10,28 +10,28 @@ use myelin_spec::FunctionConfig;
 use proptest::prelude::*;
 
 use crate::common::{for_all, is_root, kernel_chain, plane, runs};
-use crate::stand::{Stand, port, run_once};
+use crate::door_bench::{DoorBench, port, run_once};
 
 /// Runs the door. Returns the offsets in the metadata, or the reason of the incremented counter.
-fn kernel_parse(stand: &Stand, frame: &[u8]) -> Result<Meta, Unparsed> {
-    let before = stand.port.counters();
+fn kernel_parse(bench: &DoorBench, frame: &[u8]) -> Result<Meta, Unparsed> {
+    let before = bench.port.counters();
     let Outcome {
         verdict,
         meta,
         frame: left,
         ..
-    } = stand.run(frame);
+    } = bench.run(frame);
     assert_eq!(left, frame, "the door changed the frame");
-    if verdict == stand.hook.redirect() {
+    if verdict == bench.hook.redirect() {
         return Ok(meta.expect("a packet of a chain has metadata"));
     }
-    assert_eq!(verdict, stand.hook.pass());
-    let after = stand.port.counters();
+    assert_eq!(verdict, bench.hook.pass());
+    let after = bench.port.counters();
     let counted: Vec<Unparsed> = Unparsed::ALL
         .into_iter()
         .filter(|&reason| after.unparsed(reason).packets > before.unparsed(reason).packets)
         .collect();
-    match (stand.hook, counted.as_slice()) {
+    match (bench.hook, counted.as_slice()) {
         (Hook::Tcx, [reason]) => Err(*reason),
         // The XDP door leaves the counts to the tc door.
         (Hook::Xdp, []) => {
@@ -52,9 +52,14 @@ fn offsets(headers: &Headers) -> (u16, u16, u16, u16, u8) {
     )
 }
 
-fn assert_agrees(stand: &Stand, frame: &[u8], expected: &Result<Headers, Unparsed>, name: &str) {
-    let hook = stand.hook;
-    let found = kernel_parse(stand, frame);
+fn assert_agrees(
+    bench: &DoorBench,
+    frame: &[u8],
+    expected: &Result<Headers, Unparsed>,
+    name: &str,
+) {
+    let hook = bench.hook;
+    let found = kernel_parse(bench, frame);
     let found_places = found.map(|meta| (meta.l3, meta.l4, meta.payload, meta.end, meta.flags));
     assert_eq!(
         found_places,
@@ -77,7 +82,7 @@ fn every_fixture_parses_as_in_user_space() {
         return;
     }
     for hook in Hook::ALL {
-        let stand = Stand::new(hook, &[FunctionConfig::Forward]);
+        let bench = DoorBench::new(hook, &[FunctionConfig::Forward]);
         let fixtures: Vec<_> = fixtures::all()
             .into_iter()
             .filter(|fixture| runs(hook, &fixture.frame))
@@ -88,7 +93,7 @@ fn every_fixture_parses_as_in_user_space() {
             fixtures.len()
         );
         for fixture in fixtures {
-            assert_agrees(&stand, &fixture.frame, &fixture.expected, fixture.name);
+            assert_agrees(&bench, &fixture.frame, &fixture.expected, fixture.name);
         }
     }
 }
@@ -171,7 +176,7 @@ fn metadata_of_another_door_is_replaced() {
     if !is_root() {
         return;
     }
-    let stand = Stand::new(Hook::Xdp, &[FunctionConfig::Forward]);
+    let bench = DoorBench::new(Hook::Xdp, &[FunctionConfig::Forward]);
     let frame = fixtures::named("vlan-udp-v4").frame;
     let theirs = Meta {
         stamp_ns: 1,
@@ -179,7 +184,7 @@ fn metadata_of_another_door_is_replaced() {
         l3: 999,
         ..Meta::default()
     };
-    let outcome = stand.run_with(&TestRun {
+    let outcome = bench.run_with(&TestRun {
         meta: Some(theirs),
         ..TestRun::new(&frame)
     });
@@ -230,9 +235,9 @@ fn random_frames_parse_as_in_user_space() {
         return;
     }
     for hook in Hook::ALL {
-        let stand = Stand::new(hook, &[FunctionConfig::Forward]);
+        let bench = DoorBench::new(hook, &[FunctionConfig::Forward]);
         for_all(3000, &mutated(hook), |frame| {
-            assert_agrees(&stand, &frame, &parse(&frame), "mutilated");
+            assert_agrees(&bench, &frame, &parse(&frame), "mutilated");
         });
     }
 }

@@ -12,8 +12,8 @@ use myelin_packet::fixtures;
 use myelin_spec::{FunctionConfig, XorConfig};
 
 use crate::common::{LOOPBACK, is_root, kernel_chain};
+use crate::door_bench::{port, run_once};
 use crate::net::{Net, PATIENCE, SILENCE, receive};
-use crate::stand::{port, run_once};
 
 const PORT: u16 = 9000;
 

@@ -16,9 +16,9 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use crate::common::{is_root, kernel_chain, plane};
+use crate::door_bench::{forwards, port};
 use crate::net::Net;
 use crate::profiles::{bucket, profiles};
-use crate::stand::{forwards, port};
 
 fn of_packets(rate: u64, burst: u64) -> Profile {
     Profile {
@@ -71,8 +71,9 @@ fn it_decides_like_its_twin() {
     runner
         .run(
             &(profiles(), arrivals(), any::<bool>()),
-            |(profile, trace, alone)| {
-                let trial = PolicerTrial::new(&plane, &policer(&plane, &profile), alone).unwrap();
+            |(profile, trace, single_cpu)| {
+                let trial =
+                    PolicerTrial::new(&plane, &policer(&plane, &profile), single_cpu).unwrap();
                 let mut twin = TokenBucket::new(&profile);
                 for arrivals in trace.chunks(MAX_ARRIVALS) {
                     let mut policed = arrivals.to_vec();
@@ -188,14 +189,14 @@ fn cpus_share_a_bucket_to_the_packet() {
     );
 }
 
-struct Door {
+struct PolicedDoor {
     port: Port,
     chain: myelin_kernel::LoadedChain,
     plane: Plane,
     hook: Hook,
 }
 
-impl Door {
+impl PolicedDoor {
     fn new(hook: Hook, profile: &Profile) -> Self {
         let plane = plane();
         let port = port(&plane);
@@ -229,7 +230,7 @@ fn the_door_drops_and_counts_excess() {
     let frame = build::udp_v4(100);
     for hook in Hook::ALL {
         // A rate so low that the bucket earns nothing during the test.
-        let door = Door::new(hook, &of_packets(1, 3));
+        let door = PolicedDoor::new(hook, &of_packets(1, 3));
         let passed = (0..8)
             .filter(|_| door.passes(&TestRun::new(&frame)))
             .count();
@@ -254,7 +255,7 @@ fn the_door_polices_bits() {
             packets: Some(bucket(1, 100)),
             bits: Some(bucket(1, two + 1)),
         };
-        let door = Door::new(hook, &profile);
+        let door = PolicedDoor::new(hook, &profile);
         let passed = (0..8)
             .filter(|_| door.passes(&TestRun::new(&frame)))
             .count();
@@ -273,16 +274,16 @@ fn each_segment_counts_with_its_headers() {
         gso_size,
         ..TestRun::new(&frame)
     };
-    let door = Door::new(Hook::Tcx, &of_packets(1, 10));
+    let door = PolicedDoor::new(Hook::Tcx, &of_packets(1, 10));
     assert!(!door.passes(&segments(11, 91)));
     assert!(door.passes(&segments(10, 100)));
     assert!(!door.passes(&TestRun::new(&frame)));
-    let untold = Door::new(Hook::Tcx, &of_packets(1, 10));
+    let unsegmented = PolicedDoor::new(Hook::Tcx, &of_packets(1, 10));
     assert!(
-        !untold.passes(&segments(0, 91)),
-        "twelve, though it does not say so"
+        !unsegmented.passes(&segments(0, 91)),
+        "12 segments by size, without a segment count"
     );
-    assert!(untold.passes(&segments(0, 200)));
+    assert!(unsegmented.passes(&segments(0, 200)));
     let headers = frame.len() as u64 - 1000;
     let counted = door.plane.counters().read(door.chain.door_slot());
     assert_eq!(counted.policed, 12);

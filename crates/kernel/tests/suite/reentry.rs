@@ -10,19 +10,19 @@ use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
 use proptest::prelude::*;
 
 use crate::common::{LOOPBACK, for_all, is_root, kernel_chain, plane};
-use crate::stand::{Twins, forwards, run_once};
+use crate::door_bench::{Twins, forwards, run_once};
 
 const SPI: u32 = 0x00ab_cdef;
 const GENERATION: u16 = 0x1234;
 const XOR: FunctionConfig = FunctionConfig::Xor(XorConfig { key: 0x5a });
 
-struct ReentryStand {
+struct ReentryBench {
     plane: Plane,
     reentry: Reentry,
     chain: LoadedChain,
 }
 
-impl ReentryStand {
+impl ReentryBench {
     /// A chain that begins in user space and ends with a kernel function at position 1.
     fn new() -> Self {
         let plane = plane();
@@ -74,7 +74,7 @@ fn every_fixture_regains_its_metadata() {
     if !is_root() {
         return;
     }
-    let back = ReentryStand::new();
+    let back = ReentryBench::new();
     let mut twins = Twins::new(&[XOR]);
     let mut expected_sojourns = 0;
     for fixture in fixtures::all() {
@@ -123,7 +123,7 @@ fn packets_of_no_path_are_dropped_and_counted() {
     if !is_root() {
         return;
     }
-    let back = ReentryStand::new();
+    let back = ReentryBench::new();
     let frame = fixtures::named("udp-v4").frame;
     let dropped = |frame: &[u8]| {
         let before = back.reentry.counters();
@@ -150,13 +150,13 @@ fn packets_of_no_path_are_dropped_and_counted() {
     // The six bits of the time to live lie in two bytes.
     old[14] &= 0xf0;
     old[15] &= 0x3f;
-    assert_eq!(dropped(&old), [1, 0, 0], "its time to live is used up");
+    assert_eq!(dropped(&old), [1, 0, 0], "the time to live is 0");
     assert!(back.reentry.remove(1, &back.chain).unwrap());
     assert!(!back.reentry.remove(1, &back.chain).unwrap());
     assert_eq!(
         dropped(&encapsulated(&frame, 1, 1)),
         [0, 0, 1],
-        "the path is gone"
+        "the path is removed"
     );
     let error = back.reentry.insert(0, &back.chain).unwrap_err();
     assert!(
@@ -216,7 +216,7 @@ fn two_generations_run_at_the_same_time() {
     if !is_root() {
         return;
     }
-    let back = ReentryStand::new();
+    let back = ReentryBench::new();
     let mut next = config(SPI);
     next.generation += 1;
     next.segments[0].functions = vec![FunctionConfig::Forward.into()];
@@ -240,7 +240,7 @@ fn random_headers_are_accepted_exactly_if_user_space_accepts_them() {
     if !is_root() {
         return;
     }
-    let back = ReentryStand::new();
+    let back = ReentryBench::new();
     let inner = fixtures::named("udp-v4").frame;
     let changes = prop::collection::vec((12_usize..38, any::<u8>(), 0_u8..8), 0..4);
     for_all(2000, &changes, |changes| {

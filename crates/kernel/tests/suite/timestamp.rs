@@ -10,8 +10,8 @@ use myelin_packet::{Match, checksum, parse};
 use myelin_spec::FunctionConfig;
 
 use crate::common::{is_root, kernel_chain, plane};
+use crate::door_bench::DoorBench;
 use crate::net::{Net, PATIENCE, SILENCE, receive};
-use crate::stand::Stand;
 
 /// The times at the end of the payload.
 fn times(frame: &[u8], end: u16) -> (u64, u64) {
@@ -26,7 +26,7 @@ fn each_function_appends_clock_times() {
         return;
     }
     for hook in Hook::ALL {
-        let stand = Stand::new(
+        let stand = DoorBench::new(
             hook,
             &[FunctionConfig::Timestamp, FunctionConfig::Timestamp],
         );

@@ -30,10 +30,14 @@ pub(crate) struct PolicerTrial {
 }
 
 impl PolicerTrial {
-    /// Creates it for a policer. `alone`: without the lock, as if one CPU at a time were at the
+    /// Creates it for a policer. `single_cpu`: without the lock, as if one CPU at a time were at the
     /// door.
-    pub(crate) fn new(plane: &Plane, policer: &Arc<Policer>, alone: bool) -> Result<Self, Error> {
-        Self::load(plane, policer, alone, false)
+    pub(crate) fn new(
+        plane: &Plane,
+        policer: &Arc<Policer>,
+        single_cpu: bool,
+    ) -> Result<Self, Error> {
+        Self::load(plane, policer, single_cpu, false)
     }
 
     /// Creates it for a shaper, which computes each departure time; 0 means drop.
@@ -44,11 +48,11 @@ impl PolicerTrial {
     fn load(
         plane: &Plane,
         policer: &Arc<Policer>,
-        alone: bool,
+        single_cpu: bool,
         shapes: bool,
     ) -> Result<Self, Error> {
         Ok(Self {
-            program: test_run::policer(plane, policer, alone, shapes)?,
+            program: test_run::policer(plane, policer, single_cpu, shapes)?,
             _policer: Arc::clone(policer),
         })
     }

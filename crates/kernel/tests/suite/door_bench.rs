@@ -28,7 +28,7 @@ pub(crate) fn forwards(count: usize) -> Vec<FunctionConfig> {
 }
 
 /// A front door that redirects all packets into one chain.
-pub(crate) struct Stand {
+pub(crate) struct DoorBench {
     pub(crate) hook: Hook,
     pub(crate) plane: Plane,
     pub(crate) port: Port,
@@ -36,7 +36,7 @@ pub(crate) struct Stand {
     functions: usize,
 }
 
-impl Stand {
+impl DoorBench {
     /// Creates it with a chain of these functions.
     pub(crate) fn new(hook: Hook, functions: &[FunctionConfig]) -> Self {
         let plane = plane();

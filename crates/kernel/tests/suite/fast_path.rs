@@ -9,7 +9,7 @@ use myelin_packet::fixtures;
 use myelin_spec::FunctionConfig;
 
 use crate::common::{is_root, kernel_chain, plane};
-use crate::stand::{port, run_once};
+use crate::door_bench::{port, run_once};
 
 fn chain(plane: &Plane, hook: Hook, spi: u32) -> LoadedChain {
     plane

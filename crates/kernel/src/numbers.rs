@@ -8,88 +8,92 @@ use crate::{Error, lock};
 /// Allocates contiguous ranges of `0..capacity`. The search continues at the end of the last range,
 /// so a number is reused as late as possible: a packet in flight may still hold it.
 #[derive(Debug)]
-pub(crate) struct Blocks {
+pub(crate) struct NumberAllocator {
     what: &'static str,
     capacity: u32,
     /// Start and length of the free ranges. No two of them are adjacent.
-    free: BTreeMap<u32, u32>,
+    free_ranges: BTreeMap<u32, u32>,
     cursor: u32,
 }
 
-impl Blocks {
+impl NumberAllocator {
     /// Allocates from `first..capacity`. `what` names the numbers in errors.
     pub(crate) fn new(what: &'static str, first: u32, capacity: u32) -> Arc<Mutex<Self>> {
-        let free = BTreeMap::from([(first, capacity.saturating_sub(first))]);
+        let free_ranges = BTreeMap::from([(first, capacity.saturating_sub(first))]);
         Arc::new(Mutex::new(Self {
             what,
             capacity,
-            free,
+            free_ranges,
             cursor: first,
         }))
     }
 
-    fn take(&mut self, count: u32) -> Option<u32> {
+    fn allocate(&mut self, count: u32) -> Option<u32> {
         let fits = |(&start, &len): (&u32, &u32)| {
             // The free range that contains the cursor is used from the cursor on.
             let from = start.max(self.cursor);
             (from < start + len && start + len - from >= count).then_some((start, from))
         };
         let (start, from) = self
-            .free
+            .free_ranges
             .range(..=self.cursor)
             .next_back()
             .and_then(fits)
-            .or_else(|| self.free.range(self.cursor..).find_map(fits))
+            .or_else(|| self.free_ranges.range(self.cursor..).find_map(fits))
             .or_else(|| {
-                self.free
+                self.free_ranges
                     .iter()
                     .find(|&(_, &len)| len >= count)
                     .map(|(&start, _)| (start, start))
             })?;
-        let len = self.free.remove(&start)?;
+        let len = self.free_ranges.remove(&start)?;
         if from > start {
-            self.free.insert(start, from - start);
+            self.free_ranges.insert(start, from - start);
         }
         if from + count < start + len {
-            self.free.insert(from + count, start + len - from - count);
+            self.free_ranges
+                .insert(from + count, start + len - from - count);
         }
         self.cursor = from + count;
         Some(from)
     }
 
-    fn give_back(&mut self, start: u32, count: u32) {
+    fn free(&mut self, start: u32, count: u32) {
         let (mut from, mut to) = (start, start + count);
-        if let Some((&before, &len)) = self.free.range(..start).next_back()
+        if let Some((&before, &len)) = self.free_ranges.range(..start).next_back()
             && before + len == start
         {
             from = before;
         }
-        if let Some(len) = self.free.remove(&to) {
+        if let Some(len) = self.free_ranges.remove(&to) {
             to += len;
         }
-        self.free.insert(from, to - from);
+        self.free_ranges.insert(from, to - from);
     }
 }
 
 /// An allocated range. Dropping it frees the numbers.
 #[derive(Debug)]
-pub(crate) struct Block {
-    blocks: Arc<Mutex<Blocks>>,
+pub(crate) struct NumberRange {
+    allocator: Arc<Mutex<NumberAllocator>>,
     start: u32,
     count: u32,
 }
 
-impl Block {
+impl NumberRange {
     /// Allocates `count` contiguous numbers.
-    pub(crate) fn take(blocks: &Arc<Mutex<Blocks>>, count: u32) -> Result<Self, Error> {
-        let mut inner = lock(blocks);
-        let start = inner.take(count).ok_or(Error::Full {
+    pub(crate) fn allocate(
+        allocator: &Arc<Mutex<NumberAllocator>>,
+        count: u32,
+    ) -> Result<Self, Error> {
+        let mut inner = lock(allocator);
+        let start = inner.allocate(count).ok_or(Error::Full {
             what: inner.what,
             wanted: count,
             capacity: inner.capacity,
         })?;
         Ok(Self {
-            blocks: Arc::clone(blocks),
+            allocator: Arc::clone(allocator),
             start,
             count,
         })
@@ -106,9 +110,9 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for NumberRange {
     fn drop(&mut self) {
-        lock(&self.blocks).give_back(self.start, self.count);
+        lock(&self.allocator).free(self.start, self.count);
     }
 }
 
@@ -120,22 +124,22 @@ mod tests {
 
     #[test]
     fn a_freed_range_is_reused_last() {
-        let blocks = Blocks::new("places", 0, 4);
-        let first = Block::take(&blocks, 1).unwrap().start();
-        let second = Block::take(&blocks, 1).unwrap().start();
+        let blocks = NumberAllocator::new("places", 0, 4);
+        let first = NumberRange::allocate(&blocks, 1).unwrap().start();
+        let second = NumberRange::allocate(&blocks, 1).unwrap().start();
         assert_eq!((first, second), (0, 1));
         let kept = [
-            Block::take(&blocks, 1).unwrap(),
-            Block::take(&blocks, 1).unwrap(),
+            NumberRange::allocate(&blocks, 1).unwrap(),
+            NumberRange::allocate(&blocks, 1).unwrap(),
         ];
         assert_eq!(kept.map(|block| block.start()), [2, 3]);
-        assert_eq!(Block::take(&blocks, 2).unwrap().start(), 0);
+        assert_eq!(NumberRange::allocate(&blocks, 2).unwrap().start(), 0);
     }
 
     #[test]
     fn an_exhausted_allocator_returns_an_error() {
-        let blocks = Blocks::new("places", 1, 4);
-        let error = Block::take(&blocks, 4).unwrap_err();
+        let blocks = NumberAllocator::new("places", 1, 4);
+        let error = NumberRange::allocate(&blocks, 4).unwrap_err();
         assert!(
             error
                 .to_string()
@@ -149,8 +153,8 @@ mod tests {
         #[test]
         fn allocations_never_overlap_and_none_is_lost(steps in prop::collection::vec((1_u32..6, any::<prop::sample::Index>()), 1..200)) {
             const CAPACITY: u32 = 24;
-            let blocks = Blocks::new("places", 0, CAPACITY);
-            let mut held: Vec<Block> = Vec::new();
+            let blocks = NumberAllocator::new("places", 0, CAPACITY);
+            let mut held: Vec<NumberRange> = Vec::new();
             for (count, which) in steps {
                 let mut taken = [false; CAPACITY as usize];
                 for block in &held {
@@ -160,7 +164,7 @@ mod tests {
                     }
                 }
                 let longest = taken.split(|&taken| taken).map(<[bool]>::len).max().unwrap_or(0);
-                if let Ok(block) = Block::take(&blocks, count) {
+                if let Ok(block) = NumberRange::allocate(&blocks, count) {
                     held.push(block);
                 } else {
                     // The cursor may split the longest range; the allocator must still find it.

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use libbpf_rs::{MapCore, MapHandle, MapType};
 
-use crate::blocks::Blocks;
-use crate::classifier::Tables;
+use crate::classifier::ClassifierTables;
 use crate::counters::{COUNTERS, Counters};
 use crate::map::{create, put};
+use crate::numbers::NumberAllocator;
 use crate::sockets::Sockets;
 use crate::sojourn::{SOJOURN, Sojourn};
 use crate::state::States;
@@ -49,21 +49,21 @@ impl Default for Capacity {
 
 /// The part of a plane that ports and chains use.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct PlaneResources {
     pub(crate) capacity: Capacity,
     pub(crate) counters: Counters,
-    pub(crate) tables: Arc<Tables>,
+    pub(crate) tables: Arc<ClassifierTables>,
     /// By hook. While a chain changes its hook, both generations take packets, each at its hook.
     pub(crate) chains: [MapHandle; 2],
-    pub(crate) chain_numbers: Arc<Mutex<Blocks>>,
-    pub(crate) port_numbers: Arc<Mutex<Blocks>>,
+    pub(crate) chain_numbers: Arc<Mutex<NumberAllocator>>,
+    pub(crate) port_numbers: Arc<Mutex<NumberAllocator>>,
     pub(crate) policers: MapHandle,
-    pub(crate) policer_numbers: Arc<Mutex<Blocks>>,
+    pub(crate) policer_numbers: Arc<Mutex<NumberAllocator>>,
     pub(crate) paths: MapHandle,
     pub(crate) states: States,
     pub(crate) programs: [MapHandle; 2],
     pub(crate) closed: [OwnedFd; 2],
-    pub(crate) slots: [Arc<Mutex<Blocks>>; 2],
+    pub(crate) slots: [Arc<Mutex<NumberAllocator>>; 2],
     /// Placeholders for unused maps: a chain without a kernel egress, a hook without sockets.
     pub(crate) no_sojourn: Sojourn,
     pub(crate) no_sockets: Sockets,
@@ -71,7 +71,7 @@ pub(crate) struct Shared {
     pub(crate) pin_dir: Option<PathBuf>,
 }
 
-impl Shared {
+impl PlaneResources {
     /// Returns the program array of a hook, by slot.
     pub(crate) fn programs(&self, hook: Hook) -> &MapHandle {
         &self.programs[hook as usize]
@@ -83,7 +83,7 @@ impl Shared {
     }
 
     /// Returns the slot allocator of a hook.
-    pub(crate) fn slots(&self, hook: Hook) -> &Arc<Mutex<Blocks>> {
+    pub(crate) fn slots(&self, hook: Hook) -> &Arc<Mutex<NumberAllocator>> {
         &self.slots[hook as usize]
     }
 
