@@ -7,7 +7,7 @@ EXPERIMENTS ?= hop-cost kernel-chain classifier deploy calvin-technologies calvi
 
 MYELIN := target/release/myelin
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
-C_SOURCES = $(shell find crates/kernel/src/bpf crates/bench/reference crates/dpdk/src crates/cli/tests/road -name '*.[ch]' ! -name 'vmlinux*')
+C_SOURCES = $(shell find crates/kernel/src/bpf crates/bench/reference crates/dpdk/src crates/cli/tests/deploy_faults -name '*.[ch]' ! -name 'vmlinux*')
 SCRIPTS = scripts/fuzz scripts/install-deps scripts/test scripts/test-old-kernel .ci/run
 
 # A shell that was open before rustup was installed lacks this directory.

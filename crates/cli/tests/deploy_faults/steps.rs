@@ -1,6 +1,6 @@
-//! An agent whose steps are counted, and that is killed or fails at a step of choice. A step is a
-//! system call of a thread that works on a request, as far as it makes, changes or opens something:
-//! `steps.c` has the list.
+//! An agent whose steps are counted, and that is killed or gets an error at a chosen step. A step
+//! is a system call that makes, changes or opens an object, in a thread that works on a request.
+//! `steps.c` lists the calls.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -10,28 +10,28 @@ use std::process::{Child, Command, Stdio};
 
 use crate::common::{Myelin, kill, sh, wait_for};
 
-/// What happens at a step.
+/// A fault that `steps.c` injects at a step.
 #[derive(Clone, Copy)]
-pub(crate) enum At {
-    /// The agent is killed before it.
+pub(crate) enum Fault {
+    /// The agent is killed before this step.
     Kill(u32),
-    /// Its call fails with this error.
+    /// The call of this step fails with this error.
     Fail(u32, nix::errno::Errno),
 }
 
-/// An agent of an instance. Dropping it ends the process.
-pub(crate) struct Agent {
+/// An agent with `steps.c` preloaded. Dropping it kills the process.
+pub(crate) struct SteppedAgent {
     process: Child,
     directory: tempfile::TempDir,
     control: File,
     run_dir: PathBuf,
 }
 
-/// The library that counts steps, compiled for this run of the tests.
-fn library() -> PathBuf {
+/// Compiles `steps.c` once; returns the path of the library.
+fn build_library() -> PathBuf {
     static BUILT: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
     let built = BUILT.get_or_init(|| {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/road/steps.c");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/deploy_faults/steps.c");
         let directory = env!("CARGO_TARGET_TMPDIR");
         let name = format!("{directory}/steps-{}.so", std::process::id());
         let path = format!("{directory}/steps.so");
@@ -43,15 +43,15 @@ fn library() -> PathBuf {
     built.clone()
 }
 
-impl Agent {
-    /// Starts it, and waits until it serves.
+impl SteppedAgent {
+    /// Starts the agent and waits until it serves.
     pub(crate) fn start(myelin: &Myelin) -> Self {
-        Self::start_by(myelin, &[], &[])
+        Self::start_with(myelin, &[], &[])
     }
 
-    /// The same by a program that becomes the agent, such as `unshare`, with its arguments; and
-    /// with more variables, as `KEY=VALUE`.
-    pub(crate) fn start_by(myelin: &Myelin, by: &[&str], variables: &[&str]) -> Self {
+    /// The same, run by the command `wrapper` (such as `unshare -n`), with environment variables
+    /// `KEY=VALUE`.
+    pub(crate) fn start_with(myelin: &Myelin, wrapper: &[&str], variables: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |name: &str| directory.path().join(name);
         let control = File::options()
@@ -63,8 +63,8 @@ impl Agent {
         control.write_all_at(&[0; 16], 0).expect("its content");
         let agent = myelin.command(&["agent"]);
         let mut preload = OsString::from("LD_PRELOAD=");
-        preload.push(library());
-        let mut words: Vec<&OsStr> = by.iter().map(AsRef::as_ref).collect();
+        preload.push(build_library());
+        let mut words: Vec<&OsStr> = wrapper.iter().map(AsRef::as_ref).collect();
         words.extend([OsStr::new("env"), &preload]);
         words.extend(variables.iter().map(OsStr::new));
         words.push(agent.get_program());
@@ -80,8 +80,8 @@ impl Agent {
             .env("MYELIN_TEST_STEPS", path("control"))
             .env("MYELIN_TEST_STEPS_LOG", path("steps"))
             .stdin(Stdio::null());
-        let said = File::create(path("said")).expect("a file");
-        let process = command.stderr(said).spawn().expect("an agent");
+        let log = File::create(path("log")).expect("a file");
+        let process = command.stderr(log).spawn().expect("an agent");
         let run_dir = myelin.run_dir();
         wait_for("the agent", || run_dir.join("agent.sock").exists());
         Self {
@@ -92,65 +92,71 @@ impl Agent {
         }
     }
 
-    /// Does something with the agent's steps counted; returns their number, and the result.
-    pub(crate) fn count<T>(&self, work: impl FnOnce() -> T) -> (u32, T) {
+    /// Counts the steps of the agent during `work`; returns their number and the result.
+    pub(crate) fn count_steps<T>(&self, work: impl FnOnce() -> T) -> (u32, T) {
         self.arm(0, 0);
         let done = work();
         self.disarm();
-        (self.word(1), done)
+        (self.read_word(1), done)
     }
 
-    /// How many steps it takes for these two commands.
-    pub(crate) fn count_both(&self, myelin: &Myelin, up: &[&str], down: &[&str]) -> (u32, u32) {
-        let [up, down] = [up, down].map(|command| self.count(|| myelin.ok(command)).0);
+    /// Counts the steps of two commands.
+    pub(crate) fn count_steps_of_both(
+        &self,
+        myelin: &Myelin,
+        up: &[&str],
+        down: &[&str],
+    ) -> (u32, u32) {
+        let [up, down] = [up, down].map(|command| self.count_steps(|| myelin.ok(command)).0);
         println!("{up} steps up, {down} down");
         (up, down)
     }
 
-    /// Does something that meets this at one of the agent's steps.
-    pub(crate) fn with<T>(&self, at: At, work: impl FnOnce() -> T) -> T {
-        match at {
-            At::Kill(step) => self.arm(step, 0),
-            At::Fail(step, error) => self.arm(step, error as u32),
+    /// Runs `work` with a fault at one step of the agent.
+    pub(crate) fn run_with_fault<T>(&self, fault: Fault, work: impl FnOnce() -> T) -> T {
+        match fault {
+            Fault::Kill(step) => self.arm(step, 0),
+            Fault::Fail(step, error) => self.arm(step, error as u32),
         }
         let done = work();
         self.disarm();
         done
     }
 
-    /// The calls that were counted last, one a line: name, number, name of what it is about.
-    pub(crate) fn steps(&self) -> String {
+    /// The steps that were counted last, one a line: name of the call, a number, path or name of
+    /// the object.
+    pub(crate) fn step_log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("steps")).unwrap_or_default()
     }
 
-    /// What it wrote to its standard error.
-    pub(crate) fn said(&self) -> String {
-        let said = std::fs::read(self.directory.path().join("said")).unwrap_or_default();
-        String::from_utf8_lossy(&said).into_owned()
+    /// Standard error of the agent.
+    pub(crate) fn log(&self) -> String {
+        let log = std::fs::read(self.directory.path().join("log")).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Whether it has not ended.
+    /// Whether the process has not ended.
     pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// Kills it, if it has not been killed, and waits for its end.
+    /// Kills the agent unless it has ended, and waits until it has.
     pub(crate) fn kill(mut self) {
-        self.end();
+        self.kill_and_wait();
     }
 
-    /// Asks it to stop, and waits until it has removed everything.
+    /// Sends SIGTERM and waits until the agent has removed everything and ended.
     pub(crate) fn stop(mut self) {
         sh(&format!("kill -TERM {}", self.process.id()));
-        let status = self.process.wait().expect("its end");
-        let said = self.said();
-        assert!(status.success(), "{status}: {said}");
-        assert!(!said.contains("panicked"), "{said}");
-        assert!(!self.run_dir.join("journal").exists(), "{said}");
+        let status = self.process.wait().expect("the end of the agent");
+        let log = self.log();
+        assert!(status.success(), "{status}: {log}");
+        assert!(!log.contains("panicked"), "{log}");
+        assert!(!self.run_dir.join("journal").exists(), "{log}");
     }
 
     fn arm(&self, step: u32, error: u32) {
@@ -169,7 +175,7 @@ impl Agent {
         self.control.write_all_at(&word, 0).expect("the control");
     }
 
-    fn word(&self, at: u64) -> u32 {
+    fn read_word(&self, at: u64) -> u32 {
         let mut word = [0; 4];
         self.control
             .read_exact_at(&mut word, at * 4)
@@ -177,7 +183,7 @@ impl Agent {
         u32::from_ne_bytes(word)
     }
 
-    fn end(&mut self) {
+    fn kill_and_wait(&mut self) {
         if self.is_alive() {
             kill(&self.process.id().into());
         }
@@ -185,29 +191,29 @@ impl Agent {
     }
 }
 
-impl Drop for Agent {
+impl Drop for SteppedAgent {
     fn drop(&mut self) {
-        self.end();
+        self.kill_and_wait();
     }
 }
 
-/// A test for each form, unless it is to be skipped, that `$test` makes of it.
-macro_rules! for_forms {
-    ($test:ident: $($name:ident: $form:expr, $skip:expr;)*) => { $(
+/// Defines a test for each fixture: `$test` with the fixture, unless `$skip` is true.
+macro_rules! for_each_fixture {
+    ($test:ident: $($name:ident: $fixture:expr, $skip:expr;)*) => { $(
         #[test]
         fn $name() {
             use crate::common::{skip_unless_root, skip_without};
             if skip_unless_root() || skip_without("cc") || $skip {
                 return;
             }
-            $test(&$form);
+            $test(&$fixture);
         }
     )* };
 }
-pub(crate) use for_forms;
+pub(crate) use for_each_fixture;
 
-/// So many of the steps, evenly over all of them; all of them where MYELIN_EXHAUSTIVE is set.
-pub(crate) fn chosen(count: u32, most: u32) -> Vec<u32> {
+/// Chooses at most `most` of `count` steps, evenly spaced; with MYELIN_EXHAUSTIVE=1 all of them.
+pub(crate) fn choose_steps(count: u32, most: u32) -> Vec<u32> {
     assert!(count > 0, "no step was counted");
     let is_exhaustive = std::env::var_os("MYELIN_EXHAUSTIVE").is_some_and(|value| value == "1");
     if is_exhaustive || count <= most {

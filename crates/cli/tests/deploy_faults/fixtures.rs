@@ -1,4 +1,4 @@
-//! A chain of each mapping.
+//! Chains of each mapping and of each kind of port.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use crate::common::Myelin;
 use crate::common::chains::{KERNEL, MIXED};
 use crate::common::port_pair::PortPair;
 
-/// A chain to deploy.
-pub(crate) struct Form {
-    /// Its name in the file.
+/// A chain that the tests deploy.
+pub(crate) struct ChainFixture {
+    /// Name of the chain in the file.
     pub(crate) name: &'static str,
     pub(crate) text: String,
-    /// The interfaces that it lies between, where it makes none.
+    /// Interfaces of `spec.ports`, if the chain has any.
     pub(crate) ports: Option<PortPair>,
 }
 
-impl Form {
+impl ChainFixture {
     fn new(name: &'static str, text: impl Into<String>) -> Self {
         Self {
             name,
@@ -40,65 +40,70 @@ spec:
     )
 }
 
-pub(crate) fn kernel_only() -> Form {
-    Form::new("k", KERNEL)
+pub(crate) fn kernel_only() -> ChainFixture {
+    ChainFixture::new("k", KERNEL)
 }
 
-pub(crate) fn mixed() -> Form {
-    Form::new("m", MIXED)
+pub(crate) fn mixed() -> ChainFixture {
+    ChainFixture::new("m", MIXED)
 }
 
-pub(crate) fn pipeline() -> Form {
+pub(crate) fn pipeline() -> ChainFixture {
     let spec = "  mapping: pipeline
   functions:
     - { name: one, kind: forward, space: user }
     - { name: two, kind: xor, space: user, config: { key: 0x21 } }";
-    Form::new("p", chain("p", spec))
+    ChainFixture::new("p", chain("p", spec))
 }
 
-pub(crate) fn distributed() -> Form {
+pub(crate) fn distributed() -> ChainFixture {
     let spec = "  mapping: distributed
   functions:
     - { name: one, kind: xor, space: kernel, config: { key: 0x21 } }
     - { name: two, kind: xor, space: user, config: { key: 0x21 } }";
-    Form::new("s", chain("s", spec))
+    ChainFixture::new("s", chain("s", spec))
 }
 
-/// A black box that is up after `startup`.
-pub(crate) fn black_box(name: &'static str, port: u16, program: &str, startup: &str) -> Form {
+/// A black box that counts as started after `startup`.
+pub(crate) fn black_box(
+    name: &'static str,
+    port: u16,
+    program: &str,
+    startup: &str,
+) -> ChainFixture {
     let spec = format!(
         "  functions:
     - {{ name: box, kind: external, config: {{ startup: {startup}, command: [ {program} ] }} }}"
     );
     let text = chain(name, &spec).replace("9000", &port.to_string());
-    Form::new(name, text)
+    ChainFixture::new(name, text)
 }
 
-/// Devices that send nothing.
-pub(crate) fn devices() -> Form {
+/// On DPDK devices that receive no packet.
+pub(crate) fn on_dpdk_devices() -> ChainFixture {
     let spec = "  functions: [ { name: one, kind: forward } ]
   ports: { ingress: { dpdk: \"net_null0,no-rx=1\" }, egress: { dpdk: \"net_null1,no-rx=1\" } }
   worker: { idle: sleep }";
-    Form::new("d", chain("d", spec))
+    ChainFixture::new("d", chain("d", spec))
 }
 
-/// Between interfaces that are somebody else's, shaped where it leaves.
-pub(crate) fn between_interfaces() -> Form {
+/// On existing interfaces, with a shaper at egress.
+pub(crate) fn on_interfaces() -> ChainFixture {
     let ports = PortPair::new();
     let text = KERNEL.replace(
         "  sla: { latency: 50ms }",
         "  hook: xdp
   sla: { rate: 100pps, burst: 4, shaper: { queue: 64 } }",
     );
-    Form {
+    ChainFixture {
         text: ports.add_to(&text),
         ports: Some(ports),
-        ..Form::new("k", "")
+        ..ChainFixture::new("k", "")
     }
 }
 
-/// A file as a client sends it, without what a client checks.
-pub(crate) fn source(myelin: &Myelin, text: &str) -> ChainSource {
+/// Returns a chain file as a client sends it, without the checks of a client.
+pub(crate) fn chain_source(myelin: &Myelin, text: &str) -> ChainSource {
     let path = myelin.file(text);
     ChainSource {
         name: path.display().to_string(),
@@ -107,9 +112,8 @@ pub(crate) fn source(myelin: &Myelin, text: &str) -> ChainSource {
     }
 }
 
-/// The files of the environments of this instance's workers over DPDK, and files of black boxes and
-/// containers.
-pub(crate) fn left_files(myelin: &Myelin) -> Vec<String> {
+/// Lists files of this instance: of DPDK environments, black boxes and containers.
+pub(crate) fn list_leftover_files(myelin: &Myelin) -> Vec<String> {
     let id = myelin_api::RunDir::resolve(Some(&myelin.run_dir())).id();
     let names = |directory: &std::path::Path| {
         let entries = std::fs::read_dir(directory).into_iter().flatten();
@@ -118,7 +122,7 @@ pub(crate) fn left_files(myelin: &Myelin) -> Vec<String> {
     };
     let environments = names("/var/run/dpdk".as_ref()).filter(|name| name.contains(&id));
     let run_dir = myelin.run_dir();
-    let kept = ["agent.lock", "agent.log"];
-    let files = names(&run_dir).filter(|name| !kept.contains(&&**name));
+    let allowed = ["agent.lock", "agent.log"];
+    let files = names(&run_dir).filter(|name| !allowed.contains(&&**name));
     environments.chain(files.collect::<Vec<_>>()).collect()
 }

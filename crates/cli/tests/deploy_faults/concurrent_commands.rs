@@ -1,5 +1,4 @@
-//! Two files at once that want the same thing: what comes of it is what comes of one after the
-//! other.
+//! Two commands at the same time have the result of the same commands one after the other.
 
 use std::path::Path;
 use std::process::Output;
@@ -12,37 +11,37 @@ use crate::common::{Myelin, skip_unless_root};
 
 const ROUNDS: usize = 10;
 
-/// The results of two commands that run at the same time.
-fn at_once(myelin: &Myelin, commands: [&[&str]; 2]) -> [Output; 2] {
+/// Runs two commands at the same time.
+fn run_at_once(myelin: &Myelin, commands: [&[&str]; 2]) -> [Output; 2] {
     let started = commands.map(|arguments| {
         let mut command = myelin.command(arguments);
         command.stdout(std::process::Stdio::piped());
         command.stderr(std::process::Stdio::piped());
         command.spawn().expect("a client")
     });
-    started.map(|client| client.wait_with_output().expect("its end"))
+    started.map(|client| client.wait_with_output().expect("the output"))
 }
 
 fn up_at_once(myelin: &Myelin, files: [&Path; 2]) -> [Output; 2] {
     let [one, other] = files.map(|file| ["up", file.to_str().expect("a path"), "--json"]);
-    at_once(myelin, [&one, &other])
+    run_at_once(myelin, [&one, &other])
 }
 
-/// What it brought up, which it must have.
-fn came_up(output: &Output) -> Vec<Value> {
-    assert!(output.status.success(), "{}", error(output));
+/// Parses the output of an `up --json` that must have succeeded.
+fn parse_up(output: &Output) -> Vec<Value> {
+    assert!(output.status.success(), "{}", stderr_of(output));
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-fn error(output: &Output) -> String {
+fn stderr_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Removes these chains at once.
+/// Removes two chains at the same time.
 fn down_at_once(myelin: &Myelin, names: [&str; 2]) {
     let [one, other] = names.map(|name| myelin.chain(name));
-    for output in at_once(myelin, [&["down", &one], &["down", &other]]) {
-        assert!(output.status.success(), "{}", error(&output));
+    for output in run_at_once(myelin, [&["down", &one], &["down", &other]]) {
+        assert!(output.status.success(), "{}", stderr_of(&output));
     }
     myelin.expect_chains(0);
 }
@@ -62,8 +61,8 @@ spec:
     )
 }
 
-/// Does this so often, in an instance that is clean at the end.
-fn rounds(round: impl Fn(&Myelin)) {
+/// Repeats a round in one instance; asserts that nothing is left at the end.
+fn repeat(round: impl Fn(&Myelin)) {
     let myelin = Myelin::beside_others();
     for _ in 0..ROUNDS {
         round(&myelin);
@@ -73,17 +72,17 @@ fn rounds(round: impl Fn(&Myelin)) {
 }
 
 #[test]
-fn they_share_a_port_and_a_worker() {
+fn two_ups_on_one_port_share_the_worker() {
     if skip_unless_root() {
         return;
     }
     let ports = PortPair::new();
     let before = ports.links();
     let [one, other] = [("a", 9000), ("b", 9001)].map(|(name, port)| chain(name, port, ""));
-    rounds(|myelin| {
+    repeat(|myelin| {
         let files = [&one, &other].map(|text| myelin.file(&ports.add_to(text)));
         for output in up_at_once(myelin, [&files[0], &files[1]]) {
-            assert_eq!(came_up(&output)[0]["change"], "created");
+            assert_eq!(parse_up(&output)[0]["change"], "created");
         }
         let worker = |name| myelin.status(name)["worker"]["pid"].clone();
         assert_eq!(worker("a"), worker("b"));
@@ -98,9 +97,9 @@ fn they_share_a_port_and_a_worker() {
     });
 }
 
-/// The queues of a port belong to one of them; the other one gets links of its own.
+/// One owner has the queues of the port; the chain of the other owner is distributed.
 #[test]
-fn they_share_a_port_and_have_different_owners() {
+fn two_ups_of_different_owners_on_one_port_get_different_mappings() {
     if skip_unless_root() {
         return;
     }
@@ -110,10 +109,10 @@ fn they_share_a_port_and_have_different_owners() {
         let text = chain(name, port, "");
         text.replace("name: @", &format!("namespace: owner-{name}, name: @"))
     });
-    rounds(|myelin| {
+    repeat(|myelin| {
         let files = [&one, &other].map(|text| myelin.file(&ports.add_to(text)));
         let mut mappings = up_at_once(myelin, [&files[0], &files[1]])
-            .map(|output| came_up(&output)[0]["plan"]["mapping"].to_string());
+            .map(|output| parse_up(&output)[0]["plan"]["mapping"].to_string());
         mappings.sort();
         assert_eq!(mappings, ["\"compact\"", "\"distributed\""]);
         down_at_once(myelin, ["a", "b"]);
@@ -122,18 +121,18 @@ fn they_share_a_port_and_have_different_owners() {
 }
 
 #[test]
-fn they_want_one_worker_with_different_settings() {
+fn one_of_two_ups_with_different_worker_settings_is_refused() {
     if skip_unless_root() {
         return;
     }
     let ports = PortPair::new();
     let one = chain("a", 9000, "  worker: { batch: 8 }");
     let other = chain("b", 9001, "  worker: { batch: 16 }");
-    rounds(|myelin| {
+    repeat(|myelin| {
         let files = [&one, &other].map(|text| myelin.file(&ports.add_to(text)));
         let outputs = up_at_once(myelin, [&files[0], &files[1]]);
         let refused: Vec<_> = outputs.iter().filter(|one| !one.status.success()).collect();
-        let errors: Vec<_> = refused.iter().map(|output| error(output)).collect();
+        let errors: Vec<_> = refused.iter().map(|output| stderr_of(output)).collect();
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert!(errors[0].contains("spec.worker differs"), "{errors:?}");
         let left = myelin.expect_chains(1)[0]["chain"]
@@ -145,15 +144,15 @@ fn they_want_one_worker_with_different_settings() {
 }
 
 #[test]
-fn they_have_the_same_name() {
+fn two_ups_or_downs_of_one_chain_run_one_after_the_other() {
     if skip_unless_root() {
         return;
     }
-    rounds(|myelin| {
-        let forms = ["192.0.2.0/24", "198.51.100.0/24"];
-        let files = forms.map(|network| myelin.file(&KERNEL.replace("192.0.2.0/24", network)));
+    repeat(|myelin| {
+        let networks = ["192.0.2.0/24", "198.51.100.0/24"];
+        let files = networks.map(|network| myelin.file(&KERNEL.replace("192.0.2.0/24", network)));
         let outputs = up_at_once(myelin, [&files[0], &files[1]]);
-        let ups = outputs.each_ref().map(|output| came_up(output)[0].clone());
+        let ups = outputs.each_ref().map(|output| parse_up(output)[0].clone());
         let second = ups.iter().position(|up| up["change"] == "changed");
         let second = second.unwrap_or_else(|| panic!("{ups:?}"));
         assert_eq!(ups[1 - second]["change"], "created");
@@ -162,51 +161,51 @@ fn they_have_the_same_name() {
             (&0.into(), &1.into())
         );
         assert_eq!(myelin.expect_chains(1)[0]["generation"], 1);
-        // It has the form of the second.
+        // The file of the later `up` is deployed.
         let again = files.each_ref().map(|file| file.to_str().expect("a path"));
         let up = myelin.json(&["up", again[second], "--json"]);
         assert_eq!(up[0]["change"], "unchanged");
-        // The same file twice, which is there already or not.
-        for (there, expected) in [
+        // The same file twice, for a chain that runs and for one that does not.
+        for (is_deployed, expected) in [
             (true, ["unchanged", "unchanged"]),
             (false, ["created", "unchanged"]),
         ] {
-            if !there {
+            if !is_deployed {
                 myelin.ok(&["down", &myelin.chain("k")]);
             }
             let file = &*files[second];
             let outputs = up_at_once(myelin, [file, file]);
-            let mut changes = outputs.map(|output| came_up(&output)[0]["change"].clone());
+            let mut changes = outputs.map(|output| parse_up(&output)[0]["change"].clone());
             changes.sort_by_key(Value::to_string);
             assert_eq!(changes, expected);
         }
         assert_eq!(myelin.probe("k", 64, 10)["lost"], 0);
-        // Both remove it; the second one says that there is none.
+        // Of two `down`, the second fails because no such chain runs.
         let name = myelin.chain("k");
-        let outputs = at_once(myelin, [&["down", &name], &["down", &name]]);
+        let outputs = run_at_once(myelin, [&["down", &name], &["down", &name]]);
         assert_eq!(outputs.iter().filter(|one| one.status.success()).count(), 1);
         myelin.expect_chains(0);
     });
 }
 
-/// Each waits for a name that the other has, if they take them one by one.
+/// An agent that reserved names one by one would deadlock here.
 #[test]
-fn they_have_the_same_names_the_other_way_round() {
+fn two_ups_with_the_same_chains_in_opposite_order_do_not_deadlock() {
     if skip_unless_root() {
         return;
     }
-    rounds(|myelin| {
+    repeat(|myelin| {
         let [one, other] = ["a", "b"].map(|name| KERNEL.replace("@k", &format!("@{name}")));
         let files = [
             myelin.file(&format!("{one}---{other}")),
             myelin.file(&format!("{other}---{one}")),
         ];
         let outputs = up_at_once(myelin, [&files[0], &files[1]]);
-        let mut changes: Vec<_> = outputs.iter().flat_map(came_up).collect();
+        let mut changes: Vec<_> = outputs.iter().flat_map(parse_up).collect();
         changes.sort_by_key(|up| up["change"].to_string());
         let changes: Vec<_> = changes
             .iter()
-            .map(|up| up["change"].as_str().expect("it"))
+            .map(|up| up["change"].as_str().expect("a change"))
             .collect();
         assert_eq!(changes, ["created", "created", "unchanged", "unchanged"]);
         myelin.expect_chains(2);
@@ -214,9 +213,8 @@ fn they_have_the_same_names_the_other_way_round() {
     });
 }
 
-/// One of a pair goes while both are wanted.
 #[test]
-fn one_removes_what_the_other_brings_up() {
+fn down_of_one_chain_of_a_pair_during_up_of_both_keeps_the_pair_consistent() {
     if skip_unless_root() {
         return;
     }
@@ -224,20 +222,23 @@ fn one_removes_what_the_other_brings_up() {
     let back = chain("b", 9000, "")
         .replace("destination: 10.0.0.2", "source: 10.0.0.2")
         .replace("destinationPort", "sourcePort");
-    rounds(|myelin| {
+    repeat(|myelin| {
         let file = myelin.file(&format!("{there}---{back}"));
         let up = ["up", file.to_str().expect("a path"), "--json"];
         myelin.ok(&up);
         let down = ["down", &*myelin.chain("a")];
-        let [brought, removed] = at_once(myelin, [&up, &down]);
-        assert!(removed.status.success(), "{}", error(&removed));
-        let change = came_up(&brought)[0]["change"].clone();
-        // It was there still, and went; or was gone already, and came back.
+        let [brought, removed] = run_at_once(myelin, [&up, &down]);
+        assert!(removed.status.success(), "{}", stderr_of(&removed));
+        let change = parse_up(&brought)[0]["change"].clone();
+        // `up` before `down` leaves one chain; `down` before `up` leaves both.
         let count = if change == "unchanged" { 1 } else { 2 };
         let list = myelin.expect_chains(count);
         if change != "unchanged" {
             assert_eq!(change, "created");
-            assert_eq!(list[0]["ingress"], list[1]["egress"], "one circuit");
+            assert_eq!(
+                list[0]["ingress"], list[1]["egress"],
+                "both chains use the same interfaces"
+            );
             assert_eq!(myelin.probe("a", 64, 10)["lost"], 0);
             myelin.ok(&["down", &myelin.chain("a")]);
         }
@@ -246,11 +247,11 @@ fn one_removes_what_the_other_brings_up() {
 }
 
 #[test]
-fn only_one_of_them_is_admitted() {
+fn one_of_two_ups_whose_contracts_exclude_each_other_is_admitted() {
     if skip_unless_root() {
         return;
     }
-    // Each leaves hardly more than what it takes itself.
+    // The slack of each contract, 1 ms, is too small for the other chain.
     let myelin = Myelin::beside_others();
     let text = |name: &str, latency_us: u64| {
         let sla = format!("  sla: {{ rate: 1kpps, burst: 8, latency: {latency_us}us }}");
@@ -267,16 +268,16 @@ fn only_one_of_them_is_admitted() {
         assert!(
             codes == [Some(0), Some(3)] || codes == [Some(3), Some(0)],
             "{codes:?}: {}{}",
-            error(&outputs[0]),
-            error(&outputs[1])
+            stderr_of(&outputs[0]),
+            stderr_of(&outputs[1])
         );
         let up = codes.iter().position(|code| *code == Some(0)).expect("one");
         let name = myelin.chain(["a", "b"][up]);
         assert_eq!(myelin.expect_chains(1)[0]["chain"], *name);
         assert!(
-            error(&outputs[1 - up]).contains("is refused"),
+            stderr_of(&outputs[1 - up]).contains("is refused"),
             "{}",
-            error(&outputs[1 - up])
+            stderr_of(&outputs[1 - up])
         );
         myelin.ok(&["down", &name]);
     }

@@ -1,7 +1,7 @@
 /*
- * Loaded into an agent with LD_PRELOAD: counts the steps of its work, which are the calls of the C
- * library below, and at a step of choice kills the agent or lets the call fail. Only the threads
- * that work on requests count, so a count is the same each time.
+ * Loaded into an agent with LD_PRELOAD. Counts steps: calls of the C library functions below, in
+ * threads that work on a request, so that the count is the same in each run. At the step `at` it
+ * kills the agent or makes the call fail.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -23,15 +23,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The file that the test writes and reads; all numbers in the machine's own order. */
+/* Content of the file that the test and this library share; native byte order. */
 struct control {
-	/* Whether steps count. */
+	/* Whether steps are counted. */
 	_Atomic uint32_t armed;
 	/* Steps so far. */
 	_Atomic uint32_t count;
-	/* The step at which it happens, from 1; never at 0. */
+	/* The step of the fault, from 1; 0 for no fault. */
 	_Atomic uint32_t at;
-	/* The error of that call; 0 kills the agent instead of making it. */
+	/* The error of that call; 0 kills the agent before the call. */
 	_Atomic uint32_t error;
 };
 
@@ -45,7 +45,7 @@ __attribute__((constructor)) static void attach(void)
 {
 	const char *path = getenv("MYELIN_TEST_STEPS");
 	const char *log = getenv("MYELIN_TEST_STEPS_LOG");
-	/* What the agent starts is not counted. */
+	/* Child processes of the agent are not counted. */
 	unsetenv("LD_PRELOAD");
 	if (!path || !log) {
 		return;
@@ -62,8 +62,7 @@ __attribute__((constructor)) static void attach(void)
 	control = page;
 }
 
-/* Whether this thread works on a request: tokio names such threads, and those that they start
- * inherit the name. */
+/* Tokio names the threads that work on requests. Threads that these start inherit the name. */
 static int works_on_request(void)
 {
 	char name[16] = "";
@@ -71,9 +70,9 @@ static int works_on_request(void)
 	return strcmp(name, "tokio-rt-worker") == 0;
 }
 
-/* One step; returns whether the call is to fail, with `errno` set. `what` and `detail` are for the
- * log. */
-static int fails(const char *what, const char *detail, long number)
+/* Counts a step. Returns 1, with `errno` set, if the call must fail. `call` and `detail` go into
+ * the log. */
+static int step_fails(const char *call, const char *detail, long number)
 {
 	if (!control || !control->armed || getpid() != agent || !works_on_request()) {
 		return 0;
@@ -82,9 +81,9 @@ static int fails(const char *what, const char *detail, long number)
 	char line[256];
 	int saved = errno;
 	int length =
-		snprintf(line, sizeof line, "%s %ld %.150s\n", what, number, detail ? detail : "");
+		snprintf(line, sizeof line, "%s %ld %.150s\n", call, number, detail ? detail : "");
 	if (length > 0) {
-		/* Not through `write` below, which counts. */
+		/* The `write` below would count this as a step. */
 		(void)!NEXT(write)(log_file, line, (size_t)length);
 	}
 	errno = saved;
@@ -101,16 +100,16 @@ static int fails(const char *what, const char *detail, long number)
 	return 1;
 }
 
-#define STEP(type, name, parameters, arguments, detail, number) \
-	type name parameters                                    \
-	{                                                       \
-		if (fails(#name, detail, (long)(number))) {     \
-			return (type)-1;                        \
-		}                                               \
-		return NEXT(name) arguments;                    \
+#define STEP(type, name, parameters, arguments, detail, number)  \
+	type name parameters                                     \
+	{                                                        \
+		if (step_fails(#name, detail, (long)(number))) { \
+			return (type)-1;                         \
+		}                                                \
+		return NEXT(name) arguments;                     \
 	}
 
-/* A look through the processes of the machine is no step: their number is not the agent's. */
+/* Reads of /proc/PID are no steps: their number depends on the processes of the machine. */
 static int is_of_process(const char *path)
 {
 	return strncmp(path, "/proc/", 6) == 0 && path[6] >= '0' && path[6] <= '9';
@@ -123,7 +122,7 @@ static int is_of_process(const char *path)
 		va_start(rest, flags);                                                  \
 		mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, mode_t) : 0; \
 		va_end(rest);                                                           \
-		if (!is_of_process(path) && fails(#name, path, flags)) {                \
+		if (!is_of_process(path) && step_fails(#name, path, flags)) {           \
 			return -1;                                                      \
 		}                                                                       \
 		return NEXT(name)(path, flags, mode);                                   \
@@ -168,21 +167,22 @@ STEP(int, memfd_create, (const char *name, unsigned int flags), (name, flags), n
 STEP(int, ftruncate64, (int file, off64_t length), (file, length), NULL, length)
 STEP(pid_t, fork, (void), (), NULL, 0)
 
-/* Messages to the log of the agent, and what wakes another thread, are no steps. */
+/* No steps: messages to the log of the agent, and writes of 8 bytes to an eventfd, which wake
+ * another thread. */
 ssize_t write(int file, const void *bytes, size_t length)
 {
-	if (file > STDERR_FILENO && length != 8 && fails("write", NULL, (long)length)) {
+	if (file > STDERR_FILENO && length != 8 && step_fails("write", NULL, (long)length)) {
 		return -1;
 	}
 	return NEXT(write)(file, bytes, length);
 }
 
-/* Memory of no file belongs to threads that start, not to steps. */
+/* Anonymous memory is no step: new threads map their stacks. */
 #define MAP(name, offset_type)                                                        \
 	void *name(void *address, size_t length, int protection, int flags, int file, \
 		   offset_type offset)                                                \
 	{                                                                             \
-		if (file >= 0 && fails(#name, NULL, (long)length)) {                  \
+		if (file >= 0 && step_fails(#name, NULL, (long)length)) {             \
 			return MAP_FAILED;                                            \
 		}                                                                     \
 		return NEXT(name)(address, length, protection, flags, file, offset);  \
@@ -196,17 +196,17 @@ int ioctl(int file, unsigned long request, ...)
 	va_start(rest, request);
 	void *argument = va_arg(rest, void *);
 	va_end(rest);
-	if (fails("ioctl", NULL, (long)request)) {
+	if (step_fails("ioctl", NULL, (long)request)) {
 		return -1;
 	}
 	return NEXT(ioctl)(file, request, argument);
 }
 
-/* These return their error. */
+/* These return the error instead of setting `errno`. */
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
 		   void *argument)
 {
-	return fails("pthread_create", NULL, 0)
+	return step_fails("pthread_create", NULL, 0)
 		       ? errno
 		       : NEXT(pthread_create)(thread, attributes, start, argument);
 }
@@ -215,13 +215,13 @@ int posix_spawnp(pid_t *pid, const char *program, const posix_spawn_file_actions
 		 const posix_spawnattr_t *attributes, char *const arguments[],
 		 char *const environment[])
 {
-	return fails("posix_spawnp", program, 0)
+	return step_fails("posix_spawnp", program, 0)
 		       ? errno
 		       : NEXT(posix_spawnp)(pid, program, actions, attributes, arguments,
 					    environment);
 }
 
-/* How eBPF and handles on processes are asked for; other numbers (futex, for one) are no steps. */
+/* Steps are bpf and pidfd_open only; futex, for one, is none. */
 long syscall(long number, ...)
 {
 	va_list rest;
@@ -233,8 +233,8 @@ long syscall(long number, ...)
 	if (!next) {
 		next = NEXT(syscall);
 	}
-	if ((number == SYS_bpf && fails("bpf", NULL, a)) ||
-	    (number == SYS_pidfd_open && fails("pidfd_open", NULL, a))) {
+	if ((number == SYS_bpf && step_fails("bpf", NULL, a)) ||
+	    (number == SYS_pidfd_open && step_fails("pidfd_open", NULL, a))) {
 		return -1;
 	}
 	return next(number, a, b, c, d, e, f);

@@ -1,4 +1,5 @@
-//! A client that goes while its chain waits: the chain is undone, and nobody else notices.
+//! A client that disconnects while its chain waits: the agent undoes the chain, and other requests
+//! continue.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -6,26 +7,25 @@ use std::time::{Duration, Instant};
 
 use crate::common::chains::KERNEL;
 use crate::common::{Myelin, sh, skip_unless_root, wait_for};
-use crate::forms::black_box;
+use crate::fixtures::black_box;
 
-/// How soon what nobody wants any more must be gone on a busy machine.
-const SOON: Duration = Duration::from_secs(20);
+/// Longest time that the agent takes to undo a chain on a busy machine.
+const UNDO_LIMIT: Duration = Duration::from_secs(20);
 
-/// Whether a program runs that sleeps that long.
-pub(crate) fn sleeps(seconds: &str) -> bool {
+/// Whether a process `sleep SECONDS` runs.
+pub(crate) fn is_sleep_running(seconds: &str) -> bool {
     !sh(&format!("pgrep -fx 'sleep {seconds}' || true")).is_empty()
 }
 
-/// Starts `up` for a black box that is up when it has slept for long, and waits until that one is
-/// being waited for.
-pub(crate) fn begin_up(myelin: &Myelin, file: &Path, seconds: &str) -> Child {
-    let client = up(myelin, file);
-    wait_for("the program", || sleeps(seconds));
-    assert!(sleeps(seconds));
+/// Starts `up` for a black box `sleep SECONDS` with a long startup; returns when it runs.
+pub(crate) fn start_slow_up(myelin: &Myelin, file: &Path, seconds: &str) -> Child {
+    let client = start_up(myelin, file);
+    wait_for("the program", || is_sleep_running(seconds));
+    assert!(is_sleep_running(seconds));
     client
 }
 
-fn up(myelin: &Myelin, file: &Path) -> Child {
+fn start_up(myelin: &Myelin, file: &Path) -> Child {
     myelin
         .command(&["up", file.to_str().expect("a path")])
         .stdout(Stdio::null())
@@ -34,44 +34,44 @@ fn up(myelin: &Myelin, file: &Path) -> Child {
         .expect("a client")
 }
 
-fn end(mut client: Child) {
+fn kill_client(mut client: Child) {
     client.kill().expect("kill");
     let _ = client.wait();
 }
 
 #[test]
-fn a_client_goes_while_its_chain_waits_for_a_black_box() {
+fn a_chain_is_undone_when_its_client_disconnects_during_the_startup_of_a_black_box() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::beside_others();
     let other = myelin.file(KERNEL);
     myelin.ok(&["up", other.to_str().expect("a path")]);
-    // Whose links are known from now on.
+    // This command also records the links of the chain for `leftovers`.
     myelin.expect_chains(1);
     let idle = myelin.leftovers();
     let slow = black_box("w", 9001, "sleep, 7334.25", "60s");
-    // A kernel chain of the same file, which must go with it.
+    // The agent must also undo the kernel chain of the same file.
     let file = myelin.file(&format!("{}---{}", KERNEL.replace("@k", "@l"), slow.text));
-    let client = begin_up(&myelin, &file, "7334.25");
-    // Others work meanwhile, and see neither of the two.
+    let client = start_slow_up(&myelin, &file, "7334.25");
+    // Other requests continue and see neither of the two chains.
     assert_eq!(myelin.probe("k", 64, 10)["lost"], 0);
     myelin.ok(&["down", &myelin.chain("k")]);
     myelin.expect_chains(0);
     myelin.ok(&["up", other.to_str().expect("a path")]);
-    // A second client for the same chain waits for the first, and goes too.
-    let second = up(&myelin, &file);
+    // A second client waits for the names of the same chains, and disconnects.
+    let second = start_up(&myelin, &file);
     std::thread::sleep(Duration::from_millis(100));
-    end(second);
-    assert!(sleeps("7334.25"));
+    kill_client(second);
+    assert!(is_sleep_running("7334.25"));
     let start = Instant::now();
-    end(client);
+    kill_client(client);
     wait_for("the end of the chain", || myelin.leftovers() == idle);
     assert_eq!(myelin.leftovers(), idle);
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-    assert!(!sleeps("7334.25"));
+    assert!(start.elapsed() < UNDO_LIMIT, "{:?}", start.elapsed());
+    assert!(!is_sleep_running("7334.25"));
     myelin.expect_chains(1);
-    // Nothing is reserved any more.
+    // The names are free again.
     let quick = slow.text.replace("60s", "1ms");
     myelin.ok(&["up", myelin.file(&quick).to_str().expect("a path")]);
     myelin.expect_chains(2);
@@ -79,26 +79,25 @@ fn a_client_goes_while_its_chain_waits_for_a_black_box() {
     myelin.assert_clean();
 }
 
-/// Who waits for a chain's name gets it when the other client goes.
 #[test]
-fn a_client_goes_and_the_next_one_gets_the_name() {
+fn a_waiting_client_gets_the_chain_name_when_the_other_client_disconnects() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::beside_others();
     let slow = black_box("w", 9001, "sleep, 7335.25", "60s");
-    let client = begin_up(&myelin, &myelin.file(&slow.text), "7335.25");
-    let next = up(&myelin, &myelin.file(&KERNEL.replace("@k", "@w")));
+    let client = start_slow_up(&myelin, &myelin.file(&slow.text), "7335.25");
+    let next = start_up(&myelin, &myelin.file(&KERNEL.replace("@k", "@w")));
     std::thread::sleep(Duration::from_millis(100));
     myelin.expect_chains(0);
     let start = Instant::now();
-    end(client);
-    let output = next.wait_with_output().expect("its end");
+    kill_client(client);
+    let output = next.wait_with_output().expect("the end of the client");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert!(start.elapsed() < UNDO_LIMIT, "{:?}", start.elapsed());
     assert_eq!(myelin.status("w")["mapping"], "compact");
-    assert!(!sleeps("7335.25"));
+    assert!(!is_sleep_running("7335.25"));
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -1,4 +1,4 @@
-//! Clients that stall, and a black box that takes a minute to start, hold up nobody else.
+//! Stalled clients, and a black box that takes a minute to start, delay no other request.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -12,12 +12,12 @@ use myelin_api::{
 
 use crate::common::chains::KERNEL;
 use crate::common::{Myelin, skip_unless_root, wait_for};
-use crate::forms::{black_box, source};
-use crate::waiting::{begin_up, sleeps};
+use crate::disconnected_clients::{is_sleep_running, start_slow_up};
+use crate::fixtures::{black_box, chain_source};
 
-/// How much longer something may take on a machine where others work too.
+/// Delay that a busy machine may add.
 const SLACK: Duration = Duration::from_millis(100);
-/// A list is asked for so often, a chain brought up so often; medians count.
+/// Repetitions of each request. The test compares medians.
 const LISTS: usize = 20;
 const UPS: usize = 9;
 
@@ -26,25 +26,25 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-fn timed(work: impl FnOnce()) -> Duration {
+fn time(work: impl FnOnce()) -> Duration {
     let start = Instant::now();
     work();
     start.elapsed()
 }
 
-/// How long a list of the chains takes, and how long a chain takes to come up.
-fn times(client: &Client, request: &UpRequest, name: &str) -> [Duration; 2] {
-    let lists = (0..LISTS).map(|_| timed(|| drop(client.list().expect("a list"))));
+/// Measures the median times of a list request and of an `up` request.
+fn measure_list_and_up(client: &Client, request: &UpRequest, name: &str) -> [Duration; 2] {
+    let lists = (0..LISTS).map(|_| time(|| drop(client.list().expect("a list"))));
     let ups = (0..UPS).map(|_| {
-        let time = timed(|| drop(client.up(request).expect("a chain")));
-        client.down(name).expect("its end");
+        let time = time(|| drop(client.up(request).expect("a chain")));
+        client.down(name).expect("the end of the client");
         time
     });
     [median(lists.collect()), median(ups.collect())]
 }
 
-/// A request of which only the first bytes of so many are sent.
-fn send(run_dir: &RunDir, path: &str, body: &[u8], length: usize) -> UnixStream {
+/// Sends the head of a request with content length `length`, and the bytes `body`.
+fn send_request(run_dir: &RunDir, path: &str, body: &[u8], length: usize) -> UnixStream {
     let mut socket = UnixStream::connect(run_dir.socket()).expect("the agent");
     write!(
         socket,
@@ -56,14 +56,14 @@ fn send(run_dir: &RunDir, path: &str, body: &[u8], length: usize) -> UnixStream 
     socket
 }
 
-/// A whole request, whose answer nobody reads.
-fn send_all(run_dir: &RunDir, path: &str, request: &impl serde::Serialize) -> UnixStream {
+/// Sends a whole request; the caller reads no answer.
+fn send_whole_request(run_dir: &RunDir, path: &str, request: &impl serde::Serialize) -> UnixStream {
     let body = serde_json::to_vec(request).expect("JSON");
-    send(run_dir, path, &body, body.len())
+    send_request(run_dir, path, &body, body.len())
 }
 
 #[test]
-fn stalled_clients_and_a_slow_black_box_hold_up_nobody() {
+fn stalled_clients_and_a_slow_black_box_delay_no_other_request() {
     if skip_unless_root() {
         return;
     }
@@ -71,18 +71,20 @@ fn stalled_clients_and_a_slow_black_box_hold_up_nobody() {
     let measured = myelin.file(KERNEL);
     myelin.ok(&["up", measured.to_str().expect("a path")]);
     let run_dir = RunDir::resolve(Some(&myelin.run_dir()));
-    let client = Client::connect(&run_dir).expect("an agent").expect("it");
+    let client = Client::connect(&run_dir)
+        .expect("an agent")
+        .expect("an agent that serves");
     let request = UpRequest {
-        source: source(&myelin, &KERNEL.replace("@k", "@o")),
+        source: chain_source(&myelin, &KERNEL.replace("@k", "@o")),
         force: false,
     };
     let other = myelin.chain("o");
-    let before = times(&client, &request, &other);
+    let before = measure_list_and_up(&client, &request, &other);
 
-    // Half a request, three times; five streams of events that nobody reads.
+    // Three incomplete requests, then five whose streams of events the client does not read.
     let mut stalled = Vec::new();
     for path in ["/chains", "/probe", "/run"] {
-        stalled.push(send(&run_dir, path, b"{ \"name\":", 1000));
+        stalled.push(send_request(&run_dir, path, b"{ \"name\":", 1000));
     }
     let options = ProbeOptions {
         modes: vec!["blocking".into()],
@@ -93,29 +95,29 @@ fn stalled_clients_and_a_slow_black_box_hold_up_nobody() {
     };
     for chain in ["r", "s"] {
         let run = RunRequest {
-            source: source(&myelin, &KERNEL.replace("@k", &format!("@{chain}"))),
+            source: chain_source(&myelin, &KERNEL.replace("@k", &format!("@{chain}"))),
             options: options.clone(),
             force: false,
             floods: Vec::new(),
         };
-        stalled.push(send_all(&run_dir, "/run", &run));
+        stalled.push(send_whole_request(&run_dir, "/run", &run));
     }
     for _ in 0..3 {
         let probe = ProbeRequest {
             chain: myelin.chain("k"),
             options: options.clone(),
         };
-        stalled.push(send_all(&run_dir, "/probe", &probe));
+        stalled.push(send_whole_request(&run_dir, "/probe", &probe));
     }
     let are_up = || client.list().expect("a list").len() == 3;
     wait_for("the chains of `run`", are_up);
     assert!(are_up());
     let slow = black_box("w", 9001, "sleep, 7336.25", "60s");
-    let waiting = begin_up(&myelin, &myelin.file(&slow.text), "7336.25");
+    let waiting = start_slow_up(&myelin, &myelin.file(&slow.text), "7336.25");
     let pid = crate::common::sh("pgrep -fx 'sleep 7336.25'");
     let pid: serde_json::Value = pid.trim().parse::<u64>().expect("a number").into();
 
-    let during = times(&client, &request, &other);
+    let during = measure_list_and_up(&client, &request, &other);
     println!("a list, an `up`: {before:?} before, {during:?} during the stall");
     assert!(during[0] <= 3 * before[0] + SLACK, "{before:?} {during:?}");
     assert!(
@@ -136,11 +138,11 @@ fn stalled_clients_and_a_slow_black_box_hold_up_nobody() {
     let begun = start.elapsed();
     println!("`down --all` cancelled waiting requests after {begun:?}");
     assert!(begun < 10 * SLACK, "{begun:?}");
-    let output = waiting.wait_with_output().expect("its end");
+    let output = waiting.wait_with_output().expect("the end of the client");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("cancelled"), "{said}");
-    assert!(all.wait().expect("its end").success());
-    assert!(!sleeps("7336.25"));
+    assert!(all.wait().expect("the end of the client").success());
+    assert!(!is_sleep_running("7336.25"));
     drop(stalled);
     myelin.assert_clean();
 }

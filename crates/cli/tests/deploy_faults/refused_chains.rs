@@ -1,4 +1,5 @@
-//! Nothing is made for a chain that is refused: no link, namespace, group, process or eBPF object.
+//! The agent makes nothing for a refused chain: no link, namespace, control group, process or eBPF
+//! object.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -9,11 +10,11 @@ use myelin_api::{Client, RunDir, UpRequest};
 
 use crate::common::chains::KERNEL;
 use crate::common::{Myelin, sh, skip_unless_root, skip_without, wait_for};
-use crate::forms::source;
-use crate::steps::Agent;
+use crate::fixtures::chain_source;
+use crate::steps::SteppedAgent;
 
-/// Calls of an agent that refuses a chain: they open, ask and read.
-const LOOKS: [&str; 8] = [
+/// Calls that read the state of the machine: an agent that refuses a chain makes no others.
+const READ_CALLS: [&str; 8] = [
     "open",
     "open64",
     "socket",
@@ -24,21 +25,21 @@ const LOOKS: [&str; 8] = [
     "ioctl",
 ];
 
-/// What it takes to ask runc for its version.
-const ASK_RUNC: [&str; 4] = ["fork", "socketpair", "recvmsg", "posix_spawnp"];
+/// Calls that run `runc --version`.
+const RUNC_VERSION_CALLS: [&str; 4] = ["fork", "socketpair", "recvmsg", "posix_spawnp"];
 
-/// What an agent has, and what has its instance's mark.
+/// Objects of an agent and of its instance.
 #[derive(Debug, PartialEq)]
-struct Seen {
-    marked: BTreeSet<String>,
+struct AgentSnapshot {
+    objects: BTreeSet<String>,
     children: BTreeSet<String>,
-    /// Numbers of the eBPF objects that the agent holds.
+    /// Identifiers of the eBPF objects that the agent holds.
     ebpf: BTreeSet<String>,
     journal: String,
 }
 
-impl Seen {
-    fn now(myelin: &Myelin, agent: &Agent) -> Self {
+impl AgentSnapshot {
+    fn take(myelin: &Myelin, agent: &SteppedAgent) -> Self {
         let pid = agent.pid();
         let infos = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("the agent");
         let infos = infos
@@ -55,16 +56,16 @@ impl Seen {
         };
         let children = sh(&format!("pgrep -P {pid} || true"));
         Self {
-            marked: myelin.leftovers().into_iter().collect(),
+            objects: myelin.leftovers().into_iter().collect(),
             children: children.lines().map(str::to_owned).collect(),
             ebpf: lines.filter(is_number).collect(),
-            journal: std::fs::read_to_string(myelin.run_dir().join("journal")).expect("it"),
+            journal: std::fs::read_to_string(myelin.run_dir().join("journal")).expect("a journal"),
         }
     }
 }
 
-/// What happens to the links of an agent's network namespace.
-struct Monitor {
+/// Records the link events of an agent's network namespace (`ip monitor link`).
+struct LinkMonitor {
     process: Child,
     file: PathBuf,
     pid: u32,
@@ -72,7 +73,7 @@ struct Monitor {
     _directory: tempfile::TempDir,
 }
 
-impl Monitor {
+impl LinkMonitor {
     fn start(pid: u32) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("events");
@@ -89,12 +90,12 @@ impl Monitor {
             marks: 0,
             _directory: directory,
         };
-        // It says nothing when it begins.
+        // `ip monitor` prints nothing at its start, so an event shows that it runs.
         wait_for("the monitor", || {
-            monitor.mark();
+            monitor.add_marker_link();
             !monitor.text().is_empty()
         });
-        monitor.events();
+        monitor.take_events();
         monitor
     }
 
@@ -102,8 +103,8 @@ impl Monitor {
         std::fs::read_to_string(&self.file).expect("the events")
     }
 
-    /// Makes a link of its own in the namespace, whose name it returns.
-    fn mark(&mut self) -> String {
+    /// Makes a link in the namespace; returns its name. Its event marks a point in the record.
+    fn add_marker_link(&mut self) -> String {
         self.marks += 1;
         let name = format!("mark{}", self.marks);
         sh(&format!(
@@ -113,12 +114,12 @@ impl Monitor {
         name
     }
 
-    /// The events since it was asked last, but those of its own links.
-    fn events(&mut self) -> Vec<String> {
-        let mark = self.mark();
-        let is_there = || self.text().contains(&format!("{mark}@"));
-        wait_for("the mark", is_there);
-        assert!(is_there(), "no mark: {}", self.text());
+    /// Removes and returns the events up to now, without those of marker links.
+    fn take_events(&mut self) -> Vec<String> {
+        let mark = self.add_marker_link();
+        let has_mark = || self.text().contains(&format!("{mark}@"));
+        wait_for("the event of the marker link", has_mark);
+        assert!(has_mark(), "no event of the marker link: {}", self.text());
         let text = self.text();
         File::create(&self.file).expect("an empty file");
         let others = text.lines().filter(|line| !line.contains(": mark"));
@@ -128,82 +129,86 @@ impl Monitor {
     }
 }
 
-impl Drop for Monitor {
+impl Drop for LinkMonitor {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// An agent in a network namespace of its own, which is looked at from all sides.
-struct Watched {
+/// An agent in its own network namespace, with records of its calls, links and objects.
+struct WatchedAgent {
     myelin: Myelin,
-    agent: Agent,
-    monitor: Monitor,
+    agent: SteppedAgent,
+    monitor: LinkMonitor,
     client: Client,
 }
 
-impl Watched {
-    fn new(variables: &[&str]) -> Self {
+impl WatchedAgent {
+    fn start(variables: &[&str]) -> Self {
         let myelin = Myelin::new();
-        let agent = Agent::start_by(&myelin, &["unshare", "-n"], variables);
-        let monitor = Monitor::start(agent.pid());
+        let agent = SteppedAgent::start_with(&myelin, &["unshare", "-n"], variables);
+        let monitor = LinkMonitor::start(agent.pid());
         let run_dir = RunDir::resolve(Some(&myelin.run_dir()));
         let client = Client::connect(&run_dir).expect("an agent");
         Self {
-            client: client.expect("it serves"),
+            client: client.expect("an agent that serves"),
             myelin,
             agent,
             monitor,
         }
     }
 
-    /// The file's text as a client sends it, and without what a client checks.
+    /// A request without the checks of a client.
     fn request(&self, text: &str) -> UpRequest {
         UpRequest {
-            source: source(&self.myelin, text),
+            source: chain_source(&self.myelin, text),
             force: false,
         }
     }
 
-    /// The file is refused with these words, and nothing was made meanwhile, not for a moment
-    /// either.
-    fn refuses(&mut self, text: &str, words: &str) {
-        self.refuses_after(&[], text, words);
+    /// Asserts that the agent refuses a file with these words and makes nothing, not even for a
+    /// moment.
+    fn assert_refused(&mut self, text: &str, words: &str) {
+        self.assert_refused_with_calls(&[], text, words);
     }
 
-    /// The same with further calls that the agent may make, to ask something.
-    fn refuses_after(&mut self, calls: &[&str], text: &str, words: &str) {
+    /// The same for an agent that may also make the calls of `calls`.
+    fn assert_refused_with_calls(&mut self, calls: &[&str], text: &str, words: &str) {
         let request = self.request(text);
-        let before = Seen::now(&self.myelin, &self.agent);
-        let (_, result) = self.agent.count(|| self.client.up(&request));
+        let before = AgentSnapshot::take(&self.myelin, &self.agent);
+        let (_, result) = self.agent.count_steps(|| self.client.up(&request));
         let error = result.expect_err(words).message;
         assert!(error.contains(words), "{words}: {error}");
-        for step in self.agent.steps().lines() {
+        for step in self.agent.step_log().lines() {
             let parts: Vec<_> = step.split(' ').collect();
-            let is_look = LOOKS.contains(&parts[0]) || calls.contains(&parts[0]);
-            // Opened for more than reading.
-            let changes = parts[0].starts_with("open") && parts[2] != "/dev/null" && {
+            let is_read = READ_CALLS.contains(&parts[0]) || calls.contains(&parts[0]);
+            let writes = parts[0].starts_with("open") && parts[2] != "/dev/null" && {
                 let flags: u32 = parts[1].parse().expect("flags");
+                // O_ACCMODE is 3, O_RDONLY 0.
                 flags & 3 != 0
             };
-            assert!(is_look && !changes, "{words}: {step}");
+            assert!(is_read && !writes, "{words}: {step}");
         }
-        assert_eq!(self.monitor.events(), Vec::<String>::new(), "{words}");
-        assert_eq!(Seen::now(&self.myelin, &self.agent), before, "{words}");
+        assert_eq!(self.monitor.take_events(), Vec::<String>::new(), "{words}");
+        assert_eq!(
+            AgentSnapshot::take(&self.myelin, &self.agent),
+            before,
+            "{words}"
+        );
     }
 
-    /// Deploys something after all, which everybody who watches must notice, and ends.
-    fn end(mut self, text: &str) {
-        let before = Seen::now(&self.myelin, &self.agent);
+    /// Deploys a valid chain, asserts that each record shows it, and stops the agent.
+    fn deploy_and_stop(mut self, text: &str) {
+        let before = AgentSnapshot::take(&self.myelin, &self.agent);
         let request = self.request(text);
-        let (steps, result) = self.agent.count(|| self.client.up(&request));
+        let (steps, result) = self.agent.count_steps(|| self.client.up(&request));
         result.expect("a good chain");
         assert!(steps > 50, "{steps}");
-        assert!(!self.monitor.events().is_empty());
-        let after = Seen::now(&self.myelin, &self.agent);
+        assert!(!self.monitor.take_events().is_empty());
+        let after = AgentSnapshot::take(&self.myelin, &self.agent);
         assert_ne!(after.ebpf, before.ebpf);
-        assert_ne!(after.marked, before.marked);
+        assert_ne!(after.objects, before.objects);
         assert_ne!(after.journal, before.journal);
         drop(self.monitor);
         self.agent.stop();
@@ -211,8 +216,8 @@ impl Watched {
     }
 }
 
-/// Of the user's functions, with a promise: so much at once, within so many microseconds.
-fn promised(name: &str, burst: u32, latency_us: u32) -> String {
+/// A chain with a user function and a contract: `burst` in packets, `latency_us` in us.
+fn chain_with_contract(name: &str, burst: u32, latency_us: u32) -> String {
     KERNEL
         .replace("@k", &format!("@{name}"))
         .replace("kind: forward }", "kind: forward, space: user }")
@@ -222,7 +227,7 @@ fn promised(name: &str, burst: u32, latency_us: u32) -> String {
         )
 }
 
-fn between(text: &str, ports: [&str; 2]) -> String {
+fn add_ports(text: &str, ports: [&str; 2]) -> String {
     let [ingress, egress] = ports;
     text.replace(
         "  functions:",
@@ -230,7 +235,7 @@ fn between(text: &str, ports: [&str; 2]) -> String {
     )
 }
 
-/// A chain of one black box, with more keys of the function and a command.
+/// A chain of one black box: `spec` holds keys of the chain, `more` keys of the function.
 fn black_box(spec: &str, more: &str, command: &str) -> String {
     format!(
         "
@@ -245,19 +250,19 @@ spec:
     )
 }
 
-fn skip() -> bool {
+fn skip_without_tools() -> bool {
     skip_unless_root() || skip_without("cc") || skip_without("nsenter") || skip_without("pgrep")
 }
 
 #[test]
-fn a_new_chain_that_is_refused_makes_nothing() {
-    if skip() {
+fn the_agent_makes_nothing_for_a_refused_chain() {
+    if skip_without_tools() {
         return;
     }
-    let mut watched = Watched::new(&[]);
-    watched.monitor.mark();
+    let mut watched = WatchedAgent::start(&[]);
+    watched.monitor.add_marker_link();
     let down = format!("mark{}", watched.monitor.marks);
-    watched.monitor.events();
+    watched.monitor.take_events();
     let good = KERNEL.replace("@k", "@good");
     for (text, words) in [
         ("metadata: [".to_owned(), "chain"),
@@ -266,60 +271,66 @@ fn a_new_chain_that_is_refused_makes_nothing() {
             black_box("  mapping: compact", "", "sleep"),
             "mapping: distributed",
         ),
-        (promised("h", 1000, 900), "is refused: the worst-case bound"),
-        (between(KERNEL, ["nosuchif0", "lo"]), "nosuchif0"),
-        (between(KERNEL, [&down, "lo"]), "is down"),
+        (
+            chain_with_contract("h", 1000, 900),
+            "is refused: the worst-case bound",
+        ),
+        (add_ports(KERNEL, ["nosuchif0", "lo"]), "nosuchif0"),
+        (add_ports(KERNEL, [&down, "lo"]), "is down"),
         (
             black_box("", "", "no-such-program"),
             "program `no-such-program`",
         ),
         (black_box("", "", "/etc/passwd"), "not an executable file"),
     ] {
-        watched.refuses(&text, words);
-        // Nor for another chain of the same file.
+        watched.assert_refused(&text, words);
+        // Also for the valid chain of a file with a refused one.
         if text.contains("spec:") {
-            watched.refuses(&format!("{good}---{text}"), words);
+            watched.assert_refused(&format!("{good}---{text}"), words);
         }
     }
     if Path::new("/usr/sbin/runc").exists() || Path::new("/usr/bin/runc").exists() {
         let more = "isolation: container, rootfs: /nowhere/root,";
         let text = black_box("", more, "/bin/sleep");
-        watched.refuses_after(&ASK_RUNC, &text, "/nowhere/root");
+        watched.assert_refused_with_calls(&RUNC_VERSION_CALLS, &text, "/nowhere/root");
         let file = format!("{good}---{text}");
-        watched.refuses_after(&ASK_RUNC, &file, "/nowhere/root");
+        watched.assert_refused_with_calls(&RUNC_VERSION_CALLS, &file, "/nowhere/root");
     }
-    watched.end(&good);
+    watched.deploy_and_stop(&good);
 }
 
 #[test]
-fn a_chain_in_a_container_makes_nothing_without_runc() {
-    if skip() {
+fn the_agent_makes_nothing_for_a_container_without_runc() {
+    if skip_without_tools() {
         return;
     }
-    let mut watched = Watched::new(&["PATH=/nowhere"]);
+    let mut watched = WatchedAgent::start(&["PATH=/nowhere"]);
     let text = black_box("", "isolation: container,", "/bin/sleep");
-    watched.refuses_after(&ASK_RUNC, &text, "cannot run `runc`");
-    watched.end(KERNEL);
+    watched.assert_refused_with_calls(&RUNC_VERSION_CALLS, &text, "cannot run `runc`");
+    watched.deploy_and_stop(KERNEL);
 }
 
 #[test]
-fn a_change_that_is_refused_makes_nothing() {
-    if skip() {
+fn the_agent_makes_nothing_for_a_refused_live_change() {
+    if skip_without_tools() {
         return;
     }
-    let mut watched = Watched::new(&[]);
-    let running = promised("r", 8, 900_000);
+    let mut watched = WatchedAgent::start(&[]);
+    let running = chain_with_contract("r", 8, 900_000);
     watched
         .client
         .up(&watched.request(&running))
         .expect("a good chain");
-    watched.monitor.events();
+    watched.monitor.take_events();
     let with = |from: &str, to: &str| running.replace(from, to);
     let other = format!("---{}", KERNEL.replace("@k", "@other"));
     for (text, words) in [
-        (promised("r", 1000, 900), "is refused: the worst-case bound"),
         (
-            between(&running, ["lo", "nosuchif0"]),
+            chain_with_contract("r", 1000, 900),
+            "is refused: the worst-case bound",
+        ),
+        (
+            add_ports(&running, ["lo", "nosuchif0"]),
             "spec.ports cannot be changed",
         ),
         (
@@ -339,11 +350,11 @@ fn a_change_that_is_refused_makes_nothing() {
             "spec.worker cannot be changed",
         ),
     ] {
-        watched.refuses(&text, words);
+        watched.assert_refused(&text, words);
     }
-    // One that could be changed, in a file with a chain that is refused.
+    // A valid live change in a file with a refused chain.
     let changed = with("192.0.2.0/24", "198.51.100.0/24");
-    let file = format!("{changed}---{}", between(KERNEL, ["nosuchif0", "lo"]));
-    watched.refuses(&file, "nosuchif0");
-    watched.end(&KERNEL.replace("@k", "@other"));
+    let file = format!("{changed}---{}", add_ports(KERNEL, ["nosuchif0", "lo"]));
+    watched.assert_refused(&file, "nosuchif0");
+    watched.deploy_and_stop(&KERNEL.replace("@k", "@other"));
 }

@@ -1,0 +1,91 @@
+//! A system call that fails during `up` or `down`: the agent undoes the step and keeps running.
+
+use nix::errno::Errno;
+
+use crate::common::port_pair::PortPair;
+use crate::common::taps::skip_without_dpdk;
+use crate::common::{Myelin, wait_for};
+use crate::fixtures::{self, ChainFixture};
+use crate::steps::{Fault, SteppedAgent, choose_steps, for_each_fixture};
+
+/// Number of calls that fail, one after the other, during `up` and during `down`.
+const UP_FAILURES: u32 = 12;
+const DOWN_FAILURES: u32 = 5;
+
+fn assert_failed_calls_are_undone(fixture: &ChainFixture) {
+    let myelin = Myelin::beside_others();
+    let file = myelin.file(&fixture.text);
+    let up = ["up", file.to_str().expect("a path")];
+    let name = myelin.chain(fixture.name);
+    let down = ["down", &*name];
+    let links = || fixture.ports.as_ref().map(PortPair::links);
+    let before = links();
+    let mut agent = SteppedAgent::start(&myelin);
+    let idle = myelin.leftovers();
+    let (up_steps, down_steps) = agent.count_steps_of_both(&myelin, &up, &down);
+
+    for step in choose_steps(up_steps, UP_FAILURES) {
+        let error = if step % 2 == 0 {
+            Errno::EPERM
+        } else {
+            Errno::ENOMEM
+        };
+        let output = agent.run_with_fault(Fault::Fail(step, error), || myelin.run(&up));
+        let last = agent.step_log();
+        let last = last.lines().nth(step as usize - 1).unwrap_or_default();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let at = format!("up, {error} at step {step}: {last}: {said}");
+        println!("{at}");
+        assert!(agent.is_alive(), "{at}\n{}", agent.log());
+        assert!(!agent.log().contains("panicked"), "{at}\n{}", agent.log());
+        if !output.status.success() {
+            assert_eq!(output.status.code(), Some(1), "{at}");
+            assert!(said.contains(&name), "{at}");
+            assert_eq!(
+                myelin.json(&["ps", "--json"]),
+                serde_json::json!([]),
+                "{at}"
+            );
+            wait_for("the agent to undo the step", || myelin.leftovers() == idle);
+            assert_eq!(myelin.leftovers(), idle, "{at}\n{}", agent.log());
+            assert_eq!(links(), before, "{at}");
+            myelin.ok(&up);
+        }
+        myelin.expect_chains(1);
+        myelin.ok(&down);
+        assert_eq!(myelin.leftovers(), idle, "{at}\n{}", agent.log());
+    }
+    for step in choose_steps(down_steps, DOWN_FAILURES) {
+        myelin.ok(&up);
+        let output = agent.run_with_fault(Fault::Fail(step, Errno::ENOMEM), || myelin.run(&down));
+        let last = agent.step_log();
+        let last = last.lines().nth(step as usize - 1).unwrap_or_default();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let at = format!("down, step {step}: {last}: {said}");
+        println!("{at}{}", agent.log().lines().last().unwrap_or_default());
+        assert!(agent.is_alive(), "{at}\n{}", agent.log());
+        assert!(!agent.log().contains("panicked"), "{at}\n{}", agent.log());
+        myelin.expect_chains(0);
+        // The agent removes the remaining objects when it stops.
+        if myelin.leftovers() != idle {
+            agent.stop();
+            assert_eq!(myelin.leftovers(), Vec::<String>::new(), "{at}");
+            assert_eq!(links(), before, "{at}");
+            agent = SteppedAgent::start(&myelin);
+        }
+    }
+    agent.stop();
+    assert_eq!(links(), before);
+    myelin.assert_clean();
+}
+
+for_each_fixture! {
+    assert_failed_calls_are_undone:
+    a_failed_call_is_undone_for_a_kernel_chain: fixtures::kernel_only(), false;
+    a_failed_call_is_undone_for_a_chain_of_both_spaces: fixtures::mixed(), false;
+    a_failed_call_is_undone_for_a_pipeline: fixtures::pipeline(), false;
+    a_failed_call_is_undone_for_a_distributed_chain: fixtures::distributed(), false;
+    a_failed_call_is_undone_for_a_black_box: fixtures::black_box("x", 9000, "sleep, infinity", "1ms"), false;
+    a_failed_call_is_undone_for_a_chain_on_dpdk_devices: fixtures::on_dpdk_devices(), skip_without_dpdk();
+    a_failed_call_is_undone_for_a_chain_on_interfaces: fixtures::on_interfaces(), false;
+}
