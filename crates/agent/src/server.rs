@@ -39,7 +39,7 @@ const MOST_WAITING: usize = 48;
 const READERS: usize = 16;
 /// A client that reads no event for this long loses its stream; its work is cancelled.
 const UNREAD: Duration = Duration::from_secs(30);
-/// Longest time for the last answers after the agent is told to stop.
+/// Longest time for the last answers after a request to stop.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
 /// Time between two attempts to send into a full stream.
 const TRY_EVERY: Duration = Duration::from_millis(5);

@@ -124,8 +124,7 @@ pub(crate) struct Setup {
     pub(crate) batch: u16,
     pub(crate) idle: Idle,
     pub(crate) core: Option<u32>,
-    /// Whether the worker was started before. Its core may have been taken away meanwhile. The
-    /// worker must run all the same.
+    /// Whether the worker was started before. It must run even without its core.
     pub(crate) restarted: bool,
     pub(crate) ports: PortSetup,
 }

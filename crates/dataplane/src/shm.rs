@@ -155,9 +155,8 @@ pub(crate) fn prefetch<T: SharedAtomic>(cell: &T, for_writing: bool) {
         let at = std::ptr::from_ref(cell);
         if for_writing {
             // SAFETY: a prefetch is a hint that changes no register and no memory. Every x86-64
-            // processor decodes this one, those that do not have it as nothing. (The intrinsic for
-            // it becomes a prefetch for reading where the compiler is not told of a newer
-            // processor.)
+            // processor decodes this one; older ones execute it as a no-op. (The intrinsic becomes
+            // a prefetch for reading, unless the compiler targets a newer processor.)
             unsafe {
                 std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
             }

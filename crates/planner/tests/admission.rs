@@ -10,7 +10,7 @@ use myelin_spec::Space;
 use proptest::prelude::*;
 
 #[test]
-fn a_bound_above_the_promise_is_refused_with_what_would_fit() {
+fn a_bound_above_the_promise_is_refused_with_remedies() {
     let user = pinned(XOR, Space::User);
     let agreed = "  sla: { rate: 20kpps, burst: 100, latency: 350us }\n";
     let plan = planned(&[&user], agreed);
@@ -53,9 +53,9 @@ fn a_bound_above_the_promise_is_refused_with_what_would_fit() {
     );
 }
 
-/// A burst and a rate of which not even a thousandth fits.
+/// Not even a thousandth of this burst and rate fits.
 #[test]
-fn what_is_far_beyond_everything_has_a_remedy_too() {
+fn an_extreme_contract_has_a_remedy_too() {
     let user = pinned(XOR, Space::User);
     for (rate, burst, key) in [(20_000, 1_u64 << 33, "burst"), (10_000_000_000, 4, "rate")] {
         let with = |rate: u64, burst: u64| {
@@ -81,7 +81,7 @@ fn what_is_far_beyond_everything_has_a_remedy_too() {
 }
 
 #[test]
-fn a_rate_above_the_capacity_is_refused_and_the_largest_one_told() {
+fn a_rate_above_the_capacity_is_refused_with_the_largest_rate() {
     let plan = planned(&[FORWARD], "  sla: { rate: 10Mpps, burst: 32 }\n");
     let refusal = plan.refusal.as_deref().unwrap();
     assert!(
@@ -105,7 +105,7 @@ fn a_rate_above_the_capacity_is_refused_and_the_largest_one_told() {
 }
 
 #[test]
-fn without_a_rate_there_is_no_bound_and_the_mean_decides_as_ever() {
+fn without_a_rate_the_mean_decides() {
     let plan = planned(&[FORWARD], "  sla: { latency: 1us }\n");
     assert!(plan.admitted && plan.bound.is_none());
     assert!(plan.no_bound.unwrap().starts_with("no rate is agreed"));
@@ -126,7 +126,7 @@ fn without_a_rate_there_is_no_bound_and_the_mean_decides_as_ever() {
 }
 
 #[test]
-fn what_nothing_polices_stays_apart_from_promises() {
+fn unpoliced_chains_share_no_core_with_promises() {
     let machine = machine();
     let promised = shared(
         "promised",
@@ -146,7 +146,7 @@ fn what_nothing_polices_stays_apart_from_promises() {
     );
     assert!(beside(&ledger, &elsewhere, &machine).0.admitted);
 
-    // In the other order.
+    // The chains in the other order.
     let mut ledger = Ledger::default();
     ledger.insert(beside(&ledger, &free, &machine).1);
     let (plan, _) = beside(&ledger, &promised, &machine);
@@ -162,7 +162,7 @@ fn what_nothing_polices_stays_apart_from_promises() {
 }
 
 #[test]
-fn one_more_chain_never_takes_away_what_others_were_promised() {
+fn a_further_chain_never_breaks_the_promises_of_others() {
     let machine = machine();
     let mut ledger = Ledger::default();
     let agreed = "  sla: { rate: 1kpps, burst: 8, latency: 100us }\n";
@@ -231,7 +231,7 @@ fn a_second_worker_on_a_core_costs_slices_and_another_core_does_not() {
 proptest! {
     /// After any insertions and removals the ledger equals one with only the remaining chains.
     #[test]
-    fn who_leaves_takes_exactly_what_it_brought(
+    fn removal_undoes_insertion(
         rates in prop::collection::vec((1_u64..5000, 1_u64..50, any::<bool>(), any::<bool>()), 1..8), gone in prop::collection::vec(any::<bool>(), 8),
     ) {
         let machine = machine();

@@ -28,7 +28,7 @@ spec:
 }
 
 #[test]
-fn they_stand_in_user_space_and_drop_on_failure() {
+fn encryption_runs_in_user_space_and_drops_on_failure() {
     let (chain, plan) = planned("aes-128-gcm");
     assert!(plan.admitted && plan.warnings.is_empty());
     assert!(plan.hops.iter().all(|hop| hop.space == Space::User));
@@ -36,7 +36,7 @@ fn they_stand_in_user_space_and_drop_on_failure() {
 }
 
 #[test]
-fn ciphers_that_do_not_authenticate_are_warned_of() {
+fn ciphers_without_authentication_give_a_warning() {
     let (_, plan) = planned("aes-128-ctr");
     assert_eq!(plan.warnings.len(), 2);
     for (warning, function) in plan.warnings.iter().zip(["`cipher`", "`clear`"]) {

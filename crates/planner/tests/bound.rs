@@ -12,7 +12,7 @@ use myelin_spec::Space;
 use myelin_spec::XOR as XOR_KIND;
 
 #[test]
-fn a_bound_is_worst_costs_of_a_burst_and_the_time_that_cores_stand_still() {
+fn a_bound_is_the_worst_cost_of_a_burst_and_the_stalls_of_its_cores() {
     let plan = planned(
         &[FORWARD],
         "  sla: { rate: 10kpps, burst: 32, latency: 1ms }\n",
@@ -71,7 +71,7 @@ fn shares_add_up() {
 
 /// tcx forwards packets nearly one by one; a packet that XDP redirects waits for its turn's others.
 #[test]
-fn a_burst_is_paid_for_once_where_packets_are_handed_on_one_by_one() {
+fn a_burst_costs_once_if_packets_are_forwarded_one_by_one() {
     let with_link = Machine {
         egress_bps: Some(1_000_000_000),
         ..machine()
@@ -91,7 +91,7 @@ fn a_burst_is_paid_for_once_where_packets_are_handed_on_one_by_one() {
 /// XDP forwards redirected packets at the end of a turn of 64, tcx in lists of 8: so many later
 /// packets may precede a packet.
 #[test]
-fn a_packet_leaves_with_the_turn_that_brought_it() {
+fn a_packet_leaves_with_its_receive_batch() {
     let with = |rate: u64, hook: &str| {
         let agreed = format!("  hook: {hook}\n  sla: {{ rate: {rate}pps, burst: 1 }}\n");
         bound(&planned(&[FORWARD], &agreed)).clone()
@@ -111,7 +111,7 @@ fn a_packet_leaves_with_the_turn_that_brought_it() {
 }
 
 #[test]
-fn a_link_counts_with_its_own_time() {
+fn a_link_adds_its_transmission_time() {
     let slow = Machine {
         egress_bps: Some(10_000_000),
         ..machine()
@@ -184,7 +184,7 @@ fn a_packet_leaves_with_its_batch() {
 /// The cost of a batch counts once for a batch, and for each packet only where a batch may have one
 /// packet.
 #[test]
-fn a_burst_costs_what_packets_in_bursts_do() {
+fn a_burst_has_the_cost_of_batches() {
     let user = pinned(FORWARD, Space::User);
     let machine = machine();
     let with = |in_burst, beside: Option<&str>| {
@@ -282,7 +282,7 @@ fn a_worker_with_two_ports_is_not_first_come_first_served() {
 
 /// In any order all arrivals count, and the chain's own packets are as clustered as others.
 #[test]
-fn where_the_order_is_unknown_all_stay_equally_long() {
+fn without_a_known_order_all_packets_have_the_same_bound() {
     let user = pinned(XOR, Space::User);
     let machine = machine();
     let chain = |name: &str, ports: &str, burst: u32| {
@@ -335,7 +335,7 @@ fn the_mtu_of_the_ingress_is_the_longest_frame() {
 
 /// A profile of 60 B frames that become 1500 B, which the next function must process.
 #[test]
-fn what_makes_packets_longer_makes_those_behind_dearer() {
+fn longer_packets_cost_later_functions_more() {
     let user = pinned(XOR, Space::User);
     let behind = |first: &str| {
         let first = pinned(first, Space::User);
@@ -361,7 +361,7 @@ const IN_ORDER: &str =
 /// Packets that a decoder releases at once precede others, and arrive behind the worker in larger
 /// clusters.
 #[test]
-fn what_is_held_back_comes_at_once() {
+fn held_packets_arrive_together() {
     let user = pinned(XOR, Space::User);
     let slow = Machine {
         egress_bps: Some(1_000_000_000),
@@ -403,7 +403,7 @@ fn what_is_held_back_comes_at_once() {
 
 /// Each pair of devices has its own worker for both directions.
 #[test]
-fn pairs_of_devices_are_workers_of_their_own() {
+fn each_pair_of_devices_has_its_own_worker() {
     let devices = |ingress: &str, egress: &str| {
         let ports = format!(
             "  ports: {{ ingress: {{ dpdk: \"{ingress}\" }}, egress: {{ dpdk: \"{egress}\" }} }}\n"

@@ -30,7 +30,7 @@ fn a_contract_below_the_predicted_cost_is_refused() {
 }
 
 #[test]
-fn what_the_user_should_know_is_told() {
+fn a_plan_warns_the_user() {
     let user = pinned(XOR, Space::User);
     let quiet = planned(&[&user], "  sla: { latency: 350us, rate: 20kpps }\n");
     assert_eq!(quiet.warnings, [""; 0]);
@@ -65,7 +65,7 @@ fn what_the_user_should_know_is_told() {
 }
 
 #[test]
-fn guards_that_are_passed_by_on_failure_are_warned_of() {
+fn bypassing_a_guard_on_failure_gives_a_warning() {
     let functions = [XOR, FIREWALL, FORWARD];
     let warnings = planned(&functions, "  onFailure: pass\n").warnings;
     assert_eq!(warnings.len(), 1, "{warnings:?}");
@@ -94,7 +94,7 @@ fn costs_are_of_the_frame_that_the_profile_implies() {
 }
 
 #[test]
-fn a_contract_that_the_rest_of_the_chain_breaks_is_refused() {
+fn a_contract_below_the_cost_of_other_functions_is_refused() {
     let plan = planned(&[EXTERNAL], "  sla: { latency: 100ns }\n");
     assert!(!plan.admitted);
     assert!(planned(&[EXTERNAL], "  sla: { latency: 1ms }\n").admitted);

@@ -74,7 +74,7 @@ fn every_example_is_admitted_without_warnings() {
 }
 
 #[test]
-fn each_shows_what_it_says() {
+fn each_example_matches_its_comments() {
     use Space::{Kernel, User};
     assert_eq!(spaces(&plans("tactile.yaml")[0]), [Kernel, User]);
     assert_eq!(spaces(&plans("kernel-only.yaml")[0]), [Kernel; 3]);
@@ -101,7 +101,7 @@ fn each_shows_what_it_says() {
 
 /// Measured costs must not move the functions of the example that uses both spaces.
 #[test]
-fn the_first_example_uses_both_spaces_whatever_is_measured() {
+fn the_first_example_uses_both_spaces_for_any_costs() {
     let mut costs = Costs::default();
     costs
         .functions

@@ -106,7 +106,7 @@ fn a_distributed_chain_pays_a_link_for_each_function_and_two_crossings_for_each_
 }
 
 #[test]
-fn workers_that_would_spin_on_one_core_are_warned_of() {
+fn several_spinning_workers_on_a_core_give_a_warning() {
     let user = pinned(XOR, Space::User);
     let spin = "  mapping: distributed\n  worker: { idle: spin }\n";
     assert!(planned(&[&user, FORWARD], spin).warnings.is_empty());
@@ -120,7 +120,7 @@ fn workers_that_would_spin_on_one_core_are_warned_of() {
 proptest! {
     /// At one hook, functions with their own links do not affect the space of their neighbours.
     #[test]
-    fn each_function_of_a_distributed_chain_is_placed_for_itself(
+    fn each_function_of_a_distributed_chain_is_placed_alone(
         costs in prop::collection::vec((0_u32..20_000, 0_u32..20_000), 1..=6),
     ) {
         let mut with = Costs::default();
@@ -159,7 +159,7 @@ fn nat_pair(out: &str, back: &str, spec: &str) -> [ServiceChain; 2] {
 }
 
 #[test]
-fn two_functions_that_share_a_state_stand_in_the_same_space() {
+fn two_functions_with_one_state_run_in_the_same_space() {
     use Space::{Kernel, User};
     let placed = |out, back| {
         nat_pair(out, back, "").map(|chain| {
@@ -179,7 +179,7 @@ fn two_functions_that_share_a_state_stand_in_the_same_space() {
 }
 
 #[test]
-fn what_shares_a_state_in_user_space_needs_one_process() {
+fn shared_state_in_user_space_needs_one_process() {
     let spec = "  mapping: distributed\n";
     for chain in nat_pair("space: user,", "", spec) {
         let error = plan(&chain, &Costs::default(), &machine()).unwrap_err();
@@ -190,7 +190,7 @@ fn what_shares_a_state_in_user_space_needs_one_process() {
 }
 
 #[test]
-fn who_asks_for_a_sandbox_makes_the_chain_distributed_and_stands_in_user_space() {
+fn a_sandbox_request_makes_the_chain_distributed_and_the_function_user_space() {
     let limited = format!("{FORWARD}, limits: {{ cpu: 0.5cores }}");
     let plan = planned(&[FORWARD, &limited], "");
     assert_eq!(plan.mapping, Mapping::Distributed);
@@ -218,7 +218,7 @@ fn who_asks_for_a_sandbox_makes_the_chain_distributed_and_stands_in_user_space()
 }
 
 #[test]
-fn a_black_box_makes_a_chain_distributed_and_its_cost_is_nobodys_guess() {
+fn a_black_box_makes_a_chain_distributed_and_has_no_cost() {
     let costs = Costs::default();
     let plan = planned(&[XOR, EXTERNAL, FORWARD], "");
     assert_eq!(plan.mapping, Mapping::Distributed);
@@ -242,7 +242,7 @@ fn a_black_box_makes_a_chain_distributed_and_its_cost_is_nobodys_guess() {
 }
 
 #[test]
-fn a_distributed_chain_in_the_kernel_stands_at_tcx_where_its_links_cost_less() {
+fn a_distributed_kernel_chain_uses_tcx_where_links_cost_less() {
     let plan = planned(&[FIREWALL, XOR], "  mapping: distributed\n");
     assert_eq!(plan.hook, Hook::Tcx);
     assert_adds_up(&plan);

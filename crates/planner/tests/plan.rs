@@ -33,7 +33,7 @@ fn light_functions_stay_in_the_kernel_and_at_tcx() {
 }
 
 #[test]
-fn a_function_pinned_to_user_space_brings_the_chain_to_xdp_and_two_crossings() {
+fn a_user_space_function_makes_the_hook_xdp_and_adds_two_crossings() {
     let functions = [pinned(FIREWALL, Space::Kernel), pinned(XOR, Space::User)];
     let plan = planned(&[&functions[0], &functions[1]], "");
     assert_eq!(spaces(&plan), [Space::Kernel, Space::User]);
@@ -50,7 +50,7 @@ fn a_function_pinned_to_user_space_brings_the_chain_to_xdp_and_two_crossings() {
 }
 
 #[test]
-fn segments_know_where_packets_come_from_and_go() {
+fn segments_have_their_origin_and_exit() {
     let (kernel, user) = (pinned(FORWARD, Space::Kernel), pinned(FORWARD, Space::User));
     let plan = planned(&[&kernel, &kernel, &user, &user, &kernel], "");
     let segments: Vec<_> = plan
@@ -82,7 +82,7 @@ fn segments_know_where_packets_come_from_and_go() {
 }
 
 #[test]
-fn a_function_much_cheaper_in_user_space_goes_there_by_cost_but_not_by_class() {
+fn cost_moves_a_function_to_user_space_and_class_does_not() {
     let mut costs = Costs::default();
     let dear = FunctionCosts {
         kernel: Some(Cost::new(90_000.0, 0.0)),
@@ -193,7 +193,7 @@ fn the_ports_decide_the_hook_of_a_kernel_chain() {
 }
 
 #[test]
-fn a_chain_that_cannot_be_deployed_is_told_why_and_where() {
+fn a_refusal_has_its_reason_and_location() {
     assert_eq!(
         refused(&[FORWARD, &pinned(XOR, Space::User)], "  hook: tcx\n"),
         "tried.yaml:9:9: chain `tried`: spec.hook: the function `f1` must run in user space (it is pinned there), \
@@ -206,7 +206,7 @@ fn a_chain_that_cannot_be_deployed_is_told_why_and_where() {
 }
 
 #[test]
-fn the_length_is_checked_for_chains_that_came_from_elsewhere() {
+fn the_length_is_checked_for_chains_without_a_file() {
     let mut odd = chain(&[FORWARD], "");
     odd.functions = vec![odd.functions[0].clone(); 33];
     let error = plan(&odd, &Costs::default(), &machine()).unwrap_err();

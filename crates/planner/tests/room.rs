@@ -11,7 +11,7 @@ use myelin_spec::Space;
 /// At 20 kpps a packet is due every 50 us. A worker with a lateness of 69.5 us sends fewer if its
 /// bucket holds only two.
 #[test]
-fn a_shaper_that_wakes_up_too_late_for_its_rate_is_warned_of() {
+fn a_shaper_that_wakes_too_late_for_its_rate_gives_a_warning() {
     let user = pinned(XOR, Space::User);
     let warning = |sla: &str, more: &str| {
         let plan = planned(&[&user], &format!("  sla: {{ {sla} }}\n{more}"));
@@ -44,7 +44,7 @@ fn a_shaper_that_wakes_up_too_late_for_its_rate_is_warned_of() {
 
 /// A packet that a full ring drops is lost, whatever the chain's latency.
 #[test]
-fn what_a_ring_cannot_hold_is_refused() {
+fn a_burst_above_the_ring_is_refused() {
     let user = pinned(XOR, Space::User);
     let chain = |name: &str, burst: u32| {
         let agreed = format!("  sla: {{ rate: 1kpps, burst: {burst}, latency: 1s }}\n");
@@ -78,7 +78,7 @@ fn what_a_ring_cannot_hold_is_refused() {
 
 /// Promises to other chains include the ring.
 #[test]
-fn who_would_fill_the_ring_of_a_promised_chain_is_refused() {
+fn a_chain_that_would_fill_the_ring_of_a_promise_is_refused() {
     let user = pinned(XOR, Space::User);
     let machine = machine();
     let mut ledger = Ledger::default();
@@ -123,7 +123,7 @@ fn a_shaper_without_room_for_the_policers_burst_is_refused() {
 /// A later chain may make another chain's packets cluster before its shaper, though they are not
 /// too late.
 #[test]
-fn who_would_fill_the_shaper_of_a_promised_chain_is_refused() {
+fn a_chain_that_would_fill_the_shaper_of_a_promise_is_refused() {
     let user = pinned(XOR, Space::User);
     let machine = machine();
     let chain =

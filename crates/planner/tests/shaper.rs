@@ -60,7 +60,7 @@ fn a_chain_of_the_kernel_is_shaped_by_the_interface_when_asked() {
 }
 
 #[test]
-fn what_cannot_be_shaped_is_refused_with_cause_and_remedy() {
+fn an_impossible_shaper_is_refused_with_cause_and_remedy() {
     for (functions, more, cause, remedy) in [
         (&[KERNEL][..], "  hook: xdp\n", "XDP hook", "`hook: tcx`"),
         (
@@ -92,7 +92,7 @@ fn what_cannot_be_shaped_is_refused_with_cause_and_remedy() {
 }
 
 #[test]
-fn the_profile_is_that_behind_the_functions_before_it() {
+fn the_profile_includes_the_functions_before_the_shaper() {
     let limit = |functions: &[&str]| {
         let shaper = planned(functions, "auto", "").unwrap().shaper.unwrap();
         assert_eq!(
@@ -117,7 +117,7 @@ fn the_profile_is_that_behind_the_functions_before_it() {
 }
 
 #[test]
-fn a_card_at_xdp_is_told_of_the_other_hook() {
+fn a_refusal_at_xdp_names_the_hook_tcx() {
     let machine = Machine {
         ingress: PortKind::Native,
         egress: PortKind::Native,

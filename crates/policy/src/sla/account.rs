@@ -183,9 +183,9 @@ pub struct Reading {
 
 /// Packets that each function lost: its drops less the packets that it created.
 ///
-/// Between the two ends of an erasure code, drops are what the code repairs: packets that
-/// entered the section and did not leave it count as lost at its end. A decoder without an
-/// encoder in this chain counts as lossless, because its drops cannot be told from repair packets.
+/// An erasure code repairs drops between its two ends. So a packet that enters the section and does
+/// not leave it counts as lost at the section's end. A decoder without an encoder in this chain
+/// counts as lossless, because its drops include repair packets.
 pub(crate) fn losses_by_hop(hops: &[HopCounts]) -> Vec<u64> {
     let mut lost: Vec<u64> = hops
         .iter()
