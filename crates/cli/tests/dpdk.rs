@@ -1,4 +1,4 @@
-//! Chains between devices of DPDK: they come up, carry real traffic, change under it, and go away without a trace.
+//! Chains on DPDK devices: traffic, policer and shaper, live changes, restarts, removal.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn status(myelin: &Myelin) -> serde_json::Value {
     myelin.json(&["ps", "--json"])[0].clone()
 }
 
-/// The files of the environments of this instance's workers.
+/// Files of the DPDK environments of this instance's workers.
 fn runtime_files(myelin: &Myelin) -> Vec<PathBuf> {
     let id = myelin_api::RunDir::resolve(Some(&myelin.run_dir())).id();
     let entries = std::fs::read_dir("/var/run/dpdk").into_iter().flatten();
@@ -52,13 +52,18 @@ fn runtime_files(myelin: &Myelin) -> Vec<PathBuf> {
         .collect()
 }
 
-fn assert_clean(myelin: &Myelin) {
+fn assert_no_runtime_files(myelin: &Myelin) {
     assert_eq!(runtime_files(myelin), Vec::<PathBuf>::new());
     myelin.ok(&["down", "--all"]);
 }
 
-/// Traffic, counters, a change, and down.
-fn carries(myelin: &Myelin, hosts: &Hosts, file: &std::path::Path, devices: [&str; 2]) {
+/// Asserts the traffic and counters of a chain before and after a live change, then removes it.
+fn assert_carries_and_changes(
+    myelin: &Myelin,
+    hosts: &Hosts,
+    file: &std::path::Path,
+    devices: [&str; 2],
+) {
     let expected: Vec<u8> = (0..PACKETS as u8).map(|byte| byte ^ KEY).collect();
     assert_eq!(hosts.exchange(PACKETS), expected);
     let before = status(myelin);
@@ -80,12 +85,20 @@ fn carries(myelin: &Myelin, hosts: &Hosts, file: &std::path::Path, devices: [&st
     assert_eq!(hosts.exchange(PACKETS), plain);
     assert!(changed[0]["exchange_ms"].as_f64().unwrap() > 0.0);
     let after = status(myelin);
-    assert_eq!(after["packets_in"], 2 * PACKETS, "the door counts on");
-    assert_eq!(after["packets_out"], 2 * PACKETS, "departures too");
+    assert_eq!(
+        after["packets_in"],
+        2 * PACKETS,
+        "a live change keeps the count of arrivals"
+    );
+    assert_eq!(
+        after["packets_out"],
+        2 * PACKETS,
+        "a live change keeps the count of departures"
+    );
     assert_eq!(after["sojourn"]["packets"], 2 * PACKETS);
     assert_eq!(after["worker"]["restarts"], 0);
 
-    // Another match and other functions, in a file of which a later object cannot be made.
+    // A valid change in a file whose second chain cannot be deployed.
     let text = std::fs::read_to_string(file).unwrap();
     let text = text.replace(", destinationPort: 9000", "");
     let broken = "
@@ -115,11 +128,11 @@ spec:
     assert!(error.contains("DPDK devices"), "{error}");
     assert_eq!(runtime_files(myelin).len(), 1);
     myelin.ok(&["down", &myelin.chain("d")]);
-    assert_clean(myelin);
+    assert_no_runtime_files(myelin);
 }
 
 #[test]
-fn a_chain_between_taps_carries_counts_and_changes() {
+fn a_chain_on_taps_carries_counts_and_changes() {
     if skip_unless_root() || skip_without_dpdk() {
         return;
     }
@@ -130,7 +143,7 @@ fn a_chain_between_taps_carries_counts_and_changes() {
     let file = chain(&myelin, devices, &xor());
     assert_eq!(up(&myelin, &file)[0]["change"], "created");
     hosts.join([&links[0], &links[1]]);
-    carries(&myelin, &hosts, &file, devices);
+    assert_carries_and_changes(&myelin, &hosts, &file, devices);
     for (end, link) in ["a", "b"].into_iter().zip(&links) {
         let namespace = hosts.namespace(end);
         let left = sh(&format!("ip -n {namespace} link"));
@@ -139,7 +152,7 @@ fn a_chain_between_taps_carries_counts_and_changes() {
 }
 
 #[test]
-fn a_chain_between_af_xdp_devices_carries_and_leaves_the_interfaces() {
+fn a_chain_on_af_xdp_devices_carries_and_removes_its_programs() {
     if skip_unless_root() || skip_without_dpdk() {
         return;
     }
@@ -158,26 +171,32 @@ fn a_chain_between_af_xdp_devices_carries_and_leaves_the_interfaces() {
     let devices = [&*devices[0], &*devices[1]];
     let file = chain(&myelin, devices, &xor());
     up(&myelin, &file);
-    carries(&myelin, &hosts, &file, devices);
+    assert_carries_and_changes(&myelin, &hosts, &file, devices);
     for port in &ports {
         let left = sh(&format!("ip link show {port}"));
         assert!(!left.contains("xdp"), "{left}");
     }
 }
 
-/// Clusters that a chain between devices is sent, and packets in each.
+/// Number of clusters that the test sends, and packets in each.
 const CLUSTERS: u64 = 20;
 const CLUSTER: u64 = 100;
-/// The profile where they leave, and what the policer lets in at once.
+/// Profile at egress: packets a second, burst in packets; burst of the policer in packets.
 const RATE: u64 = 500;
 const BURST: u64 = 4;
 const POLICING_BURST: u64 = 40;
-/// By how much what arrived may have closed up on a busy machine, and how often it may be sent anew.
+/// Decrease of gaps between packets after egress that a busy machine may cause.
 const TOLERANCE: &str = "10ms";
+/// Most attempts: a longer stall of the machine spoils one.
 const TRIES: usize = 20;
 
-/// What `myelin conform` says of what arrives at the far host while clusters are sent; how many of them left the chain.
-fn conformance(myelin: &Myelin, hosts: &Hosts, link: &str, pause: Duration) -> serde_json::Value {
+/// Sends clusters; returns the report of `myelin conform` on the far host.
+fn measure_conformance(
+    myelin: &Myelin,
+    hosts: &Hosts,
+    link: &str,
+    pause: Duration,
+) -> serde_json::Value {
     let client = hosts.socket("a", "10.78.0.1:4000");
     let netns = hosts.namespace("b");
     let (rate, burst) = (format!("{RATE}pps"), BURST.to_string());
@@ -188,10 +207,10 @@ fn conformance(myelin: &Myelin, hosts: &Hosts, link: &str, pause: Duration) -> s
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
         .spawn()
-        .expect("it starts");
+        .expect("myelin conform");
     let mut said = String::new();
     let errors = conform.stderr.as_mut().expect("its standard error");
-    // "looking at ...": the monitor stands.
+    // `myelin conform` prints "looking at ..." when it is attached.
     std::io::BufRead::read_line(&mut std::io::BufReader::new(errors), &mut said).expect("a line");
     for _ in 0..CLUSTERS {
         for number in 0..CLUSTER {
@@ -203,18 +222,18 @@ fn conformance(myelin: &Myelin, hosts: &Hosts, link: &str, pause: Duration) -> s
     }
     wait_for("the last packet", || {
         let status = status(myelin);
-        let gone = ["packets_out", "policed", "drops"].map(|key| status[key].as_u64().unwrap());
-        status["packets_in"].as_u64() == Some(gone.iter().sum())
+        let counted = ["packets_out", "policed", "drops"].map(|key| status[key].as_u64().unwrap());
+        status["packets_in"].as_u64() == Some(counted.iter().sum())
     });
     sh(&format!("kill -INT {}", conform.id()));
-    let output = conform.wait_with_output().expect("its end");
+    let output = conform.wait_with_output().expect("the report");
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
         panic!("{error}: {said}{}", String::from_utf8_lossy(&output.stderr))
     })
 }
 
 #[test]
-fn what_leaves_between_devices_is_policed_and_shaped_to_the_profile() {
+fn packets_on_devices_are_policed_and_shaped_to_the_profile() {
     if skip_unless_root() || skip_without_dpdk() {
         return;
     }
@@ -233,12 +252,15 @@ fn what_leaves_between_devices_is_policed_and_shaped_to_the_profile() {
     hosts.join([&links[0], &links[1]]);
     let start = std::time::Instant::now();
     let mut seen = Vec::new();
-    // A machine that stands still lets packets close up on their way from the device to the far host.
+    // A stall of the machine decreases the gaps between packets on the way to the far host.
     let kept = (0..TRIES).find_map(|_| {
         let before = status(&myelin)["packets_out"].as_u64().unwrap();
-        let report = conformance(&myelin, &hosts, &links[1], Duration::from_millis(20));
+        let report = measure_conformance(&myelin, &hosts, &links[1], Duration::from_millis(20));
         let left = status(&myelin)["packets_out"].as_u64().unwrap() - before;
-        assert_eq!(report["packets"], left, "what left has arrived: {report}");
+        assert_eq!(
+            report["packets"], left,
+            "packets were lost after egress: {report}"
+        );
         let conforms = report["conforms"] == true;
         seen.push(report);
         conforms.then_some(())
@@ -253,7 +275,7 @@ fn what_leaves_between_devices_is_policed_and_shaped_to_the_profile() {
     assert_eq!(count("packets_in"), seen.len() as u64 * CLUSTERS * CLUSTER);
     assert_eq!(count("packets_in"), count("packets_out") + count("policed"));
     assert_eq!(count("drops"), 0, "{now}");
-    // The bucket was full, and the first packet may have come before the clock was read.
+    // The bucket was full, and the first packet may precede the read of the clock.
     let due = (start.elapsed().as_secs_f64() * RATE as f64) as u64 + POLICING_BURST + 1;
     assert!(count("packets_out") <= due, "{due} were due: {now}");
     assert!(count("packets_out") >= POLICING_BURST, "{now}");
@@ -275,19 +297,19 @@ fn what_leaves_between_devices_is_policed_and_shaped_to_the_profile() {
         shown.contains("shaper (worker)") && shown.contains(&count("policed").to_string()),
         "{shown}"
     );
-    // Without the shaper what was let in at once leaves at once.
+    // Without the shaper a burst that the policer passes leaves as a burst.
     up(&myelin, &text(&sla.replace("} }", "}, enforce: policer }")));
     let mut clusters = (0..TRIES).map(|_| {
-        // The bucket is full again.
-        conformance(&myelin, &hosts, &links[1], Duration::from_millis(100))
+        // The pause refills the bucket.
+        measure_conformance(&myelin, &hosts, &links[1], Duration::from_millis(100))
     });
     assert!(clusters.any(|report| report["conforms"] == false));
     myelin.ok(&["down", &myelin.chain("d")]);
-    assert_clean(&myelin);
+    assert_no_runtime_files(&myelin);
 }
 
 #[test]
-fn both_directions_share_a_worker_and_other_owners_do_not() {
+fn both_directions_share_a_worker_and_another_owner_is_refused() {
     if skip_unless_root() || skip_without_dpdk() {
         return;
     }
@@ -317,7 +339,7 @@ spec:
     up(&myelin, &file);
     let list = myelin.json(&["ps", "--json"]);
     assert_eq!(list[0]["worker"]["pid"], list[1]["worker"]["pid"]);
-    // The driver makes packets without end; none of them is of a chain.
+    // The null driver delivers packets all the time; none matches a chain.
     assert_eq!(list[0]["packets_in"], 0);
     let foreign = myelin.file(&both("foreign", "two", &ports("net_null0", "net_null1")));
     let error = myelin.fails(1, &["up", foreign.to_str().unwrap()]);
@@ -326,13 +348,17 @@ spec:
         "{error}"
     );
     myelin.ok(&["down", &myelin.chain("there")]);
-    assert_eq!(runtime_files(&myelin).len(), 1, "the other chain goes on");
+    assert_eq!(
+        runtime_files(&myelin).len(),
+        1,
+        "the worker of the other chain has ended"
+    );
     myelin.ok(&["down", &myelin.chain("back")]);
-    assert_clean(&myelin);
+    assert_no_runtime_files(&myelin);
 }
 
 #[test]
-fn what_cannot_be_had_is_named_with_its_place_and_leaves_nothing() {
+fn a_missing_interface_or_missing_hugepages_are_refused_and_leave_nothing() {
     if skip_unless_root() || skip_without_dpdk() {
         return;
     }
@@ -345,7 +371,7 @@ fn what_cannot_be_had_is_named_with_its_place_and_leaves_nothing() {
             && error.contains("interface"),
         "{error}"
     );
-    assert_clean(&myelin);
+    assert_no_runtime_files(&myelin);
     let pages = std::fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap_or_default();
     if pages.trim() == "0" {
         let text =
@@ -353,12 +379,12 @@ fn what_cannot_be_had_is_named_with_its_place_and_leaves_nothing() {
         let file = myelin.file(&(text + "  worker: { hugepages: true }\n"));
         let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
         assert!(error.contains("nr_hugepages"), "{error}");
-        assert_clean(&myelin);
+        assert_no_runtime_files(&myelin);
     }
 }
 
 #[test]
-fn a_worker_that_is_killed_comes_back_and_a_killed_agent_leaves_nothing() {
+fn a_killed_worker_is_restarted_and_down_all_cleans_up_after_a_killed_agent() {
     if skip_unless_root() || skip_without_dpdk() {
         return;
     }
@@ -379,14 +405,18 @@ fn a_worker_that_is_killed_comes_back_and_a_killed_agent_leaves_nothing() {
     let worker = now["worker"]["pid"].as_u64().expect("a process");
     myelin.kill_agent();
     sh(&format!("kill -9 {worker}"));
-    assert_eq!(runtime_files(&myelin).len(), 1, "nobody could remove them");
+    assert_eq!(
+        runtime_files(&myelin).len(),
+        1,
+        "killed processes remove no files"
+    );
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
-    assert_clean(&myelin);
+    assert_no_runtime_files(&myelin);
 }
 
 #[test]
-fn counts_outlive_the_worker_and_flows_are_told() {
+fn counts_survive_a_restart_of_the_worker_and_flows_do_not() {
     if skip_unless_root() || skip_without_dpdk() {
         return;
     }
@@ -428,14 +458,14 @@ fn counts_outlive_the_worker_and_flows_are_told() {
     let flows = myelin.json(&["ps", &name, "--flows", "--json"]);
     assert_eq!(
         flows[0]["flows"][0]["packets"], PACKETS,
-        "the state of a function goes with the worker: {flows}"
+        "a restart loses the state of a function: {flows}"
     );
     myelin.ok(&["down", &name]);
-    assert_clean(&myelin);
+    assert_no_runtime_files(&myelin);
 }
 
 #[test]
-fn mappings_and_backends_are_those_that_the_server_sees() {
+fn ps_flows_shows_the_mappings_and_backends_that_the_server_sees() {
     if skip_unless_root() || skip_without_dpdk() {
         return;
     }
@@ -468,11 +498,11 @@ fn mappings_and_backends_are_those_that_the_server_sees() {
     let translated = serde_json::json!({ "address": seen.ip(), "port": seen.port() });
     assert_eq!(mapping["translated"], translated, "{flows}");
     myelin.ok(&["down", "--all"]);
-    assert_clean(&myelin);
+    assert_no_runtime_files(&myelin);
 }
 
 #[test]
-fn devices_whose_worker_keeps_dying_are_given_up_and_the_remedy_is_named() {
+fn devices_whose_worker_keeps_dying_are_refused_until_the_chain_is_removed() {
     if skip_unless_root() || skip_without_dpdk() {
         return;
     }
@@ -491,7 +521,7 @@ fn devices_whose_worker_keeps_dying_are_given_up_and_the_remedy_is_named() {
         error.contains("given up") && error.contains(&remedy),
         "{error}"
     );
-    // The same chain, changed.
+    // A live change of the failed chain is refused too.
     let changed = myelin.file(&text.replace("9000", "9002"));
     let error = myelin.fails(1, &["up", changed.to_str().unwrap()]);
     assert!(error.contains(&remedy), "{error}");
@@ -499,10 +529,10 @@ fn devices_whose_worker_keeps_dying_are_given_up_and_the_remedy_is_named() {
     up(&myelin, &other);
     assert_eq!(myelin.status("e")["state"], "active");
     myelin.ok(&["down", "--all"]);
-    assert_clean(&myelin);
+    assert_no_runtime_files(&myelin);
 }
 
-/// Hugepages for one test, where there are none, and where DPDK finds them.
+/// Reserved hugepages and their mount for DPDK. Dropping it frees both.
 struct HugePages {
     mount: tempfile::TempDir,
 }
@@ -513,7 +543,7 @@ impl HugePages {
     fn reserve(pages: u32) -> Option<Self> {
         let read = || std::fs::read_to_string(Self::COUNT).unwrap_or_default();
         if read().trim() != "0" {
-            skip("somebody uses the hugepages of this machine");
+            skip("another program uses the hugepages of this machine");
             return None;
         }
         let mount = tempfile::tempdir().expect("a directory");
@@ -530,15 +560,15 @@ impl HugePages {
         Some(reserved)
     }
 
-    /// None but those in use.
-    fn take_back() {
+    /// Frees all pages that no process uses.
+    fn free_unused() {
         sh(&format!("echo 0 > {}", Self::COUNT));
     }
 }
 
 impl Drop for HugePages {
     fn drop(&mut self) {
-        // The pages first, and whatever fails: a second panic would hide the first one.
+        // Ignores errors: a second panic would hide the first one.
         let _ = std::fs::write(Self::COUNT, "0");
         let _ = Command::new("umount")
             .arg("-l")
@@ -548,7 +578,7 @@ impl Drop for HugePages {
 }
 
 #[test]
-fn a_worker_whose_hugepages_have_gone_is_given_up_and_says_what_to_do() {
+fn a_chain_whose_hugepages_are_gone_fails_and_the_log_names_the_remedy() {
     if skip_unless_root() || skip_without_dpdk() {
         return;
     }
@@ -559,9 +589,11 @@ fn a_worker_whose_hugepages_have_gone_is_given_up_and_says_what_to_do() {
     let text = std::fs::read_to_string(chain(&myelin, ["net_null0", "net_null1"], &xor())).unwrap();
     let file = myelin.file(&(text + "  worker: { hugepages: true }\n"));
     up(&myelin, &file);
-    HugePages::take_back();
+    HugePages::free_unused();
     common::kill(&myelin.status("d")["worker"]["pid"]);
-    wait_for("its end", || myelin.status("d")["state"] == "failed");
+    wait_for("the chain to fail", || {
+        myelin.status("d")["state"] == "failed"
+    });
     assert_eq!(myelin.status("d")["state"], "failed");
     let log = myelin.agent_log();
     assert!(
@@ -569,5 +601,5 @@ fn a_worker_whose_hugepages_have_gone_is_given_up_and_says_what_to_do() {
         "{log}"
     );
     myelin.ok(&["down", &myelin.chain("d")]);
-    assert_clean(&myelin);
+    assert_no_runtime_files(&myelin);
 }

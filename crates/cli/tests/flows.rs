@@ -1,11 +1,11 @@
-//! `myelin ps --flows`: what functions know of the flows that pass them.
+//! `myelin ps --flows`: the flow tables of functions.
 
 mod common;
 
 use common::{Myelin, skip_unless_root};
 use serde_json::Value;
 
-/// A chain and its reverse, with their functions in one space.
+/// A chain and its reverse chain with all functions in one space.
 fn pair(space: &str, more: &str) -> String {
     format!(
         "
@@ -38,7 +38,7 @@ fn probe(myelin: &Myelin) {
     assert_eq!(row["lost"], 0, "{row}");
 }
 
-/// The one flow that a function of the chain knows, and what the function says besides.
+/// The only flow of a function, and the whole entry of the function.
 fn the_flow(all: &Value, function: &str) -> (Value, Value) {
     let found = all
         .as_array()
@@ -55,7 +55,7 @@ fn number(value: &Value) -> u64 {
 }
 
 #[test]
-fn flows_are_shown_from_both_spaces_and_survive_a_change_of_the_chain() {
+fn ps_flows_shows_flows_of_both_spaces_and_they_survive_a_live_change() {
     if skip_unless_root() {
         return;
     }
@@ -66,7 +66,7 @@ fn flows_are_shown_from_both_spaces_and_survive_a_change_of_the_chain() {
         probe(&myelin);
         let chain = myelin.chain("f");
         let flows = myelin.json(&["ps", &chain, "--flows", "--json"]);
-        // The reply side's flows are those of `connections`, told once.
+        // `answers` and `connections` share one table, which is shown once.
         let functions: Vec<&str> = flows
             .as_array()
             .unwrap()
@@ -121,7 +121,7 @@ fn flows_are_shown_from_both_spaces_and_survive_a_change_of_the_chain() {
 }
 
 #[test]
-fn without_such_functions_there_is_nothing_to_show() {
+fn ps_flows_says_that_no_function_keeps_flows() {
     if skip_unless_root() {
         return;
     }

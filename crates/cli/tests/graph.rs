@@ -1,4 +1,4 @@
-//! `--graph`: the picture of a plan, and that of a chain that runs, with the packets that it lost.
+//! `--graph`: the picture of a plan, and of a running chain with its packet losses.
 
 mod common;
 
@@ -70,7 +70,7 @@ fn a_plan_is_drawn_as_text_and_as_svg() {
     let second = directory.path().join("ports-motion-control.svg");
     assert!(texts_of(&second).contains(&"coder".to_owned()));
 
-    // A chain file that stands in the place of the picture is not overwritten.
+    // `--graph` must not overwrite a chain file.
     let file = myelin.file(LOSSY);
     let option = format!("--graph={}", file.display());
     let refused = myelin.fails(2, &["plan", &option, file.to_str().unwrap()]);
@@ -82,8 +82,8 @@ fn a_plan_is_drawn_as_text_and_as_svg() {
     );
 }
 
-/// A socket on the client, and the server's address.
-fn ends(status: &Value) -> (UdpSocket, String) {
+/// Opens a socket on the client; returns it with the address of the server.
+fn open_client(status: &Value) -> (UdpSocket, String) {
     let host = |role: &str, key: &str| {
         let mut hosts = status["hosts"].as_array().unwrap().iter();
         let host = hosts.find(|host| host["role"] == role).unwrap();
@@ -128,7 +128,7 @@ fn a_running_chain_shows_its_costs_and_where_packets_were_lost() {
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("<title id=\"chain-graph-t\">"), "{page}");
 
-    let (socket, server) = ends(&myelin.status("lossy"));
+    let (socket, server) = open_client(&myelin.status("lossy"));
     let count = 8000_u64;
     let before = myelin.status("lossy")["packets_in"].as_u64().unwrap();
     for port in [9000, 9001].repeat(count as usize / 2) {

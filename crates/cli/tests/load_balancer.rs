@@ -1,4 +1,5 @@
-//! A load balancer spreads real flows over the server's addresses, keeps them there, and gives answers their source back.
+//! A load balancer spreads flows over two addresses, keeps each flow on one, and restores the
+//! source address of replies.
 
 mod common;
 
@@ -30,7 +31,7 @@ spec:
     )
 }
 
-/// Answers on two addresses with the last number of the address that was asked.
+/// Listens on two addresses; replies with the last number of the address.
 const SERVE: &str = "
 import select, socket
 sockets = []
@@ -46,8 +47,8 @@ while True:
             s.sendto(answer, client)
 ";
 
-/// Sends from 40 ports three times each; prints, port by port, who answered the three. A connected socket takes no answer
-/// from another address than it sent to.
+/// Sends three datagrams from each of 40 ports; prints the three replies of a port in one line. A
+/// connected socket accepts replies only from the address that it sent to.
 const ASK: &str = "
 import socket
 for port in range(20000, 20040):
@@ -65,7 +66,7 @@ for port in range(20000, 20040):
 struct Server(Child);
 
 impl Server {
-    /// On two addresses of the server's that only the backends' list names.
+    /// Adds two addresses to the server host, which only the list of backends names.
     fn start(myelin: &Myelin) -> Self {
         for last in [11, 12] {
             let address = format!("10.0.0.{last}/32");
@@ -92,7 +93,7 @@ impl Drop for Server {
     }
 }
 
-/// Who answers each port; the same one every time.
+/// Returns the backend of each port; asserts that the three replies come from one backend.
 fn ask(myelin: &Myelin) -> Vec<String> {
     let text = myelin.ok(&["exec", "client", "--", "python3", "-c", ASK]);
     let lines: Vec<&str> = text.lines().collect();
@@ -150,21 +151,21 @@ fn spreads(space: &str) {
 }
 
 #[test]
-fn a_load_balancer_in_the_kernel_spreads_flows_and_takes_their_answers_back() {
+fn a_load_balancer_in_the_kernel_spreads_flows_and_restores_reply_sources() {
     if !skip_unless_root() && !skip_without("python3") {
         spreads("kernel");
     }
 }
 
 #[test]
-fn a_load_balancer_in_user_space_spreads_flows_and_takes_their_answers_back() {
+fn a_load_balancer_in_user_space_spreads_flows_and_restores_reply_sources() {
     if !skip_unless_root() && !skip_without("python3") {
         spreads("user");
     }
 }
 
 #[test]
-fn without_backends_packets_are_dropped_and_counted() {
+fn a_load_balancer_without_backends_counts_packets_as_drops() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }

@@ -1,4 +1,5 @@
-//! Source NAT between real end hosts: what the server sees, and that the answers find back.
+//! Source NAT between end hosts: the server sees translated addresses, and replies reach the
+//! client.
 
 mod common;
 
@@ -31,7 +32,7 @@ spec:
   reverse: @out
 ";
 
-/// Answers a datagram, and whatever comes over a connection, with where it came from and what it was.
+/// Replies to each datagram and each connection with the peer's address and port and the data.
 const SERVER: &str = "
 import socket, threading
 u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -54,7 +55,7 @@ while True:
     c.close()
 ";
 
-/// Sends from an address and port and prints the answer.
+/// Arguments: address, port. Sends a datagram from there and prints the reply.
 const ASK_UDP: &str = "
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -75,7 +76,7 @@ while part := s.recv(65536):
 print(data[:data.rindex(b' ')].decode(), len(data.split(b' ')[2]))
 ";
 
-/// A program that is killed when the test is done with it.
+/// A server program. Dropping it kills the process.
 struct Server(Child);
 
 impl Server {
@@ -103,7 +104,7 @@ impl Drop for Server {
     }
 }
 
-/// A family's form of a text that is written for IPv4.
+/// Replaces the IPv4 addresses of a text with IPv6 addresses if `v6` is true.
 fn of_family(text: &str, v6: bool) -> String {
     if !v6 {
         return text.to_owned();
@@ -157,7 +158,7 @@ fn assert_mappings(myelin: &Myelin, own: &impl Fn(&str) -> String, second_port: 
     );
 }
 
-/// Everything between two end hosts, and on through a live change of both chains.
+/// Asserts UDP, TCP and ping through NAT, and that mappings survive a live change of both chains.
 fn translates(space: &str, v6: bool) {
     if skip_unless_root() || skip_without("python3") || skip_without("ping") {
         return;
@@ -196,7 +197,7 @@ fn translates(space: &str, v6: bool) {
         &own("10.0.0.2"),
     ]);
     assert!(ping.contains(" 0% packet loss"), "{ping}");
-    // A second inside address with the same port.
+    // A second internal address sends from the same port.
     let second = own("10.0.0.9") + if v6 { "/128" } else { "/32" };
     let mut add = vec![
         "exec", "client", "--", "ip", "address", "add", &second, "dev", "lo",
@@ -220,7 +221,8 @@ fn translates(space: &str, v6: bool) {
             assert!(hop["packets_in"].as_u64().unwrap() > 10, "{chain}");
         }
     }
-    // A new mapping would have its own port: the first inside address has not sent since.
+    // If the live change lost the mappings, this one would get its own port, 40000: the first
+    // internal address has not sent since.
     let changed = pair
         .replace("    - { name: first, kind: forward }\n", "")
         .replace(
@@ -235,27 +237,27 @@ fn translates(space: &str, v6: bool) {
 }
 
 #[test]
-fn the_kernel_translates_there_and_back() {
+fn the_kernel_translates_requests_and_replies() {
     translates("", false);
 }
 
 #[test]
-fn user_space_translates_there_and_back() {
+fn user_space_translates_requests_and_replies() {
     translates("space: user,", false);
 }
 
 #[test]
-fn the_kernel_translates_ipv6() {
+fn the_kernel_translates_requests_and_replies_of_ipv6() {
     translates("", true);
 }
 
 #[test]
-fn user_space_translates_ipv6() {
+fn user_space_translates_requests_and_replies_of_ipv6() {
     translates("space: user,", true);
 }
 
 #[test]
-fn a_pair_in_user_space_needs_one_process() {
+fn nat_with_its_reverse_in_user_space_refuses_mapping_distributed() {
     let myelin = Myelin::new();
     let text = PAIR.replace("SPACE", "space: user,").replace(
         "  reverse: @back",

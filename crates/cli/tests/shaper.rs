@@ -1,5 +1,5 @@
-//! Clusters of packets through chains whose traffic is shaped where it leaves: what arrives is in
-//! profile, and all of it.
+//! Clusters of packets (sent back to back) through chains with a shaper: all arrive, and they keep
+//! to the profile.
 
 mod common;
 
@@ -11,25 +11,23 @@ use common::{Myelin, sh, skip_unless_root};
 use myelin_packet::fixtures::Meter;
 use myelin_packet::traffic::{Bucket, Profile};
 
-/// Clusters, and packets in each.
+/// Number of clusters, and packets in each.
 const CLUSTERS: u64 = 4;
 const CLUSTER: u64 = 64;
 const RATE: u64 = 2000;
 const BURST: u64 = 4;
-/// By how much a busy machine may have packets come closer together than they left, packets: 10 ms,
-/// and this only where it was seen to stand still.
+/// Increase of the measured burst that a stall of the machine may cause, packets: 10 ms at the
+/// rate. Allowed only where the arrivals show a stall.
 const TOLERANCE: u64 = 20;
-/// What a timer alone may do, packets.
-const LATE: u64 = 2;
-/// How often clusters are sent before it is said that what is looked for does not happen. A busy
-/// machine keeps the sender, a worker or the receiver from running, which spoils one try, or
-/// several, but not so many.
+/// Increase of the burst that a late timer may cause, packets.
+const TIMER_TOLERANCE: u64 = 2;
+/// Most attempts. A busy machine delays the sender, a worker or the receiver, which spoils some
+/// attempts.
 const TRIES: u64 = 50;
 
-/// A chain of these functions that may be sent clusters and lets out packets one by one. All
-/// clusters together find room in its queue, so nothing is lost if a worker stands still while they
-/// come.
-fn shaped(functions: &str, more: &str) -> String {
+/// A chain whose policer passes clusters and whose shaper sends packets one by one. The queue has
+/// room for all clusters, so a stalled worker loses none.
+fn shaped_chain(functions: &str, more: &str) -> String {
     format!(
         "
 apiVersion: myelin.dev/v1alpha1
@@ -44,8 +42,8 @@ spec:
     )
 }
 
-/// Sends clusters of packets, and gives when the server's kernel received each, ns.
-fn arrivals(myelin: &Myelin) -> Vec<u64> {
+/// Sends clusters; returns the kernel's receive time of each packet at the server, ns.
+fn measure_arrivals(myelin: &Myelin) -> Vec<u64> {
     let chain = myelin.chain("shaped");
     let ready = myelin.run_dir().with_extension("ready");
     let _ = std::fs::remove_file(&ready);
@@ -81,8 +79,8 @@ for i in range({total}):
     times.collect()
 }
 
-/// The burst that the packets really had.
-fn burst(times: &[u64]) -> u64 {
+/// Measures the burst of the arrivals at the rate, packets.
+fn measure_burst(times: &[u64]) -> u64 {
     let profile = Profile {
         packets: Bucket::new(RATE, BURST).ok(),
         bits: None,
@@ -94,9 +92,8 @@ fn burst(times: &[u64]) -> u64 {
     meter.packets().expect("a bucket").burst()
 }
 
-/// By how many packets those that arrived may have closed up: what the rate brings in the longest
-/// time in which none of a cluster came.
-fn tolerance(times: &[u64]) -> u64 {
+/// Tolerance of the burst, packets: the rate times the longest gap within a cluster.
+fn compute_tolerance(times: &[u64]) -> u64 {
     let gaps = times
         .chunks(CLUSTER as usize)
         .flat_map(|cluster| cluster.windows(2))
@@ -105,37 +102,37 @@ fn tolerance(times: &[u64]) -> u64 {
         .max()
         .unwrap_or_default()
         .saturating_sub(1_000_000_000 / RATE);
-    TOLERANCE.min(LATE + late_ns * RATE / 1_000_000_000)
+    TOLERANCE.min(TIMER_TOLERANCE + late_ns * RATE / 1_000_000_000)
 }
 
-/// How many packets the chain's shaper made wait; `None` where that is not told.
-fn delayed(myelin: &Myelin) -> Option<u64> {
+/// Reads the number of packets that the shaper delayed; `None` if the discipline does not count
+/// them.
+fn read_delayed(myelin: &Myelin) -> Option<u64> {
     myelin.status("shaped")["shaper"]["delayed"].as_u64()
 }
 
-/// All packets arrive, and as the profile has it, though they came to the shaper in clusters;
-/// without one a whole cluster arrives together. Gives how many were sent.
+/// Asserts that all packets of clusters arrive and keep to the profile; returns the number sent.
 fn assert_shaped(myelin: &Myelin) -> u64 {
     let mut bursts = Vec::new();
     for tries in 1..=TRIES {
-        let before = delayed(myelin);
-        let times = arrivals(myelin);
+        let before = read_delayed(myelin);
+        let times = measure_arrivals(myelin);
         assert_eq!(times.len() as u64, CLUSTERS * CLUSTER, "{times:?}");
-        // A cluster that the sender was long at is less of one, and proves nothing.
-        let was_sent = before
-            .zip(delayed(myelin))
+        // If the sender was slow the shaper delayed few packets, and the attempt proves nothing.
+        let received_clusters = before
+            .zip(read_delayed(myelin))
             .is_none_or(|(before, now)| now - before > CLUSTERS * CLUSTER / 4);
-        let burst = burst(&times);
-        if was_sent && burst <= BURST + tolerance(&times) {
+        let burst = measure_burst(&times);
+        if received_clusters && burst <= BURST + compute_tolerance(&times) {
             return tries * CLUSTERS * CLUSTER;
         }
-        bursts.push((burst, was_sent));
+        bursts.push((burst, received_clusters));
     }
-    panic!("bursts, and whether the shaper was sent clusters: {bursts:?}");
+    panic!("bursts, and whether the shaper received clusters: {bursts:?}");
 }
 
 #[test]
-fn a_worker_lets_a_cluster_out_packet_by_packet() {
+fn a_worker_shapes_a_cluster_to_single_packets() {
     if skip_unless_root() {
         return;
     }
@@ -149,7 +146,7 @@ fn a_worker_lets_a_cluster_out_packet_by_packet() {
         (two, "distributed"),
     ] {
         let myelin = Myelin::new();
-        let text = shaped(functions, "") + &format!("  mapping: {mapping}\n");
+        let text = shaped_chain(functions, "") + &format!("  mapping: {mapping}\n");
         let file = myelin.file(&text);
         myelin.ok(&["up", file.to_str().unwrap()]);
         assert_shaped(&myelin);
@@ -171,37 +168,39 @@ fn a_worker_lets_a_cluster_out_packet_by_packet() {
         );
         if functions != between {
             let sojourn = status["sojourn"]["max_us"].as_f64().unwrap();
-            assert!(sojourn > 1e3, "the wait is in the sojourn: {sojourn}");
+            assert!(
+                sojourn > 1e3,
+                "the sojourn lacks the time in the shaper: {sojourn}"
+            );
         }
     }
 }
 
 #[test]
-fn without_a_shaper_a_cluster_stays_together() {
+fn without_a_shaper_a_cluster_leaves_as_a_burst() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
-    let text = shaped(
+    let text = shaped_chain(
         "    - { name: one, kind: forward, space: user }",
         ", enforce: policer",
     );
     let file = myelin.file(&text);
     myelin.ok(&["up", file.to_str().unwrap()]);
-    // As soon as the sender is quick enough once.
-    let mut bursts = (0..TRIES).map(|_| burst(&arrivals(&myelin)));
+    // One attempt with a fast sender is enough.
+    let mut bursts = (0..TRIES).map(|_| measure_burst(&measure_arrivals(&myelin)));
     assert!(bursts.any(|burst| burst > BURST + TOLERANCE));
     assert_eq!(myelin.status("shaped")["shaper"], serde_json::Value::Null);
 }
 
-/// What waits when a chain goes leaves first; what waits when a worker dies is counted.
 #[test]
-fn what_waits_is_let_out_or_counted() {
+fn packets_in_the_shaper_of_a_killed_worker_count_as_lost() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
-    let slow = shaped("    - { name: one, kind: forward, space: user }", "")
+    let slow = shaped_chain("    - { name: one, kind: forward, space: user }", "")
         .replace("rate: 2kpps, burst: 4", "rate: 20pps, burst: 1")
         .replace("delay: 5s", "delay: 60s");
     let file = myelin.file(&slow);
@@ -229,21 +228,21 @@ for i in range(50): s.sendto(b'x', ('10.0.0.2', 9000))\""
 
 const KERNEL: &str = "    - { name: one, kind: forward, space: kernel }";
 
-/// The discipline that chains of the kernel are shaped by here.
-fn shaped_by(myelin: &Myelin) -> &'static str {
+/// The queueing discipline that shapes kernel chains on this machine.
+fn find_discipline(myelin: &Myelin) -> &'static str {
     let doctor = myelin.json(&["doctor", "--json"]);
     let mut findings = doctor["findings"].as_array().expect("findings").iter();
     let fq = findings.find(|finding| finding["what"] == "fq");
     let answer = fq.and_then(|finding| finding["answer"].as_str());
-    if answer.expect("what it says of fq").starts_with("yes") {
+    if answer.expect("an answer for fq").starts_with("yes") {
         "fq"
     } else {
         "htb"
     }
 }
 
-/// The discipline of the chain's egress interface, as `tc` shows it.
-fn discipline(myelin: &Myelin) -> String {
+/// Shows the root discipline of the chain's egress interface (`tc qdisc show`).
+fn show_egress_discipline(myelin: &Myelin) -> String {
     let egress = myelin.status("shaped")["egress"]
         .as_str()
         .unwrap()
@@ -252,16 +251,16 @@ fn discipline(myelin: &Myelin) -> String {
 }
 
 #[test]
-fn the_egress_interface_shapes_a_chain_of_the_kernel() {
+fn the_egress_interface_shapes_a_kernel_chain() {
     if skip_unless_root() || common::skip_without("tc") {
         return;
     }
     for bits in [false, true] {
         let myelin = Myelin::new();
-        let mut text = shaped(KERNEL, ", enforce: both");
+        let mut text = shaped_chain(KERNEL, ", enforce: both");
         if bits {
-            // Frames of 48 B: of both limits this is the one of 2000 packets a second, four at
-            // once.
+            // With frames of 48 B the limit in bits is 2000 packets a second and a burst of four:
+            // stricter than the limit in packets.
             text = text
                 .replace(
                     "rate: 2kpps, burst: 4",
@@ -271,8 +270,8 @@ fn the_egress_interface_shapes_a_chain_of_the_kernel() {
         }
         let file = myelin.file(&text);
         myelin.ok(&["up", file.to_str().unwrap()]);
-        let by = shaped_by(&myelin);
-        assert!(discipline(&myelin).contains(&format!("qdisc {by} 6d79:")));
+        let by = find_discipline(&myelin);
+        assert!(show_egress_discipline(&myelin).contains(&format!("qdisc {by} 6d79:")));
         let sent = assert_shaped(&myelin);
         let status = myelin.status("shaped");
         let shaper = &status["shaper"];
@@ -290,9 +289,9 @@ fn the_egress_interface_shapes_a_chain_of_the_kernel() {
     }
 }
 
-/// Sends clusters through a chain of the kernel, and gives what `myelin conform` says of what
-/// arrives behind its egress interface.
-fn seen_at_the_far_end(myelin: &Myelin, up: &serde_json::Value) -> serde_json::Value {
+/// Sends clusters through a kernel chain; returns the report of `myelin conform` on the server
+/// host.
+fn measure_conformance(myelin: &Myelin, up: &serde_json::Value) -> serde_json::Value {
     let server = format!("{}/server", myelin.chain("shaped"));
     let profile = ["--rate", "500pps", "--burst", "4", "--tolerance", "10ms"];
     let filter = ["--match", "protocol=udp,destinationPort=9000", "--json"];
@@ -306,8 +305,8 @@ fn seen_at_the_far_end(myelin: &Myelin, up: &serde_json::Value) -> serde_json::V
         let now = myelin.status("shaped");
         read_count(&now["packets_out"]) - read_count(&before["packets_out"]) == CLUSTERS * CLUSTER
     });
-    // With departure times a packet is counted out when it gets one, the last of all this long
-    // before it.
+    // With `fq`, a packet counts as out when it gets its departure time. The last packet departs
+    // this much later.
     std::thread::sleep(Duration::from_millis(1000 * CLUSTERS * CLUSTER / 500));
     monitor.interrupt();
     let (_, report) = monitor.wait_for_report();
@@ -316,20 +315,20 @@ fn seen_at_the_far_end(myelin: &Myelin, up: &serde_json::Value) -> serde_json::V
 }
 
 #[test]
-fn what_the_egress_interface_shapes_conforms_at_the_far_end() {
+fn packets_that_the_egress_interface_shapes_conform_at_the_far_end() {
     if skip_unless_root() || common::skip_without("tc") {
         return;
     }
     let myelin = Myelin::new();
-    let text = shaped(KERNEL, ", enforce: both")
+    let text = shaped_chain(KERNEL, ", enforce: both")
         .replace("rate: 2kpps", "rate: 500pps")
         .replace("policingBurst: 64", "policingBurst: 256");
     let file = myelin.file(&text);
     let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
-    let by = shaped_by(&myelin);
+    let by = find_discipline(&myelin);
     let mut seen = Vec::new();
     for _ in 0..TRIES {
-        seen.push(seen_at_the_far_end(&myelin, &up[0]));
+        seen.push(measure_conformance(&myelin, &up[0]));
         if seen.last().is_some_and(|report| report["conforms"] == true) {
             break;
         }
@@ -346,7 +345,7 @@ fn what_the_egress_interface_shapes_conforms_at_the_far_end() {
     );
     let max_us = status["sojourn"]["max_us"].as_f64().expect("a sojourn");
     if by == "fq" {
-        // Each cluster but its burst, and all of the last ones.
+        // Each cluster except its burst.
         assert!(
             read_count(&shaper["delayed"]) > CLUSTERS * CLUSTER / 2,
             "{status}"
@@ -356,25 +355,25 @@ fn what_the_egress_interface_shapes_conforms_at_the_far_end() {
     let shown = myelin.ok(&["ps", "-v", &myelin.chain("shaped")]);
     assert!(shown.contains(&format!("shaper ({by})")), "{shown}");
     let egress = status["egress"].as_str().expect("an interface");
-    assert!(discipline(&myelin).contains(&format!("qdisc {by} 6d79:")));
-    // Without the shaper a cluster stays one.
+    assert!(show_egress_discipline(&myelin).contains(&format!("qdisc {by} 6d79:")));
+    // Without the shaper a cluster leaves as a burst.
     let plain = myelin.file(&text.replace("enforce: both", "enforce: policer"));
     let up = myelin.json(&["up", plain.to_str().unwrap(), "--json"]);
     assert_eq!(up[0]["change"], "changed");
     let left = sh(&format!("tc qdisc show dev {egress} root"));
     assert!(!left.contains("6d79:"), "{left}");
-    let mut reports = (0..TRIES).map(|_| seen_at_the_far_end(&myelin, &up[0]));
+    let mut reports = (0..TRIES).map(|_| measure_conformance(&myelin, &up[0]));
     assert!(reports.any(|report| report["conforms"] == false));
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
-/// Interfaces of somebody else, as a chain between them sees them.
-struct Foreign {
+/// Two existing interfaces for `spec.ports`. Dropping it removes them.
+struct ExistingPorts {
     names: [String; 2],
 }
 
-impl Foreign {
+impl ExistingPorts {
     fn new(tag: &str) -> Self {
         let id = std::process::id() % 10_000;
         let names = ["i", "o"].map(|end| format!("s{tag}{id}{end}"));
@@ -388,16 +387,16 @@ impl Foreign {
 
     fn chain(&self) -> String {
         let [ingress, egress] = &self.names;
-        shaped(KERNEL, ", enforce: both")
+        shaped_chain(KERNEL, ", enforce: both")
             + &format!("  ports: {{ ingress: {ingress}, egress: {egress} }}\n")
     }
 
-    fn root(&self) -> String {
+    fn root_discipline(&self) -> String {
         sh(&format!("tc qdisc show dev {} root", self.names[1]))
     }
 }
 
-impl Drop for Foreign {
+impl Drop for ExistingPorts {
     fn drop(&mut self) {
         for name in &self.names {
             let _ = std::process::Command::new("ip")
@@ -408,53 +407,53 @@ impl Drop for Foreign {
 }
 
 #[test]
-fn a_discipline_of_somebody_else_is_never_replaced() {
+fn up_refuses_to_replace_a_configured_discipline() {
     if skip_unless_root() || common::skip_without("tc") {
         return;
     }
-    let (foreign, myelin) = (Foreign::new("f"), Myelin::new());
-    let egress = &foreign.names[1];
+    let (ports, myelin) = (ExistingPorts::new("f"), Myelin::new());
+    let egress = &ports.names[1];
     sh(&format!(
         "tc qdisc add dev {egress} root tbf rate 1gbit burst 100k limit 1m"
     ));
-    let before = foreign.root();
-    let file = myelin.file(&foreign.chain());
+    let before = ports.root_discipline();
+    let file = myelin.file(&ports.chain());
     let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
     for word in [egress, "`tbf`", "`enforce: policer`", "tc qdisc del"] {
         assert!(error.contains(word), "{error}");
     }
-    assert_eq!(foreign.root(), before);
+    assert_eq!(ports.root_discipline(), before);
     myelin.expect_chains(0);
 }
 
 #[test]
-fn the_default_discipline_comes_back_also_after_kill_9() {
+fn down_restores_the_default_discipline_also_after_a_killed_agent() {
     if skip_unless_root() || common::skip_without("tc") {
         return;
     }
-    let (foreign, myelin) = (Foreign::new("k"), Myelin::new());
-    let before = foreign.root();
-    let file = myelin.file(&foreign.chain());
+    let (ports, myelin) = (ExistingPorts::new("k"), Myelin::new());
+    let before = ports.root_discipline();
+    let file = myelin.file(&ports.chain());
     let up = || myelin.ok(&["up", file.to_str().unwrap()]);
     up();
-    let by = shaped_by(&myelin);
+    let by = find_discipline(&myelin);
     assert!(
-        foreign.root().contains(&format!("{by} 6d79:")),
+        ports.root_discipline().contains(&format!("{by} 6d79:")),
         "{}",
-        foreign.root()
+        ports.root_discipline()
     );
     myelin.ok(&["down", &myelin.chain("shaped")]);
-    assert_eq!(foreign.root(), before);
+    assert_eq!(ports.root_discipline(), before);
     up();
-    // Another profile: a class of its own beside the old one, which goes.
-    let other = myelin.file(&foreign.chain().replace("rate: 2kpps", "rate: 3kpps"));
+    // Another profile gets a new class; the agent removes the old one.
+    let other = myelin.file(&ports.chain().replace("rate: 2kpps", "rate: 3kpps"));
     myelin.ok(&["up", other.to_str().unwrap()]);
     if by == "htb" {
-        let classes = sh(&format!("tc class show dev {}", foreign.names[1]));
+        let classes = sh(&format!("tc class show dev {}", ports.names[1]));
         assert_eq!(classes.matches("class htb").count(), 1, "{classes}");
     }
     myelin.kill_agent();
     myelin.ok(&["down", "--all"]);
-    assert_eq!(foreign.root(), before);
+    assert_eq!(ports.root_discipline(), before);
     myelin.assert_clean();
 }
