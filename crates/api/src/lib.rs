@@ -49,7 +49,7 @@ pub use myelin_policy::sla::{
     Losses, PacketAccount, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState,
     SlaStatus, SlaTerm, SlaWindow,
 };
-pub use myelin_spec::{Mapping, PortDriver};
+pub use myelin_spec::{Mapping, PortDriver, units};
 pub use paths::{RunDir, calibration_file, short_hash};
 pub use status::{
     BlackBoxStatus, ChainState, ChainStatus, Endpoint, FlowStatus, FunctionFlows, HopStatus,

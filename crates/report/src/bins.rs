@@ -1,4 +1,5 @@
-//! Bins of a histogram of delays: as wide as preferred numbers (ISO 3) are apart, so equal on a logarithmic scale and round to read.
+//! Bins of a delay histogram. Their edges are preferred numbers (ISO 3): round figures, and bins of
+//! equal width on a logarithmic scale.
 
 use myelin_metrics::Distribution;
 
@@ -17,7 +18,7 @@ pub(crate) const SERIES: [&[f64]; 5] = [
     &[1.0, 1.6, 2.5, 4.0, 6.3],
     &[1.0, 2.0, 5.0],
 ];
-/// Decades of nanoseconds that bins cover: beyond what a distribution tells apart in every series.
+/// Decades of nanoseconds that bins cover: more than a distribution records.
 const DECADES: i32 = 12;
 
 /// Delays from `low_ns` to below `high_ns`.
@@ -28,7 +29,8 @@ pub(crate) struct Bin {
     pub(crate) count: u64,
 }
 
-/// The bins of a series from the shortest delay to the longest, empty ones between included; with `edge_ns` as one more edge.
+/// All bins of a series from the shortest delay to the longest, with `edge_ns` as an additional
+/// edge.
 pub(crate) fn bins_of(delays: &Distribution, series: &[f64], edge_ns: Option<u64>) -> Vec<Bin> {
     let mut edges: Vec<u64> = (0..DECADES)
         .flat_map(|decade| {
@@ -38,7 +40,7 @@ pub(crate) fn bins_of(delays: &Distribution, series: &[f64], edge_ns: Option<u64
         })
         .chain(edge_ns)
         .collect();
-    // Below 20 ns neighbours of the finest series round to the same nanosecond.
+    // Below 20 ns, neighbouring edges of the finest series round to the same nanosecond.
     edges.sort_unstable();
     edges.dedup();
     let mut bins: Vec<Bin> = edges

@@ -16,7 +16,7 @@ use crate::terminal::{self, Column, Histogram, Style, digits_or_dash, field, or_
 
 pub use page::page;
 
-/// The verdict, the contract, where the packets went, each hop and each probe.
+/// The verdict, the contract, the account of packets, each hop and each probe.
 pub fn summary(report: &ChainReport, style: Style) -> String {
     let width = style.columns();
     let verdict = format!("chain {}: {}", report.chain, verdict(report));
@@ -126,7 +126,7 @@ const HOPS: [Column<Hop>; 8] = [
     ("measured ns", |hop| digits_or_dash(0, hop.measured_ns)),
 ];
 
-/// Packets at a function. Front door and egress have no count of their own: the line below the table has them.
+/// Packets at a function. The account counts those of front door and egress.
 fn packets(hop: &Hop, packets: u64) -> String {
     match hop.kind.as_str() {
         "" => "-".to_owned(),
@@ -134,7 +134,7 @@ fn packets(hop: &Hop, packets: u64) -> String {
     }
 }
 
-/// Whether the contract was kept, and the term that is nearest to its bound or farthest above it.
+/// Whether the contract was kept, and the term with the largest share of its bound.
 fn verdict(report: &ChainReport) -> String {
     let verdict = match report.met() {
         _ if report.claims.is_empty() => return "no SLA agreed".to_owned(),
@@ -161,7 +161,7 @@ fn verdict(report: &ChainReport) -> String {
     }
 }
 
-/// The cost of the hop that costs most, and where that figure comes from.
+/// The most expensive hop with its cost, measured or predicted.
 fn slowest(hop: &Hop) -> String {
     let Hop { name, space, .. } = hop;
     let cost = terminal::format_ns(hop.cost_ns().unwrap_or_default());
@@ -232,7 +232,7 @@ const FLOODS: [Column<Flood>; 8] = [
     }),
 ];
 
-/// Where all packets went, in a sentence.
+/// The account of all packets, in a sentence.
 fn account(traffic: &Traffic) -> String {
     let lost = traffic.lost.iter();
     let lost: Vec<_> = lost
@@ -248,7 +248,7 @@ fn account(traffic: &Traffic) -> String {
     )
 }
 
-/// When it was measured: RFC 3339, to the second.
+/// The time of the measurement: RFC 3339, to the second.
 pub(crate) fn date(environment: &Environment) -> String {
     let taken = UNIX_EPOCH + Duration::from_secs(environment.taken_at_unix_s);
     humantime::format_rfc3339_seconds(taken).to_string()

@@ -1,30 +1,30 @@
-//! What can go wrong.
+//! Errors of this crate.
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A plot that could not be drawn.
+    /// The drawing library failed.
     #[error("cannot draw the plot \"{plot}\": {cause}")]
     Plot {
         /// Its title.
         plot: String,
-        /// The drawing library's words.
+        /// The library's message.
         cause: String,
     },
-    /// A plot that was declared for rows that there are not.
+    /// A plot names a field or a table that no row has.
     #[error(
         "plot \"{plot}\": the rows of table \"{table}\" have no field `{field}`; please report it"
     )]
     Field {
         /// The plot's title.
         plot: String,
-        /// The table it is drawn from.
+        /// The table with its rows.
         table: String,
-        /// The field that is missing, or `table` where no row is of it.
+        /// The missing field; `table` if no row belongs to the table.
         field: String,
     },
-    /// Figures that cannot be written as JSON.
+    /// A figure has no form in JSON.
     #[error("cannot write the report as JSON: {0}")]
     Json(#[from] serde_json::Error),
 }

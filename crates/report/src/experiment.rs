@@ -1,4 +1,5 @@
-//! The report of an experiment: [`text`] for a terminal; [`page`] as HTML, with the plots that the experiment declares ([`Plot`]).
+//! The report of an experiment: [`text`] for a terminal; [`page`] as HTML, with the plots
+//! ([`Plot`]) that the experiment declares.
 
 mod cells;
 mod draw;
@@ -23,8 +24,8 @@ const METHOD: &str = "A claim on a ratio or a median holds when its 95 % interva
     bound; with fewer rounds it is undecided. Rounds compare their subjects in turns, so that what wanders on the machine wanders for all of them. \
     Absolute figures are those of this machine, and a paper's those of its own: what compares is ratios and shapes.";
 
-/// What a person sees in the terminal: the verdict, the claims, all rows, the machine. Cells wrap
-/// within `width` columns.
+/// The report for a terminal: the verdict, the claims, all rows, the machine. Cells wrap within
+/// `width` columns.
 pub fn text(report: &Report<Row>, width: u16) -> String {
     let mut out = format!("experiment {}: {}\n", report.experiment, verdict(report).1);
     let mut table = terminal::grid(["claim", "measured", "bound", "holds"], width);
@@ -54,7 +55,7 @@ pub fn text(report: &Report<Row>, width: u16) -> String {
     out
 }
 
-/// Rows of one table; an interval is shown with its figure.
+/// The rows of one table. A figure and its interval share a cell.
 fn rows_table(rows: &[Row], width: u16) -> String {
     let fields = headings(&rows[0]);
     let is_figure = |field: &str| rows[0].get(field).is_some_and(|value| !value.is_string());
@@ -70,10 +71,12 @@ fn rows_table(rows: &[Row], width: u16) -> String {
     table.trim_fmt()
 }
 
-/// A self-contained page with the report's claims, plots and rows, UTF-8; `about` is what the experiment measures, one line.
+/// A self-contained page, UTF-8: claims, plots and rows. `about` describes the experiment in one
+/// line.
 ///
 /// # Errors
-/// [`Error::Field`] when a declared plot and the rows do not fit; [`Error::Plot`] or [`Error::Json`] when the figures cannot be written.
+/// [`Error::Field`] if the rows lack a field of a plot; [`Error::Plot`] or [`Error::Json`] if the
+/// figures cannot be written.
 pub fn page(report: &Report<Row>, about: &str, plots: &[Plot]) -> Result<String, Error> {
     let mut out = String::new();
     claims(&mut out, &report.claims);
@@ -86,14 +89,14 @@ pub fn page(report: &Report<Row>, about: &str, plots: &[Plot]) -> Result<String,
         }
         out.push_str("</section>\n");
     }
-    how(&mut out, report);
+    method(&mut out, report);
     rows(&mut out, &report.rows);
     envelope(&mut out, report)?;
     let title = format!("Experiment {}", report.experiment);
     Ok(document(&title, true, &header(about, report), &out))
 }
 
-/// How many claims hold: the class of the style sheet, and the sentence.
+/// The number of claims that hold: a class of the style sheet, and a sentence.
 fn verdict(report: &Report<Row>) -> (&'static str, String) {
     let decided = |holds| {
         report
@@ -148,7 +151,7 @@ fn header(about: &str, report: &Report<Row>) -> String {
     )
 }
 
-/// A share as it stands in the settings, in percent.
+/// A share of the settings, in percent.
 fn percent(share: &str) -> String {
     share
         .parse::<f64>()
@@ -226,7 +229,7 @@ fn claims(out: &mut String, claims: &[Claim]) {
     out.push_str("</section>\n");
 }
 
-fn how(out: &mut String, report: &Report<Row>) {
+fn method(out: &mut String, report: &Report<Row>) {
     let settings = &report.environment.settings;
     let words = |name: &str| name.replace('_', " ");
     let (how, machine): (Vec<_>, Vec<_>) = report
@@ -278,7 +281,7 @@ fn rows(out: &mut String, rows: &[Row]) {
     out.push_str("</section>\n");
 }
 
-/// The JSON envelope, a row a line, for programs and for readers who keep the page alone.
+/// The JSON envelope, a row a line: the page alone is a complete record.
 fn envelope(out: &mut String, report: &Report<Row>) -> Result<(), Error> {
     fn lines(values: &[impl Serialize]) -> Result<String, serde_json::Error> {
         let lines: Result<Vec<_>, _> = values.iter().map(serde_json::to_string).collect();

@@ -1,8 +1,8 @@
-//! The picture of a chain: ports, front door, functions by space and process, crossings, costs, losses.
+//! The picture of a chain: ports, functions by space and process, crossings, costs, losses.
 //!
-//! [`ChainGraph`] says what is drawn: the way of a packet as nodes and the edges between them.
-//! `layout` places it on a grid of characters, [`ChainGraph::text`] and [`ChainGraph::svg`] draw that
-//! grid. A figure that was neither planned nor measured is left out.
+//! [`ChainGraph`] has the content: the way of a packet as nodes and edges. `layout` places it on a
+//! grid of characters. [`ChainGraph::text`] and [`ChainGraph::svg`] draw that grid. The picture has
+//! planned and measured figures only.
 
 mod layout;
 mod svg;
@@ -167,7 +167,8 @@ impl ChainGraph {
         }
     }
 
-    /// Writes drops at functions and at the shaper. Functions of earlier generations may have no node.
+    /// Writes drops at functions and at the shaper. A function of an earlier generation may have no
+    /// node.
     fn add_drops(&mut self, mut dropped: BTreeMap<String, u64>) {
         for node in &mut self.nodes {
             if !matches!(node.place, Place::Function | Place::Shaper) {

@@ -1,7 +1,7 @@
 //! Self-contained HTML pages: no script, no font, no picture from elsewhere.
 //!
-//! [`document`] stands around a page, [`markup`] makes text, tables and figures, [`plot`] the drawings. The markup is also well-formed XML,
-//! which is how it is tested.
+//! [`document`] makes a page of its parts, [`markup`] makes text, tables and figures, [`plot`] the
+//! drawings. The markup is well-formed XML, so tests parse it.
 
 pub(crate) mod axis;
 pub(crate) mod bars;
@@ -17,7 +17,7 @@ const STYLE: &str = include_str!("page.css");
 pub(crate) fn standalone_svg(drawing: &str) -> String {
     let content = drawing.trim_end();
     let content = content.strip_suffix("</svg>").unwrap_or(content);
-    // Programs that know no style sheets show the light colours, which the drawing itself has.
+    // Programs without style sheets show the light colours, which the drawing itself has.
     format!(
         "{content}<style>\n@media (prefers-color-scheme: dark) {{\n{STYLE}}}\n</style>\n</svg>\n"
     )
@@ -31,8 +31,8 @@ pub mod plot {
     pub use super::lines::{AxisStyle, Bound, Curve, MARKS, Point, Stroke, lines};
 }
 
-/// A self-contained page with that title: markup that stands in its header and in its main part. `wide` leaves room for
-/// drawings beside each other.
+/// A self-contained page: its title, the markup of its header and of its main part. A `wide` page
+/// has room for drawings side by side.
 pub fn document(title: &str, wide: bool, header: &str, main: &str) -> String {
     let title = escape(title);
     let class = if wide { " class=\"wide\"" } else { "" };

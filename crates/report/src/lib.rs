@@ -1,12 +1,14 @@
-//! All that is drawn: tables, histograms, plots and pages.
+//! Draws results: tables, histograms, plots, pages, pictures of chains.
 //!
 //! * [`terminal`] draws text for a terminal or a pipe: tables and histograms.
 //! * [`html`] draws self-contained pages: markup, tables, plots as SVG.
 //! * [`chain`] draws the report of a chain in both forms, [`experiment`] that of an experiment.
-//! * [`plan`] draws plans, [`status`] running chains, [`sla`] their contracts, as text.
+//! * [`graph`] draws the picture of a chain, as text and as SVG.
+//! * [`plan`] writes plans, [`status`] running chains, [`sla`] their contracts, as text.
 //!
-//! The crate takes figures (`myelin-metrics`, `myelin-api`) and gives text. It measures nothing, reads no clock, no file and no terminal: the caller says
-//! how wide it is. Every plot of a page has its figures in a table on the page. Start reading at [`chain`].
+//! The crate takes figures (`myelin-metrics`, `myelin-api`) and returns text. It measures nothing
+//! and reads no clock, no file and no terminal: the caller passes the terminal's width. A page has
+//! the figures of each plot in a table, too. Start reading at [`chain`].
 
 mod bins;
 pub mod chain;

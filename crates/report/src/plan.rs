@@ -7,8 +7,8 @@ use myelin_api::{ChainUp, Change, Origin, Plan, SlaContract};
 use crate::sla;
 use crate::terminal::{self, field, grid, or_dash, wrap};
 
-/// What is done with a chain, what it is owed, and how to go on. Of several chains, `is_one_of_many`
-/// names the chain with each host.
+/// The change of a chain, its contract, and the next commands. With `is_one_of_many`, commands for
+/// hosts name the chain.
 pub fn up(up: &ChainUp, is_one_of_many: bool, width: u16) -> String {
     let plan = &up.plan;
     let host = |role: &str, port: &str| {
@@ -58,7 +58,7 @@ pub fn up(up: &ChainUp, is_one_of_many: bool, width: u16) -> String {
     out
 }
 
-/// More of what `up` did: numbers, times and the plan.
+/// Details of `up`: numbers, times and the plan.
 pub fn up_details(up: &ChainUp, width: u16) -> String {
     let mut out = String::new();
     let text = format!("{} -> {}, SPI {}", up.ingress, up.egress, up.spi);
@@ -77,7 +77,7 @@ pub fn up_details(up: &ChainUp, width: u16) -> String {
     out + &details(&up.plan, width)
 }
 
-/// The verdict, the contract against the worst case, and what each function takes of it.
+/// The verdict, the contract with the worst case, and each function's share of the worst case.
 pub fn summary(plan: &Plan, width: u16) -> String {
     let verdict = match &plan.refusal {
         Some(reason) => format!("chain {} is refused: {reason}", plan.chain),
@@ -100,7 +100,7 @@ pub fn summary(plan: &Plan, width: u16) -> String {
     out
 }
 
-/// The contract, and the worst case against it.
+/// The contract, and the worst case as a share of its latency.
 fn promise(out: &mut String, plan: &Plan, width: u16) {
     let contract = SlaContract::from(&plan.sla);
     field(out, "owed", &sla::owed(&contract), width);
@@ -181,7 +181,7 @@ fn functions(plan: &Plan, width: u16) -> String {
     table.trim_fmt()
 }
 
-/// Why the plan is as it is: places, steps, servers and the source of the costs.
+/// The reasons of the plan: places, steps, servers and the source of the costs.
 pub fn details(plan: &Plan, width: u16) -> String {
     let mut out = String::new();
     let mut line = |label: &str, text: &str| field(&mut out, label, text, width);
@@ -242,7 +242,7 @@ pub fn details(plan: &Plan, width: u16) -> String {
     out
 }
 
-/// A row for each step: how a packet reaches it, at what cost, and why it is there.
+/// A row for each step: the way to it, its costs, and the reason for its place.
 fn steps(plan: &Plan, width: u16) -> String {
     let mut table = grid(
         [

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use myelin_api::units::{BIT_RATE, PACKET_RATE, SIZE};
 use myelin_api::{
     ChainStatus, Losses, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus,
     SlaTerm, SlaWindow,
@@ -9,7 +10,7 @@ use myelin_api::{
 
 use crate::terminal::{Column, digits_or_dash, grid, listing, or_dash, wrap};
 
-/// Whether a chain's contract is kept, in a word or two.
+/// Whether a chain keeps its contract, in a few words.
 pub fn verdict(status: &ChainStatus) -> String {
     let Some(sla) = &status.sla else {
         return "-".to_owned();
@@ -24,17 +25,20 @@ pub fn verdict(status: &ChainStatus) -> String {
     }
 }
 
-/// What a chain is owed, in a line.
+/// The terms of a contract, in a line.
 pub fn owed(contract: &SlaContract) -> String {
     let mut terms = Vec::new();
-    let rate = |rate: Option<u64>, unit| Some(format!("{}{unit}", exact(rate?)));
     let rates = [
-        rate(contract.rate_pps, "pps"),
-        rate(contract.rate_bps, "bit/s"),
+        contract.rate_pps.map(|rate| PACKET_RATE.format(rate)),
+        contract
+            .rate_bps
+            .map(|rate| format!("{}/s", BIT_RATE.format(rate))),
     ];
     let bursts = [
-        rate(contract.burst_packets, " packets"),
-        rate(contract.burst_bits, "bit"),
+        contract
+            .burst_packets
+            .map(|burst| format!("{burst} packets")),
+        contract.burst_bits.map(|burst| SIZE.format(burst)),
     ];
     let profile = [("rate", agreed(rates)), ("burst", agreed(bursts))];
     for (term, figures) in profile.iter().filter(|(_, figures)| figures != "-") {
@@ -52,21 +56,11 @@ pub fn owed(contract: &SlaContract) -> String {
     terms.join(", ")
 }
 
-/// A rate or a count with its unit and all its digits: `20k`, `1.5M`.
-fn exact(figure: u64) -> String {
-    match figure as f64 {
-        small if small < 1e3 => figure.to_string(),
-        thousands if thousands < 1e6 => format!("{}k", thousands / 1e3),
-        millions if millions < 1e9 => format!("{}M", millions / 1e6),
-        billions => format!("{}G", billions / 1e9),
-    }
-}
-
 /// A count or a rate in at most five characters: `999`, `12.3k`, `1.20M`.
 pub fn short(figure: f64) -> String {
     let mut scaled = figure;
     for unit in ["", "k", "M", "G"] {
-        // What would be rounded to 1000 has the next unit.
+        // 999.5 would become 1000, so it has the next unit.
         if scaled < 999.5 {
             let places = match scaled {
                 _ if unit.is_empty() => 0,
@@ -81,7 +75,7 @@ pub fn short(figure: f64) -> String {
     format!("{scaled:.0}T")
 }
 
-/// Places that lost packets, each with how many: `3 ring, 2 function`.
+/// Lost packets by place: `3 ring, 2 function`.
 pub(crate) fn places(lost: &Losses) -> String {
     let places = lost.by_place().into_iter();
     let lossy = places.filter(|(_, packets)| *packets > 0);
@@ -95,13 +89,13 @@ pub(crate) fn places(lost: &Losses) -> String {
     }
 }
 
-/// A violation and the figures that show its cause, in one line.
+/// A violation with the evidence of its cause, in one line.
 pub fn line(event: &SlaEvent) -> String {
     let facts = [vec![violation(event)], event.evidence.clone()].concat();
     facts.join("; ")
 }
 
-/// A violation in one line: when, which terms, for how long, by how much, where and why.
+/// A violation in one line: start, terms, duration, worst figures, cause, hop.
 fn violation(event: &SlaEvent) -> String {
     let terms: Vec<_> = event.terms.iter().map(|term| term.as_str()).collect();
     let lasts = if event.end.is_some() {
@@ -133,7 +127,7 @@ fn violation(event: &SlaEvent) -> String {
     facts.join("; ")
 }
 
-/// A violation, wrapped under its first line; with the figures that show its cause if `verbose`.
+/// A violation, wrapped under its first line; if `verbose`, with the evidence of its cause.
 pub fn event(event: &SlaEvent, verbose: bool, width: u16) -> String {
     let text = if verbose {
         line(event)
@@ -143,7 +137,7 @@ pub fn event(event: &SlaEvent, verbose: bool, width: u16) -> String {
     wrap(&text, 2, width)
 }
 
-/// How many violations, of which chains; then each, wrapped.
+/// The number of violations and their chains; then each violation, wrapped.
 pub fn events(events: &[SlaEvent], verbose: bool, width: u16) -> String {
     let chains: BTreeSet<&str> = events.iter().map(|event| &*event.chain).collect();
     let chains: Vec<&str> = chains.into_iter().collect();
@@ -174,7 +168,7 @@ pub fn brief(event: &SlaEvent) -> String {
     )
 }
 
-/// The contract beside what was measured.
+/// The terms of the contract with their measured figures.
 pub fn table(sla: &SlaStatus, width: u16) -> String {
     let head = ["SLA", "agreed", ">last second", ">last minute", ">since up"];
     let mut table = grid(head, width);
@@ -217,13 +211,13 @@ pub fn table(sla: &SlaStatus, width: u16) -> String {
     table.trim_fmt()
 }
 
-/// Seconds, one a line. Where a second has no figure there is `-`.
+/// Seconds, one a line. `-` stands for a missing figure.
 pub fn seconds(seconds: &[SlaSecond], width: u16) -> String {
     fn us(second: &SlaSecond, of: fn(&SlaSojourn) -> f64) -> String {
         digits_or_dash(1, second.window.sojourn.as_ref().map(of))
     }
     let columns: [Column<SlaSecond>; 10] = [
-        // The time of day: 300 seconds are kept.
+        // The time of day is enough: the agent keeps 300 seconds.
         ("end", |second| {
             let time = second
                 .end
@@ -260,7 +254,7 @@ fn burst(sla: &SlaStatus) -> String {
     agreed(parts)
 }
 
-/// The terms that were agreed, or `-`.
+/// The agreed terms, or `-`.
 fn agreed(terms: [Option<String>; 2]) -> String {
     let terms: Vec<_> = terms.into_iter().flatten().collect();
     or_dash((!terms.is_empty()).then(|| terms.join(", ")))
@@ -308,7 +302,7 @@ mod tests {
         };
         assert_eq!(
             line(&event),
-            "T c: latency and loss violated so far for 3 s, cause function, hop filter: at worst 12.0 us and 50.000 % lost; \
+            "T c: latency and loss violated so far for 3 s, cause function, hop filter; at worst 12.0 us and 50.000 % lost; \
              7 packets lost in all; function filter dropped 7 packets"
         );
         assert_eq!(brief(&event), "function at filter, 3 s...");

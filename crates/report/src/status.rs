@@ -15,7 +15,7 @@ use crate::terminal::{Column, digits_or_dash, field, format_us, listing, or_dash
 
 pub use flows::flows;
 
-/// All chains, one a line: the contract, and where the packets are.
+/// All chains, one a line: the contract, and the packets by place.
 pub fn overview(chains: &[ChainStatus], width: u16) -> String {
     let columns: [Column<ChainStatus>; 10] = [
         ("chain", |status| status.chain.clone()),
@@ -53,8 +53,8 @@ fn contract(status: &ChainStatus) -> String {
     }
 }
 
-/// The sojourn at the agreed percentile since the chain came up, us; of each section where black
-/// boxes cut the way.
+/// The sojourn at the agreed percentile since the chain came up, us; with black boxes, that of each
+/// section.
 fn agreed_us(status: &ChainStatus, sla: &SlaStatus) -> String {
     match &sla.life.sojourn {
         Some(sojourn) => format_us(sojourn.agreed_us),
@@ -63,7 +63,7 @@ fn agreed_us(status: &ChainStatus, sla: &SlaStatus) -> String {
     }
 }
 
-/// A figure of the sojourn; where black boxes cut the way, that of each section.
+/// A figure of the sojourn; with black boxes, that of each section.
 fn sojourn(status: &ChainStatus, figure: impl Fn(&SojournStatus) -> f64) -> String {
     let sections = status.sojourn.iter().chain(&status.sojourn_sections);
     let figures: Vec<_> = sections.map(|one| format!("{:.1}", figure(one))).collect();
@@ -74,7 +74,7 @@ fn sum(places: &BTreeMap<String, u64>) -> u64 {
     places.values().sum()
 }
 
-/// Packets by place: `3 ring, 2 edge-filter`; `-` where there are none.
+/// Packets by place: `3 ring, 2 edge-filter`; `-` for no place.
 fn places<'a>(places: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
     let places: Vec<_> = places
         .map(|(place, packets)| format!("{packets} {place}"))
@@ -82,7 +82,7 @@ fn places<'a>(places: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
     or_dash((!places.is_empty()).then(|| places.join(", ")))
 }
 
-/// Where all packets are, as a sum that adds up.
+/// The account of all packets, as an equation.
 pub(crate) fn account(account: &PacketAccount) -> String {
     let PacketAccount { dropped, lost, .. } = account;
     let made = match account.made {
@@ -102,14 +102,14 @@ pub(crate) fn account(account: &PacketAccount) -> String {
     text + &format!(" + {} under way", account.under_way)
 }
 
-/// A chain's contract against what was measured, where its packets are, what failed.
+/// A chain's contract with its measured figures, its packets by place, its failures.
 pub fn summary(status: &ChainStatus, width: u16) -> String {
     let mut out = format!("chain {}: {}\n", status.chain, contract(status));
     if let Some(told) = &status.sla {
         field(&mut out, "owed", &sla::owed(&told.contract), width);
         let sojourn = told.life.sojourn.as_ref();
         let us = |figure: fn(&SlaSojourn) -> f64| or_dash(sojourn.map(figure).map(format_us));
-        // The contract's percentile is judged over the whole way only.
+        // The contract's percentile applies to the undivided sojourn only.
         let percentile = match sojourn {
             Some(_) => told.contract.percentile.to_string(),
             None => "by section: 99".to_owned(),
@@ -153,7 +153,7 @@ pub fn summary(status: &ChainStatus, width: u16) -> String {
     out + &hops(status, width)
 }
 
-/// Processes, or `-`.
+/// The processes of the workers, or `-`.
 fn workers(status: &ChainStatus) -> String {
     let workers: Vec<String> = status
         .worker
@@ -167,7 +167,7 @@ fn workers(status: &ChainStatus) -> String {
     or_dash((!workers.is_empty()).then(|| workers.join(", ")))
 }
 
-/// All that belongs to a chain: the contract by time, places, processes, counters, shaper, rings.
+/// Details of a chain: the contract by time, ports, processes, counters, shaper, rings.
 pub fn details(status: &ChainStatus, width: u16) -> String {
     let mut out = String::new();
     if let Some(told) = &status.sla {
@@ -269,7 +269,7 @@ fn hop_details(hop: &HopStatus) -> String {
     out
 }
 
-/// The shaper's profile, and what the shaper did.
+/// The shaper's profile and counters.
 fn shaped(shaper: &ShaperStatus) -> String {
     let limit = |rate: Option<u64>, burst: Option<u64>, what: &str| {
         Some(format!("{} {what}/s, burst {}", rate?, burst?))
@@ -305,7 +305,7 @@ fn shaped(shaper: &ShaperStatus) -> String {
     parts.join("; ")
 }
 
-/// The process or container of a function, its limits, and what it has used of them.
+/// The process or container of a function, its limits, and its use of them.
 fn described(sandbox: &SandboxStatus) -> String {
     const MIB: f64 = (1 << 20) as f64;
     let mut parts = vec![match &sandbox.container {
@@ -333,7 +333,7 @@ fn described(sandbox: &SandboxStatus) -> String {
     parts.join(", ")
 }
 
-/// All chains over the last second, one a line.
+/// The last second of each chain, one a line.
 pub fn live(chains: &[ChainStatus], width: u16) -> String {
     if chains.is_empty() {
         return "no chain runs".to_owned();
@@ -371,7 +371,7 @@ pub fn live(chains: &[ChainStatus], width: u16) -> String {
     listing(&columns, chains, width)
 }
 
-/// More of the last second of each chain.
+/// Details of the last second of each chain.
 pub fn live_details(chains: &[ChainStatus], width: u16) -> String {
     let columns: [Column<ChainStatus>; 9] = [
         ("CHAIN", |status| status.chain.clone()),
@@ -412,7 +412,7 @@ fn per_second(status: &ChainStatus, count: fn(&SlaWindow) -> u64) -> String {
     or_dash(second.map(|second| sla::short(count(second) as f64 / second.seconds)))
 }
 
-/// A figure of what is known of a chain's contract, or `-`.
+/// A figure of a chain's contract, or `-`.
 fn of(status: &ChainStatus, figure: fn(&SlaStatus) -> Option<String>) -> String {
     or_dash(status.sla.as_deref().and_then(figure))
 }

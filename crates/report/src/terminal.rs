@@ -7,10 +7,10 @@ pub use histogram::Histogram;
 pub use table::{Column, field, grid, latency_table, listing, table, wrap};
 pub(crate) use table::{digits_or_dash, head_and_rows, latency_rows, or_dash};
 
-/// How text may look.
+/// The form of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
-    /// Columns of the terminal; lines stay within them.
+    /// Columns of the terminal: the longest line.
     pub width: usize,
     /// Only ASCII characters.
     pub ascii: bool,
@@ -33,7 +33,7 @@ impl Default for Style {
     }
 }
 
-/// Microseconds with about four significant digits, for columns whose head says the unit.
+/// Microseconds with about four significant digits, without the unit.
 pub fn format_us(us: f64) -> String {
     let digits = match us.abs() {
         us if us >= 1000.0 => 0,
@@ -44,19 +44,19 @@ pub fn format_us(us: f64) -> String {
     format!("{us:.digits$}")
 }
 
-/// A share (0 to 1) in percent, with as many digits as its distance from 0 % and 100 % asks for; never rounded to either.
+/// A share (0 to 1) in percent. It has enough digits to differ from 0 % and 100 %.
 pub fn format_share(share: f64) -> String {
     let percent = share * 100.0;
     let rest = percent.min(100.0 - percent);
     if rest <= 0.0 || rest >= 1.0 {
         return format!("{percent:.1} %");
     }
-    // One digit more than the leading zeros of the rest, which is off in its last bits.
+    // One digit more than the leading zeros of the rest. Its last bits are inexact.
     let digits = (1.0 - (rest * (1.0 + 1e-9)).log10().floor()).clamp(1.0, 6.0) as usize;
     format!("{percent:.digits$} %")
 }
 
-/// Nanoseconds, or microseconds where these read better, with the unit.
+/// Nanoseconds with the unit; from 10 000 on microseconds.
 pub fn format_ns(ns: f64) -> String {
     if ns >= 10_000.0 {
         format!("{:.1} us", ns / 1000.0)

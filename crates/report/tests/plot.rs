@@ -10,7 +10,7 @@ use myelin_report::html::plot::{
 const NAME: Name<'_> = Name {
     id: "plot",
     title: "A title <&>",
-    says: "What it says.",
+    description: "Its content.",
 };
 
 fn bar(series: usize, value: f64, interval: Option<(f64, f64)>) -> Bar {
@@ -18,7 +18,7 @@ fn bar(series: usize, value: f64, interval: Option<(f64, f64)>) -> Bar {
         series,
         value,
         interval,
-        says: format!("{value:.2}"),
+        label: format!("{value:.2}"),
     }
 }
 
@@ -45,7 +45,7 @@ fn check(svg: &str) -> (Vec<String>, Vec<f64>) {
     assert_eq!(root.tag_name().name(), "svg");
     let child = |name: &str| root.children().find(|n| n.tag_name().name() == name);
     assert_eq!(child("title").unwrap().text(), Some(NAME.title));
-    assert_eq!(child("desc").unwrap().text(), Some(NAME.says));
+    assert_eq!(child("desc").unwrap().text(), Some(NAME.description));
     let named = |name: &'static str| {
         root.descendants()
             .filter(move |n| n.tag_name().name() == name)
@@ -220,9 +220,9 @@ fn odd_figures_do_not_stop_a_drawing() {
         1e-300,
     ] {
         let odd = |interval| {
-            let says = "odd".to_owned();
+            let label = "odd".to_owned();
             let bar_of_it = Bar {
-                says,
+                label,
                 ..bar(0, value, interval)
             };
             vec![bar_of_it, bar(7, 1.0, None)]

@@ -1,4 +1,4 @@
-//! Plots of delays: distribution, histogram, course over time.
+//! Plots of delays: cumulative distribution, histogram, delay over time.
 
 use myelin_metrics::{Distribution, TimelinePoint};
 use plotters::prelude::*;
@@ -55,7 +55,7 @@ pub(super) fn histogram(
     let ends = ends.into_iter().chain([bound_us]).flatten();
     let axis = Axis::around(Scale::Log, ends);
     let bound_ns = bound_us.map(|us| (us * 1000.0) as u64);
-    // As fine as leaves each bar some pixels.
+    // Bars need a few pixels each.
     let series = SERIES[usize::from(axis.decades() > 2.5)];
     let bins = bins_of(delays, series, bound_ns);
     let all = delays.count().max(1) as f64;
@@ -76,7 +76,7 @@ pub(super) fn histogram(
     })
 }
 
-/// Median and longest delay of each stretch over the time of the run.
+/// Median and longest delay of each interval of the run.
 pub(super) fn over_time(
     name: Name<'_>,
     points: &[TimelinePoint],
@@ -101,7 +101,7 @@ pub(super) fn over_time(
     })
 }
 
-/// What the bound is called where it is drawn.
+/// The label of the bound's line.
 fn label(bound_us: Option<f64>) -> String {
     bound_us.map_or_else(String::new, |us| format!("SLA {} us", format_us(us)))
 }
@@ -110,7 +110,7 @@ fn bound(bound_us: Option<f64>, name: &str, upright: bool) -> Option<Bound<'_>> 
     bound_us.map(|at| Bound { name, at, upright })
 }
 
-/// A distribution function is a staircase, and few points should not look like many.
+/// The steps of a distribution function: straight lines would suggest delays that no packet had.
 fn steps(points: &[(f64, f64)]) -> Vec<Point> {
     let mut last = 0.0;
     points

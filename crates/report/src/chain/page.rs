@@ -1,4 +1,4 @@
-//! The page of a chain: what was owed and got, then how.
+//! The page of a chain: the picture, the contract with its measured figures, then each measurement.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! The page's sections: a probe, the sojourn, the hops, the CPUs; each a few figures and their table.
+//! The page's sections: a probe, the sojourn, the hops, the CPUs; each with figures and tables.
 
 use std::fmt::Write as _;
 
@@ -26,25 +26,25 @@ pub(super) fn probe(
         out,
         "<section><h2>Round trip: {}</h2>\n<p>{}</p>\n",
         escape(name),
-        escape(&manner(probe))
+        escape(&probe_settings(probe))
     );
     let bound = report.round_trip_bound_us;
     if let Some(rtt) = &probe.rtt {
-        let says = says(rtt, &probe.rtt_distribution, bound);
+        let description = describe(rtt, &probe.rtt_distribution, bound);
         let delays = &probe.rtt_distribution;
         let [cdf, histogram, time] =
             ["cdf", "hist", "time"].map(|plot| format!("rtt-{plot}-{index}"));
         let name = |id, title| Name {
             id,
             title,
-            says: &says,
+            description: &description,
         };
         let svg = delays::cdf(name(&cdf, "Round trip, cumulative"), &[delays], bound)?;
         out.push_str(&figure(
             "",
             &svg,
             &[],
-            &format!("Share of packets answered within a time. {says}"),
+            &format!("Share of packets answered within a time. {description}"),
         ));
         let svg = delays::histogram(name(&histogram, "Round trip, histogram"), delays, bound)?;
         out.push_str(&figure(
@@ -104,8 +104,8 @@ fn packets(probe: &ProbeResult) -> Vec<Vec<String>> {
     rows
 }
 
-/// How it was measured, in a sentence or two.
-fn manner(probe: &ProbeResult) -> String {
+/// The settings of a probe, in sentences.
+fn probe_settings(probe: &ProbeResult) -> String {
     let pace = if probe.interval_us > 0.0 {
         format!("every {} us", format_us(probe.interval_us))
     } else {
@@ -142,22 +142,22 @@ pub(super) fn sojourn(out: &mut String, report: &ChainReport) -> Result<(), Erro
         .iter()
         .filter_map(|(name, d)| Some((*name, d.summary(report.latency_bound_us)?)))
         .collect();
-    let says: Vec<String> = full
+    let descriptions: Vec<String> = full
         .iter()
         .zip(&summaries)
-        .map(|((name, d), (_, s))| format!("{name}: {}", says(s, d, bound)))
+        .map(|((name, d), (_, s))| format!("{name}: {}", describe(s, d, bound)))
         .collect();
     let curves: Vec<&Distribution> = full.iter().map(|(_, d)| *d).collect();
     let name = Name {
         id: "sojourn-cdf",
         title: "Sojourn, cumulative",
-        says: &says.join(" "),
+        description: &descriptions.join(" "),
     };
     let svg = delays::cdf(name, &curves, bound)?;
     let legend = legend(full.iter().map(|(name, _)| *name));
     out.push_str("<section><h2>Sojourn</h2>\n<p>From the front door to departure, of every packet of the chain, measured in band.</p>\n");
     let legend = if legend.len() > 1 { legend } else { Vec::new() };
-    out.push_str(&figure("", &svg, &legend, &says.join(" ")));
+    out.push_str(&figure("", &svg, &legend, &descriptions.join(" ")));
     let columns: Vec<(&str, &Summary)> = summaries.iter().map(|(name, s)| (*name, s)).collect();
     out.push_str(&latency(&columns));
     out.push_str("</section>\n");
@@ -174,7 +174,7 @@ pub(super) fn hops(out: &mut String, report: &ChainReport) -> Result<(), Error> 
             series,
             value,
             interval: None,
-            says: format_ns(value),
+            label: format_ns(value),
         })
     };
     let rows: Vec<Group> = report
@@ -192,12 +192,12 @@ pub(super) fn hops(out: &mut String, report: &ChainReport) -> Result<(), Error> 
         .hops
         .iter()
         .filter_map(|hop| Some(format!("{} {}", hop.name, format_ns(hop.cost_ns()?))));
-    let says = costs.collect::<Vec<_>>().join(", ");
-    if !says.is_empty() {
+    let description = costs.collect::<Vec<_>>().join(", ");
+    if !description.is_empty() {
         let name = Name {
             id: "hop-cost",
             title: "Cost of each hop",
-            says: &says,
+            description: &description,
         };
         let svg = bars::bars(name, Width::Full, "", &rows, None)?;
         let mut legend = legend(["measured", "predicted by the model"]);
@@ -250,19 +250,19 @@ pub(super) fn cpu(out: &mut String, cpu: &CpuUse) -> Result<(), Error> {
                         series,
                         value,
                         interval: None,
-                        says: format!("{:.0} %", value * 100.0),
+                        label: format!("{:.0} %", value * 100.0),
                     })
                     .collect(),
             })
             .collect();
         let parts = first.parts();
-        let says = parts
+        let description = parts
             .map(|(name, share)| format!("{name} {}", format_share(share)))
             .join(", ");
         let name = Name {
             id: "cpu",
             title: "CPU use",
-            says: &format!("{}: {says}.", shares[0].0),
+            description: &format!("{}: {description}.", shares[0].0),
         };
         let svg = bars::stacked(name, Width::Full, "", &rows)?;
         let legend = legend(parts.map(|(name, _)| name));
@@ -296,7 +296,7 @@ pub(super) fn cpu(out: &mut String, cpu: &CpuUse) -> Result<(), Error> {
     Ok(())
 }
 
-/// The legend of series of these names, in order.
+/// A legend: a key for each name, in the order of the series.
 fn legend<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Key> {
     let keys = names.into_iter().enumerate().map(|(series, name)| Key {
         series,
@@ -306,8 +306,8 @@ fn legend<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Key> {
     keys.collect()
 }
 
-/// A distribution in a sentence, for captions and for readers who do not see the plot.
-fn says(summary: &Summary, delays: &Distribution, bound_us: Option<f64>) -> String {
+/// A distribution in a sentence, for captions and screen readers.
+fn describe(summary: &Summary, delays: &Distribution, bound_us: Option<f64>) -> String {
     let mut text = format!(
         "Half of the packets within {} us, 99 % within {} us, all within {} us.",
         format_us(summary.p50_us),

@@ -1,10 +1,10 @@
-//! Rows and claims as a reader sees them, in the terminal and on the page.
+//! Cells of rows and claims, for the terminal and the page.
 
 use myelin_metrics::Row;
 use myelin_metrics::envelope::Claim;
 use serde_json::Value;
 
-/// The fields that a table of such rows shows: an interval is shown with its figure.
+/// The columns of a table with such rows. An interval shares the column of its figure.
 pub(super) fn headings(row: &Row) -> Vec<&str> {
     row.fields()
         .map(|(name, _)| name)
@@ -12,7 +12,7 @@ pub(super) fn headings(row: &Row) -> Vec<&str> {
         .collect()
 }
 
-/// A figure, with half the width of its interval where it has one.
+/// A figure, with half the width of its interval if it has one.
 pub(super) fn cell(row: &Row, name: &str) -> String {
     let figure = row.get(name).map_or_else(String::new, plain);
     match row.interval(name) {
@@ -21,7 +21,7 @@ pub(super) fn cell(row: &Row, name: &str) -> String {
     }
 }
 
-/// What was measured for a claim: a figure, or a median with its interval and rounds.
+/// The measured value of a claim: a figure, or a median with its interval and rounds.
 pub(super) fn measured(value: &Value) -> String {
     let figure = |name: &str| value.get(name).and_then(Value::as_f64);
     let Some(median) = figure("median_ratio").or_else(|| figure("median")) else {
@@ -53,7 +53,7 @@ pub(super) fn holds(claim: &Claim) -> &'static str {
     }
 }
 
-/// A value without quotes, a figure with as many digits as it deserves.
+/// A value without quotes; a figure with at most three digits behind the point.
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -69,7 +69,7 @@ pub(super) fn plain(value: &Value) -> String {
     }
 }
 
-/// Three digits behind the point for ratios, fewer for larger figures.
+/// Three digits behind the point below 10, fewer for larger figures.
 pub(super) fn number(figure: f64) -> String {
     match figure.abs() {
         size if size < 10.0 => format!("{figure:.3}"),

@@ -1,4 +1,4 @@
-//! Declared plots drawn from rows, and what a paper has in their place beside them.
+//! Draws declared plots from rows, beside the published figures of a paper.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use crate::html::plot::{
     stacked,
 };
 
-/// A figure to be drawn, from our rows or from a paper.
+/// A drawn value, from our rows or from a paper.
 struct Datum {
     /// The group of bars, or the place along the horizontal axis.
     along: String,
@@ -24,13 +24,13 @@ struct Datum {
     interval: Option<(f64, f64)>,
 }
 
-/// Rows of the same panel, and what it is called.
+/// The rows of a panel, and its title.
 struct Panel<'a> {
     labels: Vec<String>,
     rows: Vec<&'a Row>,
 }
 
-/// The section of a plot; `number` tells it from the page's others.
+/// The section of a plot. `number` makes its ids unique on the page.
 pub(super) fn section(plot: &Plot, number: usize, rows: &[Row]) -> Result<String, Error> {
     let own: Vec<&Row> = rows
         .iter()
@@ -55,7 +55,7 @@ pub(super) fn section(plot: &Plot, number: usize, rows: &[Row]) -> Result<String
         made: 0,
         alone: panels.len() == 1 && plot.published.is_none(),
     };
-    // Drawings that share their first panel field stand beside each other, the paper's with them.
+    // Drawings with the same first panel field form a row, with the paper's drawing.
     let rows_of_panels = panels.chunk_by(|one, next| {
         plot.published.is_none() && plot.panels.len() < 2
             || one.labels.first() == next.labels.first()
@@ -82,7 +82,7 @@ pub(super) fn section(plot: &Plot, number: usize, rows: &[Row]) -> Result<String
     Ok(out)
 }
 
-/// Text whose words in backticks are code.
+/// Text as markup: words in backticks become code.
 fn prose(text: &str) -> String {
     let parts = text.split('`').enumerate();
     parts
@@ -93,7 +93,7 @@ fn prose(text: &str) -> String {
         .collect()
 }
 
-/// Every field that the plot names is in every row of its table.
+/// Checks that each row of the plot's table has each field that the plot names.
 fn check(plot: &Plot, rows: &[&Row]) -> Result<(), Error> {
     let missing = |field: &str| Error::Field {
         plot: plot.title.clone(),
@@ -114,7 +114,7 @@ fn check(plot: &Plot, rows: &[&Row]) -> Result<(), Error> {
     }
 }
 
-/// The plot's series in order of appearance, ours first: the same ones in all of its drawings.
+/// The plot's series in order of appearance, ours first. All its drawings use the same order.
 fn series_of(plot: &Plot, rows: &[&Row]) -> Vec<String> {
     let ours = rows
         .iter()
@@ -142,7 +142,7 @@ fn panels_of<'a>(plot: &Plot, rows: &[&'a Row]) -> Vec<Panel<'a>> {
             }),
         }
     }
-    // Together what goes side by side; the order is that of appearance otherwise.
+    // Neighbours in a row first, then the order of appearance.
     let firsts: Vec<String> = panels
         .iter()
         .filter_map(|panel| panel.labels.first().cloned())
@@ -170,7 +170,7 @@ fn label(row: &Row, field: &str) -> String {
     }
 }
 
-/// What a row gives to be drawn; a figure that could not be measured is left out.
+/// The drawn values of a row, without those that were not measured.
 fn data(plot: &Plot, row: &Row) -> Vec<Datum> {
     let text = |field: &str| row.get(field).map_or_else(String::new, plain);
     let figure = |field: &str| row.get(field).and_then(Value::as_f64);
@@ -197,7 +197,7 @@ fn data(plot: &Plot, row: &Row) -> Vec<Datum> {
 struct Drawings<'a> {
     plot: &'a Plot,
     series: Vec<String>,
-    /// Tells the plot from others, and its drawings from each other.
+    /// Prefix of the drawings' ids.
     number: usize,
     made: usize,
     /// There is one only.
@@ -222,7 +222,7 @@ impl Drawings<'_> {
         self.draw(&heading, &self.plot.values_title, &data, false, "")
     }
 
-    /// What the paper has for the panels that such a row is in.
+    /// The paper's drawing for the panels of such a row.
     fn papers(&mut self, paper: &Figure, row: &Row) -> Result<String, Error> {
         let first = self.plot.panels.first();
         let panel = first
@@ -259,11 +259,11 @@ impl Drawings<'_> {
         let id = format!("plot-{}-{}", self.number, self.made);
         self.made += 1;
         let title = format!("{}: {heading}", self.plot.title);
-        let says = says(data, axis);
+        let description = describe(data, axis);
         let name = Name {
             id: &id,
             title: &title,
-            says: &says,
+            description: &description,
         };
         let width = if self.alone { Width::Full } else { Width::Part };
         let svg = match self.plot.kind {
@@ -286,7 +286,7 @@ impl Drawings<'_> {
     ) -> Result<String, Error> {
         let distribution = self.plot.kind == Kind::Distribution;
         let x = AxisStyle {
-            // A paper's delays have its own unit.
+            // A paper's delays have the paper's unit.
             title: if distribution && published {
                 axis
             } else {
@@ -310,7 +310,7 @@ impl Drawings<'_> {
                 Scale::Linear
             },
         };
-        // In between nothing is known of a paper's points.
+        // Between its points, the paper has no values.
         let stroke = if published {
             Stroke::Marks
         } else {
@@ -334,12 +334,12 @@ impl Drawings<'_> {
                 stroke,
             })
             .collect();
-        // The budget of a distribution is the paper's too; a bound on ours is not.
+        // A distribution's budget applies to the paper's drawing too, other bounds do not.
         let bound = self.bound(published && !distribution);
         lines(name, width, x, y, &curves, bound)
     }
 
-    /// The declared line; a bound of ours says nothing about a paper's figures.
+    /// The declared line. Our bounds do not apply to a paper's figures.
     fn bound(&self, published: bool) -> Option<Bound<'_>> {
         let (name, at) = self.plot.line.as_ref().filter(|_| !published)?;
         Some(Bound {
@@ -357,7 +357,7 @@ impl Drawings<'_> {
                 series: self.place(&datum.series),
                 value: datum.value,
                 interval: datum.interval,
-                says: if share {
+                label: if share {
                     format!("{:.0} %", datum.value * 100.0)
                 } else {
                     number(datum.value)
@@ -379,7 +379,7 @@ impl Drawings<'_> {
         place.unwrap_or_default()
     }
 
-    /// Of the series in this drawing; one alone needs none.
+    /// The legend of the drawing's series; empty for one series.
     fn legend(&self, data: &[Datum]) -> Vec<Key> {
         if self.series.len() < 2 {
             return Vec::new();
@@ -418,8 +418,8 @@ impl Datum {
     }
 }
 
-/// The figures in words, for readers who do not see the drawing.
-fn says(data: &[Datum], axis: &str) -> String {
+/// The values in words, for screen readers.
+fn describe(data: &[Datum], axis: &str) -> String {
     const MOST: usize = 40;
     let figures = data.iter().take(MOST).map(|datum| {
         let what = [datum.along.as_str(), datum.series.as_str()];
@@ -434,7 +434,7 @@ fn says(data: &[Datum], axis: &str) -> String {
     format!("{axis}: {}{more}.", figures.collect::<Vec<_>>().join("; "))
 }
 
-/// What the paper's text says, figure by figure.
+/// The paper's figures, each with its source in the text.
 fn sources(plot: &Plot, paper: &Figure) -> String {
     let panelled = !plot.panels.is_empty();
     let distribution = plot.kind == Kind::Distribution;

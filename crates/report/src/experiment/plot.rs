@@ -1,34 +1,39 @@
-//! How an experiment declares its plots: which rows, and what of them goes where. The declarations are data files.
+//! Declarations of plots: the rows of a plot, and the use of their fields. Experiments have them as
+//! data files.
 
 use serde::Deserialize;
 
-/// A plot of an experiment's rows. A field is named as in the rows; a misspelt one is an error of the page.
+/// A plot of an experiment's rows. Fields have the names of the rows' fields; the page refuses
+/// unknown names.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plot {
-    /// Heads its section.
+    /// The heading of its section.
     pub title: String,
-    /// What a reader should know to read it.
+    /// The text above the drawings.
     pub caption: String,
     /// How rows are drawn.
     pub kind: Kind,
-    /// The table that its rows belong to.
+    /// The table with its rows.
     pub table: String,
-    /// Fields whose values set rows apart into drawings of their own; the first one heads a row of drawings.
+    /// Fields whose values divide the rows into drawings. Drawings with one value of the first
+    /// field form a row under that heading.
     pub panels: Vec<String>,
-    /// The field that groups bars, or that goes along the horizontal axis of lines.
+    /// The field that groups bars, or the horizontal axis of lines.
     pub along: String,
-    /// Title of that axis, with the unit; groups of bars need none.
+    /// Title of the horizontal axis, with the unit; groups of bars have none.
     pub along_title: String,
-    /// Fields whose values, joined, are a series.
+    /// Fields whose joined values name a series.
     pub series: Vec<String>,
-    /// Fields that are drawn, each with what it is called where there are several. Their intervals are drawn where the rows have them.
+    /// The drawn fields, each with its name if there are several. The drawing has the intervals
+    /// that the rows have.
     pub values: Vec<(String, String)>,
     /// Title of the values' axis, with the unit.
     pub values_title: String,
-    /// A bound or budget: its name, and where on the axis of values it lies (of delays, in a distribution).
+    /// A bound or budget: its name and its value on the values' axis (in a distribution: the
+    /// delays' axis).
     pub line: Option<(String, f64)>,
-    /// What a paper has in its place.
+    /// The corresponding figure of a paper.
     pub published: Option<Figure>,
 }
 
@@ -43,21 +48,21 @@ pub enum Kind {
     Stacked,
     /// Lines with intervals over a number.
     Lines,
-    /// The same over the number's logarithm.
+    /// As `lines`, with a logarithmic horizontal axis.
     LogLines,
-    /// Shares (0 to 1) of delays on a logarithmic axis: `along` is the delay, the one value is the share.
+    /// Shares (0 to 1) of delays on a logarithmic axis: `along` is the delay, the value the share.
     Distribution,
 }
 
-/// A paper's plot or table, as far as its text states it.
+/// A paper's plot or table, as far as the paper states its values.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
     /// Paper, figure or table.
     pub source: String,
-    /// What was measured, and on what.
+    /// The measured quantity, and the machine.
     pub about: String,
-    /// What its figures are, with the unit.
+    /// The title of its values' axis, with the unit.
     pub axis: String,
     /// Its figures.
     pub points: Vec<FigurePoint>,
@@ -67,7 +72,7 @@ pub struct Figure {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FigurePoint {
-    /// The value of the plot's first panel field that it belongs to; empty: to all.
+    /// Its value of the plot's first panel field; empty for all values.
     pub panel: String,
     /// Its group of bars.
     pub group: String,
@@ -75,10 +80,10 @@ pub struct FigurePoint {
     pub series: String,
     /// In the unit of the paper's axis.
     pub value: f64,
-    /// Where a distribution has this share (0 to 1); unused elsewhere.
+    /// Of a distribution: the share (0 to 1) of delays up to `value`.
     pub share: f64,
-    /// A range that the text gives.
+    /// The range that the paper states.
     pub range: Option<(f64, f64)>,
-    /// How the text has it: its words, and how the figure follows from them where it is not one of them.
+    /// The paper's words; and the derivation, if the paper does not state the value itself.
     pub how: String,
 }

@@ -1,4 +1,4 @@
-//! Places a picture on a grid of characters: rows of nodes from left to right, frames around groups.
+//! Places a picture on a grid of characters: rows of nodes, frames around groups.
 
 use std::ops::Range;
 

@@ -30,7 +30,7 @@ impl ChainGraph {
         let name = Name {
             id: "chain-graph",
             title: &format!("Chain {}", self.chain),
-            says: &self.description(),
+            description: &self.description(),
         };
         let size = pixels(layout.columns.max(COLUMNS), lines);
         let size = (size.0 + MARGIN, size.1 + MARGIN);

@@ -96,7 +96,8 @@ impl Builder<'_> {
         }
     }
 
-    /// The worker with the sockets shapes: of a pipeline the first process, to which a ring leads back.
+    /// The worker with the sockets shapes. In a pipeline, a ring returns packets to it, the first
+    /// process.
     fn add_worker_shaper(&mut self) {
         let mut edge = Edge::default();
         let is_pipeline = self.plan.mapping == Mapping::Pipeline;

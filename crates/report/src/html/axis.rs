@@ -1,4 +1,4 @@
-//! Axes whose labels stand at round numbers, logarithmic ones also when they span less than a decade.
+//! Axes with labels at round numbers, also for logarithmic axes that span less than a decade.
 
 use std::ops::Range;
 
@@ -14,17 +14,17 @@ const LOG_STEPS: [&[f64]; 4] = [
         3.6, 3.8, 4.0, 4.2, 4.4, 4.6, 4.8, 5.0, 5.5, 6.0, 6.5, 7.0, 7.5, 8.0, 8.5, 9.0, 9.5,
     ],
 ];
-/// Distances of labels of a linear axis, in its decade.
+/// Distances between the labels of a linear axis, within a decade.
 const LINEAR_STEPS: [f64; 3] = [1.0, 2.0, 5.0];
 
-/// How values lie along an axis.
+/// The scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// From zero, evenly.
+    /// Linear, from zero.
     Linear,
-    /// The same, of shares that are shown in percent.
+    /// Linear, from zero; labels show shares in percent.
     Percent,
-    /// Positive numbers, equal ratios equally far apart.
+    /// Logarithmic, for positive numbers.
     Log,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// Around all of `values`, with a little room; on a linear axis zero is always in it.
+    /// Covers all `values` with a margin; a linear axis contains zero.
     pub(crate) fn around(scale: Scale, values: impl IntoIterator<Item = f64>) -> Self {
         let (low, high) = values
             .into_iter()
@@ -45,7 +45,7 @@ impl Axis {
                 (low.min(value), high.max(value))
             });
         let ends = if scale == Scale::Log {
-            // What is not positive has no place on it.
+            // A logarithmic axis has no zero.
             let low = low.clamp(1e-4, 1e12);
             low * 0.9..high.clamp(low, 1e12) * 1.1
         } else {
@@ -57,7 +57,7 @@ impl Axis {
         Self { scale, ends }
     }
 
-    /// Exactly from `low` to `high`.
+    /// From `low` to `high`, without a margin.
     pub(crate) fn exactly(scale: Scale, low: f64, high: f64) -> Self {
         Self {
             scale,
@@ -69,12 +69,12 @@ impl Axis {
         self.scale == Scale::Log
     }
 
-    /// Decades that it spans, if it is logarithmic.
+    /// The number of decades of a logarithmic axis.
     pub(crate) fn decades(&self) -> f64 {
         (self.ends.end / self.ends.start).log10()
     }
 
-    /// How far along it a value lies, 0 to 1 within its ends.
+    /// The position of a value, 0 to 1 between the ends.
     pub(crate) fn part(&self, value: f64) -> f64 {
         if self.is_logarithmic() {
             (value.max(1e-9) / self.ends.start).log10() / self.decades()
@@ -83,7 +83,7 @@ impl Axis {
         }
     }
 
-    /// Round numbers within its ends, about `most` of them.
+    /// Round numbers between its ends, about `most` of them.
     pub(crate) fn ticks(&self, most: usize) -> Vec<f64> {
         if self.is_logarithmic() {
             self.log_ticks(most)

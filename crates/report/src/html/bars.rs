@@ -1,4 +1,4 @@
-//! Bars under each other: figures with intervals, and parts of a whole.
+//! Horizontal bars: values with intervals, and parts of a whole.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -20,29 +20,30 @@ pub struct Bar {
     pub value: f64,
     /// Both ends of the value's interval.
     pub interval: Option<(f64, f64)>,
-    /// What it says at its end.
-    pub says: String,
+    /// The text at its end.
+    pub label: String,
 }
 
 /// Bars that belong together.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// What stands before them.
+    /// The text in front of them.
     pub name: String,
-    /// The bars; of a whole, its parts in order.
+    /// The bars, or the parts of a whole in order.
     pub bars: Vec<Bar>,
 }
 
 const BAR_HEIGHT: i32 = 15;
 const STACK_HEIGHT: i32 = 30;
-/// Between groups.
+/// Pixels between groups.
 const GAP: i32 = 8;
-/// Below the bars, for the axis and its title.
+/// Pixels below the bars, for the axis and its title.
 const AXIS_HEIGHT: i32 = 40;
-/// Text on a bar: the same in light and dark, as the bars are.
+/// Text on a bar: the same colour in light and dark mode, like the bars.
 const ON_BAR: RGBColor = RGBColor(0x00, 0x00, 0x01);
 
-/// Grouped bars to a common scale, with intervals. Without an axis' title there is no axis: the bars say their figures.
+/// Grouped bars on a common scale, with intervals. Without a title the drawing has no axis; the
+/// bars show their values.
 ///
 /// # Errors
 /// [`Error::Plot`] when it cannot be drawn.
@@ -60,8 +61,8 @@ pub fn bars(
     };
     let values = all().flat_map(|bar| [bar.value].into_iter().chain(ends(bar)));
     let axis = Axis::around(Scale::Linear, values.chain(bound.map(|bound| bound.at)));
-    let says = all().map(|bar| text_width(&bar.says)).max().unwrap_or(0);
-    let frame = Frame::new(width, groups, axis, says + 12);
+    let longest = all().map(|bar| text_width(&bar.label)).max().unwrap_or(0);
+    let frame = Frame::new(width, groups, axis, longest + 12);
     let bottom = GAP / 2 + groups.iter().map(row_height).sum::<i32>();
     let height = bottom + axis_room(axis_title);
     drawing(name, (width.pixels(), height), |area| {
@@ -78,7 +79,7 @@ pub fn bars(
     })
 }
 
-/// A bar for each group, whose parts follow each other: shares (0 to 1) of a whole.
+/// A bar for each group, divided into its parts: shares (0 to 1) of a whole.
 ///
 /// # Errors
 /// [`Error::Plot`] when it cannot be drawn.
@@ -132,11 +133,11 @@ fn draw_part(
             SERIES_COLOURS[part.series % SERIES_COLOURS.len()].filled(),
         ))?;
     }
-    // The figure where it has room to stand.
-    if right - left > text_width(&part.says) {
+    // The value, if the part is wide enough.
+    if right - left > text_width(&part.label) {
         let at = (i32::midpoint(left, right), i32::midpoint(top, bottom));
         area.draw(&Text::new(
-            part.says.clone(),
+            part.label.clone(),
             at,
             text(FONT_SIZE - 2, ON_BAR, HPos::Center, VPos::Center),
         ))?;
@@ -144,7 +145,7 @@ fn draw_part(
     Ok(())
 }
 
-/// Where names end and bars begin.
+/// The column where names end and bars begin.
 struct Frame {
     left: i32,
     right: i32,
@@ -153,7 +154,7 @@ struct Frame {
 }
 
 impl Frame {
-    /// With so many pixels right of the longest bar.
+    /// Leaves so many pixels right of the longest bar.
     fn new(width: Width, groups: &[Group], axis: Axis, right: i32) -> Self {
         let names = groups.iter().map(|group| text_width(&group.name));
         let left = names.max().unwrap_or(0).clamp(40, width.pixels() / 3) + 12;
@@ -203,7 +204,7 @@ impl Frame {
 
     fn draw_bar(&self, area: &Area<'_>, bar: &Bar, top: i32) -> Drawn {
         let (zero, tip) = (self.x(0.0), self.x(shown(bar.value)));
-        // A bar that is there is seen.
+        // The shortest bar is visible.
         let (left, right) = (zero.min(tip), zero.max(tip).max(zero.min(tip) + 1));
         let middle = top + (BAR_HEIGHT - 2) / 2;
         area.draw(&Rectangle::new(
@@ -216,7 +217,7 @@ impl Frame {
             end = end.max(self.x(high) + 3);
         }
         area.draw(&Text::new(
-            bar.says.clone(),
+            bar.label.clone(),
             (end + 6, middle),
             text(FONT_SIZE - 1, INK, HPos::Left, VPos::Center),
         ))?;
@@ -252,12 +253,12 @@ fn row_height(group: &Group) -> i32 {
     pixels(group.bars.len().max(1)) * BAR_HEIGHT + GAP
 }
 
-/// A length: what is no number has none.
+/// A bar's length: 0 for a value that is no number.
 fn shown(value: f64) -> f64 {
     if value.is_finite() { value } else { 0.0 }
 }
 
-/// A count as it enters pixel arithmetic; far more rows than a chain has stop growing.
+/// A count for pixel arithmetic, limited so that sums cannot overflow.
 fn pixels(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX).min(10_000)
 }

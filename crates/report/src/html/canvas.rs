@@ -1,7 +1,7 @@
-//! What all drawings share: size, colours, letters, and how an SVG becomes part of the page.
+//! Common to all drawings: size, colours, letters, and the SVG element around a drawing.
 //!
-//! Colours are written as fixed values and given their light or dark meaning by the page's style sheet, which selects on them; a
-//! figure copied out of the page keeps the light ones.
+//! Drawings use fixed colours. The page's style sheet selects these values and replaces them in
+//! dark mode; a figure copied out of the page keeps the light colours.
 
 use plotters::chart::MeshStyle;
 use plotters::coord::Shift;
@@ -12,12 +12,12 @@ use super::axis::Axis;
 use super::markup::escape;
 use crate::Error;
 
-/// Text and axes; the style sheet knows the same values.
+/// Text and axes. The style sheet has the same values.
 pub(crate) const INK: RGBColor = RGBColor(0x22, 0x22, 0x23);
 pub(crate) const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xde);
 /// Bounds.
 pub(crate) const BOUND: RGBColor = RGBColor(0xc2, 0x36, 0x16);
-/// Series: Okabe and Ito's palette, told apart by colour-blind readers too.
+/// Series: Okabe and Ito's palette, which colour-blind readers can distinguish.
 pub(crate) const SERIES_COLOURS: [RGBColor; 6] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xe6, 0x9f, 0x00),
@@ -32,15 +32,15 @@ pub(crate) const FONT_SIZE: u32 = 13;
 /// Labels of an axis of [`Width::Full`], at most.
 pub(crate) const LABELS: usize = 15;
 const FONT: &str = "sans-serif";
-/// Pixels of an average letter; nobody measures letters here.
+/// Pixels of an average letter: an estimate, without font metrics.
 const LETTER: f64 = 6.0;
 
-/// How wide a drawing is: its letters have the same size in both where it has this share of the page.
+/// The width of a drawing. Letters have the same size in both on the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Width {
     /// The whole column.
     Full,
-    /// One of two or three beside each other.
+    /// One of two or three side by side.
     Part,
 }
 
@@ -61,15 +61,15 @@ impl Width {
     }
 }
 
-/// What a drawing is, to those who see it and to those who do not.
+/// The title and the description of a drawing.
 #[derive(Debug, Clone, Copy)]
 pub struct Name<'a> {
-    /// Unlike any other on the page.
+    /// Unique on the page.
     pub id: &'a str,
     /// Its title.
     pub title: &'a str,
-    /// Its content in words.
-    pub says: &'a str,
+    /// Its content in words, for screen readers.
+    pub description: &'a str,
 }
 
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -77,9 +77,13 @@ pub(crate) type Drawn = Result<(), Box<dyn std::error::Error>>;
 /// A chart of numbers over numbers.
 pub(crate) type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Axis, Axis>>;
 
-/// Draws into a canvas and makes an accessible figure of it.
+/// Draws an SVG element with a title and a description.
 pub(crate) fn drawing(
-    Name { id, title, says }: Name<'_>,
+    Name {
+        id,
+        title,
+        description,
+    }: Name<'_>,
     (width, height): (i32, i32),
     draw: impl FnOnce(&Area<'_>) -> Drawn,
 ) -> Result<String, Error> {
@@ -99,7 +103,7 @@ pub(crate) fn drawing(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\">\
          <title id=\"{id}-t\">{}</title><desc id=\"{id}-d\">{}</desc>{body}",
         escape(title),
-        escape(says),
+        escape(description),
     ))
 }
 
@@ -107,17 +111,17 @@ pub(crate) fn text(size: u32, colour: RGBColor, h: HPos, v: VPos) -> TextStyle<'
     (FONT, size).into_font().color(&colour).pos(Pos::new(h, v))
 }
 
-/// Pixels that a text takes, about.
+/// The estimated width of a text, pixels.
 pub(crate) fn text_width(text: &str) -> i32 {
     (text.chars().count() as f64 * LETTER).ceil() as i32
 }
 
-/// Letters that fit into so many pixels, about.
+/// The estimated number of letters that fit into so many pixels.
 pub(crate) fn letters_in(pixels: i32) -> usize {
     (f64::from(pixels.max(0)) / LETTER) as usize
 }
 
-/// Room around a chart for its labels.
+/// A chart with margins for its labels.
 pub(crate) fn margins<'a, 's>(area: &'a Area<'s>) -> ChartBuilder<'a, 'static, SVGBackend<'s>> {
     let mut builder = ChartBuilder::on(area);
     builder
@@ -128,7 +132,7 @@ pub(crate) fn margins<'a, 's>(area: &'a Area<'s>) -> ChartBuilder<'a, 'static, S
     builder
 }
 
-/// A mesh of thin lines at the labels only.
+/// Draws thin lines at the labels only.
 pub(crate) fn plain<'m, 'a, 'b, 's>(
     mesh: &'m mut MeshStyle<'a, 'b, Axis, Axis, SVGBackend<'s>>,
 ) -> &'m mut MeshStyle<'a, 'b, Axis, Axis, SVGBackend<'s>> {

@@ -10,21 +10,21 @@ use super::canvas::{
 };
 use crate::Error;
 
-/// A title, and how values lie along.
+/// The title and the scale of an axis.
 #[derive(Debug, Clone, Copy)]
 pub struct AxisStyle<'a> {
     /// With the unit.
     pub title: &'a str,
-    /// How values lie along it.
+    /// Its scale.
     pub scale: Scale,
 }
 
 /// A point of a curve.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// Along the horizontal axis.
+    /// Its value on the horizontal axis.
     pub x: f64,
-    /// Along the vertical axis.
+    /// Its value on the vertical axis.
     pub y: f64,
     /// Both ends of the interval of `y`.
     pub interval: Option<(f64, f64)>,
@@ -35,9 +35,9 @@ pub struct Point {
 pub enum Stroke {
     /// A line: the points are close together.
     Line,
-    /// A line through marked points: in between nothing was measured.
+    /// A line through marked points, the only measured ones.
     Marked,
-    /// Marks alone: nothing is known in between.
+    /// Marks without a line: values between them are unknown.
     Marks,
 }
 
@@ -46,7 +46,7 @@ pub enum Stroke {
 pub struct Curve {
     /// Number of the series: its colour and mark.
     pub series: usize,
-    /// In the order in which they are joined.
+    /// In the order of the line.
     pub points: Vec<Point>,
     /// How it is drawn.
     pub stroke: Stroke,
@@ -57,13 +57,14 @@ pub struct Curve {
 pub struct Bound<'a> {
     /// Its name, with the value and its unit.
     pub name: &'a str,
-    /// Where it lies.
+    /// Its value.
     pub at: f64,
-    /// Upright, at a value of the horizontal axis; otherwise level.
+    /// Vertical, at a value of the horizontal axis; otherwise horizontal.
     pub upright: bool,
 }
 
-/// The marks of series in turn, as a legend shows them; there is one less than colours, so that the pairs of both differ for long.
+/// The marks of the series in turn, as a legend shows them. With one mark less than colours, few
+/// series share both.
 pub const MARKS: [char; 5] = ['●', '■', '▲', '◆', '▼'];
 
 /// Curves over common axes. Points that are no numbers are left out.
@@ -88,7 +89,7 @@ pub fn lines(
         let all = points().flat_map(|p| [p.y].into_iter().chain(ends(p)));
         Axis::around(y.scale, all.chain(at(false)))
     };
-    // A distribution function leaves its lower right corner free.
+    // The lower right corner of a distribution function is free.
     let bound = bound.map(|bound| (bound, VPos::Bottom));
     chart(
         name,
@@ -104,7 +105,8 @@ pub fn lines(
     )
 }
 
-/// A chart over two axes with their titles: `draw` puts the data on it. Then comes the bound; an upright one has its name at that end.
+/// A chart over two axes with titles. `draw` adds the data, below the bound. A vertical bound has
+/// its name at the given end.
 pub(crate) fn chart(
     name: Name<'_>,
     width: Width,
@@ -158,7 +160,7 @@ pub(crate) fn finite((low, high): &(f64, f64)) -> bool {
     low.is_finite() && high.is_finite()
 }
 
-/// An interval, level or upright, with its ends.
+/// An interval, horizontal or vertical, with its ends.
 pub(crate) fn whisker(area: &Area<'_>, ends: [(i32, i32); 2]) -> Drawn {
     let level = ends[0].1 == ends[1].1 && ends[0].0 != ends[1].0;
     let (dx, dy) = if level { (0, 3) } else { (3, 0) };
@@ -187,7 +189,7 @@ fn mark(area: &Area<'_>, (x, y): (i32, i32), series: usize, colour: RGBColor) ->
     Ok(())
 }
 
-/// A bound with its name, at the lower or upper end of an upright one.
+/// A bound with its name, at the lower or upper end of a vertical one.
 fn draw_bound(area: &Area<'_>, chart: &mut Chart<'_, '_>, bound: Bound<'_>, end: VPos) -> Drawn {
     let (across, up) = (chart.x_range(), chart.y_range());
     let ends = if bound.upright {
@@ -204,7 +206,7 @@ fn draw_bound(area: &Area<'_>, chart: &mut Chart<'_, '_>, bound: Bound<'_>, end:
             VPos::Bottom => (first.0, first.1 - 6),
             _ => (last.0, last.1 + 2),
         };
-        // Near the left end there is no room on that side.
+        // Near the left end the name has no room on that side.
         if x - start > text_width(bound.name) + 8 {
             ((x - 6, y), HPos::Right, end)
         } else {

@@ -1,13 +1,13 @@
-//! Text into markup.
+//! Markup: escaped text, tables, figures.
 
 use std::fmt::Write as _;
 
 use super::canvas::SERIES_COLOURS;
 
-/// Colours that the style sheet knows.
+/// The number of series colours in the style sheet.
 const COLOURS: usize = SERIES_COLOURS.len();
 
-/// `text` with the characters of markup written as references, and those that XML forbids as U+FFFD.
+/// `text` with references for the characters of markup, and U+FFFD for characters that XML forbids.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -26,7 +26,7 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// A table with a caption. A row's first cell is its head; columns that hold figures only are set flush right.
+/// A table with a caption. A row's first cell is its head. Columns of figures are flush right.
 pub fn table(caption: &str, head: &[&str], rows: &[Vec<String>]) -> String {
     let class = |column: usize| {
         let mut cells = rows.iter().filter_map(|row| row.get(column)).peekable();
@@ -61,18 +61,18 @@ fn is_figure(cell: &str) -> bool {
     cell.starts_with(|c: char| c.is_ascii_digit() || "-+<".contains(c))
 }
 
-/// What a legend says of a series.
+/// The entry of a series in a legend.
 #[derive(Debug, Clone)]
 pub struct Key {
     /// Number of the series.
     pub series: usize,
-    /// Its mark where it is drawn with marks.
+    /// Its mark, if it has one.
     pub mark: Option<char>,
     /// Its name.
     pub name: String,
 }
 
-/// A figure: its heading where it has one, the drawing, what its colours mean, what it shows.
+/// A figure: its heading (none if empty), the drawing, the legend of its colours, its caption.
 pub fn figure(heading: &str, svg: &str, legend: &[Key], caption: &str) -> String {
     let mut out = "<figure>".to_owned();
     if !heading.is_empty() {
@@ -111,7 +111,8 @@ mod tests {
             let document = format!("<p title=\"{0}\">{0}</p>", escape(&text));
             let parsed = roxmltree::Document::parse(&document).unwrap();
             let shown = parsed.root_element().text().unwrap_or_default();
-            // XML reads a carriage return as a line feed, and what it forbids was replaced.
+            // XML reads a carriage return as a line feed. `escape` replaces characters that XML
+            // forbids.
             let plain = |text: &str| {
                 let lines = text.replace("\r\n", "\n").replace('\r', "\n");
                 lines.replace(|c: char| c.is_control() && !"\t\n".contains(c) && c < ' ' || c > '\u{fffd}' && c < '\u{10000}', "\u{fffd}")

@@ -1,6 +1,7 @@
-//! A histogram of delays against a bound, in text.
+//! A histogram of delays with a bound, in text.
 //!
-//! Bins are those of preferred numbers; the bound splits the bin it falls into, so that no bar stands on both sides of it.
+//! The edges of bins are preferred numbers. The bound splits its bin, so each bar is on one side of
+//! the bound.
 
 use std::fmt::Write as _;
 
@@ -9,26 +10,26 @@ use myelin_metrics::Distribution;
 use super::{Style, format_share, format_us};
 use crate::bins::{Bin, SERIES, bins_of};
 
-/// Rows that a histogram may take.
+/// The most rows of a histogram.
 const MAX_ROWS: usize = 20;
-/// So many empty bins in a row become one.
+/// So many neighbouring empty bins become one row.
 const GAP: usize = 3;
 const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
-/// Percentiles that are marked, as shares: 0.5 is marked `p50`.
+/// The marked percentiles, as shares: the mark of 0.5 is `p50`.
 const MARKED: [f64; 2] = [0.5, 0.99];
 
-/// A histogram to be drawn.
+/// The content of a histogram.
 #[derive(Debug)]
 pub struct Histogram<'a> {
     /// The delays.
     pub delays: &'a Distribution,
-    /// What the SLA allows them, microseconds.
+    /// The SLA's bound, microseconds.
     pub bound_us: Option<f64>,
 }
 
 impl Histogram<'_> {
-    /// The text, a line a bin, without a line end after the last. Empty without delays.
+    /// The text, a line a bin, without a final line end. Empty without delays.
     pub fn render(&self, style: Style) -> String {
         let bins = self.bins();
         let bound_ns = self.bound_ns().unwrap_or(u64::MAX);
@@ -74,7 +75,7 @@ impl Histogram<'_> {
         fitted.join("\n")
     }
 
-    /// The bins from the shortest delay to the longest, as fine as the rows allow.
+    /// The bins from the shortest delay to the longest, of the finest series that fits the rows.
     fn bins(&self) -> Vec<Bin> {
         let mut bins = Vec::new();
         for series in SERIES {
@@ -101,7 +102,7 @@ impl Histogram<'_> {
         rows
     }
 
-    /// Empty bins from `i` on, up to the bound: a gap does not reach across it.
+    /// The number of empty bins from `i` on, at most up to the bound.
     fn gap_at(&self, bins: &[Bin], i: usize) -> usize {
         let crosses = |bin: &Bin| {
             self.bound_ns()
@@ -113,7 +114,7 @@ impl Histogram<'_> {
             .count()
     }
 
-    /// The marks whose share is reached in bin `i`.
+    /// The percentiles that lie in bin `i`.
     fn marks_in(&self, bins: &[Bin], i: usize) -> String {
         let before: u64 = bins[..i].iter().map(|bin| bin.count).sum();
         let mut text = String::new();
@@ -147,7 +148,7 @@ struct Columns {
     ascii: bool,
 }
 
-/// Room of the range, the share and the marks with the blanks between.
+/// Columns of the range, the share and the marks, with the blanks between them.
 const RANGE: usize = 7 + 3 + 7 + 3 + 2;
 const SHARE: usize = 12;
 const MARKS: usize = 24;
@@ -167,7 +168,7 @@ impl Columns {
             ('–', '│', '◂')
         };
         let mut bar = self.bar_of(bin.count as f64 / most as f64);
-        // An empty bin has no bar, and any other has at least a sliver.
+        // An empty bin has no bar; each other bin has a visible one.
         if bin.count > 0 && bar.is_empty() {
             bar.push(if self.ascii { '.' } else { EIGHTHS[1] });
         }

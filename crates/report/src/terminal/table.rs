@@ -8,7 +8,7 @@ use textwrap::{Options, WordSplitter};
 
 use super::{Style, format_share, format_us};
 
-/// A table with a head; columns whose cells are all figures are set flush right. Cells wrap where the width asks for it.
+/// A table with a head. Columns of figures are flush right. Cells wrap within the width.
 pub fn table(head: &[&str], rows: &[Vec<String>], style: Style) -> String {
     let line = if style.ascii { '-' } else { '─' };
     let mut table = ruled(line, style.columns());
@@ -22,7 +22,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>], style: Style) -> String {
     table.trim_fmt()
 }
 
-/// An empty table of that width, with a line of `line` below its head.
+/// An empty table of a width, with a line of `line` below its head.
 fn ruled(line: char, width: u16) -> Table {
     let rule = LineStyle::none().fill(line).junction(line);
     let mut table = Table::new();
@@ -33,8 +33,8 @@ fn ruled(line: char, width: u16) -> Table {
     table
 }
 
-/// An empty table; columns whose heading starts with `>` are set flush right. Cells wrap under their
-/// row within `width` columns.
+/// An empty table. Columns whose heading starts with `>` are flush right. Cells wrap within `width`
+/// columns.
 pub fn grid<'a>(headings: impl IntoIterator<Item = &'a str>, width: u16) -> Table {
     let mut table = ruled('─', width);
     let headings: Vec<&str> = headings.into_iter().collect();
@@ -79,7 +79,7 @@ pub fn field(out: &mut String, label: &str, text: &str, width: u16) {
     let _ = writeln!(out, "  {label:<12}{}", wrap(text, 14, width));
 }
 
-/// The headings of such columns, and a row of cells for each item.
+/// The headings of columns, and a row of cells for each item.
 pub(crate) fn head_and_rows<T>(
     columns: &[Column<T>],
     items: &[T],
@@ -89,24 +89,24 @@ pub(crate) fn head_and_rows<T>(
     (head, items.iter().map(row).collect())
 }
 
-/// A figure, or `-` where there is none.
+/// A figure, or `-` for none.
 pub(crate) fn or_dash(figure: Option<impl ToString>) -> String {
     figure.map_or_else(|| "-".to_owned(), |figure| figure.to_string())
 }
 
-/// A figure with so many digits behind the point, or `-` where there is none.
+/// A figure with so many digits behind the point, or `-` for none.
 pub(crate) fn digits_or_dash(digits: usize, figure: Option<f64>) -> String {
     or_dash(figure.map(|figure| format!("{figure:.digits$}")))
 }
 
-/// The figures of several distributions side by side, microseconds: a column each, (name, figures).
+/// The figures of distributions, microseconds: a column each.
 pub fn latency_table(columns: &[(&str, &Summary)], style: Style) -> String {
     let mut head = vec!["us"];
     head.extend(columns.iter().map(|(name, _)| *name));
     table(&head, &latency_rows(columns), style)
 }
 
-/// The rows of such a table: the figure's name, then its value in each column.
+/// The rows of [`latency_table`]: the figure's name, then its value in each column.
 pub(crate) fn latency_rows(columns: &[(&str, &Summary)]) -> Vec<Vec<String>> {
     let Some((_, first)) = columns.first() else {
         return Vec::new();
@@ -134,7 +134,7 @@ pub(crate) fn latency_rows(columns: &[(&str, &Summary)]) -> Vec<Vec<String>> {
     rows
 }
 
-/// Whether a cell is a number, with a unit or not, or stands for a missing one.
+/// Whether a cell is a number, with or without a unit, or a missing one.
 fn is_figure(cell: &str) -> bool {
     let cell = cell.trim();
     cell.is_empty()
