@@ -87,7 +87,7 @@ fn every_answer_of_the_agent_matches_the_printed_schema() {
     let reads = endpoints
         .iter()
         .filter(|endpoint| endpoint["method"] == "GET");
-    let mut asked = 0;
+    let mut answers = 0;
     for endpoint in reads {
         let path = endpoint["path"].as_str().unwrap();
         let path = path
@@ -103,7 +103,7 @@ fn every_answer_of_the_agent_matches_the_printed_schema() {
             None,
             "{path}"
         );
-        asked += 1;
+        answers += 1;
     }
-    assert_eq!(asked, 7);
+    assert_eq!(answers, 7);
 }

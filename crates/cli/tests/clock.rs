@@ -22,7 +22,7 @@ fn an_agent_in_a_time_namespace_with_another_clock_is_refused() {
         return;
     }
     let myelin = Myelin::new();
-    for (offset, said) in [("1000", "1000 s ahead of"), ("-100", "100 s behind")] {
+    for (offset, expected) in [("1000", "1000 s ahead of"), ("-100", "100 s behind")] {
         let output = unshare(offset)
             .args([env!("CARGO_BIN_EXE_myelin"), "agent", "--idle-exit", "1s"])
             .env("MYELIN_RUN_DIR", myelin.run_dir())
@@ -31,7 +31,7 @@ fn an_agent_in_a_time_namespace_with_another_clock_is_refused() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{text}");
         assert!(
-            text.contains("CLOCK_MONOTONIC") && text.contains(said) && text.contains("nsenter"),
+            text.contains("CLOCK_MONOTONIC") && text.contains(expected) && text.contains("nsenter"),
             "{text}"
         );
     }

@@ -192,7 +192,7 @@ fn a_live_change_keeps_the_worker_in_its_container() {
         return;
     }
     let myelin = Myelin::new();
-    let was = worker_pid(&up(&myelin, "isolation: container"));
+    let old_pid = worker_pid(&up(&myelin, "isolation: container"));
     let changed = chain("isolation: container").replace(
         "    - { name: plain",
         "    - { name: first, kind: forward, space: kernel }\n    - { name: plain",
@@ -202,13 +202,13 @@ fn a_live_change_keeps_the_worker_in_its_container() {
     let status = status(&myelin);
     assert_eq!(
         (worker_pid(&status), &status["generation"]),
-        (was, &1.into())
+        (old_pid, &1.into())
     );
     // The old generation owned the namespace of the worker. A new worker must start without it.
-    sh(&format!("kill -9 {was}"));
+    sh(&format!("kill -9 {old_pid}"));
     wait_for("another worker", || {
         let now = worker_pid(&self::status(&myelin));
-        now != was && now != 0
+        now != old_pid && now != 0
     });
     assert_no_loss(&myelin);
     let file = myelin.file(&changed.replace("isolation: container", "limits: { cpu: 1core }"));

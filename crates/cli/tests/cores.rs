@@ -97,17 +97,21 @@ fn a_real_time_program_on_its_core_violates_a_chain_and_not_the_chain_on_the_oth
         let events = myelin.json(&["events", &myelin.chain("taken"), "--json"]);
         let mut events = events.as_array().expect("a list").iter();
         // `steal` if the hypervisor took more time than the program.
-        let known = |event: &&Value| event["cause"] == "neighbour" || event["cause"] == "steal";
-        event = events.find(known).cloned().unwrap_or_default();
+        let has_expected_cause =
+            |event: &&Value| event["cause"] == "neighbour" || event["cause"] == "steal";
+        event = events.find(has_expected_cause).cloned().unwrap_or_default();
         !event.is_null()
     });
     drop(load);
-    let told = myelin.json(&["events", "--json"]);
-    assert_eq!(event["hop"], "one", "{told}");
+    let all_events = myelin.json(&["events", "--json"]);
+    assert_eq!(event["hop"], "one", "{all_events}");
     let terms = event["terms"].as_array().expect("terms");
-    assert!(terms.contains(&"latency".into()), "{told}");
-    let said = event["evidence"].to_string();
-    assert!(said.contains(&format!("on core {core}")), "{told}");
+    assert!(terms.contains(&"latency".into()), "{all_events}");
+    let evidence = event["evidence"].to_string();
+    assert!(
+        evidence.contains(&format!("on core {core}")),
+        "{all_events}"
+    );
     for sender in senders {
         assert!(sender.stop() > 0);
     }
@@ -249,11 +253,11 @@ fn a_chain_whose_core_leaves_the_cpuset_is_best_effort_until_the_core_returns() 
         "{status}"
     );
     assert_eq!(event["terms"], serde_json::json!(["core"]), "{status}");
-    let said = event["evidence"].to_string();
+    let evidence = event["evidence"].to_string();
     assert!(
-        said.contains(&format!("core {core} was taken out of"))
-            && said.contains("remedy: give core"),
-        "{said}"
+        evidence.contains(&format!("core {core} was taken out of"))
+            && evidence.contains("remedy: give core"),
+        "{evidence}"
     );
     let shown = myelin.ok(&["ps", "-v", &myelin.chain("taken")]);
     assert!(
@@ -384,10 +388,10 @@ spec:
         (&"active".into(), &true.into(), &1.into()),
         "{now}"
     );
-    let said = now["sla"]["last_event"]["evidence"].to_string();
+    let evidence = now["sla"]["last_event"]["evidence"].to_string();
     assert!(
-        said.contains(&format!("remedy: give core {core}")),
-        "{said}"
+        evidence.contains(&format!("remedy: give core {core}")),
+        "{evidence}"
     );
     // The new worker creates the tap interfaces again.
     hosts.join(links);

@@ -312,10 +312,10 @@ spec:
     let (sent, arrivals) = traffic.stop();
     assert_eq!((arrivals.damaged, arrivals.duplicates), (0, 0));
     assert_eq!(arrivals.keys.len() as u64, sent, "packets were lost");
-    let seen: std::collections::BTreeSet<u8> = arrivals.keys.into_values().collect();
+    let observed_keys: std::collections::BTreeSet<u8> = arrivals.keys.into_values().collect();
     let expected = variants.iter().map(|(_, key)| *key).collect();
     assert_eq!(
-        seen, expected,
+        observed_keys, expected,
         "each packet passed one variant, and each variant had packets"
     );
     myelin.ok(&["down", "--all"]);

@@ -208,10 +208,11 @@ fn measure_conformance(
         .stderr(std::process::Stdio::piped())
         .spawn()
         .expect("myelin conform");
-    let mut said = String::new();
+    let mut first_line = String::new();
     let errors = conform.stderr.as_mut().expect("its standard error");
     // `myelin conform` prints "looking at ..." when it is attached.
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(errors), &mut said).expect("a line");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(errors), &mut first_line)
+        .expect("a line");
     for _ in 0..CLUSTERS {
         for number in 0..CLUSTER {
             client
@@ -228,7 +229,10 @@ fn measure_conformance(
     sh(&format!("kill -INT {}", conform.id()));
     let output = conform.wait_with_output().expect("the report");
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
-        panic!("{error}: {said}{}", String::from_utf8_lossy(&output.stderr))
+        panic!(
+            "{error}: {first_line}{}",
+            String::from_utf8_lossy(&output.stderr)
+        )
     })
 }
 
@@ -251,9 +255,9 @@ fn packets_on_devices_are_policed_and_shaped_to_the_profile() {
     up(&myelin, &text(&sla));
     hosts.join([&links[0], &links[1]]);
     let start = std::time::Instant::now();
-    let mut seen = Vec::new();
+    let mut reports = Vec::new();
     // A stall of the machine decreases the gaps between packets on the way to the far host.
-    let kept = (0..TRIES).find_map(|_| {
+    let conformed = (0..TRIES).find_map(|_| {
         let before = status(&myelin)["packets_out"].as_u64().unwrap();
         let report = measure_conformance(&myelin, &hosts, &links[1], Duration::from_millis(20));
         let left = status(&myelin)["packets_out"].as_u64().unwrap() - before;
@@ -262,17 +266,20 @@ fn packets_on_devices_are_policed_and_shaped_to_the_profile() {
             "packets were lost after egress: {report}"
         );
         let conforms = report["conforms"] == true;
-        seen.push(report);
+        reports.push(report);
         conforms.then_some(())
     });
-    assert!(kept.is_some(), "{seen:?}");
+    assert!(conformed.is_some(), "{reports:?}");
     let now = status(&myelin);
     let count = |name: &str| {
         now[name]
             .as_u64()
             .unwrap_or_else(|| panic!("{name}: {now}"))
     };
-    assert_eq!(count("packets_in"), seen.len() as u64 * CLUSTERS * CLUSTER);
+    assert_eq!(
+        count("packets_in"),
+        reports.len() as u64 * CLUSTERS * CLUSTER
+    );
     assert_eq!(count("packets_in"), count("packets_out") + count("policed"));
     assert_eq!(count("drops"), 0, "{now}");
     // The bucket was full, and the first packet may precede the read of the clock.

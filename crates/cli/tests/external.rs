@@ -536,8 +536,8 @@ fn live_changes_of_a_chain_with_a_black_box_lose_no_packet() {
     let (sent, arrivals) = traffic.stop();
     assert_eq!((arrivals.damaged, arrivals.duplicates), (0, 0));
     assert_eq!(arrivals.keys.len() as u64, sent, "packets were lost");
-    let seen: std::collections::BTreeSet<u8> = arrivals.keys.into_values().collect();
-    assert_eq!(seen, [1, 2, 4, 8].into());
+    let observed_keys: std::collections::BTreeSet<u8> = arrivals.keys.into_values().collect();
+    assert_eq!(observed_keys, [1, 2, 4, 8].into());
     assert!(
         !is_alive(&first),
         "the black box of the first generation still runs"

@@ -153,12 +153,12 @@ fn a_worker_that_does_not_answer_delays_no_restart_of_another() {
     common::kill(&other);
     // Reads the process list, because `ps` would wait for the stopped worker.
     let id = myelin_api::RunDir::resolve(Some(&myelin.run_dir())).id();
-    let known = [&stuck, &other].map(serde_json::Value::as_u64);
+    let old_pids = [&stuck, &other].map(serde_json::Value::as_u64);
     let workers = || sh(&format!("pgrep -f '^myelin-worker@{id}'"));
     let has_new_worker = || {
         let workers = workers();
         let mut pids = workers.lines();
-        pids.any(|pid| !known.contains(&pid.parse().ok()))
+        pids.any(|pid| !old_pids.contains(&pid.parse().ok()))
     };
     wait_for("a new worker", has_new_worker);
     let in_time = has_new_worker();
@@ -222,10 +222,10 @@ s.sendto(b'through', ('10.0.0.2', 9000)); assert s.recv(2000) == b'through'\"
         status.as_array().unwrap().is_empty() || status[0]["state"] == "orphaned",
         "{status}"
     );
-    let said = String::from_utf8(myelin.run(&["ps"]).stderr).unwrap();
+    let stderr = String::from_utf8(myelin.run(&["ps"]).stderr).unwrap();
     assert!(
-        said.contains("was killed") && said.contains("down --all"),
-        "{said}"
+        stderr.contains("was killed") && stderr.contains("down --all"),
+        "{stderr}"
     );
     let text = myelin.ok(&["down", "--all"]);
     assert!(text.contains("recovered"), "{text}");

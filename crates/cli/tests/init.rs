@@ -18,8 +18,8 @@ fn stdout_of(output: &Output) -> String {
 fn init_writes_a_file_that_plans_and_overwrites_none_without_force() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let said = stdout_of(&run_myelin(directory, &["init"]));
-    assert!(said.contains("myelin plan chain.yaml"), "{said}");
+    let output = stdout_of(&run_myelin(directory, &["init"]));
+    assert!(output.contains("myelin plan chain.yaml"), "{output}");
     assert!(stdout_of(&run_myelin(directory, &["plan", "chain.yaml"])).contains("admitted"));
     let text = std::fs::read_to_string(directory.join("chain.yaml")).unwrap();
     assert!(

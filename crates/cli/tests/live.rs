@@ -47,7 +47,7 @@ fn change_under_traffic(variants: &[ChainVariant], packets: u64) -> Vec<f64> {
     assert_eq!(first["change"], "created");
     let traffic = Traffic::start(&first, PORT);
     // First packet of each variant, and the XOR of its keys.
-    let mut eras = vec![(0, variants[0].key())];
+    let mut changes = vec![(0, variants[0].key())];
     let mut exchanges = Vec::new();
     let mut at = 0;
     traffic.wait_for_packets(100);
@@ -57,7 +57,7 @@ fn change_under_traffic(variants: &[ChainVariant], packets: u64) -> Vec<f64> {
         assert_eq!(changed["change"], "changed", "{changed}");
         assert_eq!(changed["generation"], exchanges.len() + 1);
         exchanges.push(changed["exchange_ms"].as_f64().unwrap());
-        eras.push((traffic.sent(), variants[at].key()));
+        changes.push((traffic.sent(), variants[at].key()));
         traffic.wait_for_packets(packets / 100);
     }
     let status = myelin.json(&["ps", "--json"])[0].clone();
@@ -73,12 +73,12 @@ fn change_under_traffic(variants: &[ChainVariant], packets: u64) -> Vec<f64> {
         .collect();
     assert!(
         missing.is_empty(),
-        "lost of {sent} packets, first: {missing:?}; eras: {eras:?}; {status}"
+        "lost of {sent} packets, first: {missing:?}; changes: {changes:?}; {status}"
     );
     for (number, key) in &arrivals.keys {
-        let era = eras.partition_point(|(from, _)| from <= number) - 1;
-        let (_, now) = eras[era];
-        let next = eras.get(era + 1).map_or(now, |(_, next)| *next);
+        let at_change = changes.partition_point(|(from, _)| from <= number) - 1;
+        let (_, now) = changes[at_change];
+        let next = changes.get(at_change + 1).map_or(now, |(_, next)| *next);
         assert!(
             *key == now || *key == next,
             "packet {number} has {key:#x}, not {now:#x} nor {next:#x}"
@@ -94,7 +94,7 @@ fn change_under_traffic(variants: &[ChainVariant], packets: u64) -> Vec<f64> {
     let all = status["packets_in"].as_u64().unwrap();
     assert!(
         all + 100 > packets,
-        "the figures of former generations are gone: {status}"
+        "the count lacks packets of earlier generations: {status}"
     );
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();

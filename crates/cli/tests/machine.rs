@@ -95,11 +95,11 @@ fn a_chain_whose_cpu_is_offline_is_best_effort_until_the_cpu_is_online() {
         (&myelin.chain("taken").into(), &"core".into(), &"one".into()),
         "{status}"
     );
-    let said = event["evidence"].to_string();
+    let evidence = event["evidence"].to_string();
     let remedy = format!("write 1 to /sys/devices/system/cpu/cpu{core}/online");
     assert!(
-        said.contains(&format!("core {core} is offline")) && said.contains(&remedy),
-        "{said}"
+        evidence.contains(&format!("core {core} is offline")) && evidence.contains(&remedy),
+        "{evidence}"
     );
     let mut is_idle_class = false;
     wait_for("the worker to run with SCHED_IDLE", || {
@@ -287,7 +287,10 @@ spec:
     let status = myelin.status("loud");
     let out = read_count(&status["packets_out"]);
     let due = (elapsed_s * f64::from(rate)) as u64 + burst + 1;
-    assert!(out <= due, "{out} of {due} went out: {status}");
+    assert!(
+        out <= due,
+        "{out} packets left, at most {due} allowed: {status}"
+    );
     assert!(out > burst && sent[2] > out, "{sent:?}: {status}");
     assert!(read_count(&status["policed"]) > 0, "{status}");
     myelin.ok(&["down", "--all"]);

@@ -113,14 +113,14 @@ fn assert_account_adds_up(status: &Value) {
             .map(read_count)
             .sum::<u64>()
     };
-    let found = ["packets_out", "policed", "under_way"]
+    let out_or_under_way = ["packets_out", "policed", "under_way"]
         .map(count)
         .iter()
         .sum::<u64>();
-    let gone = places("dropped") + places("lost");
+    let dropped_or_lost = places("dropped") + places("lost");
     assert_eq!(
         count("packets_in") + count("made"),
-        found + gone,
+        out_or_under_way + dropped_or_lost,
         "{account}"
     );
     assert_eq!(account["packets_in"], status["packets_in"], "{status}");

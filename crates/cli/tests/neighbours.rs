@@ -121,7 +121,7 @@ fn a_flood_of_any_kind_costs_the_neighbour_no_packet() {
             );
         }
         let sender = Sender::through_ports(&ports, QUIET);
-        let (mut passed, mut came) = (0, 0);
+        let (mut passed, mut arrived) = (0, 0);
         for (kind, load) in floods {
             let when = format!("{kind}, {space}");
             let start = Instant::now();
@@ -138,13 +138,19 @@ fn a_flood_of_any_kind_costs_the_neighbour_no_packet() {
             // The bucket may have been full, and the first packet may precede the read of the
             // clock.
             let due = (elapsed_s * f64::from(rate)) as u64 + burst + 1;
-            assert!(out <= due, "{when}: {out} of {due} went out");
-            assert!(out >= burst, "{when}: {out} went out");
-            let fresh = read_count(&status["packets_in"]) - came;
+            assert!(
+                out <= due,
+                "{when}: {out} packets left, at most {due} allowed"
+            );
+            assert!(out >= burst, "{when}: {out} packets left");
+            let arrived_now = read_count(&status["packets_in"]) - arrived;
             // A busy machine may lose packets before the ingress port.
-            assert!(fresh <= sent && fresh > out, "{when}: {fresh} came");
-            (passed, came) = (passed + out, came + fresh);
-            assert_eq!(read_count(&status["policed"]), came - passed, "{when}");
+            assert!(
+                arrived_now <= sent && arrived_now > out,
+                "{when}: {arrived_now} arrived"
+            );
+            (passed, arrived) = (passed + out, arrived + arrived_now);
+            assert_eq!(read_count(&status["policed"]), arrived - passed, "{when}");
             assert_eq!(
                 (&status["drops"], lost_packets(&status["sla"]["life"])),
                 (&0.into(), 0),
@@ -208,25 +214,25 @@ fn the_event_of_a_chain_names_the_neighbour_that_filled_its_worker() {
             rate: 20_000,
         },
     );
-    let mut found = Value::Null;
+    let mut loss_event = Value::Null;
     // In some seconds a hypervisor or another program may take the core: then the cause is another.
     let causes = ["neighbour", "steal", "overload"];
     wait_for("the event", || {
         let events = myelin.json(&["events", &myelin.chain("quiet"), "--json"]);
         let mut events = events.as_array().expect("a list").iter();
         let event = events.find(|event| causes.iter().any(|cause| event["cause"] == *cause));
-        found = event.cloned().unwrap_or_default();
-        !found.is_null()
+        loss_event = event.cloned().unwrap_or_default();
+        !loss_event.is_null()
     });
     let all = myelin.json(&["events", "--json"]);
-    assert_eq!(found["chain"], myelin.chain("quiet"), "{all}");
-    assert_eq!(found["hop"], "one", "{all}");
-    assert!(found["evidence"][0].is_string(), "{all}");
-    if found["cause"] == "neighbour" && read_count(&found["lost"]) > 0 {
-        let said = found["evidence"].to_string();
+    assert_eq!(loss_event["chain"], myelin.chain("quiet"), "{all}");
+    assert_eq!(loss_event["hop"], "one", "{all}");
+    assert!(loss_event["evidence"][0].is_string(), "{all}");
+    if loss_event["cause"] == "neighbour" && read_count(&loss_event["lost"]) > 0 {
+        let evidence = loss_event["evidence"].to_string();
         assert!(
-            said.contains(&myelin.chain("loud")) || said.contains("waited"),
-            "{found}"
+            evidence.contains(&myelin.chain("loud")) || evidence.contains("waited"),
+            "{loss_event}"
         );
     }
     myelin.ok(&["down", "--all"]);

@@ -102,8 +102,11 @@ fn a_flood_of_any_kind_passes_its_profile_and_no_more() {
         );
         // The first packet may precede the read of the clock: plus one.
         let due = (elapsed_s * rate as f64) as u64 + burst + 1;
-        assert!(out <= due, "{space} {more}: {out} of {due} went out");
-        assert!(out >= burst, "{space} {more}: {out} went out");
+        assert!(
+            out <= due,
+            "{space} {more}: {out} packets left, at most {due} allowed"
+        );
+        assert!(out >= burst, "{space} {more}: {out} packets left");
         assert!(policed >= 14_000 - due, "{space} {more}: {policed} policed");
         assert_eq!(read_count(&status, "drops"), 0, "{status}");
         assert!(

@@ -103,25 +103,25 @@ fn another_owner_may_use_a_port_after_its_last_chain_is_removed() {
         return;
     }
     let myelin = Myelin::new();
-    let (ports, elsewhere) = (PortPair::new(), PortPair::new());
-    let here = ports.add_to(MIXED);
+    let (ports, other_ports) = (PortPair::new(), PortPair::new());
+    let first_chain = ports.add_to(MIXED);
     // The second chain keeps the worker of the owner alive.
-    let there = elsewhere.add_to(MIXED).replace("@m", "@n");
-    let file = myelin.file(&format!("{here}---{there}"));
+    let second_chain = other_ports.add_to(MIXED).replace("@m", "@n");
+    let file = myelin.file(&format!("{first_chain}---{second_chain}"));
     myelin.ok(&["up", file.to_str().unwrap()]);
     let worker = myelin.status("n")["worker"]["pid"].clone();
     assert_eq!(myelin.status("m")["worker"]["pid"], worker);
-    let theirs = here
+    let other_owner_chain = first_chain
         .replace("@m", "@o")
         .replace("metadata: {", "metadata: { namespace: somebody-else,")
         .replace("spec:", "spec:\n  mapping: compact");
-    let theirs = myelin.file(&theirs);
-    let error = myelin.fails(1, &["up", theirs.to_str().unwrap()]);
+    let other_owner_chain = myelin.file(&other_owner_chain);
+    let error = myelin.fails(1, &["up", other_owner_chain.to_str().unwrap()]);
     assert!(error.contains(&ports.ingress), "{error}");
     myelin.ok(&["down", &myelin.chain("m")]);
-    myelin.ok(&["up", theirs.to_str().unwrap()]);
+    myelin.ok(&["up", other_owner_chain.to_str().unwrap()]);
     assert_ne!(myelin.status("o")["worker"]["pid"], worker);
-    for (ports, name) in [(&ports, "o"), (&elsewhere, "n")] {
+    for (ports, name) in [(&ports, "o"), (&other_ports, "n")] {
         ports.send_ten(9000);
         wait_for("ten packets", || myelin.status(name)["packets_out"] == 10);
         assert_eq!(myelin.status(name)["packets_out"], 10, "{name}");
@@ -134,6 +134,6 @@ fn another_owner_may_use_a_port_after_its_last_chain_is_removed() {
     wait_for("ten packets", || myelin.status("m")["packets_out"] == 10);
     assert_eq!(myelin.status("m")["packets_out"], 10);
     myelin.ok(&["down", "--all"]);
-    drop((ports, elsewhere));
+    drop((ports, other_ports));
     myelin.assert_clean();
 }

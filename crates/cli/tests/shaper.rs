@@ -326,16 +326,19 @@ fn packets_that_the_egress_interface_shapes_conform_at_the_far_end() {
     let file = myelin.file(&text);
     let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
     let by = find_discipline(&myelin);
-    let mut seen = Vec::new();
+    let mut attempts = Vec::new();
     for _ in 0..TRIES {
-        seen.push(measure_conformance(&myelin, &up[0]));
-        if seen.last().is_some_and(|report| report["conforms"] == true) {
+        attempts.push(measure_conformance(&myelin, &up[0]));
+        if attempts
+            .last()
+            .is_some_and(|report| report["conforms"] == true)
+        {
             break;
         }
     }
-    let last = seen.last().expect("a try");
-    assert_eq!(last["conforms"], true, "{seen:?}");
-    println!("{by}: after {} tries {}", seen.len(), last["buckets"]);
+    let last = attempts.last().expect("a try");
+    assert_eq!(last["conforms"], true, "{attempts:?}");
+    println!("{by}: after {} tries {}", attempts.len(), last["buckets"]);
     let status = wait_until_settled(&myelin, "shaped");
     let shaper = &status["shaper"];
     assert_eq!(

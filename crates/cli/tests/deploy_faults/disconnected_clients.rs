@@ -93,8 +93,8 @@ fn a_waiting_client_gets_the_chain_name_when_the_other_client_disconnects() {
     let start = Instant::now();
     kill_client(client);
     let output = next.wait_with_output().expect("the end of the client");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
     assert!(start.elapsed() < UNDO_LIMIT, "{:?}", start.elapsed());
     assert_eq!(myelin.status("w")["mapping"], "compact");
     assert!(!is_sleep_running("7335.25"));

@@ -33,14 +33,14 @@ fn assert_failed_calls_are_undone(fixture: &ChainFixture) {
         let output = agent.run_with_fault(Fault::Fail(step, error), || myelin.run(&up));
         let last = agent.step_log();
         let last = last.lines().nth(step as usize - 1).unwrap_or_default();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let at = format!("up, {error} at step {step}: {last}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        let at = format!("up, {error} at step {step}: {last}: {stderr}");
         println!("{at}");
         assert!(agent.is_alive(), "{at}\n{}", agent.log());
         assert!(!agent.log().contains("panicked"), "{at}\n{}", agent.log());
         if !output.status.success() {
             assert_eq!(output.status.code(), Some(1), "{at}");
-            assert!(said.contains(&name), "{at}");
+            assert!(stderr.contains(&name), "{at}");
             assert_eq!(
                 myelin.json(&["ps", "--json"]),
                 serde_json::json!([]),
@@ -60,8 +60,8 @@ fn assert_failed_calls_are_undone(fixture: &ChainFixture) {
         let output = agent.run_with_fault(Fault::Fail(step, Errno::ENOMEM), || myelin.run(&down));
         let last = agent.step_log();
         let last = last.lines().nth(step as usize - 1).unwrap_or_default();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let at = format!("down, step {step}: {last}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        let at = format!("down, step {step}: {last}: {stderr}");
         println!("{at}{}", agent.log().lines().last().unwrap_or_default());
         assert!(agent.is_alive(), "{at}\n{}", agent.log());
         assert!(!agent.log().contains("panicked"), "{at}\n{}", agent.log());

@@ -36,12 +36,12 @@ fn assert_kills_are_cleaned_up(fixture: &ChainFixture) {
         }
         let command = if is_up { &up } else { &down };
         let output = agent.run_with_fault(Fault::Kill(step), || myelin.run(command));
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!said.contains("panicked"), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!stderr.contains("panicked"), "{stderr}");
         // The number of steps may differ by one, so `up` may end before the chosen step.
         if !output.status.success() {
             wait_for("the end of the agent", || !agent.is_alive());
-            assert!(!agent.is_alive(), "step {step}: {said}");
+            assert!(!agent.is_alive(), "step {step}: {stderr}");
         }
         let last = agent
             .step_log()

@@ -139,8 +139,8 @@ fn stalled_clients_and_a_slow_black_box_delay_no_other_request() {
     println!("`down --all` cancelled waiting requests after {begun:?}");
     assert!(begun < 10 * SLACK, "{begun:?}");
     let output = waiting.wait_with_output().expect("the end of the client");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("cancelled"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("cancelled"), "{stderr}");
     assert!(all.wait().expect("the end of the client").success());
     assert!(!is_sleep_running("7336.25"));
     drop(stalled);
