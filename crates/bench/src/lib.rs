@@ -33,6 +33,7 @@ mod machine;
 mod manner;
 mod network;
 mod ovs;
+mod place;
 mod published;
 pub mod reference;
 mod rounds;
@@ -49,6 +50,7 @@ use myelin_linux::capability;
 pub use myelin_measure::Monitor;
 pub use myelin_metrics::Row;
 pub use myelin_metrics::envelope::{Claim, Report};
+pub use place::{abandoned_run_dirs, remove_run_dir};
 
 /// All experiments.
 pub fn experiments() -> &'static [Experiment] {

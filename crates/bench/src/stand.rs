@@ -1,61 +1,19 @@
 //! Chains of an agent of the experiment's own, which knows nothing of the machine's other agents.
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use myelin_agent::{Engine, UpOptions};
 use myelin_api::{
     ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, Client, Event, ProbeOptions,
-    ProbeRequest, RunDir, UpRequest,
+    ProbeRequest, UpRequest,
 };
-use myelin_linux::bpffs;
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Costs;
 
 use crate::Error;
-
-/// From the end of an agent's socket to the end of the agent.
-const STOP_LIMIT: Duration = Duration::from_secs(5);
-
-/// A run directory that nobody else has; removed when dropped.
-#[derive(Debug)]
-pub(crate) struct Place {
-    /// In the names of the chains, and so of their network namespaces, which all agents of a machine share.
-    pub(crate) id: String,
-    pub(crate) run_dir: RunDir,
-}
-
-impl Place {
-    pub(crate) fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let id = format!(
-            "{}-{}",
-            std::process::id(),
-            NUMBER.fetch_add(1, Ordering::Relaxed)
-        );
-        let path = PathBuf::from(format!("/run/myelin-bench-{id}"));
-        Self {
-            run_dir: RunDir::resolve(Some(&path)),
-            id,
-        }
-    }
-
-    /// The name of a chain of this run.
-    pub(crate) fn chain_name(&self, name: &str) -> String {
-        format!("bench-{}-{name}", self.id)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // An agent that could not remove everything has left its journal and pins, for `myelin down --all`.
-        if !bpffs::is_bpffs(&self.run_dir.bpf()) {
-            let _ = std::fs::remove_dir_all(self.run_dir.path());
-        }
-    }
-}
+use crate::place::{Place, wait_for_end_of_agent};
 
 /// An agent's engine in this process.
 pub(crate) struct Stand {
@@ -65,7 +23,7 @@ pub(crate) struct Stand {
 
 impl Stand {
     pub(crate) fn open(program: &Path) -> Result<Arc<Self>, Error> {
-        let place = Place::new();
+        let place = Place::new()?;
         let engine = Engine::open(&place.run_dir, program.to_path_buf())?;
         Ok(Arc::new(Self { engine, place }))
     }
@@ -134,7 +92,7 @@ pub(crate) struct Agent {
 
 impl Agent {
     pub(crate) fn start(program: &Path) -> Result<Self, Error> {
-        let place = Place::new();
+        let place = Place::new()?;
         let client = Client::connect_or_start(&place.run_dir, program)?;
         Ok(Self { client, place })
     }
@@ -168,13 +126,9 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // One that has died is not there to be told; what it left, `myelin down --all` with its run directory removes.
+        // `myelin down --all` removes the objects of an agent that was killed.
         if self.client.stop().is_ok() {
-            // Its socket goes first, its eBPF file system last.
-            let start = Instant::now();
-            while bpffs::is_bpffs(&self.place.run_dir.bpf()) && start.elapsed() < STOP_LIMIT {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            wait_for_end_of_agent(&self.place.run_dir);
         }
     }
 }
@@ -255,7 +209,8 @@ mod tests {
 
     #[test]
     fn chains_are_valid() {
-        let place = Place::new();
+        let parent = tempfile::tempdir().unwrap();
+        let place = Place::inside(parent.path()).unwrap();
         let text = chain(
             &place.chain_name("mixed"),
             &[
@@ -304,10 +259,5 @@ mod tests {
         let error = of(status("user", &[])).unwrap_err().to_string();
         assert!(error.contains("chain c has no worker"), "{error}");
         assert!(workers(&[], "c").is_err());
-    }
-
-    #[test]
-    fn places_differ() {
-        assert_ne!(Place::new().run_dir, Place::new().run_dir);
     }
 }

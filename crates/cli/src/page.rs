@@ -1,4 +1,5 @@
-//! A page in a file: refused before anything is measured when it cannot be written, and never seen half written.
+//! A page in a file: written as a whole or not at all. A path that cannot be written is refused
+//! before the measurement.
 
 use std::fs::Permissions;
 use std::io::{self, Write as _};
@@ -8,23 +9,23 @@ use std::path::{Path, PathBuf};
 use myelin_api::ApiError;
 use tempfile::NamedTempFile;
 
-/// Where a page is to be.
+/// The path of a page.
 #[derive(Debug)]
 pub(crate) struct Page(PathBuf);
 
 impl Page {
-    /// Makes sure that a page can be written there.
+    /// Checks that a page can be written to the path.
     ///
     /// # Errors
-    /// It is a directory or a device, or its directory takes no files.
+    /// The path is a directory or a device, or its directory takes no files.
     pub(crate) fn at(path: &Path) -> Result<Self, ApiError> {
         let refused = |cause: io::Error| {
             ApiError::usage(format!(
-                "{}: cannot write there: {cause}; name a file in a directory that exists and takes files",
+                "{}: cannot write there: {cause}; name a file in a directory that takes files",
                 path.display()
             ))
         };
-        // What a link leads to is replaced, not the link.
+        // A page replaces the target of a link, not the link.
         let target = match path.canonicalize() {
             Ok(target) if !target.is_file() => {
                 return Err(refused(io::Error::other("it is not a regular file")));
@@ -40,7 +41,7 @@ impl Page {
         Ok(page)
     }
 
-    /// Puts the page there, all at once.
+    /// Writes the page in one step.
     pub(crate) fn write(&self, text: &str) -> Result<(), ApiError> {
         let write = || -> io::Result<()> {
             let mut draft = self.draft()?;
@@ -53,7 +54,7 @@ impl Page {
         })
     }
 
-    /// A file of its own beside the page, gone when it is dropped; with the rights of any new file.
+    /// A temporary file beside the page, with the mode of any new file. Removed when dropped.
     fn draft(&self) -> io::Result<NamedTempFile> {
         let directory = match self.0.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_replaced_as_a_whole_and_nothing_else_is_left() {
+    fn a_page_is_replaced_as_a_whole_without_leftovers() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("page.html");
         let link = directory.path().join("link.html");
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_refused_by_name_and_cause() {
+    fn an_unwritable_path_is_refused_by_name_and_cause() {
         let directory = tempfile::tempdir().unwrap();
         for (path, cause) in [
             (

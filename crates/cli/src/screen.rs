@@ -1,4 +1,5 @@
-//! A terminal that is drawn over again and again: the alternate screen, single keys, and everything as it was at the end.
+//! A terminal that shows one text after another: alternate screen, single keys, and the former
+//! state at the end.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -10,34 +11,34 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 
-/// Alternate screen, no cursor (xterm's control sequences).
+/// Switches to the alternate screen without a cursor (xterm's control sequences).
 const BEGIN: &str = "\x1b[?1049h\x1b[?25l";
 const END: &str = "\x1b[?25h\x1b[?1049l";
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// Ctrl-C and escape, where they are keys and no signals.
+/// Ctrl-C and escape as keys: the terminal sends no signals.
 const INTERRUPT: u8 = 3;
 const ESCAPE: u8 = 27;
 
-/// The terminal while it is drawn over.
+/// The terminal in single-key mode, on the alternate screen.
 pub(crate) struct Screen {
     term: console::Term,
-    /// How it was; absent where keys come from elsewhere.
+    /// The terminal's former settings. `None` if standard input is no terminal.
     before: Option<Termios>,
-    /// What would end this process.
+    /// The signals that end this process.
     signals: SignalFd,
 }
 
 impl Screen {
-    /// Takes the terminal.
+    /// Switches the terminal to the alternate screen and to single keys.
     pub(crate) fn open() -> Result<Self, ApiError> {
         let mut ends = SigSet::empty();
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
             ends.add(signal);
         }
-        // Before any thread is started, and for good: this process ends with its screen.
+        // Before any thread starts, and never unblocked: the process ends with its screen.
         ends.thread_block().map_err(failed)?;
         let signals = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC).map_err(failed)?;
         let stdin = io::stdin();
@@ -60,13 +61,13 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Shows a text in place of the one before, in one write, so that nothing flickers.
+    /// Replaces the text on the screen, in one write to avoid flicker.
     pub(crate) fn draw(&self, text: &str) -> Result<(), ApiError> {
         let (rows, columns) = self.term.size();
         write(&frame(text, rows.into(), columns.into()))
     }
 
-    /// Waits so long; true as soon as a key or a signal ends it.
+    /// Waits for `time`. Returns true as soon as a key or a signal ends the command.
     pub(crate) fn ends_within(&self, time: Duration) -> Result<bool, ApiError> {
         let stdin = io::stdin();
         let end = Instant::now() + time;
@@ -76,7 +77,7 @@ impl Screen {
             if self.before.is_some() {
                 sources.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
             }
-            // Rounded up, so as not to poll again and again for the last bit of it.
+            // Rounded up, to avoid polling with a timeout of 0.
             let millis = left.as_millis() + u128::from(!left.is_zero());
             let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
             match poll(&mut sources, timeout) {
@@ -91,7 +92,7 @@ impl Screen {
             if sources.get(1).is_some_and(is_ready) {
                 let mut keys = [0; 16];
                 let read = nix::unistd::read(&stdin, &mut keys).map_err(failed)?;
-                // A terminal that is gone has nothing to say.
+                // A terminal that is closed ends the command.
                 if read == 0 || keys[..read].iter().any(|key| is_end(*key)) {
                     return Ok(true);
                 }
@@ -102,7 +103,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Nobody is left to tell.
+        // An error cannot be reported here.
         let _ = write(END);
         if let Some(before) = &self.before {
             let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, before);
@@ -122,7 +123,7 @@ fn is_end(key: u8) -> bool {
     matches!(key, b'q' | b'Q' | INTERRUPT | ESCAPE)
 }
 
-/// The text from the upper left corner on, cut where the terminal ends.
+/// The text from the upper left corner, cut to the size of the terminal.
 fn frame(text: &str, rows: usize, columns: usize) -> String {
     let lines: Vec<String> = text
         .lines()
@@ -142,13 +143,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_cut_where_the_terminal_ends() {
+    fn a_text_is_cut_to_the_size_of_the_terminal() {
         let drawn = frame("one two\nthree\nfour", 2, 4);
         assert_eq!(drawn, "\x1b[Hone \x1b[K\r\nthre\x1b[K\x1b[J");
     }
 
     #[test]
-    fn q_escape_and_interrupt_end_it() {
+    fn q_escape_and_ctrl_c_end_the_screen() {
         assert!([b'q', b'Q', 3, 27].into_iter().all(is_end));
         assert!(!is_end(b'x'));
     }

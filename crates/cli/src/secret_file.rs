@@ -1,4 +1,4 @@
-//! Reads files that hold secrets, if nobody else can.
+//! Reads files with secrets, if no other user has access to them.
 
 use std::fmt::Write as _;
 use std::fs::{Metadata, OpenOptions};
@@ -9,17 +9,18 @@ use std::path::Path;
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
-/// Longest file that is read, bytes: a key file is far shorter.
+/// Longest file, bytes. A key file is far shorter.
 const LONGEST: u64 = 64 * 1024;
 
-/// Who names this file wants a key that nobody has seen, as in crypttab(5).
+/// As in crypttab(5): this name asks for a new random key.
 const RANDOM: &str = "/dev/urandom";
 
-/// The text of the file at `path`, `None` when there is none; of [`RANDOM`], a key of 256 bits in hexadecimal digits.
+/// Reads the text of the file at `path`. Returns `None` if there is no such file. For [`RANDOM`],
+/// makes a key of 256 bits in hexadecimal digits.
 ///
 /// # Errors
-/// It cannot be read, is too long, its group or others have access to it, or it belongs to neither the user nor root. The error
-/// names the file and says what to do.
+/// The file cannot be read or is too long; its group or others have access to it; it belongs to
+/// neither the user nor root. The error names the file and the remedy.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, String> {
     match read_text(path) {
         Ok(text) => Ok(Some(text)),
@@ -32,7 +33,8 @@ fn read_text(path: &Path) -> io::Result<String> {
     if path == Path::new(RANDOM) {
         return random_key();
     }
-    // What is checked is what is open, not what the path may lead to a moment later. A pipe must not hold anybody up.
+    // Checks the open file, since the path may lead to another one a moment later. Opening a pipe
+    // must not block.
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(OFlag::O_NONBLOCK.bits())
@@ -43,23 +45,23 @@ fn read_text(path: &Path) -> io::Result<String> {
     }
     if !metadata.is_file() {
         return Err(io::Error::other(
-            "it is no regular file; name one that holds keys",
+            "it is not a regular file: name a key file",
         ));
     }
-    let users = [geteuid().as_raw(), behind_sudo().unwrap_or(0), 0];
-    if let Some(fault) = fault(path, &metadata, &users) {
+    let users = [geteuid().as_raw(), user_behind_sudo().unwrap_or(0), 0];
+    if let Some(fault) = access_fault(path, &metadata, &users) {
         return Err(io::Error::other(fault));
     }
     let mut bytes = Vec::new();
     file.take(LONGEST + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LONGEST {
         return Err(io::Error::other(format!(
-            "it is longer than {LONGEST} bytes, so no file of keys; name one that is"
+            "it is longer than {LONGEST} bytes, so it is not a key file: name a key file"
         )));
     }
-    // The error of the library would hold the bytes.
+    // The error of the library would contain the bytes.
     String::from_utf8(bytes)
-        .map_err(|_| io::Error::other("it is not text (UTF-8); write keys in hexadecimal digits"))
+        .map_err(|_| io::Error::other("it is not text (UTF-8): write keys in hexadecimal digits"))
 }
 
 fn random_key() -> io::Result<String> {
@@ -72,28 +74,29 @@ fn random_key() -> io::Result<String> {
     Ok(digits)
 }
 
-/// Who called sudo, which made this process root's.
-fn behind_sudo() -> Option<u32> {
+/// The user who called sudo, if this process is root.
+fn user_behind_sudo() -> Option<u32> {
     let user = std::env::var("SUDO_UID")
         .ok()
         .filter(|_| geteuid().is_root());
     user?.parse().ok()
 }
 
-/// What is wrong with the access to a file with secrets that may belong to one of `users`, and what to do.
-fn fault(path: &Path, metadata: &Metadata, users: &[u32]) -> Option<String> {
+/// The fault in the access rights of a file with secrets, and its remedy. The file may belong to
+/// one of `users`.
+fn access_fault(path: &Path, metadata: &Metadata, users: &[u32]) -> Option<String> {
     let owner = metadata.uid();
     if !users.contains(&owner) {
         return Some(format!(
-            "the file holds keys and belongs to the user with number {owner}, neither to you nor to root; name a copy of your own, \
-             and let nobody else have access to it"
+            "the file holds keys and belongs to user {owner}, neither to you nor to root: name a copy of \
+             your own that no other user can read"
         ));
     }
     let mode = metadata.mode() & 0o7777;
     (mode & 0o077 != 0).then(|| {
         format!(
-            "the file holds keys and its mode is {mode:04o}, so others than its owner have access to it; think of the keys as known \
-             to others, or take the access away: `chmod 600 {}`",
+            "the file holds keys, and mode {mode:04o} gives other users access: `chmod 600 {}`, and replace \
+             keys that others may have read",
             path.display()
         )
     })
@@ -107,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_random_key_is_another_one_each_time() {
+    fn each_random_key_differs() {
         let read = || read(Path::new(RANDOM)).unwrap().unwrap();
         let key = read();
         assert!(key.len() == 64 && key.bytes().all(|digit| digit.is_ascii_hexdigit()));
@@ -115,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_owner_may_have_access() {
+    fn a_file_with_access_for_others_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tactile.key");
         fs::write(&path, "secret").unwrap();
@@ -142,24 +145,24 @@ mod tests {
     }
 
     #[test]
-    fn it_belongs_to_the_user_or_to_root() {
+    fn a_file_of_another_user_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tactile.key");
         fs::write(&path, "secret").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         let metadata = fs::metadata(&path).unwrap();
         let owner = metadata.uid();
-        let fault = |users: &[u32]| fault(&path, &metadata, users);
+        let fault = |users: &[u32]| access_fault(&path, &metadata, users);
         assert_eq!(fault(&[owner + 1, owner]), None);
         let fault = fault(&[owner + 1]).unwrap();
         assert!(
-            fault.contains(&format!("number {owner}")) && !fault.contains("chmod"),
+            fault.contains(&format!("user {owner}")) && !fault.contains("chmod"),
             "{fault}"
         );
     }
 
     #[test]
-    fn what_is_no_file_is_not_waited_for() {
+    fn a_pipe_is_refused_without_waiting() {
         let directory = tempfile::tempdir().unwrap();
         let refused = |path: &Path| read(path).unwrap_err();
         let refusal = refused(directory.path());
@@ -167,7 +170,7 @@ mod tests {
         assert_eq!(read(&directory.path().join("none")), Ok(None));
         let pipe = directory.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(refused(&pipe).contains("no regular file"));
+        assert!(refused(&pipe).contains("not a regular file"));
         let refusal = refused(&pipe.join("below"));
         assert!(
             refusal.contains("below") && refusal.contains("ot a directory"),
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_of_keys_is_refused_as_what_it_is() {
+    fn files_that_are_no_key_files_are_refused_with_the_cause() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tactile.key");
         let read_of = |bytes: &[u8]| {

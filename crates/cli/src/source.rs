@@ -1,4 +1,4 @@
-//! Reads a chain file and the files it names, with the user's own rights.
+//! Reads a chain file and the files that it names, with the user's own rights.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,10 +9,10 @@ use myelin_spec::FileContents;
 
 use crate::secret_file;
 
-/// Reads FILE (`-`: standard input) and every file named in it.
+/// Reads FILE (`-`: standard input) and every file that it names.
 ///
 /// # Errors
-/// The chain file cannot be read; a file of keys cannot, or others have access to it.
+/// The chain file cannot be read; a key file cannot be read, or others have access to it.
 pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
     let (name, text) = if file == Path::new("-") {
         let text = std::io::read_to_string(std::io::stdin())
@@ -38,7 +38,7 @@ pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
         } else {
             read_bounded(&path)?.map(FileContents::from)
         };
-        // A missing file is reported by the parser, which knows the line that names it.
+        // The parser reports a missing file with the line that names it.
         if let Some(contents) = contents {
             source.files.insert(named.path, contents);
         }
@@ -46,17 +46,18 @@ pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
     Ok(source)
 }
 
-/// Longest file that a chain file may name, bytes: 131 072 routes are a tenth of it.
+/// Longest file that a chain file may name, bytes. A list of 131 072 routes is a tenth of it.
 const LONGEST: u64 = 64 << 20;
 
-/// A file's bytes, `None` when it cannot be read. A device without an end is refused like a file that is too long.
+/// Reads a file's bytes. Returns `None` if it cannot be read. Refuses an endless device like a file
+/// that is too long.
 fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>, ApiError> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes));
     if bytes.len() as u64 > LONGEST {
         let path = path.display();
         return Err(ApiError::usage(format!(
-            "{path}: longer than {} MiB, which no file that a chain file names is: name another one",
+            "{path}: longer than {} MiB, the limit of a file that a chain file names: name a shorter file",
             LONGEST >> 20
         )));
     }
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_sent_when_they_are_safe_and_never_shown() {
+    fn keys_with_safe_access_rights_are_sent_and_never_shown() {
         const KEY: &str = "5ec2e7005ec2e7005ec2e7005ec2e700";
         const CHAIN: &str =
             "spec: { functions: [ { kind: aes-encrypt, config: { keyFile: a.key } } ] }";
@@ -81,7 +82,7 @@ mod tests {
         let chain = directory.path().join("chain.yaml");
         let key = directory.path().join("a.key");
         fs::write(&chain, CHAIN).unwrap();
-        // A file that is missing is the parser's to report.
+        // The parser reports a missing file.
         assert!(read(&chain).unwrap().files.is_empty());
 
         fs::write(&key, KEY).unwrap();
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_an_end_is_refused() {
+    fn an_endless_file_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let chain = directory.path().join("chain.yaml");
         let text = "spec: { functions: [ { kind: firewall, config: { rulesFile: /dev/zero } } ] }";
@@ -105,9 +106,9 @@ mod tests {
         assert!(refused.contains("/dev/zero") && refused.contains("64 MiB"));
     }
 
-    /// From the disk to the parsed chain, by the way that the agent's socket takes.
+    /// From the disk to the parsed chain, as the agent's socket carries it.
     #[test]
-    fn a_file_that_is_no_text_reaches_the_agent() {
+    fn a_binary_file_reaches_the_agent() {
         let directory = tempfile::tempdir().unwrap();
         let dictionary: Vec<u8> = (0..=255).rev().collect();
         fs::write(directory.path().join("any.dict"), &dictionary).unwrap();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use myelin_api::ApiError;
-use myelin_bench::{Effort, Error, Monitor, Options};
+use myelin_bench::{Effort, Error, Experiment, Monitor, Options};
 use myelin_report::experiment;
 
 use super::interrupt;
@@ -87,7 +87,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
 fn list(json: bool) -> Result<ExitCode, ApiError> {
     let experiments = myelin_bench::experiments();
     if json {
-        let named = |experiment: &myelin_bench::Experiment| serde_json::json!({ "name": experiment.name, "about": experiment.about });
+        let named = |one: &Experiment| serde_json::json!({ "name": one.name, "about": one.about });
         return output::json(&experiments.iter().map(named).collect::<Vec<_>>());
     }
     println!(

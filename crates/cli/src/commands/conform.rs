@@ -37,11 +37,12 @@ pub(crate) struct Arguments {
     /// The interface.
     #[arg(value_name = "IFACE")]
     interface: String,
-    /// Rate of the profile, in packets, bits or both a second: `20kpps`, `100Mbit`, `20kpps,100Mbit`.
+    /// Rate of the profile, in packets, bits or both a second: `20kpps`, `100Mbit`,
+    /// `20kpps,100Mbit`.
     #[arg(long)]
     rate: String,
-    /// Burst of the profile: `32`, `64kbit`, `32,64kbit` [default: 32 packets or full frames, or the
-    /// rate times a millisecond if that is more].
+    /// Burst of the profile: `32`, `64kbit`, `32,64kbit` [default: 32 packets or full frames, or
+    /// the rate times a millisecond if that is more].
     #[arg(long)]
     burst: Option<String>,
     /// Check incoming or outgoing packets.
@@ -56,7 +57,8 @@ pub(crate) struct Arguments {
     /// Count matching packets only. Keys of a chain file's `match`: `protocol=udp,sourcePort=9000`.
     #[arg(long = "match", value_name = "KEY=VALUE,...")]
     filter: Option<String>,
-    /// How early a packet may be. Allows for jitter between the policer or shaper and this interface.
+    /// How early a packet may be. Allows for jitter between the policer or shaper and this
+    /// interface.
     #[arg(long, value_name = "TIME", default_value = "0us", value_parser = output::duration)]
     tolerance: Duration,
     /// Stop after this time.
@@ -219,6 +221,7 @@ fn find_link(netlink: &mut Netlink, name: &str, netns: Option<&str>) -> Result<L
         },
     );
     Err(ApiError::usage(format!(
-        "no interface `{name}`{place}:{suggestion} `{list}` lists the interfaces; --netns and --host choose another namespace"
+        "no interface `{name}`{place}:{suggestion} `{list}` lists the interfaces; --netns and --host \
+         choose another namespace"
     )))
 }

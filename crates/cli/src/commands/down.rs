@@ -1,21 +1,23 @@
-//! `myelin down`: remove a chain, or everything.
+//! `myelin down`: removes chains and what killed processes left.
 
 use std::process::ExitCode;
 
 use myelin_api::{ApiError, Client, DownReply, RunDir};
+use myelin_linux::capability;
 
 use crate::output;
 
 /// Arguments of `myelin down`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin down tactile\n  myelin down --all    also cleans up after a killed agent, and stops the agent"
+    after_help = "Examples:\n  myelin down tactile\n  myelin down examples/tactile.yaml\n  \
+    myelin down --all    also cleans up after a killed agent or bench, and stops the agent"
 )]
 pub(crate) struct Arguments {
-    /// The chain's name, or the chain file it came from.
+    /// The chain's name, or its chain file.
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     name: Option<String>,
-    /// Remove every chain and whatever a killed agent left behind, then stop the agent.
+    /// Remove every chain and all that a killed agent or `myelin bench` left, then stop the agent.
     #[arg(long)]
     all: bool,
     /// Print JSON.
@@ -23,27 +25,17 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Removes.
+/// Removes the chains and prints what was removed.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let reply = if arguments.all {
-        // Without an agent and without traces of one there is nothing to remove and no need for root.
-        if Client::connect(run_dir)?.is_none() && !run_dir.path().exists() {
-            DownReply::default()
-        } else {
-            match clean(run_dir) {
-                // It was being killed; what it left behind is for the next one to remove.
-                Err((_, Some(client))) if client.has_ended() => clean(run_dir),
-                result => result,
-            }
-            .map_err(|(error, _)| error)?
-        }
+        let mut reply = remove_all(run_dir)?;
+        remove_abandoned_experiments(&mut reply)?;
+        reply
     } else {
         let client = Client::connect_or_start(run_dir, &output::program()?)?;
         let mut reply = DownReply::default();
         for name in names(arguments.name.as_deref().unwrap_or_default())? {
-            let one = client.down(&name)?;
-            reply.removed.extend(one.removed);
-            reply.recovered.extend(one.recovered);
+            extend(&mut reply, client.down(&name)?);
         }
         reply
     };
@@ -62,7 +54,44 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes everything and stops the agent. An error comes with the client, if the agent could be spoken to.
+/// Removes everything in the run directory and stops its agent.
+fn remove_all(run_dir: &RunDir) -> Result<DownReply, ApiError> {
+    // Needs no root if there is neither an agent nor a trace of one.
+    if Client::connect(run_dir)?.is_none() && !run_dir.path().exists() {
+        return Ok(DownReply::default());
+    }
+    let result = match clean(run_dir) {
+        // The agent was being killed meanwhile: another agent removes what it left.
+        Err((_, Some(client))) if client.has_ended() => clean(run_dir),
+        result => result,
+    };
+    result.map_err(|(error, _)| error)
+}
+
+/// Removes all that killed `myelin bench` processes left.
+fn remove_abandoned_experiments(reply: &mut DownReply) -> Result<(), ApiError> {
+    let abandoned = myelin_bench::abandoned_run_dirs();
+    if !abandoned.is_empty() && !capability::is_root() {
+        output::warn(
+            "a killed `myelin bench` left objects behind; `sudo myelin down --all` removes them",
+        );
+        return Ok(());
+    }
+    for run_dir in abandoned {
+        extend(reply, remove_all(&run_dir)?);
+        myelin_bench::remove_run_dir(&run_dir)?;
+        let path = run_dir.path().display();
+        reply.recovered.push(format!("run directory {path}"));
+    }
+    Ok(())
+}
+
+fn extend(reply: &mut DownReply, more: DownReply) {
+    reply.removed.extend(more.removed);
+    reply.recovered.extend(more.recovered);
+}
+
+/// Removes everything and stops the agent. An error comes with the client if an agent answered.
 fn clean(run_dir: &RunDir) -> Result<DownReply, (ApiError, Option<Client>)> {
     let client = output::program()
         .and_then(|program| Client::connect_or_start(run_dir, &program))
@@ -70,7 +99,7 @@ fn clean(run_dir: &RunDir) -> Result<DownReply, (ApiError, Option<Client>)> {
     client.down_all().map_err(|error| (error, Some(client)))
 }
 
-/// A chain's name stands for itself; a chain file for the chains in it.
+/// The chain of that name, or the chains of that chain file.
 fn names(argument: &str) -> Result<Vec<String>, ApiError> {
     let path = std::path::Path::new(argument);
     if !path.is_file() {

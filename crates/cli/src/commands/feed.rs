@@ -1,5 +1,6 @@
-//! `myelin feed`: runs one function on packets from memory, for `myelin bench`. The first line of its input is what to feed (JSON); each further one is a number of
-//! packets, whose processing times, in nanoseconds, are the line that answers it.
+//! `myelin feed`: runs one function on packets from memory, for `myelin bench`. The first line of
+//! standard input is the configuration (JSON). Each further line is a number of packets; the answer
+//! is a line with the processing time of each, nanoseconds.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, Write as _, stdin, stdout};
@@ -9,32 +10,36 @@ use std::time::{Duration, Instant};
 use myelin_api::ApiError;
 use myelin_dataplane::feed::{Feed, FeedConfig};
 
-/// By how much a run begins earlier and ends later than what is timed, so that others that run beside it have company all the time: they are told one after the
-/// other, and have to be woken.
+/// Untimed work before and after the timed packets. Several feeds run side by side and start one
+/// after the other; the margin keeps all of them busy while any is timed.
 const MARGIN: Duration = Duration::from_millis(3);
 
 /// Runs until its input ends.
 pub(crate) fn execute() -> Result<ExitCode, ApiError> {
     let failed = |error: &dyn std::fmt::Display| ApiError::failed(format!("feed: {error}"));
     let mut lines = stdin().lock().lines().map_while(Result::ok);
-    let diet: FeedConfig =
-        serde_json::from_str(&lines.next().unwrap_or_default()).map_err(|error| failed(&error))?;
-    let mut feed = Feed::new(&diet).map_err(|error| failed(&error))?;
-    let starved = || failed(&"nothing arrives at the function: all is lost or refused on the way");
+    let config: FeedConfig =
+        serde_json::from_str(&lines.next().unwrap_or_default()).map_err(|error| {
+            failed(&format!(
+                "{error} in the configuration; `myelin bench` sends one"
+            ))
+        })?;
+    let mut feed = Feed::new(&config).map_err(|error| failed(&error))?;
+    let starved = || failed(&"no packet reaches the function");
     for line in lines {
         let packets: u32 = line.trim().parse().map_err(|error| failed(&error))?;
-        alongside(&mut feed).ok_or_else(starved)?;
-        let mut came_out = 0;
+        feed_untimed(&mut feed).ok_or_else(starved)?;
+        let mut emitted = 0;
         let mut times = Vec::with_capacity(packets as usize);
         for _ in 0..packets {
             let fed = feed.feed().ok_or_else(starved)?;
-            came_out += fed.came_out;
+            emitted += fed.came_out;
             times.push(fed.ns);
         }
-        alongside(&mut feed).ok_or_else(starved)?;
-        if came_out < packets as usize / 2 {
+        feed_untimed(&mut feed).ok_or_else(starved)?;
+        if emitted < packets as usize / 2 {
             return Err(failed(
-                &"the function drops what it is fed, so its times mean nothing",
+                &"the function drops most packets, so its times are meaningless",
             ));
         }
         let mut answer = String::with_capacity(8 * times.len());
@@ -49,8 +54,8 @@ pub(crate) fn execute() -> Result<ExitCode, ApiError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs untimed for a while.
-fn alongside(feed: &mut Feed) -> Option<()> {
+/// Feeds packets for [`MARGIN`], untimed.
+fn feed_untimed(feed: &mut Feed) -> Option<()> {
     let start = Instant::now();
     while start.elapsed() < MARGIN {
         feed.feed()?;

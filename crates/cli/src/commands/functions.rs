@@ -63,7 +63,7 @@ fn spaces(kind: &Kind) -> String {
     spaces.join(", ")
 }
 
-/// The catalogue's entry as JSON; an unknown cost is null.
+/// The catalogue's entry as JSON. An unknown cost is null.
 fn described(kind: &Kind) -> Value {
     let mut entry = json!(kind);
     if kind.is_black_box() {

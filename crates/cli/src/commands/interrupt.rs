@@ -22,7 +22,8 @@ pub(crate) fn catch() -> Result<&'static AtomicBool, ApiError> {
         SigSet::empty(),
     );
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        // SAFETY: the handler only stores to an atomic, which is allowed at any point of any thread.
+        // SAFETY: the handler only stores to an atomic, which is allowed at any point of any
+        // thread.
         unsafe { sigaction(signal, &action) }
             .map_err(|errno| ApiError::failed(format!("cannot catch {signal}: {errno}")))?;
     }

@@ -20,7 +20,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let directory = &arguments.directory;
     clap_mangen::generate_to(crate::Arguments::command(), directory).map_err(|error| {
         ApiError::failed(format!(
-            "cannot write manual pages to {}: {error}; name a directory that exists and takes files",
+            "cannot write manual pages to {}: {error}; name a directory that exists",
             directory.display()
         ))
     })?;

@@ -29,7 +29,8 @@ pub(crate) struct Arguments {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// How client and server wait for a packet. `inline`: one thread polls both, which leaves out
-    /// wake-ups; `spin`: two threads poll, on two cores; `blocking`: both sleep, as applications do.
+    /// wake-ups; `spin`: two threads poll, on two cores; `blocking`: both sleep, as applications
+    /// do.
     #[arg(long, value_delimiter = ',', default_value = "inline,blocking",
           value_parser = ["inline", "spin", "blocking"])]
     mode: Vec<String>,
@@ -84,8 +85,8 @@ impl Options {
         self.report.as_deref().map(Page::at).transpose()
     }
 
-    /// Prints the reports and writes their pages, the first to `page`. The exit status is 5 if an SLA
-    /// was not met.
+    /// Prints the reports and writes their pages, the first to `page`. The exit status is 5 if an
+    /// SLA was not met.
     pub(crate) fn show(
         &self,
         reports: &[ReportReply],

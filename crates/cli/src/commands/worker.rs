@@ -1,5 +1,5 @@
-//! `myelin worker`: the process that runs user functions. The agent starts it, with a control socket
-//! as standard input.
+//! `myelin worker`: the process that runs user functions. The agent starts it, with a control
+//! socket as standard input.
 
 use std::process::ExitCode;
 

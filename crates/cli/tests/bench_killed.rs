@@ -1,0 +1,105 @@
+//! `myelin down --all` after a `myelin bench` that was killed.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use common::{Myelin, sh, skip_unless_root, wait_for};
+
+/// An experiment in its own process group. Killed when dropped.
+struct Experiment(Child);
+
+impl Experiment {
+    fn start(myelin: &Myelin) -> Self {
+        use std::os::unix::process::CommandExt;
+        let mut command: Command = myelin.command(&["bench", "hop-cost", "--quick"]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let experiment = Self(command.process_group(0).spawn().expect("an experiment"));
+        wait_for("a chain", || {
+            !experiment.namespaces().is_empty() && experiment.pins().is_some()
+        });
+        experiment
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        PathBuf::from(format!("/run/myelin-bench-{}-0", self.0.id()))
+    }
+
+    fn namespaces(&self) -> String {
+        sh(&format!(
+            "ip netns list | grep -- '-bench-{}-' || true",
+            self.0.id()
+        ))
+    }
+
+    /// A pinned map or program in the experiment's own eBPF file system.
+    fn pins(&self) -> Option<PathBuf> {
+        let mut entries = std::fs::read_dir(self.run_dir().join("bpf")).ok()?;
+        Some(entries.next()?.ok()?.path())
+    }
+
+    /// Kills the experiment and its children.
+    fn kill(&mut self) {
+        let group = Pid::from_raw(self.0.id().try_into().expect("a process number"));
+        // It may have ended.
+        let _ = killpg(group, Signal::SIGKILL);
+        let _ = self.0.wait();
+    }
+
+    /// Everything on this machine that has the experiment's mark.
+    fn leftovers(&self) -> String {
+        let pid = self.0.id();
+        let run_id = myelin_api::RunDir::resolve(Some(&self.run_dir())).id();
+        sh(&format!(
+            "ip netns list | grep -- '-bench-{pid}-' || true
+             ip -o link | grep {run_id} || true
+             grep myelin-bench-{pid}- /proc/mounts || true
+             pgrep -a '^myelin' | grep -e {run_id} -e '-bench-{pid}-' || true
+             find /sys/fs/cgroup -name '*{run_id}*' || true
+             ls -d /run/myelin-bench-{pid}-* 2>/dev/null || true"
+        ))
+    }
+}
+
+impl Drop for Experiment {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+#[test]
+fn down_all_removes_a_killed_experiment_and_spares_a_running_one() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let mut killed = Experiment::start(&myelin);
+    let mut running = Experiment::start(&myelin);
+    killed.kill();
+    let left = killed.leftovers();
+    let run_dir = killed.run_dir();
+    for expected in ["-bench-", &*run_dir.to_string_lossy()] {
+        assert!(left.contains(expected), "{left}");
+    }
+    let text = myelin.ok(&["down", "--all"]);
+    assert!(
+        text.contains(&format!("recovered run directory {}", run_dir.display())),
+        "{text}"
+    );
+    assert_eq!(killed.leftovers(), "");
+    assert!(running.0.try_wait().expect("its state").is_none());
+    let other = running.run_dir();
+    assert!(
+        Path::new(&other).exists() && !text.contains(&*other.to_string_lossy()),
+        "{text}"
+    );
+    assert_ne!(running.namespaces(), "");
+    running.kill();
+    myelin.ok(&["down", "--all"]);
+    assert_eq!(running.leftovers(), "");
+    myelin.assert_clean();
+}
