@@ -214,7 +214,7 @@ fn take_down(node: &Node, running: Arc<RunningChain>) {
     let name = running.name.clone();
     node.latencies.release(&name);
     node.chains.remove(&name);
-    running.end();
+    running.tear_down();
     tracing::info!(chain = name, "down");
 }
 

@@ -63,7 +63,7 @@ fn refuse_shifted_clock(offset_ns: myelin_linux::Result<i128>) -> Result<(), Api
 }
 
 /// Longest time that an agent waits for its predecessor in the same directory to clean up.
-const ENDING: Duration = Duration::from_secs(3);
+const PREDECESSOR_EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Makes the run directory and takes its lock. The lock file holds the agent's process number.
 fn lock(run_dir: &RunDir) -> Result<Flock<File>, ApiError> {
@@ -92,7 +92,7 @@ fn lock(run_dir: &RunDir) -> Result<Flock<File>, ApiError> {
             Ok(lock) => break lock,
             // No answer at the socket: the other agent is ending, is being killed, or has just
             // started.
-            Err((file, _)) if !answers(run_dir) && start.elapsed() < ENDING => {
+            Err((file, _)) if !answers(run_dir) && start.elapsed() < PREDECESSOR_EXIT_TIMEOUT => {
                 waiting = file;
                 std::thread::sleep(Duration::from_millis(5));
             }

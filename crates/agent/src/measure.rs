@@ -31,7 +31,7 @@ use crate::status;
 /// The probe server's port, if the chain's match names none.
 const DEFAULT_PORT: u16 = 9000;
 /// Extra time beyond the sending time, after which a measurement is cut off.
-const SLACK: Duration = Duration::from_secs(30);
+const EXTRA_TIME: Duration = Duration::from_secs(30);
 
 /// The result of one combination of mode and payload.
 pub(crate) struct Row {
@@ -292,7 +292,7 @@ pub(crate) fn deadline(options: &ProbeOptions) -> Duration {
     Duration::from_micros(options.interval_us)
         .saturating_mul(packets)
         .saturating_mul(2)
-        .saturating_add(SLACK)
+        .saturating_add(EXTRA_TIME)
 }
 
 /// The client gets core 0; a separate server gets core 1. Workers default to the last core, so on

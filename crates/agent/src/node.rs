@@ -176,7 +176,7 @@ impl Node {
         let unpinned = Plane::remove_pins(&self.pin_dir).map_err(ApiError::failed);
         let removed = self.parts.journal.remove_all().map_err(ApiError::failed);
         if let Err(error) = removed {
-            tracing::error!(%error, "not everything could be removed; `myelin down --all` tries again");
+            tracing::error!(%error, "cannot remove all resources; `myelin down --all` tries again");
             return;
         }
         if let Err(error) = unpinned {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How often the last user checks whether all readers are done.
-const LOOK_EVERY: Duration = Duration::from_micros(100);
+const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
 /// All members, by key.
 pub(crate) struct Pool<K, T>(Arc<Mutex<SlotMap<K, T>>>);
@@ -175,7 +175,7 @@ pub(crate) fn wait_until_unique<T>(mut shared: Arc<T>) -> T {
             Ok(value) => return value,
             Err(still_shared) => shared = still_shared,
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }
 

@@ -313,7 +313,7 @@ impl Netlink {
             Error::new(
                 action,
                 ErrorKind::Other,
-                "the kernel answered with something else",
+                "the kernel's reply has an unexpected type",
             )
         })
     }

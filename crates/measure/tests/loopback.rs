@@ -19,7 +19,7 @@ fn probe_loopback(mut config: Config) -> ProbeResult {
 fn has_two_cores() -> bool {
     let enough = myelin_linux::affinity::get(0).unwrap().len() >= 2;
     if !enough {
-        println!("skipped: spin mode needs two cores");
+        println!("SKIP: spin mode needs two cores");
     }
     enough
 }

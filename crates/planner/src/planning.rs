@@ -1,5 +1,4 @@
 //! Plans a chain before admission: mapping, hook, the space of each function, and the mean cost.
-//! mean cost.
 
 mod dpdk;
 mod mapping;

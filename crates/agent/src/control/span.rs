@@ -10,7 +10,7 @@ use crate::node::Node;
 
 /// A packet that has not left after this time counts as lost.
 const UNDER_WAY: Duration = Duration::from_secs(1);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The counters of the chain at the start of the span.
 pub(crate) struct Span(Box<Reading>);
@@ -34,7 +34,7 @@ impl Span {
         let start = Instant::now();
         let mut now = end.clone();
         while span::under_way_since(&self.0, &end, &now) > 0 && start.elapsed() < UNDER_WAY {
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(CHECK_INTERVAL);
             now = read(node, name)?;
         }
         Ok(span::window(&self.0, &end, &now))

@@ -12,7 +12,7 @@ use crate::node::stages::Death;
 use crate::node::workers::Worker;
 
 /// Time between two checks: a dead process is back within 100 ms.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Supervises until the node is dropped. A DPDK environment takes a fraction of a second to start,
 /// and a container may take seconds: each kind has its own thread.
@@ -32,7 +32,7 @@ fn spawn(node: &Arc<Node>, look: impl Fn(&Node) + Send + 'static) {
         while let Some(node) = node.upgrade() {
             look(&node);
             drop(node);
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(CHECK_INTERVAL);
         }
     });
 }
@@ -81,7 +81,7 @@ fn revive(worker: &Worker) -> Vec<Death> {
         return deaths;
     }
     if let Err(error) = entry.handle().restart() {
-        tracing::error!(owner = worker.key.owner, circuit = worker.key.circuit, %error, "a worker did not come up again");
+        tracing::error!(owner = worker.key.owner, circuit = worker.key.circuit, %error, "cannot restart a worker");
         if entry.deaths.record_failed_start() {
             worker.give_up();
             deaths.push(Death::GivenUp);
@@ -103,14 +103,14 @@ fn fail_chains(node: &Node, worker: &Worker, death: &Death) {
     for running in node.chains.all() {
         let current = running.generation();
         let mut workers = current.layout.workers().into_iter();
-        let is_hit = workers.any(|one| one.key == worker.key)
+        let uses_process = workers.any(|one| one.key == worker.key)
             && match *death {
                 Death::StageGivenUp { spi, generation } => {
                     (running.spi, current.number) == (spi, generation)
                 }
                 Death::Restarted | Death::GivenUp => true,
             };
-        if is_hit {
+        if uses_process {
             running.fail();
         }
     }

@@ -150,7 +150,7 @@ fn attach_xdp_door(
     }
     let (_, ingress, _) = place.ports()?;
     if is_new {
-        // Set the entry before the door attaches: a later change would cost a kernel wait.
+        // Set the entry before the door attaches: a later change must wait for running programs.
         ingress.door().set_fast_path(entry);
     }
     XdpAttachment::attach(ingress.clone()).map(Some)

@@ -24,7 +24,7 @@ const STABLE: Duration = Duration::from_millis(30);
 const STABLE_WITH_BLACK_BOX: Duration = Duration::from_millis(300);
 /// Longest wait for the previous generation, even while its counters change.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
-const LOOK_EVERY: Duration = Duration::from_micros(200);
+const CHECK_INTERVAL: Duration = Duration::from_micros(200);
 
 /// Packet counts of one generation.
 struct DrainCounts {
@@ -107,7 +107,7 @@ fn drain(plane: &Plane, previous: &Generation) {
         counts.left < counts.entered || has_box && counts.left != counts.entered
     };
     while has_packets(&seen) && last_change.elapsed() < stable && start.elapsed() < DRAIN_LIMIT {
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(CHECK_INTERVAL);
         let now = read_counts(plane, previous);
         if now.steps != seen.steps {
             last_change = Instant::now();

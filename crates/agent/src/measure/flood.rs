@@ -42,7 +42,7 @@ pub(crate) fn start(
     floods.iter().map(start).collect()
 }
 
-/// Stops all floods and returns what the chains did with their packets.
+/// Stops all floods and returns the packet counts of each chain.
 ///
 /// # Errors
 /// A chain was removed meanwhile, or packets could not be sent.

@@ -36,9 +36,9 @@ use crate::pool::{Lease, Pool, lock};
 /// Wait before the first restart of a program; doubles after each further end.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 /// Longest time between SIGTERM and SIGKILL.
-const FAREWELL: Duration = Duration::from_millis(300);
+const TERM_TIMEOUT: Duration = Duration::from_millis(300);
 /// Time between two checks while a program comes up or ends.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Capabilities in a container: enough for everything with its own interfaces.
 const CAPABILITIES: &[&str] = &["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_IPC_LOCK"];
 
@@ -218,7 +218,7 @@ impl BlackBox {
                     self.title
                 )));
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(CHECK_INTERVAL);
         }
         lock(&self.state).is_supervised = true;
         Ok(())
@@ -272,8 +272,8 @@ impl Drop for BlackBox {
         };
         program.terminate();
         let start = Instant::now();
-        while program.try_wait().is_none() && start.elapsed() < FAREWELL {
-            std::thread::sleep(LOOK_EVERY);
+        while program.try_wait().is_none() && start.elapsed() < TERM_TIMEOUT {
+            std::thread::sleep(CHECK_INTERVAL);
         }
         if program.try_wait().is_none() {
             program.kill();
@@ -315,7 +315,7 @@ impl BlackBoxState {
                 "{}: its program `{}` {ended}, but must run until SIGTERM; {}",
                 self.title,
                 self.config.command[0],
-                self.log.last_words()
+                self.log.last_lines()
             )));
         }
         // An unreadable namespace counts as not taken: the startup time decides.
@@ -345,7 +345,7 @@ impl BlackBoxState {
     }
 
     fn record_exit(&mut self, ended: ProgramExit) -> ExitAction {
-        let words = format!("{ended}; {}", self.log.last_words());
+        let words = format!("{ended}; {}", self.log.last_lines());
         self.handle_death(words)
     }
 

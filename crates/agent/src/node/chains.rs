@@ -165,7 +165,7 @@ impl RunningChain {
     }
 
     /// Frees everything that only this chain needed, after all readers are done.
-    pub(crate) fn end(self: Arc<Self>) {
+    pub(crate) fn tear_down(self: Arc<Self>) {
         let Self {
             place, generations, ..
         } = wait_until_unique(self);
@@ -179,14 +179,14 @@ impl RunningChain {
     }
 
     /// Fails the chain of a process that was given up. With `onFailure: pass` it leaves the
-    /// classifier; the packets of any other chain are dropped without a worker.
+    /// classifier; otherwise the front door drops its packets.
     pub(crate) fn fail(&self) {
         let mut generations = lock(&self.generations);
         let Generation { chain, plan, .. } = &*generations.current;
         if plan.on_failure != OnFailure::Pass || !generations.is_classified {
             return;
         }
-        // A worker that is the front door receives nothing while it is dead.
+        // A dead DPDK worker receives nothing, so its classifier needs no change.
         if matches!(
             generations.current.layout.front_door(),
             FrontDoor::Worker(..)

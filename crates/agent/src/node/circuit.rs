@@ -24,9 +24,9 @@ pub(crate) type CircuitLease = Lease<String, Circuit>;
 /// users.
 pub(crate) struct Circuit {
     // Fields drop in this order.
-    /// Where packets of the chain that made the circuit enter.
+    /// The ingress port of the chain that made the circuit.
     pub(crate) ingress: PortLease,
-    /// Where they leave.
+    /// Its egress port.
     pub(crate) egress: PortLease,
     /// End hosts that Myelin made.
     hosts: Option<EndHosts>,

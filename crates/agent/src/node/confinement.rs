@@ -3,7 +3,6 @@
 //!
 //! The group holds all programs even if agent and programs misbehave. Its removal ends them, and it
 //! counts their usage over restarts.
-//! counted there over restarts.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -70,7 +69,7 @@ pub(crate) struct Confinement {
     group: Cgroup,
     limits: Limits,
     /// Kills at the memory limit that were reported already.
-    told_kills: AtomicU64,
+    reported_oom_kills: AtomicU64,
     netns: Option<Netns>,
     container: Option<Container>,
     /// Removed newest first: runc processes, then the control group, then files.
@@ -128,7 +127,7 @@ impl Confinement {
             netns: netns.map_err(ApiError::failed)?,
             group: Cgroup::create(&path, &limits).map_err(ApiError::failed)?,
             limits: demand.limits,
-            told_kills: AtomicU64::new(0),
+            reported_oom_kills: AtomicU64::new(0),
             container,
             _resources: resources,
         })
@@ -196,7 +195,7 @@ impl Confinement {
     /// Returns the memory limit if the kernel has killed a process at it since the last call.
     pub(crate) fn killed_at(&self) -> Option<String> {
         let kills = self.usage().oom_kills;
-        let told = self.told_kills.swap(kills, Ordering::Relaxed);
+        let told = self.reported_oom_kills.swap(kills, Ordering::Relaxed);
         let limit = self.limits.memory_bytes?;
         (kills > told).then(|| units::format_memory_bytes(limit))
     }
@@ -279,7 +278,7 @@ impl ConfinedProcess {
     /// Kills it and waits for its end. In a container its children end too; children of a host
     /// process end with the confinement.
     pub(crate) fn kill(&mut self) {
-        const PATIENCE: Duration = Duration::from_secs(5);
+        const KILL_TIMEOUT: Duration = Duration::from_secs(5);
         match &mut self.process {
             ProcessHandle::Child(child) => {
                 let _ = child.kill();
@@ -287,7 +286,7 @@ impl ConfinedProcess {
             }
             ProcessHandle::Container(Some(handle)) => {
                 let _ = handle.signal(Signal::KILL);
-                let _ = handle.wait(PATIENCE);
+                let _ = handle.wait(KILL_TIMEOUT);
             }
             ProcessHandle::Container(None) => {}
         }

@@ -28,9 +28,9 @@ use crate::node::confinement::{ConfinementSpec, PATH, Program};
 pub(crate) const RUNC: &str = "runc";
 
 /// Longest time of a runc command. It usually takes a fraction of a second.
-const PATIENCE: Duration = Duration::from_secs(20);
+const RUNC_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time between two checks whether a command has ended.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The host's directories that a container sees: programs, libraries, and the library search path.
 const HOST_PARTS: [&str; 8] = [
@@ -136,7 +136,7 @@ impl Container {
             .stdout(program.stdout.map_or_else(Stdio::null, Stdio::from))
             .stderr(program.stderr.map_or_else(Stdio::null, Stdio::from));
         let mut child = command.spawn().map_err(|error| no_runc(&error))?;
-        let status = wait(&mut child, PATIENCE).map_err(|error| {
+        let status = wait(&mut child, RUNC_TIMEOUT).map_err(|error| {
             // Report the first error.
             let _ = group.clear();
             self.failed(&error)
@@ -252,7 +252,7 @@ pub fn version() -> Result<String, ApiError> {
     command.arg("--version").stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| no_runc(&error))?;
-    wait(&mut child, PATIENCE).map_err(|error| no_runc(&error))?;
+    wait(&mut child, RUNC_TIMEOUT).map_err(|error| no_runc(&error))?;
     let mut text = String::new();
     // A read error leaves the version unknown.
     let _ = child
@@ -301,7 +301,7 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
             let cause = format!("`{RUNC}` did not end within {limit:?} and was killed");
             return Err(io::Error::new(io::ErrorKind::TimedOut, cause));
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }
 
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(child.try_wait().unwrap().is_some());
         let mut child = Command::new("true").spawn().unwrap();
-        assert!(wait(&mut child, PATIENCE).unwrap().success());
+        assert!(wait(&mut child, RUNC_TIMEOUT).unwrap().success());
     }
 
     #[test]

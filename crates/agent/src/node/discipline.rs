@@ -25,7 +25,7 @@ use crate::pool::{Lease, Pool, lock};
 const MAX_DRAIN: Duration = Duration::from_secs(5);
 /// `fq` drops packets that depart later than 10 s from now.
 const FQ_HORIZON_NS: u64 = 9_000_000_000;
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The queueing discipline of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,7 +169,7 @@ impl Class {
         while self.discipline.counted(&mut netlink, self.minor)?.waiting > 0
             && start.elapsed() < limit
         {
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(CHECK_INTERVAL);
         }
         netlink.apply([htb::delete_class(&link.id(), self.minor)])
     }
@@ -265,7 +265,7 @@ fn until_empty(latest_ns: u64, now_ns: u64) -> Duration {
     if latest_ns == 0 {
         return Duration::ZERO;
     }
-    let until = Duration::from_nanos(latest_ns) + LOOK_EVERY;
+    let until = Duration::from_nanos(latest_ns) + CHECK_INTERVAL;
     until
         .saturating_sub(Duration::from_nanos(now_ns))
         .min(MAX_DRAIN)
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(until_empty(now_ns - 1_000_000_000, now_ns), Duration::ZERO);
         assert_eq!(
             until_empty(now_ns + 20_000_000, now_ns),
-            ms(20) + LOOK_EVERY
+            ms(20) + CHECK_INTERVAL
         );
         assert_eq!(until_empty(now_ns + 9_000_000_000, now_ns), MAX_DRAIN);
         // A machine that has just booted.

@@ -14,7 +14,7 @@ use crate::api::ApiError;
 use crate::pool::lock;
 
 /// How often a waiting request checks whether it was cancelled.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The ledger of a node; clones share it.
 #[derive(Default, Clone)]
@@ -109,7 +109,7 @@ impl NodeLedger {
                 return Err(error);
             }
             // The chain may fit after a change under way is committed.
-            let waited = self.0.changed.wait_timeout(state, LOOK_EVERY);
+            let waited = self.0.changed.wait_timeout(state, CHECK_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }

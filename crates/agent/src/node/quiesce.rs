@@ -1,4 +1,4 @@
-//! Waits until packets have left the programs that they were in.
+//! Waits until all eBPF program runs that have begun are over.
 //!
 //! Programs at XDP and tcx run with softirqs disabled. Except on a real-time kernel, no thread
 //! takes the CPU meanwhile. So after a thread has run on every CPU, every earlier program run has

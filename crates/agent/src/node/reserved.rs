@@ -8,7 +8,7 @@ use crate::api::ApiError;
 use crate::pool::lock;
 
 /// How often a waiting request checks whether it was cancelled.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The reserved names.
 #[derive(Default)]
@@ -55,7 +55,7 @@ impl ReservedNames {
                     "cancelled while it waited for another request that works on `{busy}`"
                 )));
             }
-            let waited = self.freed.wait_timeout(all, LOOK_EVERY);
+            let waited = self.freed.wait_timeout(all, CHECK_INTERVAL);
             all = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -74,7 +74,7 @@ impl ReservedNames {
     pub(crate) fn wait_until_free(&self) {
         let mut all = lock(&self.names);
         while !all.taken.is_empty() {
-            let waited = self.freed.wait_timeout(all, LOOK_EVERY);
+            let waited = self.freed.wait_timeout(all, CHECK_INTERVAL);
             all = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }

@@ -30,7 +30,7 @@ use crate::node::ports::{Bound, PortLease};
 use crate::node::stages::Stages;
 use crate::pool::{Lease, Pool, lock};
 
-/// Window in which deaths of a DPDK worker count: it takes seconds to start.
+/// The interval for counting deaths of a DPDK worker, which starts slowly.
 const DEVICES_WINDOW: Duration = Duration::from_secs(30);
 
 /// Identifies the worker that serves a chain.

@@ -7,8 +7,8 @@ use super::{Decoder, Delivery};
 use crate::serial;
 
 impl Decoder {
-    /// Uses a coded packet: `symbol` is the combination of the symbols from `first` on. Bit 0 of
-    /// `missing` is `first`.
+    /// Adds a coded packet to the equations: `symbol` is the combination of the symbols from
+    /// `first` on. Bit 0 of `missing` is `first`.
     pub(super) fn add_combination(
         &mut self,
         first: u32,

@@ -3,10 +3,11 @@
 use super::RateLatency;
 use super::rounding::mul_div_up;
 
-/// The leftover service under a fair scheduler (CFS, EEVDF): the share by weight, less one slice of
-/// the core's time (Parekh and Gallager 1993; Stoica and Abdel-Wahab 1995, theorem 1: the lag is at
-/// most one request). `slice_fs`: longest time between two decisions, fs: the scheduler's slice, or
-/// its tick if that is longer. `None`: no weight.
+/// The leftover service under a fair scheduler: the share by weight, less one slice of the core's
+/// time (Parekh and Gallager 1993). EEVDF (Linux 6.6) lags at most one request (Stoica and
+/// Abdel-Wahab 1995, theorem 1); for CFS this is an assumption (A6 of `docs/guarantees/proofs.md`).
+/// `slice_fs`: longest time between two decisions, fs: the scheduler's slice, or its tick if that
+/// is longer. `None`: no weight.
 pub fn fair_share(
     service: &RateLatency,
     weight: u64,

@@ -10,7 +10,7 @@ use crate::sla::{SlaEvent, SlaTerm, SlaWindow};
 /// Events kept of a chain; the oldest are removed first.
 pub(crate) const MAX_EVENTS: usize = 1000;
 /// A violation ends after this many kept seconds in a row.
-const CALM_SECONDS: u32 = 3;
+const KEPT_SECONDS_TO_END: u32 = 3;
 
 /// The events of one chain.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(crate) struct Events {
 struct OpenEvent {
     worst: f64,
     end: SystemTime,
-    calm: u32,
+    kept_seconds: u32,
 }
 
 /// A second that violated the contract.
@@ -118,7 +118,7 @@ impl Events {
         self.open = Some(OpenEvent {
             worst,
             end: *end,
-            calm: 0,
+            kept_seconds: 0,
         });
     }
 
@@ -127,8 +127,8 @@ impl Events {
         let Some(open) = &mut self.open else {
             return;
         };
-        open.calm += 1;
-        if open.calm == CALM_SECONDS {
+        open.kept_seconds += 1;
+        if open.kept_seconds == KEPT_SECONDS_TO_END {
             if let Some(event) = self.all.back_mut() {
                 event.end = Some(date(open.end));
             }
@@ -221,7 +221,7 @@ mod tests {
         let (mut events, mut serial) = (Events::default(), 0);
         for second in 10..MAX_EVENTS as u64 + 13 {
             violate(&mut events, &mut serial, second, 2.0, "a");
-            (0..CALM_SECONDS).for_each(|_| events.record_kept());
+            (0..KEPT_SECONDS_TO_END).for_each(|_| events.record_kept());
         }
         assert_eq!(events.iter().count(), MAX_EVENTS);
         assert_eq!(events.iter().next().map(|one| one.serial), Some(4));

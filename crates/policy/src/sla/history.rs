@@ -41,7 +41,7 @@ pub(crate) struct History {
     judged_s: u64,
     violated_s: u64,
     violated_now: bool,
-    /// A worker was restarted in the last second: its lost packets are found missing in the next.
+    /// A worker was restarted in the last second: the next reading finds its lost packets.
     restarted: bool,
     pub(crate) events: Events,
 }

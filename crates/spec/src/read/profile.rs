@@ -142,7 +142,7 @@ impl PacketsAndBits {
     }
 }
 
-/// Logs a key that needs a rate, if the contract has none: policer and shaper enforce a rate.
+/// Reports a key that needs a rate, if the contract has none: policer and shaper enforce a rate.
 pub(super) fn check_rate(rate: &PacketsAndBits, field: &Field<'_>) {
     if rate.packets.is_none() && rate.bits.is_none() && !rate.faulty {
         field.fault(
@@ -153,7 +153,8 @@ pub(super) fn check_rate(rate: &PacketsAndBits, field: &Field<'_>) {
     }
 }
 
-/// Logs a burst without a rate: a burst is an excess over a rate. A faulty rate has its own fault.
+/// Reports a burst without a rate: a burst is an excess over a rate. A faulty rate has its own
+/// fault.
 pub(super) fn check_burst(burst: &PacketsAndBits, field: &Field<'_>, rate: &PacketsAndBits) {
     if rate.faulty {
         return;
@@ -173,9 +174,9 @@ pub(super) fn check_burst(burst: &PacketsAndBits, field: &Field<'_>, rate: &Pack
     }
 }
 
-/// Logs a policer's burst below the profile's, given or default: the policer would drop conforming
-/// packets. `burst` is the profile's as read. If it is faulty, its absent part is unknown and not
-/// compared.
+/// Reports a policer's burst below the profile's, given or default: the policer would drop
+/// conforming packets. `burst` is the profile's as read. If it is faulty, its absent part is
+/// unknown and not compared.
 pub(super) fn check_wider(sla: &Sla, burst: &PacketsAndBits, field: &Field<'_>) {
     let (policing, profile) = (sla.policing_profile(), sla.profile());
     let cases = [

@@ -40,7 +40,7 @@ struct UserPart {
     _paths: Vec<ReentryPath>,
     _ports: Vec<OpenPort>,
     /// Where packets enter from the kernel: position, interface and sockets.
-    ways_in: Vec<(u8, u32, Vec<SocketId>)>,
+    entries: Vec<(u8, u32, Vec<SocketId>)>,
     worker: WorkerLease,
 }
 
@@ -240,15 +240,15 @@ fn connect(
     // The first user segment gets packets from the port, later ones from the internal link.
     let interfaces = [Some(ingress.ifindex), entry.internal_interface()];
     let entries = segments(plan, Space::User).map(|segment| segment.first_position);
-    let ways_in = entries.zip(interfaces.into_iter().flatten());
-    let ways_in = ways_in.map(|(position, ifindex)| (position, ifindex, entry.receiving(ifindex)));
-    let ways_in = ways_in.collect();
+    let entries = entries.zip(interfaces.into_iter().flatten());
+    let entries = entries.map(|(position, ifindex)| (position, ifindex, entry.receiving(ifindex)));
+    let entries = entries.collect();
     drop(entry);
     Ok(UserPart {
         part,
         _paths: paths,
         _ports: ports,
-        ways_in,
+        entries,
         worker,
     })
 }
@@ -336,7 +336,7 @@ impl Layout for Compact {
         };
         let worker = format!("{:?}", user.worker.key);
         let ways = user
-            .ways_in
+            .entries
             .iter()
             .map(|(position, interface, sockets)| LossCounter {
                 place: LossPlace::Sockets {

@@ -66,7 +66,7 @@ impl Log {
     }
 
     /// The last lines, as the end of a sentence.
-    pub(super) fn last_words(&self) -> String {
+    pub(super) fn last_lines(&self) -> String {
         let text = String::from_utf8_lossy(&self.end(KEPT)).into_owned();
         let lines: Vec<&str> = text
             .lines()
@@ -118,11 +118,11 @@ mod tests {
     fn the_last_lines_are_returned() {
         let directory = tempfile::tempdir().unwrap();
         let (log, journal) = log(directory.path());
-        assert_eq!(log.last_words(), "it wrote nothing");
+        assert_eq!(log.last_lines(), "it wrote nothing");
         let mut program = File::from(log.handle().unwrap());
         program.write_all(b"1\n2\n3\n\n4\n5\n6").unwrap();
         let expected = "its last output:\n  2\n  3\n  4\n  5\n  6";
-        assert_eq!(log.last_words(), expected);
+        assert_eq!(log.last_lines(), expected);
         let path = log.path().to_owned();
         drop(log);
         assert!(!path.exists() && journal.replay().is_empty());
@@ -141,6 +141,6 @@ mod tests {
         assert_eq!(log.file.metadata().unwrap().len(), KEPT);
         program.write_all(b"last\n").unwrap();
         assert_eq!(log.file.metadata().unwrap().len(), KEPT + 5);
-        assert!(log.last_words().ends_with("  last"));
+        assert!(log.last_lines().ends_with("  last"));
     }
 }
