@@ -12,7 +12,7 @@ use myelin_metrics::envelope::Claim;
 use myelin_metrics::{ChainReport, Environment, ProbeResult, Summary};
 use serde_json::Value;
 
-use crate::terminal::{self, Column, Histogram, Style, digits_or_dash, field, or_dash};
+use crate::terminal::{self, Column, Histogram, Style, add_field, digits_or_dash, or_dash};
 
 pub use page::page;
 
@@ -21,9 +21,9 @@ pub fn summary(report: &ChainReport, style: Style) -> String {
     let width = style.columns();
     let verdict = format!("chain {}: {}", report.chain, verdict(report));
     let mut out = terminal::wrap(&verdict, 2, width) + "\n";
-    field(&mut out, "traffic", &account(&report.traffic), width);
+    add_field(&mut out, "traffic", &account(&report.traffic), width);
     if let Some(hop) = report.costliest_hop() {
-        field(&mut out, "slowest hop", &slowest(hop), width);
+        add_field(&mut out, "slowest hop", &slowest(hop), width);
     }
     // Writing into a String cannot fail.
     let mut add = |table: String| {

@@ -21,8 +21,9 @@ use crate::html::markup::{escape, table};
 use crate::terminal;
 
 const METHOD: &str = "A claim on a ratio or a median holds when its 95 % interval over at least 30 rounds lies within the \
-    bound; with fewer rounds it is undecided. Rounds compare their subjects in turns, so that what wanders on the machine wanders for all of them. \
-    Absolute figures are those of this machine, and a paper's those of its own: what compares is ratios and shapes.";
+    bound; with fewer rounds it is undecided. Rounds measure the subjects in turn, so a change \
+    of the machine affects all of them. Absolute figures apply to this machine, a paper's to its \
+    own machine: compare ratios and shapes.";
 
 /// The report for a terminal: the verdict, the claims, all rows, the machine. Cells wrap within
 /// `width` columns.
@@ -79,7 +80,7 @@ fn rows_table(rows: &[Row], width: u16) -> String {
 /// figures cannot be written.
 pub fn page(report: &Report<Row>, about: &str, plots: &[Plot]) -> Result<String, Error> {
     let mut out = String::new();
-    claims(&mut out, &report.claims);
+    write_claims(&mut out, &report.claims);
     if !plots.is_empty() {
         out.push_str(
             "<section><h2>Figures</h2>\n<p class=\"soft\">Whiskers are 95 % intervals.</p>\n",
@@ -89,9 +90,9 @@ pub fn page(report: &Report<Row>, about: &str, plots: &[Plot]) -> Result<String,
         }
         out.push_str("</section>\n");
     }
-    method(&mut out, report);
-    rows(&mut out, &report.rows);
-    envelope(&mut out, report)?;
+    write_method(&mut out, report);
+    write_rows(&mut out, &report.rows);
+    write_envelope(&mut out, report)?;
     let title = format!("Experiment {}", report.experiment);
     Ok(document(&title, true, &header(about, report), &out))
 }
@@ -106,22 +107,25 @@ fn verdict(report: &Report<Row>) -> (&'static str, String) {
             .count()
     };
     let (kept, broken) = (decided(Some(true)), decided(Some(false)));
-    let beside = report
+    let without_bound = report
         .claims
         .iter()
         .filter(|claim| claim.bound.is_null())
         .count();
-    let undecided = decided(None) - beside.min(decided(None));
+    let undecided = decided(None) - without_bound.min(decided(None));
     let class = match (broken, undecided) {
         (0, 0) => "good",
         (0, _) => "soft",
         _ => "bad",
     };
-    let mut verdict = format!("{kept} of {} claims hold", report.claims.len() - beside);
+    let mut verdict = format!(
+        "{kept} of {} claims hold",
+        report.claims.len() - without_bound
+    );
     for (count, what) in [
         (broken, "not"),
         (undecided, "undecided"),
-        (beside, "without a bound, beside the paper's"),
+        (without_bound, "without a bound"),
     ] {
         if count > 0 {
             let _ = write!(verdict, "; {count} {what}");
@@ -172,7 +176,7 @@ fn capitalized(text: &str) -> String {
     })
 }
 
-fn claims(out: &mut String, claims: &[Claim]) {
+fn write_claims(out: &mut String, claims: &[Claim]) {
     if claims.is_empty() {
         return;
     }
@@ -214,7 +218,7 @@ fn claims(out: &mut String, claims: &[Claim]) {
     ];
     out.push_str("<section><h2>Claims</h2>\n");
     out.push_str(&table(
-        "What was claimed, published and measured.",
+        "Claims with published and measured figures.",
         &head,
         &rows,
     ));
@@ -229,7 +233,7 @@ fn claims(out: &mut String, claims: &[Claim]) {
     out.push_str("</section>\n");
 }
 
-fn method(out: &mut String, report: &Report<Row>) {
+fn write_method(out: &mut String, report: &Report<Row>) {
     let settings = &report.environment.settings;
     let words = |name: &str| name.replace('_', " ");
     let (how, machine): (Vec<_>, Vec<_>) = report
@@ -249,7 +253,7 @@ fn method(out: &mut String, report: &Report<Row>) {
     );
 }
 
-fn rows(out: &mut String, rows: &[Row]) {
+fn write_rows(out: &mut String, rows: &[Row]) {
     out.push_str("<section><h2>All rows</h2>\n");
     let mut tables: Vec<&str> = Vec::new();
     for row in rows {
@@ -282,7 +286,7 @@ fn rows(out: &mut String, rows: &[Row]) {
 }
 
 /// The JSON envelope, a row a line: the page alone is a complete record.
-fn envelope(out: &mut String, report: &Report<Row>) -> Result<(), Error> {
+fn write_envelope(out: &mut String, report: &Report<Row>) -> Result<(), Error> {
     fn lines(values: &[impl Serialize]) -> Result<String, serde_json::Error> {
         let lines: Result<Vec<_>, _> = values.iter().map(serde_json::to_string).collect();
         Ok(lines?.join(",\n"))

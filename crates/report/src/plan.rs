@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use myelin_api::{ChainUp, Change, Origin, Plan, SlaContract};
 
 use crate::sla;
-use crate::terminal::{self, field, grid, or_dash, wrap};
+use crate::terminal::{self, add_field, grid, or_dash, wrap};
 
 /// The change of a chain, its contract, and the next commands. With `is_one_of_many`, commands for
 /// hosts name the chain.
@@ -36,7 +36,7 @@ pub fn up(up: &ChainUp, is_one_of_many: bool, width: u16) -> String {
     );
     if plan.best_effort {
         let reason = plan.refusal.as_deref().unwrap_or_default();
-        field(
+        add_field(
             &mut out,
             "best effort",
             &format!("nothing is promised: {reason}"),
@@ -51,10 +51,10 @@ pub fn up(up: &ChainUp, is_one_of_many: bool, width: u16) -> String {
     };
     for host in &up.hosts {
         let reach = format!("myelin exec {chain}{slash}{} -- COMMAND", host.role);
-        field(&mut out, &host.role, &reach, width);
+        add_field(&mut out, &host.role, &reach, width);
     }
     let next = format!("myelin ps {0}; myelin probe {0}; myelin down {0}", up.chain);
-    field(&mut out, "next", &next, width);
+    add_field(&mut out, "next", &next, width);
     out
 }
 
@@ -62,8 +62,8 @@ pub fn up(up: &ChainUp, is_one_of_many: bool, width: u16) -> String {
 pub fn up_details(up: &ChainUp, width: u16) -> String {
     let mut out = String::new();
     let text = format!("{} -> {}, SPI {}", up.ingress, up.egress, up.spi);
-    field(&mut out, "ports", &text, width);
-    field(
+    add_field(&mut out, "ports", &text, width);
+    add_field(
         &mut out,
         "took",
         &format!("{:.1} ms", up.rendering_ms),
@@ -71,7 +71,7 @@ pub fn up_details(up: &ChainUp, width: u16) -> String {
     );
     for host in &up.hosts {
         let text = format!("network namespace {}", host.netns);
-        field(&mut out, &host.role, &text, width);
+        add_field(&mut out, &host.role, &text, width);
     }
     let _ = writeln!(out, "{}", functions(&up.plan, width));
     out + &details(&up.plan, width)
@@ -85,16 +85,16 @@ pub fn summary(plan: &Plan, width: u16) -> String {
     };
     let mut out = wrap(&verdict, 2, width) + "\n";
     if !plan.remedies.is_empty() {
-        field(&mut out, "remedy", &plan.remedies.join("; or "), width);
+        add_field(&mut out, "remedy", &plan.remedies.join("; or "), width);
     }
     promise(&mut out, plan, width);
     let layout = format!(
         "{}, hook {}, {} crossings between kernel and user space",
         plan.mapping, plan.hook, plan.crossings
     );
-    field(&mut out, "mapping", &layout, width);
+    add_field(&mut out, "mapping", &layout, width);
     for warning in &plan.warnings {
-        field(&mut out, "warning", warning, width);
+        add_field(&mut out, "warning", warning, width);
     }
     let _ = writeln!(out, "{}", functions(plan, width));
     out
@@ -103,7 +103,7 @@ pub fn summary(plan: &Plan, width: u16) -> String {
 /// The contract, and the worst case as a share of its latency.
 fn promise(out: &mut String, plan: &Plan, width: u16) {
     let contract = SlaContract::from(&plan.sla);
-    field(out, "owed", &sla::owed(&contract), width);
+    add_field(out, "owed", &sla::owed(&contract), width);
     let worst = match (&plan.bound, plan.sla.latency_ns, &plan.no_bound) {
         (Some(bound), Some(owed_ns), _) => format!(
             "{} us, {:.0} % of the latency owed",
@@ -114,7 +114,7 @@ fn promise(out: &mut String, plan: &Plan, width: u16) {
         (None, _, Some(why)) => format!("not bounded: {why}"),
         (None, _, None) => return,
     };
-    field(out, "worst case", &worst, width);
+    add_field(out, "worst case", &worst, width);
 }
 
 /// A row for each step of a packet: its space, its cost, its share of the worst case.
@@ -184,7 +184,7 @@ fn functions(plan: &Plan, width: u16) -> String {
 /// The reasons of the plan: places, steps, servers and the source of the costs.
 pub fn details(plan: &Plan, width: u16) -> String {
     let mut out = String::new();
-    let mut line = |label: &str, text: &str| field(&mut out, label, text, width);
+    let mut line = |label: &str, text: &str| add_field(&mut out, label, text, width);
     line("owner", &plan.owner);
     line("on failure", &plan.on_failure.to_string());
     line("classified", &format!("by {}", plan.classify));
@@ -212,7 +212,7 @@ pub fn details(plan: &Plan, width: u16) -> String {
             "{} us, the sum of b/g over the hops (Rathore et al., 2022)",
             us(sum)
         );
-        field(&mut out, "the paper's", &text, width);
+        add_field(&mut out, "the paper's", &text, width);
     }
     let mut costs = grid(["function", ">cost at worst ns"], width);
     costs.add_rows(

@@ -11,7 +11,7 @@ use myelin_api::{
 };
 
 use crate::sla;
-use crate::terminal::{Column, digits_or_dash, field, format_us, listing, or_dash, wrap};
+use crate::terminal::{Column, add_field, digits_or_dash, format_us, listing, or_dash, wrap};
 
 pub use flows::flows;
 
@@ -105,49 +105,49 @@ pub(crate) fn account(account: &PacketAccount) -> String {
 /// A chain's contract with its measured figures, its packets by place, its failures.
 pub fn summary(status: &ChainStatus, width: u16) -> String {
     let mut out = format!("chain {}: {}\n", status.chain, contract(status));
-    if let Some(told) = &status.sla {
-        field(&mut out, "owed", &sla::owed(&told.contract), width);
-        let sojourn = told.life.sojourn.as_ref();
+    if let Some(judged) = &status.sla {
+        add_field(&mut out, "owed", &sla::owed(&judged.contract), width);
+        let sojourn = judged.life.sojourn.as_ref();
         let us = |figure: fn(&SlaSojourn) -> f64| or_dash(sojourn.map(figure).map(format_us));
         // The contract's percentile applies to the undivided sojourn only.
         let percentile = match sojourn {
-            Some(_) => told.contract.percentile.to_string(),
+            Some(_) => judged.contract.percentile.to_string(),
             None => "by section: 99".to_owned(),
         };
         let measured = format!(
             "{percentile} % within {} us, longest {} us; loss {} %",
-            agreed_us(status, told),
+            agreed_us(status, judged),
             us(|sojourn| sojourn.max_us),
-            digits_or_dash(3, told.life.loss_percent)
+            digits_or_dash(3, judged.life.loss_percent)
         );
-        field(&mut out, "measured", &measured, width);
+        add_field(&mut out, "measured", &measured, width);
     }
     if let Some(ns) = status.bound_ns {
-        field(
+        add_field(
             &mut out,
             "worst case",
             &format!("{} us", format_us(ns as f64 / 1e3)),
             width,
         );
     }
-    field(&mut out, "packets", &account(&status.account), width);
-    let told = status.sla.iter();
-    for core in told.flat_map(|told| &told.lost_cores) {
+    add_field(&mut out, "packets", &account(&status.account), width);
+    let judged = status.sla.iter();
+    for core in judged.flat_map(|judged| &judged.lost_cores) {
         let text = format!("core {core} is lost: until it is back nothing is promised");
-        field(&mut out, "core", &text, width);
+        add_field(&mut out, "core", &text, width);
     }
     if let Some(event) = status
         .sla
         .as_ref()
-        .and_then(|told| told.last_event.as_ref())
+        .and_then(|judged| judged.last_event.as_ref())
     {
-        field(&mut out, "violation", &sla::line(event), width);
+        add_field(&mut out, "violation", &sla::line(event), width);
     }
     for hop in &status.hops {
         let kills = hop.sandbox.as_ref().map_or(0, |sandbox| sandbox.oom_kills);
         if kills > 0 {
             let text = format!("{}: killed {kills} times at its memory limit", hop.name);
-            field(&mut out, "function", &text, width);
+            add_field(&mut out, "function", &text, width);
         }
     }
     out + &hops(status, width)
@@ -170,20 +170,20 @@ fn workers(status: &ChainStatus) -> String {
 /// Details of a chain: the contract by time, ports, processes, counters, shaper, rings.
 pub fn details(status: &ChainStatus, width: u16) -> String {
     let mut out = String::new();
-    if let Some(told) = &status.sla {
-        let _ = writeln!(out, "{}", sla::table(told, width));
+    if let Some(judged) = &status.sla {
+        let _ = writeln!(out, "{}", sla::table(judged, width));
     }
     let ports = format!(
         "{} -> {}, hook {}",
         status.ingress, status.egress, status.hook
     );
-    field(&mut out, "ports", &ports, width);
+    add_field(&mut out, "ports", &ports, width);
     let mapping = format!("{}, generation {}", status.mapping, status.generation);
-    field(&mut out, "mapping", &mapping, width);
-    field(&mut out, "workers", &workers(status), width);
+    add_field(&mut out, "mapping", &mapping, width);
+    add_field(&mut out, "workers", &workers(status), width);
     let half = sojourn(status, |sojourn| sojourn.p50_us);
     let most = sojourn(status, |sojourn| sojourn.p99_us);
-    field(
+    add_field(
         &mut out,
         "sojourn",
         &format!("50 % within {half} us, 99 % within {most} us"),
@@ -352,7 +352,7 @@ pub fn live(chains: &[ChainStatus], width: u16) -> String {
         }),
         (">LOST/s", |status| {
             let lost = per_second(status, |second| second.lost.total());
-            let places = of(status, |sla| Some(sla::places(&sla.second.lost)));
+            let places = sla_figure(status, |sla| Some(sla::places(&sla.second.lost)));
             match places.as_str() {
                 "-" | "0" | "" => lost,
                 places => format!("{lost} ({places})"),
@@ -360,12 +360,12 @@ pub fn live(chains: &[ChainStatus], width: u16) -> String {
         }),
         (">QUEUED", |status| status.account.under_way.to_string()),
         (">us (OWED)", |status| {
-            let owed = of(status, |sla| Some(format_us(sla.contract.latency_us?)));
+            let owed = sla_figure(status, |sla| Some(format_us(sla.contract.latency_us?)));
             let us = last_sojourn(status, |sojourn| sojourn.agreed_us);
             format!("{us} ({owed})")
         }),
         ("LAST EVENT", |status| {
-            of(status, |sla| sla.last_event.as_ref().map(sla::brief))
+            sla_figure(status, |sla| sla.last_event.as_ref().map(sla::brief))
         }),
     ];
     listing(&columns, chains, width)
@@ -377,13 +377,13 @@ pub fn live_details(chains: &[ChainStatus], width: u16) -> String {
         ("CHAIN", |status| status.chain.clone()),
         ("MAPPING", |status| status.mapping.clone()),
         (">IN bit/s", |status| {
-            of(status, |sla| Some(sla::short(sla.second.in_bps)))
+            sla_figure(status, |sla| Some(sla::short(sla.second.in_bps)))
         }),
         (">OUT bit/s", |status| {
-            of(status, |sla| Some(sla::short(sla.second.out_bps?)))
+            sla_figure(status, |sla| Some(sla::short(sla.second.out_bps?)))
         }),
         (">LOSS %", |status| {
-            of(status, |sla| {
+            sla_figure(status, |sla| {
                 Some(format!("{:.3}", sla.second.loss_percent?))
             })
         }),
@@ -397,7 +397,7 @@ pub fn live_details(chains: &[ChainStatus], width: u16) -> String {
             last_sojourn(status, |sojourn| sojourn.max_us)
         }),
         (">CPU %", |status| {
-            of(status, |sla| {
+            sla_figure(status, |sla| {
                 Some(format!("{:.0}", sla.second.worker_cores? * 100.0))
             })
         }),
@@ -413,7 +413,7 @@ fn per_second(status: &ChainStatus, count: fn(&SlaWindow) -> u64) -> String {
 }
 
 /// A figure of a chain's contract, or `-`.
-fn of(status: &ChainStatus, figure: fn(&SlaStatus) -> Option<String>) -> String {
+fn sla_figure(status: &ChainStatus, figure: fn(&SlaStatus) -> Option<String>) -> String {
     or_dash(status.sla.as_deref().and_then(figure))
 }
 

@@ -4,7 +4,7 @@ mod histogram;
 mod table;
 
 pub use histogram::Histogram;
-pub use table::{Column, field, grid, latency_table, listing, table, wrap};
+pub use table::{Column, add_field, grid, latency_table, listing, table, wrap};
 pub(crate) use table::{digits_or_dash, head_and_rows, latency_rows, or_dash};
 
 /// The form of text.

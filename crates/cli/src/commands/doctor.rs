@@ -76,8 +76,8 @@ impl Finding {
         };
         let text = format!("{severity}: {}: {reason}", self.what);
         let mut out = terminal::wrap(&text, 2, width) + "\n";
-        terminal::field(&mut out, "effect", &self.consequence, width);
-        terminal::field(&mut out, "remedy", &self.remedy, width);
+        terminal::add_field(&mut out, "effect", &self.consequence, width);
+        terminal::add_field(&mut out, "remedy", &self.remedy, width);
         out
     }
 }

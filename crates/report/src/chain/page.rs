@@ -18,19 +18,19 @@ use crate::terminal::{format_ns, head_and_rows};
 /// [`Error::Plot`] when a plot cannot be drawn.
 pub fn page(ReportReply { report, status, .. }: &ReportReply) -> Result<String, Error> {
     let mut header = String::new();
-    head(&mut header, report);
+    write_head(&mut header, report);
     let picture = ChainGraph::running(status).svg_element()?;
     let caption = "The way of the packets, with the cost of each and the places that lost some.";
     let mut out = figure("", &picture, &[], caption);
-    terms(&mut out, report);
-    floods(&mut out, report);
+    write_terms(&mut out, report);
+    write_floods(&mut out, report);
     for (i, (name, probe)) in report.probes.iter().enumerate() {
-        sections::probe(&mut out, report, i, name, probe)?;
+        sections::write_probe(&mut out, report, i, name, probe)?;
     }
-    sections::sojourn(&mut out, report)?;
-    sections::hops(&mut out, report)?;
+    sections::write_sojourn(&mut out, report)?;
+    sections::write_hops(&mut out, report)?;
     if let Some(cpu) = &report.cpu {
-        sections::cpu(&mut out, cpu)?;
+        sections::write_cpu(&mut out, cpu)?;
     }
     let _ = write!(
         out,
@@ -57,7 +57,7 @@ pub fn page(ReportReply { report, status, .. }: &ReportReply) -> Result<String, 
     ))
 }
 
-fn head(out: &mut String, report: &ChainReport) {
+fn write_head(out: &mut String, report: &ChainReport) {
     let (class, verdict) = match report.met() {
         Some(true) => ("good", "SLA met"),
         Some(false) => ("bad", "SLA not met"),
@@ -90,7 +90,7 @@ fn head(out: &mut String, report: &ChainReport) {
     }
 }
 
-fn terms(out: &mut String, report: &ChainReport) {
+fn write_terms(out: &mut String, report: &ChainReport) {
     if report.claims.is_empty() {
         return;
     }
@@ -104,7 +104,7 @@ fn terms(out: &mut String, report: &ChainReport) {
     out.push_str("</section>\n");
 }
 
-fn floods(out: &mut String, report: &ChainReport) {
+fn write_floods(out: &mut String, report: &ChainReport) {
     if report.floods.is_empty() {
         return;
     }

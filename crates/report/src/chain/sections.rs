@@ -15,7 +15,7 @@ use crate::html::canvas::{Name, Width};
 use crate::html::markup::{Key, escape, figure, table};
 use crate::terminal::{Column, format_ns, format_share, format_us, head_and_rows, latency_rows};
 
-pub(super) fn probe(
+pub(super) fn write_probe(
     out: &mut String,
     report: &ChainReport,
     index: usize,
@@ -127,7 +127,7 @@ fn probe_settings(probe: &ProbeResult) -> String {
     text
 }
 
-pub(super) fn sojourn(out: &mut String, report: &ChainReport) -> Result<(), Error> {
+pub(super) fn write_sojourn(out: &mut String, report: &ChainReport) -> Result<(), Error> {
     let full: Vec<(&str, &Distribution)> = report
         .sojourns
         .iter()
@@ -164,7 +164,7 @@ pub(super) fn sojourn(out: &mut String, report: &ChainReport) -> Result<(), Erro
     Ok(())
 }
 
-pub(super) fn hops(out: &mut String, report: &ChainReport) -> Result<(), Error> {
+pub(super) fn write_hops(out: &mut String, report: &ChainReport) -> Result<(), Error> {
     if report.hops.is_empty() {
         return Ok(());
     }
@@ -218,7 +218,7 @@ pub(super) fn hops(out: &mut String, report: &ChainReport) -> Result<(), Error> 
     Ok(())
 }
 
-pub(super) fn cpu(out: &mut String, cpu: &CpuUse) -> Result<(), Error> {
+pub(super) fn write_cpu(out: &mut String, cpu: &CpuUse) -> Result<(), Error> {
     let mut shares: Vec<(String, Shares)> = cpu
         .overall
         .map(|all| ("all cores".to_owned(), all))

@@ -74,7 +74,7 @@ pub fn wrap(text: &str, indent: usize, width: u16) -> String {
 }
 
 /// Adds a line: a label, then `text`, which wraps under itself.
-pub fn field(out: &mut String, label: &str, text: &str, width: u16) {
+pub fn add_field(out: &mut String, label: &str, text: &str, width: u16) {
     // Writing into a String cannot fail.
     let _ = writeln!(out, "  {label:<12}{}", wrap(text, 14, width));
 }
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn long_texts_wrap_under_their_label() {
         let mut out = String::new();
-        field(&mut out, "note", "one two three four", 24);
+        add_field(&mut out, "note", "one two three four", 24);
         assert_eq!(out, "  note        one two\n              three four\n");
         assert_eq!(
             wrap("longer-than-that a b", 2, 8),
