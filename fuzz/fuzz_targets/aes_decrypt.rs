@@ -1,4 +1,5 @@
-//! Frames of any bytes at a decrypter: none panics, none that nobody encrypted passes, and what was encrypted comes back.
+//! Sends frames of any bytes to a decrypter. It never panics, passes no frame that was not
+//! encrypted, and restores encrypted frames.
 
 #![no_main]
 
@@ -29,9 +30,9 @@ fn decrypter(cipher: Cipher) -> Box<dyn Function> {
     instantiate(&FunctionConfig::AesDecrypt(config)).expect("a function")
 }
 
-/// What the function makes of a frame that parses.
+/// Returns the frame that the function forwards for a frame that parses.
 fn run(function: &mut dyn Function, frame: &[u8]) -> Option<Vec<u8>> {
-    let meta = Meta::new(1, 2, 3, 0, &parse(frame).expect("it parses"));
+    let meta = Meta::new(1, 2, 3, 0, &parse(frame).expect("a frame that parses"));
     let mut buffer = [frame, &[0; ROOM]].concat();
     let mut packet = Packet::new(&mut buffer, 0, frame.len(), meta, 0).expect("a packet");
     let verdict = function.process(&mut packet, &mut Discard);
@@ -42,25 +43,25 @@ fuzz_target!(|frame: &[u8]| {
     let Ok(headers) = parse(frame) else { return };
     let end = usize::from(headers.end);
     for cipher in [Cipher::Aes128Gcm, Cipher::Aes256Ctr] {
-        let mut back = decrypter(cipher);
-        let passed = run(&mut *back, frame).is_some();
+        let mut decrypter_of_any = decrypter(cipher);
+        let passed = run(&mut *decrypter_of_any, frame).is_some();
         assert!(!(passed && cipher.is_authenticated()));
 
         let Some(sealed) = run(&mut *encrypter(cipher), frame) else {
             continue;
         };
-        // The frame itself, with the key identifier and the session of one that was encrypted.
-        let mut likely = frame.to_vec();
+        // The frame with the key identifier and session of an encrypted one.
+        let mut forged = frame.to_vec();
         let payload = usize::from(headers.payload);
-        let sealed_end = usize::from(parse(&sealed).expect("it parses").end);
+        let sealed_end = usize::from(parse(&sealed).expect("a frame that parses").end);
         let overhead = sealed_end - end;
         if end - payload >= overhead {
             let trailer = &sealed[sealed_end - overhead..][..TRAILER_LEN];
-            likely[end - overhead..][..TRAILER_LEN].copy_from_slice(trailer);
-            let passed = run(&mut *back, &likely).is_some();
+            forged[end - overhead..][..TRAILER_LEN].copy_from_slice(trailer);
+            let passed = run(&mut *decrypter_of_any, &forged).is_some();
             assert!(!(passed && cipher.is_authenticated()));
         }
-        let opened = run(&mut *decrypter(cipher), &sealed).expect("it is authentic");
+        let opened = run(&mut *decrypter(cipher), &sealed).expect("an authentic packet");
         assert_eq!(opened[payload..], frame[payload..end]);
     }
 });

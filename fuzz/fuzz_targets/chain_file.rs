@@ -1,4 +1,4 @@
-//! Chain files of any text.
+//! Parses any text as a chain file.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Payloads of any bytes into `decompress`, and through `compress` before it.
+//! Sends payloads of any bytes to `decompress`, directly and through `compress`.
 
 #![no_main]
 
@@ -11,9 +11,9 @@ use myelin_spec::{
 };
 
 /// Longest payload over IPv4 in an MTU of 1500 bytes.
-const LONGEST: usize = 1472;
+const MAX_PAYLOAD: usize = 1472;
 
-/// A UDP packet over IPv4 with valid checksums.
+/// Returns a UDP packet over IPv4 with valid checksums.
 fn frame(payload: &[u8]) -> Vec<u8> {
     let udp_len = (payload.len() + 8) as u16;
     let mut frame = vec![0; 42];
@@ -46,7 +46,7 @@ fuzz_target!(|input: &[u8]| {
     let Some((&choice, payload)) = input.split_first() else {
         return;
     };
-    let payload = &payload[..payload.len().min(LONGEST)];
+    let payload = &payload[..payload.len().min(MAX_PAYLOAD)];
     let algorithm = match choice & 1 {
         0 => CompressionAlgorithm::Lz4,
         _ => CompressionAlgorithm::Zstd,
@@ -71,7 +71,7 @@ fuzz_target!(|input: &[u8]| {
         assert_eq!(checksum::l4_is_valid(&out, &headers), Some(true));
     }
     match run(&mut *compress, &sent) {
-        Some(made) => assert_eq!(run(&mut *decompress, &made), Some(sent)),
-        None => assert!(is_marked(payload) && payload.len() > LONGEST - 4),
+        Some(compressed) => assert_eq!(run(&mut *decompress, &compressed), Some(sent)),
+        None => assert!(is_marked(payload) && payload.len() > MAX_PAYLOAD - 4),
     }
 });

@@ -1,4 +1,4 @@
-//! Files of patterns for a `dpi`, of any text.
+//! Parses any text as a pattern file of a `dpi` function.
 
 #![no_main]
 
@@ -8,8 +8,9 @@ use libfuzzer_sys::fuzz_target;
 use myelin_spec::dpi::{MAX_PATTERN_BYTES, MAX_PATTERNS};
 use myelin_spec::{FunctionConfig, Source, parse};
 
-const CHAIN: &str = "{ apiVersion: myelin.dev/v1alpha1, kind: ServiceChain, metadata: { name: ids }, \
-    spec: { match: { protocol: udp }, functions: [ { name: ids, kind: dpi, config: { patternsFile: p } } ] } }";
+const CHAIN: &str = "{ apiVersion: myelin.dev/v1alpha1, kind: ServiceChain, \
+    metadata: { name: ids }, spec: { match: { protocol: udp }, \
+    functions: [ { name: ids, kind: dpi, config: { patternsFile: p } } ] } }";
 
 fuzz_target!(|text: &str| {
     let files = BTreeMap::from([("p".to_owned(), text.to_owned())]);
@@ -22,7 +23,7 @@ fuzz_target!(|text: &str| {
             assert!((1..=MAX_PATTERNS).contains(&config.patterns().count()));
             for (_, pattern) in config.patterns() {
                 assert!((1..=lines).contains(&pattern.line));
-                // A byte of a literal takes up to four.
+                // A byte of a literal takes up to four bytes of the expression.
                 assert!((1..=4 * MAX_PATTERN_BYTES).contains(&pattern.regex.len()));
                 assert!(!pattern.regex.contains('\0'));
             }

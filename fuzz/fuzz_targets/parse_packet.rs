@@ -1,4 +1,4 @@
-//! Frames of any bytes.
+//! Parses frames of any bytes, and passes them through NSH and `xor`.
 
 #![no_main]
 
@@ -11,7 +11,7 @@ use myelin_spec::{FunctionConfig, XorConfig};
 fuzz_target!(|frame: &[u8]| {
     let _ = decapsulate(frame);
     if let Some((bytes, frame)) = frame.split_first_chunk() {
-        // Metadata of any bytes must not point outside the frame either.
+        // No metadata may point outside the frame.
         if let Some(headers) = Meta::from_bytes(bytes).headers(frame) {
             assert!(headers.try_five_tuple(frame).is_some());
             let _ = checksum::l4_checksum(frame, &headers);
@@ -36,7 +36,7 @@ fuzz_target!(|frame: &[u8]| {
         frame,
     ]
     .concat();
-    let (context, inner) = decapsulate(&encapsulated).expect("what was encapsulated");
+    let (context, inner) = decapsulate(&encapsulated).expect("an encapsulated frame");
     assert_eq!((context.position, inner), (4, frame));
 
     let mut buffer = frame.to_vec();

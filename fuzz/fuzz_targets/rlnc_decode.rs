@@ -1,4 +1,4 @@
-//! Datagrams of any bytes in a decoder, in either order of delivery.
+//! Sends datagrams of any bytes to a decoder, with immediate and with in-order delivery.
 
 #![no_main]
 
@@ -8,7 +8,7 @@ use myelin_packet::fixtures::build;
 use myelin_packet::{Meta, parse};
 use myelin_spec::{FunctionConfig, RlncDecodeConfig, RlncDelivery};
 
-/// Payloads, each behind a byte with its length, and whatever the last bytes are.
+/// Splits bytes into payloads: each follows a byte with its length. The last may be shorter.
 fn payloads(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut payloads = Vec::new();
     while let Some((len, rest)) = bytes.split_first() {
@@ -37,8 +37,8 @@ fuzz_target!(|bytes: &[u8]| {
             function.set_time(now_ns);
             function.process(&mut packet, &mut emitted);
         }
-        function.expire(u64::MAX, &mut emitted);
-        // Whatever was worked out is a whole UDP packet.
+        function.run_timer(u64::MAX, &mut emitted);
+        // Each recovered packet is a complete UDP packet.
         for (_, frame) in emitted {
             let headers = parse(&frame).expect("a frame that parses");
             assert!(headers.flags.has_ports());

@@ -1,4 +1,4 @@
-//! Datagrams of any bytes in a recoder that replaces all coded ones.
+//! Sends datagrams of any bytes to a recoder that replaces all coded packets.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use myelin_packet::fixtures::build;
 use myelin_packet::{Meta, checksum, parse};
 use myelin_spec::{FunctionConfig, RlncCoded, RlncRecodeConfig};
 
-/// Payloads, each behind a byte with its length, and whatever the last bytes are.
+/// Splits bytes into payloads: each follows a byte with its length. The last may be shorter.
 fn payloads(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut payloads = Vec::new();
     while let Some((len, rest)) = bytes.split_first() {
@@ -39,6 +39,9 @@ fuzz_target!(|bytes: &[u8]| {
         let headers = parse(&frame).expect("a frame that parses");
         assert_eq!(checksum::l4_is_valid(&frame, &headers), Some(true));
         let payload = &frame[headers.payload.into()..headers.end.into()];
-        assert!(matches!(CodedPayload::parse(payload), Some(CodedPayload::Recoded { .. })));
+        assert!(matches!(
+            CodedPayload::parse(payload),
+            Some(CodedPayload::Recoded { .. })
+        ));
     }
 });

@@ -1,4 +1,4 @@
-//! Rule lists and matches of any shape against their plain references.
+//! Compares the fast classifiers with their plain references, on any rules and packets.
 
 #![no_main]
 
@@ -11,7 +11,7 @@ use myelin_packet::fixtures::reference::most_specific;
 use myelin_packet::rules::{Action, Rule, RuleTables, first_match};
 use myelin_packet::{FiveTuple, Match, Prefix};
 
-/// Few bytes an address, so that the fuzzer finds rules that overlap.
+/// An address from few bytes, so that the fuzzer finds overlapping rules.
 #[derive(Arbitrary, Debug, Clone, Copy)]
 enum Address {
     V4([u8; 4]),

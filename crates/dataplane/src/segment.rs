@@ -248,8 +248,8 @@ impl Segment {
             return false;
         };
         let index = due.index;
-        self.functions[index].expire(now_ns, emitter);
-        if self.functions[index].awaits_timer() {
+        self.functions[index].run_timer(now_ns, emitter);
+        if self.functions[index].needs_timer() {
             due.due_ns = now_ns.saturating_add(due.period_ns);
         } else {
             due.due_ns = u64::MAX;
@@ -353,7 +353,7 @@ impl FunctionTimer {
     fn of(index: usize, function: &dyn Function) -> Option<Self> {
         Some(Self {
             index,
-            period_ns: function.timer_ns()?.max(MIN_TIMER_PERIOD_NS),
+            period_ns: function.timer_period_ns()?.max(MIN_TIMER_PERIOD_NS),
             due_ns: 0,
         })
     }

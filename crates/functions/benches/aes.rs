@@ -1,5 +1,5 @@
-//! `aes-encrypt` and `aes-decrypt` by payload length, against the library alone and against AES one
-//! byte at a time.
+//! Measures `aes-encrypt` and `aes-decrypt` by payload length, and compares them with the library
+//! alone and with AES one byte at a time.
 //!
 //! `cargo bench -p myelin-functions --bench aes` first prints a comparison of function and library,
 //! in rounds that take turns.
@@ -32,7 +32,7 @@ const BATCHES: u32 = 300;
 trait MeasuredWork {
     fn run_batch(&mut self) -> Duration;
 
-    /// Time for that many packets, measured in whole batches.
+    /// Returns the time of `count` packets, measured in whole batches.
     fn time_packets(&mut self, count: u64) -> Duration {
         let batches = count.div_ceil(BATCH as u64);
         let total: Duration = (0..batches).map(|_| self.run_batch()).sum();
@@ -68,7 +68,7 @@ fn buffers(len: usize) -> Vec<Vec<u8>> {
     vec![[&frame[..], &[0; 64]].concat(); BATCH]
 }
 
-/// A batch of the frames at the start of `buffers`.
+/// Returns a batch of the frames at the start of `buffers`.
 fn batch_of(buffers: &mut [Vec<u8>], frame_len: usize) -> Batch<'_> {
     let mut batch = Batch::with_capacity(BATCH);
     for buffer in buffers {
@@ -148,7 +148,7 @@ struct Library {
     key: LessSafeKey,
     count: u64,
     aad: [u8; TRAILER_LEN],
-    /// Each behind room for the headers, with the same alignment as in a frame.
+    /// Each payload follows room for the headers, so its alignment is that in a frame.
     payloads: Vec<Vec<u8>>,
     tags: Vec<Tag>,
     opens: bool,

@@ -1,7 +1,7 @@
-//! `compress` and `decompress` against the bare calls of their libraries: on JSON, on JSON with a
-//! dictionary, and on random bytes.
+//! Compares `compress` and `decompress` with the bare calls of their libraries: on JSON, on JSON
+//! with a dictionary, and on random bytes.
 //!
-//! `cargo bench -p myelin-functions --bench compress`
+//! Run `cargo bench -p myelin-functions --bench compress`.
 //!
 //! The functions change their packets, so each iteration first restores the packet, by the same
 //! copy on both sides. Before criterion's times, it prints the differences between function and
@@ -22,7 +22,7 @@ use myelin_spec::{
     CompressConfig, CompressionAlgorithm, DecompressConfig, Dictionary, FunctionConfig,
 };
 
-/// Packets in turns, so that no branch predictor learns them.
+/// Number of different packets, which alternate so that no branch predictor learns them.
 const PACKETS: usize = 64;
 /// Pairs of measurements.
 const ROUNDS: usize = 301;
@@ -59,7 +59,7 @@ impl Traffic {
     }
 
     /// Runs `work` on each packet and returns the results.
-    fn through(&mut self, work: &mut Work) -> Vec<Vec<u8>> {
+    fn process_all(&mut self, work: &mut Work) -> Vec<Vec<u8>> {
         (0..self.frames.len())
             .map(|_| {
                 let mut packet = self.packet();
@@ -69,7 +69,7 @@ impl Traffic {
             .collect()
     }
 
-    /// Bytes of all payloads.
+    /// Returns the bytes of all payloads.
     fn payload_bytes(&self) -> usize {
         const HEADERS: usize = 14 + 20 + 8;
         self.frames
@@ -130,7 +130,7 @@ fn bare_decompress(algorithm: CompressionAlgorithm, len: usize, dictionary: Opti
     })
 }
 
-/// Mean time of one packet, ns.
+/// Returns the mean time of one packet, ns.
 fn time(traffic: &mut Traffic, work: &mut Work) -> f64 {
     let start = Instant::now();
     for _ in 0..PACKETS * 10 {
@@ -192,7 +192,7 @@ fn compression(criterion: &mut Criterion) {
                 let frame =
                     |seed| build::udp(build::client_v4(), build::server_v4(), &payload(len, seed));
                 let mut sent = Traffic::new((0..PACKETS as u64).map(frame).collect());
-                let mut made = Traffic::new(sent.through(&mut function_work(&compress)));
+                let mut made = Traffic::new(sent.process_all(&mut function_work(&compress)));
                 for (direction, traffic, config, mut bare) in [
                     (
                         "compress",

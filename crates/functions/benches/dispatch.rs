@@ -1,4 +1,4 @@
-//! The cost of a packet in a call through the trait object, by batch size.
+//! Measures the cost of a packet in a call through the trait object, by batch size.
 //!
 //! `cargo bench -p myelin-functions --bench dispatch`. The time is per batch, the throughput per
 //! packet.

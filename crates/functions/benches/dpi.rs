@@ -1,11 +1,11 @@
-//! `dpi` by patterns, payload length and payload contents, against the bare scan of the library and
-//! against `aho-corasick`.
+//! Measures `dpi` by patterns, payload length and payload contents, and compares it with the bare
+//! scan of the library and with `aho-corasick`.
 //!
 //! `cargo bench -p myelin-functions --bench dpi`; needs libhs.so.5. Kinds of payloads:
 //!
 //! * `random`, `text`: no match, and few similar words.
-//! * `prefixes`, `suffixes`: no match, but only words without their last or first byte, so that all
-//!   text is similar to a pattern.
+//! * `prefixes`, `suffixes`: no match, but only words that lack their last or first byte, so that
+//!   all text is similar to a pattern.
 //! * `match`: text with a match at its end, in each packet. The function marks the packet.
 
 mod common;
@@ -33,7 +33,7 @@ impl Random {
     }
 }
 
-/// Words of 8 to 24 letters and digits.
+/// Returns words of 8 to 24 letters and digits.
 fn literals(count: usize) -> Vec<String> {
     const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
     let mut random = Random(1);
@@ -57,7 +57,7 @@ struct Patterns {
     sample: String,
 }
 
-/// Patterns that are plain words.
+/// Returns patterns that are plain words.
 fn words(count: usize) -> Patterns {
     let words = literals(count);
     Patterns {
@@ -68,7 +68,7 @@ fn words(count: usize) -> Patterns {
     }
 }
 
-/// Patterns of words with gaps, classes and repetitions between them.
+/// Returns patterns of words with gaps, classes and repetitions between them.
 fn regexes(count: usize) -> Patterns {
     let words = literals(2 * count);
     let joints = [".+", "[0-9]{1,8}", "\\s*=\\s*", "(a|bc|def)?"];

@@ -1,4 +1,4 @@
-//! The firewall's bit vectors against a linear search, by number of rules.
+//! Compares the firewall's bit vectors with a linear search, by number of rules.
 //!
 //! `cargo bench -p myelin-functions --bench firewall`. Each iteration looks up the packets of
 //! [`PACKETS`] flows; the throughput is per packet.
@@ -11,8 +11,8 @@ use myelin_packet::rules::{Action, Rule, RuleTables, first_match};
 
 const PACKETS: u32 = 256;
 
-/// Typical filter rules: hosts and networks, some with a protocol and a port. The last rule matches
-/// every packet.
+/// Returns typical filter rules: hosts and networks, some with a protocol and a port. The last rule
+/// matches every packet.
 fn rules(count: u32) -> Vec<Rule> {
     let mut rules: Vec<Rule> = (1..count)
         .map(|i| {
@@ -34,7 +34,7 @@ fn rules(count: u32) -> Vec<Rule> {
     rules
 }
 
-/// Five-tuples; half of them are from the rules' networks.
+/// Returns five-tuples; half of them are from the rules' networks.
 fn tuples(count: u32) -> Vec<FiveTuple> {
     (0..PACKETS)
         .map(|i| {

@@ -1,6 +1,6 @@
-//! `nat` on one flow among many, one packet at a time.
+//! Measures `nat` on one flow among many, one packet at a time.
 //!
-//! `cargo bench -p myelin-functions --bench nat`
+//! Run `cargo bench -p myelin-functions --bench nat`.
 
 mod common;
 

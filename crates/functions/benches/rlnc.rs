@@ -1,5 +1,5 @@
-//! `rlnc-encode`, `rlnc-recode` and `rlnc-decode` by payload length, without loss. The default
-//! costs in the catalogue are from here.
+//! Measures `rlnc-encode`, `rlnc-recode` and `rlnc-decode` by payload length, without loss. The
+//! default costs in the catalogue are from this benchmark.
 //!
 //! Also times `rlnc-encode` for single packets, in batches of one, by their position in the block.
 //! The last packet of a block causes the repair packets of the block.
@@ -40,7 +40,7 @@ fn run(
     }
 }
 
-/// The frames with room behind them.
+/// Returns the frames with room behind them.
 fn buffers(frames: &[Vec<u8>]) -> Vec<(Vec<u8>, usize)> {
     let buffer = |frame: &Vec<u8>| {
         let mut buffer = frame.clone();

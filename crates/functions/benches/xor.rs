@@ -1,6 +1,6 @@
-//! `xor` by payload length, against a copy of the same bytes as the lower bound.
+//! Measures `xor` by payload length. A copy of the same bytes is the lower bound.
 //!
-//! `cargo bench -p myelin-functions --bench xor`
+//! Run `cargo bench -p myelin-functions --bench xor`.
 
 mod common;
 

@@ -12,7 +12,7 @@ use crate::wide::{self, Sum};
 use crate::{Emitter, Packet, Stateful, Verdict};
 
 /// An encrypter's session: its key and the number of its next packet.
-pub struct Session {
+pub struct EncryptSession {
     cipher: Cipher,
     file_key: SecretKey,
     key_id: KeyId,
@@ -24,7 +24,7 @@ pub struct Session {
     drops: DropCounters,
 }
 
-impl Session {
+impl EncryptSession {
     /// Starts a session with the first key of `config` and a random salt.
     pub fn new(config: &AesEncryptConfig) -> Result<Self, KeyError> {
         let file_key = config.keys.first().ok_or(KeyError::Missing)?.clone();
@@ -89,13 +89,17 @@ impl AesEncrypt {
 
     /// Encrypts the packet. After an error its contents are undefined.
     #[inline]
-    fn encrypt(&self, session: &mut Session, packet: &mut Packet<'_>) -> Result<(), DropReason> {
+    fn encrypt(
+        &self,
+        session: &mut EncryptSession,
+        packet: &mut Packet<'_>,
+    ) -> Result<(), DropReason> {
         let mut datagram = Datagram::of(packet, self.sum)?;
         if datagram.ip_len() + self.overhead > self.mtu {
             return Err(DropReason::TooLong);
         }
         let new_end = datagram.end + self.overhead;
-        datagram::fit(packet, new_end).ok_or(DropReason::NoRoom)?;
+        datagram::resize_frame(packet, new_end).ok_or(DropReason::NoRoom)?;
         let old = datagram.payload_sum(packet);
         let trailer = session.next_trailer().map_err(|_| DropReason::NoSession)?;
         let (payload, behind) = packet
@@ -122,12 +126,12 @@ impl AesEncrypt {
 }
 
 impl Stateful for AesEncrypt {
-    type State = Session;
+    type State = EncryptSession;
 
     #[inline]
     fn process(
         &mut self,
-        session: &mut Session,
+        session: &mut EncryptSession,
         packet: &mut Packet<'_>,
         _emitter: &mut dyn Emitter,
     ) -> Verdict {
@@ -135,7 +139,7 @@ impl Stateful for AesEncrypt {
         session.drops.verdict(encrypted)
     }
 
-    fn read_counters(&self, session: &Session, sink: &mut dyn FnMut(&'static str, u64)) {
+    fn read_counters(&self, session: &EncryptSession, sink: &mut dyn FnMut(&'static str, u64)) {
         session.drops.read(&AES_ENCRYPT, sink);
         sink("sessions-started", session.started);
     }
@@ -152,7 +156,7 @@ mod tests {
             keys: vec![SecretKey::new(vec![7; 16])],
             mtu: 1500,
         };
-        let mut session = Session::new(&config).unwrap();
+        let mut session = EncryptSession::new(&config).unwrap();
         session.next_counter = SESSION_PACKETS - 1;
         let last = session.next_trailer().unwrap();
         let first = session.next_trailer().unwrap();
@@ -160,7 +164,7 @@ mod tests {
         assert_eq!(last.key_id, first.key_id);
         assert_ne!(last.salt, first.salt);
         let mut payloads = [[0; 16]; 2];
-        let old = Session::new(&config).unwrap();
+        let old = EncryptSession::new(&config).unwrap();
         for (payload, key) in payloads.iter_mut().zip([&session.key, &old.key]) {
             key.seal(0, &[0; TRAILER_LEN], payload).unwrap();
         }

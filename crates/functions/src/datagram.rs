@@ -108,9 +108,9 @@ impl Datagram {
     /// has no room or an IP packet cannot be that long.
     #[inline]
     pub(crate) fn finish(&mut self, packet: &mut Packet<'_>, end: usize, old: u64) -> Option<()> {
-        fit(packet, end)?;
+        resize_frame(packet, end)?;
         let changed = Self { end, ..*self };
-        let growth = changed.payload_sum(packet) + negative(old);
+        let growth = changed.payload_sum(packet) + complement(old);
         self.set_end(packet, end, growth)
     }
 
@@ -120,14 +120,14 @@ impl Datagram {
     pub(crate) fn replace(&mut self, packet: &mut Packet<'_>, new: &[u8]) -> Option<()> {
         // Sum `new`, not its copy in the packet: bytes just written are slow to read. For the same
         // reason take the old sum first, as `new` may just have been written too.
-        let old = negative(self.payload_sum(packet));
+        let old = complement(self.payload_sum(packet));
         let growth = if self.has_checksum() {
             old + (self.sum)(new)
         } else {
             0
         };
         let end = self.payload + new.len();
-        fit(packet, end)?;
+        resize_frame(packet, end)?;
         packet.bytes_mut()[self.payload..].copy_from_slice(new);
         self.set_end(packet, end, growth)
     }
@@ -138,7 +138,7 @@ impl Datagram {
     #[inline]
     pub(crate) fn append(&mut self, packet: &mut Packet<'_>, trailer: &[u8]) -> Option<()> {
         let end = self.end + trailer.len();
-        fit(packet, end.max(packet.len()))?;
+        resize_frame(packet, end.max(packet.len()))?;
         packet.bytes_mut()[self.end..end].copy_from_slice(trailer);
         let growth = self.sum_from(self.end, trailer);
         self.set_end(packet, end, growth)
@@ -147,18 +147,18 @@ impl Datagram {
     /// Removes `n` bytes from the end of the payload. Returns `None` and changes nothing if it is
     /// shorter.
     #[inline]
-    pub(crate) fn cut(&mut self, packet: &mut Packet<'_>, n: usize) -> Option<()> {
+    pub(crate) fn remove_tail(&mut self, packet: &mut Packet<'_>, n: usize) -> Option<()> {
         let end = self.end.checked_sub(n).filter(|&end| end >= self.payload)?;
         let tail = packet.bytes().get(end..self.end)?;
-        let growth = negative(self.sum_from(end, tail));
-        fit(packet, end)?;
+        let growth = complement(self.sum_from(end, tail));
+        resize_frame(packet, end)?;
         self.set_end(packet, end, growth)
     }
 
     /// Removes Ethernet padding from the packet.
     #[inline]
-    pub(crate) fn cut_padding(&self, packet: &mut Packet<'_>) -> Option<()> {
-        fit(packet, self.end)
+    pub(crate) fn remove_padding(&self, packet: &mut Packet<'_>) -> Option<()> {
+        resize_frame(packet, self.end)
     }
 
     /// Returns the checksum sum of `bytes` at offset `at`. At an odd offset, each byte is the other
@@ -189,7 +189,7 @@ impl Datagram {
         set_word(frame, self.l4 + 4, new as u16)?;
         if self.has_checksum() {
             // The length counts twice: in the UDP header and in the pseudo-header.
-            let lengths = 2 * (new as u64 + negative(old as u64));
+            let lengths = 2 * (new as u64 + complement(old as u64));
             self.checksum = checksum::l4_add(UDP, self.checksum, growth + lengths);
             set_word(frame, self.l4 + 6, self.checksum)?;
         }
@@ -212,7 +212,7 @@ impl Datagram {
 
 /// Ends the frame at `end`. Returns `None` and changes nothing if that is impossible.
 #[inline]
-pub(crate) fn fit(packet: &mut Packet<'_>, end: usize) -> Option<()> {
+pub(crate) fn resize_frame(packet: &mut Packet<'_>, end: usize) -> Option<()> {
     // The metadata stores the end in 16 bits. The lengths in the headers are below it.
     u16::try_from(end).ok()?;
     let len = packet.len();
@@ -226,7 +226,7 @@ pub(crate) fn fit(packet: &mut Packet<'_>, end: usize) -> Option<()> {
 /// Returns the number that subtracts `sum` (at most 32 bits) when added: in ones' complement, the
 /// complement of a number is its negative.
 #[inline]
-fn negative(sum: u64) -> u64 {
+fn complement(sum: u64) -> u64 {
     u64::from(!(sum as u32))
 }
 
@@ -240,12 +240,12 @@ mod tests {
     use crate::endpoints::endpoints;
     use crate::wide;
 
-    const ROOM: usize = 32;
+    const TAILROOM: usize = 32;
 
     /// Runs `work` on a frame with some tailroom. Returns its result and the new frame, and checks
     /// the packet's headers and metadata.
     fn process_frame<T>(frame: &[u8], work: impl FnOnce(&mut Packet<'_>) -> T) -> (T, Vec<u8>) {
-        let mut buffer = [frame, &[0x5a; ROOM]].concat();
+        let mut buffer = [frame, &[0x5a; TAILROOM]].concat();
         let meta = Meta::new(1, 2, 3, 4, &parse(frame).unwrap());
         let mut packet = Packet::new(&mut buffer, 0, frame.len(), meta, 0).unwrap();
         let given = work(&mut packet);
@@ -328,7 +328,7 @@ mod tests {
             frame in frames(),
             new in bytes(150),
         ) {
-            let room = frame.len() + ROOM - usize::from(parse(&frame).unwrap().payload);
+            let room = frame.len() + TAILROOM - usize::from(parse(&frame).unwrap().payload);
             let expected = if new.len() <= room {
                 (Some(()), reference(&frame, &new))
             } else {
@@ -340,7 +340,7 @@ mod tests {
                 let mut datagram = datagram(packet);
                 let old = datagram.payload_sum(packet);
                 let end = datagram.payload + new.len();
-                fit(packet, end)?;
+                resize_frame(packet, end)?;
                 packet.bytes_mut()[datagram.payload..].copy_from_slice(&new);
                 datagram.finish(packet, end, old)
             });
@@ -360,11 +360,11 @@ mod tests {
                 datagram.append(packet, &trailer).unwrap();
                 assert_eq!(packet.bytes(), with);
                 assert_eq!(datagram.ip_len(), datagram.ip_len_with(payload_of(&with).len()));
-                datagram.cut(packet, trailer.len()).unwrap();
+                datagram.remove_tail(packet, trailer.len()).unwrap();
                 assert_eq!(packet.bytes(), without);
             });
             let cut = process_frame(&frame, |packet| {
-                datagram(packet).cut_padding(packet)?;
+                datagram(packet).remove_padding(packet)?;
                 Some(datagram(packet).end)
             });
             let end = usize::from(parse(&frame).unwrap().end);
@@ -376,10 +376,10 @@ mod tests {
     fn impossible_lengths_are_refused() {
         let frame = build::udp_v4(4);
         for n in [5, 100, usize::MAX] {
-            let cut = process_frame(&frame, |packet| datagram(packet).cut(packet, n));
+            let cut = process_frame(&frame, |packet| datagram(packet).remove_tail(packet, n));
             assert_eq!(cut, (None, frame.clone()));
         }
-        let long = [0; ROOM + 1];
+        let long = [0; TAILROOM + 1];
         let appended = process_frame(&frame, |packet| datagram(packet).append(packet, &long));
         assert_eq!(appended, (None, frame.clone()), "no room");
         let mut buffer = frame.clone();

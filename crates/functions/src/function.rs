@@ -36,25 +36,25 @@ pub trait Function: Send {
     /// Sets the time of the next packets: CLOCK_MONOTONIC, nanoseconds.
     fn set_time(&mut self, _now_ns: u64) {}
 
-    /// Period of [`expire`](Self::expire) in nanoseconds, with or without packets. `None` for
+    /// Period of [`run_timer`](Self::run_timer) in nanoseconds, with or without packets. `None` for
     /// never. The worker asks once.
-    fn timer_ns(&self) -> Option<u64> {
+    fn timer_period_ns(&self) -> Option<u64> {
         None
     }
 
     /// Does the work that is due at `now_ns` (CLOCK_MONOTONIC) without a packet: ends waits, sends
     /// stored packets. The worker calls it between two batches.
-    fn expire(&mut self, _now_ns: u64, _emitter: &mut dyn Emitter) {}
+    fn run_timer(&mut self, _now_ns: u64, _emitter: &mut dyn Emitter) {}
 
-    /// Returns whether [`expire`](Self::expire) will have work even if no packet comes. The worker
-    /// asks after each call. After `false`, it calls `expire` again only after a packet, so that an
-    /// idle worker sleeps.
-    fn awaits_timer(&self) -> bool {
+    /// Returns whether [`run_timer`](Self::run_timer) will have work even if no packet comes. The
+    /// worker asks after each call. After `false`, it calls `run_timer` again only after a packet,
+    /// so that an idle worker sleeps.
+    fn needs_timer(&self) -> bool {
         true
     }
 
-    /// Passes each of its own counters to `sink`, with its name: a few words in lower case with
-    /// hyphens. Packets in, out and dropped are not among them.
+    /// Passes the function's own counters and their names to `sink`. A name is a few lower-case
+    /// words with hyphens. The worker counts packets in, out and dropped itself.
     fn read_counters(&self, _sink: &mut dyn FnMut(&'static str, u64)) {}
 
     /// Writes its flows into the page. A function without flows leaves the page unchanged.

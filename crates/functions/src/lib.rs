@@ -2,8 +2,8 @@
 //!
 //! A [`Function`] works on packets alone. It knows no port, no process and no clock. It changes a
 //! [`Packet`] in place, in a buffer with headroom and tailroom. It returns a [`Verdict`], and may
-//! send further packets through an [`Emitter`]. A worker calls it with a [`Batch`], so it pays for
-//! one dynamic call a batch.
+//! send further packets through an [`Emitter`]. A worker calls it with a [`Batch`], so each batch
+//! costs one dynamic call.
 //!
 //! [`States::instantiate`] makes a function from its configuration and gives it its [`mod@state`].
 //! Each function kind has a file of its name. A kind that also runs in the kernel gives the same

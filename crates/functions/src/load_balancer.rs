@@ -167,7 +167,7 @@ impl LoadBalancer {
         Some(backend)
     }
 
-    /// The present index of a flow's backend, if the configuration still lists it.
+    /// Returns the present index of a flow's backend, if the configuration still lists it.
     #[inline]
     fn backend_number(&self, flow: &BalancedFlow, is_ipv6: bool) -> Option<usize> {
         let is_same = |backend: &Backend| {

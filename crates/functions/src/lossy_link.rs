@@ -39,7 +39,7 @@ impl LossyLink {
         }
     }
 
-    /// Draws whether the next packet is lost.
+    /// Decides at random whether the next packet is lost.
     #[inline]
     pub fn loses(&mut self) -> bool {
         let probability = if self.is_bad {
@@ -69,7 +69,7 @@ mod tests {
 
     const PACKETS: u32 = 400_000;
 
-    /// Share of lost packets, and mean burst length.
+    /// Measures the share of lost packets, and the mean burst length.
     fn measured(loss_ppm: u32, burst: Option<u32>) -> (f64, f64) {
         let mut link = LossyLink::new(LossyLinkConfig {
             loss_ppm,

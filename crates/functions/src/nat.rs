@@ -63,7 +63,7 @@ impl Nat {
         fields.write(frame, &old, &new)
     }
 
-    /// How long a mapping lives after this packet.
+    /// Returns how long a mapping lives after this packet.
     #[inline]
     fn lifetime(&self, fields: &Fields, frame: &[u8]) -> Option<Lifetime> {
         if fields.protocol() != TCP {
@@ -103,7 +103,7 @@ impl Stateful for Nat {
     }
 }
 
-/// Whether the function translates packets of that protocol.
+/// Returns whether the function translates packets of that protocol.
 fn is_translated(protocol: u8, is_ipv6: bool) -> bool {
     match protocol {
         UDP | TCP => true,

@@ -115,13 +115,13 @@ impl<'a> Packet<'a> {
         self.bytes_mut().get_mut(range).unwrap_or_default()
     }
 
-    /// Free bytes before the frame.
+    /// Returns the number of free bytes before the frame.
     #[inline]
     pub fn headroom(&self) -> usize {
         self.start as usize
     }
 
-    /// Free bytes behind the frame.
+    /// Returns the number of free bytes behind the frame.
     #[inline]
     pub fn tailroom(&self) -> usize {
         self.buffer.len() - self.start as usize - self.len as usize
@@ -161,10 +161,12 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Returns `asked` if it is not more than `available`.
-fn checked_len(asked: usize, available: usize) -> Option<u32> {
+/// Returns `requested` if it is not more than `available`.
+fn checked_len(requested: usize, available: usize) -> Option<u32> {
     // An `available` above 32 bits is longer than any frame.
-    u32::try_from(asked).ok().filter(|_| asked <= available)
+    u32::try_from(requested)
+        .ok()
+        .filter(|_| requested <= available)
 }
 
 #[cfg(test)]
@@ -218,9 +220,9 @@ mod tests {
         let frame = fixtures::named("udp-v4").frame;
         let (mut buffer, meta) = buffer(&frame);
         let mut packet = Packet::new(&mut buffer, HEADROOM, frame.len(), meta, 0).unwrap();
-        for asked in [HEADROOM + 1, usize::MAX, 1 << 32] {
-            assert_eq!(packet.push_front(asked), None);
-            assert_eq!(packet.extend_tail(asked), None);
+        for requested in [HEADROOM + 1, usize::MAX, 1 << 32] {
+            assert_eq!(packet.push_front(requested), None);
+            assert_eq!(packet.extend_tail(requested), None);
         }
         assert_eq!(packet.trim_tail(107), None);
         assert_eq!(packet.bytes(), frame);

@@ -6,7 +6,7 @@ use myelin_spec::{FunctionConfig, FunctionInstance};
 
 use crate::aes::{KeyError, Sessions};
 use crate::aes_decrypt::AesDecrypt;
-use crate::aes_encrypt::{AesEncrypt, Session};
+use crate::aes_encrypt::{AesEncrypt, EncryptSession};
 use crate::compress::Compress;
 use crate::compression::CompressionError;
 use crate::decompress::Decompress;
@@ -100,7 +100,7 @@ impl States {
                 let shape = FunctionConfig::AesEncrypt(config.state_config());
                 // Only this step can fail. The session is dropped if the state of an older
                 // generation continues.
-                let session = Session::new(config)?;
+                let session = EncryptSession::new(config)?;
                 let session = self.get_or_create(key, &shape, || session);
                 Box::new(WithState::new(AesEncrypt::new(config), session))
             }

@@ -40,7 +40,7 @@ fn redundancy(parts: u32) -> Redundancy {
 fn datagram(packet: &mut Packet<'_>) -> Option<Datagram> {
     // The sum covers only a trailer, which is too short to profit from wider registers.
     let datagram = Datagram::of(packet, checksum::sum).ok()?;
-    datagram.cut_padding(packet)?;
+    datagram.remove_padding(packet)?;
     Some(datagram)
 }
 

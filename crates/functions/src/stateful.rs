@@ -31,11 +31,11 @@ pub trait Stateful: Send {
 
     fn set_time(&mut self, _now_ns: u64) {}
 
-    fn timer_ns(&self) -> Option<u64> {
+    fn timer_period_ns(&self) -> Option<u64> {
         None
     }
 
-    fn expire(&mut self, _state: &mut Self::State, _now_ns: u64, _emitter: &mut dyn Emitter) {}
+    fn run_timer(&mut self, _state: &mut Self::State, _now_ns: u64, _emitter: &mut dyn Emitter) {}
 
     fn read_counters(&self, _state: &Self::State, _sink: &mut dyn FnMut(&'static str, u64)) {}
 
@@ -81,13 +81,13 @@ impl<F: Stateful> Function for WithState<F> {
         self.function.set_time(now_ns);
     }
 
-    fn timer_ns(&self) -> Option<u64> {
-        self.function.timer_ns()
+    fn timer_period_ns(&self) -> Option<u64> {
+        self.function.timer_period_ns()
     }
 
-    fn expire(&mut self, now_ns: u64, emitter: &mut dyn Emitter) {
+    fn run_timer(&mut self, now_ns: u64, emitter: &mut dyn Emitter) {
         if let Some(mut state) = self.state.try_borrow() {
-            self.function.expire(&mut state, now_ns, emitter);
+            self.function.run_timer(&mut state, now_ns, emitter);
         }
     }
 

@@ -1,4 +1,4 @@
-//! `work`: occupies the core for given cycles a packet and a byte, and changes nothing.
+//! `work`: occupies the core for a number of cycles per packet and per byte, and changes nothing.
 
 use std::hint::black_box;
 

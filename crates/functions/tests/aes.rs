@@ -1,4 +1,4 @@
-//! `aes-encrypt` and `aes-decrypt`: against a plain reference of the whole wire format, and with
+//! Tests `aes-encrypt` and `aes-decrypt` against a plain reference of the wire format, and with
 //! invalid input.
 
 #[path = "aes/bad_input.rs"]
@@ -64,7 +64,7 @@ fn decrypter(cipher: Cipher) -> Box<dyn Function> {
     instantiate(&decrypt_config(cipher, &[1])).unwrap()
 }
 
-/// Runs `function` on a frame with that stamp.
+/// Runs `function` on a frame with a stamp.
 fn run_at(function: &mut dyn Function, frame: &[u8], stamp_ns: u64) -> Option<Vec<u8>> {
     common::run_stamped(function, frame, ROOM, stamp_ns)
 }
@@ -77,7 +77,7 @@ fn counter(function: &dyn Function, name: &str) -> u64 {
     common::counters(function)[name]
 }
 
-/// Sum of all drop counters.
+/// Returns the sum of all drop counters.
 fn drops(function: &dyn Function) -> u64 {
     let counters = common::counters(function).into_iter();
     let drops =

@@ -1,4 +1,4 @@
-//! A batch and single packets give the same results.
+//! Tests that a batch and single packets give the same results.
 
 mod common;
 

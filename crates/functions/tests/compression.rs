@@ -1,5 +1,5 @@
-//! `compress` and `decompress`: each against the libraries' one-shot calls and newly built packets,
-//! and both in sequence.
+//! Compares `compress` and `decompress` with the libraries' one-shot calls and newly built packets,
+//! and tests both in sequence.
 
 mod common;
 #[path = "common/telemetry.rs"]
@@ -44,7 +44,7 @@ fn decompress(dictionary: Option<Dictionary>) -> Box<dyn Function> {
     instantiate(&FunctionConfig::Decompress(config)).unwrap()
 }
 
-/// A pair for each algorithm, without a dictionary and with one.
+/// Returns a pair for each algorithm, without a dictionary and with one.
 fn pairs() -> impl Iterator<Item = (Box<dyn Function>, Box<dyn Function>)> {
     let configs =
         ALGORITHMS.map(|algorithm| [None, Some(dictionary())].map(|known| (algorithm, known)));
@@ -54,19 +54,19 @@ fn pairs() -> impl Iterator<Item = (Box<dyn Function>, Box<dyn Function>)> {
         .map(|(algorithm, known)| (compress(algorithm, known.clone()), decompress(known)))
 }
 
-/// As [`run_with_room`], with room for any result.
+/// Like [`run_with_room`], with room for any result.
 fn pass(function: &mut dyn Function, frame: &[u8]) -> Option<Vec<u8>> {
     run_with_room(function, frame, 2048)
 }
 
-/// The frame without its padding.
+/// Returns the frame without its padding.
 fn without_padding(frame: &[u8]) -> &[u8] {
     &frame[..parse(frame).unwrap().end.into()]
 }
 
-/// The original of a compressed payload, by the libraries' one-shot calls. For LZ4 it is another
-/// library than the function's.
-fn reference(compressed: &[u8], known: Option<&[u8]>) -> Vec<u8> {
+/// Decompresses a payload with the libraries' one-shot calls. For LZ4 it uses another library than
+/// the function.
+fn decompress_one_shot(compressed: &[u8], known: Option<&[u8]>) -> Vec<u8> {
     let header = match payload_form(compressed) {
         PayloadForm::Untouched => return compressed.to_vec(),
         PayloadForm::Stored => return compressed[MARKER_LEN..].to_vec(),
@@ -93,9 +93,9 @@ fn reference(compressed: &[u8], known: Option<&[u8]>) -> Vec<u8> {
     }
 }
 
-/// A payload in the format of `compress`, made by the libraries' one-shot calls, of any length. Its
-/// header contains `stated_len`.
-fn reference_payload(
+/// Compresses a payload of any length in the format of `compress`, with the libraries' one-shot
+/// calls. Its header contains `stated_len`.
+fn compress_one_shot(
     algorithm: CompressionAlgorithm,
     payload: &[u8],
     stated_len: usize,
@@ -132,7 +132,7 @@ fn payloads_of_every_length_round_trip() {
                     let frame = build::udp(ends.0, ends.1, &sent);
                     let compressed = pass(&mut *compress, &frame).unwrap();
                     assert!(compressed.len() <= frame.len());
-                    assert_eq!(reference(payload_of(&compressed), known), sent);
+                    assert_eq!(decompress_one_shot(payload_of(&compressed), known), sent);
                     assert_eq!(
                         compressed,
                         build::udp(ends.0, ends.1, payload_of(&compressed))
@@ -276,23 +276,23 @@ fn a_payload_that_would_be_too_long_is_not_decompressed() {
     let mut decompress = decompress(None);
     let packet = |payload: &[u8]| build::udp(build::client_v4(), build::server_v4(), payload);
     for algorithm in ALGORITHMS {
-        let whole = reference_payload(algorithm, &[7; 1472], 1472);
+        let whole = compress_one_shot(algorithm, &[7; 1472], 1472);
         assert_eq!(
             pass(&mut *decompress, &packet(&whole)),
             Some(packet(&[7; 1472]))
         );
-        let longer = packet(&reference_payload(algorithm, &[7; 1473], 1473));
+        let longer = packet(&compress_one_shot(algorithm, &[7; 1473], 1473));
         assert_eq!(pass(&mut *decompress, &longer), None);
-        let bomb = packet(&reference_payload(algorithm, &vec![0; 65_000], 65_000));
+        let bomb = packet(&compress_one_shot(algorithm, &vec![0; 65_000], 65_000));
         assert!(bomb.len() < 400);
         assert_eq!(pass(&mut *decompress, &bomb), None);
         assert_eq!(
             counters(&*decompress)["too-long"],
             2 * (algorithm as u64 + 1)
         );
-        // A header with too small a length is detected, and so is one with too large a length.
+        // `decompress` detects a length in the header that is too small or too large.
         for (bytes, stated_len) in [(65_000, 1472), (1_000_000, 600), (600, 601)] {
-            let lie = packet(&reference_payload(algorithm, &vec![0; bytes], stated_len));
+            let lie = packet(&compress_one_shot(algorithm, &vec![0; bytes], stated_len));
             if lie.len() <= 1514 {
                 assert_eq!(
                     pass(&mut *decompress, &lie),
@@ -363,7 +363,7 @@ fn packets_beyond_the_mtu_are_not_compressed() {
     assert_eq!(pass(&mut *decompress, &frame), Some(frame));
 }
 
-/// All kinds of bytes: random, repeated, with a marker in front, and in the format of `compress`.
+/// Generates payloads: random, repeated, with a marker in front, and in the format of `compress`.
 fn any_payload() -> impl Strategy<Value = Vec<u8>> {
     let bytes = || prop::collection::vec(any::<u8>(), 0..1400);
     let marked =
@@ -377,7 +377,7 @@ fn any_payload() -> impl Strategy<Value = Vec<u8>> {
             } else {
                 payload.len()
             };
-            reference_payload(ALGORITHMS[usize::from(is_lz4)], &payload, stated_len)
+            compress_one_shot(ALGORITHMS[usize::from(is_lz4)], &payload, stated_len)
         },
     );
     let marked_repeated = repeated

@@ -1,4 +1,4 @@
-//! The counters of each function match the description of its kind.
+//! Compares the counters of each function with the description of its kind.
 
 use std::collections::BTreeMap;
 

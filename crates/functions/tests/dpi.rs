@@ -1,4 +1,5 @@
-//! `dpi` against `aho-corasick` and `regex`: the same verdict on payloads with likely matches.
+//! Compares `dpi` with `aho-corasick` and `regex`: the same verdict on payloads with likely
+//! matches.
 //!
 //! Needs libhs.so.5. Without it, each test prints a message and skips.
 
@@ -22,7 +23,7 @@ use myelin_spec::{
 use proptest::prelude::*;
 use regex::bytes::RegexBuilder;
 
-/// Whether the library is installed. Prints a message if not.
+/// Returns whether the library is installed. Prints a message if not.
 fn is_installed() -> bool {
     let version = library::version();
     if let Err(error) = &version {
@@ -72,7 +73,7 @@ fn function(config: &DpiConfig) -> Box<dyn Function> {
     common::function(&FunctionConfig::Dpi(config.clone()))
 }
 
-/// The counters that are not zero.
+/// Returns the counters that are not zero.
 fn counted(function: &dyn Function) -> Vec<(&'static str, u64)> {
     let counters = counters(function);
     counters
@@ -144,7 +145,7 @@ fn the_payload_of_every_fixture_is_inspected() {
             if let Some(range) = frame.get_mut(at..at + 6) {
                 range.copy_from_slice(b"NEEDLE");
             }
-            // Writing over the headers makes another packet.
+            // A pattern over the headers would change the packet.
             if parse(&frame) == Ok(headers) {
                 let expected = frame[payload..end].windows(6).any(|six| six == b"NEEDLE");
                 inspected += u32::from(expected);
@@ -153,7 +154,7 @@ fn the_payload_of_every_fixture_is_inspected() {
             }
         }
     }
-    assert!(inspected > 20, "only {inspected} were found");
+    assert!(inspected > 20, "only {inspected} fixtures");
 }
 
 #[test]
@@ -222,7 +223,7 @@ fn a_mark_changes_only_the_dscp() {
     }
 }
 
-/// Unpacks the collector's frame: the mirrored packet, and its original length.
+/// Decodes the collector's frame. Returns the mirrored packet and its original length.
 fn unpack(copy: &[u8]) -> (Vec<u8>, usize) {
     let headers = parse(copy).unwrap();
     let (l3, l4) = (usize::from(headers.l3), usize::from(headers.l4));
@@ -240,7 +241,7 @@ fn unpack(copy: &[u8]) -> (Vec<u8>, usize) {
 }
 
 #[test]
-fn a_copy_goes_to_the_collector_and_the_packet_is_forwarded() {
+fn a_mirrored_packet_is_copied_to_the_collector_and_forwarded() {
     if !is_installed() {
         return;
     }
@@ -428,14 +429,14 @@ fn the_signatures_of_the_example_match_their_attacks() {
     assert_eq!(out.map(|out| out[15]), Some(8 << 2));
 }
 
-/// Text of few different letters, so that matches are likely.
+/// Generates text of few different letters, so that matches are likely.
 fn text(len: std::ops::Range<usize>) -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![8 => prop::sample::select(&b"abAB\n"[..]), 1 => any::<u8>()];
     prop::collection::vec(byte, len)
 }
 
-/// A regular expression in the syntax that both libraries share. Hyperscan accepts anchors at the
-/// ends only.
+/// Generates regular expressions in the syntax that both libraries share. Hyperscan accepts anchors
+/// at the ends only.
 fn expression() -> impl Strategy<Value = String> {
     let atoms = vec!["a", "b", "B", ".", "[ab]", "[^a]", "\\x0a", "\\xff", "ab"];
     let times = vec!["", "", "", "+", "{2}", "{1,3}", "?"];

@@ -1,4 +1,4 @@
-//! `rlnc-encode`, `rlnc-recode` and `rlnc-decode` on frames.
+//! Tests `rlnc-encode`, `rlnc-recode` and `rlnc-decode` on frames.
 
 mod common;
 
@@ -68,8 +68,8 @@ fn run_each(function: &mut dyn Function, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     frames.iter().flat_map(one).collect()
 }
 
-/// Different frames of all kinds that can be coded: both families, tags, options, extension
-/// headers, no checksum, all sizes.
+/// Returns different frames of all codable kinds: both families, tags, options, extension headers,
+/// no checksum, all sizes.
 fn frames(count: usize) -> Vec<Vec<u8>> {
     (0..count)
         .map(|i| {
@@ -101,8 +101,8 @@ fn frames(count: usize) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The frames without their Ethernet headers, sorted: a recovered packet has the tags of another
-/// one.
+/// Returns the frames without their Ethernet headers, sorted: a recovered packet has the tags of
+/// another packet.
 fn packets(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let strip = |frame: &Vec<u8>| frame[parse(frame).unwrap().l3.into()..].to_vec();
     let mut packets: Vec<_> = frames.iter().map(strip).collect();
@@ -217,13 +217,13 @@ fn in_order_a_lost_frame_delays_the_others_until_the_timer() {
     let mut sent = run_each(&mut *encoder(config), &frames);
     sent.remove(1);
     let mut decoder = decoder(RlncDelivery::InOrder);
-    assert_eq!(decoder.timer_ns(), Some(10_000_000));
+    assert_eq!(decoder.timer_period_ns(), Some(10_000_000));
     decoder.set_time(5);
     assert_eq!(run_each(&mut *decoder, &sent), frames[..1]);
     let mut emitted: Vec<(Meta, Vec<u8>)> = Vec::new();
-    decoder.expire(10_000_004, &mut emitted);
+    decoder.run_timer(10_000_004, &mut emitted);
     assert_eq!(emitted, []);
-    decoder.expire(10_000_005, &mut emitted);
+    decoder.run_timer(10_000_005, &mut emitted);
     let out: Vec<_> = emitted.into_iter().map(|(_, frame)| frame).collect();
     assert_eq!(out, frames[2..]);
     assert_eq!(counters(&*decoder)["lost"], 1);
@@ -241,12 +241,12 @@ fn the_last_packet_is_protected_when_nothing_follows() {
         encoder.set_time(1000);
         let sent = run_each(&mut *encoder, &frames);
         let mut emitted: Vec<(Meta, Vec<u8>)> = Vec::new();
-        assert_eq!(encoder.timer_ns(), Some(1_000_000));
-        encoder.expire(1_000_999, &mut emitted);
+        assert_eq!(encoder.timer_period_ns(), Some(1_000_000));
+        encoder.run_timer(1_000_999, &mut emitted);
         assert_eq!(emitted, []);
-        encoder.expire(1_001_000, &mut emitted);
+        encoder.run_timer(1_001_000, &mut emitted);
         assert_eq!(emitted.len(), 1);
-        encoder.expire(9_000_000, &mut emitted);
+        encoder.run_timer(9_000_000, &mut emitted);
         assert_eq!(emitted.len(), 1);
         let mut decoder = decoder(RlncDelivery::Immediate);
         let out = run_each(&mut *decoder, &[sent[0].clone(), emitted[0].1.clone()]);
@@ -298,7 +298,7 @@ fn a_recoder_repairs_losses_before_it() {
 }
 
 #[test]
-fn changes_by_routers_do_no_harm() {
+fn fields_that_routers_change_do_not_affect_recovery() {
     let frames: Vec<_> = (0..32)
         .map(|i| {
             if i % 2 == 0 {
@@ -443,7 +443,7 @@ fn stored_packets_leave_by_the_timer_of_the_next_generation() {
     let mut new = make(config);
     drop(old);
     let mut emitted: Vec<(Meta, Vec<u8>)> = Vec::new();
-    new.expire(1_000_000, &mut emitted);
+    new.run_timer(1_000_000, &mut emitted);
     assert_eq!(emitted.len(), 1);
     assert_eq!(
         emitted[0].0.stamp_ns, 1_000_000,
@@ -460,7 +460,7 @@ fn stored_packets_leave_by_the_timer_of_the_next_generation() {
     let mut new = make(config);
     drop(old);
     emitted.clear();
-    new.expire(10_000_000, &mut emitted);
+    new.run_timer(10_000_000, &mut emitted);
     assert_eq!(emitted.len(), 1);
     assert_eq!(emitted[0].1, frames[2]);
     assert_eq!(emitted[0].0.stamp_ns, 1, "the packet kept its stamp");
@@ -486,10 +486,10 @@ fn a_decoder_follows_a_restarted_encoder() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Packets are lost, duplicated or reordered before and behind a recoder. Every frame that
-    /// comes out went in, and none comes out twice.
+    /// Packets are lost, duplicated or reordered before and behind a recoder. Every output frame
+    /// was sent, and none leaves twice.
     #[test]
-    fn every_output_frame_was_sent_and_none_comes_twice(
+    fn every_output_frame_was_sent_and_leaves_once(
         fates in prop::collection::vec((0..8_u8, 0..8_u8), 100),
         in_order: bool,
         replace: bool,
@@ -537,9 +537,9 @@ proptest! {
         prop_assert_eq!(counters(&*decoder)["corrupt"], 0);
     }
 
-    /// The functions survive datagrams of any bytes.
+    /// No datagram makes the functions panic.
     #[test]
-    fn functions_survive_any_bytes(
+    fn any_bytes_cause_no_panic(
         payloads in prop::collection::vec((prop::collection::vec(any::<u8>(), 1..400), 0..5_u8), 1..40),
         in_order: bool,
     ) {
@@ -563,7 +563,7 @@ proptest! {
                 let mut buffer = frame.clone();
                 let mut packet = Packet::new(&mut buffer, 0, frame.len(), meta, 0).unwrap();
                 function.process(&mut packet, &mut none);
-                function.expire(u64::MAX, &mut none);
+                function.run_timer(u64::MAX, &mut none);
             }
         }
     }

@@ -251,7 +251,7 @@ impl Emitter for Emitted {
 impl Stage {
     fn new(function: Box<dyn Function>) -> Self {
         Self {
-            every_ns: function.timer_ns(),
+            every_ns: function.timer_period_ns(),
             function,
             due_ns: 0,
         }
@@ -279,7 +279,7 @@ impl Stage {
         if let Some(every_ns) = self.every_ns.filter(|_| self.due_ns <= now_ns) {
             self.due_ns = now_ns + every_ns;
             let mut emitted = Emitted::default();
-            self.function.expire(now_ns, &mut emitted);
+            self.function.run_timer(now_ns, &mut emitted);
             out.extend(emitted.0);
         }
         out

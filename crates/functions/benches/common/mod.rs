@@ -1,9 +1,9 @@
-//! Batches of packets to measure on.
+//! Makes batches of packets for benchmarks.
 
 use myelin_functions::{Batch, Packet};
 use myelin_packet::{Meta, parse};
 
-/// A batch of one packet for each buffer.
+/// Returns a batch with one packet for each buffer.
 pub(crate) fn batch(buffers: &mut [Vec<u8>]) -> Batch<'_> {
     let mut batch = Batch::with_capacity(buffers.len());
     for buffer in buffers {

@@ -39,12 +39,12 @@ impl Endpoint {
         }
     }
 
-    /// The address and port.
+    /// Returns the address and port.
     pub(super) fn socket_address(&self) -> SocketAddr {
         (address_of(self.address, self.is_ipv6), self.port).into()
     }
 
-    /// The family of its address.
+    /// Returns the family of its address.
     pub fn family(&self) -> Family {
         if self.is_ipv6 { Family::V6 } else { Family::V4 }
     }

@@ -46,7 +46,7 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
-    /// A lifetime without the state of a connection.
+    /// Returns a lifetime without the state of a connection.
     pub fn constant(ns: u64) -> Self {
         Self {
             ns,
@@ -106,12 +106,12 @@ impl Mappings {
         }
     }
 
-    /// Number of mappings, including expired ones that are not yet removed.
+    /// Returns the number of mappings, including expired ones that are not yet removed.
     pub fn len(&self) -> usize {
         self.outward.len()
     }
 
-    /// Whether there is no mapping.
+    /// Returns whether there is no mapping.
     pub fn is_empty(&self) -> bool {
         self.outward.is_empty()
     }

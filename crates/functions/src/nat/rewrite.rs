@@ -78,7 +78,7 @@ impl Fields {
         self.headers.l4.into()
     }
 
-    /// The endpoint that the fields contain.
+    /// Returns the endpoint that the fields contain.
     #[inline]
     pub(crate) fn endpoint(&self, frame: &[u8]) -> Option<Endpoint> {
         let mut address = [0; 16];
@@ -130,9 +130,9 @@ impl Fields {
     }
 }
 
-/// Whether an IPv6 packet has an authentication header among its extension headers. That header
-/// covers the addresses (RFC 4302, section 3.3.3), so the receiver of a translated packet would
-/// drop it.
+/// Returns whether an IPv6 packet has an authentication header among its extension headers. That
+/// header covers the addresses (RFC 4302, section 3.3.3), so the receiver of a translated packet
+/// would drop it.
 #[inline]
 fn is_authenticated(frame: &[u8], l3: usize, l4: usize) -> bool {
     const IPV6_LEN: usize = 40;
@@ -155,9 +155,9 @@ fn is_authenticated(frame: &[u8], l3: usize, l4: usize) -> bool {
     false
 }
 
-/// The growth of the sum of 16-bit words by the new address, modulo 65535 and not below zero. Sums
-/// of 32-bit words give the same result, and a complement works as the negative: 2^16 is 1, and
-/// 2^32 - 1 is 0.
+/// Returns the growth of the sum of 16-bit words by the new address, modulo 65535 and not below
+/// zero. Sums of 32-bit words give the same result, and a complement works as the negative: 2^16 is
+/// 1, and 2^32 - 1 is 0.
 #[inline]
 fn address_growth(old: &[u8; 16], new: &[u8; 16]) -> u64 {
     let words = |address: &[u8; 16]| {

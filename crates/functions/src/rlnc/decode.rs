@@ -16,7 +16,7 @@ pub struct DecodeState {
     latest: Option<HeaderTemplate>,
     /// Headers of the stored packets, which their units lack, indexed by the lower bits of their
     /// numbers.
-    held: Box<[Option<HeaderTemplate>]>,
+    stored_headers: Box<[Option<HeaderTemplate>]>,
     malformed: u64,
     corrupt: u64,
 }
@@ -28,7 +28,7 @@ impl DecodeState {
         Self {
             decoder: Decoder::new(capacity, MAX_UNIT),
             latest: None,
-            held: vec![None; capacity].into(),
+            stored_headers: vec![None; capacity].into(),
             malformed: 0,
             corrupt: 0,
         }
@@ -69,7 +69,7 @@ impl Decode {
 /// `latest`.
 struct DeliverySink<'w> {
     latest: &'w HeaderTemplate,
-    held: &'w mut [Option<HeaderTemplate>],
+    stored_headers: &'w mut [Option<HeaderTemplate>],
     frame: &'w mut [u8],
     emitter: &'w mut dyn Emitter,
     has_emitted: &'w mut bool,
@@ -78,8 +78,11 @@ struct DeliverySink<'w> {
 
 impl DeliverySink<'_> {
     fn emit(&mut self, packet: DeliveredPacket<'_>) {
-        let held = self.held[packet.esi as usize & (self.held.len() - 1)].as_ref();
-        let template = held.filter(|_| !packet.recovered).unwrap_or(self.latest);
+        let stored_headers =
+            self.stored_headers[packet.esi as usize & (self.stored_headers.len() - 1)].as_ref();
+        let template = stored_headers
+            .filter(|_| !packet.recovered)
+            .unwrap_or(self.latest);
         let Some(len) = template.restore(self.frame, packet.adu) else {
             *self.corrupt += 1;
             return;
@@ -100,20 +103,20 @@ impl Decode {
         let mut datagram = datagram(packet)?;
         let mut source = None;
         if let CodedPayload::Source { esi, .. } = CodedPayload::parse(packet.payload())? {
-            datagram.cut(packet, wire::SOURCE_TRAILER_LEN)?;
+            datagram.remove_tail(packet, wire::SOURCE_TRAILER_LEN)?;
             source = Some(esi);
         }
         let DecodeState {
             decoder,
             latest,
-            held,
+            stored_headers,
             corrupt,
             ..
         } = state;
         let latest = latest.insert(HeaderTemplate::of(packet, &datagram)?);
         let mut sender = DeliverySink {
             latest,
-            held,
+            stored_headers,
             frame: &mut self.frame,
             emitter,
             has_emitted: &mut self.has_emitted,
@@ -125,8 +128,8 @@ impl Decode {
             let mut sink = |packet: DeliveredPacket<'_>| sender.emit(packet);
             arrival = decoder.add_source(esi, &unit.parts(), self.now_ns, &mut sink);
             if arrival == SourceAction::Store {
-                let mask = sender.held.len() - 1;
-                sender.held[esi as usize & mask] = Some(*sender.latest);
+                let mask = sender.stored_headers.len() - 1;
+                sender.stored_headers[esi as usize & mask] = Some(*sender.latest);
             }
             let is_behind = self.delivery == Delivery::InOrder && *sender.has_emitted;
             if arrival == SourceAction::Deliver && is_behind {
@@ -186,15 +189,15 @@ impl Stateful for Decode {
     }
 
     /// For delivery in order: the longest wait for a missing packet.
-    fn timer_ns(&self) -> Option<u64> {
+    fn timer_period_ns(&self) -> Option<u64> {
         (self.delivery == Delivery::InOrder).then_some(self.timeout_ns)
     }
 
-    fn expire(&mut self, state: &mut DecodeState, now_ns: u64, emitter: &mut dyn Emitter) {
+    fn run_timer(&mut self, state: &mut DecodeState, now_ns: u64, emitter: &mut dyn Emitter) {
         let DecodeState {
             decoder,
             latest: Some(latest),
-            held,
+            stored_headers,
             corrupt,
             ..
         } = state
@@ -203,7 +206,7 @@ impl Stateful for Decode {
         };
         let mut sender = DeliverySink {
             latest,
-            held,
+            stored_headers,
             frame: &mut self.frame,
             emitter,
             has_emitted: &mut self.has_emitted,

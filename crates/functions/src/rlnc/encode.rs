@@ -150,11 +150,11 @@ impl Stateful for Encode {
         self.now_ns = now_ns;
     }
 
-    fn timer_ns(&self) -> Option<u64> {
+    fn timer_period_ns(&self) -> Option<u64> {
         Some(self.config.flush_ns)
     }
 
-    fn expire(&mut self, state: &mut EncodeState, now_ns: u64, emitter: &mut dyn Emitter) {
+    fn run_timer(&mut self, state: &mut EncodeState, now_ns: u64, emitter: &mut dyn Emitter) {
         let silent_ns = now_ns.saturating_sub(state.last_ns);
         let Some(mut meta) = state.latest.as_ref().map(|latest| *latest.meta()) else {
             return;

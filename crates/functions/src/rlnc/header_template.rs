@@ -56,7 +56,7 @@ impl HeaderTemplate {
         if self.is_ipv6 { 40 } else { 20 }
     }
 
-    /// Returns bytes of IP and UDP header of a new packet.
+    /// Returns the length of the IP and UDP headers of a new packet, bytes.
     pub(super) fn headers_len(&self) -> usize {
         self.ip_len() + UDP_LEN
     }
@@ -104,7 +104,7 @@ impl HeaderTemplate {
         self.ip[if self.is_ipv6 { 7 } else { 8 }]
     }
 
-    /// DSCP and ECN: IPv6's traffic class, or the byte of IPv4 that was the type of service.
+    /// Returns DSCP and ECN: the traffic class of IPv6, or the former type of service of IPv4.
     fn traffic_class(&self) -> u8 {
         if self.is_ipv6 {
             self.ip[0] << 4 | self.ip[1] >> 4

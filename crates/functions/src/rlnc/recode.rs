@@ -65,7 +65,7 @@ impl Recode {
         match CodedPayload::parse(packet.payload())? {
             CodedPayload::Source { esi, .. } => {
                 // The unit is the packet without its trailer, which is then restored.
-                datagram.cut(packet, wire::SOURCE_TRAILER_LEN)?;
+                datagram.remove_tail(packet, wire::SOURCE_TRAILER_LEN)?;
                 let unit = Unit::of(&datagram, packet.bytes())?;
                 state.recoder.add_source(esi, &unit.parts())?;
                 datagram.append(packet, &wire::source_trailer(esi))?;

@@ -1,4 +1,4 @@
-//! Invalid packets are dropped and counted under the right name.
+//! Tests that the functions drop invalid packets and count them under the right name.
 
 use myelin_functions::{Function, instantiate};
 use myelin_packet::fixtures::{self, build};
@@ -117,7 +117,7 @@ fn the_tag_protects_each_bit_of_payload_trailer_and_tag() {
             }
         }
         assert_eq!(counter(&*function, "sessions-started"), 0);
-        // After all these, the unchanged packet still passes, even with translated addresses.
+        // Afterwards the unchanged packet still passes, even with translated addresses.
         let translated = changed(&sealed, 33, 0xff);
         assert!(run(&mut *function, &translated).is_some());
     }

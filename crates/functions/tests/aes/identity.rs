@@ -1,4 +1,4 @@
-//! Decryption restores the encrypted packet.
+//! Tests that decryption restores the encrypted packet.
 
 use myelin_functions::{Batch, Discard, Packet};
 use myelin_packet::fixtures::{self, build};
@@ -76,7 +76,7 @@ fn a_batch_gives_the_same_as_its_packets() {
     assert_eq!(receiver.process_batch(&mut batch, &mut Discard), 0);
     let packets = batch.packets().iter().map(Packet::bytes);
     assert!(packets.eq(frames.iter().map(Vec::as_slice)));
-    // A packet in clear cannot be decrypted.
+    // An unencrypted packet cannot be decrypted.
     assert_eq!(receiver.process_batch(&mut batch, &mut Discard), 20);
     assert_eq!(drops(&*receiver), 20);
     // A full buffer has no room for a trailer.

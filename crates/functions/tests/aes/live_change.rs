@@ -1,4 +1,4 @@
-//! State that the next generation of a chain inherits.
+//! Tests the state that the next generation of a chain inherits.
 
 use myelin_functions::{Function, States};
 use myelin_packet::fixtures::build;
@@ -20,7 +20,7 @@ fn deploy(states: &mut States, name: &str, config: FunctionConfig) -> Box<dyn Fu
     states.instantiate(&instance).unwrap()
 }
 
-/// Salt and counter of an encrypted packet.
+/// Returns salt and counter of an encrypted packet.
 fn number(sealed: &[u8]) -> ([u8; 16], u64) {
     let trailer = &sealed[sealed.len() - 40..sealed.len() - 16];
     let (salt, counter) = trailer.split_first_chunk().unwrap();

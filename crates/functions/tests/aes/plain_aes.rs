@@ -89,7 +89,7 @@ impl PlainAes {
         state
     }
 
-    /// CTR from that counter block. Its last 32 bits count.
+    /// CTR from a counter block, whose last 32 bits count.
     pub(crate) fn ctr(&self, mut counter: [u8; 16], data: &mut [u8]) {
         for chunk in data.chunks_mut(16) {
             for (byte, key) in chunk.iter_mut().zip(self.encrypt(counter)) {

@@ -1,4 +1,5 @@
-//! A packet is decrypted at most once, with any packets in between, and sessions in use are kept.
+//! Tests that a packet is decrypted at most once, with any packets in between, and that sessions in
+//! use are kept.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +19,7 @@ fn decrypter_of(sessions: u16) -> Box<dyn Function> {
     instantiate(&decrypt_config_of(GCM, &[1], sessions)).unwrap()
 }
 
-/// The packets of a session.
+/// Returns the packets of a session.
 fn session(packets: usize) -> Vec<Vec<u8>> {
     let mut sender = encrypter(GCM);
     let frame = build::udp_v4(10);
@@ -110,8 +111,8 @@ fn replayed_sessions_do_not_evict_the_one_in_use() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
 
-    /// The decrypter keeps three of six sessions. Time leaps forward, and some stamps are missing
-    /// or go backwards.
+    /// The decrypter keeps three of six sessions. Time jumps ahead, and some stamps are missing or
+    /// older.
     #[test]
     fn every_packet_is_decrypted_at_most_once(
         steps in prop::collection::vec((0..6_usize, 0..4_usize, 0..8_u64), 0..300),

@@ -1,4 +1,4 @@
-//! The reference against the test vectors of the standards.
+//! Compares the reference with the test vectors of the standards.
 
 use super::plain_aes::PlainAes;
 

@@ -1,4 +1,4 @@
-//! The wire format, read by the plain reference.
+//! Decodes the wire format with the plain reference.
 
 use aws_lc_rs::hmac;
 use myelin_packet::fixtures::build;

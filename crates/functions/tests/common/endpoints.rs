@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use proptest::prelude::*;
 
-/// Source and destination, of the same family.
+/// Generates source and destination of the same family.
 pub(crate) fn endpoints() -> impl Strategy<Value = (SocketAddr, SocketAddr)> {
     let endpoint = |v6: bool| {
         any::<([u8; 16], u16)>().prop_map(move |(a, port)| {

@@ -23,7 +23,7 @@ impl Emitter for NoEmission {
     }
 }
 
-/// Makes a function of that configuration.
+/// Makes a function from its configuration.
 pub(crate) fn function(config: &FunctionConfig) -> Box<dyn Function> {
     instantiate(config).expect("a valid configuration")
 }
@@ -54,7 +54,7 @@ pub(crate) fn run_with_room(
     run_stamped(function, frame, room, 1)
 }
 
-/// As [`run_with_room`], for a packet with the stamp `stamp_ns`.
+/// Like [`run_with_room`], for a packet with the stamp `stamp_ns`.
 pub(crate) fn run_stamped(
     function: &mut dyn Function,
     frame: &[u8],
@@ -80,7 +80,7 @@ pub(crate) fn run_stamped(
     })
 }
 
-/// The counters of `function`.
+/// Returns the counters of `function`.
 pub(crate) fn counters(function: &dyn Function) -> BTreeMap<&'static str, u64> {
     let mut counters = BTreeMap::new();
     function.read_counters(&mut |name, count| {
@@ -89,7 +89,7 @@ pub(crate) fn counters(function: &dyn Function) -> BTreeMap<&'static str, u64> {
     counters
 }
 
-/// The payload of `frame`.
+/// Returns the payload of `frame`.
 pub(crate) fn payload_of(frame: &[u8]) -> &[u8] {
     let headers = parse(frame).expect("a frame that parses");
     &frame[headers.payload.into()..headers.end.into()]
@@ -99,7 +99,11 @@ pub(crate) fn payload_of(frame: &[u8]) -> &[u8] {
 #[track_caller]
 pub(crate) fn assert_valid(frame: &[u8]) {
     let headers = parse(frame).expect("a frame that parses");
-    assert_eq!(usize::from(headers.end), frame.len(), "bytes behind it");
+    assert_eq!(
+        usize::from(headers.end),
+        frame.len(),
+        "bytes behind the packet"
+    );
     assert_eq!(checksum::l4_is_valid(frame, &headers), Some(true));
     let header = &frame[headers.l3.into()..headers.l4.into()];
     assert!(headers.flags.is_ipv6() || checksum::checksum(header) == 0);

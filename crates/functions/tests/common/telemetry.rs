@@ -1,8 +1,8 @@
-//! Payloads as sensors send them.
+//! Payloads like those of sensors.
 
 use std::fmt::Write;
 
-/// `len` bytes of sensor readings as JSON, different for each seed.
+/// Returns `len` bytes of sensor readings as JSON, different for each seed.
 pub(crate) fn telemetry(len: usize, seed: u64) -> Vec<u8> {
     let mut noise = noise(seed);
     let mut text = String::with_capacity(len + 128);
@@ -24,7 +24,7 @@ pub(crate) fn telemetry(len: usize, seed: u64) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// `len` bytes that do not compress.
+/// Returns `len` bytes that do not compress.
 pub(crate) fn random(len: usize, seed: u64) -> Vec<u8> {
     noise(seed)
         .map(|word| (word >> 24) as u8)

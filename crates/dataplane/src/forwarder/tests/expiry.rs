@@ -17,18 +17,18 @@ impl Function for PacketHolder {
         Verdict::Drop
     }
 
-    fn timer_ns(&self) -> Option<u64> {
+    fn timer_period_ns(&self) -> Option<u64> {
         Some(PERIOD_NS)
     }
 
-    fn expire(&mut self, _now_ns: u64, emitter: &mut dyn Emitter) {
+    fn run_timer(&mut self, _now_ns: u64, emitter: &mut dyn Emitter) {
         for (meta, frame) in self.held.drain(..) {
             emitter.emit(&meta, &frame);
             self.released += 1;
         }
     }
 
-    fn awaits_timer(&self) -> bool {
+    fn needs_timer(&self) -> bool {
         !self.held.is_empty()
     }
 
