@@ -30,7 +30,7 @@ test: ## install what is missing and run the whole suite, the privileged tests a
 	@scripts/install-deps test
 	@scripts/test
 
-test-old-kernel: ## the kernel room's suite, some examples, CPU hotplug, fq and HTB on Linux 6.1, emulated (20 minutes)
+test-old-kernel: ## tests of the kernel crate, examples, CPU hotplug, fq and HTB on Linux 6.1, emulated (20 minutes)
 	@scripts/install-deps test
 	$(AS_ROOT) scripts/test-old-kernel
 

@@ -191,7 +191,7 @@ fn percent(share: f64) -> String {
 }
 
 /// The table of the contract's terms.
-const TERMS: [&str; 5] = ["SLA", "owed", "measured", "of the owed", ""];
+const TERMS: [&str; 5] = ["SLA", "owed", "measured", "of owed", ""];
 
 /// A term of the contract: its name, the owed and the measured figure, and whether it is met.
 fn term_cells(claim: &Claim) -> Vec<String> {

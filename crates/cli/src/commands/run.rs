@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use myelin_api::{ApiError, ChainUp, Client, Event, FloodRequest, RunDir, RunRequest};
+use myelin_report::plan;
 
 use super::probe::Options;
 use crate::output::{self, Progress};
@@ -58,7 +59,10 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     outcome?;
     let status = arguments.options.show(&reports, page)?;
     if arguments.options.verbose && !arguments.options.json {
-        super::up::print(&deployed, true);
+        for up in &deployed {
+            println!("deployment of chain {}", up.chain);
+            print!("{}", plan::up_details(up, output::width()));
+        }
     }
     Ok(status)
 }
