@@ -70,6 +70,19 @@ fn a_plan_is_drawn_as_text_and_as_svg() {
     let second = directory.path().join("ports-motion-control.svg");
     assert!(texts_of(&second).contains(&"coder".to_owned()));
 
+    let refused = myelin.file(&LOSSY.replace("enforce", "latency: 1us, enforce"));
+    let refused = myelin.run(&["plan", "--graph", refused.to_str().unwrap()]);
+    let text = String::from_utf8(refused.stdout).unwrap();
+    assert_eq!(refused.status.code(), Some(3), "{text}");
+    assert!(
+        text.contains("is refused: ") && text.contains("front door"),
+        "{text}"
+    );
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 100),
+        "{text}"
+    );
+
     // `--graph` must not overwrite a chain file.
     let file = myelin.file(LOSSY);
     let option = format!("--graph={}", file.display());

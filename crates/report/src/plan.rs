@@ -77,13 +77,18 @@ pub fn up_details(up: &ChainUp, width: u16) -> String {
     out + &details(&up.plan, width)
 }
 
-/// The verdict, the contract with the worst case, and each function's share of the worst case.
-pub fn summary(plan: &Plan, width: u16) -> String {
+/// Whether admission accepts the chain, and the reason of a refusal.
+pub fn verdict(plan: &Plan, width: u16) -> String {
     let verdict = match &plan.refusal {
         Some(reason) => format!("chain {} is refused: {reason}", plan.chain),
         None => format!("chain {} is admitted", plan.chain),
     };
-    let mut out = wrap(&verdict, 2, width) + "\n";
+    wrap(&verdict, 2, width)
+}
+
+/// The verdict, the contract with the worst case, and each function's share of the worst case.
+pub fn summary(plan: &Plan, width: u16) -> String {
+    let mut out = verdict(plan, width) + "\n";
     if !plan.remedies.is_empty() {
         add_field(&mut out, "remedy", &plan.remedies.join("; or "), width);
     }

@@ -58,8 +58,8 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         output::json(&plans)?;
     } else if let Some(form) = &arguments.picture.graph {
         picture::show(form, &graphs.collect::<Vec<_>>())?;
-        for reason in plans.iter().filter_map(|plan| plan.refusal.as_ref()) {
-            println!("refused: {reason}");
+        for plan in plans.iter().filter(|plan| plan.refusal.is_some()) {
+            println!("{}", report::verdict(plan, output::width()));
         }
     } else {
         for plan in &plans {
