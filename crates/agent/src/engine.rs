@@ -149,12 +149,12 @@ impl Engine {
         let monitor = lock(&self.sla);
         for (status, view) in all.iter_mut().zip(&views) {
             status.account = monitor.account(&status.chain, status.spi, &view.counts());
-            let told = monitor.status(&status.chain, status.spi);
-            let lost = told
+            let sla_status = monitor.status(&status.chain, status.spi);
+            let lost = sla_status
                 .as_ref()
-                .is_some_and(|told| !told.lost_cores.is_empty());
+                .is_some_and(|sla_status| !sla_status.lost_cores.is_empty());
             status.best_effort |= lost;
-            status.sla = told.map(Box::new);
+            status.sla = sla_status.map(Box::new);
         }
         all
     }
@@ -184,7 +184,7 @@ impl Engine {
     /// # Errors
     /// No chain has that name.
     pub fn sojourn(&self, chain: &str) -> Result<Vec<Histogram>, ApiError> {
-        let running = self.node.chains.expect_while("measured", chain)?;
+        let running = self.node.chains.expect_during("measured", chain)?;
         Ok(running.read(&self.node.parts.plane).sections())
     }
 
@@ -199,7 +199,7 @@ impl Engine {
         };
         let mut all = Vec::new();
         for running in running {
-            all.extend(status::flows::of(&running)?);
+            all.extend(status::flows::read(&running)?);
         }
         Ok(all)
     }

@@ -92,7 +92,9 @@ fn lock(run_dir: &RunDir) -> Result<Flock<File>, ApiError> {
             Ok(lock) => break lock,
             // No answer at the socket: the other agent is ending, is being killed, or has just
             // started.
-            Err((file, _)) if !answers(run_dir) && start.elapsed() < PREDECESSOR_EXIT_TIMEOUT => {
+            Err((file, _))
+                if !answers_at_socket(run_dir) && start.elapsed() < PREDECESSOR_EXIT_TIMEOUT =>
+            {
                 waiting = file;
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -110,7 +112,7 @@ fn lock(run_dir: &RunDir) -> Result<Flock<File>, ApiError> {
     Ok(lock)
 }
 
-fn answers(run_dir: &RunDir) -> bool {
+fn answers_at_socket(run_dir: &RunDir) -> bool {
     std::os::unix::net::UnixStream::connect(run_dir.socket()).is_ok()
 }
 

@@ -107,16 +107,16 @@ pub(crate) fn chain(
             let cpu = meter.usage().map_err(ApiError::failed)?;
             rows.push(Row {
                 probe,
-                sojourn: since(&engine.sojourn(name)?, &start),
+                sojourn: sojourn_growth(&engine.sojourn(name)?, &start),
                 cpu,
             });
         }
     }
     let account = span.end(&engine.node, name)?;
     let floods = flood::stop(engine, floods)?;
-    let running = engine.node.chains.expect_while("measured", name)?;
+    let running = engine.node.chains.expect_during("measured", name)?;
     let plane = &engine.node.parts.plane;
-    let sojourn = since(&running.read(plane).sections(), &before);
+    let sojourn = sojourn_growth(&running.read(plane).sections(), &before);
     let status = status::of(&running, plane);
     Ok(report::reply(MeasuredChain {
         target,
@@ -129,7 +129,7 @@ pub(crate) fn chain(
 }
 
 /// The sojourns since `start`, by section.
-fn since(now: &[Histogram], start: &[Histogram]) -> Vec<Histogram> {
+fn sojourn_growth(now: &[Histogram], start: &[Histogram]) -> Vec<Histogram> {
     let sections = now.iter().zip(start);
     sections.map(|(now, start)| now.since(start)).collect()
 }

@@ -34,15 +34,15 @@ use crate::engine::Engine;
 const MAX_REQUEST: usize = 64 << 20;
 
 /// Most requests that may wait at the same time.
-const MOST_WAITING: usize = 48;
+const MAX_WAITING_REQUESTS: usize = 48;
 /// Further threads, for requests that only read.
-const READERS: usize = 16;
+const READER_THREADS: usize = 16;
 /// A client that reads no event for this long loses its stream; its work is cancelled.
-const UNREAD: Duration = Duration::from_secs(30);
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest time for the last answers after a request to stop.
-const LAST_ANSWERS: Duration = Duration::from_secs(10);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two attempts to send into a full stream.
-const TRY_EVERY: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// When the server ends.
 #[derive(Debug, Clone, Copy, Default)]
@@ -64,7 +64,7 @@ impl ServerState {
     fn acquire_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
             ApiError::failed(format!(
-                "{MOST_WAITING} requests wait in this agent: try again when one has ended, or cancel all deployments with \
+                "{MAX_WAITING_REQUESTS} requests wait in this agent: try again when one has ended, or cancel all deployments with \
                  `myelin down --all`"
             ))
         })
@@ -121,7 +121,7 @@ pub(crate) fn serve(
 ) -> Result<(), ApiError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(MOST_WAITING + READERS)
+        .max_blocking_threads(MAX_WAITING_REQUESTS + READER_THREADS)
         .build()
         .map_err(|error| {
             ApiError::failed(format!("cannot start the agent's event loop: {error}"))
@@ -143,7 +143,7 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
     let state = Arc::new(ServerState {
         engine: Arc::clone(&engine),
         stop: Notify::new(),
-        permits: Arc::new(Semaphore::new(MOST_WAITING)),
+        permits: Arc::new(Semaphore::new(MAX_WAITING_REQUESTS)),
     });
     let versioned = Router::new()
         .route("/agent", get(info))
@@ -183,7 +183,7 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
     // A client with half a request must not delay the end.
     let stalled = async {
         ending.notified().await;
-        tokio::time::sleep(LAST_ANSWERS).await;
+        tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
     };
     let result = tokio::select! {
         result = served => result,
@@ -299,7 +299,7 @@ async fn events(
     name: Option<Path<String>>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Vec<SlaEvent>>, HttpError> {
-    let after = query_number(query.as_deref(), AFTER)?.unwrap_or(0);
+    let after = query_number(query.as_deref(), AFTER_QUERY)?.unwrap_or(0);
     run_blocking(state, move |engine| {
         engine.events(chain(name.as_ref()), after)
     })
@@ -316,14 +316,14 @@ async fn seconds(
     Path(name): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Vec<SlaSecond>>, HttpError> {
-    let last = query_number(query.as_deref(), LAST)?.unwrap_or(u64::MAX);
+    let last = query_number(query.as_deref(), LAST_QUERY)?.unwrap_or(u64::MAX);
     let last = usize::try_from(last).unwrap_or(usize::MAX);
     run_blocking(state, move |engine| engine.seconds(&name, last)).await
 }
 
 /// Queries with a number: the subject, the form, and the meaning of the number.
-const AFTER: [&str; 3] = ["events", "after=SERIAL", "an event's number"];
-const LAST: [&str; 3] = ["seconds", "last=COUNT", "how many seconds"];
+const AFTER_QUERY: [&str; 3] = ["events", "after=SERIAL", "an event's number"];
+const LAST_QUERY: [&str; 3] = ["seconds", "last=COUNT", "how many seconds"];
 
 /// The number in a query, if the query has one.
 fn query_number(
@@ -455,10 +455,10 @@ fn send(sender: &mpsc::Sender<Event>, event: Event) -> bool {
             Err(TrySendError::Closed(_)) => return false,
             Err(TrySendError::Full(event)) => event,
         };
-        if since.elapsed() > UNREAD {
+        if since.elapsed() > UNREAD_TIMEOUT {
             return false;
         }
-        std::thread::sleep(TRY_EVERY);
+        std::thread::sleep(RETRY_INTERVAL);
     }
 }
 
@@ -468,11 +468,11 @@ mod tests {
 
     #[test]
     fn a_query_without_its_number_is_refused() {
-        assert_eq!(query_number(None, AFTER).unwrap(), None);
-        assert_eq!(query_number(Some("after=7"), AFTER).unwrap(), Some(7));
-        assert_eq!(query_number(Some("last=0"), LAST).unwrap(), Some(0));
+        assert_eq!(query_number(None, AFTER_QUERY).unwrap(), None);
+        assert_eq!(query_number(Some("after=7"), AFTER_QUERY).unwrap(), Some(7));
+        assert_eq!(query_number(Some("last=0"), LAST_QUERY).unwrap(), Some(0));
         for query in ["", "after=7", "last", "last=", "last=-1", "last=1&after=2"] {
-            let error = query_number(Some(query), LAST).unwrap_err();
+            let error = query_number(Some(query), LAST_QUERY).unwrap_err();
             assert!(error.message.contains("last=COUNT"), "{query}: {error:?}");
         }
     }

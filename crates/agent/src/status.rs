@@ -106,7 +106,7 @@ pub(crate) fn chain_status(
 
 fn hops(running: &RunningChain, view: &ChainCounts, plane: &Plane) -> Vec<HopStatus> {
     let generation = &view.generation;
-    let named = named::of(running.spi, generation);
+    let named = named::read(running.spi, generation);
     let hops = generation.plan.hops.iter().zip(&view.figures.hops);
     hops.map(|(hop, counted): (&Hop, _)| HopStatus {
         position: hop.position,

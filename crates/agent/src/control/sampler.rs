@@ -13,11 +13,11 @@ use crate::node::Node;
 use crate::pool::lock;
 
 /// Time between two readings of a chain.
-const INTERVAL: Duration = Duration::from_secs(1);
-/// Longest delay until the thread notices the end of the node.
-const LOOK: Duration = Duration::from_millis(50);
-/// A younger chain waits for the next reading.
-const YOUNG_S: f64 = 0.2;
+const READ_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest time until the thread ends after the node.
+const END_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Youngest chain that is read, s. The next reading includes a younger one.
+const MIN_AGE_S: f64 = 0.2;
 
 /// The SLA monitor, shared with the requests that read it.
 pub(crate) type SharedMonitor = Arc<Mutex<SlaMonitor>>;
@@ -33,21 +33,23 @@ pub(crate) fn start(node: &Arc<Node>) -> SharedMonitor {
                 |error| tracing::warn!(%error, "the SLA monitor does not see packets lost at interfaces"),
             )
             .ok();
-        let mut next = Instant::now() + INTERVAL;
-        let mut held = BTreeMap::new();
+        let mut next = Instant::now() + READ_INTERVAL;
+        let mut bindings = BTreeMap::new();
         let mut cores = Vec::new();
         loop {
-            std::thread::sleep(LOOK.min(next.saturating_duration_since(Instant::now())));
+            std::thread::sleep(
+                END_CHECK_INTERVAL.min(next.saturating_duration_since(Instant::now())),
+            );
             let Some(node) = node.upgrade() else {
                 return;
             };
             if Instant::now() < next {
                 continue;
             }
-            next = Instant::now() + INTERVAL;
+            next = Instant::now() + READ_INTERVAL;
             let mut round = read(&node, netlink.as_mut(), &mut cores);
             drop(node);
-            held = hold_cores(&mut round, held);
+            bindings = bind_workers(&mut round, bindings);
             lock(&taker).add_round(round);
         }
     });
@@ -65,13 +67,13 @@ fn read(node: &Node, mut netlink: Option<&mut Netlink>, cores: &mut Vec<CpuTimes
             .map(|running| (running.name.clone(), running.spi))
             .collect(),
         readings: Vec::new(),
-        cores: loads(&times, cores),
+        cores: core_loads(&times, cores),
         end: SystemTime::now(),
     };
     *cores = times;
     for running in &running {
         let reading = reading::read_chain(running, &node.parts.plane, netlink.as_deref_mut());
-        if reading.up_s > YOUNG_S {
+        if reading.up_s > MIN_AGE_S {
             round.readings.push(reading);
         }
     }
@@ -79,7 +81,7 @@ fn read(node: &Node, mut netlink: Option<&mut Netlink>, cores: &mut Vec<CpuTimes
 }
 
 /// The load of each core between two readings.
-fn loads(now: &[CpuTimes], before: &[CpuTimes]) -> Vec<CoreLoad> {
+fn core_loads(now: &[CpuTimes], before: &[CpuTimes]) -> Vec<CoreLoad> {
     let both = now.iter().filter_map(|now| {
         let before = before.iter().find(|before| before.cpu == now.cpu)?;
         let spent = now.since(before);
@@ -103,7 +105,7 @@ struct WorkerBinding {
 
 /// Binds each worker to its core, once for all chains that it serves, and records failures. Returns
 /// the binding of each worker by process number.
-fn hold_cores(
+fn bind_workers(
     round: &mut Round,
     before: BTreeMap<u32, WorkerBinding>,
 ) -> BTreeMap<u32, WorkerBinding> {
@@ -113,14 +115,14 @@ fn hold_cores(
             let (pid, Some(core)) = (worker.pid, worker.core) else {
                 continue;
             };
-            let held = all.entry(pid).or_insert_with(|| {
+            let checked = all.entry(pid).or_insert_with(|| {
                 // A new process binds itself, unless the core was lost before.
                 let is_lost =
                     |other: &&WorkerBinding| other.core == core && other.binding.is_lost();
                 let was = before
                     .get(&pid)
                     .or_else(|| before.values().find(is_lost))
-                    .map(|held| held.binding);
+                    .map(|other| other.binding);
                 let binding = was.map_or(Binding::Kept, |was| {
                     // A lost core stays lost after its worker has ended.
                     let ended = Some(was).filter(|was| was.is_lost());
@@ -135,19 +137,22 @@ fn hold_cores(
                     binding,
                 }
             });
-            worker.binding = held.binding;
+            worker.binding = checked.binding;
         }
     }
     // A chain may be too slow to be read when its thread runs under SCHED_IDLE: rebind that one
     // too.
-    for (pid, mut held) in before {
-        let is_read = round.readings.iter().any(|one| one.name == held.chain);
-        let is_up = round.running.iter().any(|(name, _)| *name == held.chain);
+    for (pid, mut bindings) in before {
+        let is_read = round.readings.iter().any(|one| one.name == bindings.chain);
+        let is_up = round
+            .running
+            .iter()
+            .any(|(name, _)| *name == bindings.chain);
         if is_up && !is_read && !all.contains_key(&pid) {
-            if held.binding.is_lost() {
-                held.binding = binding::restore(pid, held.core).unwrap_or(held.binding);
+            if bindings.binding.is_lost() {
+                bindings.binding = binding::restore(pid, bindings.core).unwrap_or(bindings.binding);
             }
-            all.insert(pid, held);
+            all.insert(pid, bindings);
         }
     }
     all
@@ -183,10 +188,10 @@ mod tests {
                     core: core as u32,
                     binding: Binding::Forbidden,
                 };
-                let held = hold_cores(&mut round(&["c"]), BTreeMap::from([(thread, lost)]));
-                assert!(!held[&thread].binding.is_lost());
+                let bindings = bind_workers(&mut round(&["c"]), BTreeMap::from([(thread, lost)]));
+                assert!(!bindings[&thread].binding.is_lost());
                 assert_eq!(affinity::get(0).unwrap(), [core]);
-                assert!(hold_cores(&mut round(&["another"]), held).is_empty());
+                assert!(bind_workers(&mut round(&["another"]), bindings).is_empty());
             });
         });
     }
@@ -204,8 +209,8 @@ mod tests {
                 }],
                 ..Reading::default()
             });
-            let held = hold_cores(&mut round, before);
-            (round.readings[0].workers[0].binding, held)
+            let bindings = bind_workers(&mut round, before);
+            (round.readings[0].workers[0].binding, bindings)
         };
         let ended = u32::MAX >> 1;
         let lost = WorkerBinding {
@@ -217,11 +222,11 @@ mod tests {
             scope.spawn(|| {
                 let next = nix::unistd::gettid().as_raw().cast_unsigned();
                 assert_eq!(read(next, BTreeMap::new()).0, Binding::Kept);
-                let (binding, held) = read(ended, BTreeMap::from([(ended, lost)]));
+                let (binding, bindings) = read(ended, BTreeMap::from([(ended, lost)]));
                 assert_eq!(binding, Binding::Offline);
-                let (binding, held) = read(next, held);
+                let (binding, bindings) = read(next, bindings);
                 assert_eq!(binding, Binding::Offline);
-                assert_eq!(held.len(), 1);
+                assert_eq!(bindings.len(), 1);
             });
         });
     }

@@ -9,7 +9,7 @@ use crate::control::reading;
 use crate::node::Node;
 
 /// A packet that has not left after this time counts as lost.
-const UNDER_WAY: Duration = Duration::from_secs(1);
+const LOST_AFTER: Duration = Duration::from_secs(1);
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The counters of the chain at the start of the span.
@@ -33,7 +33,7 @@ impl Span {
         let end = read(node, name)?;
         let start = Instant::now();
         let mut now = end.clone();
-        while span::under_way_since(&self.0, &end, &now) > 0 && start.elapsed() < UNDER_WAY {
+        while span::under_way_since(&self.0, &end, &now) > 0 && start.elapsed() < LOST_AFTER {
             std::thread::sleep(CHECK_INTERVAL);
             now = read(node, name)?;
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::control::binding;
 use crate::node::Node;
 use crate::node::black_box;
-use crate::node::stages::Death;
+use crate::node::stages::RestartOutcome;
 use crate::node::workers::Worker;
 
 /// Time between two checks: a dead process is back within 100 ms.
@@ -17,33 +17,33 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Supervises until the node is dropped. A DPDK environment takes a fraction of a second to start,
 /// and a container may take seconds: each kind has its own thread.
 pub(crate) fn start(node: &Arc<Node>) {
-    spawn(node, |node| {
-        workers(node, |worker| worker.devices.is_none());
+    spawn_loop(node, |node| {
+        restart_workers(node, |worker| worker.devices.is_none());
     });
-    spawn(node, |node| {
-        workers(node, |worker| worker.devices.is_some());
+    spawn_loop(node, |node| {
+        restart_workers(node, |worker| worker.devices.is_some());
     });
-    spawn(node, black_boxes);
+    spawn_loop(node, restart_black_boxes);
 }
 
-fn spawn(node: &Arc<Node>, look: impl Fn(&Node) + Send + 'static) {
+fn spawn_loop(node: &Arc<Node>, check: impl Fn(&Node) + Send + 'static) {
     let node: Weak<Node> = Arc::downgrade(node);
     std::thread::spawn(move || {
         while let Some(node) = node.upgrade() {
-            look(&node);
+            check(&node);
             drop(node);
             std::thread::sleep(CHECK_INTERVAL);
         }
     });
 }
 
-fn workers(node: &Node, is_wanted: impl Fn(&Worker) -> bool) {
+fn restart_workers(node: &Node, is_wanted: impl Fn(&Worker) -> bool) {
     for (key, worker) in node.parts.workers.members() {
         if !is_wanted(&worker) {
             continue;
         }
-        for death in revive(&worker) {
-            if death == Death::Restarted {
+        for outcome in restart_dead_processes(&worker) {
+            if outcome == RestartOutcome::Restarted {
                 tracing::warn!(
                     owner = key.owner,
                     circuit = key.circuit,
@@ -56,59 +56,59 @@ fn workers(node: &Node, is_wanted: impl Fn(&Worker) -> bool) {
                 circuit = key.circuit,
                 "a worker keeps dying and is given up"
             );
-            fail_chains(node, &worker, &death);
+            fail_chains(node, &worker, &outcome);
         }
     }
 }
 
 /// Restarts a dead worker and the dead processes behind it. Returns the outcome for each dead
 /// process.
-fn revive(worker: &Worker) -> Vec<Death> {
-    let Some(mut entry) = worker.idle_state() else {
+fn restart_dead_processes(worker: &Worker) -> Vec<RestartOutcome> {
+    let Some(mut state) = worker.idle_state() else {
         return Vec::new();
     };
     if worker.has_failed() {
         return Vec::new();
     }
-    let mut deaths = entry.revive_stages();
-    if entry.handle().is_alive() {
-        return deaths;
+    let mut outcomes = state.restart_dead_stages();
+    if state.handle().is_alive() {
+        return outcomes;
     }
     worker.log_memory_limit();
-    if entry.deaths.record_death(Instant::now()) {
+    if state.deaths.record_death(Instant::now()) {
         worker.give_up();
-        deaths.push(Death::GivenUp);
-        return deaths;
+        outcomes.push(RestartOutcome::WorkerGivenUp);
+        return outcomes;
     }
-    if let Err(error) = entry.handle().restart() {
+    if let Err(error) = state.handle().restart() {
         tracing::error!(owner = worker.key.owner, circuit = worker.key.circuit, %error, "cannot restart a worker");
-        if entry.deaths.record_failed_start() {
+        if state.deaths.record_failed_start() {
             worker.give_up();
-            deaths.push(Death::GivenUp);
+            outcomes.push(RestartOutcome::WorkerGivenUp);
         }
-        return deaths;
+        return outcomes;
     }
-    entry.deaths.record_start();
+    state.deaths.record_start();
     if let Some(core) = worker.facts.core() {
         // The new worker may poll: without its core it must run under SCHED_IDLE from its first
         // packet on.
         binding::restore(worker.facts.pid(), core);
     }
-    deaths.push(Death::Restarted);
-    deaths
+    outcomes.push(RestartOutcome::Restarted);
+    outcomes
 }
 
 /// Fails the chains of a process that was given up.
-fn fail_chains(node: &Node, worker: &Worker, death: &Death) {
+fn fail_chains(node: &Node, worker: &Worker, outcome: &RestartOutcome) {
     for running in node.chains.all() {
         let current = running.generation();
         let mut workers = current.layout.workers().into_iter();
         let uses_process = workers.any(|one| one.key == worker.key)
-            && match *death {
-                Death::StageGivenUp { spi, generation } => {
+            && match *outcome {
+                RestartOutcome::StageGivenUp { spi, generation } => {
                     (running.spi, current.number) == (spi, generation)
                 }
-                Death::Restarted | Death::GivenUp => true,
+                RestartOutcome::Restarted | RestartOutcome::WorkerGivenUp => true,
             };
         if uses_process {
             running.fail();
@@ -116,7 +116,7 @@ fn fail_chains(node: &Node, worker: &Worker, death: &Death) {
     }
 }
 
-fn black_boxes(node: &Node) {
+fn restart_black_boxes(node: &Node) {
     for (key, black_box) in node.parts.black_boxes.members() {
         if black_box.check_program() {
             fail_chain_of(node, key);

@@ -142,7 +142,7 @@ fn attach_xdp_door(
     place: &ChainPorts,
     is_new: bool,
 ) -> Result<Option<XdpAttachment>, ApiError> {
-    let FrontDoor::Kernel(entry) = generation.layout.front_door() else {
+    let FrontDoor::Kernel(loaded) = generation.layout.front_door() else {
         return Ok(None);
     };
     if kernel_hook(&generation.plan) != Hook::Xdp {
@@ -151,7 +151,7 @@ fn attach_xdp_door(
     let (_, ingress, _) = place.ports()?;
     if is_new {
         // Set the entry before the door attaches: a later change must wait for running programs.
-        ingress.door().set_fast_path(entry);
+        ingress.door().set_fast_path(loaded);
     }
     XdpAttachment::attach(ingress.clone()).map(Some)
 }

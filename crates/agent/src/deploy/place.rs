@@ -8,7 +8,7 @@ use crate::deploy::with_chain_name;
 use crate::node::Parts;
 use crate::node::chains::ChainPorts;
 use crate::node::circuit::Circuit;
-use crate::node::ports::Bound;
+use crate::node::ports::QueueClaim;
 use crate::node::workers::Key;
 
 /// A planned chain with its ports.
@@ -16,7 +16,7 @@ pub(crate) struct PlacedChain {
     pub(crate) planned: PlannedChain,
     pub(crate) place: ChainPorts,
     /// Claims on the port queues, until the worker has its sockets there.
-    pub(crate) claims: Vec<Bound>,
+    pub(crate) claims: Vec<QueueClaim>,
 }
 
 /// Opens the ports of a new chain; a running chain keeps its ports.
@@ -41,14 +41,16 @@ pub(crate) fn place(parts: &Parts, planned: PlannedChain) -> Result<PlacedChain,
 }
 
 /// Claims the port queues for the chain's worker, as planned.
-fn claim(planned: &PlannedChain, place: &ChainPorts) -> Result<Vec<Bound>, ApiError> {
+fn claim(planned: &PlannedChain, place: &ChainPorts) -> Result<Vec<QueueClaim>, ApiError> {
     if !planned.plan.binds_ports() || planned.chain.is_over_dpdk() {
         return Ok(Vec::new());
     }
     let key = Key::of(&planned.chain, &place.made_by);
     let (_, ingress, egress) = place.ports()?;
     let ports = [ingress, egress].into_iter();
-    ports.map(|port| Bound::claim(port.clone(), &key)).collect()
+    ports
+        .map(|port| QueueClaim::claim(port.clone(), &key))
+        .collect()
 }
 
 /// Makes the circuit of a chain, or shares the circuit of its reverse chain.

@@ -61,7 +61,7 @@ struct PlannedPort {
     mtu: Option<u32>,
     queues: u32,
     /// The owner whose worker has the queues.
-    bound_to: Option<String>,
+    queue_owner: Option<String>,
 }
 
 /// The parts of the node that planning inspects.
@@ -124,7 +124,7 @@ impl FilePlanner {
             None => self.choose_circuit(node, &chain)?,
         };
         let (machine, site, plan) = if chain.is_over_dpdk() {
-            let machine = machine(PortKind::Native, PortKind::Native);
+            let machine = planner_machine(PortKind::Native, PortKind::Native);
             let plan = myelin_planner::plan(&chain, costs, &machine).map_err(ApiError::usage)?;
             (machine.clone(), Site::planned(&chain, &machine), plan)
         } else {
@@ -156,7 +156,7 @@ impl FilePlanner {
         let machine = Machine {
             egress_bps: egress.bps,
             ingress_mtu: ingress.mtu,
-            ..machine(ingress.kind, egress.kind)
+            ..planner_machine(ingress.kind, egress.kind)
         };
         let mut plan = myelin_planner::plan(chain, costs, &machine).map_err(ApiError::usage)?;
         if plan.binds_ports() {
@@ -232,7 +232,10 @@ impl FilePlanner {
         end: &PlannedPort,
         chain: &ServiceChain,
     ) -> Option<(String, String)> {
-        let owner = end.bound_to.as_ref().or_else(|| self.bound.get(&end.name));
+        let owner = end
+            .queue_owner
+            .as_ref()
+            .or_else(|| self.bound.get(&end.name));
         let owner = owner.filter(|owner| *owner != chain.owner())?;
         Some((end.name.clone(), owner.clone()))
     }
@@ -274,7 +277,7 @@ fn circuit_use(place: &crate::node::chains::ChainPorts) -> CircuitUse {
     }
 }
 
-fn machine(ingress: PortKind, egress: PortKind) -> Machine {
+fn planner_machine(ingress: PortKind, egress: PortKind) -> Machine {
     Machine {
         ingress,
         egress,
@@ -302,7 +305,7 @@ fn plan_distributed(
     };
     if chain.mapping != Mapping::Auto {
         return Err(refusal(
-            "let its mapping be `auto` or `distributed`, which gives its functions links of their own",
+            "write `mapping: auto` or `mapping: distributed`, which give each function its own link",
         ));
     }
     let distributed = ServiceChain {
@@ -310,7 +313,7 @@ fn plan_distributed(
         ..chain.clone()
     };
     let mut plan = myelin_planner::plan(&distributed, costs, machine)
-        .map_err(|error| refusal(&format!("links of its own are not possible: {error}")))?;
+        .map_err(|error| refusal(&format!("mapping `distributed` is not possible: {error}")))?;
     plan.mapping_why = conflict;
     Ok(plan)
 }
@@ -327,11 +330,11 @@ fn inspect_ports(
         return Ok(links.map(|link| {
             let port = node.ports.share(&link.index);
             PlannedPort {
-                kind: kind_of(&link),
-                bps: bps_of(&link),
+                kind: kind_of_link(&link),
+                bps: bps_of_link(&link),
                 mtu: Some(link.mtu),
                 queues: receive_queues(&link).unwrap_or(1),
-                bound_to: port.and_then(|port| port.bound_to()),
+                queue_owner: port.and_then(|port| port.queue_owner()),
                 name: link.name,
             }
         }));
@@ -344,7 +347,7 @@ fn inspect_ports(
         bps: None,
         mtu: Some(MTU),
         queues: 1,
-        bound_to: port.and_then(Port::bound_to),
+        queue_owner: port.and_then(Port::queue_owner),
     };
     let ingress = end("ingress", ports.map(|circuit| &*circuit.ingress));
     let egress = end("egress", ports.map(|circuit| &*circuit.egress));
@@ -356,7 +359,7 @@ fn inspect_ports(
 }
 
 /// A network card has an empty link kind. Virtual links (veth, bridge, tun) name theirs.
-fn kind_of(link: &Link) -> PortKind {
+fn kind_of_link(link: &Link) -> PortKind {
     if link.kind.is_empty() {
         PortKind::Native
     } else {
@@ -365,8 +368,8 @@ fn kind_of(link: &Link) -> PortKind {
 }
 
 /// Speed of a network card's link, bits a second.
-fn bps_of(link: &Link) -> Option<u64> {
-    if kind_of(link) != PortKind::Native {
+fn bps_of_link(link: &Link) -> Option<u64> {
+    if kind_of_link(link) != PortKind::Native {
         return None;
     }
     let path = Path::new("/sys/class/net").join(&link.name).join("speed");
@@ -382,12 +385,12 @@ fn link(interface: &str) -> Option<Link> {
 
 /// The kind of a named port. An interface that does not exist counts as a network card.
 pub fn port_kind(interface: &str) -> PortKind {
-    link(interface).map_or(PortKind::Native, |link| kind_of(&link))
+    link(interface).map_or(PortKind::Native, |link| kind_of_link(&link))
 }
 
 /// Speed of a network card's link, bits a second. `None`: the interface reports none, or is down.
 pub fn link_bps(interface: &str) -> Option<u64> {
-    bps_of(&link(interface)?)
+    bps_of_link(&link(interface)?)
 }
 
 /// The longest IP packet that an interface receives, bytes. `None`: no such interface.

@@ -16,12 +16,12 @@ use crate::pool::wait_until_unique;
 
 /// Longest time of a packet between driver and tcx: a CPU backlog while softirqs wait for a
 /// thread.
-const BACKLOG: Duration = Duration::from_millis(10);
+const BACKLOG_LIMIT: Duration = Duration::from_millis(10);
 /// After this long without counter changes, missing packets are lost. An overflowing socket ring
 /// counts none.
-const STABLE: Duration = Duration::from_millis(30);
+const QUIET_TIME: Duration = Duration::from_millis(30);
 /// The same with black boxes: their programs may wait for a core.
-const STABLE_WITH_BLACK_BOX: Duration = Duration::from_millis(300);
+const QUIET_TIME_WITH_BLACK_BOX: Duration = Duration::from_millis(300);
 /// Longest wait for the previous generation, even while its counters change.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 const CHECK_INTERVAL: Duration = Duration::from_micros(200);
@@ -49,7 +49,7 @@ pub(crate) fn drain_previous(plane: &Plane, all: &[SwitchedOn]) -> Vec<Option<Du
             .change(|generations| generations.previous.clone())?;
         let current = one.running.generation();
         if kernel_hook(&previous.plan) != kernel_hook(&current.plan) {
-            std::thread::sleep(BACKLOG.saturating_sub(one.since.elapsed()));
+            std::thread::sleep(BACKLOG_LIMIT.saturating_sub(one.since.elapsed()));
         }
         drain(plane, &previous);
         Some(one.since.elapsed())
@@ -65,12 +65,12 @@ pub(crate) fn retire_previous(plane: &Plane, running: &RunningChain) {
         return;
     };
     drain(plane, &previous);
-    if let FrontDoor::Kernel(entry) = current.layout.front_door() {
-        if let Err(error) = plane.drop_old_entry(entry) {
+    if let FrontDoor::Kernel(loaded) = current.layout.front_door() {
+        if let Err(error) = plane.drop_old_entry(loaded) {
             tracing::warn!(chain = running.name, %error, "late packets are dropped");
         }
         if let Ok((_, ingress, _)) = running.place.ports() {
-            ingress.door().set_fast_path(entry);
+            ingress.door().set_fast_path(loaded);
         }
     }
     let figures = previous.layout.read(plane);
@@ -87,7 +87,7 @@ pub(crate) fn wait_for_packets(plane: &Plane) {
     if let Err(error) = quiesce::wait(plane) {
         // Programs run for microseconds.
         tracing::warn!(%error, "cannot wait for programs to end: sleeping instead");
-        std::thread::sleep(STABLE);
+        std::thread::sleep(QUIET_TIME);
     }
 }
 
@@ -99,9 +99,9 @@ fn drain(plane: &Plane, previous: &Generation) {
     // A black box may drop or multiply packets.
     let has_box = previous.plan.black_boxes().next().is_some();
     let stable = if has_box {
-        STABLE_WITH_BLACK_BOX
+        QUIET_TIME_WITH_BLACK_BOX
     } else {
-        STABLE
+        QUIET_TIME
     };
     let has_packets = |counts: &DrainCounts| {
         counts.left < counts.entered || has_box && counts.left != counts.entered

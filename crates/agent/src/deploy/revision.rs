@@ -10,13 +10,13 @@ use crate::node::chains::RunningChain;
 pub(crate) fn is_same(running: &ServiceChain, next: &ServiceChain) -> bool {
     let mut next = next.clone();
     next.places = running.places.clone();
-    for (function, was) in next.functions.iter_mut().zip(&running.functions) {
-        function.place = was.place.clone();
-        if function.sandbox.requested_at.is_some() == was.sandbox.requested_at.is_some() {
+    for (function, previous) in next.functions.iter_mut().zip(&running.functions) {
+        function.place = previous.place.clone();
+        if function.sandbox.requested_at.is_some() == previous.sandbox.requested_at.is_some() {
             function
                 .sandbox
                 .requested_at
-                .clone_from(&was.sandbox.requested_at);
+                .clone_from(&previous.sandbox.requested_at);
         }
     }
     next == *running
@@ -38,7 +38,7 @@ pub(crate) fn same_owner(running: &ServiceChain, next: &ServiceChain) -> Result<
 /// Refuses changes that are impossible under traffic.
 pub(crate) fn check_change(running: &RunningChain, next: &ServiceChain) -> Result<(), ApiError> {
     let generation = running.generation();
-    let was = &generation.chain;
+    let previous = &generation.chain;
     if generation.layout.has_failed() {
         return Err(refusal(
             next,
@@ -46,15 +46,15 @@ pub(crate) fn check_change(running: &RunningChain, next: &ServiceChain) -> Resul
             "its worker kept dying and was given up",
         ));
     }
-    if was.ports != next.ports {
+    if previous.ports != next.ports {
         return Err(refusal(
             next,
             &next.places.ports,
             "spec.ports cannot be changed while it runs",
         ));
     }
-    if was.reverse != next.reverse {
-        let reason = match &was.reverse {
+    if previous.reverse != next.reverse {
+        let reason = match &previous.reverse {
             Some(reverse) => format!(
                 "spec.reverse cannot be changed while it runs, and it is paired with `{reverse}` (both name each other, \
                  also where one file does not say so)"
@@ -63,9 +63,9 @@ pub(crate) fn check_change(running: &RunningChain, next: &ServiceChain) -> Resul
         };
         return Err(refusal(next, &next.places.reverse, &reason));
     }
-    let makes_hosts = was.ports.is_none() && running.place.made_by == was.name;
+    let makes_hosts = previous.ports.is_none() && running.place.made_by == previous.name;
     if makes_hosts
-        && myelin_emulator::choose_addresses(&was.matches).ok()
+        && myelin_emulator::choose_addresses(&previous.matches).ok()
             != myelin_emulator::choose_addresses(&next.matches).ok()
     {
         return Err(refusal(
@@ -83,9 +83,9 @@ pub(crate) fn check_worker(
     next: &ServiceChain,
     plan: &Plan,
 ) -> Result<(), ApiError> {
-    let was = running.generation();
-    let goes_on = plan.uses(Space::User) && was.plan.uses(Space::User);
-    if goes_on && was.chain.worker != next.worker {
+    let previous = running.generation();
+    let goes_on = plan.uses(Space::User) && previous.plan.uses(Space::User);
+    if goes_on && previous.chain.worker != next.worker {
         return Err(refusal(
             next,
             &next.places.worker,

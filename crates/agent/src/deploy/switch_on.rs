@@ -108,7 +108,7 @@ pub(crate) fn switch_off(running: &RunningChain) -> bool {
         }
     };
     if let Err(error) = removed {
-        tracing::warn!(chain = running.name, %error, "taking the chain out of the classifier failed");
+        tracing::warn!(chain = running.name, %error, "cannot remove the match of the chain from the classifier");
     }
     true
 }
@@ -116,9 +116,9 @@ pub(crate) fn switch_off(running: &RunningChain) -> bool {
 /// Admits packets to a new chain, after everything behind the front door is ready.
 fn insert(place: &ChainPorts, spi: u32, generation: &Generation) -> Result<(), ApiError> {
     match generation.layout.front_door() {
-        FrontDoor::Kernel(entry) => {
+        FrontDoor::Kernel(loaded) => {
             let (_, ingress, _) = place.ports()?;
-            let inserted = ingress.door().insert(&generation.chain.matches, entry);
+            let inserted = ingress.door().insert(&generation.chain.matches, loaded);
             inserted.map_err(|error| match_error(generation, &error))
         }
         FrontDoor::Worker(..) => redirect_in_worker(spi, generation),
@@ -153,7 +153,7 @@ fn redirect(
     retire::wait_for_packets(plane);
     if let Err(error) = door.remove(&from.chain.matches) {
         if let Err(error) = door.remove(&to.chain.matches) {
-            tracing::error!(chain = to.chain.name, %error, "a match stays");
+            tracing::error!(chain = to.chain.name, %error, "cannot remove the match of the new generation");
         }
         retire::wait_for_packets(plane);
         return Err(match_error(from, &error));

@@ -63,7 +63,7 @@ pub(crate) fn stop(
 }
 
 fn counts(engine: &Engine, name: &str) -> Result<Counts, ApiError> {
-    let running = engine.node.chains.expect_while("flooded", name)?;
+    let running = engine.node.chains.expect_during("flooded", name)?;
     let status = status::of(&running, &engine.node.parts.plane);
     Ok(Counts {
         packets_in: status.packets_in,

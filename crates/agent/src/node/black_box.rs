@@ -34,7 +34,7 @@ use crate::node::sandbox::Sandbox;
 use crate::pool::{Lease, Pool, lock};
 
 /// Wait before the first restart of a program; doubles after each further end.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
+const FIRST_RESTART_DELAY: Duration = Duration::from_millis(100);
 /// Longest time between SIGTERM and SIGKILL.
 const TERM_TIMEOUT: Duration = Duration::from_millis(300);
 /// Time between two checks while a program comes up or ends.
@@ -135,7 +135,7 @@ fn check_function(chain: &ServiceChain, function: &FunctionSpec) -> Result<(), A
             container::parts_of(Path::new(rootfs))?;
         }
     } else if let Some(config) = config {
-        let search = path::of(&config.variables(&chain.name, &function.name));
+        let search = path::search_path(&config.variables(&chain.name, &function.name));
         path::find(&config.command[0], &search).map_err(ApiError::failed)?;
     }
     Ok(())
@@ -161,7 +161,7 @@ impl BlackBox {
         let failed = |error: &dyn fmt::Display| ApiError::failed(format!("{title}: {error}"));
         let variables = config.variables(chain, &function.name);
         let isolation = function.sandbox.isolation;
-        let search = (isolation == Isolation::Process).then(|| path::of(&variables));
+        let search = (isolation == Isolation::Process).then(|| path::search_path(&variables));
         let name = format!("{chain}.{}.{}", function.name, key.generation);
         let log = Log::create(run_dir, &name, journal)?;
         // The process number makes the name unique: a killed agent's group may still exist.
@@ -324,7 +324,7 @@ impl BlackBoxState {
 
     /// Records an end of the program, and restarts it when its wait is over.
     fn check_program(&mut self) -> Option<ExitAction> {
-        self.log.keep_short();
+        self.log.truncate();
         if self.failed || !self.is_supervised {
             return None;
         }
@@ -362,7 +362,7 @@ impl BlackBoxState {
             return ExitAction::GivenUp;
         }
         let doublings = self.deaths.recent().saturating_sub(1) as u32;
-        self.due = Some(Instant::now() + FIRST_WAIT * 2_u32.pow(doublings));
+        self.due = Some(Instant::now() + FIRST_RESTART_DELAY * 2_u32.pow(doublings));
         ExitAction::WaitsForRestart
     }
 

@@ -383,7 +383,7 @@ impl Chains {
     ///
     /// # Errors
     /// The chain was removed.
-    pub(crate) fn expect_while(
+    pub(crate) fn expect_during(
         &self,
         worked_on: &str,
         name: &str,

@@ -99,7 +99,7 @@ impl Circuit {
 
     /// Enables NAPI on the host behind this port: XDP can redirect frames into a veth only with
     /// NAPI. It stays enabled, because disabling it would lose waiting packets.
-    pub(crate) fn need_napi(&self, port: &Port) -> Result<(), ApiError> {
+    pub(crate) fn enable_napi(&self, port: &Port) -> Result<(), ApiError> {
         let Some(hosts) = &self.hosts else {
             return Ok(());
         };

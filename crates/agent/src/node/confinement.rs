@@ -133,7 +133,7 @@ impl Confinement {
         })
     }
 
-    /// Starts a program inside. A container holds one program at a time: the rest of the last one
+    /// Starts a program inside. A container holds one program at a time: the processes that the last one left
     /// is ended first.
     pub(crate) fn spawn(&self, program: Program) -> Result<ConfinedProcess, ApiError> {
         match &self.container {
@@ -195,9 +195,9 @@ impl Confinement {
     /// Returns the memory limit if the kernel has killed a process at it since the last call.
     pub(crate) fn killed_at(&self) -> Option<String> {
         let kills = self.usage().oom_kills;
-        let told = self.reported_oom_kills.swap(kills, Ordering::Relaxed);
+        let reported = self.reported_oom_kills.swap(kills, Ordering::Relaxed);
         let limit = self.limits.memory_bytes?;
-        (kills > told).then(|| units::format_memory_bytes(limit))
+        (kills > reported).then(|| units::format_memory_bytes(limit))
     }
 
     /// Adds the memory limit to an error that it caused.

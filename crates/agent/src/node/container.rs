@@ -33,7 +33,7 @@ const RUNC_TIMEOUT: Duration = Duration::from_secs(20);
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The host's directories that a container sees: programs, libraries, and the library search path.
-const HOST_PARTS: [&str; 8] = [
+const HOST_DIRECTORIES: [&str; 8] = [
     "usr",
     "bin",
     "sbin",
@@ -44,7 +44,7 @@ const HOST_PARTS: [&str; 8] = [
     "etc/alternatives",
 ];
 /// Directories that each container makes for itself.
-const OWN_PARTS: [&str; 5] = ["proc", "sys", "dev", "tmp", "run"];
+const OWN_DIRECTORIES: [&str; 5] = ["proc", "sys", "dev", "tmp", "run"];
 
 /// The files and settings of one function's containers.
 #[derive(Debug)]
@@ -71,7 +71,10 @@ impl Container {
     ) -> Result<Self, ApiError> {
         let (source, parts) = match &demand.rootfs {
             Some(directory) => (directory.clone(), parts_of(directory)?),
-            None => (PathBuf::from("/"), HOST_PARTS.map(PathBuf::from).to_vec()),
+            None => (
+                PathBuf::from("/"),
+                HOST_DIRECTORIES.map(PathBuf::from).to_vec(),
+            ),
         };
         let id = format!("myelin-{}-{}", run_dir.id(), demand.name);
         Ok(Self {
@@ -177,7 +180,7 @@ impl Container {
         let mut program_path = program.path.clone();
         if program.bring {
             let name = program.name.as_deref().unwrap_or("program");
-            mounts.push(bind(
+            mounts.push(bind_mount(
                 &fs::canonicalize(&program.path)?,
                 &Path::new("/").join(name),
             ));
@@ -203,7 +206,7 @@ impl Container {
             if metadata.is_symlink() {
                 std::os::unix::fs::symlink(fs::read_link(&source)?, rootfs.join(part))?;
             } else {
-                mounts.push(bind(&source, &Path::new("/").join(part)));
+                mounts.push(bind_mount(&source, &Path::new("/").join(part)));
             }
         }
         Ok(mounts)
@@ -228,7 +231,7 @@ pub(crate) fn parts_of(directory: &Path) -> Result<Vec<PathBuf>, ApiError> {
         .flatten()
         .map(|entry| PathBuf::from(entry.file_name()));
     let own = |name: &PathBuf| {
-        OWN_PARTS
+        OWN_DIRECTORIES
             .iter()
             .any(|part| OsStr::new(part) == name.as_os_str())
     };
@@ -307,7 +310,7 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
 
 /// Options such as `ro` apply to the topmost mount, those with `r` also to the mounts below it
 /// (runc 1.1, Linux 5.12).
-fn bind(source: &Path, destination: &Path) -> Value {
+fn bind_mount(source: &Path, destination: &Path) -> Value {
     json!({
         "destination": destination, "type": "none", "source": source,
         "options": ["rbind", "rprivate", "ro", "nosuid", "nodev", "rro", "rnosuid", "rnodev"],

@@ -11,10 +11,10 @@ use crate::pool::lock;
 
 /// The device pairs that workers have.
 #[derive(Default, Clone)]
-pub(crate) struct Devices(Arc<Mutex<Vec<Pair>>>);
+pub(crate) struct Devices(Arc<Mutex<Vec<DevicePair>>>);
 
 #[derive(Clone, PartialEq, Eq)]
-struct Pair {
+struct DevicePair {
     devices: [DpdkDevice; 2],
     owner: String,
 }
@@ -22,7 +22,7 @@ struct Pair {
 /// A worker's claim on a pair of devices.
 pub(crate) struct Claim {
     all: Devices,
-    pair: Pair,
+    pair: DevicePair,
 }
 
 impl Devices {
@@ -31,8 +31,8 @@ impl Devices {
     /// # Errors
     /// Another owner has the pair, or one of the devices is in another pair.
     pub(crate) fn claim(&self, chain: &ServiceChain) -> Result<Claim, ApiError> {
-        let pair = Pair {
-            devices: ends(chain)?,
+        let pair = DevicePair {
+            devices: device_pair(chain)?,
             owner: chain.owner().to_owned(),
         };
         let mut all = lock(&self.0);
@@ -62,7 +62,7 @@ impl Devices {
     }
 }
 
-impl Pair {
+impl DevicePair {
     /// The direction from the first to the second device, if they are this pair.
     fn direction(&self, ends: &[DpdkDevice; 2]) -> Option<Direction> {
         let [one, other] = ends;
@@ -87,7 +87,7 @@ impl Claim {
     /// # Errors
     /// The chain names other devices.
     pub(crate) fn direction(&self, chain: &ServiceChain) -> Result<Direction, ApiError> {
-        let direction = self.pair.direction(&ends(chain)?);
+        let direction = self.pair.direction(&device_pair(chain)?);
         direction.ok_or_else(|| ApiError::failed("the worker has other devices"))
     }
 }
@@ -99,7 +99,7 @@ impl Drop for Claim {
 }
 
 /// The devices of a chain, from ingress to egress.
-fn ends(chain: &ServiceChain) -> Result<[DpdkDevice; 2], ApiError> {
+fn device_pair(chain: &ServiceChain) -> Result<[DpdkDevice; 2], ApiError> {
     let ports = chain.ports.as_ref();
     let ports = ports.ok_or_else(|| ApiError::failed("the chain names no ports"))?;
     let device = |text: &str| {

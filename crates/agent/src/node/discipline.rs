@@ -98,7 +98,7 @@ impl Class {
         })?;
         let shaper = match discipline.kind {
             Kind::Fq => {
-                let shaper = plane.shaper(&shaping.profile(), limit_ns(&shaping));
+                let shaper = plane.shaper(&shaping.profile(), max_delay_ns(&shaping));
                 Some(shaper.map_err(ApiError::failed)?)
             }
             Kind::Htb => {
@@ -143,16 +143,18 @@ impl Class {
     /// The shaper's counts.
     pub(crate) fn stats(&self) -> ShaperStats {
         if let Some(shaper) = &self.shaper {
-            let told = self.plane.departures(shaper).unwrap_or_default();
+            let departures = self.plane.departures(shaper).unwrap_or_default();
             return ShaperStats {
-                delayed: told.delayed,
-                late: told.late,
-                big: told.big,
+                delayed: departures.delayed,
+                late: departures.late,
+                big: departures.big,
                 ..ShaperStats::default()
             };
         }
-        let counted = Netlink::open()
-            .and_then(|mut netlink| self.discipline.counted(&mut netlink, self.minor));
+        let counted = Netlink::open().and_then(|mut netlink| {
+            self.discipline
+                .read_class_counters(&mut netlink, self.minor)
+        });
         let Counters { drops, waiting, .. } = counted.unwrap_or_default();
         ShaperStats {
             full: drops,
@@ -166,7 +168,11 @@ impl Class {
         let mut netlink = Netlink::open()?;
         let limit = Duration::from_nanos(self.shaping.delay_ns).min(MAX_DRAIN);
         let start = Instant::now();
-        while self.discipline.counted(&mut netlink, self.minor)?.waiting > 0
+        while self
+            .discipline
+            .read_class_counters(&mut netlink, self.minor)?
+            .waiting
+            > 0
             && start.elapsed() < limit
         {
             std::thread::sleep(CHECK_INTERVAL);
@@ -179,9 +185,9 @@ impl Drop for Class {
     fn drop(&mut self) {
         if let Some(shaper) = &self.shaper {
             // Waiting packets stay in the discipline, which is removed after its last class.
-            let told = self.plane.departures(shaper).unwrap_or_default();
+            let departures = self.plane.departures(shaper).unwrap_or_default();
             let mut latest_ns = lock(&self.discipline.latest_ns);
-            *latest_ns = told.latest_ns.max(*latest_ns);
+            *latest_ns = departures.latest_ns.max(*latest_ns);
         } else if let Err(error) = self.remove()
             && !error.is_not_found()
         {
@@ -196,7 +202,7 @@ impl Drop for Discipline {
     fn drop(&mut self) {
         if self.kind == Kind::Fq {
             let now_ns = myelin_measure::clock::now_ns();
-            std::thread::sleep(until_empty(*lock(&self.latest_ns), now_ns));
+            std::thread::sleep(time_until_empty(*lock(&self.latest_ns), now_ns));
         }
     }
 }
@@ -244,7 +250,7 @@ impl Discipline {
             )));
         }
         let requests =
-            htb::add_class(&self.link, minor, &class_of(shaping)).map_err(ApiError::failed)?;
+            htb::add_class(&self.link, minor, &htb_class(shaping)).map_err(ApiError::failed)?;
         netlink.apply(requests).map_err(|error| {
             // Remove a class that was added only in part.
             let _ = netlink.apply([htb::delete_class(&self.link.id(), minor)]);
@@ -252,7 +258,11 @@ impl Discipline {
         })
     }
 
-    fn counted(&self, netlink: &mut Netlink, minor: u16) -> myelin_linux::Result<Counters> {
+    fn read_class_counters(
+        &self,
+        netlink: &mut Netlink,
+        minor: u16,
+    ) -> myelin_linux::Result<Counters> {
         let all = htb::counters(netlink, &self.link.id())?;
         let found = all.into_iter().find(|(number, _)| *number == minor);
         Ok(found.map_or_else(Counters::default, |(_, counters)| counters))
@@ -261,7 +271,7 @@ impl Discipline {
 
 /// How long `fq` still delays packets if the last one departs at `latest_ns`, plus a moment for its
 /// timer. Zero if no packet waits.
-fn until_empty(latest_ns: u64, now_ns: u64) -> Duration {
+fn time_until_empty(latest_ns: u64, now_ns: u64) -> Duration {
     if latest_ns == 0 {
         return Duration::ZERO;
     }
@@ -273,7 +283,7 @@ fn until_empty(latest_ns: u64, now_ns: u64) -> Duration {
 
 /// Longest wait of a packet for its departure: the agreed delay, or the time that a full queue
 /// takes to leave. A limit in bits assumes full frames.
-fn limit_ns(shaping: &Shaping) -> u64 {
+fn max_delay_ns(shaping: &Shaping) -> u64 {
     let queued = |rate: u64, each: u64| {
         let ns = u128::from(shaping.queue) * u128::from(each) * 1_000_000_000 / u128::from(rate);
         u64::try_from(ns).unwrap_or(u64::MAX)
@@ -288,7 +298,7 @@ fn limit_ns(shaping: &Shaping) -> u64 {
 
 /// The HTB class for this shaping. Kernel queues have no time limit, so the queue holds what leaves
 /// within the delay. A limit in bits assumes full frames.
-fn class_of(shaping: &Shaping) -> HtbClass {
+fn htb_class(shaping: &Shaping) -> HtbClass {
     let limit = |limit: Limit| htb::Limit {
         rate: limit.rate,
         burst: limit.burst,
@@ -326,7 +336,7 @@ mod tests {
                 delay_ns,
                 tolerance_ns: 0,
             };
-            class_of(&shaping).queue
+            htb_class(&shaping).queue
         };
         assert_eq!(queue(limit(20_000, 4), None, 1_000_000), 20);
         assert_eq!(queue(limit(20_000, 4), None, 1_000_000_000), 128);
@@ -340,15 +350,18 @@ mod tests {
     fn a_discipline_is_removed_once_it_is_empty() {
         let ms = Duration::from_millis;
         let now_ns = 3_600_000_000_000;
-        assert_eq!(until_empty(0, now_ns), Duration::ZERO);
-        assert_eq!(until_empty(now_ns - 1_000_000_000, now_ns), Duration::ZERO);
+        assert_eq!(time_until_empty(0, now_ns), Duration::ZERO);
         assert_eq!(
-            until_empty(now_ns + 20_000_000, now_ns),
+            time_until_empty(now_ns - 1_000_000_000, now_ns),
+            Duration::ZERO
+        );
+        assert_eq!(
+            time_until_empty(now_ns + 20_000_000, now_ns),
             ms(20) + CHECK_INTERVAL
         );
-        assert_eq!(until_empty(now_ns + 9_000_000_000, now_ns), MAX_DRAIN);
+        assert_eq!(time_until_empty(now_ns + 9_000_000_000, now_ns), MAX_DRAIN);
         // A machine that has just booted.
-        assert_eq!(until_empty(0, 10), Duration::ZERO);
+        assert_eq!(time_until_empty(0, 10), Duration::ZERO);
     }
 
     #[test]
@@ -358,7 +371,7 @@ mod tests {
                 rate: 1000,
                 burst: 4,
             });
-            limit_ns(&Shaping {
+            max_delay_ns(&Shaping {
                 packets,
                 bits: None,
                 queue,

@@ -92,7 +92,7 @@ pub(crate) trait Layout: Send + Sync {
 }
 
 /// The counts of a kernel function.
-pub(crate) fn kernel_hop(plane: &Plane, loaded: &LoadedChain, position: u8) -> HopCounters {
+pub(crate) fn kernel_counters(plane: &Plane, loaded: &LoadedChain, position: u8) -> HopCounters {
     let slot = loaded.counter_slot(position);
     let line = slot.map(|slot| plane.counters().read(slot));
     let line = line.unwrap_or_default();

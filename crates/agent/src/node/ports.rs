@@ -69,7 +69,7 @@ impl Port {
     }
 
     /// The owner whose worker has the queues.
-    pub(crate) fn bound_to(&self) -> Option<String> {
+    pub(crate) fn queue_owner(&self) -> Option<String> {
         let bound = lock(&self.bound);
         bound.as_ref().map(|(worker, _)| worker.owner.clone())
     }
@@ -114,9 +114,9 @@ impl Drop for XdpAttachment {
 }
 
 /// A worker's claim on the queues of a port.
-pub(crate) struct Bound(PortLease);
+pub(crate) struct QueueClaim(PortLease);
 
-impl Bound {
+impl QueueClaim {
     /// Claims the queues for this worker.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl Bound {
     }
 }
 
-impl Drop for Bound {
+impl Drop for QueueClaim {
     fn drop(&mut self) {
         let mut bound = lock(&self.0.bound);
         if let Some((_, users)) = bound.as_mut() {

@@ -92,7 +92,9 @@ impl Sandbox {
     ) -> Result<Self, ApiError> {
         let names = (external::INGRESS, Some(external::EGRESS));
         let sandbox = Self::with_links(id, names, mtu, journal)?;
-        let opened = sandbox.netns.enter(|| open_to_redirects(&sandbox.inner));
+        let opened = sandbox
+            .netns
+            .enter(|| prepare_for_redirects(&sandbox.inner));
         opened.and_then(|opened| opened).map_err(ApiError::failed)?;
         Ok(sandbox)
     }
@@ -120,7 +122,7 @@ impl Sandbox {
                 let near = id.near(letter);
                 let resource = Resource::Link { name: near.clone() };
                 made.0.push(journal.guard(resource)?);
-                connect(&netns, &near, inner, mtu)
+                make_link(&netns, &near, inner, mtu)
             };
             let first = connect('n', inner)?;
             let out = out.map(|out| connect('o', out)).transpose()?;
@@ -138,7 +140,7 @@ impl Sandbox {
 }
 
 /// Makes a link into the namespace and sets both ends up.
-fn connect(netns: &Netns, near: &str, inner: &str, mtu: u32) -> myelin_linux::Result<LinkEnds> {
+fn make_link(netns: &Netns, near: &str, inner: &str, mtu: u32) -> myelin_linux::Result<LinkEnds> {
     let mut netlink = Netlink::open()?;
     let end = |name, namespace| VethEnd {
         name,
@@ -164,7 +166,7 @@ fn set_up_inner_end(inner: &str) -> myelin_linux::Result<LinkId> {
 /// Runs inside the namespace. A redirect into the link needs NAPI. Without an XDP program GRO
 /// enables NAPI, and its limit of one byte keeps it from merging packets. Links that the black box
 /// makes, such as a bridge, must not send unasked either.
-fn open_to_redirects(inner: &LinkId) -> myelin_linux::Result<()> {
+fn prepare_for_redirects(inner: &LinkId) -> myelin_linux::Result<()> {
     sysctl::disable_ipv6(sysctl::NEW_LINKS, true)?;
     Netlink::open()?.apply([link::set_gro_max_size(inner, 1)])?;
     Ethtool::open()?.set(&inner.name, &[Offload::GenericReceive], true)

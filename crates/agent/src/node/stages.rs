@@ -28,11 +28,11 @@ pub(crate) struct Stages {
 
 /// The outcome for a dead process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Death {
+pub(crate) enum RestartOutcome {
     /// A new process runs.
     Restarted,
     /// A worker is given up, with all chains that it serves.
-    GivenUp,
+    WorkerGivenUp,
     /// A pipeline stage is given up, with its chain.
     StageGivenUp { spi: u32, generation: u16 },
 }
@@ -108,7 +108,7 @@ impl WorkerState {
             ..self.handle().config().clone()
         };
         let positions = Pipeline::stage_positions(chain);
-        let configs: Vec<WorkerConfig> = spread(positions.len(), &template)
+        let configs: Vec<WorkerConfig> = assign_cores(positions.len(), &template)
             .into_iter()
             .zip(&positions)
             .map(|(config, &position)| WorkerConfig {
@@ -136,7 +136,7 @@ impl WorkerState {
             failed: Arc::clone(failed),
             _processes: recorded,
         });
-        self.poll_where_alone();
+        self.update_idle_mode();
         Ok(Arc::new(reader))
     }
 
@@ -145,7 +145,7 @@ impl WorkerState {
         match self.pipelines.iter().position(is_it) {
             Some(index) => {
                 let stages = self.pipelines.swap_remove(index);
-                self.poll_where_alone();
+                self.update_idle_mode();
                 stages.pipeline.remove(self.handle())
             }
             None => self.handle().remove_chain(spi, generation),
@@ -153,19 +153,19 @@ impl WorkerState {
     }
 
     /// Lets the worker poll before it sleeps, unless a stage has to share its core.
-    fn poll_where_alone(&mut self) {
+    fn update_idle_mode(&mut self) {
         let stages = self.pipelines.iter();
         let stages = stages.map(|stages| stages.pipeline.stages().len());
         let shared = stages.max().unwrap_or(0) >= allowed_cores().len().max(1);
         // Either idle mode works, so an error is only logged.
-        if let Err(error) = self.poll_unless(shared) {
+        if let Err(error) = self.set_idle_mode(shared) {
             tracing::warn!(%error, "cannot change the idle mode of a worker");
         }
     }
 
     /// Lets the worker poll before it sleeps, as the chain file says, unless it shares its core.
-    pub(crate) fn poll_unless(&mut self, shared: bool) -> Result<(), myelin_dataplane::Error> {
-        let idle = polling(Idle::from(&self.spec), shared);
+    pub(crate) fn set_idle_mode(&mut self, shared: bool) -> Result<(), myelin_dataplane::Error> {
+        let idle = idle_mode(Idle::from(&self.spec), shared);
         if self.handle().config().idle == idle || !self.handle().is_alive() {
             return Ok(());
         }
@@ -180,8 +180,8 @@ impl WorkerState {
     }
 
     /// Restarts dead stages while the others keep running. Returns the outcome for each dead stage.
-    pub(crate) fn revive_stages(&mut self) -> Vec<Death> {
-        let mut ends = Vec::new();
+    pub(crate) fn restart_dead_stages(&mut self) -> Vec<RestartOutcome> {
+        let mut outcomes = Vec::new();
         for stages in &mut self.pipelines {
             if stages.failed.load(Ordering::Relaxed) {
                 continue;
@@ -193,28 +193,28 @@ impl WorkerState {
                 }
                 if deaths.record_death(Instant::now()) {
                     stages.failed.store(true, Ordering::Relaxed);
-                    ends.push(Death::StageGivenUp {
+                    outcomes.push(RestartOutcome::StageGivenUp {
                         spi: stages.spi,
                         generation: stages.generation,
                     });
                     break;
                 }
                 match stage.handle.restart() {
-                    Ok(()) => ends.push(Death::Restarted),
+                    Ok(()) => outcomes.push(RestartOutcome::Restarted),
                     Err(error) => {
                         tracing::error!(position = stage.position, %error, "cannot restart a stage");
                     }
                 }
             }
         }
-        ends
+        outcomes
     }
 }
 
 /// The configurations of `count` stages behind the worker with configuration `head`: they take the
 /// allowed cores after the worker's in turn. A stage that shares its core does not poll before it
 /// sleeps, since the other process may need the core.
-fn spread(count: usize, head: &WorkerConfig) -> Vec<WorkerConfig> {
+fn assign_cores(count: usize, head: &WorkerConfig) -> Vec<WorkerConfig> {
     let allowed = allowed_cores();
     let own = head
         .core
@@ -228,7 +228,7 @@ fn spread(count: usize, head: &WorkerConfig) -> Vec<WorkerConfig> {
                 (0..=count).any(|other| other != index + 1 && other % cores == (index + 1) % cores);
             WorkerConfig {
                 core: allowed.get(slot % cores).map(|&core| core as u32),
-                idle: polling(head.idle, shared),
+                idle: idle_mode(head.idle, shared),
                 ..head.clone()
             }
         })
@@ -236,7 +236,7 @@ fn spread(count: usize, head: &WorkerConfig) -> Vec<WorkerConfig> {
 }
 
 /// The idle mode of a process that shares its core or has it alone.
-fn polling(asked: Idle, shared: bool) -> Idle {
+fn idle_mode(asked: Idle, shared: bool) -> Idle {
     match asked {
         Idle::Adaptive { .. } if shared => Idle::Sleep,
         asked => asked,
@@ -257,7 +257,7 @@ mod tests {
         let mut head = WorkerConfig::new("/bin/true", "t");
         head.core = allowed.last().map(|&core| core as u32);
         let cores = allowed.len();
-        let configs = spread(cores + 1, &head);
+        let configs = assign_cores(cores + 1, &head);
         for (index, config) in configs.iter().enumerate() {
             assert_eq!(config.core, Some(allowed[index % cores] as u32));
             // One stage a core, one more on the first core, and the worker on the last core.
@@ -268,7 +268,7 @@ mod tests {
             let shares = others > 1 || with_head;
             assert_eq!(config.idle == Idle::Sleep, shares, "{index} of {cores}");
         }
-        let alone = spread(cores.saturating_sub(1), &head);
+        let alone = assign_cores(cores.saturating_sub(1), &head);
         assert!(alone.iter().all(|config| config.idle == head.idle));
     }
 }

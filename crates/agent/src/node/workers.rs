@@ -26,7 +26,7 @@ use crate::node::Parts;
 use crate::node::confinement::{Confinement, ConfinementSpec};
 use crate::node::devices::Claim;
 use crate::node::internal_link::InternalLink;
-use crate::node::ports::{Bound, PortLease};
+use crate::node::ports::{PortLease, QueueClaim};
 use crate::node::stages::Stages;
 use crate::pool::{Lease, Pool, lock};
 
@@ -95,7 +95,7 @@ pub(crate) struct WorkerState {
     /// By interface and queue.
     sockets: BTreeMap<(u32, u32), SocketId>,
     /// Generations that use the sockets of an interface, and the claim on its queues.
-    users: BTreeMap<u32, (u32, Bound)>,
+    users: BTreeMap<u32, (u32, QueueClaim)>,
     internal: Option<InternalLink>,
     /// The stages of chains in mapping `pipeline`.
     pub(crate) pipelines: Vec<Stages>,
@@ -158,7 +158,7 @@ impl Worker {
         let recorded: Vec<ResourceGuard> = recorded
             .collect::<Result<_, _>>()
             .map_err(ApiError::failed)?;
-        let confinement = confine(&format!("{}-{number}", key.circuit), start)?;
+        let confinement = create_confinement(&format!("{}-{number}", key.circuit), start)?;
         if let Some(confinement) = &confinement {
             config.launcher = Some(Arc::clone(confinement) as Arc<_>);
         }
@@ -298,7 +298,7 @@ impl WorkerState {
     /// Opens sockets on every queue of a port. All chains of the worker share them until the last
     /// one closes the port. Returns the socket to transmit on.
     fn open_port(&mut self, port: &PortLease) -> Result<SocketId, ApiError> {
-        let bound = Bound::claim(port.clone(), &self.key)?;
+        let bound = QueueClaim::claim(port.clone(), &self.key)?;
         let users = self.users.entry(port.ifindex).or_insert((0, bound));
         users.0 += 1;
         let opened = self.open_queues(port);
@@ -352,7 +352,7 @@ impl WorkerState {
         }
     }
 
-    /// Opens a socket on a link's end in another namespace, for receiving and transmitting.
+    /// Opens a socket on a link's end in another namespace, for receiving_sockets and transmitting.
     pub(crate) fn bind_in(&mut self, netns: &Netns, link: &LinkId) -> Result<Xsk, ApiError> {
         let mut config = XskConfig::new(&link.name, link.index, 0, Role::Ingress);
         config.ring_size = RING;
@@ -376,7 +376,7 @@ impl WorkerState {
     }
 
     /// The sockets that receive on an interface: of a port, or of the internal link.
-    pub(crate) fn receiving(&self, ifindex: u32) -> Vec<SocketId> {
+    pub(crate) fn receiving_sockets(&self, ifindex: u32) -> Vec<SocketId> {
         let ports = self.sockets.iter();
         let ports = ports.filter(|((port, _), _)| *port == ifindex);
         let internal = self.internal.iter().map(|internal| internal.receive);
@@ -448,7 +448,10 @@ fn explain(confinement: Option<&Arc<Confinement>>, error: impl std::fmt::Display
 }
 
 /// The control group and container of a worker that asks for one.
-fn confine(name: &str, start: WorkerStart<'_>) -> Result<Option<Arc<Confinement>>, ApiError> {
+fn create_confinement(
+    name: &str,
+    start: WorkerStart<'_>,
+) -> Result<Option<Arc<Confinement>>, ApiError> {
     if start.sandbox.demand().is_none() {
         return Ok(None);
     }

@@ -10,7 +10,7 @@ use crate::node::chains::{Generation, RunningChain};
 
 /// The flow table of every function that has one. Skips functions that share another one's table
 /// (`reverseOf`).
-pub(crate) fn of(running: &RunningChain) -> Result<Vec<FunctionFlows>, ApiError> {
+pub(crate) fn read(running: &RunningChain) -> Result<Vec<FunctionFlows>, ApiError> {
     let generation = running.generation();
     let mut all = Vec::new();
     for (hop, function) in generation.plan.hops.iter().zip(&generation.chain.functions) {
@@ -55,8 +55,8 @@ fn in_workers(spi: u32, generation: &Generation, hop: &Hop) -> Result<Option<Flo
         if worker.has_failed() {
             continue;
         }
-        let mut entry = worker.state();
-        let flows = entry.handle().flows(spi, generation.number, hop.position);
+        let mut state = worker.state();
+        let flows = state.handle().flows(spi, generation.number, hop.position);
         if let Some(flows) = flows.map_err(ApiError::failed)? {
             return Ok(Some(flows));
         }

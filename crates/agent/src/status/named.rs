@@ -12,21 +12,21 @@ fn are_kept(chain: &ServiceChain) -> bool {
 }
 
 /// All named counters of a generation. Skips a worker that does not answer or that a request holds.
-pub(super) fn of(spi: u32, generation: &Generation) -> Vec<NamedCount> {
+pub(super) fn read(spi: u32, generation: &Generation) -> Vec<NamedCount> {
     if !are_kept(&generation.chain) {
         return Vec::new();
     }
     let mut all = Vec::new();
     for worker in generation.layout.workers() {
-        let Some(mut entry) = worker.idle_state() else {
+        let Some(mut state) = worker.idle_state() else {
             continue;
         };
         if worker.has_failed() {
             continue;
         }
-        let counted = entry.handle().counters(spi, generation.number);
+        let counted = state.handle().counters(spi, generation.number);
         all.extend(counted.unwrap_or_default());
-        if let Some(pipeline) = entry.pipeline_mut(spi, generation.number) {
+        if let Some(pipeline) = state.pipeline_mut(spi, generation.number) {
             for stage in pipeline.stages_mut() {
                 let counted = stage.handle.counters(spi, generation.number);
                 all.extend(counted.unwrap_or_default());

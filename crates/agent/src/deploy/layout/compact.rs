@@ -17,7 +17,7 @@ use crate::api::ApiError;
 use crate::node::Parts;
 use crate::node::chains::kernel_hook;
 use crate::node::discipline::Class;
-use crate::node::layout::{Figures, FrontDoor, Layout, kernel_hop};
+use crate::node::layout::{Figures, FrontDoor, Layout, kernel_counters};
 use crate::node::stages::RunningPart;
 use crate::node::workers::{Key, OpenPort, Worker, WorkerLease, WorkerStart};
 
@@ -99,7 +99,7 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Compact, ApiErr
     };
     let last = plan.segments.last();
     if kernel_hook(plan) == Hook::Xdp && last.is_some_and(|last| last.space == Space::Kernel) {
-        circuit.need_napi(egress)?;
+        circuit.enable_napi(egress)?;
     }
     Ok(Compact {
         user,
@@ -236,14 +236,15 @@ fn connect(
             });
         }
     }
-    let entry = worker.state();
+    let state = worker.state();
     // The first user segment gets packets from the port, later ones from the internal link.
-    let interfaces = [Some(ingress.ifindex), entry.internal_interface()];
+    let interfaces = [Some(ingress.ifindex), state.internal_interface()];
     let entries = segments(plan, Space::User).map(|segment| segment.first_position);
     let entries = entries.zip(interfaces.into_iter().flatten());
-    let entries = entries.map(|(position, ifindex)| (position, ifindex, entry.receiving(ifindex)));
+    let entries =
+        entries.map(|(position, ifindex)| (position, ifindex, state.receiving_sockets(ifindex)));
     let entries = entries.collect();
-    drop(entry);
+    drop(state);
     Ok(UserPart {
         part,
         _paths: paths,
@@ -300,7 +301,7 @@ impl Layout for Compact {
         let hops = self.spaces.iter().zip(0_u8..).map(|(space, position)| {
             let at = usize::from(position);
             match space {
-                Space::Kernel => kernel_hop(plane, &self.loaded, position),
+                Space::Kernel => kernel_counters(plane, &self.loaded, position),
                 Space::User => user
                     .as_ref()
                     .and_then(|user| user.positions.get(at).copied())

@@ -21,7 +21,7 @@ use crate::node::Parts;
 use crate::node::black_box::{self, BlackBox, BlackBoxDirs, BlackBoxLease};
 use crate::node::chains::kernel_hook;
 use crate::node::circuit::MTU;
-use crate::node::layout::{Figures, FrontDoor, Layout, kernel_hop};
+use crate::node::layout::{Figures, FrontDoor, Layout, kernel_counters};
 use crate::node::sandbox::{FunctionId, Sandbox};
 use crate::node::stages::RunningPart;
 use crate::node::workers::{Key, Worker, WorkerLease, WorkerStart, socket_redirect};
@@ -91,7 +91,7 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Distributed, Ap
         runtime: match hop.space {
             _ if hop.is_black_box() => FunctionRuntime::BlackBox,
             Space::Kernel => FunctionRuntime::Kernel(instance(job, hop.position)),
-            Space::User if leaves(job, hop) => FunctionRuntime::LastWorker { peer },
+            Space::User if transmits_at_egress(job, hop) => FunctionRuntime::LastWorker { peer },
             Space::User => FunctionRuntime::Worker,
         },
     };
@@ -120,12 +120,16 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Distributed, Ap
     for (black_box, started) in starting {
         black_box.await_up(started, job.is_cancelled)?;
     }
-    let ends_in_worker = job.plan.hops.last().is_some_and(|hop| leaves(job, hop));
+    let ends_in_worker = job
+        .plan
+        .hops
+        .last()
+        .is_some_and(|hop| transmits_at_egress(job, hop));
     if hook == Hook::Xdp && !ends_in_worker {
-        circuit.need_napi(egress)?;
+        circuit.enable_napi(egress)?;
     }
-    if job.plan.hops.iter().any(|hop| answers(job, hop)) {
-        circuit.need_napi(ingress)?;
+    if job.plan.hops.iter().any(|hop| may_answer_senders(job, hop)) {
+        circuit.enable_napi(ingress)?;
     }
     Ok(Distributed {
         loaded,
@@ -137,15 +141,15 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Distributed, Ap
 }
 
 /// Whether a function may answer senders. The forwarder redirects answers to the ingress.
-fn answers(job: LayoutJob<'_>, hop: &Hop) -> bool {
+fn may_answer_senders(job: LayoutJob<'_>, hop: &Hop) -> bool {
     let config = &job.chain.functions[usize::from(hop.position)].config;
     hop.is_black_box() || hop.space == Space::User && config.effect().answers_senders
 }
 
 /// Whether a worker transmits directly at the egress: the last function does. One that answers
 /// senders needs the forwarder, which separates answers from forwarded packets.
-fn leaves(job: LayoutJob<'_>, hop: &Hop) -> bool {
-    is_last(job, hop) && hop.space == Space::User && !answers(job, hop)
+fn transmits_at_egress(job: LayoutJob<'_>, hop: &Hop) -> bool {
+    is_last(job, hop) && hop.space == Space::User && !may_answer_senders(job, hop)
 }
 
 fn is_last(job: LayoutJob<'_>, hop: &Hop) -> bool {
@@ -228,7 +232,7 @@ impl FunctionPlace {
             segments: vec![UserSegment {
                 first_position: hop.position,
                 functions: vec![instance(job, hop.position)],
-                exit: if leaves(job, hop) {
+                exit: if transmits_at_egress(job, hop) {
                     UserExit::Port(socket.id)
                 } else {
                     UserExit::Internal {
@@ -253,7 +257,7 @@ impl FunctionPlace {
         let hops = job.plan.hops.iter();
         let workers = hops.filter(|hop| hop.space == Space::User && !hop.is_black_box());
         let shares_core = workers.count() > 1;
-        state.poll_unless(shares_core).map_err(ApiError::failed)?;
+        state.set_idle_mode(shares_core).map_err(ApiError::failed)?;
         let xsk = state.bind_in(&self.sandbox.netns, &self.sandbox.inner)?;
         let xsk = match self.link.0.sockets() {
             Some(sockets) => xsk.with_redirect(socket_redirect(sockets, 0)),
@@ -320,12 +324,12 @@ impl Distributed {
     }
 
     fn hop(&self, plane: &Plane, place: &FunctionPlace, position: u8) -> HopCounters {
-        let kernel = kernel_hop(plane, &self.loaded, position);
+        let kernel = kernel_counters(plane, &self.loaded, position);
         if let Some(slots) = place.link.0.black_box() {
             let counted = |slot| plane.counters().read(slot).packets;
-            let came = counted(slots.out) + counted(slots.back);
+            let returned = counted(slots.out) + counted(slots.back);
             // An unreadable packet that came out already counts as a drop.
-            let held = kernel.packets_in.saturating_sub(came + kernel.drops);
+            let held = kernel.packets_in.saturating_sub(returned + kernel.drops);
             return HopCounters {
                 held,
                 drops: kernel.drops + held,

@@ -13,8 +13,8 @@ const SOCKETS: &str = "/proc/thread-self/net/packet";
 /// program, or promiscuous mode.
 pub(super) fn are_taken(netns: &Netns) -> myelin_linux::Result<bool> {
     netns.enter(|| {
-        let bound =
-            std::fs::read_to_string(SOCKETS).map_or_else(|_| BTreeSet::new(), |text| bound(&text));
+        let bound = std::fs::read_to_string(SOCKETS)
+            .map_or_else(|_| BTreeSet::new(), |text| bound_interfaces(&text));
         let mut netlink = Netlink::open()?;
         for name in [INGRESS, EGRESS] {
             let link = netlink.link(name)?;
@@ -33,7 +33,7 @@ pub(super) fn are_taken(netns: &Netns) -> myelin_linux::Result<bool> {
 /// Indices of the interfaces with bound packet sockets. A socket with a protocol must be running:
 /// binding stops it for some ms. A new socket listens on all interfaces (0) until it is bound, so
 /// it does not count.
-fn bound(text: &str) -> BTreeSet<u32> {
+fn bound_interfaces(text: &str) -> BTreeSet<u32> {
     let interface = |line: &str| {
         let mut columns = line.split_whitespace().skip(3);
         let (protocol, interface, running) = (columns.next()?, columns.next()?, columns.next()?);
@@ -57,7 +57,7 @@ mod tests {
                     0000000000000000 3      3    0003   0     1 0      0      5462\n\
                     0000000000000000 3      3    0003   8     0 0      0      5463\n\
                     0000000000000000 3      3    0000   9     0 0      0      5464\n";
-        assert_eq!(bound(text), [7, 9].into());
-        assert_eq!(bound(""), BTreeSet::new());
+        assert_eq!(bound_interfaces(text), [7, 9].into());
+        assert_eq!(bound_interfaces(""), BTreeSet::new());
     }
 }

@@ -12,9 +12,9 @@ use myelin_linux::journal::{Journal, Resource, ResourceGuard};
 use crate::api::{ApiError, RunDir};
 
 /// A longer file is cut to its end.
-const LONGEST: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 /// Bytes kept of a longer file.
-const KEPT: u64 = 64 << 10;
+const KEPT_BYTES: u64 = 64 << 10;
 /// Lines that an error shows.
 const LAST_LINES: usize = 5;
 
@@ -67,7 +67,7 @@ impl Log {
 
     /// The last lines, as the end of a sentence.
     pub(super) fn last_lines(&self) -> String {
-        let text = String::from_utf8_lossy(&self.end(KEPT)).into_owned();
+        let text = String::from_utf8_lossy(&self.end(KEPT_BYTES)).into_owned();
         let lines: Vec<&str> = text
             .lines()
             .filter(|line| !line.trim().is_empty())
@@ -80,10 +80,13 @@ impl Log {
     }
 
     /// Shortens a file that is too long. Output written at the same moment may be lost.
-    pub(super) fn keep_short(&self) {
-        let is_long = self.file.metadata().is_ok_and(|data| data.len() > LONGEST);
+    pub(super) fn truncate(&self) {
+        let is_long = self
+            .file
+            .metadata()
+            .is_ok_and(|data| data.len() > MAX_BYTES);
         if is_long {
-            let end = self.end(KEPT);
+            let end = self.end(KEPT_BYTES);
             // The log is only a help: a failure to shorten it is not reported.
             let _ = self
                 .file
@@ -134,13 +137,13 @@ mod tests {
         let (log, _journal) = log(directory.path());
         let mut program = File::from(log.handle().unwrap());
         let line = [b"x".repeat(1023), b"\n".to_vec()].concat();
-        for _ in 0..=LONGEST / 1024 {
+        for _ in 0..=MAX_BYTES / 1024 {
             program.write_all(&line).unwrap();
         }
-        log.keep_short();
-        assert_eq!(log.file.metadata().unwrap().len(), KEPT);
+        log.truncate();
+        assert_eq!(log.file.metadata().unwrap().len(), KEPT_BYTES);
         program.write_all(b"last\n").unwrap();
-        assert_eq!(log.file.metadata().unwrap().len(), KEPT + 5);
+        assert_eq!(log.file.metadata().unwrap().len(), KEPT_BYTES + 5);
         assert!(log.last_lines().ends_with("  last"));
     }
 }

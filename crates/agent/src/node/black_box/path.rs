@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::node::confinement::PATH;
 
 /// The `PATH` of a program with these variables.
-pub(super) fn of(variables: &BTreeMap<String, String>) -> String {
+pub(super) fn search_path(variables: &BTreeMap<String, String>) -> String {
     variables
         .get("PATH")
         .map_or_else(|| PATH.to_owned(), Clone::clone)
@@ -17,19 +17,19 @@ pub(super) fn of(variables: &BTreeMap<String, String>) -> String {
 pub(super) fn find(program: &str, search: &str) -> Result<PathBuf, String> {
     if program.contains('/') {
         let path = Path::new(program);
-        return match look(path) {
-            Look::Executable => Ok(path.to_owned()),
-            Look::NotExecutable => Err(not_executable(path)),
-            Look::Missing => Err(format!("program {program} does not exist")),
+        return match inspect(path) {
+            FileState::Executable => Ok(path.to_owned()),
+            FileState::NotExecutable => Err(not_executable(path)),
+            FileState::Missing => Err(format!("program {program} does not exist")),
         };
     }
     let mut refused = None;
     for directory in search.split(':').filter(|directory| !directory.is_empty()) {
         let path = Path::new(directory).join(program);
-        match look(&path) {
-            Look::Executable => return Ok(path),
-            Look::NotExecutable => refused = refused.or(Some(path)),
-            Look::Missing => {}
+        match inspect(&path) {
+            FileState::Executable => return Ok(path),
+            FileState::NotExecutable => refused = refused.or(Some(path)),
+            FileState::Missing => {}
         }
     }
     Err(refused.map_or_else(
@@ -43,17 +43,19 @@ pub(super) fn find(program: &str, search: &str) -> Result<PathBuf, String> {
     ))
 }
 
-enum Look {
+enum FileState {
     Executable,
     NotExecutable,
     Missing,
 }
 
-fn look(path: &Path) -> Look {
+fn inspect(path: &Path) -> FileState {
     match path.metadata() {
-        Ok(data) if data.is_file() && data.permissions().mode() & 0o111 != 0 => Look::Executable,
-        Ok(_) => Look::NotExecutable,
-        Err(_) => Look::Missing,
+        Ok(data) if data.is_file() && data.permissions().mode() & 0o111 != 0 => {
+            FileState::Executable
+        }
+        Ok(_) => FileState::NotExecutable,
+        Err(_) => FileState::Missing,
     }
 }
 
