@@ -1,4 +1,5 @@
-//! Text output: at most 100 columns, escape codes on a terminal only, the verdict in the first line.
+//! Text output: at most 100 columns, escape codes on a terminal only, the verdict in the first
+//! line.
 
 mod common;
 

@@ -14,11 +14,18 @@
 //! supported kernel is 6.1: [`features()`] lists what the running kernel lacks.
 //!
 //! ```no_run
-//! use myelin_kernel::{Capacity, ChainConfig, EntrySpace, Exit, Hook, KernelSegment, Plane, PortConfig};
+//! use myelin_kernel::{Capacity, ChainConfig, EntrySpace, Exit, Hook, KernelSegment};
+//! use myelin_kernel::{Plane, PortConfig};
 //! use myelin_spec::{FunctionConfig, OnFailure};
 //!
 //! let plane = Plane::create(None, Capacity::default())?;
-//! let port = plane.add_port(PortConfig { name: "eth1".into(), ifindex: 2, opposite: None, single_queue: false })?;
+//! let eth1 = PortConfig {
+//!     name: "eth1".into(),
+//!     ifindex: 2,
+//!     opposite: None,
+//!     single_queue: false,
+//! };
+//! let port = plane.add_port(eth1)?;
 //! let chain = plane.load_chain(&ChainConfig {
 //!     spi: 1,
 //!     generation: 0,
@@ -33,7 +40,9 @@
 //!         exit: Exit::Egress { ifindex: 3, peer: false },
 //!     }],
 //! })?;
-//! port.insert(&"10.0.0.2".parse().map(|to| myelin_packet::Match { destination: Some(to), ..Default::default() })?, &chain)?;
+//! let mut rule = myelin_packet::Match::default();
+//! rule.destination = Some("10.0.0.2".parse()?);
+//! port.insert(&rule, &chain)?;
 //! port.attach_tcx()?;
 //! println!("{} packets", plane.counters().read(chain.door_slot()).packets);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -150,8 +150,8 @@ pub fn run(program: BorrowedFd<'_>, hook: Hook, test: &TestRun<'_>) -> Result<Ou
 }
 
 /// Loads an XDP program that runs a policer over the arrivals in its frame (`struct arrival` of
-/// `policer.bpf.c`). `shapes`: runs it as a shaper. `single_cpu`: assumes that one CPU at a time runs
-/// the door.
+/// `policer.bpf.c`). `shapes`: runs it as a shaper. `single_cpu`: assumes that one CPU at a time
+/// runs the door.
 pub fn policer(
     plane: &Plane,
     policer: &Policer,

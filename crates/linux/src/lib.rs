@@ -8,7 +8,7 @@
 //! | task | file |
 //! |---|---|
 //! | an isolated network | [`netns`]: namespaces that `ip netns` sees too |
-//! | links, addresses, routes | [`link`], [`address`], [`route`], [`neighbour`]; [`netlink`] sends |
+//! | links, addresses, routes | [`link`], [`address`], [`route`], [`neighbour`], by [`netlink`] |
 //! | packets as they are on the wire | [`ethtool`] (offloads), [`sysctl`] (IPv6, forwarding) |
 //! | sending raw frames | [`packet_socket`] |
 //! | shaping | [`htb`], [`fq`] |

@@ -37,7 +37,8 @@ fn axis(title: &str, scale: Scale) -> AxisStyle<'_> {
     AxisStyle { title, scale }
 }
 
-/// Checks what holds for every drawing, and gives its texts and the numbers of its elements' attributes.
+/// Checks what holds for every drawing, and gives its texts and the numbers of its elements'
+/// attributes.
 fn check(svg: &str) -> (Vec<String>, Vec<f64>) {
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     let document = roxmltree::Document::parse(svg).unwrap();

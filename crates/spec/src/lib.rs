@@ -23,7 +23,8 @@
 //! let chains = parse(text, &Source::new("tactile.yaml"), &NoFiles)?;
 //! assert_eq!(chains[0].sla.latency_ns, Some(350_000));
 //!
-//! let errors = parse(&text.replace("350us", "350"), &Source::new("tactile.yaml"), &NoFiles).unwrap_err();
+//! let faulty = text.replace("350us", "350");
+//! let errors = parse(&faulty, &Source::new("tactile.yaml"), &NoFiles).unwrap_err();
 //! assert_eq!(errors.iter().next().unwrap().help, "write 350us");
 //! # Ok::<(), myelin_spec::SpecErrors>(())
 //! ```

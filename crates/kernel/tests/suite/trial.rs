@@ -30,8 +30,8 @@ pub(crate) struct PolicerTrial {
 }
 
 impl PolicerTrial {
-    /// Creates it for a policer. `single_cpu`: without the lock, as if one CPU at a time were at the
-    /// door.
+    /// Creates it for a policer. `single_cpu`: without the lock, as if one CPU at a time were at
+    /// the door.
     pub(crate) fn new(
         plane: &Plane,
         policer: &Arc<Policer>,

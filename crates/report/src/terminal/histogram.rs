@@ -312,7 +312,8 @@ mod tests {
             let text = histogram.render(Style { width, ascii: true });
             prop_assert!(text.is_ascii());
             prop_assert!(text.lines().all(|line| line.len() <= width), "{}", text);
-            // Few delays far apart in eleven decades: as many bins as delays, gaps between, and the bound.
+            // Few delays far apart in eleven decades: as many bins as delays, gaps between, and the
+            // bound.
             prop_assert!(text.lines().count() <= MAX_ROWS.max(2 * 33 + 1) + 2);
             prop_assert_eq!(text.lines().filter(|line| line.starts_with("-- SLA")).count(), 1);
             let counted: u64 = histogram.bins().iter().map(|bin| bin.count).sum();
