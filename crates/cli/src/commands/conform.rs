@@ -165,7 +165,7 @@ fn watch_interface(
     let progress =
         (std::io::stderr().is_terminal() && !arguments.follow).then(ProgressBar::new_spinner);
     let started = Instant::now();
-    let mut told = started;
+    let mut last_progress = started;
     let mut last = monitor.read().map_err(ApiError::failed)?;
     let seen = loop {
         let seen = monitor.read().map_err(ApiError::failed)?;
@@ -176,16 +176,16 @@ fn watch_interface(
         if over {
             break seen;
         }
-        if told.elapsed() >= PROGRESS_INTERVAL {
+        if last_progress.elapsed() >= PROGRESS_INTERVAL {
             let report = Report::new(arguments, netns, watch, &seen);
-            let line = report.progress(elapsed, &last, told.elapsed());
+            let line = report.progress(elapsed, &last, last_progress.elapsed());
             match &progress {
                 Some(bar) => bar.set_message(line),
                 None if arguments.follow && arguments.json => output::json_line(&report)?,
                 None if arguments.follow => println!("{line}"),
                 None => {}
             }
-            (told, last) = (Instant::now(), seen);
+            (last_progress, last) = (Instant::now(), seen);
             // The kernel detaches the monitor from a removed interface.
             if netlink.link_by_index(link.index).is_err() {
                 eprintln!("interface {} was removed", link.name);
