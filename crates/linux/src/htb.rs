@@ -63,8 +63,8 @@ pub struct Counters {
 }
 
 /// Whether this kernel can count short frames as longer ones (`mpu`), which a limit in packets
-/// needs. `release` is that of `uname -r`. (Linux up to 5.13 used rate tables that nobody fills any
-/// more; 5.17 supports it again.)
+/// needs. `release` is that of `uname -r`. (Linux up to 5.13 used rate tables that tools no
+/// longer fill; 5.17 supports it again.)
 pub fn counts_packets(release: &str) -> bool {
     machine::version(release) >= Some((5, 17))
 }
