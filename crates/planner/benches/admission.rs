@@ -52,7 +52,7 @@ impl Node {
 
 fn admission(criterion: &mut Criterion) {
     for (name, space, ports, cores) in [
-        ("one way", "kernel", 1, 1),
+        ("one path", "kernel", 1, 1),
         ("100 ways, 8 cores", "user", 100, 8),
         ("1000 ways, 8 cores", "user", 1000, 8),
         ("1000 ways, 1 core", "user", 1000, 1),

@@ -81,7 +81,7 @@ fn bypassing_a_guard_on_failure_gives_a_warning() {
 }
 
 #[test]
-fn costs_are_of_the_frame_that_the_profile_implies() {
+fn costs_use_the_profiles_frame_length() {
     assert_eq!(
         planned(&[XOR], "").frame_bytes,
         myelin_planner::REFERENCE_FRAME_BYTES

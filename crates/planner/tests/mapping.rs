@@ -88,12 +88,12 @@ fn a_distributed_chain_pays_a_link_for_each_function_and_two_crossings_for_each_
     assert_eq!(plan.crossings, 4);
     assert_adds_up(&plan);
     for hop in &plan.hops {
-        let way = if hop.space == Space::Kernel {
+        let step = if hop.space == Space::Kernel {
             "link"
         } else {
             "link + enter_user + dispatch + user_to_kernel"
         };
-        assert_eq!(hop.reach.name, way);
+        assert_eq!(hop.reach.name, step);
     }
     // A worker's packets return to the forwarder, which sends them out.
     assert_eq!(plan.egress.name, "egress_xdp");

@@ -75,7 +75,7 @@ impl<'a> Plain<'a> {
             };
             let turns = self.at(server).map(|(route, ..)| route.port_turn);
             let turn = turns.max().filter(|_| is_port);
-            let later_fs = self.dearest(server) * u128::from(turn.unwrap_or(1).max(1) - 1);
+            let later_fs = self.max_packet_fs(server) * u128::from(turn.unwrap_or(1).max(1) - 1);
             return Some(Server {
                 service: RateLatency::core(stall_fs),
                 fcfs: Some(RateLatency::core(stall_fs + later_fs)),
@@ -113,7 +113,7 @@ impl<'a> Plain<'a> {
         let departures = departures.short().rate.max(departures.long().rate);
         let left = service.rate.saturating_sub(departures);
         let fcfs = (!returns && !any && 2 * left >= service.rate).then(|| {
-            let mut dearest = self.dearest(server) * u128::from(batch.max(&1) - 1);
+            let mut dearest = self.max_packet_fs(server) * u128::from(batch.max(&1) - 1);
             if *batch_fs > 0 {
                 dearest = 2 * (dearest + batch_fs + each);
             }
@@ -148,7 +148,7 @@ impl<'a> Plain<'a> {
         self.at(worker).any(|(route, ..)| route.hold.times > 0)
     }
 
-    fn dearest(&self, worker: &Resource) -> u128 {
+    fn max_packet_fs(&self, worker: &Resource) -> u128 {
         self.at(worker)
             .map(|(_, sums, index)| sums.packets_fs[index])
             .max()
@@ -217,7 +217,8 @@ impl<'a> Plain<'a> {
         if batch == 0 {
             return busy_period(&total, &nothing, &does.service);
         }
-        let back = self.dearest(server) * u128::from(packets) + batch + does.service.latency_fs;
+        let back =
+            self.max_packet_fs(server) * u128::from(packets) + batch + does.service.latency_fs;
         let all = after_delay(&total, back)?.plus(&ArrivalCurve::of(departures))?;
         let stands = does.service.latency_fs + 2 * batch;
         busy_period(&all, &nothing, &RateLatency::new(SECOND, stands))
@@ -271,7 +272,7 @@ impl<'a> Plain<'a> {
             .rate
             .checked_sub(departures.long().rate.min(departures.short().rate));
         let ports = if *devices { 2 } else { self.ports(worker) };
-        let in_hand = self.dearest(worker) * u128::from(*batch) + batch_fs;
+        let in_hand = self.max_packet_fs(worker) * u128::from(*batch) + batch_fs;
         let work = in_hand * u128::from(ports) + each;
         let turn = rate
             .filter(|_| !does.whole_core && !self.holds(worker))

@@ -35,8 +35,8 @@ impl<'c> Problem<'c> {
             let ring = (chain.mapping == Mapping::Pipeline).then_some(costs.steps.ring);
             let cost = |space| {
                 let own = costs.of(&function.config, space)?;
-                let way = ring.filter(|_| space == Space::User).unwrap_or_default();
-                Some(picoseconds([own, way], frame_bytes))
+                let ring_cost = ring.filter(|_| space == Space::User).unwrap_or_default();
+                Some(picoseconds([own, ring_cost], frame_bytes))
             };
             let all = SPACES.map(cost);
             let required_space = required(function, chain.classify);
