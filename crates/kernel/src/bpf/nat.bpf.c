@@ -35,6 +35,7 @@ const volatile struct nat {
 	__u32 v6[MAX_ADDRESSES][4];
 } INSTANCE INSTANCE_SECTION;
 
+/* Twin: myelin_kernel::nat::Mapping. */
 struct mapping {
 	__u64 expires_ns;
 	struct endpoint outer;

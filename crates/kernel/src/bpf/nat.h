@@ -28,7 +28,7 @@ enum {
 	ECHO_REPLY_V6 = 129,
 };
 
-/* Twin: myelin_functions::nat::Endpoint. */
+/* Twins: myelin_functions::nat::Endpoint, myelin_kernel::nat::Endpoint. */
 struct endpoint {
 	__u32 address[4]; /* network order; IPv4 uses the first word, the others are zero */
 	__u16 port;	  /* host order; the identifier of an ICMP echo */
