@@ -11,12 +11,12 @@ use std::sync::Arc;
 use myelin_functions::{Batch, FlowPage, Packet, States};
 
 use crate::chain::UserChain;
-use crate::chain_table::{ChainTable, SegmentKey};
 use crate::clock::monotonic_ns;
 use crate::error::Error;
 use crate::named_counters::CounterReading;
 use crate::port::{Buffer, FramePool, Port};
 use crate::segment::{CalibratedClock, Segment};
+use crate::segment_table::{SegmentKey, SegmentTable};
 use crate::stats::{Counter, Stats, WorkerCounters};
 use crate::umem::{Borrower, FrameMemory};
 
@@ -39,7 +39,7 @@ pub struct Forwarder<'m, P> {
     pool: FramePool,
     ports: Vec<Option<P>>,
     segments: Vec<Option<Segment>>,
-    table: ChainTable,
+    table: SegmentTable,
     /// The last look-up.
     last_lookup: (SegmentKey, Option<u32>),
     counters: WorkerCounters,
@@ -110,7 +110,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
             pool: FramePool::default(),
             ports: Vec::new(),
             segments: Vec::new(),
-            table: ChainTable::new(),
+            table: SegmentTable::new(),
             last_lookup: (SegmentKey::new(0, 0, 0), None),
             counters,
             clock: CalibratedClock::new(clock),

@@ -33,7 +33,6 @@
 //! `shm`, `sys`, `umem` and `xsk_ring` contain `unsafe`.
 
 mod chain;
-mod chain_table;
 mod clock;
 mod config;
 mod deaths;
@@ -61,6 +60,7 @@ pub mod replay_port;
 mod ring_link;
 mod ring_port;
 mod segment;
+mod segment_table;
 mod shaper;
 mod shm;
 pub mod spsc;

@@ -111,7 +111,7 @@ impl WorkerProcess {
         let info = xsk.info().clone();
         let request = Request::AddSocket { id, info, succeeds };
         self.ask(&request, &[xsk.fd()])?;
-        xsk.complete()?;
+        xsk.bind_if_unbound()?;
         xsk.redirect()
     }
 

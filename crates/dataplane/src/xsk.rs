@@ -129,7 +129,7 @@ pub struct Xsk {
     fd: Arc<OwnedFd>,
     info: XskInfo,
     /// Whether it shares the packet memory of another socket.
-    shares: bool,
+    shares_umem: bool,
     /// Its network namespace, if its rings cannot be mapped again. A new worker needs a successor
     /// in that namespace.
     netns: Option<OwnedFd>,
@@ -148,7 +148,7 @@ struct Unbound {
 /// The settings to open a socket like one that was closed.
 pub(crate) struct Successor {
     info: XskInfo,
-    shares: bool,
+    shares_umem: bool,
     netns: OwnedFd,
     redirect: Option<SocketRedirect>,
 }
@@ -170,11 +170,11 @@ impl Xsk {
             return Ok(socket);
         }
         // The bound socket shows which memory and which mode the device supports.
-        let (shares, zero_copy) = (socket.shares, socket.info.zero_copy);
+        let (shares_umem, zero_copy) = (socket.shares_umem, socket.info.zero_copy);
         drop(socket);
         Self::open(
             config,
-            UmemSource::of(umem, shared, shares),
+            UmemSource::of(umem, shared, shares_umem),
             Some(zero_copy),
         )
     }
@@ -232,7 +232,7 @@ impl Xsk {
                 config: config.clone(),
                 zero_copy: later.unwrap_or_default(),
             },
-            shares: shared.is_some(),
+            shares_umem: shared.is_some(),
             netns,
             unbound: Some(Unbound {
                 address: SocketAddrXdp::new(flags, config.ifindex, config.queue),
@@ -241,18 +241,18 @@ impl Xsk {
             redirect: None,
         };
         if later.is_none() {
-            socket.complete()?;
+            socket.bind_if_unbound()?;
         }
         Ok(socket)
     }
 
     /// Binds the socket if it is not bound. Call it after its rings are mapped.
-    pub(crate) fn complete(&mut self) -> Result<(), Error> {
+    pub(crate) fn bind_if_unbound(&mut self) -> Result<(), Error> {
         let Some(unbound) = &self.unbound else {
             return Ok(());
         };
         let config = &self.info.config;
-        bind_patiently(&self.fd, unbound).map_err(config.failed("bind"))?;
+        bind_with_retries(&self.fd, unbound).map_err(config.failed("bind"))?;
         self.unbound = None;
         let options = xdp_options(&self.fd).map_err(config.failed("read the options"))?;
         self.info.zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
@@ -277,7 +277,7 @@ impl Xsk {
     }
 
     /// Returns whether its rings cannot be mapped again.
-    pub(crate) fn is_late(&self) -> bool {
+    pub(crate) fn needs_successor(&self) -> bool {
         self.netns.is_some()
     }
 
@@ -285,7 +285,7 @@ impl Xsk {
     pub(crate) fn into_successor(self) -> Option<Successor> {
         Some(Successor {
             info: self.info,
-            shares: self.shares,
+            shares_umem: self.shares_umem,
             netns: self.netns?,
             redirect: self.redirect,
         })
@@ -331,7 +331,7 @@ impl std::fmt::Debug for Xsk {
 impl Successor {
     /// Opens the socket. It is bound after its worker has mapped its rings.
     pub(crate) fn open(&self, umem: &Umem, shared: Option<&Xsk>) -> Result<Xsk, Error> {
-        let memory = UmemSource::of(umem, shared, self.shares);
+        let memory = UmemSource::of(umem, shared, self.shares_umem);
         let XskInfo { config, zero_copy } = &self.info;
         let open = || Xsk::open(config, memory, Some(*zero_copy));
         let socket = sys::in_netns(self.netns.as_fd(), open)
@@ -374,9 +374,9 @@ enum UmemSource<'a> {
 }
 
 impl<'a> UmemSource<'a> {
-    fn of(umem: &'a Umem, shared: Option<&'a Xsk>, shares: bool) -> Self {
+    fn of(umem: &'a Umem, shared: Option<&'a Xsk>, shares_umem: bool) -> Self {
         match shared {
-            Some(first) if shares => Self::Shared(first),
+            Some(first) if shares_umem => Self::Shared(first),
             _ => Self::Registered(umem),
         }
     }
@@ -398,7 +398,10 @@ fn register(fd: &OwnedFd, umem: &Umem, failed: impl FnOnce(Errno) -> Error) -> R
 
 /// Retries while the queue is busy. The kernel frees a queue in the background after the last
 /// descriptor of its socket is closed.
-fn bind_patiently(fd: &OwnedFd, Unbound { address, shared }: &Unbound) -> rustix::io::Result<()> {
+fn bind_with_retries(
+    fd: &OwnedFd,
+    Unbound { address, shared }: &Unbound,
+) -> rustix::io::Result<()> {
     let deadline = Instant::now() + QUEUE_RELEASE;
     loop {
         let bound = match shared {

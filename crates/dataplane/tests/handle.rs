@@ -69,7 +69,7 @@ fn readers_wait_for_no_request() {
     worker.add_chain(chain(1)).unwrap();
     let (stats, facts, pid) = (worker.stats(), worker.facts(), worker.pid());
     let start = Instant::now();
-    let asking = std::thread::spawn(move || {
+    let request_thread = std::thread::spawn(move || {
         worker.set_idle(Idle::Spin).unwrap();
         worker
     });
@@ -80,8 +80,11 @@ fn readers_wait_for_no_request() {
         assert_eq!(facts.overflowed(SocketId::of_port(1)), None);
     }
     assert!(start.elapsed() < Duration::from_millis(900));
-    assert!(!asking.is_finished(), "the request is still running");
-    let worker = asking.join().unwrap();
+    assert!(
+        !request_thread.is_finished(),
+        "the request is still running"
+    );
+    let worker = request_thread.join().unwrap();
     assert_eq!(facts.idle(), Idle::Spin);
     drop(worker);
     assert_eq!(facts.pid(), 0, "the process ends with its handle");

@@ -92,11 +92,12 @@ pub fn l4_checksum(frame: &[u8], headers: &Headers) -> Option<u16> {
         l3 + 12..l3 + 20
     };
     let segment = frame.get(l4..end)?;
-    let held = frame.get(field..field + 2)?;
+    let field_value = frame.get(field..field + 2)?;
     let pseudo_header =
         sum(frame.get(addresses)?) + u64::from(headers.protocol) + (end - l4) as u64;
     // Adding the field's complement subtracts the field.
-    let without_field = sum(segment) + u64::from(!u16::from_be_bytes([held[0], held[1]]));
+    let without_field =
+        sum(segment) + u64::from(!u16::from_be_bytes([field_value[0], field_value[1]]));
     let checksum = !fold(pseudo_header + without_field);
     Some(if headers.protocol == UDP && checksum == 0 {
         0xffff
@@ -109,14 +110,14 @@ pub fn l4_checksum(frame: &[u8], headers: &Headers) -> Option<u16> {
 /// (RFC 768). `None` without such a header.
 pub fn l4_is_valid(frame: &[u8], headers: &Headers) -> Option<bool> {
     let field = l4_offset(headers)?;
-    let held = frame.get(field..field + 2)?;
-    let held = u16::from_be_bytes([held[0], held[1]]);
-    if headers.protocol == UDP && held == 0 {
+    let field_value = frame.get(field..field + 2)?;
+    let field_value = u16::from_be_bytes([field_value[0], field_value[1]]);
+    if headers.protocol == UDP && field_value == 0 {
         return Some(true);
     }
     // 0xffff and 0 are the same number in ones' complement; a TCP sender may write either.
-    let right = l4_checksum(frame, headers)?;
-    Some(held == right || (held == 0xffff && right == 0))
+    let computed = l4_checksum(frame, headers)?;
+    Some(field_value == computed || (field_value == 0xffff && computed == 0))
 }
 
 #[cfg(test)]
@@ -127,7 +128,7 @@ mod tests {
     use crate::fixtures;
 
     /// The algorithm of RFC 1071, section 4.1: word by word, with an immediate carry.
-    fn reference(bytes: &[u8]) -> u16 {
+    fn sum_word_by_word(bytes: &[u8]) -> u16 {
         let mut sum = 0_u32;
         for pair in bytes.chunks(2) {
             sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
@@ -214,7 +215,7 @@ mod tests {
         #[test]
         fn sum_equals_the_rfc_reference(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             // Modulo 65535: the reference may end at 0xffff, and the folded sum does too.
-            prop_assert_eq!(fold(sum(&bytes)), reference(&bytes));
+            prop_assert_eq!(fold(sum(&bytes)), sum_word_by_word(&bytes));
         }
 
         #[test]

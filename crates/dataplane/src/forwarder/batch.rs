@@ -3,10 +3,10 @@
 use myelin_functions::Batch;
 
 use super::Forwarder;
-use crate::chain_table::SegmentKey;
 use crate::emitter::FrameEmitter;
 use crate::port::{Buffer, Port};
 use crate::segment::{CalibratedClock, Exit, ExitTarget, Segment, encapsulate, encapsulate_reply};
+use crate::segment_table::SegmentKey;
 use crate::stats::Counter;
 
 /// Shortest packet that a port transmits, bytes: an Ethernet header.

@@ -261,7 +261,7 @@ fn packets_of_unknown_chains_are_dropped_and_counted() {
         .unwrap();
     let packet = udp(10);
     let good = meta_of(&packet, 1, 0);
-    for wrong in [
+    for meta in [
         Meta { spi: 2, ..good },
         Meta {
             generation: 1,
@@ -274,7 +274,7 @@ fn packets_of_unknown_chains_are_dropped_and_counted() {
         Meta { end: 1500, ..good },
         good,
     ] {
-        inject(&mut forwarder, &wrong, &packet);
+        inject(&mut forwarder, &meta, &packet);
     }
     forwarder.process_batches();
     assert_eq!(take_sent(&mut forwarder), [packet]);
@@ -378,7 +378,7 @@ fn a_removed_chain_first_processes_its_arrived_packets() {
     forwarder.process_batches();
     assert_eq!(fixture.stats.worker().unknown_chain, 1);
     assert!(forwarder.remove_segments(1, 0).is_empty());
-    // The index is used again, and the cached look-up is renewed.
+    // The new segment gets the free index, and the cached look-up finds it.
     stats.release(1, 0);
     forwarder
         .deploy(&one_segment(vec![FunctionConfig::Forward]), &stats)

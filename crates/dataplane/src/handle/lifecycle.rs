@@ -66,7 +66,7 @@ impl WorkerHandle {
     pub fn restart(&mut self) -> Result<(), Error> {
         self.end();
         for (id, xsk) in std::mem::take(&mut self.sockets) {
-            if xsk.is_late() {
+            if xsk.needs_successor() {
                 self.facts.forget_socket(id);
                 let successor = xsk.into_successor();
                 self.successors.extend(successor.map(|one| (id, one)));

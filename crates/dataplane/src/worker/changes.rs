@@ -70,17 +70,17 @@ impl<P> ChangeSender<P> {
         change: impl FnOnce(&mut LoopState<P>) -> T + Send + 'static,
     ) -> Result<T, String> {
         let gone = "the forwarding loop has ended";
-        let (tell, readings) = sync_channel(1);
+        let (result_sender, result) = sync_channel(1);
         let change: Change<P> = Box::new(move |state| {
             // The receiver is gone if the control thread has failed. The loop then continues as
             // without an agent.
-            let _ = tell.send(change(state));
+            let _ = result_sender.send(change(state));
         });
         self.changes.send(change).map_err(|_| gone)?;
         self.waiting.store(true, Ordering::Release);
         self.wake
             .write(1)
             .map_err(|errno| format!("wake the loop: {errno}"))?;
-        Ok(readings.recv().map_err(|_| gone)?)
+        Ok(result.recv().map_err(|_| gone)?)
     }
 }

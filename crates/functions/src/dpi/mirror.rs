@@ -69,11 +69,11 @@ impl Mirror {
         copy.push(1);
         copy.extend_from_slice(copied);
         let pseudo_header = addresses + u64::from(udp_len) + u64::from(UDP);
-        let whole = match !fold(pseudo_header + sum(&copy[udp..])) {
+        let checksum = match !fold(pseudo_header + sum(&copy[udp..])) {
             0 => 0xffff,
             other => other,
         };
-        copy[udp + 6..udp + 8].copy_from_slice(&whole.to_be_bytes());
+        copy[udp + 6..udp + 8].copy_from_slice(&checksum.to_be_bytes());
         Some(copy)
     }
 }

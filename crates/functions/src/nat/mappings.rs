@@ -37,9 +37,9 @@ const SWEEP_EVERY_NS: u64 = 1_000_000_000;
 /// How long a mapping lives after a packet from inside.
 #[derive(Clone, Copy, Debug)]
 pub struct Lifetime {
-    /// ns, while the connection is open.
+    /// Lifetime while the connection is open, ns.
     pub ns: u64,
-    /// ns, while the connection is closing.
+    /// Lifetime while the connection is closing, ns.
     pub closing_ns: u64,
     /// Whether the connection is closing from this packet on. `None` if the packet changes nothing.
     pub closing: Option<bool>,
@@ -55,7 +55,7 @@ impl Lifetime {
         }
     }
 
-    /// When a mapping expires, CLOCK_MONOTONIC.
+    /// Returns when a mapping expires, CLOCK_MONOTONIC, ns.
     #[inline]
     fn end_ns(&self, now_ns: u64, is_closing: bool) -> u64 {
         now_ns.saturating_add(if is_closing { self.closing_ns } else { self.ns })
@@ -66,7 +66,7 @@ impl Lifetime {
 #[derive(Clone, Copy, Debug, Default)]
 struct Mapping {
     outer: Endpoint,
-    /// CLOCK_MONOTONIC.
+    /// Expiry time, CLOCK_MONOTONIC, ns.
     expires_ns: u64,
     is_closing: bool,
 }
@@ -78,9 +78,9 @@ pub struct Mappings {
     v6: Vec<IpAddr>,
     first_port: u16,
     port_count: u32,
-    /// By inside endpoint.
+    /// Mappings, indexed by inside endpoint.
     outward: FlowTable<Endpoint, Mapping>,
-    /// The inside endpoint by the external one: there is one for each mapping.
+    /// Inside endpoints, indexed by external endpoint: one for each mapping.
     inward: FlowTable<Endpoint, Endpoint>,
     next_sweep_ns: u64,
     /// First slot of the sweep's next part. 0 if no sweep is under way.
@@ -116,7 +116,7 @@ impl Mappings {
         self.outward.is_empty()
     }
 
-    /// Reads the next page of the mappings, among them expired ones that are not yet removed.
+    /// Reads the next page of the mappings, including expired ones that are not yet removed.
     pub fn read_page(&self, page: &mut FlowPage) {
         page.read_page(&self.outward, FlowTotals::default(), |inner, mapping| {
             let (inside, outside) = (inner.socket_address(), mapping.outer.socket_address());
@@ -124,9 +124,9 @@ impl Mappings {
         });
     }
 
-    /// Returns the external endpoint for a packet from `inner`, and sets the end of its mapping's
-    /// life. Returns `None` if its family has no external address, no port is free, or the table is
-    /// full.
+    /// Returns the external endpoint for a packet from `inner`, and sets the expiry time of its
+    /// mapping. Returns `None` if its family has no external address, no port is free, or the table
+    /// is full.
     #[inline]
     pub fn translate_outward(
         &mut self,

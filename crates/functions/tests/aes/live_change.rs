@@ -33,7 +33,7 @@ fn an_encrypter_continues_its_numbers_while_its_key_stays() {
     let frame = build::udp_v4(10);
     let mut old = deploy(&mut states, "sender", encrypt_config(GCM, &[1]));
     let (salt, _) = number(&run(&mut *old, &frame).unwrap());
-    // A further key behind the first changes nothing. Both generations share one sequence of
+    // An additional key after the first changes nothing. Both generations share one sequence of
     // numbers.
     let mut new = deploy(&mut states, "sender", encrypt_config(GCM, &[1, 2]));
     assert_eq!(number(&run(&mut *new, &frame).unwrap()), (salt, 1));

@@ -20,13 +20,13 @@ impl SegmentKey {
 
 /// An open-addressing hash table with linear probing, at most half full.
 #[derive(Debug)]
-pub(crate) struct ChainTable {
+pub(crate) struct SegmentTable {
     /// The length is a power of two.
     slots: Box<[Option<(SegmentKey, u32)>]>,
     len: usize,
 }
 
-impl ChainTable {
+impl SegmentTable {
     pub(crate) fn new() -> Self {
         Self {
             slots: vec![None; 16].into(),
@@ -100,7 +100,8 @@ impl ChainTable {
         self.slots[at] = Some((key, value));
     }
 
-    /// Fibonacci hashing (Knuth, TAOCP 3, 6.4): the high bits of the product are well mixed.
+    /// Returns the first slot of a key, by Fibonacci hashing (Knuth, TAOCP 3, 6.4): the high bits of
+    /// the product are well mixed.
     #[inline]
     fn home(&self, key: SegmentKey) -> usize {
         let product = key.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -117,11 +118,11 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Compares with a standard map. Few distinct keys cause replacements, removals and
+        /// Compares the table with a standard map. Few distinct keys cause replacements, removals and
         /// collisions.
         #[test]
         fn the_table_is_a_map(steps in prop::collection::vec((any::<bool>(), 0_u32..40, 0_u16..2, 0_u8..4), 1..400)) {
-            let mut table = ChainTable::new();
+            let mut table = SegmentTable::new();
             let mut model = HashMap::new();
             for (number, (insert, spi, generation, position)) in steps.into_iter().enumerate() {
                 let key = SegmentKey::new(spi, generation, position);
