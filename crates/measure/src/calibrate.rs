@@ -210,7 +210,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
 }
 
 /// The line through two costs. Noise must not make one negative.
-fn fit_non_negative(cost: [f64; 2]) -> Cost {
+fn fit_clamped(cost: [f64; 2]) -> Cost {
     fit(cost.map(|ns| ns.max(0.0)))
 }
 

@@ -12,7 +12,7 @@ use myelin_planner::{Cost, StepCosts};
 use super::deployed::{DeployedChains, hosts};
 use super::direct::{CLIENT, DirectLink, SERVER};
 use super::programs::ProgramCosts;
-use super::{Chains, FRAMES, Monitor, Result, fit_non_negative, median, unmeasured};
+use super::{Chains, FRAMES, Monitor, Result, fit_clamped, median, unmeasured};
 use crate::{Config, Control, Cores, Sockets, probe};
 
 /// Round trips of one chain in one round; the result is their median.
@@ -70,8 +70,8 @@ pub(super) fn measure(
     dispatch: Cost,
     monitor: &Monitor<'_>,
 ) -> Result<Crossings> {
-    let times = measure_round_trips(chains, rounds, monitor)?;
-    let round_trip_of = |name: &str| {
+    let times = measure_paths(chains, rounds, monitor)?;
+    let rtt = |name: &str| {
         let path = times.paths.iter().find(|(path, _)| *path == name);
         path.map(|(_, ns)| *ns).unwrap_or_default()
     };
@@ -83,17 +83,12 @@ pub(super) fn measure(
     // Compared with the direct link, a round trip through a chain also pays for door, hop and
     // egress on the forward path. The reverse path costs about the same: a door that finds no
     // chain, and an egress. So one egress is half of the rest.
-    let over_direct = sub(round_trip_of("tcx"), round_trip_of("direct"));
+    let over_direct = sub(rtt("tcx"), rtt("direct"));
     let egress_tcx_peer = sub(sub(over_direct, door_tcx), hop).map(|ns| (ns / 2.0).max(0.0));
     // The forward path of the tcx chain. The other chains are compared with it.
     let tcx_forward = add(add(door_tcx, hop), egress_tcx_peer);
-    let forward_path =
-        |round_trip: [f64; 2]| add(sub(round_trip, round_trip_of("tcx")), tcx_forward);
-    let (xdp_forward, user_forward, back_forward) = (
-        forward_path(round_trip_of("xdp")),
-        forward_path(round_trip_of("user")),
-        forward_path(round_trip_of("back")),
-    );
+    let forward = |chain| add(sub(rtt(chain), rtt("tcx")), tcx_forward);
+    let [xdp_forward, user_forward, back_forward] = ["xdp", "user", "back"].map(forward);
     // A round trip cannot separate the conversion from the skb and the sending. The built-in costs
     // give the shares of both.
     let built_in = StepCosts::default();
@@ -119,31 +114,28 @@ pub(super) fn measure(
     let steps = StepCosts {
         // Measured separately.
         ring: built_in.ring,
-        link: fit_non_negative(sub(round_trip_of("two-links"), round_trip_of("one-link"))),
-        link_tcx: fit_non_negative(sub(
-            round_trip_of("two-links-tcx"),
-            round_trip_of("one-link-tcx"),
-        )),
+        link: fit_clamped(sub(rtt("two-links"), rtt("one-link"))),
+        link_tcx: fit_clamped(sub(rtt("two-links-tcx"), rtt("one-link-tcx"))),
         door_tcx: programs.door_tcx,
         door_xdp: programs.door_xdp,
-        xdp_frame: fit_non_negative(xdp_frame),
+        xdp_frame: fit_clamped(xdp_frame),
         tcx_skb: unmeasured(),
         hop: programs.hop,
-        egress_tcx_peer: fit_non_negative(egress_tcx_peer),
+        egress_tcx_peer: fit_clamped(egress_tcx_peer),
         // The frame takes the egress' transmit path instead of bypassing it.
-        egress_redirect: fit_non_negative(add(
+        egress_redirect: fit_clamped(add(
             egress_tcx_peer,
             ns_of(Cost::new(
                 built_in.egress_redirect.per_packet_ns - built_in.egress_tcx_peer.per_packet_ns,
                 0.0,
             )),
         )),
-        egress_xdp: fit_non_negative(egress_xdp),
-        enter_user: fit_non_negative(enter_user),
+        egress_xdp: fit_clamped(egress_xdp),
+        enter_user: fit_clamped(enter_user),
         dispatch,
-        user_egress: fit_non_negative(user_egress),
-        user_to_kernel: fit_non_negative(user_to_kernel),
-        wake_up: fit_non_negative(sub(round_trip_of("sleep"), round_trip_of("user"))),
+        user_egress: fit_clamped(user_egress),
+        user_to_kernel: fit_clamped(user_to_kernel),
+        wake_up: fit_clamped(sub(rtt("sleep"), rtt("user"))),
     };
     let to_door = add(door_xdp, ns_of(steps.xdp_frame));
     Ok(Crossings {
@@ -153,11 +145,7 @@ pub(super) fn measure(
     })
 }
 
-fn measure_round_trips(
-    chains: &dyn Chains,
-    rounds: usize,
-    monitor: &Monitor<'_>,
-) -> Result<RoundTrips> {
+fn measure_paths(chains: &dyn Chains, rounds: usize, monitor: &Monitor<'_>) -> Result<RoundTrips> {
     let direct = DirectLink::create()?;
     let mut deployed = DeployedChains::new(chains);
     let mut paths = vec![ProbedPath {

@@ -12,7 +12,7 @@ use myelin_spec::Space;
 use testbed::{Testbed, functions};
 
 use super::bursts::BurstCosts;
-use super::{Chains, FRAMES, Monitor, Result, fit_non_negative};
+use super::{Chains, FRAMES, Monitor, Result, fit_clamped};
 use crate::stall::CoreBlocker;
 
 /// Chains of a crowd.
@@ -54,8 +54,8 @@ pub(super) fn measure(
         return Ok(None);
     }
     blocker.release();
-    let measure_space = |space| -> Result<Option<_>> {
-        let Some(testbed) = Testbed::deploy(chains, space, core)? else {
+    let bursts_in = |space| -> Result<Option<_>> {
+        let Some(testbed) = Testbed::new(chains, space, core)? else {
             return Ok(None);
         };
         // Only this thread leaves the core: the agent reports its cores to chains.
@@ -64,9 +64,8 @@ pub(super) fn measure(
         affinity::set(0, &before)?;
         measured.map(Some)
     };
-    let measured =
-        measure_space(Space::Kernel).and_then(|kernel| Ok((kernel, measure_space(Space::User)?)));
-    let (Some((kernel, _)), Some((user, dropped_ns))) = measured? else {
+    let figures = bursts_in(Space::Kernel).and_then(|kernel| Ok((kernel, bursts_in(Space::User)?)));
+    let (Some((kernel, _)), Some((user, dropped_ns))) = figures? else {
         return Ok(None);
     };
     let slowest_ns = kernel.iter().chain(&user);
@@ -106,9 +105,9 @@ fn in_burst(
         single.to_door[frame] + (user[0].sent_ns[frame] - dropped_ns[frame]).max(0.0)
     };
     InBurst {
-        kernel: fit_non_negative(kernel[0].each_ns),
-        port: fit_non_negative(std::array::from_fn(at_port)),
-        worker: fit_non_negative(std::array::from_fn(in_worker)),
+        kernel: fit_clamped(kernel[0].each_ns),
+        port: fit_clamped(std::array::from_fn(at_port)),
+        worker: fit_clamped(std::array::from_fn(in_worker)),
         kernel_function: extra_cost(kernel, Space::Kernel),
         user_function: extra_cost(user, Space::User),
     }

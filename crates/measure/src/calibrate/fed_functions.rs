@@ -9,7 +9,7 @@ use myelin_planner::Cost;
 use myelin_spec::LossyLinkConfig;
 
 use super::{FRAMES, Result, fit, median};
-use crate::function_config;
+use crate::function_config::parse;
 
 /// Packets of one measurement.
 const PACKETS: u32 = 2048;
@@ -22,9 +22,8 @@ pub(super) fn measure(rounds: usize, dispatch_ns: f64) -> Result<Vec<(&'static s
     let mut all = Vec::new();
     let files = files();
     for (function, upstream, loss_ppm) in FUNCTIONS {
-        let function = function_config::parse(function, &files)?;
-        let upstream = upstream.map(|upstream| function_config::parse(upstream, &files));
-        let upstream = upstream.transpose()?;
+        let function = parse(function, &files)?;
+        let upstream = upstream.map(|text| parse(text, &files)).transpose()?;
         let mut ns = [0.0; 2];
         let mut is_available = true;
         for (frame_bytes, ns) in FRAMES.iter().zip(&mut ns) {
@@ -59,18 +58,15 @@ fn mean_ns(feed: &mut Feed, kind: &str) -> Result<f64> {
     let (mut sum, mut came_out) = (0, 0);
     for _ in 0..PACKETS {
         let fed = feed.feed().ok_or_else(|| {
-            ApiError::failed(format!(
-                "cannot measure `{kind}`: no packet reaches it; please report it"
-            ))
+            ApiError::failed(format!("cannot measure `{kind}`: no packet reaches it"))
         })?;
         sum += fed.ns;
         came_out += fed.came_out;
     }
     if came_out < PACKETS as usize / 2 {
-        return Err(ApiError::failed(format!(
-            "cannot measure `{kind}`: it drops most packets; please report it"
-        ))
-        .into());
+        return Err(
+            ApiError::failed(format!("cannot measure `{kind}`: it drops most packets")).into(),
+        );
     }
     Ok(sum as f64 / f64::from(PACKETS))
 }
@@ -113,8 +109,8 @@ mod tests {
     fn all_configurations_parse() {
         let files = files();
         for (function, upstream, _) in FUNCTIONS {
-            function_config::parse(function, &files).unwrap();
-            upstream.map(|upstream| function_config::parse(upstream, &files).unwrap());
+            parse(function, &files).unwrap();
+            upstream.map(|upstream| parse(upstream, &files).unwrap());
         }
         let all = crate::calibrate::configurations().unwrap();
         assert_eq!(all.len(), crate::calibrate::FUNCTIONS.len());

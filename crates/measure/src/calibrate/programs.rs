@@ -52,8 +52,8 @@ pub(super) fn measure(rounds: usize) -> Result<ProgramCosts> {
 /// Cost of one more function in a chain, ns.
 fn function_ns(plane: &Plane, config: &FunctionConfig, bytes: usize, rounds: usize) -> Result<f64> {
     let (one, many) = (
-        load_chain(plane, Hook::Tcx, config, 1)?,
-        load_chain(plane, Hook::Tcx, config, MANY)?,
+        load(plane, Hook::Tcx, config, 1)?,
+        load(plane, Hook::Tcx, config, MANY)?,
     );
     let frame = frame(bytes);
     let headers = myelin_packet::parse(&frame)?;
@@ -79,7 +79,7 @@ fn function_ns(plane: &Plane, config: &FunctionConfig, bytes: usize, rounds: usi
 /// Cost of the front door of one chain, up to its tail call.
 fn door_cost(plane: &Plane, hook: Hook, rounds: usize) -> Result<Cost> {
     let port = plane.add_port(test_run::port())?;
-    let chain = load_chain(plane, hook, &FunctionConfig::Forward, 1)?;
+    let chain = load(plane, hook, &FunctionConfig::Forward, 1)?;
     let matches = Match {
         destination: Prefix::new(SERVER, 32).ok(),
         destination_port: Some(9000),
@@ -110,12 +110,7 @@ fn door_cost(plane: &Plane, hook: Hook, rounds: usize) -> Result<Cost> {
     Ok(Cost::new(median(figures).max(0.0), 0.0))
 }
 
-fn load_chain(
-    plane: &Plane,
-    hook: Hook,
-    config: &FunctionConfig,
-    count: usize,
-) -> Result<LoadedChain> {
+fn load(plane: &Plane, hook: Hook, config: &FunctionConfig, count: usize) -> Result<LoadedChain> {
     let functions = vec![config.clone(); count];
     Ok(plane.load_chain(&test_run::chain(hook, 1, &functions))?)
 }

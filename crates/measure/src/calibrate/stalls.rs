@@ -2,7 +2,7 @@
 //! gaps.
 //!
 //! A polling worker has the same gaps: by interrupts, other threads on its core, and the
-//! hypervisor. All cores are observed at the same time. One observation may contain a rare event or
+//! hypervisor. All cores are observed at the same time. One sample may contain a rare event or
 //! miss it. So there are several, and more of them while their results disagree.
 
 use std::collections::BTreeMap;
@@ -17,12 +17,12 @@ use crate::clock::now_ns;
 
 /// Shortest gap, ns; reading the clock takes a tenth of this.
 const MIN_GAP_NS: u64 = 1000;
-/// Most gaps in an observation; it ends at this number.
+/// Most gaps in a sample; it ends at this number.
 const MAX_GAPS: usize = 1 << 16;
 /// Gaps longer than the stall take at most one part in this many of the time.
 const TIME_PARTS: u64 = 1000;
-/// Duration of an observation.
-const OBSERVATION: Duration = Duration::from_millis(250);
+/// Duration of a sample.
+const SAMPLE_TIME: Duration = Duration::from_millis(250);
 /// Largest ratio between stalls that agree.
 const MAX_RATIO: u64 = 2;
 /// Observations of the first pass of a quick calibration.
@@ -30,61 +30,54 @@ const FIRST: usize = 8;
 /// Most passes.
 const MAX_PASSES: usize = 4;
 
-/// One observation of one core.
+/// Gaps of one core during a time.
 #[derive(Debug)]
-struct Observation {
+struct Sample {
     gaps: Vec<u64>,
     observed_ns: u64,
     /// Time that the thread waited while another thread had its core, ns.
     others_ns: u64,
 }
 
-/// Measures the stalls of every core that this process may use. `quick` halves the observations.
+/// Measures the stalls of every core that this process may use. `quick` halves the samples.
 pub(super) fn measure(quick: bool) -> Result<BTreeMap<u32, Stall>> {
     let first = if quick { FIRST } else { 2 * FIRST };
-    observe_cores(first, OBSERVATION)
+    sample_cores(first, SAMPLE_TIME)
 }
 
-/// Makes `first` observations of each core, and repeats this until they agree, at most
+/// Makes `first` samples of each core, and repeats this until they agree, at most
 /// [`MAX_PASSES`] times.
-fn observe_cores(first: usize, duration: Duration) -> Result<BTreeMap<u32, Stall>> {
+fn sample_cores(first: usize, duration: Duration) -> Result<BTreeMap<u32, Stall>> {
     let cores = affinity::get(0)?;
     let before = procfs::cpu_times()?;
-    let observations =
-        observe_until_agreement(first, cores.len(), || observe_once(&cores, duration))?;
+    let samples = sample_until_agreed(first, cores.len(), || sample_once(&cores, duration))?;
     let after = procfs::cpu_times()?;
-    let stalls = cores
-        .iter()
-        .zip(&observations)
-        .map(|(&core, observations)| {
-            let stall = Stall {
-                steal_percent: steal_percent(core, &before, &after).unwrap_or(0.0),
-                ..stall(observations)
-            };
-            (core as u32, stall)
-        });
+    let stalls = cores.iter().zip(&samples).map(|(&core, samples)| {
+        let stall = Stall {
+            steal_percent: steal_percent(core, &before, &after).unwrap_or(0.0),
+            ..stall(samples)
+        };
+        (core as u32, stall)
+    });
     Ok(stalls.collect())
 }
 
-/// Observations by core. `once` observes all cores once.
-fn observe_until_agreement(
+/// Samples by core. `once` samples all cores once.
+fn sample_until_agreed(
     first: usize,
     cores: usize,
-    mut once: impl FnMut() -> Result<Vec<Observation>>,
-) -> Result<Vec<Vec<Observation>>> {
-    let mut observations: Vec<Vec<Observation>> = (0..cores).map(|_| Vec::new()).collect();
+    mut once: impl FnMut() -> Result<Vec<Sample>>,
+) -> Result<Vec<Vec<Sample>>> {
+    let mut samples: Vec<Vec<Sample>> = (0..cores).map(|_| Vec::new()).collect();
     for times in 1..=first * MAX_PASSES {
-        for (observations, observation) in observations.iter_mut().zip(once()?) {
-            observations.push(observation);
+        for (samples, sample) in samples.iter_mut().zip(once()?) {
+            samples.push(sample);
         }
-        if times >= first
-            && times.is_multiple_of(first)
-            && observations.iter().all(|core| agree(core))
-        {
+        if times >= first && times.is_multiple_of(first) && samples.iter().all(|core| agree(core)) {
             break;
         }
     }
-    Ok(observations)
+    Ok(samples)
 }
 
 /// Share of a core's time that the hypervisor took between two readings. `None` if a reading lacks
@@ -100,29 +93,29 @@ fn steal_percent(
     (total_s > 0.0).then(|| spent.steal.as_secs_f64() / total_s * 100.0)
 }
 
-/// Observes all cores at the same time.
-fn observe_once(cores: &[usize], duration: Duration) -> Result<Vec<Observation>> {
+/// Samples all cores at the same time.
+fn sample_once(cores: &[usize], duration: Duration) -> Result<Vec<Sample>> {
     std::thread::scope(|scope| {
         let watchers: Vec<_> = cores
             .iter()
-            .map(|&core| (core, scope.spawn(move || observe_core(core, duration))))
+            .map(|&core| (core, scope.spawn(move || sample_core(core, duration))))
             .collect();
         let ended = |core| {
             ApiError::failed(format!(
                 "cannot measure the stalls of core {core}: the thread panicked; please report it"
             ))
         };
-        let observations = watchers
+        let samples = watchers
             .into_iter()
             .map(|(core, watcher)| watcher.join().map_err(|_| ended(core))?);
-        observations.collect()
+        samples.collect()
     })
 }
 
-/// Observes the core from a thread on it.
-fn observe_core(core: usize, duration: Duration) -> Result<Observation> {
+/// Samples the core from a thread on it.
+fn sample_core(core: usize, duration: Duration) -> Result<Sample> {
     affinity::set(0, &[core])?;
-    // Written once, so that no page fault happens during the observation.
+    // Written once, so that no page fault happens during the sample.
     let mut gaps = vec![1_u64; MAX_GAPS];
     let mut count = 0;
     let waited = schedstat::of_this_thread()?.waited;
@@ -140,40 +133,30 @@ fn observe_core(core: usize, duration: Duration) -> Result<Observation> {
     gaps.truncate(count);
     let after = schedstat::of_this_thread()?;
     let waited = after.waited.saturating_sub(waited);
-    Ok(Observation {
+    Ok(Sample {
         gaps,
         observed_ns: last_ns - start_ns,
         others_ns: waited.as_nanos() as u64,
     })
 }
 
-/// Whether both halves of the observations give about the same stall.
-fn agree(observations: &[Observation]) -> bool {
-    let (one, other) = observations.split_at(observations.len() / 2);
+/// Whether both halves of the samples give about the same stall.
+fn agree(samples: &[Sample]) -> bool {
+    let (one, other) = samples.split_at(samples.len() / 2);
     let [one, other] = [one, other].map(|half| stall(half).stall_ns);
     one.max(other) <= MAX_RATIO * one.min(other)
 }
 
 /// The shortest time such that longer gaps take at most 0.1 % of the time.
-fn stall(observations: &[Observation]) -> Stall {
-    let observed_ns = observations
+fn stall(samples: &[Sample]) -> Stall {
+    let observed_ns = samples.iter().map(|one| one.observed_ns).sum();
+    let gaps = || samples.iter().flat_map(|one| one.gaps.iter().copied());
+    let stalls = samples
         .iter()
-        .map(|observation| observation.observed_ns)
-        .sum();
-    let gaps = || {
-        observations
-            .iter()
-            .flat_map(|observation| observation.gaps.iter().copied())
-    };
-    let stalls_ns = observations
-        .iter()
-        .map(|observation| stall_ns_of(observation.gaps.clone(), observation.observed_ns));
+        .map(|sample| stall_ns_of(sample.gaps.clone(), sample.observed_ns));
     let (low_ns, high_ns) =
-        stalls_ns.fold((u64::MAX, 0), |(low, high), ns| (low.min(ns), high.max(ns)));
-    let others_ns: u64 = observations
-        .iter()
-        .map(|observation| observation.others_ns)
-        .sum();
+        stalls.fold((u64::MAX, 0), |(low, high), ns| (low.min(ns), high.max(ns)));
+    let others_ns: u64 = samples.iter().map(|one| one.others_ns).sum();
     Stall {
         stall_ns: stall_ns_of(gaps().collect(), observed_ns),
         gaps: gaps().count() as u64,
@@ -200,8 +183,8 @@ fn stall_ns_of(mut gaps: Vec<u64>, observed_ns: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn observation_of(gaps: &[u64], observed_ns: u64) -> Observation {
-        Observation {
+    fn sample_of(gaps: &[u64], observed_ns: u64) -> Sample {
+        Sample {
             gaps: gaps.to_vec(),
             observed_ns,
             others_ns: observed_ns / 10,
@@ -211,7 +194,7 @@ mod tests {
     #[test]
     fn gaps_longer_than_the_stall_are_a_thousandth_of_the_time() {
         let gaps = [vec![400_000], vec![300_000; 2], vec![5000; 100]].concat();
-        let stall = |observed_ns| stall(&[observation_of(&gaps, observed_ns)]);
+        let stall = |observed_ns| stall(&[sample_of(&gaps, observed_ns)]);
         let found = stall(1_000_000_000);
         // One of 400 us and both of 300 us are exactly the thousandth.
         assert_eq!(found.stall_ns, 5000);
@@ -223,61 +206,50 @@ mod tests {
 
     #[test]
     fn one_gap_in_many_observations_is_reported_but_is_no_stall() {
-        let quiet = || observation_of(&[5000; 100], 250_000_000);
-        let mut observations: Vec<Observation> = (0..15).map(|_| quiet()).collect();
-        observations.push(observation_of(&[3_000_000], 250_000_000));
-        let found = stall(&observations);
+        let quiet = || sample_of(&[5000; 100], 250_000_000);
+        let mut samples: Vec<Sample> = (0..15).map(|_| quiet()).collect();
+        samples.push(sample_of(&[3_000_000], 250_000_000));
+        let found = stall(&samples);
         assert_eq!(
             found.stall_ns, 5000,
             "3 of 4000 ms are less than a thousandth"
         );
         assert_eq!(found.looks_ns, [5000, 3_000_000]);
         assert!((found.others_percent - 10.0).abs() < 0.1);
+        assert!(!agree(&samples[12..]), "one of four samples differs");
+        assert!(agree(&samples[..12]));
+        let mut samples: Vec<Sample> = (0..12).map(|_| quiet()).collect();
+        samples[0] = sample_of(&[1_200_000], 250_000_000);
         assert!(
-            !agree(&observations[12..]),
-            "one of four observations differs"
-        );
-        assert!(agree(&observations[..12]));
-        let mut observations: Vec<Observation> = (0..12).map(|_| quiet()).collect();
-        observations[0] = observation_of(&[1_200_000], 250_000_000);
-        assert!(
-            agree(&observations),
+            agree(&samples),
             "1.2 of the 1500 ms of one half are less than a thousandth"
         );
     }
 
     #[test]
     fn observations_repeat_while_one_disagrees() {
-        let observations = |gap: fn(u32) -> u64| {
+        let samples = |gap: fn(u32) -> u64| {
             let mut times = 0;
-            let observations = observe_until_agreement(4, 2, || {
+            let samples = sample_until_agreed(4, 2, || {
                 times += 1;
                 let gap = gap(times);
-                let [calm, other] = [5000, gap].map(|gap| observation_of(&[gap; 100], 250_000_000));
+                let [calm, other] = [5000, gap].map(|gap| sample_of(&[gap; 100], 250_000_000));
                 Ok(vec![calm, other])
             });
-            let observations = observations.unwrap();
-            assert!(observations.iter().all(|core| core.len() == times as usize));
-            assert!(
-                observations[0]
-                    .iter()
-                    .all(|observation| observation.gaps[0] == 5000)
-            );
+            let samples = samples.unwrap();
+            assert!(samples.iter().all(|core| core.len() == times as usize));
+            assert!(samples[0].iter().all(|one| one.gaps[0] == 5000));
             times
         };
-        assert_eq!(observations(|_| 5000), 4);
-        assert_eq!(observations(|_| 3_000_000), 4, "they agree on a long stall");
+        assert_eq!(samples(|_| 5000), 4);
+        assert_eq!(samples(|_| 3_000_000), 4, "they agree on a long stall");
         let first = |times| if times == 1 { 5_000_000 } else { 5000 };
-        assert_eq!(
-            observations(first),
-            16,
-            "the first observation is always in one half"
-        );
+        assert_eq!(samples(first), 16, "the first sample is always in one half");
         let twice = |times| if times > 2 { 10_000 } else { 5000 };
-        assert_eq!(observations(twice), 4, "about the same");
+        assert_eq!(samples(twice), 4, "about the same");
         let begun = |times| if times > 2 { 3_000_000 } else { 5000 };
-        assert_eq!(observations(begun), 8, "the long stall is in both halves");
-        let failed = observe_until_agreement(4, 2, || Err(ApiError::failed("no core").into()));
+        assert_eq!(samples(begun), 8, "the long stall is in both halves");
+        let failed = sample_until_agreed(4, 2, || Err(ApiError::failed("no core").into()));
         assert!(failed.is_err());
     }
 
@@ -298,11 +270,11 @@ mod tests {
     #[test]
     fn the_observing_thread_runs_on_its_core() {
         for core in affinity::get(0).unwrap() {
-            let observation = move || {
-                let observation = observe_core(core, Duration::from_millis(1)).unwrap();
-                (affinity::get(0).unwrap(), observation.observed_ns)
+            let sample = move || {
+                let sample = sample_core(core, Duration::from_millis(1)).unwrap();
+                (affinity::get(0).unwrap(), sample.observed_ns)
             };
-            let (cores, observed_ns) = std::thread::spawn(observation).join().unwrap();
+            let (cores, observed_ns) = std::thread::spawn(sample).join().unwrap();
             assert_eq!(cores, [core]);
             assert!(observed_ns >= 1_000_000);
         }
@@ -313,17 +285,15 @@ mod tests {
         let core = affinity::get(0).unwrap()[0];
         // Both threads want the core. One may end before the other starts, but not always.
         let waited = (0..100).any(|_| {
-            let observations = observe_once(&[core; 2], Duration::from_millis(10)).unwrap();
-            observations
-                .iter()
-                .any(|observation| observation.others_ns > 0)
+            let samples = sample_once(&[core; 2], Duration::from_millis(10)).unwrap();
+            samples.iter().any(|one| one.others_ns > 0)
         });
         assert!(waited);
     }
 
     #[test]
     fn every_core_is_observed() {
-        let stalls = observe_cores(2, Duration::from_millis(5)).unwrap();
+        let stalls = sample_cores(2, Duration::from_millis(5)).unwrap();
         let cores = affinity::get(0).unwrap();
         assert_eq!(stalls.len(), cores.len());
         for (core, stall) in stalls {

@@ -57,16 +57,11 @@ pub(super) struct Testbed<'a> {
 impl<'a> Testbed<'a> {
     /// Deploys the chains, with workers or the port's receive work on `core`. `None` if receive
     /// work has no threads.
-    pub(super) fn deploy(
-        chains: &'a dyn Chains,
-        space: Space,
-        core: usize,
-    ) -> Result<Option<Self>> {
+    pub(super) fn new(chains: &'a dyn Chains, space: Space, core: usize) -> Result<Option<Self>> {
         let mut crowd = DeployedChains::new(chains);
         let up = crowd.up([chain_name(DROPPED_PORT)], chain_text(DROPPED_PORT, DENY))?;
         let first = up.first();
-        let first = first
-            .ok_or_else(|| ApiError::failed("the agent returned no chain; please report it"))?;
+        let first = first.ok_or_else(|| ApiError::failed("the agent returned no chain"))?;
         let placement = match space {
             Space::Kernel => "  hook: xdp\n".to_owned(),
             Space::User => format!("  worker: {{ idle: spin, core: {core} }}\n"),
