@@ -51,6 +51,7 @@ pub use myelin_measure::Monitor;
 pub use myelin_metrics::Row;
 pub use myelin_metrics::envelope::{Claim, Report};
 pub use place::{abandoned_run_dirs, remove_run_dir};
+pub use myelin_report::experiment::SvgFile;
 
 /// All experiments.
 pub fn experiments() -> &'static [Experiment] {
@@ -101,6 +102,15 @@ pub fn page(report: &Report<Row>) -> Result<String, Error> {
     )?)
 }
 
+/// The plots of a report as standalone SVG files.
+///
+/// # Errors
+/// As [`page`].
+pub fn figures(report: &Report<Row>) -> Result<Vec<SvgFile>, Error> {
+    let plots = find(&report.experiment)?.plots()?;
+    Ok(myelin_report::experiment::figures(report, &plots)?)
+}
+
 fn find(name: &str) -> Result<&'static Experiment, Error> {
     let mut all = experiments().iter();
     all.find(|experiment| experiment.name == name)
@@ -109,6 +119,7 @@ fn find(name: &str) -> Result<&'static Experiment, Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::path::PathBuf;
     use std::sync::atomic::AtomicBool;
 
@@ -119,6 +130,8 @@ mod tests {
         for experiment in experiments() {
             let plots = experiment.plots().unwrap();
             assert!(!plots.is_empty(), "{}", experiment.name);
+            let titles: BTreeSet<_> = plots.iter().map(|plot| &plot.title).collect();
+            assert_eq!(titles.len(), plots.len(), "figures of equal names");
             for plot in &plots {
                 assert!(!plot.title.is_empty() && !plot.table.is_empty() && !plot.along.is_empty());
                 assert!(!plot.values.is_empty(), "{}", plot.title);

@@ -5,7 +5,7 @@ mod common;
 use common::{Myelin, skip_unless_root};
 
 #[test]
-fn a_page_that_cannot_be_written_is_refused_before_anything_is_measured() {
+fn paths_that_cannot_be_written_are_refused_before_the_measurement() {
     let myelin = Myelin::new();
     let directory = tempfile::tempdir().unwrap();
     for path in [
@@ -20,9 +20,11 @@ fn a_page_that_cannot_be_written_is_refused_before_anything_is_measured() {
             words.contains(&*path) && words.contains("cannot write there"),
             "{words}"
         );
-        // Even a quick run takes many times that.
+        // A quick run takes many times longer.
         assert!(start.elapsed() < std::time::Duration::from_secs(20));
     }
+    let words = myelin.fails(2, &["bench", "deploy", "--quick", "--figures", "/dev/null"]);
+    assert!(words.contains("--figures /dev/null: "), "{words}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
@@ -34,8 +36,14 @@ fn a_quick_run_prints_json_and_writes_its_page() {
     let myelin = Myelin::new();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("framework.html");
+    let figures = directory.path().join("figures");
     let arguments = ["bench", "framework", "--quick", "--json", "--report"];
-    let arguments = [&arguments[..], &[path.to_str().unwrap()]].concat();
+    let paths = [
+        path.to_str().unwrap(),
+        "--figures",
+        figures.to_str().unwrap(),
+    ];
+    let arguments = [&arguments[..], &paths].concat();
     let report = myelin.json(&arguments);
     assert_eq!(report["environment"]["settings"]["effort"], "quick");
     let page = std::fs::read_to_string(&path).unwrap();
@@ -55,5 +63,11 @@ fn a_quick_run_prints_json_and_writes_its_page() {
         assert!(page.contains(text), "{text}");
     }
     assert!(!page.contains("NaN") && !page.contains("<script"));
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    for plot in ["chains-in-user-space", "each-further-function"] {
+        let file = figures.join(format!("framework-{plot}.svg"));
+        let svg = std::fs::read_to_string(&file).unwrap();
+        assert!(svg.starts_with("<svg ") && svg.contains("sudo myelin bench framework --quick<"));
+    }
+    assert_eq!(std::fs::read_dir(&figures).unwrap().count(), 2);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2);
 }

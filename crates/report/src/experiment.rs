@@ -1,9 +1,10 @@
-//! The report of an experiment: [`text`] for a terminal; [`page`] as HTML, with the plots
-//! ([`Plot`]) that the experiment declares.
+//! The report of an experiment: [`text`] for a terminal, [`page`] as HTML with the plots that the
+//! experiment declares ([`Plot`]), [`figures`] with each plot as an SVG file.
 
 mod cells;
 mod draw;
 mod plot;
+mod svg;
 
 use std::fmt::Write as _;
 
@@ -13,6 +14,7 @@ use serde::Serialize;
 
 use cells::{cell, headings, holds, measured, plain};
 pub use plot::{Figure, FigurePoint, Kind, Plot};
+pub use svg::{SvgFile, figures};
 
 use crate::Error;
 use crate::chain::date;

@@ -12,6 +12,8 @@ pub mod markup;
 use markup::escape;
 
 const STYLE: &str = include_str!("page.css");
+/// Colours of drawings, light and dark; also for drawings outside of a page.
+pub(crate) const COLOURS: &str = include_str!("html/colours.css");
 
 /// A drawing as a file, with the colours of a page.
 pub(crate) fn standalone_svg(drawing: &str) -> String {
@@ -39,7 +41,7 @@ pub fn document(title: &str, wide: bool, header: &str, main: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n<meta charset=\"utf-8\" />\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\" />\n<title>{title} - Myelin</title>\n\
-         <style>\n{STYLE}</style>\n</head>\n<body{class}>\n<header>\n<h1>{title}</h1>\n{header}</header>\n<main>\n{main}</main>\n\
+         <style>\n{COLOURS}{STYLE}</style>\n</head>\n<body{class}>\n<header>\n<h1>{title}</h1>\n{header}</header>\n<main>\n{main}</main>\n\
          </body>\n</html>\n"
     )
 }

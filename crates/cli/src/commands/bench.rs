@@ -16,7 +16,8 @@ use crate::page::Page;
 #[command(
     after_help = "Examples:\n  myelin bench --list\n  sudo myelin bench hop-cost --quick\n  \
                   sudo myelin bench kernel-chain --json\n  \
-                  sudo myelin bench calvin-chain --report calvin-chain.html\n\n\
+                  sudo myelin bench calvin-chain --report calvin-chain.html\n  \
+                  sudo myelin bench chain-length --quick --figures figures\n\n\
                   A claim on a ratio holds when the 95 % interval of the median, over at least 30 interleaved\n\
                   rounds, lies within its bound. Measure on a quiet machine: the report says whether it was.\n\
                   Ctrl-C ends cleanly."
@@ -37,6 +38,9 @@ pub(crate) struct Arguments {
     /// Write a self-contained page with the claims, plots beside those of the papers, and all rows.
     #[arg(long, value_name = "FILE.html", requires = "name")]
     report: Option<PathBuf>,
+    /// Write each plot as an SVG file, NAME-PLOT.svg, into this directory. Makes it if missing.
+    #[arg(long, value_name = "DIR", requires = "name")]
+    figures: Option<PathBuf>,
 }
 
 /// Runs or lists experiments.
@@ -45,6 +49,13 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         return list(arguments.json);
     };
     let page = arguments.report.as_deref().map(Page::at).transpose()?;
+    if let Some(directory) = &arguments.figures {
+        let made = std::fs::create_dir_all(directory);
+        made.map_err(|cause| {
+            ApiError::usage(format!("--figures {}: {cause}", directory.display()))
+        })?;
+        Page::at(&directory.join(name))?;
+    }
     // Ctrl-C ends the experiment, which then removes everything that it made.
     let cancelled = interrupt::catch()?;
     let options = Options {
@@ -79,6 +90,15 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         page.write(&myelin_bench::page(&report).map_err(api_error)?)?;
         if !arguments.json {
             println!("report: {}", path.display());
+        }
+    }
+    if let Some(directory) = &arguments.figures {
+        for figure in myelin_bench::figures(&report).map_err(api_error)? {
+            let path = directory.join(figure.name);
+            Page::at(&path)?.write(&figure.text)?;
+            if !arguments.json {
+                println!("figure: {}", path.display());
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -30,48 +30,34 @@ struct Panel<'a> {
     rows: Vec<&'a Row>,
 }
 
+/// A drawing of one panel.
+pub(super) struct Drawing {
+    pub(super) heading: String,
+    pub(super) svg: String,
+    pub(super) legend: Vec<Key>,
+    pub(super) caption: String,
+}
+
 /// The section of a plot. `number` makes its ids unique on the page.
 pub(super) fn section(plot: &Plot, number: usize, rows: &[Row]) -> Result<String, Error> {
-    let own: Vec<&Row> = rows
-        .iter()
-        .filter(|row| row.table() == plot.table)
-        .collect();
     let mut out = format!(
         "<section><h3>{}</h3>\n<p>{}</p>\n",
         escape(&plot.title),
         prose(&plot.caption)
     );
-    if own.is_empty() && rows.iter().any(|row| row.table() == "skipped") {
+    let drawings = drawings(plot, number, rows)?;
+    if drawings.is_empty() {
         out.push_str("<p class=\"soft\">Nothing was measured for it here.</p></section>\n");
         return Ok(out);
     }
-    check(plot, &own)?;
-    let series = series_of(plot, &own);
-    let panels = panels_of(plot, &own);
-    let mut drawings = Drawings {
-        plot,
-        series,
-        number,
-        made: 0,
-        alone: panels.len() == 1 && plot.published.is_none(),
+    let class = match &drawings[..] {
+        [beside] if beside.len() == 1 && plot.published.is_none() => "panels one",
+        _ => "panels",
     };
-    // Drawings with the same first panel field form a row, with the paper's drawing.
-    let rows_of_panels = panels.chunk_by(|one, next| {
-        plot.published.is_none() && plot.panels.len() < 2
-            || one.labels.first() == next.labels.first()
-    });
-    for beside in rows_of_panels {
-        let class = if drawings.alone {
-            "panels one"
-        } else {
-            "panels"
-        };
+    for beside in &drawings {
         let _ = writeln!(out, "<div class=\"{class}\">");
-        for panel in beside {
-            out.push_str(&drawings.ours(panel)?);
-        }
-        if let Some(paper) = &plot.published {
-            out.push_str(&drawings.papers(paper, beside[0].rows[0])?);
+        for one in beside {
+            out.push_str(&figure(&one.heading, &one.svg, &one.legend, &one.caption));
         }
         out.push_str("</div>\n");
     }
@@ -80,6 +66,47 @@ pub(super) fn section(plot: &Plot, number: usize, rows: &[Row]) -> Result<String
     }
     out.push_str("</section>\n");
     Ok(out)
+}
+
+/// The drawings of a plot, in rows: panels with the same first field are in one row, with the
+/// paper's. Empty if all subjects were skipped.
+pub(super) fn drawings(
+    plot: &Plot,
+    number: usize,
+    rows: &[Row],
+) -> Result<Vec<Vec<Drawing>>, Error> {
+    let own: Vec<&Row> = rows
+        .iter()
+        .filter(|row| row.table() == plot.table)
+        .collect();
+    if own.is_empty() && rows.iter().any(|row| row.table() == "skipped") {
+        return Ok(Vec::new());
+    }
+    check(plot, &own)?;
+    let panels = panels_of(plot, &own);
+    let mut drawings = Drawings {
+        plot,
+        series: series_of(plot, &own),
+        number,
+        made: 0,
+        alone: panels.len() == 1 && plot.published.is_none(),
+    };
+    let rows_of_panels = panels.chunk_by(|one, next| {
+        plot.published.is_none() && plot.panels.len() < 2
+            || one.labels.first() == next.labels.first()
+    });
+    let mut all = Vec::new();
+    for beside in rows_of_panels {
+        let mut row = Vec::new();
+        for panel in beside {
+            row.push(drawings.ours(panel)?);
+        }
+        if let Some(paper) = &plot.published {
+            row.extend(drawings.papers(paper, beside[0].rows[0])?);
+        }
+        all.push(row);
+    }
+    Ok(all)
 }
 
 /// Text as markup: words in backticks become code.
@@ -205,7 +232,7 @@ struct Drawings<'a> {
 }
 
 impl Drawings<'_> {
-    fn ours(&mut self, panel: &Panel<'_>) -> Result<String, Error> {
+    fn ours(&mut self, panel: &Panel<'_>) -> Result<Drawing, Error> {
         let data: Vec<Datum> = panel
             .rows
             .iter()
@@ -223,7 +250,7 @@ impl Drawings<'_> {
     }
 
     /// The paper's drawing for the panels of such a row.
-    fn papers(&mut self, paper: &Figure, row: &Row) -> Result<String, Error> {
+    fn papers(&mut self, paper: &Figure, row: &Row) -> Result<Option<Drawing>, Error> {
         let first = self.plot.panels.first();
         let panel = first
             .and_then(|field| row.get(field))
@@ -235,7 +262,7 @@ impl Drawings<'_> {
             .map(|point| Datum::published(self.plot.kind, point))
             .collect();
         if data.is_empty() {
-            return Ok(String::new());
+            return Ok(None);
         }
         let mut heading = paper.source.clone();
         if let Some(field) = first {
@@ -246,6 +273,7 @@ impl Drawings<'_> {
             paper.about
         );
         self.draw(&heading, &paper.axis, &data, true, &caption)
+            .map(Some)
     }
 
     fn draw(
@@ -255,7 +283,7 @@ impl Drawings<'_> {
         data: &[Datum],
         published: bool,
         caption: &str,
-    ) -> Result<String, Error> {
+    ) -> Result<Drawing, Error> {
         let id = format!("plot-{}-{}", self.number, self.made);
         self.made += 1;
         let title = format!("{}: {heading}", self.plot.title);
@@ -273,7 +301,12 @@ impl Drawings<'_> {
                 self.lines(name, width, axis, data, published)?
             }
         };
-        Ok(figure(heading, &svg, &self.legend(data), caption))
+        Ok(Drawing {
+            heading: heading.to_owned(),
+            svg,
+            legend: self.legend(data),
+            caption: caption.to_owned(),
+        })
     }
 
     fn lines(

@@ -259,7 +259,7 @@ fn shown(value: f64) -> f64 {
 }
 
 /// A count for pixel arithmetic, limited so that sums cannot overflow.
-fn pixels(count: usize) -> i32 {
+pub(crate) fn pixels(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX).min(10_000)
 }
 
