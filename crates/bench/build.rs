@@ -1,14 +1,15 @@
-//! Compiles the C reference programs of `reference/` into executables that `src/reference.rs` embeds, and the eBPF ones into
-//! objects that `src/ebpf.rs` embeds.
+//! Compiles the C reference programs of `reference/` into executables for `src/reference.rs`, and
+//! the eBPF programs into objects for `src/ebpf.rs`.
 //!
-//! DPDK is optional: without it the crate builds all the same, and the experiments that need it say why they skip.
+//! DPDK is optional. Without it, the crate builds, and experiments that need it skip with the
+//! reason.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// The kernel room's own code, which one of the programs takes the time of.
+/// The kernel crate's code, which `accounting.bpf.c` measures.
 const KERNEL_HEADERS: &str = "../kernel/src/bpf";
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -22,7 +23,7 @@ fn main() -> Result<()> {
     println!("cargo::rustc-env=MYELIN_NO_DPDK=");
 
     compile_ebpf("redirect", None)?;
-    compile_ebpf("departures", None)?;
+    compile_ebpf("arrivals", None)?;
     compile_ebpf("tc_police", None)?;
     for hook in ["XDP", "TC"] {
         for name in [
@@ -52,7 +53,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Compiles `reference/<name>.c` to the executable `OUT_DIR/<name>`, always optimised: it is there to be measured.
+/// Compiles `reference/<name>.c` to the executable `OUT_DIR/<name>`, always optimised for
+/// measurements.
 fn compile(name: &str, flags: &[String]) -> Result<()> {
     let source = Path::new("reference").join(name).with_extension("c");
     let program = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?).join(name);
@@ -60,7 +62,7 @@ fn compile(name: &str, flags: &[String]) -> Result<()> {
         .opt_level(2)
         .cargo_metadata(false)
         .get_compiler();
-    // Libraries must follow the source that needs them, hence the order.
+    // Libraries must follow the source that needs them.
     let mut command = compiler.to_command();
     command
         .args(["-std=gnu11", "-Wall", "-Wextra", "-o"])
@@ -71,7 +73,8 @@ fn compile(name: &str, flags: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Compiles `reference/<name>.bpf.c`, for a hook when there is one, the way the kernel room compiles its own.
+/// Compiles `reference/<name>.bpf.c`, optionally for a hook, as the kernel crate compiles its
+/// programs.
 fn compile_ebpf(name: &str, hook: Option<&str>) -> Result<()> {
     let suffix = hook.map_or_else(String::new, |hook| format!(".{}", hook.to_lowercase()));
     let out = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?;
@@ -83,7 +86,7 @@ fn compile_ebpf(name: &str, hook: Option<&str>) -> Result<()> {
         .args(["-Wall", "-Wextra", "-Wno-unused-parameter"])
         .arg(format!("-I{KERNEL_HEADERS}"))
         .arg(format!("-I{}", env::var("DEP_BPF_INCLUDE")?));
-    // Where Debian and its kin keep `asm/`, which clang looks for only when it compiles for the machine itself.
+    // Debian's directory of `asm/`, which clang uses only when it compiles for the machine itself.
     let multiarch = format!(
         "/usr/include/{}-linux-gnu",
         env::var("CARGO_CFG_TARGET_ARCH")?
@@ -105,8 +108,7 @@ fn compile_ebpf(name: &str, hook: Option<&str>) -> Result<()> {
 
 /// The compiler and linker flags of an installed library.
 fn pkg_config(library: &str) -> Result<Vec<String>> {
-    // An installation changes the folder its .pc file goes to; without these lines DPDK would stay absent until
-    // something else triggers a build.
+    // An installation of DPDK changes the folder of its .pc file, which must trigger a build.
     let folders = run(Command::new("pkg-config").args(["--variable=pc_path", "pkg-config"]))?;
     for folder in folders
         .trim()
@@ -135,7 +137,7 @@ fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Directives to cargo are lines, so a reason that is handed over must be one.
+/// A directive to cargo must be one line.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * What counting, stamping and sojourn recording add to a packet of a one-function chain.
- * `accounted` does all of it, with the kernel room's own code and in its order: front door,
- * function, egress. `bare` carries the metadata and leaves, and nothing more. The difference is the
- * answer. `clock` reads the clock READS times, `empty` never.
+ * The cost of counting, stamping and sojourn recording for a packet of a one-function chain.
+ * `accounted` does all of them with the kernel crate's code, in its order: front door, function,
+ * egress. `bare` only carries the metadata and sends. The cost is the difference of both. `clock`
+ * reads the clock READS times, `empty` never.
  */
 #include "next.h"
 
@@ -15,7 +15,7 @@ enum {
 	LINE_EGRESS = 2,
 };
 
-/* Twin: myelin_bench::ebpf::Accounting. */
+/* Same layout: myelin_bench::ebpf::Accounting. */
 const volatile struct {
 	struct hop hop; /* of the function */
 } INSTANCE INSTANCE_SECTION;
@@ -55,7 +55,7 @@ int clock(hook_ctx *ctx)
 #pragma clang loop unroll(full)
 	for (int i = 0; i < READS; i++)
 		sum += bpf_ktime_get_ns();
-	/* Never 0; the verifier cannot know. */
+	/* Never 0, but the verifier does not know this. */
 	return sum ? HOOK_PASS : HOOK_DROP;
 }
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * AES-128 in counter mode a byte at a time, in plain C: how functions encrypt payloads that use
- * neither the processor's instructions nor a library that does. Written from FIPS 197 and
- * NIST SP 800-38A; the key is expanded once.
+ * AES-128 in counter mode, byte by byte in plain C: encryption without the processor's AES
+ * instructions. Written from FIPS 197 and NIST SP 800-38A. The key is expanded once.
  *
- * aes_ctr LENGTH WINDOWS PACKETS: each line of standard input starts a run, whose answer is one
- * line, the nanoseconds that each window of PACKETS payloads of LENGTH bytes took. It ends with its
- * input. Before the first run it encrypts the examples of both standards.
+ * aes_ctr LENGTH WINDOWS PACKETS: each line of standard input starts a run. Its output is one line,
+ * the time of each window of PACKETS payloads of LENGTH bytes in nanoseconds. The program ends with
+ * its input. Before the first run it encrypts the examples of both standards.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -79,7 +78,7 @@ static void expand(struct key *key, const uint8_t *secret)
 	}
 }
 
-/* Section 5.1. The state is kept as it comes: columns of four bytes. */
+/* Section 5.1. The state has the order of the input: columns of four bytes. */
 static void encrypt(const struct key *key, const uint8_t *in, uint8_t *out)
 {
 	uint8_t state[BLOCK], next[BLOCK];

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The least AF_XDP forwarder: plain C over the kernel's own interface, without libxdp and libbpf.
+ * A minimal AF_XDP forwarder: plain C over the kernel's interface, without libxdp and libbpf.
  *
- * Two sockets share one UMEM, so a frame received on one interface is sent on the other without
- * being copied here (Documentation/networking/af_xdp.rst, "XDP_SHARED_UMEM"; across interfaces
- * since Linux 5.10). Copy mode is asked for on purpose: it is all that virtual links have. Queue 0
- * only.
+ * Two sockets share one UMEM, so the program sends a received frame without a copy
+ * (Documentation/networking/af_xdp.rst, "XDP_SHARED_UMEM"; across interfaces since Linux 5.10). It
+ * requests copy mode, the only mode of virtual links. Queue 0 only.
  *
- * Each direction owns FRAMES frames, which circle: fill ring -> rx ring -> the other's tx ring ->
- * the other's completion ring -> fill ring. Every ring holds FRAMES entries, hence none can
- * overflow and no frame needs an owner's record.
+ * Each direction owns FRAMES frames, which circulate: fill ring -> rx ring -> the other's tx ring
+ * -> the other's completion ring -> fill ring. Every ring holds FRAMES entries, so none can
+ * overflow, and no frame needs a record of its owner.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -27,20 +26,20 @@
 #define FRAMES	   2048u
 #define FRAME_SIZE 2048u
 
-/* One producer, one consumer; this process is one of them and the kernel the other. */
+/* One producer, one consumer: this process and the kernel. */
 struct ring {
 	uint32_t *producer;
 	uint32_t *consumer;
 	uint32_t *flags;
 	void *entries;	 /* uint64_t addresses (fill, completion) or struct xdp_desc (rx, tx) */
-	uint32_t cursor; /* our own index; the kernel sees it when it is published */
+	uint32_t cursor; /* this process's index, not yet published to the kernel */
 };
 
 struct port {
 	const char *name;
 	unsigned ifindex;
 	int socket;
-	bool kick_again; /* the kernel stopped before the tx ring was empty */
+	bool kick_again; /* the kernel left frames in the tx ring */
 	struct ring rx, tx, fill, completion;
 };
 
@@ -90,7 +89,8 @@ static struct ring map_ring(const struct port *port, int size_option, uint64_t p
 	};
 }
 
-/* Opens and binds a socket to queue 0; the first one registers the UMEM, the second shares it. */
+/* Opens a socket and binds it to queue 0. The first one registers the UMEM, the second shares it.
+ */
 static void open_port(struct port *port, const char *name, void *area, const struct port *owner)
 {
 	struct xdp_umem_reg umem = {.addr = (uintptr_t)area,
@@ -125,7 +125,7 @@ static void open_port(struct port *port, const char *name, void *area, const str
 		fail("AF_XDP bind to queue 0 of", name);
 }
 
-/* Gives the kernel a direction's frames, the first of which is number `first`. */
+/* Gives the kernel the frames of a direction, from number `first` on. */
 static void fill(struct port *port, uint64_t first)
 {
 	for (uint64_t i = 0; i < FRAMES; i++)
@@ -133,9 +133,9 @@ static void fill(struct port *port, uint64_t first)
 	__atomic_store_n(port->fill.producer, port->fill.cursor, __ATOMIC_RELEASE);
 }
 
-/* Loads `return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS)` and attaches it; gives
- * the mode. The link lives as long as this process, so the program is detached however the process
- * ends. */
+/* Loads `return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS)` and attaches it. Returns
+ * the mode. The link exists as long as this process, so the kernel detaches the program at its end.
+ */
 static const char *attach(const struct port *port)
 {
 	union bpf_attr map = {
@@ -180,8 +180,7 @@ static const char *attach(const struct port *port)
 	fail("attaching XDP to", port->name);
 }
 
-/* Copy mode sends inside this call, at most 32 frames at a time, and says EAGAIN when there are
- * more. */
+/* Copy mode sends inside this call, at most 32 frames, and returns EAGAIN if there are more. */
 static void kick(struct port *port)
 {
 	port->kick_again = sendto(port->socket, NULL, 0, MSG_DONTWAIT, NULL, 0) < 0;
@@ -190,7 +189,7 @@ static void kick(struct port *port)
 		fail("sending on", port->name);
 }
 
-/* Moves up to `batch` frames from one port to the other; gives how many. */
+/* Moves up to `batch` frames from one port to the other. Returns their number. */
 static uint32_t forward(struct port *from, struct port *to, uint32_t batch)
 {
 	uint32_t received = ring_readable(&from->rx);
@@ -209,7 +208,7 @@ static uint32_t forward(struct port *from, struct port *to, uint32_t batch)
 	    (received && (__atomic_load_n(to->tx.flags, __ATOMIC_RELAXED) & XDP_RING_NEED_WAKEUP)))
 		kick(to);
 
-	/* The fill ring asks for no wake-up in copy mode: the stack fills frames by itself. */
+	/* Copy mode needs no wake-up for the fill ring: the stack fills the frames. */
 	completed = ring_readable(&to->completion);
 	if (completed) {
 		for (uint32_t i = 0; i < completed; i++)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The centralized approach that CALVIN is compared with (Xiang et al., JSAC 2019, section II-B):
- * all functions in one place, with the kernel's stack in between. A packet crosses between kernel
- * and user space four times: into this process, into a TAP device, where the kernel routes it (the
+ * The centralized approach of CALVIN's comparison (Xiang et al., JSAC 2019, section II-B): all
+ * functions in one machine, with the kernel's stack in between. A packet crosses between kernel and
+ * user space four times: into this process, into a TAP device, where the kernel routes it (the
  * first function), out of another TAP device (the second function: forward), and to the egress.
  *
- * It sleeps until there is work, with the system's queues, as published. With --poll it polls,
- * takes several frames a turn, has longer queues and bypasses the egress's queueing discipline: the
- * best this layout can do. The program that starts it gives central1 a route and a neighbour.
+ * It sleeps between packets, with the system's queues, as published. With --poll it polls, takes
+ * several frames a turn, has longer queues and bypasses the egress's queueing discipline: the best
+ * form of this layout. The parent gives central1 a route and a neighbour.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -74,7 +74,7 @@ static void lengthen(const char *program, int ingress, int egress, const char *t
 		fail(program, "lengthening its queues");
 }
 
-/* Moves what is there, `batch` frames at most; how many these were. */
+/* Moves waiting frames, at most `batch`. Returns their number. */
 static unsigned move(int from, int to, unsigned batch)
 {
 	static char frame[FRAME_SIZE];

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The least DPDK forwarder over the net_af_xdp driver, the way DPDK reaches an interface that the
- * kernel keeps (doc.dpdk.org, "AF_XDP Poll Mode Driver"). Runs without hugepages. The driver loads
- * its XDP program itself, through libxdp.
+ * A minimal DPDK forwarder over the net_af_xdp driver, with which DPDK uses an interface of the
+ * kernel (doc.dpdk.org, "AF_XDP Poll Mode Driver"). Runs without hugepages. The driver loads its
+ * XDP program through libxdp.
  *
- * Each port has a UMEM of its own, so a sent frame is copied from one to the other: sharing
- * (`shared_umem=1`) is left out of the distributions' builds.
+ * Each port has a separate UMEM, so a sent frame is copied between them: the distributions' builds
+ * lack sharing (`shared_umem=1`).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -18,8 +18,8 @@
 
 #include "reference.h"
 
-#define FRAMES	   8191u /* in the one pool; a mempool is smallest at 2^n - 1 */
-#define CACHE	   250u	 /* frames that a core keeps at hand */
+#define FRAMES	   8191u /* of the pool; 2^n - 1 needs the least memory */
+#define CACHE	   250u	 /* frames in a core's cache of the pool */
 #define RING	   2048u
 #define MAX_DEVARG (IF_NAMESIZE + 64)
 
@@ -29,8 +29,7 @@ static _Noreturn void fail(const char *what, const char *where, int error)
 	exit(1);
 }
 
-/* Busy polling is off: measured on veth that is the faster way, as there is no interrupt to save.
- */
+/* Without busy polling, which is slower on veth: there is no interrupt to save. */
 static void describe_port(char *text, int number, const char *interface)
 {
 	snprintf(text, MAX_DEVARG, "--vdev=net_af_xdp%d,iface=%s,busy_budget=0", number, interface);
@@ -46,8 +45,7 @@ static void start_eal(const struct options *options)
 	};
 	/* clang-format on */
 
-	/* Without libxdp's dispatcher the program of a port is a plain one, which detach() removes.
-	 */
+	/* Without libxdp's dispatcher, detach() can remove the program of a port. */
 	setenv("LIBXDP_SKIP_DISPATCHER", "1", 1);
 	snprintf(core, sizeof(core), "%d", options->core);
 	describe_port(ingress, 0, options->ingress);
@@ -76,9 +74,8 @@ static uint16_t start_port(const char *device, const char *interface, struct rte
 	return port;
 }
 
-/* net_af_xdp cannot open a port that only sends. When only one direction is forwarded its program
- * must go from the egress, or it would take the frames that come back and are the caller's
- * business. */
+/* net_af_xdp cannot open a port that only sends. With one direction, the program of the egress must
+ * be detached, or it would receive the replies, which the caller handles. */
 static void detach(const char *interface)
 {
 	struct {
@@ -113,7 +110,7 @@ static void detach(const char *interface)
 	close(netlink);
 }
 
-/* Moves up to `batch` frames from one port to the other; gives how many were sent. */
+/* Moves up to `batch` frames from one port to the other. Returns the number of sent frames. */
 static uint16_t forward(uint16_t from, uint16_t to, uint16_t batch)
 {
 	struct rte_mbuf *frames[MAX_BATCH];

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Packets of flows drawn at random, for the programs that hold a function against the bare look-up
- * in its own map. Who includes this has included the function's own code and defines
+ * Packets of random flows, for programs that compare a function with the bare look-up in its map. A
+ * file that includes this also includes the function's code, and defines
  *
- *   static bool look_up(const struct drawn *drawn)   whether the map knows the flow
+ *   static bool look_up(const struct drawn *drawn)   whether the map contains the flow
  *   SCATTERED                                        1: the destination differs, else the source
  *
- * A run draws a flow, makes the packet one of it, whatever the run before left, and goes on: to
- * the function itself, or to a `forward`, with the bare look-up before it or without.
+ * A run draws a flow, rewrites the packet to this flow, and tail-calls the function, or `forward`
+ * with or without the bare look-up before it.
  */
 #ifndef MYELIN_LOOK_UP_H
 #define MYELIN_LOOK_UP_H
@@ -19,7 +19,7 @@
 
 #include <bpf/bpf_endian.h>
 
-/* Twins: those of myelin_bench::experiments::look_ups. */
+/* Equal to those of myelin_bench::experiments::look_ups. */
 #define FLOWS		 100000
 #define HOT		 7
 #define CLIENTS_V4	 0x0a000000u
@@ -49,7 +49,7 @@ static __always_inline __u64 scrambled(__u64 number)
 	return number ^ number >> 31;
 }
 
-/* The addresses of a flow; those of IPv4 in the first words. */
+/* The addresses of a flow; IPv4 addresses are in the first words. */
 static __always_inline void address(struct drawn *drawn, __u32 number)
 {
 	__u32 client = SCATTERED ? 0 : number;
@@ -74,11 +74,11 @@ static __always_inline void write_ports(struct udphdr *udp)
 {
 	udp->source = bpf_htons(SOURCE_PORT);
 	udp->dest = bpf_htons(DESTINATION_PORT);
-	/* Not zero, which would be none. */
+	/* Zero would mean no checksum. */
 	udp->check = 0x1234;
 }
 
-/* Makes the packet one of that flow. */
+/* Rewrites the packet to the flow. */
 static __always_inline bool become(hook_ctx *ctx, struct drawn *drawn, __u32 number)
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* The load balancer against the bare look-up in its table of flows. */
+/* The load balancer, and the bare look-up in its table of flows. */
 #include "load_balancer.bpf.c"
 
 #define SCATTERED 0

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* NAT against the bare look-up in its table of mappings. */
+/* NAT, and the bare look-up in its table of mappings. */
 #include "nat.bpf.c"
 
 #define SCATTERED 0

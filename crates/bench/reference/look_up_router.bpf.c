@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* The router against the bare search for the longest prefix in its tables. */
+/* The router, and the bare search for the longest prefix in its tables. */
 #include "router.bpf.c"
 
 #define SCATTERED 1

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The least AF_PACKET forwarder (packet(7)): a raw socket on each interface, one frame a system
- * call. What most network functions in user space are that use nothing special.
+ * A minimal AF_PACKET forwarder (packet(7)): a raw socket on each interface, one frame for each
+ * system call, as in most network functions in user space.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -50,7 +50,7 @@ static struct port open_port(const char *program, const char *name)
 	return port;
 }
 
-/* Forwards what is there, `batch` frames at most; how many these were. */
+/* Forwards waiting frames, at most `batch`. Returns their number. */
 static unsigned forward(const struct port *from, const struct port *to, unsigned batch)
 {
 	static char frame[FRAME_SIZE];
@@ -59,7 +59,7 @@ static unsigned forward(const struct port *from, const struct port *to, unsigned
 	for (count = 0; count < batch; count++) {
 		ssize_t length = recv(from->socket, frame, sizeof(frame), MSG_DONTWAIT);
 
-		/* A frame that cannot be sent is lost, as on any wire that is full. */
+		/* A frame that cannot be sent is lost, as on a full link. */
 		if (length <= 0 || send(to->socket, frame, (size_t)length, MSG_DONTWAIT) < 0)
 			break;
 	}

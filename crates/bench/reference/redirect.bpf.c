@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* The least that forwards a frame with eBPF: one helper call. Looks at no packet and counts
- * nothing. */
+/* Minimal eBPF forwarding: one helper call. It inspects no packet and counts nothing. */
 #include <linux/bpf.h>
 
 #include <bpf/bpf_helpers.h>
 
-/* Twin: myelin_bench::ebpf::Redirect. */
+/* Same layout: myelin_bench::ebpf::Redirect. */
 const volatile struct {
-	__u32 ifindex; /* where frames leave, as the namespace of the program's interface numbers it
-			*/
+	/* Egress, an index in the namespace of the program's interface. */
+	__u32 ifindex;
 	__u32 spare;
 } INSTANCE SEC(".rodata.instance");
 
@@ -18,21 +17,21 @@ int redirect_xdp(struct xdp_md *ctx)
 	return bpf_redirect(INSTANCE.ifindex, 0);
 }
 
-/* Back where it came from: the least that a function in a namespace of its own does. */
+/* Sends a frame back: a minimal function in a separate namespace. */
 SEC("xdp")
 int bounce(struct xdp_md *ctx)
 {
 	return XDP_TX;
 }
 
-/* The end of the way. */
+/* Drops frames at the far end. */
 SEC("xdp")
 int sink(struct xdp_md *ctx)
 {
 	return XDP_DROP;
 }
 
-/* To the far end of the veth `ifindex`, past its near end's transmit path. */
+/* Redirects to the far end of the veth `ifindex`, without the transmit path of its near end. */
 SEC("tc")
 int redirect_peer(struct __sk_buff *ctx)
 {

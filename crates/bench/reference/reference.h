@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the reference forwarders share: options, the way to stop, and the line "ready".
+ * Common code of the reference forwarders: options, signals, and the line "ready".
  *
- * A reference program stands for "the least code that does this job with that technology", so a
- * figure of Myelin's can be set beside it in the same run. It therefore looks at no packet: frames
- * that arrive at one interface leave at the other, byte for byte.
+ * A reference program is a minimal forwarder with one technology, to compare Myelin with in the
+ * same run. It inspects no packet: it sends the frames of one interface unchanged to the other.
  */
 #ifndef MYELIN_REFERENCE_H
 #define MYELIN_REFERENCE_H
@@ -24,14 +23,14 @@
 struct options {
 	const char *ingress;
 	const char *egress;
-	unsigned batch; /* most frames taken from a ring at once */
+	unsigned batch; /* most frames of one burst */
 	int core;	/* the CPU that polls */
 	bool both;	/* forward egress -> ingress too */
-	bool poll;	/* poll; a program that cannot sleep always does */
+	bool poll;	/* poll; only centralized_forward can sleep */
 };
 
 static volatile sig_atomic_t stop_requested;
-static pid_t parent; /* who started us, noted with the options */
+static pid_t parent; /* the process that started this one */
 
 static void on_stop(int signal)
 {
@@ -143,8 +142,8 @@ static void announce_ready(const char *how)
 	fflush(stdout);
 }
 
-/* A busy loop must not outlive who started it, even when that one was killed. Asking costs a system
- * call, hence only once in a million turns (some milliseconds). */
+/* A busy loop must not outlive its parent, even if that is killed. The check is a system call, so
+ * it happens once in a million turns (some milliseconds). */
 static bool running(void)
 {
 	static unsigned turns;

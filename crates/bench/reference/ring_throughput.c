@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The throughput of DPDK's ring with one producer and one consumer on two cores, as
- * experiments/rings.rs measures the project's own: 64-byte descriptors, 32 at once or none, a ring
- * of its own for each run.
+ * Throughput of DPDK's ring with one producer and one consumer on two cores, as
+ * experiments/rings.rs measures Myelin's ring: 64-byte descriptors, 32 at once or none, a new ring
+ * for each run.
  *
- * ring_throughput PRODUCER CONSUMER WINDOWS BATCHES: each line of standard input starts a run,
- * whose answer is one line, the nanoseconds that each window of BATCHES batches took the consumer.
- * It ends with its input.
+ * ring_throughput PRODUCER CONSUMER WINDOWS BATCHES: each line of standard input starts a run. Its
+ * output is one line, the consumer's time of each window of BATCHES batches in nanoseconds. The
+ * program ends with its input.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -32,7 +32,7 @@ struct descriptor {
 struct run {
 	struct rte_ring *ring;
 	unsigned windows;
-	unsigned batches; /* of a window */
+	unsigned batches; /* in a window */
 	uint64_t *window_ns;
 };
 
@@ -50,7 +50,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* One window more than is timed: the first one finds the ring's memory in no cache. */
+/* Produces one window more than is timed: in the first, the ring's memory is not yet cached. */
 static uint64_t batches_of(const struct run *run)
 {
 	return (uint64_t)(run->windows + 1) * run->batches;
@@ -98,7 +98,7 @@ static void *consume(void *argument)
 	return NULL;
 }
 
-/* A thread on a core of its own from its start: its parent's core may not let it run at all. */
+/* Starts a thread directly on its core, because the parent may occupy its own core. */
 static pthread_t start(void *(*work)(void *), struct run *run, unsigned core)
 {
 	pthread_attr_t attributes;
@@ -156,7 +156,7 @@ int main(int argc, char **argv)
 	run.window_ns = calloc(run.windows, sizeof(*run.window_ns));
 	if (!run.window_ns)
 		fail("memory for the windows", ENOMEM);
-	/* The program that started it ends its input when the terminal interrupts both. */
+	/* After an interrupt from the terminal, the parent closes this program's input. */
 	signal(SIGINT, SIG_IGN);
 	while (fgets(line, sizeof(line), stdin)) {
 		measure(&run, cores);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* A policer as one adds it to a Linux router: a token bucket of packets in a classifier of tc. */
+/* A policer for a Linux router: a token bucket of packets in a classifier of tc. */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 
 #include <bpf/bpf_helpers.h>
 
 #define BURST  1000ULL
-#define PERIOD 100ULL /* ns a packet: more than any router here forwards */
+#define PERIOD 100ULL /* ns a packet: a higher rate than any router here forwards */
 
 struct bucket {
 	struct bpf_spin_lock lock;

@@ -1,4 +1,4 @@
-//! A daemon of somebody else's, which works as long as an experiment does and not a moment longer.
+//! A third-party daemon that runs as long as an experiment.
 
 use std::fs::File;
 use std::io;
@@ -13,69 +13,72 @@ use nix::unistd::{Pid, getppid};
 use crate::Error;
 use crate::reference::memory_file;
 
-/// Of its messages, the last ones tell why it ended, bytes.
-const LAST_WORDS: u64 = 600;
+/// Length of the last messages in an error, bytes.
+const LAST_MESSAGES: u64 = 600;
 
-/// A running daemon, killed when dropped. The kernel kills it too when the thread that started it ends, in whatever way.
+/// A running daemon, killed on drop. The kernel also kills it when the thread that started it ends.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     child: Child,
-    words: File,
+    messages: File,
 }
 
 impl Daemon {
-    /// Starts a command that stays in the foreground, out of reach of the terminal's signals.
+    /// Starts a command that stays in the foreground, in a process group without the terminal's
+    /// signals.
     pub(crate) fn start(mut command: Command) -> Result<Self, Error> {
         let name = command.get_program().display().to_string();
         let failed = |cause| Error::system(format!("start `{name}`"), cause);
-        let words = File::from(memory_file("messages").map_err(failed)?);
+        let messages = File::from(memory_file("messages").map_err(failed)?);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(words.try_clone().map_err(failed)?)
+            .stderr(messages.try_clone().map_err(failed)?)
             .process_group(0);
         let parent = Pid::this();
         let die_with_parent = move || {
             prctl::set_pdeathsig(Signal::SIGKILL)?;
-            // It may have ended before the call.
+            // The parent may have ended before the call.
             if getppid() == parent {
                 Ok(())
             } else {
                 Err(io::ErrorKind::NotConnected.into())
             }
         };
-        // SAFETY: the closure makes two system calls and neither allocates nor takes a lock, so it may run between fork and exec.
+        // SAFETY: the closure makes two system calls and neither allocates nor takes a lock, so it
+        // may run between fork and exec.
         unsafe { command.pre_exec(die_with_parent) };
         let child = command.spawn().map_err(failed)?;
-        Ok(Self { child, words })
+        Ok(Self { child, messages })
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Why it ended, if it has.
-    pub(crate) fn has_ended(&mut self) -> Option<String> {
+    /// The reason of its end. `None` while it runs.
+    pub(crate) fn end_reason(&mut self) -> Option<String> {
         let status = match self.child.try_wait() {
             Ok(status) => status?.to_string(),
             Err(error) => error.to_string(),
         };
-        Some(format!("it ended ({status}): {}", self.last_words()))
+        Some(format!("it ended ({status}): {}", self.last_messages()))
     }
 
-    /// The last of what it said on standard error.
-    pub(crate) fn last_words(&self) -> String {
-        // The daemon writes through the same description, so its position must stay where it is.
+    /// Its last messages on standard error.
+    pub(crate) fn last_messages(&self) -> String {
+        // The daemon writes through the same file description, so the file position must not
+        // change.
         let read = || -> io::Result<Vec<u8>> {
-            let length = self.words.metadata()?.len();
-            let from = length.saturating_sub(LAST_WORDS);
-            let mut words = vec![0; (length - from) as usize];
-            self.words.read_exact_at(&mut words, from)?;
-            Ok(words)
+            let length = self.messages.metadata()?.len();
+            let from = length.saturating_sub(LAST_MESSAGES);
+            let mut messages = vec![0; (length - from) as usize];
+            self.messages.read_exact_at(&mut messages, from)?;
+            Ok(messages)
         };
         match read() {
-            Ok(words) => {
-                let text = String::from_utf8_lossy(&words);
+            Ok(messages) => {
+                let text = String::from_utf8_lossy(&messages);
                 let lines: Vec<_> = text.lines().filter(|line| !line.is_empty()).collect();
                 lines.join("; ")
             }
@@ -86,7 +89,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // One that has ended already is no error, and nobody is left to be told of others.
+        // An ended daemon is no error, and a drop cannot report others.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -106,7 +109,7 @@ mod tests {
         Daemon::start(command).unwrap()
     }
 
-    fn lives(pid: u32) -> bool {
+    fn is_alive(pid: u32) -> bool {
         let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         state
             .rsplit_once(')')
@@ -122,29 +125,29 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_when_dropped_even_stopped() {
+    fn a_drop_kills_even_a_stopped_daemon() {
         let mut daemon = shell("exec sleep 60");
         let pid = daemon.pid();
-        assert!(daemon.has_ended().is_none() && lives(pid));
+        assert!(daemon.end_reason().is_none() && is_alive(pid));
         kill(Pid::from_raw(pid.cast_signed()), Signal::SIGSTOP).unwrap();
         drop(daemon);
-        assert!(!lives(pid));
+        assert!(!is_alive(pid));
     }
 
     #[test]
-    fn it_ends_with_the_thread_that_started_it() {
+    fn a_daemon_ends_with_the_thread_that_started_it() {
         let daemon = std::thread::spawn(|| shell("exec sleep 61"))
             .join()
             .unwrap();
-        wait_until("it lives on", || !lives(daemon.pid()));
+        wait_until("the daemon still runs", || !is_alive(daemon.pid()));
     }
 
     #[test]
-    fn its_last_words_are_kept() {
+    fn the_end_reason_contains_the_last_messages() {
         let mut daemon = shell("echo one >&2; echo two >&2; exit 3");
         let mut why = None;
-        wait_until("it does not end", || {
-            why = daemon.has_ended();
+        wait_until("the daemon does not end", || {
+            why = daemon.end_reason();
             why.is_some()
         });
         assert_eq!(why.unwrap(), "it ended (exit status: 3): one; two");

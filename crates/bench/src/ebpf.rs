@@ -1,4 +1,4 @@
-//! The eBPF programs of `reference/`: loaded, run on test data, attached.
+//! Loads, tests and attaches the eBPF programs of `reference/`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -13,7 +13,7 @@ use myelin_linux::netns::Netns;
 
 use crate::Error;
 
-pub(crate) mod departures;
+pub(crate) mod arrivals;
 pub(crate) mod look_up;
 
 const REDIRECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redirect.o"));
@@ -21,11 +21,12 @@ const TC_POLICE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tc_police.o")
 const ACCOUNTING_XDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/accounting.xdp.o"));
 const ACCOUNTING_TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/accounting.tc.o"));
 
-/// The section of read-only data that is filled here.
+/// The section of read-only data that this module fills.
 const INSTANCE: &str = ".rodata.instance";
 /// Clock reads of the program `clock`.
 pub(crate) const CLOCK_READS: f64 = 64.0;
-/// Counter lines a CPU of the accounting programs: front door, function, egress; a power of two.
+/// Counter lines of the accounting programs for each CPU: front door, function, egress. A power of
+/// two.
 const LINES: u32 = 4;
 
 /// The read-only data of `redirect.bpf.c`.
@@ -36,7 +37,7 @@ struct Redirect {
     spare: u32,
 }
 
-/// The read-only data of `accounting.bpf.c`: the kernel room's `struct hop`.
+/// The read-only data of `accounting.bpf.c`: the kernel crate's `struct hop`.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Accounting {
@@ -50,7 +51,8 @@ struct Accounting {
     fallback: u32,
 }
 
-/// Loads a program that redirects everything to `ifindex`: by XDP, or at tc straight to the far end of that veth.
+/// Loads a program that redirects all frames to `ifindex`: by XDP, or at tc to the far end of that
+/// veth.
 pub(crate) fn redirect(hook: Hook, ifindex: u32) -> Result<OwnedFd, Error> {
     let name = match hook {
         Hook::Xdp => "redirect_xdp",
@@ -60,12 +62,12 @@ pub(crate) fn redirect(hook: Hook, ifindex: u32) -> Result<OwnedFd, Error> {
     load_one(REDIRECT, bytemuck::bytes_of(&instance), name)
 }
 
-/// Loads a program that sends everything back where it came from, by XDP.
+/// Loads an XDP program that sends all frames back.
 pub(crate) fn bounce() -> Result<OwnedFd, Error> {
     load_one(REDIRECT, bytemuck::bytes_of(&Redirect::zeroed()), "bounce")
 }
 
-/// Loads a program that drops everything, by XDP.
+/// Loads an XDP program that drops all frames.
 pub(crate) fn sink() -> Result<OwnedFd, Error> {
     load_one(REDIRECT, bytemuck::bytes_of(&Redirect::zeroed()), "sink")
 }
@@ -122,11 +124,14 @@ fn load(object: &[u8], instance: &[u8], names: &[&str], parts: u32) -> Result<Ve
         done.map_err(|cause| failed(whole, "fill the maps of", &cause))?;
     }
     let loaded = open.load().map_err(|cause| failed(whole, "load", &cause))?;
-    names.iter().map(|name| hold(&loaded, name)).collect()
+    names
+        .iter()
+        .map(|name| keep_program(&loaded, name))
+        .collect()
 }
 
-/// A program of a loaded object, with a descriptor of its own, which outlives the object.
-fn hold(loaded: &libbpf_rs::Object, name: &str) -> Result<OwnedFd, Error> {
+/// Duplicates the descriptor of a loaded program, so that the program outlives its object.
+fn keep_program(loaded: &libbpf_rs::Object, name: &str) -> Result<OwnedFd, Error> {
     let program = loaded
         .progs()
         .find(|program| program.name().to_string_lossy() == name)
@@ -137,7 +142,8 @@ fn hold(loaded: &libbpf_rs::Object, name: &str) -> Result<OwnedFd, Error> {
         .map_err(|cause| Error::ebpf(name, "hold", cause))
 }
 
-/// Attaches a program to an interface of the calling thread's network namespace; it is detached when the result is dropped.
+/// Attaches a program to an interface of the calling thread's network namespace. A drop of the
+/// result detaches it.
 pub(crate) fn attach(program: BorrowedFd<'_>, hook: Hook, ifindex: u32) -> Result<OwnedFd, Error> {
     let (point, flags) = match hook {
         Hook::Xdp => (libbpf_sys::BPF_XDP, libbpf_sys::XDP_FLAGS_DRV_MODE),
@@ -148,7 +154,7 @@ pub(crate) fn attach(program: BorrowedFd<'_>, hook: Hook, ifindex: u32) -> Resul
         flags,
         ..Default::default()
     };
-    // SAFETY: the options are valid for the call and hold no pointers.
+    // SAFETY: the options are valid for the call and contain no pointers.
     let link = unsafe {
         libbpf_sys::bpf_link_create(
             program.as_raw_fd(),
@@ -164,13 +170,14 @@ pub(crate) fn attach(program: BorrowedFd<'_>, hook: Hook, ifindex: u32) -> Resul
             io::Error::from_raw_os_error(-link),
         ));
     }
-    // SAFETY: the call has just returned this descriptor, and nobody else knows it.
+    // SAFETY: the call has just returned this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
-/// Detaches the XDP program of an interface of the calling thread's network namespace, also one of another program.
+/// Detaches the XDP program of an interface of the calling thread's network namespace, whatever
+/// process attached it.
 pub(crate) fn detach_xdp(ifindex: u32) -> Result<(), Error> {
-    // SAFETY: the call takes no pointer, as it is given no options.
+    // SAFETY: the pointer to the options is null, which the call allows.
     let failure = unsafe { libbpf_sys::bpf_xdp_detach(ifindex.cast_signed(), 0, std::ptr::null()) };
     if failure < 0 {
         let cause = io::Error::from_raw_os_error(-failure);
@@ -179,16 +186,16 @@ pub(crate) fn detach_xdp(ifindex: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// Keeps programs that are attached nowhere in the kernel's XDP dispatcher, by attaching each to a link of an unnamed
-/// namespace. Otherwise every test run of one puts it there and takes it out again, and waits for all CPUs both times:
-/// 20 ms a packet instead of 20 us. Programs of another hook have no such dispatcher.
-pub(crate) struct Dispatched {
+/// Keeps programs in the kernel's XDP dispatcher, by attaching each to a link of an unnamed
+/// namespace. Otherwise every test run adds and removes its program and waits for all CPUs both
+/// times: 20 ms for a packet instead of 20 us. Other hooks have no such dispatcher.
+pub(crate) struct DispatcherEntries {
     _attached: Vec<OwnedFd>,
     _netns: Netns,
 }
 
-impl Dispatched {
-    pub(crate) fn keep(hook: Hook, programs: &[BorrowedFd<'_>]) -> Result<Option<Self>, Error> {
+impl DispatcherEntries {
+    pub(crate) fn add(hook: Hook, programs: &[BorrowedFd<'_>]) -> Result<Option<Self>, Error> {
         if hook != Hook::Xdp {
             return Ok(None);
         }
@@ -213,7 +220,7 @@ impl Dispatched {
     }
 }
 
-/// Mean nanoseconds of a run of a program on a frame.
+/// Mean time of a program on a frame, ns.
 pub(crate) fn mean_ns(
     program: BorrowedFd<'_>,
     hook: Hook,
@@ -241,7 +248,7 @@ mod tests {
     use crate::frames;
 
     #[test]
-    fn programs_run_and_leave() {
+    fn programs_run_with_the_expected_verdicts() {
         if !nix::unistd::geteuid().is_root() {
             println!("SKIP: loading eBPF programs needs root");
             return;
@@ -261,13 +268,13 @@ mod tests {
                 "{hook}"
             );
             let fds: Vec<_> = programs.iter().map(AsFd::as_fd).collect();
-            let dispatched = Dispatched::keep(hook, &fds).unwrap();
+            let dispatched = DispatcherEntries::add(hook, &fds).unwrap();
             assert_eq!(dispatched.is_some(), hook == Hook::Xdp);
             let cost =
                 |program: usize| mean_ns(programs[program].as_fd(), hook, &frame, 1000).unwrap();
             assert!(
                 cost(2) > cost(3),
-                "{hook}: {CLOCK_READS} clock reads cost nothing"
+                "{hook}: {CLOCK_READS} clock reads take no time"
             );
             assert_eq!(verdict(&redirect(hook, 1).unwrap()), hook.redirect());
         }

@@ -1,4 +1,4 @@
-//! Why an experiment ended without a report.
+//! Errors of experiments.
 
 use std::io;
 
@@ -11,20 +11,20 @@ use crate::reference;
 #[error(transparent)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no experiment of that name.
+    /// No experiment has that name.
     #[error("there is no experiment `{0}`; `myelin bench --list` shows those that there are")]
     Unknown(String),
-    /// Not privileged.
+    /// The caller is not root.
     #[error(
         "an experiment makes network namespaces, links and eBPF programs, which needs root: use sudo"
     )]
     NotRoot,
-    /// The caller asked for the end.
+    /// The caller cancelled the experiment.
     #[error("cancelled; everything that was made is removed")]
     Cancelled,
-    /// A variant that lets nothing through, so there is nothing to compare.
+    /// A variant lost too many packets to be compared.
     #[error(
-        "variant `{variant}`: {lost} of {sent} packets of {payload} B were lost: see what `myelin doctor` says of this machine"
+        "variant `{variant}`: {lost} of {sent} packets of {payload} B were lost; `myelin doctor` checks this machine"
     )]
     Lost {
         /// The variant.
@@ -36,35 +36,35 @@ pub enum Error {
         /// UDP payload, bytes.
         payload: usize,
     },
-    /// A program of the experiment could not be used.
+    /// An eBPF program of the experiment failed.
     #[error(
-        "eBPF program `{program}` of the experiment: cannot {action}: {cause}; `myelin doctor` tells what this kernel lacks"
+        "eBPF program `{program}` of the experiment: cannot {action}: {cause}; `myelin doctor` shows what this kernel lacks"
     )]
     Ebpf {
         /// The program.
         program: String,
-        /// What was attempted.
+        /// The failed action.
         action: &'static str,
         /// The cause.
         cause: io::Error,
     },
-    /// A system to compare with that cannot be had on this machine.
-    #[error("{peer} cannot be had here: {reason}")]
+    /// A system to compare with is not available on this machine.
+    #[error("{peer} is not available here: {reason}")]
     Peer {
         /// The system.
         peer: String,
-        /// What is missing, or what it said.
+        /// The missing part, or the system's message.
         reason: String,
     },
     /// The operating system refused a step.
     #[error("cannot {action}: {cause}")]
     System {
-        /// What was attempted, with its object.
+        /// The failed action, with its object.
         action: String,
         /// The cause.
         cause: io::Error,
     },
-    /// A program that was started to be measured failed.
+    /// A measured program failed.
     #[error("`{command}` failed ({status}): {words}")]
     Command {
         /// The command line.
@@ -74,27 +74,27 @@ pub enum Error {
         /// Its standard error.
         words: String,
     },
-    /// A part of a chain file that an experiment is made of.
+    /// The experiment's chain file is invalid.
     #[error("the experiment's own chain file: {0}; please report it")]
-    Snippet(String),
-    /// The agent's answer.
+    ChainFile(String),
+    /// An error of the agent.
     Agent(#[from] ApiError),
-    /// The kernel room's.
+    /// An error of the kernel crate.
     Kernel(#[from] myelin_kernel::Error),
-    /// A worker's memory.
+    /// An error of the data plane.
     Dataplane(#[from] myelin_dataplane::Error),
-    /// The machine's.
+    /// An error of the operating system.
     Linux(#[from] myelin_linux::Error),
-    /// The probe's.
+    /// An error of a measurement.
     Probe(#[from] myelin_measure::Error),
-    /// Rounds that cannot be compared.
+    /// Rounds cannot be compared.
     Ratio(#[from] myelin_metrics::stats::RatioError),
-    /// A file of plots or cases that cannot be read: the experiment, and what is wrong.
+    /// The experiment's file of plots or cases cannot be parsed.
     #[error("the data of experiment `{0}`: {1}; please report it")]
     Data(&'static str, String),
-    /// The page's.
+    /// The page or a figure cannot be drawn.
     Report(#[from] myelin_report::Error),
-    /// A C reference's.
+    /// An error of a C reference program.
     Reference(#[from] reference::Error),
 }
 

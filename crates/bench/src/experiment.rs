@@ -1,4 +1,4 @@
-//! What an experiment is: how it is run, what it reports to, what it finds and claims.
+//! An experiment: its options, its session, its findings and claims.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -13,19 +13,19 @@ use serde_json::Value;
 
 use crate::error::Error;
 
-/// How much is measured.
+/// Amount of measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
-    /// Hardly anything, which decides no claim: whether the experiment works.
+    /// The least that shows whether the experiment works. It decides no claim.
     Trial,
-    /// Fewer rounds, though never fewer than a claim needs: under a minute.
+    /// Fewer rounds, but enough for all claims: under a minute.
     Quick,
-    /// Minutes.
+    /// All rounds: minutes.
     Whole,
 }
 
 impl Effort {
-    /// A figure by how much is measured.
+    /// Chooses a value by the effort.
     pub(crate) fn choose<T>(self, trial: T, quick: T, whole: T) -> T {
         match self {
             Self::Trial => trial,
@@ -49,16 +49,16 @@ impl Effort {
     }
 }
 
-/// How an experiment is run.
+/// Options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How much is measured.
+    /// Amount of measurement.
     pub effort: Effort,
-    /// The `myelin` executable: it becomes the worker and the agent of the experiment.
+    /// The `myelin` executable, for the workers and the agent of the experiment.
     pub program: PathBuf,
 }
 
-/// An experiment under way: its [`Options`], and where it reports to.
+/// A running experiment: its [`Options`], and the receiver of its progress.
 #[derive(Clone, Copy)]
 pub(crate) struct Session<'a> {
     pub(crate) effort: Effort,
@@ -72,7 +72,7 @@ impl Session<'_> {
         self.check()
     }
 
-    /// An error once the caller wants the end.
+    /// Returns [`Error::Cancelled`] after the caller cancelled.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.monitor.is_cancelled() {
             Err(Error::Cancelled)
@@ -82,23 +82,23 @@ impl Session<'_> {
     }
 }
 
-/// What an experiment found.
+/// Results of an experiment.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) rows: Vec<Row>,
     pub(crate) claims: Vec<Claim>,
-    /// What else decides the figures: probe mode, packets a round.
+    /// Settings that affect the figures: probe mode, packets a round.
     pub(crate) settings: Vec<(&'static str, String)>,
 }
 
 impl Findings {
-    /// With one more setting.
+    /// Adds a setting.
     pub(crate) fn with(mut self, setting: &'static str, value: impl Into<String>) -> Self {
         self.settings.push((setting, value.into()));
         self
     }
 
-    /// A row that says why a subject cannot be had here.
+    /// A row with the reason why a subject is not available here.
     pub(crate) fn skipped(field: &str, subject: impl Into<Value>, reason: &impl Display) -> Row {
         Row::of("skipped")
             .with(field, subject)
@@ -137,23 +137,23 @@ impl Findings {
 /// An experiment that can be run.
 #[derive(Debug, Clone, Copy)]
 pub struct Experiment {
-    /// Its name, as [`run`](crate::run) takes it.
+    /// Its name, for [`run`](crate::run).
     pub name: &'static str,
     /// What it measures, one line.
     pub about: &'static str,
     pub(crate) run: fn(Session<'_>) -> Result<Findings, Error>,
-    /// What its page shows of the rows: a list of [`Plot`], YAML.
+    /// The plots of its page: a list of [`Plot`], YAML.
     pub(crate) plots: &'static str,
 }
 
 impl Experiment {
     pub(crate) fn plots(&self) -> Result<Vec<Plot>, Error> {
-        read(self.name, self.plots)
+        parse_list(self.name, self.plots)
     }
 }
 
-/// Reads a list that an experiment has in a file of data.
-pub(crate) fn read<T: DeserializeOwned>(
+/// Parses a list of an experiment's data file.
+pub(crate) fn parse_list<T: DeserializeOwned>(
     experiment: &'static str,
     text: &str,
 ) -> Result<Vec<T>, Error> {
@@ -162,7 +162,7 @@ pub(crate) fn read<T: DeserializeOwned>(
 
 #[cfg(test)]
 impl Session<'_> {
-    /// A session that nobody watches.
+    /// A session without receiver of progress.
     pub(crate) fn quick(cancelled: &std::sync::atomic::AtomicBool) -> Session<'_> {
         Session {
             effort: Effort::Quick,

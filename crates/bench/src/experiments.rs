@@ -1,4 +1,5 @@
-//! All experiments: what each is called and measures, and the plots of its page. The code of each is a file; that of `lookup` is in three parts.
+//! All experiments: what each is called and measures, and the plots of its page. The code of each
+//! is a file; that of `lookup` is in three parts.
 
 mod accounting;
 mod bound;

@@ -1,6 +1,7 @@
 //! Frames for test runs.
 
-/// A UDP packet over IPv4 from port 40000, without a UDP checksum (RFC 768 allows that), with `payload` bytes.
+/// A UDP packet over IPv4 from port 40000, without a UDP checksum (RFC 768 allows that), with
+/// `payload` bytes.
 pub(crate) fn udp(source: [u8; 4], destination: [u8; 4], port: u16, payload: u16) -> Vec<u8> {
     // Ethernet, IPv4 (no options, do not fragment, TTL 64), UDP.
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
@@ -16,11 +17,11 @@ pub(crate) fn udp(source: [u8; 4], destination: [u8; 4], port: u16, payload: u16
     frame
 }
 
-/// Numbers that look random and are the same in every run (`SplitMix64`, Steele et al. 2014).
+/// Pseudo-random numbers, equal in every run (`SplitMix64`, Steele et al. 2014).
 #[derive(Debug)]
-pub(crate) struct Scatter(pub(crate) u64);
+pub(crate) struct SplitMix(pub(crate) u64);
 
-impl Scatter {
+impl SplitMix {
     /// A number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -36,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_what_they_say() {
+    fn the_frame_has_the_given_fields() {
         let frame = udp([10, 0, 0, 1], [10, 9, 8, 7], 53, 100);
         let tuple = myelin_packet::parse(&frame).unwrap().five_tuple(&frame);
         assert_eq!(tuple.destination.to_string(), "10.9.8.7");
@@ -48,15 +49,15 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_spread() {
-        let mut scatter = Scatter(1);
-        let mut seen = [0; 10];
+    fn numbers_are_uniform() {
+        let mut random = SplitMix(1);
+        let mut counts = [0; 10];
         for _ in 0..1000 {
-            seen[scatter.below(10) as usize] += 1;
+            counts[random.below(10) as usize] += 1;
         }
         assert!(
-            seen.iter().all(|count| (60..150).contains(count)),
-            "{seen:?}"
+            counts.iter().all(|count| (60..150).contains(count)),
+            "{counts:?}"
         );
     }
 }

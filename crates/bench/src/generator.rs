@@ -1,4 +1,4 @@
-//! Streams of one frame each from one core, by the clock or as fast as they go.
+//! Sends streams of one frame each from one core, at a rate or as fast as possible.
 
 use std::time::{Duration, Instant};
 
@@ -14,38 +14,37 @@ pub(crate) struct Stream<'a> {
     pub(crate) sender: &'a PacketSender,
     /// Packets a second.
     pub(crate) rate_pps: f64,
-    /// Packets that come together.
+    /// Packets of one cluster.
     pub(crate) cluster: usize,
-    /// Most packets that are sent at once when the generator was held up; what was due beyond them is never sent. So a stream
-    /// keeps to a profile of this burst, whatever the machine does.
+    /// Most late packets that the generator sends at once after a delay; it skips the others. So
+    /// the stream conforms to a profile with this burst, even if the machine stalls.
     pub(crate) burst: u64,
 }
 
-/// What became of a stream.
+/// Packets of a stream.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Sent {
-    /// Packets that were sent.
+pub(crate) struct StreamCounts {
+    /// Packets sent.
     pub(crate) packets: u64,
-    /// Packets that were due and never sent, since the generator was held up.
-    pub(crate) forgone: u64,
+    /// Due packets that the generator skipped after a delay.
+    pub(crate) skipped: u64,
 }
 
-impl Sent {
-    /// Share of what was due that was not sent.
-    pub(crate) fn short(&self) -> f64 {
-        self.forgone as f64 / (self.packets + self.forgone).max(1) as f64
+impl StreamCounts {
+    /// Share of due packets that were skipped.
+    pub(crate) fn skipped_share(&self) -> f64 {
+        self.skipped as f64 / (self.packets + self.skipped).max(1) as f64
     }
 }
 
-/// Sends the streams side by side for so long, each at its rate, from one core; what became of each.
-///
-/// A stream that cannot be sent as fast as it should holds the others up by a batch at most.
+/// Sends the streams in turn for `duration`, each at its rate, from one core. A slow stream delays
+/// the others by at most one batch.
 pub(crate) fn generate(
     streams: &[Stream<'_>],
     duration: Duration,
     core: usize,
-) -> Result<Vec<Sent>, Error> {
-    on_core(core, || {
+) -> Result<Vec<StreamCounts>, Error> {
+    run_on_core(core, || {
         let start_ns = now_ns();
         let paced = streams.iter().map(|stream| {
             let pace = Pace::new(Some(stream.rate_pps), Late::Skip(stream.burst), start_ns);
@@ -61,17 +60,17 @@ pub(crate) fn generate(
         let mut paced: Vec<_> = paced.collect();
         let end_ns = start_ns + duration.as_nanos() as u64;
         generator::generate(&mut paced, Wait::Spin, |_, ns| ns < end_ns)?;
-        let sent = paced.iter().map(|stream| Sent {
+        let sent = paced.iter().map(|stream| StreamCounts {
             packets: stream.sent(),
-            forgone: stream.pace().skipped(),
+            skipped: stream.pace().skipped(),
         });
         Ok(sent.collect())
     })
 }
 
-/// Sends so many packets as fast as they go; how long it took.
-pub(crate) fn pump(sender: &PacketSender, count: u64, core: usize) -> Result<Duration, Error> {
-    on_core(core, || {
+/// Sends `count` packets as fast as possible. Returns the time it took.
+pub(crate) fn send_all(sender: &PacketSender, count: u64, core: usize) -> Result<Duration, Error> {
+    run_on_core(core, || {
         let start = Instant::now();
         let mut sent = 0;
         while sent < count {
@@ -91,11 +90,11 @@ fn send(sender: &PacketSender, count: usize) -> Result<u64, Error> {
     Ok(sent as u64)
 }
 
-/// Runs on one core, and gives the thread its cores back.
-fn on_core<T>(core: usize, what: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+/// Runs `work` on one core, and then restores the thread's cores.
+fn run_on_core<T>(core: usize, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let before = affinity::get(0)?;
     affinity::set(0, &[core])?;
-    let done = what();
+    let outcome = work();
     affinity::set(0, &before)?;
-    done
+    outcome
 }

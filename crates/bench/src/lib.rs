@@ -1,12 +1,13 @@
-//! The experiments: what Myelin promises, measured on the machine at hand.
+//! The experiments: they measure Myelin's claims on this machine.
 //!
-//! Each experiment is one file of `experiments/`. It measures its subjects in turns (`rounds.rs`), round by round in
-//! changing order, and claims are made on ratios of figures of the same round with a 95 % interval: absolute times wander
-//! on a virtual machine, such ratios do not. Where a packet's round trip is the figure, a *variant* (`variant.rs`) is
-//! whatever joins a client to a server: a cable, a bridge, a chain, a C program ([`mod@reference`]).
+//! Each experiment is one file of `experiments/`. It measures its subjects in turns (`rounds.rs`),
+//! in a different order each round. A claim compares figures of the same round, with a 95 %
+//! interval: absolute times of a virtual machine drift, such ratios do not. Experiments with round
+//! trips compare *variants* (`variant.rs`), the ways to join a client to a server: a cable, a
+//! bridge, a chain, a C program ([`mod@reference`]).
 //!
-//! What an experiment makes is gone when it ends, however it ends: the chains belong to an agent of its own with a run
-//! directory of its own, everything else stands in network namespaces without a name.
+//! An experiment leaves nothing behind, even if it is killed. Its chains belong to a separate agent
+//! with a separate run directory. All other objects are in unnamed network namespaces.
 //!
 //! ```no_run
 //! use std::sync::atomic::AtomicBool;
@@ -22,6 +23,7 @@
 //! # Ok::<(), myelin_bench::Error>(())
 //! ```
 
+mod conditions;
 mod daemon;
 mod ebpf;
 mod error;
@@ -30,7 +32,6 @@ mod experiments;
 mod frames;
 mod generator;
 mod machine;
-mod manner;
 mod network;
 mod ovs;
 mod place;
@@ -58,16 +59,17 @@ pub fn experiments() -> &'static [Experiment] {
     experiments::ALL
 }
 
-/// Runs the experiment of that name. Needs root. Polls on two cores while it measures.
+/// Runs an experiment. Needs root. Polls on two cores while it measures.
 ///
 /// # Errors
-/// No such experiment, no privileges, cancelled, or what the machine refused. It ends within a second once it is cancelled. Nothing is left behind.
+/// The experiment does not exist, root is missing, the caller cancels, or the machine refuses a
+/// step. A cancelled experiment ends within a second. Nothing is left behind.
 pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Report<Row>, Error> {
     let experiment = find(name)?;
     if !capability::is_root() {
         return Err(Error::NotRoot);
     }
-    let watch = machine::Watch::start()?;
+    let monitored = machine::MachineMonitor::start()?;
     let findings = (experiment.run)(Session {
         effort: options.effort,
         program: &options.program,
@@ -77,7 +79,7 @@ pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Repor
         .settings
         .into_iter()
         .chain([("effort", options.effort.name().to_owned())])
-        .fold(watch.stop()?, |environment, (name, value)| {
+        .fold(monitored.stop()?, |environment, (name, value)| {
             environment.with(name, value)
         });
     Ok(Report {
@@ -88,10 +90,11 @@ pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Repor
     })
 }
 
-/// A self-contained page with the report's claims, the plots that its experiment declares, and all rows, UTF-8.
+/// A self-contained HTML page with the report's claims, the experiment's plots, and all rows.
 ///
 /// # Errors
-/// [`Error::Unknown`] when the report is of no experiment; [`Error::Data`] and [`Error::Report`] when its rows cannot be drawn.
+/// [`Error::Unknown`] if no experiment has the report's name, [`Error::Data`] or [`Error::Report`]
+/// if its rows cannot be drawn.
 pub fn page(report: &Report<Row>) -> Result<String, Error> {
     let experiment = find(&report.experiment)?;
     let plots = experiment.plots()?;

@@ -1,4 +1,4 @@
-//! The state of the machine while an experiment ran: a figure taken on a busy machine says so.
+//! Load of the machine during an experiment, so that the report can say whether it was quiet.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use crate::{Error, Row};
 
-/// Shares above these make a machine busy.
+/// Larger shares of the CPU time make a machine busy.
 const BUSY_STEAL: f64 = 0.02;
 const BUSY_OTHERS: f64 = 0.05;
 
-/// A look at the machine from start to end.
-pub(crate) struct Watch {
+/// Observes the machine from start to end.
+pub(crate) struct MachineMonitor {
     environment: Environment,
     cpus: Vec<CpuTimes>,
     own: Duration,
 }
 
-impl Watch {
-    /// Starts now.
+impl MachineMonitor {
+    /// Starts the observation.
     pub(crate) fn start() -> Result<Self, Error> {
         Ok(Self {
             environment: myelin_measure::environment(),
@@ -29,11 +29,11 @@ impl Watch {
         })
     }
 
-    /// The environment with what happened meanwhile.
+    /// The environment with the load since the start.
     pub(crate) fn stop(self) -> Result<Environment, Error> {
-        let mut spent = Spent {
+        let mut spent = CpuTotals {
             own: own_time().saturating_sub(self.own),
-            ..Spent::default()
+            ..CpuTotals::default()
         };
         for now in procfs::cpu_times()? {
             if let Some(before) = self.cpus.iter().find(|before| before.cpu == now.cpu) {
@@ -49,24 +49,24 @@ impl Watch {
     }
 }
 
-/// CPU time of all cores together.
+/// CPU time of all cores.
 #[derive(Debug, Clone, Copy, Default)]
-struct Spent {
+struct CpuTotals {
     total: Duration,
     steal: Duration,
-    /// Not idle, without what the hypervisor took.
+    /// Neither idle nor stolen.
     busy: Duration,
-    /// Of this process and those it started.
+    /// CPU time of this process and its descendants.
     own: Duration,
 }
 
-impl Spent {
+impl CpuTotals {
     fn settings(&self) -> [(String, String); 3] {
         let total = self.total.as_secs_f64().max(1e-9);
         let steal = self.steal.as_secs_f64() / total;
         let others = self.busy.saturating_sub(self.own).as_secs_f64() / total;
         let quiet = if steal > BUSY_STEAL || others > BUSY_OTHERS {
-            "no: others were at work; repeat the run on a quiet machine"
+            "no: other processes were busy; repeat the run on a quiet machine"
         } else {
             "yes"
         };
@@ -78,34 +78,36 @@ impl Spent {
     }
 }
 
-/// CPU time of this process and its descendants so far, and of those that they have waited for. One that was waited for by somebody else is taken for
-/// the others', which errs on the side of calling the machine busy.
+/// CPU time of this process and its descendants, including ended ones that they waited for. A
+/// process that another one waited for counts as foreign, so the machine may appear too busy, never
+/// too quiet.
 fn own_time() -> Duration {
     let root = std::process::id();
     let tick = tick();
-    let family: Vec<Kin> = procfs::processes()
+    let processes: Vec<ProcessEntry> = procfs::processes()
         .unwrap_or_default()
         .into_iter()
-        .filter_map(|pid| Kin::of(pid, tick))
+        .filter_map(|pid| ProcessEntry::of(pid, tick))
         .collect();
-    family
+    processes
         .iter()
-        .filter(|kin| descends(kin.pid, root, &family))
-        .map(|kin| kin.waited_for + procfs::run_time(kin.pid).unwrap_or_default())
+        .filter(|process| is_descendant(process.pid, root, &processes))
+        .map(|process| process.waited_for + procfs::run_time(process.pid).unwrap_or_default())
         .sum()
 }
 
-/// A process, and what is left of those that it started.
+/// A process, with the CPU time of its ended children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Kin {
+struct ProcessEntry {
     pid: u32,
     parent: u32,
-    /// CPU time of the children that ended and that it waited for, and of theirs.
+    /// CPU time of ended children that it waited for, and of theirs.
     waited_for: Duration,
 }
 
-impl Kin {
-    /// From fields 4, 16 and 17 of its `stat`, which stand behind a name that may hold anything (proc(5)).
+impl ProcessEntry {
+    /// Reads fields 4, 16 and 17 of its `stat`. They follow the name, which may contain any
+    /// character (proc(5)).
     fn of(pid: u32, tick: Duration) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -118,14 +120,14 @@ impl Kin {
     }
 }
 
-/// Memory of processes together, MiB.
+/// Memory of several processes, MiB.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Mebibytes {
+pub(crate) struct MemoryMib {
     pub(crate) resident: f64,
     proportional: f64,
 }
 
-impl Mebibytes {
+impl MemoryMib {
     pub(crate) fn of(pids: &[u32]) -> Result<Self, Error> {
         let mut sum = Self::default();
         for pid in pids {
@@ -136,14 +138,14 @@ impl Mebibytes {
         Ok(sum)
     }
 
-    /// The row with these figures.
-    pub(crate) fn row(self, row: Row) -> Row {
+    /// Adds these figures to a row.
+    pub(crate) fn add_to(self, row: Row) -> Row {
         row.with("resident_mib", self.resident)
             .with("proportional_mib", self.proportional)
     }
 }
 
-/// What `stat` counts in.
+/// Unit of times in `stat`.
 fn tick() -> Duration {
     let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten();
     let per_second = per_second.and_then(|ticks| u32::try_from(ticks).ok());
@@ -151,14 +153,14 @@ fn tick() -> Duration {
 }
 
 /// Whether `pid` is `root` or a descendant of it.
-fn descends(mut pid: u32, root: u32, family: &[Kin]) -> bool {
-    // Bounded, should a number have come round meanwhile.
+fn is_descendant(mut pid: u32, root: u32, processes: &[ProcessEntry]) -> bool {
+    // Bounded, because reused numbers could form a circle.
     for _ in 0..64 {
         if pid == root {
             return true;
         }
-        match family.iter().find(|kin| kin.pid == pid) {
-            Some(kin) => pid = kin.parent,
+        match processes.iter().find(|process| process.pid == pid) {
+            Some(process) => pid = process.parent,
             None => return false,
         }
     }
@@ -170,26 +172,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn busy_is_what_others_do() {
+    fn other_processes_and_steal_make_the_machine_busy() {
         let seconds = Duration::from_secs;
-        let quiet = |spent: Spent| spent.settings()[2].1 == "yes";
-        let base = Spent {
+        let quiet = |spent: CpuTotals| spent.settings()[2].1 == "yes";
+        let base = CpuTotals {
             total: seconds(100),
             busy: seconds(60),
             own: seconds(58),
-            ..Spent::default()
+            ..CpuTotals::default()
         };
         assert!(quiet(base));
-        assert!(!quiet(Spent {
+        assert!(!quiet(CpuTotals {
             own: seconds(50),
             ..base
         }));
-        assert!(!quiet(Spent {
+        assert!(!quiet(CpuTotals {
             steal: seconds(3),
             ..base
         }));
         assert_eq!(
-            Spent {
+            CpuTotals {
                 steal: seconds(1),
                 ..base
             }
@@ -197,8 +199,8 @@ mod tests {
                 .1,
             "0.010"
         );
-        // Accounting by ticks may give the process more than the cores had.
-        assert!(quiet(Spent {
+        // Counted in ticks, the process may have more time than the cores.
+        assert!(quiet(CpuTotals {
             own: seconds(61),
             ..base
         }));
@@ -206,18 +208,19 @@ mod tests {
 
     #[test]
     fn descendants_are_found() {
-        let family = [(1, 0), (5, 1), (6, 5), (7, 6), (8, 1)].map(|(pid, parent)| Kin {
-            pid,
-            parent,
-            waited_for: Duration::ZERO,
-        });
-        assert!(descends(7, 5, &family) && descends(5, 5, &family));
-        assert!(!descends(8, 5, &family) && !descends(9, 5, &family));
-        let own = Kin::of(std::process::id(), tick()).unwrap();
+        let processes =
+            [(1, 0), (5, 1), (6, 5), (7, 6), (8, 1)].map(|(pid, parent)| ProcessEntry {
+                pid,
+                parent,
+                waited_for: Duration::ZERO,
+            });
+        assert!(is_descendant(7, 5, &processes) && is_descendant(5, 5, &processes));
+        assert!(!is_descendant(8, 5, &processes) && !is_descendant(9, 5, &processes));
+        let own = ProcessEntry::of(std::process::id(), tick()).unwrap();
         assert_eq!(own.parent, nix::unistd::getppid().as_raw() as u32);
     }
 
-    /// Until the process has worked for `WORK`.
+    /// Waits until the process has used `WORK`.
     fn wait_for_work(pid: u32, mut meanwhile: impl FnMut()) {
         let before = procfs::run_time(pid).unwrap();
         while procfs::run_time(pid).unwrap() < before + WORK {
@@ -227,22 +230,22 @@ mod tests {
 
     const WORK: Duration = Duration::from_millis(100);
 
-    /// What must be seen of it: the time of children that were waited for is told in ticks, user and system each.
-    fn seen() -> Duration {
+    /// Least measured time: children's user and system times are counted in ticks.
+    fn min_measured() -> Duration {
         WORK.saturating_sub(3 * tick())
     }
 
     #[test]
-    fn own_work_is_own() {
+    fn own_cpu_time_is_measured() {
         let before = own_time();
         wait_for_work(std::process::id(), std::hint::spin_loop);
-        assert!(own_time() >= before + seen());
-        let environment = Watch::start().unwrap().stop().unwrap();
+        assert!(own_time() >= before + min_measured());
+        let environment = MachineMonitor::start().unwrap().stop().unwrap();
         assert!(environment.settings.contains_key("steal_share"));
     }
 
     #[test]
-    fn the_work_of_a_child_that_ended_is_own() {
+    fn the_cpu_time_of_an_ended_child_is_measured() {
         let before = own_time();
         let mut child = std::process::Command::new("sh")
             .args(["-c", "while :; do :; done"])
@@ -250,8 +253,8 @@ mod tests {
             .unwrap();
         wait_for_work(child.id(), || std::thread::sleep(tick()));
         child.kill().unwrap();
-        assert!(own_time() >= before + seen(), "not waited for yet");
+        assert!(own_time() >= before + min_measured(), "before the wait");
         child.wait().unwrap();
-        assert!(own_time() >= before + seen(), "waited for");
+        assert!(own_time() >= before + min_measured(), "after the wait");
     }
 }

@@ -1,7 +1,8 @@
-//! A client and a server in network namespaces of their own, on a cable or on both sides of a third namespace.
+//! A client and a server in separate network namespaces, joined by a cable or by a third namespace.
 //!
-//! The links are those of emulated end hosts (`myelin-emulator`): the same offloads, the same permanent neighbours. The
-//! namespaces have no names, so that they are gone with this process, even one that was killed.
+//! The links equal those of emulated end hosts (`myelin-emulator`): no offloads, permanent
+//! neighbours. The namespaces have no names, so the kernel removes them with this process, even if
+//! it is killed.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,19 +20,20 @@ use myelin_measure::Sockets;
 
 use crate::{Error, ebpf};
 
-/// Where the probe's server listens, and where its client sends from.
+/// UDP ports of the probe's server and client.
 pub(crate) const SERVER_PORT: u16 = 9000;
 pub(crate) const CLIENT_PORT: u16 = 9001;
-/// Names of the links in the middle.
+/// Names of the links in the middle namespace.
 pub(crate) const CLIENT_LINK: &str = "client";
 pub(crate) const SERVER_LINK: &str = "server";
 pub(crate) const CLIENT_PORT_MAC: Mac = Mac([2, 0, 0, 0, 1, 1]);
 const SERVER_PORT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
-/// Bytes; the end hosts' links have it too.
+/// MTU of all links, as of end hosts, bytes.
 const MTU: u32 = 1500;
-/// The kernel makes a link operational in a work item of its own, usually within a millisecond.
+/// The kernel makes a link operational in a separate work item, usually within a millisecond.
 const OPERATIONAL_LIMIT: Duration = Duration::from_secs(2);
-/// One end.
+
+/// The client or the server.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) netns: Netns,
@@ -42,7 +44,7 @@ pub(crate) struct End {
 impl End {
     fn new(number: u8) -> Result<Self, Error> {
         let netns = Netns::anonymous()?;
-        quiet(&netns)?;
+        disable_ipv6(&netns)?;
         Ok(Self {
             netns,
             address: Ipv4Addr::new(10, 0, 0, number).into(),
@@ -50,19 +52,19 @@ impl End {
         })
     }
 
-    /// Gives `eth0` its address and the way to the far end, whose frames go to `next`.
-    fn furnish(&self, far: &Self, next: Mac) -> Result<(), Error> {
-        self.furnish_address()?;
-        self.furnish_way("eth0", far, next)
+    /// Gives `eth0` its address and the route to the far end, via the address `next`.
+    fn configure(&self, far: &Self, next: Mac) -> Result<(), Error> {
+        self.configure_address()?;
+        self.configure_route("eth0", far, next)
     }
 
-    fn furnish_address(&self) -> Result<(), Error> {
+    fn configure_address(&self) -> Result<(), Error> {
         let link = set_up(&self.netns, "eth0")?;
         Netlink::open_in(&self.netns)?.apply([address::add(&link, self.address, 32)])?;
         Ok(())
     }
 
-    fn furnish_way(&self, link: &str, far: &Self, next: Mac) -> Result<(), Error> {
+    fn configure_route(&self, link: &str, far: &Self, next: Mac) -> Result<(), Error> {
         let mut netlink = Netlink::open_in(&self.netns)?;
         let link = netlink.link(link)?.id();
         netlink.apply([
@@ -72,7 +74,7 @@ impl End {
         Ok(())
     }
 
-    /// What sends that frame from here.
+    /// A sender of this frame.
     pub(crate) fn sender(&self, frame: &[u8]) -> Result<PacketSender, Error> {
         self.netns.enter(|| {
             let link = Netlink::open()?.link("eth0")?.id();
@@ -80,7 +82,8 @@ impl End {
         })?
     }
 
-    /// Frames that XDP redirects to this end arrive only with NAPI, whose switch is GRO.
+    /// Turns GRO, and thereby NAPI, on: without it this end does not receive frames that XDP
+    /// redirects.
     pub(crate) fn set_napi(&self) -> Result<(), Error> {
         self.netns
             .enter(|| Ethtool::open()?.set("eth0", &[Offload::GenericReceive], true))??;
@@ -88,7 +91,7 @@ impl End {
     }
 }
 
-/// Both ends, and what is between them.
+/// Both ends, joined by a third namespace.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) client: End,
@@ -105,10 +108,10 @@ pub(crate) struct Middle {
 }
 
 impl Middle {
-    /// A further namespace, on a link of its own to this one: `name` here, `eth0` there.
-    pub(crate) fn spur(&self, name: &str) -> Result<Netns, Error> {
+    /// Adds a namespace with a link to this one: `name` here, `eth0` there.
+    pub(crate) fn add_namespace(&self, name: &str) -> Result<Netns, Error> {
         let netns = Netns::anonymous()?;
-        quiet(&netns)?;
+        disable_ipv6(&netns)?;
         let inner = VethEnd {
             namespace: Some(&netns),
             ..end("eth0", None, Mac([2, 0, 0, 0, 2, 0]))
@@ -133,26 +136,26 @@ pub(crate) fn cable() -> Result<(End, End), Error> {
         &end("eth0", None, client.mac),
         &end("eth0", Some(&server), server.mac),
     )?])?;
-    client.furnish(&server, server.mac)?;
-    server.furnish(&client, client.mac)?;
+    client.configure(&server, server.mac)?;
+    server.configure(&client, client.mac)?;
     wait_until_operational(&mut netlink, "eth0")?;
     Ok((client, server))
 }
 
 impl Network {
-    /// Both ends on links to a third namespace, which does nothing with their frames yet. With `routed` the ends send to
-    /// that namespace's links, as to a router; without, to each other.
+    /// Both ends with links to a third namespace, which does not forward yet. With `routed`, the
+    /// ends send to that namespace's links, as to a router; otherwise to each other.
     pub(crate) fn through(routed: bool) -> Result<Self, Error> {
-        let network = Self::unfinished()?;
+        let network = Self::create_links()?;
         let (client, server) = (&network.client, &network.server);
-        client.furnish(server, if routed { CLIENT_PORT_MAC } else { server.mac })?;
-        server.furnish(client, if routed { SERVER_PORT_MAC } else { client.mac })?;
-        network.finished()
+        client.configure(server, if routed { CLIENT_PORT_MAC } else { server.mac })?;
+        server.configure(client, if routed { SERVER_PORT_MAC } else { client.mac })?;
+        network.when_operational()
     }
 
-    /// As [`Network::through`] for frames to the server; what the server sends goes over a cable of its own.
-    pub(crate) fn through_to_server() -> Result<Self, Error> {
-        let network = Self::unfinished()?;
+    /// As [`Network::through`] for frames to the server. Replies use a separate cable.
+    pub(crate) fn with_reply_cable() -> Result<Self, Error> {
+        let network = Self::create_links()?;
         let (client, server) = (&network.client, &network.server);
         let mut netlink = Netlink::open_in(&client.netns)?;
         netlink.apply([link::veth(
@@ -162,24 +165,24 @@ impl Network {
         for host in [client, server] {
             set_up(&host.netns, "eth1")?;
             host.netns.enter(|| {
-                // Packets come in where none to their sender goes out.
+                // Packets arrive on a link without a route to their sender.
                 ["all", "eth0", "eth1"]
                     .into_iter()
                     .try_for_each(|link| sysctl::rp_filter(link, 0))
             })??;
         }
-        client.furnish(server, server.mac)?;
-        server.furnish_address()?;
-        server.furnish_way("eth1", client, client.mac)?;
+        client.configure(server, server.mac)?;
+        server.configure_address()?;
+        server.configure_route("eth1", client, client.mac)?;
         wait_until_operational(&mut netlink, "eth1")?;
-        network.finished()
+        network.when_operational()
     }
 
-    /// The links, without addresses.
-    fn unfinished() -> Result<Self, Error> {
+    /// Makes the links, without addresses.
+    fn create_links() -> Result<Self, Error> {
         let (client, server) = (End::new(1)?, End::new(2)?);
         let netns = Netns::anonymous()?;
-        quiet(&netns)?;
+        disable_ipv6(&netns)?;
         let mut netlink = Netlink::open_in(&netns)?;
         netlink.apply([
             link::veth(
@@ -203,8 +206,8 @@ impl Network {
         })
     }
 
-    /// Waits until the links in the middle carry frames.
-    fn finished(self) -> Result<Self, Error> {
+    /// Waits until the links in the middle are operational.
+    fn when_operational(self) -> Result<Self, Error> {
         let mut netlink = Netlink::open_in(&self.middle.netns)?;
         for port in [CLIENT_LINK, SERVER_LINK] {
             wait_until_operational(&mut netlink, port)?;
@@ -212,13 +215,13 @@ impl Network {
         Ok(self)
     }
 
-    /// Drops all that comes to the server, in its driver, until the result is dropped.
+    /// Drops all frames in the server's driver, until the result is dropped.
     pub(crate) fn sink(&self) -> Result<OwnedFd, Error> {
-        self.end_in(ebpf::sink()?.as_fd())
+        self.attach_at_server(ebpf::sink()?.as_fd())
     }
 
-    /// Gives all that comes to the server to an XDP program in its driver, until the result is dropped.
-    pub(crate) fn end_in(&self, program: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
+    /// Attaches an XDP program to the server's driver, until the result is dropped.
+    pub(crate) fn attach_at_server(&self, program: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
         self.server.set_napi()?;
         self.server.netns.enter(|| {
             let link = Netlink::open()?.link("eth0")?.id();
@@ -235,7 +238,7 @@ impl Network {
     }
 }
 
-/// The probe's sockets on a client and a server.
+/// The probe's sockets on client and server.
 pub(crate) fn sockets(
     client: (&Netns, IpAddr),
     server: (&Netns, IpAddr),
@@ -246,8 +249,8 @@ pub(crate) fn sockets(
     )?)
 }
 
-/// No IPv6 in the namespace, so that nothing is sent but what is measured.
-fn quiet(netns: &Netns) -> Result<(), Error> {
+/// Turns IPv6 off in the namespace, so that only measured packets are sent.
+fn disable_ipv6(netns: &Netns) -> Result<(), Error> {
     netns.enter(|| {
         sysctl::disable_ipv6("all", true)?;
         sysctl::disable_ipv6(sysctl::NEW_LINKS, true)
@@ -255,7 +258,7 @@ fn quiet(netns: &Netns) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes the offloads from a link of that namespace, and sets it up.
+/// Turns off the offloads of a link in the namespace, and sets it up.
 fn set_up(netns: &Netns, name: &str) -> Result<LinkId, Error> {
     netns.enter(|| Ethtool::open()?.disable_offloads(name))??;
     let mut netlink = Netlink::open_in(netns)?;
@@ -273,7 +276,7 @@ fn end<'a>(name: &'a str, host: Option<&'a End>, mac: Mac) -> VethEnd<'a> {
     }
 }
 
-/// Until then a link drops what is sent out of it.
+/// Waits until the link is operational; before that, it drops frames to send.
 fn wait_until_operational(netlink: &mut Netlink, link: &str) -> Result<(), Error> {
     let deadline = Instant::now() + OPERATIONAL_LIMIT;
     while !netlink.link(link)?.operational && Instant::now() < deadline {

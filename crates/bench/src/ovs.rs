@@ -1,7 +1,8 @@
-//! Open vSwitch with its user-space datapath, as the distribution packages it, private to an experiment.
+//! Open vSwitch with its user-space datapath, from the distribution's package, private to an
+//! experiment.
 //!
-//! The daemons run in a network namespace without a name, with their database, sockets and logs in memory, and end with
-//! this process: no service of the machine is touched, and a switch of its user's own is never seen.
+//! The daemons run in an unnamed network namespace, with database, sockets and logs in memory, and
+//! end with this process. They do not affect the machine's services or a user's switch.
 
 pub(crate) mod variant;
 
@@ -15,16 +16,17 @@ use serde_json::Value;
 
 use crate::Error;
 use crate::daemon::Daemon;
-use crate::scratch::Scratch;
+use crate::scratch::ScratchDirectory;
 
-/// From the start of the daemons to a switch with all its ports; DPDK takes a second or two.
+/// Longest time from the start of the daemons to a switch with all ports. DPDK takes a second or
+/// two.
 const START_LIMIT: Duration = Duration::from_secs(30);
 const START_POLL: Duration = Duration::from_millis(10);
-/// Seconds after which a tool gives up.
+/// Timeout of a tool, seconds.
 const TOOL_LIMIT: &str = "--timeout=10";
-/// Where packages put programs that a user's PATH may lack.
+/// Directories of packages' programs that a user's PATH may lack.
 const DIRECTORIES: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Debian and Ubuntu have the daemon in two builds, and `ovs-vswitchd` may be either of them.
+/// Debian and Ubuntu package two builds of the daemon, and `ovs-vswitchd` may be either.
 const DPDK_DAEMON: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 const BRIDGE: &str = "bridge";
 
@@ -42,7 +44,7 @@ pub(crate) enum Ports {
 impl Ports {
     pub(crate) const ALL: [Self; 3] = [Self::System, Self::AfXdp, Self::Dpdk];
 
-    /// The switch's own name of the type.
+    /// The switch's name of the port type.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::System => "system",
@@ -51,21 +53,21 @@ impl Ports {
         }
     }
 
-    /// What an error and a row call it.
-    fn peer(self) -> String {
+    /// Its name in errors and rows.
+    fn peer_name(self) -> String {
         format!("Open vSwitch with {} ports", self.name())
     }
 
     fn daemon(self) -> Result<PathBuf, Error> {
         if self != Self::Dpdk {
-            return find("ovs-vswitchd").ok_or_else(|| self.missing("openvswitch-switch"));
+            return find_program("ovs-vswitchd").ok_or_else(|| self.missing("openvswitch-switch"));
         }
         let debian = PathBuf::from(DPDK_DAEMON);
         let has_dpdk = |daemon: &PathBuf| {
             let output = Command::new(daemon).arg("--version").output();
             output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("DPDK"))
         };
-        [Some(debian), find("ovs-vswitchd")]
+        [Some(debian), find_program("ovs-vswitchd")]
             .into_iter()
             .flatten()
             .find(has_dpdk)
@@ -80,34 +82,35 @@ impl Ports {
 
     fn unavailable(self, reason: impl Into<String>) -> Error {
         Error::Peer {
-            peer: self.peer(),
+            peer: self.peer_name(),
             reason: reason.into(),
         }
     }
 
-    /// What `ovs-vsctl` is told of a link, the `number`th.
-    fn port(self, link: &str, number: usize) -> Vec<String> {
+    /// Arguments of `ovs-vsctl` to add a link as port `number`.
+    fn port_arguments(self, link: &str, number: usize) -> Vec<String> {
         let name = self.port_name(link);
-        let mut words: Vec<String> = ["--", "add-port", BRIDGE, &name].map(String::from).to_vec();
-        words.extend(["--", "set", "Interface", &name].map(String::from));
-        words.push(format!("ofport_request={number}"));
+        let mut arguments: Vec<String> =
+            ["--", "add-port", BRIDGE, &name].map(String::from).to_vec();
+        arguments.extend(["--", "set", "Interface", &name].map(String::from));
+        arguments.push(format!("ofport_request={number}"));
         match self {
             Self::System => {}
             Self::AfXdp => {
-                words.push("type=afxdp".to_owned());
-                words.push("options:xdp-mode=native".to_owned());
+                arguments.push("type=afxdp".to_owned());
+                arguments.push("options:xdp-mode=native".to_owned());
             }
             Self::Dpdk => {
-                words.push("type=dpdk".to_owned());
-                words.push(format!(
+                arguments.push("type=dpdk".to_owned());
+                arguments.push(format!(
                     "options:dpdk-devargs=\"net_af_xdp{number},iface={link},busy_budget=0\""
                 ));
             }
         }
-        words
+        arguments
     }
 
-    /// A device of DPDK is not the link itself, and has a name of its own.
+    /// A DPDK device has another name than its link.
     fn port_name(self, link: &str) -> String {
         match self {
             Self::System | Self::AfXdp => link.to_owned(),
@@ -118,9 +121,10 @@ impl Ports {
     /// Settings of the switch.
     fn settings(self, core: usize) -> Vec<String> {
         let mut settings = vec![
-            // Stopped while others are measured, it would take flows for unused.
+            // The switch is stopped while others are measured, and flows must not expire meanwhile.
             "max-idle=3600000".to_owned(),
-            // Each flow into the fastest cache at once, not one packet in a hundred.
+            // Each flow enters the exact-match cache with its first packet, not with one in a
+            // hundred.
             "emc-insert-inv-prob=1".to_owned(),
         ];
         match self {
@@ -129,9 +133,9 @@ impl Ports {
             Self::Dpdk => {
                 settings.push(polling_mask(core));
                 settings.push("dpdk-init=true".to_owned());
-                // Ports over AF_XDP need no hugepages. `--legacy-mem` is there to be found: otherwise the switch adds
-                // `--in-memory`, which DPDK does not take together with `--no-huge`. Without `--no-pci` it would reach for
-                // the machine's own devices.
+                // Ports over AF_XDP need no hugepages. Without `--legacy-mem` the switch would add
+                // `--in-memory`, which DPDK refuses together with `--no-huge`. Without `--no-pci`
+                // it would probe the machine's devices.
                 settings.push(
                     "dpdk-extra=\"--no-huge --legacy-mem --no-pci --no-shconf --no-telemetry -m 256\""
                         .to_owned(),
@@ -149,8 +153,8 @@ fn polling_mask(core: usize) -> String {
     format!("pmd-cpu-mask=\"{:#x}\"", 1_u128 << (core % 128))
 }
 
-/// A program as a user has it.
-fn find(program: &str) -> Option<PathBuf> {
+/// Finds a program as a shell does.
+fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(std::env::split_paths(DIRECTORIES))
@@ -158,20 +162,20 @@ fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// A switch with one bridge; ended when dropped.
+/// A switch with one bridge. A drop ends it.
 #[derive(Debug)]
 pub(crate) struct Switch {
     ports: Ports,
     names: Vec<String>,
-    // Ended in this order.
+    // Fields drop in this order.
     daemon: Daemon,
     database: Daemon,
-    directory: Scratch,
+    directory: ScratchDirectory,
 }
 
 impl Switch {
-    /// Starts a switch whose ports are these links of the namespace, numbered from 1. It polls on `core`, or, where it
-    /// does not poll, works there. Several come up side by side until [`Switch::wait_until_ready`].
+    /// Starts a switch with these links of the namespace as ports, numbered from 1. It runs on
+    /// `core`. Several switches may start at the same time, until [`Switch::wait_until_ready`].
     pub(crate) fn start(
         ports: Ports,
         netns: &Netns,
@@ -179,24 +183,26 @@ impl Switch {
         core: usize,
     ) -> Result<Self, Error> {
         let program = ports.daemon()?;
-        let directory = Scratch::new()?;
-        let files = Files(directory.path());
-        files.tool(ports, "ovsdb-tool", &["create".to_owned(), files.at("db")])?;
-        let mut command =
-            Command::new(find("ovsdb-server").ok_or_else(|| ports.missing("openvswitch-switch"))?);
+        let directory = ScratchDirectory::new()?;
+        let files = SwitchFiles(directory.path());
+        files.run_tool(ports, "ovsdb-tool", &["create".to_owned(), files.at("db")])?;
+        let mut command = Command::new(
+            find_program("ovsdb-server").ok_or_else(|| ports.missing("openvswitch-switch"))?,
+        );
         command
             .arg(files.at("db"))
             .arg(format!("--remote=p{}", files.database()))
             .arg(format!("--unixctl={}", files.at("db.ctl")));
-        let database = Daemon::start(files.quiet(command))?;
+        let database = Daemon::start(files.private_daemon(command))?;
         files.configure(ports, links, core)?;
 
-        // An AF_XDP library would leave its dispatcher in the machine's eBPF file system: in there it finds none.
+        // In the mount namespace of this command, an AF_XDP library finds no eBPF file system, so
+        // it leaves no dispatcher behind.
         let mut command = process::command_in(netns, program)?;
         command
             .arg(files.database())
             .arg(format!("--unixctl={}", files.at("switch.ctl")));
-        let daemon = Daemon::start(files.quiet(command))?;
+        let daemon = Daemon::start(files.private_daemon(command))?;
         if ports == Ports::System {
             affinity::set(daemon.pid(), &[core])?;
         }
@@ -209,14 +215,14 @@ impl Switch {
         })
     }
 
-    /// Waits until all ports are there.
+    /// Waits until all ports exist.
     pub(crate) fn wait_until_ready(&mut self) -> Result<(), Error> {
         let start = Instant::now();
         loop {
             if let Some(why) = self
                 .daemon
-                .has_ended()
-                .or_else(|| self.database.has_ended())
+                .end_reason()
+                .or_else(|| self.database.end_reason())
             {
                 return Err(self.ports.unavailable(why));
             }
@@ -224,18 +230,18 @@ impl Switch {
                 return Ok(());
             }
             if start.elapsed() > START_LIMIT {
-                let words = self.daemon.last_words();
+                let messages = self.daemon.last_messages();
                 return Err(self.ports.unavailable(format!(
-                    "its ports are not there after {START_LIMIT:?}: {words}"
+                    "its ports do not exist after {START_LIMIT:?}: {messages}"
                 )));
             }
             std::thread::sleep(START_POLL);
         }
     }
 
-    /// Says where packets go: a rule a line, as `ovs-ofctl` takes them.
-    pub(crate) fn steer(&self, rules: &str) -> Result<(), Error> {
-        let files = Files(self.directory.path());
+    /// Installs forwarding rules, one on each line, in the syntax of `ovs-ofctl`.
+    pub(crate) fn install_rules(&self, rules: &str) -> Result<(), Error> {
+        let files = SwitchFiles(self.directory.path());
         let file = files.at("rules");
         std::fs::write(&file, rules)
             .map_err(|cause| Error::system("write the rules of a switch", cause))?;
@@ -245,10 +251,12 @@ impl Switch {
             format!("unix:{}", files.at(&format!("{BRIDGE}.mgmt"))),
             file,
         ];
-        files.tool(self.ports, "ovs-ofctl", &arguments).map(drop)
+        files
+            .run_tool(self.ports, "ovs-ofctl", &arguments)
+            .map(drop)
     }
 
-    /// Its process that handles packets.
+    /// Its packet-processing process.
     pub(crate) fn pid(&self) -> u32 {
         self.daemon.pid()
     }
@@ -259,15 +267,15 @@ impl Switch {
     }
 
     fn has_all_ports(&self) -> Result<bool, Error> {
-        let files = Files(self.directory.path());
+        let files = SwitchFiles(self.directory.path());
         let list = |columns: &str, table: &str| {
-            let arguments = files.query(&["--format=json", columns, "list", table]);
-            let text = files.tool(self.ports, "ovs-vsctl", &arguments)?;
+            let arguments = files.vsctl_arguments(&["--format=json", columns, "list", table]);
+            let text = files.run_tool(self.ports, "ovs-vsctl", &arguments)?;
             Ok::<_, Error>(table_rows(&text))
         };
-        // Empty until the switch has looked at the database for the first time.
+        // Empty until the switch has read the database for the first time.
         let types = list("--columns=iface_types", "Open_vSwitch")?;
-        let types: Vec<&str> = types.iter().flatten().flat_map(set_of).collect();
+        let types: Vec<&str> = types.iter().flatten().flat_map(strings_of_set).collect();
         if !types.is_empty() && !types.contains(&self.ports.name()) {
             return Err(self.ports.unavailable("this build of it has no such ports"));
         }
@@ -280,8 +288,8 @@ impl Switch {
                 continue;
             }
             if let Some(error) = error.as_str() {
-                let words = self.daemon.last_words();
-                return Err(self.ports.unavailable(format!("{error}; {words}")));
+                let messages = self.daemon.last_messages();
+                return Err(self.ports.unavailable(format!("{error}; {messages}")));
             }
             numbered += usize::from(number.as_i64().is_some_and(|number| number > 0));
         }
@@ -290,9 +298,9 @@ impl Switch {
 }
 
 /// The files of a switch.
-struct Files(PathBuf);
+struct SwitchFiles(PathBuf);
 
-impl Files {
+impl SwitchFiles {
     fn at(&self, name: &str) -> String {
         self.0.join(name).display().to_string()
     }
@@ -301,21 +309,21 @@ impl Files {
         format!("unix:{}", self.at("db.sock"))
     }
 
-    /// Writes into the database what the switch will find there when it starts.
+    /// Writes the configuration into the database, before the switch starts.
     fn configure(&self, ports: Ports, links: &[&str], core: usize) -> Result<(), Error> {
-        let mut arguments = self.query(&["init", "--", "set", "Open_vSwitch", "."]);
+        let mut arguments = self.vsctl_arguments(&["init", "--", "set", "Open_vSwitch", "."]);
         arguments.extend(ports.settings(core));
         arguments.extend(["--", "add-br", BRIDGE].map(String::from));
         arguments.extend(["--", "set", "Bridge", BRIDGE].map(String::from));
         arguments.extend(["datapath_type=netdev", "fail-mode=secure"].map(String::from));
         for (number, link) in (1..).zip(links) {
-            arguments.extend(ports.port(link, number));
+            arguments.extend(ports.port_arguments(link, number));
         }
-        self.tool(ports, "ovs-vsctl", &arguments).map(drop)
+        self.run_tool(ports, "ovs-vsctl", &arguments).map(drop)
     }
 
-    /// Arguments of `ovs-vsctl` that does not wait for the switch.
-    fn query(&self, command: &[&str]) -> Vec<String> {
+    /// Arguments of `ovs-vsctl` without waiting for the switch.
+    fn vsctl_arguments(&self, command: &[&str]) -> Vec<String> {
         let mut arguments: Vec<String> = ["--no-wait", "--retry", TOOL_LIMIT]
             .map(String::from)
             .to_vec();
@@ -324,27 +332,27 @@ impl Files {
         arguments
     }
 
-    /// A daemon that leaves nothing outside of the directory, and says only what is wrong.
-    fn quiet(&self, mut command: Command) -> Command {
+    /// Makes a daemon keep all files in the directory and print only errors.
+    fn private_daemon(&self, mut command: Command) -> Command {
         command.args(["-vconsole:err", "-vsyslog:off", "-vfile:off"]);
-        self.placed(command)
+        self.private_command(command)
     }
 
-    fn placed(&self, mut command: Command) -> Command {
+    fn private_command(&self, mut command: Command) -> Command {
         let own: &Path = &self.0;
         let variables = ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"];
         command.envs(variables.map(|variable| (variable, own)));
-        // DPDK's.
+        // For DPDK.
         command.env("RUNTIME_DIRECTORY", own);
         command
     }
 
-    /// What a tool says that ends at once.
-    fn tool(&self, ports: Ports, program: &str, arguments: &[String]) -> Result<String, Error> {
+    /// The output of a tool.
+    fn run_tool(&self, ports: Ports, program: &str, arguments: &[String]) -> Result<String, Error> {
         use std::os::unix::process::CommandExt;
 
-        let file = find(program).ok_or_else(|| ports.missing("openvswitch-switch"))?;
-        let mut command = self.placed(Command::new(file));
+        let file = find_program(program).ok_or_else(|| ports.missing("openvswitch-switch"))?;
+        let mut command = self.private_command(Command::new(file));
         command.args(arguments).process_group(0);
         let output = command
             .output()
@@ -368,8 +376,8 @@ fn table_rows(text: &str) -> Vec<Vec<Value>> {
     rows.filter_map(|row| row.as_array().cloned()).collect()
 }
 
-/// The strings of a set (RFC 7047, section 5.1): `["set", [...]]`, or the only one itself.
-fn set_of(value: &Value) -> Vec<&str> {
+/// The strings of a set (RFC 7047, section 5.1): `["set", [...]]`, or a single string.
+fn strings_of_set(value: &Value) -> Vec<&str> {
     match value {
         Value::String(only) => vec![only],
         Value::Array(_) => value[1]

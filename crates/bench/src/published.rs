@@ -1,14 +1,15 @@
-//! What the papers published, one file a paper: the figures that claims are held beside. Those that plots show beside ours stand in `plots/`.
+//! Published figures that claims show beside ours, one file for each paper. Those of plots are in
+//! `plots/`.
 //!
-//! Only what a text or a table states is here. The texts at hand have no drawings, so nothing is read off one; where a text
-//! gives a ratio instead of a figure, the figure is computed from it and says so.
+//! They are from the papers' texts and tables only; nothing is read off a drawing. If a text gives
+//! a ratio, the figure is computed from it, and its source says so.
 
 pub(crate) mod calvin;
 pub(crate) mod rate_control;
 
 use crate::Claim;
 
-/// A published figure for a claim, and where it stands.
+/// A published figure for a claim, and its source.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Published {
     /// In the claim's unit.
@@ -17,7 +18,7 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    /// The claim with this figure beside it.
+    /// Adds this figure to a claim.
     pub(crate) fn beside(self, claim: Claim) -> Claim {
         claim.beside(self.value, self.source)
     }

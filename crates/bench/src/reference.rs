@@ -1,8 +1,8 @@
-//! The C reference programs: the least code that forwards frames with a given technology, measured beside Myelin.
+//! The C reference programs: minimal programs that forward frames with one technology.
 //!
-//! Their sources are in `reference/`. Each is embedded as an executable, so a figure needs no second installation and is
-//! always of the program that belongs to this build. A program runs in the network namespace of the calling thread, polls
-//! on one CPU until its guard is dropped, and looks at no packet.
+//! Their sources are in `reference/`. Each is embedded as an executable, so a measurement needs no
+//! installation and uses the program of this build. A program runs in the network namespace of the
+//! calling thread, polls on one CPU until its guard is dropped, and inspects no packet.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -21,13 +21,13 @@ mod fed;
 mod ring;
 mod runner;
 
-pub(crate) use fed::FeedResult;
+pub(crate) use fed::FeedProcess;
 pub(crate) use ring::RingThroughput;
 use runner::Runner;
 
-/// From start to `ready`; DPDK takes about a second, most of it for its drivers.
+/// Longest time from start to `ready`. DPDK takes about a second, mostly for its drivers.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// From SIGTERM to exit.
+/// Longest time from SIGTERM to exit.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 const STOP_POLL: Duration = Duration::from_millis(2);
 
@@ -39,48 +39,50 @@ const DPDK: Option<&[u8]> = Some(include_bytes!(concat!(env!("OUT_DIR"), "/dpdk_
 #[cfg(not(has_dpdk))]
 const DPDK: Option<&[u8]> = None;
 
-/// Which reference program.
+/// A reference program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference {
     /// Plain C over AF_XDP, without libxdp; copy mode, one UMEM for both interfaces.
     AfXdp,
     /// DPDK over its net_af_xdp driver, without hugepages.
     Dpdk,
-    /// Plain C over `AF_PACKET` sockets, a system call a frame.
+    /// Plain C over `AF_PACKET` sockets, one system call for each frame.
     Packet,
-    /// Packet sockets and TAP devices with the kernel's routing in between: the centralized approach. Makes `central0`, where
-    /// packets to be routed come in, and `central1`, where they are to be routed to.
+    /// The centralized approach: packet sockets and TAP devices with the kernel's routing in
+    /// between. Makes `central0`, from which the kernel routes packets, and `central1`, to which it
+    /// routes them.
     Centralized,
 }
 
-/// What a reference program forwards.
+/// Options of a reference program.
 #[derive(Clone, Debug)]
 pub struct Forwarding<'a> {
-    /// Interface whose frames are taken (receive queue 0).
+    /// Interface to receive frames from (receive queue 0).
     pub ingress: &'a str,
-    /// Interface they leave by.
+    /// Interface to send frames to.
     pub egress: &'a str,
-    /// Most frames taken from a ring at once, 1 to 256.
+    /// Most frames of one burst, 1 to 256.
     pub batch: u16,
-    /// CPU that polls; without one, where the program happens to start.
+    /// CPU of the program. `None` leaves the choice to the scheduler.
     pub core: Option<usize>,
-    /// Forward from egress to ingress too; otherwise what arrives at the egress stays the kernel's.
+    /// Whether to forward from egress to ingress too. Otherwise the kernel gets frames of the
+    /// egress.
     pub both: bool,
-    /// Poll. Only the centralized approach can do without: it sleeps then.
+    /// Whether to poll. Only the centralized approach can sleep instead.
     pub poll: bool,
 }
 
-/// Why a reference program could not run. The text of a program that failed holds its own last words.
+/// A reference program failed. The text contains the program's messages.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It was not built.
+    /// The program was not built.
     #[error(
         "{name} was not built: {reason}; install DPDK's development files (libdpdk-dev) and build again"
     )]
     Absent {
         /// The program.
         name: &'static str,
-        /// What the build found missing.
+        /// The missing dependency.
         reason: &'static str,
     },
     /// The operating system refused a step.
@@ -88,30 +90,30 @@ pub enum Error {
     System {
         /// The program.
         name: &'static str,
-        /// What was being done.
+        /// The failed step.
         step: &'static str,
         /// The cause.
         source: std::io::Error,
     },
-    /// It ended, or stayed silent, before it forwarded anything.
-    #[error("{name} did not start ({what}): {words}")]
+    /// The program ended, or did not report that it is ready.
+    #[error("{name} did not start ({what}): {messages}")]
     NotReady {
         /// The program.
         name: &'static str,
-        /// Exit status, or how long it was waited for.
+        /// Exit status, or the waiting time.
         what: String,
         /// Its standard error.
-        words: String,
+        messages: String,
     },
-    /// It ended on its own while it should have been forwarding.
-    #[error("{name} ended early ({status}): {words}")]
+    /// The program ended during the measurement.
+    #[error("{name} ended early ({status}): {messages}")]
     Ended {
         /// The program.
         name: &'static str,
-        /// How.
+        /// Its exit status.
         status: ExitStatus,
         /// Its standard error.
-        words: String,
+        messages: String,
     },
 }
 
@@ -138,13 +140,14 @@ impl Reference {
         }
     }
 
-    /// Says whether the program was built; if not, the error is the reason to print beside the skipped row.
+    /// Checks that the program was built. The error is the reason for the skipped row.
     pub fn available(self) -> Result<(), Error> {
         self.image().map(|_| ())
     }
 
-    /// Starts the program in the calling thread's network namespace and waits until it forwards. Needs root.
-    pub fn start(self, forwarding: &Forwarding) -> Result<Running, Error> {
+    /// Starts the program in the calling thread's network namespace and waits until it forwards.
+    /// Needs root.
+    pub fn start(self, forwarding: &Forwarding) -> Result<RunningReference, Error> {
         let name = self.name();
         let (mut command, _program) = embedded(name, self.image()?)?;
         command.args(["--ingress", forwarding.ingress]);
@@ -159,13 +162,13 @@ impl Reference {
         if forwarding.poll {
             command.arg("--poll");
         }
-        let (mut child, words) = spawn(name, command.stdin(Stdio::null()))?;
-        let lines = follow(&mut child);
-        let mut running = Running {
+        let (mut child, messages) = spawn(name, command.stdin(Stdio::null()))?;
+        let lines = read_lines(&mut child);
+        let mut running = RunningReference {
             name,
             child,
             lines,
-            words,
+            messages,
             mode: String::new(),
         };
         running.wait_until_ready()?;
@@ -173,34 +176,35 @@ impl Reference {
     }
 }
 
-/// A reference program at work; dropping it ends the program.
+/// A running reference program. A drop ends it.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningReference {
     name: &'static str,
     child: Child,
     lines: Receiver<String>,
-    words: File,
+    messages: File,
     mode: String,
 }
 
-impl Running {
-    /// How the XDP program is attached: `native` or `generic`, which is also said where there is none.
+impl RunningReference {
+    /// How its XDP program is attached: `native` or `generic`. A program without XDP reports
+    /// `generic`.
     pub fn mode(&self) -> &str {
         &self.mode
     }
 
-    /// Its process, to account its CPU time.
+    /// Its process, to read its CPU time.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends the program and gives the number of frames it forwarded, both directions together.
+    /// Ends the program. Returns the number of frames that it forwarded in both directions.
     pub fn stop(mut self) -> Result<u64, Error> {
         if let Ok(Some(status)) = self.child.try_wait() {
             return Err(Error::Ended {
                 name: self.name,
                 status,
-                words: words_of(&mut self.words),
+                messages: messages_of(&mut self.messages),
             });
         }
         let status = self.end().map_err(|source| Error::System {
@@ -215,7 +219,7 @@ impl Running {
         counted.ok_or_else(|| Error::Ended {
             name: self.name,
             status,
-            words: words_of(&mut self.words),
+            messages: messages_of(&mut self.messages),
         })
     }
 
@@ -242,14 +246,14 @@ impl Running {
             return Err(Error::NotReady {
                 name: self.name,
                 what,
-                words: words_of(&mut self.words),
+                messages: messages_of(&mut self.messages),
             });
         }
     }
 
-    /// SIGTERM lets it detach its XDP program; SIGKILL is for one that hangs.
+    /// Sends SIGTERM, so that it detaches its XDP program, and SIGKILL if it hangs.
     fn end(&mut self) -> std::io::Result<ExitStatus> {
-        // Once it has been waited for, its number may be another process's.
+        // After the wait, its number may belong to another process.
         if let Some(status) = self.child.try_wait()? {
             return Ok(status);
         }
@@ -269,32 +273,36 @@ impl Running {
     }
 }
 
-/// What a program said on standard error, without the chatter of the libraries that always comes.
-fn words_of(file: &mut File) -> String {
-    let mut words = Vec::new();
+/// A program's messages on standard error, without those that the libraries always print.
+fn messages_of(file: &mut File) -> String {
+    let mut messages = Vec::new();
     let read = file
         .seek(SeekFrom::Start(0))
-        .and_then(|_| file.read_to_end(&mut words));
+        .and_then(|_| file.read_to_end(&mut messages));
     if let Err(error) = read {
         return format!("(its messages could not be read: {error})");
     }
-    let words = String::from_utf8_lossy(&words);
-    let telling =
+    let messages = String::from_utf8_lossy(&messages);
+    let is_relevant =
         |line: &&str| !line.starts_with("EAL: ") && !line.starts_with("libbpf: elf: skipping");
-    words.lines().filter(telling).collect::<Vec<_>>().join("; ")
+    messages
+        .lines()
+        .filter(is_relevant)
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
-impl Drop for Running {
+impl Drop for RunningReference {
     fn drop(&mut self) {
-        // Nobody is left to be told; the program also ends when this process does.
+        // A drop cannot report errors. The program also ends with this process.
         let _ = self.end();
     }
 }
 
-/// A program that is part of this one, as a command that can be started as long as the file with it is there.
+/// An embedded program as a command. It can start while the file exists.
 ///
-/// The file is in memory. It stays executable while it is open for writing, unlike a file on disk, so another thread's fork at the wrong
-/// moment cannot make the start fail.
+/// The file is in memory. Unlike a file on disk, it is executable while it is open for writing. So
+/// a fork of another thread cannot make the start fail.
 fn embedded(name: &'static str, image: &[u8]) -> Result<(Command, File), Error> {
     let store = || {
         let mut file = File::from(memory_file(name)?);
@@ -311,23 +319,23 @@ fn embedded(name: &'static str, image: &[u8]) -> Result<(Command, File), Error> 
     Ok((command, program))
 }
 
-/// Starts a command whose output is read here and whose messages go to a file.
+/// Starts a command with its output in a pipe and its messages in a file.
 fn spawn(name: &'static str, command: &mut Command) -> Result<(Child, File), Error> {
     let system = |step| move |source| Error::System { name, step, source };
-    let words = File::from(memory_file("stderr").map_err(system("memory for its messages"))?);
-    let errors = words.try_clone();
+    let messages = File::from(memory_file("stderr").map_err(system("memory for its messages"))?);
+    let errors = messages.try_clone();
     let errors = errors.map_err(system("sharing the file of its messages"))?;
     command.stdout(Stdio::piped()).stderr(errors);
     let child = command.spawn().map_err(system("starting it"))?;
-    Ok((child, words))
+    Ok((child, messages))
 }
 
 pub(crate) fn memory_file(name: &str) -> std::io::Result<OwnedFd> {
     Ok(memfd_create(name, MFdFlags::MFD_CLOEXEC)?)
 }
 
-/// Hands over the lines of the program's standard output until it closes.
-fn follow(child: &mut Child) -> Receiver<String> {
+/// Forwards the lines of the program's standard output until it closes.
+fn read_lines(child: &mut Child) -> Receiver<String> {
     let (sender, receiver) = channel();
     if let Some(output) = child.stdout.take() {
         thread::spawn(move || {

@@ -1,15 +1,16 @@
-//! Subjects measured in turns, round by round, so that what wanders on a virtual machine wanders for all of them.
+//! Measures subjects in turns, round by round, so that a drift of the machine affects all equally.
 
 use myelin_metrics::stats::{CONFIDENCE, Estimate, mean_ci, median_ci, paired_ratio};
 
 use crate::{Error, Session};
 
-/// One figure a round of every subject.
+/// One figure for each round and subject.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rounds(Vec<Vec<f64>>);
 
 impl Session<'_> {
-    /// Measures `subjects` subjects in turns, so many rounds in a quick and in a whole run. `measure` is given a subject's number and returns its figure, positive.
+    /// Measures `subjects` subjects in turns. `rounds` are the rounds of a quick and of a whole
+    /// run. `measure` returns the positive figure of a subject, given by its index.
     pub(crate) fn measure(
         self,
         stage: &str,
@@ -18,14 +19,14 @@ impl Session<'_> {
         measure: impl FnMut(usize) -> Result<f64, Error>,
     ) -> Result<Rounds, Error> {
         let all: Vec<usize> = (0..subjects).collect();
-        self.measure_some(stage, (&all, subjects), rounds, measure)
+        self.measure_subset(stage, (&all, subjects), rounds, measure)
     }
 
-    /// The same for some of `subjects` subjects; the others have no rounds yet.
-    pub(crate) fn measure_some(
+    /// Measures only some of the subjects; the others have no rounds.
+    pub(crate) fn measure_subset(
         self,
         stage: &str,
-        (some, subjects): (&[usize], usize),
+        (selected, subjects): (&[usize], usize),
         (quick, whole): (usize, usize),
         mut measure: impl FnMut(usize) -> Result<f64, Error>,
     ) -> Result<Rounds, Error> {
@@ -33,7 +34,7 @@ impl Session<'_> {
         let mut figures = vec![Vec::new(); subjects];
         for round in 0..rounds {
             self.progress(stage, round, rounds)?;
-            for subject in order(round, some.len()).map(|place| some[place]) {
+            for subject in order(round, selected.len()).map(|place| selected[place]) {
                 self.check()?;
                 figures[subject].push(measure(subject)?);
             }
@@ -55,7 +56,7 @@ impl Rounds {
         }
     }
 
-    /// A further subject whose figures follow from those of two measured ones, round by round.
+    /// Adds a subject whose figures are computed from those of two subjects, round by round.
     pub(crate) fn derive(
         &mut self,
         one: usize,
@@ -89,7 +90,7 @@ impl Rounds {
     }
 
     /// [`Rounds::ratio`] without its interval.
-    pub(crate) fn times(&self, subject: usize, reference: usize) -> Result<f64, Error> {
+    pub(crate) fn ratio_value(&self, subject: usize, reference: usize) -> Result<f64, Error> {
         Ok(self.ratio(subject, reference)?.value)
     }
 
@@ -104,7 +105,8 @@ pub(crate) fn to_one(shares: &[f64]) -> Result<Estimate, Error> {
     Ok(paired_ratio(shares, &vec![1.0; shares.len()])?)
 }
 
-/// The smallest of figures in ascending order that a share of all do not exceed; without figures no number.
+/// The quantile of sorted figures: the smallest that a share of them does not exceed. NaN without
+/// figures.
 pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     let place = (share * sorted.len() as f64).ceil() as usize;
@@ -114,8 +116,8 @@ pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
         .unwrap_or(f64::NAN)
 }
 
-/// The order of a round: it starts with another subject each time, and every other round runs backwards, so that nobody
-/// always comes first, nor always after the same one.
+/// The order of a round. Each starts with another subject, and every other round runs backwards. So
+/// no subject is always first or always after the same one.
 fn order(round: usize, subjects: usize) -> impl Iterator<Item = usize> {
     (0..subjects).map(move |step| {
         let step = if round % 2 == 1 {
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn every_round_has_every_subject_and_no_fixed_neighbours() {
+    fn every_round_has_every_subject_in_another_order() {
         let mut pairs = BTreeSet::new();
         let mut firsts = BTreeSet::new();
         for round in 0..10 {
@@ -155,15 +157,11 @@ mod tests {
             pairs.extend(order.windows(2).map(|pair| (pair[0], pair[1])));
         }
         assert_eq!(firsts.len(), 5);
-        assert_eq!(
-            pairs.len(),
-            10,
-            "each subject comes after both its neighbours"
-        );
+        assert_eq!(pairs.len(), 10, "each subject follows both its neighbours");
     }
 
     #[test]
-    fn drift_does_not_reach_the_ratio() {
+    fn drift_does_not_affect_the_ratio() {
         let cancelled = AtomicBool::new(false);
         let mut calls = 0.0;
         let mut rounds = Session::quick(&cancelled)

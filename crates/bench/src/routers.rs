@@ -1,5 +1,5 @@
-//! Virtual routers side by side: chains of one router each between the same two ports, told apart by the destination port
-//! (Rathore et al. 2022, Fig. 2). What leaves them is dropped at the far end.
+//! Virtual routers: chains of one router each between the same two ports, distinguished by
+//! destination port (Rathore et al. 2022, Fig. 2). The far end drops their packets.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,39 +14,41 @@ use myelin_packet::sojourn::Histogram;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::generator::{Sent, Stream, generate};
+use crate::generator::{Stream, StreamCounts, generate};
 use crate::network::{CLIENT_LINK, Network, SERVER_LINK, SERVER_PORT};
 use crate::stand::{self, Stand};
 use crate::variant::{polling_core, probing_core};
 use crate::{Error, frames};
 
-/// Bytes of the paper's packets, and of ours, with the Ethernet header.
+/// Frame length of the paper's packets and ours, with the Ethernet header, bytes.
 pub(crate) const FRAME_BYTES: u64 = 256;
-/// Bytes of the headers of a UDP packet.
+/// Length of the headers of a UDP packet, bytes.
 const HEADERS: u64 = 42;
-/// Longest wait for what is under way, shapers' queues included.
+/// Longest wait for packets in flight, including shapers' queues.
 const DRAIN: Duration = Duration::from_millis(10);
 
-/// What a router is, and what it shares with the others.
+/// Space and isolation of a router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// In the kernel at tcx, on the core that sends.
+pub(crate) enum RouterKind {
+    /// In the kernel at tcx, on the sender's core.
     Tcx,
-    /// In the kernel at XDP, on the core that sends.
+    /// In the kernel at XDP, on the sender's core.
     Xdp,
-    /// In the kernel at XDP, in the receive work of the ingress port, which is given [`polling_core`].
+    /// In the kernel at XDP, in the receive work of the ingress port on [`polling_core`].
     Kernel,
-    /// The same in a namespace of its own, the paper's container, at the hook that Myelin chooses: tcx.
+    /// The same in a separate namespace, the paper's container, at the hook that Myelin chooses:
+    /// tcx.
     Namespace,
     /// The same at XDP.
     NamespaceXdp,
-    /// In user space on [`polling_core`], in the one worker of all routers.
+    /// In user space on [`polling_core`], in one worker for all routers.
     Worker,
-    /// In user space on that core, in a process of its own: what the paper's virtual machine is to the scheduler.
+    /// In user space on that core, in a separate process. For the scheduler, this equals the
+    /// paper's virtual machine.
     Process,
 }
 
-impl Kind {
+impl RouterKind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Tcx => "tcx",
@@ -67,7 +69,7 @@ impl Kind {
         }
     }
 
-    fn more(self) -> Result<String, Error> {
+    fn spec_lines(self) -> Result<String, Error> {
         let core = polling_core()?;
         Ok(match self {
             Self::Tcx => "  mapping: compact\n  hook: tcx\n".to_owned(),
@@ -84,10 +86,10 @@ impl Kind {
     }
 }
 
-/// The routers, and who sends to them. The fields' order is that of the end.
+/// The routers and their senders. Fields drop in this order.
 pub(crate) struct Routers {
     stand: Arc<Stand>,
-    kind: Kind,
+    kind: RouterKind,
     work: Vec<String>,
     chains: Vec<String>,
     senders: Vec<PacketSender>,
@@ -96,18 +98,18 @@ pub(crate) struct Routers {
     network: Network,
 }
 
-/// What one router did since it came up.
+/// Counters of a router since its deployment.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Figures {
+pub(crate) struct RouterCounters {
     pub(crate) packets_in: u64,
     pub(crate) policed: u64,
     pub(crate) packets_out: u64,
     pub(crate) sojourn: Histogram,
 }
 
-impl Figures {
-    /// Packets at the front door, policed ones included.
-    pub(crate) fn came(&self) -> u64 {
+impl RouterCounters {
+    /// Packets at the front door, including policed ones.
+    pub(crate) fn arrived(&self) -> u64 {
         self.packets_in + self.policed
     }
 
@@ -122,25 +124,24 @@ impl Figures {
 }
 
 impl Routers {
-    /// One router for each text of an `sla` (the inside of the braces), with functions behind it that give it more to do.
-    /// They stand still but in [`Routers::running`].
+    /// Deploys one router for each text of an `sla` (inside the braces), followed by the functions
+    /// `work`. Their processes are stopped except in [`Routers::while_running`].
     pub(crate) fn new(
         program: &Path,
-        kind: Kind,
+        kind: RouterKind,
         work: &[&str],
         slas: &[String],
     ) -> Result<Self, Error> {
         let network = Network::through(false)?;
         let middle = &network.middle;
-        // The agent's links and sockets are those of the namespace between the hosts.
+        // The agent runs in the namespace between the hosts, with its links and sockets.
         let (stand, chains, workers) = middle.netns.enter(|| {
             let stand = Stand::open(program)?;
-            let stem = kind.name().replace(", ", "-");
+            let prefix = kind.name().replace(", ", "-");
             let names: Vec<String> = (0..slas.len())
-                .map(|number| stand.place.chain_name(&format!("{stem}{number}")))
+                .map(|number| stand.place.chain_name(&format!("{prefix}{number}")))
                 .collect();
-            // Profiles that nothing reaches, and routers that nobody polices, are what is measured here.
-            stand.up_all(texts(kind, work, &names, slas)?)?;
+            stand.up_all(chain_texts(kind, work, &names, slas)?)?;
             let mut workers = Vec::new();
             for name in &names {
                 workers.extend(stand.workers(name)?);
@@ -149,13 +150,16 @@ impl Routers {
             workers.dedup();
             Ok::<_, Error>((stand, names, workers))
         })??;
-        if kind == Kind::Namespace {
-            // It gives the port NAPI, as the door at XDP does.
+        if kind == RouterKind::Namespace {
+            // GRO gives the port NAPI, as the front door at XDP does.
             middle
                 .netns
                 .enter(|| Ethtool::open()?.set(CLIENT_LINK, &[Offload::GenericReceive], true))??;
         }
-        if matches!(kind, Kind::Kernel | Kind::Namespace | Kind::NamespaceXdp) {
+        if matches!(
+            kind,
+            RouterKind::Kernel | RouterKind::Namespace | RouterKind::NamespaceXdp
+        ) {
             napi::move_receive_work_to_core(Some(&middle.netns), CLIENT_LINK, polling_core()?)?;
         }
         let sink = network.sink()?;
@@ -176,10 +180,10 @@ impl Routers {
         Ok(routers)
     }
 
-    /// Gives the routers other SLAs, by a live change.
+    /// Changes the routers' SLAs by a live change.
     pub(crate) fn set_slas(&self, slas: &[String]) -> Result<(), Error> {
         let work: Vec<&str> = self.work.iter().map(String::as_str).collect();
-        let texts = texts(self.kind, &work, &self.chains, slas)?;
+        let texts = chain_texts(self.kind, &work, &self.chains, slas)?;
         self.signal(Signal::SIGCONT);
         let netns = &self.network.middle.netns;
         let changed = netns.enter(|| self.stand.up_all(texts))?;
@@ -187,28 +191,29 @@ impl Routers {
         changed.map(drop)
     }
 
-    /// Who sends to router `number`.
+    /// The sender of router `number`.
     pub(crate) fn sender(&self, number: usize) -> &PacketSender {
         &self.senders[number]
     }
 
-    /// Runs something while the routers' processes run too.
-    fn running<T>(&self, what: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    /// Runs `work` while the routers' processes run.
+    fn while_running<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         self.signal(Signal::SIGCONT);
-        let done = what();
-        // What is under way comes through.
+        let outcome = work();
+        // Packets in flight pass.
         std::thread::sleep(DRAIN);
         self.signal(Signal::SIGSTOP);
-        done
+        outcome
     }
 
-    /// Sends to the routers side by side for so long, each `(rate, cluster, burst)` as [`Stream`] has them: what was sent, and what all of them did.
-    pub(crate) fn turn(
+    /// Sends to the routers for `duration`; `(rate, cluster, burst)` of each are fields of
+    /// [`Stream`]. Returns the sent packets and the routers' counters.
+    pub(crate) fn send_and_count(
         &self,
         streams: &[(f64, usize, u64)],
         duration: Duration,
-    ) -> Result<(Vec<Sent>, Vec<Figures>), Error> {
-        let before = self.figures()?;
+    ) -> Result<(Vec<StreamCounts>, Vec<RouterCounters>), Error> {
+        let before = self.counters()?;
         let streams: Vec<Stream<'_>> = streams
             .iter()
             .zip(&self.senders)
@@ -220,41 +225,41 @@ impl Routers {
             })
             .collect();
         let core = probing_core()?;
-        let sent = self.running(|| generate(&streams, duration, core))?;
-        let after = self.figures()?;
-        let did = after.iter().zip(&before);
+        let sent = self.while_running(|| generate(&streams, duration, core))?;
+        let after = self.counters()?;
+        let both = after.iter().zip(&before);
         Ok((
             sent,
-            did.map(|(after, before)| after.since(before)).collect(),
+            both.map(|(after, before)| after.since(before)).collect(),
         ))
     }
 
-    /// What each did so far.
-    pub(crate) fn figures(&self) -> Result<Vec<Figures>, Error> {
+    /// Counters of each router.
+    pub(crate) fn counters(&self) -> Result<Vec<RouterCounters>, Error> {
         self.signal(Signal::SIGCONT);
         let all = self.stand.status();
-        let figures = self.chains.iter().map(|name| {
+        let counters = self.chains.iter().map(|name| {
             let is = |status: &&ChainStatus| status.chain == *name;
             let status = all
                 .iter()
                 .find(is)
                 .ok_or_else(|| ApiError::failed(format!("the agent has no chain {name}")))?;
             let sojourn = self.stand.sojourn(name)?.pop();
-            Ok(Figures {
+            Ok(RouterCounters {
                 packets_in: status.packets_in,
                 policed: status.policed,
                 packets_out: status.packets_out,
                 sojourn: sojourn.unwrap_or_default(),
             })
         });
-        let figures = figures.collect();
+        let counters = counters.collect();
         self.signal(Signal::SIGSTOP);
-        figures
+        counters
     }
 
     fn signal(&self, signal: Signal) {
         for worker in &self.workers {
-            // One that has died is started anew by the agent, and found by its figures.
+            // The agent restarts an ended worker, and the counters show it.
             let _ = kill(Pid::from_raw(worker.cast_signed()), signal);
         }
     }
@@ -262,7 +267,7 @@ impl Routers {
 
 impl Drop for Routers {
     fn drop(&mut self) {
-        // Who stands still hears nothing.
+        // A stopped process cannot handle the request to end.
         self.signal(Signal::SIGCONT);
     }
 }
@@ -271,11 +276,11 @@ fn port(number: usize) -> u16 {
     SERVER_PORT + number as u16
 }
 
-/// What is sent to router `number`.
+/// The frame for router `number`.
 pub(crate) fn frame(number: usize) -> Vec<u8> {
     let payload = (FRAME_BYTES - HEADERS) as u16;
     let mut frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], port(number), payload);
-    // The kernel's router looks at it.
+    // The kernel's router checks the checksum.
     let header = &frame[14..34];
     let sum: u32 = header
         .chunks_exact(2)
@@ -286,35 +291,46 @@ pub(crate) fn frame(number: usize) -> Vec<u8> {
     frame
 }
 
-/// All chains of a file.
-fn texts(kind: Kind, work: &[&str], names: &[String], slas: &[String]) -> Result<String, Error> {
+/// The chain file of all routers.
+fn chain_texts(
+    kind: RouterKind,
+    work: &[&str],
+    names: &[String],
+    slas: &[String],
+) -> Result<String, Error> {
     let texts: Vec<String> = names
         .iter()
         .zip(slas)
         .enumerate()
-        .map(|(number, (name, sla))| text(kind, work, number, name, sla))
+        .map(|(number, (name, sla))| chain_text(kind, work, number, name, sla))
         .collect::<Result<_, _>>()?;
     Ok(texts.join("---\n"))
 }
 
-/// A chain of one router, which rewrites the addresses of the link as routers do.
-fn text(kind: Kind, work: &[&str], number: usize, name: &str, sla: &str) -> Result<String, Error> {
+/// A chain of one router, which rewrites the link addresses.
+fn chain_text(
+    kind: RouterKind,
+    work: &[&str],
+    number: usize,
+    name: &str,
+    sla: &str,
+) -> Result<String, Error> {
     let packets = format!(
         "destination: 10.0.0.2/32, destinationPort: {}",
         port(number)
     );
     let route = "prefix: 10.0.0.0/24, mac: \"02:00:00:00:00:02\", sourceMac: \"02:00:00:00:01:02\"";
     let router = format!("kind: router, config: {{ routes: [ {{ {route} }} ] }}");
-    let more = format!(
+    let spec = format!(
         "  ports: {{ ingress: {CLIENT_LINK}, egress: {SERVER_LINK} }}\n  sla: {{ {sla} }}\n{}",
-        kind.more()?
+        kind.spec_lines()?
     );
     let functions: Vec<(&str, &str)> = [router.as_str()]
         .iter()
         .chain(work)
         .map(|function| (*function, kind.space()))
         .collect();
-    Ok(stand::chain_for(&packets, name, &functions, &more))
+    Ok(stand::chain_for(&packets, name, &functions, &spec))
 }
 
 #[cfg(test)]
@@ -325,15 +341,15 @@ mod tests {
     #[test]
     fn chains_are_valid() {
         for kind in [
-            Kind::Tcx,
-            Kind::Kernel,
-            Kind::Namespace,
-            Kind::NamespaceXdp,
-            Kind::Worker,
-            Kind::Process,
+            RouterKind::Tcx,
+            RouterKind::Kernel,
+            RouterKind::Namespace,
+            RouterKind::NamespaceXdp,
+            RouterKind::Worker,
+            RouterKind::Process,
         ] {
             let sla = "rate: 300kpps, burst: 20, enforce: policer";
-            let text = text(kind, &["kind: forward"], 3, "vr3", sla).unwrap();
+            let text = chain_text(kind, &["kind: forward"], 3, "vr3", sla).unwrap();
             let chains = source(text).parse().unwrap();
             assert_eq!(chains[0].matches.destination_port, Some(9003));
         }

@@ -1,7 +1,7 @@
 //! A directory in memory for the files and sockets of daemons that an experiment starts.
 //!
-//! Its file system is mounted nowhere, so no name of it is left behind, even by a process that was killed: it goes with
-//! the last descriptor.
+//! Its file system is not mounted at a path. The kernel removes it with the last descriptor, even
+//! if the process is killed.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -13,11 +13,11 @@ use crate::Error;
 
 /// A directory that only root can reach.
 #[derive(Debug)]
-pub(crate) struct Scratch {
+pub(crate) struct ScratchDirectory {
     mount: OwnedFd,
 }
 
-impl Scratch {
+impl ScratchDirectory {
     pub(crate) fn new() -> Result<Self, Error> {
         let make = || {
             let tmpfs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -34,7 +34,7 @@ impl Scratch {
         Ok(Self { mount })
     }
 
-    /// Its path, for this process and those it starts, as long as it lives.
+    /// Its path, for this process and its children, while this value exists.
     pub(crate) fn path(&self) -> PathBuf {
         PathBuf::from(format!(
             "/proc/{}/fd/{}",
@@ -51,12 +51,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_and_sockets_are_there_as_long_as_it_is() {
+    fn files_and_sockets_exist_while_it_does() {
         if !nix::unistd::geteuid().is_root() {
             println!("SKIP: a file system needs root");
             return;
         }
-        let scratch = Scratch::new().unwrap();
+        let scratch = ScratchDirectory::new().unwrap();
         let path = scratch.path();
         std::fs::write(path.join("file"), "text").unwrap();
         let _listener = UnixListener::bind(path.join("socket")).unwrap();

@@ -28,7 +28,8 @@ impl Stand {
         Ok(Arc::new(Self { engine, place }))
     }
 
-    /// Deploys the chains of that text, whatever this machine's calibration says of their promises. They go with the stand.
+    /// Deploys the chains of that text, whatever this machine's calibration says of their promises.
+    /// They go with the stand.
     pub(crate) fn up_all(&self, text: String) -> Result<Vec<ChainUp>, Error> {
         let options = UpOptions {
             force: true,
@@ -105,7 +106,8 @@ impl Agent {
         Ok(self.client.up(&request).map(drop)?)
     }
 
-    /// Deploys a chain of that name and text and sends so many packets through it: what has never been touched is not resident. Tells its workers.
+    /// Deploys a chain of that name and text and sends so many packets through it: what has never
+    /// been touched is not resident. Tells its workers.
     pub(crate) fn work(&self, chain: &str, text: String, count: u32) -> Result<Vec<u32>, Error> {
         self.up(text)?;
         let options = ProbeOptions {
@@ -133,7 +135,8 @@ impl Drop for Agent {
     }
 }
 
-/// A worker that is missing is an error: a figure of its CPU time or memory would be nothing, and the best of all.
+/// A worker that is missing is an error: a figure of its CPU time or memory would be nothing, and
+/// the best of all.
 fn workers(all: &[ChainStatus], chain: &str) -> Result<Vec<u32>, Error> {
     let status = all
         .iter()
@@ -157,8 +160,8 @@ pub(crate) fn source(text: String) -> ChainSource {
     }
 }
 
-/// The text of a chain that takes the probe's packets to the server. `functions` are (kind and configuration, space);
-/// `more` are further lines of its `spec`.
+/// The text of a chain that takes the probe's packets to the server. `functions` are (kind and
+/// configuration, space); `more` are further lines of its `spec`.
 pub(crate) fn chain(name: &str, functions: &[(&str, &str)], more: &str) -> String {
     let port = crate::network::SERVER_PORT;
     let packets = format!("destination: 10.0.0.2/32, destinationPort: {port}");

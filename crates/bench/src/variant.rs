@@ -1,4 +1,4 @@
-//! A variant: whatever joins a client to a server. All variants are measured by the same probe in the same way.
+//! A variant: a way to join a client to a server. The same probe measures all variants.
 
 use std::any::Any;
 use std::net::SocketAddr;
@@ -15,39 +15,39 @@ use myelin_metrics::Distribution;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::manner::{self, Manner};
+use crate::conditions::{self, Conditions};
 use crate::rounds::Rounds;
 use crate::{Effort, Error, Session};
 
-/// Packets before those that count: they bring back what other variants drove out of the caches.
+/// Packets before the measured ones. They refill the caches after other variants.
 const WARM_UP: u32 = 30;
-/// Most trials of a load in a round: one that comes through whole is found by then, if there is one.
+/// Most trials of a load in a round, enough to find a clean one.
 const TRIALS: u32 = 24;
-/// How often a trial is tried in which nothing comes through.
+/// Attempts of a trial in which no packet arrives.
 const ATTEMPTS: u32 = 5;
 /// Rounds of a deployment.
 pub(crate) const ROUNDS: usize = 10;
-/// UDP payloads that are measured, bytes.
+/// Measured UDP payloads, bytes.
 pub(crate) const PAYLOADS: [usize; 2] = [256, 1400];
 
-/// What joins a client to a server.
+/// A way to join a client to a server.
 pub(crate) struct Variant {
     pub(crate) name: String,
-    /// What it is, for the reader of the table.
+    /// Its description in the table.
     pub(crate) about: String,
-    // The order is that of the end: processes must run to hear that they are to end.
+    // Fields drop in this order: the processes must run to receive the request to end.
     pollers: Pollers,
     sockets: Sockets,
     destination: SocketAddr,
-    /// What its functions leave on every byte of the payload, by exclusive or.
+    /// The xor of all keys that its functions apply to the payload.
     key: u8,
-    /// What the variant is made of.
+    /// Objects of the variant.
     _parts: Vec<Box<dyn Any + Send>>,
 }
 
 impl Variant {
-    /// `pollers` are its processes that poll: they are stopped while other variants are measured, since all of them have
-    /// the same core.
+    /// `pollers` are its polling processes. They are stopped while other variants are measured,
+    /// because all of them use the same core.
     pub(crate) fn new(
         name: impl Into<String>,
         about: impl Into<String>,
@@ -58,7 +58,7 @@ impl Variant {
         let destination = sockets
             .server
             .local_addr()
-            .map_err(|cause| Error::system("tell where the probe's server listens", cause))?;
+            .map_err(|cause| Error::system("read the address of the probe's server", cause))?;
         let pollers = Pollers(pollers);
         pollers.signal(Signal::SIGSTOP);
         Ok(Self {
@@ -72,7 +72,7 @@ impl Variant {
         })
     }
 
-    /// The variant under another name.
+    /// Renames the variant.
     pub(crate) fn named(self, name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -80,20 +80,20 @@ impl Variant {
         }
     }
 
-    /// The variant whose functions leave `key` on the payload: only then can the probe read it.
-    pub(crate) fn keyed(self, key: u8) -> Self {
+    /// Sets the key that its functions apply to the payload, so that the probe can read it.
+    pub(crate) fn with_key(self, key: u8) -> Self {
         Self { key, ..self }
     }
 
-    /// Does some work while the variant is at work too.
-    pub(crate) fn awake<T>(&self, work: impl FnOnce() -> T) -> T {
+    /// Runs `work` while the variant's processes run.
+    pub(crate) fn while_running<T>(&self, work: impl FnOnce() -> T) -> T {
         self.pollers.signal(Signal::SIGCONT);
         let outcome = work();
         self.pollers.signal(Signal::SIGSTOP);
         outcome
     }
 
-    /// Round trips, nanoseconds, of `packets` packets one after the other.
+    /// Round trips of `packets` packets, one after another, nanoseconds.
     pub(crate) fn round_trips_ns(
         &self,
         mode: Mode,
@@ -106,26 +106,26 @@ impl Variant {
             warm_up: WARM_UP,
             deadline: Duration::from_secs(20),
             keep_samples: true,
-            ..self.probe(mode, payload, packets)?
+            ..self.probe_config(mode, payload, packets)?
         };
-        let result = self.awake(|| probe(&config, &self.sockets, control(session)))?;
+        let result = self.while_running(|| probe(&config, &self.sockets, control(session)))?;
         session.check()?;
         let counts = result.counts;
-        // A lost packet counts as the longest one, so that losses on a busy machine do not flatter the median.
+        // A lost packet counts as the longest, so that losses do not improve the median.
         let mut answered = result
             .samples
             .map(|samples| samples.rtt_ns)
             .unwrap_or_default();
         if answered.len() <= packets as usize / 2 {
-            return Err(self.lost(counts.lost, counts.sent, payload));
+            return Err(self.loss_error(counts.lost, counts.sent, payload));
         }
         answered.resize(packets as usize, u32::MAX);
         Ok(answered)
     }
 
-    /// The fastest trial whose packets came through whole and in order; where none did, the last one. `rate_search` tells what to offer, and
-    /// learns from it.
-    pub(crate) fn carried(
+    /// The fastest clean trial, or the last trial if none is clean. `rate_search` chooses the
+    /// rates.
+    pub(crate) fn best_trial(
         &self,
         (payload, packets, burst): (usize, u32, u16),
         rate_search: &mut RateSearch,
@@ -142,13 +142,13 @@ impl Variant {
         if received > 0 {
             Ok(carried)
         } else {
-            Err(self.lost(sent, sent, payload))
+            Err(self.loss_error(sent, sent, payload))
         }
     }
 
-    /// A trial in which the sender goes as fast as it can, whatever is lost, if something comes through: on a machine that starves a process for long enough none of
-    /// a short one does.
-    pub(crate) fn flooded(
+    /// A trial at the sender's highest rate, with any loss. Repeats it if no packet arrives, which
+    /// can happen on a busy machine.
+    pub(crate) fn overload_trial(
         &self,
         (payload, packets, burst): (usize, u32, u16),
         session: Session<'_>,
@@ -161,7 +161,7 @@ impl Variant {
             }
         }
         Err(ApiError::failed(format!(
-            "none of {packets} packets came through `{}`, {ATTEMPTS} times; repeat on a quiet machine",
+            "none of {packets} packets passed `{}`, {ATTEMPTS} times; repeat on a quiet machine",
             self.name
         ))
         .into())
@@ -174,12 +174,12 @@ impl Variant {
         session: Session<'_>,
     ) -> Result<TrialResult, Error> {
         let trial = || run_trial(load, &self.sockets, offered_mpps, control(session));
-        let carried = self.awake(trial)?;
+        let carried = self.while_running(trial)?;
         session.check()?;
         Ok(carried)
     }
 
-    fn lost(&self, lost: u64, sent: u64, payload: usize) -> Error {
+    fn loss_error(&self, lost: u64, sent: u64, payload: usize) -> Error {
         Error::Lost {
             variant: self.name.clone(),
             lost,
@@ -188,8 +188,8 @@ impl Variant {
         }
     }
 
-    /// A probe of so many packets, both of whose ends are on the probing core.
-    fn probe(&self, mode: Mode, payload_bytes: usize, count: u32) -> Result<Config, Error> {
+    /// A probe of `count` packets with both ends on the probing core.
+    fn probe_config(&self, mode: Mode, payload_bytes: usize, count: u32) -> Result<Config, Error> {
         let core = probing_core()?;
         Ok(Config {
             mode,
@@ -216,20 +216,20 @@ impl Variant {
         })
     }
 
-    /// The processes that handle its packets.
+    /// Its packet-processing processes.
     pub(crate) fn processes(&self) -> &[u32] {
         &self.pollers.0
     }
 
-    /// What the CPUs did for `window`: with nothing to do, or with a packet to the server and back every `interval`.
+    /// CPU use during `window`, idle or with one packet to the server and back every `interval`.
     pub(crate) fn cpu_use(
         &self,
         payload: usize,
         interval: Option<Duration>,
         window: Duration,
         session: Session<'_>,
-    ) -> Result<Window, Error> {
-        self.awake(|| {
+    ) -> Result<CpuWindow, Error> {
+        self.while_running(|| {
             let meter = CpuMeter::start(&[])?;
             let (before, start) = (run_time(self.processes())?, Instant::now());
             match interval {
@@ -239,13 +239,13 @@ impl Variant {
                     let config = Config {
                         interval,
                         warm_up: 0,
-                        ..self.probe(Mode::Blocking, payload, count)?
+                        ..self.probe_config(Mode::Blocking, payload, count)?
                     };
                     probe(&config, &self.sockets, control(session))?;
                 }
             }
             let worked = run_time(self.processes())?.saturating_sub(before);
-            Ok(Window {
+            Ok(CpuWindow {
                 spent: meter.spent()?,
                 cores: worked.as_secs_f64() / start.elapsed().as_secs_f64(),
             })
@@ -253,16 +253,16 @@ impl Variant {
     }
 }
 
-/// What the CPUs did while a variant was watched.
+/// CPU use during a window.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Window {
-    /// All cores together, hosts included.
+pub(crate) struct CpuWindow {
+    /// Times of all cores, including the hosts.
     pub(crate) spent: CpuTimes,
     /// CPU time of the variant's processes, in cores.
     pub(crate) cores: f64,
 }
 
-/// CPU time of these processes so far; an error when one has ended.
+/// CPU time of the processes. An ended process is an error.
 pub(crate) fn run_time(pids: &[u32]) -> Result<Duration, Error> {
     let times = pids.iter().map(|pid| Ok(procfs::run_time(*pid)?));
     times.sum()
@@ -281,7 +281,7 @@ struct Pollers(Vec<u32>);
 impl Pollers {
     fn signal(&self, signal: Signal) {
         for pid in &self.0 {
-            // One that has ended lets no packet through, which the probe sees.
+            // If one has ended, the probe detects the loss.
             let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
         }
     }
@@ -293,7 +293,7 @@ impl Drop for Pollers {
     }
 }
 
-/// The median, exact.
+/// The exact median.
 pub(crate) fn median_us(mut rtt_ns: Vec<u32>) -> f64 {
     rtt_ns.sort_unstable();
     let n = rtt_ns.len();
@@ -303,10 +303,11 @@ pub(crate) fn median_us(mut rtt_ns: Vec<u32>) -> f64 {
     }
 }
 
-/// Measures all variants with all payloads in turns, in several deployments, each made by `build` and gone before the next:
-/// where the kernel happens to put a link's queues and a program's code moves a round trip by up to 2 %, for as long as they live.
-/// Gives the median round trip of each round, us, with what the last `build` made of `T`.
-pub(crate) fn measure<T, M: Copy + Into<Manner>>(
+/// Measures all variants with all payloads in turns, in several deployments, each made by `build`
+/// and removed before the next. The kernel's placement of queues and code moves a round trip by up
+/// to 2 % during a deployment. Returns the median round trip of each round, us, with the last `T`
+/// of `build`.
+pub(crate) fn measure<T, M: Copy + Into<Conditions>>(
     session: Session<'_>,
     deployments: usize,
     modes: &[M],
@@ -319,13 +320,13 @@ pub(crate) fn measure<T, M: Copy + Into<Manner>>(
         let stage = format!("round trips, deployment {deployment} of {deployments}");
         let subjects = variants.len() * PAYLOADS.len() * modes.len();
         distributions.resize_with(subjects, Distribution::new);
-        for (awake, some) in manner::phases(subjects, modes) {
+        for (awake, selected) in conditions::phases(subjects, modes) {
             let _limit = awake.then(|| CpuLatency::limit(0)).transpose()?;
-            let of_phase = (&some[..], subjects);
+            let of_phase = (&selected[..], subjects);
             all.extend(
-                session.measure_some(&stage, of_phase, (ROUNDS, ROUNDS), |subject| {
+                session.measure_subset(&stage, of_phase, (ROUNDS, ROUNDS), |subject| {
                     let case = subject / modes.len();
-                    let Manner { mode, .. } = modes[subject % modes.len()].into();
+                    let Conditions { mode, .. } = modes[subject % modes.len()].into();
                     let payload = PAYLOADS[case % PAYLOADS.len()];
                     let variant = &variants[case / PAYLOADS.len()];
                     let packets = packets(mode, session.effort);
@@ -341,7 +342,7 @@ pub(crate) fn measure<T, M: Copy + Into<Manner>>(
             return Ok(Measured {
                 rounds: all,
                 distributions,
-                variants: variants.iter().map(About::of).collect(),
+                variants: variants.iter().map(VariantLabel::of).collect(),
                 modes: modes.len(),
                 rest,
             });
@@ -350,26 +351,26 @@ pub(crate) fn measure<T, M: Copy + Into<Manner>>(
     Err(Error::Cancelled)
 }
 
-/// What was measured.
+/// Results of [`measure`].
 pub(crate) struct Measured<T> {
     /// Medians of the rounds, us.
     pub(crate) rounds: Rounds,
     /// All round trips of a subject.
     pub(crate) distributions: Vec<Distribution>,
-    /// What they were measured of.
-    pub(crate) variants: Vec<About>,
+    /// The variants.
+    pub(crate) variants: Vec<VariantLabel>,
     modes: usize,
-    /// What else was made.
+    /// The last other result of `build`.
     pub(crate) rest: T,
 }
 
 impl<T> Measured<T> {
-    /// The subject that is a variant with one of [`PAYLOADS`] in one of the modes, each by its number.
+    /// The subject of a variant, a payload of [`PAYLOADS`] and a mode, each by index.
     pub(crate) fn subject(&self, variant: usize, payload: usize, mode: usize) -> usize {
         (variant * PAYLOADS.len() + payload) * self.modes + mode
     }
 
-    /// The number of the variant of that name.
+    /// The index of the variant with that name.
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         self.variants
             .iter()
@@ -377,7 +378,7 @@ impl<T> Measured<T> {
     }
 }
 
-/// Packets of a round. A wake-up takes some ten times as long as all the rest.
+/// Packets of a round. A wake-up takes about ten times as long as the rest of a round trip.
 fn packets(mode: Mode, effort: Effort) -> u32 {
     match mode {
         Mode::Inline | Mode::Spin => effort.packets(),
@@ -385,13 +386,13 @@ fn packets(mode: Mode, effort: Effort) -> u32 {
     }
 }
 
-/// What a variant is, when it is gone.
-pub(crate) struct About {
+/// Name and description of a removed variant.
+pub(crate) struct VariantLabel {
     pub(crate) name: String,
     pub(crate) about: String,
 }
 
-impl About {
+impl VariantLabel {
     pub(crate) fn of(variant: &Variant) -> Self {
         Self {
             name: variant.name.clone(),
@@ -400,12 +401,12 @@ impl About {
     }
 }
 
-/// The core that the probe, or a traffic generator, runs on: the first one.
+/// The core of the probe or the traffic generator: the first one.
 pub(crate) fn probing_core() -> Result<usize, Error> {
     Ok(affinity::get(0)?.first().copied().unwrap_or_default())
 }
 
-/// The core that workers and reference programs poll on: the last one, away from the probe's where there are two.
+/// The core of workers and reference programs: the last one, if possible another than the probe's.
 pub(crate) fn polling_core() -> Result<usize, Error> {
     Ok(affinity::get(0)?.last().copied().unwrap_or_default())
 }

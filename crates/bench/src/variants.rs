@@ -1,8 +1,8 @@
 //! The variants that experiments compare.
 //!
-//! Those that handle packets one by one take the packets to the server only: the replies of all of them pass a tc redirect
-//! to the peer, which at a chain's port is the front door's way for what is no chain's. A cable, a bridge and a router have
-//! no such difference of directions.
+//! Functions, redirects and programs forward only packets to the server. Replies pass a tc redirect
+//! to the peer; at a chain's port, the front door does the same for unmatched packets. A cable, a
+//! bridge and a router forward both directions in the same way.
 
 use std::any::Any;
 use std::net::IpAddr;
@@ -17,23 +17,23 @@ use myelin_linux::netns::Netns;
 use myelin_linux::{link, neighbour, route, sysctl};
 
 use crate::network::{self, CLIENT_LINK, Middle, Network, SERVER_LINK, sockets};
-use crate::reference::{Forwarding, Reference, Running};
+use crate::reference::{Forwarding, Reference, RunningReference};
 use crate::stand::{self, Stand};
 use crate::variant::{Variant, polling_core};
 use crate::{Error, Findings, Row, ebpf};
 
-/// Most frames at once: one, as the probe has one packet under way.
+/// Batch of one frame, because the probe has one packet in flight.
 pub(crate) const BATCH: u16 = 1;
-/// Frames at once where a layout is to show its best.
+/// Batch for the highest rate.
 pub(crate) const BEST_BATCH: u16 = 32;
 
 pub(crate) const AS_PUBLISHED: &str = "centralized, as published";
 pub(crate) const AT_ITS_BEST: &str = "centralized, at its best";
 
-/// What a variant is made of, in the order in which it goes.
+/// Objects of a variant, in their order of removal.
 type Parts = Vec<Box<dyn Any + Send>>;
 
-/// A variant of a network and of what stands in it, which goes before its links.
+/// A variant of a network and the objects in it. The objects are removed before the links.
 fn of_network(
     name: &str,
     about: &str,
@@ -104,7 +104,7 @@ pub(crate) fn kernel_forwarding() -> Result<Variant, Error> {
     of_network("kernel-forwarding", about, network, Vec::new(), Vec::new())
 }
 
-/// A bare redirect in both directions: what no chain at tcx can get below.
+/// A bare redirect in both directions, the lower limit of a chain at tcx.
 pub(crate) fn tc_redirect() -> Result<Variant, Error> {
     let network = Network::through(false)?;
     let there = redirect(&network.middle, Hook::Tcx, true)?;
@@ -123,12 +123,13 @@ pub(crate) fn xdp_redirect() -> Result<Variant, Error> {
     of_network("xdp-redirect", about, network, parts, Vec::new())
 }
 
-/// A tc redirect of what comes from the server.
+/// A tc redirect of packets from the server.
 fn replies(network: &Network) -> Result<Box<dyn Any + Send>, Error> {
     Ok(Box::new(redirect(&network.middle, Hook::Tcx, false)?))
 }
 
-/// C programs that forward to the server one frame at a time (which, name, what it is), and a row for each that was not built.
+/// C programs that forward single frames to the server (program, name, description), and a row for
+/// each that was not built.
 pub(crate) fn references(
     wanted: &[(Reference, &str, &str)],
 ) -> Result<(Vec<Variant>, Vec<Row>), Error> {
@@ -145,7 +146,8 @@ pub(crate) fn references(
     Ok((made, skipped))
 }
 
-/// A C program that forwards to the server, up to `batch` frames at a time; the reason why not, where it was not built.
+/// A C program that forwards to the server, up to `batch` frames at once. An error if it was not
+/// built.
 pub(crate) fn reference(
     reference: Reference,
     name: &str,
@@ -160,7 +162,7 @@ pub(crate) fn reference(
     of_program(name, about, network, running)
 }
 
-/// What a reference program is to do here.
+/// Options of a reference program.
 fn forwarding(batch: u16, poll: bool) -> Result<Forwarding<'static>, Error> {
     Ok(Forwarding {
         ingress: CLIENT_LINK,
@@ -176,15 +178,15 @@ fn of_program(
     name: &str,
     about: &str,
     network: Network,
-    running: Running,
+    running: RunningReference,
 ) -> Result<Variant, Error> {
     let pollers = vec![running.pid()];
-    // The program goes before its links.
+    // The program is removed before its links.
     let parts: Parts = vec![Box::new(running), replies(&network)?];
     of_network(name, about, network, parts, pollers)
 }
 
-/// CALVIN's opponent twice: [`AS_PUBLISHED`] and [`AT_ITS_BEST`].
+/// CALVIN's centralized approach in two forms: [`AS_PUBLISHED`] and [`AT_ITS_BEST`].
 pub(crate) fn both_centralized() -> Result<[Variant; 2], Error> {
     let published = "sleeping process, kernel routing between TAP devices, one frame at once";
     let best = "the same, polling, up to 32 frames at once, long queues";
@@ -194,7 +196,8 @@ pub(crate) fn both_centralized() -> Result<[Variant; 2], Error> {
     ])
 }
 
-/// Both functions in one place, with the kernel's stack in between; sleeping as published, or polling and taking several packets at once.
+/// Both functions in one process, with the kernel's stack in between. It sleeps as published, or
+/// polls and takes several packets at once.
 fn centralized(name: &str, about: &str, poll: bool) -> Result<Variant, Error> {
     let network = Network::through(false)?;
     let forwarding = forwarding(if poll { BEST_BATCH } else { BATCH }, poll)?;
@@ -205,7 +208,7 @@ fn centralized(name: &str, about: &str, poll: bool) -> Result<Variant, Error> {
             netlink.link("central0")?.id(),
             netlink.link("central1")?.id(),
         );
-        // The kernel takes what is addressed to it: the server's name is its own there.
+        // The kernel only receives packets to its own address, so the link has the server's.
         netlink.apply([
             link::mac(&first, network.server.mac),
             link::no_ipv6_autoconfiguration(&first),
@@ -226,7 +229,7 @@ fn centralized(name: &str, about: &str, poll: bool) -> Result<Variant, Error> {
     of_program(name, about, network, running)
 }
 
-/// Redirects everything that comes in from the client to the server, or the other way round.
+/// Redirects all frames from the client to the server, or in the other direction.
 fn redirect(middle: &Middle, hook: Hook, to_server: bool) -> Result<OwnedFd, Error> {
     let (from, to) = if to_server {
         (&middle.client, &middle.server)
@@ -239,7 +242,8 @@ fn redirect(middle: &Middle, hook: Hook, to_server: bool) -> Result<OwnedFd, Err
     })?
 }
 
-/// A deployed chain. `functions` are (kind and configuration, space); `more` are further lines of its `spec`.
+/// A deployed chain. `functions` are (kind and configuration, space), `more` are further lines of
+/// `spec`.
 pub(crate) fn chain(
     stand: &Arc<Stand>,
     name: &str,
@@ -251,7 +255,7 @@ pub(crate) fn chain(
     deployed(stand, name, about, text)
 }
 
-/// The same, whose replies pass the same functions in the same order as well.
+/// The same. Its replies pass the same functions in the same order.
 pub(crate) fn chain_both_ways(
     stand: &Arc<Stand>,
     name: &str,
@@ -274,7 +278,8 @@ fn deployed(stand: &Arc<Stand>, name: &str, about: &str, text: String) -> Result
     Variant::new(name, about, sockets, stand.workers(&chain)?, parts)
 }
 
-/// A chain of one function between devices that DPDK drives, over the same driver, links and core as the reference program [`Reference::Dpdk`].
+/// A chain of one function between DPDK devices, with the same driver, links and core as
+/// [`Reference::Dpdk`].
 pub(crate) fn dpdk_chain(
     program: &Path,
     name: &str,
@@ -284,7 +289,7 @@ pub(crate) fn dpdk_chain(
 ) -> Result<Variant, Error> {
     let network = Network::through(false)?;
     let middle = &network.middle;
-    // The links of all such chains have the same names, so each chain has an agent of its own.
+    // The links of all such chains have the same names, so each chain has a separate agent.
     let stand = Stand::open(program)?;
     let chain = stand.place.chain_name(name);
     let device =
@@ -296,24 +301,25 @@ pub(crate) fn dpdk_chain(
         worker("spin", batch)?
     );
     let text = stand::chain(&chain, &[(function, "user")], &more);
-    // The worker is started from here, so this is its namespace.
+    // A worker starts in the namespace of the caller.
     middle.netns.enter(|| {
         stand.up_all(text)?;
-        // Replies are not the chain's: as with the reference they pass the redirect.
+        // Replies pass the redirect, as with the reference program.
         ebpf::detach_xdp(middle.server.index)
     })??;
     let pollers = stand.workers(&chain)?;
-    // The worker goes before its links.
+    // The worker is removed before its links.
     let parts: Parts = vec![Box::new(stand), replies(&network)?];
     of_network(name, about, network, parts, pollers)
 }
 
-/// `spec` lines of a chain whose worker polls on the polling core and takes one packet at a time, as the references do.
+/// `spec` lines for a worker that polls on the polling core and takes single packets, as the
+/// references.
 pub(crate) fn spinning() -> Result<String, Error> {
     worker("spin", BATCH)
 }
 
-/// `spec` lines of a chain whose worker has the polling core.
+/// `spec` lines for a worker on the polling core.
 pub(crate) fn worker(idle: &str, batch: u16) -> Result<String, Error> {
     Ok(format!(
         "  worker: {{ batch: {batch}, idle: {idle}, core: {} }}\n",
@@ -323,7 +329,7 @@ pub(crate) fn worker(idle: &str, batch: u16) -> Result<String, Error> {
 
 fn host(up: &ChainUp, role: &str) -> Result<(Netns, IpAddr), Error> {
     let is = |host: &&HostInfo| host.role == role;
-    let missing = || ApiError::failed(format!("chain {} has no {role} of its own", up.chain));
+    let missing = || ApiError::failed(format!("chain {} has no host `{role}`", up.chain));
     let host = up.hosts.iter().find(is).ok_or_else(missing)?;
     Ok((
         Netns::open(&host.netns)?,

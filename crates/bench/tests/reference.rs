@@ -1,4 +1,5 @@
-//! The C reference programs on real links: frames pass while a program runs, and stop when it is stopped.
+//! The C reference programs on real links: frames pass while a program runs, and stop when it is
+//! stopped.
 //!
 //! client eth0 -- my<pid>..c | this namespace | my<pid>..s -- eth0 server
 
@@ -10,17 +11,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use myelin_bench::reference::{Error, Forwarding, Reference, Running};
+use myelin_bench::reference::{Error, Forwarding, Reference, RunningReference};
 use nix::sched::{CloneFlags, setns};
 use nix::unistd::geteuid;
 
 const CLIENT: &str = "10.77.0.1";
 const SERVER: &str = "10.77.0.2";
 const PORT: u16 = 9000;
-/// More frames than any program has buffers, so one that keeps some runs dry.
+/// More frames than any program has buffers, so a program that leaks buffers fails.
 const ROUNDS: u32 = 5000;
 
-/// Two end hosts without anything between them; removed on drop, with their links.
+/// Two end hosts without a connection. A drop removes them and their links.
 struct EndHosts {
     client: String,
     server: String,
@@ -71,7 +72,7 @@ impl EndHosts {
             run(&format!(
                 "ip -n {namespace} neighbour replace {peer} lladdr {peer_mac} dev eth0"
             ));
-            // A checksum that is left to the hardware never gets computed on the way through XDP.
+            // XDP forwards frames without computing an offloaded checksum.
             run(&format!("ip netns exec {namespace} ethtool -K eth0 tx off"));
         }
         hosts
@@ -97,16 +98,16 @@ impl Drop for EndHosts {
                 .status();
         }
         for link in [&self.ingress, &self.egress] {
-            // Usually gone with its peer already.
+            // Its peer may have removed it already.
             let _ = Command::new("ip").args(["link", "delete", link]).output();
         }
     }
 }
 
 fn run(line: &str) {
-    let mut words = line.split_whitespace();
-    let output = Command::new(words.next().unwrap())
-        .args(words)
+    let mut messages = line.split_whitespace();
+    let output = Command::new(messages.next().unwrap())
+        .args(messages)
         .output()
         .unwrap();
     assert!(
@@ -124,7 +125,8 @@ fn xdp_attached(link: &str) -> bool {
     String::from_utf8_lossy(&output.stdout).contains("prog/xdp")
 }
 
-/// A connected UDP socket of an end host; a thread of its own enters the namespace, the socket stays there.
+/// A connected UDP socket of an end host. A new thread enters the namespace, and the socket stays
+/// there.
 fn socket(namespace: &str, from: &str, to: &str) -> UdpSocket {
     let (path, from, to) = (
         format!("/run/netns/{namespace}"),
@@ -143,11 +145,11 @@ fn socket(namespace: &str, from: &str, to: &str) -> UdpSocket {
     opened.join().unwrap()
 }
 
-/// Whether a datagram sent by one arrives at the other unchanged.
+/// Whether a datagram arrives unchanged.
 fn passes(from: &UdpSocket, to: &UdpSocket, payload: &[u8]) -> bool {
     let mut buffer = [0; 2048];
     from.send(payload).unwrap();
-    // A process that is stopped and goes on finds its call interrupted.
+    // A stop and continue of the process interrupts its system call.
     let received = loop {
         match to.recv(&mut buffer) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -166,8 +168,8 @@ fn passes(from: &UdpSocket, to: &UdpSocket, payload: &[u8]) -> bool {
     }
 }
 
-/// What keeps a test from running here, said aloud.
-fn skipped(reference: Reference) -> bool {
+/// Whether the test must be skipped; prints the reason.
+fn must_skip(reference: Reference) -> bool {
     let reason = match reference.available() {
         _ if !geteuid().is_root() => "needs root".to_owned(),
         Err(error) => error.to_string(),
@@ -177,14 +179,14 @@ fn skipped(reference: Reference) -> bool {
     true
 }
 
-fn start(reference: Reference, forwarding: &Forwarding) -> Running {
+fn start(reference: Reference, forwarding: &Forwarding) -> RunningReference {
     reference
         .start(forwarding)
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn forwards_both_ways(reference: Reference) {
-    if skipped(reference) {
+    if must_skip(reference) {
         return;
     }
     let hosts = EndHosts::create();
@@ -223,7 +225,7 @@ fn forwards_both_ways(reference: Reference) {
 }
 
 fn forwards_one_way(reference: Reference) {
-    if skipped(reference) {
+    if must_skip(reference) {
         return;
     }
     let hosts = EndHosts::create();
@@ -278,7 +280,7 @@ fn packet_sockets_forward_one_way() {
 }
 
 #[test]
-fn a_missing_interface_is_named() {
+fn the_error_names_a_missing_interface() {
     for reference in [
         Reference::AfXdp,
         Reference::Dpdk,
@@ -298,7 +300,7 @@ fn a_missing_interface_is_named() {
         };
         let error = reference.start(&nowhere).unwrap_err();
         assert!(
-            matches!(&error, Error::NotReady { words, .. } if words.contains("no interface my-none")),
+            matches!(&error, Error::NotReady { messages, .. } if messages.contains("no interface my-none")),
             "{error}"
         );
     }

@@ -1,6 +1,8 @@
-//! Every experiment once, with hardly any rounds: it works, its report is whole, and nothing is left behind.
+//! Runs every experiment with very few rounds: it works, its report is complete, and nothing is
+//! left behind.
 //!
-//! The experiments start an executable as worker, as agent and for `plan`; here this one stands in for `myelin`.
+//! The experiments start an executable as worker, as agent and for `plan`. Here this test
+//! executable replaces `myelin`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,7 +21,7 @@ fn main() -> ExitCode {
             std::io::read_to_string(std::io::stdin()).unwrap();
             ExitCode::SUCCESS
         }
-        // What a test runner asks every test executable.
+        // Every test executable must support this option.
         Some("--list") => {
             println!("smoke: test");
             ExitCode::SUCCESS
@@ -54,7 +56,7 @@ fn program() -> PathBuf {
     std::env::current_exe().unwrap()
 }
 
-/// Runs the experiments whose name holds `filter`.
+/// Runs the experiments whose name contains `filter`.
 fn smoke(filter: Option<&str>) {
     if !nix::unistd::geteuid().is_root() {
         println!("SKIP: experiments need root");
@@ -107,7 +109,7 @@ fn measured(name: &str) -> Report<Row> {
     run(name, &options(), &monitor).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The report has rows with figures, and claims that so few rounds do not decide.
+/// The report has rows with figures, and claims that these few rounds do not decide.
 fn check(report: &Report<Row>) {
     assert!(!report.rows.is_empty());
     assert_eq!(report.claims.is_empty(), all_skipped(report), "{report:?}");
@@ -127,12 +129,12 @@ fn check(report: &Report<Row>) {
     assert!(report.environment.settings.contains_key("quiet"));
 }
 
-/// Nothing of what is compared can be had here.
+/// Whether no subject is available here.
 fn all_skipped(report: &Report<Row>) -> bool {
     report.rows.iter().all(|row| row.table() == "skipped")
 }
 
-/// Every declared plot finds its fields in the rows, and is drawn with all of its groups.
+/// Every declared plot finds its fields in the rows, and is drawn with all groups.
 fn page(report: &Report<Row>) {
     let name = &report.experiment;
     let page = myelin_bench::page(report).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -150,7 +152,7 @@ fn page(report: &Report<Row>) {
     }
 }
 
-/// Ends it at its second step: some experiments have no more than a few.
+/// Cancels the experiment at its second step, because some have only a few.
 fn cancelled(name: &str) {
     let cancelled = AtomicBool::new(false);
     let steps = std::sync::atomic::AtomicU32::new(0);

@@ -1,4 +1,5 @@
-//! The programs of `look_up_*.bpf.c`: packets of flows drawn at random, for a function that is loaded already and the bare look-up in its map.
+//! The programs of `look_up_*.bpf.c`: packets of random flows, for a loaded function and for the
+//! bare look-up in its map.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::{io, mem};
@@ -6,12 +7,12 @@ use std::{io, mem};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder};
 use myelin_kernel::Hook;
 
-use super::{INSTANCE, failed, hold, missing};
+use super::{INSTANCE, failed, keep_program, missing};
 use crate::Error;
 
-/// Which function's.
+/// The function with the map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Looked {
+pub(crate) enum LookUpFunction {
     Router,
     LoadBalancer,
     Nat,
@@ -30,8 +31,8 @@ const ROUTER: [&[u8]; 2] = objects!("router");
 const LOAD_BALANCER: [&[u8]; 2] = objects!("load_balancer");
 const NAT: [&[u8]; 2] = objects!("nat");
 
-impl Looked {
-    /// Its objects, by hook, and the maps of the function that they look into.
+impl LookUpFunction {
+    /// Its objects by hook, and the function's maps that they use.
     fn parts(self) -> ([&'static [u8]; 2], &'static [&'static str]) {
         match self {
             Self::Router => (
@@ -44,7 +45,7 @@ impl Looked {
     }
 }
 
-/// The programs, in the order in which they are given.
+/// Indices of the programs in the result of [`load`].
 pub(crate) const DRAWN_FUNCTION: usize = 0;
 pub(crate) const DRAWN_LOOK_UP: usize = 1;
 pub(crate) const DRAWN_FORWARD: usize = 2;
@@ -58,16 +59,16 @@ const NAMES: [&str; 5] = [
     "hot_forward",
 ];
 
-/// Loads the programs, which go on to `function` or `forward` and look into the maps of `function`. `tree` is that of a router of
-/// IPv6 prefixes.
+/// Loads the programs. They use the maps of `function` and tail-call `function` or `forward`.
+/// `tree` is that of a router of IPv6 prefixes.
 pub(crate) fn load(
-    looked: Looked,
+    of: LookUpFunction,
     hook: Hook,
     function: BorrowedFd<'_>,
     forward: BorrowedFd<'_>,
     tree: &[u8],
 ) -> Result<Vec<OwnedFd>, Error> {
-    let (objects, wanted) = looked.parts();
+    let (objects, wanted) = of.parts();
     let object = objects[usize::from(hook == Hook::Tcx)];
     let whole = NAMES[0];
     let maps = maps_of(function)?;
@@ -78,27 +79,27 @@ pub(crate) fn load(
         let name = map.name().to_string_lossy().into_owned();
         let done = match name.as_str() {
             INSTANCE => {
-                // Of a router, whose first tree ends it.
+                // The data of a router ends with its first tree.
                 if let Some(instance) = map.initial_value_mut() {
                     let before = instance.len().saturating_sub(tree.len());
-                    if let Some(place) = instance.get_mut(before..before + tree.len()) {
-                        place.copy_from_slice(tree);
+                    if let Some(end) = instance.get_mut(before..before + tree.len()) {
+                        end.copy_from_slice(tree);
                     }
                 }
                 Ok(())
             }
             "programs" => map.set_max_entries(2),
             name if wanted.contains(&name) => {
-                let theirs = maps.iter().find(|map| map.name() == name);
-                map.reuse_fd(theirs.ok_or_else(|| missing(name))?.as_fd())
+                let shared = maps.iter().find(|map| map.name() == name);
+                map.reuse_fd(shared.ok_or_else(|| missing(name))?.as_fd())
             }
             _ => map.set_autocreate(false),
         };
         done.map_err(|cause| failed(whole, "fill the maps of", &cause))?;
     }
     for mut program in open.progs_mut() {
-        let ours = NAMES.contains(&program.name().to_string_lossy().as_ref());
-        program.set_autoload(ours);
+        let is_named = NAMES.contains(&program.name().to_string_lossy().as_ref());
+        program.set_autoload(is_named);
     }
     let loaded = open.load().map_err(|cause| failed(whole, "load", &cause))?;
     let slots = loaded.maps().find(|map| map.name() == "programs");
@@ -110,38 +111,40 @@ pub(crate) fn load(
                 &program.as_raw_fd().to_ne_bytes(),
                 MapFlags::ANY,
             )
-            .map_err(|cause| failed(whole, "say what comes behind", &cause))?;
+            .map_err(|cause| failed(whole, "set the tail calls of", &cause))?;
     }
-    // A table of programs is emptied when no descriptor of it is left; this one lasts as long as theirs.
+    // The kernel empties a program array without descriptors, so this one is kept with the
+    // programs.
     let table = slots
         .as_fd()
         .try_clone_to_owned()
         .map_err(|cause| Error::ebpf(whole, "hold", cause))?;
     NAMES
         .iter()
-        .map(|name| hold(&loaded, name))
+        .map(|name| keep_program(&loaded, name))
         .chain([Ok(table)])
         .collect()
 }
 
 /// The maps that a program uses.
 fn maps_of(program: BorrowedFd<'_>) -> Result<Vec<MapHandle>, Error> {
-    const MOST: usize = 64;
-    let mut numbers = [0_u32; MOST];
+    const MAX_MAPS: usize = 64;
+    let mut numbers = [0_u32; MAX_MAPS];
     let mut info = libbpf_sys::bpf_prog_info {
-        nr_map_ids: MOST as u32,
+        nr_map_ids: MAX_MAPS as u32,
         map_ids: numbers.as_mut_ptr() as u64,
         ..Default::default()
     };
     let mut len = mem::size_of_val(&info) as u32;
-    // SAFETY: `info` is as long as said and the only pointer in it leads to room for as many numbers as said; both outlive the call.
+    // SAFETY: `len` is the length of `info`. Its only pointer leads to room for `nr_map_ids`
+    // numbers. Both outlive the call.
     let failure = unsafe {
         libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut len)
     };
     if failure < 0 {
         let cause = io::Error::from_raw_os_error(-failure);
         return Err(Error::ebpf(
-            "of the kernel room",
+            "of the kernel crate",
             "ask for the maps of",
             cause,
         ));
@@ -151,7 +154,7 @@ fn maps_of(program: BorrowedFd<'_>) -> Result<Vec<MapHandle>, Error> {
         .take(info.nr_map_ids as usize)
         .map(|number| {
             MapHandle::from_map_id(*number)
-                .map_err(|cause| failed("of the kernel room", "open a map of", &cause))
+                .map_err(|cause| failed("of the kernel crate", "open a map of", &cause))
         })
         .collect()
 }

@@ -1,4 +1,5 @@
-//! Part of `classifier`: what counting, stamping and sojourn recording add to a packet, and how much of that is the clock's.
+//! Part of `classifier`: the cost of counting, stamping and sojourn recording, and the clock's part
+//! of it.
 
 use std::os::fd::AsFd;
 
@@ -6,11 +7,11 @@ use myelin_kernel::Hook;
 
 use crate::{Error, Findings, Row, Session, ebpf, frames};
 
-/// Most nanoseconds beyond two reads of the clock.
+/// Largest cost beyond two reads of the clock, ns.
 const BOUND_NS: f64 = 40.0;
-/// Runs of a test run.
+/// Repeats in a test run.
 const RUNS: u32 = 50_000;
-/// The programs of `accounting.bpf.c`, in the order they are loaded.
+/// Indices of the programs of `accounting.bpf.c`.
 const ACCOUNTED: usize = 0;
 const BARE: usize = 1;
 const CLOCK: usize = 2;
@@ -19,7 +20,7 @@ const EMPTY: usize = 3;
 pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let programs = ebpf::accounting(hook)?;
     let fds: Vec<_> = programs.iter().map(AsFd::as_fd).collect();
-    let _dispatched = ebpf::Dispatched::keep(hook, &fds)?;
+    let _entries = ebpf::DispatcherEntries::add(hook, &fds)?;
     let frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
     let stage = format!("accounting at {hook}");
     let mut rounds = session.measure(&stage, programs.len(), (40, 200), |subject| {

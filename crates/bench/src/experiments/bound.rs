@@ -1,77 +1,79 @@
-//! `bound`: random sets of chains that admission takes, and traffic as bad as their contracts allow: the longest delay against the bound.
+//! `bound`: random sets of admitted chains with the worst traffic that their contracts allow.
+//! Compares the longest delay with the bound.
 
 mod draw;
 mod stage;
 mod verdict;
 
-use draw::{Judge, Kind, POOL, Pool, Set};
+use draw::{AdmissionCheck, Kind, POOL, Pool, Set};
 use myelin_metrics::stats::{CONFIDENCE, median_ci};
 use myelin_planner::{Bound, Costs, Machine, PortKind};
-use stage::{Stage, Turns};
+use stage::{BoundTestbed, Turns};
 use verdict::Verdict;
 
-use crate::frames::Scatter;
+use crate::frames::SplitMix;
 use crate::stand::Stand;
 use crate::variant::polling_core;
 use crate::{Claim, Effort, Error, Findings, Row, Session};
 
-/// Pools of each kind, of new functions each.
+/// Pools of each kind. Each pool has new functions.
 const POOLS: usize = 4;
-/// Most of a set's chains; the fewest are two.
+/// Fewest chains of a set.
 const FEWEST: usize = 2;
 /// Turns of each set.
 const TURNS: usize = 4;
-/// Steps of the sorted plot.
-const STEPS: usize = 20;
-/// Of the chains closest to their bounds so many are rows.
+/// Points of the sorted plot.
+const SORTED_POINTS: usize = 20;
+/// Rows of chains closest to their bounds.
 const CLOSEST: usize = 10;
-/// Where the drawing begins.
+/// Seed of the random sets.
 const SEED: u64 = 0x6d79_656c_696e;
-/// Most of the time that may be excused.
+/// Largest excused share of the time.
 const EXCUSED_SHARE: f64 = 0.001;
-/// Most of what is sent to profile that does not come through.
+/// Largest share of conforming packets that are policed or lost.
 const MISSING_SHARE: f64 = 0.001;
-/// The longest stall that is made, ns.
+/// Longest stall that the experiment creates, ns.
 const LONGEST_STALL_NS: u64 = 1_000_000;
-/// How much of the stall that the bound has is made. Cores go on standing still by themselves meanwhile: for interrupts, and where a hypervisor has to bring
-/// memory back before a packet can be written there, of which nothing tells. Both together are what the bound speaks of.
-const MADE: [u64; 2] = [3, 4];
-/// Most that the bound is above the worst, median.
+/// Share of the bound's stall that the experiment creates. The cores also stall by themselves: for
+/// interrupts, and while a hypervisor brings back memory, which a guest cannot see. The bound
+/// covers both together.
+const CREATED_SHARE: [u64; 2] = [3, 4];
+/// Largest median of bound over longest delay.
 const TIGHTNESS: f64 = 3.0;
 
-/// A chain of a set, and what it showed.
-struct Shown {
+/// A chain of a set, and its delays.
+struct ChainResult {
     kind: Kind,
     set: usize,
     chains: usize,
     bound: Bound,
-    /// What is measured besides what the bound speaks of, at most.
+    /// Longest measured time that the bound does not cover.
     beside_ns: u64,
-    /// Over all turns in which nothing was excused.
+    /// Longest delay of all turns without an excuse.
     worst_ns: Option<u64>,
-    /// The longest of all, and what the cores were absent beyond their stalls in that turn.
+    /// Delays above the bound, ns, with the cores' absence beyond their stalls in that turn.
     above: Vec<(u64, u64, Verdict)>,
     bursts: u64,
 }
 
-/// What became of the packets of one kind of chains.
+/// Packets of one kind of chains.
 #[derive(Default, Clone, Copy)]
-struct Flow {
+struct PacketTotals {
     sent: u64,
-    /// Of those that did not come through, what the policers turned away.
+    /// Packets that policers dropped, part of `missing`.
     policed: u64,
     missing: u64,
     turns_ns: u64,
     absent_ns: [u64; 2],
 }
 
-/// All that was seen.
+/// Results of all sets.
 #[derive(Default)]
-struct Seen {
-    chains: Vec<Shown>,
+struct Results {
+    chains: Vec<ChainResult>,
     sets: usize,
     refused: usize,
-    flows: [Flow; 2],
+    packets: [PacketTotals; 2],
     turns_ns: u64,
     absent_ns: u64,
     excused_ns: u64,
@@ -81,7 +83,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let core = polling_core()?;
     session.progress("calibration", 0, 1)?;
     let (costs, longest_stall_ns) = costs(session)?;
-    let judge = Judge {
+    let admission = AdmissionCheck {
         machine: Machine {
             ingress: PortKind::Virtual,
             egress: PortKind::Virtual,
@@ -89,42 +91,44 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         },
         costs,
     };
-    let mut scatter = Scatter(SEED);
-    let mut seen = Seen::default();
+    let mut random = SplitMix(SEED);
+    let mut results = Results::default();
     let (pools, sets) = session.effort.choose((1, 2), (POOLS, 26), (POOLS, 125));
     let total = pools * sets * 2;
     for kind in [Kind::Kernel, Kind::Worker] {
         for _ in 0..pools {
-            let pool = Pool::draw(kind, core, &mut scatter);
-            let mut stage = Stage::new(session.program, pool.clone())?;
+            let pool = Pool::draw(kind, core, &mut random);
+            let mut stage = BoundTestbed::new(session.program, pool.clone())?;
             for _ in 0..sets {
                 let stage_name = format!("sets of {} chains", kind.name());
-                session.progress(&stage_name, seen.sets, total)?;
-                let count = FEWEST + scatter.below((POOL - FEWEST + 1) as u64) as usize;
-                let set = pool.set(count, &judge, &mut scatter)?;
+                session.progress(&stage_name, results.sets, total)?;
+                let count = FEWEST + random.below((POOL - FEWEST + 1) as u64) as usize;
+                let set = pool.set(count, &admission, &mut random)?;
                 stage.set(&set)?;
-                let stalls = stalls(&judge.costs, core);
-                // A port may be served by any core, and has the worst of all.
+                let stalls = stalls(&admission.costs, core);
+                // Any core may serve a port, so the longest stall of all cores applies.
                 let stall_ns = match kind {
                     Kind::Kernel => stalls[0],
                     Kind::Worker => stalls[1],
                 };
-                let made_ns = stall_ns * MADE[0] / MADE[1];
-                let turns = stage.turns(&set, TURNS, made_ns, &mut scatter)?;
-                let beside_ns = beside_ns(kind, &judge.costs);
-                seen.add(kind, &set, &turns, stalls, beside_ns);
+                let created_ns = stall_ns * CREATED_SHARE[0] / CREATED_SHARE[1];
+                let turns = stage.turns(&set, TURNS, created_ns, &mut random)?;
+                let beside_ns = beside_ns(kind, &admission.costs);
+                results.add(kind, &set, &turns, stalls, beside_ns);
             }
         }
     }
-    let mut findings = findings(&seen, &judge.costs, core);
+    let mut findings = findings(&results, &admission.costs, core);
     let found = format!("{:.1}", longest_stall_ns as f64 / 1e3);
     findings.settings.push(("worst_stall_found_us", found));
     Ok(findings)
 }
 
-/// Measured here and now, since a bound is no better than the costs that it is made of; and the longest stall as it was found. A trial takes what is known.
+/// Calibrated costs, because a bound is only as good as its costs, and the longest stall of the
+/// calibration. A trial uses the built-in costs.
 ///
-/// Stalls above what the links' rings can hold are not made, and not in the bounds: they are excused, where they come.
+/// Stalls that would overflow the links' rings are not created and not in the bounds. They are
+/// excused.
 fn costs(session: Session<'_>) -> Result<(Costs, u64), Error> {
     let mut costs = if session.effort == Effort::Trial {
         Costs::default()
@@ -139,7 +143,7 @@ fn costs(session: Session<'_>) -> Result<(Costs, u64), Error> {
     Ok((costs, found_ns))
 }
 
-/// The calibrated stalls of the core that sends, which is any, and of the core that serves, ns.
+/// The calibrated stalls of the sending core, which may be any, and of the serving core, ns.
 fn stalls(costs: &Costs, core: usize) -> [u64; 2] {
     let of = |core: u32| costs.stalls.get(&core).map(|stall| stall.stall_ns);
     let any = costs.stalls.values().map(|stall| stall.stall_ns).max();
@@ -147,8 +151,8 @@ fn stalls(costs: &Costs, core: usize) -> [u64; 2] {
     [any, of(core as u32).unwrap_or(any)]
 }
 
-/// What is measured besides what the bound speaks of. A packet is seen when the far end has received it, as it was when the costs of bursts were measured. But here
-/// a thread does the receive work, where softirqs do it mostly, so that it can be kept from its core: it must get there again.
+/// Measured time that the bound does not cover. Here a thread does the receive work instead of
+/// softirqs, so that the experiment can block it. Its wake-up is measured too.
 fn beside_ns(kind: Kind, costs: &Costs) -> u64 {
     match kind {
         Kind::Kernel => (costs.steps.wake_up.at_ns(0) * costs.worst_case) as u64,
@@ -156,7 +160,7 @@ fn beside_ns(kind: Kind, costs: &Costs) -> u64 {
     }
 }
 
-/// What packets in bursts cost, of 298 B.
+/// Costs of packets of 298 B in bursts.
 fn in_burst(costs: &Costs) -> String {
     costs.in_burst.map_or_else(
         || "not measured".to_owned(),
@@ -164,12 +168,12 @@ fn in_burst(costs: &Costs) -> String {
             let costs = [in_burst.kernel, in_burst.port, in_burst.worker];
             let [kernel, port, worker] = costs.map(|cost| cost.at_ns(298));
             let [in_kernel, in_worker] = [in_burst.kernel_function, in_burst.user_function].map(|cost| cost.at_ns(298));
-            format!("kernel {kernel:.0}, port {port:.0}, worker {worker:.0}; a function more than alone: kernel {in_kernel:.0}, worker {in_worker:.0}")
+            format!("kernel {kernel:.0}, port {port:.0}, worker {worker:.0}; extra cost of a function: kernel {in_kernel:.0}, worker {in_worker:.0}")
         },
     )
 }
 
-impl Seen {
+impl Results {
     fn add(
         &mut self,
         kind: Kind,
@@ -178,18 +182,18 @@ impl Seen {
         [any_ns, core_ns]: [u64; 2],
         beside_ns: u64,
     ) {
-        // A port is served by any core; a worker is, and what its shaper holds leaves late by as much again.
+        // Any core serves a port. A worker's shaper may delay its packets by a second stall.
         let allowed_ns = match kind {
             Kind::Kernel => [0, any_ns],
             Kind::Worker => [any_ns, 2 * core_ns],
         };
-        let flow = &mut self.flows[kind as usize];
-        flow.policed += turns.policed;
+        let totals = &mut self.packets[kind as usize];
+        totals.policed += turns.policed;
         let bursts = set.members.iter().map(|one| one.contract.burst).sum();
-        let mut chains: Vec<Shown> = set
+        let mut chains: Vec<ChainResult> = set
             .members
             .iter()
-            .map(|member| Shown {
+            .map(|member| ChainResult {
                 kind,
                 set: self.sets,
                 chains: set.members.len(),
@@ -216,11 +220,11 @@ impl Seen {
                     chain.worst_ns = chain.worst_ns.max(Some(worst_ns));
                 }
             }
-            flow.sent += turn.sent;
-            flow.missing += turn.lost;
-            flow.turns_ns += absence.turn_ns;
-            flow.absent_ns[0] += absence.sending_ns.saturating_sub(allowed_ns[0]);
-            flow.absent_ns[1] += absence.serving_ns.saturating_sub(allowed_ns[1]);
+            totals.sent += turn.sent;
+            totals.missing += turn.lost;
+            totals.turns_ns += absence.turn_ns;
+            totals.absent_ns[0] += absence.sending_ns.saturating_sub(allowed_ns[0]);
+            totals.absent_ns[1] += absence.serving_ns.saturating_sub(allowed_ns[1]);
             self.turns_ns += turn.absence.turn_ns;
             self.absent_ns += beyond_ns;
             if excused {
@@ -232,15 +236,15 @@ impl Seen {
         self.chains.extend(chains);
     }
 
-    fn of(&self, kind: Kind, chains: Option<usize>) -> Vec<&Shown> {
+    fn of(&self, kind: Kind, chains: Option<usize>) -> Vec<&ChainResult> {
         let all = self.chains.iter().filter(|one| one.kind == kind);
         all.filter(|one| chains.is_none_or(|chains| one.chains == chains))
             .collect()
     }
 }
 
-impl Shown {
-    /// The longest until a packet is seen at the far end, ns.
+impl ChainResult {
+    /// Bound on the time until the far end receives a packet, ns.
     fn to_far_end_ns(&self) -> u64 {
         self.bound.bound_ns + self.beside_ns
     }
@@ -255,7 +259,7 @@ impl Shown {
     }
 }
 
-fn findings(seen: &Seen, costs: &Costs, core: usize) -> Findings {
+fn findings(results: &Results, costs: &Costs, core: usize) -> Findings {
     let mut findings = Findings::default();
     let [any_ns, core_ns] = stalls(costs, core);
     findings.settings = vec![
@@ -263,70 +267,72 @@ fn findings(seen: &Seen, costs: &Costs, core: usize) -> Findings {
         ("stall_us", format!("{:.1}", core_ns as f64 / 1e3)),
         ("worst_stall_us", format!("{:.1}", any_ns as f64 / 1e3)),
         ("in_burst_ns", in_burst(costs)),
-        ("sets", seen.sets.to_string()),
-        ("sets_refused_when_drawn", seen.refused.to_string()),
+        ("sets", results.sets.to_string()),
+        ("sets_refused_when_drawn", results.refused.to_string()),
         ("seed", format!("{SEED:#x}")),
     ];
     for kind in [Kind::Kernel, Kind::Worker] {
         for chains in FEWEST..=POOL {
-            let some = seen.of(kind, Some(chains));
-            if !some.is_empty() {
-                findings.row(summary(kind, chains, &some));
+            let selected = results.of(kind, Some(chains));
+            if !selected.is_empty() {
+                findings.row(summary_row(kind, chains, &selected));
             }
         }
-        findings.rows.extend(sorted(kind, &seen.of(kind, None)));
+        findings
+            .rows
+            .extend(sorted_rows(kind, &results.of(kind, None)));
     }
-    findings.rows.extend(closest(seen));
+    findings.rows.extend(closest_rows(results));
     findings.row(
         Row::of("time")
-            .with("watched_ms", seen.turns_ns as f64 / 1e6)
-            .with("absent_beyond_stalls_ms", seen.absent_ns as f64 / 1e6)
-            .with("excused_ms", seen.excused_ns as f64 / 1e6),
+            .with("watched_ms", results.turns_ns as f64 / 1e6)
+            .with("absent_beyond_stalls_ms", results.absent_ns as f64 / 1e6)
+            .with("excused_ms", results.excused_ns as f64 / 1e6),
     );
     for kind in [Kind::Kernel, Kind::Worker] {
-        let flow = &seen.flows[kind as usize];
+        let totals = &results.packets[kind as usize];
         findings.row(
             Row::of("packets")
                 .with("chains", kind.name())
-                .with("sent", flow.sent)
-                .with("policed", flow.policed)
-                .with("policed_or_lost", flow.missing)
-                .with("watched_ms", flow.turns_ns as f64 / 1e6)
-                .with("sender_absent_ms", flow.absent_ns[0] as f64 / 1e6)
-                .with("server_absent_ms", flow.absent_ns[1] as f64 / 1e6),
+                .with("sent", totals.sent)
+                .with("policed", totals.policed)
+                .with("policed_or_lost", totals.missing)
+                .with("watched_ms", totals.turns_ns as f64 / 1e6)
+                .with("sender_absent_ms", totals.absent_ns[0] as f64 / 1e6)
+                .with("server_absent_ms", totals.absent_ns[1] as f64 / 1e6),
         );
     }
-    findings.claims = claims(seen);
+    findings.claims = claims(results);
     findings
 }
 
-fn us(ns: u64) -> f64 {
+fn to_us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-fn summary(kind: Kind, chains: usize, some: &[&Shown]) -> Row {
-    let median = |figure: &dyn Fn(&Shown) -> Option<f64>| {
-        let figures: Vec<f64> = some.iter().filter_map(|one| figure(one)).collect();
+fn summary_row(kind: Kind, chains: usize, selected: &[&ChainResult]) -> Row {
+    let median = |figure: &dyn Fn(&ChainResult) -> Option<f64>| {
+        let figures: Vec<f64> = selected.iter().filter_map(|one| figure(one)).collect();
         median_ci(&figures, CONFIDENCE).map(|e| e.value)
     };
-    let tightness: Vec<f64> = some.iter().filter_map(|one| one.tightness()).collect();
+    let tightness: Vec<f64> = selected.iter().filter_map(|one| one.tightness()).collect();
     let least = tightness.iter().copied().min_by(f64::total_cmp);
     let over_paper = median(&|one| {
         let sum_ns = one.bound.paper_sum_ns?;
         Some(one.bound.bound_ns as f64 / sum_ns.max(1) as f64)
     });
-    let mut sets: Vec<usize> = some.iter().map(|one| one.set).collect();
+    let mut sets: Vec<usize> = selected.iter().map(|one| one.set).collect();
     sets.dedup();
-    let count = |verdict| some.iter().map(|one| one.count(verdict)).sum::<usize>();
-    let standing = median(&|one| Some(us(one.bound.latency_ns)));
+    let count = |verdict| selected.iter().map(|one| one.count(verdict)).sum::<usize>();
+    let standing = median(&|one| Some(to_us(one.bound.latency_ns)));
     Row::of("sets")
         .with("chains", kind.name())
         .with("chains_in_set", chains)
         .with("sets", sets.len())
-        .with("bound_us", median(&|one| Some(us(one.bound.bound_ns))))
-        .with("beside_us", median(&|one| Some(us(one.beside_ns))))
+        .with("bound_us", median(&|one| Some(to_us(one.bound.bound_ns))))
+        .with("beside_us", median(&|one| Some(to_us(one.beside_ns))))
         .with("bound_standing_us", standing)
-        .with("worst_us", median(&|one| one.worst_ns.map(us)))
+        .with("worst_us", median(&|one| one.worst_ns.map(to_us)))
         .with_estimate("tightness", "", median_ci(&tightness, CONFIDENCE))
         .with("least_tightness", least)
         .with("bound_over_paper_sum", over_paper)
@@ -334,27 +340,27 @@ fn summary(kind: Kind, chains: usize, some: &[&Shown]) -> Row {
         .with("unexplained", count(Verdict::Unexplained))
 }
 
-/// Quantiles of the bound over the worst.
-fn sorted(kind: Kind, all: &[&Shown]) -> Vec<Row> {
+/// Quantiles of bound over longest delay.
+fn sorted_rows(kind: Kind, all: &[&ChainResult]) -> Vec<Row> {
     let mut ratios: Vec<f64> = all.iter().filter_map(|one| one.tightness()).collect();
     ratios.sort_unstable_by(f64::total_cmp);
     let Some(last) = ratios.len().checked_sub(1) else {
         return Vec::new();
     };
-    (0..=STEPS)
+    (0..=SORTED_POINTS)
         .map(|step| {
             Row::of("sorted")
                 .with("chains", kind.name())
-                .with("share_of_chains", step as f64 / STEPS as f64)
-                .with("bound_over_worst", ratios[last * step / STEPS])
+                .with("share_of_chains", step as f64 / SORTED_POINTS as f64)
+                .with("bound_over_worst", ratios[last * step / SORTED_POINTS])
         })
         .collect()
 }
 
-/// The chains that came closest to their bounds, and beyond.
-fn closest(seen: &Seen) -> Vec<Row> {
-    let far = |one: &Shown| one.above.iter().map(|above| above.0).max().or(one.worst_ns);
-    let mut all: Vec<(f64, &Shown)> = seen
+/// The chains closest to their bounds, or above.
+fn closest_rows(results: &Results) -> Vec<Row> {
+    let far = |one: &ChainResult| one.above.iter().map(|above| above.0).max().or(one.worst_ns);
+    let mut all: Vec<(f64, &ChainResult)> = results
         .chains
         .iter()
         .filter_map(|one| Some((one.to_far_end_ns() as f64 / far(one)?.max(1) as f64, one)))
@@ -369,11 +375,11 @@ fn closest(seen: &Seen) -> Vec<Row> {
                 .with("set", one.set)
                 .with("chains_in_set", one.chains)
                 .with("burst_packets_of_all", one.bursts)
-                .with("bound_us", us(one.bound.bound_ns))
-                .with("bound_standing_us", us(one.bound.latency_ns))
-                .with("longest_us", far(one).map(us))
+                .with("bound_us", to_us(one.bound.bound_ns))
+                .with("bound_standing_us", to_us(one.bound.latency_ns))
+                .with("longest_us", far(one).map(to_us))
                 .with("bound_over_longest", ratio)
-                .with("absent_beyond_stalls_us", above.map(|above| us(above.1)))
+                .with("absent_beyond_stalls_us", above.map(|above| to_us(above.1)))
                 .with(
                     "verdict",
                     match above.map(|above| above.2) {
@@ -389,19 +395,19 @@ fn closest(seen: &Seen) -> Vec<Row> {
 /// Fewest sets for a claim.
 const SETS_NEEDED: usize = 200;
 
-fn claims(seen: &Seen) -> Vec<Claim> {
-    let chains = || seen.chains.iter();
+fn claims(results: &Results) -> Vec<Claim> {
+    let chains = || results.chains.iter();
     let unexplained: usize = chains().map(|one| one.count(Verdict::Unexplained)).sum();
-    let excused = seen.excused_ns as f64 / seen.turns_ns.max(1) as f64;
+    let excused = results.excused_ns as f64 / results.turns_ns.max(1) as f64;
     let above_paper = chains().filter(|one| {
         let sum_ns = one.bound.paper_sum_ns;
         sum_ns.is_some_and(|sum_ns| one.bound.bound_ns > sum_ns)
     });
-    let missing: u64 = seen.flows.iter().map(|flow| flow.missing).sum();
-    let sent: u64 = seen.flows.iter().map(|flow| flow.sent).sum();
+    let missing: u64 = results.packets.iter().map(|totals| totals.missing).sum();
+    let sent: u64 = results.packets.iter().map(|totals| totals.sent).sum();
     let figures = [
         (
-            "delays above the bound that nothing explains",
+            "delays above the bound without an excuse",
             unexplained as f64,
             0.0,
         ),
@@ -425,13 +431,13 @@ fn claims(seen: &Seen) -> Vec<Claim> {
     ]
     .map(|(name, kind)| {
         let of = chains().filter(|one| kind.is_none_or(|kind| one.kind == kind));
-        let ratios: Vec<f64> = of.filter_map(Shown::tightness).collect();
+        let ratios: Vec<f64> = of.filter_map(ChainResult::tightness).collect();
         let id = format!("bound over the longest delay, {name} chains, median");
         Claim::median_at_most(id, median_ci(&ratios, CONFIDENCE), TIGHTNESS)
     });
     let claims = figures.into_iter().chain(tightness);
-    // What few sets show decides nothing.
-    let holds = |claim: &Claim| claim.holds.filter(|_| seen.sets >= SETS_NEEDED);
+    // Few sets decide no claim.
+    let holds = |claim: &Claim| claim.holds.filter(|_| results.sets >= SETS_NEEDED);
     claims
         .map(|claim| Claim {
             holds: holds(&claim),

@@ -1,8 +1,9 @@
-//! `calvin-advanced`: what advanced functions take for a packet, several of them in parallel (CALVIN, Fig. 13), against its budgets.
+//! `calvin-advanced`: processing time of advanced functions, several in parallel, compared with
+//! budgets (CALVIN, Fig. 13).
 //!
-//! A process a function, each fed from its own memory without end (`myelin_dataplane::feed`): so no port is in a figure, and nobody waits for
-//! packets. What is timed is one packet through the function's call, from outside, so a process that the scheduler takes the core from in the
-//! middle of a packet shows that.
+//! Each function runs in a process with an endless supply of packets in its memory
+//! (`myelin_dataplane::feed`). So no figure contains a port or a wait for packets. The process
+//! times the function's call for each packet, so preemption during a packet is included.
 
 use std::collections::BTreeMap;
 
@@ -14,28 +15,29 @@ use myelin_spec::LossyLinkConfig;
 use serde::Deserialize;
 
 use crate::published::{Published, calvin};
-use crate::reference::FeedResult;
+use crate::reference::FeedProcess;
 use crate::rounds::quantile;
 use crate::variant::PAYLOADS;
 use crate::{Claim, Effort, Error, Findings, Row, Session, experiment};
 
-/// What CALVIN leaves a function of its 0.35 ms, us (section V-C), and what is asked of the fast ones here.
+/// CALVIN's budget for a function within its 0.35 ms (section V-C), and our budget for fast
+/// functions, us.
 pub(crate) const BUDGET_US: f64 = 20.0;
 const FAST_BUDGET_US: f64 = 5.0;
-/// Least by which encryption must beat the plain program.
+/// Least ratio of the plain program's time to that of encryption.
 const PLAIN_AES_BOUND: f64 = 25.0;
 const MOST_PARALLEL: usize = 9;
 
-/// A function that is measured.
+/// A measured function.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
     name: String,
     /// `kind` and `config`.
     function: String,
-    /// The same of what its packets come through, and the share that is lost behind that, millionths.
+    /// The same of the function before it, and the loss between them, millionths.
     after: Option<(String, u32)>,
-    /// What its 99th percentile may be, us, with as many in parallel as there are cores.
+    /// Bound on its 99th percentile with one in parallel for each core, us.
     budget_us: f64,
 }
 
@@ -44,15 +46,15 @@ const AES_GCM: &str = "AES-GCM, encrypt";
 const AES_CTR: &str = "AES-CTR, encrypt";
 const PLAIN_AES: &str = "AES-CTR, plain C";
 const PATTERNS: u32 = 10_000;
-/// Packets whose mean counts as one figure of a run.
+/// Packets of a batch. Its mean is one figure of a run.
 const BATCH: usize = 500;
 
 fn cases() -> Result<Vec<Case>, Error> {
     let text = include_str!("../../cases/calvin-advanced.yaml");
-    experiment::read("calvin-advanced", text)
+    experiment::parse_list("calvin-advanced", text)
 }
 
-/// A subject of the rounds: a case, or the plain program behind them, and a payload.
+/// A subject: a case, or the plain C program, and a payload.
 #[derive(Clone, Copy)]
 struct Subject<'a> {
     case: Option<&'a Case>,
@@ -64,19 +66,19 @@ impl Subject<'_> {
         self.case.map_or(PLAIN_AES, |case| &case.name)
     }
 
-    /// That many processes, idle.
+    /// Starts `count` idle processes.
     fn start(
         &self,
         count: usize,
         packets: u32,
         session: Session<'_>,
-    ) -> Result<Vec<FeedResult>, Error> {
+    ) -> Result<Vec<FeedProcess>, Error> {
         let start = |_| match self.case {
-            Some(case) => Ok(FeedResult::function(
+            Some(case) => Ok(FeedProcess::function(
                 session.program,
-                &diet(case, self.payload)?,
+                &feed_config(case, self.payload)?,
             )?),
-            None => Ok(FeedResult::plain_aes(self.payload, packets)?),
+            None => Ok(FeedProcess::plain_aes(self.payload, packets)?),
         };
         (0..count).map(start).collect()
     }
@@ -96,7 +98,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let all = cases()?;
     let mut cases: Vec<Option<&Case>> = Vec::new();
     for case in &all {
-        match FeedResult::function(session.program, &diet(case, PAYLOADS[0])?)
+        match FeedProcess::function(session.program, &feed_config(case, PAYLOADS[0])?)
             .and_then(|mut fed| fed.begin(1).and_then(|()| fed.end()))
         {
             Ok(_) => cases.push(Some(case)),
@@ -115,13 +117,13 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
             })
         })
         .collect();
-    in_parallel(&subjects, packets, session, &mut findings)?;
-    in_turns(&subjects, (a_round, cores), session, &mut findings)?;
+    measure_in_parallel(&subjects, packets, session, &mut findings)?;
+    measure_in_turns(&subjects, (a_round, cores), session, &mut findings)?;
     Ok(findings)
 }
 
-/// The paper's figure: 1 to 9 of each at once.
-fn in_parallel(
+/// The paper's figure: 1 to 9 of each function in parallel.
+fn measure_in_parallel(
     subjects: &[Subject<'_>],
     packets: u32,
     session: Session<'_>,
@@ -132,14 +134,14 @@ fn in_parallel(
         Effort::Quick | Effort::Trial => vec![1, 2, 4, MOST_PARALLEL],
     };
     for (done, subject) in subjects.iter().enumerate() {
-        // The most in parallel, and whether more were too many.
+        // The most in parallel within the budget, and whether more were above it.
         let mut within = [(0, false); 2];
         for &count in &counts {
             session.progress("functions in parallel", done, subjects.len())?;
             session.check()?;
             let mut fed = subject.start(count, packets, session)?;
-            let mut times = together(&mut fed, packets)?;
-            // Packets that follow each other have much in common; batches of them less.
+            let mut times = run_in_parallel(&mut fed, packets)?;
+            // Consecutive packets are correlated, batches less.
             let batches: Vec<f64> = times.chunks(BATCH).map(mean).collect();
             let mean = mean_ci(&batches, CONFIDENCE).map(in_us);
             times.sort_by(f64::total_cmp);
@@ -157,7 +159,7 @@ fn in_parallel(
                     subject.name(),
                     subject.payload
                 );
-                // The paper's figure stands beside ours; on other cores it is no bound.
+                // The paper's figure beside ours. For other cores it is no bound.
                 let claim = Claim::median_at_most(id, mean, published.value);
                 findings.claim(published.beside(claim.without_bound()));
             }
@@ -182,8 +184,8 @@ fn in_parallel(
     Ok(())
 }
 
-/// All functions in turns: budgets, and encryption against the plain program.
-fn in_turns(
+/// All functions in turns: budgets, and encryption compared with the plain program.
+fn measure_in_turns(
     subjects: &[Subject<'_>],
     (packets, cores): (u32, usize),
     session: Session<'_>,
@@ -195,7 +197,7 @@ fn in_turns(
         .collect::<Result<Vec<_>, Error>>()?;
     let mut p99 = vec![Vec::new(); subjects.len()];
     let medians = session.measure("functions in turns", subjects.len(), (40, 200), |index| {
-        let mut times = together(&mut all[index], packets)?;
+        let mut times = run_in_parallel(&mut all[index], packets)?;
         times.sort_by(f64::total_cmp);
         p99[index].push(quantile(&times, 0.99) / 1e3);
         Ok(quantile(&times, 0.5))
@@ -231,7 +233,7 @@ fn in_turns(
     Ok(())
 }
 
-/// What the paper says of a case.
+/// The published figure of a case.
 fn published(subject: &Subject<'_>, parallel: usize) -> Option<Published> {
     match (subject.name(), subject.payload, parallel) {
         (WINDOW_ENCODE, 1400, MOST_PARALLEL) => Some(calvin::WINDOW_CODING_US),
@@ -240,8 +242,8 @@ fn published(subject: &Subject<'_>, parallel: usize) -> Option<Published> {
     }
 }
 
-/// One run of all of them at once: what each packet took, ns.
-fn together(fed: &mut [FeedResult], packets: u32) -> Result<Vec<f64>, Error> {
+/// Runs all processes at the same time. Returns the time of each packet, ns.
+fn run_in_parallel(fed: &mut [FeedProcess], packets: u32) -> Result<Vec<f64>, Error> {
     for one in fed.iter_mut() {
         one.begin(packets)?;
     }
@@ -260,7 +262,7 @@ fn in_us(ns: Estimate) -> Estimate {
     ns.scaled(1e-3)
 }
 
-fn diet(case: &Case, payload_bytes: usize) -> Result<FeedConfig, Error> {
+fn feed_config(case: &Case, payload_bytes: usize) -> Result<FeedConfig, Error> {
     let files = files();
     let after = case
         .after
@@ -300,7 +302,7 @@ mod tests {
     #[test]
     fn every_case_is_a_function() {
         for case in &cases().unwrap() {
-            diet(case, 256).unwrap();
+            feed_config(case, 256).unwrap();
         }
     }
 }

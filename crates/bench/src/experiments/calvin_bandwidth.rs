@@ -1,14 +1,16 @@
-//! `calvin-bandwidth`: the highest rate of UDP packets without loss or reordering (CALVIN, Fig. 12b), where the paper traded bandwidth for delay.
+//! `calvin-bandwidth`: highest rate of UDP packets without loss or reordering (CALVIN, Fig. 12b).
+//! The paper traded bandwidth for delay.
 //!
-//! One core sends, another one has all workers and reference programs; the server's socket keeps what arrives and is read when all is sent
-//! (`myelin_measure::bandwidth::run_trial`), so that the receiver takes no core from anybody, as it took none in the paper, where the hosts stood on another
-//! machine. On virtual links the sender of a packet does the work of its path: the sender's core that of the front door and the
-//! kernel functions, the other core that of user space and of what comes after it. That is so for all variants, with the
-//! same hosts, sender and receiver.
+//! One core sends, another one runs all workers and reference programs. The trial reads the
+//! server's socket after the last send (`myelin_measure::bandwidth::run_trial`). So the receiver
+//! needs no core, as in the paper, whose hosts were on another machine. On virtual links, the
+//! sender's core also runs the front door and the kernel functions, and the other core runs user
+//! space and the path after it. This applies to all variants.
 //!
-//! A sender that makes a system call for each packet is slower than most of these ways, whatever they are: a veth pair alone then carries less than
-//! twice what the published form does. So the claims are on packets that leave in bursts (UDP segmentation offload), through workers that take
-//! one at a time and that take batches; sending one by one is shown beside them.
+//! A sender with one system call for each packet is slower than most variants: with it, a veth pair
+//! carries less than twice the rate of the published form. So the claims are about packets in
+//! bursts (UDP segmentation offload), with workers of batch 1 and of larger batches. Rows without a
+//! claim show single sends.
 
 use myelin_measure::bandwidth::{RateSearch, TrialResult};
 use myelin_metrics::stats::{Estimate, paired_ratio};
@@ -17,20 +19,20 @@ use serde_json::Value;
 use crate::published::calvin;
 use crate::rounds::Rounds;
 use crate::stand::Stand;
-use crate::variant::{About, ROUNDS, Variant};
+use crate::variant::{ROUNDS, Variant, VariantLabel};
 use crate::variants::BEST_BATCH;
 use crate::{Claim, Error, Findings, Row, Session, variants};
 
 /// UDP payloads, bytes.
 const PAYLOADS: [usize; 4] = [256, 512, 1024, 1400];
-/// How packets are sent, and how workers take them.
+/// Batch sizes of sender and workers.
 struct Mode {
     name: &'static str,
-    /// Packets of a system call of the sender.
+    /// Packets of each system call of the sender.
     burst: u16,
-    /// Most packets that a worker takes at once.
+    /// Batch size of the worker.
     batch: u16,
-    /// Whether the sender is quick enough to tell how quick the way is.
+    /// Whether the sender is fast enough to measure the path.
     claimed: bool,
 }
 
@@ -55,15 +57,16 @@ const MODES: [Mode; 3] = [
     },
 ];
 const BURST: u16 = 32;
-/// The rate where no trial came through: a packet a second, as ratios need one.
-const LEAST_MPPS: f64 = 1e-6;
-/// Batches of workers, each of which makes chains of its own.
+/// Rate if no trial was clean: a packet a second, because ratios need a positive rate.
+const MIN_MPPS: f64 = 1e-6;
+/// Batch sizes of workers, each with separate chains.
 const BATCHES: [u16; 2] = [1, BEST_BATCH];
-/// Least by which the chain's rate must exceed that of the centralized approach as published, and at its best.
+/// Least ratio of the chain's rate to that of the centralized approach as published, and at its
+/// best.
 const PUBLISHED_BOUND: f64 = 2.0;
 const BEST_BOUND: f64 = 1.0;
-/// What is compared: its name, and the variants that `build` makes of it, one for each of [`BATCHES`].
-const WAYS: [(&str, [usize; BATCHES.len()]); 7] = [
+/// The compared paths: name, and index of the variant of `build` for each of [`BATCHES`].
+const PATHS: [(&str, [usize; BATCHES.len()]); 7] = [
     ("direct", [0, 0]),
     ("one kernel function", [1, 1]),
     ("one user function", [2, 3]),
@@ -80,7 +83,7 @@ const AT_ITS_BEST: usize = 6;
 pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let deployments = session.effort.rounds(3, 10);
     let packets = session.effort.choose(500, 4000, 20_000);
-    let subjects = WAYS.len() * PAYLOADS.len() * MODES.len();
+    let subjects = PATHS.len() * PAYLOADS.len() * MODES.len();
     let mut searches = vec![Search::default(); subjects];
     let mut rounds = Rounds::default();
     let mut about = Vec::new();
@@ -88,24 +91,24 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         let made = build(session)?;
         let stage = format!("rates without loss, deployment {deployment} of {deployments}");
         let of_deployment = session.measure(&stage, subjects, (ROUNDS, ROUNDS), |index| {
-            let (way, payload, mode) = parts(index);
-            let variant = &made[of_mode(way, mode)];
+            let (path, payload, mode) = path_payload_mode(index);
+            let variant = &made[variant_of(path, mode)];
             let load = (PAYLOADS[payload], packets, MODES[mode].burst);
             let search = &mut searches[index];
-            let carried = variant.carried(load, &mut search.rate_search, session)?;
+            let carried = variant.best_trial(load, &mut search.rate_search, session)?;
             let round = Round::of(&carried);
             search.rounds.push(round);
             Ok(round.mpps)
         })?;
         rounds.extend(of_deployment);
-        about = made.iter().map(About::of).collect();
+        about = made.iter().map(VariantLabel::of).collect();
     }
     let mut findings = Findings::default()
         .with("packets", packets.to_string())
         .with("deployments", deployments.to_string())
-        .with("rate", "packets over the time from the first send to the last arrival, of the fastest trial without loss and reordering; where there was none, of the slowest one")
-        .with("claims", "rounds in which the centralized approach had no such trial count only where the chain had none either, and then as if it had carried nothing")
-        .with("receiver", "reads when all is sent")
+        .with("rate", "packets over the time from the first send to the last arrival, of the fastest clean trial (no loss, no reordering), or of the slowest trial")
+        .with("claims", "a round without a clean trial of the centralized approach counts only if the chain has none either, with a rate of zero")
+        .with("receiver", "reads after the last send")
         .with("idle", "user-space functions poll; the published centralized approach sleeps");
     for index in 0..subjects {
         findings.row(row(index, &about, &searches, rounds.median(index))?);
@@ -118,23 +121,23 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
 #[derive(Clone, Copy)]
 struct Round {
     mpps: f64,
-    /// A trial came through whole and in order; otherwise the rate is that of one that did not.
+    /// Whether a trial was clean. Otherwise the rate is that of an unclean trial.
     clean: bool,
-    /// Its bursts were segmented by the kernel.
+    /// Whether the kernel segmented its bursts.
     segmented: bool,
 }
 
 impl Round {
     fn of(carried: &TrialResult) -> Self {
         Self {
-            mpps: carried.carried_mpps.max(LEAST_MPPS),
+            mpps: carried.carried_mpps.max(MIN_MPPS),
             clean: carried.is_clean(),
             segmented: carried.segmented,
         }
     }
 }
 
-/// What is known of a subject from the rounds before.
+/// Rate search and rounds of a subject.
 #[derive(Clone, Default)]
 struct Search {
     rate_search: RateSearch,
@@ -156,8 +159,8 @@ impl Search {
         self.rounds.iter().all(|round| round.segmented)
     }
 
-    /// How its packets left, whatever the mode asked for.
-    fn sent(&self, mode: &Mode) -> &'static str {
+    /// How its packets were really sent.
+    fn sending(&self, mode: &Mode) -> &'static str {
         match (mode.burst, self.segmented()) {
             (1, _) => "one by one",
             (_, true) => "in bursts",
@@ -165,9 +168,9 @@ impl Search {
         }
     }
 
-    /// Its rates and those of a reference, round by round, where the reference had a clean trial: the rate of one that had none is too low to
-    /// divide by.
-    fn beside(&self, reference: &Self) -> Vec<(f64, f64)> {
+    /// Rates of the subject and the reference in the rounds in which the reference had a clean
+    /// trial. Other rates of the reference are too low for a ratio.
+    fn comparable_rounds(&self, reference: &Self) -> Vec<(f64, f64)> {
         self.rounds
             .iter()
             .zip(&reference.rounds)
@@ -176,28 +179,28 @@ impl Search {
             .collect()
     }
 
-    /// The same for a claim: rounds in which both had none count besides, as if it had carried nothing, so that a failure of ours always counts
-    /// against us.
-    fn against(&self, reference: &Self) -> Vec<(f64, f64)> {
+    /// The same for a claim. It adds rounds in which both had no clean trial, with a rate of ours
+    /// near zero, so our failures always count.
+    fn claimed_rounds(&self, reference: &Self) -> Vec<(f64, f64)> {
         let both_failed = self
             .rounds
             .iter()
             .zip(&reference.rounds)
             .filter(|(ours, reference)| !ours.clean && !reference.clean)
-            .map(|_| (LEAST_MPPS, 1.0));
-        let mut pairs = self.beside(reference);
+            .map(|_| (MIN_MPPS, 1.0));
+        let mut pairs = self.comparable_rounds(reference);
         pairs.extend(both_failed);
         pairs
     }
 }
 
-/// The number of a way's subject.
-fn subject(way: usize, payload: usize, mode: usize) -> usize {
-    (way * PAYLOADS.len() + payload) * MODES.len() + mode
+/// Index of the subject of a path.
+fn subject(path: usize, payload: usize, mode: usize) -> usize {
+    (path * PAYLOADS.len() + payload) * MODES.len() + mode
 }
 
-/// Way, payload and mode of a subject.
-fn parts(subject: usize) -> (usize, usize, usize) {
+/// Path, payload and mode of a subject.
+fn path_payload_mode(subject: usize) -> (usize, usize, usize) {
     let case = subject / MODES.len();
     (
         case / PAYLOADS.len(),
@@ -206,9 +209,9 @@ fn parts(subject: usize) -> (usize, usize, usize) {
     )
 }
 
-/// The number of the variant that a way has in a mode.
-fn of_mode(way: usize, mode: usize) -> usize {
-    let [one, batched] = WAYS[way].1;
+/// Index of the variant of a path in a mode.
+fn variant_of(path: usize, mode: usize) -> usize {
+    let [one, batched] = PATHS[path].1;
     if MODES[mode].batch == 1 { one } else { batched }
 }
 
@@ -248,22 +251,22 @@ fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
 
 fn row(
     index: usize,
-    about: &[About],
+    about: &[VariantLabel],
     searches: &[Search],
     median: Option<Estimate>,
 ) -> Result<Row, Error> {
-    let (way, payload, mode) = parts(index);
+    let (path, payload, mode) = path_payload_mode(index);
     let search = &searches[index];
     let times = |reference| {
         let reference = &searches[subject(reference, payload, mode)];
-        let ratio = ratio(&search.beside(reference))?;
+        let ratio = ratio(&search.comparable_rounds(reference))?;
         Ok::<_, Error>(ratio.map(|ratio| ratio.value))
     };
     Ok(Row::of("rates without loss")
-        .with("variant", WAYS[way].0)
+        .with("variant", PATHS[path].0)
         .with("payload_bytes", PAYLOADS[payload])
         .with("mode", MODES[mode].name)
-        .with("sent", search.sent(&MODES[mode]))
+        .with("sent", search.sending(&MODES[mode]))
         .with_estimate("rate", "_mpps", median)
         .with(
             "goodput_mbit_s",
@@ -272,7 +275,7 @@ fn row(
         .with("times_direct", times(DIRECT)?)
         .with("times_published", times(AS_PUBLISHED)?)
         .with("limited_by", search.limited_by())
-        .with("what", about[of_mode(way, mode)].about.as_str()))
+        .with("what", about[variant_of(path, mode)].about.as_str()))
 }
 
 fn claims(searches: &[Search], findings: &mut Findings) -> Result<(), Error> {
@@ -280,15 +283,15 @@ fn claims(searches: &[Search], findings: &mut Findings) -> Result<(), Error> {
         (AS_PUBLISHED, "as published", PUBLISHED_BOUND),
         (AT_ITS_BEST, "at its best", BEST_BOUND),
     ];
-    for way in CALVIN {
+    for path in CALVIN {
         for (payload, bytes) in PAYLOADS.into_iter().enumerate() {
             for mode in 0..MODES.len() {
                 for (other, what, bound) in references {
-                    let name = format!("{} / centralized {what}, {bytes} B", WAYS[way].0);
+                    let name = format!("{} / centralized {what}, {bytes} B", PATHS[path].0);
                     let claim = claim(
                         &name,
                         &MODES[mode],
-                        &searches[subject(way, payload, mode)],
+                        &searches[subject(path, payload, mode)],
                         &searches[subject(other, payload, mode)],
                         bound,
                     )?;
@@ -306,7 +309,7 @@ fn claims(searches: &[Search], findings: &mut Findings) -> Result<(), Error> {
     Ok(())
 }
 
-/// That `ours` carries at least `bound` times what `reference` does.
+/// Claims that `ours` carries at least `bound` times the rate of `reference`.
 fn claim(
     name: &str,
     mode: &Mode,
@@ -318,7 +321,7 @@ fn claim(
     let one_by_one = mode.burst > 1 && !segmented;
     let but = if one_by_one { ", not segmented" } else { "" };
     let id = format!("{name}, {}{but}", mode.name);
-    let counted = ours.against(reference);
+    let counted = ours.claimed_rounds(reference);
     let dropped = ours.rounds.len() - counted.len();
     let mut claim = match ratio(&counted)? {
         Some(ratio) => Claim::ratio_at_least(id, ratio, bound),
@@ -333,7 +336,7 @@ fn claim(
     Ok(claim)
 }
 
-/// Median of the rounds' ratios; `None` where no round is left.
+/// Median of the rounds' ratios. `None` without rounds.
 fn ratio(pairs: &[(f64, f64)]) -> Result<Option<Estimate>, Error> {
     if pairs.is_empty() {
         return Ok(None);
@@ -349,29 +352,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn subjects_are_numbered_back_and_forth() {
-        for index in 0..WAYS.len() * PAYLOADS.len() * MODES.len() {
-            let (way, payload, mode) = parts(index);
-            assert_eq!(subject(way, payload, mode), index);
+    fn subject_indices_convert_in_both_directions() {
+        for index in 0..PATHS.len() * PAYLOADS.len() * MODES.len() {
+            let (path, payload, mode) = path_payload_mode(index);
+            assert_eq!(subject(path, payload, mode), index);
         }
         assert!(MODES.iter().all(|mode| BATCHES.contains(&mode.batch)));
-        assert_eq!(WAYS[AS_PUBLISHED].0, "centralized, as published");
-        assert_eq!(WAYS[AT_ITS_BEST].0, "centralized, at its best");
-        assert_eq!(CALVIN.map(|way| WAYS[way].0), ["compact", "distributed"]);
+        assert_eq!(PATHS[AS_PUBLISHED].0, "centralized, as published");
+        assert_eq!(PATHS[AT_ITS_BEST].0, "centralized, at its best");
+        assert_eq!(CALVIN.map(|path| PATHS[path].0), ["compact", "distributed"]);
         for (bytes, _) in calvin::BANDWIDTH_OF_CENTRALIZED {
             assert!(PAYLOADS.contains(&bytes));
         }
     }
 
     #[test]
-    fn a_round_without_a_clean_rate_is_told() {
+    fn rounds_without_a_clean_rate_are_reported() {
         let mut search = Search::default();
         assert_eq!(search.limited_by(), "sender");
         search.rounds = rounds(&[(1.0, true), (0.01, false), (0.01, false)]);
         assert_eq!(search.limited_by(), "no rate was clean in 2 rounds");
     }
 
-    /// Rounds of these rates, clean or not.
+    /// Rounds with these rates, clean or not.
     fn rounds(of: &[(f64, bool)]) -> Vec<Round> {
         let round = |&(mpps, clean)| Round {
             mpps,
@@ -381,7 +384,7 @@ mod tests {
         of.iter().map(round).collect()
     }
 
-    /// As many rounds as claims need, and further ones.
+    /// The rounds that claims need, and further ones.
     fn search(mpps: f64, further: &[(f64, bool)]) -> Search {
         let all = [&[(mpps, true); ROUNDS_NEEDED], further].concat();
         Search {
@@ -398,8 +401,8 @@ mod tests {
     const FAILED: (f64, bool) = (0.01, false);
 
     #[test]
-    fn failures_of_the_reference_do_not_speak_for_us() {
-        // 1.5 times the reference, were it not for as many rounds in which that failed.
+    fn failures_of_the_reference_do_not_improve_our_ratio() {
+        // Our rate is 1.5 times the reference's; the reference failed in as many other rounds.
         let ours = search(0.3, &[CLEAN; 40]);
         let reference = search(0.2, &[FAILED; 40]);
         let claim = claimed(1, &ours, &reference);
@@ -407,7 +410,7 @@ mod tests {
         assert_eq!(claim.measured["median_ratio"], 0.3 / 0.2);
         assert_eq!(claim.measured["rounds"], ROUNDS_NEEDED);
         assert_eq!(claim.measured["rounds_without_reference"], 40);
-        // Nor do they make up for rounds that are missing, or leave anything to claim.
+        // Its failures do not replace missing rounds.
         let mut few = (search(0.5, &[]), search(0.2, &[]));
         assert_eq!(claimed(1, &few.0, &few.1).holds, Some(true));
         few.1.rounds[0].clean = false;
@@ -432,15 +435,15 @@ mod tests {
     }
 
     #[test]
-    fn bursts_that_were_not_segmented_are_told_and_claim_nothing() {
+    fn unsegmented_bursts_are_reported_without_a_bound() {
         let (ours, reference) = (search(0.5, &[]), search(0.2, &[]));
-        assert_eq!(ours.sent(&MODES[0]), "one by one");
-        assert_eq!(ours.sent(&MODES[1]), "in bursts");
+        assert_eq!(ours.sending(&MODES[0]), "one by one");
+        assert_eq!(ours.sending(&MODES[1]), "in bursts");
         assert_eq!(claimed(0, &ours, &reference).bound, Value::Null);
         let mut otherwise = ours.clone();
         otherwise.rounds[3].segmented = false;
         assert_eq!(
-            otherwise.sent(&MODES[1]),
+            otherwise.sending(&MODES[1]),
             "one by one: the link cannot segment"
         );
         for (ours, reference) in [(&otherwise, &reference), (&ours, &otherwise)] {

@@ -1,35 +1,36 @@
-//! `calvin-chain`: a kernel and a user-space function, in CALVIN's mappings, against the centralized approach (Figs. 12 and 13).
+//! `calvin-chain`: a kernel and a user-space function, in CALVIN's mappings, compared with the
+//! centralized approach (Fig. 12a).
 
 use myelin_linux::pm_qos;
 use myelin_measure::Mode;
 
-use crate::manner::Manner;
+use crate::conditions::Conditions;
 use crate::published::calvin;
 use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, Variant, measure};
 use crate::{Claim, Error, Findings, Row, Session, variants};
 
-const MANNERS: [Manner; 3] = [
-    Manner {
+const CONDITIONS: [Conditions; 3] = [
+    Conditions {
         mode: Mode::Inline,
         awake: false,
     },
     ASLEEP,
     AWAKE,
 ];
-/// End hosts as most applications are, on cores as the kernel has them.
-const ASLEEP: Manner = Manner {
+/// Blocking end hosts, as most applications, with the kernel's default idle states.
+const ASLEEP: Conditions = Conditions {
     mode: Mode::Blocking,
     awake: false,
 };
 /// The same with `spec.cpuLatency: 0us`.
-const AWAKE: Manner = Manner {
+const AWAKE: Conditions = Conditions {
     mode: Mode::Blocking,
     awake: true,
 };
-/// Most that the chain's round trip may be of the direct link's, inline.
+/// Largest round trip of the chain over the direct link's, inline.
 const DIRECT_BOUND: f64 = 2.0;
-/// Least by which the centralized approach as published must be slower.
+/// Least ratio of the published centralized approach to the chain.
 const PUBLISHED_BOUND: f64 = 4.0;
 
 const DIRECT: usize = 0;
@@ -40,12 +41,12 @@ const AT_ITS_BEST: usize = 4;
 pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let deployments = session.effort.rounds(6, 30);
     let idle_driver = pm_qos::idle_driver();
-    let manners: Vec<Manner> = MANNERS
+    let all_conditions: Vec<Conditions> = CONDITIONS
         .into_iter()
-        .filter(|manner| !manner.awake || idle_driver.is_ok())
+        .filter(|conditions| !conditions.awake || idle_driver.is_ok())
         .collect();
     let build = || Ok((build(session)?, ()));
-    let measured = measure(session, deployments, &manners, build)?;
+    let measured = measure(session, deployments, &all_conditions, build)?;
     let mut findings = Findings::default()
         .with(
             "probe_modes",
@@ -59,27 +60,31 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         .with("worker_batch", variants::BEST_BATCH.to_string())
         .with(
             "idle_states",
-            idle_driver.unwrap_or_else(|error| format!("not to be limited: {error}")),
+            idle_driver.unwrap_or_else(|error| format!("no limit: {error}")),
         )
         .with(
             "directions",
-            "both functions take the packets to the server; replies pass a tc redirect to the peer",
+            "both functions forward packets to the server; replies pass a tc redirect to the peer",
         );
-    for (index, manner) in manners.iter().enumerate() {
+    for (index, conditions) in all_conditions.iter().enumerate() {
         for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
             let at = |variant| measured.subject(variant, payload_index, index);
-            rows(&measured, (*manner, payload), at, &mut findings)?;
-            claims(&measured, (*manner, payload_index), at, &mut findings)?;
+            rows(&measured, (*conditions, payload), at, &mut findings)?;
+            claims(&measured, (*conditions, payload_index), at, &mut findings)?;
         }
     }
-    let place = |wanted| manners.iter().position(|manner| *manner == wanted);
-    if let (Some(asleep), Some(awake)) = (place(ASLEEP), place(AWAKE)) {
+    let index_of = |wanted| {
+        all_conditions
+            .iter()
+            .position(|conditions| *conditions == wanted)
+    };
+    if let (Some(asleep), Some(awake)) = (index_of(ASLEEP), index_of(AWAKE)) {
         for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
             for variant in CALVIN {
                 let name = measured.variants[variant].name.as_str();
-                let theirs = measured.subject(AS_PUBLISHED, payload_index, asleep);
+                let published = measured.subject(AS_PUBLISHED, payload_index, asleep);
                 let ours = measured.subject(variant, payload_index, awake);
-                let ratio = measured.rounds.ratio(theirs, ours)?;
+                let ratio = measured.rounds.ratio(published, ours)?;
                 let id =
                     format!("centralized as published, {ASLEEP} / {name}, {AWAKE}, {payload} B");
                 let claim = Claim::ratio_at_least(id, ratio, PUBLISHED_BOUND);
@@ -111,7 +116,7 @@ fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
 
 fn rows(
     measured: &Measured<()>,
-    (manner, payload): (Manner, usize),
+    (conditions, payload): (Conditions, usize),
     at: impl Fn(usize) -> usize,
     findings: &mut Findings,
 ) -> Result<(), Error> {
@@ -122,11 +127,11 @@ fn rows(
             Row::of("round trips")
                 .with("variant", variant.name.as_str())
                 .with("payload_bytes", payload)
-                .with("mode", manner.to_string())
+                .with("mode", conditions.to_string())
                 .with_estimate("rtt_p50", "_us", rounds.median(at(index)))
                 .with("rtt_p99_us", all.quantile_us(0.99))
                 .with("share_within_350us", all.share_within(calvin::BUDGET_US))
-                .with("times_direct", rounds.times(at(index), at(DIRECT))?)
+                .with("times_direct", rounds.ratio_value(at(index), at(DIRECT))?)
                 .with("what", variant.about.as_str()),
         );
         for share in [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999] {
@@ -134,7 +139,7 @@ fn rows(
                 Row::of("cumulative distribution")
                     .with("variant", variant.name.as_str())
                     .with("payload_bytes", payload)
-                    .with("mode", manner.to_string())
+                    .with("mode", conditions.to_string())
                     .with("share", share)
                     .with("rtt_us", all.quantile_us(share)),
             );
@@ -145,7 +150,7 @@ fn rows(
 
 fn claims(
     measured: &Measured<()>,
-    (manner, payload_index): (Manner, usize),
+    (conditions, payload_index): (Conditions, usize),
     at: impl Fn(usize) -> usize,
     findings: &mut Findings,
 ) -> Result<(), Error> {
@@ -153,16 +158,20 @@ fn claims(
     for variant in CALVIN {
         let name = measured.variants[variant].name.as_str();
         let ratio = |one, other| measured.rounds.ratio(at(one), at(other));
-        if manner.mode == Mode::Inline {
-            let id = format!("{name} / direct, {payload} B, {manner}");
+        if conditions.mode == Mode::Inline {
+            let id = format!("{name} / direct, {payload} B, {conditions}");
             findings.at_most(id, ratio(variant, DIRECT)?, DIRECT_BOUND);
         }
-        // With all cores awake the published form is helped as well: little is left of what it waits for.
-        let least = if manner.awake { 1.0 } else { PUBLISHED_BOUND };
-        let id = format!("centralized as published / {name}, {payload} B, {manner}");
+        // With all cores awake, the published form waits less, too.
+        let least = if conditions.awake {
+            1.0
+        } else {
+            PUBLISHED_BOUND
+        };
+        let id = format!("centralized as published / {name}, {payload} B, {conditions}");
         let published = Claim::ratio_at_least(id, ratio(AS_PUBLISHED, variant)?, least);
         findings.claim(calvin::CENTRALIZED_OF_CALVIN[payload_index].beside(published));
-        let id = format!("centralized at its best / {name}, {payload} B, {manner}");
+        let id = format!("centralized at its best / {name}, {payload} B, {conditions}");
         findings.at_least(id, ratio(AT_ITS_BEST, variant)?, 1.0);
     }
     Ok(())

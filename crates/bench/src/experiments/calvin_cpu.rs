@@ -1,9 +1,10 @@
-//! `calvin-cpu`: what the CPUs do at a fixed rate and while nothing comes (CALVIN, Table I).
+//! `calvin-cpu`: CPU use at a fixed rate and without packets (CALVIN, Table I).
 //!
-//! A client sends a packet every so often and sleeps, the server sends it back and sleeps: CALVIN's own load, at 20 times its rate. Both have
-//! the first core; workers and reference programs have the last one. `direct` is what the hosts themselves cost. The kernel
-//! counts the shares by its timer's ticks and tells them in steps of 10 ms, so they are those of all windows of a subject together, and the
-//! interval between packets is no part of a tick; idle time and the time of a process it counts exactly.
+//! Client and server sleep between packets: CALVIN's load at 20 times its rate. Both use the first
+//! core, workers and reference programs the last one. `direct` is the use of the hosts alone. The
+//! kernel counts the shares in timer ticks and reports them in steps of 10 ms. So shares are those
+//! of all windows of a subject, and no tick is a multiple of the interval between packets. The
+//! kernel counts idle time and the time of a process exactly.
 
 use std::time::Duration;
 
@@ -16,16 +17,16 @@ use serde_json::json;
 use crate::published::calvin;
 use crate::reference::Reference;
 use crate::stand::Stand;
-use crate::variant::{About, Variant, Window};
+use crate::variant::{CpuWindow, Variant, VariantLabel};
 use crate::variants::{AS_PUBLISHED, AT_ITS_BEST};
 use crate::{Claim, Error, Findings, Row, Session, experiment, variants};
 
 const PAYLOAD: usize = 256;
-/// Between two packets. No tick is a multiple of it: 10, 4, 3.3 or 1 ms, as the kernel was configured (`CONFIG_HZ`).
+/// Interval between two packets. No tick is a multiple of it: 10, 4, 3.3 or 1 ms (`CONFIG_HZ`).
 const INTERVAL: Duration = Duration::from_micros(251);
-/// Most that an idle chain may take of a core.
+/// Largest CPU time of an idle chain, cores.
 const IDLE_BOUND: f64 = 0.01;
-/// What the functions are loaded with.
+/// The loads: name, and interval between packets.
 const LOADS: [(&str, Option<Duration>); 2] = [("fixed rate", Some(INTERVAL)), ("idle", None)];
 
 /// A chain of functions that forward.
@@ -33,22 +34,22 @@ const LOADS: [(&str, Option<Duration>); 2] = [("fixed rate", Some(INTERVAL)), ("
 #[serde(deny_unknown_fields)]
 struct Chain {
     name: String,
-    /// What it is.
+    /// Description.
     about: String,
     mapping: String,
     hook: Option<String>,
-    /// Those of its functions.
+    /// Spaces of its functions.
     spaces: Vec<String>,
-    /// What its worker does while it has nothing to do.
+    /// How its worker waits: `spin`, `adaptive` or `sleep`.
     idle: String,
 }
 
 fn chains() -> Result<Vec<Chain>, Error> {
     let text = include_str!("../../cases/calvin-cpu.yaml");
-    experiment::read("calvin-cpu", text)
+    experiment::parse_list("calvin-cpu", text)
 }
 
-/// Ours that stand beside Table I: both sleep, both poll.
+/// Chains compared with Table I: both sleep, or both poll.
 const PAIRS: [(&str, &str); 4] = [
     (AS_PUBLISHED, "CALVIN compact sleeping"),
     (AS_PUBLISHED, "CALVIN distributed sleeping"),
@@ -67,7 +68,7 @@ const SHARES: [(&str, Share); 5] = [
     ("steal_share", |shares| shares.steal_share),
     ("idle_share", |shares| shares.idle_share),
 ];
-/// Those that Table I has too: name, its column there, the figure here. What it calls system holds the interrupts.
+/// Shares of Table I: name, column, our figure. Its system share includes interrupts.
 const TABLE_1: [(&str, usize, Share); 3] = [
     ("user", 0, |shares| shares.user_share),
     ("system", 1, |shares| {
@@ -86,14 +87,14 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let windows = session.effort.choose([60, 25], [60, 25], [300, 200]);
     let windows = windows.map(Duration::from_millis);
     let subjects = variants.len() * LOADS.len();
-    let mut seen: Vec<Vec<Window>> = vec![Vec::new(); subjects];
+    let mut all: Vec<Vec<CpuWindow>> = vec![Vec::new(); subjects];
     session.measure("CPU use", subjects, (30, 60), |subject| {
         let (variant, load) = (subject / LOADS.len(), subject % LOADS.len());
         let window = variants[variant].cpu_use(PAYLOAD, LOADS[load].1, windows[load], session)?;
-        seen[subject].push(window);
+        all[subject].push(window);
         Ok(1.0)
     })?;
-    let about: Vec<About> = variants.iter().map(About::of).collect();
+    let about: Vec<VariantLabel> = variants.iter().map(VariantLabel::of).collect();
     let mut findings = Findings::default()
         .with("payload_bytes", PAYLOAD.to_string())
         .with(
@@ -111,7 +112,10 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
                 windows[1].as_millis()
             ),
         );
-    let measured = Measured { about, seen };
+    let measured = MeasuredWindows {
+        about,
+        windows: all,
+    };
     for (index, variant) in measured.about.iter().enumerate() {
         for (load, (load_name, _)) in LOADS.into_iter().enumerate() {
             let row = Row::of("CPU use")
@@ -132,22 +136,22 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     Ok(findings)
 }
 
-/// What every window saw, subject by subject.
-struct Measured {
-    about: Vec<About>,
-    seen: Vec<Vec<Window>>,
+/// The windows of each subject.
+struct MeasuredWindows {
+    about: Vec<VariantLabel>,
+    windows: Vec<Vec<CpuWindow>>,
 }
 
-impl Measured {
-    /// Of all windows together: one alone has a few ticks.
+impl MeasuredWindows {
+    /// Shares of all windows together, because a single one has only a few ticks.
     fn shares(&self, variant: usize, load: usize) -> Option<Shares> {
-        let windows = &self.seen[variant * LOADS.len() + load];
+        let windows = &self.windows[variant * LOADS.len() + load];
         shares(&sum_times(windows.iter().map(|window| window.spent)))
     }
 
     /// CPU time of the worker or the reference program, window by window.
     fn cores(&self, variant: usize, load: usize) -> Vec<f64> {
-        let windows = &self.seen[variant * LOADS.len() + load];
+        let windows = &self.windows[variant * LOADS.len() + load];
         windows.iter().map(|window| window.cores).collect()
     }
 
@@ -155,7 +159,7 @@ impl Measured {
         self.about.iter().position(|variant| variant.name == name)
     }
 
-    /// Chains with a worker that may sleep cost nothing while nothing comes.
+    /// A worker that may sleep uses no CPU time without packets.
     fn idle_claims(&self, chains: &[Chain]) -> Vec<Claim> {
         let has_worker = |chain: &&Chain| chain.spaces.iter().any(|space| space == "user");
         let sleeping = chains.iter().filter(has_worker);
@@ -169,7 +173,7 @@ impl Measured {
             .collect()
     }
 
-    /// The paper's shares beside ours; nothing is promised of their ratio.
+    /// The paper's shares beside ours, without a bound.
     fn table_1(&self) -> Vec<Claim> {
         let shares = |name| self.shares(self.find(name)?, 0);
         let mut claims = Vec::new();
@@ -192,7 +196,7 @@ impl Measured {
     }
 }
 
-/// Every variant that can be had here, and a row for each that cannot.
+/// All variants that are available here, and a row for each other one.
 fn build(chains: &[Chain], session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
     let stand = Stand::open(session.program)?;
     let mut made = vec![

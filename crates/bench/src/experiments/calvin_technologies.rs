@@ -1,4 +1,4 @@
-//! `calvin-technologies`: one function, by every technology (CALVIN, Fig. 11).
+//! `calvin-technologies`: one function with every technology (CALVIN, Fig. 11).
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ const FUNCTIONS: [(&str, &str); 3] = [
     ("ATS", "kind: timestamp"),
     ("XOR", "kind: xor, config: { key: 0x5a }"),
 ];
-/// What XOR leaves on the payload.
+/// Key of XOR.
 const XOR_KEY: u8 = 0x5a;
 
-/// Technologies that run all three functions: name, what it is, space, further lines of the chain's `spec`.
+/// Technologies that run all three functions: name, description, space, lines of `spec`.
 const TECHNOLOGIES: [(&str, &str, &str, &str); 4] = [
     ("tcx", "kernel function at tcx", "kernel", "  hook: tcx\n"),
     (
@@ -33,23 +33,23 @@ const TECHNOLOGIES: [(&str, &str, &str, &str); 4] = [
     ),
     (
         "XDP distributed",
-        "kernel function at XDP in a namespace of its own",
+        "kernel function at XDP in a separate namespace",
         "kernel",
         "  mapping: distributed\n  hook: xdp\n",
     ),
     ("AF_XDP", "user-space function, polling", "user", ""),
 ];
 
-/// The technology whose chains lie between devices of DPDK, which not every machine has.
+/// The technology with DPDK devices, which not every machine has.
 const DPDK_PORT: &str = "DPDK port";
 const DPDK_REFERENCE: &str = "DPDK FWD";
 
-/// Most that ATS and XOR may cost of FWD.
+/// Largest cost of ATS and XOR over that of FWD.
 const FUNCTION_BOUND: f64 = 1.05;
-/// Most that a forwarding function on the DPDK port may cost of the bare forwarder.
+/// Largest cost of a forwarding function on the DPDK port over that of the bare forwarder.
 const DPDK_BOUND: f64 = 1.03;
 
-/// What the paper says of one technology against another, as a ratio of mean round trips: subject, reference, payload, ratio.
+/// Published ratios of mean round trips: subject, reference, payload, ratio.
 const PUBLISHED: [(&str, &str, usize, Published); 3] = [
     (
         "kernel forwarding",
@@ -80,13 +80,13 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         .with("deployments", deployments.to_string())
         .with(
             "directions",
-            "one function takes the packets to the server; replies pass a tc redirect to the peer",
+            "one function forwards packets to the server; replies pass a tc redirect to the peer",
         );
     for (variant_index, variant) in measured.variants.iter().enumerate() {
         for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
             for (mode_index, mode) in MODES.into_iter().enumerate() {
                 let at = |variant| measured.subject(variant, payload_index, mode_index);
-                let (technology, function) = parts(&variant.name);
+                let (technology, function) = technology_and_function(&variant.name);
                 findings.row(
                     Row::of("round trips")
                         .with("variant", variant.name.as_str())
@@ -95,7 +95,10 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
                         .with("payload_bytes", payload)
                         .with("mode", mode.to_string())
                         .with_estimate("rtt_mean", "_us", rounds.mean(at(variant_index)))
-                        .with("times_direct", rounds.times(at(variant_index), at(0))?)
+                        .with(
+                            "times_direct",
+                            rounds.ratio_value(at(variant_index), at(0))?,
+                        )
                         .with("what", variant.about.as_str()),
                 );
             }
@@ -106,8 +109,8 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     Ok(findings)
 }
 
-/// Technology and function of a variant; bridge and router forward, a cable does nothing.
-fn parts(name: &str) -> (&str, &str) {
+/// Technology and function of a variant. Bridge and router forward; a cable has no function.
+fn technology_and_function(name: &str) -> (&str, &str) {
     let of_function = |(function, _): &(&'static str, &str)| {
         let technology = name.strip_suffix(function)?.trim_end();
         Some((technology, *function))
@@ -119,7 +122,7 @@ fn parts(name: &str) -> (&str, &str) {
     }
 }
 
-/// Every variant that can be had here, the direct link first, and a row for each that cannot.
+/// All variants that are available here, the direct link first, and a row for each other one.
 fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
     let stand = Stand::open(session.program)?;
     let mut made = vec![
@@ -158,7 +161,7 @@ fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
                     kind,
                     variants::BATCH,
                 )?;
-                made.push(finished(variant, DPDK_PORT, function));
+                made.push(with_name_and_key(variant, DPDK_PORT, function));
             }
         }
         Err(reason) => skipped.push(Findings::skipped("variant", DPDK_PORT, &reason)),
@@ -177,14 +180,14 @@ fn chain(
         _ => more.to_owned(),
     };
     let variant = variants::chain(stand, name, about, &[(kind, space)], &more)?;
-    Ok(finished(variant, technology, function))
+    Ok(with_name_and_key(variant, technology, function))
 }
 
-fn finished(variant: Variant, technology: &str, function: &str) -> Variant {
+fn with_name_and_key(variant: Variant, technology: &str, function: &str) -> Variant {
     let key = if function == "XOR" { XOR_KEY } else { 0 };
     variant
         .named(&format!("{technology} {function}"))
-        .keyed(key)
+        .with_key(key)
 }
 
 fn claims(measured: &Measured<Vec<Row>>, findings: &mut Findings) -> Result<(), Error> {
@@ -231,7 +234,7 @@ fn claims(measured: &Measured<Vec<Row>>, findings: &mut Findings) -> Result<(), 
             let at = |variant| measured.subject(variant, payload_index, mode_index);
             let id = format!("{subject_name} / {reference_name}, {payload} B, {mode}");
             let ratio = rounds.ratio(at(one), at(other))?;
-            // The paper's figure stands beside ours; nothing is promised.
+            // The paper's figure beside ours, without a bound.
             let claim = Claim::ratio_at_most(id, ratio, published.value);
             findings.claim(published.beside(claim.without_bound()));
         }
@@ -252,12 +255,12 @@ mod tests {
             ("DPDK FWD", ("DPDK", "FWD")),
             ("DPDK port XOR", ("DPDK port", "XOR")),
         ] {
-            assert_eq!(parts(name), expected);
+            assert_eq!(technology_and_function(name), expected);
         }
     }
 
     #[test]
-    fn published_ratios_name_variants_that_are_made() {
+    fn published_ratios_name_existing_variants() {
         let mut names: Vec<String> = TECHNOLOGIES
             .iter()
             .flat_map(|(technology, ..)| {

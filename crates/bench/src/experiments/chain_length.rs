@@ -1,4 +1,4 @@
-//! `chain-length`: what each further function costs in each mapping.
+//! `chain-length`: the cost of each further function in each mapping.
 
 use myelin_measure::Mode;
 
@@ -6,8 +6,8 @@ use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, Variant, measure};
 use crate::{Error, Findings, Row, Session, variants};
 
-/// How functions are laid out: name, space, lines of the chain's `spec`, lengths. On a machine of few cores the processes
-/// of a long pipeline wait for each other.
+/// Layouts: name, space, lines of `spec`, lengths. With few cores, the processes of a long pipeline
+/// wait for each other.
 const LAYOUTS: [(&str, &str, &str, &[usize]); 4] = [
     (
         "compact kernel",
@@ -30,9 +30,9 @@ const LAYOUTS: [(&str, &str, &str, &[usize]); 4] = [
     ("pipeline", "user", "  mapping: pipeline\n", &[2, 4]),
 ];
 
-/// Most that a further function may add to a round trip, us: layout, bound.
+/// Largest addition of a further function to a round trip, us: layout, bound.
 const STEPS: [(&str, f64); 2] = [("compact kernel", 0.05), ("distributed kernel", 0.7)];
-/// Most that two kernel functions' round trip may be of the direct link's.
+/// Largest round trip of two kernel functions over the direct link's: layout, bound.
 const TWO: [(&str, f64); 2] = [("compact kernel", 1.15), ("distributed kernel", 1.7)];
 
 pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
@@ -54,7 +54,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
                         .with("functions", *length)
                         .with("payload_bytes", payload)
                         .with_estimate("rtt_p50", "_us", rounds.median(at(variant)))
-                        .with("times_direct", rounds.times(at(variant), at(0))?),
+                        .with("times_direct", rounds.ratio_value(at(variant), at(0))?),
                 );
                 if *length == 2
                     && let Some((_, bound)) = TWO.iter().find(|(name, _)| *name == layout)
@@ -91,7 +91,7 @@ fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
             session.check()?;
             let worker = match layout {
                 "compact user" => variants::spinning()?,
-                // The processes of a pipeline share the polling core: they sleep while they have nothing to do.
+                // The processes of a pipeline share the polling core, so they sleep when idle.
                 _ => String::new(),
             };
             let name = format!("c{}", made.len());

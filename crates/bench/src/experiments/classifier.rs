@@ -1,4 +1,4 @@
-//! Part of `classifier`: the front door with more and more chains behind it.
+//! Part of `classifier`: the front door with 10 to 10,000 chains.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,18 +9,18 @@ use myelin_packet::five_tuple::UDP;
 use myelin_packet::{Match, Prefix};
 use myelin_spec::FunctionConfig;
 
-use super::lookup::Packets;
-use crate::frames::{self, Scatter};
+use super::lookup::TestPackets;
+use crate::frames::{self, SplitMix};
 use crate::{Effort, Error, Findings, Row, Session, ebpf};
 
 const COUNTS: [usize; 4] = [10, 100, 1000, 10_000];
-/// Chains that are loaded where only the search is of interest. The matches lead to them in turn.
+/// Loaded chains if only the search is measured. The matches select them in turn.
 const SHARED: usize = 10;
-/// Chains that are loaded in place of the most, unless there is time for all.
+/// Loaded chains in place of the largest number, except in a whole run.
 const FEW: usize = 256;
-/// Most that the most chains may cost of the fewest.
+/// Largest cost of the most chains over that of the fewest.
 const BOUND: f64 = 1.2;
-/// Different packets, each of a random chain.
+/// Number of packets, each for a random chain.
 const FRAMES: usize = 256;
 
 pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
@@ -30,7 +30,7 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
     } else {
         FEW
     };
-    // The last one has what the others leave out: each chain's own program and counters, which must come into the caches.
+    // In the last subject each chain has its program and counters, which cause cache misses.
     let doors = COUNTS
         .into_iter()
         .map(|count| (count, SHARED))
@@ -39,13 +39,13 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
         .collect::<Result<Vec<_>, _>>()?;
     let mut programs: Vec<_> = doors.iter().map(|door| door.program.as_fd()).collect();
     programs.extend(doors[0].chains[0].program(0));
-    let _dispatched = ebpf::Dispatched::keep(hook, &programs)?;
+    let _entries = ebpf::DispatcherEntries::add(hook, &programs)?;
     let rest = doors.len();
     let stage = format!("chains at {hook}");
     let mut rounds = session.measure(&stage, rest + 1, (40, 200), |subject| {
         match doors.get(subject) {
             Some(door) => door.packets.mean_ns(door.program.as_fd(), hook),
-            // What comes behind the door: the function and the egress.
+            // The function and the egress behind the front door.
             None => doors[0].behind(hook),
         }
     })?;
@@ -59,17 +59,21 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
                 .with("chains", door.count)
                 .with("programs_loaded", door.chains.len())
                 .with_estimate("door", "_ns", rounds.median(alone[index]))
-                .with("times_10_chains", rounds.times(alone[index], alone[0])?)
-                .with_estimate("whole_way", "_ns", rounds.median(index)),
+                .with(
+                    "times_10_chains",
+                    rounds.ratio_value(alone[index], alone[0])?,
+                )
+                .with_estimate("whole_path", "_ns", rounds.median(index)),
         );
     }
-    // Three readings of "the cost of a classifier": the search alone, the same with what other chains' programs and counters
-    // do to the caches, and the packet's whole way with that. The second is the strictest.
+    // Three definitions of the classifier's cost: the search alone, the search with the cache
+    // misses of other chains' programs and counters, and the whole path with them. The second is
+    // the strictest.
     let apart = rest - 1;
     for (id, subject, reference) in [
         ("door", alone[COUNTS.len() - 1], alone[0]),
-        ("door, chains loaded apart", alone[apart], alone[0]),
-        ("whole way, chains loaded apart", apart, 0),
+        ("door, separate programs", alone[apart], alone[0]),
+        ("whole path, separate programs", apart, 0),
     ] {
         let ratio = rounds.ratio(subject, reference)?;
         let id = format!("{id}, 10000 chains / 10, {hook}");
@@ -78,11 +82,11 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
     Ok(())
 }
 
-/// A front door and its chains. The fields' order is that of the end.
+/// A front door and its chains. Fields drop in this order.
 struct Door {
     count: usize,
     chains: Vec<LoadedChain>,
-    packets: Packets,
+    packets: TestPackets,
     program: Arc<OwnedFd>,
     _port: Port,
     _plane: Plane,
@@ -115,14 +119,14 @@ impl Door {
         for number in 0..count {
             port.insert(&shape(number).0, &chains[number % chains.len()])?;
         }
-        let mut scatter = Scatter(count as u64);
+        let mut random = SplitMix(count as u64);
         let packets = (0..FRAMES).map(|_| {
-            let (_, source, destination) = shape(scatter.below(count as u64) as usize);
+            let (_, source, destination) = shape(random.below(count as u64) as usize);
             frames::udp(source.octets(), destination.octets(), 9000, 256)
         });
         Ok(Self {
             count,
-            packets: Packets::new(packets),
+            packets: TestPackets::new(packets),
             program: port.program(hook)?,
             chains,
             _port: port,
@@ -132,12 +136,12 @@ impl Door {
 
     fn behind(&self, hook: Hook) -> Result<f64, Error> {
         let function = self.chains[0].program(0).ok_or(Error::Cancelled)?;
-        self.packets.mean_ns_behind_the_door(function, hook)
+        self.packets.mean_ns_behind_door(function, hook)
     }
 }
 
-/// The match of a chain, of eight shapes in turn as an operator would write them, and the addresses of a packet that it
-/// takes. No two shapes share an address.
+/// The match of a chain in one of eight typical shapes, and the addresses of a matching packet. No
+/// two shapes share an address.
 fn shape(number: usize) -> (Match, Ipv4Addr, Ipv4Addr) {
     let k = (number / 8) as u32;
     let far = |first: u8, shift: u32| Ipv4Addr::from((u32::from(first) << 24) + (k << shift) + 1);
@@ -160,7 +164,7 @@ fn shape(number: usize) -> (Match, Ipv4Addr, Ipv4Addr) {
         3 => (None, prefix(destination, 24), Some(UDP), None),
         4 => (None, prefix(destination, 20), None, None),
         5 => (None, prefix(destination, 16), None, None),
-        // Clients of a subnet, by theirs.
+        // Clients of a subnet, to a subnet.
         6 => (prefix(source, 24), prefix(destination, 16), None, None),
         _ => (prefix(source, 16), prefix(destination, 24), None, None),
     };
@@ -181,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_packet_is_of_its_chain_alone() {
+    fn each_packet_matches_only_its_chain() {
         let shapes: Vec<_> = (0..10_000).map(shape).collect();
         let matches: HashSet<_> = shapes.iter().map(|(matches, ..)| *matches).collect();
         assert_eq!(matches.len(), shapes.len());

@@ -1,8 +1,9 @@
-//! `coding-loss`: what is still lost behind a lossy link, and how long packets wait to be in order, with and without network coding.
+//! `coding-loss`: residual loss and in-order delay over a lossy link, with and without network
+//! coding.
 //!
-//! The functions themselves, `rlnc-encode`, `lossy-link` and `rlnc-decode`, called one after the other in this process, on a clock of the experiment's own: a packet
-//! every 50 us. So nothing but codes and losses is in a figure, and one seed gives the same figures everywhere. What functions take for their
-//! work is `calvin-advanced`'s.
+//! This process calls `rlnc-encode`, `lossy-link` and `rlnc-decode` one after another on a
+//! simulated clock, with a packet every 50 us. So figures depend only on codes and losses, and a
+//! seed gives the same figures on every machine. `calvin-advanced` measures the processing time.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use myelin_spec::{FunctionConfig, LossyLinkConfig};
 
 use crate::{Claim, Error, Findings, Row, Session};
 
-/// Name, and the coder before the link; without one packets go as they are.
+/// Codes: name, and coder before the link, if any.
 const CODES: [(&str, Option<&str>); 3] = [
     ("none", None),
     (
@@ -32,12 +33,12 @@ const WINDOW: usize = 1;
 const BLOCK: usize = 2;
 const DECODER: &str = "kind: rlnc-decode, config: { delivery: in-order }";
 const LOSS_PERCENT: [u32; 6] = [1, 2, 5, 10, 15, 20];
-/// What is said of losses, and how long a burst of them is.
+/// Kinds of loss: name, and length of a burst.
 const LOSSES: [(&str, Option<u32>); 2] = [("independent", None), ("bursts of 4", Some(4))];
 /// Time between two packets, ns.
 const SPACING_NS: u64 = 50_000;
 const PAYLOAD: usize = 256;
-/// Most that a code may leave of the link's losses where it has several times the redundancy that they need.
+/// Largest residual loss over the link's, if the redundancy is several times the loss.
 const RESIDUAL_BOUND: f64 = 0.1;
 const FEW_PERCENT: u32 = 5;
 
@@ -49,26 +50,28 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         .with("spacing_us", (SPACING_NS / 1000).to_string())
         .with("payload_bytes", PAYLOAD.to_string())
         .with("redundancy", "0.25")
-        .with(
-            "clock",
-            "the experiment's own: delays are waiting, not work",
-        );
-    let mut seen = vec![Vec::new(); cases * CODES.len()];
-    let residual = session.measure("codes over lossy links", seen.len(), (40, 100), |subject| {
-        let (losses, percent, code) = parts(subject);
-        // All codes of a round meet the same losses, as far as they send as many packets.
-        let round = seen[subject].len() as u64;
-        let link = LossyLinkConfig {
-            loss_ppm: LOSS_PERCENT[percent] * 10_000,
-            burst: LOSSES[losses].1,
-            seed: Some(round),
-        };
-        let one = transfer(CODES[code].1, link, packets)?;
-        let residual = one.residual();
-        seen[subject].push(one);
-        Ok(residual)
-    })?;
-    for (subject, rounds) in seen.iter().enumerate() {
+        .with("clock", "simulated: delays contain waiting, not processing");
+    let mut transfers = vec![Vec::new(); cases * CODES.len()];
+    let residual = session.measure(
+        "codes over lossy links",
+        transfers.len(),
+        (40, 100),
+        |subject| {
+            let (losses, percent, code) = parts(subject);
+            // All codes of a round have the same losses, as far as they send equally many packets.
+            let round = transfers[subject].len() as u64;
+            let link = LossyLinkConfig {
+                loss_ppm: LOSS_PERCENT[percent] * 10_000,
+                burst: LOSSES[losses].1,
+                seed: Some(round),
+            };
+            let one = transfer(CODES[code].1, link, packets)?;
+            let residual = one.residual();
+            transfers[subject].push(one);
+            Ok(residual)
+        },
+    )?;
+    for (subject, rounds) in transfers.iter().enumerate() {
         let (losses, percent, code) = parts(subject);
         let over = |figure: fn(&Transfer) -> f64| {
             let figures: Vec<f64> = rounds.iter().map(figure).collect();
@@ -85,7 +88,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
                 .with_estimate("sent_of_source", "", over(Transfer::overhead)),
         );
     }
-    claims(&seen, &mut findings);
+    claims(&transfers, &mut findings);
     Ok(findings)
 }
 
@@ -99,10 +102,10 @@ fn parts(subject: usize) -> (usize, usize, usize) {
     )
 }
 
-fn claims(seen: &[Vec<Transfer>], findings: &mut Findings) {
-    for case in 0..seen.len() / CODES.len() {
+fn claims(transfers: &[Vec<Transfer>], findings: &mut Findings) {
+    for case in 0..transfers.len() / CODES.len() {
         let (losses, percent, _) = parts(case * CODES.len());
-        let of = |code: usize| &seen[case * CODES.len() + code];
+        let of = |code: usize| &transfers[case * CODES.len() + code];
         let enough = of(NONE).len() >= ROUNDS_NEEDED;
         let where_ = format!("{} % loss, {}", LOSS_PERCENT[percent], LOSSES[losses].0);
         let lost = |code| of(code).iter().map(|one| one.lost).sum::<u64>() as f64;
@@ -111,7 +114,7 @@ fn claims(seen: &[Vec<Transfer>], findings: &mut Findings) {
             let bound = bound.map(|bound| format!("<= {bound}"));
             findings.claim(Claim::new(id, measured).bounded(bound, holds));
         };
-        // Where more is lost than a code can bring back, it depends on what it gives up early.
+        // With more losses than a code can repair, the result depends on when it gives up.
         let few = LOSSES[losses].1.is_none() && LOSS_PERCENT[percent] <= FEW_PERCENT;
         for code in [WINDOW, BLOCK] {
             let bound = few.then_some(RESIDUAL_BOUND);
@@ -133,14 +136,14 @@ fn claims(seen: &[Vec<Transfer>], findings: &mut Findings) {
     }
 }
 
-/// What became of the packets of a round.
+/// Results of a round.
 #[derive(Debug, Clone, Default)]
 struct Transfer {
     source: u64,
-    /// Packets that the link was given.
+    /// Packets sent to the link.
     sent: u64,
     lost: u64,
-    /// Of those that came out, ascending, ns.
+    /// Delays of delivered packets, ascending, ns.
     delays_ns: Vec<u64>,
 }
 
@@ -167,7 +170,7 @@ impl Transfer {
 fn transfer(coder: Option<&str>, link: LossyLinkConfig, packets: u64) -> Result<Transfer, Error> {
     let files = BTreeMap::new();
     let stage = |config: &FunctionConfig| {
-        let function = instantiate(config).map_err(|error| Error::Snippet(error.to_string()))?;
+        let function = instantiate(config).map_err(|error| Error::ChainFile(error.to_string()))?;
         Ok::<_, Error>(Stage::new(function))
     };
     let mut coder = coder
@@ -182,61 +185,63 @@ fn transfer(coder: Option<&str>, link: LossyLinkConfig, packets: u64) -> Result<
         source: packets,
         ..Transfer::default()
     };
-    let mut came = vec![false; packets as usize];
-    // After the last packet the clock goes on until nobody holds anything any more.
+    let mut delivered = vec![false; packets as usize];
+    // After the last packet the clock continues until coder and decoder are empty.
     for tick in 0..packets + DRAIN {
         let now_ns = (tick + 1) * SPACING_NS;
         let source = (tick < packets).then(|| packet(tick));
         let mut on_link = match &mut coder {
-            Some(coder) => coder.turn(source.into_iter().collect(), now_ns),
+            Some(coder) => coder.process(source.into_iter().collect(), now_ns),
             None => source.into_iter().collect(),
         };
         out.sent += on_link.len() as u64;
         on_link.retain(|_| !link.loses());
         let arrived = match &mut decoder {
-            Some(decoder) => decoder.turn(on_link, now_ns),
+            Some(decoder) => decoder.process(on_link, now_ns),
             None => on_link,
         };
         for arrival in arrived {
             let number = arrival.get(HEADERS..).and_then(<[u8]>::first_chunk);
             let number = number.map_or(u64::MAX, |number| u64::from_be_bytes(*number));
-            let Some(before) = came
+            let Some(before) = delivered
                 .get_mut(number as usize)
                 .filter(|_| arrival == packet(number))
             else {
-                return Err(Error::Snippet(format!(
-                    "a packet came out that nobody sent: {number}"
+                return Err(Error::ChainFile(format!(
+                    "a packet delivered out that nobody sent: {number}"
                 )));
             };
             if std::mem::replace(before, true) {
-                return Err(Error::Snippet(format!("packet {number} came out twice")));
+                return Err(Error::ChainFile(format!(
+                    "packet {number} delivered out twice"
+                )));
             }
             out.delays_ns.push(now_ns - (number + 1) * SPACING_NS);
         }
     }
-    out.lost = came.iter().filter(|came| !**came).count() as u64;
+    out.lost = delivered.iter().filter(|delivered| !**delivered).count() as u64;
     out.delays_ns.sort_unstable();
     Ok(out)
 }
 
-/// The packet of that number.
+/// The packet with this number.
 fn packet(number: u64) -> Vec<u8> {
     let mut payload = [0; PAYLOAD];
     payload[..8].copy_from_slice(&number.to_be_bytes());
     frame(&payload)
 }
 
-/// Packets' times after the last one: longer than coder and decoder wait.
+/// Ticks after the last packet, more than coder and decoder wait.
 const DRAIN: u64 = 1000;
 
-/// A function on a clock of its own.
+/// A function on the simulated clock.
 struct Stage {
     function: Box<dyn Function>,
     due_ns: u64,
     every_ns: Option<u64>,
 }
 
-/// Keeps what is emitted.
+/// Stores emitted frames.
 #[derive(Default)]
 struct Emitted(Vec<Vec<u8>>);
 
@@ -257,8 +262,9 @@ impl Stage {
         }
     }
 
-    /// What comes out of it for what comes in, one packet at a time, as a worker of batch 1 has it; then what its timer gives.
-    fn turn(&mut self, frames: Vec<Vec<u8>>, now_ns: u64) -> Vec<Vec<u8>> {
+    /// Processes frames one by one, as a worker with batch 1, and then runs its timer. Returns its
+    /// output.
+    fn process(&mut self, frames: Vec<Vec<u8>>, now_ns: u64) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         for frame in frames {
             let mut buffer = vec![0; BUFFER];
@@ -302,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn without_loss_all_comes_out_at_once() {
+    fn without_loss_all_packets_are_delivered_at_once() {
         for (name, code) in CODES {
             let one = transfer(code, link(0), 500).unwrap();
             assert_eq!((one.lost, one.p99_us()), (0, 0.0), "{name}");
@@ -313,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_bring_back_what_was_lost_and_nothing_else_does() {
+    fn only_codes_repair_losses() {
         let [none, window, block] =
             CODES.map(|(_, code)| transfer(code, link(50_000), 2000).unwrap());
         assert!((0.03..0.07).contains(&none.residual()), "{none:?}");

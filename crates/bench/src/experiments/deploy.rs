@@ -1,4 +1,4 @@
-//! `deploy`: how long planning, deploying and removing take, and how much memory stays in use.
+//! `deploy`: time of planning, deploying and removing, and memory in use.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -11,7 +11,7 @@ use myelin_measure::function_config;
 use myelin_metrics::stats::{CONFIDENCE, Estimate, median_ci};
 use myelin_planner::Machine;
 
-use crate::machine::Mebibytes;
+use crate::machine::MemoryMib;
 use crate::rounds::quantile;
 use crate::stand::{self, Agent};
 use crate::{Claim, Error, Findings, Row, Session};
@@ -32,7 +32,7 @@ const KERNEL: [(&str, &str); 5] = [
     (XOR, "kernel"),
     (FORWARD, "kernel"),
 ];
-/// Five functions that need all there is: a worker, and the way back into the kernel.
+/// Five functions in both spaces: they need a worker and a return into the kernel.
 const MIXED: [(&str, &str); 5] = [
     (FIREWALL, "kernel"),
     (FORWARD, "kernel"),
@@ -69,7 +69,7 @@ fn plan(repeats: usize, session: Session<'_>, findings: &mut Findings) -> Result
     Ok(())
 }
 
-/// Five functions, as a user plans them.
+/// Runs `myelin plan` for five functions.
 fn plan_command(program: &Path, text: &str) -> Result<(), Error> {
     let failed = |cause| Error::system(format!("run {} plan", program.display()), cause);
     let mut child = Command::new(program)
@@ -133,7 +133,7 @@ fn up_and_down(
     Ok(())
 }
 
-/// Memory of an agent and its worker that have worked.
+/// Memory of an agent and its worker after packets.
 fn memory(agent: &Agent, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     session.progress("memory", 0, 1)?;
     let chain = agent.place.chain_name("memory");
@@ -146,8 +146,8 @@ fn memory(agent: &Agent, session: Session<'_>, findings: &mut Findings) -> Resul
         ("worker", &workers),
         ("together", &together),
     ] {
-        let memory = Mebibytes::of(pids)?;
-        findings.row(memory.row(Row::of("memory").with("process", name)));
+        let memory = MemoryMib::of(pids)?;
+        findings.row(memory.add_to(Row::of("memory").with("process", name)));
         resident = memory.resident;
     }
     let id = "resident memory of agent and worker, MiB";
@@ -156,7 +156,7 @@ fn memory(agent: &Agent, session: Session<'_>, findings: &mut Findings) -> Resul
     Ok(())
 }
 
-/// The kernel's part alone.
+/// Time to load programs into the kernel.
 fn loading(repeats: usize, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let firewall =
         "kind: firewall, config: { default: deny, fragments: drop, rules: [ { action: allow } ] }";
@@ -208,7 +208,7 @@ fn median(ms: &[f64]) -> Option<Estimate> {
     median_ci(ms, CONFIDENCE)
 }
 
-/// What a step gives, and how many milliseconds it takes.
+/// Runs a step. Returns its result and its time, ms.
 fn timed<T>(step: impl FnOnce() -> Result<T, Error>) -> Result<(T, f64), Error> {
     let start = Instant::now();
     let outcome = step()?;

@@ -1,7 +1,9 @@
-//! `dpdk-port`: what a chain between devices of DPDK costs a bare DPDK forwarder's user: round trip, and packet rate.
+//! `dpdk-port`: round trip and packet rate of a chain between DPDK devices, compared with a bare
+//! DPDK forwarder.
 //!
-//! Both drive the same devices, `net_af_xdp` on virtual links, in the same copy mode, on the same core, with bursts of the same size. The chain does
-//! more: its front door parses, classifies, counts and stamps each packet, and its sojourn is recorded.
+//! Both use the same devices (`net_af_xdp` on virtual links, copy mode), core and burst size. The
+//! chain does more: its front door parses, classifies, counts and stamps each packet, and it
+//! records the sojourn.
 
 use myelin_measure::Mode;
 
@@ -12,11 +14,11 @@ use crate::variants::{self, BATCH, BEST_BATCH};
 use crate::{Claim, Error, Findings, Row, Session};
 
 const BATCHES: [u16; 2] = [BATCH, BEST_BATCH];
-/// What is compared, in this order for each of [`BATCHES`].
+/// The subjects, in this order for each of [`BATCHES`].
 const SUBJECTS: [&str; 2] = ["bare DPDK forwarder", "chain of one forward"];
-/// Packets of a system call of the sender: one by one it would be the slowest part.
+/// Packets of each system call of the sender. With single packets, the sender would limit the rate.
 const BURST: u16 = 32;
-/// Most that the chain may cost of the bare forwarder.
+/// Largest ratio of the chain's cost to the bare forwarder's.
 const BOUND: f64 = 1.03;
 
 pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
@@ -47,7 +49,7 @@ fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
         session.check()?;
         let [bare, chain] = SUBJECTS;
         let name = format!("d{batch}");
-        let about = "kind `forward` between devices of DPDK, polling";
+        let about = "kind `forward` between DPDK devices, polling";
         made.push(variants::reference(
             Reference::Dpdk,
             bare,
@@ -96,7 +98,7 @@ fn rates(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
             session.measure(&stage, subjects, (ROUNDS, ROUNDS), |index| {
                 let load = (PAYLOADS[index % PAYLOADS.len()], packets, BURST);
                 let variant = &made[index / PAYLOADS.len()];
-                let carried = variant.flooded(load, session)?;
+                let carried = variant.overload_trial(load, session)?;
                 let missing = carried.sent.saturating_sub(carried.received);
                 lost[index] = lost[index].min(missing as f64 / carried.sent as f64);
                 Ok(carried.carried_mpps)
@@ -120,7 +122,7 @@ fn rates(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
         let id = format!("rate of the bare forwarder / rate, {payload} B, batch {batch}");
         let mut claim = Claim::ratio_at_most(id, ratio, BOUND);
         if [0, 1].iter().any(|subject| lost[at(*subject)] <= 0.0) {
-            // Without loss it was the sender that was slow.
+            // Without loss, the sender limited the rate.
             claim = claim.without_bound();
         }
         findings.claim(claim);
@@ -128,7 +130,7 @@ fn rates(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     })
 }
 
-/// The number of a subject, by those of its batch size, of itself and of the payload.
+/// Index of a subject, from the indices of batch size, subject and payload.
 fn subject(batch: usize, number: usize, payload: usize) -> usize {
     (batch * SUBJECTS.len() + number) * PAYLOADS.len() + payload
 }

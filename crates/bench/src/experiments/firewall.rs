@@ -1,4 +1,4 @@
-//! Part of `classifier`: the firewall in the kernel with more and more rules.
+//! Part of `classifier`: the kernel firewall with 10 to 1000 rules.
 
 use std::net::Ipv4Addr;
 
@@ -8,20 +8,20 @@ use myelin_packet::five_tuple::UDP;
 use myelin_packet::rules::{Action, Rule};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig};
 
-use super::lookup::{Packets, small_plane};
-use crate::frames::{self, Scatter};
+use super::lookup::{TestPackets, small_plane};
+use crate::frames::{self, SplitMix};
 use crate::{Error, Findings, Row, Session, ebpf};
 
 const COUNTS: [usize; 3] = [10, 100, 1000];
-/// Most that the most rules may cost of the fewest.
+/// Largest cost of the most rules over that of the fewest.
 const BOUND: f64 = 1.5;
-/// Different packets, each of a random rule.
+/// Number of packets, each for a random rule.
 const FRAMES: usize = 256;
 
 pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let plane = small_plane()?;
     let load = |spi, function| plane.load_chain(&test_run::chain(hook, spi, &[function]));
-    let mut subjects: Vec<(LoadedChain, Packets)> = Vec::new();
+    let mut subjects: Vec<(LoadedChain, TestPackets)> = Vec::new();
     for (index, count) in COUNTS.into_iter().enumerate() {
         session.progress("loading rules", index, COUNTS.len())?;
         subjects.push((load(index as u32 + 1, firewall(count))?, packets(count)));
@@ -36,12 +36,12 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
         .iter()
         .filter_map(|(chain, _)| chain.program(0))
         .collect();
-    let _dispatched = ebpf::Dispatched::keep(hook, &programs)?;
+    let _entries = ebpf::DispatcherEntries::add(hook, &programs)?;
     let stage = format!("rules at {hook}");
     let mut rounds = session.measure(&stage, subjects.len(), (40, 200), |subject| {
         let (chain, packets) = &subjects[subject];
         let function = chain.program(0).ok_or(Error::Cancelled)?;
-        packets.mean_ns_behind_the_door(function, hook)
+        packets.mean_ns_behind_door(function, hook)
     })?;
     let own: Vec<usize> = (0..nothing)
         .map(|rules| rounds.derive(rules, nothing, |with, without| (with - without).max(1.0)))
@@ -52,7 +52,7 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
                 .with("hook", hook.to_string())
                 .with("rules", count)
                 .with_estimate("firewall", "_ns", rounds.median(own[index]))
-                .with("times_10_rules", rounds.times(own[index], own[0])?)
+                .with("times_10_rules", rounds.ratio_value(own[index], own[0])?)
                 .with("with_egress_ns", rounds.median(index).map(|e| e.value)),
         );
     }
@@ -69,7 +69,7 @@ fn firewall(count: usize) -> FunctionConfig {
     })
 }
 
-/// A rule as an operator would write it: a subnet of clients, and a range of ports, mostly UDP.
+/// A typical rule: a subnet of clients and a range of ports, mostly UDP.
 fn rule(number: usize) -> Rule {
     let first = port(number);
     Rule {
@@ -80,7 +80,7 @@ fn rule(number: usize) -> Rule {
     }
 }
 
-/// A client of a rule's subnet, in blocks that do not overlap.
+/// A client of a rule's subnet. The subnets do not overlap.
 fn client(number: usize) -> Ipv4Addr {
     Ipv4Addr::from(0x0b00_0000 + ((number as u32) << 12) + 9)
 }
@@ -89,10 +89,10 @@ fn port(number: usize) -> u16 {
     1024 + (number % 600) as u16 * 100
 }
 
-fn packets(count: usize) -> Packets {
-    let mut scatter = Scatter(count as u64);
-    Packets::new((0..FRAMES).map(|_| {
-        let number = scatter.below(count as u64) as usize;
+fn packets(count: usize) -> TestPackets {
+    let mut random = SplitMix(count as u64);
+    TestPackets::new((0..FRAMES).map(|_| {
+        let number = random.below(count as u64) as usize;
         frames::udp(
             client(number).octets(),
             [10, 0, 0, 2],
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_packet_meets_its_rule() {
+    fn each_packet_matches_its_rule() {
         let rules: Vec<Rule> = (0..1000).map(rule).collect();
         for number in [0, 3, 599, 600, 999] {
             let frame = frames::udp(

@@ -1,4 +1,4 @@
-//! `framework`: what the framework itself costs a user-space function, a packet.
+//! `framework`: the framework's cost of a user-space function and packet.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,13 +13,13 @@ use myelin_spec::FunctionConfig;
 use crate::{Error, Findings, Row, Session, frames};
 
 const LENGTHS: [u8; 5] = [1, 2, 8, 16, 32];
-/// Packets at once, and the most nanoseconds that a further function may add to each.
+/// Batch size, and largest addition of a further function to a packet's time, ns.
 const BATCHES: [(u16, Option<f64>); 3] = [(1, Some(3.0)), (8, None), (32, Some(0.6))];
 const FRAMES: u32 = 512;
 const FRAME_SIZE: u32 = 2048;
-/// Packets of a window, some tens of microseconds: short, so that most windows pass without anybody else in between.
+/// Packets of a window. It takes some tens of microseconds, so most windows are not interrupted.
 const PACKETS: u32 = 512;
-/// Windows of a figure, which is their median.
+/// Windows of a figure. The figure is their median.
 const WINDOWS: usize = 40;
 
 pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
@@ -61,14 +61,14 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     Ok(findings)
 }
 
-/// Batch sizes, and under each all lengths.
+/// All batch sizes with all lengths.
 fn subjects() -> impl Iterator<Item = (u16, u8)> {
     BATCHES
         .into_iter()
         .flat_map(|(batch, _)| LENGTHS.into_iter().map(move |length| (batch, length)))
 }
 
-/// The loop of a worker over a port where packets never end, with one chain.
+/// A worker's loop with one chain, over a port with an endless supply of packets.
 fn forwarder(
     batch: u16,
     length: u8,

@@ -1,4 +1,4 @@
-//! `hop-cost`: the round trip through one hop, by every way there is to make one.
+//! `hop-cost`: the round trip through one hop of every technology.
 
 use myelin_measure::Mode;
 
@@ -9,8 +9,7 @@ use crate::{Error, Findings, Row, Session, variants};
 
 const FORWARD: &str = "kind: forward";
 
-/// Variant, what it is compared with, and the bound on the ratio. Multiples of the direct link were published for none
-/// of these pairs, hence no paper's figure.
+/// Variant, reference, and bound on the ratio. No paper published a ratio of these pairs.
 const CLAIMS: [(&str, &str, f64); 5] = [
     ("tcx", "kernel-forwarding", 0.95),
     ("tcx", "direct", 1.12),
@@ -27,7 +26,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         .with("packets_a_round", session.effort.packets().to_string())
         .with("deployments", deployments.to_string())
         .with("polling_core", polling_core()?.to_string())
-        .with("directions", "one function, redirect or forwarder takes the packets to the server; replies pass a tc redirect to the peer");
+        .with("directions", "one function, redirect or forwarder forwards packets to the server; replies pass a tc redirect to the peer");
     let rounds = &measured.rounds;
     for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
         let at = |variant: usize| measured.subject(variant, payload_index, 0);
@@ -37,7 +36,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
                     .with("variant", variant.name.as_str())
                     .with("payload_bytes", payload)
                     .with_estimate("rtt_p50", "_us", rounds.median(at(index)))
-                    .with("times_direct", rounds.times(at(index), at(0))?)
+                    .with("times_direct", rounds.ratio_value(at(index), at(0))?)
                     .with("what", variant.about.as_str()),
             );
         }
@@ -61,7 +60,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     Ok(findings)
 }
 
-/// Every variant that can be had here, the direct link first, and a row for each that cannot.
+/// All variants that are available here, the direct link first, and a row for each other one.
 fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
     let stand = Stand::open(session.program)?;
     let spinning = variants::spinning()?;
@@ -121,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claims_name_variants_that_are_made() {
+    fn claims_name_existing_variants() {
         let names = [
             "direct",
             "bridge",

@@ -1,4 +1,4 @@
-//! `kernel-chain`: what each further function of a kernel chain costs, from 1 to 32.
+//! `kernel-chain`: the cost of each further function of a kernel chain, from 1 to 32.
 
 use std::os::fd::AsFd;
 
@@ -12,11 +12,11 @@ use crate::variant::{Measured, PAYLOADS, measure};
 use crate::{Error, Findings, Row, Session, ebpf, frames, variants};
 
 const LENGTHS: [usize; 6] = [1, 2, 4, 8, 16, 32];
-/// Most that 32 functions' round trip may be of one's.
+/// Largest round trip of 32 functions over that of one.
 const ROUND_TRIP_BOUND: f64 = 1.12;
-/// Most nanoseconds of a further function.
+/// Largest cost of a further function, ns.
 const FUNCTION_BOUND_NS: f64 = 20.0;
-/// Runs of a test run.
+/// Repeats in a test run.
 const RUNS: u32 = 20_000;
 
 pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {

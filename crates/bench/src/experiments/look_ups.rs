@@ -1,4 +1,5 @@
-//! `look-ups`: what a router, a load balancer and a NAT in the kernel cost with a hundred thousand prefixes or flows.
+//! `look-ups`: the cost of router, load balancer and NAT in the kernel with 100,000 prefixes or
+//! flows.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,24 +12,25 @@ use myelin_packet::{MacAddr, Meta, Prefix, parse};
 use myelin_spec::{BackendSpec, FunctionConfig, LoadBalancerConfig, NatConfig, RouterConfig};
 
 use crate::ebpf::look_up::{
-    self, DRAWN_FORWARD, DRAWN_FUNCTION, DRAWN_LOOK_UP, HOT_FORWARD, HOT_FUNCTION, Looked,
+    self, DRAWN_FORWARD, DRAWN_FUNCTION, DRAWN_LOOK_UP, HOT_FORWARD, HOT_FUNCTION, LookUpFunction,
 };
 use crate::rounds::Rounds;
 use crate::{Error, Findings, Row, Session, ebpf, frames};
 
-/// Prefixes, or flows. Twin: `FLOWS` of `look_up.h`.
+/// Number of prefixes or flows. Equal to `FLOWS` of `look_up.h`.
 const COUNT: u64 = 100_000;
-/// Most nanoseconds over `forward` of a hot flow.
+/// Largest cost of a hot flow over `forward`, ns.
 const HOT_BOUND_NS: f64 = 60.0;
-/// Most that a function may take of the bare look-up, of flows drawn at random; both over `forward`.
+/// Largest cost of a function over that of the bare look-up, for random flows, both beyond
+/// `forward`.
 const DRAWN_BOUND: f64 = 1.5;
-/// Runs of a test run, and test runs of a figure: one tells whole nanoseconds only.
+/// Repeats in a test run, and test runs of a figure, because one reports whole nanoseconds.
 const RUNS: u32 = 2000;
 const TEST_RUNS: u32 = 4;
-/// Runs that make the flows known: each is drawn a dozen times on average.
+/// Runs that fill the table of flows: each flow is drawn a dozen times on average.
 const FILLING: u32 = 12 * COUNT as u32;
 
-/// The address of the clients' first, and the service's, less that. Twins: those of `look_up.h`.
+/// The first client's address, and the service's relative to it. Equal to those of `look_up.h`.
 const CLIENTS_V4: u32 = 10 << 24;
 const CLIENTS_V6: u128 = 0xfd << 120;
 const SERVICE: u32 = 0x00ee_0001;
@@ -36,17 +38,13 @@ const SERVICE: u32 = 0x00ee_0001;
 pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let mut findings = Findings::default();
     for hook in Hook::ALL {
-        for (looked, name) in [
-            (Looked::Router, "router"),
-            (Looked::LoadBalancer, "load-balancer"),
-            (Looked::Nat, "nat"),
+        for (kind, name) in [
+            (LookUpFunction::Router, "router"),
+            (LookUpFunction::LoadBalancer, "load-balancer"),
+            (LookUpFunction::Nat, "nat"),
         ] {
             for is_v6 in [false, true] {
-                let subject = Subject {
-                    looked,
-                    hook,
-                    is_v6,
-                };
+                let subject = Subject { kind, hook, is_v6 };
                 let family = if is_v6 { "IPv6" } else { "IPv4" };
                 let stage = format!("{name}, {family}, at {hook}");
                 session.progress(&stage, 0, 1)?;
@@ -58,7 +56,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     Ok(findings)
 }
 
-/// A row, and a claim for each of its two differences.
+/// Adds a row, and a claim for each of its two differences.
 fn report(
     findings: &mut Findings,
     rounds: &mut Rounds,
@@ -86,7 +84,7 @@ fn report(
         HOT_BOUND_NS,
     );
     findings.at_most(
-        format!("{name}, {family}, {hook}, drawn at random / bare look-up"),
+        format!("{name}, {family}, {hook}, random flows / bare look-up"),
         ratio,
         DRAWN_BOUND,
     );
@@ -95,7 +93,7 @@ fn report(
 
 #[derive(Debug, Clone, Copy)]
 struct Subject {
-    looked: Looked,
+    kind: LookUpFunction,
     hook: Hook,
     is_v6: bool,
 }
@@ -110,12 +108,12 @@ impl Subject {
         let (Some(to), Some(past)) = (function.program(0), forward.program(0)) else {
             return Err(Error::Cancelled);
         };
-        let loaded = look_up::load(self.looked, hook, to, past, &self.tree())?;
+        let loaded = look_up::load(self.kind, hook, to, past, &self.tree())?;
         let programs: Vec<_> = loaded[..=HOT_FORWARD].iter().map(AsFd::as_fd).collect();
-        let _dispatched = ebpf::Dispatched::keep(hook, &programs)?;
+        let _entries = ebpf::DispatcherEntries::add(hook, &programs)?;
         let frame = self.frame();
-        // Whatever the effort: the bare look-up of a flow that is not known ends otherwise.
-        if self.looked != Looked::Router {
+        // With any effort, because the bare look-up of an unknown flow takes another path.
+        if self.kind != LookUpFunction::Router {
             for done in (0..FILLING).step_by(COUNT as usize) {
                 session.progress(stage, done as usize, FILLING as usize)?;
                 mean_ns(programs[DRAWN_FUNCTION], hook, &frame, COUNT as u32)?;
@@ -131,13 +129,13 @@ impl Subject {
     }
 
     fn config(self) -> FunctionConfig {
-        match self.looked {
-            Looked::Router => FunctionConfig::Router(RouterConfig {
+        match self.kind {
+            LookUpFunction::Router => FunctionConfig::Router(RouterConfig {
                 routes: self.routes(),
                 addresses: (None, None),
                 icmp_rate: 0,
             }),
-            Looked::LoadBalancer => FunctionConfig::LoadBalancer(LoadBalancerConfig {
+            LookUpFunction::LoadBalancer => FunctionConfig::LoadBalancer(LoadBalancerConfig {
                 backends: (1..=8)
                     .map(|number| BackendSpec {
                         address: self.client(SERVICE + number),
@@ -148,8 +146,8 @@ impl Subject {
                 flows: 2 * COUNT as u32,
                 ..LoadBalancerConfig::default()
             }),
-            Looked::Nat => FunctionConfig::Nat(NatConfig {
-                // More ports than flows, several times.
+            LookUpFunction::Nat => FunctionConfig::Nat(NatConfig {
+                // Several times more ports than flows.
                 addresses: (1..=16)
                     .map(|number| self.client(SERVICE + number))
                     .collect(),
@@ -159,7 +157,8 @@ impl Subject {
         }
     }
 
-    /// Prefixes of /16 to /24, or /32 to /64, anywhere; flow `i` of `look_up.h` goes to an address in the one of its number, or in a longer one.
+    /// Random prefixes of /16 to /24, or /32 to /64. Flow `i` of `look_up.h` has an address in
+    /// prefix `i` or in a longer one.
     fn routes(self) -> Vec<Route> {
         (0..COUNT)
             .filter_map(|i| {
@@ -180,9 +179,9 @@ impl Subject {
             .collect()
     }
 
-    /// What the router of IPv6 has in its read-only data.
+    /// The tree in the read-only data of an IPv6 router.
     fn tree(self) -> Vec<u8> {
-        if self.looked != Looked::Router {
+        if self.kind != LookUpFunction::Router {
             return Vec::new();
         }
         RouteTables::new(&self.routes())
@@ -216,14 +215,14 @@ impl Subject {
     }
 }
 
-/// Twin: that of `look_up.h`.
+/// Equal to the function in `look_up.h`.
 fn scrambled(number: u64) -> u64 {
     let mixed = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ mixed >> 31
 }
 
-/// Mean nanoseconds of a run, all of which must send the packet out.
+/// Mean time of a run, ns. Every run must send the packet.
 fn mean_ns(program: BorrowedFd<'_>, hook: Hook, frame: &[u8], repeat: u32) -> Result<f64, Error> {
     let meta = parse(frame)
         .ok()
@@ -246,19 +245,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drawn_packets_pass_and_are_known() {
+    fn packets_of_random_flows_pass() {
         if !nix::unistd::geteuid().is_root() {
             println!("SKIP: loading eBPF programs needs root");
             return;
         }
         for hook in Hook::ALL {
-            for looked in [Looked::Router, Looked::LoadBalancer, Looked::Nat] {
+            for kind in [
+                LookUpFunction::Router,
+                LookUpFunction::LoadBalancer,
+                LookUpFunction::Nat,
+            ] {
                 for is_v6 in [false, true] {
-                    let subject = Subject {
-                        looked,
-                        hook,
-                        is_v6,
-                    };
+                    let subject = Subject { kind, hook, is_v6 };
                     let frame = subject.frame();
                     let plane = Plane::create(None, Capacity::default()).unwrap();
                     let chain = |spi, function| {
@@ -269,7 +268,7 @@ mod tests {
                     let forward = chain(1, FunctionConfig::Forward);
                     let function = chain(2, subject.config());
                     let (to, past) = (function.program(0).unwrap(), forward.program(0).unwrap());
-                    let loaded = look_up::load(looked, hook, to, past, &subject.tree()).unwrap();
+                    let loaded = look_up::load(kind, hook, to, past, &subject.tree()).unwrap();
                     let run = |program: usize| mean_ns(loaded[program].as_fd(), hook, &frame, 1);
                     for _ in 0..50 {
                         run(DRAWN_FUNCTION).unwrap();
@@ -279,7 +278,7 @@ mod tests {
                     }
                     // A router knows all; of the others' flows hardly any has been drawn yet.
                     let known = (0..20).filter(|_| run(DRAWN_LOOK_UP).is_ok()).count();
-                    let all = looked == Looked::Router;
+                    let all = kind == LookUpFunction::Router;
                     assert_eq!(known == 20, all, "{subject:?}: {known} of 20");
                 }
             }

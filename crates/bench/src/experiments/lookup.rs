@@ -1,4 +1,4 @@
-//! `classifier`: what a packet pays for the number of chains and rules, and for being counted.
+//! `classifier`: the cost of many chains and rules, and of accounting.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -12,8 +12,8 @@ use myelin_spec::FunctionConfig;
 use super::{accounting, classifier, firewall};
 use crate::{Error, Findings, Session};
 
-/// Runs on one packet before the next one's turn: enough that the clock's own cost does not count, few enough that a packet
-/// finds other packets' memory in the caches first.
+/// Runs on one packet before the next one. So many that the clock's cost is small, and so few that
+/// packets evict each other's memory from the caches.
 const RUNS: u32 = 64;
 
 pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
@@ -26,7 +26,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     Ok(findings)
 }
 
-/// A front door of test runs with one chain behind it, which takes all packets. The fields' order is that of the end.
+/// A front door for test runs with one chain that matches all packets. Fields drop in this order.
 pub(crate) struct Door {
     _chain: LoadedChain,
     pub(crate) port: Port,
@@ -34,7 +34,7 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// `single_queue`: of the port; `profile`: what the chain is held to.
+    /// `single_queue` is a property of the port. `profile` is that of the chain's policer.
     pub(crate) fn new(
         hook: Hook,
         single_queue: bool,
@@ -62,7 +62,7 @@ impl Door {
     }
 }
 
-/// A plane of a few chains.
+/// A plane for a few chains.
 pub(crate) fn small_plane() -> Result<Plane, Error> {
     let capacity = Capacity {
         matches: 64,
@@ -71,10 +71,10 @@ pub(crate) fn small_plane() -> Result<Plane, Error> {
     Ok(Plane::create(None, capacity)?)
 }
 
-/// Packets that programs are run on, one after another.
-pub(crate) struct Packets(Vec<(Vec<u8>, Option<Meta>)>);
+/// Packets for test runs of programs, one after another.
+pub(crate) struct TestPackets(Vec<(Vec<u8>, Option<Meta>)>);
 
-impl Packets {
+impl TestPackets {
     pub(crate) fn new(frames: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let with_meta = |frame: Vec<u8>| {
             let meta = parse(&frame)
@@ -85,13 +85,14 @@ impl Packets {
         Self(frames.into_iter().map(with_meta).collect())
     }
 
-    /// Mean nanoseconds a packet of a front door and all behind it.
+    /// Mean time of a packet in a front door and the chain behind it, ns.
     pub(crate) fn mean_ns(&self, door: BorrowedFd<'_>, hook: Hook) -> Result<f64, Error> {
         self.mean(door, hook, false)
     }
 
-    /// Mean nanoseconds a packet of a function and all behind it, with the metadata that a front door leaves.
-    pub(crate) fn mean_ns_behind_the_door(
+    /// Mean time of a packet in a function and the rest of the chain, with the front door's
+    /// metadata, ns.
+    pub(crate) fn mean_ns_behind_door(
         &self,
         function: BorrowedFd<'_>,
         hook: Hook,
@@ -111,7 +112,7 @@ impl Packets {
             if outcome.verdict != hook.redirect() {
                 let verdict = io::Error::other(format!("its verdict is {}", outcome.verdict));
                 return Err(Error::ebpf(
-                    "of the kernel room",
+                    "of the kernel crate",
                     "send a packet out with",
                     verdict,
                 ));

@@ -1,12 +1,12 @@
-//! `peers`: one and two functions behind Open vSwitch's user-space datapath, beside Myelin's.
+//! `peers`: compares one and two functions behind Open vSwitch's user-space datapath with Myelin's.
 
 use std::time::{Duration, Instant};
 
 use myelin_measure::Mode;
 
-use crate::machine::Mebibytes;
+use crate::machine::MemoryMib;
 use crate::ovs::Ports;
-use crate::ovs::variant::{Layout, build as behind_a_switch};
+use crate::ovs::variant::{Layout, build as build_switches};
 use crate::stand::{self, Agent, Stand};
 use crate::variant::{Measured, PAYLOADS, Variant, measure, median_us, polling_core, run_time};
 use crate::{Claim, Error, Findings, Row, Session, variants};
@@ -14,7 +14,8 @@ use crate::{Claim, Error, Findings, Row, Session, variants};
 const MODES: [Mode; 2] = [Mode::Inline, Mode::Blocking];
 /// Number of functions, and whether replies pass them too.
 const SHAPES: [(usize, bool); 3] = [(1, false), (2, false), (2, true)];
-/// Myelin's layouts: name, what it is, space, lines of the chain's `spec`, most that two functions' round trip may be of the direct link's.
+/// Myelin's layouts: name, description, space, lines of `spec`, and largest round trip of two
+/// functions over the direct link's.
 const OURS: [(&str, &str, &str, &str, Option<f64>); 3] = [
     (
         "compact",
@@ -25,7 +26,7 @@ const OURS: [(&str, &str, &str, &str, Option<f64>); 3] = [
     ),
     (
         "distributed",
-        "kernel functions, each in a namespace of its own",
+        "kernel functions, each in a separate namespace",
         "kernel",
         "  mapping: distributed\n",
         Some(1.7),
@@ -41,25 +42,25 @@ const OURS: [(&str, &str, &str, &str, Option<f64>); 3] = [
 const FORWARD: &str = "kind: forward";
 /// Payload of the packets whose CPU time is measured, bytes.
 const CPU_PAYLOAD: usize = PAYLOADS[0];
-/// How long it is watched what a system without packets takes.
-const IDLE: Duration = Duration::from_millis(50);
-/// Packets before memory is looked at.
+/// Window of the CPU time without packets.
+const IDLE_WINDOW: Duration = Duration::from_millis(50);
+/// Packets before the memory is measured.
 const MEMORY_PACKETS: u32 = 10_000;
 
-/// What a variant stands for.
+/// System and shape of a variant.
 struct Subject {
     /// `direct`, a layout of Myelin, or a kind of switch.
     system: String,
     functions: usize,
     both_ways: bool,
-    /// The processes that handle its packets, and those that these need.
+    /// Its packet-processing processes, and those that these need.
     pids: Vec<u32>,
 }
 
 pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
-    let (offered, skipped) = offered(session)?;
+    let (available, skipped) = available_ports(session)?;
     let deployments = session.effort.rounds(3, 12);
-    let build = || build(&offered, &SHAPES, session);
+    let build = || build(&available, &SHAPES, session);
     let measured = measure(session, deployments, &MODES, build)?;
     let mut findings = Findings {
         rows: skipped,
@@ -67,12 +68,12 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
             ("probe_modes", "inline, blocking".to_owned()),
             ("deployments", deployments.to_string()),
             ("polling_core", polling_core()?.to_string()),
-            ("directions", "functions take the packets to the server; replies pass Myelin's front door, and by a cable of their own the switch; `both ways`: functions and switch take the replies too".to_owned()),
+            ("directions", "functions take the packets to the server; replies pass Myelin's front door; with the switch they use a separate cable; `both ways`: functions and switch take the replies too".to_owned()),
         ],
         ..Findings::default()
     };
-    round_trips(&measured, &offered, &mut findings)?;
-    processes(&offered, session, &mut findings)?;
+    round_trips(&measured, &available, &mut findings)?;
+    processes(&available, session, &mut findings)?;
     Ok(findings)
 }
 
@@ -80,29 +81,29 @@ fn switch(ports: Ports) -> String {
     format!("OVS {}", ports.name())
 }
 
-/// The kinds of switch that let packets through here, and a row for each that does not.
-fn offered(session: Session<'_>) -> Result<(Vec<Ports>, Vec<Row>), Error> {
-    let (mut offered, mut skipped) = (Vec::new(), Vec::new());
+/// The port types of the switch that forward packets here, and a row for each other one.
+fn available_ports(session: Session<'_>) -> Result<(Vec<Ports>, Vec<Row>), Error> {
+    let (mut available, mut skipped) = (Vec::new(), Vec::new());
     for (done, ports) in Ports::ALL.into_iter().enumerate() {
-        session.progress("looking for Open vSwitch", done, Ports::ALL.len())?;
-        match passes(ports, session) {
-            Ok(()) => offered.push(ports),
+        session.progress("checking Open vSwitch", done, Ports::ALL.len())?;
+        match check_forwarding(ports, session) {
+            Ok(()) => available.push(ports),
             Err(reason @ (Error::Peer { .. } | Error::Lost { .. })) => {
                 skipped.push(Findings::skipped("variant", switch(ports), &reason));
             }
             Err(error) => return Err(error),
         }
     }
-    Ok((offered, skipped))
+    Ok((available, skipped))
 }
 
-fn passes(ports: Ports, session: Session<'_>) -> Result<(), Error> {
+fn check_forwarding(ports: Ports, session: Session<'_>) -> Result<(), Error> {
     let layout = Layout {
         ports,
         functions: 1,
         both_ways: true,
     };
-    for peer in behind_a_switch(&[layout])? {
+    for peer in build_switches(&[layout])? {
         peer.variant
             .round_trips_ns(Mode::Inline, CPU_PAYLOAD, 10, session)?;
     }
@@ -111,7 +112,7 @@ fn passes(ports: Ports, session: Session<'_>) -> Result<(), Error> {
 
 /// The direct link, then Myelin's layouts, then the switches.
 fn build(
-    offered: &[Ports],
+    available: &[Ports],
     shapes: &[(usize, bool)],
     session: Session<'_>,
 ) -> Result<(Vec<Variant>, Vec<Subject>), Error> {
@@ -124,10 +125,10 @@ fn build(
         both_ways: false,
         pids: Vec::new(),
     }];
-    for (system, about, space, more, _) in OURS {
+    for (system, about, space, spec, _) in OURS {
         for (functions, both_ways) in shapes.iter().copied() {
             session.check()?;
-            // One worker polls; both ways it would be two on one core.
+            // With both directions, two workers would poll on one core.
             if space == "user" && both_ways {
                 continue;
             }
@@ -135,11 +136,11 @@ fn build(
             let list = vec![(FORWARD, space); functions];
             let variant = match (space, both_ways) {
                 ("user", _) => {
-                    let more = format!("{more}{}", variants::spinning()?);
-                    variants::chain(&stand, &name, about, &list, &more)?
+                    let spec = format!("{spec}{}", variants::spinning()?);
+                    variants::chain(&stand, &name, about, &list, &spec)?
                 }
-                (_, true) => variants::chain_both_ways(&stand, &name, about, &list, more)?,
-                (_, false) => variants::chain(&stand, &name, about, &list, more)?,
+                (_, true) => variants::chain_both_ways(&stand, &name, about, &list, spec)?,
+                (_, false) => variants::chain(&stand, &name, about, &list, spec)?,
             };
             subjects.push(Subject {
                 system: system.to_owned(),
@@ -150,7 +151,7 @@ fn build(
             made.push(variant);
         }
     }
-    let layouts: Vec<_> = offered
+    let layouts: Vec<_> = available
         .iter()
         .flat_map(|ports| {
             shapes.iter().map(|(functions, both_ways)| Layout {
@@ -161,7 +162,7 @@ fn build(
         })
         .collect();
     session.check()?;
-    for (layout, peer) in layouts.iter().zip(behind_a_switch(&layouts)?) {
+    for (layout, peer) in layouts.iter().zip(build_switches(&layouts)?) {
         subjects.push(Subject {
             system: switch(layout.ports),
             functions: layout.functions,
@@ -206,7 +207,7 @@ fn pair(ours: &str, peer: &str, (functions, both_ways): (usize, bool)) -> String
 
 fn round_trips(
     measured: &Measured<Vec<Subject>>,
-    offered: &[Ports],
+    available: &[Ports],
     findings: &mut Findings,
 ) -> Result<(), Error> {
     let (rounds, subjects) = (&measured.rounds, &measured.rest);
@@ -224,7 +225,7 @@ fn round_trips(
                             "rtt_p99_us",
                             measured.distributions[at(index)].quantile_us(0.99),
                         )
-                        .with("times_direct", rounds.times(at(index), at(0))?)
+                        .with("times_direct", rounds.ratio_value(at(index), at(0))?)
                         .with("what", variant.about.as_str()),
                 );
             }
@@ -238,7 +239,7 @@ fn round_trips(
                         let id = format!("{}, {payload} B, {mode}", pair(ours, "direct", shape));
                         findings.at_most(id, ratio, bound);
                     }
-                    for peer in offered.iter().map(|ports| switch(*ports)) {
+                    for peer in available.iter().map(|ports| switch(*ports)) {
                         let Some(other) = find(subjects, &peer, shape) else {
                             continue;
                         };
@@ -253,14 +254,14 @@ fn round_trips(
     Ok(())
 }
 
-/// CPU time and memory of what handles the packets.
+/// CPU time and memory of the packet-processing processes.
 fn processes(
-    offered: &[Ports],
+    available: &[Ports],
     session: Session<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
     let shapes = [SHAPES[0], SHAPES[1]];
-    let (variants, subjects) = build(offered, &shapes, session)?;
+    let (variants, subjects) = build(available, &shapes, session)?;
     let rounds = session.measure("CPU time", variants.len(), (30, 60), |index| {
         cpu_us(&variants[index], &subjects[index].pids, session)
     })?;
@@ -270,13 +271,13 @@ fn processes(
                 .with("variant", variant.name.as_str())
                 .with("payload_bytes", CPU_PAYLOAD)
                 .with_estimate("cpu_a_round_trip", "_us", rounds.median(index))
-                .with("times_direct", rounds.times(index, 0)?)
+                .with("times_direct", rounds.ratio_value(index, 0)?)
                 .with("cores_without_packets", idle_cores(variant, &subject.pids)?),
         );
     }
     for shape in shapes {
         for (ours, ..) in OURS {
-            for peer in offered.iter().map(|ports| switch(*ports)) {
+            for peer in available.iter().map(|ports| switch(*ports)) {
                 let both = (find(&subjects, ours, shape), find(&subjects, &peer, shape));
                 if let (Some(one), Some(other)) = both {
                     let id = format!(
@@ -292,8 +293,8 @@ fn processes(
     memory(&subjects, session, findings)
 }
 
-/// CPU time of the hosts and of what is between them for a packet and its reply. The probe keeps one core busy from the packet to its
-/// reply, kernel included; the processes are asked.
+/// CPU time for a packet and its reply, including the hosts. The probe keeps one core busy from the
+/// packet to its reply; the time of the processes is added.
 fn cpu_us(variant: &Variant, pids: &[u32], session: Session<'_>) -> Result<f64, Error> {
     let (spent, start) = (run_time(pids)?, Instant::now());
     let trips =
@@ -303,15 +304,15 @@ fn cpu_us(variant: &Variant, pids: &[u32], session: Session<'_>) -> Result<f64, 
     Ok(median_us(trips) * (1.0 + cores))
 }
 
-/// What the processes take of the cores while there are no packets.
+/// CPU time of the processes without packets, in cores.
 fn idle_cores(variant: &Variant, pids: &[u32]) -> Result<f64, Error> {
     let (spent, start) = (run_time(pids)?, Instant::now());
-    variant.awake(|| std::thread::sleep(IDLE));
+    variant.while_running(|| std::thread::sleep(IDLE_WINDOW));
     let elapsed = start.elapsed();
     Ok(run_time(pids)?.saturating_sub(spent).as_secs_f64() / elapsed.as_secs_f64())
 }
 
-/// Resident memory of the switches' processes and of Myelin's, with two functions that have worked.
+/// Resident memory of the switches' and of Myelin's processes with two functions, after packets.
 fn memory(
     subjects: &[Subject],
     session: Session<'_>,
@@ -326,10 +327,10 @@ fn memory(
         }
     }
     let agent = Agent::start(session.program)?;
-    for (ours, _, space, more, _) in OURS {
+    for (ours, _, space, spec, _) in OURS {
         session.progress("memory", 0, 1)?;
         let chain = agent.place.chain_name(ours);
-        let text = stand::chain(&chain, &[(FORWARD, space); 2], more);
+        let text = stand::chain(&chain, &[(FORWARD, space); 2], spec);
         let mut pids = agent.work(&chain, text, MEMORY_PACKETS)?;
         let what = if pids.is_empty() {
             "agent"
@@ -350,12 +351,12 @@ fn memory(
 impl Findings {
     /// A row of what these processes have resident together, and the mebibytes.
     fn resident(&mut self, system: &str, what: &str, pids: &[u32]) -> Result<f64, Error> {
-        let memory = Mebibytes::of(pids)?;
+        let memory = MemoryMib::of(pids)?;
         let row = Row::of("memory")
             .with("system", system)
             .with("functions", SHAPES[1].0)
             .with("processes", what);
-        self.row(memory.row(row));
+        self.row(memory.add_to(row));
         Ok(memory.resident)
     }
 }

@@ -1,4 +1,4 @@
-//! Part of `rate-overhead`: what the policer adds to a front door, packet by packet.
+//! Part of `rate-overhead`: the cost of the policer in the front door.
 
 use std::os::fd::AsFd;
 
@@ -9,13 +9,13 @@ use myelin_spec::FunctionConfig;
 use super::lookup::Door;
 use crate::{Error, Findings, Row, Session, ebpf, frames};
 
-/// Most nanoseconds over a front door that only counts.
+/// Largest cost over a front door that only counts, ns.
 const ALONE_BOUND_NS: f64 = 40.0;
 const SHARED_BOUND_NS: f64 = 90.0;
-/// Runs of a test run.
+/// Repeats in a test run.
 const RUNS: u32 = 20_000;
 
-/// What is compared: name, hook, whether the port has one queue, what the chain is held to.
+/// A front door to compare.
 struct Subject {
     door: &'static str,
     hook: Hook,
@@ -23,7 +23,7 @@ struct Subject {
     profile: Option<Profile>,
 }
 
-/// A profile in packets and bits at once: as good as none, or one that lets next to nothing through.
+/// A profile with equal limits in packets and bits.
 fn profile(rate: u64, burst: u64) -> Profile {
     let bucket = Bucket::new(rate, burst).ok();
     Profile {
@@ -79,7 +79,7 @@ pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), E
         .filter(|(subject, _)| subject.hook == Hook::Xdp)
         .map(|(_, program)| program.as_fd())
         .collect();
-    let _dispatched = ebpf::Dispatched::keep(Hook::Xdp, &at_xdp)?;
+    let _entries = ebpf::DispatcherEntries::add(Hook::Xdp, &at_xdp)?;
     let frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
     let mut rounds = session.measure("policing", programs.len(), (40, 200), |subject| {
         ebpf::mean_ns(

@@ -1,7 +1,9 @@
-//! `rate-overhead`: what policer and shaper take of a router's throughput, and of a packet's time (Rathore et al. 2022, Fig. 7).
+//! `rate-overhead`: the effect of policer and shaper on a router's throughput and a packet's time
+//! (Rathore et al. 2022, Fig. 7).
 //!
-//! One core sends frames as fast as they go and does all that becomes of them, so what a frame costs more is a lower rate.
-//! No profile is ever reached. The kernel's router with stock tc stands beside ours; each is held against itself.
+//! One core sends frames as fast as possible and processes them, so a higher cost lowers the rate.
+//! The rate never reaches a profile. Each router, the kernel's with stock tc and ours, is compared
+//! with itself.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
@@ -10,16 +12,16 @@ use myelin_kernel::Hook;
 use myelin_linux::packet_socket::PacketSender;
 
 use super::policing;
-use crate::generator::pump;
+use crate::generator::send_all;
 use crate::network::{CLIENT_PORT_MAC, Network, SERVER_LINK};
 use crate::published::rate_control;
-use crate::routers::{Kind, Routers, frame};
+use crate::routers::{RouterKind, Routers, frame};
 use crate::variant::probing_core;
 use crate::{Claim, Error, Findings, Row, Session, ebpf, variants};
 
-/// A rate that nothing here reaches, and a burst as the paper's.
+/// A rate above all measured ones, with the paper's burst.
 const PROFILE: &str = "rate: 10Mpps, burst: 1000";
-/// What `tc` is given for the same: ten million frames of 256 B a second, a thousand of them at once.
+/// The same for `tc`: ten million frames of 256 B a second, a thousand at once.
 const TBF: [&str; 7] = [
     "tbf",
     "rate",
@@ -31,10 +33,10 @@ const TBF: [&str; 7] = [
 ];
 /// Frames of a turn.
 const FRAMES: u64 = 10_000;
-/// Least share of the throughput that the policer leaves.
+/// Least throughput with the policer, as a share of that without.
 const POLICER_BOUND: f64 = 0.97;
 
-/// What holds the traffic back.
+/// Traffic control of a router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Control {
     None,
@@ -69,7 +71,7 @@ impl Control {
     }
 }
 
-/// A router, and its controls; the first is none.
+/// Routers with their controls. The first of each is none.
 const SUBJECTS: [(&str, Control); 10] = [
     ("linux", Control::None),
     ("linux", Control::Policer),
@@ -91,21 +93,21 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     Ok(findings)
 }
 
-/// Something that frames are sent through.
+/// A router to measure.
 enum Router {
     Linux(Linux),
-    Ours(Routers),
+    Myelin(Routers),
 }
 
 impl Router {
     fn build(session: Session<'_>, router: &str, control: Control) -> Result<Self, Error> {
         let kind = match router {
             "linux" => return Ok(Self::Linux(Linux::new(control)?)),
-            "myelin, tcx" => Kind::Tcx,
-            _ => Kind::Xdp,
+            "myelin, tcx" => RouterKind::Tcx,
+            _ => RouterKind::Xdp,
         };
         let sla = format!("{PROFILE}, enforce: {}", control.enforce());
-        Ok(Self::Ours(Routers::new(
+        Ok(Router::Myelin(Routers::new(
             session.program,
             kind,
             &[],
@@ -116,12 +118,12 @@ impl Router {
     fn sender(&self) -> &PacketSender {
         match self {
             Self::Linux(linux) => &linux.sender,
-            Self::Ours(routers) => routers.sender(0),
+            Router::Myelin(routers) => routers.sender(0),
         }
     }
 }
 
-/// The kernel's IP forwarding, with stock traffic control. The fields' order is that of the end.
+/// The kernel's IP forwarding with stock traffic control. Fields drop in this order.
 struct Linux {
     sender: PacketSender,
     _programs: Vec<OwnedFd>,
@@ -140,7 +142,7 @@ impl Linux {
             })??);
         }
         if control.shapes() {
-            middle.netns.enter(shape)??;
+            middle.netns.enter(add_shaper)??;
         }
         let mut frame = frame(0);
         frame[..6].copy_from_slice(&CLIENT_PORT_MAC.0);
@@ -152,8 +154,8 @@ impl Linux {
     }
 }
 
-/// Gives the link to the server the shaper that everybody has.
-fn shape() -> Result<(), Error> {
+/// Gives the link to the server a stock TBF shaper.
+fn add_shaper() -> Result<(), Error> {
     let output = Command::new("tc")
         .args(["qdisc", "add", "dev", SERVER_LINK, "root"])
         .args(TBF)
@@ -162,10 +164,10 @@ fn shape() -> Result<(), Error> {
     if output.status.success() {
         return Ok(());
     }
-    let told = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let messages = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     Err(Error::system(
         "shape with `tc`",
-        std::io::Error::other(told),
+        std::io::Error::other(messages),
     ))
 }
 
@@ -177,15 +179,15 @@ fn throughput(session: Session<'_>, findings: &mut Findings) -> Result<(), Error
     }
     let core = probing_core()?;
     let rounds = session.measure("throughput", routers.len(), (60, 300), |subject| {
-        let took = pump(routers[subject].sender(), FRAMES, core)?;
+        let took = send_all(routers[subject].sender(), FRAMES, core)?;
         Ok(FRAMES as f64 / took.as_secs_f64() / 1e6)
     })?;
     for (router, of_router) in routers.iter().zip(SUBJECTS) {
-        if let Router::Ours(routers) = router {
-            let figures = routers.figures()?;
-            let lost = figures[0].packets_in - figures[0].packets_out;
-            // A frame that was dropped on the way was cheaper than one that was forwarded.
-            if lost * 1000 > figures[0].packets_in {
+        if let Router::Myelin(routers) = router {
+            let counters = routers.counters()?;
+            let lost = counters[0].packets_in - counters[0].packets_out;
+            // Report losses: a dropped frame takes less time than a forwarded one.
+            if lost * 1000 > counters[0].packets_in {
                 findings.settings.push((
                     "lost",
                     format!("{} with {}: {lost}", of_router.0, of_router.1.name()),
@@ -224,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_router_is_held_against_itself() {
+    fn every_router_has_a_subject_without_control() {
         for (router, control) in SUBJECTS {
             assert!(SUBJECTS.contains(&(router, Control::None)));
             assert_eq!(
@@ -232,7 +234,7 @@ mod tests {
                 control == Control::Both
             );
         }
-        // What the kernel's router takes: a right checksum, and the time to live.
+        // The kernel's router requires a valid frame.
         let frame = frame(0);
         let parsed = myelin_packet::parse(&frame).unwrap().five_tuple(&frame);
         assert_eq!(parsed.source.to_string(), "10.0.0.1");

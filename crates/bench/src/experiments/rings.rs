@@ -1,4 +1,4 @@
-//! `rings`: the descriptor ring of a pipeline between two cores, against DPDK's.
+//! `rings`: compares the descriptor ring of a pipeline between two cores with DPDK's.
 
 use std::hint::{black_box, spin_loop};
 use std::io;
@@ -13,26 +13,26 @@ use crate::reference::{self, RingThroughput};
 use crate::rounds::quantile;
 use crate::{Error, Findings, Row, Session};
 
-/// 64 bytes.
+/// Length of a descriptor, words: 64 bytes.
 const WORDS: usize = 8;
 const ENTRIES: u32 = 1024;
 const BATCH: usize = 32;
-/// Batches of a window: some 300 us, so that most windows pass without anybody else in between.
+/// Batches of a window. It takes some 300 us, so most windows are not interrupted.
 const BATCHES: usize = 512;
-/// Windows of a run, whose figure is their median.
+/// Windows of a run. The figure is their median.
 const WINDOWS: usize = 48;
-/// Least throughput of ours, times the other's.
+/// Least ratio of our throughput to DPDK's.
 const BOUND: f64 = 1.0;
 
-const OURS: usize = 0;
-const THEIRS: usize = 1;
+const MYELIN: usize = 0;
+const RTE_RING: usize = 1;
 
 pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let mut findings = Findings::default()
         .with("ring_entries", ENTRIES.to_string())
         .with("batch", BATCH.to_string());
     let cores = two_cores()?;
-    let mut theirs = match RingThroughput::start(cores, WINDOWS, BATCHES) {
+    let mut rte_ring = match RingThroughput::start(cores, WINDOWS, BATCHES) {
         Ok(program) => Some(program),
         Err(error @ reference::Error::Absent { .. }) => {
             findings.row(Findings::skipped("ring", "rte_ring", &error));
@@ -40,11 +40,11 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         }
         Err(error) => return Err(error.into()),
     };
-    let subjects = 1 + usize::from(theirs.is_some());
+    let subjects = 1 + usize::from(rte_ring.is_some());
     let rounds = session.measure("rings", subjects, (100, 400), |subject| {
-        let windows = match &mut theirs {
-            Some(theirs) if subject == THEIRS => theirs.run()?,
-            _ => ours(cores)?,
+        let windows = match &mut rte_ring {
+            Some(rte_ring) if subject == RTE_RING => rte_ring.run()?,
+            _ => run_own_ring(cores)?,
         };
         Ok(million_a_second(&windows))
     })?;
@@ -64,33 +64,33 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
                 .with("throughput_max_mops", quantile(&runs, 1.0)),
         );
     }
-    if subjects > THEIRS {
-        let ratio = rounds.ratio(OURS, THEIRS)?;
+    if subjects > RTE_RING {
+        let ratio = rounds.ratio(MYELIN, RTE_RING)?;
         findings.at_least("throughput / rte_ring SP/SC", ratio, BOUND);
     }
     Ok(findings)
 }
 
-/// The first and the last core there are.
+/// The first and the last usable core.
 fn two_cores() -> Result<[usize; 2], Error> {
     let cores = affinity::get(0)?;
     match cores[..] {
         [first, .., last] => Ok([first, last]),
         _ => Err(Error::system(
             "measure a ring between two cores",
-            io::Error::other("this process may run on one only"),
+            io::Error::other("this process may run on only one core"),
         )),
     }
 }
 
-/// A run over a new ring: the nanoseconds that each window took the consumer.
-fn ours(cores: [usize; 2]) -> Result<Vec<f64>, Error> {
+/// A run over a new ring. Returns the consumer's time of each window, ns.
+fn run_own_ring(cores: [usize; 2]) -> Result<Vec<f64>, Error> {
     let ring = RingFile::create(ENTRIES, WORDS)?;
     let (producer, consumer) = (ring.producer()?, ring.consumer()?);
     thread::scope(|scope| {
         let producing = scope.spawn(move || {
             let pinned = affinity::set(0, &[cores[0]]);
-            // Even where that failed, as below: the other one waits for it.
+            // Also after a failure, here and below, because the other thread waits.
             produce(producer);
             pinned
         });
@@ -110,7 +110,8 @@ fn ours(cores: [usize; 2]) -> Result<Vec<f64>, Error> {
     })
 }
 
-/// One window more than is timed: the first one finds the ring's memory in no cache. All of a batch goes in at once or none.
+/// Produces one window more than is timed: in the first, the ring's memory is not yet cached. A
+/// batch is enqueued completely or not at all.
 fn produce(mut ring: SharedProducer<WORDS>) {
     let mut items = [[7; WORDS]; BATCH];
     for number in 0..((WINDOWS + 1) * BATCHES) as u64 {
@@ -141,14 +142,14 @@ fn consume(mut ring: SharedConsumer<WORDS>) -> Result<Vec<f64>, Error> {
         before = now;
     }
     if wrong > 0 {
-        let cause = io::Error::other(format!("{wrong} batches came out wrong"));
+        let cause = io::Error::other(format!("{wrong} batches had wrong descriptors"));
         return Err(Error::system("pass descriptors through a ring", cause));
     }
     windows.remove(0);
     Ok(windows)
 }
 
-/// Descriptors, from the nanoseconds of each window.
+/// Throughput from the times of the windows, million descriptors a second.
 fn million_a_second(windows: &[f64]) -> f64 {
     let median = median_ci(windows, CONFIDENCE).map_or(f64::NAN, |median| median.value);
     (BATCHES * BATCH) as f64 * 1e3 / median
@@ -164,11 +165,11 @@ mod tests {
             println!("SKIP: two threads that poll need two cores");
             return;
         };
-        assert_eq!(ours(cores).unwrap().len(), WINDOWS);
+        assert_eq!(run_own_ring(cores).unwrap().len(), WINDOWS);
         match RingThroughput::start(cores, WINDOWS, BATCHES) {
-            Ok(mut theirs) => {
+            Ok(mut rte_ring) => {
                 for _ in 0..2 {
-                    assert_eq!(theirs.run().unwrap().len(), WINDOWS);
+                    assert_eq!(rte_ring.run().unwrap().len(), WINDOWS);
                 }
             }
             Err(error) => println!("SKIP: {error}"),

@@ -1,6 +1,6 @@
-//! Functions behind a switch: each in a network namespace of its own, on a port of its own.
+//! Functions behind a switch, each in a separate network namespace on a separate port.
 //!
-//! A function sends every frame back where it came from, so all that is measured is the way to it and back.
+//! A function sends every frame back, so only the path to it and back is measured.
 
 use std::any::Any;
 use std::os::fd::AsFd;
@@ -15,7 +15,7 @@ use crate::network::{CLIENT_LINK, Middle, Network, SERVER_LINK};
 use crate::variant::{Variant, polling_core};
 use crate::{Error, ebpf};
 
-/// Numbers of the ports in the switch; the functions' follow.
+/// Port numbers in the switch. Those of the functions follow.
 const CLIENT: usize = 1;
 const SERVER: usize = 2;
 
@@ -24,12 +24,13 @@ const SERVER: usize = 2;
 pub(crate) struct Layout {
     pub(crate) ports: Ports,
     pub(crate) functions: usize,
-    /// Whether replies pass the switch and the functions too, the other way round. Otherwise they have a cable of their own.
+    /// Whether replies pass the switch and the functions in reverse order. Otherwise they use a
+    /// separate cable.
     pub(crate) both_ways: bool,
 }
 
-/// A variant with the processes that make it.
-pub(crate) struct Peer {
+/// A variant and its processes.
+pub(crate) struct PeerVariant {
     pub(crate) variant: Variant,
     pub(crate) pids: Vec<u32>,
 }
@@ -47,37 +48,37 @@ impl Layout {
             Ports::Dpdk => "DPDK's net_af_xdp, polling",
         };
         let ways = if self.both_ways {
-            "replies pass them as well"
+            "replies pass them too"
         } else {
-            "replies have a cable of their own"
+            "replies use a separate cable"
         };
         format!("namespaces behind Open vSwitch ({how}); {ways}")
     }
 }
 
-/// Makes all of them; what takes its time goes on side by side.
-pub(crate) fn build(layouts: &[Layout]) -> Result<Vec<Peer>, Error> {
+/// Makes all variants. Their switches start at the same time.
+pub(crate) fn build(layouts: &[Layout]) -> Result<Vec<PeerVariant>, Error> {
     let started: Vec<_> = layouts
         .iter()
-        .map(|layout| Starting::new(*layout))
+        .map(|layout| StartingSwitch::new(*layout))
         .collect::<Result<_, _>>()?;
-    started.into_iter().map(Starting::finish).collect()
+    started.into_iter().map(StartingSwitch::finish).collect()
 }
 
-/// A switch that comes up.
-struct Starting {
+/// A starting switch.
+struct StartingSwitch {
     layout: Layout,
     switch: Switch,
     network: Network,
     functions: Vec<Box<dyn Any + Send>>,
 }
 
-impl Starting {
+impl StartingSwitch {
     fn new(layout: Layout) -> Result<Self, Error> {
         let network = if layout.both_ways {
             Network::through(false)?
         } else {
-            Network::through_to_server()?
+            Network::with_reply_cable()?
         };
         let middle = &network.middle;
         let names: Vec<_> = (1..=layout.functions)
@@ -85,7 +86,7 @@ impl Starting {
             .collect();
         let functions = names
             .iter()
-            .map(|name| function(middle, name))
+            .map(|name| add_function(middle, name))
             .collect::<Result<_, _>>()?;
         let mut links = vec![CLIENT_LINK, SERVER_LINK];
         links.extend(names.iter().map(String::as_str));
@@ -98,53 +99,53 @@ impl Starting {
         })
     }
 
-    fn finish(mut self) -> Result<Peer, Error> {
+    fn finish(mut self) -> Result<PeerVariant, Error> {
         let (layout, network) = (self.layout, self.network);
         self.switch.wait_until_ready()?;
         self.switch
-            .steer(&rules(layout, network.client.mac, network.server.mac))?;
+            .install_rules(&rules(layout, network.client.mac, network.server.mac))?;
         let (worker, pids) = (self.switch.pid(), self.switch.pids());
         let sockets = network.sockets()?;
-        // The switch goes before its links.
+        // The switch is removed before its links.
         let mut parts: Vec<Box<dyn Any + Send>> = vec![Box::new(self.switch)];
         parts.extend(self.functions);
         parts.push(Box::new(network));
         let variant = Variant::new(layout.name(), layout.about(), sockets, vec![worker], parts)?;
-        Ok(Peer { variant, pids })
+        Ok(PeerVariant { variant, pids })
     }
 }
 
-/// A namespace that sends back what comes in by the link `name`.
-fn function(middle: &Middle, name: &str) -> Result<Box<dyn Any + Send>, Error> {
-    let netns = middle.spur(name)?;
+/// A namespace that sends back all frames from the link `name`.
+fn add_function(middle: &Middle, name: &str) -> Result<Box<dyn Any + Send>, Error> {
+    let netns = middle.add_namespace(name)?;
     let attached = netns.enter(|| {
         let inner = Netlink::open()?.link("eth0")?.index;
         ebpf::attach(ebpf::bounce()?.as_fd(), Hook::Xdp, inner)
     })??;
-    // Frames that XDP sends to the near end arrive only with NAPI, whose switch is GRO.
+    // Without NAPI, which GRO turns on, the near end does not receive frames that XDP sends.
     middle
         .netns
         .enter(|| Ethtool::open()?.set(name, &[Offload::GenericReceive], true))??;
     Ok(Box::new((attached, netns)))
 }
 
-/// The way of the frames: from the client through the functions in their order to the server, and the other way round.
+/// Forwarding rules: from the client through the functions in order to the server, and in reverse.
 fn rules(layout: Layout, client: Mac, server: Mac) -> String {
     let functions = SERVER + 1..=SERVER + layout.functions;
-    let way: Vec<usize> = [CLIENT]
+    let path: Vec<usize> = [CLIENT]
         .into_iter()
         .chain(functions)
         .chain([SERVER])
         .collect();
-    let back: Vec<usize> = way.iter().rev().copied().collect();
-    let mut directions = vec![(server, way)];
+    let back: Vec<usize> = path.iter().rev().copied().collect();
+    let mut directions = vec![(server, path)];
     if layout.both_ways {
         directions.push((client, back));
     }
     directions
         .iter()
-        .flat_map(|(to, way)| {
-            way.windows(2).map(move |hop| {
+        .flat_map(|(to, path)| {
+            path.windows(2).map(move |hop| {
                 let [from, next] = [hop[0], hop[1]];
                 format!("in_port={from},dl_dst={to},actions=output:{next}\n")
             })
@@ -162,7 +163,7 @@ mod tests {
     use crate::Session;
 
     #[test]
-    fn rules_lead_through_all_functions() {
+    fn rules_forward_through_all_functions() {
         let layout = Layout {
             ports: Ports::System,
             functions: 2,
@@ -215,7 +216,7 @@ mod tests {
                 let trips = peer.variant.round_trips_ns(Mode::Inline, 256, 20, session);
                 match trips {
                     Ok(trips) => assert!(trips.iter().all(|ns| *ns < u32::MAX), "{trips:?}"),
-                    // The experiment leaves such ports out, and says so.
+                    // The experiment leaves such ports out, with the reason.
                     Err(error @ Error::Lost { .. }) if matches!(ports, Ports::System) => {
                         println!("{error}");
                     }

@@ -1,9 +1,10 @@
-//! Rate-controlled service disciplines: M. S. Rathore, N. Ahmad, R. Kohli, J. Iqbal, R. Alroobaea, S. Hussain, S. S. Ullah,
-//! F. Umar, "In the Direction of Service Guarantees for Virtualized Network Functions", 2022.
+//! Rate-controlled service disciplines: M. S. Rathore, N. Ahmad, R. Kohli, J. Iqbal, R. Alroobaea,
+//! S. Hussain, S. S. Ullah, F. Umar, "In the Direction of Service Guarantees for Virtualized
+//! Network Functions", 2022.
 
 use super::Published;
 
-/// Share of its rate that a router keeps beside an overloaded one, without policing.
+/// Share of its rate that a router keeps beside an overloaded router, without policing.
 pub(crate) const KEPT_UNPOLICED: Published = Published {
     value: 55.0 / 300.0,
     source: "Rathore et al., Table 1: VR2 gets 55 of 300 kpps while VR1 is offered 1000",
@@ -15,7 +16,7 @@ pub(crate) const KEPT_POLICED: Published = Published {
     source: "Rathore et al., Section 7.2.3: all routers get their rate although more is offered than the system can take",
 };
 
-/// Throughput that policer and shaper together leave of what there is without.
+/// Throughput with policer and shaper, as a share of the throughput without.
 pub(crate) const LEFT_BY_BOTH: [Published; 2] = [
     Published {
         value: 1451.0 / 1730.0,
@@ -27,13 +28,14 @@ pub(crate) const LEFT_BY_BOTH: [Published; 2] = [
     },
 ];
 
-/// What the first of eight routers gets of its target with a policer of 20 packets and a shaper of 1 to 5.
+/// Share of its target that the first of eight routers gets, with a policer of 20 packets and a
+/// shaper of 1 to 5.
 pub(crate) const TARGET_REACHED: Published = Published {
     value: 1.0,
     source: "Rathore et al., Section 7.2.3 on Fig. 11: KVM and LXC reach the target throughput of 900 kp/s",
 };
 
-/// What the limited ones get of their limit.
+/// Share of their limit that the limited routers get.
 pub(crate) const LIMITED: Published = Published {
     value: 1.0,
     source: "Rathore et al., Section 7.2.3: the others are rate-limited to the desired throughput of 50 kp/s",

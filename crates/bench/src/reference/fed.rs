@@ -1,4 +1,4 @@
-//! Processes that run a function on packets from their own memory, and tell what each took.
+//! Processes that run a function on packets in their memory, and report the time of each packet.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,25 +11,25 @@ const FEED: &str = "myelin feed";
 const PLAIN_AES: &str = "aes_ctr";
 const PLAIN_AES_IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/aes_ctr"));
 
-/// A process with a function that never waits for packets; idle between two runs.
-pub(crate) struct FeedResult(Runner);
+/// A process that runs a function without waiting for packets. It is idle between runs.
+pub(crate) struct FeedProcess(Runner);
 
-impl FeedResult {
+impl FeedProcess {
     /// One of Myelin's functions, in a process of `program`.
-    pub(crate) fn function(program: &Path, diet: &FeedConfig) -> Result<Self, Error> {
+    pub(crate) fn function(program: &Path, config: &FeedConfig) -> Result<Self, Error> {
         let mut command = Command::new(program);
         command.arg("feed");
         let mut runner = Runner::start(FEED, command)?;
-        let diet = serde_json::to_string(diet).map_err(|error| Error::System {
+        let config = serde_json::to_string(config).map_err(|error| Error::System {
             name: FEED,
-            step: "telling it what to do",
+            step: "sending its configuration",
             source: error.into(),
         })?;
-        runner.begin(&diet)?;
+        runner.begin(&config)?;
         Ok(Self(runner))
     }
 
-    /// AES-128 in counter mode, a byte at a time in plain C, on payloads of that length; every run has so many packets.
+    /// AES-128 in counter mode, byte by byte in plain C, with `packets` payloads in each run.
     pub(crate) fn plain_aes(payload_bytes: usize, packets: u32) -> Result<Self, Error> {
         let arguments = [
             payload_bytes.to_string(),
@@ -39,12 +39,12 @@ impl FeedResult {
         Runner::start_image(PLAIN_AES, PLAIN_AES_IMAGE, &arguments).map(Self)
     }
 
-    /// Begins a run of so many packets.
+    /// Starts a run of `packets` packets.
     pub(crate) fn begin(&mut self, packets: u32) -> Result<(), Error> {
         self.0.begin(&packets.to_string())
     }
 
-    /// What each packet of the run took, ns.
+    /// Waits for the end of the run. Returns the time of each packet, ns.
     pub(crate) fn end(&mut self) -> Result<Vec<f64>, Error> {
         self.0.end()
     }

@@ -8,11 +8,12 @@ const IMAGE: Option<&[u8]> = Some(include_bytes!(concat!(env!("OUT_DIR"), "/ring
 #[cfg(not(has_dpdk))]
 const IMAGE: Option<&[u8]> = None;
 
-/// The program, idle between two runs. Dropping it ends it.
+/// The program, idle between runs. A drop ends it.
 pub(crate) struct RingThroughput(Runner);
 
 impl RingThroughput {
-    /// Starts it, to run on the cores of producer and consumer, so many windows of so many batches a run.
+    /// Starts the program on the cores of producer and consumer. A run has `windows` windows of
+    /// `batches` batches.
     pub(crate) fn start(cores: [usize; 2], windows: usize, batches: usize) -> Result<Self, Error> {
         let image = IMAGE.ok_or(Error::Absent {
             name: NAME,
@@ -22,7 +23,7 @@ impl RingThroughput {
         Runner::start_image(NAME, image, &arguments).map(Self)
     }
 
-    /// One run: the nanoseconds that each window took.
+    /// Makes a run. Returns the time of each window, ns.
     pub(crate) fn run(&mut self) -> Result<Vec<f64>, Error> {
         self.0.run("run")
     }

@@ -1,22 +1,23 @@
-//! A process that measures when it is asked: each line that it reads starts a run, whose answer is one line of figures.
+//! A process that measures on request: each input line starts a run, and its output is a line of
+//! figures.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use super::{Error, embedded, spawn, words_of};
+use super::{Error, embedded, messages_of, spawn};
 
-/// The process, idle between two runs. Dropping it ends it.
+/// The process, idle between runs. A drop ends it.
 pub(crate) struct Runner {
     name: &'static str,
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    words: File,
+    messages: File,
 }
 
 impl Runner {
-    /// Starts a program that is part of this one, `image`.
+    /// Starts an embedded program.
     pub(crate) fn start_image(
         name: &'static str,
         image: &[u8],
@@ -29,34 +30,34 @@ impl Runner {
 
     /// Starts any program.
     pub(crate) fn start(name: &'static str, mut command: Command) -> Result<Self, Error> {
-        let (mut child, words) = spawn(name, command.stdin(Stdio::piped()))?;
+        let (mut child, messages) = spawn(name, command.stdin(Stdio::piped()))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            unreachable!("both were asked for");
+            unreachable!("both are piped");
         };
         Ok(Self {
             name,
             child,
             input,
             output: BufReader::new(output),
-            words,
+            messages,
         })
     }
 
-    /// One run: what it measured.
+    /// Makes a run. Returns its figures.
     pub(crate) fn run(&mut self, line: &str) -> Result<Vec<f64>, Error> {
         self.begin(line)?;
         self.end()
     }
 
-    /// Begins a run.
+    /// Starts a run.
     pub(crate) fn begin(&mut self, line: &str) -> Result<(), Error> {
         match writeln!(self.input, "{line}") {
             Ok(()) => Ok(()),
-            Err(_) => Err(self.ended()),
+            Err(_) => Err(self.end_error()),
         }
     }
 
-    /// Waits for the end of a run.
+    /// Waits for the end of a run. Returns its figures.
     pub(crate) fn end(&mut self) -> Result<Vec<f64>, Error> {
         let mut answer = String::new();
         let read = self.output.read_line(&mut answer);
@@ -66,17 +67,17 @@ impl Runner {
             .collect();
         match read {
             Ok(_) if !figures.is_empty() => Ok(figures),
-            _ => Err(self.ended()),
+            _ => Err(self.end_error()),
         }
     }
 
-    fn ended(&mut self) -> Error {
+    fn end_error(&mut self) -> Error {
         let _ = self.child.kill();
         match self.child.wait() {
             Ok(status) => Error::Ended {
                 name: self.name,
                 status,
-                words: words_of(&mut self.words),
+                messages: messages_of(&mut self.messages),
             },
             Err(source) => Error::System {
                 name: self.name,
@@ -89,7 +90,7 @@ impl Runner {
 
 impl Drop for Runner {
     fn drop(&mut self) {
-        // It has nothing but memory.
+        // It holds nothing but memory.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

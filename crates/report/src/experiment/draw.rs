@@ -97,10 +97,8 @@ pub(super) fn drawings(
     });
     let mut all = Vec::new();
     for beside in rows_of_panels {
-        let mut row = Vec::new();
-        for panel in beside {
-            row.push(drawings.ours(panel)?);
-        }
+        let ours = beside.iter().map(|panel| drawings.ours(panel));
+        let mut row = ours.collect::<Result<Vec<_>, _>>()?;
         if let Some(paper) = &plot.published {
             row.extend(drawings.papers(paper, beside[0].rows[0])?);
         }

@@ -1,4 +1,4 @@
-//! Sets of chains at random that admission takes.
+//! Draws random sets of chains that admission accepts.
 
 use myelin_api::{ApiError, ChainSource};
 use myelin_planner::admission::{self, Booking, Ledger, Node, Platform, Site};
@@ -6,34 +6,35 @@ use myelin_planner::costs::DEFAULT_STALL_NS;
 use myelin_planner::{Bound, Costs, Machine, Plan};
 use myelin_spec::ServiceChain;
 
-use crate::frames::Scatter;
+use crate::frames::SplitMix;
 use crate::network::{CLIENT_LINK, SERVER_LINK, SERVER_PORT};
 use crate::{Error, stand};
 
-/// Chains of a pool, of which each set takes some.
+/// Chains of a pool. Each set uses some of them.
 pub(super) const POOL: usize = 6;
-/// Packets that all bursts of a set have together at most: what a virtual link's ring holds, with some to spare.
+/// Most packets of all bursts of a set together: slightly less than a virtual link's ring holds.
 const RING: u64 = 240;
 /// Shortest and longest frames without frame check sequence, bytes.
 const FRAMES: [u64; 2] = [60, 1514];
-/// Packets a second of a chain.
+/// Lowest and highest rate of a chain, packets a second.
 const RATES: [u64; 2] = [2000, 20_000];
-/// Packets of a burst.
+/// Smallest and largest burst, packets.
 const BURSTS: [u64; 2] = [4, 40];
-/// Promises, microseconds: beyond the time that cores are known to stand still, of which a way has some more than once.
+/// Shortest and longest latency in a contract, us, beyond [`STALLS`] times the calibrated stall,
+/// because a path may contain several stalls.
 const LATENCIES_US: [u64; 2] = [100, 10_000];
 const STALLS: u64 = 3;
 /// Most functions of a chain.
 const FUNCTIONS: u64 = 16;
-/// How often a set is drawn before something must be wrong.
+/// Most attempts to draw a set.
 const ATTEMPTS: usize = 1000;
 
-/// Where the chains of a pool run.
+/// Space of a pool's chains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// In the kernel at XDP, in the receive work of the ingress port.
     Kernel,
-    /// In one worker, which polls.
+    /// In one polling worker.
     Worker,
 }
 
@@ -46,7 +47,7 @@ impl Kind {
     }
 }
 
-/// What a chain of a set may send, and what it is promised.
+/// Profile and latency of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Contract {
     pub(super) rate_pps: u64,
@@ -56,11 +57,12 @@ pub(super) struct Contract {
 }
 
 impl Contract {
-    /// Of a chain whose packets may take so many places of the link's ring, with cores that stand still for so long.
-    fn draw(scatter: &mut Scatter, places: u64, stall_ns: u64) -> Self {
-        let mut between = |[least, most]: [u64; 2]| least + scatter.below(most - least + 1);
+    /// Draws a contract. `places` are the chain's places in the link's ring, `stall_ns` is the
+    /// cores' stall.
+    fn draw(random: &mut SplitMix, places: u64, stall_ns: u64) -> Self {
+        let mut between = |[least, most]: [u64; 2]| least + random.below(most - least + 1);
         let burst = between([BURSTS[0], BURSTS[1].min(places * 2 / 3)]);
-        // Who sends while a core stands still, and while it stands still again, fills the ring.
+        // Packets sent during two stalls must fit into the ring.
         let most_pps = ((places - burst) * 1_000_000_000 / (2 * stall_ns.max(1))).max(1);
         Self {
             rate_pps: between(RATES.map(|pps| pps.min(most_pps))),
@@ -70,7 +72,7 @@ impl Contract {
         }
     }
 
-    /// In packets and in bits, since the sender knows its frames.
+    /// In packets and in bits, because all frames have the same length.
     fn sla(&self) -> String {
         let bits = self.frame_bytes * 8;
         format!(
@@ -83,23 +85,23 @@ impl Contract {
     }
 }
 
-/// A set that was admitted.
+/// An admitted set.
 #[derive(Debug, Clone)]
 pub(super) struct Set {
-    /// The members, by their place in the pool.
+    /// The members, by index in the pool.
     pub(super) members: Vec<Member>,
-    /// How many were drawn and refused before.
+    /// Refused sets before this one.
     pub(super) refused: usize,
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct Member {
-    pub(super) place: usize,
+    pub(super) index: usize,
     pub(super) contract: Contract,
     pub(super) bound: Bound,
 }
 
-/// The chains that sets are drawn from: their functions are drawn once.
+/// The chains of all sets. Their functions are drawn once.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     pub(super) kind: Kind,
@@ -107,7 +109,7 @@ pub(super) struct Pool {
     functions: Vec<Vec<&'static str>>,
 }
 
-/// Functions that keep the headers' length and the ports, so that packets are known at the end of the way.
+/// Functions that do not change header lengths and ports, so that the far end can identify packets.
 const KINDS: [&str; 5] = [
     "kind: forward",
     "kind: xor, config: { key: 90 }",
@@ -117,11 +119,11 @@ const KINDS: [&str; 5] = [
 ];
 
 impl Pool {
-    pub(super) fn draw(kind: Kind, core: usize, scatter: &mut Scatter) -> Self {
+    pub(super) fn draw(kind: Kind, core: usize, random: &mut SplitMix) -> Self {
         let functions = (0..POOL).map(|_| {
-            let count = 1 + scatter.below(FUNCTIONS);
+            let count = 1 + random.below(FUNCTIONS);
             (0..count)
-                .map(|_| KINDS[scatter.below(KINDS.len() as u64) as usize])
+                .map(|_| KINDS[random.below(KINDS.len() as u64) as usize])
                 .collect()
         });
         Self {
@@ -131,11 +133,12 @@ impl Pool {
         }
     }
 
-    /// The chains' text, all of them: those that have a contract with it, the others as best effort.
+    /// The chain file of all chains, with their contracts. Chains without a contract are best
+    /// effort.
     pub(super) fn text(&self, names: &[String], contracts: &[Option<Contract>]) -> String {
         let chains = self.functions.iter().zip(names).zip(contracts).enumerate();
-        let texts = chains.map(|(place, ((functions, name), contract))| {
-            let packets = format!("destination: 10.0.0.2/32, destinationPort: {}", port(place));
+        let texts = chains.map(|(index, ((functions, name), contract))| {
+            let packets = format!("destination: 10.0.0.2/32, destinationPort: {}", port(index));
             let sla = contract.map_or_else(|| "enforce: none".to_owned(), |one| one.sla());
             let (space, more) = match self.kind {
                 Kind::Kernel => ("kernel", "  hook: xdp\n".to_owned()),
@@ -153,26 +156,26 @@ impl Pool {
         texts.collect::<Vec<_>>().join("---\n")
     }
 
-    /// A set of `count` chains that admission takes.
+    /// Draws a set of `count` chains that admission accepts.
     pub(super) fn set(
         &self,
         count: usize,
-        node: &Judge,
-        scatter: &mut Scatter,
+        node: &AdmissionCheck,
+        random: &mut SplitMix,
     ) -> Result<Set, Error> {
         let stalls = node.costs.stalls.values().map(|stall| stall.stall_ns);
         let stall_ns = stalls.max().unwrap_or(DEFAULT_STALL_NS);
         for refused in 0..ATTEMPTS {
             let mut contracts = [None; POOL];
             for _ in 0..count {
-                let place = loop {
-                    let place = scatter.below(POOL as u64) as usize;
-                    if contracts[place].is_none() {
-                        break place;
+                let index = loop {
+                    let index = random.below(POOL as u64) as usize;
+                    if contracts[index].is_none() {
+                        break index;
                     }
                 };
-                let contract = Contract::draw(scatter, RING / count as u64, stall_ns);
-                contracts[place] = Some(contract);
+                let contract = Contract::draw(random, RING / count as u64, stall_ns);
+                contracts[index] = Some(contract);
             }
             if let Some(members) = node.admit(self, &contracts)? {
                 return Ok(Set { members, refused });
@@ -189,26 +192,26 @@ impl Pool {
     }
 }
 
-/// Where the packets of that place of a pool go.
-pub(super) fn port(place: usize) -> u16 {
-    SERVER_PORT + place as u16
+/// Destination port of the pool's chain with this index.
+pub(super) fn port(index: usize) -> u16 {
+    SERVER_PORT + index as u16
 }
 
-/// The planner, for ports between virtual links.
+/// Plans and admits sets for ports between virtual links.
 #[derive(Debug, Clone)]
-pub(super) struct Judge {
+pub(super) struct AdmissionCheck {
     pub(super) costs: Costs,
     pub(super) machine: Machine,
 }
 
-impl Judge {
-    /// The members in the form in which admission takes them; `None`: it does not.
+impl AdmissionCheck {
+    /// Admits the members. `None` if admission refuses one.
     fn admit(
         &self,
         pool: &Pool,
         contracts: &[Option<Contract>],
     ) -> Result<Option<Vec<Member>>, Error> {
-        let names: Vec<String> = (0..POOL).map(|place| format!("c{place}")).collect();
+        let names: Vec<String> = (0..POOL).map(|index| format!("c{index}")).collect();
         let source = ChainSource {
             name: "<bench>".to_owned(),
             text: pool.text(&names, contracts),
@@ -217,7 +220,7 @@ impl Judge {
         let chains = source.parse()?;
         let mut ledger = Ledger::default();
         let mut admitted: Vec<(usize, Contract, Booking)> = Vec::new();
-        for (place, (mut chain, contract)) in chains.into_iter().zip(contracts).enumerate() {
+        for (index, (mut chain, contract)) in chains.into_iter().zip(contracts).enumerate() {
             let Some(contract) = *contract else { continue };
             chain.sla.latency_ns = Some(contract.latency_ns);
             let (plan, booking) = self.review(&chain, &ledger)?;
@@ -225,15 +228,15 @@ impl Judge {
                 return Ok(None);
             }
             ledger.insert(booking.clone());
-            admitted.push((place, contract, booking));
+            admitted.push((index, contract, booking));
         }
-        // Each beside all others, whichever came first.
+        // Checks each member together with all others, in any order.
         let platform = Platform::new(&self.costs);
-        let member = |(place, contract, booking): (usize, Contract, Booking)| {
+        let member = |(index, contract, booking): (usize, Contract, Booking)| {
             let decision = admission::admit(&ledger, &booking, &platform);
             let bound = decision.bound.filter(|_| decision.refusal.is_none());
             bound.map(|bound| Member {
-                place,
+                index,
                 contract,
                 bound,
             })
@@ -262,13 +265,13 @@ mod tests {
 
     use super::*;
 
-    fn judge() -> Judge {
+    fn admission() -> AdmissionCheck {
         let machine = Machine {
             ingress: PortKind::Virtual,
             egress: PortKind::Virtual,
             ..Machine::with_end_hosts(2)
         };
-        Judge {
+        AdmissionCheck {
             costs: Costs::default(),
             machine,
         }
@@ -276,12 +279,12 @@ mod tests {
 
     #[test]
     fn sets_are_admitted_and_keep_within_the_ring() {
-        let (judge, mut scatter) = (judge(), Scatter(7));
+        let (admission, mut random) = (admission(), SplitMix(7));
         let mut refused = 0;
         for kind in [Kind::Kernel, Kind::Worker] {
-            let pool = Pool::draw(kind, 1, &mut scatter);
+            let pool = Pool::draw(kind, 1, &mut random);
             for count in 2..=POOL {
-                let set = pool.set(count, &judge, &mut scatter).unwrap();
+                let set = pool.set(count, &admission, &mut random).unwrap();
                 assert_eq!(set.members.len(), count);
                 let burst: u64 = set.members.iter().map(|one| one.contract.burst).sum();
                 assert!(burst <= RING);
@@ -303,10 +306,10 @@ mod tests {
     #[test]
     fn a_set_is_the_same_for_the_same_seed() {
         let drawn = || {
-            let mut scatter = Scatter(3);
-            let pool = Pool::draw(Kind::Worker, 1, &mut scatter);
-            let set = pool.set(4, &judge(), &mut scatter).unwrap();
-            let contracts = set.members.iter().map(|one| (one.place, one.contract));
+            let mut random = SplitMix(3);
+            let pool = Pool::draw(Kind::Worker, 1, &mut random);
+            let set = pool.set(4, &admission(), &mut random).unwrap();
+            let contracts = set.members.iter().map(|one| (one.index, one.contract));
             contracts.collect::<Vec<_>>()
         };
         assert_eq!(drawn(), drawn());
@@ -314,8 +317,8 @@ mod tests {
 
     #[test]
     fn the_bound_of_each_knows_all_others() {
-        let (judge, mut scatter) = (judge(), Scatter(5));
-        let pool = Pool::draw(Kind::Kernel, 1, &mut scatter);
+        let (admission, mut random) = (admission(), SplitMix(5));
+        let pool = Pool::draw(Kind::Kernel, 1, &mut random);
         let contract = Contract {
             rate_pps: 2000,
             burst: 20,
@@ -324,9 +327,9 @@ mod tests {
         };
         let bound = |count: usize| {
             let contracts: Vec<_> = (0..POOL)
-                .map(|place| (place < count).then_some(contract))
+                .map(|index| (index < count).then_some(contract))
                 .collect();
-            let members = judge.admit(&pool, &contracts).unwrap().unwrap();
+            let members = admission.admit(&pool, &contracts).unwrap().unwrap();
             members[0].bound.bound_ns
         };
         assert!(bound(2) > bound(1), "the first was admitted alone");

@@ -1,4 +1,4 @@
-//! A pool of chains between two virtual links, and who sends to them as badly as their contracts allow.
+//! A pool of chains between two virtual links, and a sender of the worst conforming traffic.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -15,89 +15,89 @@ use myelin_packet::traffic::{Bucket, Profile, TokenBucket};
 use super::draw::{Contract, Kind, Member, POOL, Pool, Set, port};
 use super::verdict::{Absence, delay_ns};
 use crate::Error;
-use crate::ebpf::departures::{Departures, PACKETS};
-use crate::frames::{self, Scatter};
+use crate::ebpf::arrivals::{ArrivalRecorder, PACKETS};
+use crate::frames::{self, SplitMix};
 use crate::network::{CLIENT_LINK, Network};
 use crate::stand::Stand;
 use crate::variant::{polling_core, probing_core};
 
-/// How long the chains send at their rates after the bursts.
-const GREEDY_NS: u64 = 3_000_000;
-/// When the worker's core stands still once more: then shapers have packets that wait for their time.
-const AGAIN_NS: u64 = GREEDY_NS / 2;
-/// What is waited beyond the longest bound until all that comes has come.
+/// Duration of sending at the rates after the bursts, ns.
+const SENDING_NS: u64 = 3_000_000;
+/// Time of the second stall of the worker's core, ns. By then shapers hold packets.
+const SECOND_STALL_NS: u64 = SENDING_NS / 2;
+/// Wait for packets in flight beyond the longest bound, ns.
 const DRAIN_NS: u64 = 500_000;
-/// Buckets in the kernel are filled later than the sender's, by what it takes to get there.
+/// Extra time to fill the kernel's buckets, which see packets later than the sender's buckets.
 const REFILL: Duration = Duration::from_millis(1);
-/// Bytes of the headers of a UDP packet, and where its IP identification lies.
+/// Length of a UDP packet's headers, and position of its IP identification, bytes.
 const HEADERS: u64 = 42;
 const NUMBER: std::ops::Range<usize> = 18..20;
 
-/// The pool and its sender. The fields' order is that of the end.
-pub(super) struct Stage {
+/// The pool and its sender. Fields drop in this order.
+pub(super) struct BoundTestbed {
     stand: Arc<Stand>,
     pool: Pool,
     names: Vec<String>,
     senders: Vec<PacketSender>,
     blocker: CoreBlocker,
-    /// Who serves: worker or kernel thread.
+    /// Serving threads: the worker or a kernel thread.
     servers: Vec<u32>,
-    departures: Departures,
+    arrivals: ArrivalRecorder,
     _end: OwnedFd,
     network: Network,
 }
 
-/// What a turn showed.
+/// Results of a turn.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    /// The longest delay of each member, ns; `None`: no packet came through.
+    /// Longest delay of each member, ns. `None` if no packet arrived.
     pub(super) worst_ns: Vec<Option<u64>>,
     pub(super) sent: u64,
-    /// Those that never came to the end of the way.
+    /// Packets that did not arrive.
     pub(super) lost: u64,
     pub(super) absence: Absence,
 }
 
-/// What the turns of a set showed.
+/// Results of the turns of a set.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     pub(super) turns: Vec<Turn>,
-    /// What the policers turned away of it.
+    /// Packets that the policers dropped.
     pub(super) policed: u64,
 }
 
-struct Sent {
+struct SentPacket {
     member: usize,
     number: u16,
     ns: u64,
 }
 
-/// What the members of a set send.
+/// Traffic of the members of a set.
 struct Traffic<'a> {
     members: &'a [Member],
     senders: &'a mut [PacketSender],
     buckets: &'a mut [TokenBucket],
     /// The number of each member's next packet.
     numbers: Vec<u16>,
-    log: Vec<Sent>,
+    log: Vec<SentPacket>,
 }
 
 impl Traffic<'_> {
     fn send(&mut self, member: usize, ns: u64) -> Result<(), Error> {
-        let sender = &mut self.senders[self.members[member].place];
+        let sender = &mut self.senders[self.members[member].index];
         let number = self.numbers[member];
         self.numbers[member] = number.wrapping_add(1);
         sender.frame_mut()[NUMBER].copy_from_slice(&number.to_be_bytes());
         sender
             .send(1)
             .map_err(|cause| Error::system("send frames", cause))?;
-        self.log.push(Sent { member, number, ns });
+        self.log.push(SentPacket { member, number, ns });
         Ok(())
     }
 
-    /// Each sends if its bucket lets it, until then. The packet counts from when it is there, at the end of the call that sends it: a bucket that is full when it is
-    /// sent is full until then, and so is the policer's.
-    fn greedy(&mut self, until_ns: u64) -> Result<(), Error> {
+    /// Until `until_ns`, each member sends whenever its bucket allows. The bucket is charged after
+    /// the send call, when the packet reaches the policer, so that both buckets agree.
+    fn send_until(&mut self, until_ns: u64) -> Result<(), Error> {
         while now_ns() < until_ns {
             for member in 0..self.members.len() {
                 let ns = now_ns();
@@ -113,16 +113,16 @@ impl Traffic<'_> {
     }
 }
 
-impl Stage {
+impl BoundTestbed {
     pub(super) fn new(program: &Path, pool: Pool) -> Result<Self, Error> {
         let network = Network::through(false)?;
         let core = polling_core()?;
         let middle = &network.middle;
-        // The agent's links and sockets are those of the namespace between the hosts.
+        // The agent runs in the namespace between the hosts, with its links and sockets.
         let (stand, names, mut servers) = middle.netns.enter(|| {
             let stand = Stand::open(program)?;
             let names: Vec<String> = (0..POOL)
-                .map(|place| stand.place.chain_name(&format!("bound{place}")))
+                .map(|index| stand.place.chain_name(&format!("bound{index}")))
                 .collect();
             stand.up_all(pool.text(&names, &[None; POOL]))?;
             let servers = match pool.kind {
@@ -132,11 +132,11 @@ impl Stage {
             Ok::<_, Error>((stand, names, servers))
         })??;
         if pool.kind == Kind::Kernel {
-            // The door at XDP has given the port NAPI.
+            // The front door at XDP has given the port NAPI.
             servers = napi::move_receive_work_to_core(Some(&middle.netns), CLIENT_LINK, core)?;
         }
-        let departures = Departures::load()?;
-        let end = network.end_in(departures.program())?;
+        let arrivals = ArrivalRecorder::load()?;
+        let end = network.attach_at_server(arrivals.program())?;
         let senders = (0..POOL)
             .map(|_| network.client.sender(&[]))
             .collect::<Result<_, _>>()?;
@@ -147,7 +147,7 @@ impl Stage {
             names,
             senders,
             servers,
-            departures,
+            arrivals,
             _end: end,
             network,
         })
@@ -158,23 +158,24 @@ impl Stage {
         let mut contracts = [None; POOL];
         for member in &set.members {
             let contract = member.contract;
-            contracts[member.place] = Some(contract);
+            contracts[member.index] = Some(contract);
             let payload = (contract.frame_bytes - HEADERS) as u16;
-            *self.senders[member.place].frame_mut() =
-                frames::udp([10, 0, 0, 1], [10, 0, 0, 2], port(member.place), payload);
+            *self.senders[member.index].frame_mut() =
+                frames::udp([10, 0, 0, 1], [10, 0, 0, 2], port(member.index), payload);
         }
         let text = self.pool.text(&self.names, &contracts);
         let netns = &self.network.middle.netns;
         netns.enter(|| self.stand.up_all(text))?.map(drop)
     }
 
-    /// So many turns: all bursts at one instant, then each chain at its rate. `stall_ns`: for how long the serving core stands still.
+    /// Runs `count` turns: all bursts at one instant, then each chain at its rate. `stall_ns` is
+    /// the stall of the serving core.
     pub(super) fn turns(
         &mut self,
         set: &Set,
         count: usize,
         stall_ns: u64,
-        scatter: &mut Scatter,
+        random: &mut SplitMix,
     ) -> Result<Turns, Error> {
         let before = affinity::get(0)?;
         affinity::set(0, &[probing_core()?])?;
@@ -187,7 +188,7 @@ impl Stage {
         let turns = (0..count)
             .map(|_| {
                 wait_until_full(set, &buckets, stall_ns);
-                self.turn(set, &mut buckets, stall_ns, scatter)
+                self.turn(set, &mut buckets, stall_ns, random)
             })
             .collect::<Result<_, Error>>();
         affinity::set(0, &before)?;
@@ -197,7 +198,7 @@ impl Stage {
         })
     }
 
-    /// What the policers of all chains have turned away so far.
+    /// Packets that the policers of all chains have dropped.
     fn policed(&self) -> u64 {
         let chains = self.stand.status();
         chains.iter().map(|chain| chain.policed).sum()
@@ -208,7 +209,7 @@ impl Stage {
         set: &Set,
         buckets: &mut [TokenBucket],
         stall_ns: u64,
-        scatter: &mut Scatter,
+        random: &mut SplitMix,
     ) -> Result<Turn, Error> {
         let members = &set.members;
         let mut order: Vec<usize> = members
@@ -216,8 +217,8 @@ impl Stage {
             .enumerate()
             .flat_map(|(member, one)| std::iter::repeat_n(member, one.contract.burst as usize))
             .collect();
-        for place in (1..order.len()).rev() {
-            order.swap(place, scatter.below(place as u64 + 1) as usize);
+        for index in (1..order.len()).rev() {
+            order.swap(index, random.below(index as u64 + 1) as usize);
         }
         let drain_ns = members.iter().map(|one| one.bound.bound_ns).max();
         let drain_ns = drain_ns.unwrap_or(0) + DRAIN_NS;
@@ -227,7 +228,7 @@ impl Stage {
             buckets,
             numbers: members
                 .iter()
-                .map(|_| scatter.below(PACKETS as u64) as u16)
+                .map(|_| random.below(PACKETS as u64) as u16)
                 .collect(),
             log: Vec::with_capacity(PACKETS),
         };
@@ -235,14 +236,14 @@ impl Stage {
         for member in order {
             traffic.send(member, now_ns())?;
         }
-        // All has come; now the core stands still for as long as it may.
+        // The bursts have arrived. The stall begins.
         spin_until(now_ns() + stall_ns);
         let (served_ns, idle_ns) = (run_ns(&self.servers)?, self.blocker.idle_ns());
         let own_ns = thread_ns();
         let released_ns = self.blocker.release();
         let from_ns = released_ns - stall_ns;
-        // What is sent from now on conforms beside a burst of that instant. Where the serving core is at the door too, packets come there as late as it may
-        // stand still, so the burst was the later by that.
+        // Further packets must conform together with this burst. For kernel chains the serving core
+        // also runs the front door, so the burst may reach it later by a stall.
         let burst_ns = match self.pool.kind {
             Kind::Worker => from_ns,
             Kind::Kernel => released_ns + stall_ns,
@@ -255,21 +256,21 @@ impl Stage {
             bucket.take(burst_ns, burst, burst * frame_bytes);
         }
         if self.pool.kind == Kind::Worker {
-            traffic.greedy(released_ns + AGAIN_NS)?;
+            traffic.send_until(released_ns + SECOND_STALL_NS)?;
             self.blocker.block()?;
-            traffic.greedy(now_ns() + stall_ns)?;
+            traffic.send_until(now_ns() + stall_ns)?;
             self.blocker.release();
         }
-        traffic.greedy(released_ns + GREEDY_NS)?;
-        spin_until(released_ns + GREEDY_NS + drain_ns);
+        traffic.send_until(released_ns + SENDING_NS)?;
+        spin_until(released_ns + SENDING_NS + drain_ns);
         let end_ns = now_ns();
         let own_ns = thread_ns() - own_ns;
-        // The kernel tells the time of a thread as of when it last gave way, or a tick ago.
+        // The kernel updates a thread's CPU time when it is descheduled, or at a tick.
         self.blocker.block()?;
         let served_ns = run_ns(&self.servers)? - served_ns + self.blocker.idle_ns() - idle_ns;
         self.blocker.release();
         let log = traffic.log;
-        let seen = self.departures.seen()?;
+        let arrivals = self.arrivals.read()?;
         let mut turn = Turn {
             worst_ns: vec![None; members.len()],
             sent: log.len() as u64,
@@ -281,8 +282,8 @@ impl Stage {
             },
         };
         for sent in &log {
-            let at = seen.at(port(members[sent.member].place), sent.number);
-            // An older time is that of an earlier packet of the same number.
+            let at = arrivals.of(port(members[sent.member].index), sent.number);
+            // An older time belongs to an earlier packet with the same number.
             match at.filter(|at| *at > sent.ns) {
                 Some(at) => {
                     let worst_ns = &mut turn.worst_ns[sent.member];
@@ -301,7 +302,7 @@ fn spin_until(ns: u64) {
     }
 }
 
-/// CPU time of these, ns.
+/// CPU time of the processes, ns.
 fn run_ns(processes: &[u32]) -> Result<u64, Error> {
     let mut sum = Duration::ZERO;
     for process in processes {

@@ -1,40 +1,40 @@
-//! Delays against bounds.
+//! Compares delays with bounds.
 
-/// How long a packet was under way, by when it was sent and when it was seen at the end, ns.
+/// Delay of a packet from its sending and arrival times, ns.
 ///
-/// What was sent before the server began to stand still (`from_ns`) counts from then: the burst of all chains then is there at one
-/// instant. First come, first served, nothing leaves later for that.
-pub(super) fn delay_ns(sent_ns: u64, from_ns: u64, seen_ns: u64) -> u64 {
-    seen_ns.saturating_sub(sent_ns.max(from_ns))
+/// The delay of a packet sent before the stall (`from_ns`) counts from the stall's start: then the
+/// burst of all chains is complete. With first come, first served, no packet leaves later for that.
+pub(super) fn delay_ns(sent_ns: u64, from_ns: u64, arrival_ns: u64) -> u64 {
+    arrival_ns.saturating_sub(sent_ns.max(from_ns))
 }
 
-/// For how long the cores did something else than the packets' work while a turn lasted.
+/// Time of a turn in which the cores did other work than packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Absence {
-    /// How long the turn was, ns.
+    /// Duration of the turn, ns.
     pub(super) turn_ns: u64,
-    /// The core that sends, and serves ports on the way to a worker, ns.
+    /// Absence of the core that sends, and serves ports before a worker, ns.
     pub(super) sending_ns: u64,
-    /// The core that serves, ns.
+    /// Absence of the serving core, ns.
     pub(super) serving_ns: u64,
 }
 
 impl Absence {
-    /// What of it is beyond the times that the bound has each core stand still: by so much a packet may be late.
+    /// Absence beyond the stalls in the bound. A packet may be late by this time.
     pub(super) fn beyond_ns(&self, sending_stall_ns: u64, serving_stall_ns: u64) -> u64 {
         self.sending_ns.saturating_sub(sending_stall_ns)
             + self.serving_ns.saturating_sub(serving_stall_ns)
     }
 }
 
-/// What one chain showed in a turn.
+/// Verdict of a chain in a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Every packet was within the bound.
+    /// All packets were within the bound.
     Within,
-    /// One was above it, by no more than the cores were absent beyond their stalls.
+    /// A packet was above the bound, at most by the cores' absence beyond their stalls.
     Excused,
-    /// One was above it, and nothing was seen that would explain it.
+    /// A packet was above the bound by more than this absence.
     Unexplained,
 }
 
@@ -53,13 +53,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_before_the_core_stood_still_counts_from_then() {
+    fn delays_count_from_the_start_of_the_stall() {
         assert_eq!(delay_ns(100, 500, 700), 200);
         assert_eq!(delay_ns(600, 500, 700), 100);
     }
 
     #[test]
-    fn only_what_is_beyond_the_stalls_excuses() {
+    fn only_absence_beyond_the_stalls_is_an_excuse() {
         let absence = Absence {
             turn_ns: 1_000_000,
             sending_ns: 30,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* The end of the way, where each packet's arrival is noted: by its destination port, which tells
- * the chain, and its IP identification, which numbers the packet and is part of no flow's name. */
+/* Records the arrival of each packet at the far end. The destination port identifies the chain, the
+ * IP identification the packet. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -10,22 +10,22 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* Twins: myelin_bench::ebpf::departures. */
+/* Equal to those of myelin_bench::ebpf::arrivals. */
 #define CHAINS	8
 #define PACKETS 8192
 
 struct {
 	__u64 ns[CHAINS * PACKETS]; /* CLOCK_MONOTONIC */
-} departures SEC(".data.departures");
+} arrivals SEC(".data.arrivals");
 
 SEC("xdp")
-int note(struct xdp_md *ctx)
+int record_arrival(struct xdp_md *ctx)
 {
 	const void *data = (const void *)(long)ctx->data;
 	const void *end = (const void *)(long)ctx->data_end;
 	const struct ethhdr *eth = data;
 	const struct iphdr *ip = (const void *)(eth + 1);
-	/* Nothing here has IP options. */
+	/* These packets have no IP options. */
 	const struct udphdr *udp = (const void *)(ip + 1);
 
 	if ((const void *)(udp + 1) > end || eth->h_proto != bpf_htons(ETH_P_IP) ||
@@ -34,7 +34,7 @@ int note(struct xdp_md *ctx)
 	__u32 chain = bpf_ntohs(udp->dest) % CHAINS;
 	__u32 packet = bpf_ntohs(ip->id) % PACKETS;
 
-	departures.ns[chain * PACKETS + packet] = bpf_ktime_get_ns();
+	arrivals.ns[chain * PACKETS + packet] = bpf_ktime_get_ns();
 	return XDP_DROP;
 }
 

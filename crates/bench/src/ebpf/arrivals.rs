@@ -1,27 +1,27 @@
-//! The program of `departures.bpf.c`: the end of the way, where each packet's arrival is noted.
+//! The program of `arrivals.bpf.c`: records the arrival time of each packet at the far end.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder};
 
-use super::{failed, hold, missing};
+use super::{failed, keep_program, missing};
 use crate::Error;
 
-const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/departures.o"));
-const NAME: &str = "note";
-const MAP: &str = ".data.departures";
-/// Chains that are told apart, by their destination port modulo this. Twin: `departures.bpf.c`.
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/arrivals.o"));
+const NAME: &str = "record_arrival";
+const MAP: &str = ".data.arrivals";
+/// Number of chains, distinguished by destination port modulo this. Equal in `arrivals.bpf.c`.
 pub(crate) const CHAINS: usize = 8;
-/// Packets of a chain that are told apart, by their IP identification modulo this. Twin: `departures.bpf.c`.
+/// Packets of a chain, distinguished by IP identification modulo this. Equal in `arrivals.bpf.c`.
 pub(crate) const PACKETS: usize = 8192;
 
-/// The program, and what it noted.
-pub(crate) struct Departures {
+/// The loaded program and its map.
+pub(crate) struct ArrivalRecorder {
     program: OwnedFd,
     map: MapHandle,
 }
 
-impl Departures {
+impl ArrivalRecorder {
     pub(crate) fn load() -> Result<Self, Error> {
         let loaded = ObjectBuilder::default()
             .open_memory(OBJECT)
@@ -30,7 +30,7 @@ impl Departures {
         let map = loaded.maps().find(|map| map.name() == MAP);
         let map = map.ok_or_else(|| missing(MAP))?;
         Ok(Self {
-            program: hold(&loaded, NAME)?,
+            program: keep_program(&loaded, NAME)?,
             map: MapHandle::try_from(&map)
                 .map_err(|cause| failed(NAME, "hold the map of", &cause))?,
         })
@@ -40,22 +40,22 @@ impl Departures {
         self.program.as_fd()
     }
 
-    /// When each packet of each chain was seen last.
-    pub(crate) fn seen(&self) -> Result<Seen, Error> {
+    /// Last arrival of each packet of each chain.
+    pub(crate) fn read(&self) -> Result<Arrivals, Error> {
         let value = self
             .map
             .lookup(&0_u32.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|cause| failed(NAME, "read what was noted by", &cause))?;
-        Ok(Seen(value.unwrap_or_default()))
+            .map_err(|cause| failed(NAME, "read the arrivals of", &cause))?;
+        Ok(Arrivals(value.unwrap_or_default()))
     }
 }
 
 /// Times of CLOCK_MONOTONIC, ns.
-pub(crate) struct Seen(Vec<u8>);
+pub(crate) struct Arrivals(Vec<u8>);
 
-impl Seen {
-    /// When the packet of that number was seen last, to that port; `None`: never.
-    pub(crate) fn at(&self, port: u16, packet: u16) -> Option<u64> {
+impl Arrivals {
+    /// Last arrival of a packet at a port. `None` if it never arrived.
+    pub(crate) fn of(&self, port: u16, packet: u16) -> Option<u64> {
         let slot = usize::from(port) % CHAINS * PACKETS + usize::from(packet) % PACKETS;
         let bytes = self.0.get(slot * 8..slot * 8 + 8)?;
         let ns = u64::from_ne_bytes(bytes.try_into().ok()?);
@@ -72,19 +72,19 @@ mod tests {
     use crate::frames;
 
     #[test]
-    fn packets_are_told_apart() {
+    fn packets_are_distinguished() {
         if !nix::unistd::geteuid().is_root() {
             println!("SKIP: loading eBPF programs needs root");
             return;
         }
-        let departures = Departures::load().unwrap();
+        let recorder = ArrivalRecorder::load().unwrap();
         let mut frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9003, 64);
         frame[18..20].copy_from_slice(&8193_u16.to_be_bytes());
         let before = myelin_measure::clock::now_ns();
-        test_run::run(departures.program(), Hook::Xdp, &TestRun::new(&frame)).unwrap();
-        let seen = departures.seen().unwrap();
-        let at = seen.at(9003, 1).unwrap();
+        test_run::run(recorder.program(), Hook::Xdp, &TestRun::new(&frame)).unwrap();
+        let arrivals = recorder.read().unwrap();
+        let at = arrivals.of(9003, 1).unwrap();
         assert!((before..=myelin_measure::clock::now_ns()).contains(&at));
-        assert_eq!((seen.at(9003, 0), seen.at(9002, 1)), (None, None));
+        assert_eq!((arrivals.of(9003, 0), arrivals.of(9002, 1)), (None, None));
     }
 }
