@@ -51,8 +51,8 @@ use myelin_linux::capability;
 pub use myelin_measure::Monitor;
 pub use myelin_metrics::Row;
 pub use myelin_metrics::envelope::{Claim, Report};
-pub use place::{abandoned_run_dirs, remove_run_dir};
 pub use myelin_report::experiment::SvgFile;
+pub use place::{abandoned_run_dirs, remove_run_dir};
 
 /// All experiments.
 pub fn experiments() -> &'static [Experiment] {
