@@ -100,8 +100,8 @@ impl SegmentTable {
         self.slots[at] = Some((key, value));
     }
 
-    /// Returns the first slot of a key, by Fibonacci hashing (Knuth, TAOCP 3, 6.4): the high bits of
-    /// the product are well mixed.
+    /// Returns the first slot of a key, by Fibonacci hashing (Knuth, TAOCP 3, 6.4): the high bits
+    /// of the product are well mixed.
     #[inline]
     fn home(&self, key: SegmentKey) -> usize {
         let product = key.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -118,8 +118,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Compares the table with a standard map. Few distinct keys cause replacements, removals and
-        /// collisions.
+        /// Compares the table with a standard map. Few distinct keys cause replacements, removals
+        /// and collisions.
         #[test]
         fn the_table_is_a_map(steps in prop::collection::vec((any::<bool>(), 0_u32..40, 0_u16..2, 0_u8..4), 1..400)) {
             let mut table = SegmentTable::new();
