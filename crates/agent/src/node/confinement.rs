@@ -133,8 +133,8 @@ impl Confinement {
         })
     }
 
-    /// Starts a program inside. A container holds one program at a time: the confinement first kills
-    /// the processes of the previous one.
+    /// Starts a program inside. A container holds one program at a time: the confinement first
+    /// kills the processes of the previous one.
     pub(crate) fn spawn(&self, program: Program) -> Result<ConfinedProcess, ApiError> {
         match &self.container {
             Some(container) => container
