@@ -28,7 +28,7 @@ pub struct Counts {
     pub door: u64,
     /// Packets that functions dropped, by function name.
     pub drops: BTreeMap<String, u64>,
-    /// Packets that count as lost in a function, by function name: see [`losses_by_hop`].
+    /// Packets that count as lost in a function, by function name.
     pub lost: BTreeMap<String, u64>,
     /// Packets that the shaper dropped.
     pub shaper: u64,
