@@ -60,6 +60,8 @@ impl Page {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
+        // Without this check the error would name the temporary file.
+        directory.metadata()?;
         tempfile::Builder::new()
             .prefix(".myelin-page")
             .permissions(Permissions::from_mode(0o666))

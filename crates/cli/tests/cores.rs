@@ -255,7 +255,7 @@ fn a_chain_whose_core_leaves_the_cpuset_is_best_effort_until_the_core_returns() 
     assert_eq!(event["terms"], serde_json::json!(["core"]), "{status}");
     let evidence = event["evidence"].to_string();
     assert!(
-        evidence.contains(&format!("core {core} was taken out of"))
+        evidence.contains(&format!("has no core {core} any more"))
             && evidence.contains("remedy: give core"),
         "{evidence}"
     );

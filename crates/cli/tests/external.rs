@@ -280,7 +280,7 @@ fn a_black_box_requires_mapping_distributed_and_interfaces() {
     for part in [
         "unknown",
         "`box` is a black box",
-        "what happens in `box` is unknown",
+        "the delay in `box` is unknown (black box)",
     ] {
         assert!(plan.contains(part), "{part}: {plan}");
     }

@@ -21,7 +21,7 @@ pub(crate) fn standalone_svg(drawing: &str) -> String {
     let content = content.strip_suffix("</svg>").unwrap_or(content);
     // Programs without style sheets show the light colours, which the drawing itself has.
     format!(
-        "{content}<style>\n@media (prefers-color-scheme: dark) {{\n{STYLE}}}\n</style>\n</svg>\n"
+        "{content}<style>\n@media (prefers-color-scheme: dark) {{\n{COLOURS}}}\n</style>\n</svg>\n"
     )
 }
 
