@@ -42,7 +42,7 @@ use myelin_api::{ApiError, RunDir};
 /// Not root; another agent serves the directory; the kernel lacks a needed feature.
 pub fn serve(run_dir: &RunDir, program: &Path, options: ServeOptions) -> Result<(), ApiError> {
     refuse_shifted_clock(myelin_linux::time_namespace::monotonic_offset_ns())?;
-    // Never released here: the kernel releases it after the process has freed everything else.
+    // Keep the lock until exit: the kernel releases it after everything else.
     std::mem::forget(lock(run_dir)?);
     let engine = Engine::open(run_dir, program.to_path_buf())?;
     server::serve(run_dir, engine, options)

@@ -2,8 +2,8 @@
 //! journal.
 //!
 //! Each part has its own locks, held for single lookups. Slow work, such as the start of a process,
-//! happens under the lock of that one thing. Start reading at [`chains`] (running chains), then
-//! [`layout`] (the trait of the mappings).
+//! holds only the lock of the object that it changes. Start reading at [`chains`] (running chains),
+//! then [`layout`] (the trait of the mappings).
 
 pub(crate) mod black_box;
 pub(crate) mod chains;
@@ -188,6 +188,7 @@ impl Node {
         }
     }
 }
+
 /// Each process has its own pin directory, so pins of a killed agent do not collide.
 fn open_plane(run_dir: &RunDir, journal: &Journal) -> Result<(Plane, PathBuf), ApiError> {
     let mount = run_dir.bpf();

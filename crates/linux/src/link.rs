@@ -55,7 +55,7 @@ pub struct Link {
     pub up: bool,
     /// Whether the link is up and the other side is present (`LOWER_UP`).
     pub carrier: bool,
-    /// Whether the link is operational (RFC 2863). Before, it drops packets to send.
+    /// Whether the link is operational (RFC 2863). Until then it drops packets to transmit.
     pub operational: bool,
     /// Whether the link is administratively promiscuous.
     pub promiscuous: bool,
@@ -319,7 +319,7 @@ impl Netlink {
     }
 }
 
-/// Counters are most of an answer's bytes, and this crate does not read them here.
+/// Omits the counters: most of a reply's bytes, and unused here.
 fn without_statistics() -> LinkAttribute {
     LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How a core, or all cores together, spent the time: shares that add up to 1. The resolution is
+/// Shares of the CPU time of a core, or of all cores together; they add up to 1. The resolution is
 /// the kernel's tick of 10 ms, so measure for a second at least.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -48,8 +48,8 @@ impl EncodeState {
 
 /// Appends a number to each UDP packet and emits repair packets behind them.
 ///
-/// It drops and counts a packet that is not UDP, is a fragment, or has bytes behind its datagram
-/// (`unsupported`). It also drops a packet if that, or its repair packet, would exceed the MTU
+/// It drops and counts a packet that is not UDP, is a fragment, or has bytes after its datagram
+/// (`unsupported`). It also drops a packet if it, or its repair packet, would exceed the MTU
 /// (`too-long`), or if its buffer has no room for the trailer (`no-room`).
 #[derive(Debug)]
 pub struct Encode {
@@ -68,7 +68,7 @@ impl Encode {
         }
     }
 
-    /// Sends the repair packets that are due, with that metadata.
+    /// Sends the repair packets that are due, with `meta`.
     fn emit_repairs(&mut self, state: &mut EncodeState, meta: &Meta, emitter: &mut dyn Emitter) {
         let Some(template) = &state.latest else {
             return;

@@ -42,7 +42,7 @@ fn config(backends: impl IntoIterator<Item = u8>) -> LoadBalancerConfig {
     }
 }
 
-/// Both sides of the state with that name.
+/// The forward and the reply chain of the state `state`.
 fn pair(spaces: &Spaces, config: &LoadBalancerConfig, state: &str) -> [Chains; 2] {
     spaces.pair(&FunctionConfig::LoadBalancer(config.clone()), state)
 }

@@ -261,8 +261,7 @@ impl Counts {
         (self.packets_in + self.made).saturating_sub(self.policed)
     }
 
-    /// Packets in transit or lost where no counter is; `transit` were lost in rings and on
-    /// links.
+    /// Packets in transit, or lost without a counter. `transit` were lost in rings and on links.
     pub fn missing(&self, transit: u64) -> u64 {
         (self.packets_in + self.made).saturating_sub(self.accounted_for(transit) + self.packets_out)
     }
@@ -293,8 +292,8 @@ impl PacketAccount {
         }
         let unseen = unseen.min(missing);
         let at_egress = transit.egress.min(counts.packets_out);
-        // The agent reads the front door's counters first. So a packet counted behind it has come
-        // in.
+        // The agent reads the front door's counters first, so later counters may include more
+        // packets.
         let behind_door = counts.accounted_for(transit.ring + transit.inner) + counts.packets_out;
         let mut lost = BTreeMap::new();
         add(&mut lost, "door", counts.door);
@@ -321,9 +320,8 @@ const UNDER_WAY_NS: u64 = 1_000_000_000;
 /// of this time in its rings, ns.
 const IN_RINGS_NS: u64 = 10_000_000;
 
-/// Most packets that can still be in transit at the end of a time of `length_s`, in which `arrived`
-/// packets came in. The longest sojourn of packets that left tells how long a packet takes; without
-/// one it takes a second.
+/// The most packets in transit at the end of an interval of `length_s`, in which `arrived` packets
+/// arrived. A packet takes at most the longest sojourn of those that left; without one, a second.
 pub(crate) fn most_in_transit(arrived: u64, length_s: f64, sojourn: Option<&Histogram>) -> u64 {
     let longest_ns = sojourn.and_then(|sojourn| sojourn.quantile(1.0));
     let way_ns = longest_ns.map_or(UNDER_WAY_NS, |ns| {

@@ -19,7 +19,7 @@ pub(crate) struct Events {
     open: Option<OpenEvent>,
 }
 
-/// The violation that still lasts; its event is the last of all.
+/// The violation in progress. Its event is the last in `all`.
 #[derive(Debug)]
 struct OpenEvent {
     worst: f64,

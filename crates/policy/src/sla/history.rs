@@ -204,10 +204,9 @@ impl History {
         }
     }
 
-    /// Finds packets lost where no counter is: those that arrived before the last reading and have
-    /// neither left nor been counted as lost. Also those beyond what can be in transit by the
-    /// sojourn of the others, if two readings in a row miss them: a single reading may find a
-    /// worker off its core.
+    /// Finds lost packets that no counter shows. A packet is lost if it arrived before the last
+    /// reading, and has neither left nor been counted as lost. Packets beyond [`most_in_transit`]
+    /// are lost if two readings in a row miss them: a single one may find a worker off its core.
     fn update_unseen(&mut self, now: &Reading, length_s: f64, sojourn: Option<&Histogram>) {
         // Packets that a black box creates are not counted.
         if now.may_bypass || now.hops.iter().any(|hop| hop.is_black_box) {

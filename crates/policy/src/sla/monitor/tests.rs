@@ -10,7 +10,7 @@ use super::*;
 use crate::sla::account::Counts;
 use crate::sla::{SlaCause, SlaTerm};
 
-/// A chain with one user function, whose worker's socket it shares with other chains. Until `up_s`,
+/// A chain with one user function. Its worker's socket serves other chains too. Until `up_s`,
 /// `passed_door` packets went to the worker, and `arrived` of them reached it and left.
 fn chain(
     name: &str,
@@ -241,7 +241,10 @@ fn a_restarted_worker_is_the_cause_of_missing_packets() {
         reading
     };
     take(&mut monitor, 2, vec![again(2.0, 190)]);
-    assert!(monitor.events(None, 0).is_empty(), "they may come yet");
+    assert!(
+        monitor.events(None, 0).is_empty(),
+        "the packets may still arrive"
+    );
     take(&mut monitor, 3, vec![again(3.0, 190)]);
     let event = &monitor.events(None, 0)[0];
     assert_eq!(
