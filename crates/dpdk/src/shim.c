@@ -5,7 +5,8 @@
  *
  * A process has one environment and one pool of packet buffers. The Rust side identifies a buffer
  * by the distance of its first byte from the pool's lowest, and a packet by that and its offset in
- * the buffer. Only the shim sees the mbuf before the buffer.
+ * the buffer. Only the shim accesses the mbuf header, which lies directly
+ * before its buffer.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -78,7 +79,7 @@ static void log_end(char *log, size_t log_size)
 	}
 }
 
-/* Some steps of DPDK fail without a cause. */
+/* Some functions of DPDK fail without setting rte_errno. */
 static int failure(void)
 {
 	return rte_errno ? -rte_errno : -EIO;

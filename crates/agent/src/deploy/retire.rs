@@ -35,8 +35,8 @@ struct DrainCounts {
     steps: u64,
 }
 
-/// Waits until the previous generations of these chains are empty. Returns each exchange's duration
-/// since packets could see the new generation; `None` for a new chain.
+/// Waits until the previous generations of these chains are empty. Returns for each live change the
+/// time since its switch to the new generation; `None` for a new chain.
 pub(crate) fn drain_previous(plane: &Plane, all: &[SwitchedOn]) -> Vec<Option<Duration>> {
     if !all.iter().any(|one| one.is_change) {
         return vec![None; all.len()];

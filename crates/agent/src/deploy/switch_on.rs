@@ -20,7 +20,7 @@ use crate::node::quiesce::RealtimeGuard;
 /// A chain whose packets go to its new generation.
 pub(crate) struct SwitchedOn {
     pub(crate) running: Arc<RunningChain>,
-    /// When packets could see the new generation.
+    /// The time of the switch to the new generation.
     pub(crate) since: Instant,
     /// Whether a previous generation still exists.
     pub(crate) is_change: bool,

@@ -299,7 +299,7 @@ impl BlackBoxState {
             stdout: Some(self.log.handle()?),
             stderr: Some(self.log.handle()?),
             capabilities: CAPABILITIES,
-            bring: false,
+            mount_executable: false,
         };
         self.program = Some(self.confinement.spawn(program)?);
         Ok(())

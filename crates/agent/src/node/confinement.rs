@@ -60,7 +60,7 @@ pub(crate) struct Program {
     /// Capabilities in a container, such as `CAP_NET_ADMIN`. A host process has the agent's.
     pub(crate) capabilities: &'static [&'static str],
     /// In a container: mount this executable from the host.
-    pub(crate) bring: bool,
+    pub(crate) mount_executable: bool,
 }
 
 /// The control group and container of one function's programs.
@@ -110,7 +110,7 @@ impl Confinement {
         let mut resources: Vec<Resource> =
             container.iter().flat_map(Container::directories).collect();
         resources.push(Resource::Cgroup { path: path.clone() });
-        resources.extend(container.as_ref().map(Container::makers));
+        resources.extend(container.as_ref().map(Container::runc_processes));
         let recorded = resources
             .into_iter()
             .map(|resource| journal.guard(resource));
@@ -187,13 +187,13 @@ impl Confinement {
         self.group.clear().map_err(ApiError::failed)
     }
 
-    /// What its programs have used since it was made, including ended ones.
+    /// Returns the resource usage of all its programs since its creation, including ended ones.
     pub(crate) fn usage(&self) -> Usage {
         self.group.usage()
     }
 
     /// Returns the memory limit if the kernel has killed a process at it since the last call.
-    pub(crate) fn killed_at(&self) -> Option<String> {
+    pub(crate) fn take_oom_limit(&self) -> Option<String> {
         let kills = self.usage().oom_kills;
         let reported = self.reported_oom_kills.swap(kills, Ordering::Relaxed);
         let limit = self.limits.memory_bytes?;
@@ -202,7 +202,7 @@ impl Confinement {
 
     /// Adds the memory limit to an error that it caused.
     pub(crate) fn explain(&self, error: impl fmt::Display) -> ApiError {
-        match self.killed_at() {
+        match self.take_oom_limit() {
             Some(limit) => ApiError::failed(format!(
                 "{error}: it exceeded its memory limit of {limit}; raise `limits.memory`"
             )),
@@ -210,7 +210,7 @@ impl Confinement {
         }
     }
 
-    /// What `ps` shows of it.
+    /// Returns its status for `ps`.
     pub(crate) fn status(&self) -> SandboxStatus {
         let usage = self.usage();
         SandboxStatus {
@@ -243,7 +243,7 @@ impl ConfinedProcess {
         self.pid
     }
 
-    /// How it ended, if it has.
+    /// Returns its exit status, or `None` while it runs.
     pub(crate) fn try_wait(&mut self) -> Option<ProgramExit> {
         match &mut self.process {
             ProcessHandle::Child(child) => match child.try_wait() {
@@ -263,7 +263,7 @@ impl ConfinedProcess {
     pub(crate) fn terminate(&self) {
         match &self.process {
             ProcessHandle::Child(child) => {
-                // Not waited for yet, so the number is still this process.
+                // The agent has not reaped the child, so the kernel cannot reuse its PID.
                 if let Ok(handle) = PidFd::open(child.id()) {
                     let _ = handle.signal(Signal::TERM);
                 }
@@ -303,7 +303,7 @@ impl Launcher for Confinement {
             name: Some(config.process_name()),
             stdin: Some(control),
             stderr: Some(io::stderr().as_fd().try_clone_to_owned()?),
-            bring: true,
+            mount_executable: true,
             ..Program::default()
         };
         let confined = self.spawn(program).map_err(io::Error::other)?;

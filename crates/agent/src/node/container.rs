@@ -105,7 +105,7 @@ impl Container {
     }
 
     /// runc processes that may still run after the agent has died.
-    pub(crate) fn makers(&self) -> Resource {
+    pub(crate) fn runc_processes(&self) -> Resource {
         Resource::Processes {
             argument: self.id.clone(),
         }
@@ -178,7 +178,7 @@ impl Container {
         DirBuilder::new().mode(0o755).create(&rootfs)?;
         let mut mounts = self.mounts(&rootfs)?;
         let mut program_path = program.path.clone();
-        if program.bring {
+        if program.mount_executable {
             let name = program.name.as_deref().unwrap_or("program");
             mounts.push(bind_mount(
                 &fs::canonicalize(&program.path)?,

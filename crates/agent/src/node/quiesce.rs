@@ -43,8 +43,8 @@ fn online_cpus() -> Option<usize> {
 }
 
 /// Runs this thread with real-time priority, so it does not wait for a CPU behind busy threads such
-/// as a spinning worker. Only for the short steps that packets see. Without permission those steps
-/// take some ms longer.
+/// as a spinning worker. Use it only for short steps that can delay packets. Without permission
+/// those steps take some ms longer.
 pub(crate) struct RealtimeGuard(Option<Policy>);
 
 impl RealtimeGuard {

@@ -259,7 +259,7 @@ impl Worker {
     /// Logs that the kernel killed the worker at its memory limit, if so.
     pub(crate) fn log_memory_limit(&self) {
         let confinement = self.confinement.as_ref();
-        if let Some(limit) = confinement.and_then(|confinement| confinement.killed_at()) {
+        if let Some(limit) = confinement.and_then(|confinement| confinement.take_oom_limit()) {
             let Key { owner, circuit } = &self.key;
             tracing::error!(
                 owner,

@@ -11,7 +11,7 @@ use crate::shm::{Mapping, SharedAtomics, anonymous_file};
 
 /// Alignment of frames, bytes: a cache line. Distances between frames may differ.
 const ALIGNMENT: u64 = 64;
-/// Ledger entry of positions without a frame, which no port returns.
+/// Ledger entry of a cache line where no frame begins. No port can return such a frame.
 const NO_FRAME: u8 = u8::MAX;
 
 impl Borrower {
@@ -20,7 +20,7 @@ impl Borrower {
 }
 
 impl FrameMemory {
-    /// Returns frames of `room` bytes, one at each distance in `starts` from `start`, bytes. At
+    /// Makes a frame of `room` bytes at each byte offset of `starts` from `start`. At
     /// first all are lent to [`Borrower::LIBRARY`]. A frame's number is its distance in cache
     /// lines.
     ///

@@ -9,8 +9,7 @@ use crate::space::{Chain, Chains, Kernel, for_all, on_fixtures, send};
 
 /// Size of a table that becomes full.
 const FLOWS: u32 = 1024;
-/// Packets that each of two threads sends.
-const EACH: u32 = 100_000;
+const PACKETS_PER_THREAD: u32 = 100_000;
 
 fn monitor(flows: u32) -> FunctionConfig {
     FunctionConfig::Monitor(MonitorConfig { flows })
@@ -132,7 +131,7 @@ fn counts_are_exact_when_two_cpus_count_one_flow() {
         let (program, hook) = (chain.program(), chain.hook);
         std::thread::scope(|scope| {
             for _ in 0..2 {
-                scope.spawn(|| send(program, hook, &frame, 5, EACH));
+                scope.spawn(|| send(program, hook, &frame, 5, PACKETS_PER_THREAD));
             }
         });
         let (flows, totals) = chain.flows().unwrap();
@@ -140,7 +139,7 @@ fn counts_are_exact_when_two_cpus_count_one_flow() {
             .values()
             .map(|flow| (flow.packets, flow.bytes))
             .collect();
-        let packets = 2 * u64::from(EACH);
+        let packets = 2 * u64::from(PACKETS_PER_THREAD);
         assert_eq!(counts, [(packets, packets * frame.len() as u64)]);
         assert_eq!(totals.begun, 1);
     }

@@ -102,7 +102,7 @@ struct Row<'a> {
     y: usize,
     /// Lines above the nodes: one where frames are.
     top: usize,
-    /// The column behind what is placed.
+    /// The first free column after the placed shapes.
     x: usize,
     height: usize,
     shapes: Vec<Shape>,

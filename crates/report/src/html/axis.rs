@@ -203,10 +203,7 @@ mod tests {
         let x = |value: f64| axis.map(&value, (0, 10_000));
         assert!((x(100.0) - x(10.0) - (x(10.0) - x(1.0))).abs() <= 1);
         assert_eq!((x(0.9), x(1100.0)), (0, 10_000));
-        assert!(
-            x(-5.0) < 0,
-            "what is not positive is off the axis, not a panic"
-        );
+        assert!(x(-5.0) < 0, "a value of zero or less maps below the axis");
     }
 
     #[test]
