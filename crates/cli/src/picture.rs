@@ -18,15 +18,15 @@ pub(crate) struct PictureOption {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "",
-        value_parser = form,
+        value_parser = parse_format,
         conflicts_with = "json"
     )]
-    pub(crate) graph: Option<Form>,
+    pub(crate) graph: Option<PictureFormat>,
 }
 
-/// The form of pictures.
+/// Format of pictures.
 #[derive(Debug, Clone)]
-pub(crate) enum Form {
+pub(crate) enum PictureFormat {
     /// Text on standard output.
     Text,
     /// SVG in a file.
@@ -34,18 +34,18 @@ pub(crate) enum Form {
 }
 
 /// A file's name must end in `.svg`, so that it cannot be the chain file's by mistake.
-fn form(text: &str) -> Result<Form, String> {
+fn parse_format(text: &str) -> Result<PictureFormat, String> {
     let path = PathBuf::from(text);
     match path.extension() {
-        _ if text.is_empty() => Ok(Form::Text),
-        Some(extension) if extension == "svg" => Ok(Form::File(path)),
+        _ if text.is_empty() => Ok(PictureFormat::Text),
+        Some(extension) if extension == "svg" => Ok(PictureFormat::File(path)),
         _ => Err("its name must end in .svg".to_owned()),
     }
 }
 
-/// Prints the pictures, or writes the first one to its file and each other one beside it.
-pub(crate) fn show(form: &Form, graphs: &[ChainGraph]) -> Result<(), ApiError> {
-    let Form::File(file) = form else {
+/// Prints the pictures, or writes the first one to its file and the others to files next to it.
+pub(crate) fn show(format: &PictureFormat, graphs: &[ChainGraph]) -> Result<(), ApiError> {
+    let PictureFormat::File(file) = format else {
         let texts = graphs.iter().map(|graph| graph.text(output::width()));
         print!("{}", texts.collect::<Vec<_>>().join("\n"));
         return Ok(());

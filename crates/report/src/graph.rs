@@ -1,13 +1,13 @@
 //! The picture of a chain: ports, functions by space and process, crossings, costs, losses.
 //!
-//! [`ChainGraph`] has the content: the way of a packet as nodes and edges. `layout` places it on a
+//! [`ChainGraph`] has the content: the path of a packet as nodes and edges. `layout` places it on a
 //! grid of characters. [`ChainGraph::text`] and [`ChainGraph::svg`] draw that grid. The picture has
 //! planned and measured figures only.
 
+mod from_plan;
 mod layout;
 mod svg;
 mod text;
-mod way;
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ enum Area {
 
 #[derive(Debug, Clone)]
 struct Node {
-    place: Place,
+    kind: NodeKind,
     /// Index of its group; ports have none.
     group: Option<usize>,
     name: String,
@@ -56,7 +56,7 @@ struct Node {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum NodeKind {
     Ingress,
     Door,
     Function,
@@ -73,19 +73,19 @@ struct Edge {
 impl ChainGraph {
     /// The picture of a plan, with predicted costs.
     pub fn planned(plan: &Plan) -> Self {
-        way::graph(plan)
+        from_plan::graph(plan)
     }
 
     /// The picture of a running chain: the plan's, with measured costs and lost packets.
     pub fn running(status: &ChainStatus) -> Self {
-        let mut graph = way::graph(&status.plan);
+        let mut graph = from_plan::graph(&status.plan);
         if status.state == ChainState::Failed {
             graph.heading.push_str(", failed");
         }
         graph.name_hosts(status);
         let mut hops = status.hops.iter();
         for node in &mut graph.nodes {
-            if node.place != Place::Function {
+            if node.kind != NodeKind::Function {
                 continue;
             }
             if let Some(ns) = hops.next().and_then(|hop| hop.cost_ns) {
@@ -107,9 +107,9 @@ impl ChainGraph {
             return;
         }
         for node in &mut self.nodes {
-            let link = match node.place {
-                Place::Ingress => &status.ingress,
-                Place::Egress => &status.egress,
+            let link = match node.kind {
+                NodeKind::Ingress => &status.ingress,
+                NodeKind::Egress => &status.egress,
                 _ => continue,
             };
             if let Some(host) = status.hosts.iter().find(|host| host.link == *link) {
@@ -119,23 +119,23 @@ impl ChainGraph {
         }
     }
 
-    fn node(&mut self, place: Place) -> Option<&mut Node> {
-        self.nodes.iter_mut().find(|node| node.place == place)
+    fn node(&mut self, kind: NodeKind) -> Option<&mut Node> {
+        self.nodes.iter_mut().find(|node| node.kind == kind)
     }
 
     /// Writes all packets of the account at the places where they are.
     fn add_account(&mut self, account: &PacketAccount) {
         let counts = [
-            (Place::Door, account.packets_in, "in"),
-            (Place::Egress, account.packets_out, "out"),
+            (NodeKind::Door, account.packets_in, "in"),
+            (NodeKind::Egress, account.packets_out, "out"),
         ];
-        for (place, packets, word) in counts {
-            if let Some(node) = self.node(place) {
+        for (kind, packets, word) in counts {
+            if let Some(node) = self.node(kind) {
                 node.lines.push(format!("{packets} {word}"));
             }
         }
         let mut lost = account.lost.clone();
-        if let Some(door) = self.node(Place::Door) {
+        if let Some(door) = self.node(NodeKind::Door) {
             let at_door = [
                 (account.policed, "policed"),
                 (lost.remove("door").unwrap_or_default(), "lost"),
@@ -171,7 +171,7 @@ impl ChainGraph {
     /// node.
     fn add_drops(&mut self, mut dropped: BTreeMap<String, u64>) {
         for node in &mut self.nodes {
-            if !matches!(node.place, Place::Function | Place::Shaper) {
+            if !matches!(node.kind, NodeKind::Function | NodeKind::Shaper) {
                 continue;
             }
             if let Some(packets @ 1..) = dropped.remove(&node.name) {
@@ -183,7 +183,7 @@ impl ChainGraph {
             .extend(gone.map(|(name, packets)| format!("{packets} dropped by {name}")));
     }
 
-    /// The way in words, for readers who do not see the picture.
+    /// The path in words, for screen readers.
     fn description(&self) -> String {
         let mut words = Vec::new();
         let mut group = None;
@@ -207,8 +207,8 @@ impl ChainGraph {
             let lines: Vec<_> = [&node.name].into_iter().chain(lines).cloned().collect();
             words.push(lines.join(", "));
         }
-        let way = words.join(" ");
-        let sentences = [&self.heading, &way].into_iter().chain(&self.elsewhere);
+        let path = words.join(" ");
+        let sentences = [&self.heading, &path].into_iter().chain(&self.elsewhere);
         sentences.cloned().collect::<Vec<_>>().join(". ") + "."
     }
 }

@@ -12,8 +12,8 @@ pub mod markup;
 use markup::escape;
 
 const STYLE: &str = include_str!("page.css");
-/// Colours of drawings, light and dark; also for drawings outside of a page.
-pub(crate) const COLOURS: &str = include_str!("html/colours.css");
+/// Colours of drawings, light and dark.
+const COLOURS: &str = include_str!("html/colours.css");
 
 /// A drawing as a file, with the colours of a page.
 pub(crate) fn standalone_svg(drawing: &str) -> String {

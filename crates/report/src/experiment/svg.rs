@@ -11,10 +11,10 @@ use super::draw::{Drawing, drawings};
 use super::plot::Plot;
 use crate::Error;
 use crate::chain::date;
-use crate::html::COLOURS;
 use crate::html::bars::pixels;
 use crate::html::canvas::{FONT_SIZE, INK, SERIES_COLOURS, letters_in, text_width};
 use crate::html::markup::{Key, escape};
+use crate::html::standalone_svg;
 
 /// Background that the style sheet replaces in dark mode.
 const PAPER: &str = "#FFFFFE";
@@ -136,15 +136,15 @@ fn compose(plot: &Plot, rows: &[Vec<Drawing>], sources: &[String]) -> String {
         text_line(&mut body, y, "font-size=\"11\" ", line);
     }
     let height = y + MARGIN;
-    format!(
+    standalone_svg(&format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
          viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"{FONT_SIZE}\" \
          role=\"group\" aria-labelledby=\"title about\">\n<title id=\"title\">{}</title>\
-         <desc id=\"about\">{}</desc>\n<style>\n{COLOURS}</style>\n\
+         <desc id=\"about\">{}</desc>\n\
          <rect width=\"100%\" height=\"100%\" fill=\"{PAPER}\"/>\n{body}</svg>\n",
         escape(&plot.title),
         escape(&plot.caption),
-    )
+    ))
 }
 
 fn text_line(body: &mut String, y: i32, style: &str, text: &str) {

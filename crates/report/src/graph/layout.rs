@@ -25,11 +25,11 @@ pub(super) struct Layout {
 pub(super) struct Shape {
     pub(super) x: usize,
     pub(super) y: usize,
-    pub(super) form: Form,
+    pub(super) kind: ShapeKind,
 }
 
 #[derive(Debug)]
-pub(super) enum Form {
+pub(super) enum ShapeKind {
     /// The frame of a group. A side is open where the group continues in another row.
     Frame {
         width: usize,
@@ -192,13 +192,13 @@ impl<'a> Row<'a> {
         // A piece of the frame on both sides of the title.
         let width = (self.x + SIDE - x).max(longest + 2 * TITLE_AT);
         self.x = x + width;
-        let form = Form::Frame {
+        let kind = ShapeKind::Frame {
             width,
             height: self.height,
             is_open: [is_left_open, is_right_open],
             area: *area,
         };
-        self.push(x, 0, form);
+        self.push(x, 0, kind);
         self.text(x + TITLE_AT, 0, &title, Role::Title);
         if let Some(losses) = losses {
             self.text(x + TITLE_AT, self.height - 1, losses, Role::Loss);
@@ -209,7 +209,7 @@ impl<'a> Row<'a> {
         let longest = edge.lines.iter().map(|line| line.chars().count()).max();
         let length = longest.unwrap_or_default().max(SHORTEST_ARROW);
         let x = self.x + GAP;
-        self.push(x, self.top, Form::Arrow { length });
+        self.push(x, self.top, ShapeKind::Arrow { length });
         for (y, line) in (self.top + 1..).zip(&edge.lines) {
             self.text(x, y, line, Role::Plain);
         }
@@ -227,18 +227,18 @@ impl<'a> Row<'a> {
             width = width.max(line.chars().count());
         }
         let height = lines_of(node);
-        self.push(x, self.top, Form::Node { width, height });
+        self.push(x, self.top, ShapeKind::Node { width, height });
         self.x += width;
     }
 
     fn text(&mut self, x: usize, y: usize, text: &str, role: Role) {
         let text = text.to_owned();
-        self.push(x, y, Form::Text { text, role });
+        self.push(x, y, ShapeKind::Text { text, role });
     }
 
-    fn push(&mut self, x: usize, y: usize, form: Form) {
+    fn push(&mut self, x: usize, y: usize, kind: ShapeKind) {
         let y = self.y + y;
-        self.shapes.push(Shape { x, y, form });
+        self.shapes.push(Shape { x, y, kind });
     }
 }
 

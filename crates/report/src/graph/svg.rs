@@ -4,7 +4,7 @@ use plotters::prelude::*;
 use plotters::style::FontStyle;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::layout::{Form, Role, Shape, place};
+use super::layout::{Role, Shape, ShapeKind, place};
 use super::{Area, ChainGraph};
 use crate::Error;
 use crate::html::canvas::{self, BOUND, GRID, INK, Name, SERIES_COLOURS};
@@ -64,22 +64,22 @@ fn middle((x, y): (i32, i32)) -> (i32, i32) {
     (x + CELL.0 / 2, y + CELL.1 / 2)
 }
 
-fn draw(area: &canvas::Area<'_>, Shape { x, y, form }: &Shape) -> canvas::Drawn {
+fn draw(area: &canvas::Area<'_>, Shape { x, y, kind }: &Shape) -> canvas::Drawn {
     let at = pixels(*x, *y);
-    match form {
-        Form::Text { text: line, role } => text(area, (*x, *y), line, *role)?,
-        Form::Node { width, height } => {
+    match kind {
+        ShapeKind::Text { text: line, role } => text(area, (*x, *y), line, *role)?,
+        ShapeKind::Node { width, height } => {
             let end = pixels(x + width, y + height);
             let corners = [(at.0 - 4, at.1), (end.0 + 4, end.1)];
             area.draw(&Rectangle::new(corners, GRID))?;
         }
-        Form::Arrow { length } => {
+        ShapeKind::Arrow { length } => {
             let (from, tip) = (middle(at), middle(pixels(x + length - 1, *y)));
             let head = [(tip.0 - 5, tip.1 - 4), tip, (tip.0 - 5, tip.1 + 4)];
             area.draw(&PathElement::new(vec![from, tip], INK))?;
             area.draw(&PathElement::new(head.to_vec(), INK))?;
         }
-        Form::Frame {
+        ShapeKind::Frame {
             width,
             height,
             is_open: [is_left_open, is_right_open],

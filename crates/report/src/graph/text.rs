@@ -1,7 +1,7 @@
 //! Draws a picture as text.
 
 use super::ChainGraph;
-use super::layout::{Form, Shape, place};
+use super::layout::{Shape, ShapeKind, place};
 use crate::terminal::wrap;
 
 impl ChainGraph {
@@ -10,10 +10,10 @@ impl ChainGraph {
         let layout = place(self, width.into());
         let mut grid = vec![vec![' '; layout.columns]; layout.lines];
         // A title replaces a piece of its frame, an arrow begins behind a name.
-        let order = |shape: &Shape| match shape.form {
-            Form::Frame { .. } | Form::Node { .. } => 0,
-            Form::Text { .. } => 1,
-            Form::Arrow { .. } => 2,
+        let order = |shape: &Shape| match shape.kind {
+            ShapeKind::Frame { .. } | ShapeKind::Node { .. } => 0,
+            ShapeKind::Text { .. } => 1,
+            ShapeKind::Arrow { .. } => 2,
         };
         let mut shapes: Vec<_> = layout.shapes.iter().collect();
         shapes.sort_by_key(|shape| order(shape));
@@ -34,7 +34,7 @@ impl ChainGraph {
 }
 
 /// Draws one shape. The layout has room for all.
-fn draw(grid: &mut [Vec<char>], Shape { x, y, form }: &Shape) {
+fn draw(grid: &mut [Vec<char>], Shape { x, y, kind }: &Shape) {
     let cell = |x: usize| grid.get(*y).and_then(|line| line.get(x));
     let is_on_frame = cell(*x) == Some(&'─');
     let is_blank = |x: usize| cell(x) == Some(&' ');
@@ -45,9 +45,9 @@ fn draw(grid: &mut [Vec<char>], Shape { x, y, form }: &Shape) {
             *cell = letter;
         }
     };
-    match form {
-        Form::Node { .. } => {}
-        Form::Text { text, .. } => {
+    match kind {
+        ShapeKind::Node { .. } => {}
+        ShapeKind::Text { text, .. } => {
             if is_on_frame {
                 put(x - 1, *y, ' ');
                 put(x + text.chars().count(), *y, ' ');
@@ -56,13 +56,13 @@ fn draw(grid: &mut [Vec<char>], Shape { x, y, form }: &Shape) {
                 put(x + i, *y, letter);
             }
         }
-        Form::Arrow { length } => {
+        ShapeKind::Arrow { length } => {
             for x in x - gap..x + length - 1 {
                 put(x, *y, '─');
             }
             put(x + length - 1, *y, '>');
         }
-        Form::Frame {
+        ShapeKind::Frame {
             width,
             height,
             is_open,
