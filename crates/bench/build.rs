@@ -1,8 +1,8 @@
 //! Compiles the C reference programs of `reference/` into executables for `src/reference.rs`, and
 //! the eBPF programs into objects for `src/ebpf.rs`.
 //!
-//! DPDK is optional. Without it, the crate builds, and experiments that need it skip with the
-//! reason.
+//! DPDK is optional. Without it the crate builds, and the experiments that need it report the
+//! reason for the skipped rows.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

@@ -62,7 +62,7 @@ static int open_packet(const char *program, const char *name)
 	return descriptor;
 }
 
-static void lengthen(const char *program, int ingress, int egress, const char *tap)
+static void lengthen_queues(const char *program, int ingress, int egress, const char *tap)
 {
 	struct ifreq request = {.ifr_qlen = LONG_QUEUE};
 	int bytes = LONG_BUFFER, one = 1;
@@ -102,7 +102,7 @@ int main(int argc, char **argv)
 	if (fcntl(ingress, F_SETFL, O_NONBLOCK))
 		fail(argv[0], "making a socket non-blocking");
 	if (options.poll)
-		lengthen(argv[0], ingress, egress, "central1");
+		lengthen_queues(argv[0], ingress, egress, "central1");
 	pin(argv[0], options.core);
 	announce_ready("generic");
 	while (running()) {

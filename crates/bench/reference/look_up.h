@@ -42,7 +42,7 @@ struct drawn {
 
 static __always_inline bool look_up(const struct drawn *drawn);
 
-static __always_inline __u64 scrambled(__u64 number)
+static __always_inline __u64 scramble(__u64 number)
 {
 	number = (number ^ number >> 30) * 0xbf58476d1ce4e5b9ULL;
 	number = (number ^ number >> 27) * 0x94d049bb133111ebULL;
@@ -50,10 +50,10 @@ static __always_inline __u64 scrambled(__u64 number)
 }
 
 /* The addresses of a flow; IPv4 addresses are in the first words. */
-static __always_inline void address(struct drawn *drawn, __u32 number)
+static __always_inline void set_addresses(struct drawn *drawn, __u32 number)
 {
 	__u32 client = SCATTERED ? 0 : number;
-	__u64 scattered = scrambled(number);
+	__u64 scattered = scramble(number);
 
 	if (drawn->is_ipv6) {
 		__u64 high = scattered >> 3 | 1ULL << 61;
@@ -79,7 +79,7 @@ static __always_inline void write_ports(struct udphdr *udp)
 }
 
 /* Rewrites the packet to the flow. */
-static __always_inline bool become(hook_ctx *ctx, struct drawn *drawn, __u32 number)
+static __always_inline bool rewrite_packet(hook_ctx *ctx, struct drawn *drawn, __u32 number)
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	struct ethhdr *ethernet = data;
@@ -88,7 +88,7 @@ static __always_inline bool become(hook_ctx *ctx, struct drawn *drawn, __u32 num
 	if (l3 > data_end)
 		return false;
 	*drawn = (struct drawn){.is_ipv6 = ethernet->h_proto == bpf_htons(ETH_P_IPV6)};
-	address(drawn, number);
+	set_addresses(drawn, number);
 	if (drawn->is_ipv6) {
 		struct ipv6hdr *ip = l3;
 		struct udphdr *udp = (void *)(ip + 1);
@@ -113,12 +113,12 @@ static __always_inline bool become(hook_ctx *ctx, struct drawn *drawn, __u32 num
 	return true;
 }
 
-static __always_inline __u32 any(void)
+static __always_inline __u32 draw_flow(void)
 {
 	return (__u64)bpf_get_prandom_u32() * FLOWS >> 32;
 }
 
-static __always_inline int go_on(hook_ctx *ctx, __u32 slot)
+static __always_inline int tail_call(hook_ctx *ctx, __u32 slot)
 {
 	bpf_tail_call(ctx, &programs, slot);
 	return HOOK_DROP;
@@ -129,9 +129,9 @@ int drawn_function(hook_ctx *ctx)
 {
 	struct drawn drawn;
 
-	if (!become(ctx, &drawn, any()))
+	if (!rewrite_packet(ctx, &drawn, draw_flow()))
 		return HOOK_DROP;
-	return go_on(ctx, SLOT_FUNCTION);
+	return tail_call(ctx, SLOT_FUNCTION);
 }
 
 HOOK_SECTION
@@ -139,9 +139,9 @@ int drawn_look_up(hook_ctx *ctx)
 {
 	struct drawn drawn;
 
-	if (!become(ctx, &drawn, any()) || !look_up(&drawn))
+	if (!rewrite_packet(ctx, &drawn, draw_flow()) || !look_up(&drawn))
 		return HOOK_DROP;
-	return go_on(ctx, SLOT_FORWARD);
+	return tail_call(ctx, SLOT_FORWARD);
 }
 
 HOOK_SECTION
@@ -149,9 +149,9 @@ int drawn_forward(hook_ctx *ctx)
 {
 	struct drawn drawn;
 
-	if (!become(ctx, &drawn, any()))
+	if (!rewrite_packet(ctx, &drawn, draw_flow()))
 		return HOOK_DROP;
-	return go_on(ctx, SLOT_FORWARD);
+	return tail_call(ctx, SLOT_FORWARD);
 }
 
 HOOK_SECTION
@@ -159,9 +159,9 @@ int hot_function(hook_ctx *ctx)
 {
 	struct drawn drawn;
 
-	if (!become(ctx, &drawn, HOT))
+	if (!rewrite_packet(ctx, &drawn, HOT))
 		return HOOK_DROP;
-	return go_on(ctx, SLOT_FUNCTION);
+	return tail_call(ctx, SLOT_FUNCTION);
 }
 
 HOOK_SECTION
@@ -169,9 +169,9 @@ int hot_forward(hook_ctx *ctx)
 {
 	struct drawn drawn;
 
-	if (!become(ctx, &drawn, HOT))
+	if (!rewrite_packet(ctx, &drawn, HOT))
 		return HOOK_DROP;
-	return go_on(ctx, SLOT_FORWARD);
+	return tail_call(ctx, SLOT_FORWARD);
 }
 
 #endif

@@ -50,7 +50,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Produces one window more than is timed: in the first, the ring's memory is not yet cached. */
+/* One window more than the consumer times: in the first, the ring's memory is not yet cached. */
 static uint64_t batches_of(const struct run *run)
 {
 	return (uint64_t)(run->windows + 1) * run->batches;
@@ -86,7 +86,7 @@ static void *consume(void *argument)
 			asm volatile("" ::"r"(items) : "memory");
 			if (items[BATCH - 1].words[WORDS - 1] !=
 			    (uint64_t)window * run->batches + i)
-				fail("a descriptor came out wrong", EPROTO);
+				fail("a dequeued descriptor has a wrong number", EPROTO);
 		}
 
 		uint64_t now = now_ns();

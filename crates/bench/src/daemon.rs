@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
 use crate::Error;
-use crate::reference::memory_file;
+use crate::reference::create_memory_file;
 
 /// Length of the last messages in an error, bytes.
 const LAST_MESSAGES: u64 = 600;
@@ -29,7 +29,7 @@ impl Daemon {
     pub(crate) fn start(mut command: Command) -> Result<Self, Error> {
         let name = command.get_program().display().to_string();
         let failed = |cause| Error::system(format!("start `{name}`"), cause);
-        let messages = File::from(memory_file("messages").map_err(failed)?);
+        let messages = File::from(create_memory_file("messages").map_err(failed)?);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())

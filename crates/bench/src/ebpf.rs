@@ -53,7 +53,7 @@ struct Accounting {
 
 /// Loads a program that redirects all frames to `ifindex`: by XDP, or at tc to the far end of that
 /// veth.
-pub(crate) fn redirect(hook: Hook, ifindex: u32) -> Result<OwnedFd, Error> {
+pub(crate) fn load_redirect(hook: Hook, ifindex: u32) -> Result<OwnedFd, Error> {
     let name = match hook {
         Hook::Xdp => "redirect_xdp",
         Hook::Tcx => "redirect_peer",
@@ -63,28 +63,29 @@ pub(crate) fn redirect(hook: Hook, ifindex: u32) -> Result<OwnedFd, Error> {
 }
 
 /// Loads an XDP program that sends all frames back.
-pub(crate) fn bounce() -> Result<OwnedFd, Error> {
+pub(crate) fn load_bounce() -> Result<OwnedFd, Error> {
     load_one(REDIRECT, bytemuck::bytes_of(&Redirect::zeroed()), "bounce")
 }
 
 /// Loads an XDP program that drops all frames.
-pub(crate) fn sink() -> Result<OwnedFd, Error> {
+pub(crate) fn load_sink() -> Result<OwnedFd, Error> {
     load_one(REDIRECT, bytemuck::bytes_of(&Redirect::zeroed()), "sink")
 }
 
 /// Loads the policer of a Linux router, for tc.
-pub(crate) fn tc_policer() -> Result<OwnedFd, Error> {
+pub(crate) fn load_tc_policer() -> Result<OwnedFd, Error> {
     load_one(TC_POLICE, &[], "tc_police")
 }
 
-/// The programs `accounted`, `bare`, `clock` and `empty` of `accounting.bpf.c`, in this order.
-pub(crate) fn accounting(hook: Hook) -> Result<Vec<OwnedFd>, Error> {
+/// Loads the programs `accounted`, `bare`, `clock` and `empty` of `accounting.bpf.c`, in this
+/// order.
+pub(crate) fn load_accounting(hook: Hook) -> Result<Vec<OwnedFd>, Error> {
     let object = match hook {
         Hook::Xdp => ACCOUNTING_XDP,
         Hook::Tcx => ACCOUNTING_TC,
     };
     let cpus = libbpf_rs::num_possible_cpus()
-        .map_err(|cause| failed("accounting", "count CPUs for", &cause))?;
+        .map_err(|cause| failed("accounting", "count the CPUs", &cause))?;
     let parts = cpus.next_power_of_two() as u32;
     let instance = Accounting {
         lines: LINES,
@@ -109,11 +110,11 @@ fn load_one(object: &[u8], instance: &[u8], name: &str) -> Result<OwnedFd, Error
 }
 
 fn load(object: &[u8], instance: &[u8], names: &[&str], parts: u32) -> Result<Vec<OwnedFd>, Error> {
-    let whole = names[0];
+    let first = names[0];
     let object = myelin_kernel::fill_immediates(object, instance);
     let mut open = ObjectBuilder::default()
         .open_memory(&object)
-        .map_err(|cause| failed(whole, "read", &cause))?;
+        .map_err(|cause| failed(first, "read", &cause))?;
     for mut map in open.maps_mut() {
         let done = match map.name().to_string_lossy().as_ref() {
             INSTANCE => map.set_initial_value(instance),
@@ -121,9 +122,9 @@ fn load(object: &[u8], instance: &[u8], names: &[&str], parts: u32) -> Result<Ve
             ".data.sojourn" => map.set_value_size(parts * map.value_size()),
             _ => Ok(()),
         };
-        done.map_err(|cause| failed(whole, "fill the maps of", &cause))?;
+        done.map_err(|cause| failed(first, "fill its maps", &cause))?;
     }
-    let loaded = open.load().map_err(|cause| failed(whole, "load", &cause))?;
+    let loaded = open.load().map_err(|cause| failed(first, "load", &cause))?;
     names
         .iter()
         .map(|name| keep_program(&loaded, name))
@@ -139,7 +140,7 @@ fn keep_program(loaded: &libbpf_rs::Object, name: &str) -> Result<OwnedFd, Error
     program
         .as_fd()
         .try_clone_to_owned()
-        .map_err(|cause| Error::ebpf(name, "hold", cause))
+        .map_err(|cause| Error::ebpf(name, "keep", cause))
 }
 
 /// Attaches a program to an interface of the calling thread's network namespace. A drop of the
@@ -174,14 +175,14 @@ pub(crate) fn attach(program: BorrowedFd<'_>, hook: Hook, ifindex: u32) -> Resul
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
-/// Detaches the XDP program of an interface of the calling thread's network namespace, whatever
-/// process attached it.
+/// Detaches the XDP program of an interface of the calling thread's network namespace, also if
+/// another process attached it.
 pub(crate) fn detach_xdp(ifindex: u32) -> Result<(), Error> {
     // SAFETY: the pointer to the options is null, which the call allows.
     let failure = unsafe { libbpf_sys::bpf_xdp_detach(ifindex.cast_signed(), 0, std::ptr::null()) };
     if failure < 0 {
         let cause = io::Error::from_raw_os_error(-failure);
-        return Err(Error::ebpf("of a DPDK device", "detach", cause));
+        return Err(Error::ebpf("net_af_xdp", "detach", cause));
     }
     Ok(())
 }
@@ -260,7 +261,7 @@ mod tests {
                     .unwrap()
                     .verdict
             };
-            let programs = accounting(hook).unwrap();
+            let programs = load_accounting(hook).unwrap();
             let verdicts: Vec<u32> = programs.iter().map(verdict).collect();
             assert_eq!(
                 verdicts,
@@ -276,7 +277,7 @@ mod tests {
                 cost(2) > cost(3),
                 "{hook}: {CLOCK_READS} clock reads take no time"
             );
-            assert_eq!(verdict(&redirect(hook, 1).unwrap()), hook.redirect());
+            assert_eq!(verdict(&load_redirect(hook, 1).unwrap()), hook.redirect());
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::reference;
 #[non_exhaustive]
 pub enum Error {
     /// No experiment has that name.
-    #[error("there is no experiment `{0}`; `myelin bench --list` shows those that there are")]
+    #[error("there is no experiment `{0}`; `myelin bench --list` shows all experiments")]
     Unknown(String),
     /// The caller is not root.
     #[error(
@@ -20,7 +20,7 @@ pub enum Error {
     )]
     NotRoot,
     /// The caller cancelled the experiment.
-    #[error("cancelled; everything that was made is removed")]
+    #[error("cancelled; the experiment has removed everything that it made")]
     Cancelled,
     /// A variant lost too many packets to be compared.
     #[error(
@@ -38,7 +38,7 @@ pub enum Error {
     },
     /// An eBPF program of the experiment failed.
     #[error(
-        "eBPF program `{program}` of the experiment: cannot {action}: {cause}; `myelin doctor` shows what this kernel lacks"
+        "eBPF program `{program}`: cannot {action}: {cause}; `myelin doctor` shows what this kernel lacks"
     )]
     Ebpf {
         /// The program.
@@ -65,18 +65,18 @@ pub enum Error {
         cause: io::Error,
     },
     /// A measured program failed.
-    #[error("`{command}` failed ({status}): {words}")]
+    #[error("`{command}` failed ({status}): {messages}")]
     Command {
         /// The command line.
         command: String,
         /// Its exit status.
         status: std::process::ExitStatus,
         /// Its standard error.
-        words: String,
+        messages: String,
     },
-    /// The experiment's chain file is invalid.
-    #[error("the experiment's own chain file: {0}; please report it")]
-    ChainFile(String),
+    /// The experiment itself has a fault.
+    #[error("fault in the experiment: {0}; please report it")]
+    Internal(String),
     /// An error of the agent.
     Agent(#[from] ApiError),
     /// An error of the kernel crate.
@@ -89,8 +89,8 @@ pub enum Error {
     Probe(#[from] myelin_measure::Error),
     /// Rounds cannot be compared.
     Ratio(#[from] myelin_metrics::stats::RatioError),
-    /// The experiment's file of plots or cases cannot be parsed.
-    #[error("the data of experiment `{0}`: {1}; please report it")]
+    /// The experiment's file of plots or cases is invalid.
+    #[error("the plots or cases of experiment `{0}` are invalid: {1}; please report it")]
     Data(&'static str, String),
     /// The page or a figure cannot be drawn.
     Report(#[from] myelin_report::Error),

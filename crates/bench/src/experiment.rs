@@ -16,7 +16,7 @@ use crate::error::Error;
 /// Amount of measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
-    /// The least that shows whether the experiment works. It decides no claim.
+    /// Just enough to show that the experiment works. It decides no claim.
     Trial,
     /// Fewer rounds, but enough for all claims: under a minute.
     Quick,
@@ -43,7 +43,7 @@ impl Effort {
         self.choose(2, quick, whole)
     }
 
-    /// Packets a variant sends in a round.
+    /// Packets that a variant sends in a round.
     pub(crate) fn packets(self) -> u32 {
         self.choose(10, 200, 500)
     }
@@ -162,7 +162,7 @@ pub(crate) fn parse_list<T: DeserializeOwned>(
 
 #[cfg(test)]
 impl Session<'_> {
-    /// A session without receiver of progress.
+    /// A session without a receiver of progress.
     pub(crate) fn quick(cancelled: &std::sync::atomic::AtomicBool) -> Session<'_> {
         Session {
             effort: Effort::Quick,

@@ -1,5 +1,5 @@
-//! All experiments: what each is called and measures, and the plots of its page. The code of each
-//! is a file; that of `lookup` is in three parts.
+//! All experiments: name, description, code and plots. The code of each is one file; `lookup` has
+//! three more.
 
 mod accounting;
 mod bound;
@@ -43,7 +43,7 @@ pub(crate) const ALL: &[Experiment] = &[
     },
     Experiment {
         name: "classifier",
-        about: "processing time with 10 to 10 000 chains at a port, 10 to 1000 firewall rules, and what counting and stamping add",
+        about: "processing time with 10 to 10 000 chains at a port, 10 to 1000 firewall rules, and the cost of counting and stamping",
         run: lookup::run,
         plots: include_str!("../plots/classifier.yaml"),
     },
@@ -91,7 +91,7 @@ pub(crate) const ALL: &[Experiment] = &[
     },
     Experiment {
         name: "chain-length",
-        about: "round trips through 1 to 32 functions in every mapping, and what each further one adds",
+        about: "round trips through 1 to 32 functions in every mapping, and the cost of each further one",
         run: chain_length::run,
         plots: include_str!("../plots/chain-length.yaml"),
     },
@@ -109,7 +109,7 @@ pub(crate) const ALL: &[Experiment] = &[
     },
     Experiment {
         name: "framework",
-        about: "processing time of 1 to 32 user-space functions that do nothing, at batches of 1, 8 and 32, and what each further one adds",
+        about: "processing time of 1 to 32 user-space functions that do nothing, at batches of 1, 8 and 32, and the cost of each further one",
         run: framework::run,
         plots: include_str!("../plots/framework.yaml"),
     },
@@ -127,7 +127,7 @@ pub(crate) const ALL: &[Experiment] = &[
     },
     Experiment {
         name: "rate-isolation",
-        about: "two routers on one core, one flooded at ten times its profile: what the other one keeps, without and with policing",
+        about: "two routers on one core, one flooded at ten times its profile: throughput of the other, without and with policing",
         run: rate_isolation::run,
         plots: include_str!("../plots/rate-isolation.yaml"),
     },

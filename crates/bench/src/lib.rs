@@ -23,6 +23,7 @@
 //! # Ok::<(), myelin_bench::Error>(())
 //! ```
 
+mod agents;
 mod conditions;
 mod daemon;
 mod ebpf;
@@ -34,13 +35,12 @@ mod generator;
 mod machine;
 mod network;
 mod ovs;
-mod place;
+mod owned_run_dir;
 mod published;
 pub mod reference;
 mod rounds;
 mod routers;
 mod scratch;
-mod stand;
 mod variant;
 mod variants;
 
@@ -52,7 +52,7 @@ pub use myelin_measure::Monitor;
 pub use myelin_metrics::Row;
 pub use myelin_metrics::envelope::{Claim, Report};
 pub use myelin_report::experiment::SvgFile;
-pub use place::{abandoned_run_dirs, remove_run_dir};
+pub use owned_run_dir::{find_abandoned_run_dirs, remove_run_dir};
 
 /// All experiments.
 pub fn experiments() -> &'static [Experiment] {
@@ -61,11 +61,11 @@ pub fn experiments() -> &'static [Experiment] {
 
 /// Runs an experiment. Needs root. Polls on two cores while it measures.
 ///
-/// # Errors
-/// The experiment does not exist, root is missing, the caller cancels, or the machine refuses a
-/// step. A cancelled experiment ends within a second. Nothing is left behind.
+/// # Errors The experiment does not exist, the caller is not root, the caller cancels, or the
+/// operating system refuses a step. A cancelled experiment ends within a second. Nothing is left
+/// behind.
 pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Report<Row>, Error> {
-    let experiment = find(name)?;
+    let experiment = find_experiment(name)?;
     if !capability::is_root() {
         return Err(Error::NotRoot);
     }
@@ -95,8 +95,8 @@ pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Repor
 /// # Errors
 /// [`Error::Unknown`] if no experiment has the report's name, [`Error::Data`] or [`Error::Report`]
 /// if its rows cannot be drawn.
-pub fn page(report: &Report<Row>) -> Result<String, Error> {
-    let experiment = find(&report.experiment)?;
+pub fn render_page(report: &Report<Row>) -> Result<String, Error> {
+    let experiment = find_experiment(&report.experiment)?;
     let plots = experiment.plots()?;
     Ok(myelin_report::experiment::page(
         report,
@@ -108,13 +108,13 @@ pub fn page(report: &Report<Row>) -> Result<String, Error> {
 /// The plots of a report as standalone SVG files.
 ///
 /// # Errors
-/// As [`page`].
-pub fn figures(report: &Report<Row>) -> Result<Vec<SvgFile>, Error> {
-    let plots = find(&report.experiment)?.plots()?;
+/// As [`render_page`].
+pub fn render_figures(report: &Report<Row>) -> Result<Vec<SvgFile>, Error> {
+    let plots = find_experiment(&report.experiment)?.plots()?;
     Ok(myelin_report::experiment::figures(report, &plots)?)
 }
 
-fn find(name: &str) -> Result<&'static Experiment, Error> {
+fn find_experiment(name: &str) -> Result<&'static Experiment, Error> {
     let mut all = experiments().iter();
     all.find(|experiment| experiment.name == name)
         .ok_or_else(|| Error::Unknown(name.to_owned()))
@@ -134,7 +134,7 @@ mod tests {
             let plots = experiment.plots().unwrap();
             assert!(!plots.is_empty(), "{}", experiment.name);
             let titles: BTreeSet<_> = plots.iter().map(|plot| &plot.title).collect();
-            assert_eq!(titles.len(), plots.len(), "figures of equal names");
+            assert_eq!(titles.len(), plots.len(), "two plots have the same title");
             for plot in &plots {
                 assert!(!plot.title.is_empty() && !plot.table.is_empty() && !plot.along.is_empty());
                 assert!(!plot.values.is_empty(), "{}", plot.title);
@@ -146,7 +146,7 @@ mod tests {
     fn plots_have_the_bounds_and_shares_of_the_claims() {
         use published::calvin::{BUDGET_US, CPU_SHARES};
 
-        let plots = |name| find(name).unwrap().plots().unwrap();
+        let plots = |name| find_experiment(name).unwrap().plots().unwrap();
         let lines: Vec<f64> = ["calvin-advanced", "calvin-chain", "deploy"]
             .into_iter()
             .flat_map(plots)
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unique_and_unknown_ones_are_refused() {
+    fn names_are_unique_and_run_refuses_unknown_names() {
         let mut names: Vec<_> = experiments()
             .iter()
             .map(|experiment| experiment.name)

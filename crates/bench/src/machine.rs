@@ -25,14 +25,14 @@ impl MachineMonitor {
         Ok(Self {
             environment: myelin_measure::environment(),
             cpus: procfs::cpu_times()?,
-            own: own_time(),
+            own: own_cpu_time(),
         })
     }
 
     /// The environment with the load since the start.
     pub(crate) fn stop(self) -> Result<Environment, Error> {
         let mut spent = CpuTotals {
-            own: own_time().saturating_sub(self.own),
+            own: own_cpu_time().saturating_sub(self.own),
             ..CpuTotals::default()
         };
         for now in procfs::cpu_times()? {
@@ -79,9 +79,9 @@ impl CpuTotals {
 }
 
 /// CPU time of this process and its descendants, including ended ones that they waited for. A
-/// process that another one waited for counts as foreign, so the machine may appear too busy, never
-/// too quiet.
-fn own_time() -> Duration {
+/// descendant that an unrelated process waited for counts as foreign. So the machine may appear too
+/// busy, never too quiet.
+fn own_cpu_time() -> Duration {
     let root = std::process::id();
     let tick = tick();
     let processes: Vec<ProcessEntry> = procfs::processes()
@@ -154,7 +154,7 @@ fn tick() -> Duration {
 
 /// Whether `pid` is `root` or a descendant of it.
 fn is_descendant(mut pid: u32, root: u32, processes: &[ProcessEntry]) -> bool {
-    // Bounded, because reused numbers could form a circle.
+    // Bounded, because reused process ids could form a cycle.
     for _ in 0..64 {
         if pid == root {
             return true;
@@ -237,24 +237,24 @@ mod tests {
 
     #[test]
     fn own_cpu_time_is_measured() {
-        let before = own_time();
+        let before = own_cpu_time();
         wait_for_work(std::process::id(), std::hint::spin_loop);
-        assert!(own_time() >= before + min_measured());
+        assert!(own_cpu_time() >= before + min_measured());
         let environment = MachineMonitor::start().unwrap().stop().unwrap();
         assert!(environment.settings.contains_key("steal_share"));
     }
 
     #[test]
     fn the_cpu_time_of_an_ended_child_is_measured() {
-        let before = own_time();
+        let before = own_cpu_time();
         let mut child = std::process::Command::new("sh")
             .args(["-c", "while :; do :; done"])
             .spawn()
             .unwrap();
         wait_for_work(child.id(), || std::thread::sleep(tick()));
         child.kill().unwrap();
-        assert!(own_time() >= before + min_measured(), "before the wait");
+        assert!(own_cpu_time() >= before + min_measured(), "before the wait");
         child.wait().unwrap();
-        assert!(own_time() >= before + min_measured(), "after the wait");
+        assert!(own_cpu_time() >= before + min_measured(), "after the wait");
     }
 }

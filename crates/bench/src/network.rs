@@ -52,7 +52,7 @@ impl End {
         })
     }
 
-    /// Gives `eth0` its address and the route to the far end, via the address `next`.
+    /// Gives `eth0` its address and the route to the far end, via the link address `next`.
     fn configure(&self, far: &Self, next: Mac) -> Result<(), Error> {
         self.configure_address()?;
         self.configure_route("eth0", far, next)
@@ -82,9 +82,9 @@ impl End {
         })?
     }
 
-    /// Turns GRO, and thereby NAPI, on: without it this end does not receive frames that XDP
+    /// Turns GRO on, which enables NAPI. Without NAPI this end does not receive frames that XDP
     /// redirects.
-    pub(crate) fn set_napi(&self) -> Result<(), Error> {
+    pub(crate) fn enable_napi(&self) -> Result<(), Error> {
         self.netns
             .enter(|| Ethtool::open()?.set("eth0", &[Offload::GenericReceive], true))??;
         Ok(())
@@ -114,11 +114,11 @@ impl Middle {
         disable_ipv6(&netns)?;
         let inner = VethEnd {
             namespace: Some(&netns),
-            ..end("eth0", None, Mac([2, 0, 0, 0, 2, 0]))
+            ..veth_end("eth0", None, Mac([2, 0, 0, 0, 2, 0]))
         };
         let mut netlink = Netlink::open_in(&self.netns)?;
         netlink.apply([link::veth(
-            &end(name, None, Mac([2, 0, 0, 0, 2, 1])),
+            &veth_end(name, None, Mac([2, 0, 0, 0, 2, 1])),
             &inner,
         )?])?;
         set_up(&self.netns, name)?;
@@ -129,12 +129,12 @@ impl Middle {
 }
 
 /// Client and server on one veth pair.
-pub(crate) fn cable() -> Result<(End, End), Error> {
+pub(crate) fn create_cable() -> Result<(End, End), Error> {
     let (client, server) = (End::new(1)?, End::new(2)?);
     let mut netlink = Netlink::open_in(&client.netns)?;
     netlink.apply([link::veth(
-        &end("eth0", None, client.mac),
-        &end("eth0", Some(&server), server.mac),
+        &veth_end("eth0", None, client.mac),
+        &veth_end("eth0", Some(&server), server.mac),
     )?])?;
     client.configure(&server, server.mac)?;
     server.configure(&client, client.mac)?;
@@ -150,17 +150,17 @@ impl Network {
         let (client, server) = (&network.client, &network.server);
         client.configure(server, if routed { CLIENT_PORT_MAC } else { server.mac })?;
         server.configure(client, if routed { SERVER_PORT_MAC } else { client.mac })?;
-        network.when_operational()
+        network.wait_operational()
     }
 
-    /// As [`Network::through`] for frames to the server. Replies use a separate cable.
+    /// As [`Network::create`] for frames to the server. Replies use a separate cable.
     pub(crate) fn with_reply_cable() -> Result<Self, Error> {
         let network = Self::create_links()?;
         let (client, server) = (&network.client, &network.server);
         let mut netlink = Netlink::open_in(&client.netns)?;
         netlink.apply([link::veth(
-            &end("eth1", None, client.mac),
-            &end("eth1", Some(server), server.mac),
+            &veth_end("eth1", None, client.mac),
+            &veth_end("eth1", Some(server), server.mac),
         )?])?;
         for host in [client, server] {
             set_up(&host.netns, "eth1")?;
@@ -175,7 +175,7 @@ impl Network {
         server.configure_address()?;
         server.configure_route("eth1", client, client.mac)?;
         wait_until_operational(&mut netlink, "eth1")?;
-        network.when_operational()
+        network.wait_operational()
     }
 
     /// Makes the links, without addresses.
@@ -186,12 +186,12 @@ impl Network {
         let mut netlink = Netlink::open_in(&netns)?;
         netlink.apply([
             link::veth(
-                &end(CLIENT_LINK, None, CLIENT_PORT_MAC),
-                &end("eth0", Some(&client), client.mac),
+                &veth_end(CLIENT_LINK, None, CLIENT_PORT_MAC),
+                &veth_end("eth0", Some(&client), client.mac),
             )?,
             link::veth(
-                &end(SERVER_LINK, None, SERVER_PORT_MAC),
-                &end("eth0", Some(&server), server.mac),
+                &veth_end(SERVER_LINK, None, SERVER_PORT_MAC),
+                &veth_end("eth0", Some(&server), server.mac),
             )?,
         ])?;
         let middle = Middle {
@@ -207,7 +207,7 @@ impl Network {
     }
 
     /// Waits until the links in the middle are operational.
-    fn when_operational(self) -> Result<Self, Error> {
+    fn wait_operational(self) -> Result<Self, Error> {
         let mut netlink = Netlink::open_in(&self.middle.netns)?;
         for port in [CLIENT_LINK, SERVER_LINK] {
             wait_until_operational(&mut netlink, port)?;
@@ -217,12 +217,12 @@ impl Network {
 
     /// Drops all frames in the server's driver, until the result is dropped.
     pub(crate) fn sink(&self) -> Result<OwnedFd, Error> {
-        self.attach_at_server(ebpf::sink()?.as_fd())
+        self.attach_at_server(ebpf::load_sink()?.as_fd())
     }
 
     /// Attaches an XDP program to the server's driver, until the result is dropped.
     pub(crate) fn attach_at_server(&self, program: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
-        self.server.set_napi()?;
+        self.server.enable_napi()?;
         self.server.netns.enter(|| {
             let link = Netlink::open()?.link("eth0")?.id();
             ebpf::attach(program, Hook::Xdp, link.index)
@@ -267,7 +267,7 @@ fn set_up(netns: &Netns, name: &str) -> Result<LinkId, Error> {
     Ok(link)
 }
 
-fn end<'a>(name: &'a str, host: Option<&'a End>, mac: Mac) -> VethEnd<'a> {
+fn veth_end<'a>(name: &'a str, host: Option<&'a End>, mac: Mac) -> VethEnd<'a> {
     VethEnd {
         namespace: host.map(|host| &host.netns),
         mac: Some(mac),
@@ -276,7 +276,7 @@ fn end<'a>(name: &'a str, host: Option<&'a End>, mac: Mac) -> VethEnd<'a> {
     }
 }
 
-/// Waits until the link is operational; before that, it drops frames to send.
+/// Waits until the link is operational. Until then it drops the frames to send.
 fn wait_until_operational(netlink: &mut Netlink, link: &str) -> Result<(), Error> {
     let deadline = Instant::now() + OPERATIONAL_LIMIT;
     while !netlink.link(link)?.operational && Instant::now() < deadline {

@@ -360,11 +360,11 @@ impl SwitchFiles {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        let words = String::from_utf8_lossy(&output.stderr);
+        let messages = String::from_utf8_lossy(&output.stderr);
         Err(ports.unavailable(format!(
             "`{program}` failed ({}): {}",
             output.status,
-            words.trim()
+            messages.trim()
         )))
     }
 }

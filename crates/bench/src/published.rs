@@ -1,7 +1,7 @@
-//! Published figures that claims show beside ours, one file for each paper. Those of plots are in
-//! `plots/`.
+//! Published figures that claims show next to ours, one file for each paper. The published figures
+//! of plots are in `plots/`.
 //!
-//! They are from the papers' texts and tables only; nothing is read off a drawing. If a text gives
+//! All are from the papers' texts and tables; none is read off a drawing. If a text gives
 //! a ratio, the figure is computed from it, and its source says so.
 
 pub(crate) mod calvin;
@@ -19,7 +19,7 @@ pub(crate) struct Published {
 
 impl Published {
     /// Adds this figure to a claim.
-    pub(crate) fn beside(self, claim: Claim) -> Claim {
-        claim.beside(self.value, self.source)
+    pub(crate) fn add_to(self, claim: Claim) -> Claim {
+        claim.with_published(self.value, self.source)
     }
 }

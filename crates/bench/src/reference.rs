@@ -17,11 +17,11 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-mod fed;
+mod feed_process;
 mod ring;
 mod runner;
 
-pub(crate) use fed::FeedProcess;
+pub(crate) use feed_process::FeedProcess;
 pub(crate) use ring::RingThroughput;
 use runner::Runner;
 
@@ -141,7 +141,7 @@ impl Reference {
     }
 
     /// Checks that the program was built. The error is the reason for the skipped row.
-    pub fn available(self) -> Result<(), Error> {
+    pub fn check_built(self) -> Result<(), Error> {
         self.image().map(|_| ())
     }
 
@@ -149,7 +149,7 @@ impl Reference {
     /// Needs root.
     pub fn start(self, forwarding: &Forwarding) -> Result<RunningReference, Error> {
         let name = self.name();
-        let (mut command, _program) = embedded(name, self.image()?)?;
+        let (mut command, _program) = create_command(name, self.image()?)?;
         command.args(["--ingress", forwarding.ingress]);
         command.args(["--egress", forwarding.egress]);
         command.args(["--batch", &forwarding.batch.to_string()]);
@@ -237,7 +237,7 @@ impl RunningReference {
                     }
                     None => continue,
                 },
-                Err(RecvTimeoutError::Timeout) => format!("nothing after {START_LIMIT:?}"),
+                Err(RecvTimeoutError::Timeout) => format!("not ready after {START_LIMIT:?}"),
                 Err(RecvTimeoutError::Disconnected) => match self.child.wait() {
                     Ok(status) => status.to_string(),
                     Err(error) => error.to_string(),
@@ -251,9 +251,9 @@ impl RunningReference {
         }
     }
 
-    /// Sends SIGTERM, so that it detaches its XDP program, and SIGKILL if it hangs.
+    /// Sends SIGTERM, so that the program detaches XDP, and SIGKILL if it hangs.
     fn end(&mut self) -> std::io::Result<ExitStatus> {
-        // After the wait, its number may belong to another process.
+        // After the wait, another process may have its process id.
         if let Some(status) = self.child.try_wait()? {
             return Ok(status);
         }
@@ -299,13 +299,13 @@ impl Drop for RunningReference {
     }
 }
 
-/// An embedded program as a command. It can start while the file exists.
+/// The command of an embedded program. It can start while the returned file is open.
 ///
-/// The file is in memory. Unlike a file on disk, it is executable while it is open for writing. So
-/// a fork of another thread cannot make the start fail.
-fn embedded(name: &'static str, image: &[u8]) -> Result<(Command, File), Error> {
+/// The file is in memory. Unlike a file on disk, it is executable while it is open for writing. A
+/// process that another thread forks may keep it open, and the start still succeeds.
+fn create_command(name: &'static str, image: &[u8]) -> Result<(Command, File), Error> {
     let store = || {
-        let mut file = File::from(memory_file(name)?);
+        let mut file = File::from(create_memory_file(name)?);
         file.write_all(image)?;
         Ok(file)
     };
@@ -322,7 +322,8 @@ fn embedded(name: &'static str, image: &[u8]) -> Result<(Command, File), Error> 
 /// Starts a command with its output in a pipe and its messages in a file.
 fn spawn(name: &'static str, command: &mut Command) -> Result<(Child, File), Error> {
     let system = |step| move |source| Error::System { name, step, source };
-    let messages = File::from(memory_file("stderr").map_err(system("memory for its messages"))?);
+    let messages =
+        File::from(create_memory_file("stderr").map_err(system("memory for its messages"))?);
     let errors = messages.try_clone();
     let errors = errors.map_err(system("sharing the file of its messages"))?;
     command.stdout(Stdio::piped()).stderr(errors);
@@ -330,7 +331,7 @@ fn spawn(name: &'static str, command: &mut Command) -> Result<(Child, File), Err
     Ok((child, messages))
 }
 
-pub(crate) fn memory_file(name: &str) -> std::io::Result<OwnedFd> {
+pub(crate) fn create_memory_file(name: &str) -> std::io::Result<OwnedFd> {
     Ok(memfd_create(name, MFdFlags::MFD_CLOEXEC)?)
 }
 

@@ -34,7 +34,7 @@ impl Session<'_> {
         let mut figures = vec![Vec::new(); subjects];
         for round in 0..rounds {
             self.progress(stage, round, rounds)?;
-            for subject in order(round, selected.len()).map(|place| selected[place]) {
+            for subject in order(round, selected.len()).map(|index| selected[index]) {
                 self.check()?;
                 figures[subject].push(measure(subject)?);
             }
@@ -101,23 +101,23 @@ impl Rounds {
 }
 
 /// Shares as ratios to one.
-pub(crate) fn to_one(shares: &[f64]) -> Result<Estimate, Error> {
+pub(crate) fn ratio_to_one(shares: &[f64]) -> Result<Estimate, Error> {
     Ok(paired_ratio(shares, &vec![1.0; shares.len()])?)
 }
 
-/// The quantile of sorted figures: the smallest that a share of them does not exceed. NaN without
-/// figures.
+/// The quantile of sorted figures: the smallest figure that `share` of them do not exceed. NaN
+/// without figures.
 pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
-    let place = (share * sorted.len() as f64).ceil() as usize;
+    let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted
-        .get(place.saturating_sub(1).min(last))
+        .get(rank.saturating_sub(1).min(last))
         .copied()
         .unwrap_or(f64::NAN)
 }
 
-/// The order of a round. Each starts with another subject, and every other round runs backwards. So
-/// no subject is always first or always after the same one.
+/// The order of a round. Each round starts with a different subject, and every second round runs
+/// backwards. So no subject is always first or always after the same one.
 fn order(round: usize, subjects: usize) -> impl Iterator<Item = usize> {
     (0..subjects).map(move |step| {
         let step = if round % 2 == 1 {
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_those_of_the_figures() {
+    fn quantiles_are_exact() {
         let figures: Vec<f64> = (1..=100).map(f64::from).collect();
         assert_eq!(quantile(&figures, 0.99), 99.0);
         assert_eq!(quantile(&figures, 0.5), 50.0);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn every_round_has_every_subject_in_another_order() {
+    fn every_round_has_all_subjects_in_a_different_order() {
         let mut pairs = BTreeSet::new();
         let mut firsts = BTreeSet::new();
         for round in 0..10 {

@@ -14,9 +14,9 @@ use myelin_packet::sojourn::Histogram;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::agents::{self, EmbeddedAgent};
 use crate::generator::{Stream, StreamCounts, generate};
 use crate::network::{CLIENT_LINK, Network, SERVER_LINK, SERVER_PORT};
-use crate::stand::{self, Stand};
 use crate::variant::{polling_core, probing_core};
 use crate::{Error, frames};
 
@@ -88,9 +88,9 @@ impl RouterKind {
 
 /// The routers and their senders. Fields drop in this order.
 pub(crate) struct Routers {
-    stand: Arc<Stand>,
+    agent: Arc<EmbeddedAgent>,
     kind: RouterKind,
-    work: Vec<String>,
+    functions: Vec<String>,
     chains: Vec<String>,
     senders: Vec<PacketSender>,
     workers: Vec<u32>,
@@ -124,31 +124,31 @@ impl RouterCounters {
 }
 
 impl Routers {
-    /// Deploys one router for each text of an `sla` (inside the braces), followed by the functions
-    /// `work`. Their processes are stopped except in [`Routers::while_running`].
+    /// Deploys one router for each `sla` (the text between the braces), followed by
+    /// `functions`. Their processes are stopped except in [`Routers::while_running`].
     pub(crate) fn new(
         program: &Path,
         kind: RouterKind,
-        work: &[&str],
+        functions: &[&str],
         slas: &[String],
     ) -> Result<Self, Error> {
-        let network = Network::through(false)?;
+        let network = Network::create(false)?;
         let middle = &network.middle;
         // The agent runs in the namespace between the hosts, with its links and sockets.
-        let (stand, chains, workers) = middle.netns.enter(|| {
-            let stand = Stand::open(program)?;
+        let (agent, chains, workers) = middle.netns.enter(|| {
+            let agent = EmbeddedAgent::open(program)?;
             let prefix = kind.name().replace(", ", "-");
             let names: Vec<String> = (0..slas.len())
-                .map(|number| stand.place.chain_name(&format!("{prefix}{number}")))
+                .map(|number| agent.dir.chain_name(&format!("{prefix}{number}")))
                 .collect();
-            stand.up_all(chain_texts(kind, work, &names, slas)?)?;
+            agent.up_all(chain_texts(kind, functions, &names, slas)?)?;
             let mut workers = Vec::new();
             for name in &names {
-                workers.extend(stand.workers(name)?);
+                workers.extend(agent.workers(name)?);
             }
             workers.sort_unstable();
             workers.dedup();
-            Ok::<_, Error>((stand, names, workers))
+            Ok::<_, Error>((agent, names, workers))
         })??;
         if kind == RouterKind::Namespace {
             // GRO gives the port NAPI, as the front door at XDP does.
@@ -167,9 +167,9 @@ impl Routers {
             .map(|number| network.client.sender(&frame(number)))
             .collect::<Result<_, _>>()?;
         let routers = Self {
-            stand,
+            agent,
             kind,
-            work: work.iter().map(ToString::to_string).collect(),
+            functions: functions.iter().map(ToString::to_string).collect(),
             chains,
             senders,
             workers,
@@ -182,11 +182,11 @@ impl Routers {
 
     /// Changes the routers' SLAs by a live change.
     pub(crate) fn set_slas(&self, slas: &[String]) -> Result<(), Error> {
-        let work: Vec<&str> = self.work.iter().map(String::as_str).collect();
-        let texts = chain_texts(self.kind, &work, &self.chains, slas)?;
+        let functions: Vec<&str> = self.functions.iter().map(String::as_str).collect();
+        let texts = chain_texts(self.kind, &functions, &self.chains, slas)?;
         self.signal(Signal::SIGCONT);
         let netns = &self.network.middle.netns;
-        let changed = netns.enter(|| self.stand.up_all(texts))?;
+        let changed = netns.enter(|| self.agent.up_all(texts))?;
         self.signal(Signal::SIGSTOP);
         changed.map(drop)
     }
@@ -237,14 +237,14 @@ impl Routers {
     /// Counters of each router.
     pub(crate) fn counters(&self) -> Result<Vec<RouterCounters>, Error> {
         self.signal(Signal::SIGCONT);
-        let all = self.stand.status();
+        let all = self.agent.status();
         let counters = self.chains.iter().map(|name| {
             let is = |status: &&ChainStatus| status.chain == *name;
             let status = all
                 .iter()
                 .find(is)
                 .ok_or_else(|| ApiError::failed(format!("the agent has no chain {name}")))?;
-            let sojourn = self.stand.sojourn(name)?.pop();
+            let sojourn = self.agent.sojourn(name)?.pop();
             Ok(RouterCounters {
                 packets_in: status.packets_in,
                 policed: status.policed,
@@ -294,7 +294,7 @@ pub(crate) fn frame(number: usize) -> Vec<u8> {
 /// The chain file of all routers.
 fn chain_texts(
     kind: RouterKind,
-    work: &[&str],
+    functions: &[&str],
     names: &[String],
     slas: &[String],
 ) -> Result<String, Error> {
@@ -302,7 +302,7 @@ fn chain_texts(
         .iter()
         .zip(slas)
         .enumerate()
-        .map(|(number, (name, sla))| chain_text(kind, work, number, name, sla))
+        .map(|(number, (name, sla))| chain_text(kind, functions, number, name, sla))
         .collect::<Result<_, _>>()?;
     Ok(texts.join("---\n"))
 }
@@ -310,7 +310,7 @@ fn chain_texts(
 /// A chain of one router, which rewrites the link addresses.
 fn chain_text(
     kind: RouterKind,
-    work: &[&str],
+    functions: &[&str],
     number: usize,
     name: &str,
     sla: &str,
@@ -327,16 +327,16 @@ fn chain_text(
     );
     let functions: Vec<(&str, &str)> = [router.as_str()]
         .iter()
-        .chain(work)
+        .chain(functions)
         .map(|function| (*function, kind.space()))
         .collect();
-    Ok(stand::chain_for(&packets, name, &functions, &spec))
+    Ok(agents::chain_text_for(&packets, name, &functions, &spec))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stand::source;
+    use crate::agents::chain_source;
 
     #[test]
     fn chains_are_valid() {
@@ -350,7 +350,7 @@ mod tests {
         ] {
             let sla = "rate: 300kpps, burst: 20, enforce: policer";
             let text = chain_text(kind, &["kind: forward"], 3, "vr3", sla).unwrap();
-            let chains = source(text).parse().unwrap();
+            let chains = chain_source(text).parse().unwrap();
             assert_eq!(chains[0].matches.destination_port, Some(9003));
         }
         let tuple = myelin_packet::parse(&frame(3))

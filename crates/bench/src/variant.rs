@@ -161,7 +161,7 @@ impl Variant {
             }
         }
         Err(ApiError::failed(format!(
-            "none of {packets} packets passed `{}`, {ATTEMPTS} times; repeat on a quiet machine",
+            "variant `{}` lost all {packets} packets in each of {ATTEMPTS} trials; repeat on a quiet machine",
             self.name
         ))
         .into())
@@ -221,7 +221,7 @@ impl Variant {
         &self.pollers.0
     }
 
-    /// CPU use during `window`, idle or with one packet to the server and back every `interval`.
+    /// CPU use during `window`: idle, or with one packet to the server and back every `interval`.
     pub(crate) fn cpu_use(
         &self,
         payload: usize,

@@ -16,9 +16,9 @@ use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
 use myelin_linux::{link, neighbour, route, sysctl};
 
+use crate::agents::{self, EmbeddedAgent};
 use crate::network::{self, CLIENT_LINK, Middle, Network, SERVER_LINK, sockets};
 use crate::reference::{Forwarding, Reference, RunningReference};
-use crate::stand::{self, Stand};
 use crate::variant::{Variant, polling_core};
 use crate::{Error, Findings, Row, ebpf};
 
@@ -34,7 +34,7 @@ pub(crate) const AT_ITS_BEST: &str = "centralized, at its best";
 type Parts = Vec<Box<dyn Any + Send>>;
 
 /// A variant of a network and the objects in it. The objects are removed before the links.
-fn of_network(
+fn network_variant(
     name: &str,
     about: &str,
     network: Network,
@@ -48,7 +48,7 @@ fn of_network(
 
 /// A veth pair from client to server.
 pub(crate) fn direct() -> Result<Variant, Error> {
-    let (client, server) = network::cable()?;
+    let (client, server) = network::create_cable()?;
     let about = "veth pair between the two hosts";
     let sockets = sockets(
         (&client.netns, client.address),
@@ -60,7 +60,7 @@ pub(crate) fn direct() -> Result<Variant, Error> {
 
 /// A Linux bridge with the kernel's defaults.
 pub(crate) fn bridge() -> Result<Variant, Error> {
-    let network = Network::through(false)?;
+    let network = Network::create(false)?;
     let middle = &network.middle;
     let mut netlink = Netlink::open_in(&middle.netns)?;
     netlink.apply([link::bridge("bridge")?])?;
@@ -71,12 +71,12 @@ pub(crate) fn bridge() -> Result<Variant, Error> {
         link::up(&bridge),
     ])?;
     let about = "Linux bridge in a namespace, both ways";
-    of_network("bridge", about, network, Vec::new(), Vec::new())
+    network_variant("bridge", about, network, Vec::new(), Vec::new())
 }
 
 /// A namespace between the hosts that forwards as a Linux router does.
 pub(crate) fn kernel_router() -> Result<Network, Error> {
-    let network = Network::through(true)?;
+    let network = Network::create(true)?;
     let middle = &network.middle;
     middle.netns.enter(|| {
         for link in ["all", CLIENT_LINK, SERVER_LINK] {
@@ -101,31 +101,35 @@ pub(crate) fn kernel_router() -> Result<Network, Error> {
 pub(crate) fn kernel_forwarding() -> Result<Variant, Error> {
     let about = "kernel IP forwarding through a namespace, both ways";
     let network = kernel_router()?;
-    of_network("kernel-forwarding", about, network, Vec::new(), Vec::new())
+    network_variant("kernel-forwarding", about, network, Vec::new(), Vec::new())
 }
 
 /// A bare redirect in both directions, the lower limit of a chain at tcx.
 pub(crate) fn tc_redirect() -> Result<Variant, Error> {
-    let network = Network::through(false)?;
-    let there = redirect(&network.middle, Hook::Tcx, true)?;
-    let parts: Parts = vec![Box::new(there), replies(&network)?];
+    let network = Network::create(false)?;
+    let there = attach_redirect(&network.middle, Hook::Tcx, true)?;
+    let parts: Parts = vec![Box::new(there), redirect_replies(&network)?];
     let about = "bare bpf_redirect_peer at tcx, both ways";
-    of_network("tc-redirect", about, network, parts, Vec::new())
+    network_variant("tc-redirect", about, network, parts, Vec::new())
 }
 
 /// A bare XDP redirect to the server.
 pub(crate) fn xdp_redirect() -> Result<Variant, Error> {
-    let network = Network::through(false)?;
-    let there = redirect(&network.middle, Hook::Xdp, true)?;
-    let parts: Parts = vec![Box::new(there), replies(&network)?];
-    network.server.set_napi()?;
+    let network = Network::create(false)?;
+    let there = attach_redirect(&network.middle, Hook::Xdp, true)?;
+    let parts: Parts = vec![Box::new(there), redirect_replies(&network)?];
+    network.server.enable_napi()?;
     let about = "bare bpf_redirect at XDP to the server, replies redirected at tcx";
-    of_network("xdp-redirect", about, network, parts, Vec::new())
+    network_variant("xdp-redirect", about, network, parts, Vec::new())
 }
 
 /// A tc redirect of packets from the server.
-fn replies(network: &Network) -> Result<Box<dyn Any + Send>, Error> {
-    Ok(Box::new(redirect(&network.middle, Hook::Tcx, false)?))
+fn redirect_replies(network: &Network) -> Result<Box<dyn Any + Send>, Error> {
+    Ok(Box::new(attach_redirect(
+        &network.middle,
+        Hook::Tcx,
+        false,
+    )?))
 }
 
 /// C programs that forward single frames to the server (program, name, description), and a row for
@@ -154,16 +158,16 @@ pub(crate) fn reference(
     about: &str,
     batch: u16,
 ) -> Result<Variant, Error> {
-    reference.available()?;
-    let network = Network::through(false)?;
-    let forwarding = forwarding(batch, true)?;
+    reference.check_built()?;
+    let network = Network::create(false)?;
+    let forwarding = forwarding_options(batch, true)?;
     let netns = &network.middle.netns;
     let running = netns.enter(|| reference.start(&forwarding))??;
-    of_program(name, about, network, running)
+    program_variant(name, about, network, running)
 }
 
 /// Options of a reference program.
-fn forwarding(batch: u16, poll: bool) -> Result<Forwarding<'static>, Error> {
+fn forwarding_options(batch: u16, poll: bool) -> Result<Forwarding<'static>, Error> {
     Ok(Forwarding {
         ingress: CLIENT_LINK,
         egress: SERVER_LINK,
@@ -174,7 +178,7 @@ fn forwarding(batch: u16, poll: bool) -> Result<Forwarding<'static>, Error> {
     })
 }
 
-fn of_program(
+fn program_variant(
     name: &str,
     about: &str,
     network: Network,
@@ -182,12 +186,12 @@ fn of_program(
 ) -> Result<Variant, Error> {
     let pollers = vec![running.pid()];
     // The program is removed before its links.
-    let parts: Parts = vec![Box::new(running), replies(&network)?];
-    of_network(name, about, network, parts, pollers)
+    let parts: Parts = vec![Box::new(running), redirect_replies(&network)?];
+    network_variant(name, about, network, parts, pollers)
 }
 
 /// CALVIN's centralized approach in two forms: [`AS_PUBLISHED`] and [`AT_ITS_BEST`].
-pub(crate) fn both_centralized() -> Result<[Variant; 2], Error> {
+pub(crate) fn centralized_variants() -> Result<[Variant; 2], Error> {
     let published = "sleeping process, kernel routing between TAP devices, one frame at once";
     let best = "the same, polling, up to 32 frames at once, long queues";
     Ok([
@@ -199,8 +203,8 @@ pub(crate) fn both_centralized() -> Result<[Variant; 2], Error> {
 /// Both functions in one process, with the kernel's stack in between. It sleeps as published, or
 /// polls and takes several packets at once.
 fn centralized(name: &str, about: &str, poll: bool) -> Result<Variant, Error> {
-    let network = Network::through(false)?;
-    let forwarding = forwarding(if poll { BEST_BATCH } else { BATCH }, poll)?;
+    let network = Network::create(false)?;
+    let forwarding = forwarding_options(if poll { BEST_BATCH } else { BATCH }, poll)?;
     let running = network.middle.netns.enter(|| {
         let running = Reference::Centralized.start(&forwarding)?;
         let mut netlink = Netlink::open()?;
@@ -208,7 +212,8 @@ fn centralized(name: &str, about: &str, poll: bool) -> Result<Variant, Error> {
             netlink.link("central0")?.id(),
             netlink.link("central1")?.id(),
         );
-        // The kernel only receives packets to its own address, so the link has the server's.
+        // The kernel only receives packets to its own address, so the link has the server's
+        // address.
         netlink.apply([
             link::mac(&first, network.server.mac),
             link::no_ipv6_autoconfiguration(&first),
@@ -226,18 +231,18 @@ fn centralized(name: &str, about: &str, poll: bool) -> Result<Variant, Error> {
         ])?;
         Ok::<_, Error>(running)
     })??;
-    of_program(name, about, network, running)
+    program_variant(name, about, network, running)
 }
 
 /// Redirects all frames from the client to the server, or in the other direction.
-fn redirect(middle: &Middle, hook: Hook, to_server: bool) -> Result<OwnedFd, Error> {
+fn attach_redirect(middle: &Middle, hook: Hook, to_server: bool) -> Result<OwnedFd, Error> {
     let (from, to) = if to_server {
         (&middle.client, &middle.server)
     } else {
         (&middle.server, &middle.client)
     };
     middle.netns.enter(|| {
-        let program = ebpf::redirect(hook, to.index)?;
+        let program = ebpf::load_redirect(hook, to.index)?;
         ebpf::attach(program.as_fd(), hook, from.index)
     })?
 }
@@ -245,37 +250,42 @@ fn redirect(middle: &Middle, hook: Hook, to_server: bool) -> Result<OwnedFd, Err
 /// A deployed chain. `functions` are (kind and configuration, space), `more` are further lines of
 /// `spec`.
 pub(crate) fn chain(
-    stand: &Arc<Stand>,
+    agent: &Arc<EmbeddedAgent>,
     name: &str,
     about: &str,
     functions: &[(&str, &str)],
     more: &str,
 ) -> Result<Variant, Error> {
-    let text = stand::chain(&stand.place.chain_name(name), functions, more);
-    deployed(stand, name, about, text)
+    let text = agents::chain_text(&agent.dir.chain_name(name), functions, more);
+    deploy_variant(agent, name, about, text)
 }
 
-/// The same. Its replies pass the same functions in the same order.
+/// As [`chain`]. Replies pass the same functions in the same order.
 pub(crate) fn chain_both_ways(
-    stand: &Arc<Stand>,
+    agent: &Arc<EmbeddedAgent>,
     name: &str,
     about: &str,
     functions: &[(&str, &str)],
     more: &str,
 ) -> Result<Variant, Error> {
-    let text = stand::chain_both_ways(&stand.place.chain_name(name), functions, more);
-    deployed(stand, name, about, text)
+    let text = agents::chain_text_both_ways(&agent.dir.chain_name(name), functions, more);
+    deploy_variant(agent, name, about, text)
 }
 
-fn deployed(stand: &Arc<Stand>, name: &str, about: &str, text: String) -> Result<Variant, Error> {
-    let chain = stand.place.chain_name(name);
-    let all = stand.up_all(text)?;
+fn deploy_variant(
+    agent: &Arc<EmbeddedAgent>,
+    name: &str,
+    about: &str,
+    text: String,
+) -> Result<Variant, Error> {
+    let chain = agent.dir.chain_name(name);
+    let all = agent.up_all(text)?;
     let up = all.iter().find(|up| up.chain == chain);
     let up = up.ok_or_else(|| ApiError::failed(format!("the agent did not deploy {chain}")))?;
-    let (client, server) = (host(up, "client")?, host(up, "server")?);
+    let (client, server) = (open_host(up, "client")?, open_host(up, "server")?);
     let sockets = sockets((&client.0, client.1), (&server.0, server.1))?;
-    let parts: Parts = vec![Box::new(Arc::clone(stand))];
-    Variant::new(name, about, sockets, stand.workers(&chain)?, parts)
+    let parts: Parts = vec![Box::new(Arc::clone(agent))];
+    Variant::new(name, about, sockets, agent.workers(&chain)?, parts)
 }
 
 /// A chain of one function between DPDK devices, with the same driver, links and core as
@@ -287,11 +297,11 @@ pub(crate) fn dpdk_chain(
     function: &str,
     batch: u16,
 ) -> Result<Variant, Error> {
-    let network = Network::through(false)?;
+    let network = Network::create(false)?;
     let middle = &network.middle;
     // The links of all such chains have the same names, so each chain has a separate agent.
-    let stand = Stand::open(program)?;
-    let chain = stand.place.chain_name(name);
+    let agent = EmbeddedAgent::open(program)?;
+    let chain = agent.dir.chain_name(name);
     let device =
         |number, link| format!("{{ dpdk: \"net_af_xdp{number},iface={link},busy_budget=0\" }}");
     let more = format!(
@@ -300,22 +310,22 @@ pub(crate) fn dpdk_chain(
         device(1, SERVER_LINK),
         worker("spin", batch)?
     );
-    let text = stand::chain(&chain, &[(function, "user")], &more);
+    let text = agents::chain_text(&chain, &[(function, "user")], &more);
     // A worker starts in the namespace of the caller.
     middle.netns.enter(|| {
-        stand.up_all(text)?;
+        agent.up_all(text)?;
         // Replies pass the redirect, as with the reference program.
         ebpf::detach_xdp(middle.server.index)
     })??;
-    let pollers = stand.workers(&chain)?;
+    let pollers = agent.workers(&chain)?;
     // The worker is removed before its links.
-    let parts: Parts = vec![Box::new(stand), replies(&network)?];
-    of_network(name, about, network, parts, pollers)
+    let parts: Parts = vec![Box::new(agent), redirect_replies(&network)?];
+    network_variant(name, about, network, parts, pollers)
 }
 
 /// `spec` lines for a worker that polls on the polling core and takes single packets, as the
-/// references.
-pub(crate) fn spinning() -> Result<String, Error> {
+/// reference programs do.
+pub(crate) fn spinning_worker() -> Result<String, Error> {
     worker("spin", BATCH)
 }
 
@@ -327,7 +337,7 @@ pub(crate) fn worker(idle: &str, batch: u16) -> Result<String, Error> {
     ))
 }
 
-fn host(up: &ChainUp, role: &str) -> Result<(Netns, IpAddr), Error> {
+fn open_host(up: &ChainUp, role: &str) -> Result<(Netns, IpAddr), Error> {
     let is = |host: &&HostInfo| host.role == role;
     let missing = || ApiError::failed(format!("chain {} has no host `{role}`", up.chain));
     let host = up.hosts.iter().find(is).ok_or_else(missing)?;

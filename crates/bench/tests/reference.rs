@@ -98,16 +98,16 @@ impl Drop for EndHosts {
                 .status();
         }
         for link in [&self.ingress, &self.egress] {
-            // Its peer may have removed it already.
+            // The removal of its peer may have removed it already.
             let _ = Command::new("ip").args(["link", "delete", link]).output();
         }
     }
 }
 
 fn run(line: &str) {
-    let mut messages = line.split_whitespace();
-    let output = Command::new(messages.next().unwrap())
-        .args(messages)
+    let mut words = line.split_whitespace();
+    let output = Command::new(words.next().unwrap())
+        .args(words)
         .output()
         .unwrap();
     assert!(
@@ -117,7 +117,7 @@ fn run(line: &str) {
     );
 }
 
-fn xdp_attached(link: &str) -> bool {
+fn has_xdp_program(link: &str) -> bool {
     let output = Command::new("ip")
         .args(["link", "show", "dev", link])
         .output()
@@ -146,7 +146,7 @@ fn socket(namespace: &str, from: &str, to: &str) -> UdpSocket {
 }
 
 /// Whether a datagram arrives unchanged.
-fn passes(from: &UdpSocket, to: &UdpSocket, payload: &[u8]) -> bool {
+fn is_delivered(from: &UdpSocket, to: &UdpSocket, payload: &[u8]) -> bool {
     let mut buffer = [0; 2048];
     from.send(payload).unwrap();
     // A stop and continue of the process interrupts its system call.
@@ -170,7 +170,7 @@ fn passes(from: &UdpSocket, to: &UdpSocket, payload: &[u8]) -> bool {
 
 /// Whether the test must be skipped; prints the reason.
 fn must_skip(reference: Reference) -> bool {
-    let reason = match reference.available() {
+    let reason = match reference.check_built() {
         _ if !geteuid().is_root() => "needs root".to_owned(),
         Err(error) => error.to_string(),
         Ok(()) => return false,
@@ -195,31 +195,37 @@ fn forwards_both_ways(reference: Reference) {
         socket(&hosts.server, SERVER, CLIENT),
     );
     assert!(
-        !passes(&client, &server, b"early"),
-        "the hosts must not be joined by anything else"
+        !is_delivered(&client, &server, b"early"),
+        "the hosts are connected without the program"
     );
 
     let running = start(reference, &hosts.forwarding(true));
     let by_xdp = reference != Reference::Packet;
     assert_eq!(
-        (xdp_attached(&hosts.ingress), xdp_attached(&hosts.egress)),
+        (
+            has_xdp_program(&hosts.ingress),
+            has_xdp_program(&hosts.egress)
+        ),
         (by_xdp, by_xdp)
     );
     for round in 0..ROUNDS {
         // From an empty datagram to a full 1500 byte MTU.
         let payload = vec![round as u8; round as usize * 1472 / (ROUNDS as usize - 1)];
-        assert!(passes(&client, &server, &payload), "round {round}");
-        assert!(passes(&server, &client, &payload), "round {round}, back");
+        assert!(is_delivered(&client, &server, &payload), "round {round}");
+        assert!(
+            is_delivered(&server, &client, &payload),
+            "round {round}, back"
+        );
     }
     let forwarded = running.stop().unwrap_or_else(|error| panic!("{error}"));
     assert!(forwarded >= u64::from(2 * ROUNDS), "{forwarded}");
 
     assert!(
-        !passes(&client, &server, b"late"),
+        !is_delivered(&client, &server, b"late"),
         "frames pass although the program was stopped"
     );
     assert!(
-        !xdp_attached(&hosts.ingress) && !xdp_attached(&hosts.egress),
+        !has_xdp_program(&hosts.ingress) && !has_xdp_program(&hosts.egress),
         "an XDP program was left behind"
     );
 }
@@ -234,19 +240,22 @@ fn forwards_one_way(reference: Reference) {
         socket(&hosts.server, SERVER, CLIENT),
     );
     let running = start(reference, &hosts.forwarding(false));
-    assert_eq!(xdp_attached(&hosts.ingress), reference != Reference::Packet);
-    assert!(
-        !xdp_attached(&hosts.egress),
-        "what comes back is the caller's business"
+    assert_eq!(
+        has_xdp_program(&hosts.ingress),
+        reference != Reference::Packet
     );
-    assert!(passes(&client, &server, b"there"));
-    assert!(!passes(&server, &client, b"and back"));
+    assert!(
+        !has_xdp_program(&hosts.egress),
+        "the program must not receive the replies, which the caller handles"
+    );
+    assert!(is_delivered(&client, &server, b"there"));
+    assert!(!is_delivered(&server, &client, b"and back"));
     drop(running);
     assert!(
-        !passes(&client, &server, b"late"),
+        !is_delivered(&client, &server, b"late"),
         "frames pass although the guard was dropped"
     );
-    assert!(!xdp_attached(&hosts.ingress));
+    assert!(!has_xdp_program(&hosts.ingress));
 }
 
 #[test]
@@ -280,14 +289,14 @@ fn packet_sockets_forward_one_way() {
 }
 
 #[test]
-fn the_error_names_a_missing_interface() {
+fn error_names_the_missing_interface() {
     for reference in [
         Reference::AfXdp,
         Reference::Dpdk,
         Reference::Packet,
         Reference::Centralized,
     ] {
-        if reference.available().is_err() {
+        if reference.check_built().is_err() {
             continue;
         }
         let nowhere = Forwarding {
@@ -307,7 +316,7 @@ fn the_error_names_a_missing_interface() {
 }
 
 #[test]
-fn a_batch_out_of_range_is_refused() {
+fn program_refuses_a_batch_out_of_range() {
     let forwarding = Forwarding {
         ingress: "lo",
         egress: "lo",

@@ -1,5 +1,5 @@
-//! Runs every experiment with very few rounds: it works, its report is complete, and nothing is
-//! left behind.
+//! Runs every experiment with very few rounds. Each has a complete report and leaves nothing
+//! behind.
 //!
 //! The experiments start an executable as worker, as agent and for `plan`. Here this test
 //! executable replaces `myelin`.
@@ -15,8 +15,8 @@ use myelin_bench::{Effort, Error, Monitor, Options, Report, Row, experiments, ru
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
-        Some("worker") => worker(&arguments),
-        Some("agent") => agent(&arguments),
+        Some("worker") => run_worker(&arguments),
+        Some("agent") => run_agent(&arguments),
         Some("plan") => {
             std::io::read_to_string(std::io::stdin()).unwrap();
             ExitCode::SUCCESS
@@ -27,13 +27,13 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         filter => {
-            smoke(filter);
+            run_experiments(filter);
             ExitCode::SUCCESS
         }
     }
 }
 
-fn worker(arguments: &[String]) -> ! {
+fn run_worker(arguments: &[String]) -> ! {
     let control = myelin_dataplane::control_from_stdin().unwrap();
     if arguments.iter().any(|word| word == "--dpdk") {
         myelin_dataplane::worker_main::<myelin_dpdk::Dpdk>(control)
@@ -41,7 +41,7 @@ fn worker(arguments: &[String]) -> ! {
     myelin_dataplane::worker_main::<myelin_dataplane::Sockets>(control)
 }
 
-fn agent(arguments: &[String]) -> ExitCode {
+fn run_agent(arguments: &[String]) -> ExitCode {
     let run_dir = arguments
         .iter()
         .skip_while(|word| *word != "--run-dir")
@@ -57,7 +57,7 @@ fn program() -> PathBuf {
 }
 
 /// Runs the experiments whose name contains `filter`.
-fn smoke(filter: Option<&str>) {
+fn run_experiments(filter: Option<&str>) {
     if !nix::unistd::geteuid().is_root() {
         println!("SKIP: experiments need root");
         return;
@@ -68,18 +68,18 @@ fn smoke(filter: Option<&str>) {
         {
             continue;
         }
-        let report = measured(experiment.name);
-        check(&report);
-        page(&report);
+        let report = measure(experiment.name);
+        check_report(&report);
+        check_page(&report);
         assert_eq!(
-            left_behind(),
+            find_leftovers(),
             Vec::<String>::new(),
             "after {}",
             experiment.name
         );
-        cancelled(experiment.name);
+        check_cancellation(experiment.name);
         assert_eq!(
-            left_behind(),
+            find_leftovers(),
             Vec::<String>::new(),
             "after {} was cancelled",
             experiment.name
@@ -100,7 +100,7 @@ fn options() -> Options {
     }
 }
 
-fn measured(name: &str) -> Report<Row> {
+fn measure(name: &str) -> Report<Row> {
     let nobody = AtomicBool::new(false);
     let monitor = Monitor {
         emit: &|_| {},
@@ -110,7 +110,7 @@ fn measured(name: &str) -> Report<Row> {
 }
 
 /// The report has rows with figures, and claims that these few rounds do not decide.
-fn check(report: &Report<Row>) {
+fn check_report(report: &Report<Row>) {
     assert!(!report.rows.is_empty());
     assert_eq!(report.claims.is_empty(), all_skipped(report), "{report:?}");
     for row in report.rows.iter().filter(|row| row.table() != "skipped") {
@@ -123,7 +123,7 @@ fn check(report: &Report<Row>) {
         let memory = claim.id.contains("memory");
         assert!(
             memory || claim.holds.is_none(),
-            "{claim:?} rests on two rounds"
+            "{claim:?} is decided by two rounds"
         );
     }
     assert!(report.environment.settings.contains_key("quiet"));
@@ -134,10 +134,10 @@ fn all_skipped(report: &Report<Row>) -> bool {
     report.rows.iter().all(|row| row.table() == "skipped")
 }
 
-/// Every declared plot finds its fields in the rows, and is drawn with all groups.
-fn page(report: &Report<Row>) {
+/// The page has the declared plots and all claims.
+fn check_page(report: &Report<Row>) {
     let name = &report.experiment;
-    let page = myelin_bench::page(report).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let page = myelin_bench::render_page(report).unwrap_or_else(|error| panic!("{name}: {error}"));
     assert!(!page.contains("NaN"), "{name}");
     assert!(
         page.contains("<svg") || all_skipped(report),
@@ -153,7 +153,7 @@ fn page(report: &Report<Row>) {
 }
 
 /// Cancels the experiment at its second step, because some have only a few.
-fn cancelled(name: &str) {
+fn check_cancellation(name: &str) {
     let cancelled = AtomicBool::new(false);
     let steps = std::sync::atomic::AtomicU32::new(0);
     let progress = |_| {
@@ -175,7 +175,7 @@ fn cancelled(name: &str) {
 }
 
 /// Network namespaces and run directories of this process.
-fn left_behind() -> Vec<String> {
+fn find_leftovers() -> Vec<String> {
     let own = format!("bench-{}-", std::process::id());
     ["/run", "/run/netns"]
         .into_iter()

@@ -55,30 +55,30 @@ impl Claim {
     /// "The ratio is at most `bound`", decided by [`Estimate::at_most`].
     pub fn ratio_at_most(id: impl Into<String>, ratio: Estimate, bound: f64) -> Self {
         Self::new(id, figures("median_ratio", Some(ratio)))
-            .bounded(format!("<= {bound}"), ratio.at_most(bound))
+            .with_bound(format!("<= {bound}"), ratio.at_most(bound))
     }
 
     /// "The ratio is at least `bound`", decided by [`Estimate::at_least`].
     pub fn ratio_at_least(id: impl Into<String>, ratio: Estimate, bound: f64) -> Self {
         Self::new(id, figures("median_ratio", Some(ratio)))
-            .bounded(format!(">= {bound}"), ratio.at_least(bound))
+            .with_bound(format!(">= {bound}"), ratio.at_least(bound))
     }
 
     /// "The median is at most `bound`", decided by [`Estimate::at_most`].
     pub fn median_at_most(id: impl Into<String>, median: Option<Estimate>, bound: f64) -> Self {
         let holds = median.and_then(|median| median.at_most(bound));
-        Self::new(id, figures("median", median)).bounded(format!("<= {bound}"), holds)
+        Self::new(id, figures("median", median)).with_bound(format!("<= {bound}"), holds)
     }
 
     /// "The figure is at most `bound`": for figures that are not ratios and need no rounds, such as
     /// memory.
     pub fn figure_at_most(id: impl Into<String>, measured: f64, bound: f64) -> Self {
-        Self::new(id, measured).bounded(format!("<= {bound}"), Some(measured <= bound))
+        Self::new(id, measured).with_bound(format!("<= {bound}"), Some(measured <= bound))
     }
 
     /// The claim with a bound and its verdict.
     #[must_use]
-    pub fn bounded(self, bound: impl Into<Value>, holds: Option<bool>) -> Self {
+    pub fn with_bound(self, bound: impl Into<Value>, holds: Option<bool>) -> Self {
         Self {
             bound: bound.into(),
             holds,
@@ -89,12 +89,12 @@ impl Claim {
     /// The claim without its bound: the figure is shown and not judged.
     #[must_use]
     pub fn without_bound(self) -> Self {
-        self.bounded(Value::Null, None)
+        self.with_bound(Value::Null, None)
     }
 
     /// The claim with the published figure and its source.
     #[must_use]
-    pub fn beside(self, paper: impl Into<Value>, source: impl Into<String>) -> Self {
+    pub fn with_published(self, paper: impl Into<Value>, source: impl Into<String>) -> Self {
         Self {
             paper: paper.into(),
             source: Some(source.into()),
@@ -129,7 +129,7 @@ mod tests {
             environment: Environment::default(),
             rows: vec![json!({"rtt_p50_us": 9.0})],
             claims: vec![
-                Claim::ratio_at_most("one-kernel-hop", ratio, 0.95).beside(1.22, "Fig. 3"),
+                Claim::ratio_at_most("one-kernel-hop", ratio, 0.95).with_published(1.22, "Fig. 3"),
                 Claim::ratio_at_least("quick", few, 0.5),
                 Claim::figure_at_most("memory", 70.0, 64.0),
             ],

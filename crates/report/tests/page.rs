@@ -335,7 +335,7 @@ fn the_verdict_says_by_how_much() {
     let with = |measured: Option<f64>, bound: f64| ChainReport {
         claims: vec![
             Claim::figure_at_most("sla.loss: packets lost, %", 0.0, 0.0),
-            Claim::new("sla.latency: sojourn at p99, us", measured).bounded(
+            Claim::new("sla.latency: sojourn at p99, us", measured).with_bound(
                 format!("<= {bound}"),
                 Some(measured.is_some_and(|measured| measured <= bound)),
             ),

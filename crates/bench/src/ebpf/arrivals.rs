@@ -31,8 +31,7 @@ impl ArrivalRecorder {
         let map = map.ok_or_else(|| missing(MAP))?;
         Ok(Self {
             program: keep_program(&loaded, NAME)?,
-            map: MapHandle::try_from(&map)
-                .map_err(|cause| failed(NAME, "hold the map of", &cause))?,
+            map: MapHandle::try_from(&map).map_err(|cause| failed(NAME, "keep its map", &cause))?,
         })
     }
 
@@ -45,7 +44,7 @@ impl ArrivalRecorder {
         let value = self
             .map
             .lookup(&0_u32.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|cause| failed(NAME, "read the arrivals of", &cause))?;
+            .map_err(|cause| failed(NAME, "read its arrivals", &cause))?;
         Ok(Arrivals(value.unwrap_or_default()))
     }
 }

@@ -33,7 +33,7 @@ const NAT: [&[u8]; 2] = objects!("nat");
 
 impl LookUpFunction {
     /// Its objects by hook, and the function's maps that they use.
-    fn parts(self) -> ([&'static [u8]; 2], &'static [&'static str]) {
+    fn objects_and_maps(self) -> ([&'static [u8]; 2], &'static [&'static str]) {
         match self {
             Self::Router => (
                 ROUTER,
@@ -62,19 +62,19 @@ const NAMES: [&str; 5] = [
 /// Loads the programs. They use the maps of `function` and tail-call `function` or `forward`.
 /// `tree` is that of a router of IPv6 prefixes.
 pub(crate) fn load(
-    of: LookUpFunction,
+    kind: LookUpFunction,
     hook: Hook,
     function: BorrowedFd<'_>,
     forward: BorrowedFd<'_>,
     tree: &[u8],
 ) -> Result<Vec<OwnedFd>, Error> {
-    let (objects, wanted) = of.parts();
+    let (objects, wanted) = kind.objects_and_maps();
     let object = objects[usize::from(hook == Hook::Tcx)];
-    let whole = NAMES[0];
+    let first = NAMES[0];
     let maps = maps_of(function)?;
     let mut open = ObjectBuilder::default()
         .open_memory(object)
-        .map_err(|cause| failed(whole, "read", &cause))?;
+        .map_err(|cause| failed(first, "read", &cause))?;
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         let done = match name.as_str() {
@@ -95,13 +95,13 @@ pub(crate) fn load(
             }
             _ => map.set_autocreate(false),
         };
-        done.map_err(|cause| failed(whole, "fill the maps of", &cause))?;
+        done.map_err(|cause| failed(first, "fill its maps", &cause))?;
     }
     for mut program in open.progs_mut() {
         let is_named = NAMES.contains(&program.name().to_string_lossy().as_ref());
         program.set_autoload(is_named);
     }
-    let loaded = open.load().map_err(|cause| failed(whole, "load", &cause))?;
+    let loaded = open.load().map_err(|cause| failed(first, "load", &cause))?;
     let slots = loaded.maps().find(|map| map.name() == "programs");
     let slots = slots.ok_or_else(|| missing("programs"))?;
     for (slot, program) in [(0_u32, function), (1, forward)] {
@@ -111,14 +111,14 @@ pub(crate) fn load(
                 &program.as_raw_fd().to_ne_bytes(),
                 MapFlags::ANY,
             )
-            .map_err(|cause| failed(whole, "set the tail calls of", &cause))?;
+            .map_err(|cause| failed(first, "set its tail calls", &cause))?;
     }
     // The kernel empties a program array without descriptors, so this one is kept with the
     // programs.
     let table = slots
         .as_fd()
         .try_clone_to_owned()
-        .map_err(|cause| Error::ebpf(whole, "hold", cause))?;
+        .map_err(|cause| Error::ebpf(first, "keep", cause))?;
     NAMES
         .iter()
         .map(|name| keep_program(&loaded, name))
@@ -143,18 +143,14 @@ fn maps_of(program: BorrowedFd<'_>) -> Result<Vec<MapHandle>, Error> {
     };
     if failure < 0 {
         let cause = io::Error::from_raw_os_error(-failure);
-        return Err(Error::ebpf(
-            "of the kernel crate",
-            "ask for the maps of",
-            cause,
-        ));
+        return Err(Error::ebpf("kernel function", "list its maps", cause));
     }
     numbers
         .iter()
         .take(info.nr_map_ids as usize)
         .map(|number| {
             MapHandle::from_map_id(*number)
-                .map_err(|cause| failed("of the kernel crate", "open a map of", &cause))
+                .map_err(|cause| failed("kernel function", "open one of its maps", &cause))
         })
         .collect()
 }

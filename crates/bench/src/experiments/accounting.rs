@@ -18,7 +18,7 @@ const CLOCK: usize = 2;
 const EMPTY: usize = 3;
 
 pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let programs = ebpf::accounting(hook)?;
+    let programs = ebpf::load_accounting(hook)?;
     let fds: Vec<_> = programs.iter().map(AsFd::as_fd).collect();
     let _entries = ebpf::DispatcherEntries::add(hook, &fds)?;
     let frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);

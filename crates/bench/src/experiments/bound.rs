@@ -2,17 +2,17 @@
 //! Compares the longest delay with the bound.
 
 mod draw;
-mod stage;
+mod testbed;
 mod verdict;
 
-use draw::{AdmissionCheck, Kind, POOL, Pool, Set};
+use draw::{AdmissionCheck, POOL, Pool, PoolKind, Set};
 use myelin_metrics::stats::{CONFIDENCE, median_ci};
 use myelin_planner::{Bound, Costs, Machine, PortKind};
-use stage::{BoundTestbed, Turns};
+use testbed::{BoundTestbed, Turns};
 use verdict::Verdict;
 
+use crate::agents::EmbeddedAgent;
 use crate::frames::SplitMix;
-use crate::stand::Stand;
 use crate::variant::polling_core;
 use crate::{Claim, Effort, Error, Findings, Row, Session};
 
@@ -35,7 +35,7 @@ const MISSING_SHARE: f64 = 0.001;
 /// Longest stall that the experiment creates, ns.
 const LONGEST_STALL_NS: u64 = 1_000_000;
 /// Share of the bound's stall that the experiment creates. The cores also stall by themselves: for
-/// interrupts, and while a hypervisor brings back memory, which a guest cannot see. The bound
+/// interrupts, and while a hypervisor returns memory, which a guest cannot see. The bound
 /// covers both together.
 const CREATED_SHARE: [u64; 2] = [3, 4];
 /// Largest median of bound over longest delay.
@@ -43,12 +43,12 @@ const TIGHTNESS: f64 = 3.0;
 
 /// A chain of a set, and its delays.
 struct ChainResult {
-    kind: Kind,
+    kind: PoolKind,
     set: usize,
     chains: usize,
     bound: Bound,
     /// Longest measured time that the bound does not cover.
-    beside_ns: u64,
+    uncovered_ns: u64,
     /// Longest delay of all turns without an excuse.
     worst_ns: Option<u64>,
     /// Delays above the bound, ns, with the cores' absence beyond their stalls in that turn.
@@ -95,26 +95,26 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let mut results = Results::default();
     let (pools, sets) = session.effort.choose((1, 2), (POOLS, 26), (POOLS, 125));
     let total = pools * sets * 2;
-    for kind in [Kind::Kernel, Kind::Worker] {
+    for kind in [PoolKind::Kernel, PoolKind::Worker] {
         for _ in 0..pools {
             let pool = Pool::draw(kind, core, &mut random);
-            let mut stage = BoundTestbed::new(session.program, pool.clone())?;
+            let mut testbed = BoundTestbed::new(session.program, pool.clone())?;
             for _ in 0..sets {
                 let stage_name = format!("sets of {} chains", kind.name());
                 session.progress(&stage_name, results.sets, total)?;
                 let count = FEWEST + random.below((POOL - FEWEST + 1) as u64) as usize;
-                let set = pool.set(count, &admission, &mut random)?;
-                stage.set(&set)?;
+                let set = pool.draw_set(count, &admission, &mut random)?;
+                testbed.set_contracts(&set)?;
                 let stalls = stalls(&admission.costs, core);
                 // Any core may serve a port, so the longest stall of all cores applies.
                 let stall_ns = match kind {
-                    Kind::Kernel => stalls[0],
-                    Kind::Worker => stalls[1],
+                    PoolKind::Kernel => stalls[0],
+                    PoolKind::Worker => stalls[1],
                 };
                 let created_ns = stall_ns * CREATED_SHARE[0] / CREATED_SHARE[1];
-                let turns = stage.turns(&set, TURNS, created_ns, &mut random)?;
-                let beside_ns = beside_ns(kind, &admission.costs);
-                results.add(kind, &set, &turns, stalls, beside_ns);
+                let turns = testbed.run_turns(&set, TURNS, created_ns, &mut random)?;
+                let uncovered_ns = uncovered_ns(kind, &admission.costs);
+                results.add(kind, &set, &turns, stalls, uncovered_ns);
             }
         }
     }
@@ -127,14 +127,14 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
 /// Calibrated costs, because a bound is only as good as its costs, and the longest stall of the
 /// calibration. A trial uses the built-in costs.
 ///
-/// Stalls that would overflow the links' rings are not created and not in the bounds. They are
-/// excused.
+/// The experiment neither creates nor bounds stalls that would overflow the links' rings. It
+/// excuses them.
 fn costs(session: Session<'_>) -> Result<(Costs, u64), Error> {
     let mut costs = if session.effort == Effort::Trial {
         Costs::default()
     } else {
-        let stand = Stand::open(session.program)?;
-        stand.calibrate(session.effort == Effort::Quick, session.monitor.cancelled)?
+        let agent = EmbeddedAgent::open(session.program)?;
+        agent.calibrate(session.effort == Effort::Quick, session.monitor.cancelled)?
     };
     let found_ns = stalls(&costs, 0)[0];
     for stall in costs.stalls.values_mut() {
@@ -143,7 +143,8 @@ fn costs(session: Session<'_>) -> Result<(Costs, u64), Error> {
     Ok((costs, found_ns))
 }
 
-/// The calibrated stalls of the sending core, which may be any, and of the serving core, ns.
+/// Calibrated stalls, ns: the longest of all cores, because any core may send, and that of the
+/// serving core.
 fn stalls(costs: &Costs, core: usize) -> [u64; 2] {
     let of = |core: u32| costs.stalls.get(&core).map(|stall| stall.stall_ns);
     let any = costs.stalls.values().map(|stall| stall.stall_ns).max();
@@ -153,10 +154,10 @@ fn stalls(costs: &Costs, core: usize) -> [u64; 2] {
 
 /// Measured time that the bound does not cover. Here a thread does the receive work instead of
 /// softirqs, so that the experiment can block it. Its wake-up is measured too.
-fn beside_ns(kind: Kind, costs: &Costs) -> u64 {
+fn uncovered_ns(kind: PoolKind, costs: &Costs) -> u64 {
     match kind {
-        Kind::Kernel => (costs.steps.wake_up.at_ns(0) * costs.worst_case) as u64,
-        Kind::Worker => 0,
+        PoolKind::Kernel => (costs.steps.wake_up.at_ns(0) * costs.worst_case) as u64,
+        PoolKind::Worker => 0,
     }
 }
 
@@ -176,16 +177,16 @@ fn in_burst(costs: &Costs) -> String {
 impl Results {
     fn add(
         &mut self,
-        kind: Kind,
+        kind: PoolKind,
         set: &Set,
         turns: &Turns,
         [any_ns, core_ns]: [u64; 2],
-        beside_ns: u64,
+        uncovered_ns: u64,
     ) {
         // Any core serves a port. A worker's shaper may delay its packets by a second stall.
         let allowed_ns = match kind {
-            Kind::Kernel => [0, any_ns],
-            Kind::Worker => [any_ns, 2 * core_ns],
+            PoolKind::Kernel => [0, any_ns],
+            PoolKind::Worker => [any_ns, 2 * core_ns],
         };
         let totals = &mut self.packets[kind as usize];
         totals.policed += turns.policed;
@@ -198,7 +199,7 @@ impl Results {
                 set: self.sets,
                 chains: set.members.len(),
                 bound: member.bound.clone(),
-                beside_ns,
+                uncovered_ns,
                 worst_ns: None,
                 above: Vec::new(),
                 bursts,
@@ -210,7 +211,7 @@ impl Results {
             let mut excused = false;
             for (chain, worst_ns) in chains.iter_mut().zip(&turn.worst_ns) {
                 let Some(worst_ns) = *worst_ns else { continue };
-                let verdict = verdict::judge(worst_ns, chain.to_far_end_ns(), beyond_ns);
+                let verdict = verdict::judge_delay(worst_ns, chain.to_far_end_ns(), beyond_ns);
                 if verdict != Verdict::Within {
                     chain.above.push((worst_ns, beyond_ns, verdict));
                 }
@@ -236,7 +237,7 @@ impl Results {
         self.chains.extend(chains);
     }
 
-    fn of(&self, kind: Kind, chains: Option<usize>) -> Vec<&ChainResult> {
+    fn select(&self, kind: PoolKind, chains: Option<usize>) -> Vec<&ChainResult> {
         let all = self.chains.iter().filter(|one| one.kind == kind);
         all.filter(|one| chains.is_none_or(|chains| one.chains == chains))
             .collect()
@@ -246,7 +247,7 @@ impl Results {
 impl ChainResult {
     /// Bound on the time until the far end receives a packet, ns.
     fn to_far_end_ns(&self) -> u64 {
-        self.bound.bound_ns + self.beside_ns
+        self.bound.bound_ns + self.uncovered_ns
     }
 
     fn tightness(&self) -> Option<f64> {
@@ -271,16 +272,16 @@ fn findings(results: &Results, costs: &Costs, core: usize) -> Findings {
         ("sets_refused_when_drawn", results.refused.to_string()),
         ("seed", format!("{SEED:#x}")),
     ];
-    for kind in [Kind::Kernel, Kind::Worker] {
+    for kind in [PoolKind::Kernel, PoolKind::Worker] {
         for chains in FEWEST..=POOL {
-            let selected = results.of(kind, Some(chains));
+            let selected = results.select(kind, Some(chains));
             if !selected.is_empty() {
                 findings.row(summary_row(kind, chains, &selected));
             }
         }
         findings
             .rows
-            .extend(sorted_rows(kind, &results.of(kind, None)));
+            .extend(sorted_rows(kind, &results.select(kind, None)));
     }
     findings.rows.extend(closest_rows(results));
     findings.row(
@@ -289,7 +290,7 @@ fn findings(results: &Results, costs: &Costs, core: usize) -> Findings {
             .with("absent_beyond_stalls_ms", results.absent_ns as f64 / 1e6)
             .with("excused_ms", results.excused_ns as f64 / 1e6),
     );
-    for kind in [Kind::Kernel, Kind::Worker] {
+    for kind in [PoolKind::Kernel, PoolKind::Worker] {
         let totals = &results.packets[kind as usize];
         findings.row(
             Row::of("packets")
@@ -310,7 +311,7 @@ fn to_us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-fn summary_row(kind: Kind, chains: usize, selected: &[&ChainResult]) -> Row {
+fn summary_row(kind: PoolKind, chains: usize, selected: &[&ChainResult]) -> Row {
     let median = |figure: &dyn Fn(&ChainResult) -> Option<f64>| {
         let figures: Vec<f64> = selected.iter().filter_map(|one| figure(one)).collect();
         median_ci(&figures, CONFIDENCE).map(|e| e.value)
@@ -330,7 +331,7 @@ fn summary_row(kind: Kind, chains: usize, selected: &[&ChainResult]) -> Row {
         .with("chains_in_set", chains)
         .with("sets", sets.len())
         .with("bound_us", median(&|one| Some(to_us(one.bound.bound_ns))))
-        .with("beside_us", median(&|one| Some(to_us(one.beside_ns))))
+        .with("beside_us", median(&|one| Some(to_us(one.uncovered_ns))))
         .with("bound_standing_us", standing)
         .with("worst_us", median(&|one| one.worst_ns.map(to_us)))
         .with_estimate("tightness", "", median_ci(&tightness, CONFIDENCE))
@@ -341,7 +342,7 @@ fn summary_row(kind: Kind, chains: usize, selected: &[&ChainResult]) -> Row {
 }
 
 /// Quantiles of bound over longest delay.
-fn sorted_rows(kind: Kind, all: &[&ChainResult]) -> Vec<Row> {
+fn sorted_rows(kind: PoolKind, all: &[&ChainResult]) -> Vec<Row> {
     let mut ratios: Vec<f64> = all.iter().filter_map(|one| one.tightness()).collect();
     ratios.sort_unstable_by(f64::total_cmp);
     let Some(last) = ratios.len().checked_sub(1) else {
@@ -359,11 +360,16 @@ fn sorted_rows(kind: Kind, all: &[&ChainResult]) -> Vec<Row> {
 
 /// The chains closest to their bounds, or above.
 fn closest_rows(results: &Results) -> Vec<Row> {
-    let far = |one: &ChainResult| one.above.iter().map(|above| above.0).max().or(one.worst_ns);
+    let longest = |one: &ChainResult| one.above.iter().map(|above| above.0).max().or(one.worst_ns);
     let mut all: Vec<(f64, &ChainResult)> = results
         .chains
         .iter()
-        .filter_map(|one| Some((one.to_far_end_ns() as f64 / far(one)?.max(1) as f64, one)))
+        .filter_map(|one| {
+            Some((
+                one.to_far_end_ns() as f64 / longest(one)?.max(1) as f64,
+                one,
+            ))
+        })
         .collect();
     all.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     all.into_iter()
@@ -377,7 +383,7 @@ fn closest_rows(results: &Results) -> Vec<Row> {
                 .with("burst_packets_of_all", one.bursts)
                 .with("bound_us", to_us(one.bound.bound_ns))
                 .with("bound_standing_us", to_us(one.bound.latency_ns))
-                .with("longest_us", far(one).map(to_us))
+                .with("longest_us", longest(one).map(to_us))
                 .with("bound_over_longest", ratio)
                 .with("absent_beyond_stalls_us", above.map(|above| to_us(above.1)))
                 .with(
@@ -426,8 +432,8 @@ fn claims(results: &Results) -> Vec<Claim> {
     let figures = figures.map(|(id, measured, bound)| Claim::figure_at_most(id, measured, bound));
     let tightness = [
         ("all", None),
-        (Kind::Kernel.name(), Some(Kind::Kernel)),
-        (Kind::Worker.name(), Some(Kind::Worker)),
+        (PoolKind::Kernel.name(), Some(PoolKind::Kernel)),
+        (PoolKind::Worker.name(), Some(PoolKind::Worker)),
     ]
     .map(|(name, kind)| {
         let of = chains().filter(|one| kind.is_none_or(|kind| one.kind == kind));

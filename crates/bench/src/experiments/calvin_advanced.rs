@@ -37,7 +37,7 @@ struct Case {
     function: String,
     /// The same of the function before it, and the loss between them, millionths.
     after: Option<(String, u32)>,
-    /// Bound on its 99th percentile with one in parallel for each core, us.
+    /// Bound on its 99th percentile with as many in parallel as cores, us.
     budget_us: f64,
 }
 
@@ -93,13 +93,19 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         .with("packets", packets.to_string())
         .with("packets_a_round", a_round.to_string())
         .with("cores", cores.to_string())
-        .with("payload", "readings of sensors as text, 256 different ones in turn")
-        .with("timed", "the function's call for one packet, less a reading of the clock; what it emits is copied");
+        .with(
+            "payload",
+            "readings of sensors as text, 256 different ones in turn",
+        )
+        .with(
+            "timed",
+            "the function's call for one packet, less a reading of the clock; its output is copied",
+        );
     let all = cases()?;
     let mut cases: Vec<Option<&Case>> = Vec::new();
     for case in &all {
         match FeedProcess::function(session.program, &feed_config(case, PAYLOADS[0])?)
-            .and_then(|mut fed| fed.begin(1).and_then(|()| fed.end()))
+            .and_then(|mut process| process.begin(1).and_then(|()| process.end()))
         {
             Ok(_) => cases.push(Some(case)),
             Err(error) => {
@@ -139,8 +145,8 @@ fn measure_in_parallel(
         for &count in &counts {
             session.progress("functions in parallel", done, subjects.len())?;
             session.check()?;
-            let mut fed = subject.start(count, packets, session)?;
-            let mut times = run_in_parallel(&mut fed, packets)?;
+            let mut processes = subject.start(count, packets, session)?;
+            let mut times = run_in_parallel(&mut processes, packets)?;
             // Consecutive packets are correlated, batches less.
             let batches: Vec<f64> = times.chunks(BATCH).map(mean).collect();
             let mean = mean_ci(&batches, CONFIDENCE).map(in_us);
@@ -159,9 +165,9 @@ fn measure_in_parallel(
                     subject.name(),
                     subject.payload
                 );
-                // The paper's figure beside ours. For other cores it is no bound.
+                // The paper's figure is for other cores, so it is no bound.
                 let claim = Claim::median_at_most(id, mean, published.value);
-                findings.claim(published.beside(claim.without_bound()));
+                findings.claim(published.add_to(claim.without_bound()));
             }
             findings.row(
                 Row::of("in parallel")
@@ -243,12 +249,12 @@ fn published(subject: &Subject<'_>, parallel: usize) -> Option<Published> {
 }
 
 /// Runs all processes at the same time. Returns the time of each packet, ns.
-fn run_in_parallel(fed: &mut [FeedProcess], packets: u32) -> Result<Vec<f64>, Error> {
-    for one in fed.iter_mut() {
+fn run_in_parallel(processes: &mut [FeedProcess], packets: u32) -> Result<Vec<f64>, Error> {
+    for one in processes.iter_mut() {
         one.begin(packets)?;
     }
-    let mut times = Vec::with_capacity(packets as usize * fed.len());
-    for one in fed {
+    let mut times = Vec::with_capacity(packets as usize * processes.len());
+    for one in processes {
         times.extend(one.end()?);
     }
     Ok(times)
@@ -300,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_case_is_a_function() {
+    fn every_case_has_a_valid_function() {
         for case in &cases().unwrap() {
             feed_config(case, 256).unwrap();
         }

@@ -16,9 +16,9 @@ use myelin_measure::bandwidth::{RateSearch, TrialResult};
 use myelin_metrics::stats::{Estimate, paired_ratio};
 use serde_json::Value;
 
+use crate::agents::EmbeddedAgent;
 use crate::published::calvin;
 use crate::rounds::Rounds;
-use crate::stand::Stand;
 use crate::variant::{ROUNDS, Variant, VariantLabel};
 use crate::variants::BEST_BATCH;
 use crate::{Claim, Error, Findings, Row, Session, variants};
@@ -216,12 +216,12 @@ fn variant_of(path: usize, mode: usize) -> usize {
 }
 
 fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
-    let stand = Stand::open(session.program)?;
+    let agent = EmbeddedAgent::open(session.program)?;
     let kernel = ("kind: forward", "kernel");
     let user = ("kind: forward", "user");
     let chain = |name: &str, about: &str, functions: &[(&str, &str)], more: &str| {
         session.check()?;
-        variants::chain(&stand, name, about, functions, more)
+        variants::chain(&agent, name, about, functions, more)
     };
     let mut made = vec![
         variants::direct()?,
@@ -245,7 +245,7 @@ fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
             )?);
         }
     }
-    made.extend(variants::both_centralized()?);
+    made.extend(variants::centralized_variants()?);
     Ok(made)
 }
 
@@ -299,7 +299,7 @@ fn claims(searches: &[Search], findings: &mut Findings) -> Result<(), Error> {
                         .iter()
                         .find(|(of, _)| *of == bytes && other == AS_PUBLISHED);
                     findings.claim(match published {
-                        Some((_, published)) => published.beside(claim),
+                        Some((_, published)) => published.add_to(claim),
                         None => claim,
                     });
                 }
@@ -325,7 +325,7 @@ fn claim(
     let dropped = ours.rounds.len() - counted.len();
     let mut claim = match ratio(&counted)? {
         Some(ratio) => Claim::ratio_at_least(id, ratio, bound),
-        None => Claim::new(id, Value::Null).bounded(format!(">= {bound}"), None),
+        None => Claim::new(id, Value::Null).with_bound(format!(">= {bound}"), None),
     };
     if let (Some(measured), 1..) = (claim.measured.as_object_mut(), dropped) {
         measured.insert("rounds_without_reference".to_owned(), dropped.into());
@@ -440,13 +440,13 @@ mod tests {
         assert_eq!(ours.sending(&MODES[0]), "one by one");
         assert_eq!(ours.sending(&MODES[1]), "in bursts");
         assert_eq!(claimed(0, &ours, &reference).bound, Value::Null);
-        let mut otherwise = ours.clone();
-        otherwise.rounds[3].segmented = false;
+        let mut unsegmented = ours.clone();
+        unsegmented.rounds[3].segmented = false;
         assert_eq!(
-            otherwise.sending(&MODES[1]),
+            unsegmented.sending(&MODES[1]),
             "one by one: the link cannot segment"
         );
-        for (ours, reference) in [(&otherwise, &reference), (&ours, &otherwise)] {
+        for (ours, reference) in [(&unsegmented, &reference), (&ours, &unsegmented)] {
             let claim = claimed(1, ours, reference);
             assert_eq!((claim.bound, claim.holds), (Value::Null, None));
             assert_eq!(claim.id, "ours, sent in bursts, batch 1, not segmented");

@@ -4,9 +4,9 @@
 use myelin_linux::pm_qos;
 use myelin_measure::Mode;
 
+use crate::agents::EmbeddedAgent;
 use crate::conditions::Conditions;
 use crate::published::calvin;
-use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, Variant, measure};
 use crate::{Claim, Error, Findings, Row, Session, variants};
 
@@ -89,7 +89,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
                     format!("centralized as published, {ASLEEP} / {name}, {AWAKE}, {payload} B");
                 let claim = Claim::ratio_at_least(id, ratio, PUBLISHED_BOUND);
                 let published = &calvin::CENTRALIZED_OF_CALVIN[payload_index];
-                findings.claim(published.beside(claim));
+                findings.claim(published.add_to(claim));
             }
         }
     }
@@ -97,20 +97,20 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
 }
 
 fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
-    let stand = Stand::open(session.program)?;
+    let agent = EmbeddedAgent::open(session.program)?;
     let worker = variants::worker("spin", variants::BEST_BATCH)?;
     let mut made = vec![variants::direct()?];
     for mapping in ["compact", "distributed"] {
         session.check()?;
         made.push(variants::chain(
-            &stand,
+            &agent,
             mapping,
             "one forward in the kernel and one in user space",
             &[("kind: forward", "kernel"), ("kind: forward", "user")],
             &format!("  mapping: {mapping}\n{worker}"),
         )?);
     }
-    made.extend(variants::both_centralized()?);
+    made.extend(variants::centralized_variants()?);
     Ok(made)
 }
 
@@ -170,7 +170,7 @@ fn claims(
         };
         let id = format!("centralized as published / {name}, {payload} B, {conditions}");
         let published = Claim::ratio_at_least(id, ratio(AS_PUBLISHED, variant)?, least);
-        findings.claim(calvin::CENTRALIZED_OF_CALVIN[payload_index].beside(published));
+        findings.claim(calvin::CENTRALIZED_OF_CALVIN[payload_index].add_to(published));
         let id = format!("centralized at its best / {name}, {payload} B, {conditions}");
         findings.at_least(id, ratio(AT_ITS_BEST, variant)?, 1.0);
     }

@@ -14,9 +14,9 @@ use myelin_metrics::stats::{CONFIDENCE, mean_ci, median_ci};
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::agents::EmbeddedAgent;
 use crate::published::calvin;
 use crate::reference::Reference;
-use crate::stand::Stand;
 use crate::variant::{CpuWindow, Variant, VariantLabel};
 use crate::variants::{AS_PUBLISHED, AT_ITS_BEST};
 use crate::{Claim, Error, Findings, Row, Session, experiment, variants};
@@ -173,7 +173,7 @@ impl MeasuredWindows {
             .collect()
     }
 
-    /// The paper's shares beside ours, without a bound.
+    /// The paper's shares next to ours, without a bound.
     fn table_1(&self) -> Vec<Claim> {
         let shares = |name| self.shares(self.find(name)?, 0);
         let mut claims = Vec::new();
@@ -189,7 +189,7 @@ impl MeasuredWindows {
                 let measured =
                     json!({ "centralized_share": share(&theirs), "calvin_share": share(&ours) });
                 let id = format!("{name} share: {centralized} and {chain}");
-                claims.push(Claim::new(id, measured).beside(paper, "CALVIN, Table I"));
+                claims.push(Claim::new(id, measured).with_published(paper, "CALVIN, Table I"));
             }
         }
         claims
@@ -198,11 +198,11 @@ impl MeasuredWindows {
 
 /// All variants that are available here, and a row for each other one.
 fn build(chains: &[Chain], session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
-    let stand = Stand::open(session.program)?;
+    let agent = EmbeddedAgent::open(session.program)?;
     let mut made = vec![
         variants::direct()?,
-        variants::bridge()?.named("Linux bridge"),
-        variants::kernel_forwarding()?.named("kernel forwarding"),
+        variants::bridge()?.with_name("Linux bridge"),
+        variants::kernel_forwarding()?.with_name("kernel forwarding"),
     ];
     for chain in chains {
         session.check()?;
@@ -218,8 +218,8 @@ fn build(chains: &[Chain], session: Session<'_>) -> Result<(Vec<Variant>, Vec<Ro
             variants::worker(&chain.idle, 1)?
         );
         let name = format!("c{}", made.len());
-        let made_of = variants::chain(&stand, &name, &chain.about, &functions, &more)?;
-        made.push(made_of.named(&chain.name));
+        let variant = variants::chain(&agent, &name, &chain.about, &functions, &more)?;
+        made.push(variant.with_name(&chain.name));
     }
     let (programs, skipped) = variants::references(&[
         (Reference::Dpdk, "DPDK", "DPDK over net_af_xdp, polling"),
@@ -230,7 +230,7 @@ fn build(chains: &[Chain], session: Session<'_>) -> Result<(Vec<Variant>, Vec<Ro
         ),
     ])?;
     made.extend(programs);
-    made.extend(variants::both_centralized()?);
+    made.extend(variants::centralized_variants()?);
     Ok((made, skipped))
 }
 
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_are_variants_and_shares_are_whole() {
+    fn pairs_name_variants_and_shares_sum_to_one() {
         let chains = chains().unwrap();
         let named = |name: &str| {
             name.starts_with("centralized") || chains.iter().any(|chain| chain.name == name)

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use myelin_measure::Mode;
 
+use crate::agents::EmbeddedAgent;
 use crate::published::{Published, calvin};
 use crate::reference::Reference;
-use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, Variant, measure};
 use crate::{Claim, Error, Findings, Row, Session, variants};
 
@@ -124,17 +124,17 @@ fn technology_and_function(name: &str) -> (&str, &str) {
 
 /// All variants that are available here, the direct link first, and a row for each other one.
 fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
-    let stand = Stand::open(session.program)?;
+    let agent = EmbeddedAgent::open(session.program)?;
     let mut made = vec![
         variants::direct()?,
-        variants::bridge()?.named("Linux bridge"),
-        variants::kernel_forwarding()?.named("kernel forwarding"),
+        variants::bridge()?.with_name("Linux bridge"),
+        variants::kernel_forwarding()?.with_name("kernel forwarding"),
     ];
     for technology in TECHNOLOGIES {
         for function in FUNCTIONS {
             session.check()?;
             let name = format!("c{}", made.len());
-            made.push(chain(&stand, &name, technology, function)?);
+            made.push(chain(&agent, &name, technology, function)?);
         }
     }
     let (programs, mut skipped) = variants::references(&[
@@ -170,23 +170,23 @@ fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
 }
 
 fn chain(
-    stand: &Arc<Stand>,
+    agent: &Arc<EmbeddedAgent>,
     name: &str,
     (technology, about, space, more): (&str, &str, &str, &str),
     (function, kind): (&str, &str),
 ) -> Result<Variant, Error> {
     let more = match space {
-        "user" => variants::spinning()?,
+        "user" => variants::spinning_worker()?,
         _ => more.to_owned(),
     };
-    let variant = variants::chain(stand, name, about, &[(kind, space)], &more)?;
+    let variant = variants::chain(agent, name, about, &[(kind, space)], &more)?;
     Ok(with_name_and_key(variant, technology, function))
 }
 
 fn with_name_and_key(variant: Variant, technology: &str, function: &str) -> Variant {
     let key = if function == "XOR" { XOR_KEY } else { 0 };
     variant
-        .named(&format!("{technology} {function}"))
+        .with_name(&format!("{technology} {function}"))
         .with_key(key)
 }
 
@@ -208,7 +208,7 @@ fn claims(measured: &Measured<Vec<Row>>, findings: &mut Findings) -> Result<(), 
                     let ratio = rounds.ratio(at(index), at(forward))?;
                     let id = format!("{technology}, {function} / FWD, {payload} B, {mode}");
                     let claim = Claim::ratio_at_most(id, ratio, FUNCTION_BOUND);
-                    findings.claim(calvin::FUNCTION_OF_FORWARD.beside(claim));
+                    findings.claim(calvin::FUNCTION_OF_FORWARD.add_to(claim));
                 }
             }
         }
@@ -234,9 +234,9 @@ fn claims(measured: &Measured<Vec<Row>>, findings: &mut Findings) -> Result<(), 
             let at = |variant| measured.subject(variant, payload_index, mode_index);
             let id = format!("{subject_name} / {reference_name}, {payload} B, {mode}");
             let ratio = rounds.ratio(at(one), at(other))?;
-            // The paper's figure beside ours, without a bound.
+            // The paper's figure next to ours, without a bound.
             let claim = Claim::ratio_at_most(id, ratio, published.value);
-            findings.claim(published.beside(claim.without_bound()));
+            findings.claim(published.add_to(claim.without_bound()));
         }
     }
     Ok(())
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variants_are_technology_and_function() {
+    fn variant_names_contain_technology_and_function() {
         for (name, expected) in [
             ("direct", ("direct", "none")),
             ("Linux bridge", ("Linux bridge", "FWD")),

@@ -2,7 +2,7 @@
 
 use myelin_measure::Mode;
 
-use crate::stand::Stand;
+use crate::agents::EmbeddedAgent;
 use crate::variant::{Measured, PAYLOADS, Variant, measure};
 use crate::{Error, Findings, Row, Session, variants};
 
@@ -84,19 +84,19 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
 
 /// The direct link, then every layout with every length.
 fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
-    let stand = Stand::open(session.program)?;
+    let agent = EmbeddedAgent::open(session.program)?;
     let mut made = vec![variants::direct()?];
     for (layout, space, more, lengths) in LAYOUTS {
         for length in lengths {
             session.check()?;
             let worker = match layout {
-                "compact user" => variants::spinning()?,
+                "compact user" => variants::spinning_worker()?,
                 // The processes of a pipeline share the polling core, so they sleep when idle.
                 _ => String::new(),
             };
             let name = format!("c{}", made.len());
             made.push(variants::chain(
-                &stand,
+                &agent,
                 &name,
                 layout,
                 &vec![("kind: forward", space); *length],

@@ -46,7 +46,7 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
         match doors.get(subject) {
             Some(door) => door.packets.mean_ns(door.program.as_fd(), hook),
             // The function and the egress behind the front door.
-            None => doors[0].behind(hook),
+            None => doors[0].measure_behind_door(hook),
         }
     })?;
     let alone: Vec<usize> = (0..rest)
@@ -69,11 +69,11 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
     // Three definitions of the classifier's cost: the search alone, the search with the cache
     // misses of other chains' programs and counters, and the whole path with them. The second is
     // the strictest.
-    let apart = rest - 1;
+    let separate = rest - 1;
     for (id, subject, reference) in [
         ("door", alone[COUNTS.len() - 1], alone[0]),
-        ("door, separate programs", alone[apart], alone[0]),
-        ("whole path, separate programs", apart, 0),
+        ("door, separate programs", alone[separate], alone[0]),
+        ("whole path, separate programs", separate, 0),
     ] {
         let ratio = rounds.ratio(subject, reference)?;
         let id = format!("{id}, 10000 chains / 10, {hook}");
@@ -134,7 +134,7 @@ impl Door {
         })
     }
 
-    fn behind(&self, hook: Hook) -> Result<f64, Error> {
+    fn measure_behind_door(&self, hook: Hook) -> Result<f64, Error> {
         let function = self.chains[0].program(0).ok_or(Error::Cancelled)?;
         self.packets.mean_ns_behind_door(function, hook)
     }
@@ -193,10 +193,10 @@ mod tests {
             let (_, source, destination) = shapes[number];
             let frame = frames::udp(source.octets(), destination.octets(), 9000, 64);
             let tuple = myelin_packet::parse(&frame).unwrap().five_tuple(&frame);
-            let takers: Vec<usize> = (0..10_000)
+            let matching: Vec<usize> = (0..10_000)
                 .filter(|other| shapes[*other].0.matches(&tuple))
                 .collect();
-            assert_eq!(takers, [number]);
+            assert_eq!(matching, [number]);
         }
     }
 }

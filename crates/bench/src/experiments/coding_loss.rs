@@ -57,7 +57,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         transfers.len(),
         (40, 100),
         |subject| {
-            let (losses, percent, code) = parts(subject);
+            let (losses, percent, code) = losses_percent_code(subject);
             // All codes of a round have the same losses, as far as they send equally many packets.
             let round = transfers[subject].len() as u64;
             let link = LossyLinkConfig {
@@ -72,7 +72,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         },
     )?;
     for (subject, rounds) in transfers.iter().enumerate() {
-        let (losses, percent, code) = parts(subject);
+        let (losses, percent, code) = losses_percent_code(subject);
         let over = |figure: fn(&Transfer) -> f64| {
             let figures: Vec<f64> = rounds.iter().map(figure).collect();
             mean_ci(&figures, CONFIDENCE)
@@ -93,7 +93,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
 }
 
 /// Losses, share and code of a subject.
-fn parts(subject: usize) -> (usize, usize, usize) {
+fn losses_percent_code(subject: usize) -> (usize, usize, usize) {
     let case = subject / CODES.len();
     (
         case / LOSS_PERCENT.len(),
@@ -104,22 +104,23 @@ fn parts(subject: usize) -> (usize, usize, usize) {
 
 fn claims(transfers: &[Vec<Transfer>], findings: &mut Findings) {
     for case in 0..transfers.len() / CODES.len() {
-        let (losses, percent, _) = parts(case * CODES.len());
+        let (losses, percent, _) = losses_percent_code(case * CODES.len());
         let of = |code: usize| &transfers[case * CODES.len() + code];
         let enough = of(NONE).len() >= ROUNDS_NEEDED;
-        let where_ = format!("{} % loss, {}", LOSS_PERCENT[percent], LOSSES[losses].0);
+        let link = format!("{} % loss, {}", LOSS_PERCENT[percent], LOSSES[losses].0);
         let lost = |code| of(code).iter().map(|one| one.lost).sum::<u64>() as f64;
         let mut claim = |id: String, measured: f64, bound: Option<f64>| {
             let holds = bound.filter(|_| enough).map(|bound| measured <= bound);
             let bound = bound.map(|bound| format!("<= {bound}"));
-            findings.claim(Claim::new(id, measured).bounded(bound, holds));
+            findings.claim(Claim::new(id, measured).with_bound(bound, holds));
         };
-        // With more losses than a code can repair, the result depends on when it gives up.
+        // With more losses than a code can repair, the result depends on when the
+        // decoder stops waiting.
         let few = LOSSES[losses].1.is_none() && LOSS_PERCENT[percent] <= FEW_PERCENT;
         for code in [WINDOW, BLOCK] {
             let bound = few.then_some(RESIDUAL_BOUND);
             claim(
-                format!("residual loss, {} / none, {where_}", CODES[code].0),
+                format!("residual loss, {} / none, {link}", CODES[code].0),
                 lost(code) / lost(NONE).max(1.0),
                 bound,
             );
@@ -127,7 +128,7 @@ fn claims(transfers: &[Vec<Transfer>], findings: &mut Findings) {
         let delay = |code| of(code).iter().map(Transfer::mean_us).sum::<f64>();
         claim(
             format!(
-                "mean in-order delay, {} / {}, {where_}",
+                "mean in-order delay, {} / {}, {link}",
                 CODES[WINDOW].0, CODES[BLOCK].0
             ),
             delay(WINDOW) / delay(BLOCK).max(f64::MIN_POSITIVE),
@@ -161,24 +162,24 @@ impl Transfer {
     }
 
     fn p99_us(&self) -> f64 {
-        let place = self.delays_ns.len() * 99 / 100;
-        self.delays_ns.get(place).map_or(0.0, |ns| *ns as f64 / 1e3)
+        let rank = self.delays_ns.len() * 99 / 100;
+        self.delays_ns.get(rank).map_or(0.0, |ns| *ns as f64 / 1e3)
     }
 }
 
 /// Sends packets through the coder, over the link, through the decoder.
 fn transfer(coder: Option<&str>, link: LossyLinkConfig, packets: u64) -> Result<Transfer, Error> {
     let files = BTreeMap::new();
-    let stage = |config: &FunctionConfig| {
-        let function = instantiate(config).map_err(|error| Error::ChainFile(error.to_string()))?;
-        Ok::<_, Error>(Stage::new(function))
+    let create = |config: &FunctionConfig| {
+        let function = instantiate(config).map_err(|error| Error::Internal(error.to_string()))?;
+        Ok::<_, Error>(SimulatedFunction::new(function))
     };
     let mut coder = coder
-        .map(|coder| stage(&function_config::parse(coder, &files)?))
+        .map(|coder| create(&function_config::parse(coder, &files)?))
         .transpose()?;
     let mut decoder = coder
         .is_some()
-        .then(|| stage(&function_config::parse(DECODER, &files)?))
+        .then(|| create(&function_config::parse(DECODER, &files)?))
         .transpose()?;
     let mut link = myelin_functions::lossy_link::LossyLink::new(link);
     let mut out = Transfer {
@@ -207,13 +208,13 @@ fn transfer(coder: Option<&str>, link: LossyLinkConfig, packets: u64) -> Result<
                 .get_mut(number as usize)
                 .filter(|_| arrival == packet(number))
             else {
-                return Err(Error::ChainFile(format!(
-                    "a packet delivered out that nobody sent: {number}"
+                return Err(Error::Internal(format!(
+                    "the decoder delivered packet {number}, which was never sent"
                 )));
             };
             if std::mem::replace(before, true) {
-                return Err(Error::ChainFile(format!(
-                    "packet {number} delivered out twice"
+                return Err(Error::Internal(format!(
+                    "the decoder delivered packet {number} twice"
                 )));
             }
             out.delays_ns.push(now_ns - (number + 1) * SPACING_NS);
@@ -235,7 +236,7 @@ fn packet(number: u64) -> Vec<u8> {
 const DRAIN: u64 = 1000;
 
 /// A function on the simulated clock.
-struct Stage {
+struct SimulatedFunction {
     function: Box<dyn Function>,
     due_ns: u64,
     every_ns: Option<u64>,
@@ -253,7 +254,7 @@ impl Emitter for Emitted {
     fn reply(&mut self, _origin: &Meta, _frame: &[u8]) {}
 }
 
-impl Stage {
+impl SimulatedFunction {
     fn new(function: Box<dyn Function>) -> Self {
         Self {
             every_ns: function.timer_period_ns(),

@@ -11,9 +11,9 @@ use myelin_measure::function_config;
 use myelin_metrics::stats::{CONFIDENCE, Estimate, median_ci};
 use myelin_planner::Machine;
 
+use crate::agents::{self, AgentProcess};
 use crate::machine::MemoryMib;
 use crate::rounds::quantile;
-use crate::stand::{self, Agent};
 use crate::{Claim, Error, Findings, Row, Session};
 
 const PLAN_BOUND_MS: f64 = 20.0;
@@ -44,27 +44,31 @@ const MIXED: [(&str, &str); 5] = [
 pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let repeats = session.effort.rounds(30, 100);
     let mut findings = Findings::default().with("repeats", repeats.to_string());
-    plan(repeats, session, &mut findings)?;
-    let agent = Agent::start(session.program)?;
+    measure_plan(repeats, session, &mut findings)?;
+    let agent = AgentProcess::start(session.program)?;
     for (name, functions) in [("kernel", &KERNEL), ("mixed", &MIXED)] {
-        up_and_down(&agent, name, functions, repeats, session, &mut findings)?;
+        measure_up_and_down(&agent, name, functions, repeats, session, &mut findings)?;
     }
-    memory(&agent, session, &mut findings)?;
+    measure_memory(&agent, session, &mut findings)?;
     drop(agent);
-    loading(repeats, session, &mut findings)?;
+    measure_loading(repeats, session, &mut findings)?;
     Ok(findings)
 }
 
-fn plan(repeats: usize, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let text = stand::chain("five", &MIXED, "");
+fn measure_plan(
+    repeats: usize,
+    session: Session<'_>,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let text = agents::chain_text("five", &MIXED, "");
     let (mut command, mut library) = (Vec::new(), Vec::new());
     for repeat in 0..repeats {
         session.progress("plan", repeat, repeats)?;
-        command.push(timed(|| plan_command(session.program, &text))?.1);
-        library.push(timed(|| plan_library(text.clone()))?.1);
+        command.push(time_step(|| plan_command(session.program, &text))?.1);
+        library.push(time_step(|| plan_library(text.clone()))?.1);
     }
-    findings.times("plan", "`myelin plan`, the whole process", &command);
-    findings.times("plan", "parsing and planning alone", &library);
+    findings.add_times("plan", "`myelin plan`, the whole process", &command);
+    findings.add_times("plan", "parsing and planning alone", &library);
     findings.median_at_most("plan, ms", median(&command), PLAN_BOUND_MS);
     Ok(())
 }
@@ -89,13 +93,13 @@ fn plan_command(program: &Path, text: &str) -> Result<(), Error> {
     Err(Error::Command {
         command: format!("{} plan -", program.display()),
         status: output.status,
-        words: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        messages: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
     })
 }
 
 fn plan_library(text: String) -> Result<(), Error> {
     let costs = myelin_agent::load_costs()?;
-    for chain in stand::source(text).parse()? {
+    for chain in agents::chain_source(text).parse()? {
         let machine = Machine::with_end_hosts(myelin_linux::affinity::cores());
         myelin_planner::plan(&chain, &costs, &machine)
             .map_err(|error| Error::Agent(myelin_api::ApiError::usage(error)))?;
@@ -103,28 +107,28 @@ fn plan_library(text: String) -> Result<(), Error> {
     Ok(())
 }
 
-fn up_and_down(
-    agent: &Agent,
+fn measure_up_and_down(
+    agent: &AgentProcess,
     name: &str,
     functions: &[(&str, &str)],
     repeats: usize,
     session: Session<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
-    let chain = agent.place.chain_name(name);
-    let text = stand::chain(&chain, functions, "");
+    let chain = agent.dir.chain_name(name);
+    let text = agents::chain_text(&chain, functions, "");
     let (mut ups, mut downs) = (Vec::new(), Vec::new());
     for repeat in 0..repeats {
         session.progress(&format!("up and down, {name}"), repeat, repeats)?;
-        ups.push(timed(|| agent.up(text.clone()))?.1);
-        downs.push(timed(|| Ok(agent.client.down(&chain)?))?.1);
+        ups.push(time_step(|| agent.up(text.clone()))?.1);
+        downs.push(time_step(|| Ok(agent.client.down(&chain)?))?.1);
     }
-    findings.times(
+    findings.add_times(
         "up",
         &format!("five functions, {name}, agent running"),
         &ups,
     );
-    findings.times("down", &format!("five functions, {name}"), &downs);
+    findings.add_times("down", &format!("five functions, {name}"), &downs);
     findings.median_at_most(
         format!("up, five functions, {name}, ms"),
         median(&ups),
@@ -134,10 +138,14 @@ fn up_and_down(
 }
 
 /// Memory of an agent and its worker after packets.
-fn memory(agent: &Agent, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+fn measure_memory(
+    agent: &AgentProcess,
+    session: Session<'_>,
+    findings: &mut Findings,
+) -> Result<(), Error> {
     session.progress("memory", 0, 1)?;
-    let chain = agent.place.chain_name("memory");
-    let workers = agent.work(&chain, stand::chain(&chain, &MIXED, ""), 20_000)?;
+    let chain = agent.dir.chain_name("memory");
+    let workers = agent.deploy_and_probe(&chain, agents::chain_text(&chain, &MIXED, ""), 20_000)?;
     let own = [agent.client.info()?.pid];
     let together = [&own[..], &workers].concat();
     let mut resident = 0.0;
@@ -157,7 +165,11 @@ fn memory(agent: &Agent, session: Session<'_>, findings: &mut Findings) -> Resul
 }
 
 /// Time to load programs into the kernel.
-fn loading(repeats: usize, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+fn measure_loading(
+    repeats: usize,
+    session: Session<'_>,
+    findings: &mut Findings,
+) -> Result<(), Error> {
     let firewall =
         "kind: firewall, config: { default: deny, fragments: drop, rules: [ { action: allow } ] }";
     let five =
@@ -172,26 +184,27 @@ fn loading(repeats: usize, session: Session<'_>, findings: &mut Findings) -> Res
         let mut loads = vec![Vec::new(); chains.len()];
         for repeat in 0..repeats {
             session.progress(&format!("loading at {hook}"), repeat, repeats)?;
-            let (plane, ms) = timed(|| Ok(Plane::create(None, Capacity::default())?))?;
+            let (plane, ms) = time_step(|| Ok(Plane::create(None, Capacity::default())?))?;
             planes.push(ms);
             let port = plane.add_port(test_run::port())?;
-            doors.push(timed(|| Ok(port.program(hook)?))?.1);
+            doors.push(time_step(|| Ok(port.program(hook)?))?.1);
             for (times, (_, functions)) in loads.iter_mut().zip(&chains) {
-                times
-                    .push(timed(|| Ok(plane.load_chain(&test_run::chain(hook, 1, functions))?))?.1);
+                times.push(
+                    time_step(|| Ok(plane.load_chain(&test_run::chain(hook, 1, functions))?))?.1,
+                );
             }
         }
-        findings.times("load", "the shared maps of an agent", &planes);
-        findings.times("load", &format!("front door at {hook}"), &doors);
+        findings.add_times("load", "the shared maps of an agent", &planes);
+        findings.add_times("load", &format!("front door at {hook}"), &doors);
         for (times, (name, _)) in loads.iter().zip(&chains) {
-            findings.times("load", &format!("{name} at {hook}"), times);
+            findings.add_times("load", &format!("{name} at {hook}"), times);
         }
     }
     Ok(())
 }
 
 impl Findings {
-    fn times(&mut self, step: &str, what: &str, ms: &[f64]) {
+    fn add_times(&mut self, step: &str, what: &str, ms: &[f64]) {
         let mut sorted = ms.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
         self.rows.push(
@@ -209,7 +222,7 @@ fn median(ms: &[f64]) -> Option<Estimate> {
 }
 
 /// Runs a step. Returns its result and its time, ms.
-fn timed<T>(step: impl FnOnce() -> Result<T, Error>) -> Result<(T, f64), Error> {
+fn time_step<T>(step: impl FnOnce() -> Result<T, Error>) -> Result<(T, f64), Error> {
     let start = Instant::now();
     let outcome = step()?;
     Ok((outcome, start.elapsed().as_secs_f64() * 1e3))
@@ -222,7 +235,7 @@ mod tests {
     #[test]
     fn the_chains_can_be_planned() {
         for functions in [KERNEL, MIXED] {
-            plan_library(stand::chain("five", &functions, "")).unwrap();
+            plan_library(agents::chain_text("five", &functions, "")).unwrap();
         }
     }
 }

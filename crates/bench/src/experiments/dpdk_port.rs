@@ -27,7 +27,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         .with("devices", "net_af_xdp over virtual links, copy mode, no busy polling")
         .with("rate", "packets that arrived over the time from the first send to the last arrival, while the sender goes as fast as it can")
         .with("sent", format!("in bursts of {BURST}"));
-    let absent = match (Reference::Dpdk.available(), myelin_dpdk::version()) {
+    let absent = match (Reference::Dpdk.check_built(), myelin_dpdk::version()) {
         (Err(reason @ reference::Error::Absent { .. }), _) => Some(reason.to_string()),
         (Err(error), _) => return Err(error.into()),
         (Ok(()), Err(reason)) => Some(reason.to_string()),
@@ -57,7 +57,7 @@ fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
             batch,
         )?);
         let port = variants::dpdk_chain(session.program, &name, about, "kind: forward", batch)?;
-        made.push(port.named(chain));
+        made.push(port.with_name(chain));
     }
     Ok(made)
 }
@@ -66,7 +66,7 @@ fn round_trips(session: Session<'_>, findings: &mut Findings) -> Result<(), Erro
     let deployments = session.effort.rounds(6, 30);
     let build = || Ok((build(session)?, ()));
     let Measured { rounds, .. } = measure(session, deployments, &[Mode::Inline], build)?;
-    each_case(|batch_index, payload_index| {
+    for_each_case(|batch_index, payload_index| {
         let at = |number| subject(batch_index, number, payload_index);
         let (batch, payload) = (BATCHES[batch_index], PAYLOADS[payload_index]);
         for (subject, name) in SUBJECTS.iter().enumerate() {
@@ -105,7 +105,7 @@ fn rates(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
             })?,
         );
     }
-    each_case(|batch_index, payload_index| {
+    for_each_case(|batch_index, payload_index| {
         let at = |number| subject(batch_index, number, payload_index);
         let (batch, payload) = (BATCHES[batch_index], PAYLOADS[payload_index]);
         for (subject, name) in SUBJECTS.iter().enumerate() {
@@ -135,7 +135,7 @@ fn subject(batch: usize, number: usize, payload: usize) -> usize {
     (batch * SUBJECTS.len() + number) * PAYLOADS.len() + payload
 }
 
-fn each_case(mut case: impl FnMut(usize, usize) -> Result<(), Error>) -> Result<(), Error> {
+fn for_each_case(mut case: impl FnMut(usize, usize) -> Result<(), Error>) -> Result<(), Error> {
     for batch in 0..BATCHES.len() {
         for payload in 0..PAYLOADS.len() {
             case(batch, payload)?;

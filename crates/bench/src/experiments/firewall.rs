@@ -26,12 +26,12 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
         session.progress("loading rules", index, COUNTS.len())?;
         subjects.push((load(index as u32 + 1, firewall(count))?, packets(count)));
     }
-    // What is there without a firewall: a function that does nothing, and the egress.
+    // The baseline: a function that does nothing, and the egress.
     subjects.push((
         load(COUNTS.len() as u32 + 1, FunctionConfig::Forward)?,
         packets(COUNTS[0]),
     ));
-    let nothing = COUNTS.len();
+    let baseline = COUNTS.len();
     let programs: Vec<_> = subjects
         .iter()
         .filter_map(|(chain, _)| chain.program(0))
@@ -43,8 +43,8 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
         let function = chain.program(0).ok_or(Error::Cancelled)?;
         packets.mean_ns_behind_door(function, hook)
     })?;
-    let own: Vec<usize> = (0..nothing)
-        .map(|rules| rounds.derive(rules, nothing, |with, without| (with - without).max(1.0)))
+    let own: Vec<usize> = (0..baseline)
+        .map(|rules| rounds.derive(rules, baseline, |with, without| (with - without).max(1.0)))
         .collect();
     for (index, count) in COUNTS.into_iter().enumerate() {
         findings.row(
@@ -56,7 +56,7 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
                 .with("with_egress_ns", rounds.median(index).map(|e| e.value)),
         );
     }
-    let ratio = rounds.ratio(own[nothing - 1], own[0])?;
+    let ratio = rounds.ratio(own[baseline - 1], own[0])?;
     findings.at_most(format!("firewall, 1000 rules / 10, {hook}"), ratio, BOUND);
     Ok(())
 }

@@ -28,11 +28,11 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         .collect::<Result<Vec<_>, _>>()?;
     let mut loops = Vec::new();
     for ((batch, length), memory) in subjects().zip(&memories) {
-        loops.push(forwarder(batch, length, memory)?);
+        loops.push(create_forwarder(batch, length, memory)?);
     }
     let mut rounds =
         session.measure("chains in user space", loops.len(), (60, 400), |subject| {
-            Ok(ns_a_packet(&mut loops[subject]))
+            Ok(packet_ns(&mut loops[subject]))
         })?;
     let mut findings = Findings::default().with("packets_a_window", PACKETS.to_string());
     for (subject, (batch, length)) in subjects().enumerate() {
@@ -69,7 +69,7 @@ fn subjects() -> impl Iterator<Item = (u16, u8)> {
 }
 
 /// A worker's loop with one chain, over a port with an endless supply of packets.
-fn forwarder(
+fn create_forwarder(
     batch: u16,
     length: u8,
     memory: &FrameMemory,
@@ -98,7 +98,7 @@ fn forwarder(
 }
 
 /// Median over the windows.
-fn ns_a_packet(forwarder: &mut Forwarder<'_, ReplayPort>) -> f64 {
+fn packet_ns(forwarder: &mut Forwarder<'_, ReplayPort>) -> f64 {
     let windows: Vec<f64> = (0..WINDOWS)
         .map(|_| {
             let start = Instant::now();
@@ -117,14 +117,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_port_keeps_the_loop_busy() {
+    fn every_turn_processes_a_full_batch() {
         for (batch, _) in BATCHES {
             let memory = FrameMemory::map(&Umem::create(FRAMES, FRAME_SIZE).unwrap()).unwrap();
-            let mut forwarder = forwarder(batch, 2, &memory).unwrap();
+            let mut forwarder = create_forwarder(batch, 2, &memory).unwrap();
             for _ in 0..2 * FRAMES {
                 assert_eq!(forwarder.process_batches(), u32::from(batch));
             }
-            assert!(ns_a_packet(&mut forwarder) > 0.0);
+            assert!(packet_ns(&mut forwarder) > 0.0);
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use myelin_measure::Mode;
 
+use crate::agents::EmbeddedAgent;
 use crate::reference::Reference;
-use crate::stand::Stand;
 use crate::variant::{PAYLOADS, Variant, measure, polling_core};
 use crate::{Error, Findings, Row, Session, variants};
 
@@ -62,8 +62,8 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
 
 /// All variants that are available here, the direct link first, and a row for each other one.
 fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
-    let stand = Stand::open(session.program)?;
-    let spinning = variants::spinning()?;
+    let agent = EmbeddedAgent::open(session.program)?;
+    let spinning = variants::spinning_worker()?;
     let references = [
         (
             Reference::AfXdp,
@@ -88,21 +88,21 @@ fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
     add(variants::tc_redirect()?)?;
     add(variants::xdp_redirect()?)?;
     add(variants::chain(
-        &stand,
+        &agent,
         "tcx",
         "chain of one forward at tcx",
         &[(FORWARD, "kernel")],
         "  hook: tcx\n",
     )?)?;
     add(variants::chain(
-        &stand,
+        &agent,
         "xdp",
         "chain of one forward at XDP",
         &[(FORWARD, "kernel")],
         "  hook: xdp\n",
     )?)?;
     add(variants::chain(
-        &stand,
+        &agent,
         "user",
         "chain of one forward in user space",
         &[(FORWARD, "user")],

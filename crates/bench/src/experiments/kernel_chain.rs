@@ -7,7 +7,7 @@ use myelin_measure::Mode;
 use myelin_spec::FunctionConfig;
 
 use super::lookup::Door;
-use crate::stand::Stand;
+use crate::agents::EmbeddedAgent;
 use crate::variant::{Measured, PAYLOADS, measure};
 use crate::{Error, Findings, Row, Session, ebpf, frames, variants};
 
@@ -41,13 +41,13 @@ fn round_trips(
 ) -> Result<(), Error> {
     let more = format!("  hook: {hook}\n");
     let build = || {
-        let stand = Stand::open(session.program)?;
+        let agent = EmbeddedAgent::open(session.program)?;
         let mut chains = Vec::new();
         for length in LENGTHS {
             session.progress("deploying", chains.len(), LENGTHS.len())?;
             let functions = vec![("kind: forward", "kernel"); length];
             let name = format!("{hook}-{length}");
-            chains.push(variants::chain(&stand, &name, "", &functions, &more)?);
+            chains.push(variants::chain(&agent, &name, "", &functions, &more)?);
         }
         Ok((chains, ()))
     };

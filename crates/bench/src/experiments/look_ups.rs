@@ -112,7 +112,8 @@ impl Subject {
         let programs: Vec<_> = loaded[..=HOT_FORWARD].iter().map(AsFd::as_fd).collect();
         let _entries = ebpf::DispatcherEntries::add(hook, &programs)?;
         let frame = self.frame();
-        // With any effort, because the bare look-up of an unknown flow takes another path.
+        // Fill the table with any effort, because the bare look-up of an unknown flow takes another
+        // path.
         if self.kind != LookUpFunction::Router {
             for done in (0..FILLING).step_by(COUNT as usize) {
                 session.progress(stage, done as usize, FILLING as usize)?;
@@ -162,7 +163,7 @@ impl Subject {
     fn routes(self) -> Vec<Route> {
         (0..COUNT)
             .filter_map(|i| {
-                let number = scrambled(i);
+                let number = scramble(i);
                 let (address, len) = if self.is_v6 {
                     let high = u128::from(number >> 3 | 1 << 61) << 64;
                     (IpAddr::from(Ipv6Addr::from(high)), 32 + number % 33)
@@ -216,7 +217,7 @@ impl Subject {
 }
 
 /// Equal to the function in `look_up.h`.
-fn scrambled(number: u64) -> u64 {
+fn scramble(number: u64) -> u64 {
     let mixed = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ mixed >> 31
@@ -235,7 +236,7 @@ fn mean_ns(program: BorrowedFd<'_>, hook: Hook, frame: &[u8], repeat: u32) -> Re
     let outcome = test_run::run(program, hook, &test)?;
     if outcome.verdict != hook.redirect() {
         let verdict = io::Error::other(format!("its verdict is {}", outcome.verdict));
-        return Err(Error::ebpf("look-up", "send a packet out with", verdict));
+        return Err(Error::ebpf("look-up", "redirect a packet", verdict));
     }
     Ok(outcome.mean_ns.into())
 }
@@ -276,7 +277,8 @@ mod tests {
                         run(HOT_FORWARD).unwrap();
                         run(DRAWN_FORWARD).unwrap();
                     }
-                    // A router knows all; of the others' flows hardly any has been drawn yet.
+                    // The router's tables contain all prefixes. The other tables contain few flows
+                    // yet.
                     let known = (0..20).filter(|_| run(DRAWN_LOOK_UP).is_ok()).count();
                     let all = kind == LookUpFunction::Router;
                     assert_eq!(known == 20, all, "{subject:?}: {known} of 20");

@@ -111,11 +111,7 @@ impl TestPackets {
             let outcome = test_run::run(program, hook, &test)?;
             if outcome.verdict != hook.redirect() {
                 let verdict = io::Error::other(format!("its verdict is {}", outcome.verdict));
-                return Err(Error::ebpf(
-                    "of the kernel crate",
-                    "send a packet out with",
-                    verdict,
-                ));
+                return Err(Error::ebpf("kernel function", "redirect a packet", verdict));
             }
             sum += f64::from(outcome.mean_ns);
         }

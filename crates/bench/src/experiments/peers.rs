@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use myelin_measure::Mode;
 
+use crate::agents::{self, AgentProcess, EmbeddedAgent};
 use crate::machine::MemoryMib;
 use crate::ovs::Ports;
 use crate::ovs::variant::{Layout, build as build_switches};
-use crate::stand::{self, Agent, Stand};
 use crate::variant::{Measured, PAYLOADS, Variant, measure, median_us, polling_core, run_time};
 use crate::{Claim, Error, Findings, Row, Session, variants};
 
@@ -53,7 +53,7 @@ struct Subject {
     system: String,
     functions: usize,
     both_ways: bool,
-    /// Its packet-processing processes, and those that these need.
+    /// Its packet-processing processes, and the processes that they need.
     pids: Vec<u32>,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
             ("probe_modes", "inline, blocking".to_owned()),
             ("deployments", deployments.to_string()),
             ("polling_core", polling_core()?.to_string()),
-            ("directions", "functions take the packets to the server; replies pass Myelin's front door; with the switch they use a separate cable; `both ways`: functions and switch take the replies too".to_owned()),
+            ("directions", "functions forward the packets to the server; replies pass Myelin's front door; with the switch they use a separate cable; `both ways`: functions and switch forward the replies too".to_owned()),
         ],
         ..Findings::default()
     };
@@ -117,7 +117,7 @@ fn build(
     session: Session<'_>,
 ) -> Result<(Vec<Variant>, Vec<Subject>), Error> {
     session.progress("making the variants", 0, 1)?;
-    let stand = Stand::open(session.program)?;
+    let agent = EmbeddedAgent::open(session.program)?;
     let mut made = vec![variants::direct()?];
     let mut subjects = vec![Subject {
         system: "direct".to_owned(),
@@ -136,11 +136,11 @@ fn build(
             let list = vec![(FORWARD, space); functions];
             let variant = match (space, both_ways) {
                 ("user", _) => {
-                    let spec = format!("{spec}{}", variants::spinning()?);
-                    variants::chain(&stand, &name, about, &list, &spec)?
+                    let spec = format!("{spec}{}", variants::spinning_worker()?);
+                    variants::chain(&agent, &name, about, &list, &spec)?
                 }
-                (_, true) => variants::chain_both_ways(&stand, &name, about, &list, spec)?,
-                (_, false) => variants::chain(&stand, &name, about, &list, spec)?,
+                (_, true) => variants::chain_both_ways(&agent, &name, about, &list, spec)?,
+                (_, false) => variants::chain(&agent, &name, about, &list, spec)?,
             };
             subjects.push(Subject {
                 system: system.to_owned(),
@@ -174,7 +174,7 @@ fn build(
     let made = made
         .into_iter()
         .zip(&subjects)
-        .map(|(variant, subject)| variant.named(&subject.name()))
+        .map(|(variant, subject)| variant.with_name(&subject.name()))
         .collect();
     Ok((made, subjects))
 }
@@ -322,23 +322,23 @@ fn memory(
     for subject in subjects {
         if subject.system.starts_with("OVS") && subject.functions == 2 {
             let what = "ovs-vswitchd, ovsdb-server";
-            let resident = findings.resident(&subject.system, what, &subject.pids)?;
+            let resident = findings.add_memory(&subject.system, what, &subject.pids)?;
             peers.push((&subject.system, resident));
         }
     }
-    let agent = Agent::start(session.program)?;
+    let agent = AgentProcess::start(session.program)?;
     for (ours, _, space, spec, _) in OURS {
         session.progress("memory", 0, 1)?;
-        let chain = agent.place.chain_name(ours);
-        let text = stand::chain(&chain, &[(FORWARD, space); 2], spec);
-        let mut pids = agent.work(&chain, text, MEMORY_PACKETS)?;
+        let chain = agent.dir.chain_name(ours);
+        let text = agents::chain_text(&chain, &[(FORWARD, space); 2], spec);
+        let mut pids = agent.deploy_and_probe(&chain, text, MEMORY_PACKETS)?;
         let what = if pids.is_empty() {
             "agent"
         } else {
             "agent, worker"
         };
         pids.push(agent.client.info()?.pid);
-        let resident = findings.resident(ours, what, &pids)?;
+        let resident = findings.add_memory(ours, what, &pids)?;
         agent.client.down(&chain)?;
         for (peer, other) in &peers {
             let id = format!("memory, {}", pair(ours, peer, SHAPES[1]));
@@ -349,8 +349,8 @@ fn memory(
 }
 
 impl Findings {
-    /// A row of what these processes have resident together, and the mebibytes.
-    fn resident(&mut self, system: &str, what: &str, pids: &[u32]) -> Result<f64, Error> {
+    /// Adds a row with the memory of these processes together. Returns the resident part, MiB.
+    fn add_memory(&mut self, system: &str, what: &str, pids: &[u32]) -> Result<f64, Error> {
         let memory = MemoryMib::of(pids)?;
         let row = Row::of("memory")
             .with("system", system)

@@ -7,15 +7,15 @@ use myelin_metrics::stats::{CONFIDENCE, mean_ci, median_ci};
 use myelin_packet::sojourn::Histogram;
 
 use crate::published::rate_control;
-use crate::rounds::to_one;
+use crate::rounds::ratio_to_one;
 use crate::routers::{RouterKind, Routers};
 use crate::{Claim, Error, Findings, Row, Session};
 
 /// Buckets of Figs. 8 and 10, packets.
 const BUCKETS: [u64; 5] = [1, 5, 20, 50, 100];
 /// Buckets of Fig. 9.
-const LOADED: [u64; 3] = [1, 5, 20];
-/// Loads of Fig. 9, of the capacity; the paper's 100 to 1800 of some 2050 kpps.
+const LOAD_BUCKETS: [u64; 3] = [1, 5, 20];
+/// Loads of Fig. 9, shares of the capacity; the paper's are 100 to 1800 of some 2050 kpps.
 const LOADS: [f64; 6] = [0.05, 0.2, 0.35, 0.5, 0.7, 0.85];
 /// Buckets of the shaper in Fig. 11, and that of its policer.
 const SHAPERS: [u64; 5] = [1, 2, 3, 4, 5];
@@ -29,8 +29,8 @@ const STRICT: &str = "wide policer";
 const WIDE: u64 = 20;
 /// Load of the single router, share of the capacity: the paper's 1400 of 1730 kpps.
 const SINGLE_LOAD: f64 = 0.8;
-/// Routers of Figs. 10 and 11. Load of the first one; offered load and limit of the others
-/// together; as shares of the capacity: the paper's 900, 1000 and 350 of 1730 kpps.
+/// Routers of Figs. 10 and 11. Shares of the capacity: load of the first one; offered load and
+/// limit of all others together. The paper's are 900, 1000 and 350 of 1730 kpps.
 const ROUTERS: usize = 8;
 const FIRST_LOAD: f64 = 0.45;
 const OTHERS_OFFERED: f64 = 0.5;
@@ -88,7 +88,7 @@ fn settings(kind: RouterKind) -> Vec<Setting> {
         .map(|&bucket| of("one router", bucket, bucket, SINGLE_LOAD, 1))
         .collect();
     if kind == RouterKind::Namespace {
-        for bucket in LOADED {
+        for bucket in LOAD_BUCKETS {
             all.extend(LOADS.map(|load| of("load", bucket, bucket, load, 1)));
         }
     }
@@ -256,16 +256,16 @@ fn claims(
             _ => setting.table == STRICT,
         };
         if has_claim {
-            findings.claim(rate_control::TARGET_REACHED.beside(Claim::ratio_at_least(
+            findings.claim(rate_control::TARGET_REACHED.add_to(Claim::ratio_at_least(
                 format!("{name}: share of its target"),
-                to_one(&results.kept)?,
+                ratio_to_one(&results.kept)?,
                 TARGET_BOUND,
             )));
         }
         if setting.routers > 1 {
-            findings.claim(rate_control::LIMITED.beside(Claim::ratio_at_most(
+            findings.claim(rate_control::LIMITED.add_to(Claim::ratio_at_most(
                 format!("{name}: the others, of what their profile allows"),
-                to_one(&results.others)?,
+                ratio_to_one(&results.others)?,
                 LIMITED_BOUND,
             )));
         }
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(count(RouterKind::Process, TOLERANT), SHAPERS.len());
         assert_eq!(
             count(RouterKind::Namespace, "load"),
-            LOADED.len() * LOADS.len()
+            LOAD_BUCKETS.len() * LOADS.len()
         );
     }
 }

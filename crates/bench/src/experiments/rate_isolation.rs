@@ -7,7 +7,7 @@ use myelin_metrics::stats::{Estimate, median_ci, paired_ratio};
 
 use crate::generator::StreamCounts;
 use crate::published::rate_control;
-use crate::rounds::{Rounds, to_one};
+use crate::rounds::{Rounds, ratio_to_one};
 use crate::routers::{RouterCounters, RouterKind, Routers};
 use crate::{Claim, Error, Findings, Row, Session};
 
@@ -61,8 +61,8 @@ const POLICED: usize = 3;
 pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let mut findings =
         Findings::default().with("frame_bytes", crate::routers::FRAME_BYTES.to_string());
-    for (kind, work) in SUBJECTS {
-        measure(kind, work, session, &mut findings)?;
+    for (kind, functions) in SUBJECTS {
+        measure(kind, functions, session, &mut findings)?;
     }
     Ok(findings)
 }
@@ -82,25 +82,25 @@ impl Turn {
     }
 
     /// Share of the packets at its front door that it forwards.
-    fn passed(&self) -> f64 {
+    fn passed_share(&self) -> f64 {
         self.counters[1].packets_out as f64 / self.counters[1].arrived().max(1) as f64
     }
 }
 
 fn measure(
     kind: RouterKind,
-    work: &[&str],
+    functions: &[&str],
     session: Session<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
     session.progress(&format!("capacity of the {} router", kind.name()), 0, 1)?;
-    let free = routers(session, kind, work, |_| "enforce: none".to_owned())?;
+    let free = deploy_routers(session, kind, functions, |_| "enforce: none".to_owned())?;
     let (offered_pps, capacity_pps) = capacity(&free)?;
     let rate_pps = (capacity_pps * BOOKED_SHARE / 2.0)
         .min(offered_pps * (1.0 - SPARE_SHARE) / (FLOOD + 1.0))
         .floor()
         .max(1.0);
-    let policed = routers(session, kind, work, |burst| {
+    let policed = deploy_routers(session, kind, functions, |burst| {
         format!("rate: {rate_pps}pps, burst: {burst}, enforce: policer")
     })?;
     let mut turns: Vec<Vec<Turn>> = CASES.iter().map(|_| Vec::new()).collect();
@@ -125,8 +125,8 @@ fn measure(
         findings.row(with_figures(row, &turns[number], &kept, number));
     }
     let name = kind.name();
-    let unpoliced = to_one(&kept.sorted(UNPOLICED))?;
-    findings.claim(rate_control::KEPT_UNPOLICED.beside(Claim::ratio_at_most(
+    let unpoliced = ratio_to_one(&kept.sorted(UNPOLICED))?;
+    findings.claim(rate_control::KEPT_UNPOLICED.add_to(Claim::ratio_at_most(
         format!("{name}: kept beside a flooded neighbour, not policed"),
         unpoliced,
         KEPT_BOUND,
@@ -134,13 +134,13 @@ fn measure(
     // The contract begins at the front door. Losses in the link's ring, because the receive work
     // gets too little time, are a separate claim.
     let of = |figure: fn(&Turn) -> f64| -> Result<Estimate, Error> {
-        // A share of nothing at all would be no figure.
+        // A ratio needs a positive figure.
         let shares = turns[POLICED].iter().map(|turn| figure(turn).max(1e-6));
-        to_one(&shares.collect::<Vec<_>>())
+        ratio_to_one(&shares.collect::<Vec<_>>())
     };
-    findings.claim(rate_control::KEPT_POLICED.beside(Claim::ratio_at_least(
+    findings.claim(rate_control::KEPT_POLICED.add_to(Claim::ratio_at_least(
         format!("{name}: kept beside a flooded neighbour, policed, of packets at the front door"),
-        of(Turn::passed)?,
+        of(Turn::passed_share)?,
         KEPT_BOUND,
     )));
     findings.at_least(
@@ -190,7 +190,7 @@ fn with_figures(row: Row, turns: &[Turn], kept: &Rounds, case: usize) -> Row {
         each(&|turn| turn.sent[1].skipped_share()),
     )
     .with_estimate("arrived", "", each(&Turn::arrived_share))
-    .with_estimate("passed", "", each(&Turn::passed))
+    .with_estimate("passed", "", each(&Turn::passed_share))
     .with_estimate("kept", "", kept.median(case))
     .with("lowest_kept", kept.sorted(case).first().copied())
     .with(
@@ -209,14 +209,14 @@ fn p99_us(turns: &[Turn]) -> Vec<f64> {
 }
 
 /// Deploys the two routers. `sla` makes the SLA for a burst.
-fn routers(
+fn deploy_routers(
     session: Session<'_>,
     kind: RouterKind,
-    work: &[&str],
+    functions: &[&str],
     sla: impl Fn(u64) -> String,
 ) -> Result<Routers, Error> {
     let slas = [FLOODED_BURST, BURST].map(sla);
-    Routers::new(session.program, kind, work, &slas)
+    Routers::new(session.program, kind, functions, &slas)
 }
 
 /// Offered and forwarded rate of one router at the sender's highest rate, packets a second.

@@ -71,7 +71,7 @@ impl Control {
     }
 }
 
-/// Routers with their controls. The first of each is none.
+/// Routers with their controls. The first subject of each router has no control.
 const SUBJECTS: [(&str, Control); 10] = [
     ("linux", Control::None),
     ("linux", Control::Policer),
@@ -137,7 +137,7 @@ impl Linux {
         let middle = &network.middle;
         if control.polices() {
             programs.push(middle.netns.enter(|| {
-                let program = ebpf::tc_policer()?;
+                let program = ebpf::load_tc_policer()?;
                 ebpf::attach(program.as_fd(), Hook::Tcx, middle.client.index)
             })??);
         }
@@ -212,9 +212,9 @@ fn throughput(session: Session<'_>, findings: &mut Findings) -> Result<(), Error
         if router != "linux" && control == Control::Policer {
             findings.at_least(id, ratio, POLICER_BOUND);
         } else if router != "linux" && control == Control::Both {
-            for published in rate_control::LEFT_BY_BOTH {
+            for published in rate_control::THROUGHPUT_WITH_BOTH {
                 let bound = published.value;
-                findings.claim(published.beside(Claim::ratio_at_least(id.as_str(), ratio, bound)));
+                findings.claim(published.add_to(Claim::ratio_at_least(id.as_str(), ratio, bound)));
             }
         }
     }

@@ -46,7 +46,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
             Some(rte_ring) if subject == RTE_RING => rte_ring.run()?,
             _ => run_own_ring(cores)?,
         };
-        Ok(million_a_second(&windows))
+        Ok(throughput_mops(&windows))
     })?;
     for (subject, ring) in ["myelin", "rte_ring"]
         .into_iter()
@@ -90,7 +90,7 @@ fn run_own_ring(cores: [usize; 2]) -> Result<Vec<f64>, Error> {
     thread::scope(|scope| {
         let producing = scope.spawn(move || {
             let pinned = affinity::set(0, &[cores[0]]);
-            // Also after a failure, here and below, because the other thread waits.
+            // Both threads run even if pinning failed, because each waits for the other.
             produce(producer);
             pinned
         });
@@ -110,8 +110,8 @@ fn run_own_ring(cores: [usize; 2]) -> Result<Vec<f64>, Error> {
     })
 }
 
-/// Produces one window more than is timed: in the first, the ring's memory is not yet cached. A
-/// batch is enqueued completely or not at all.
+/// Produces one window more than the consumer times: in the first, the ring's memory is not yet
+/// cached. Enqueues each batch completely or not at all.
 fn produce(mut ring: SharedProducer<WORDS>) {
     let mut items = [[7; WORDS]; BATCH];
     for number in 0..((WINDOWS + 1) * BATCHES) as u64 {
@@ -150,7 +150,7 @@ fn consume(mut ring: SharedConsumer<WORDS>) -> Result<Vec<f64>, Error> {
 }
 
 /// Throughput from the times of the windows, million descriptors a second.
-fn million_a_second(windows: &[f64]) -> f64 {
+fn throughput_mops(windows: &[f64]) -> f64 {
     let median = median_ci(windows, CONFIDENCE).map_or(f64::NAN, |median| median.value);
     (BATCHES * BATCH) as f64 * 1e3 / median
 }
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn throughput_is_that_of_the_median_window() {
         let window = (BATCHES * BATCH) as f64 * 20.0;
-        let figure = million_a_second(&[window, window, window * 9.0]);
+        let figure = throughput_mops(&[window, window, window * 9.0]);
         assert!((figure - 50.0).abs() < 1e-9, "{figure}");
     }
 }

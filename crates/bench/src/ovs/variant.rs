@@ -76,7 +76,7 @@ struct StartingSwitch {
 impl StartingSwitch {
     fn new(layout: Layout) -> Result<Self, Error> {
         let network = if layout.both_ways {
-            Network::through(false)?
+            Network::create(false)?
         } else {
             Network::with_reply_cable()?
         };
@@ -120,7 +120,7 @@ fn add_function(middle: &Middle, name: &str) -> Result<Box<dyn Any + Send>, Erro
     let netns = middle.add_namespace(name)?;
     let attached = netns.enter(|| {
         let inner = Netlink::open()?.link("eth0")?.index;
-        ebpf::attach(ebpf::bounce()?.as_fd(), Hook::Xdp, inner)
+        ebpf::attach(ebpf::load_bounce()?.as_fd(), Hook::Xdp, inner)
     })??;
     // Without NAPI, which GRO turns on, the near end does not receive frames that XDP sends.
     middle

@@ -4,7 +4,7 @@
 
 use super::Published;
 
-/// Share of its rate that a router keeps beside an overloaded router, without policing.
+/// Share of its rate that a router keeps next to an overloaded router, without policing.
 pub(crate) const KEPT_UNPOLICED: Published = Published {
     value: 55.0 / 300.0,
     source: "Rathore et al., Table 1: VR2 gets 55 of 300 kpps while VR1 is offered 1000",
@@ -17,7 +17,7 @@ pub(crate) const KEPT_POLICED: Published = Published {
 };
 
 /// Throughput with policer and shaper, as a share of the throughput without.
-pub(crate) const LEFT_BY_BOTH: [Published; 2] = [
+pub(crate) const THROUGHPUT_WITH_BOTH: [Published; 2] = [
     Published {
         value: 1451.0 / 1730.0,
         source: "Rathore et al., Fig. 7(a): KVM 1730 -> 1451 kpps",

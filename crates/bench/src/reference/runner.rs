@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use super::{Error, embedded, messages_of, spawn};
+use super::{Error, create_command, messages_of, spawn};
 
 /// The process, idle between runs. A drop ends it.
 pub(crate) struct Runner {
@@ -23,7 +23,7 @@ impl Runner {
         image: &[u8],
         arguments: &[String],
     ) -> Result<Self, Error> {
-        let (mut command, _program) = embedded(name, image)?;
+        let (mut command, _program) = create_command(name, image)?;
         command.args(arguments);
         Self::start(name, command)
     }
@@ -90,7 +90,7 @@ impl Runner {
 
 impl Drop for Runner {
     fn drop(&mut self) {
-        // It holds nothing but memory.
+        // SIGKILL suffices: the process has nothing to clean up.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -87,13 +87,13 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         print!("{}", experiment::text(&report, output::width()));
     }
     if let (Some(page), Some(path)) = (page, &arguments.report) {
-        page.write(&myelin_bench::page(&report).map_err(api_error)?)?;
+        page.write(&myelin_bench::render_page(&report).map_err(api_error)?)?;
         if !arguments.json {
             println!("report: {}", path.display());
         }
     }
     if let Some(directory) = &arguments.figures {
-        for figure in myelin_bench::figures(&report).map_err(api_error)? {
+        for figure in myelin_bench::render_figures(&report).map_err(api_error)? {
             let path = directory.join(figure.name);
             Page::at(&path)?.write(&figure.text)?;
             if !arguments.json {

@@ -70,7 +70,7 @@ fn remove_all(run_dir: &RunDir) -> Result<DownReply, ApiError> {
 
 /// Removes all that killed `myelin bench` processes left.
 fn remove_abandoned_experiments(reply: &mut DownReply) -> Result<(), ApiError> {
-    let abandoned = myelin_bench::abandoned_run_dirs();
+    let abandoned = myelin_bench::find_abandoned_run_dirs();
     if !abandoned.is_empty() && !capability::is_root() {
         output::warn(
             "a killed `myelin bench` left objects behind; `sudo myelin down --all` removes them",

@@ -80,7 +80,7 @@ pub fn all_hold(claims: &[Claim]) -> bool {
 /// A claim. Without a measured value it does not hold.
 fn claim(id: String, measured: Option<f64>, bound: f64) -> Claim {
     let holds = measured.is_some_and(|measured| measured <= bound);
-    Claim::new(id, measured).bounded(format!("<= {bound}"), Some(holds))
+    Claim::new(id, measured).with_bound(format!("<= {bound}"), Some(holds))
 }
 
 #[cfg(test)]

@@ -110,7 +110,7 @@ mod tests {
             measured(&shares),
             "calvin share 0.252, centralized share 0.400"
         );
-        let claim = |holds| Claim::new("x", ()).bounded((), holds);
+        let claim = |holds| Claim::new("x", ()).with_bound((), holds);
         assert_eq!(
             [Some(true), Some(false), None].map(|decided| holds(&claim(decided))),
             ["yes", "NO", "undecided"]

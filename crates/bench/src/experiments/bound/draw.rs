@@ -8,7 +8,7 @@ use myelin_spec::ServiceChain;
 
 use crate::frames::SplitMix;
 use crate::network::{CLIENT_LINK, SERVER_LINK, SERVER_PORT};
-use crate::{Error, stand};
+use crate::{Error, agents};
 
 /// Chains of a pool. Each set uses some of them.
 pub(super) const POOL: usize = 6;
@@ -31,14 +31,14 @@ const ATTEMPTS: usize = 1000;
 
 /// Space of a pool's chains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PoolKind {
     /// In the kernel at XDP, in the receive work of the ingress port.
     Kernel,
     /// In one polling worker.
     Worker,
 }
 
-impl Kind {
+impl PoolKind {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -57,13 +57,13 @@ pub(super) struct Contract {
 }
 
 impl Contract {
-    /// Draws a contract. `places` are the chain's places in the link's ring, `stall_ns` is the
+    /// Draws a contract. `slots` are the chain's slots in the link's ring, `stall_ns` is the
     /// cores' stall.
-    fn draw(random: &mut SplitMix, places: u64, stall_ns: u64) -> Self {
+    fn draw(random: &mut SplitMix, slots: u64, stall_ns: u64) -> Self {
         let mut between = |[least, most]: [u64; 2]| least + random.below(most - least + 1);
-        let burst = between([BURSTS[0], BURSTS[1].min(places * 2 / 3)]);
+        let burst = between([BURSTS[0], BURSTS[1].min(slots * 2 / 3)]);
         // Packets sent during two stalls must fit into the ring.
-        let most_pps = ((places - burst) * 1_000_000_000 / (2 * stall_ns.max(1))).max(1);
+        let most_pps = ((slots - burst) * 1_000_000_000 / (2 * stall_ns.max(1))).max(1);
         Self {
             rate_pps: between(RATES.map(|pps| pps.min(most_pps))),
             burst,
@@ -104,7 +104,7 @@ pub(super) struct Member {
 /// The chains of all sets. Their functions are drawn once.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
-    pub(super) kind: Kind,
+    pub(super) kind: PoolKind,
     core: usize,
     functions: Vec<Vec<&'static str>>,
 }
@@ -119,7 +119,7 @@ const KINDS: [&str; 5] = [
 ];
 
 impl Pool {
-    pub(super) fn draw(kind: Kind, core: usize, random: &mut SplitMix) -> Self {
+    pub(super) fn draw(kind: PoolKind, core: usize, random: &mut SplitMix) -> Self {
         let functions = (0..POOL).map(|_| {
             let count = 1 + random.below(FUNCTIONS);
             (0..count)
@@ -141,8 +141,8 @@ impl Pool {
             let packets = format!("destination: 10.0.0.2/32, destinationPort: {}", port(index));
             let sla = contract.map_or_else(|| "enforce: none".to_owned(), |one| one.sla());
             let (space, more) = match self.kind {
-                Kind::Kernel => ("kernel", "  hook: xdp\n".to_owned()),
-                Kind::Worker => {
+                PoolKind::Kernel => ("kernel", "  hook: xdp\n".to_owned()),
+                PoolKind::Worker => {
                     let core = self.core;
                     ("user", format!("  worker: {{ idle: spin, core: {core} }}\n"))
                 }
@@ -151,13 +151,13 @@ impl Pool {
                 "  mapping: compact\n  ports: {{ ingress: {CLIENT_LINK}, egress: {SERVER_LINK} }}\n  sla: {{ {sla} }}\n{more}"
             );
             let functions: Vec<_> = functions.iter().map(|kind| (*kind, space)).collect();
-            stand::chain_for(&packets, name, &functions, &more)
+            agents::chain_text_for(&packets, name, &functions, &more)
         });
         texts.collect::<Vec<_>>().join("---\n")
     }
 
     /// Draws a set of `count` chains that admission accepts.
-    pub(super) fn set(
+    pub(super) fn draw_set(
         &self,
         count: usize,
         node: &AdmissionCheck,
@@ -182,8 +182,8 @@ impl Pool {
             }
         }
         Err(ApiError::failed(format!(
-            "admission refused {ATTEMPTS} random sets of {count} {} chains one after the other, with cores that stand still for {} us \
-             and costs that grow to {:.1} times their mean as calibrated just now; repeat on a quiet machine",
+            "admission refused {ATTEMPTS} random sets of {count} {} chains in succession. The calibration found stalls of {} us and \
+             worst-case costs of {:.1} times the mean; repeat on a quiet machine",
             self.kind.name(),
             stall_ns / 1000,
             node.costs.worst_case,
@@ -278,13 +278,13 @@ mod tests {
     }
 
     #[test]
-    fn sets_are_admitted_and_keep_within_the_ring() {
+    fn sets_are_admitted_and_fit_into_the_ring() {
         let (admission, mut random) = (admission(), SplitMix(7));
         let mut refused = 0;
-        for kind in [Kind::Kernel, Kind::Worker] {
+        for kind in [PoolKind::Kernel, PoolKind::Worker] {
             let pool = Pool::draw(kind, 1, &mut random);
             for count in 2..=POOL {
-                let set = pool.set(count, &admission, &mut random).unwrap();
+                let set = pool.draw_set(count, &admission, &mut random).unwrap();
                 assert_eq!(set.members.len(), count);
                 let burst: u64 = set.members.iter().map(|one| one.contract.burst).sum();
                 assert!(burst <= RING);
@@ -299,16 +299,16 @@ mod tests {
         }
         assert!(
             refused > 0,
-            "promises are tight enough for some to be refused"
+            "admission refused no set: the contracts are too loose for this test"
         );
     }
 
     #[test]
-    fn a_set_is_the_same_for_the_same_seed() {
+    fn equal_seeds_draw_equal_sets() {
         let drawn = || {
             let mut random = SplitMix(3);
-            let pool = Pool::draw(Kind::Worker, 1, &mut random);
-            let set = pool.set(4, &admission(), &mut random).unwrap();
+            let pool = Pool::draw(PoolKind::Worker, 1, &mut random);
+            let set = pool.draw_set(4, &admission(), &mut random).unwrap();
             let contracts = set.members.iter().map(|one| (one.index, one.contract));
             contracts.collect::<Vec<_>>()
         };
@@ -316,9 +316,9 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_of_each_knows_all_others() {
+    fn each_bound_includes_all_other_chains() {
         let (admission, mut random) = (admission(), SplitMix(5));
-        let pool = Pool::draw(Kind::Kernel, 1, &mut random);
+        let pool = Pool::draw(PoolKind::Kernel, 1, &mut random);
         let contract = Contract {
             rate_pps: 2000,
             burst: 20,
@@ -332,6 +332,9 @@ mod tests {
             let members = admission.admit(&pool, &contracts).unwrap().unwrap();
             members[0].bound.bound_ns
         };
-        assert!(bound(2) > bound(1), "the first was admitted alone");
+        assert!(
+            bound(2) > bound(1),
+            "the bound of the first chain ignores the second"
+        );
     }
 }

@@ -3,7 +3,8 @@
 /// Delay of a packet from its sending and arrival times, ns.
 ///
 /// The delay of a packet sent before the stall (`from_ns`) counts from the stall's start: then the
-/// burst of all chains is complete. With first come, first served, no packet leaves later for that.
+/// burst of all chains is complete. Service is first come, first served, so the
+/// earlier sending makes no packet leave later.
 pub(super) fn delay_ns(sent_ns: u64, from_ns: u64, arrival_ns: u64) -> u64 {
     arrival_ns.saturating_sub(sent_ns.max(from_ns))
 }
@@ -38,7 +39,7 @@ pub(super) enum Verdict {
     Unexplained,
 }
 
-pub(super) fn judge(worst_ns: u64, bound_ns: u64, beyond_ns: u64) -> Verdict {
+pub(super) fn judge_delay(worst_ns: u64, bound_ns: u64, beyond_ns: u64) -> Verdict {
     if worst_ns <= bound_ns {
         Verdict::Within
     } else if worst_ns - bound_ns <= beyond_ns {
@@ -67,8 +68,8 @@ mod tests {
         };
         assert_eq!(absence.beyond_ns(50, 40), 50);
         assert_eq!(absence.beyond_ns(10, 40), 70);
-        assert_eq!(judge(100, 100, 0), Verdict::Within);
-        assert_eq!(judge(150, 100, 50), Verdict::Excused);
-        assert_eq!(judge(151, 100, 50), Verdict::Unexplained);
+        assert_eq!(judge_delay(100, 100, 0), Verdict::Within);
+        assert_eq!(judge_delay(150, 100, 50), Verdict::Excused);
+        assert_eq!(judge_delay(151, 100, 50), Verdict::Unexplained);
     }
 }

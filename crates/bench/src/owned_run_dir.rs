@@ -23,26 +23,26 @@ const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 /// A run directory that this process owns. Removed when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct OwnedRunDir {
     /// Part of the names of chains, and so of network namespaces, which all agents share.
     pub(crate) id: String,
     pub(crate) run_dir: RunDir,
-    /// The kernel releases it when this process ends, however it ends.
+    /// The kernel releases it when this process ends, also after SIGKILL.
     _lock: Flock<File>,
 }
 
-impl Place {
-    pub(crate) fn new() -> Result<Self, Error> {
-        Self::inside(Path::new(PARENT))
+impl OwnedRunDir {
+    pub(crate) fn create() -> Result<Self, Error> {
+        Self::create_in(Path::new(PARENT))
     }
 
-    pub(crate) fn inside(parent: &Path) -> Result<Self, Error> {
+    pub(crate) fn create_in(parent: &Path) -> Result<Self, Error> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let id = format!("{}-{number}", std::process::id());
         let path = parent.join(format!("{PREFIX}{id}"));
-        let lock =
-            own(&path).map_err(|cause| Error::system(format!("make {}", path.display()), cause))?;
+        let lock = create_locked(&path)
+            .map_err(|cause| Error::system(format!("make {}", path.display()), cause))?;
         Ok(Self {
             run_dir: RunDir::resolve(Some(&path)),
             id,
@@ -56,7 +56,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for OwnedRunDir {
     fn drop(&mut self) {
         // A mounted bpffs shows that the agent could not remove everything. Its journal stays, for
         // `myelin down --all`.
@@ -67,7 +67,7 @@ impl Drop for Place {
 }
 
 /// Makes the directory and takes its lock.
-fn own(path: &Path) -> io::Result<Flock<File>> {
+fn create_locked(path: &Path) -> io::Result<Flock<File>> {
     fs::create_dir_all(path)?;
     let file = File::create(path.join(LOCK))?;
     let mut lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
@@ -75,8 +75,8 @@ fn own(path: &Path) -> io::Result<Flock<File>> {
     Ok(lock)
 }
 
-/// Waits until an agent that was stopped has unmounted its eBPF file system, its last step.
-pub(crate) fn wait_for_end_of_agent(run_dir: &RunDir) {
+/// Waits until a stopped agent has unmounted its eBPF file system, which is its last step.
+pub(crate) fn wait_for_agent_end(run_dir: &RunDir) {
     let start = Instant::now();
     while bpffs::is_bpffs(&run_dir.bpf()) && start.elapsed() < STOP_LIMIT {
         std::thread::sleep(Duration::from_millis(5));
@@ -84,11 +84,11 @@ pub(crate) fn wait_for_end_of_agent(run_dir: &RunDir) {
 }
 
 /// The run directories of experiments that were killed.
-pub fn abandoned_run_dirs() -> Vec<RunDir> {
-    abandoned_inside(Path::new(PARENT))
+pub fn find_abandoned_run_dirs() -> Vec<RunDir> {
+    find_abandoned_in(Path::new(PARENT))
 }
 
-fn abandoned_inside(parent: &Path) -> Vec<RunDir> {
+fn find_abandoned_in(parent: &Path) -> Vec<RunDir> {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     let paths: Vec<PathBuf> = entries
         .filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX))
@@ -107,13 +107,13 @@ fn is_abandoned(path: &Path) -> bool {
     });
     match file {
         Ok(file) if !text.is_empty() => Flock::lock(file, FlockArg::LockSharedNonblock).is_ok(),
-        // The owner writes after it has locked: it may be about to.
-        _ => !has_living_owner(path),
+        // The owner locks the file before it writes: it may not have written yet.
+        _ => !is_owner_alive(path),
     }
 }
 
 /// Whether a process has the number in the directory's name.
-fn has_living_owner(path: &Path) -> bool {
+fn is_owner_alive(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let pid = name
         .strip_prefix(PREFIX)
@@ -121,12 +121,12 @@ fn has_living_owner(path: &Path) -> bool {
     pid.is_some_and(|pid| Path::new("/proc").join(pid).exists())
 }
 
-/// Removes an abandoned run directory, after its agent has removed what the experiment made.
+/// Removes an abandoned run directory, after its agent has removed all objects.
 ///
 /// # Errors
 /// The agent left its eBPF file system mounted, or the directory cannot be removed.
 pub fn remove_run_dir(run_dir: &RunDir) -> Result<(), ApiError> {
-    wait_for_end_of_agent(run_dir);
+    wait_for_agent_end(run_dir);
     let failed = |cause: &dyn std::fmt::Display| {
         ApiError::failed(format!(
             "cannot remove the run directory {}: {cause}; the log of its agent is {}",
@@ -145,16 +145,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_run_directory_without_a_living_owner_is_abandoned() {
+    fn run_directory_without_running_owner_is_abandoned() {
         let parent = tempfile::tempdir().unwrap();
-        let one = Place::inside(parent.path()).unwrap();
-        let other = Place::inside(parent.path()).unwrap();
+        let one = OwnedRunDir::create_in(parent.path()).unwrap();
+        let other = OwnedRunDir::create_in(parent.path()).unwrap();
         assert_ne!(one.run_dir, other.run_dir);
-        let found = || abandoned_inside(parent.path());
+        let found = || find_abandoned_in(parent.path());
         assert_eq!(found(), []);
 
-        // No process has this number (the kernel's limit is 2^22). These directories have no lock,
-        // an empty one, and one that no process holds.
+        // No process has this number (the kernel's limit is 2^22). The directories have no lock
+        // file, an empty one, and one that no process has locked.
         let [unlocked, empty, released] = [0, 1, 2].map(|number| {
             let path = parent.path().join(format!("{PREFIX}4194305-{number}"));
             fs::create_dir(&path).unwrap();
@@ -168,7 +168,7 @@ mod tests {
         expected.sort_by_key(RunDir::id);
         assert_eq!(abandoned, expected);
 
-        // An experiment that has not locked its directory yet, and one of an older version.
+        // This process has not locked the directory yet: no lock file, then an empty one.
         let early = format!("{PREFIX}{}-9", std::process::id());
         fs::create_dir(parent.path().join(&early)).unwrap();
         assert_eq!(found().len(), 3);

@@ -1,4 +1,4 @@
-//! Chains of an agent of the experiment's own, which knows nothing of the machine's other agents.
+//! The agents of an experiment, separate from the machine's other agents, and chain files for them.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -13,34 +13,33 @@ use myelin_packet::sojourn::Histogram;
 use myelin_planner::Costs;
 
 use crate::Error;
-use crate::place::{Place, wait_for_end_of_agent};
+use crate::owned_run_dir::{OwnedRunDir, wait_for_agent_end};
 
-/// An agent's engine in this process.
-pub(crate) struct Stand {
+/// An agent in this process. A drop removes its chains.
+pub(crate) struct EmbeddedAgent {
     engine: Engine,
-    pub(crate) place: Place,
+    pub(crate) dir: OwnedRunDir,
 }
 
-impl Stand {
+impl EmbeddedAgent {
     pub(crate) fn open(program: &Path) -> Result<Arc<Self>, Error> {
-        let place = Place::new()?;
-        let engine = Engine::open(&place.run_dir, program.to_path_buf())?;
-        Ok(Arc::new(Self { engine, place }))
+        let dir = OwnedRunDir::create()?;
+        let engine = Engine::open(&dir.run_dir, program.to_path_buf())?;
+        Ok(Arc::new(Self { engine, dir }))
     }
 
-    /// Deploys the chains of that text, whatever this machine's calibration says of their promises.
-    /// They go with the stand.
+    /// Deploys the chains of a chain file, even if admission refuses them.
     pub(crate) fn up_all(&self, text: String) -> Result<Vec<ChainUp>, Error> {
         let options = UpOptions {
             force: true,
             ..UpOptions::default()
         };
-        Ok(self.engine.up(&source(text), options)?)
+        Ok(self.engine.up(&chain_source(text), options)?)
     }
 
-    /// What packets cost here and now, as `myelin calibrate` measures it; kept nowhere.
+    /// Measures the costs of packets, as `myelin calibrate` does, but keeps no file.
     pub(crate) fn calibrate(&self, quick: bool, cancelled: &AtomicBool) -> Result<Costs, Error> {
-        let file = self.place.run_dir.path().join("costs.json");
+        let file = self.dir.run_dir.path().join("costs.json");
         let measured = Mutex::new(None);
         let emit = |event| {
             if let Event::Costs(costs) = event {
@@ -59,10 +58,12 @@ impl Stand {
         let measured = measured
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner);
-        measured.ok_or_else(|| ApiError::failed("calibration told no costs").into())
+        measured.ok_or_else(|| {
+            ApiError::failed("the calibration returned no costs; please report it").into()
+        })
     }
 
-    /// The workers of a chain, none if all its functions are in the kernel.
+    /// Process ids of a chain's workers. Empty if all its functions are in the kernel.
     pub(crate) fn workers(&self, chain: &str) -> Result<Vec<u32>, Error> {
         workers(&self.status(), chain)
     }
@@ -78,37 +79,42 @@ impl Stand {
     }
 }
 
-impl Drop for Stand {
+impl Drop for EmbeddedAgent {
     fn drop(&mut self) {
-        // Before the directory goes.
+        // The agent must close before its run directory is removed.
         self.engine.close();
     }
 }
 
-/// An agent's process, as users have it; stopped when dropped.
-pub(crate) struct Agent {
+/// An agent in a separate process, as users start it. A drop stops it.
+pub(crate) struct AgentProcess {
     pub(crate) client: Client,
-    pub(crate) place: Place,
+    pub(crate) dir: OwnedRunDir,
 }
 
-impl Agent {
+impl AgentProcess {
     pub(crate) fn start(program: &Path) -> Result<Self, Error> {
-        let place = Place::new()?;
-        let client = Client::connect_or_start(&place.run_dir, program)?;
-        Ok(Self { client, place })
+        let dir = OwnedRunDir::create()?;
+        let client = Client::connect_or_start(&dir.run_dir, program)?;
+        Ok(Self { client, dir })
     }
 
     pub(crate) fn up(&self, text: String) -> Result<(), Error> {
         let request = UpRequest {
-            source: source(text),
+            source: chain_source(text),
             force: false,
         };
         Ok(self.client.up(&request).map(drop)?)
     }
 
-    /// Deploys a chain of that name and text and sends so many packets through it: what has never
-    /// been touched is not resident. Tells its workers.
-    pub(crate) fn work(&self, chain: &str, text: String, count: u32) -> Result<Vec<u32>, Error> {
+    /// Deploys the chain and sends `count` packets through it, so that all memory in use is
+    /// resident. Returns the process ids of its workers.
+    pub(crate) fn deploy_and_probe(
+        &self,
+        chain: &str,
+        text: String,
+        count: u32,
+    ) -> Result<Vec<u32>, Error> {
         self.up(text)?;
         let options = ProbeOptions {
             modes: vec!["inline".into()],
@@ -126,17 +132,17 @@ impl Agent {
     }
 }
 
-impl Drop for Agent {
+impl Drop for AgentProcess {
     fn drop(&mut self) {
         // `myelin down --all` removes the objects of an agent that was killed.
         if self.client.stop().is_ok() {
-            wait_for_end_of_agent(&self.place.run_dir);
+            wait_for_agent_end(&self.dir.run_dir);
         }
     }
 }
 
-/// A worker that is missing is an error: a figure of its CPU time or memory would be nothing, and
-/// the best of all.
+/// Process ids of the workers of `chain`. A missing worker is an error: its CPU time and memory
+/// would count as zero.
 fn workers(all: &[ChainStatus], chain: &str) -> Result<Vec<u32>, Error> {
     let status = all
         .iter()
@@ -151,8 +157,8 @@ fn workers(all: &[ChainStatus], chain: &str) -> Result<Vec<u32>, Error> {
     Ok(pids)
 }
 
-/// A chain file that is in no file.
-pub(crate) fn source(text: String) -> ChainSource {
+/// A chain file in memory.
+pub(crate) fn chain_source(text: String) -> ChainSource {
     ChainSource {
         name: "<bench>".to_owned(),
         text,
@@ -160,29 +166,29 @@ pub(crate) fn source(text: String) -> ChainSource {
     }
 }
 
-/// The text of a chain that takes the probe's packets to the server. `functions` are (kind and
+/// Chain file of a chain that forwards the probe's packets to the server. `functions` are (kind and
 /// configuration, space); `more` are further lines of its `spec`.
-pub(crate) fn chain(name: &str, functions: &[(&str, &str)], more: &str) -> String {
+pub(crate) fn chain_text(name: &str, functions: &[(&str, &str)], more: &str) -> String {
     let port = crate::network::SERVER_PORT;
     let packets = format!("destination: 10.0.0.2/32, destinationPort: {port}");
-    chain_for(&packets, name, functions, more)
+    chain_text_for(&packets, name, functions, more)
 }
 
-/// The text of that chain and of its reverse, which takes the replies through the same functions.
-pub(crate) fn chain_both_ways(name: &str, functions: &[(&str, &str)], more: &str) -> String {
+/// Chain file of this chain and of its reverse, which forwards replies through the same functions.
+pub(crate) fn chain_text_both_ways(name: &str, functions: &[(&str, &str)], more: &str) -> String {
     let port = crate::network::SERVER_PORT;
     let back = format!("{name}-back");
-    let there = chain(name, functions, &format!("{more}  reverse: {back}\n"));
+    let there = chain_text(name, functions, &format!("{more}  reverse: {back}\n"));
     let replies = format!("source: 10.0.0.2/32, sourcePort: {port}");
     let more = format!("{more}  reverse: {name}\n");
     format!(
         "{there}---\n{}",
-        chain_for(&replies, &back, functions, &more)
+        chain_text_for(&replies, &back, functions, &more)
     )
 }
 
-/// The text of a chain that takes the packets of this match.
-pub(crate) fn chain_for(
+/// Chain file of a chain. `packets` are the addresses and ports of its match.
+pub(crate) fn chain_text_for(
     packets: &str,
     name: &str,
     functions: &[(&str, &str)],
@@ -213,28 +219,28 @@ mod tests {
     #[test]
     fn chains_are_valid() {
         let parent = tempfile::tempdir().unwrap();
-        let place = Place::inside(parent.path()).unwrap();
-        let text = chain(
-            &place.chain_name("mixed"),
+        let dir = OwnedRunDir::create_in(parent.path()).unwrap();
+        let text = chain_text(
+            &dir.chain_name("mixed"),
             &[
                 ("kind: forward", "kernel"),
                 ("kind: xor, config: { key: 90 }", "user"),
             ],
             "  worker: { batch: 1, idle: spin }\n",
         );
-        let chains = source(text).parse().unwrap();
+        let chains = chain_source(text).parse().unwrap();
         assert_eq!(chains[0].functions.len(), 2);
         assert!(chains[0].name.starts_with("bench-"));
-        let both = chain_both_ways("there", &[("kind: forward", "kernel")], "  hook: tcx\n");
-        let chains = source(both).parse().unwrap();
+        let both = chain_text_both_ways("there", &[("kind: forward", "kernel")], "  hook: tcx\n");
+        let chains = chain_source(both).parse().unwrap();
         assert_eq!(chains[0].reverse.as_deref(), Some("there-back"));
         assert_eq!(chains[1].reverse.as_deref(), Some("there"));
     }
 
     #[test]
-    fn a_worker_that_is_missing_is_an_error() {
-        let chain = chain("c", &[("kind: forward", "kernel")], "");
-        let chain = &source(chain).parse().unwrap()[0];
+    fn missing_worker_is_an_error() {
+        let chain = chain_text("c", &[("kind: forward", "kernel")], "");
+        let chain = &chain_source(chain).parse().unwrap()[0];
         let machine = myelin_planner::Machine::with_end_hosts(2);
         let plan = myelin_planner::plan(chain, &myelin_planner::Costs::default(), &machine);
         let plan = plan.unwrap();
@@ -256,10 +262,10 @@ mod tests {
             }))
             .unwrap()
         };
-        let of = |status| workers(&[status], "c");
-        assert_eq!(of(status("kernel", &[])).unwrap(), [0_u32; 0]);
-        assert_eq!(of(status("user", &[7, 8])).unwrap(), [7, 8]);
-        let error = of(status("user", &[])).unwrap_err().to_string();
+        let workers_of = |status| workers(&[status], "c");
+        assert_eq!(workers_of(status("kernel", &[])).unwrap(), [0_u32; 0]);
+        assert_eq!(workers_of(status("user", &[7, 8])).unwrap(), [7, 8]);
+        let error = workers_of(status("user", &[])).unwrap_err().to_string();
         assert!(error.contains("chain c has no worker"), "{error}");
         assert!(workers(&[], "c").is_err());
     }

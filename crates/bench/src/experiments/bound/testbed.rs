@@ -12,13 +12,13 @@ use myelin_measure::clock::{now_ns, thread_ns};
 use myelin_measure::stall::CoreBlocker;
 use myelin_packet::traffic::{Bucket, Profile, TokenBucket};
 
-use super::draw::{Contract, Kind, Member, POOL, Pool, Set, port};
+use super::draw::{Contract, Member, POOL, Pool, PoolKind, Set, port};
 use super::verdict::{Absence, delay_ns};
 use crate::Error;
+use crate::agents::EmbeddedAgent;
 use crate::ebpf::arrivals::{ArrivalRecorder, PACKETS};
 use crate::frames::{self, SplitMix};
 use crate::network::{CLIENT_LINK, Network};
-use crate::stand::Stand;
 use crate::variant::{polling_core, probing_core};
 
 /// Duration of sending at the rates after the bursts, ns.
@@ -35,7 +35,7 @@ const NUMBER: std::ops::Range<usize> = 18..20;
 
 /// The pool and its sender. Fields drop in this order.
 pub(super) struct BoundTestbed {
-    stand: Arc<Stand>,
+    agent: Arc<EmbeddedAgent>,
     pool: Pool,
     names: Vec<String>,
     senders: Vec<PacketSender>,
@@ -115,23 +115,23 @@ impl Traffic<'_> {
 
 impl BoundTestbed {
     pub(super) fn new(program: &Path, pool: Pool) -> Result<Self, Error> {
-        let network = Network::through(false)?;
+        let network = Network::create(false)?;
         let core = polling_core()?;
         let middle = &network.middle;
         // The agent runs in the namespace between the hosts, with its links and sockets.
-        let (stand, names, mut servers) = middle.netns.enter(|| {
-            let stand = Stand::open(program)?;
+        let (agent, names, mut servers) = middle.netns.enter(|| {
+            let agent = EmbeddedAgent::open(program)?;
             let names: Vec<String> = (0..POOL)
-                .map(|index| stand.place.chain_name(&format!("bound{index}")))
+                .map(|index| agent.dir.chain_name(&format!("bound{index}")))
                 .collect();
-            stand.up_all(pool.text(&names, &[None; POOL]))?;
+            agent.up_all(pool.text(&names, &[None; POOL]))?;
             let servers = match pool.kind {
-                Kind::Worker => stand.workers(&names[0])?,
-                Kind::Kernel => Vec::new(),
+                PoolKind::Worker => agent.workers(&names[0])?,
+                PoolKind::Kernel => Vec::new(),
             };
-            Ok::<_, Error>((stand, names, servers))
+            Ok::<_, Error>((agent, names, servers))
         })??;
-        if pool.kind == Kind::Kernel {
+        if pool.kind == PoolKind::Kernel {
             // The front door at XDP has given the port NAPI.
             servers = napi::move_receive_work_to_core(Some(&middle.netns), CLIENT_LINK, core)?;
         }
@@ -141,8 +141,8 @@ impl BoundTestbed {
             .map(|_| network.client.sender(&[]))
             .collect::<Result<_, _>>()?;
         Ok(Self {
-            blocker: CoreBlocker::new(core, pool.kind == Kind::Kernel),
-            stand,
+            blocker: CoreBlocker::new(core, pool.kind == PoolKind::Kernel),
+            agent,
             pool,
             names,
             senders,
@@ -154,7 +154,7 @@ impl BoundTestbed {
     }
 
     /// Gives the members of a set their contracts, by a live change.
-    pub(super) fn set(&mut self, set: &Set) -> Result<(), Error> {
+    pub(super) fn set_contracts(&mut self, set: &Set) -> Result<(), Error> {
         let mut contracts = [None; POOL];
         for member in &set.members {
             let contract = member.contract;
@@ -165,12 +165,12 @@ impl BoundTestbed {
         }
         let text = self.pool.text(&self.names, &contracts);
         let netns = &self.network.middle.netns;
-        netns.enter(|| self.stand.up_all(text))?.map(drop)
+        netns.enter(|| self.agent.up_all(text))?.map(drop)
     }
 
     /// Runs `count` turns: all bursts at one instant, then each chain at its rate. `stall_ns` is
     /// the stall of the serving core.
-    pub(super) fn turns(
+    pub(super) fn run_turns(
         &mut self,
         set: &Set,
         count: usize,
@@ -184,27 +184,27 @@ impl BoundTestbed {
             .iter()
             .map(|member| Ok(TokenBucket::new(&profile(&member.contract)?)))
             .collect::<Result<_, Error>>()?;
-        let policed = self.policed();
+        let policed = self.count_policed();
         let turns = (0..count)
             .map(|_| {
                 wait_until_full(set, &buckets, stall_ns);
-                self.turn(set, &mut buckets, stall_ns, random)
+                self.run_turn(set, &mut buckets, stall_ns, random)
             })
             .collect::<Result<_, Error>>();
         affinity::set(0, &before)?;
         Ok(Turns {
             turns: turns?,
-            policed: self.policed().saturating_sub(policed),
+            policed: self.count_policed().saturating_sub(policed),
         })
     }
 
     /// Packets that the policers of all chains have dropped.
-    fn policed(&self) -> u64 {
-        let chains = self.stand.status();
+    fn count_policed(&self) -> u64 {
+        let chains = self.agent.status();
         chains.iter().map(|chain| chain.policed).sum()
     }
 
-    fn turn(
+    fn run_turn(
         &mut self,
         set: &Set,
         buckets: &mut [TokenBucket],
@@ -238,15 +238,15 @@ impl BoundTestbed {
         }
         // The bursts have arrived. The stall begins.
         spin_until(now_ns() + stall_ns);
-        let (served_ns, idle_ns) = (run_ns(&self.servers)?, self.blocker.idle_ns());
+        let (served_ns, idle_ns) = (cpu_time_ns(&self.servers)?, self.blocker.idle_ns());
         let own_ns = thread_ns();
         let released_ns = self.blocker.release();
         let from_ns = released_ns - stall_ns;
         // Further packets must conform together with this burst. For kernel chains the serving core
         // also runs the front door, so the burst may reach it later by a stall.
         let burst_ns = match self.pool.kind {
-            Kind::Worker => from_ns,
-            Kind::Kernel => released_ns + stall_ns,
+            PoolKind::Worker => from_ns,
+            PoolKind::Kernel => released_ns + stall_ns,
         };
         for (member, bucket) in members.iter().zip(traffic.buckets.iter_mut()) {
             let Contract {
@@ -255,7 +255,7 @@ impl BoundTestbed {
             *bucket = TokenBucket::new(&profile(&member.contract)?);
             bucket.take(burst_ns, burst, burst * frame_bytes);
         }
-        if self.pool.kind == Kind::Worker {
+        if self.pool.kind == PoolKind::Worker {
             traffic.send_until(released_ns + SECOND_STALL_NS)?;
             self.blocker.block()?;
             traffic.send_until(now_ns() + stall_ns)?;
@@ -267,7 +267,7 @@ impl BoundTestbed {
         let own_ns = thread_ns() - own_ns;
         // The kernel updates a thread's CPU time when it is descheduled, or at a tick.
         self.blocker.block()?;
-        let served_ns = run_ns(&self.servers)? - served_ns + self.blocker.idle_ns() - idle_ns;
+        let served_ns = cpu_time_ns(&self.servers)? - served_ns + self.blocker.idle_ns() - idle_ns;
         self.blocker.release();
         let log = traffic.log;
         let arrivals = self.arrivals.read()?;
@@ -303,7 +303,7 @@ fn spin_until(ns: u64) {
 }
 
 /// CPU time of the processes, ns.
-fn run_ns(processes: &[u32]) -> Result<u64, Error> {
+fn cpu_time_ns(processes: &[u32]) -> Result<u64, Error> {
     let mut sum = Duration::ZERO;
     for process in processes {
         sum += procfs::run_time(*process)?;
