@@ -19,14 +19,14 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: build ## install what is missing, build, run examples/tactile.yaml and print its report
+demo: build ## install missing packages, build, run examples/tactile.yaml and print its report
 	$(AS_ROOT) $(MYELIN) run examples/tactile.yaml
 
-build: ## install what is missing and build (release)
+build: ## install missing packages and build (release)
 	@scripts/install-deps
 	cargo build --release --package myelin-cli
 
-test: ## install what is missing and run the whole suite, the privileged tests as root
+test: ## install missing packages and run the whole suite, the privileged tests as root
 	@scripts/install-deps test
 	@scripts/test
 
@@ -84,6 +84,6 @@ fuzz: ## run each fuzz target for FUZZ_SECONDS (default 60)
 	@scripts/install-deps test
 	scripts/fuzz '' $(FUZZ_SECONDS)
 
-clean: ## remove what was built
+clean: ## remove all build output
 	cargo clean
 	rm -rf fuzz/target

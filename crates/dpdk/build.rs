@@ -1,8 +1,7 @@
 //! Compiles the shim into a shared object, which `src/library.rs` embeds and loads on demand. So a
-//! program built with DPDK runs on machines without it, and only a worker with DPDK ports pays for
-//! the load.
+//! program built with DPDK runs on machines without it, and only a worker with DPDK ports loads it.
 //!
-//! DPDK is optional: without it the crate builds, and reports why DPDK is missing.
+//! DPDK is optional: without it the crate builds, and each start reports why DPDK is missing.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -12,24 +11,24 @@ use std::{env, fs};
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The oldest DPDK version that the shim compiles with.
-const OLDEST: &str = "21.11";
+const MIN_VERSION: &str = "21.11";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=src/shim.c");
     println!("cargo::rerun-if-env-changed=PKG_CONFIG_PATH");
     println!("cargo::rustc-check-cfg=cfg(has_dpdk)");
-    let built = if env::var_os("CARGO_FEATURE_DPDK").is_some() {
-        build()
+    let compiled = if env::var_os("CARGO_FEATURE_DPDK").is_some() {
+        compile_shim()
     } else {
         Err("the cargo feature `dpdk` is off".into())
     };
-    match built {
+    match compiled {
         Ok(version) => {
             println!("cargo::rustc-cfg=has_dpdk");
             println!("cargo::rustc-env=MYELIN_DPDK_VERSION={version}");
         }
-        // A directive to cargo is one line, so the reason must be one line.
+        // A directive to cargo must be one line.
         Err(reason) => println!(
             "cargo::rustc-env=MYELIN_NO_DPDK={}",
             reason
@@ -41,24 +40,24 @@ fn main() {
     }
 }
 
-/// Compiles the shim. Returns the version of the library.
-fn build() -> Result<String> {
-    // An installation changes the folder of its .pc file. Without these lines cargo would not
-    // notice a later installation of DPDK.
+/// Compiles the shim. Returns DPDK's version.
+fn compile_shim() -> Result<String> {
+    // An installation of DPDK adds a .pc file to one of these folders. Cargo then runs this script
+    // again.
     let folders = run(Command::new("pkg-config").args(["--variable=pc_path", "pkg-config"]))?;
     for folder in folders.trim().split(':').filter(|folder| exists(folder)) {
         println!("cargo::rerun-if-changed={folder}");
     }
-    let newer = format!("libdpdk >= {OLDEST}");
+    let requirement = format!("libdpdk >= {MIN_VERSION}");
     let flags = run(Command::new("pkg-config").args([
         "--print-errors",
         "--cflags",
         "--libs",
-        newer.as_str(),
+        requirement.as_str(),
     ]))?;
     let version = run(Command::new("pkg-config").args(["--modversion", "libdpdk"]))?;
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
-    // Always optimised: DPDK's burst functions are inlined here.
+    // Also optimised in debug builds: DPDK's burst functions are inlined into the shim.
     let compiler = cc::Build::new()
         .opt_level(2)
         .cargo_metadata(false)
@@ -83,8 +82,8 @@ fn run(command: &mut Command) -> Result<String> {
         .output()
         .map_err(|error| format!("running {program}: {error}"))?;
     if !output.status.success() {
-        let words = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{program}: {}", words.trim()).into());
+        let message = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{program}: {}", message.trim()).into());
     }
     Ok(String::from_utf8(output.stdout)?)
 }

@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Programs for one hook. All others are built for both.
+/// Programs for one hook, with this hook. The build compiles all others for both.
 const ONE_HOOK: [(&str, &str); 5] = [
     ("reentry", "XDP"),
     ("policer", "XDP"),
@@ -25,7 +25,7 @@ fn main() {
 
 /// Compiles each program of `src/bpf`, and writes their list as Rust code for `src/object.rs`.
 fn build() -> Result<(), String> {
-    let out = PathBuf::from(variable("OUT_DIR"));
+    let out = PathBuf::from(read_variable("OUT_DIR"));
     let mut names: Vec<String> = std::fs::read_dir("src/bpf")
         .map_err(|error| format!("cannot read src/bpf: {error}"))?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
@@ -59,10 +59,10 @@ fn compile(program: &str, hook: &str, object: &Path) -> Result<(), String> {
     let mut command = Command::new(&clang);
     command
         .args(["-target", "bpf", "-mcpu=v3", "-O2"])
-        // BTF describes the maps. Keep this tree's path out of it.
+        // BTF describes the maps. The option keeps this tree's path out of the BTF.
         .args(["-g", "-fdebug-compilation-dir=."])
         .args(["-fno-stack-protector", "-Wall", "-Wextra"])
-        // The hooks share signatures; one of them may ignore the context.
+        // Both hooks share signatures, and one hook may ignore the context.
         .arg("-Wno-unused-parameter")
         .arg(format!("-DMYELIN_HOOK_{hook}"))
         .args(include_paths().iter().map(|path| format!("-I{}", path.display())))
@@ -72,7 +72,7 @@ fn compile(program: &str, hook: &str, object: &Path) -> Result<(), String> {
         format!(
             "cannot run {clang}, which compiles the eBPF programs: {error}\n\
              install clang 14 or newer (Debian, Ubuntu: apt install clang; Fedora: dnf install clang), \
-             or name it in the variable CLANG"
+             or set the variable CLANG to its path"
         )
     })?;
     let messages = String::from_utf8_lossy(&output.stderr);
@@ -95,19 +95,19 @@ fn compile(program: &str, hook: &str, object: &Path) -> Result<(), String> {
 }
 
 /// Returns the include paths: the headers of the linked libbpf, and the directory with `asm/` on
-/// Debian-like systems. Clang searches that one only for native targets.
+/// Debian-like systems. Clang searches the second directory only for native targets.
 fn include_paths() -> Vec<PathBuf> {
     let multiarch = format!(
         "/usr/include/{}-linux-gnu",
-        variable("CARGO_CFG_TARGET_ARCH")
+        read_variable("CARGO_CFG_TARGET_ARCH")
     );
-    let mut paths = vec![PathBuf::from(variable("DEP_BPF_INCLUDE"))];
+    let mut paths = vec![PathBuf::from(read_variable("DEP_BPF_INCLUDE"))];
     if Path::new(&multiarch).is_dir() {
         paths.push(multiarch.into());
     }
     paths
 }
 
-fn variable(name: &str) -> String {
+fn read_variable(name: &str) -> String {
     env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
 }

@@ -43,8 +43,8 @@ fuzz_target!(|frame: &[u8]| {
     let Ok(headers) = parse(frame) else { return };
     let end = usize::from(headers.end);
     for cipher in [Cipher::Aes128Gcm, Cipher::Aes256Ctr] {
-        let mut decrypter_of_any = decrypter(cipher);
-        let passed = run(&mut *decrypter_of_any, frame).is_some();
+        let mut shared_decrypter = decrypter(cipher);
+        let passed = run(&mut *shared_decrypter, frame).is_some();
         assert!(!(passed && cipher.is_authenticated()));
 
         let Some(sealed) = run(&mut *encrypter(cipher), frame) else {
@@ -58,7 +58,7 @@ fuzz_target!(|frame: &[u8]| {
         if end - payload >= overhead {
             let trailer = &sealed[sealed_end - overhead..][..TRAILER_LEN];
             forged[end - overhead..][..TRAILER_LEN].copy_from_slice(trailer);
-            let passed = run(&mut *decrypter_of_any, &forged).is_some();
+            let passed = run(&mut *shared_decrypter, &forged).is_some();
             assert!(!(passed && cipher.is_authenticated()));
         }
         let opened = run(&mut *decrypter(cipher), &sealed).expect("an authentic packet");

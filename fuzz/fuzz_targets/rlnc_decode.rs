@@ -12,9 +12,9 @@ use myelin_spec::{FunctionConfig, RlncDecodeConfig, RlncDelivery};
 fn payloads(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut payloads = Vec::new();
     while let Some((len, rest)) = bytes.split_first() {
-        let (payload, behind) = rest.split_at(rest.len().min(usize::from(*len)));
+        let (payload, following) = rest.split_at(rest.len().min(usize::from(*len)));
         payloads.push(payload);
-        bytes = behind;
+        bytes = following;
     }
     payloads
 }

@@ -8,7 +8,7 @@ use myelin_packet::sojourn::Histogram;
 use crate::Monitor;
 use crate::api::{ApiError, CalibrateRequest, ChainSource, ChainUp, DownReply, Event};
 use crate::deploy::UpOptions;
-use crate::engine::{Engine, WorkGuard};
+use crate::engine::{Engine, MeasurementGuard};
 
 impl Chains for Engine {
     fn up(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError> {
@@ -34,7 +34,7 @@ impl Engine {
         request: &CalibrateRequest,
         monitor: &Monitor<'_>,
     ) -> Result<(), ApiError> {
-        let _busy = WorkGuard::new(&self.busy);
+        let _counted = MeasurementGuard::new(&self.measurements);
         let costs = calibrate::calibrate(self, request.quick, monitor)?;
         calibrate::save_costs(Path::new(&request.file), &costs)?;
         (monitor.emit)(Event::Costs(Box::new(costs)));

@@ -1,5 +1,4 @@
-//! Loops that run beside the chains: restart dead processes, sample counters, keep workers on
-//! cores.
+//! Loops that watch running chains: restart dead processes, sample counters, keep workers on cores.
 //!
 //! Each loop is a thread that ends with the node. No loop waits for a request, and no request waits
 //! for a loop.

@@ -2,8 +2,8 @@
 //! retire.
 //!
 //! All chains of a file change, or none. Each step runs for all of them before the next step
-//! begins. If a step fails, everything that earlier steps made is removed. Nothing is made before
-//! admission. A live change takes the same steps, with a previous generation.
+//! begins. If a step fails, the agent removes everything that earlier steps made. It makes nothing
+//! before admission. A live change takes the same steps, with a previous generation.
 //!
 //! A request first reserves the names of its chains (`node::chains`). It holds no lock that other
 //! requests need. A slow step, such as the start of a worker, delays only requests for the same
@@ -52,8 +52,8 @@ pub struct UpOptions<'a> {
 /// description changes under traffic. Slow steps check `is_cancelled`.
 ///
 /// # Errors
-/// A bad file, a refused chain, a change that cannot be made live, or a system error. Everything is
-/// then as it was before.
+/// A bad file, a refused chain, a change that cannot be made live, or a system error. The node is
+/// then unchanged.
 pub(crate) fn up(
     node: &Node,
     source: &ChainSource,
@@ -103,13 +103,13 @@ pub(crate) fn up(
     admission.commit();
     node.latencies.keep(latencies);
     let unchanged = unchanged.iter();
-    ups.extend(unchanged.map(|running| report(running, Change::Unchanged, 0.0)));
+    ups.extend(unchanged.map(|running| describe_up(running, Change::Unchanged, 0.0)));
     ups.sort_by_key(|up| names.iter().position(|name| *name == up.chain));
     Ok(ups)
 }
 
-/// Runs a step for all chains of a file. If it fails for one, the results for earlier chains are
-/// dropped, the newest first: it may use the ports of an older one.
+/// Runs a step for all chains of a file. If it fails for one chain, drops the results of earlier
+/// chains, the newest first: a newer chain may use the ports of an older one.
 fn run_step<T, U>(
     chains: Vec<T>,
     mut step: impl FnMut(T) -> Result<U, ApiError>,
@@ -119,7 +119,7 @@ fn run_step<T, U>(
         match step(chain) {
             Ok(one) => done.push(one),
             Err(error) => {
-                tracing::info!(%error, "not deployed");
+                tracing::info!(%error, "cannot deploy the chain file");
                 while done.pop().is_some() {}
                 return Err(error);
             }
@@ -129,8 +129,8 @@ fn run_step<T, U>(
 }
 
 /// Redirects packets to all chains of a file, or to none, and retires the previous generations. All
-/// new generations are complete by now, so chains that share state differ only while the front
-/// doors switch.
+/// new generations are complete by now, so chains that share state have different generations only
+/// while the front doors switch.
 fn switch_all_on(
     node: &Node,
     built: Vec<layout::BuiltChain>,
@@ -150,7 +150,7 @@ fn switch_all_on(
             }
             Err(error) => {
                 drop(realtime);
-                tracing::info!(%error, "not deployed");
+                tracing::info!(%error, "cannot deploy the chain file");
                 rest.rev().for_each(drop);
                 for done in switched.into_iter().rev() {
                     if let Some(running) = switch_on::switch_back(plane, done) {
@@ -163,7 +163,7 @@ fn switch_all_on(
     }
     let took = retire::drain_previous(plane, &switched);
     drop(realtime);
-    let report = |(done, took): (&switch_on::SwitchedOn, Option<Duration>)| {
+    let finish = |(done, took): (&switch_on::SwitchedOn, Option<Duration>)| {
         retire::retire_previous(plane, &done.running);
         let change = if done.is_change {
             Change::Changed
@@ -171,7 +171,7 @@ fn switch_all_on(
             Change::Created
         };
         let rendering_ms = (done.since - start).as_secs_f64() * 1e3;
-        let mut up = report(&done.running, change, rendering_ms);
+        let mut up = describe_up(&done.running, change, rendering_ms);
         up.exchange_ms = took.map(|took| took.as_secs_f64() * 1e3);
         tracing::info!(
             chain = up.chain,
@@ -182,7 +182,7 @@ fn switch_all_on(
         );
         up
     };
-    Ok(switched.iter().zip(took).map(report).collect())
+    Ok(switched.iter().zip(took).map(finish).collect())
 }
 
 /// Removes a chain. Returns false when no chain has that name.
@@ -207,8 +207,8 @@ pub(crate) fn down_all(node: &Node) {
     }
 }
 
-/// Takes a chain out of service and frees everything that only it needed. The caller holds its
-/// name.
+/// Removes a chain from its front door, and frees everything that no other chain uses. The caller
+/// has reserved its name.
 fn take_down(node: &Node, running: Arc<RunningChain>) {
     switch_on::switch_off(&running);
     let name = running.name.clone();
@@ -218,7 +218,7 @@ fn take_down(node: &Node, running: Arc<RunningChain>) {
     tracing::info!(chain = name, "down");
 }
 
-/// Refuses running chains: `run` takes down at its end only what it has deployed.
+/// Refuses running chains: `run` removes at its end only chains that it has deployed.
 fn refuse_running_chains(node: &Node, chains: &[ServiceChain]) -> Result<(), ApiError> {
     let mut chains = chains.iter();
     let running = chains.find(|chain| node.chains.get(&chain.name).is_some());
@@ -243,7 +243,7 @@ fn with_chain_name(chain: &ServiceChain, error: ApiError) -> ApiError {
     }
 }
 
-fn report(running: &RunningChain, change: Change, rendering_ms: f64) -> ChainUp {
+fn describe_up(running: &RunningChain, change: Change, rendering_ms: f64) -> ChainUp {
     let generation = running.generation();
     ChainUp {
         chain: running.name.clone(),
@@ -252,9 +252,9 @@ fn report(running: &RunningChain, change: Change, rendering_ms: f64) -> ChainUp 
         spi: running.spi,
         generation: generation.number,
         plan: generation.plan.clone(),
-        ingress: running.place.ingress.clone(),
-        egress: running.place.egress.clone(),
-        hosts: running.place.hosts.clone(),
+        ingress: running.ports.ingress.clone(),
+        egress: running.ports.egress.clone(),
+        hosts: running.ports.hosts.clone(),
         rendering_ms,
         exchange_ms: None,
     }

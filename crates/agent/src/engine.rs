@@ -1,8 +1,8 @@
 //! The agent's operations: deploy, remove, show and measure chains.
 //!
-//! A change runs the steps of `deploy` with the names of its chains reserved. All other operations
-//! read and wait for no change. A change that waits for a program ends early when its client
-//! disconnects, when `down --all` runs, or when the agent stops.
+//! A change reserves the names of its chains and runs the steps of `deploy`. All other operations
+//! only read, and do not wait for changes. A change that waits for a program ends early when its
+//! client disconnects, when `down --all` runs, or when the agent stops.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::node::Node;
 use crate::pool::lock;
 use crate::status;
 
-/// The agent's work, without its socket. Experiments drive it directly.
+/// The agent without its socket. Experiments call it directly.
 pub struct Engine {
     pub(crate) node: Arc<Node>,
     sla: sampler::SharedMonitor,
     run_dir: RunDir,
-    /// Streams under way: the agent does not exit for idleness while there are any.
-    pub(crate) busy: AtomicUsize,
-    /// Number of times that all changes under way were cancelled.
+    /// Measurements that run. Meanwhile the agent does not exit for idleness.
+    pub(crate) measurements: AtomicUsize,
+    /// Number of calls of [`Engine::cancel_changes`].
     cancellations: AtomicU64,
 }
 
@@ -37,7 +37,7 @@ impl Engine {
     /// Prepares the node. Workers run `program` with the argument `worker`.
     ///
     /// # Errors
-    /// No root privileges, or the kernel lacks what eBPF maps need.
+    /// No root privileges, or the kernel lacks a feature that eBPF maps need.
     pub fn open(run_dir: &RunDir, program: PathBuf) -> Result<Self, ApiError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(ApiError::failed("the agent needs root: use sudo"));
@@ -48,14 +48,14 @@ impl Engine {
             sla: sampler::start(&node),
             node,
             run_dir: run_dir.clone(),
-            busy: AtomicUsize::new(0),
+            measurements: AtomicUsize::new(0),
             cancellations: AtomicU64::new(0),
         })
     }
 
-    /// Whether chains run or long work is under way.
+    /// Whether a chain runs, a request changes one, or a measurement runs.
     pub fn is_busy(&self) -> bool {
-        self.busy.load(Ordering::Relaxed) > 0 || !self.node.chains.names().is_empty()
+        self.measurements.load(Ordering::Relaxed) > 0 || !self.node.chains.names().is_empty()
     }
 
     /// The identity of this agent.
@@ -95,7 +95,7 @@ impl Engine {
         self.cancellations.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes one chain. Waits for a request that works on it.
+    /// Removes one chain. Waits until no other request changes it.
     ///
     /// # Errors
     /// No chain has that name.
@@ -114,19 +114,19 @@ impl Engine {
         })
     }
 
-    /// Removes every chain, and what a killed agent left behind. Cancels deployments under way.
+    /// Cancels all changes that wait. Removes every chain, and the resources of a killed agent.
     ///
     /// # Errors
     /// The first resource that could not be removed; all others are removed.
     pub fn down_all(&self) -> Result<DownReply, ApiError> {
         self.cancel_changes();
         Ok(DownReply {
-            removed: self.take_all_down()?,
+            removed: self.remove_chains()?,
             recovered: self.node.recover()?,
         })
     }
 
-    fn take_all_down(&self) -> Result<Vec<String>, ApiError> {
+    fn remove_chains(&self) -> Result<Vec<String>, ApiError> {
         let mut removed = Vec::new();
         for name in self.node.chains.names() {
             if deploy::down(&self.node, &name)? {
@@ -170,13 +170,13 @@ impl Engine {
         Ok(lock(&self.sla).events(chain, after))
     }
 
-    /// The last seconds of a running chain, at most `most`, the oldest first.
+    /// The last seconds of a running chain, at most `limit`, the oldest first.
     ///
     /// # Errors
     /// No chain has that name.
-    pub fn seconds(&self, chain: &str, most: usize) -> Result<Vec<SlaSecond>, ApiError> {
+    pub fn seconds(&self, chain: &str, limit: usize) -> Result<Vec<SlaSecond>, ApiError> {
         self.node.chains.expect(chain)?;
-        Ok(lock(&self.sla).seconds(chain, most))
+        Ok(lock(&self.sla).seconds(chain, limit))
     }
 
     /// The sojourns of all packets of a chain since it came up, one histogram for each section.
@@ -209,19 +209,20 @@ impl Engine {
     /// # Errors
     /// No such chain, a chain without end hosts, bad options, or a socket error.
     pub fn probe(&self, request: &ProbeRequest, monitor: &Monitor<'_>) -> Result<(), ApiError> {
-        let _busy = WorkGuard::new(&self.busy);
-        let report = crate::measure::chain(self, &request.chain, &request.options, &[], monitor)?;
+        let _counted = MeasurementGuard::new(&self.measurements);
+        let report =
+            crate::measure::measure_chain(self, &request.chain, &request.options, &[], monitor)?;
         (monitor.emit)(Event::Report(Box::new(report)));
         Ok(())
     }
 
     /// Deploys a file, measures each chain that a probe can reach and that is not flooded, and
-    /// removes all.
+    /// removes all chains of the file.
     ///
     /// # Errors
     /// As [`up`](Self::up) and [`probe`](Self::probe).
     pub fn run(&self, request: &RunRequest, monitor: &Monitor<'_>) -> Result<(), ApiError> {
-        let _busy = WorkGuard::new(&self.busy);
+        let _counted = MeasurementGuard::new(&self.measurements);
         monitor.progress("deploying", 0, 1);
         let options = UpOptions {
             force: request.force,
@@ -258,7 +259,7 @@ impl Engine {
                 continue;
             }
             let (options, floods) = (&request.options, &request.floods);
-            let report = crate::measure::chain(self, &one.chain, options, floods, monitor)?;
+            let report = crate::measure::measure_chain(self, &one.chain, options, floods, monitor)?;
             (monitor.emit)(Event::Report(Box::new(report)));
             reports += 1;
         }
@@ -271,7 +272,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes everything. The engine cannot be used afterwards.
+    /// Removes all chains and resources. The engine cannot be used afterwards.
     pub fn close(&self) {
         self.cancel_changes();
         if self.node.chains.reserved.close() {
@@ -288,17 +289,17 @@ impl Drop for Engine {
     }
 }
 
-/// Counts one piece of long work while it lives.
-pub(crate) struct WorkGuard<'a>(&'a AtomicUsize);
+/// Counts a measurement until it is dropped.
+pub(crate) struct MeasurementGuard<'a>(&'a AtomicUsize);
 
-impl<'a> WorkGuard<'a> {
+impl<'a> MeasurementGuard<'a> {
     pub(crate) fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for WorkGuard<'_> {
+impl Drop for MeasurementGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

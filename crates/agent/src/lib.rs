@@ -1,7 +1,7 @@
-//! The agent: the privileged process that deploys plans, supervises them and measures them.
+//! The agent: the privileged process that deploys, supervises and measures chains.
 //!
 //! The agent connects the crates below it: `emulator` makes end hosts, `kernel` loads programs,
-//! `dataplane` runs workers. It draws nothing: the client does.
+//! `dataplane` runs workers. The agent draws nothing; the client does.
 //!
 //! Start reading at `deploy` (the steps of `up`). Then read `node` (the parts of a chain),
 //! `control` (supervision) and `engine` (the requests). [`myelin_api`] holds the types of the
@@ -34,9 +34,9 @@ pub use server::ServeOptions;
 pub use myelin_api as api;
 use myelin_api::{ApiError, RunDir};
 
-/// The agent's main function: serves the run directory until it is stopped, then removes all that
-/// it made. It runs `program` with the argument `worker` as a worker. The process holds the lock on
-/// the directory until it ends.
+/// The agent's main function. Serves the run directory until a request or a signal stops the agent,
+/// then removes everything that the agent made. A worker runs `program` with the argument `worker`.
+/// The process holds the lock on the directory until it ends.
 ///
 /// # Errors
 /// Not root; another agent serves the directory; the kernel lacks a needed feature.
@@ -86,21 +86,21 @@ fn lock(run_dir: &RunDir) -> Result<Flock<File>, ApiError> {
     file.set_permissions(Permissions::from_mode(0o600))
         .map_err(failed)?;
     let start = Instant::now();
-    let mut waiting = file;
+    let mut unlocked = file;
     let mut lock = loop {
-        match Flock::lock(waiting, FlockArg::LockExclusiveNonblock) {
+        match Flock::lock(unlocked, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => break lock,
             // No answer at the socket: the other agent is ending, is being killed, or has just
             // started.
             Err((file, _))
                 if !answers_at_socket(run_dir) && start.elapsed() < PREDECESSOR_EXIT_TIMEOUT =>
             {
-                waiting = file;
+                unlocked = file;
                 std::thread::sleep(Duration::from_millis(5));
             }
             Err(_) => {
                 return Err(ApiError::failed(format!(
-                    "another agent serves {} already",
+                    "another agent serves {} already: stop it with `myelin down --all`, or name another `--run-dir`",
                     run_dir.path().display()
                 )));
             }

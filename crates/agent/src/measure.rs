@@ -56,7 +56,7 @@ pub(crate) struct MeasuredChain {
 
 impl MeasuredChain {
     /// The results of all probes together.
-    pub(crate) fn probed(&self) -> ProbeTotals {
+    pub(crate) fn probe_totals(&self) -> ProbeTotals {
         let quantile = self.target.chain.sla.percentile / 100.0;
         let worst = |of: &dyn Fn(&ProbeResult) -> &Distribution| {
             let rows = self.rows.iter();
@@ -73,7 +73,7 @@ impl MeasuredChain {
 }
 
 /// Measures one chain with every requested mode and payload, while `floods` run on other chains.
-pub(crate) fn chain(
+pub(crate) fn measure_chain(
     engine: &Engine,
     name: &str,
     options: &ProbeOptions,
@@ -83,7 +83,7 @@ pub(crate) fn chain(
     let target = ProbeTarget::of(&engine.node, name)?;
     let modes = options.modes.iter().map(|mode| mode.parse());
     let modes: Vec<Mode> = modes.collect::<Result<_, _>>().map_err(ApiError::usage)?;
-    let sockets = target.sockets()?;
+    let sockets = target.bind_sockets()?;
     let before = engine.sojourn(name)?;
     let span = Span::begin(&engine.node, name)?;
     let floods = flood::start(engine, floods, options)?;
@@ -91,11 +91,13 @@ pub(crate) fn chain(
     for payload in &options.payloads {
         for mode in &modes {
             if monitor.is_cancelled() {
-                return Err(ApiError::failed("cancelled"));
+                return Err(ApiError::failed(format!(
+                    "the measurement of chain `{name}` was cancelled"
+                )));
             }
             let stage = format!("{name}: {mode}, {payload} B");
             let progress = |done, total| monitor.progress(&stage, done, total);
-            let config = target.config(options, *mode, *payload);
+            let config = target.probe_config(options, *mode, *payload);
             let control = Control {
                 cancel: Some(monitor.cancelled),
                 progress: Some(&progress),
@@ -117,8 +119,8 @@ pub(crate) fn chain(
     let running = engine.node.chains.expect_during("measured", name)?;
     let plane = &engine.node.parts.plane;
     let sojourn = sojourn_growth(&running.read(plane).sections(), &before);
-    let status = status::of(&running, plane);
-    Ok(report::reply(MeasuredChain {
+    let status = status::read(&running, plane);
+    Ok(report::build_reply(MeasuredChain {
         target,
         rows,
         sojourn,
@@ -157,12 +159,12 @@ impl ProbeTarget {
                  `myelin ps {name}` shows its sojourn"
             ))
         };
-        let circuit = running.place.circuit.as_ref();
+        let circuit = running.ports.circuit.as_ref();
         let circuit = circuit.ok_or_else(|| refusal("DPDK devices"))?;
         let hosts = circuit.hosts();
         let [client, server] = hosts.ok_or_else(|| refusal("named interfaces (spec.ports)"))?;
         // A probe of a reverse chain starts at the server.
-        let (near, far) = if running.place.is_reversed {
+        let (near, far) = if running.ports.is_reversed {
             (server, client)
         } else {
             (client, server)
@@ -179,7 +181,7 @@ impl ProbeTarget {
                 .map(|address| (host.netns.name().unwrap_or_default().to_owned(), address))
                 .ok_or_else(|| {
                     ApiError::failed(format!(
-                        "the end hosts of chain `{name}` have no address in common"
+                        "the end hosts of chain `{name}` have no addresses of the same IP version"
                     ))
                 })
         };
@@ -197,20 +199,20 @@ impl ProbeTarget {
             source: Arc::clone(&generation.source),
             plan: generation.plan.clone(),
         };
-        let there = target.five_tuple();
-        if !target.chain.matches.matches(&there) {
+        let forward = target.five_tuple();
+        if !target.chain.matches.matches(&forward) {
             return Err(ApiError::failed(format!(
                 "{}: chain `{name}` takes no UDP packets between its end hosts, so the probe would bypass it: use \
                  `myelin exec client -- PROGRAM` instead",
                 target.chain.places.matches
             )));
         }
-        let back = FiveTuple {
-            source: there.destination,
-            destination: there.source,
-            source_port: there.destination_port,
-            destination_port: there.source_port,
-            ..there
+        let reply = FiveTuple {
+            source: forward.destination,
+            destination: forward.source,
+            source_port: forward.destination_port,
+            destination_port: forward.source_port,
+            ..forward
         };
         target.keys.1 = target
             .chain
@@ -218,7 +220,7 @@ impl ProbeTarget {
             .as_ref()
             .and_then(|reverse| node.chains.get(reverse))
             .map(|reverse| reverse.generation())
-            .filter(|reverse| reverse.chain.matches.matches(&back))
+            .filter(|reverse| reverse.chain.matches.matches(&reply))
             .map_or(0, |reverse| payload_key(&reverse.chain));
         Ok(target)
     }
@@ -235,7 +237,7 @@ impl ProbeTarget {
         }
     }
 
-    pub(crate) fn sockets(&self) -> Result<Sockets, ApiError> {
+    pub(crate) fn bind_sockets(&self) -> Result<Sockets, ApiError> {
         let tuple = self.five_tuple();
         let open = |name: &str| Netns::open(name).map_err(ApiError::failed);
         let (client, server) = (open(&self.client.0)?, open(&self.server.0)?);
@@ -262,7 +264,7 @@ impl ProbeTarget {
         )
     }
 
-    fn config(&self, options: &ProbeOptions, mode: Mode, payload: u16) -> Config {
+    fn probe_config(&self, options: &ProbeOptions, mode: Mode, payload: u16) -> Config {
         let sla = &self.chain.sla;
         Config {
             mode,
@@ -274,7 +276,7 @@ impl ProbeTarget {
             deadline: deadline(options),
             forward_key: self.keys.0,
             reply_key: self.keys.1,
-            cores: cores(mode),
+            cores: choose_cores(mode),
             rtt_bound: sla.round_trip_ns.map(Duration::from_nanos),
             forward_bound: sla.latency_ns.map(Duration::from_nanos),
             ..Config::new(self.destination())
@@ -297,7 +299,7 @@ pub(crate) fn deadline(options: &ProbeOptions) -> Duration {
 
 /// The client gets core 0; a separate server gets core 1. Workers default to the last core, so on
 /// two cores an inline probe shares none with a worker.
-fn cores(mode: Mode) -> Option<Cores> {
+fn choose_cores(mode: Mode) -> Option<Cores> {
     let usable = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     match mode {
         Mode::Inline => Some(Cores {
@@ -311,7 +313,7 @@ fn cores(mode: Mode) -> Option<Cores> {
     }
 }
 
-/// XOR of what the chain's functions do to each payload byte.
+/// The XOR of all keys that the chain's functions apply to a payload byte.
 fn payload_key(chain: &ServiceChain) -> u8 {
     let functions = chain.functions.iter();
     functions.fold(0, |key, function| {

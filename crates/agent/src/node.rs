@@ -49,13 +49,13 @@ pub(crate) struct Node {
     pub(crate) chains: Chains,
     /// The bookings of admitted chains.
     pub(crate) ledger: NodeLedger,
-    /// Interfaces that a request plans for: planning decides whose worker gets their queues.
+    /// Interfaces that a request plans for: planning decides which worker gets their queues.
     pub(crate) interfaces: ReservedNames,
     /// Idle-state limits that running chains request.
     pub(crate) latencies: CpuLatencies,
     pub(crate) parts: Parts,
     pin_dir: PathBuf,
-    /// Resources of a killed agent that the journal named at start.
+    /// Resources of a killed agent, which the journal listed at start.
     orphans: Mutex<Vec<Resource>>,
 }
 
@@ -131,7 +131,7 @@ impl Node {
         lock(&self.orphans).iter().map(describe).collect()
     }
 
-    /// Removes what a killed agent left behind, and returns the list.
+    /// Removes the resources of a killed agent, and returns the list.
     ///
     /// # Errors
     /// The first resource that could not be removed; all others are removed.
@@ -170,9 +170,9 @@ impl Node {
         Ok(())
     }
 
-    /// Removes everything of an agent whose chains are down, except the log in the run directory.
+    /// Removes all resources of an agent without chains, except the log in the run directory.
     pub(crate) fn close(&self) {
-        // Unmounting the file system removes the pins too, so a failure here stops nothing.
+        // Unmounting the file system removes the pins too, so a failure here is only logged.
         let unpinned = Plane::remove_pins(&self.pin_dir).map_err(ApiError::failed);
         let removed = self.parts.journal.remove_all().map_err(ApiError::failed);
         if let Err(error) = removed {
@@ -180,7 +180,7 @@ impl Node {
             return;
         }
         if let Err(error) = unpinned {
-            tracing::warn!(%error, "unmounted the bpffs with pins inside");
+            tracing::warn!(%error, "cannot remove the pins of the eBPF objects; the agent has unmounted their file system");
         }
         let run_dir = &self.parts.run_dir;
         for directory in [run_dir.bpf(), run_dir.containers(), run_dir.runc()] {

@@ -1,7 +1,7 @@
-//! Values that several chains share: the first user makes one, the last user ends it.
+//! Members that several chains share: the first user makes a member, the last user ends it.
 //!
-//! Both may take seconds (a worker's environment, a container). They hold the lock of that one
-//! member, so the list and the other members stay available.
+//! Either may take seconds (a worker's environment, a container). Meanwhile the pool locks only
+//! that member, so the list and the other members stay available.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often the last user checks whether all readers are done.
+/// Time between two checks of the last user whether readers remain.
 const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
 /// All members, by key.
@@ -83,8 +83,8 @@ impl<K: Ord + Clone, T> Pool<K, T> {
         })
     }
 
-    /// Returns a lease on an existing member; never waits. `None` also while it is being made or
-    /// ended.
+    /// Returns a lease on an existing member, or `None`; never waits. A member that is being made
+    /// or ended counts as missing.
     pub(crate) fn share(&self, key: &K) -> Option<Lease<K, T>> {
         let slot = Arc::clone(lock(&self.0).get(key)?);
         let mut state = slot.0.try_lock().ok()?;
@@ -112,8 +112,8 @@ impl<K: Ord + Clone, T> Pool<K, T> {
     /// Removes an empty slot that no thread waits for.
     fn remove_unused(&self, key: &K, slot: &Arc<PoolSlot<T>>) {
         let mut slots = lock(&self.0);
-        // The caller and the list each hold a reference. More are made only under the list's lock,
-        // which is held.
+        // The caller and the list each hold a reference. A thread gets a further one only under the
+        // list's lock, which this function holds.
         if Arc::strong_count(slot) == 2 && lock(&slot.0).users == 0 {
             slots.remove(key);
         }
@@ -193,12 +193,16 @@ mod tests {
 
     use super::*;
 
-    /// Counts its living instances.
+    /// Counts its instances.
     struct Counted<'a>(&'a AtomicU32);
 
     impl<'a> Counted<'a> {
         fn new(count: &'a AtomicU32) -> Self {
-            assert_eq!(count.fetch_add(1, Ordering::SeqCst), 0, "two of one key");
+            assert_eq!(
+                count.fetch_add(1, Ordering::SeqCst),
+                0,
+                "two members have one key"
+            );
             Self(count)
         }
 
@@ -254,21 +258,21 @@ mod tests {
     fn a_slow_member_does_not_block_the_others() {
         let pool = Pool::default();
         let other = pool.acquire(&2, || Ok::<_, Infallible>('b')).unwrap();
-        let (begun, is_begun) = channel();
-        let (go_on, may_go_on) = channel::<()>();
+        let (report_start, start) = channel();
+        let (allow_end, end) = channel::<()>();
         let slow = pool.clone();
         let maker = std::thread::spawn(move || {
             slow.acquire(&1, || {
-                begun.send(()).unwrap();
-                may_go_on.recv().map(|()| 'a')
+                report_start.send(()).unwrap();
+                end.recv().map(|()| 'a')
             })
         });
-        is_begun.recv().unwrap();
+        start.recv().unwrap();
         assert_eq!(*pool.share(&2).unwrap(), 'b');
         assert!(pool.share(&1).is_none());
         let keys: Vec<_> = pool.members().into_iter().map(|(key, _)| key).collect();
         assert_eq!(keys, [2]);
-        go_on.send(()).unwrap();
+        allow_end.send(()).unwrap();
         assert_eq!(*maker.join().unwrap().unwrap(), 'a');
         drop(other);
     }

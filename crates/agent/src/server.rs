@@ -1,8 +1,8 @@
 //! The agent's HTTP server on its Unix socket.
 //!
-//! The handlers only translate. Each request is a blocking call into the [`Engine`] on its own
-//! thread. Requests that may wait (changes, measurements, questions to workers) have a limited
-//! number of threads, so reading requests always find a free one.
+//! The handlers only convert between HTTP and [`Engine`] calls. Each request is a blocking call on
+//! its own thread. Requests that may wait (changes, measurements, queries to workers) have a
+//! limited number of threads, so requests that only read always find a free one.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ const MAX_REQUEST: usize = 64 << 20;
 const MAX_WAITING_REQUESTS: usize = 48;
 /// Further threads, for requests that only read.
 const READER_THREADS: usize = 16;
-/// A client that reads no event for this long loses its stream; its work is cancelled.
+/// The agent cancels the work of a client that reads no event for this long.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest time for the last answers after a request to stop.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -106,7 +106,7 @@ async fn check_version(request: Request, next: Next) -> Response {
 
 async fn not_found(uri: Uri) -> HttpError {
     HttpError(ApiError::usage(format!(
-        "the agent has no endpoint `{uri}`"
+        "the agent has no endpoint `{uri}`: `myelin schema api` lists the endpoints"
     )))
 }
 
@@ -139,7 +139,7 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
             path.display()
         ))
     })?;
-    restrict(&path)?;
+    restrict_socket(&path)?;
     let state = Arc::new(ServerState {
         engine: Arc::clone(&engine),
         stop: Notify::new(),
@@ -180,7 +180,7 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
             is_ending.notify_one();
         })
         .into_future();
-    // A client with half a request must not delay the end.
+    // A client that has sent only half of its request must not delay the end.
     let stalled = async {
         ending.notified().await;
         tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
@@ -196,7 +196,7 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
 }
 
 /// Limits the socket to root and, if it exists, the group `myelin`.
-fn restrict(path: &std::path::Path) -> Result<(), ApiError> {
+fn restrict_socket(path: &std::path::Path) -> Result<(), ApiError> {
     let group = nix::unistd::Group::from_name("myelin").ok().flatten();
     let mode = if let Some(group) = &group {
         nix::unistd::chown(path, None, Some(group.gid)).map_err(|error| {
@@ -231,7 +231,7 @@ async fn wait_until_idle(engine: Arc<Engine>, limit: Option<Duration>) {
     let mut since = Instant::now();
     loop {
         tokio::time::sleep(Duration::from_millis(500).min(limit)).await;
-        // The check waits for the node's lock; the socket must be served meanwhile.
+        // The check may wait for a lock; the agent must answer other clients meanwhile.
         let checked = Arc::clone(&engine);
         let busy = tokio::task::spawn_blocking(move || checked.is_busy()).await;
         if busy.unwrap_or(true) {
@@ -270,8 +270,8 @@ async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce(&Engine) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<Json<T>, HttpError> {
     let done = tokio::task::spawn_blocking(move || work(&state.engine)).await;
-    let cut_off = |error| ApiError::failed(format!("the request's thread failed: {error}"));
-    Ok(Json(done.map_err(cut_off)??))
+    let thread_failed = |error| ApiError::failed(format!("the request's thread failed: {error}"));
+    Ok(Json(done.map_err(thread_failed)??))
 }
 
 async fn info(State(state): State<Arc<ServerState>>) -> Result<Json<AgentInfo>, HttpError> {
@@ -291,7 +291,7 @@ async fn flows(
     State(state): State<Arc<ServerState>>,
     name: Option<Path<String>>,
 ) -> Result<Json<Vec<FunctionFlows>>, HttpError> {
-    run_waiting(state, move |engine| engine.flows(chain(name.as_ref()))).await
+    run_waiting(state, move |engine| engine.flows(chain_name(name.as_ref()))).await
 }
 
 async fn events(
@@ -301,13 +301,13 @@ async fn events(
 ) -> Result<Json<Vec<SlaEvent>>, HttpError> {
     let after = query_number(query.as_deref(), AFTER_QUERY)?.unwrap_or(0);
     run_blocking(state, move |engine| {
-        engine.events(chain(name.as_ref()), after)
+        engine.events(chain_name(name.as_ref()), after)
     })
     .await
 }
 
 /// The chain at the end of a path; `None` asks for all chains.
-fn chain(name: Option<&Path<String>>) -> Option<&str> {
+fn chain_name(name: Option<&Path<String>>) -> Option<&str> {
     name.map(|Path(name)| name.as_str())
 }
 
@@ -322,8 +322,8 @@ async fn seconds(
 }
 
 /// Queries with a number: the subject, the form, and the meaning of the number.
-const AFTER_QUERY: [&str; 3] = ["events", "after=SERIAL", "an event's number"];
-const LAST_QUERY: [&str; 3] = ["seconds", "last=COUNT", "how many seconds"];
+const AFTER_QUERY: [&str; 3] = ["events", "after=SERIAL", "the serial number of an event"];
+const LAST_QUERY: [&str; 3] = ["seconds", "last=COUNT", "the number of seconds"];
 
 /// The number in a query, if the query has one.
 fn query_number(
@@ -370,7 +370,7 @@ async fn down(
 }
 
 async fn down_all(State(state): State<Arc<ServerState>>) -> Result<Json<DownReply>, HttpError> {
-    // Cancels first: all threads for waiting requests may be busy with what it cancels.
+    // Cancel first: the cancelled requests may hold all threads for waiting requests.
     state.engine.cancel_changes();
     run_blocking(state, super::engine::Engine::down_all).await
 }
@@ -379,7 +379,7 @@ async fn probe(
     State(state): State<Arc<ServerState>>,
     Json(request): Json<ProbeRequest>,
 ) -> Response {
-    stream(state, move |engine, monitor| {
+    stream_events(state, move |engine, monitor| {
         engine.probe(&request, monitor)
     })
 }
@@ -388,21 +388,21 @@ async fn run_chain(
     State(state): State<Arc<ServerState>>,
     Json(request): Json<RunRequest>,
 ) -> Response {
-    stream(state, move |engine, monitor| engine.run(&request, monitor))
+    stream_events(state, move |engine, monitor| engine.run(&request, monitor))
 }
 
 async fn calibrate(
     State(state): State<Arc<ServerState>>,
     Json(request): Json<CalibrateRequest>,
 ) -> Response {
-    stream(state, move |engine, monitor| {
+    stream_events(state, move |engine, monitor| {
         engine.calibrate(&request, monitor)
     })
 }
 
 /// Streams the events of long work, one JSON object a line. A client that disconnects or stops
 /// reading cancels the work.
-fn stream(
+fn stream_events(
     state: Arc<ServerState>,
     work: impl FnOnce(&Engine, &Monitor<'_>) -> Result<(), ApiError> + Send + 'static,
 ) -> Response {
@@ -416,7 +416,7 @@ fn stream(
     tokio::task::spawn_blocking(move || {
         let _permit = permit;
         let emit = |event: Event| {
-            if !send(&sender, event) {
+            if !send_event(&sender, event) {
                 cancelled.store(true, Ordering::Relaxed);
             }
         };
@@ -446,8 +446,8 @@ fn stream(
 
 /// Sends an event. Returns false if the client has disconnected or stopped reading. A progress
 /// event that does not fit is dropped.
-fn send(sender: &mpsc::Sender<Event>, event: Event) -> bool {
-    let since = Instant::now();
+fn send_event(sender: &mpsc::Sender<Event>, event: Event) -> bool {
+    let start = Instant::now();
     let mut unsent = event;
     loop {
         unsent = match sender.try_send(unsent) {
@@ -455,7 +455,7 @@ fn send(sender: &mpsc::Sender<Event>, event: Event) -> bool {
             Err(TrySendError::Closed(_)) => return false,
             Err(TrySendError::Full(event)) => event,
         };
-        if since.elapsed() > UNREAD_TIMEOUT {
+        if start.elapsed() > UNREAD_TIMEOUT {
             return false;
         }
         std::thread::sleep(RETRY_INTERVAL);

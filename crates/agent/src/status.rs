@@ -1,5 +1,5 @@
-//! Builds what `ps` shows of a chain from the counters of the kernel and of its workers. Takes no
-//! lock that a request holds.
+//! Builds the status of a chain for `ps` from the counters of the kernel and of its workers. Takes
+//! no lock that a request holds.
 
 pub(crate) mod flows;
 mod named;
@@ -20,17 +20,17 @@ use crate::api::{
 use crate::node::chains::{ChainCounts, RunningChain};
 
 /// The worst-case delay of an admitted chain.
-fn promised_ns(plan: &Plan) -> Option<u64> {
+fn bound_ns(plan: &Plan) -> Option<u64> {
     let bound = plan.bound.as_ref().filter(|_| plan.admitted);
     bound.map(|bound| bound.bound_ns)
 }
 
-/// The present state of a chain.
-pub(crate) fn of(running: &RunningChain, plane: &Plane) -> ChainStatus {
+/// Reads the status of a chain.
+pub(crate) fn read(running: &RunningChain, plane: &Plane) -> ChainStatus {
     chain_status(running, &running.read(plane), plane)
 }
 
-/// The state of a chain in `view`, without its contract and its account of packets.
+/// The status of a chain in `view`, without its contract and its account of packets.
 pub(crate) fn chain_status(
     running: &RunningChain,
     view: &ChainCounts,
@@ -41,12 +41,12 @@ pub(crate) fn chain_status(
         .layout
         .workers()
         .into_iter()
-        .map(|lease| worker(&lease.facts))
+        .map(|lease| worker_status(&lease.facts))
         .collect();
     let pipeline = generation.layout.pipeline();
     if let Some(pipeline) = pipeline {
         let stages = pipeline.stages();
-        workers.extend(stages.map(|(_, facts)| worker(facts)));
+        workers.extend(stages.map(|(_, facts)| worker_status(facts)));
     }
     let mut workers = workers.into_iter();
     let door = view.figures.door;
@@ -69,7 +69,7 @@ pub(crate) fn chain_status(
             ChainState::Active
         },
         best_effort: generation.plan.best_effort,
-        bound_ns: promised_ns(&generation.plan),
+        bound_ns: bound_ns(&generation.plan),
         plan: Box::new(generation.plan.clone()),
         mapping: generation.plan.mapping.to_string(),
         hook: if generation.chain.is_over_dpdk() {
@@ -77,8 +77,8 @@ pub(crate) fn chain_status(
         } else {
             generation.plan.hook.to_string()
         },
-        ingress: running.place.ingress.clone(),
-        egress: running.place.egress.clone(),
+        ingress: running.ports.ingress.clone(),
+        egress: running.ports.egress.clone(),
         packets_in: counts.packets_in,
         bytes_in: counts.bytes_in,
         policed: counts.policed,
@@ -88,7 +88,7 @@ pub(crate) fn chain_status(
         last_packet_ms_ago: (door.last_ns > 0)
             .then(|| now_ns.saturating_sub(door.last_ns) as f64 / 1e6),
         account: PacketAccount::default(),
-        hops: hops(running, view, plane),
+        hops: hop_statuses(running, view, plane),
         shaper: generation
             .plan
             .shaper
@@ -97,14 +97,14 @@ pub(crate) fn chain_status(
         sojourn_sections,
         worker: workers.next(),
         more_workers: workers.collect(),
-        rings: pipeline.map_or_else(Vec::new, |pipeline| rings(pipeline)),
-        hosts: running.place.hosts.clone(),
+        rings: pipeline.map_or_else(Vec::new, |pipeline| ring_statuses(pipeline)),
+        hosts: running.ports.hosts.clone(),
         sla: None,
         up_s: running.started.elapsed().as_secs_f64(),
     }
 }
 
-fn hops(running: &RunningChain, view: &ChainCounts, plane: &Plane) -> Vec<HopStatus> {
+fn hop_statuses(running: &RunningChain, view: &ChainCounts, plane: &Plane) -> Vec<HopStatus> {
     let generation = &view.generation;
     let named = named::read(running.spi, generation);
     let hops = generation.plan.hops.iter().zip(&view.figures.hops);
@@ -117,12 +117,12 @@ fn hops(running: &RunningChain, view: &ChainCounts, plane: &Plane) -> Vec<HopSta
         cost_ns: counted.cost_ns(),
         black_box: generation.layout.black_box(plane, hop.position),
         sandbox: generation.layout.sandbox(hop.position),
-        counters: at_position(&named, hop.position),
+        counters: counters_at(&named, hop.position),
     })
     .collect()
 }
 
-fn rings(pipeline: &PipelineReader) -> Vec<RingStatus> {
+fn ring_statuses(pipeline: &PipelineReader) -> Vec<RingStatus> {
     let status = |((from, to), ring): (RingEnds, SharedObserver)| RingStatus {
         from,
         to,
@@ -134,7 +134,7 @@ fn rings(pipeline: &PipelineReader) -> Vec<RingStatus> {
     pipeline.rings().map(status).collect()
 }
 
-fn worker(facts: &WorkerFacts) -> WorkerStatus {
+fn worker_status(facts: &WorkerFacts) -> WorkerStatus {
     let pid = facts.pid();
     WorkerStatus {
         pid,
@@ -145,7 +145,7 @@ fn worker(facts: &WorkerFacts) -> WorkerStatus {
 }
 
 /// The named counters of the function at a position.
-fn at_position(counts: &[NamedCount], position: u8) -> BTreeMap<String, u64> {
+fn counters_at(counts: &[NamedCount], position: u8) -> BTreeMap<String, u64> {
     let of_function = counts.iter().filter(|count| count.position == position);
     of_function
         .map(|count| (count.name.clone(), count.count))

@@ -59,7 +59,7 @@ impl Client {
             }
             Err(error) => match error.kind() {
                 std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => Ok(None),
-                // An agent runs and does not answer: not the same as no agent.
+                // An agent runs but does not answer.
                 _ => Err(ApiError::failed(format!(
                     "{}: the agent's socket does not answer: {error}",
                     run_dir.socket().display()
@@ -333,8 +333,8 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
 /// Starts `PROGRAM agent` in its own process group, so that it outlives the client and its
 /// terminal.
 fn start_agent(run_dir: &RunDir, program: &Path) -> Result<(), ApiError> {
-    let failed = |what: &str, error: std::io::Error| {
-        ApiError::failed(format!("cannot start the agent: {what}: {error}"))
+    let failed = |path: &str, error: std::io::Error| {
+        ApiError::failed(format!("cannot start the agent: {path}: {error}"))
     };
     std::fs::create_dir_all(run_dir.path())
         .map_err(|error| failed(&run_dir.path().display().to_string(), error))?;
@@ -357,10 +357,10 @@ fn start_agent(run_dir: &RunDir, program: &Path) -> Result<(), ApiError> {
         }
         let ended = child.try_wait().ok().flatten();
         if ended.is_some() || start.elapsed() > START_LIMIT {
-            let words = std::fs::read_to_string(run_dir.log()).unwrap_or_default();
+            let log = std::fs::read_to_string(run_dir.log()).unwrap_or_default();
             return Err(ApiError::failed(format!(
                 "the agent did not start: {}",
-                words.lines().last().unwrap_or("its log is empty").trim()
+                log.lines().last().unwrap_or("its log is empty").trim()
             )));
         }
         std::thread::sleep(Duration::from_millis(2));

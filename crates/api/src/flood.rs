@@ -33,8 +33,8 @@ impl FromStr for FloodRequest {
             Some(written) => written
                 .parse()
                 .ok()
-                .filter(|times| is_times(*times))
-                .ok_or_else(|| format!("`{written}` is not a number above 0: write how many times its rate, as in `{chain}=10`"))?,
+                .filter(|times| is_valid_multiple(*times))
+                .ok_or_else(|| format!("`{written}` is not a number above 0: write a multiple of its rate, as in `{chain}=10`"))?,
         };
         Ok(Self {
             chain: chain.to_owned(),
@@ -43,12 +43,15 @@ impl FromStr for FloodRequest {
     }
 }
 
-fn is_times(times: f64) -> bool {
+fn is_valid_multiple(times: f64) -> bool {
     times.is_finite() && times > 0.0
 }
 
-/// Usage: the file has no such chain, the chain is named twice, has no rate or no end hosts of its
-/// own, or no chain is left to measure.
+/// Checks that each flood is possible and that a chain is left to measure.
+///
+/// # Errors
+/// Usage: the file has no such chain; a chain is named twice, has no rate, or uses named interfaces
+/// or the end hosts of another chain; or all chains are flooded.
 pub fn check_floods(floods: &[FloodRequest], chains: &[ServiceChain]) -> Result<(), ApiError> {
     for (index, flood) in floods.iter().enumerate() {
         let name = &flood.chain;
@@ -67,7 +70,7 @@ pub fn check_floods(floods: &[FloodRequest], chains: &[ServiceChain]) -> Result<
         if floods[..index].iter().any(|other| other.chain == *name) {
             return refuse(format!("chain `{name}` is named twice: name it once"));
         }
-        if !is_times(flood.times) {
+        if !is_valid_multiple(flood.times) {
             return refuse(format!("{} is not a number above 0", flood.times));
         }
         if chain.sla.profile().is_unlimited() {

@@ -141,7 +141,7 @@ pub struct HostInfo {
     pub link: String,
 }
 
-/// What `up` did to a chain.
+/// The effect of `up` on a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -162,7 +162,7 @@ pub struct ChainUp {
     pub chain: String,
     /// Its owner (`metadata.namespace`).
     pub owner: String,
-    /// What `up` did.
+    /// The effect of `up`.
     pub change: Change,
     /// Its service path identifier on this node.
     pub spi: u32,

@@ -17,7 +17,7 @@ use super::{HostInfo, PacketAccount, SlaStatus};
 pub enum ChainState {
     /// The chain processes packets.
     Active,
-    /// A worker or a black box kept ending; the chain's `onFailure` rule applies.
+    /// A worker or a black box ended too often; the chain's `onFailure` rule applies.
     Failed,
 }
 
@@ -84,7 +84,7 @@ pub struct SandboxStatus {
     pub memory_limit_bytes: Option<u64>,
     /// Processor time used, s.
     pub cpu_s: f64,
-    /// Memory in use, bytes, with memory shared with the agent that it touched first.
+    /// Memory in use, bytes; includes memory shared with the agent that the function touched first.
     pub memory_bytes: u64,
     /// Periods (mostly of 10 ms) in which it used up its processor time.
     pub throttled_periods: u64,
@@ -230,7 +230,7 @@ pub struct ChainStatus {
     pub packets_out: u64,
     /// Packets that its functions and its shaper dropped.
     pub drops: u64,
-    /// Where its packets are, or where they were lost.
+    /// The account of its packets.
     #[serde(default)]
     pub account: PacketAccount,
     /// Time since its last packet came in, ms; absent if none came.
@@ -301,7 +301,7 @@ pub struct FlowStatus {
     /// Its port; null for fragments and other protocols than UDP and TCP. For a mapping of an ICMP
     /// echo the identifier.
     pub source_port: Option<u16>,
-    /// Destination of its first packet; null for a mapping, which holds for all destinations.
+    /// Destination of its first packet; null for a mapping, which applies to all destinations.
     pub destination: Option<IpAddr>,
     /// Its port.
     pub destination_port: Option<u16>,

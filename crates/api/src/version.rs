@@ -2,8 +2,8 @@
 //!
 //! Every request and answer names its sender's version in a header, which costs no round trip. The
 //! agent refuses a request of another version, or of none, before it parses it. An agent older than
-//! this header knows no path that begins with [`PREFIX`], and does not act either. One request is
-//! the same in all versions: `DELETE` of [`STOP`], so that `myelin down --all` stops any agent.
+//! this header has no path that begins with [`PREFIX`], and does not act either. One request is the
+//! same in all versions: `DELETE` of [`STOP`], so that `myelin down --all` stops any agent.
 
 use crate::ApiError;
 
@@ -11,7 +11,7 @@ use crate::ApiError;
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The header that names the sender's version.
 pub const VERSION_HEADER: &str = "myelin-version";
-/// Begin of all paths but [`STOP`].
+/// Start of all paths except [`STOP`].
 pub const PREFIX: &str = "/v2";
 /// The path that stops an agent of any version.
 pub const STOP: &str = "/v1/agent";

@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// What `myelin schema api` prints.
+/// The schema that `myelin schema api` prints.
 fn schema() -> Value {
     serde_json::from_str(SCHEMA).expect("a document of JSON")
 }
@@ -37,8 +37,8 @@ fn the_schema_matches_the_types() {
         .find(|(now, then)| now != then);
     assert!(
         made == SCHEMA,
-        "crates/api/schema.json is not of these types (first line that differs, of the types and of the file: {differs:?}): \
-         `WRITE_SCHEMA=1 cargo test -p myelin-api` writes it anew"
+        "crates/api/schema.json does not match the types (first different line, of the types and of the file: {differs:?}): \
+         `WRITE_SCHEMA=1 cargo test -p myelin-api` writes the file"
     );
 }
 
@@ -397,7 +397,7 @@ fn every_request_and_every_line_fits_the_schema_and_parses_back() {
     let json = check("POST /v2/chains", "request", &request);
     assert_eq!(
         json["name"], "c.yaml",
-        "the source's fields stand beside `force`"
+        "the source's fields are next to `force`"
     );
     let options = ProbeOptions::default();
     let probe = ProbeRequest {

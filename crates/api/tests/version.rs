@@ -10,12 +10,12 @@ use myelin_api::{Client, RunDir, UpRequest, VERSION, check_client};
 /// An agent that sends every request the same answer, and reports the request heads.
 fn agent(run_dir: &RunDir, answer: &'static str) -> Receiver<String> {
     let listener = UnixListener::bind(run_dir.socket()).unwrap();
-    let (tell, heads) = channel();
+    let (sender, heads) = channel();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             if let Some(head) = serve(&stream.unwrap(), answer) {
                 // The test has ended.
-                if tell.send(head).is_err() {
+                if sender.send(head).is_err() {
                     return;
                 }
             }

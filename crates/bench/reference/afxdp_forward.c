@@ -76,11 +76,11 @@ static struct ring map_ring(const struct port *port, int size_option, uint64_t p
 	uint8_t *base;
 
 	if (setsockopt(port->socket, SOL_XDP, size_option, &entries, sizeof(entries)))
-		fail("AF_XDP ring size on", port->name);
+		fail("setting the AF_XDP ring size on", port->name);
 	base = mmap(NULL, offset->desc + FRAMES * entry_size, PROT_READ | PROT_WRITE,
 		    MAP_SHARED | MAP_POPULATE, port->socket, (off_t)page_offset);
 	if (base == MAP_FAILED)
-		fail("AF_XDP ring of", port->name);
+		fail("mapping an AF_XDP ring of", port->name);
 	return (struct ring){
 		.producer = (uint32_t *)(base + offset->producer),
 		.consumer = (uint32_t *)(base + offset->consumer),
@@ -104,11 +104,11 @@ static void open_port(struct port *port, const char *name, void *area, const str
 	port->ifindex = interface_index("afxdp_forward", name);
 	port->socket = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
 	if (port->socket < 0)
-		fail("AF_XDP socket (root?) for", name);
+		fail("opening an AF_XDP socket (needs root) for", name);
 	if (!owner && setsockopt(port->socket, SOL_XDP, XDP_UMEM_REG, &umem, sizeof(umem)))
-		fail("UMEM of", name);
+		fail("registering the UMEM of", name);
 	if (getsockopt(port->socket, SOL_XDP, XDP_MMAP_OFFSETS, &offsets, &length))
-		fail("AF_XDP ring offsets of", name);
+		fail("reading the AF_XDP ring offsets of", name);
 	port->fill = map_ring(port, XDP_UMEM_FILL_RING, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr,
 			      sizeof(uint64_t));
 	port->completion = map_ring(port, XDP_UMEM_COMPLETION_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
@@ -122,7 +122,7 @@ static void open_port(struct port *port, const char *name, void *area, const str
 	address.sxdp_flags = owner ? XDP_SHARED_UMEM : XDP_COPY | XDP_USE_NEED_WAKEUP;
 	address.sxdp_shared_umem_fd = owner ? (uint32_t)owner->socket : 0;
 	if (bind(port->socket, (struct sockaddr *)&address, sizeof(address)))
-		fail("AF_XDP bind to queue 0 of", name);
+		fail("binding an AF_XDP socket to queue 0 of", name);
 }
 
 /* Gives the kernel the frames of a direction, from number `first` on. */
@@ -166,10 +166,10 @@ static const char *attach(const struct port *port)
 	int loaded;
 
 	if (sockets < 0 || sys_bpf(BPF_MAP_UPDATE_ELEM, &update))
-		fail("XDP socket map for", port->name);
+		fail("creating the XDP socket map for", port->name);
 	loaded = sys_bpf(BPF_PROG_LOAD, &load);
 	if (loaded < 0)
-		fail("XDP program for", port->name);
+		fail("loading the XDP program for", port->name);
 	link.link_create.prog_fd = (uint32_t)loaded;
 	link.link_create.flags = XDP_FLAGS_DRV_MODE;
 	if (sys_bpf(BPF_LINK_CREATE, &link) >= 0)
@@ -232,7 +232,7 @@ int main(int argc, char **argv)
 	area = mmap(NULL, 2ul * FRAMES * FRAME_SIZE, PROT_READ | PROT_WRITE,
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	if (area == MAP_FAILED)
-		fail("memory for", "the UMEM");
+		fail("allocating memory for", "the UMEM");
 
 	open_port(&ingress, options.ingress, area, NULL);
 	open_port(&egress, options.egress, area, &ingress);

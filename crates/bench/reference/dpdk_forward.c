@@ -51,7 +51,7 @@ static void start_eal(const struct options *options)
 	describe_port(ingress, 0, options->ingress);
 	describe_port(egress, 1, options->egress);
 	if (rte_eal_init(sizeof(arguments) / sizeof(arguments[0]) - 1, arguments) < 0)
-		fail("DPDK's environment on core", core, rte_errno);
+		fail("starting DPDK's environment on core", core, rte_errno);
 }
 
 static uint16_t start_port(const char *device, const char *interface, struct rte_mempool *pool)
@@ -61,7 +61,8 @@ static uint16_t start_port(const char *device, const char *interface, struct rte
 	int error = rte_eth_dev_get_port_by_name(device, &port);
 
 	if (error)
-		fail("net_af_xdp driver (root? installed?) on", interface, -error);
+		fail("finding the net_af_xdp driver (needs root and DPDK's drivers) on", interface,
+		     -error);
 	error = rte_eth_dev_configure(port, 1, 1, &configuration);
 	if (!error)
 		error = rte_eth_rx_queue_setup(port, 0, RING, SOCKET_ID_ANY, NULL, pool);
@@ -139,7 +140,7 @@ int main(int argc, char **argv)
 	pool = rte_pktmbuf_pool_create("frames", FRAMES, CACHE, 0, RTE_MBUF_DEFAULT_BUF_SIZE,
 				       SOCKET_ID_ANY);
 	if (!pool)
-		fail("memory for", "the frames", rte_errno);
+		fail("allocating memory for", "the frames", rte_errno);
 	ingress = start_port("net_af_xdp0", options.ingress, pool);
 	egress = start_port("net_af_xdp1", options.egress, pool);
 	if (!options.both)

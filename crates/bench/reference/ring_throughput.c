@@ -125,10 +125,10 @@ static void measure(struct run *run, const unsigned *cores)
 	int error;
 
 	if (size < 0)
-		fail("the size of a ring", (int)-size);
+		fail("computing the size of a ring", (int)-size);
 	run->ring = aligned_alloc(4096, ((size_t)size + 4095) & ~(size_t)4095);
 	if (!run->ring)
-		fail("memory for a ring", ENOMEM);
+		fail("allocating memory for a ring", ENOMEM);
 	error = rte_ring_init(run->ring, "ring", ENTRIES, RING_F_SP_ENQ | RING_F_SC_DEQ);
 	if (error)
 		fail("making a ring", -error);
@@ -155,7 +155,7 @@ int main(int argc, char **argv)
 	run.batches = (unsigned)strtoul(argv[4], NULL, 10);
 	run.window_ns = calloc(run.windows, sizeof(*run.window_ns));
 	if (!run.window_ns)
-		fail("memory for the windows", ENOMEM);
+		fail("allocating memory for the windows", ENOMEM);
 	/* After an interrupt from the terminal, the parent closes this program's input. */
 	signal(SIGINT, SIG_IGN);
 	while (fgets(line, sizeof(line), stdin)) {

@@ -16,7 +16,8 @@ use crate::reference::create_memory_file;
 /// Length of the last messages in an error, bytes.
 const LAST_MESSAGES: u64 = 600;
 
-/// A running daemon, killed on drop. The kernel also kills it when the thread that started it ends.
+/// A running daemon, killed on drop. The kernel also kills the daemon at the end of
+/// the thread that started it.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     child: Child,
@@ -56,7 +57,7 @@ impl Daemon {
         self.child.id()
     }
 
-    /// The reason of its end. `None` while it runs.
+    /// Reason for the end of the daemon. `None` while it runs.
     pub(crate) fn end_reason(&mut self) -> Option<String> {
         let status = match self.child.try_wait() {
             Ok(status) => status?.to_string(),

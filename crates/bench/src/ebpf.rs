@@ -205,7 +205,10 @@ impl DispatcherEntries {
             let mut netlink = Netlink::open()?;
             let hold = |(number, program): (usize, &BorrowedFd<'_>)| {
                 let (name, far) = (format!("hold{number}"), format!("far{number}"));
-                netlink.apply([link::veth(&VethEnd::named(&name), &VethEnd::named(&far))?])?;
+                netlink.apply([link::create_veth(
+                    &VethEnd::named(&name),
+                    &VethEnd::named(&far),
+                )?])?;
                 attach(*program, hook, netlink.link(&name)?.index)
             };
             programs
@@ -254,7 +257,7 @@ mod tests {
             println!("SKIP: loading eBPF programs needs root");
             return;
         }
-        let frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 64);
+        let frame = frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], 9000, 64);
         for hook in Hook::ALL {
             let verdict = |program: &OwnedFd| {
                 test_run::run(program.as_fd(), hook, &TestRun::new(&frame))

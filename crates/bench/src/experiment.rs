@@ -99,38 +99,42 @@ impl Findings {
     }
 
     /// A row with the reason why a subject is not available here.
-    pub(crate) fn skipped(field: &str, subject: impl Into<Value>, reason: &impl Display) -> Row {
+    pub(crate) fn skipped_row(
+        field: &str,
+        subject: impl Into<Value>,
+        reason: &impl Display,
+    ) -> Row {
         Row::of("skipped")
             .with(field, subject)
             .with("reason", reason.to_string())
     }
 
-    pub(crate) fn row(&mut self, row: Row) {
+    pub(crate) fn add_row(&mut self, row: Row) {
         self.rows.push(row);
     }
 
-    pub(crate) fn claim(&mut self, claim: Claim) {
+    pub(crate) fn add_claim(&mut self, claim: Claim) {
         self.claims.push(claim);
     }
 
     /// Claims that the ratio is at most `bound`.
-    pub(crate) fn at_most(&mut self, id: impl Into<String>, ratio: Estimate, bound: f64) {
-        self.claim(Claim::ratio_at_most(id, ratio, bound));
+    pub(crate) fn claim_at_most(&mut self, id: impl Into<String>, ratio: Estimate, bound: f64) {
+        self.add_claim(Claim::ratio_at_most(id, ratio, bound));
     }
 
     /// Claims that the ratio is at least `bound`.
-    pub(crate) fn at_least(&mut self, id: impl Into<String>, ratio: Estimate, bound: f64) {
-        self.claim(Claim::ratio_at_least(id, ratio, bound));
+    pub(crate) fn claim_at_least(&mut self, id: impl Into<String>, ratio: Estimate, bound: f64) {
+        self.add_claim(Claim::ratio_at_least(id, ratio, bound));
     }
 
     /// Claims that the median is at most `bound`.
-    pub(crate) fn median_at_most(
+    pub(crate) fn claim_median_at_most(
         &mut self,
         id: impl Into<String>,
         median: Option<Estimate>,
         bound: f64,
     ) {
-        self.claim(Claim::median_at_most(id, median, bound));
+        self.add_claim(Claim::median_at_most(id, median, bound));
     }
 }
 

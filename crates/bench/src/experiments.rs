@@ -115,7 +115,7 @@ pub(crate) const ALL: &[Experiment] = &[
     },
     Experiment {
         name: "rings",
-        about: "throughput of the descriptor ring between two cores, 64-byte descriptors, 32 at once, beside DPDK's rte_ring (SP/SC)",
+        about: "throughput of the descriptor ring between two cores, 64-byte descriptors, 32 at once, compared with DPDK's rte_ring (SP/SC)",
         run: rings::run,
         plots: include_str!("../plots/rings.yaml"),
     },
@@ -133,7 +133,7 @@ pub(crate) const ALL: &[Experiment] = &[
     },
     Experiment {
         name: "rate-overhead",
-        about: "throughput with nothing, policer, shaper, policer and shaper: ours against tc's; the policer's time by test runs",
+        about: "throughput without control, with policer, with shaper, with both: ours against tc's; the policer's time by test runs",
         run: rate_overhead::run,
         plots: include_str!("../plots/rate-overhead.yaml"),
     },

@@ -61,9 +61,9 @@ pub fn experiments() -> &'static [Experiment] {
 
 /// Runs an experiment. Needs root. Polls on two cores while it measures.
 ///
-/// # Errors The experiment does not exist, the caller is not root, the caller cancels, or the
-/// operating system refuses a step. A cancelled experiment ends within a second. Nothing is left
-/// behind.
+/// # Errors
+/// The experiment does not exist, the caller is not root, the caller cancels, or the operating
+/// system refuses a step. A cancelled experiment ends within a second. Nothing is left behind.
 pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Report<Row>, Error> {
     let experiment = find_experiment(name)?;
     if !capability::is_root() {

@@ -101,7 +101,7 @@ fn own_cpu_time() -> Duration {
 struct ProcessEntry {
     pid: u32,
     parent: u32,
-    /// CPU time of ended children that it waited for, and of theirs.
+    /// CPU time of ended children that it waited for, and of their ended children.
     waited_for: Duration,
 }
 

@@ -35,13 +35,13 @@ const OPERATIONAL_LIMIT: Duration = Duration::from_secs(2);
 
 /// The client or the server.
 #[derive(Debug)]
-pub(crate) struct End {
+pub(crate) struct EndHost {
     pub(crate) netns: Netns,
     pub(crate) address: IpAddr,
     pub(crate) mac: Mac,
 }
 
-impl End {
+impl EndHost {
     fn new(number: u8) -> Result<Self, Error> {
         let netns = Netns::anonymous()?;
         disable_ipv6(&netns)?;
@@ -68,8 +68,8 @@ impl End {
         let mut netlink = Netlink::open_in(&self.netns)?;
         let link = netlink.link(link)?.id();
         netlink.apply([
-            neighbour::permanent(&link, far.address, next),
-            route::on_link(&link, far.address, 32),
+            neighbour::add_permanent(&link, far.address, next),
+            route::add_on_link(&link, far.address, 32),
         ])?;
         Ok(())
     }
@@ -94,20 +94,20 @@ impl End {
 /// Both ends, joined by a third namespace.
 #[derive(Debug)]
 pub(crate) struct Network {
-    pub(crate) client: End,
-    pub(crate) server: End,
-    pub(crate) middle: Middle,
+    pub(crate) client: EndHost,
+    pub(crate) server: EndHost,
+    pub(crate) middle: MiddleNamespace,
 }
 
 /// The namespace between the ends, with a link to each.
 #[derive(Debug)]
-pub(crate) struct Middle {
+pub(crate) struct MiddleNamespace {
     pub(crate) netns: Netns,
     pub(crate) client: LinkId,
     pub(crate) server: LinkId,
 }
 
-impl Middle {
+impl MiddleNamespace {
     /// Adds a namespace with a link to this one: `name` here, `eth0` there.
     pub(crate) fn add_namespace(&self, name: &str) -> Result<Netns, Error> {
         let netns = Netns::anonymous()?;
@@ -117,7 +117,7 @@ impl Middle {
             ..veth_end("eth0", None, Mac([2, 0, 0, 0, 2, 0]))
         };
         let mut netlink = Netlink::open_in(&self.netns)?;
-        netlink.apply([link::veth(
+        netlink.apply([link::create_veth(
             &veth_end(name, None, Mac([2, 0, 0, 0, 2, 1])),
             &inner,
         )?])?;
@@ -129,10 +129,10 @@ impl Middle {
 }
 
 /// Client and server on one veth pair.
-pub(crate) fn create_cable() -> Result<(End, End), Error> {
-    let (client, server) = (End::new(1)?, End::new(2)?);
+pub(crate) fn create_cable() -> Result<(EndHost, EndHost), Error> {
+    let (client, server) = (EndHost::new(1)?, EndHost::new(2)?);
     let mut netlink = Netlink::open_in(&client.netns)?;
-    netlink.apply([link::veth(
+    netlink.apply([link::create_veth(
         &veth_end("eth0", None, client.mac),
         &veth_end("eth0", Some(&server), server.mac),
     )?])?;
@@ -145,7 +145,7 @@ pub(crate) fn create_cable() -> Result<(End, End), Error> {
 impl Network {
     /// Both ends with links to a third namespace, which does not forward yet. With `routed`, the
     /// ends send to that namespace's links, as to a router; otherwise to each other.
-    pub(crate) fn through(routed: bool) -> Result<Self, Error> {
+    pub(crate) fn create(routed: bool) -> Result<Self, Error> {
         let network = Self::create_links()?;
         let (client, server) = (&network.client, &network.server);
         client.configure(server, if routed { CLIENT_PORT_MAC } else { server.mac })?;
@@ -158,7 +158,7 @@ impl Network {
         let network = Self::create_links()?;
         let (client, server) = (&network.client, &network.server);
         let mut netlink = Netlink::open_in(&client.netns)?;
-        netlink.apply([link::veth(
+        netlink.apply([link::create_veth(
             &veth_end("eth1", None, client.mac),
             &veth_end("eth1", Some(server), server.mac),
         )?])?;
@@ -168,7 +168,7 @@ impl Network {
                 // Packets arrive on a link without a route to their sender.
                 ["all", "eth0", "eth1"]
                     .into_iter()
-                    .try_for_each(|link| sysctl::rp_filter(link, 0))
+                    .try_for_each(|link| sysctl::set_rp_filter(link, 0))
             })??;
         }
         client.configure(server, server.mac)?;
@@ -180,21 +180,21 @@ impl Network {
 
     /// Makes the links, without addresses.
     fn create_links() -> Result<Self, Error> {
-        let (client, server) = (End::new(1)?, End::new(2)?);
+        let (client, server) = (EndHost::new(1)?, EndHost::new(2)?);
         let netns = Netns::anonymous()?;
         disable_ipv6(&netns)?;
         let mut netlink = Netlink::open_in(&netns)?;
         netlink.apply([
-            link::veth(
+            link::create_veth(
                 &veth_end(CLIENT_LINK, None, CLIENT_PORT_MAC),
                 &veth_end("eth0", Some(&client), client.mac),
             )?,
-            link::veth(
+            link::create_veth(
                 &veth_end(SERVER_LINK, None, SERVER_PORT_MAC),
                 &veth_end("eth0", Some(&server), server.mac),
             )?,
         ])?;
-        let middle = Middle {
+        let middle = MiddleNamespace {
             client: set_up(&netns, CLIENT_LINK)?,
             server: set_up(&netns, SERVER_LINK)?,
             netns,
@@ -263,11 +263,11 @@ fn set_up(netns: &Netns, name: &str) -> Result<LinkId, Error> {
     netns.enter(|| Ethtool::open()?.disable_offloads(name))??;
     let mut netlink = Netlink::open_in(netns)?;
     let link = netlink.link(name)?.id();
-    netlink.apply([link::up(&link)])?;
+    netlink.apply([link::set_up(&link)])?;
     Ok(link)
 }
 
-fn veth_end<'a>(name: &'a str, host: Option<&'a End>, mac: Mac) -> VethEnd<'a> {
+fn veth_end<'a>(name: &'a str, host: Option<&'a EndHost>, mac: Mac) -> VethEnd<'a> {
     VethEnd {
         namespace: host.map(|host| &host.netns),
         mac: Some(mac),

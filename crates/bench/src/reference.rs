@@ -56,7 +56,7 @@ pub enum Reference {
 
 /// Options of a reference program.
 #[derive(Clone, Debug)]
-pub struct Forwarding<'a> {
+pub struct ForwardingOptions<'a> {
     /// Interface to receive frames from (receive queue 0).
     pub ingress: &'a str,
     /// Interface to send frames to.
@@ -96,12 +96,12 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The program ended, or did not report that it is ready.
-    #[error("{name} did not start ({what}): {messages}")]
+    #[error("{name} did not start ({reason}): {messages}")]
     NotReady {
         /// The program.
         name: &'static str,
         /// Exit status, or the waiting time.
-        what: String,
+        reason: String,
         /// Its standard error.
         messages: String,
     },
@@ -147,7 +147,7 @@ impl Reference {
 
     /// Starts the program in the calling thread's network namespace and waits until it forwards.
     /// Needs root.
-    pub fn start(self, forwarding: &Forwarding) -> Result<RunningReference, Error> {
+    pub fn start(self, forwarding: &ForwardingOptions) -> Result<RunningReference, Error> {
         let name = self.name();
         let (mut command, _program) = create_command(name, self.image()?)?;
         command.args(["--ingress", forwarding.ingress]);
@@ -226,7 +226,7 @@ impl RunningReference {
     fn wait_until_ready(&mut self) -> Result<(), Error> {
         let deadline = Instant::now() + START_LIMIT;
         loop {
-            let what = match self
+            let reason = match self
                 .lines
                 .recv_timeout(deadline.saturating_duration_since(Instant::now()))
             {
@@ -245,7 +245,7 @@ impl RunningReference {
             };
             return Err(Error::NotReady {
                 name: self.name,
-                what,
+                reason,
                 messages: messages_of(&mut self.messages),
             });
         }
@@ -322,8 +322,9 @@ fn create_command(name: &'static str, image: &[u8]) -> Result<(Command, File), E
 /// Starts a command with its output in a pipe and its messages in a file.
 fn spawn(name: &'static str, command: &mut Command) -> Result<(Child, File), Error> {
     let system = |step| move |source| Error::System { name, step, source };
-    let messages =
-        File::from(create_memory_file("stderr").map_err(system("memory for its messages"))?);
+    let messages = File::from(
+        create_memory_file("stderr").map_err(system("creating the file of its messages"))?,
+    );
     let errors = messages.try_clone();
     let errors = errors.map_err(system("sharing the file of its messages"))?;
     command.stdout(Stdio::piped()).stderr(errors);

@@ -100,7 +100,7 @@ impl Rounds {
     }
 }
 
-/// Shares as ratios to one.
+/// The median ratio of shares to 1.
 pub(crate) fn ratio_to_one(shares: &[f64]) -> Result<Estimate, Error> {
     Ok(paired_ratio(shares, &vec![1.0; shares.len()])?)
 }

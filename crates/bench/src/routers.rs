@@ -43,8 +43,8 @@ pub(crate) enum RouterKind {
     NamespaceXdp,
     /// In user space on [`polling_core`], in one worker for all routers.
     Worker,
-    /// In user space on that core, in a separate process. For the scheduler, this equals the
-    /// paper's virtual machine.
+    /// In user space on that core, in a separate process. For the scheduler, this process equals
+    /// the paper's virtual machine.
     Process,
 }
 
@@ -279,7 +279,7 @@ fn port(number: usize) -> u16 {
 /// The frame for router `number`.
 pub(crate) fn frame(number: usize) -> Vec<u8> {
     let payload = (FRAME_BYTES - HEADERS) as u16;
-    let mut frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], port(number), payload);
+    let mut frame = frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], port(number), payload);
     // The kernel's router checks the checksum.
     let header = &frame[14..34];
     let sum: u32 = header

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_and_sockets_exist_while_it_does() {
+    fn files_and_sockets_exist_until_the_drop() {
         if !nix::unistd::geteuid().is_root() {
             println!("SKIP: a file system needs root");
             return;

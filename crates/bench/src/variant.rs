@@ -73,7 +73,7 @@ impl Variant {
     }
 
     /// Renames the variant.
-    pub(crate) fn named(self, name: &str) -> Self {
+    pub(crate) fn with_name(self, name: &str) -> Self {
         Self {
             name: name.to_owned(),
             ..self
@@ -281,7 +281,7 @@ struct Pollers(Vec<u32>);
 impl Pollers {
     fn signal(&self, signal: Signal) {
         for pid in &self.0 {
-            // If one has ended, the probe detects the loss.
+            // If a process has ended, the probe detects the loss.
             let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
         }
     }
@@ -304,9 +304,9 @@ pub(crate) fn median_us(mut rtt_ns: Vec<u32>) -> f64 {
 }
 
 /// Measures all variants with all payloads in turns, in several deployments, each made by `build`
-/// and removed before the next. The kernel's placement of queues and code moves a round trip by up
-/// to 2 % during a deployment. Returns the median round trip of each round, us, with the last `T`
-/// of `build`.
+/// and removed before the next. The kernel's placement of queues and code changes a round trip by
+/// up to 2 % from one deployment to the next. Returns the median round trip of each round, us, with
+/// the last `T` of `build`.
 pub(crate) fn measure<T, M: Copy + Into<Conditions>>(
     session: Session<'_>,
     deployments: usize,
@@ -321,7 +321,7 @@ pub(crate) fn measure<T, M: Copy + Into<Conditions>>(
         let subjects = variants.len() * PAYLOADS.len() * modes.len();
         distributions.resize_with(subjects, Distribution::new);
         for (awake, selected) in conditions::phases(subjects, modes) {
-            let _limit = awake.then(|| CpuLatency::limit(0)).transpose()?;
+            let _limit = awake.then(|| CpuLatency::request_limit(0)).transpose()?;
             let of_phase = (&selected[..], subjects);
             all.extend(
                 session.measure_subset(&stage, of_phase, (ROUNDS, ROUNDS), |subject| {

@@ -17,8 +17,8 @@ use myelin_linux::netns::Netns;
 use myelin_linux::{link, neighbour, route, sysctl};
 
 use crate::agents::{self, EmbeddedAgent};
-use crate::network::{self, CLIENT_LINK, Middle, Network, SERVER_LINK, sockets};
-use crate::reference::{Forwarding, Reference, RunningReference};
+use crate::network::{self, CLIENT_LINK, MiddleNamespace, Network, SERVER_LINK, sockets};
+use crate::reference::{ForwardingOptions, Reference, RunningReference};
 use crate::variant::{Variant, polling_core};
 use crate::{Error, Findings, Row, ebpf};
 
@@ -63,12 +63,12 @@ pub(crate) fn bridge() -> Result<Variant, Error> {
     let network = Network::create(false)?;
     let middle = &network.middle;
     let mut netlink = Netlink::open_in(&middle.netns)?;
-    netlink.apply([link::bridge("bridge")?])?;
+    netlink.apply([link::create_bridge("bridge")?])?;
     let bridge = netlink.link("bridge")?.id();
     netlink.apply([
         link::enslave(&middle.client, &bridge),
         link::enslave(&middle.server, &bridge),
-        link::up(&bridge),
+        link::set_up(&bridge),
     ])?;
     let about = "Linux bridge in a namespace, both ways";
     network_variant("bridge", about, network, Vec::new(), Vec::new())
@@ -80,7 +80,7 @@ pub(crate) fn kernel_router() -> Result<Network, Error> {
     let middle = &network.middle;
     middle.netns.enter(|| {
         for link in ["all", CLIENT_LINK, SERVER_LINK] {
-            sysctl::rp_filter(link, 0)?;
+            sysctl::set_rp_filter(link, 0)?;
         }
         sysctl::set("net/ipv4/ip_forward", "1")?;
         let sides = [
@@ -89,8 +89,8 @@ pub(crate) fn kernel_router() -> Result<Network, Error> {
         ];
         Netlink::open()?.apply(sides.into_iter().flat_map(|(link, end)| {
             [
-                neighbour::permanent(link, end.address, end.mac),
-                route::on_link(link, end.address, 32),
+                neighbour::add_permanent(link, end.address, end.mac),
+                route::add_on_link(link, end.address, 32),
             ]
         }))
     })??;
@@ -134,15 +134,15 @@ fn redirect_replies(network: &Network) -> Result<Box<dyn Any + Send>, Error> {
 
 /// C programs that forward single frames to the server (program, name, description), and a row for
 /// each that was not built.
-pub(crate) fn references(
+pub(crate) fn start_references(
     wanted: &[(Reference, &str, &str)],
 ) -> Result<(Vec<Variant>, Vec<Row>), Error> {
     let (mut made, mut skipped) = (Vec::new(), Vec::new());
     for (program, name, about) in wanted {
-        match reference(*program, name, about, BATCH) {
+        match start_reference(*program, name, about, BATCH) {
             Ok(variant) => made.push(variant),
             Err(Error::Reference(reason @ crate::reference::Error::Absent { .. })) => {
-                skipped.push(Findings::skipped("variant", *name, &reason));
+                skipped.push(Findings::skipped_row("variant", *name, &reason));
             }
             Err(error) => return Err(error),
         }
@@ -152,7 +152,7 @@ pub(crate) fn references(
 
 /// A C program that forwards to the server, up to `batch` frames at once. An error if it was not
 /// built.
-pub(crate) fn reference(
+pub(crate) fn start_reference(
     reference: Reference,
     name: &str,
     about: &str,
@@ -167,8 +167,8 @@ pub(crate) fn reference(
 }
 
 /// Options of a reference program.
-fn forwarding_options(batch: u16, poll: bool) -> Result<Forwarding<'static>, Error> {
-    Ok(Forwarding {
+fn forwarding_options(batch: u16, poll: bool) -> Result<ForwardingOptions<'static>, Error> {
+    Ok(ForwardingOptions {
         ingress: CLIENT_LINK,
         egress: SERVER_LINK,
         batch,
@@ -215,19 +215,19 @@ fn centralized(name: &str, about: &str, poll: bool) -> Result<Variant, Error> {
         // The kernel only receives packets to its own address, so the link has the server's
         // address.
         netlink.apply([
-            link::mac(&first, network.server.mac),
-            link::no_ipv6_autoconfiguration(&first),
-            link::no_ipv6_autoconfiguration(&second),
-            link::up(&first),
-            link::up(&second),
+            link::set_mac(&first, network.server.mac),
+            link::disable_ipv6_autoconfiguration(&first),
+            link::disable_ipv6_autoconfiguration(&second),
+            link::set_up(&first),
+            link::set_up(&second),
         ])?;
         for link in ["all", "central0"] {
-            sysctl::rp_filter(link, 0)?;
+            sysctl::set_rp_filter(link, 0)?;
         }
         sysctl::set("net/ipv4/ip_forward", "1")?;
         netlink.apply([
-            neighbour::permanent(&second, network.server.address, network.server.mac),
-            route::on_link(&second, network.server.address, 32),
+            neighbour::add_permanent(&second, network.server.address, network.server.mac),
+            route::add_on_link(&second, network.server.address, 32),
         ])?;
         Ok::<_, Error>(running)
     })??;
@@ -235,7 +235,11 @@ fn centralized(name: &str, about: &str, poll: bool) -> Result<Variant, Error> {
 }
 
 /// Redirects all frames from the client to the server, or in the other direction.
-fn attach_redirect(middle: &Middle, hook: Hook, to_server: bool) -> Result<OwnedFd, Error> {
+fn attach_redirect(
+    middle: &MiddleNamespace,
+    hook: Hook,
+    to_server: bool,
+) -> Result<OwnedFd, Error> {
     let (from, to) = if to_server {
         (&middle.client, &middle.server)
     } else {
@@ -249,7 +253,7 @@ fn attach_redirect(middle: &Middle, hook: Hook, to_server: bool) -> Result<Owned
 
 /// A deployed chain. `functions` are (kind and configuration, space), `more` are further lines of
 /// `spec`.
-pub(crate) fn chain(
+pub(crate) fn deploy_chain(
     agent: &Arc<EmbeddedAgent>,
     name: &str,
     about: &str,
@@ -260,8 +264,8 @@ pub(crate) fn chain(
     deploy_variant(agent, name, about, text)
 }
 
-/// As [`chain`]. Replies pass the same functions in the same order.
-pub(crate) fn chain_both_ways(
+/// As [`deploy_chain`]. Replies pass the same functions in the same order.
+pub(crate) fn deploy_chain_both_ways(
     agent: &Arc<EmbeddedAgent>,
     name: &str,
     about: &str,
@@ -290,7 +294,7 @@ fn deploy_variant(
 
 /// A chain of one function between DPDK devices, with the same driver, links and core as
 /// [`Reference::Dpdk`].
-pub(crate) fn dpdk_chain(
+pub(crate) fn deploy_dpdk_chain(
     program: &Path,
     name: &str,
     about: &str,

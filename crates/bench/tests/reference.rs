@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use myelin_bench::reference::{Error, Forwarding, Reference, RunningReference};
+use myelin_bench::reference::{Error, ForwardingOptions, Reference, RunningReference};
 use nix::sched::{CloneFlags, setns};
 use nix::unistd::geteuid;
 
@@ -78,8 +78,8 @@ impl EndHosts {
         hosts
     }
 
-    fn forwarding(&self, both: bool) -> Forwarding<'_> {
-        Forwarding {
+    fn forwarding(&self, both: bool) -> ForwardingOptions<'_> {
+        ForwardingOptions {
             ingress: &self.ingress,
             egress: &self.egress,
             batch: 1,
@@ -179,7 +179,7 @@ fn must_skip(reference: Reference) -> bool {
     true
 }
 
-fn start(reference: Reference, forwarding: &Forwarding) -> RunningReference {
+fn start(reference: Reference, forwarding: &ForwardingOptions) -> RunningReference {
     reference
         .start(forwarding)
         .unwrap_or_else(|error| panic!("{error}"))
@@ -299,7 +299,7 @@ fn error_names_the_missing_interface() {
         if reference.check_built().is_err() {
             continue;
         }
-        let nowhere = Forwarding {
+        let nowhere = ForwardingOptions {
             ingress: "my-none",
             egress: "my-none",
             batch: 1,
@@ -317,7 +317,7 @@ fn error_names_the_missing_interface() {
 
 #[test]
 fn program_refuses_a_batch_out_of_range() {
-    let forwarding = Forwarding {
+    let forwarding = ForwardingOptions {
         ingress: "lo",
         egress: "lo",
         batch: 0,

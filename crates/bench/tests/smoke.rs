@@ -101,10 +101,10 @@ fn options() -> Options {
 }
 
 fn measure(name: &str) -> Report<Row> {
-    let nobody = AtomicBool::new(false);
+    let cancelled = AtomicBool::new(false);
     let monitor = Monitor {
         emit: &|_| {},
-        cancelled: &nobody,
+        cancelled: &cancelled,
     };
     run(name, &options(), &monitor).unwrap_or_else(|error| panic!("{name}: {error}"))
 }

@@ -15,9 +15,8 @@ use clap::{Parser, Subcommand};
 
 /// Service function chains that keep a latency contract.
 ///
-/// One file says which traffic, which functions in which order, and what the chain is owed: rate,
-/// burst, delay, loss. Myelin plans the chain, deploys it on this machine and measures it against
-/// that contract.
+/// One file names the traffic, the functions in their order, and the contract: rate, burst, delay,
+/// loss. Myelin plans the chain, deploys it on this machine and measures it against the contract.
 #[derive(Debug, Parser)]
 #[command(
     name = "myelin",
@@ -28,7 +27,7 @@ use clap::{Parser, Subcommand};
         sudo myelin run examples/tactile.yaml        deploy, probe, report, remove\n  \
         sudo myelin up examples/tactile.yaml         deploy and leave running\n  \
         sudo myelin exec client -- ping -c3 10.0.0.2 run any program on an emulated host\n  \
-        sudo myelin down --all                       leave a clean machine\n\n\
+        sudo myelin down --all                       remove all chains, stop the agent\n\n\
         Exit status: 0 done; 1 failed; 2 bad usage or bad file; 3 refused by admission;\n\
         5 SLA not met, or traffic does not conform. 4 is reserved for claims of `bench`."
 )]
@@ -56,7 +55,7 @@ enum Command {
     Plan(commands::plan::Arguments),
     /// Deploy the chains of a file and leave them running.
     Up(commands::up::Arguments),
-    /// Remove a chain, or everything.
+    /// Remove a chain, or all chains.
     Down(commands::down::Arguments),
     /// List the running chains.
     Ps(commands::ps::Arguments),
@@ -72,11 +71,11 @@ enum Command {
     Exec(commands::exec::Arguments),
     /// Show the catalogue of function kinds.
     Functions(commands::functions::Arguments),
-    /// Measure crossing and function costs on this machine and keep them for `plan`.
+    /// Measure the costs of functions and crossings on this machine, for `plan`.
     Calibrate(commands::calibrate::Arguments),
-    /// Say whether this machine is ready for chains, and what is missing.
+    /// Check whether this machine can run chains, and list missing features.
     Doctor(commands::doctor::Arguments),
-    /// Run an experiment, such as one of a paper.
+    /// Run an experiment, for example one from a paper.
     Bench(commands::bench::Arguments),
     /// Run the agent, the privileged process; other commands start it if none runs.
     Agent(commands::agent::Arguments),
@@ -138,7 +137,7 @@ mod tests {
     use super::Arguments;
 
     /// The example commands of a help text, without `sudo`, comment and redirection.
-    fn examples(help: &str) -> Vec<String> {
+    fn list_examples(help: &str) -> Vec<String> {
         let lines = help.lines().skip_while(|line| *line != "Examples:").skip(1);
         lines
             .take_while(|line| line.starts_with("  "))
@@ -156,11 +155,11 @@ mod tests {
         command.build();
         let visible = command
             .get_subcommands()
-            .filter(|one| !one.is_hide_set() && one.get_name() != "help");
-        for one in visible.chain([&command]) {
-            let name = one.get_name();
-            let help = one.get_after_help().map(ToString::to_string);
-            let examples = examples(&help.unwrap_or_default());
+            .filter(|subcommand| !subcommand.is_hide_set() && subcommand.get_name() != "help");
+        for documented in visible.chain([&command]) {
+            let name = documented.get_name();
+            let help = documented.get_after_help().map(ToString::to_string);
+            let examples = list_examples(&help.unwrap_or_default());
             assert!(!examples.is_empty(), "{name} has no examples");
             for example in examples {
                 assert!(example.starts_with("myelin "), "{name}: {example}");
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_definitions_of_all_arguments_are_consistent() {
+    fn clap_accepts_all_argument_definitions() {
         Arguments::command().debug_assert();
     }
 }

@@ -12,18 +12,18 @@ use myelin_report::terminal::{self, Column};
 use serde::Serialize;
 
 /// Exit status when admission refuses a chain.
-pub(crate) const REFUSED: u8 = 3;
+pub(crate) const REFUSED_STATUS: u8 = 3;
 /// Exit status when an SLA is not met, or traffic does not conform.
-pub(crate) const NOT_MET: u8 = 5;
+pub(crate) const NOT_MET_STATUS: u8 = 5;
 
 /// The path of this program. Agent and workers run the same program.
-pub(crate) fn program() -> Result<PathBuf, ApiError> {
+pub(crate) fn program_path() -> Result<PathBuf, ApiError> {
     std::env::current_exe()
         .map_err(|error| ApiError::failed(format!("cannot find the path of this program: {error}")))
 }
 
 /// Prints a value as JSON.
-pub(crate) fn json(value: &impl Serialize) -> Result<ExitCode, ApiError> {
+pub(crate) fn print_json(value: &impl Serialize) -> Result<ExitCode, ApiError> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| ApiError::failed(format!("cannot write JSON: {error}")))?;
     println!("{text}");
@@ -31,7 +31,7 @@ pub(crate) fn json(value: &impl Serialize) -> Result<ExitCode, ApiError> {
 }
 
 /// Prints a value as JSON in one line.
-pub(crate) fn json_line(value: &impl Serialize) -> Result<(), ApiError> {
+pub(crate) fn print_json_line(value: &impl Serialize) -> Result<(), ApiError> {
     let text = serde_json::to_string(value)
         .map_err(|error| ApiError::failed(format!("cannot write JSON: {error}")))?;
     println!("{text}");
@@ -39,37 +39,37 @@ pub(crate) fn json_line(value: &impl Serialize) -> Result<(), ApiError> {
 }
 
 /// The error of a command whose chain does not run.
-pub(crate) fn not_running(name: &str) -> ApiError {
+pub(crate) fn not_running_error(name: &str) -> ApiError {
     ApiError::failed(format!(
         "no chain `{name}` runs; `myelin ps` lists the running chains"
     ))
 }
 
-/// An empty table. Columns whose heading starts with `>` are aligned to the right.
-pub(crate) fn table<const N: usize>(headings: [&str; N]) -> Table {
+/// Makes an empty table. Columns whose heading starts with `>` are aligned to the right.
+pub(crate) fn new_table<const N: usize>(headings: [&str; N]) -> Table {
     terminal::grid(headings, width())
 }
 
-/// A table with a row for each item, as text.
-pub(crate) fn listing<T>(columns: &[Column<T>], items: &[T]) -> String {
+/// Formats a table with a row for each item.
+pub(crate) fn format_table<T>(columns: &[Column<T>], items: &[T]) -> String {
     terminal::listing(columns, items, width())
 }
 
-/// Exit status 0 if the condition holds, else `failure`.
-pub(crate) fn status(holds: bool, failure: u8) -> ExitCode {
-    ExitCode::from(if holds { 0 } else { failure })
+/// Returns exit status 0 on success, else `failure`.
+pub(crate) fn exit_status(is_success: bool, failure: u8) -> ExitCode {
+    ExitCode::from(if is_success { 0 } else { failure })
 }
 
-/// Most columns of a line.
-const MOST_COLUMNS: u16 = 100;
+/// Longest line, columns.
+const MAX_COLUMNS: u16 = 100;
 
 /// Columns of a line: those of the terminal, at most 100; in a pipe 100.
 pub(crate) fn width() -> u16 {
     let size = console::Term::stdout().size_checked();
-    size.map_or(MOST_COLUMNS, |(_, columns)| columns.min(MOST_COLUMNS))
+    size.map_or(MAX_COLUMNS, |(_, columns)| columns.min(MAX_COLUMNS))
 }
 
-/// Wraps a text to the width of a line, further lines indented.
+/// Wraps a text to the width of a line, and indents further lines.
 pub(crate) fn wrap(text: &str) -> String {
     terminal::wrap(text, 2, width())
 }
@@ -93,7 +93,7 @@ pub(crate) fn warn(warning: &str) {
 pub(crate) struct Progress(Option<ProgressBar>);
 
 impl Progress {
-    /// No bar unless standard error is a terminal.
+    /// Makes a bar if standard error is a terminal.
     pub(crate) fn new() -> Self {
         Self(std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(0);
@@ -105,7 +105,7 @@ impl Progress {
     }
 
     /// Shows a progress event, and returns any other event.
-    pub(crate) fn take(&mut self, event: Event) -> Option<Event> {
+    pub(crate) fn show_progress(&mut self, event: Event) -> Option<Event> {
         let Event::Progress { stage, done, total } = event else {
             return Some(event);
         };
@@ -134,7 +134,7 @@ impl Progress {
 }
 
 /// Parses a time with its unit, such as `5ms`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let ns = myelin_spec::units::DURATION.parse(text);
     ns.map(Duration::from_nanos)
         .map_err(|error| error.to_string())
@@ -144,9 +144,10 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 const BROKEN_PIPE: i32 = 128 + 13;
 
 /// Ends the process quietly when it writes to a closed pipe (`myelin ps | head`). SIGPIPE stays
-/// ignored, Rust's default: it would also end an agent whose client disconnects, and the reverse.
+/// ignored, Rust's default: the signal would also end an agent whose client disconnects, and a
+/// client whose agent ends.
 pub(crate) fn end_on_closed_pipe() {
-    let report = std::panic::take_hook();
+    let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         // The message of `print!` (library/std/src/io/stdio.rs).
         let message = panic.payload().downcast_ref::<String>();
@@ -155,7 +156,7 @@ pub(crate) fn end_on_closed_pipe() {
         }) {
             std::process::exit(BROKEN_PIPE);
         }
-        report(panic);
+        default_hook(panic);
     }));
 }
 

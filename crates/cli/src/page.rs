@@ -1,5 +1,4 @@
-//! A page in a file: written as a whole or not at all. A path that cannot be written is refused
-//! before the measurement.
+//! Writes a page to a file, completely or not at all. Refuses a bad path before the measurement.
 
 use std::fs::Permissions;
 use std::io::{self, Write as _};
@@ -17,11 +16,11 @@ impl Page {
     /// Checks that a page can be written to the path.
     ///
     /// # Errors
-    /// The path is a directory or a device, or its directory takes no files.
+    /// The path is a directory or a device, or no file can be created in its directory.
     pub(crate) fn at(path: &Path) -> Result<Self, ApiError> {
         let refused = |cause: io::Error| {
             ApiError::usage(format!(
-                "{}: cannot write there: {cause}; name a file in a directory that takes files",
+                "{}: cannot write there: {cause}; name a file in a directory that you can write to",
                 path.display()
             ))
         };
@@ -37,14 +36,14 @@ impl Page {
             return Err(refused(io::Error::other("it names no file")));
         }
         let page = Self(target);
-        page.draft().map_err(refused)?;
+        page.create_draft().map_err(refused)?;
         Ok(page)
     }
 
     /// Writes the page in one step.
     pub(crate) fn write(&self, text: &str) -> Result<(), ApiError> {
         let write = || -> io::Result<()> {
-            let mut draft = self.draft()?;
+            let mut draft = self.create_draft()?;
             draft.write_all(text.as_bytes())?;
             draft.persist(&self.0).map_err(|error| error.error)?;
             Ok(())
@@ -54,8 +53,9 @@ impl Page {
         })
     }
 
-    /// A temporary file beside the page, with the mode of any new file. Removed when dropped.
-    fn draft(&self) -> io::Result<NamedTempFile> {
+    /// Creates a temporary file in the page's directory, with the mode of any new file. Dropping it
+    /// removes the file.
+    fn create_draft(&self) -> io::Result<NamedTempFile> {
         let directory = match self.0.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_replaced_as_a_whole_without_leftovers() {
+    fn write_replaces_the_page_and_leaves_no_temporary_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("page.html");
         let link = directory.path().join("link.html");
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unwritable_path_is_refused_by_name_and_cause() {
+    fn the_error_for_an_unwritable_path_names_path_and_cause() {
         let directory = tempfile::tempdir().unwrap();
         for (path, cause) in [
             (

@@ -1,5 +1,5 @@
-//! A terminal that shows one text after another: alternate screen, single keys, and the former
-//! state at the end.
+//! Draws texts on the terminal's alternate screen, reads single keys, and restores the terminal at
+//! the end.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -18,7 +18,7 @@ const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// Ctrl-C and escape as keys: the terminal sends no signals.
+/// Ctrl-C and escape arrive as keys, since the terminal sends no signals.
 const INTERRUPT: u8 = 3;
 const ESCAPE: u8 = 27;
 
@@ -34,20 +34,22 @@ pub(crate) struct Screen {
 impl Screen {
     /// Switches the terminal to the alternate screen and to single keys.
     pub(crate) fn open() -> Result<Self, ApiError> {
-        let mut ends = SigSet::empty();
+        let mut end_signals = SigSet::empty();
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-            ends.add(signal);
+            end_signals.add(signal);
         }
-        // Before any thread starts, and never unblocked: the process ends with its screen.
-        ends.thread_block().map_err(failed)?;
-        let signals = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC).map_err(failed)?;
+        // No thread runs yet, so this blocks the signals in all threads. Nothing unblocks them: the
+        // process ends with its screen.
+        end_signals.thread_block().map_err(terminal_error)?;
+        let signals =
+            SignalFd::with_flags(&end_signals, SfdFlags::SFD_CLOEXEC).map_err(terminal_error)?;
         let stdin = io::stdin();
         let before = if stdin.is_terminal() {
-            let before = tcgetattr(&stdin).map_err(failed)?;
+            let before = tcgetattr(&stdin).map_err(terminal_error)?;
             let mut keys = before.clone();
             keys.local_flags
                 .remove(LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG);
-            tcsetattr(&stdin, SetArg::TCSANOW, &keys).map_err(failed)?;
+            tcsetattr(&stdin, SetArg::TCSANOW, &keys).map_err(terminal_error)?;
             Some(before)
         } else {
             None
@@ -64,11 +66,11 @@ impl Screen {
     /// Replaces the text on the screen, in one write to avoid flicker.
     pub(crate) fn draw(&self, text: &str) -> Result<(), ApiError> {
         let (rows, columns) = self.term.size();
-        write(&frame(text, rows.into(), columns.into()))
+        write(&format_screen(text, rows.into(), columns.into()))
     }
 
     /// Waits for `time`. Returns true as soon as a key or a signal ends the command.
-    pub(crate) fn ends_within(&self, time: Duration) -> Result<bool, ApiError> {
+    pub(crate) fn wait_for_end(&self, time: Duration) -> Result<bool, ApiError> {
         let stdin = io::stdin();
         let end = Instant::now() + time;
         loop {
@@ -83,7 +85,7 @@ impl Screen {
             match poll(&mut sources, timeout) {
                 Ok(0) => return Ok(false),
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-                Err(errno) => return Err(failed(errno)),
+                Err(errno) => return Err(terminal_error(errno)),
             }
             let is_ready = |source: &PollFd<'_>| source.any().unwrap_or(false);
             if is_ready(&sources[0]) {
@@ -91,8 +93,8 @@ impl Screen {
             }
             if sources.get(1).is_some_and(is_ready) {
                 let mut keys = [0; 16];
-                let read = nix::unistd::read(&stdin, &mut keys).map_err(failed)?;
-                // A terminal that is closed ends the command.
+                let read = nix::unistd::read(&stdin, &mut keys).map_err(terminal_error)?;
+                // A read of 0 bytes means that the terminal is closed.
                 if read == 0 || keys[..read].iter().any(|key| is_end(*key)) {
                     return Ok(true);
                 }
@@ -116,15 +118,15 @@ fn write(text: &str) -> Result<(), ApiError> {
     stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())
-        .map_err(failed)
+        .map_err(terminal_error)
 }
 
 fn is_end(key: u8) -> bool {
     matches!(key, b'q' | b'Q' | INTERRUPT | ESCAPE)
 }
 
-/// The text from the upper left corner, cut to the size of the terminal.
-fn frame(text: &str, rows: usize, columns: usize) -> String {
+/// Formats the text as a full screen, cut to the size of the terminal.
+fn format_screen(text: &str, rows: usize, columns: usize) -> String {
     let lines: Vec<String> = text
         .lines()
         .take(rows)
@@ -134,7 +136,7 @@ fn frame(text: &str, rows: usize, columns: usize) -> String {
     format!("{HOME}{lines}{CLEAR_LINE}{CLEAR_BELOW}")
 }
 
-fn failed(error: impl std::fmt::Display) -> ApiError {
+fn terminal_error(error: impl std::fmt::Display) -> ApiError {
     ApiError::failed(format!("cannot use the terminal: {error}"))
 }
 
@@ -143,8 +145,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_cut_to_the_size_of_the_terminal() {
-        let drawn = frame("one two\nthree\nfour", 2, 4);
+    fn text_is_cut_to_the_size_of_the_terminal() {
+        let drawn = format_screen("one two\nthree\nfour", 2, 4);
         assert_eq!(drawn, "\x1b[Hone \x1b[K\r\nthre\x1b[K\x1b[J");
     }
 

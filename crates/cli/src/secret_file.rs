@@ -1,4 +1,4 @@
-//! Reads files with secrets, if no other user has access to them.
+//! Reads files that hold secrets. Refuses a file to which other users have access.
 
 use std::fmt::Write as _;
 use std::fs::{Metadata, OpenOptions};
@@ -10,7 +10,7 @@ use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
 /// Longest file, bytes. A key file is far shorter.
-const LONGEST: u64 = 64 * 1024;
+const MAX_BYTES: u64 = 64 * 1024;
 
 /// As in crypttab(5): this name asks for a new random key.
 const RANDOM: &str = "/dev/urandom";
@@ -31,9 +31,9 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, String> {
 
 fn read_text(path: &Path) -> io::Result<String> {
     if path == Path::new(RANDOM) {
-        return random_key();
+        return make_random_key();
     }
-    // Checks the open file, since the path may lead to another one a moment later. Opening a pipe
+    // Checks the open file, since another process may replace the file at the path. Opening a pipe
     // must not block.
     let file = OpenOptions::new()
         .read(true)
@@ -48,23 +48,23 @@ fn read_text(path: &Path) -> io::Result<String> {
             "it is not a regular file: name a key file",
         ));
     }
-    let users = [geteuid().as_raw(), user_behind_sudo().unwrap_or(0), 0];
-    if let Some(fault) = access_fault(path, &metadata, &users) {
+    let users = [geteuid().as_raw(), find_sudo_user().unwrap_or(0), 0];
+    if let Some(fault) = find_access_fault(path, &metadata, &users) {
         return Err(io::Error::other(fault));
     }
     let mut bytes = Vec::new();
-    file.take(LONGEST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LONGEST {
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
         return Err(io::Error::other(format!(
-            "it is longer than {LONGEST} bytes, so it is not a key file: name a key file"
+            "it is longer than {MAX_BYTES} bytes, so it is not a key file: name a key file"
         )));
     }
-    // The error of the library would contain the bytes.
+    // The library's error would contain the bytes.
     String::from_utf8(bytes)
         .map_err(|_| io::Error::other("it is not text (UTF-8): write keys in hexadecimal digits"))
 }
 
-fn random_key() -> io::Result<String> {
+fn make_random_key() -> io::Result<String> {
     let mut key = [0_u8; 32];
     std::fs::File::open(RANDOM)?.read_exact(&mut key)?;
     let mut digits = String::with_capacity(2 * key.len());
@@ -74,22 +74,22 @@ fn random_key() -> io::Result<String> {
     Ok(digits)
 }
 
-/// The user who called sudo, if this process is root.
-fn user_behind_sudo() -> Option<u32> {
+/// Returns the user who called sudo, if this process is root.
+fn find_sudo_user() -> Option<u32> {
     let user = std::env::var("SUDO_UID")
         .ok()
         .filter(|_| geteuid().is_root());
     user?.parse().ok()
 }
 
-/// The fault in the access rights of a file with secrets, and its remedy. The file may belong to
-/// one of `users`.
-fn access_fault(path: &Path, metadata: &Metadata, users: &[u32]) -> Option<String> {
+/// Describes the fault in the access rights of a file with secrets, and the remedy. The file may
+/// belong to one of `users`.
+fn find_access_fault(path: &Path, metadata: &Metadata, users: &[u32]) -> Option<String> {
     let owner = metadata.uid();
     if !users.contains(&owner) {
         return Some(format!(
-            "the file holds keys and belongs to user {owner}, neither to you nor to root: name a copy of \
-             your own that no other user can read"
+            "the file holds keys and belongs to user {owner}, neither to you nor to root: name your copy \
+             of it, readable by no other user"
         ));
     }
     let mode = metadata.mode() & 0o7777;
@@ -152,7 +152,7 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         let metadata = fs::metadata(&path).unwrap();
         let owner = metadata.uid();
-        let fault = |users: &[u32]| access_fault(&path, &metadata, users);
+        let fault = |users: &[u32]| find_access_fault(&path, &metadata, users);
         assert_eq!(fault(&[owner + 1, owner]), None);
         let fault = fault(&[owner + 1]).unwrap();
         assert!(
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_is_refused_without_waiting() {
+    fn a_directory_and_a_pipe_are_refused_without_blocking() {
         let directory = tempfile::tempdir().unwrap();
         let refused = |path: &Path| read(path).unwrap_err();
         let refusal = refused(directory.path());
@@ -179,19 +179,22 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_no_key_files_are_refused_with_the_cause() {
+    fn long_and_binary_files_are_refused_with_the_cause() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tactile.key");
-        let read_of = |bytes: &[u8]| {
+        let write_and_read = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
             fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
             read(&path)
         };
-        let longest = vec![b'#'; LONGEST as usize];
-        assert_eq!(read_of(&longest).unwrap().unwrap().len(), longest.len());
-        let refusal = read_of(&[&longest[..], b"#"].concat()).unwrap_err();
+        let longest = vec![b'#'; MAX_BYTES as usize];
+        assert_eq!(
+            write_and_read(&longest).unwrap().unwrap().len(),
+            longest.len()
+        );
+        let refusal = write_and_read(&[&longest[..], b"#"].concat()).unwrap_err();
         assert!(refusal.contains("longer than 65536 bytes"), "{refusal}");
-        let refusal = read_of(&[b'5', 0xff]).unwrap_err();
+        let refusal = write_and_read(&[b'5', 0xff]).unwrap_err();
         assert!(refusal.contains("tactile.key: it is not text"), "{refusal}");
     }
 }

@@ -16,11 +16,11 @@ use crate::secret_file;
 pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
     let (name, text) = if file == Path::new("-") {
         let text = std::io::read_to_string(std::io::stdin())
-            .map_err(|error| ApiError::usage(format!("standard input: {error}")))?;
+            .map_err(|error| ApiError::usage(format!("cannot read standard input: {error}")))?;
         ("<stdin>".to_owned(), text)
     } else {
         let text = std::fs::read_to_string(file)
-            .map_err(|error| ApiError::usage(format!("{}: {error}", file.display())))?;
+            .map_err(|error| ApiError::usage(format!("cannot read {}: {error}", file.display())))?;
         (file.display().to_string(), text)
     };
     let directory = file.parent().unwrap_or(Path::new("."));
@@ -46,19 +46,19 @@ pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
     Ok(source)
 }
 
-/// Longest file that a chain file may name, bytes. A list of 131 072 routes is a tenth of it.
-const LONGEST: u64 = 64 << 20;
+/// Longest file that a chain file may name, bytes. A list of 131 072 routes has a tenth of that.
+const MAX_BYTES: u64 = 64 << 20;
 
-/// Reads a file's bytes. Returns `None` if it cannot be read. Refuses an endless device like a file
-/// that is too long.
+/// Reads a file's bytes. Returns `None` if it cannot be read. Refuses a file above the limit, so
+/// also an endless device.
 fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>, ApiError> {
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes));
-    if bytes.len() as u64 > LONGEST {
+    let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
+    if bytes.len() as u64 > MAX_BYTES {
         let path = path.display();
         return Err(ApiError::usage(format!(
-            "{path}: longer than {} MiB, the limit of a file that a chain file names: name a shorter file",
-            LONGEST >> 20
+            "{path}: longer than {} MiB, the limit for files that a chain file names: name a shorter file",
+            MAX_BYTES >> 20
         )));
     }
     Ok(read.is_ok().then_some(bytes))
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_with_safe_access_rights_are_sent_and_never_shown() {
+    fn keys_with_safe_access_rights_are_sent_and_not_printed() {
         const KEY: &str = "5ec2e7005ec2e7005ec2e7005ec2e700";
         const CHAIN: &str =
             "spec: { functions: [ { kind: aes-encrypt, config: { keyFile: a.key } } ] }";

@@ -1,5 +1,5 @@
-//! Coding, encryption, compression and inspection in deployed chains: the examples, and keys that
-//! change under traffic.
+//! Coding, encryption, compression and inspection in deployed chains: the examples, and a change of
+//! keys under traffic.
 
 mod common;
 
@@ -8,23 +8,26 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::{Myelin, root, skip, skip_unless_root, skip_without, wait_for};
+use common::{Myelin, repository_root, skip, skip_unless_root, skip_without, wait_for};
 use serde_json::Value;
 
 /// Copies an example with this test's chain name; the paths of its files become absolute.
 fn copy_example(myelin: &Myelin, name: &str) -> std::path::PathBuf {
-    let text =
-        fs::read_to_string(root().join(format!("examples/{name}.yaml"))).expect("the example");
-    let files = format!("patternsFile: {}/examples/rules/", root().display());
+    let text = fs::read_to_string(repository_root().join(format!("examples/{name}.yaml")))
+        .expect("the example");
+    let files = format!(
+        "patternsFile: {}/examples/rules/",
+        repository_root().display()
+    );
     let text = text
         .replace(&format!("name: {name} }}"), &format!("name: @{name} }}"))
         .replace("patternsFile: rules/", &files);
-    myelin.file(&text)
+    myelin.write_file(&text)
 }
 
 /// Reads a counter of a function of a running chain.
 fn read_counter(myelin: &Myelin, chain: &str, function: &str, name: &str) -> u64 {
-    let hops = myelin.status(chain)["hops"].clone();
+    let hops = myelin.read_status(chain)["hops"].clone();
     let mut hops = hops.as_array().expect("hops").iter();
     let hop = hops
         .find(|hop| hop["name"] == function)
@@ -48,7 +51,7 @@ fn the_teleoperation_example_recovers_packets_that_links_lose() {
         text.replace("rate: 1kpps,", "enforce: none, rate: 1kpps,"),
     )
     .unwrap();
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     for payload in [256, 1400] {
         let row = myelin.probe("teleoperation", payload, 400);
         assert_eq!(row["corrupted"], 0, "{row}");
@@ -56,16 +59,16 @@ fn the_teleoperation_example_recovers_packets_that_links_lose() {
         assert!(row["lost"].as_u64().unwrap() < 20, "{row}");
     }
     let count = |function, name| read_counter(&myelin, "teleoperation", function, name);
-    let hops = myelin.status("teleoperation")["hops"].clone();
+    let hops = myelin.read_status("teleoperation")["hops"].clone();
     assert!(hops[2]["drops"].as_u64().unwrap() > 10, "{hops}");
     assert!(count("decoder", "recovered") > 10);
     assert!(count("relay", "recoded") > 10);
     assert_eq!(count("open", "not-authentic"), 0);
     assert_eq!(count("open", "replayed"), 0);
     assert_eq!(count("open", "sessions-started"), 1);
-    let shown = myelin.ok(&["ps", "-v", &myelin.chain("teleoperation")]);
+    let shown = myelin.run_ok(&["ps", "-v", &myelin.chain_name("teleoperation")]);
     assert!(shown.contains("recovered"), "{shown}");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -76,8 +79,8 @@ fn the_wan_optimizer_example_compresses_text_and_restores_it() {
     }
     let myelin = Myelin::new();
     let file = copy_example(&myelin, "wan-optimizer");
-    myelin.ok(&["up", file.to_str().unwrap()]);
-    let host = |role: &str| format!("{}/{role}", myelin.chain("wan-optimizer"));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    let host = |role: &str| format!("{}/{role}", myelin.chain_name("wan-optimizer"));
     let mut server = myelin
         .command(&[
             "exec",
@@ -92,11 +95,11 @@ fn the_wan_optimizer_example_compresses_text_and_restores_it() {
         .spawn()
         .expect("a server");
     let bound = || {
-        let sockets = myelin.ok(&["exec", &host("server"), "--", "cat", "/proc/net/udp"]);
+        let sockets = myelin.run_ok(&["exec", &host("server"), "--", "cat", "/proc/net/udp"]);
         sockets.contains(":2328")
     };
     wait_for("the server to listen", bound);
-    myelin.ok(&[
+    myelin.run_ok(&[
         "exec",
         &host("client"),
         "--",
@@ -117,7 +120,7 @@ fn the_wan_optimizer_example_compresses_text_and_restores_it() {
     assert_eq!(count("squeeze", "compressed"), 20);
     assert_eq!(count("restore", "decompressed"), 20);
     assert!(count("squeeze", "bytes-out") * 5 < count("squeeze", "bytes-in"));
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -132,24 +135,24 @@ fn the_ids_example_drops_or_marks_packets_that_match_a_signature() {
     }
     let myelin = Myelin::new();
     let file = copy_example(&myelin, "ids");
-    myelin.ok(&["up", file.to_str().unwrap()]);
-    let host = format!("{}/client", myelin.chain("ids"));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    let host = format!("{}/client", myelin.chain_name("ids"));
     let send = |text: &str| {
         let command = format!("echo '{text}' > /dev/udp/10.0.0.2/9000");
-        myelin.ok(&["exec", &host, "--", "bash", "-c", &command]);
+        myelin.run_ok(&["exec", &host, "--", "bash", "-c", &command]);
     };
     send("GET /index.html");
     send("GET /../../etc/passwd");
     send("User-Agent: sqlmap");
-    let seen = || myelin.status("ids")["packets_in"] == 3;
-    wait_for("the packets", seen);
+    let have_arrived = || myelin.read_status("ids")["packets_in"] == 3;
+    wait_for("the packets", have_arrived);
     let count = |name| read_counter(&myelin, "ids", "signatures", name);
     wait_for("the inspection", || count("matched") == 2);
     assert_eq!((count("matched-dropped"), count("marked")), (1, 1));
-    let status = myelin.status("ids");
+    let status = myelin.read_status("ids");
     assert_eq!(status["hops"][0]["drops"], 1, "{status}");
     assert_eq!(status["hops"][1]["packets_in"], 2, "{status}");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -171,7 +174,7 @@ fn keys_change_under_traffic_and_no_packet_is_lost() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(SEALED);
+    let file = myelin.write_file(SEALED);
     let key = |number: u8| format!("{}\n", format!("{number:02x}").repeat(32));
     let write = |name: &str, keys: &[u8]| {
         let path = file.with_file_name(name);
@@ -182,14 +185,14 @@ fn keys_change_under_traffic_and_no_packet_is_lost() {
         .unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     };
-    let up = || myelin.ok(&["up", file.to_str().unwrap()]);
+    let up = || myelin.run_ok(&["up", file.to_str().unwrap()]);
     write("current.key", &[1]);
     write("accepted.key", &[1]);
     up();
     let mut probe = myelin
         .command(&[
             "probe",
-            &myelin.chain("sealed"),
+            &myelin.chain_name("sealed"),
             "--mode",
             "inline",
             "--payload",
@@ -233,7 +236,7 @@ fn keys_change_under_traffic_and_no_packet_is_lost() {
     up();
     let output = myelin.run(&[
         "probe",
-        &myelin.chain("sealed"),
+        &myelin.chain_name("sealed"),
         "--mode",
         "inline",
         "--count",
@@ -255,7 +258,7 @@ fn keys_change_under_traffic_and_no_packet_is_lost() {
         Permissions::from_mode(0o644),
     )
     .unwrap();
-    let refused = myelin.fails(2, &["up", file.to_str().unwrap()]);
+    let refused = myelin.run_failing(2, &["up", file.to_str().unwrap()]);
     assert!(
         refused.contains("0644") && refused.contains("chmod 600"),
         "{refused}"
@@ -271,7 +274,7 @@ fn keys_change_under_traffic_and_no_packet_is_lost() {
         assert!(!shown.contains(&secret), "{arguments:?}");
     }
     let journal = fs::read_to_string(myelin.run_dir().join("journal")).unwrap_or_default();
-    assert!(!journal.contains(&secret) && !myelin.agent_log().contains(&secret));
-    myelin.ok(&["down", "--all"]);
+    assert!(!journal.contains(&secret) && !myelin.read_agent_log().contains(&secret));
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -27,18 +27,18 @@ fn send_request(myelin: &Myelin, request: &str, version: Option<&str>) -> String
 
 fn start_agent_with_chain() -> Myelin {
     let myelin = Myelin::new();
-    let file = myelin.file(
+    let file = myelin.write_file(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: { name: @c }\nspec:\n  \
          match: { protocol: udp, destination: 10.0.0.2/32 }\n  \
          functions: [ { name: watch, kind: monitor }, { name: f, kind: forward, space: user } ]\n  \
          sla: { rate: 20kpps, latency: 500ms }\n",
     );
-    myelin.ok(&["up", "--force", file.to_str().unwrap()]);
+    myelin.run_ok(&["up", "--force", file.to_str().unwrap()]);
     myelin
 }
 
 #[test]
-fn an_agent_rejects_requests_of_other_versions_except_the_one_to_stop() {
+fn agent_rejects_requests_of_other_versions_except_the_stop_request() {
     if skip_unless_root() {
         return;
     }
@@ -60,8 +60,11 @@ fn an_agent_rejects_requests_of_other_versions_except_the_one_to_stop() {
             assert!(names.iter().all(|name| answer.contains(name)), "{answer}");
         }
     }
-    let chain = myelin.chain("c");
-    assert!(myelin.ok(&["ps"]).contains(&chain), "the chain still runs");
+    let chain = myelin.chain_name("c");
+    assert!(
+        myelin.run_ok(&["ps"]).contains(&chain),
+        "the chain still runs"
+    );
     let answer = send_request(&myelin, "GET /v2/chainz", Some(VERSION));
     assert!(
         answer.starts_with("HTTP/1.1 400") && answer.contains("/v2/chainz"),
@@ -80,9 +83,11 @@ fn every_answer_of_the_agent_matches_the_printed_schema() {
         return;
     }
     let myelin = start_agent_with_chain();
-    let schema = myelin.json(&["schema", "api"]);
+    let schema = myelin.run_json(&["schema", "api"]);
     // The answers contain `sla` only after the SLA monitor has read the counters once.
-    common::wait_for("the first second", || !myelin.status("c")["sla"].is_null());
+    common::wait_for("the first second", || {
+        !myelin.read_status("c")["sla"].is_null()
+    });
     let endpoints = schema["endpoints"].as_array().unwrap();
     let reads = endpoints
         .iter()
@@ -91,7 +96,7 @@ fn every_answer_of_the_agent_matches_the_printed_schema() {
     for endpoint in reads {
         let path = endpoint["path"].as_str().unwrap();
         let path = path
-            .replace("{chain}", &myelin.chain("c"))
+            .replace("{chain}", &myelin.chain_name("c"))
             .replace("{serial}", "0")
             .replace("{count}", "5");
         let answer = send_request(&myelin, &format!("GET {path}"), Some(VERSION));

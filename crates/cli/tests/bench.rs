@@ -1,4 +1,4 @@
-//! `myelin bench`: pages.
+//! `myelin bench`: pages and figures.
 
 mod common;
 
@@ -15,16 +15,16 @@ fn paths_that_cannot_be_written_are_refused_before_the_measurement() {
     ] {
         let path = path.to_string_lossy();
         let start = std::time::Instant::now();
-        let words = myelin.fails(2, &["bench", "deploy", "--quick", "--report", &path]);
+        let error = myelin.run_failing(2, &["bench", "deploy", "--quick", "--report", &path]);
         assert!(
-            words.contains(&*path) && words.contains("cannot write there"),
-            "{words}"
+            error.contains(&*path) && error.contains("cannot write there"),
+            "{error}"
         );
         // A quick run takes many times longer.
         assert!(start.elapsed() < std::time::Duration::from_secs(20));
     }
-    let words = myelin.fails(2, &["bench", "deploy", "--quick", "--figures", "/dev/null"]);
-    assert!(words.contains("--figures /dev/null: "), "{words}");
+    let error = myelin.run_failing(2, &["bench", "deploy", "--quick", "--figures", "/dev/null"]);
+    assert!(error.contains("--figures /dev/null: "), "{error}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
@@ -44,7 +44,7 @@ fn a_quick_run_prints_json_and_writes_its_page() {
         figures.to_str().unwrap(),
     ];
     let arguments = [&arguments[..], &paths].concat();
-    let report = myelin.json(&arguments);
+    let report = myelin.run_json(&arguments);
     assert_eq!(report["environment"]["settings"]["effort"], "quick");
     let page = std::fs::read_to_string(&path).unwrap();
     let claims = report["claims"].as_array().unwrap();

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use common::{Myelin, sh, skip_unless_root, wait_for};
 
-/// An experiment in its own process group. Killed when dropped.
+/// An experiment in its own process group. Dropping it kills the group.
 struct Experiment(Child);
 
 impl Experiment {
@@ -20,7 +20,7 @@ impl Experiment {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let experiment = Self(command.process_group(0).spawn().expect("an experiment"));
         wait_for("a chain", || {
-            !experiment.namespaces().is_empty() && experiment.pins().is_some()
+            !experiment.list_namespaces().is_empty() && experiment.find_pin().is_some()
         });
         experiment
     }
@@ -29,15 +29,15 @@ impl Experiment {
         PathBuf::from(format!("/run/myelin-bench-{}-0", self.0.id()))
     }
 
-    fn namespaces(&self) -> String {
+    fn list_namespaces(&self) -> String {
         sh(&format!(
             "ip netns list | grep -- '-bench-{}-' || true",
             self.0.id()
         ))
     }
 
-    /// A pinned map or program in the experiment's own eBPF file system.
-    fn pins(&self) -> Option<PathBuf> {
+    /// Finds a pinned map or program in the experiment's eBPF file system.
+    fn find_pin(&self) -> Option<PathBuf> {
         let mut entries = std::fs::read_dir(self.run_dir().join("bpf")).ok()?;
         Some(entries.next()?.ok()?.path())
     }
@@ -45,13 +45,13 @@ impl Experiment {
     /// Kills the experiment and its children.
     fn kill(&mut self) {
         let group = Pid::from_raw(self.0.id().try_into().expect("a process number"));
-        // It may have ended.
+        // The group may have ended.
         let _ = killpg(group, Signal::SIGKILL);
         let _ = self.0.wait();
     }
 
-    /// Everything on this machine that has the experiment's mark.
-    fn leftovers(&self) -> String {
+    /// Lists the objects on this machine whose names contain the experiment's number.
+    fn list_leftovers(&self) -> String {
         let pid = self.0.id();
         let run_id = myelin_api::RunDir::resolve(Some(&self.run_dir())).id();
         sh(&format!(
@@ -72,7 +72,7 @@ impl Drop for Experiment {
 }
 
 #[test]
-fn down_all_removes_a_killed_experiment_and_spares_a_running_one() {
+fn down_all_removes_a_killed_experiment_and_keeps_a_running_one() {
     if skip_unless_root() {
         return;
     }
@@ -80,26 +80,26 @@ fn down_all_removes_a_killed_experiment_and_spares_a_running_one() {
     let mut killed = Experiment::start(&myelin);
     let mut running = Experiment::start(&myelin);
     killed.kill();
-    let left = killed.leftovers();
+    let left = killed.list_leftovers();
     let run_dir = killed.run_dir();
     for expected in ["-bench-", &*run_dir.to_string_lossy()] {
         assert!(left.contains(expected), "{left}");
     }
-    let text = myelin.ok(&["down", "--all"]);
+    let text = myelin.run_ok(&["down", "--all"]);
     assert!(
         text.contains(&format!("recovered run directory {}", run_dir.display())),
         "{text}"
     );
-    assert_eq!(killed.leftovers(), "");
+    assert_eq!(killed.list_leftovers(), "");
     assert!(running.0.try_wait().expect("its state").is_none());
     let other = running.run_dir();
     assert!(
         Path::new(&other).exists() && !text.contains(&*other.to_string_lossy()),
         "{text}"
     );
-    assert_ne!(running.namespaces(), "");
+    assert_ne!(running.list_namespaces(), "");
     running.kill();
-    myelin.ok(&["down", "--all"]);
-    assert_eq!(running.leftovers(), "");
+    myelin.run_ok(&["down", "--all"]);
+    assert_eq!(running.list_leftovers(), "");
     myelin.assert_clean();
 }

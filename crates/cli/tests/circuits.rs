@@ -37,20 +37,20 @@ fn a_chain_is_refused_while_its_reverse_still_uses_the_interfaces() {
         return;
     }
     let myelin = Myelin::new();
-    let pair = myelin.file(PAIR);
-    let alone = myelin.file(ALONE);
-    let (there, back) = (myelin.chain("there"), myelin.chain("back"));
-    myelin.ok(&["up", pair.to_str().unwrap()]);
-    myelin.ok(&["down", &there]);
-    let error = myelin.fails(1, &["up", alone.to_str().unwrap()]);
+    let pair = myelin.write_file(PAIR);
+    let alone = myelin.write_file(ALONE);
+    let (there, back) = (myelin.chain_name("there"), myelin.chain_name("back"));
+    myelin.run_ok(&["up", pair.to_str().unwrap()]);
+    myelin.run_ok(&["down", &there]);
+    let error = myelin.run_failing(1, &["up", alone.to_str().unwrap()]);
     assert!(
         error.contains(&format!("still serve {back}: `myelin down {back}` first")),
         "{error}"
     );
-    let hosts = &myelin.json(&["ps", "--json"])[0]["hosts"];
+    let hosts = &myelin.run_json(&["ps", "--json"])[0]["hosts"];
     assert_eq!(hosts.as_array().map(Vec::len), Some(2), "{hosts}");
-    myelin.ok(&["down", &back]);
-    myelin.ok(&["up", alone.to_str().unwrap()]);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", &back]);
+    myelin.run_ok(&["up", alone.to_str().unwrap()]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

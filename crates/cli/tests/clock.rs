@@ -1,4 +1,4 @@
-//! The agent must read the same `CLOCK_MONOTONIC` that the kernel stamps packets with.
+//! The agent must read the same `CLOCK_MONOTONIC` as the kernel, which stamps packets with it.
 
 mod common;
 
@@ -16,8 +16,8 @@ fn an_agent_in_a_time_namespace_with_another_clock_is_refused() {
         command.args(["--time", "--monotonic", offset]);
         command
     };
-    let works = unshare("0").arg("true").output();
-    if !works.is_ok_and(|output| output.status.success()) {
+    let output = unshare("0").arg("true").output();
+    if !output.is_ok_and(|output| output.status.success()) {
         skip("no time namespaces");
         return;
     }

@@ -82,7 +82,7 @@ fn even_traffic_conforms_and_bursts_do_not() {
         return;
     }
     let (myelin, link) = (Myelin::new(), Link::new());
-    let common = ["--match", "destinationPort=4000", "--duration", "60s"];
+    let options = ["--match", "destinationPort=4000", "--duration", "60s"];
     let receiver = ["--netns", &link.receiver];
     // 100 rounds at less than half of the rate. Of the two datagrams of a round, one matches the
     // filter. The burst allows a stall of the machine of a quarter of a second.
@@ -94,7 +94,7 @@ fn even_traffic_conforms_and_bursts_do_not() {
         "--count",
         "100",
     ];
-    let even = [&receiver[..], &common, &bounds, &["--json"]].concat();
+    let even = [&receiver[..], &options, &bounds, &["--json"]].concat();
     let monitor = Monitor::start(&myelin, &even);
     link.send(100, "0.005", &["4000", "4001"]);
     let (status, report) = monitor.wait_for_report();
@@ -114,20 +114,20 @@ fn even_traffic_conforms_and_bursts_do_not() {
     let bounds = ["--rate", "1pps", "--burst", "8", "--count", "50"];
     let bursts = [
         &["--netns", &link.sender, "--direction", "out"],
-        &common[..],
+        &options[..],
         &bounds,
     ]
     .concat();
     let monitors = [
         Monitor::start(&myelin, &[&bursts[..], &["--json"]].concat()),
-        Monitor::start(&myelin, &[&receiver[..], &common, &bounds].concat()),
+        Monitor::start(&myelin, &[&receiver[..], &options, &bounds].concat()),
         Monitor::start(
             &myelin,
             &[&bursts[..], &["--json", "--tolerance", "42s"]].concat(),
         ),
     ];
     link.send(50, "0", &["4000"]);
-    let [out, table, excused] = monitors;
+    let [out, table, tolerant] = monitors;
     let (status, report) = out.wait_for_report();
     assert_eq!(status, Some(5), "{report}");
     assert_eq!(report["conforms"], false, "{report}");
@@ -142,12 +142,12 @@ fn even_traffic_conforms_and_bursts_do_not() {
         text.starts_with("does not conform: ") && text.contains("measured burst"),
         "{text}"
     );
-    let (status, report) = excused.wait_for_report();
+    let (status, report) = tolerant.wait_for_report();
     assert_eq!(status, Some(0), "{report}");
     assert_eq!(report["conforms_strictly"], false, "{report}");
 }
 
-/// At 20 times its rate, behind a policer alone and behind a policer and a shaper.
+/// The flood has 20 times the rate of the chain: once with a policer, once with a shaper too.
 #[test]
 fn the_output_of_a_flooded_chain_conforms_to_its_profile() {
     if skip_without_tools() {
@@ -161,7 +161,7 @@ fn the_output_of_a_flooded_chain_conforms_to_its_profile() {
 /// Sends 20 times the rate of the chain and checks the packets at its egress.
 fn assert_output_conforms(function: &str, enforce: &str) {
     let myelin = Myelin::new();
-    let file = myelin.file(&format!(
+    let file = myelin.write_file(&format!(
         "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -172,29 +172,29 @@ spec:
   sla: {{ rate: 1kpps, burst: 8, enforce: {enforce} }}
 "
     ));
-    myelin.ok(&["up", file.to_str().expect("a path")]);
+    myelin.run_ok(&["up", file.to_str().expect("a path")]);
     // The tolerance allows a stall of half a second between the policer and the monitor. The flood
     // holds the packets of 20 s.
     let profile = ["--rate", "1kpps", "--burst", "8", "--tolerance", "500ms"];
     let filter = ["--match", "protocol=udp,destinationPort=9000", "--json"];
-    let server = format!("{}/server", myelin.chain("p"));
-    let common = [&profile[..], &filter].concat();
-    let behind = Monitor::start(&myelin, &[&common[..], &["--host", &server]].concat());
+    let server = format!("{}/server", myelin.chain_name("p"));
+    let options = [&profile[..], &filter].concat();
+    let at_server = Monitor::start(&myelin, &[&options[..], &["--host", &server]].concat());
     let client = ["--host", "client", "--direction", "out"];
-    let before = Monitor::start(&myelin, &[&common[..], &client].concat());
+    let at_client = Monitor::start(&myelin, &[&options[..], &client].concat());
     let ports = ["9000"; 20];
     let sent = 20 * 1000;
     let flood = [
         "exec", "client", "--", "python3", "-c", SENDER, "10.0.0.2", "1000", "0.001",
     ];
-    myelin.ok(&[&flood[..], &ports].concat());
-    behind.interrupt();
-    before.interrupt();
-    let (status, report) = behind.wait_for_report();
+    myelin.run_ok(&[&flood[..], &ports].concat());
+    at_server.interrupt();
+    at_client.interrupt();
+    let (status, report) = at_server.wait_for_report();
     assert_eq!(status, Some(0), "{report}");
     let passed = report["packets"].as_u64().unwrap_or_default();
     assert!((8..sent).contains(&passed), "{report}");
-    let (status, report) = before.wait_for_report();
+    let (status, report) = at_client.wait_for_report();
     assert_eq!(report["packets"], sent, "{report}");
     assert_eq!(status, Some(5), "{report}");
 }
@@ -238,7 +238,7 @@ fn follow_prints_a_report_each_second() {
 #[test]
 fn wrong_arguments_are_refused_with_a_remedy() {
     let myelin = Myelin::new();
-    let usage = |arguments: &[&str]| myelin.fails(2, &[&["conform"], arguments].concat());
+    let usage = |arguments: &[&str]| myelin.run_failing(2, &[&["conform"], arguments].concat());
     let message = usage(&["eth0", "--rate", "20kps"]);
     assert!(
         message.contains("--rate: `20kps` has the unknown unit `kps`"),
@@ -263,7 +263,7 @@ fn wrong_arguments_are_refused_with_a_remedy() {
     let message = usage(&["eth0", "--netns", "no-such-namespace", "--rate", "20kpps"]);
     assert!(message.contains("no-such-namespace"), "{message}");
     let arguments = ["conform", "eth0", "--rate", "1kpps"];
-    let message = myelin.fails(1, &[&arguments[..], &["--host", "client"]].concat());
+    let message = myelin.run_failing(1, &[&arguments[..], &["--host", "client"]].concat());
     assert!(message.contains("no agent runs"), "{message}");
     let quiet = [
         "--netns",
@@ -273,9 +273,9 @@ fn wrong_arguments_are_refused_with_a_remedy() {
         "--match",
         "protocol=99",
     ];
-    let message = myelin.fails(1, &[&arguments[..], &quiet].concat());
+    let message = myelin.run_failing(1, &[&arguments[..], &quiet].concat());
     assert!(
-        message.contains("no packet that matches `protocol=99` was seen"),
+        message.contains("saw no packet that matches `protocol=99`"),
         "{message}"
     );
 }

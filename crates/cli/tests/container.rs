@@ -11,12 +11,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Myelin, root, sh, skip_unless_root, skip_without, wait_for};
+use common::{Myelin, repository_root, sh, skip_unless_root, skip_without, wait_for};
 use serde_json::Value;
 use traffic::Traffic;
 
 /// A chain of two user functions; `sandbox` is a key of the second one.
-fn chain(sandbox: &str) -> String {
+fn format_chain(sandbox: &str) -> String {
     format!(
         "
 apiVersion: myelin.dev/v1alpha1
@@ -32,16 +32,16 @@ spec:
 }
 
 fn up(myelin: &Myelin, sandbox: &str) -> Value {
-    let file = myelin.file(&chain(sandbox));
-    myelin.ok(&["up", file.to_str().unwrap()]);
-    status(myelin)
+    let file = myelin.write_file(&format_chain(sandbox));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    read_status(myelin)
 }
 
-fn status(myelin: &Myelin) -> Value {
-    myelin.json(&["ps", "--json"])[0].clone()
+fn read_status(myelin: &Myelin) -> Value {
+    myelin.run_json(&["ps", "--json"])[0].clone()
 }
 
-/// The process of the worker of `kept`.
+/// Reads the process number of the worker of `kept`.
 fn worker_pid(status: &Value) -> u64 {
     status["more_workers"][0]["pid"].as_u64().unwrap()
 }
@@ -51,9 +51,9 @@ fn sandbox(status: &Value) -> &Value {
 }
 
 fn assert_no_loss(myelin: &Myelin) {
-    let row = myelin.json(&[
+    let row = myelin.run_json(&[
         "probe",
-        &myelin.chain("c"),
+        &myelin.chain_name("c"),
         "--mode",
         "inline",
         "--count",
@@ -77,7 +77,7 @@ fn find_control_group(myelin: &Myelin, controller: &str) -> PathBuf {
     let id = myelin_api::RunDir::resolve(Some(&myelin.run_dir())).id();
     let found = sh(&format!(
         "find /sys/fs/cgroup -type d -path '*myelin-{id}/{}.kept-*' -prune",
-        myelin.chain("c")
+        myelin.chain_name("c")
     ));
     let mut all = found.lines().map(PathBuf::from);
     all.find(|path| {
@@ -96,14 +96,14 @@ fn a_worker_in_a_container_has_its_own_namespaces_and_no_privileges() {
     if skip_unless_root() || skip_without("runc") {
         return;
     }
-    let myelin = Myelin::beside_others();
+    let myelin = Myelin::new_shared();
     let before = up(
         &myelin,
         "isolation: container, limits: { cpu: 900m, memory: 128MiB }",
     );
     assert_eq!(before["mapping"], "distributed");
     assert_no_loss(&myelin);
-    let status = status(&myelin);
+    let status = read_status(&myelin);
     assert_eq!(status["hops"][0]["sandbox"], Value::Null);
     let sandbox = sandbox(&status);
     assert_eq!(sandbox["isolation"], "container");
@@ -115,13 +115,18 @@ fn a_worker_in_a_container_has_its_own_namespaces_and_no_privileges() {
         "{sandbox}"
     );
     assert_eq!(sandbox["oom_kills"], 0);
-    let text = myelin.ok(&["ps", "-v", &myelin.chain("c")]);
+    let text = myelin.run_ok(&["ps", "-v", &myelin.chain_name("c")]);
     assert!(text.contains("kept: container myelin-"), "{text}");
 
     let pid = worker_pid(&status);
     for namespace in ["pid", "mnt", "net", "ipc", "uts"] {
-        let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{namespace}")).unwrap();
-        assert_ne!(of(&pid.to_string()), of("self"), "{namespace}");
+        let read_namespace =
+            |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{namespace}")).unwrap();
+        assert_ne!(
+            read_namespace(&pid.to_string()),
+            read_namespace("self"),
+            "{namespace}"
+        );
     }
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     assert!(text.contains("CapEff:\t0000000000000000"), "{text}");
@@ -138,7 +143,7 @@ fn a_worker_in_a_container_has_its_own_namespaces_and_no_privileges() {
     let links = sh(&format!("nsenter --net=/proc/{pid}/ns/net ip -br link"));
     assert_eq!(links.lines().count(), 1, "{links}");
 
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -148,28 +153,28 @@ fn a_killed_worker_in_a_container_is_restarted_under_traffic() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(&chain("isolation: container"));
-    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"])[0].clone();
-    let mut pid = worker_pid(&status(&myelin));
-    let container = sandbox(&status(&myelin))["container"]
+    let file = myelin.write_file(&format_chain("isolation: container"));
+    let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"])[0].clone();
+    let mut pid = worker_pid(&read_status(&myelin));
+    let container = sandbox(&read_status(&myelin))["container"]
         .as_str()
         .unwrap()
         .to_owned();
     let runc_root = myelin.run_dir().join("runc");
-    let ways = [
+    let kill_commands = [
         format!("kill -9 {pid}"),
         format!("runc --root {} kill {container} KILL", runc_root.display()),
     ];
     let traffic = Traffic::start(&up, 9000);
-    for (number, way) in ways.iter().enumerate() {
-        sh(way);
+    for (number, command) in kill_commands.iter().enumerate() {
+        sh(command);
         wait_for("another worker", || {
-            let now = status(&myelin);
+            let now = read_status(&myelin);
             let restarts = now["more_workers"][0]["restarts"].as_u64();
             restarts == Some(number as u64 + 1) && worker_pid(&now) != pid && worker_pid(&now) != 0
         });
-        let now = worker_pid(&status(&myelin));
-        assert_ne!(now, pid, "{way}");
+        let now = worker_pid(&read_status(&myelin));
+        assert_ne!(now, pid, "{command}");
         pid = now;
         traffic.wait_for_packets(1000);
     }
@@ -179,10 +184,10 @@ fn a_killed_worker_in_a_container_is_restarted_under_traffic() {
     let lost = sent - arrivals.keys.len() as u64;
     assert!(lost <= 4, "{lost} of {sent} packets were lost");
     assert_no_loss(&myelin);
-    assert_eq!(status(&myelin)["state"], "active");
+    assert_eq!(read_status(&myelin)["state"], "active");
     let log = fs::read_to_string(myelin.run_dir().join("agent.log")).unwrap();
     assert!(log.contains("a worker died and was started again"), "{log}");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -193,13 +198,13 @@ fn a_live_change_keeps_the_worker_in_its_container() {
     }
     let myelin = Myelin::new();
     let old_pid = worker_pid(&up(&myelin, "isolation: container"));
-    let changed = chain("isolation: container").replace(
+    let changed = format_chain("isolation: container").replace(
         "    - { name: plain",
         "    - { name: first, kind: forward, space: kernel }\n    - { name: plain",
     );
-    myelin.ok(&["up", myelin.file(&changed).to_str().unwrap()]);
+    myelin.run_ok(&["up", myelin.write_file(&changed).to_str().unwrap()]);
     assert_no_loss(&myelin);
-    let status = status(&myelin);
+    let status = read_status(&myelin);
     assert_eq!(
         (worker_pid(&status), &status["generation"]),
         (old_pid, &1.into())
@@ -207,18 +212,19 @@ fn a_live_change_keeps_the_worker_in_its_container() {
     // The old generation owned the namespace of the worker. A new worker must start without it.
     sh(&format!("kill -9 {old_pid}"));
     wait_for("another worker", || {
-        let now = worker_pid(&self::status(&myelin));
+        let now = worker_pid(&self::read_status(&myelin));
         now != old_pid && now != 0
     });
     assert_no_loss(&myelin);
-    let file = myelin.file(&changed.replace("isolation: container", "limits: { cpu: 1core }"));
-    let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+    let file =
+        myelin.write_file(&changed.replace("isolation: container", "limits: { cpu: 1core }"));
+    let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
     assert!(
         error.contains("cannot be changed while its worker runs"),
         "{error}"
     );
     assert_no_loss(&myelin);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -227,7 +233,7 @@ fn down_removes_the_containers_of_a_killed_agent() {
     if skip_unless_root() || skip_without("runc") {
         return;
     }
-    let myelin = Myelin::beside_others();
+    let myelin = Myelin::new_shared();
     let pid = worker_pid(&up(
         &myelin,
         "isolation: container, limits: { memory: 64MiB }",
@@ -239,25 +245,33 @@ fn down_removes_the_containers_of_a_killed_agent() {
     );
     assert!(
         myelin
-            .leftovers()
+            .list_leftovers()
             .iter()
             .any(|what| what.starts_with("control group"))
     );
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
 #[test]
-fn down_removes_a_container_whose_agent_was_killed_while_it_made_it() {
+fn down_removes_a_container_of_an_agent_killed_during_up() {
     if skip_unless_root() || skip_without("runc") {
         return;
     }
     for delay_ms in [20, 60, 100, 140, 200] {
-        let myelin = Myelin::beside_others();
+        let myelin = Myelin::new_shared();
         // Starts the agent first: the delay then counts from the beginning of the deployment.
-        myelin.ok(&["up", myelin.file(&chain("space: user")).to_str().unwrap()]);
-        myelin.ok(&["down", &myelin.chain("c")]);
-        let file = myelin.file(&chain("isolation: container, limits: { memory: 64MiB }"));
+        myelin.run_ok(&[
+            "up",
+            myelin
+                .write_file(&format_chain("space: user"))
+                .to_str()
+                .unwrap(),
+        ]);
+        myelin.run_ok(&["down", &myelin.chain_name("c")]);
+        let file = myelin.write_file(&format_chain(
+            "isolation: container, limits: { memory: 64MiB }",
+        ));
         let mut client = myelin
             .command(&["up", file.to_str().unwrap()])
             .spawn()
@@ -265,7 +279,7 @@ fn down_removes_a_container_whose_agent_was_killed_while_it_made_it() {
         std::thread::sleep(Duration::from_millis(delay_ms));
         myelin.kill_agent();
         client.wait().unwrap();
-        myelin.ok(&["down", "--all"]);
+        myelin.run_ok(&["down", "--all"]);
         myelin.assert_clean();
     }
 }
@@ -276,7 +290,7 @@ fn up_makes_nothing_without_runc() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(&chain("isolation: container"));
+    let file = myelin.write_file(&format_chain("isolation: container"));
     let path: Vec<String> = std::env::var("PATH")
         .unwrap()
         .split(':')
@@ -294,10 +308,14 @@ fn up_makes_nothing_without_runc() {
         error.contains("`runc`") && error.contains("apt install runc"),
         "{error}"
     );
-    let run: Vec<_> = myelin.json(&["ps", "--json"]).as_array().unwrap().clone();
+    let run: Vec<_> = myelin
+        .run_json(&["ps", "--json"])
+        .as_array()
+        .unwrap()
+        .clone();
     assert_eq!(run, Vec::<Value>::new());
-    assert_eq!(myelin.journaled_kinds(), Vec::<String>::new());
-    myelin.ok(&["down", "--all"]);
+    assert_eq!(myelin.list_journaled_kinds(), Vec::<String>::new());
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -307,27 +325,27 @@ fn a_cpu_limit_throttles_a_polling_worker() {
         return;
     }
     let myelin = Myelin::new();
-    let text =
-        chain("limits: { cpu: 0.1cores }").replace("spec:\n", "spec:\n  worker: { idle: spin }\n");
-    myelin.ok(&["up", myelin.file(&text).to_str().unwrap()]);
-    let before = status(&myelin);
+    let text = format_chain("limits: { cpu: 0.1cores }")
+        .replace("spec:\n", "spec:\n  worker: { idle: spin }\n");
+    myelin.run_ok(&["up", myelin.write_file(&text).to_str().unwrap()]);
+    let before = read_status(&myelin);
     assert_eq!(sandbox(&before)["isolation"], "process");
     wait_for("a throttled worker", || {
-        sandbox(&status(&myelin))["throttled_periods"].as_u64() > Some(50)
+        sandbox(&read_status(&myelin))["throttled_periods"].as_u64() > Some(50)
     });
-    let after = status(&myelin);
-    let grown = |name: &str, of: fn(&Value) -> &Value| {
+    let after = read_status(&myelin);
+    let increase = |name: &str, of: fn(&Value) -> &Value| {
         of(&after)[name].as_f64().unwrap() - of(&before)[name].as_f64().unwrap()
     };
-    let share = grown("cpu_s", sandbox) / grown("up_s", |status| status);
+    let share = increase("cpu_s", sandbox) / increase("up_s", |status| status);
     assert!(share < 0.3, "{share}: {after}");
     assert!(
         sandbox(&after)["throttled_s"].as_f64().unwrap() > 0.0,
         "{after}"
     );
-    let text = myelin.ok(&["ps", "-v", &myelin.chain("c")]);
-    assert!(text.contains("held to 0.1 cores"), "{text}");
-    myelin.ok(&["down", "--all"]);
+    let text = myelin.run_ok(&["ps", "-v", &myelin.chain_name("c")]);
+    assert!(text.contains("limited to 0.1 cores"), "{text}");
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -336,7 +354,7 @@ fn a_worker_killed_at_its_memory_limit_is_restarted_and_reported() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
+    let myelin = Myelin::new_shared();
     let pid = worker_pid(&up(&myelin, "limits: { memory: 48MiB }"));
     let group = find_control_group(&myelin, "memory");
     assert!(
@@ -346,19 +364,19 @@ fn a_worker_killed_at_its_memory_limit_is_restarted_and_reported() {
     );
     // The score makes the kernel kill the worker first, then the program that took the memory.
     fs::write(format!("/proc/{pid}/oom_score_adj"), "1000").unwrap();
-    let hog = format!(
+    let allocate = format!(
         "echo $$ > {}/cgroup.procs; exec timeout 20 tail /dev/zero",
         group.display()
     );
-    let _ = Command::new("sh").args(["-c", &hog]).status().unwrap();
+    let _ = Command::new("sh").args(["-c", &allocate]).status().unwrap();
     wait_for("another worker", || {
-        let now = worker_pid(&status(&myelin));
+        let now = worker_pid(&read_status(&myelin));
         now != pid && now != 0
     });
-    let now = status(&myelin);
+    let now = read_status(&myelin);
     assert_eq!(now["state"], "active", "{now}");
     assert!(sandbox(&now)["oom_kills"].as_u64() >= Some(2), "{now}");
-    let text = myelin.ok(&["ps", "-v", &myelin.chain("c")]);
+    let text = myelin.run_ok(&["ps", "-v", &myelin.chain_name("c")]);
     assert!(text.contains("at its memory limit"), "{text}");
     let log = fs::read_to_string(myelin.run_dir().join("agent.log")).unwrap();
     assert!(
@@ -366,7 +384,7 @@ fn a_worker_killed_at_its_memory_limit_is_restarted_and_reported() {
         "{log}"
     );
     assert_no_loss(&myelin);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -375,74 +393,74 @@ fn up_fails_if_a_function_exceeds_its_memory_limit() {
     if skip_unless_root() || skip_without("runc") {
         return;
     }
-    let myelin = Myelin::beside_others();
+    let myelin = Myelin::new_shared();
     for isolation in ["process", "container"] {
-        let text = chain(&format!(
+        let text = format_chain(&format!(
             "isolation: {isolation}, limits: {{ memory: 24MiB }}"
         ))
         .replace(
             "kind: xor, config: { key: 0x5a }",
             "kind: monitor, config: { flows: 1000000 }",
         );
-        let error = myelin.fails(1, &["up", myelin.file(&text).to_str().unwrap()]);
+        let error = myelin.run_failing(1, &["up", myelin.write_file(&text).to_str().unwrap()]);
         assert!(error.contains("memory limit of 24MiB"), "{error}");
-        let running = myelin.json(&["ps", "--json"]);
+        let running = myelin.run_json(&["ps", "--json"]);
         assert_eq!(running.as_array().map(Vec::len), Some(0), "{running}");
     }
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
 #[test]
 fn an_impossible_isolation_or_limit_is_refused_with_its_line() {
-    let myelin = Myelin::beside_others();
-    let refused = |sandbox: &str, spec: &str, words: &[&str]| {
-        let text = chain(sandbox).replace("spec:\n", &format!("spec:\n{spec}"));
-        let file = myelin.file(&text);
-        let error = myelin.fails(2, &["plan", file.to_str().unwrap()]);
+    let myelin = Myelin::new_shared();
+    let assert_refused = |sandbox: &str, spec: &str, words: &[&str]| {
+        let text = format_chain(sandbox).replace("spec:\n", &format!("spec:\n{spec}"));
+        let file = myelin.write_file(&text);
+        let error = myelin.run_failing(2, &["plan", file.to_str().unwrap()]);
         for word in words {
             assert!(error.contains(word), "{word}: {error}");
         }
     };
-    refused(
+    assert_refused(
         "isolation: container",
         "  mapping: compact\n",
         &[":10:", "mapping: compact", "mapping: distributed"],
     );
-    refused(
+    assert_refused(
         "limits: { cpu: 1core }",
         "  mapping: pipeline\n",
         &[":10:", "mapping: pipeline"],
     );
-    refused(
+    assert_refused(
         "space: user",
         "  mapping: compact\n  isolation: container\n",
         &[":7:", "mapping: compact"],
     );
-    refused(
+    assert_refused(
         "limits: { cpu: 1core }, space: kernel",
         "",
-        &["no process of its own", "space: user"],
+        &["has no process", "space: user"],
     );
-    refused("limits: { cpu: 0.5 }", "", &["0.5 has no unit", "0.5cores"]);
-    refused(
+    assert_refused("limits: { cpu: 0.5 }", "", &["0.5 has no unit", "0.5cores"]);
+    assert_refused(
         "limits: { memory: 1MiB }",
         "",
         &["1MiB is out of range", "16MiB"],
     );
-    refused(
+    assert_refused(
         "isolation: container, rootfs: /srv/x",
         "",
         &["`rootfs` for a function of the kind `xor`"],
     );
-    refused("isolation: containr", "", &["write `container`"]);
+    assert_refused("isolation: containr", "", &["write `container`"]);
 }
 
 #[test]
 fn a_plan_says_why_limits_force_mapping_distributed() {
-    let myelin = Myelin::beside_others();
-    let file = myelin.file(&chain("limits: { cpu: 1core }"));
-    let plan = myelin.json(&["plan", file.to_str().unwrap(), "--json"])[0].clone();
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(&format_chain("limits: { cpu: 1core }"));
+    let plan = myelin.run_json(&["plan", file.to_str().unwrap(), "--json"])[0].clone();
     assert_eq!(plan["mapping"], "distributed");
     let why = plan["mapping_why"].as_str().unwrap();
     assert!(why.contains("`kept` has `limits`"), "{why}");
@@ -456,13 +474,13 @@ fn the_container_example_runs() {
         return;
     }
     let myelin = Myelin::new();
-    let example = root().join("examples/container.yaml");
+    let example = repository_root().join("examples/container.yaml");
     let text = fs::read_to_string(example)
         .unwrap()
         .replace("name: contained", "name: @contained");
     let output = myelin.run(&[
         "run",
-        myelin.file(&text).to_str().unwrap(),
+        myelin.write_file(&text).to_str().unwrap(),
         "--mode",
         "inline",
         "--count",
@@ -475,6 +493,6 @@ fn the_container_example_runs() {
     assert!(matches!(output.status.code(), Some(0 | 5)), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["rows"][0]["lost"], 0, "{report}");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use common::chains::chains_on_two_cores;
 use common::load::{
-    Sender, assert_contract_kept, assert_core_returned, assert_last_event_ended, judged_seconds,
-    lost_packets, read_count, wait_until_settled,
+    Sender, assert_contract_kept, assert_core_returned, assert_last_event_ended, read_count,
+    read_judged_seconds, sum_lost_packets, wait_until_settled,
 };
 use common::taps::{Hosts, skip_without_dpdk};
 use common::{Myelin, skip, skip_unless_root, wait_for};
@@ -77,7 +77,7 @@ impl Drop for RealTimeLoad {
 }
 
 #[test]
-fn a_real_time_program_on_its_core_violates_a_chain_and_not_the_chain_on_the_other_core() {
+fn a_real_time_program_on_a_core_violates_only_the_chain_on_that_core() {
     if skip_unless_root() {
         return;
     }
@@ -86,15 +86,15 @@ fn a_real_time_program_on_its_core_violates_a_chain_and_not_the_chain_on_the_oth
     };
     let myelin = Myelin::new();
     // One packet in ten may be late.
-    let file = myelin.file(&chains_on_two_cores(core, "30ms, percentile: 90"));
-    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+    let file = myelin.write_file(&chains_on_two_cores(core, "30ms, percentile: 90"));
+    let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
     assert_eq!(up[0]["plan"]["admitted"], true, "{up}");
     let senders = [&up[0], &up[1]].map(|up| Sender::through_chain(up, 100));
-    wait_for("a second", || judged_seconds(&myelin, "taken") >= 1);
+    wait_for("a second", || read_judged_seconds(&myelin, "taken") >= 1);
     let load = RealTimeLoad::start(core);
     let mut event = Value::Null;
     wait_for("a violation", || {
-        let events = myelin.json(&["events", &myelin.chain("taken"), "--json"]);
+        let events = myelin.run_json(&["events", &myelin.chain_name("taken"), "--json"]);
         let mut events = events.as_array().expect("a list").iter();
         // `steal` if the hypervisor took more time than the program.
         let has_expected_cause =
@@ -103,7 +103,7 @@ fn a_real_time_program_on_its_core_violates_a_chain_and_not_the_chain_on_the_oth
         !event.is_null()
     });
     drop(load);
-    let all_events = myelin.json(&["events", "--json"]);
+    let all_events = myelin.run_json(&["events", "--json"]);
     assert_eq!(event["hop"], "one", "{all_events}");
     let terms = event["terms"].as_array().expect("terms");
     assert!(terms.contains(&"latency".into()), "{all_events}");
@@ -118,14 +118,14 @@ fn a_real_time_program_on_its_core_violates_a_chain_and_not_the_chain_on_the_oth
     // The ring has room for the packets that waited, so none is lost.
     let status = wait_until_settled(&myelin, "taken");
     assert_eq!(status["packets_out"], status["packets_in"], "{status}");
-    assert_eq!(lost_packets(&status["sla"]["life"]), 0, "{status}");
+    assert_eq!(sum_lost_packets(&status["sla"]["life"]), 0, "{status}");
     assert_eq!(status["sla"]["state"], "violated", "{status}");
     assert_eq!(
         status["best_effort"], false,
         "the worker is still bound to the core"
     );
     assert_contract_kept(&myelin, "other");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -141,7 +141,7 @@ struct CpuSet {
 impl CpuSet {
     /// Makes a group with all cores but `core`; `None`, with a printed reason, without the
     /// controller.
-    fn without(core: usize) -> Option<Self> {
+    fn without_core(core: usize) -> Option<Self> {
         static LOCK: Mutex<()> = Mutex::new(());
         let parent = Self::find_hierarchy();
         let Some(parent) = parent.filter(|_| nix::unistd::geteuid().is_root()) else {
@@ -225,22 +225,22 @@ fn a_chain_whose_core_leaves_the_cpuset_is_best_effort_until_the_core_returns() 
     let Some(core) = find_last_core() else {
         return;
     };
-    let Some(set) = CpuSet::without(core) else {
+    let Some(set) = CpuSet::without_core(core) else {
         return;
     };
     let myelin = Myelin::new();
-    let file = myelin.file(&chains_on_two_cores(core, "10s, percentile: 50"));
-    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+    let file = myelin.write_file(&chains_on_two_cores(core, "10s, percentile: 50"));
+    let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
     let senders = [&up[0], &up[1]].map(|up| Sender::through_chain(up, 100));
-    let worker = || read_count(&myelin.status("taken")["worker"]["pid"]) as u32;
+    let worker = || read_count(&myelin.read_status("taken")["worker"]["pid"]) as u32;
     assert_eq!(affinity::get(worker()).expect("its cores"), [core]);
 
-    // The agent too: it starts the next worker, which inherits the cpuset.
+    // Adds the agent too: the agent starts the next worker, which inherits the cpuset.
     set.add(worker());
-    set.add(myelin.agent_pid().cast_unsigned());
-    let lost_cores = || myelin.status("taken")["sla"]["lost_cores"].clone();
+    set.add(myelin.read_agent_pid().cast_unsigned());
+    let lost_cores = || myelin.read_status("taken")["sla"]["lost_cores"].clone();
     wait_for("the core to be reported lost", || lost_cores()[0] == core);
-    let status = myelin.status("taken");
+    let status = myelin.read_status("taken");
     assert_eq!(
         (&status["state"], &status["best_effort"]),
         (&"active".into(), &true.into()),
@@ -249,7 +249,11 @@ fn a_chain_whose_core_leaves_the_cpuset_is_best_effort_until_the_core_returns() 
     let event = &status["sla"]["last_event"];
     assert_eq!(
         (&event["chain"], &event["cause"], &event["hop"]),
-        (&myelin.chain("taken").into(), &"core".into(), &"one".into()),
+        (
+            &myelin.chain_name("taken").into(),
+            &"core".into(),
+            &"one".into()
+        ),
         "{status}"
     );
     assert_eq!(event["terms"], serde_json::json!(["core"]), "{status}");
@@ -259,7 +263,7 @@ fn a_chain_whose_core_leaves_the_cpuset_is_best_effort_until_the_core_returns() 
             && evidence.contains("remedy: give core"),
         "{evidence}"
     );
-    let shown = myelin.ok(&["ps", "-v", &myelin.chain("taken")]);
+    let shown = myelin.run_ok(&["ps", "-v", &myelin.chain_name("taken")]);
     assert!(
         shown.contains("effort") && shown.contains(&format!("core {core} is lost")),
         "{shown}"
@@ -272,18 +276,18 @@ fn a_chain_whose_core_leaves_the_cpuset_is_best_effort_until_the_core_returns() 
             && sched::get(pid).is_ok_and(|policy| policy == Policy::Idle);
         is_idle_class
     });
-    assert!(is_idle_class, "{}", myelin.status("taken"));
-    // The chain carries packets, and its worker is restarted if it dies.
-    let out = || read_count(&myelin.status("taken")["packets_out"]);
+    assert!(is_idle_class, "{}", myelin.read_status("taken"));
+    // The chain still carries packets, and the agent restarts its worker.
+    let out = || read_count(&myelin.read_status("taken")["packets_out"]);
     let before = out();
     wait_for("more packets", || out() > before);
-    assert!(out() > before, "{}", myelin.status("taken"));
+    assert!(out() > before, "{}", myelin.read_status("taken"));
     common::kill(&worker().into());
     wait_for("a new worker", || {
-        let status = myelin.status("taken");
+        let status = myelin.read_status("taken");
         read_count(&status["worker"]["restarts"]) >= 1 && status["sla"]["lost_cores"][0] == core
     });
-    let status = myelin.status("taken");
+    let status = myelin.read_status("taken");
     assert!(read_count(&status["worker"]["restarts"]) >= 1, "{status}");
     assert_eq!(
         (&status["state"], &status["sla"]["lost_cores"][0]),
@@ -292,14 +296,14 @@ fn a_chain_whose_core_leaves_the_cpuset_is_best_effort_until_the_core_returns() 
     );
     let before = out();
     wait_for("more packets", || out() > before);
-    assert!(out() > before, "{}", myelin.status("taken"));
+    assert!(out() > before, "{}", myelin.read_status("taken"));
 
     set.move_processes_back();
     assert_core_returned(core, &myelin, "taken");
     assert_last_event_ended(&myelin, "taken");
     drop(senders);
     assert_contract_kept(&myelin, "other");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     drop(set);
     myelin.assert_clean();
 }
@@ -313,12 +317,12 @@ fn a_dpdk_worker_that_dies_without_its_core_is_restarted_on_the_remaining_cores(
     let Some(core) = find_last_core() else {
         return;
     };
-    let Some(set) = CpuSet::without(core) else {
+    let Some(set) = CpuSet::without_core(core) else {
         return;
     };
     let (myelin, hosts) = (Myelin::new(), Hosts::new('c'));
     let links = ["a", "b"].map(|end| hosts.link(end));
-    let file = myelin.file(&format!(
+    let file = myelin.write_file(&format!(
         "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -331,13 +335,13 @@ spec:
 ",
         links[0], links[1]
     ));
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     let links = [&*links[0], &*links[1]];
-    hosts.join(links);
-    let status = || myelin.status("taken");
+    hosts.add_links(links);
+    let status = || myelin.read_status("taken");
     let worker = || read_count(&status()["worker"]["pid"]) as u32;
-    let assert_carries = || {
-        let client = hosts.socket("a", "10.78.0.1:0");
+    let assert_carries_packets = || {
+        let client = hosts.open_socket("a", "10.78.0.1:0");
         let before = read_count(&status()["packets_out"]);
         wait_for("packets", || {
             client.send_to(&[0; 32], "10.78.0.2:9000").expect("sent");
@@ -349,22 +353,22 @@ spec:
             status()
         );
     };
-    assert_carries();
+    assert_carries_packets();
     assert_eq!(affinity::get(worker()).expect("its cores"), [core]);
 
     set.add(worker());
-    set.add(myelin.agent_pid().cast_unsigned());
+    set.add(myelin.read_agent_pid().cast_unsigned());
     // Reads events, not `ps`: `ps` asks the worker, which answers late on a shared core, and the
     // agent checks only workers that no request holds.
     let is_core_lost = || {
-        let events = myelin.json(&["events", &myelin.chain("taken"), "--json"]);
+        let events = myelin.run_json(&["events", &myelin.chain_name("taken"), "--json"]);
         let mut events = events.as_array().expect("a list").iter();
         events.any(|event| event["cause"] == "core" && event["end"].is_null())
     };
     wait_for("the core to be reported lost", is_core_lost);
-    assert!(is_core_lost(), "{}\n{}", status(), myelin.agent_log());
+    assert!(is_core_lost(), "{}\n{}", status(), myelin.read_agent_log());
     assert_eq!(status()["sla"]["lost_cores"][0], core, "{}", status());
-    assert_carries();
+    assert_carries_packets();
     common::kill(&worker().into());
     let mut is_idle_class = false;
     wait_for("a new worker with SCHED_IDLE", || {
@@ -376,8 +380,8 @@ spec:
             && sched::get(pid).is_ok_and(|policy| policy == Policy::Idle);
         is_idle_class
     });
-    assert!(is_idle_class, "{}\n{}", status(), myelin.agent_log());
-    assert!(is_core_lost(), "{}\n{}", status(), myelin.agent_log());
+    assert!(is_idle_class, "{}\n{}", status(), myelin.read_agent_log());
+    assert!(is_core_lost(), "{}\n{}", status(), myelin.read_agent_log());
     let now = status();
     assert_eq!(
         (
@@ -394,13 +398,13 @@ spec:
         "{evidence}"
     );
     // The new worker creates the tap interfaces again.
-    hosts.join(links);
-    assert_carries();
+    hosts.add_links(links);
+    assert_carries_packets();
 
     set.move_processes_back();
     assert_core_returned(core, &myelin, "taken");
-    assert_carries();
-    myelin.ok(&["down", "--all"]);
+    assert_carries_packets();
+    myelin.run_ok(&["down", "--all"]);
     drop(set);
     myelin.assert_clean();
 }

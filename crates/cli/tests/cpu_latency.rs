@@ -44,22 +44,22 @@ fn cpu_latency_is_limited_while_the_chain_is_up() {
         );
         return;
     }
-    let limited = myelin.file(CHAIN);
-    let free = myelin.file(&CHAIN.replace("  cpuLatency: 3us\n", ""));
-    let up = |file: &std::path::Path| myelin.ok(&["up", file.to_str().unwrap()]);
+    let limited = myelin.write_file(CHAIN);
+    let unlimited = myelin.write_file(&CHAIN.replace("  cpuLatency: 3us\n", ""));
+    let up = |file: &std::path::Path| myelin.run_ok(&["up", file.to_str().unwrap()]);
     up(&limited);
     assert_eq!(read_limit(), 3);
     // A live change removes the limit and sets it again.
-    up(&free);
+    up(&unlimited);
     assert_eq!(read_limit(), before);
     up(&limited);
     assert_eq!(read_limit(), 3);
-    myelin.ok(&["down", &myelin.chain("k")]);
+    myelin.run_ok(&["down", &myelin.chain_name("k")]);
     assert_eq!(read_limit(), before);
     up(&limited);
     myelin.kill_agent();
     // The kernel closes the files of a killed process after the process is gone.
     wait_for("the end of the limit", || read_limit() == before);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -1,22 +1,22 @@
-//! Chains are deployed, carry traffic of ordinary tools, and are removed completely.
+//! Deploys chains, sends traffic of ordinary tools through them, and removes them completely.
 
 mod common;
 
 use std::time::{Duration, Instant};
 
 use common::chains::{KERNEL, MIXED};
-use common::{Myelin, root, skip_unless_root, skip_without, wait_for};
+use common::{Myelin, repository_root, skip_unless_root, skip_without, wait_for};
 
 /// A server program. Dropping it kills the process.
 struct Server(std::process::Child);
 
 impl Server {
     fn start(mut command: std::process::Command) -> Self {
-        let quiet = || std::process::Stdio::null();
+        let null = || std::process::Stdio::null();
         Self(
             command
-                .stdout(quiet())
-                .stderr(quiet())
+                .stdout(null())
+                .stderr(null())
                 .spawn()
                 .expect("a server"),
         )
@@ -36,26 +36,29 @@ fn a_kernel_chain_carries_and_counts_packets() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(KERNEL);
-    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
-    assert_eq!(up[0]["chain"], myelin.chain("k").as_str());
+    let file = myelin.write_file(KERNEL);
+    let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
+    assert_eq!(up[0]["chain"], myelin.chain_name("k").as_str());
     // Unmatched traffic passes to the opposite interface, in both directions.
-    let ping = myelin.ok(&[
+    let ping = myelin.run_ok(&[
         "exec", "client", "--", "ping", "-c", "3", "-i", "0.05", "-W", "2", "10.0.0.2",
     ]);
     assert!(ping.contains(" 0% packet loss"), "{ping}");
-    assert_eq!(myelin.status("k")["packets_in"], 0);
+    assert_eq!(myelin.read_status("k")["packets_in"], 0);
     let row = myelin.probe("k", 256, 400);
     assert_eq!(row["lost"], 0, "{row}");
-    let status = myelin.status("k");
+    let status = myelin.read_status("k");
     assert!(status["packets_in"].as_u64().unwrap() >= 400, "{status}");
     assert_eq!(status["packets_in"], status["packets_out"]);
     assert_eq!(status["hops"][0]["packets_in"], status["packets_in"]);
     assert_eq!(status["sojourn"]["packets"], status["packets_out"]);
     assert!(status["sojourn"]["p99_us"].as_f64().unwrap() > 0.0);
-    myelin.ok(&["down", &myelin.chain("k")]);
-    assert_eq!(myelin.json(&["ps", "--json"]).as_array().unwrap().len(), 0);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", &myelin.chain_name("k")]);
+    assert_eq!(
+        myelin.run_json(&["ps", "--json"]).as_array().unwrap().len(),
+        0
+    );
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -65,14 +68,14 @@ fn a_chain_that_crosses_spaces_at_each_function_keeps_payloads_and_counts() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(MIXED);
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    let file = myelin.write_file(MIXED);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     // Two xor functions with one key restore the payload. UDP delivers it only if the checksum is
     // right.
     let row = myelin.probe("m", 1400, 400);
     assert_eq!(row["lost"], 0, "{row}");
     assert_eq!(row["corrupted"], 0, "{row}");
-    let status = myelin.status("m");
+    let status = myelin.read_status("m");
     let sent = status["packets_in"].as_u64().unwrap();
     assert!(sent >= 400);
     for hop in status["hops"].as_array().unwrap() {
@@ -80,7 +83,7 @@ fn a_chain_that_crosses_spaces_at_each_function_keeps_payloads_and_counts() {
         assert_eq!(hop["drops"], 0);
     }
     assert_eq!(status["packets_out"].as_u64(), Some(sent));
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -94,19 +97,19 @@ fn irtt_iperf3_and_sockperf_work_through_a_chain_of_both_spaces() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(&MIXED.replace("protocol: udp, ", ""));
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    let file = myelin.write_file(&MIXED.replace("protocol: udp, ", ""));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     let server = |port: u16, command: &[&str]| {
         let mut arguments = vec!["exec", "server", "--"];
         arguments.extend(command);
         let server = Server::start(myelin.command(&arguments));
         let port = format!(":{port}");
         let listeners = ["exec", "server", "--", "ss", "-Hlntu", "sport", "=", &port];
-        wait_for(command[0], || !myelin.ok(&listeners).trim().is_empty());
+        wait_for(command[0], || !myelin.run_ok(&listeners).trim().is_empty());
         server
     };
     let irtt = server(2112, &["irtt", "server", "-b", "10.0.0.2"]);
-    let text = myelin.ok(&[
+    let text = myelin.run_ok(&[
         "exec", "client", "--", "irtt", "client", "-i", "10ms", "-d", "500ms", "-q", "10.0.0.2",
     ]);
     drop(irtt);
@@ -115,7 +118,7 @@ fn irtt_iperf3_and_sockperf_work_through_a_chain_of_both_spaces() {
         "{text}"
     );
     let iperf = server(5201, &["iperf3", "-s", "-1", "-B", "10.0.0.2"]);
-    let text = myelin.ok(&[
+    let text = myelin.run_ok(&[
         "exec", "client", "--", "iperf3", "-u", "-b", "5M", "-l", "1200", "-t", "1", "-J", "-c",
         "10.0.0.2",
     ]);
@@ -130,7 +133,7 @@ fn irtt_iperf3_and_sockperf_work_through_a_chain_of_both_spaces() {
         "{text}"
     );
     let sockperf = server(11_111, &["sockperf", "server", "-i", "10.0.0.2"]);
-    let text = myelin.ok(&[
+    let text = myelin.run_ok(&[
         "exec",
         "client",
         "--",
@@ -148,7 +151,7 @@ fn irtt_iperf3_and_sockperf_work_through_a_chain_of_both_spaces() {
         text.contains("avg-latency") || text.contains("Summary"),
         "{text}"
     );
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -158,7 +161,7 @@ fn a_reverse_chain_carries_the_replies() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(
+    let file = myelin.write_file(
         "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -177,12 +180,12 @@ spec:
   reverse: @there
 ",
     );
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     let row = myelin.probe("there", 256, 100);
     assert_eq!(row["lost"], 0, "{row}");
     assert_eq!(row["corrupted"], 0, "{row}");
-    assert!(myelin.status("back")["packets_out"].as_u64().unwrap() >= 100);
-    myelin.ok(&["down", "--all"]);
+    assert!(myelin.read_status("back")["packets_out"].as_u64().unwrap() >= 100);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -192,11 +195,12 @@ fn run_reports_and_removes_the_chain() {
         return;
     }
     let myelin = Myelin::new();
-    let text = std::fs::read_to_string(root().join("examples/tactile.yaml")).expect("the example");
-    let file = myelin.file(&text.replace("name: tactile", "name: @tactile"));
+    let text = std::fs::read_to_string(repository_root().join("examples/tactile.yaml"))
+        .expect("the example");
+    let file = myelin.write_file(&text.replace("name: tactile", "name: @tactile"));
     let page = myelin.run_dir().with_extension("html");
     let nowhere = ["run", file.to_str().unwrap(), "--report", "/nowhere/page"];
-    let error = myelin.fails(2, &nowhere);
+    let error = myelin.run_failing(2, &nowhere);
     assert!(
         error.contains("/nowhere/page: cannot write there") && !error.contains(".myelin-page"),
         "{error}"
@@ -233,8 +237,11 @@ fn run_reports_and_removes_the_chain() {
             .expect("the page")
             .contains("<svg")
     );
-    assert_eq!(myelin.json(&["ps", "--json"]).as_array().unwrap().len(), 0);
-    myelin.ok(&["down", "--all"]);
+    assert_eq!(
+        myelin.run_json(&["ps", "--json"]).as_array().unwrap().len(),
+        0
+    );
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -244,21 +251,21 @@ fn run_and_probe_exit_with_status_5_if_the_sla_is_not_met() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(&KERNEL.replace("latency: 50ms", "latency: 50ms, roundTrip: 1us"));
+    let file = myelin.write_file(&KERNEL.replace("latency: 50ms", "latency: 50ms, roundTrip: 1us"));
     let file = file.to_str().unwrap();
     let options = "--mode inline --count 50 --repeats 2 --interval 0us";
     let options: Vec<&str> = options.split(' ').collect();
-    let chain = myelin.chain("k");
+    let chain = myelin.chain_name("k");
     for command in [["run", file], ["probe", &chain]] {
         if command[0] == "probe" {
-            myelin.ok(&["up", file]);
+            myelin.run_ok(&["up", file]);
         }
         let output = myelin.run(&[&command[..], &options].concat());
         assert_eq!(output.status.code(), Some(5), "{command:?}: {output:?}");
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(text.contains("not met"), "{text}");
     }
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -268,9 +275,9 @@ fn an_idle_worker_uses_less_than_a_tenth_of_a_core() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(MIXED);
-    myelin.ok(&["up", file.to_str().unwrap()]);
-    let read_cpu_s = |myelin: &Myelin| myelin.status("m")["worker"]["cpu_s"].as_f64().unwrap();
+    let file = myelin.write_file(MIXED);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    let read_cpu_s = |myelin: &Myelin| myelin.read_status("m")["worker"]["cpu_s"].as_f64().unwrap();
     // One idle second of ten is enough: the worker may still start, and the kernel may charge it
     // for the time of interrupts.
     let mut shares = (0..10).map(|_| {

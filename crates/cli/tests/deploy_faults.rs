@@ -1,5 +1,5 @@
-//! Deployment under faults: refused chains, system calls that fail, an agent that is killed,
-//! clients that disconnect or stall, and commands that run at the same time.
+//! Deployment under faults: refused chains, failing system calls, a killed agent, clients that
+//! disconnect or stall, and commands that run at the same time.
 
 mod common;
 #[path = "deploy_faults/concurrent_commands.rs"]

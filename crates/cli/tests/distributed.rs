@@ -6,7 +6,7 @@ mod traffic;
 
 use std::time::Duration;
 
-use common::{Myelin, root, sh, skip_unless_root, skip_without, wait_for};
+use common::{Myelin, repository_root, sh, skip_unless_root, skip_without, wait_for};
 use traffic::Traffic;
 
 const KERNEL: &str = "
@@ -36,8 +36,8 @@ spec:
     - { name: four, kind: forward, space: user }
 ";
 
-fn status(myelin: &Myelin) -> serde_json::Value {
-    myelin.json(&["ps", "--json"])[0].clone()
+fn read_status(myelin: &Myelin) -> serde_json::Value {
+    myelin.run_json(&["ps", "--json"])[0].clone()
 }
 
 /// Asserts that each function took each packet, that none was dropped, and that all have left.
@@ -54,8 +54,8 @@ fn assert_all_packets_counted(status: &serde_json::Value, least: u64) {
 }
 
 /// Sends `count` datagrams to an echo server on the server host; returns `all` if all came back.
-fn echo_through(myelin: &Myelin, chain: &str, count: u32) -> String {
-    let chain = myelin.chain(chain);
+fn echo_packets(myelin: &Myelin, chain: &str, count: u32) -> String {
+    let chain = myelin.chain_name(chain);
     let ready = myelin.run_dir().with_extension("ready");
     let _ = std::fs::remove_file(&ready);
     let ready = ready.display();
@@ -96,14 +96,14 @@ fn assert_kernel_functions_at(hook: &str, text: &str) {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(text);
-    let plan = myelin.json(&["plan", file.to_str().unwrap(), "--json"]);
+    let file = myelin.write_file(text);
+    let plan = myelin.run_json(&["plan", file.to_str().unwrap(), "--json"]);
     assert_eq!(plan[0]["mapping"], "distributed", "{plan}");
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     for function in ["fw", "one", "two"] {
         let links = sh(&format!(
             "ip -n myelin-{}.{function}.0 -o link show up",
-            myelin.chain("k")
+            myelin.chain_name("k")
         ));
         assert!(links.contains("eth0"), "{links}");
         assert_eq!(links.contains("xdp"), hook == "xdp", "{links}");
@@ -116,19 +116,19 @@ fn assert_kernel_functions_at(hook: &str, text: &str) {
             "{row}"
         );
     }
-    let status = status(&myelin);
+    let status = read_status(&myelin);
     assert_eq!(status["mapping"], "distributed");
     assert_eq!(status["hook"], hook);
     assert_all_packets_counted(&status, 800);
-    myelin.ok(&["down", &myelin.chain("k")]);
+    myelin.run_ok(&["down", &myelin.chain_name("k")]);
     assert_eq!(
         sh("ip netns list")
             .lines()
-            .filter(|line| line.contains(&myelin.chain("k")))
+            .filter(|line| line.contains(&myelin.chain_name("k")))
             .count(),
         0
     );
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -137,9 +137,9 @@ fn functions_of_both_spaces_run_in_their_own_namespaces() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let file = myelin.file(MIXED);
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(MIXED);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     // The XOR of the three keys is 0, so the server must receive the original payload.
     for payload in [64, 1400] {
         let row = myelin.probe("m", payload, 400);
@@ -149,7 +149,7 @@ fn functions_of_both_spaces_run_in_their_own_namespaces() {
             "{row}"
         );
     }
-    let before = status(&myelin);
+    let before = read_status(&myelin);
     assert_all_packets_counted(&before, 800);
     let first = before["worker"]["pid"].as_i64().unwrap();
     let second = before["more_workers"][0]["pid"].as_i64().unwrap();
@@ -157,12 +157,12 @@ fn functions_of_both_spaces_run_in_their_own_namespaces() {
 
     sh(&format!("kill -9 {first}"));
     wait_for("a new worker", || {
-        status(&myelin)["worker"]["restarts"] == 1
+        read_status(&myelin)["worker"]["restarts"] == 1
     });
-    assert_eq!(status(&myelin)["worker"]["restarts"], 1);
-    assert_eq!(status(&myelin)["more_workers"][0]["restarts"], 0);
+    assert_eq!(read_status(&myelin)["worker"]["restarts"], 1);
+    assert_eq!(read_status(&myelin)["more_workers"][0]["restarts"], 0);
     assert_eq!(myelin.probe("m", 256, 400)["lost"], 0);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -171,12 +171,12 @@ fn a_distributed_chain_carries_packets_after_its_agent_is_killed() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let file = myelin.file(MIXED);
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(MIXED);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     myelin.kill_agent();
-    assert_eq!(echo_through(&myelin, "m", 20).trim(), "all");
-    let text = myelin.ok(&["down", "--all"]);
+    assert_eq!(echo_packets(&myelin, "m", 20).trim(), "all");
+    let text = myelin.run_ok(&["down", "--all"]);
     assert!(text.contains("recovered"), "{text}");
     myelin.assert_clean();
 }
@@ -186,8 +186,8 @@ fn down_all_cleans_up_after_an_agent_killed_while_it_makes_namespaces() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let file = myelin.file(MIXED);
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(MIXED);
     for delay_ms in [2, 6, 10, 15, 20, 26, 33, 41, 50, 70] {
         myelin.kill_agent_during_up(&file, Duration::from_millis(delay_ms));
     }
@@ -198,16 +198,16 @@ fn on_failure_pass_bypasses_a_chain_whose_worker_keeps_dying() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
-    let myelin = Myelin::beside_others();
+    let myelin = Myelin::new_shared();
     let pass = MIXED
         .replace("0x43", "0x63")
         .replace("  mapping:", "  onFailure: pass\n  mapping:");
-    let file = myelin.file(&pass);
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    let file = myelin.write_file(&pass);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     myelin.kill_until_failed("m", |status| status["worker"].clone());
     // The XOR of the keys is not 0, so the payload is unchanged only if packets bypass the chain.
-    assert_eq!(echo_through(&myelin, "m", 3).trim(), "all");
-    myelin.ok(&["down", "--all"]);
+    assert_eq!(echo_packets(&myelin, "m", 3).trim(), "all");
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -217,8 +217,8 @@ fn a_router_in_a_namespace_sends_time_exceeded_to_the_sender() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let file = myelin.file(
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(
         "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -234,10 +234,10 @@ spec:
       config: { routes: [ { prefix: 10.0.0.0/24 } ], addresses: [ 10.0.0.254 ] }
 ",
     );
-    myelin.ok(&["up", file.to_str().unwrap()]);
-    // The socket's error queue (IP_RECVERR is 11, MSG_ERRQUEUE 0x2000) has the message: its source,
-    // type and code.
-    let answer = myelin.ok(&[
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    // Reads source, type and code of the message from the socket's error queue (IP_RECVERR is 11,
+    // MSG_ERRQUEUE 0x2000).
+    let answer = myelin.run_ok(&[
         "exec",
         "client",
         "--",
@@ -258,10 +258,10 @@ print(socket.inet_ntoa(error[20:24]), error[5], error[6])
 ",
     ]);
     assert_eq!(answer.trim(), "10.0.0.254 11 0");
-    let status = status(&myelin);
+    let status = read_status(&myelin);
     assert_eq!(status["hops"][1]["drops"], 1, "{status}");
     assert_eq!(status["packets_out"], 0, "{status}");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -287,7 +287,7 @@ spec:
     - {{ name: b, kind: xor, space: {two}, config: {{ key: {second} }} }}
 "
         );
-        (myelin.file(&text), first ^ second)
+        (myelin.write_file(&text), first ^ second)
     };
     // No mixture of functions of two variants has the XOR of a variant.
     let variants = [
@@ -299,7 +299,7 @@ spec:
     ];
     let deploy = |at: usize| {
         let (file, _) = &variants[at % variants.len()];
-        myelin.json(&["up", file.to_str().unwrap(), "--json"])[0].clone()
+        myelin.run_json(&["up", file.to_str().unwrap(), "--json"])[0].clone()
     };
     let traffic = Traffic::start(&deploy(0), 9000);
     traffic.wait_for_packets(100);
@@ -318,15 +318,15 @@ spec:
         observed_keys, expected,
         "each packet passed one variant, and each variant had packets"
     );
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
 #[test]
 fn the_tcx_hook_is_refused_for_user_functions() {
-    let myelin = Myelin::beside_others();
-    let file = myelin.file(&MIXED.replace("  mapping:", "  hook: tcx\n  mapping:"));
-    let error = myelin.fails(2, &["plan", file.to_str().unwrap()]);
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(&MIXED.replace("  mapping:", "  hook: tcx\n  mapping:"));
+    let error = myelin.run_failing(2, &["plan", file.to_str().unwrap()]);
     assert!(error.contains("write `hook: xdp`"), "{error}");
 }
 
@@ -336,12 +336,12 @@ fn the_distributed_example_carries_packets() {
         return;
     }
     let myelin = Myelin::new();
-    let text =
-        std::fs::read_to_string(root().join("examples/distributed.yaml")).expect("the example");
-    let file = myelin.file(&text.replace("name: distributed }", "name: @e }"));
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    let text = std::fs::read_to_string(repository_root().join("examples/distributed.yaml"))
+        .expect("the example");
+    let file = myelin.write_file(&text.replace("name: distributed }", "name: @e }"));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     assert_eq!(myelin.probe("e", 256, 400)["lost"], 0);
-    assert_all_packets_counted(&status(&myelin), 400);
-    myelin.ok(&["down", "--all"]);
+    assert_all_packets_counted(&read_status(&myelin), 400);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -12,9 +12,9 @@ use common::{Myelin, sh, skip, skip_unless_root, wait_for};
 const PACKETS: usize = 50;
 const KEY: u8 = 0x21;
 
-fn chain(myelin: &Myelin, devices: [&str; 2], functions: &str) -> PathBuf {
+fn write_chain(myelin: &Myelin, devices: [&str; 2], functions: &str) -> PathBuf {
     let [ingress, egress] = devices;
-    myelin.file(&format!(
+    myelin.write_file(&format!(
         "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -27,22 +27,22 @@ spec:
     ))
 }
 
-fn xor() -> String {
+fn xor_functions() -> String {
     format!(
         "{{ name: fwd, kind: forward }}, {{ name: coder, kind: xor, config: {{ key: {KEY} }} }}"
     )
 }
 
 fn up(myelin: &Myelin, file: &std::path::Path) -> serde_json::Value {
-    myelin.json(&["up", file.to_str().expect("a path"), "--json"])
+    myelin.run_json(&["up", file.to_str().expect("a path"), "--json"])
 }
 
-fn status(myelin: &Myelin) -> serde_json::Value {
-    myelin.json(&["ps", "--json"])[0].clone()
+fn read_status(myelin: &Myelin) -> serde_json::Value {
+    myelin.run_json(&["ps", "--json"])[0].clone()
 }
 
-/// Files of the DPDK environments of this instance's workers.
-fn runtime_files(myelin: &Myelin) -> Vec<PathBuf> {
+/// Lists the files of the DPDK environments of this instance's workers.
+fn list_runtime_files(myelin: &Myelin) -> Vec<PathBuf> {
     let id = myelin_api::RunDir::resolve(Some(&myelin.run_dir())).id();
     let entries = std::fs::read_dir("/var/run/dpdk").into_iter().flatten();
     entries
@@ -53,20 +53,20 @@ fn runtime_files(myelin: &Myelin) -> Vec<PathBuf> {
 }
 
 fn assert_no_runtime_files(myelin: &Myelin) {
-    assert_eq!(runtime_files(myelin), Vec::<PathBuf>::new());
-    myelin.ok(&["down", "--all"]);
+    assert_eq!(list_runtime_files(myelin), Vec::<PathBuf>::new());
+    myelin.run_ok(&["down", "--all"]);
 }
 
 /// Asserts the traffic and counters of a chain before and after a live change, then removes it.
-fn assert_carries_and_changes(
+fn assert_traffic_and_live_change(
     myelin: &Myelin,
     hosts: &Hosts,
     file: &std::path::Path,
     devices: [&str; 2],
 ) {
     let expected: Vec<u8> = (0..PACKETS as u8).map(|byte| byte ^ KEY).collect();
-    assert_eq!(hosts.exchange(PACKETS), expected);
-    let before = status(myelin);
+    assert_eq!(hosts.echo_packets(PACKETS), expected);
+    let before = read_status(myelin);
     assert_eq!(before["packets_in"], PACKETS);
     assert_eq!(before["packets_out"], PACKETS);
     assert_eq!(before["bytes_in"], PACKETS * 74);
@@ -75,16 +75,16 @@ fn assert_carries_and_changes(
     assert_eq!(before["hook"], "dpdk");
     assert_eq!(up(myelin, file)[0]["change"], "unchanged");
 
-    let plain = chain(myelin, devices, "{ name: fwd, kind: forward }");
+    let plain = write_chain(myelin, devices, "{ name: fwd, kind: forward }");
     let changed = up(myelin, &plain);
     assert_eq!(
         (&changed[0]["change"], &changed[0]["generation"]),
         (&"changed".into(), &1.into())
     );
     let plain: Vec<u8> = (0..PACKETS as u8).collect();
-    assert_eq!(hosts.exchange(PACKETS), plain);
+    assert_eq!(hosts.echo_packets(PACKETS), plain);
     assert!(changed[0]["exchange_ms"].as_f64().unwrap() > 0.0);
-    let after = status(myelin);
+    let after = read_status(myelin);
     assert_eq!(
         after["packets_in"],
         2 * PACKETS,
@@ -110,11 +110,11 @@ spec:
   functions: [ { name: fwd, kind: forward } ]
   ports: { ingress: my-nowhere0, egress: my-nowhere1 }
 ";
-    let half = myelin.file(&format!("{text}---{broken}"));
-    let error = myelin.fails(1, &["up", half.to_str().unwrap()]);
+    let broken_file = myelin.write_file(&format!("{text}---{broken}"));
+    let error = myelin.run_failing(1, &["up", broken_file.to_str().unwrap()]);
     assert!(error.contains("my-nowhere0"), "{error}");
-    assert_eq!(hosts.exchange(PACKETS), plain);
-    let back = status(myelin);
+    assert_eq!(hosts.echo_packets(PACKETS), plain);
+    let back = read_status(myelin);
     assert_eq!(
         (
             &back["generation"],
@@ -124,15 +124,15 @@ spec:
         (&1.into(), &(3 * PACKETS).into(), &(3 * PACKETS).into())
     );
 
-    let error = myelin.fails(1, &["probe", &myelin.chain("d")]);
+    let error = myelin.run_failing(1, &["probe", &myelin.chain_name("d")]);
     assert!(error.contains("DPDK devices"), "{error}");
-    assert_eq!(runtime_files(myelin).len(), 1);
-    myelin.ok(&["down", &myelin.chain("d")]);
+    assert_eq!(list_runtime_files(myelin).len(), 1);
+    myelin.run_ok(&["down", &myelin.chain_name("d")]);
     assert_no_runtime_files(myelin);
 }
 
 #[test]
-fn a_chain_on_taps_carries_counts_and_changes() {
+fn a_chain_on_taps_carries_and_counts_packets_over_a_live_change() {
     if skip_unless_root() || skip_without_dpdk() {
         return;
     }
@@ -140,10 +140,10 @@ fn a_chain_on_taps_carries_counts_and_changes() {
     let links = ["a", "b"].map(|end| hosts.link(end));
     let devices = [0, 1].map(|at| format!("net_tap{at},iface={}", links[at]));
     let devices = [&*devices[0], &*devices[1]];
-    let file = chain(&myelin, devices, &xor());
+    let file = write_chain(&myelin, devices, &xor_functions());
     assert_eq!(up(&myelin, &file)[0]["change"], "created");
-    hosts.join([&links[0], &links[1]]);
-    assert_carries_and_changes(&myelin, &hosts, &file, devices);
+    hosts.add_links([&links[0], &links[1]]);
+    assert_traffic_and_live_change(&myelin, &hosts, &file, devices);
     for (end, link) in ["a", "b"].into_iter().zip(&links) {
         let namespace = hosts.namespace(end);
         let left = sh(&format!("ip -n {namespace} link"));
@@ -152,7 +152,7 @@ fn a_chain_on_taps_carries_counts_and_changes() {
 }
 
 #[test]
-fn a_chain_on_af_xdp_devices_carries_and_removes_its_programs() {
+fn a_chain_on_af_xdp_devices_carries_packets_and_down_removes_its_programs() {
     if skip_unless_root() || skip_without_dpdk() {
         return;
     }
@@ -166,12 +166,12 @@ fn a_chain_on_af_xdp_devices_carries_and_removes_its_programs() {
              ip link set {port} up"
         ));
     }
-    hosts.join([&ends[0], &ends[1]]);
+    hosts.add_links([&ends[0], &ends[1]]);
     let devices = [0, 1].map(|at| format!("net_af_xdp{at},iface={},busy_budget=0", ports[at]));
     let devices = [&*devices[0], &*devices[1]];
-    let file = chain(&myelin, devices, &xor());
+    let file = write_chain(&myelin, devices, &xor_functions());
     up(&myelin, &file);
-    assert_carries_and_changes(&myelin, &hosts, &file, devices);
+    assert_traffic_and_live_change(&myelin, &hosts, &file, devices);
     for port in &ports {
         let left = sh(&format!("ip link show {port}"));
         assert!(!left.contains("xdp"), "{left}");
@@ -180,7 +180,7 @@ fn a_chain_on_af_xdp_devices_carries_and_removes_its_programs() {
 
 /// Number of clusters that the test sends, and packets in each.
 const CLUSTERS: u64 = 20;
-const CLUSTER: u64 = 100;
+const CLUSTER_SIZE: u64 = 100;
 /// Profile at egress: packets a second, burst in packets; burst of the policer in packets.
 const RATE: u64 = 500;
 const BURST: u64 = 4;
@@ -190,14 +190,14 @@ const TOLERANCE: &str = "10ms";
 /// Most attempts: a longer stall of the machine spoils one.
 const TRIES: usize = 20;
 
-/// Sends clusters; returns the report of `myelin conform` on the far host.
+/// Sends clusters; returns the report of `myelin conform` on host `b`.
 fn measure_conformance(
     myelin: &Myelin,
     hosts: &Hosts,
     link: &str,
     pause: Duration,
 ) -> serde_json::Value {
-    let client = hosts.socket("a", "10.78.0.1:4000");
+    let client = hosts.open_socket("a", "10.78.0.1:4000");
     let netns = hosts.namespace("b");
     let (rate, burst) = (format!("{RATE}pps"), BURST.to_string());
     let mut command = myelin.command(&["conform", link, "--netns", &netns, "--json"]);
@@ -210,11 +210,11 @@ fn measure_conformance(
         .expect("myelin conform");
     let mut first_line = String::new();
     let errors = conform.stderr.as_mut().expect("its standard error");
-    // `myelin conform` prints "looking at ..." when it is attached.
+    // `myelin conform` prints "watching ..." after it attaches its program.
     std::io::BufRead::read_line(&mut std::io::BufReader::new(errors), &mut first_line)
         .expect("a line");
     for _ in 0..CLUSTERS {
-        for number in 0..CLUSTER {
+        for number in 0..CLUSTER_SIZE {
             client
                 .send_to(&[number as u8; 32], "10.78.0.2:9000")
                 .expect("sent");
@@ -222,7 +222,7 @@ fn measure_conformance(
         std::thread::sleep(pause);
     }
     wait_for("the last packet", || {
-        let status = status(myelin);
+        let status = read_status(myelin);
         let counted = ["packets_out", "policed", "drops"].map(|key| status[key].as_u64().unwrap());
         status["packets_in"].as_u64() == Some(counted.iter().sum())
     });
@@ -246,21 +246,22 @@ fn packets_on_devices_are_policed_and_shaped_to_the_profile() {
     let devices = [0, 1].map(|at| format!("net_tap{at},iface={}", links[at]));
     let text = |sla: &str| {
         let devices = [&*devices[0], &*devices[1]];
-        let plain = std::fs::read_to_string(chain(&myelin, devices, &xor())).unwrap();
-        myelin.file(&(plain + sla))
+        let plain =
+            std::fs::read_to_string(write_chain(&myelin, devices, &xor_functions())).unwrap();
+        myelin.write_file(&(plain + sla))
     };
     let sla = format!(
         "  sla: {{ rate: {RATE}pps, burst: {BURST}, policingBurst: {POLICING_BURST}, shaper: {{ queue: 512, delay: 10s }} }}\n"
     );
     up(&myelin, &text(&sla));
-    hosts.join([&links[0], &links[1]]);
+    hosts.add_links([&links[0], &links[1]]);
     let start = std::time::Instant::now();
     let mut reports = Vec::new();
-    // A stall of the machine decreases the gaps between packets on the way to the far host.
+    // A stall of the machine decreases the gaps between packets on the way to host `b`.
     let conformed = (0..TRIES).find_map(|_| {
-        let before = status(&myelin)["packets_out"].as_u64().unwrap();
+        let before = read_status(&myelin)["packets_out"].as_u64().unwrap();
         let report = measure_conformance(&myelin, &hosts, &links[1], Duration::from_millis(20));
-        let left = status(&myelin)["packets_out"].as_u64().unwrap() - before;
+        let left = read_status(&myelin)["packets_out"].as_u64().unwrap() - before;
         assert_eq!(
             report["packets"], left,
             "packets were lost after egress: {report}"
@@ -270,7 +271,7 @@ fn packets_on_devices_are_policed_and_shaped_to_the_profile() {
         conforms.then_some(())
     });
     assert!(conformed.is_some(), "{reports:?}");
-    let now = status(&myelin);
+    let now = read_status(&myelin);
     let count = |name: &str| {
         now[name]
             .as_u64()
@@ -278,7 +279,7 @@ fn packets_on_devices_are_policed_and_shaped_to_the_profile() {
     };
     assert_eq!(
         count("packets_in"),
-        reports.len() as u64 * CLUSTERS * CLUSTER
+        reports.len() as u64 * CLUSTERS * CLUSTER_SIZE
     );
     assert_eq!(count("packets_in"), count("packets_out") + count("policed"));
     assert_eq!(count("drops"), 0, "{now}");
@@ -299,7 +300,7 @@ fn packets_on_devices_are_policed_and_shaped_to_the_profile() {
         shaper["delayed"].as_u64() > Some(POLICING_BURST / 2),
         "{now}"
     );
-    let shown = myelin.ok(&["ps", "-v", &myelin.chain("d")]);
+    let shown = myelin.run_ok(&["ps", "-v", &myelin.chain_name("d")]);
     assert!(
         shown.contains("shaper (worker)") && shown.contains(&count("policed").to_string()),
         "{shown}"
@@ -311,7 +312,7 @@ fn packets_on_devices_are_policed_and_shaped_to_the_profile() {
         measure_conformance(&myelin, &hosts, &links[1], Duration::from_millis(100))
     });
     assert!(clusters.any(|report| report["conforms"] == false));
-    myelin.ok(&["down", &myelin.chain("d")]);
+    myelin.run_ok(&["down", &myelin.chain_name("d")]);
     assert_no_runtime_files(&myelin);
 }
 
@@ -321,7 +322,7 @@ fn both_directions_share_a_worker_and_another_owner_is_refused() {
         return;
     }
     let myelin = Myelin::new();
-    let both = |name: &str, owner: &str, more: &str| {
+    let chain_text = |name: &str, owner: &str, more: &str| {
         format!(
             "
 ---
@@ -337,30 +338,34 @@ spec:
     let ports = |first: &str, second: &str| {
         format!("  ports: {{ ingress: {{ dpdk: {first} }}, egress: {{ dpdk: {second} }} }}\n")
     };
-    let there = both(
+    let there = chain_text(
         "there",
         "one",
         &(ports("net_null0", "net_null1") + "  reverse: @back\n"),
     );
-    let file = myelin.file(&(there + &both("back", "one", "")));
+    let file = myelin.write_file(&(there + &chain_text("back", "one", "")));
     up(&myelin, &file);
-    let list = myelin.json(&["ps", "--json"]);
+    let list = myelin.run_json(&["ps", "--json"]);
     assert_eq!(list[0]["worker"]["pid"], list[1]["worker"]["pid"]);
     // The null driver delivers packets all the time; none matches a chain.
     assert_eq!(list[0]["packets_in"], 0);
-    let foreign = myelin.file(&both("foreign", "two", &ports("net_null0", "net_null1")));
-    let error = myelin.fails(1, &["up", foreign.to_str().unwrap()]);
+    let other_owner = myelin.write_file(&chain_text(
+        "other-owner",
+        "two",
+        &ports("net_null0", "net_null1"),
+    ));
+    let error = myelin.run_failing(1, &["up", other_owner.to_str().unwrap()]);
     assert!(
         error.contains("belong to the chains of owner `one`"),
         "{error}"
     );
-    myelin.ok(&["down", &myelin.chain("there")]);
+    myelin.run_ok(&["down", &myelin.chain_name("there")]);
     assert_eq!(
-        runtime_files(&myelin).len(),
+        list_runtime_files(&myelin).len(),
         1,
         "the worker of the other chain has ended"
     );
-    myelin.ok(&["down", &myelin.chain("back")]);
+    myelin.run_ok(&["down", &myelin.chain_name("back")]);
     assert_no_runtime_files(&myelin);
 }
 
@@ -370,8 +375,12 @@ fn a_missing_interface_or_missing_hugepages_are_refused_and_leave_nothing() {
         return;
     }
     let myelin = Myelin::new();
-    let file = chain(&myelin, ["net_af_xdp0,iface=nosuch0", "net_null0"], &xor());
-    let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+    let file = write_chain(
+        &myelin,
+        ["net_af_xdp0,iface=nosuch0", "net_null0"],
+        &xor_functions(),
+    );
+    let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
     assert!(
         error.contains("yaml:8:3")
             && error.contains("net_af_xdp0,iface=nosuch0")
@@ -381,10 +390,14 @@ fn a_missing_interface_or_missing_hugepages_are_refused_and_leave_nothing() {
     assert_no_runtime_files(&myelin);
     let pages = std::fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap_or_default();
     if pages.trim() == "0" {
-        let text =
-            std::fs::read_to_string(chain(&myelin, ["net_null0", "net_null1"], &xor())).unwrap();
-        let file = myelin.file(&(text + "  worker: { hugepages: true }\n"));
-        let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+        let text = std::fs::read_to_string(write_chain(
+            &myelin,
+            ["net_null0", "net_null1"],
+            &xor_functions(),
+        ))
+        .unwrap();
+        let file = myelin.write_file(&(text + "  worker: { hugepages: true }\n"));
+        let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
         assert!(error.contains("nr_hugepages"), "{error}");
         assert_no_runtime_files(&myelin);
     }
@@ -396,14 +409,16 @@ fn a_killed_worker_is_restarted_and_down_all_cleans_up_after_a_killed_agent() {
         return;
     }
     let myelin = Myelin::new();
-    let file = chain(&myelin, ["net_null0", "net_null1"], &xor());
+    let file = write_chain(&myelin, ["net_null0", "net_null1"], &xor_functions());
     up(&myelin, &file);
-    let pid = status(&myelin)["worker"]["pid"]
+    let pid = read_status(&myelin)["worker"]["pid"]
         .as_u64()
         .expect("a process");
     sh(&format!("kill -9 {pid}"));
-    wait_for("a restart", || status(&myelin)["worker"]["restarts"] == 1);
-    let now = status(&myelin);
+    wait_for("a restart", || {
+        read_status(&myelin)["worker"]["restarts"] == 1
+    });
+    let now = read_status(&myelin);
     assert_eq!(
         (&now["worker"]["restarts"], &now["state"]),
         (&1.into(), &"active".into())
@@ -413,11 +428,11 @@ fn a_killed_worker_is_restarted_and_down_all_cleans_up_after_a_killed_agent() {
     myelin.kill_agent();
     sh(&format!("kill -9 {worker}"));
     assert_eq!(
-        runtime_files(&myelin).len(),
+        list_runtime_files(&myelin).len(),
         1,
         "killed processes remove no files"
     );
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
     assert_no_runtime_files(&myelin);
 }
@@ -437,15 +452,15 @@ fn counts_survive_a_restart_of_the_worker_and_flows_do_not() {
              ip link set {port} up"
         ));
     }
-    hosts.join([&ends[0], &ends[1]]);
+    hosts.add_links([&ends[0], &ends[1]]);
     let devices = [0, 1].map(|at| format!("net_af_xdp{at},iface={},busy_budget=0", ports[at]));
     let functions = "{ name: seen, kind: monitor, config: { flows: 64 } }";
-    let file = chain(&myelin, [&devices[0], &devices[1]], functions);
+    let file = write_chain(&myelin, [&devices[0], &devices[1]], functions);
     up(&myelin, &file);
-    hosts.exchange(PACKETS);
-    let name = myelin.chain("d");
-    let flows = myelin.json(&["ps", &name, "--flows", "--json"]);
-    let all = myelin.json(&["ps", "--flows", "--json"]);
+    hosts.echo_packets(PACKETS);
+    let name = myelin.chain_name("d");
+    let flows = myelin.run_json(&["ps", &name, "--flows", "--json"]);
+    let all = myelin.run_json(&["ps", "--flows", "--json"]);
     assert_eq!(all[0]["function"], "seen", "{all}");
     assert_eq!(
         (&flows[0]["function"], &flows[0]["flows"][0]["packets"]),
@@ -453,21 +468,23 @@ fn counts_survive_a_restart_of_the_worker_and_flows_do_not() {
         "{flows}"
     );
 
-    common::kill(&status(&myelin)["worker"]["pid"]);
-    wait_for("a restart", || status(&myelin)["worker"]["restarts"] == 1);
-    hosts.exchange(PACKETS);
-    let after = status(&myelin);
+    common::kill(&read_status(&myelin)["worker"]["pid"]);
+    wait_for("a restart", || {
+        read_status(&myelin)["worker"]["restarts"] == 1
+    });
+    hosts.echo_packets(PACKETS);
+    let after = read_status(&myelin);
     for count in ["packets_in", "packets_out"] {
         assert_eq!(after[count], 2 * PACKETS, "{count}: {after}");
     }
     assert_eq!(after["hops"][0]["packets_in"], 2 * PACKETS, "{after}");
     assert_eq!(after["sojourn"]["packets"], 2 * PACKETS, "{after}");
-    let flows = myelin.json(&["ps", &name, "--flows", "--json"]);
+    let flows = myelin.run_json(&["ps", &name, "--flows", "--json"]);
     assert_eq!(
         flows[0]["flows"][0]["packets"], PACKETS,
         "a restart loses the state of a function: {flows}"
     );
-    myelin.ok(&["down", &name]);
+    myelin.run_ok(&["down", &name]);
     assert_no_runtime_files(&myelin);
 }
 
@@ -482,18 +499,18 @@ fn ps_flows_shows_the_mappings_and_backends_that_the_server_sees() {
     let functions = "
       { name: spread, kind: load-balancer, config: { backends: [ { address: 10.78.0.3 } ] } },
       { name: hide, kind: nat, config: { address: 10.78.0.77, ports: 20000-20009 } }";
-    let file = chain(&myelin, [&devices[0], &devices[1]], functions);
+    let file = write_chain(&myelin, [&devices[0], &devices[1]], functions);
     up(&myelin, &file);
-    hosts.join([&links[0], &links[1]]);
+    hosts.add_links([&links[0], &links[1]]);
     let (namespace, link) = (hosts.namespace("b"), &links[1]);
     sh(&format!(
         "ip -n {namespace} addr add 10.78.0.3/32 dev {link}"
     ));
-    let client = hosts.socket("a", "10.78.0.1:4000");
-    let server = hosts.socket("b", "10.78.0.3:9000");
+    let client = hosts.open_socket("a", "10.78.0.1:4000");
+    let server = hosts.open_socket("b", "10.78.0.3:9000");
     client.send_to(b"hello", "10.78.0.2:9000").expect("sent");
-    let (_, seen) = server.recv_from(&mut [0; 64]).expect("it arrives");
-    let flows = myelin.json(&["ps", &myelin.chain("d"), "--flows", "--json"]);
+    let (_, seen) = server.recv_from(&mut [0; 64]).expect("a datagram");
+    let flows = myelin.run_json(&["ps", &myelin.chain_name("d"), "--flows", "--json"]);
     let balanced = &flows[0]["flows"][0];
     assert_eq!(
         balanced["flow"], "udp 10.78.0.1:4000 > 10.78.0.2:9000",
@@ -504,7 +521,7 @@ fn ps_flows_shows_the_mappings_and_backends_that_the_server_sees() {
     assert_eq!(mapping["flow"], "udp 10.78.0.1:4000", "{flows}");
     let translated = serde_json::json!({ "address": seen.ip(), "port": seen.port() });
     assert_eq!(mapping["translated"], translated, "{flows}");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     assert_no_runtime_files(&myelin);
 }
 
@@ -514,28 +531,28 @@ fn devices_whose_worker_keeps_dying_are_refused_until_the_chain_is_removed() {
         return;
     }
     let myelin = Myelin::new();
-    let file = chain(&myelin, ["net_null0", "net_null1"], &xor());
+    let file = write_chain(&myelin, ["net_null0", "net_null1"], &xor_functions());
     up(&myelin, &file);
     myelin.kill_until_failed("d", |status| status["worker"].clone());
     let text = std::fs::read_to_string(&file).unwrap();
     let other = text
-        .replace(&myelin.chain("d"), "@e")
+        .replace(&myelin.chain_name("d"), "@e")
         .replace("9000", "9001");
-    let other = myelin.file(&other);
-    let error = myelin.fails(1, &["up", other.to_str().unwrap()]);
-    let remedy = format!("`myelin down {}` first", myelin.chain("d"));
+    let other = myelin.write_file(&other);
+    let error = myelin.run_failing(1, &["up", other.to_str().unwrap()]);
+    let remedy = format!("`myelin down {}` first", myelin.chain_name("d"));
     assert!(
-        error.contains("given up") && error.contains(&remedy),
+        error.contains("no longer restarted") && error.contains(&remedy),
         "{error}"
     );
     // A live change of the failed chain is refused too.
-    let changed = myelin.file(&text.replace("9000", "9002"));
-    let error = myelin.fails(1, &["up", changed.to_str().unwrap()]);
+    let changed = myelin.write_file(&text.replace("9000", "9002"));
+    let error = myelin.run_failing(1, &["up", changed.to_str().unwrap()]);
     assert!(error.contains(&remedy), "{error}");
-    myelin.ok(&["down", &myelin.chain("d")]);
+    myelin.run_ok(&["down", &myelin.chain_name("d")]);
     up(&myelin, &other);
-    assert_eq!(myelin.status("e")["state"], "active");
-    myelin.ok(&["down", "--all"]);
+    assert_eq!(myelin.read_status("e")["state"], "active");
+    myelin.run_ok(&["down", "--all"]);
     assert_no_runtime_files(&myelin);
 }
 
@@ -561,7 +578,7 @@ impl HugePages {
         ));
         let reserved = Self { mount };
         if read().trim() != pages.to_string() {
-            skip("the machine has no hugepages to give");
+            skip("the kernel cannot reserve hugepages on this machine");
             return None;
         }
         Some(reserved)
@@ -593,20 +610,25 @@ fn a_chain_whose_hugepages_are_gone_fails_and_the_log_names_the_remedy() {
         return;
     };
     let myelin = Myelin::new();
-    let text = std::fs::read_to_string(chain(&myelin, ["net_null0", "net_null1"], &xor())).unwrap();
-    let file = myelin.file(&(text + "  worker: { hugepages: true }\n"));
+    let text = std::fs::read_to_string(write_chain(
+        &myelin,
+        ["net_null0", "net_null1"],
+        &xor_functions(),
+    ))
+    .unwrap();
+    let file = myelin.write_file(&(text + "  worker: { hugepages: true }\n"));
     up(&myelin, &file);
     HugePages::free_unused();
-    common::kill(&myelin.status("d")["worker"]["pid"]);
+    common::kill(&myelin.read_status("d")["worker"]["pid"]);
     wait_for("the chain to fail", || {
-        myelin.status("d")["state"] == "failed"
+        myelin.read_status("d")["state"] == "failed"
     });
-    assert_eq!(myelin.status("d")["state"], "failed");
-    let log = myelin.agent_log();
+    assert_eq!(myelin.read_status("d")["state"], "failed");
+    let log = myelin.read_agent_log();
     assert!(
-        log.contains("vm.nr_hugepages") && log.contains("given up"),
+        log.contains("vm.nr_hugepages") && log.contains("no longer restarted"),
         "{log}"
     );
-    myelin.ok(&["down", &myelin.chain("d")]);
+    myelin.run_ok(&["down", &myelin.chain_name("d")]);
     assert_no_runtime_files(&myelin);
 }

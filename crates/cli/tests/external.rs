@@ -11,21 +11,22 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use boxes::{
-    ECHO, FORWARDER, LOSS_WAIT, STARTUP_WAIT, black_box, can_reach_server, chain, probe, send,
-    status, wait_for_sleep,
+    ECHO, FORWARDER, LOSS_WAIT, STARTUP_WAIT, black_box, can_reach_server, format_chain, probe,
+    read_status, send, wait_for_sleep,
 };
-use common::{Myelin, is_alive, root, sh, skip_unless_root, skip_without, wait_for};
+use common::{Myelin, is_alive, repository_root, sh, skip_unless_root, skip_without, wait_for};
 use traffic::Traffic;
 
 /// Asserts that an example deploys and that its black box forwards all packets in order.
 fn assert_example_forwards(file: &str, name: &str, position: usize) {
     let myelin = Myelin::new();
-    let text = std::fs::read_to_string(root().join("examples").join(file)).expect("it");
-    let path = myelin.file(&text.replace(&format!("name: {name} }}"), "name: @e }"));
-    let plan = myelin.json(&["plan", path.to_str().unwrap(), "--json"]);
+    let text = std::fs::read_to_string(repository_root().join("examples").join(file))
+        .expect("the example");
+    let path = myelin.write_file(&text.replace(&format!("name: {name} }}"), "name: @e }"));
+    let plan = myelin.run_json(&["plan", path.to_str().unwrap(), "--json"]);
     assert_eq!(plan[0]["mapping"], "distributed");
     assert!(plan[0]["hops"][position]["cost_ns"].is_null(), "{plan}");
-    myelin.ok(&["up", path.to_str().unwrap()]);
+    myelin.run_ok(&["up", path.to_str().unwrap()]);
     for payload in ["64", "1400"] {
         let row = probe(&myelin, "e", payload);
         assert_eq!(
@@ -35,7 +36,7 @@ fn assert_example_forwards(file: &str, name: &str, position: usize) {
         );
         assert_eq!(row["reordered"], 0, "{row}");
     }
-    let status = status(&myelin, "e");
+    let status = read_status(&myelin, "e");
     let sent = status["packets_in"].as_u64().unwrap();
     assert!(sent >= 600, "{status}");
     assert_eq!(status["packets_out"], sent, "{status}");
@@ -57,7 +58,7 @@ fn assert_example_forwards(file: &str, name: &str, position: usize) {
         assert_eq!(section["packets"], sent, "{status}");
         assert!(section["p50_us"].as_f64().unwrap() > 0.0);
     }
-    let shown = myelin.ok(&["ps", "-v", &myelin.chain("e")]);
+    let shown = myelin.run_ok(&["ps", "-v", &myelin.chain_name("e")]);
     assert!(
         shown.contains("packets out") && shown.contains(" | "),
         "{shown}"
@@ -65,7 +66,7 @@ fn assert_example_forwards(file: &str, name: &str, position: usize) {
     let process = hop["black_box"]["pid"].clone();
     let log = hop["black_box"]["log"].as_str().unwrap().to_owned();
     assert!(is_alive(&process) && Path::new(&log).exists());
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     assert!(!is_alive(&process) && !Path::new(&log).exists());
     myelin.assert_clean();
 }
@@ -102,7 +103,7 @@ fn assert_no_loss_and_remove(myelin: &Myelin, chain: &str, payload: &str) {
         (&0.into(), &0.into()),
         "{row}"
     );
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -111,24 +112,24 @@ fn a_tc_redirect_forwards_as_a_black_box() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
+    let myelin = Myelin::new_shared();
     let command = "tc qdisc add dev $MYELIN_INGRESS clsact
 tc filter add dev $MYELIN_INGRESS ingress protocol all u32 match u32 0 0 action mirred egress redirect dev {egress}
 exec sleep infinity";
-    let file = myelin.file(&chain("t", 9000, "", command, "1ms"));
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    let file = myelin.write_file(&format_chain("t", 9000, "", command, "1ms"));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     wait_for_sleep(&myelin, "t");
     assert_no_loss_and_remove(&myelin, "t", "1400");
 }
 
-/// The kernel routes only packets for its own Ethernet address; `meta pkttype set host` makes it
-/// accept those for another one.
+/// The kernel routes only packets to the Ethernet address of the interface. `meta pkttype set host`
+/// makes the kernel accept packets to other addresses.
 #[test]
 fn kernel_routing_in_its_namespace_forwards_as_a_black_box() {
     if skip_unless_root() || skip_without("nft") {
         return;
     }
-    let myelin = Myelin::beside_others();
+    let myelin = Myelin::new_shared();
     let command = "echo 1 > /proc/sys/net/ipv4/ip_forward
 ip addr add 10.0.0.253/32 dev egress
 ip route add 10.0.0.2/32 dev egress
@@ -136,19 +137,19 @@ ip neigh add 10.0.0.2 lladdr $SERVER dev egress
 ip route add 10.0.0.1/32 dev ingress
 nft 'add table netdev take; add chain netdev take in { type filter hook ingress device \"ingress\" priority 0; }; add rule netdev take in meta pkttype set host'
 exec sleep infinity";
-    let plain = myelin.file(&chain("r", 9000, "", "exec sleep infinity", "1ms"));
-    let up = myelin.json(&["up", plain.to_str().unwrap(), "--json"]);
+    let plain = myelin.write_file(&format_chain("r", 9000, "", "exec sleep infinity", "1ms"));
+    let up = myelin.run_json(&["up", plain.to_str().unwrap(), "--json"]);
     let server = up[0]["hosts"][1]["netns"].as_str().unwrap();
     let mac = sh(&format!(
         "ip -n {server} -o link show eth0 | grep -o 'ether [0-9a-f:]*'"
     ));
     let mac = mac.trim().trim_start_matches("ether ").to_owned();
-    let text = chain("r", 9000, "", command, "1ms").replace(
+    let text = format_chain("r", 9000, "", command, "1ms").replace(
         "        startup",
         &format!("        environment: {{ SERVER: \"{mac}\" }}\n        startup"),
     );
-    let file = myelin.file(&text);
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    let file = myelin.write_file(&text);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     wait_for_sleep(&myelin, "r");
     assert_no_loss_and_remove(&myelin, "r", "256");
 }
@@ -158,10 +159,10 @@ fn replies_of_a_black_box_reach_the_sender() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let file = myelin.file(&chain("b", 9000, "", ECHO, "5s"));
-    myelin.ok(&["up", file.to_str().unwrap()]);
-    let answers = myelin.ok(&[
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(&format_chain("b", 9000, "", ECHO, "5s"));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    let answers = myelin.run_ok(&[
         "exec",
         "client",
         "--",
@@ -175,14 +176,14 @@ for i in range(10):
 print('all')",
     ]);
     assert_eq!(answers.trim(), "all");
-    let status = status(&myelin, "b");
+    let status = read_status(&myelin, "b");
     assert_eq!(
         status["hops"][0]["black_box"]["packets_back"], 10,
         "{status}"
     );
     assert_eq!(status["hops"][0]["drops"], 0, "{status}");
     assert_eq!(status["packets_out"], 0, "{status}");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -191,16 +192,16 @@ fn up_shows_the_last_output_of_a_program_that_ends_at_once() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let text = chain(
+    let myelin = Myelin::new_shared();
+    let text = format_chain(
         "x",
         9000,
         "",
         "echo first; echo no such device >&2; exit 7",
         "5s",
     );
-    let file = myelin.file(&text);
-    let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+    let file = myelin.write_file(&text);
+    let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
     for part in [
         "yaml:9:",
         "function `box`",
@@ -209,13 +210,16 @@ fn up_shows_the_last_output_of_a_program_that_ends_at_once() {
     ] {
         assert!(error.contains(part), "{part}: {error}");
     }
-    assert_eq!(myelin.json(&["ps", "--json"]).as_array().unwrap().len(), 0);
+    assert_eq!(
+        myelin.run_json(&["ps", "--json"]).as_array().unwrap().len(),
+        0
+    );
     let logs = sh(&format!(
         "ls {} | grep -v agent.log | grep 'log$' || true",
         myelin.run_dir().display()
     ));
     assert_eq!(logs, "");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -224,11 +228,11 @@ fn up_names_a_missing_program_and_the_search_path() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let file_with_command = |command: &str| {
-        let text = chain("n", 9000, "", "", "1s");
+    let myelin = Myelin::new_shared();
+    let write_file_with_command = |command: &str| {
+        let text = format_chain("n", 9000, "", "", "1s");
         let at = text.find("        command:").expect("a command");
-        myelin.file(&format!("{}        command: {command}\n", &text[..at]))
+        myelin.write_file(&format!("{}        command: {command}\n", &text[..at]))
     };
     for (command, expected) in [
         (
@@ -238,45 +242,51 @@ fn up_names_a_missing_program_and_the_search_path() {
         ("[/nowhere/box]", "program /nowhere/box does not exist"),
         ("[/etc/passwd]", "/etc/passwd is not an executable file"),
     ] {
-        let error = myelin.fails(1, &["up", file_with_command(command).to_str().unwrap()]);
+        let error = myelin.run_failing(
+            1,
+            &["up", write_file_with_command(command).to_str().unwrap()],
+        );
         assert!(
             error.contains(expected) && error.contains("function `box`"),
             "{error}"
         );
     }
-    let error = myelin.fails(2, &["plan", file_with_command("[./box]").to_str().unwrap()]);
+    let error = myelin.run_failing(
+        2,
+        &["plan", write_file_with_command("[./box]").to_str().unwrap()],
+    );
     assert!(
         error.contains("neither an absolute path nor a plain name"),
         "{error}"
     );
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
 #[test]
 fn a_black_box_requires_mapping_distributed_and_interfaces() {
-    let myelin = Myelin::beside_others();
+    let myelin = Myelin::new_shared();
     for mapping in ["compact", "pipeline"] {
         let spec = format!("  mapping: {mapping}");
-        let file = myelin.file(&chain("m", 9000, &spec, "exec sleep 1", "1s"));
-        let error = myelin.fails(2, &["plan", file.to_str().unwrap()]);
+        let file = myelin.write_file(&format_chain("m", 9000, &spec, "exec sleep 1", "1s"));
+        let error = myelin.run_failing(2, &["plan", file.to_str().unwrap()]);
         assert!(
             error.contains("yaml:7:") && error.contains("write `mapping: distributed`"),
             "{error}"
         );
     }
     let spec = "  ports: { ingress: { dpdk: net_null0 }, egress: { dpdk: net_null1 } }";
-    let file = myelin.file(&chain("m", 9000, spec, "exec sleep 1", "1s"));
-    let error = myelin.fails(2, &["plan", file.to_str().unwrap()]);
+    let file = myelin.write_file(&format_chain("m", 9000, spec, "exec sleep 1", "1s"));
+    let error = myelin.run_failing(2, &["plan", file.to_str().unwrap()]);
     assert!(error.contains("a black box needs interfaces"), "{error}");
-    let kinds = myelin.json(&["functions", "external", "--json"]);
+    let kinds = myelin.run_json(&["functions", "external", "--json"]);
     let cost = &kinds[0]["user"];
     assert!(
         cost["per_packet_ns"].is_null() && cost["why"].is_string(),
         "{cost}"
     );
-    let file = myelin.file(&chain("m", 9000, "", "exec sleep 1", "1s"));
-    let plan = myelin.ok(&["plan", "-v", file.to_str().unwrap()]);
+    let file = myelin.write_file(&format_chain("m", 9000, "", "exec sleep 1", "1s"));
+    let plan = myelin.run_ok(&["plan", "-v", file.to_str().unwrap()]);
     for part in [
         "unknown",
         "`box` is a black box",
@@ -292,10 +302,10 @@ fn a_black_box_that_keeps_ending_fails_its_chain() {
         return;
     }
     for (on_failure, passes) in [("pass", true), ("drop", false)] {
-        let myelin = Myelin::beside_others();
+        let myelin = Myelin::new_shared();
         let spec = format!("  onFailure: {on_failure}");
-        let file = myelin.file(&chain("k", 9000, &spec, FORWARDER, "5s"));
-        myelin.ok(&["up", file.to_str().unwrap()]);
+        let file = myelin.write_file(&format_chain("k", 9000, &spec, FORWARDER, "5s"));
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
         for restarts in 1..=3 {
             let pid = black_box(&myelin, "k", 0)["pid"]
                 .as_u64()
@@ -316,34 +326,34 @@ fn a_black_box_that_keeps_ending_fails_its_chain() {
             can_reach_server(&myelin, "k", 9000, STARTUP_WAIT),
             "the restarted program forwards"
         );
-        // On a busy machine the time window of the supervisor may have passed, so it takes one more
-        // death.
+        // On a busy machine four deaths may take longer than the supervisor's time window. Then
+        // the test kills the program again.
         wait_for("the chain to fail", || {
             if let Some(pid) = black_box(&myelin, "k", 0)["pid"].as_u64() {
                 sh(&format!("kill -9 {pid} || true"));
             }
-            status(&myelin, "k")["state"] == "failed"
+            read_status(&myelin, "k")["state"] == "failed"
         });
-        assert_eq!(status(&myelin, "k")["state"], "failed");
+        assert_eq!(read_status(&myelin, "k")["state"], "failed");
         assert!(black_box(&myelin, "k", 0)["pid"].is_null());
-        let patience = if passes { STARTUP_WAIT } else { LOSS_WAIT };
+        let timeout = if passes { STARTUP_WAIT } else { LOSS_WAIT };
         assert_eq!(
-            can_reach_server(&myelin, "k", 9000, patience),
+            can_reach_server(&myelin, "k", 9000, timeout),
             passes,
             "onFailure: {on_failure}"
         );
-        let error = myelin.fails(
+        let error = myelin.run_failing(
             1,
             &[
                 "up",
                 myelin
-                    .file(&chain("k", 9001, &spec, FORWARDER, "5s"))
+                    .write_file(&format_chain("k", 9001, &spec, FORWARDER, "5s"))
                     .to_str()
                     .unwrap(),
             ],
         );
-        assert!(error.contains("kept dying"), "{error}");
-        myelin.ok(&["down", "--all"]);
+        assert!(error.contains("no longer restarted"), "{error}");
+        myelin.run_ok(&["down", "--all"]);
         myelin.assert_clean();
     }
 }
@@ -355,30 +365,30 @@ fn a_black_box_that_keeps_ending_loses_its_link() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
+    let myelin = Myelin::new_shared();
     let command = "ip link show br0 >/dev/null 2>&1 || ip link add br0 type bridge
 ip link set br0 up
 ip link set egress master br0
 ip link set ingress master br0
 sleep 7332.25 &
 exec sleep infinity";
-    let file = myelin.file(&chain("c", 9000, "  onFailure: drop", command, "5s"));
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    let file = myelin.write_file(&format_chain("c", 9000, "  onFailure: drop", command, "5s"));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     assert!(can_reach_server(&myelin, "c", 9000, STARTUP_WAIT));
     wait_for("the chain to fail", || {
         if let Some(pid) = black_box(&myelin, "c", 0)["pid"].as_u64() {
             sh(&format!("kill -9 {pid} || true"));
         }
-        status(&myelin, "c")["state"] == "failed"
+        read_status(&myelin, "c")["state"] == "failed"
     });
-    assert_eq!(status(&myelin, "c")["state"], "failed");
+    assert_eq!(read_status(&myelin, "c")["state"], "failed");
     assert!(
         !can_reach_server(&myelin, "c", 9000, LOSS_WAIT),
         "the bridge still forwards"
     );
     let left = sh("pgrep -f '^sleep 7332.25' || true");
     assert_eq!(left, "", "a child of the black box still runs");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -388,14 +398,14 @@ fn a_black_box_that_never_reads_loses_only_packets_of_its_chain() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(&chain("s", 9000, "", "exec sleep infinity", "1ms"));
-    let other = myelin.file(&chain("o", 9000, "", FORWARDER, "5s"));
-    myelin.ok(&["up", file.to_str().unwrap()]);
-    myelin.ok(&["up", other.to_str().unwrap()]);
+    let file = myelin.write_file(&format_chain("s", 9000, "", "exec sleep infinity", "1ms"));
+    let other = myelin.write_file(&format_chain("o", 9000, "", FORWARDER, "5s"));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    myelin.run_ok(&["up", other.to_str().unwrap()]);
     send(&myelin, "s", 9000, 3000);
     let row = probe(&myelin, "o", "256");
     assert_eq!(row["lost"], 0, "{row}");
-    let stuck = status(&myelin, "s");
+    let stuck = read_status(&myelin, "s");
     assert_eq!(stuck["packets_in"], 3000, "{stuck}");
     assert_eq!(
         (&stuck["drops"], &stuck["packets_out"]),
@@ -407,7 +417,7 @@ fn a_black_box_that_never_reads_loses_only_packets_of_its_chain() {
         stuck["state"], "active",
         "the chain has not failed: {stuck}"
     );
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -417,14 +427,14 @@ fn a_cpu_limit_throttles_a_black_box_that_spins() {
         return;
     }
     let myelin = Myelin::new();
-    let text = chain("s", 9000, "", "while :; do :; done", "1ms").replace(
+    let text = format_chain("s", 9000, "", "while :; do :; done", "1ms").replace(
         "      kind: external",
         "      kind: external\n      limits: { cpu: 0.1cores }",
     );
-    let file = myelin.file(&text);
-    let other = myelin.file(&chain("o", 9000, "", FORWARDER, "5s"));
-    myelin.ok(&["up", file.to_str().unwrap()]);
-    myelin.ok(&["up", other.to_str().unwrap()]);
+    let file = myelin.write_file(&text);
+    let other = myelin.write_file(&format_chain("o", 9000, "", FORWARDER, "5s"));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    myelin.run_ok(&["up", other.to_str().unwrap()]);
     let read_cpu_s = || black_box(&myelin, "s", 0)["cpu_s"].as_f64().unwrap();
     let (before, start) = (read_cpu_s(), std::time::Instant::now());
     let row = probe(&myelin, "o", "256");
@@ -432,9 +442,9 @@ fn a_cpu_limit_throttles_a_black_box_that_spins() {
     std::thread::sleep(Duration::from_secs(2));
     let share = (read_cpu_s() - before) / start.elapsed().as_secs_f64();
     assert!(share < 0.2, "{share} of a core");
-    let limit = status(&myelin, "s")["hops"][0]["sandbox"]["cpu_limit_cores"].as_f64();
+    let limit = read_status(&myelin, "s")["hops"][0]["sandbox"]["cpu_limit_cores"].as_f64();
     assert_eq!(limit, Some(0.1));
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -452,16 +462,16 @@ fn a_frame_that_is_no_ip_packet_counts_as_one_drop() {
         b.send(frame if n > 10 else frame[:12] + b\"\\x12\\x34\" + frame[14:])",
         );
     let myelin = Myelin::new();
-    let file = myelin.file(&chain("u", 9000, "", &command, "30s"));
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    let file = myelin.write_file(&format_chain("u", 9000, "", &command, "30s"));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     send(&myelin, "u", 9000, 12);
-    // Order is kept: when the last two have left, the first ten have been dropped.
+    // Frames keep their order: if the last two have left, the chain has dropped the first ten.
     let packets_out = || black_box(&myelin, "u", 0)["packets_out"].clone();
     wait_for("the last two packets", || packets_out() == 2);
-    let status = status(&myelin, "u");
+    let status = read_status(&myelin, "u");
     assert_eq!(status["hops"][0]["packets_in"], 12, "{status}");
     assert_eq!(status["hops"][0]["drops"], 10, "{status}");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -484,20 +494,23 @@ fn up_is_cancelled_while_it_waits_for_a_black_box() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let file = myelin.file(&chain("w", 9000, "", "exec sleep 7333.25", "60s"));
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(&format_chain("w", 9000, "", "exec sleep 7333.25", "60s"));
     // First the client ends. Without the cancellation `ps` would wait until the chain is up.
     let mut client = start_slow_up(&myelin, &file);
     client.kill().expect("kill");
     let _ = client.wait();
-    assert_eq!(myelin.json(&["ps", "--json"]).as_array().unwrap().len(), 0);
+    assert_eq!(
+        myelin.run_json(&["ps", "--json"]).as_array().unwrap().len(),
+        0
+    );
     // Then another client removes all chains, or a signal stops the agent.
-    for stops in [false, true] {
+    for by_signal in [false, true] {
         let client = start_slow_up(&myelin, &file);
-        if stops {
-            sh(&format!("kill -TERM {}", myelin.agent_pid()));
+        if by_signal {
+            sh(&format!("kill -TERM {}", myelin.read_agent_pid()));
         } else {
-            myelin.ok(&["down", "--all"]);
+            myelin.run_ok(&["down", "--all"]);
         }
         let output = client.wait_with_output().expect("its end");
         let error = String::from_utf8_lossy(&output.stderr);
@@ -518,13 +531,13 @@ fn live_changes_of_a_chain_with_a_black_box_lose_no_packet() {
     }
     let myelin = Myelin::new();
     let variant = |key: u8| {
-        let text = chain("l", 9000, "", FORWARDER, "10s");
+        let text = format_chain("l", 9000, "", FORWARDER, "10s");
         let after =
             format!("    - {{ name: key, kind: xor, space: kernel, config: {{ key: {key} }} }}\n");
-        myelin.file(&(text + &after))
+        myelin.write_file(&(text + &after))
     };
     let deploy =
-        |key: u8| myelin.json(&["up", variant(key).to_str().unwrap(), "--json"])[0].clone();
+        |key: u8| myelin.run_json(&["up", variant(key).to_str().unwrap(), "--json"])[0].clone();
     let traffic = Traffic::start(&deploy(1), 9000);
     traffic.wait_for_packets(100);
     let first = black_box(&myelin, "l", 0)["pid"].clone();
@@ -542,13 +555,13 @@ fn live_changes_of_a_chain_with_a_black_box_lose_no_packet() {
         !is_alive(&first),
         "the black box of the first generation still runs"
     );
-    let status = status(&myelin, "l");
+    let status = read_status(&myelin, "l");
     assert_eq!(status["packets_in"], sent, "{status}");
     assert_eq!(
         status["sojourn_sections"][1]["packets"], sent,
         "the count includes all generations"
     );
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -557,19 +570,19 @@ fn a_live_change_whose_black_box_ends_leaves_the_chain_unchanged() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let good = myelin.file(&chain("g", 9000, "", FORWARDER, "5s"));
-    myelin.ok(&["up", good.to_str().unwrap()]);
+    let myelin = Myelin::new_shared();
+    let good = myelin.write_file(&format_chain("g", 9000, "", FORWARDER, "5s"));
+    myelin.run_ok(&["up", good.to_str().unwrap()]);
     let before = black_box(&myelin, "g", 0)["pid"].clone();
-    let bad = myelin.file(&chain("g", 9000, "", "exit 3", "5s"));
-    let error = myelin.fails(1, &["up", bad.to_str().unwrap()]);
+    let bad = myelin.write_file(&format_chain("g", 9000, "", "exit 3", "5s"));
+    let error = myelin.run_failing(1, &["up", bad.to_str().unwrap()]);
     assert!(
         error.contains("exited with status 3") && error.contains("it wrote nothing"),
         "{error}"
     );
     assert_eq!(black_box(&myelin, "g", 0)["pid"], before);
     assert!(can_reach_server(&myelin, "g", 9000, STARTUP_WAIT));
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -578,16 +591,16 @@ fn a_black_box_survives_its_agent_and_down_removes_it_with_its_children() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
-    let myelin = Myelin::beside_others();
+    let myelin = Myelin::new_shared();
     let command = format!("sleep 7331.25 &\n{FORWARDER}");
-    let file = myelin.file(&chain("a", 9000, "", &command, "5s"));
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    let file = myelin.write_file(&format_chain("a", 9000, "", &command, "5s"));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     let black_box = black_box(&myelin, "a", 0);
     let child = sh("pgrep -f '^sleep 7331.25'");
     myelin.kill_agent();
     assert!(can_reach_server(&myelin, "a", 9000, STARTUP_WAIT));
     assert!(is_alive(&black_box["pid"]));
-    let text = myelin.ok(&["down", "--all"]);
+    let text = myelin.run_ok(&["down", "--all"]);
     assert!(text.contains("recovered"), "{text}");
     assert!(!is_alive(&black_box["pid"]));
     assert!(

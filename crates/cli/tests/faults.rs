@@ -17,8 +17,8 @@ spec:
 
 #[test]
 fn invalid_files_exit_with_status_2_and_start_no_agent() {
-    let myelin = Myelin::beside_others();
-    let missing = myelin.fails(2, &["plan", "no-such-file.yaml"]);
+    let myelin = Myelin::new_shared();
+    let missing = myelin.run_failing(2, &["plan", "no-such-file.yaml"]);
     assert!(missing.contains("no-such-file.yaml"), "{missing}");
     for (text, expected) in [
         ("metadata: [", "chain"),
@@ -36,9 +36,9 @@ fn invalid_files_exit_with_status_2_and_start_no_agent() {
             "functions",
         ),
     ] {
-        let file = myelin.file(text);
+        let file = myelin.write_file(text);
         for command in ["plan", "up", "run"] {
-            let error = myelin.fails(2, &[command, file.to_str().unwrap()]);
+            let error = myelin.run_failing(2, &[command, file.to_str().unwrap()]);
             assert!(error.contains(expected), "{command}: {error}");
         }
     }
@@ -53,19 +53,19 @@ fn a_missing_interface_is_refused_and_running_chains_stay_unchanged() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let good = myelin.file(USER);
-    myelin.ok(&["up", good.to_str().unwrap()]);
+    let myelin = Myelin::new_shared();
+    let good = myelin.write_file(USER);
+    myelin.run_ok(&["up", good.to_str().unwrap()]);
     let ports = |ingress: &str, egress: &str| {
         USER.replace("@u", "@p").replace(
             "  functions:",
             &format!("  ports: {{ ingress: {ingress}, egress: {egress} }}\n  functions:"),
         )
     };
-    let file = myelin.file(&ports("nosuchif0", "lo"));
-    let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+    let file = myelin.write_file(&ports("nosuchif0", "lo"));
+    let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
     assert!(error.contains("nosuchif0"), "{error}");
-    let text = myelin.ok(&["up", good.to_str().unwrap()]);
+    let text = myelin.run_ok(&["up", good.to_str().unwrap()]);
     assert!(text.contains("unchanged"), "{text}");
     assert_eq!(myelin.probe("u", 64, 50)["lost"], 0);
     myelin.expect_chains(1);
@@ -75,10 +75,10 @@ fn a_missing_interface_is_refused_and_running_chains_stay_unchanged() {
         USER.replace("@u", "@v"),
         ports("nosuchif0", "lo")
     );
-    let file = myelin.file(&both);
-    myelin.fails(1, &["up", file.to_str().unwrap()]);
+    let file = myelin.write_file(&both);
+    myelin.run_failing(1, &["up", file.to_str().unwrap()]);
     myelin.expect_chains(1);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -87,19 +87,19 @@ fn a_killed_worker_is_restarted() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let file = myelin.file(USER);
-    myelin.ok(&["up", file.to_str().unwrap()]);
-    let before = myelin.status("u")["worker"].clone();
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(USER);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    let before = myelin.read_status("u")["worker"].clone();
     common::kill(&before["pid"]);
     wait_for("a new worker", || {
-        myelin.status("u")["worker"]["restarts"] == 1
+        myelin.read_status("u")["worker"]["restarts"] == 1
     });
-    let after = myelin.status("u")["worker"].clone();
+    let after = myelin.read_status("u")["worker"].clone();
     assert_eq!(after["restarts"], 1);
     assert_ne!(after["pid"], before["pid"]);
     assert_eq!(myelin.probe("u", 64, 50)["lost"], 0);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -108,25 +108,25 @@ fn a_chain_is_refused_on_a_worker_that_the_supervisor_no_longer_restarts() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
+    let myelin = Myelin::new_shared();
     let there = USER.replace("spec:", "spec:\n  reverse: @back");
     let back = USER
         .replace("@u", "@back")
         .replace("10.0.0.2/32", "10.0.0.1/32");
-    let both = myelin.file(&format!("{there}---{back}"));
-    myelin.ok(&["up", both.to_str().unwrap()]);
+    let both = myelin.write_file(&format!("{there}---{back}"));
+    myelin.run_ok(&["up", both.to_str().unwrap()]);
     myelin.kill_until_failed("u", |status| status["worker"].clone());
-    myelin.ok(&["down", &myelin.chain("back")]);
-    let error = myelin.fails(1, &["up", both.to_str().unwrap()]);
+    myelin.run_ok(&["down", &myelin.chain_name("back")]);
+    let error = myelin.run_failing(1, &["up", both.to_str().unwrap()]);
     assert!(
-        error.contains("given up") && error.contains("myelin down"),
+        error.contains("no longer restarted") && error.contains("myelin down"),
         "{error}"
     );
     myelin.expect_chains(1);
-    myelin.ok(&["down", &myelin.chain("u")]);
-    myelin.ok(&["up", both.to_str().unwrap()]);
+    myelin.run_ok(&["down", &myelin.chain_name("u")]);
+    myelin.run_ok(&["up", both.to_str().unwrap()]);
     assert_eq!(myelin.probe("u", 64, 50)["lost"], 0);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -135,11 +135,11 @@ fn a_worker_that_does_not_answer_delays_no_restart_of_another() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
+    let myelin = Myelin::new_shared();
     let one = USER.replace("kind: forward", "kind: monitor");
-    let file = myelin.file(&format!("{one}---{}", USER.replace("@u", "@v")));
-    myelin.ok(&["up", file.to_str().unwrap()]);
-    let pid = |name| myelin.status(name)["worker"]["pid"].clone();
+    let file = myelin.write_file(&format!("{one}---{}", USER.replace("@u", "@v")));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    let pid = |name| myelin.read_status(name)["worker"]["pid"].clone();
     let (stuck, other) = (pid("u"), pid("v"));
     sh(&format!("kill -STOP {stuck}"));
     // `ps --flows` makes the agent wait up to 10 s for the answer of the stopped worker.
@@ -166,10 +166,10 @@ fn a_worker_that_does_not_answer_delays_no_restart_of_another() {
     let _ = reader.wait();
     assert!(in_time, "the restart waited for the stopped worker");
     assert_eq!(
-        (&pid("u"), &myelin.status("v")["worker"]["restarts"]),
+        (&pid("u"), &myelin.read_status("v")["worker"]["restarts"]),
         (&stuck, &1.into())
     );
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -178,13 +178,13 @@ fn down_all_returns_after_the_agent_has_removed_everything() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let file = myelin.file(USER);
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(USER);
     for _ in 0..5 {
-        myelin.ok(&["up", file.to_str().unwrap()]);
-        myelin.ok(&["down", "--all"]);
-        // Without waiting.
-        assert_eq!(myelin.leftovers(), Vec::<String>::new());
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
+        myelin.run_ok(&["down", "--all"]);
+        // Checks at once: `down --all` must not return earlier.
+        assert_eq!(myelin.list_leftovers(), Vec::<String>::new());
     }
 }
 
@@ -193,11 +193,11 @@ fn chains_carry_packets_after_their_agent_is_killed() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let file = myelin.file(USER);
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(USER);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     myelin.kill_agent();
-    let client = format!("myelin-{}-client", myelin.chain("u"));
+    let client = format!("myelin-{}-client", myelin.chain_name("u"));
     let ping = sh(&format!("ip netns exec {client} ping -c 2 -W 2 10.0.0.2"));
     assert!(ping.contains(" 0% packet loss"), "{ping}");
     // Ping matches no chain. UDP passes the chain and its worker.
@@ -214,10 +214,10 @@ import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(4)
 s.sendto(b'through', ('10.0.0.2', 9000)); assert s.recv(2000) == b'through'\"
          wait",
-        chain = myelin.chain("u"),
+        chain = myelin.chain_name("u"),
         ready = ready.display()
     ));
-    let status = myelin.json(&["ps", "--json"]);
+    let status = myelin.run_json(&["ps", "--json"]);
     assert!(
         status.as_array().unwrap().is_empty() || status[0]["state"] == "orphaned",
         "{status}"
@@ -227,7 +227,7 @@ s.sendto(b'through', ('10.0.0.2', 9000)); assert s.recv(2000) == b'through'\"
         stderr.contains("was killed") && stderr.contains("down --all"),
         "{stderr}"
     );
-    let text = myelin.ok(&["down", "--all"]);
+    let text = myelin.run_ok(&["down", "--all"]);
     assert!(text.contains("recovered"), "{text}");
     myelin.assert_clean();
 }
@@ -237,14 +237,14 @@ fn down_all_cleans_up_after_an_agent_killed_during_up() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let file = myelin.file(USER);
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(USER);
     for delay_ms in [0, 2, 4, 6, 8, 10, 13, 16, 20, 25, 30, 40, 60] {
         myelin.kill_agent_during_up(&file, Duration::from_millis(delay_ms));
     }
 }
 
-/// So that `myelin ps | head` prints no error.
+/// For example, `myelin ps | head` must print no error.
 #[test]
 fn a_closed_pipe_ends_a_command_without_an_error_message() {
     for arguments in [["completions", "zsh"], ["functions", "--json"]] {
@@ -265,8 +265,8 @@ fn a_run_whose_client_is_killed_removes_its_chain() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let file = myelin.file(USER);
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(USER);
     let mut run = myelin
         .command(&[
             "run",
@@ -281,7 +281,7 @@ fn a_run_whose_client_is_killed_removes_its_chain() {
         .expect("a client");
     wait_for("the chain", || {
         !myelin
-            .leftovers()
+            .list_leftovers()
             .iter()
             .all(|one| !one.starts_with("namespace"))
     });
@@ -289,13 +289,16 @@ fn a_run_whose_client_is_killed_removes_its_chain() {
     let _ = run.wait();
     wait_for("the end of the chain", || {
         myelin
-            .json(&["ps", "--json"])
+            .run_json(&["ps", "--json"])
             .as_array()
             .unwrap()
             .is_empty()
     });
-    assert_eq!(myelin.json(&["ps", "--json"]).as_array().unwrap().len(), 0);
-    myelin.ok(&["down", "--all"]);
+    assert_eq!(
+        myelin.run_json(&["ps", "--json"]).as_array().unwrap().len(),
+        0
+    );
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -304,8 +307,8 @@ fn up_without_root_says_to_use_sudo() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let file = myelin.file(USER);
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(USER);
     let output = std::process::Command::new("setpriv")
         .args([
             "--reuid",

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Myelin, root, skip_unless_root};
+use common::{Myelin, repository_root, skip_unless_root};
 
 /// The run measures `good` and floods `bad`. Both have a user function.
 const CHAINS: &str = "
@@ -35,17 +35,17 @@ const PROBE: [&str; 9] = [
 ];
 
 fn run_with_flood(myelin: &Myelin, enforce: &str) -> serde_json::Value {
-    let file = myelin.file(&CHAINS.replace("@enforce", enforce));
-    let flood = format!("{}=8", myelin.chain("bad"));
+    let file = myelin.write_file(&CHAINS.replace("@enforce", enforce));
+    let flood = format!("{}=8", myelin.chain_name("bad"));
     let mut arguments = vec!["run", file.to_str().unwrap(), "--flood", &flood];
     arguments.extend(PROBE);
-    let report = myelin.json(&arguments);
+    let report = myelin.run_json(&arguments);
     myelin.expect_chains(0);
     report
 }
 
 #[test]
-fn a_flood_is_policed_and_the_measured_chain_loses_nothing() {
+fn a_flood_is_policed_and_the_measured_chain_loses_no_packet() {
     if skip_unless_root() {
         return;
     }
@@ -53,7 +53,7 @@ fn a_flood_is_policed_and_the_measured_chain_loses_nothing() {
     let report = run_with_flood(&myelin, "");
     assert_eq!(
         report["experiment"],
-        myelin.chain("good"),
+        myelin.chain_name("good"),
         "the flooded chain has no report"
     );
     for row in report["rows"].as_array().expect("rows") {
@@ -65,31 +65,37 @@ fn a_flood_is_policed_and_the_measured_chain_loses_nothing() {
     }
     assert_eq!(report["floods"].as_array().map(Vec::len), Some(1));
     let flood = &report["floods"][0];
-    let of = |name: &str| {
+    let figure_of = |name: &str| {
         flood[name]
             .as_f64()
             .unwrap_or_else(|| panic!("{name}: {flood}"))
     };
-    assert_eq!(flood["chain"], myelin.chain("bad"));
+    assert_eq!(flood["chain"], myelin.chain_name("bad"));
     for (name, figure) in [
         ("times", 8.0),
         ("agreed_pps", 500.0),
         ("payload_bytes", 256.0),
     ] {
-        assert!((of(name) - figure).abs() < 1e-9, "{name}: {flood}");
+        assert!((figure_of(name) - figure).abs() < 1e-9, "{name}: {flood}");
     }
     // The flood lasts as long as the measurement and never exceeds its rate.
-    assert!(of("duration_s") >= 1.0, "{flood}");
-    assert!(of("sent") > 100.0 && of("sent_pps") <= 4000.0, "{flood}");
+    assert!(figure_of("duration_s") >= 1.0, "{flood}");
+    assert!(
+        figure_of("sent") > 100.0 && figure_of("sent_pps") <= 4000.0,
+        "{flood}"
+    );
     assert_eq!(flood["packets_in"], flood["sent"], "{flood}");
     // The policer passes at most the rate times the duration plus the burst.
-    let most = of("duration_s") * of("agreed_pps") + 8.0;
-    assert!(of("policed") > 0.0 && of("passed") <= most + 1.0, "{flood}");
-    let difference = of("policed") + of("passed") - of("sent");
+    let most = figure_of("duration_s") * figure_of("agreed_pps") + 8.0;
+    assert!(
+        figure_of("policed") > 0.0 && figure_of("passed") <= most + 1.0,
+        "{flood}"
+    );
+    let difference = figure_of("policed") + figure_of("passed") - figure_of("sent");
     assert!(difference.abs() < 0.5, "{flood}");
-    let share = of("passed") / of("duration_s") / of("agreed_pps");
-    assert!((of("profile_share") - share).abs() < 1e-6, "{flood}");
-    myelin.ok(&["down", "--all"]);
+    let share = figure_of("passed") / figure_of("duration_s") / figure_of("agreed_pps");
+    assert!((figure_of("profile_share") - share).abs() < 1e-6, "{flood}");
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -111,14 +117,14 @@ fn text_and_page_of_the_isolation_example_show_the_flood() {
         return;
     }
     let myelin = Myelin::new();
-    let text =
-        std::fs::read_to_string(root().join("examples/isolation.yaml")).expect("the example");
+    let text = std::fs::read_to_string(repository_root().join("examples/isolation.yaml"))
+        .expect("the example");
     let text = text
         .replace("name: control", "name: @control")
         .replace("name: noisy", "name: @noisy");
-    let file = myelin.file(&text);
+    let file = myelin.write_file(&text);
     let page = myelin.run_dir().with_extension("html");
-    let noisy = myelin.chain("noisy");
+    let noisy = myelin.chain_name("noisy");
     let output = myelin.run(&[
         "run",
         file.to_str().unwrap(),
@@ -137,13 +143,13 @@ fn text_and_page_of_the_isolation_example_show_the_flood() {
     let line = format!("{noisy} x 10");
     let page = std::fs::read_to_string(page).expect("the page");
     assert!(
-        shown.contains("flooded meanwhile") && shown.contains(&line),
+        shown.contains("flooded chain") && shown.contains(&line),
         "{shown}"
     );
-    assert!(page.contains("Flooded meanwhile") && page.contains(&line));
+    assert!(page.contains("Flooded chains") && page.contains(&line));
     let reports = |chain: &str| shown.matches(&format!("chain {chain}: SLA ")).count();
     assert_eq!(
-        (reports(&myelin.chain("control")), reports(&noisy)),
+        (reports(&myelin.chain_name("control")), reports(&noisy)),
         (1, 0),
         "{shown}"
     );
@@ -155,8 +161,8 @@ fn a_flood_and_its_chains_end_when_the_client_is_killed() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(&CHAINS.replace("@enforce", ""));
-    let bad = myelin.chain("bad");
+    let file = myelin.write_file(&CHAINS.replace("@enforce", ""));
+    let bad = myelin.chain_name("bad");
     let mut run = myelin
         .command(&[
             "run",
@@ -170,7 +176,7 @@ fn a_flood_and_its_chains_end_when_the_client_is_killed() {
         .spawn()
         .expect("a client");
     let count_floods = || {
-        let pid = myelin.agent_pid();
+        let pid = myelin.read_agent_pid();
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
             .into_iter()
             .flatten()
@@ -184,7 +190,7 @@ fn a_flood_and_its_chains_end_when_the_client_is_killed() {
     common::wait_for("the end of the flood", || count_floods() == 0);
     common::wait_for("the end of the chains", || {
         myelin
-            .json(&["ps", "--json"])
+            .run_json(&["ps", "--json"])
             .as_array()
             .is_some_and(Vec::is_empty)
     });
@@ -195,16 +201,16 @@ fn a_flood_and_its_chains_end_when_the_client_is_killed() {
 #[test]
 fn an_invalid_flood_is_refused_before_an_agent_starts() {
     let myelin = Myelin::new();
-    let file = myelin.file(&CHAINS.replace("@enforce", ""));
-    let (good, bad) = (myelin.chain("good"), myelin.chain("bad"));
+    let file = myelin.write_file(&CHAINS.replace("@enforce", ""));
+    let (good, bad) = (myelin.chain_name("good"), myelin.chain_name("bad"));
     let zero = format!("{bad}=0");
-    for (flood, says) in [
-        ("nobody", "this file has no chain `nobody`"),
+    for (flood, expected) in [
+        ("missing", "this file has no chain `missing`"),
         (&*good, "has no rate"),
         (&*zero, "`0` is not a number above 0"),
     ] {
-        let error = myelin.fails(2, &["run", file.to_str().unwrap(), "--flood", flood]);
-        assert!(error.contains(says), "{error}");
+        let error = myelin.run_failing(2, &["run", file.to_str().unwrap(), "--flood", flood]);
+        assert!(error.contains(expected), "{error}");
     }
     assert!(!myelin.run_dir().join("agent.sock").exists());
 }

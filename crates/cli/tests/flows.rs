@@ -6,7 +6,7 @@ use common::{Myelin, skip_unless_root};
 use serde_json::Value;
 
 /// A chain and its reverse chain with all functions in one space.
-fn pair(space: &str, more: &str) -> String {
+fn format_chain_pair(space: &str, more: &str) -> String {
     format!(
         "
 apiVersion: myelin.dev/v1alpha1
@@ -33,13 +33,13 @@ spec:
     )
 }
 
-fn probe(myelin: &Myelin) {
+fn assert_probe_loses_nothing(myelin: &Myelin) {
     let row = myelin.probe("f", 200, 50);
     assert_eq!(row["lost"], 0, "{row}");
 }
 
-/// The only flow of a function, and the whole entry of the function.
-fn the_flow(all: &Value, function: &str) -> (Value, Value) {
+/// Returns the only flow of a function, and the entry of the function.
+fn find_only_flow(all: &Value, function: &str) -> (Value, Value) {
     let found = all
         .as_array()
         .expect("a list")
@@ -50,23 +50,23 @@ fn the_flow(all: &Value, function: &str) -> (Value, Value) {
     (found["flows"][0].clone(), found.clone())
 }
 
-fn number(value: &Value) -> u64 {
+fn read_count(value: &Value) -> u64 {
     value.as_u64().expect("a number")
 }
 
 #[test]
-fn ps_flows_shows_flows_of_both_spaces_and_they_survive_a_live_change() {
+fn ps_flows_shows_flows_of_both_spaces_before_and_after_a_live_change() {
     if skip_unless_root() {
         return;
     }
     for space in ["kernel", "user"] {
         let myelin = Myelin::new();
-        let file = myelin.file(&pair(space, ""));
-        myelin.ok(&["up", file.to_str().unwrap()]);
-        probe(&myelin);
-        let chain = myelin.chain("f");
-        let flows = myelin.json(&["ps", &chain, "--flows", "--json"]);
-        // `answers` and `connections` share one table, which is shown once.
+        let file = myelin.write_file(&format_chain_pair(space, ""));
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
+        assert_probe_loses_nothing(&myelin);
+        let chain = myelin.chain_name("f");
+        let flows = myelin.run_json(&["ps", &chain, "--flows", "--json"]);
+        // `answers` and `connections` share one table, so `ps` shows it once.
         let functions: Vec<&str> = flows
             .as_array()
             .unwrap()
@@ -76,21 +76,21 @@ fn ps_flows_shows_flows_of_both_spaces_and_they_survive_a_live_change() {
         assert_eq!(functions, ["before", "after", "connections"], "{space}");
         assert_eq!(
             myelin
-                .json(&["ps", "--flows", "--json"])
+                .run_json(&["ps", "--flows", "--json"])
                 .as_array()
                 .unwrap()
                 .len(),
             3
         );
-        let (before, _) = the_flow(&flows, "before");
-        let (after, _) = the_flow(&flows, "after");
-        let (tracked, function) = the_flow(&flows, "connections");
-        let packets = number(&before["packets"]);
+        let (before, _) = find_only_flow(&flows, "before");
+        let (after, _) = find_only_flow(&flows, "after");
+        let (tracked, function) = find_only_flow(&flows, "connections");
+        let packets = read_count(&before["packets"]);
         assert!(packets >= 50, "{flows}");
-        assert_eq!(number(&after["packets"]), packets);
+        assert_eq!(read_count(&after["packets"]), packets);
         assert_eq!(
-            number(&after["bytes"]),
-            number(&before["bytes"]) + 16 * packets,
+            read_count(&after["bytes"]),
+            read_count(&before["bytes"]) + 16 * packets,
             "the clock appends 16 bytes"
         );
         assert_eq!(tracked["state"], "established", "{tracked}");
@@ -98,24 +98,27 @@ fn ps_flows_shows_flows_of_both_spaces_and_they_survive_a_live_change() {
         assert_eq!(tracked["source"], "10.0.0.1");
         assert_eq!(function["space"], space);
         assert_eq!(
-            (number(&function["begun"]), number(&function["evicted"])),
+            (
+                read_count(&function["begun"]),
+                read_count(&function["evicted"])
+            ),
             (1, 0)
         );
-        let table = myelin.ok(&["ps", "--flows"]);
+        let table = myelin.run_ok(&["ps", "--flows"]);
         assert!(table.contains("established"), "{table}");
 
         let more = format!("\n    - {{ name: further, kind: forward, space: {space} }}");
-        let file = myelin.file(&pair(space, &more));
-        myelin.ok(&["up", file.to_str().unwrap()]);
-        probe(&myelin);
-        let flows = myelin.json(&["ps", &chain, "--flows", "--json"]);
-        let (before, function) = the_flow(&flows, "before");
-        assert_eq!(number(&function["begun"]), 1, "{space}: {function}");
+        let file = myelin.write_file(&format_chain_pair(space, &more));
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
+        assert_probe_loses_nothing(&myelin);
+        let flows = myelin.run_json(&["ps", &chain, "--flows", "--json"]);
+        let (before, function) = find_only_flow(&flows, "before");
+        assert_eq!(read_count(&function["begun"]), 1, "{space}: {function}");
         assert!(
-            number(&before["packets"]) >= packets + 50,
+            read_count(&before["packets"]) >= packets + 50,
             "{space}: {before}"
         );
-        myelin.ok(&["down", "--all"]);
+        myelin.run_ok(&["down", "--all"]);
         myelin.assert_clean();
     }
 }
@@ -127,11 +130,11 @@ fn ps_flows_says_that_no_function_keeps_flows() {
     }
     let myelin = Myelin::new();
     assert_eq!(
-        myelin.json(&["ps", "--flows", "--json"]),
+        myelin.run_json(&["ps", "--flows", "--json"]),
         Value::Array(vec![])
     );
-    let error = myelin.fails(1, &["ps", "nobody", "--flows"]);
-    assert!(error.contains("no chain `nobody` runs"), "{error}");
-    let table = myelin.ok(&["ps", "--flows"]);
+    let error = myelin.run_failing(1, &["ps", "missing", "--flows"]);
+    assert!(error.contains("no chain `missing` runs"), "{error}");
+    let table = myelin.run_ok(&["ps", "--flows"]);
     assert!(table.contains("no function keeps flows"), "{table}");
 }

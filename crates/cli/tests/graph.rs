@@ -4,7 +4,7 @@ mod common;
 
 use std::net::UdpSocket;
 
-use common::{Myelin, root, skip_unless_root, wait_for};
+use common::{Myelin, repository_root, skip_unless_root, wait_for};
 use myelin_linux::netns::Netns;
 use serde_json::Value;
 
@@ -23,8 +23,8 @@ spec:
   sla: { rate: 1pps, burst: 5000, enforce: policer }
 ";
 
-/// The text of an SVG file, in order.
-fn texts_of(path: &std::path::Path) -> Vec<String> {
+/// Reads the texts of an SVG file, in order.
+fn read_texts(path: &std::path::Path) -> Vec<String> {
     let svg = std::fs::read_to_string(path).unwrap();
     let document = roxmltree::Document::parse(&svg).unwrap();
     let texts = document
@@ -38,15 +38,15 @@ fn texts_of(path: &std::path::Path) -> Vec<String> {
 #[test]
 fn a_plan_is_drawn_as_text_and_as_svg() {
     let example = |name: &str| {
-        root()
+        repository_root()
             .join("examples")
             .join(name)
             .to_str()
             .unwrap()
             .to_owned()
     };
-    let myelin = Myelin::beside_others();
-    let text = myelin.ok(&["plan", "--graph", &example("tactile.yaml")]);
+    let myelin = Myelin::new_shared();
+    let text = myelin.run_ok(&["plan", "--graph", &example("tactile.yaml")]);
     for word in [
         "end host",
         "front door",
@@ -64,13 +64,13 @@ fn a_plan_is_drawn_as_text_and_as_svg() {
     let directory = tempfile::tempdir().unwrap();
     let svg = directory.path().join("ports.svg");
     let option = format!("--graph={}", svg.display());
-    let said = myelin.ok(&["plan", &option, &example("two-chains-one-port.yaml")]);
-    assert_eq!(said.matches("picture: ").count(), 2, "{said}");
-    assert!(texts_of(&svg).contains(&"eth1".to_owned()));
+    let output = myelin.run_ok(&["plan", &option, &example("two-chains-one-port.yaml")]);
+    assert_eq!(output.matches("picture: ").count(), 2, "{output}");
+    assert!(read_texts(&svg).contains(&"eth1".to_owned()));
     let second = directory.path().join("ports-motion-control.svg");
-    assert!(texts_of(&second).contains(&"coder".to_owned()));
+    assert!(read_texts(&second).contains(&"coder".to_owned()));
 
-    let refused = myelin.file(&LOSSY.replace("enforce", "latency: 1us, enforce"));
+    let refused = myelin.write_file(&LOSSY.replace("enforce", "latency: 1us, enforce"));
     let refused = myelin.run(&["plan", "--graph", refused.to_str().unwrap()]);
     let text = String::from_utf8(refused.stdout).unwrap();
     assert_eq!(refused.status.code(), Some(3), "{text}");
@@ -84,9 +84,9 @@ fn a_plan_is_drawn_as_text_and_as_svg() {
     );
 
     // `--graph` must not overwrite a chain file.
-    let file = myelin.file(LOSSY);
+    let file = myelin.write_file(LOSSY);
     let option = format!("--graph={}", file.display());
-    let refused = myelin.fails(2, &["plan", &option, file.to_str().unwrap()]);
+    let refused = myelin.run_failing(2, &["plan", &option, file.to_str().unwrap()]);
     assert!(refused.contains("must end in .svg"), "{refused}");
     assert!(
         std::fs::read_to_string(&file)
@@ -113,12 +113,12 @@ fn a_running_chain_shows_its_costs_and_where_packets_were_lost() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let file = myelin.file(LOSSY);
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(LOSSY);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     let directory = tempfile::tempdir().unwrap();
     let page = directory.path().join("lossy.html");
-    let chain = myelin.chain("lossy");
+    let chain = myelin.chain_name("lossy");
     let report = ["--report", page.to_str().unwrap()];
     let measured = [
         "probe",
@@ -141,17 +141,17 @@ fn a_running_chain_shows_its_costs_and_where_packets_were_lost() {
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("<title id=\"chain-graph-t\">"), "{page}");
 
-    let (socket, server) = open_client(&myelin.status("lossy"));
+    let (socket, server) = open_client(&myelin.read_status("lossy"));
     let count = 8000_u64;
-    let before = myelin.status("lossy")["packets_in"].as_u64().unwrap();
+    let before = myelin.read_status("lossy")["packets_in"].as_u64().unwrap();
     for port in [9000, 9001].repeat(count as usize / 2) {
         socket.send_to(b"packet", (&*server, port)).unwrap();
     }
-    let account = |key: &str| myelin.status("lossy")["account"][key].clone();
+    let account = |key: &str| myelin.read_status("lossy")["account"][key].clone();
     wait_for("all packets to leave", || {
         account("packets_in") == before + count && account("under_way") == 0
     });
-    let status = myelin.status("lossy");
+    let status = myelin.read_status("lossy");
     let (policed, dropped) = (
         status["account"]["policed"].as_u64().unwrap(),
         status["account"]["dropped"]["edge-filter"]
@@ -160,7 +160,7 @@ fn a_running_chain_shows_its_costs_and_where_packets_were_lost() {
     );
     assert!(policed > 0 && dropped > 0, "{status}");
 
-    let text = myelin.ok(&["ps", &myelin.chain("lossy"), "--graph"]);
+    let text = myelin.run_ok(&["ps", &myelin.chain_name("lossy"), "--graph"]);
     for shown in [
         "10.0.0.1".to_owned(),
         format!("{} in", before + count),
@@ -178,17 +178,17 @@ fn a_running_chain_shows_its_costs_and_where_packets_were_lost() {
 
     let svg = directory.path().join("lossy.svg");
     let option = format!("--graph={}", svg.display());
-    myelin.ok(&["ps", &myelin.chain("lossy"), &option]);
-    let texts = texts_of(&svg);
+    myelin.run_ok(&["ps", &myelin.chain_name("lossy"), &option]);
+    let texts = read_texts(&svg);
     for shown in [format!("{policed} policed"), format!("{dropped} dropped")] {
         assert!(texts.contains(&shown), "{shown}: {texts:?}");
     }
 
-    let missing = myelin.fails(1, &["ps", "no-such-chain", "--graph"]);
+    let missing = myelin.run_failing(1, &["ps", "no-such-chain", "--graph"]);
     assert!(
         missing.contains("no chain `no-such-chain` runs"),
         "{missing}"
     );
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -9,18 +9,18 @@ fn run_myelin(directory: &Path, arguments: &[&str]) -> Output {
     command.output().expect("myelin")
 }
 
-fn stdout_of(output: &Output) -> String {
+fn expect_stdout(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).expect("text")
 }
 
 #[test]
-fn init_writes_a_file_that_plans_and_overwrites_none_without_force() {
+fn init_writes_a_valid_chain_file_and_overwrites_only_with_force() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let output = stdout_of(&run_myelin(directory, &["init"]));
+    let output = expect_stdout(&run_myelin(directory, &["init"]));
     assert!(output.contains("myelin plan chain.yaml"), "{output}");
-    assert!(stdout_of(&run_myelin(directory, &["plan", "chain.yaml"])).contains("admitted"));
+    assert!(expect_stdout(&run_myelin(directory, &["plan", "chain.yaml"])).contains("admitted"));
     let text = std::fs::read_to_string(directory.join("chain.yaml")).unwrap();
     assert!(
         text.lines().count() <= 40 && text.lines().all(|line| line.chars().count() <= 100),
@@ -33,7 +33,7 @@ fn init_writes_a_file_that_plans_and_overwrites_none_without_force() {
     let schema = std::fs::read_to_string(directory.join("chain.schema.json")).unwrap();
     assert_eq!(
         schema,
-        stdout_of(&run_myelin(directory, &["schema", "chain"]))
+        expect_stdout(&run_myelin(directory, &["schema", "chain"]))
     );
 
     std::fs::write(directory.join("chain.yaml"), "mine").unwrap();
@@ -43,19 +43,19 @@ fn init_writes_a_file_that_plans_and_overwrites_none_without_force() {
         String::from_utf8_lossy(&refused.stderr).contains("--force"),
         "{refused:?}"
     );
-    stdout_of(&run_myelin(directory, &["init", "--force"]));
+    expect_stdout(&run_myelin(directory, &["init", "--force"]));
     assert_eq!(
         std::fs::read_to_string(directory.join("chain.yaml")).unwrap(),
         text
     );
-    assert_eq!(stdout_of(&run_myelin(directory, &["init", "-"])), text);
+    assert_eq!(expect_stdout(&run_myelin(directory, &["init", "-"])), text);
 }
 
 #[test]
-fn every_kind_has_an_example_that_plans() {
+fn each_kind_has_an_example_that_plan_accepts() {
     let directory = tempfile::tempdir().unwrap();
-    let list = stdout_of(&run_myelin(directory.path(), &["functions"]));
-    let kinds: Vec<serde_json::Value> = serde_json::from_str(&stdout_of(&run_myelin(
+    let list = expect_stdout(&run_myelin(directory.path(), &["functions"]));
+    let kinds: Vec<serde_json::Value> = serde_json::from_str(&expect_stdout(&run_myelin(
         directory.path(),
         &["functions", "--json"],
     )))
@@ -64,15 +64,15 @@ fn every_kind_has_an_example_that_plans() {
     for kind in kinds {
         let name = kind["name"].as_str().unwrap();
         assert!(list.contains(name), "{list}");
-        let page = stdout_of(&run_myelin(directory.path(), &["functions", name]));
+        let page = expect_stdout(&run_myelin(directory.path(), &["functions", name]));
         for key in kind["config"].as_array().unwrap() {
             assert!(page.contains(key["key"].as_str().unwrap()), "{page}");
         }
-        let long = page
+        let long_line = page
             .lines()
             .chain(list.lines())
             .find(|line| line.chars().count() > 100);
-        assert_eq!(long, None, "{name}");
+        assert_eq!(long_line, None, "{name}");
         let (_, example) = page.split_once("FILE`:\n\n").unwrap();
         std::fs::write(directory.path().join("example.yaml"), example).unwrap();
         let plan = run_myelin(directory.path(), &["plan", "example.yaml"]);

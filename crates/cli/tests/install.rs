@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use common::{root, skip_without};
+use common::{repository_root, skip_without};
 
 const MYELIN: &str = env!("CARGO_BIN_EXE_myelin");
 
-fn names(directory: &Path) -> BTreeSet<String> {
+fn list_names(directory: &Path) -> BTreeSet<String> {
     let entries = std::fs::read_dir(directory).expect("a directory");
     entries
         .map(|entry| entry.expect("an entry").file_name().into_string())
@@ -19,13 +19,13 @@ fn names(directory: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn make_install_installs_the_binary_a_page_for_each_command_and_completions() {
+fn make_install_copies_the_binary_manual_pages_and_completions() {
     if skip_without("make") {
         return;
     }
     let staging = tempfile::tempdir().expect("a directory");
     let output = Command::new("make")
-        .current_dir(root())
+        .current_dir(repository_root())
         .args(["install", "PREFIX=/usr"])
         .arg(format!("MYELIN={MYELIN}"))
         .arg(format!("DESTDIR={}", staging.path().display()))
@@ -57,7 +57,7 @@ fn make_install_installs_the_binary_a_page_for_each_command_and_completions() {
     assert!(expected.len() > 15, "{expected:?}");
     expected.insert("myelin.1".to_owned());
     let pages = usr.join("share/man/man1");
-    assert_eq!(names(&pages), expected);
+    assert_eq!(list_names(&pages), expected);
     if skip_without("groff") {
         return;
     }
@@ -81,7 +81,7 @@ fn make_install_installs_the_binary_a_page_for_each_command_and_completions() {
 }
 
 #[test]
-fn a_directory_that_does_not_exist_is_refused_with_a_remedy() {
+fn man_refuses_a_missing_directory_and_names_the_remedy() {
     let output = Command::new(MYELIN)
         .args(["man", "/no-such-directory"])
         .output();

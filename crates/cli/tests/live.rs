@@ -15,7 +15,7 @@ use variant::ChainVariant;
 
 const PORT: u16 = 9000;
 
-/// Asserts that each mixture of two successive variants has another XOR than both: only then can
+/// Asserts that the XOR of each mixture of two successive variants differs from both: only then can
 /// the server detect a packet that passed a mixture.
 fn assert_mixtures_differ(variants: &[ChainVariant]) {
     let sum = |keys: &[u8]| keys.iter().fold(0, |all, key| all ^ key);
@@ -23,10 +23,11 @@ fn assert_mixtures_differ(variants: &[ChainVariant]) {
         let (one, next) = (&one.keys, &variants[(at + 1) % variants.len()].keys);
         for head in 0..=one.len() {
             for tail in 0..=next.len() {
-                let is_whole = (head, tail) == (one.len(), next.len()) || (head, tail) == (0, 0);
+                let is_one_variant =
+                    (head, tail) == (one.len(), next.len()) || (head, tail) == (0, 0);
                 let mixed = sum(&one[..head]) ^ sum(&next[tail..]);
                 assert!(
-                    is_whole || (mixed != sum(one) && mixed != sum(next)),
+                    is_one_variant || (mixed != sum(one) && mixed != sum(next)),
                     "{one:02x?}, {next:02x?}: the first {head} keys and those from {tail} on give {mixed:#x}"
                 );
             }
@@ -35,7 +36,7 @@ fn assert_mixtures_differ(variants: &[ChainVariant]) {
 }
 
 fn up(myelin: &Myelin, variant: &ChainVariant) -> serde_json::Value {
-    myelin.json(&["up", variant.file(myelin).to_str().unwrap(), "--json"])[0].clone()
+    myelin.run_json(&["up", variant.write_file(myelin).to_str().unwrap(), "--json"])[0].clone()
 }
 
 /// Deploys the variants in turn under traffic and checks each packet. Returns the exchange times,
@@ -60,7 +61,7 @@ fn change_under_traffic(variants: &[ChainVariant], packets: u64) -> Vec<f64> {
         changes.push((traffic.sent(), variants[at].key()));
         traffic.wait_for_packets(packets / 100);
     }
-    let status = myelin.json(&["ps", "--json"])[0].clone();
+    let status = myelin.run_json(&["ps", "--json"])[0].clone();
     let (sent, arrivals) = traffic.stop();
     assert_eq!(
         (arrivals.damaged, arrivals.duplicates),
@@ -96,7 +97,7 @@ fn change_under_traffic(variants: &[ChainVariant], packets: u64) -> Vec<f64> {
         all + 100 > packets,
         "the count lacks packets of earlier generations: {status}"
     );
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
     exchanges
 }
@@ -120,7 +121,7 @@ fn a_kernel_chain_is_changed_under_traffic() {
             ChainVariant::new(&["kf", "k14", "kw", "k28"]),
             ChainVariant::new(&["k41"]),
             ChainVariant::new(&["kw", "k82", "k11", "kf", "k44"])
-                .matching("{ protocol: udp, destination: 10.0.0.2/32 }"),
+                .with_match("{ protocol: udp, destination: 10.0.0.2/32 }"),
         ],
         50_000,
     );
@@ -145,7 +146,7 @@ fn a_mixed_chain_is_changed_under_traffic() {
             // Only user functions.
             ChainVariant::new(&["u22", "uf"]),
             ChainVariant::new(&["uf", "k50", "uf", "kf", "ua1"])
-                .matching("{ protocol: udp, destination: 10.0.0.2/32 }"),
+                .with_match("{ protocol: udp, destination: 10.0.0.2/32 }"),
         ],
         100_000,
     );
@@ -159,11 +160,11 @@ fn a_chain_changes_its_mapping_under_traffic() {
     change_under_traffic(
         &[
             ChainVariant::new(&["k01", "u02"]),
-            ChainVariant::new(&["k04", "u08"]).mapped("distributed"),
-            ChainVariant::new(&["k10", "u20"]).mapped("distributed"),
-            ChainVariant::new(&["u40", "u81"]).mapped("pipeline"),
+            ChainVariant::new(&["k04", "u08"]).with_mapping("distributed"),
+            ChainVariant::new(&["k10", "u20"]).with_mapping("distributed"),
+            ChainVariant::new(&["u40", "u81"]).with_mapping("pipeline"),
             ChainVariant::new(&["k04", "k08"]),
-            ChainVariant::new(&["u10", "uf", "u20"]).mapped("pipeline"),
+            ChainVariant::new(&["u10", "uf", "u20"]).with_mapping("pipeline"),
         ],
         20_000,
     );
@@ -198,7 +199,7 @@ fn a_function_keeps_its_state_over_a_live_change() {
             ChainVariant::new(&["k01", "um"]),
             ChainVariant::new(&["um", "kf", "u02", "kf"]),
         ],
-        // Another hook; the function stays in its space.
+        // Another hook. The function `m` stays in its space.
         [
             ChainVariant::new(&["km", "k01"]),
             ChainVariant::new(&["km", "u02"]),
@@ -214,7 +215,7 @@ fn a_function_keeps_its_state_over_a_live_change() {
         traffic.wait_for_packets(500);
         let (sent, arrivals) = traffic.stop();
         assert_eq!(arrivals.keys.len() as u64, sent, "lost");
-        let flows = myelin.json(&["ps", "--flows", "--json"]);
+        let flows = myelin.run_json(&["ps", "--flows", "--json"]);
         let meter = &flows[0];
         assert_eq!(meter["function"], "meter", "{flows}");
         assert_eq!(meter["begun"], 1, "{flows}");
@@ -222,8 +223,8 @@ fn a_function_keeps_its_state_over_a_live_change() {
     }
 }
 
-/// `change` and `generation` of each chain in the output of `up --json`.
-fn changes_of(up: &serde_json::Value) -> Vec<(String, u64)> {
+/// Lists `change` and `generation` of each chain in the output of `up --json`.
+fn list_changes(up: &serde_json::Value) -> Vec<(String, u64)> {
     let all = up.as_array().unwrap().iter();
     all.map(|one| {
         (
@@ -235,21 +236,21 @@ fn changes_of(up: &serde_json::Value) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn up_leaves_unchanged_chains_and_their_worker_alone() {
+fn up_restarts_neither_unchanged_chains_nor_their_worker() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
     let one = ChainVariant::new(&["kf", "u01"]);
     let mut other = ChainVariant::new(&["k02"]);
-    let both = |other: &ChainVariant| {
-        let text = format!("{}---{}", one.object("@live"), other.object("@other"));
-        let file = myelin.file(&text);
-        myelin.json(&["up", file.to_str().unwrap(), "--json"])
+    let up_both = |other: &ChainVariant| {
+        let text = format!("{}---{}", one.to_yaml("@live"), other.to_yaml("@other"));
+        let file = myelin.write_file(&text);
+        myelin.run_json(&["up", file.to_str().unwrap(), "--json"])
     };
     up(&myelin, &one);
     let worker = |myelin: &Myelin| {
-        let list = myelin.json(&["ps", "--json"]);
+        let list = myelin.run_json(&["ps", "--json"]);
         let live = list.as_array().unwrap().iter();
         live.filter_map(|chain| chain["worker"]["pid"].as_u64())
             .collect::<Vec<_>>()
@@ -257,26 +258,26 @@ fn up_leaves_unchanged_chains_and_their_worker_alone() {
     let before = worker(&myelin);
     let unchanged = ("unchanged".to_owned(), 0);
     assert_eq!(
-        changes_of(&both(&other)),
+        list_changes(&up_both(&other)),
         [unchanged.clone(), ("created".to_owned(), 0)]
     );
     other.functions.reverse();
     assert_eq!(
-        changes_of(&both(&other)),
+        list_changes(&up_both(&other)),
         [unchanged.clone(), unchanged.clone()]
     );
     let other = ChainVariant::new(&["k03"]);
     assert_eq!(
-        changes_of(&both(&other)),
+        list_changes(&up_both(&other)),
         [unchanged, ("changed".to_owned(), 1)]
     );
     assert_eq!(worker(&myelin), before, "the chain has a new worker");
-    let text = myelin.ok(&["up", one.file(&myelin).to_str().unwrap()]);
+    let text = myelin.run_ok(&["up", one.write_file(&myelin).to_str().unwrap()]);
     assert!(text.contains("is unchanged"), "{text}");
-    let text = myelin.ok(&[
+    let text = myelin.run_ok(&[
         "up",
         ChainVariant::new(&["kf", "u04"])
-            .file(&myelin)
+            .write_file(&myelin)
             .to_str()
             .unwrap(),
     ]);
@@ -286,10 +287,10 @@ fn up_leaves_unchanged_chains_and_their_worker_alone() {
     );
     assert_eq!(worker(&myelin), before, "the chain has a new worker");
     // `run` removes its chains at the end, so it refuses a chain that runs already.
-    let error = myelin.fails(1, &["run", one.file(&myelin).to_str().unwrap()]);
+    let error = myelin.run_failing(1, &["run", one.write_file(&myelin).to_str().unwrap()]);
     assert!(error.contains("runs already"), "{error}");
     myelin.expect_chains(2);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -299,22 +300,22 @@ fn a_live_change_of_one_chain_of_a_pair_leaves_the_other_unchanged() {
         return;
     }
     let myelin = Myelin::new();
-    let pair = |variant: &ChainVariant| {
+    let up_pair = |variant: &ChainVariant| {
         let there = variant
-            .object("@live")
+            .to_yaml("@live")
             .replace("spec:", "spec:\n  reverse: @back");
         let back = ChainVariant::new(&["uf"])
-            .matching("{ protocol: udp, destination: 10.0.0.1/32 }")
-            .object("@back");
-        let file = myelin.file(&format!("{there}---{back}"));
-        myelin.json(&["up", file.to_str().unwrap(), "--json"])
+            .with_match("{ protocol: udp, destination: 10.0.0.1/32 }")
+            .to_yaml("@back");
+        let file = myelin.write_file(&format!("{there}---{back}"));
+        myelin.run_json(&["up", file.to_str().unwrap(), "--json"])
     };
-    let up = pair(&ChainVariant::new(&["k01", "uf"]));
+    let up = up_pair(&ChainVariant::new(&["k01", "uf"]));
     let traffic = Traffic::start(&up[0], PORT);
     for functions in [&["k02"][..], &["u04", "kf"], &["k08", "kf"]] {
         traffic.wait_for_packets(200);
-        let up = pair(&ChainVariant::new(functions));
-        let changes = changes_of(&up).into_iter().map(|(change, _)| change);
+        let up = up_pair(&ChainVariant::new(functions));
+        let changes = list_changes(&up).into_iter().map(|(change, _)| change);
         assert_eq!(changes.collect::<Vec<_>>(), ["changed", "unchanged"]);
     }
     traffic.wait_for_packets(200);
@@ -322,7 +323,7 @@ fn a_live_change_of_one_chain_of_a_pair_leaves_the_other_unchanged() {
     assert_eq!(arrivals.keys.len() as u64, sent, "lost");
     let probe = myelin.probe("live", 64, 50);
     assert_eq!(probe["lost"], 0, "{probe}");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -338,8 +339,8 @@ fn a_change_that_needs_a_new_deployment_is_refused_with_the_remedy() {
     traffic.wait_for_packets(100);
     let text = format!(
         "{}---{}",
-        variant.object("@live"),
-        ChainVariant::new(&["kf"]).object("@back")
+        variant.to_yaml("@live"),
+        ChainVariant::new(&["kf"]).to_yaml("@back")
     );
     for (from, to, word) in [
         (
@@ -356,8 +357,8 @@ fn a_change_that_needs_a_new_deployment_is_refused_with_the_remedy() {
             "owner",
         ),
     ] {
-        let file = myelin.file(&text.replacen(from, to, 1));
-        let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+        let file = myelin.write_file(&text.replacen(from, to, 1));
+        let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
         assert!(
             error.contains(word) && error.contains("myelin down"),
             "{word}: {error}"
@@ -367,7 +368,11 @@ fn a_change_that_needs_a_new_deployment_is_refused_with_the_remedy() {
     let (sent, arrivals) = traffic.stop();
     assert_eq!(arrivals.keys.len() as u64, sent);
     assert_eq!(
-        changes_of(&myelin.json(&["up", variant.file(&myelin).to_str().unwrap(), "--json"])),
+        list_changes(&myelin.run_json(&[
+            "up",
+            variant.write_file(&myelin).to_str().unwrap(),
+            "--json"
+        ])),
         [("unchanged".to_owned(), 0)]
     );
 }
@@ -384,10 +389,10 @@ fn fail_up_with_broken_second_chain(
     traffic.wait_for_packets(100);
     // Other functions, another match and another hook.
     let changed = ChainVariant::new(&["u04", "kf"])
-        .matching("{ protocol: udp, destination: 10.0.0.2/32 }")
-        .object("@live");
-    let file = myelin.file(&format!("{changed}---{}", broken(&first)));
-    let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+        .with_match("{ protocol: udp, destination: 10.0.0.2/32 }")
+        .to_yaml("@live");
+    let file = myelin.write_file(&format!("{changed}---{}", broken(&first)));
+    let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
     let rolled_back = traffic.sent();
     traffic.wait_for_packets(100);
     let (sent, arrivals) = traffic.stop();
@@ -403,7 +408,7 @@ fn fail_up_with_broken_second_chain(
     assert_eq!(
         by_next + by_first,
         sent,
-        "a packet passed neither chain whole"
+        "a packet passed functions of both generations"
     );
     assert_first_generation(myelin, sent);
     (error, by_next)
@@ -416,7 +421,7 @@ fn no_packet_is_redirected_to_a_change_whose_file_cannot_be_deployed() {
     }
     let myelin = Myelin::new();
     let (error, by_next) = fail_up_with_broken_second_chain(&myelin, |_| {
-        ChainVariant::new(&["kf"]).object("@broken").replace(
+        ChainVariant::new(&["kf"]).to_yaml("@broken").replace(
             "spec:",
             "spec:\n  ports: { ingress: my-nowhere0, egress: my-nowhere1 }",
         )
@@ -442,20 +447,20 @@ fn a_change_is_rolled_back_if_the_match_of_a_later_chain_is_taken() {
             first["egress"].as_str().unwrap()
         );
         ChainVariant::new(&["kf"])
-            .matching("{ protocol: udp, destination: 10.0.0.2/32 }")
-            .object("@broken")
+            .with_match("{ protocol: udp, destination: 10.0.0.2/32 }")
+            .to_yaml("@broken")
             .replace("spec:", &ports)
     });
-    assert!(error.contains(&myelin.chain("broken")), "{error}");
+    assert!(error.contains(&myelin.chain_name("broken")), "{error}");
 }
 
 /// Asserts that the first generation runs and counted `sent` packets, then removes the chain.
 fn assert_first_generation(myelin: &Myelin, sent: u64) {
-    let status = myelin.json(&["ps", "--json"])[0].clone();
+    let status = myelin.run_json(&["ps", "--json"])[0].clone();
     assert_eq!(status["generation"], 0, "{status}");
     assert!(status["worker"].is_null(), "{status}");
     assert_eq!(status["packets_in"], sent, "{status}");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -466,8 +471,8 @@ fn a_generation_that_fails_to_load_leaves_the_old_one_unchanged() {
     }
     let myelin = Myelin::new();
     let first = up(&myelin, &ChainVariant::new(&["k01", "kf"]));
-    let next = ChainVariant::new(&["k02", "u04", "kf"]).file(&myelin);
-    let agent = myelin.agent_pid();
+    let next = ChainVariant::new(&["k02", "u04", "kf"]).write_file(&myelin);
+    let agent = myelin.read_agent_pid();
     let descriptors = || {
         std::fs::read_dir(format!("/proc/{agent}/fd"))
             .unwrap()
@@ -483,7 +488,7 @@ fn a_generation_that_fails_to_load_leaves_the_old_one_unchanged() {
             "prlimit --pid {agent} --nofile={}:",
             before + more
         ));
-        let error = myelin.fails(1, &["up", next.to_str().unwrap()]);
+        let error = myelin.run_failing(1, &["up", next.to_str().unwrap()]);
         assert!(!error.is_empty());
         traffic.wait_for_packets(20);
     }
@@ -508,7 +513,7 @@ fn down_all_cleans_up_after_an_agent_killed_during_a_live_change() {
             ChainVariant::new(&["u02", "kf", "u04"]),
         ];
         up(&myelin, &variants[0]);
-        let file = variants[1].file(&myelin);
+        let file = variants[1].write_file(&myelin);
         let mut change = myelin
             .command(&["up", file.to_str().unwrap()])
             .stderr(std::process::Stdio::null())
@@ -518,7 +523,7 @@ fn down_all_cleans_up_after_an_agent_killed_during_a_live_change() {
         std::thread::sleep(Duration::from_millis(delay_ms));
         myelin.kill_agent();
         change.wait().unwrap();
-        myelin.ok(&["down", "--all"]);
+        myelin.run_ok(&["down", "--all"]);
         myelin.assert_clean();
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 
 use common::{Myelin, skip_unless_root, skip_without};
 
-fn chain_file(space: &str, backends: &str) -> String {
+fn format_chain_pair(space: &str, backends: &str) -> String {
     format!(
         "
 apiVersion: myelin.dev/v1alpha1
@@ -31,8 +31,8 @@ spec:
     )
 }
 
-/// Listens on two addresses; replies with the last number of the address.
-const SERVE: &str = "
+/// Listens on two addresses; replies with the last byte of the address.
+const SERVER: &str = "
 import select, socket
 sockets = []
 for last in (11, 12):
@@ -49,7 +49,7 @@ while True:
 
 /// Sends three datagrams from each of 40 ports; prints the three replies of a port in one line. A
 /// connected socket accepts replies only from the address that it sent to.
-const ASK: &str = "
+const CLIENT: &str = "
 import socket
 for port in range(20000, 20040):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -66,22 +66,22 @@ for port in range(20000, 20040):
 struct Server(Child);
 
 impl Server {
-    /// Adds two addresses to the server host, which only the list of backends names.
+    /// Adds the addresses of the backends to the server host, and starts the server.
     fn start(myelin: &Myelin) -> Self {
         for last in [11, 12] {
             let address = format!("10.0.0.{last}/32");
-            myelin.ok(&[
+            myelin.run_ok(&[
                 "exec", "server", "--", "ip", "address", "add", &address, "dev", "eth0",
             ]);
         }
         let mut child = myelin
-            .command(&["exec", "server", "--", "python3", "-c", SERVE])
+            .command(&["exec", "server", "--", "python3", "-c", SERVER])
             .stdout(Stdio::piped())
             .spawn()
             .expect("a server");
         let mut ready = [0; 6];
         let output = child.stdout.as_mut().expect("its output");
-        std::io::Read::read_exact(output, &mut ready).expect("it is ready");
+        std::io::Read::read_exact(output, &mut ready).expect("a ready server");
         Self(child)
     }
 }
@@ -94,8 +94,8 @@ impl Drop for Server {
 }
 
 /// Returns the backend of each port; asserts that the three replies come from one backend.
-fn ask(myelin: &Myelin) -> Vec<String> {
-    let text = myelin.ok(&["exec", "client", "--", "python3", "-c", ASK]);
+fn query_backends(myelin: &Myelin) -> Vec<String> {
+    let text = myelin.run_ok(&["exec", "client", "--", "python3", "-c", CLIENT]);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 40, "{text}");
     lines
@@ -108,59 +108,59 @@ fn ask(myelin: &Myelin) -> Vec<String> {
         .collect()
 }
 
-fn spreads(space: &str) {
+fn assert_flows_are_spread(space: &str) {
     let myelin = Myelin::new();
-    let both = chain_file(space, "{ address: 10.0.0.11 }, { address: 10.0.0.12 }");
-    let file = myelin.file(&both);
-    myelin.ok(&["up", file.to_str().expect("a path")]);
+    let both = format_chain_pair(space, "{ address: 10.0.0.11 }, { address: 10.0.0.12 }");
+    let file = myelin.write_file(&both);
+    myelin.run_ok(&["up", file.to_str().expect("a path")]);
     let server = Server::start(&myelin);
-    let first = ask(&myelin);
+    let first = query_backends(&myelin);
     for last in ["11", "12"] {
         let share = first.iter().filter(|answer| *answer == last).count();
         assert!((8..=32).contains(&share), "{share} flows to 10.0.0.{last}");
     }
-    assert_eq!(ask(&myelin), first);
-    let status = myelin.json(&["ps", "--json"]);
+    assert_eq!(query_backends(&myelin), first);
+    let status = myelin.run_json(&["ps", "--json"]);
     for chain in status.as_array().expect("a list") {
         assert_eq!(chain["packets_out"], 240, "{chain}");
         assert_eq!(chain["hops"][0]["drops"], 0, "{chain}");
         assert_eq!(chain["hops"][0]["space"], space, "{chain}");
     }
-    let flows = myelin.json(&["ps", "--flows", "--json"]);
-    let known = &flows[0];
+    let flows = myelin.run_json(&["ps", "--flows", "--json"]);
+    let function = &flows[0];
     assert_eq!(
-        (&known["begun"], &known["evicted"]),
+        (&function["begun"], &function["evicted"]),
         (&40.into(), &0.into()),
-        "{known}"
+        "{function}"
     );
-    let flows = known["flows"].as_array().expect("a list");
+    let flows = function["flows"].as_array().expect("a list");
     assert!(
         flows.len() == 40 && flows.iter().all(|flow| flow["packets"] == 6),
-        "{known}"
+        "{function}"
     );
     for flow in flows {
         let port = flow["source_port"].as_u64().expect("a port") as usize;
         let answered = format!("10.0.0.{}", first[port - 20_000]);
         assert_eq!(flow["backend"], *answered, "{flow}");
     }
-    let table = myelin.ok(&["ps", "--flows"]);
+    let table = myelin.run_ok(&["ps", "--flows"]);
     assert!(table.contains("backend"), "{table}");
     drop(server);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
 #[test]
 fn a_load_balancer_in_the_kernel_spreads_flows_and_restores_reply_sources() {
     if !skip_unless_root() && !skip_without("python3") {
-        spreads("kernel");
+        assert_flows_are_spread("kernel");
     }
 }
 
 #[test]
 fn a_load_balancer_in_user_space_spreads_flows_and_restores_reply_sources() {
     if !skip_unless_root() && !skip_without("python3") {
-        spreads("user");
+        assert_flows_are_spread("user");
     }
 }
 
@@ -170,22 +170,22 @@ fn a_load_balancer_without_backends_counts_packets_as_drops() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(&chain_file("kernel", ""));
-    myelin.ok(&["up", file.to_str().expect("a path")]);
+    let file = myelin.write_file(&format_chain_pair("kernel", ""));
+    myelin.run_ok(&["up", file.to_str().expect("a path")]);
     let send = "
 import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for _ in range(5): s.sendto(b'x', ('10.0.0.2', 9000))";
-    myelin.ok(&["exec", "client", "--", "python3", "-c", send]);
-    let status = myelin.json(&["ps", "--json"]);
+    myelin.run_ok(&["exec", "client", "--", "python3", "-c", send]);
+    let status = myelin.run_json(&["ps", "--json"]);
     let there = status
         .as_array()
         .expect("a list")
         .iter()
-        .find(|chain| chain["chain"] == myelin.chain("there").as_str())
+        .find(|chain| chain["chain"] == myelin.chain_name("there").as_str())
         .expect("the chain");
     assert_eq!(there["hops"][0]["drops"], 5, "{there}");
     assert_eq!(there["packets_out"], 0, "{there}");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

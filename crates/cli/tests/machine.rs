@@ -8,19 +8,19 @@ use std::time::{Instant, SystemTime};
 
 use common::chains::chains_on_two_cores;
 use common::load::{
-    Sender, assert_contract_kept, assert_core_returned, assert_last_event_ended, judged_seconds,
-    lost_packets, read_count, wait_until_settled,
+    Sender, assert_contract_kept, assert_core_returned, assert_last_event_ended, read_count,
+    read_judged_seconds, sum_lost_packets, wait_until_settled,
 };
 use common::{Myelin, is_dedicated_machine, sh, skip, skip_unless_root, wait_for};
 use myelin_linux::affinity;
 use myelin_linux::sched::{self, Policy};
 use serde_json::Value;
 
-/// Returns true, and prints a reason, on a machine that others use.
+/// Returns true, and prints a reason, unless only the tests use this machine.
 fn skip_on_a_shared_machine() -> bool {
     let is_dedicated = is_dedicated_machine();
     if !is_dedicated {
-        skip("not a machine of the tests' own (MYELIN_TEST_MACHINE)");
+        skip("other programs may use this machine: MYELIN_TEST_MACHINE is not 1");
     }
     !is_dedicated
 }
@@ -72,18 +72,18 @@ fn a_chain_whose_cpu_is_offline_is_best_effort_until_the_cpu_is_online() {
     let core = 1;
     let myelin = Myelin::new();
     let text = chains_on_two_cores(core, "10s, percentile: 50");
-    let file = myelin.file(&text);
-    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+    let file = myelin.write_file(&text);
+    let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
     let senders = [&up[0], &up[1]].map(|up| Sender::through_chain(up, 100));
-    let worker = || read_count(&myelin.status("taken")["worker"]["pid"]) as u32;
+    let worker = || read_count(&myelin.read_status("taken")["worker"]["pid"]) as u32;
     assert_eq!(affinity::get(worker()).expect("its cores"), [core]);
     assert_eq!(up[0]["plan"]["admitted"], true, "{up}");
-    let allowed_before = read_allowed_cpus(myelin.agent_pid());
+    let allowed_before = read_allowed_cpus(myelin.read_agent_pid());
 
     let offline = OfflineCpu::start(core);
-    let lost_cores = || myelin.status("taken")["sla"]["lost_cores"].clone();
+    let lost_cores = || myelin.read_status("taken")["sla"]["lost_cores"].clone();
     wait_for("the core to be reported lost", || lost_cores()[0] == core);
-    let status = myelin.status("taken");
+    let status = myelin.read_status("taken");
     assert_eq!(
         (&status["state"], &status["best_effort"]),
         (&"active".into(), &true.into()),
@@ -92,7 +92,11 @@ fn a_chain_whose_cpu_is_offline_is_best_effort_until_the_cpu_is_online() {
     let event = &status["sla"]["last_event"];
     assert_eq!(
         (&event["chain"], &event["cause"], &event["hop"]),
-        (&myelin.chain("taken").into(), &"core".into(), &"one".into()),
+        (
+            &myelin.chain_name("taken").into(),
+            &"core".into(),
+            &"one".into()
+        ),
         "{status}"
     );
     let evidence = event["evidence"].to_string();
@@ -108,36 +112,36 @@ fn a_chain_whose_cpu_is_offline_is_best_effort_until_the_cpu_is_online() {
             && sched::get(pid).is_ok_and(|policy| policy == Policy::Idle);
         is_idle_class
     });
-    assert!(is_idle_class, "{}", myelin.status("taken"));
-    // The chain carries packets meanwhile, also after a change of the other chain, and after its
-    // worker dies.
-    let out = || read_count(&myelin.status("taken")["packets_out"]);
-    let assert_carries = || {
+    assert!(is_idle_class, "{}", myelin.read_status("taken"));
+    // The chain still carries packets: now, after a change of the other chain, and after the death
+    // of its worker.
+    let out = || read_count(&myelin.read_status("taken")["packets_out"]);
+    let assert_carries_packets = || {
         let before = out();
         wait_for("more packets", || out() > before);
-        assert!(out() > before, "{}", myelin.status("taken"));
+        assert!(out() > before, "{}", myelin.read_status("taken"));
     };
-    assert_carries();
+    assert_carries_packets();
     let (taken, other) = text.split_once("---").expect("two chains");
     let changed = other.replace("name: one, kind: forward", "name: one, kind: monitor");
-    let changed = myelin.file(&format!("{taken}---{changed}"));
-    let up = myelin.json(&["up", changed.to_str().unwrap(), "--json"]);
+    let changed = myelin.write_file(&format!("{taken}---{changed}"));
+    let up = myelin.run_json(&["up", changed.to_str().unwrap(), "--json"]);
     assert_eq!(
         (&up[0]["change"], &up[1]["change"]),
         (&"unchanged".into(), &"changed".into()),
         "{up}"
     );
-    assert_carries();
+    assert_carries_packets();
     common::kill(&worker().into());
     wait_for("a new worker", || {
-        let status = myelin.status("taken");
+        let status = myelin.read_status("taken");
         read_count(&status["worker"]["restarts"]) >= 1 && status["sla"]["lost_cores"][0] == core
     });
-    assert_eq!(lost_cores()[0], core, "{}", myelin.status("taken"));
-    assert_carries();
-    // A new chain that asks for the offline core is refused.
-    let asking = taken.replace("@taken", "@late").replace("9000", "9001");
-    let error = myelin.fails(2, &["up", myelin.file(&asking).to_str().unwrap()]);
+    assert_eq!(lost_cores()[0], core, "{}", myelin.read_status("taken"));
+    assert_carries_packets();
+    // The agent refuses a new chain on the offline core.
+    let late = taken.replace("@taken", "@late").replace("9000", "9001");
+    let error = myelin.run_failing(2, &["up", myelin.write_file(&late).to_str().unwrap()]);
     assert!(
         error.contains(&format!("there is no core {core} to use")),
         "{error}"
@@ -149,14 +153,14 @@ fn a_chain_whose_cpu_is_offline_is_best_effort_until_the_cpu_is_online() {
     assert_last_event_ended(&myelin, "taken");
     drop(senders);
     assert_contract_kept(&myelin, "other");
-    // The agent has left its own threads unbound.
+    // The agent bound none of its threads to a core.
     let all_cpus = &allowed_before[0];
-    let allowed_now = read_allowed_cpus(myelin.agent_pid());
+    let allowed_now = read_allowed_cpus(myelin.read_agent_pid());
     assert!(
         allowed_now.iter().all(|cpus| cpus == all_cpus),
         "{allowed_before:?} {allowed_now:?}"
     );
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -213,7 +217,7 @@ spec:
         )
     };
     let quiet = "rate: 1kpps, burst: 256";
-    let file = myelin.file(
+    let file = myelin.write_file(
         &[
             chain("kernel", 9000, "kernel", quiet),
             chain("user", 9000, "user", &format!("{quiet}, enforce: both")),
@@ -227,7 +231,7 @@ spec:
         .join("---"),
     );
     let start = Instant::now();
-    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+    let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
     let senders = [
         Sender::through_chain(&up[0], 100),
         Sender::through_chain(&up[1], 100),
@@ -236,11 +240,11 @@ spec:
     let names = ["kernel", "user", "loud"];
     let assert_two_seconds_judged = || {
         for name in names {
-            let (before, since) = (judged_seconds(&myelin, name), Instant::now());
+            let (before, since) = (read_judged_seconds(&myelin, name), Instant::now());
             wait_for("two judged seconds", || {
-                judged_seconds(&myelin, name) >= before + 2
+                read_judged_seconds(&myelin, name) >= before + 2
             });
-            let more = judged_seconds(&myelin, name) - before;
+            let more = read_judged_seconds(&myelin, name) - before;
             // CLOCK_MONOTONIC counts the seconds of the SLA monitor, not the wall clock.
             let at_most = since.elapsed().as_secs() + 2;
             assert!(
@@ -257,7 +261,13 @@ spec:
     }
     drop(clock);
     // The dates follow the wall clock: an hour forward, two hours back, an hour forward.
-    let seconds = myelin.json(&["ps", &myelin.chain("user"), "--seconds", "300", "--json"]);
+    let seconds = myelin.run_json(&[
+        "ps",
+        &myelin.chain_name("user"),
+        "--seconds",
+        "300",
+        "--json",
+    ]);
     let ends: Vec<_> = seconds
         .as_array()
         .expect("seconds")
@@ -274,7 +284,7 @@ spec:
         let max_us = status["sojourn"]["max_us"].as_f64().expect("a sojourn");
         assert!((0.1..60e6).contains(&max_us), "{name}: {status}");
         assert_eq!(
-            (&status["drops"], lost_packets(&status["sla"]["life"])),
+            (&status["drops"], sum_lost_packets(&status["sla"]["life"])),
             (&0.into(), 0),
             "{name}: {status}"
         );
@@ -282,9 +292,12 @@ spec:
     for name in ["kernel", "user"] {
         assert_contract_kept(&myelin, name);
     }
-    assert_eq!(myelin.json(&["events", "--json"]), Value::Array(Vec::new()));
+    assert_eq!(
+        myelin.run_json(&["events", "--json"]),
+        Value::Array(Vec::new())
+    );
     // On the wall clock the policer would have earned the tokens of an hour.
-    let status = myelin.status("loud");
+    let status = myelin.read_status("loud");
     let out = read_count(&status["packets_out"]);
     let due = (elapsed_s * f64::from(rate)) as u64 + burst + 1;
     assert!(
@@ -293,6 +306,6 @@ spec:
     );
     assert!(out > burst && sent[2] > out, "{sent:?}: {status}");
     assert!(read_count(&status["policed"]) > 0, "{status}");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

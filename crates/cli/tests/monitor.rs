@@ -27,7 +27,7 @@ spec:
   sla: { rate: 1kpps, burst: 8, latency: 10s, percentile: 50, loss: 5%, enforce: policer }
 ";
 
-/// Its firewall drops all packets.
+/// A chain whose firewall drops all packets.
 const WALL: &str = "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -96,12 +96,13 @@ fn read_count(value: &Value) -> u64 {
 }
 
 /// Sums the packets that the SLA monitor counts as lost, over all places.
-fn lost_packets(window: &Value) -> u64 {
+fn sum_lost_packets(window: &Value) -> u64 {
     let places = window["lost"].as_object().expect("places");
     places.values().map(read_count).sum()
 }
 
-/// Asserts that each packet is counted once: as out, policed, dropped, lost or under way.
+/// Asserts that the account has each packet once: as out, policed, dropped, lost, or still in the
+/// chain (`under_way`).
 fn assert_account_adds_up(status: &Value) {
     let account = &status["account"];
     let count = |key: &str| read_count(&account[key]);
@@ -113,14 +114,14 @@ fn assert_account_adds_up(status: &Value) {
             .map(read_count)
             .sum::<u64>()
     };
-    let out_or_under_way = ["packets_out", "policed", "under_way"]
+    let other_packets = ["packets_out", "policed", "under_way"]
         .map(count)
         .iter()
         .sum::<u64>();
     let dropped_or_lost = places("dropped") + places("lost");
     assert_eq!(
         count("packets_in") + count("made"),
-        out_or_under_way + dropped_or_lost,
+        other_packets + dropped_or_lost,
         "{account}"
     );
     assert_eq!(account["packets_in"], status["packets_in"], "{status}");
@@ -135,27 +136,27 @@ fn packets_that_a_full_ring_loses_are_in_the_account() {
     let text = PROFILE
         .replace("SPACE", "user")
         .replace("rate: 1kpps, burst: 8, ", "");
-    let file = myelin.file(&text.replace(", enforce: policer", ""));
-    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
-    let worker = read_count(&myelin.status("p")["worker"]["pid"]);
+    let file = myelin.write_file(&text.replace(", enforce: policer", ""));
+    let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
+    let worker = read_count(&myelin.read_status("p")["worker"]["pid"]);
     common::sh(&format!("kill -STOP {worker}"));
     let sender = Sender::start(&up[0]);
     wait_for("packets lost at the ring", || {
-        let status = myelin.status("p");
+        let status = myelin.read_status("p");
         assert_account_adds_up(&status);
         status["account"]["lost"]["ring"].as_u64() > Some(0)
     });
     common::sh(&format!("kill -CONT {worker}"));
     drop(sender);
     wait_for("an empty ring", || {
-        myelin.status("p")["account"]["under_way"] == 0
+        myelin.read_status("p")["account"]["under_way"] == 0
     });
-    let status = myelin.status("p");
+    let status = myelin.read_status("p");
     assert_account_adds_up(&status);
     let lost = read_count(&status["account"]["lost"]["ring"]);
-    let text = myelin.ok(&["ps"]);
+    let text = myelin.run_ok(&["ps"]);
     assert!(text.contains(&format!("{lost} ring")), "{text}");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -166,20 +167,20 @@ fn packets_above_the_profile_count_as_policed_and_not_as_lost() {
     }
     for space in ["kernel", "user"] {
         let myelin = Myelin::new();
-        let file = myelin.file(&PROFILE.replace("SPACE", space));
-        let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+        let file = myelin.write_file(&PROFILE.replace("SPACE", space));
+        let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
         let sender = Sender::start(&up[0]);
         wait_for("two judged seconds", || {
-            myelin.status("p")["sla"]["judged_s"].as_u64() >= Some(2)
+            myelin.read_status("p")["sla"]["judged_s"].as_u64() >= Some(2)
         });
         drop(sender);
         // The account of the next second has the last packets.
         wait_for("the last second", || {
-            let status = myelin.status("p");
+            let status = myelin.read_status("p");
             status["sla"]["life"]["packets_in"] == status["packets_in"]
                 && status["sla"]["under_way"] == 0
         });
-        let status = myelin.status("p");
+        let status = myelin.read_status("p");
         let (sla, life) = (&status["sla"], &status["sla"]["life"]);
         assert!(read_count(&life["policed"]) > 0, "{space}: {status}");
         assert_eq!(life["policed"], status["policed"], "{space}: {status}");
@@ -189,7 +190,7 @@ fn packets_above_the_profile_count_as_policed_and_not_as_lost() {
         );
         assert_account_adds_up(&status);
         assert_eq!(status["account"]["under_way"], 0, "{space}: {status}");
-        assert_eq!(lost_packets(life), 0, "{space}: {status}");
+        assert_eq!(sum_lost_packets(life), 0, "{space}: {status}");
         assert_eq!(life["loss_percent"], 0.0, "{space}: {status}");
         assert_eq!(
             read_count(&life["packets_in"]),
@@ -204,16 +205,16 @@ fn packets_above_the_profile_count_as_policed_and_not_as_lost() {
         assert_eq!(sla["contract"]["rate_pps"], 1000);
         assert_eq!(sla["contract"]["burst_packets"], 8);
         assert_eq!(
-            myelin.json(&["events", "--json"]),
+            myelin.run_json(&["events", "--json"]),
             Value::Array(Vec::new()),
             "{space}"
         );
-        let text = myelin.ok(&["ps", "-v", &myelin.chain("p")]);
+        let text = myelin.run_ok(&["ps", "-v", &myelin.chain_name("p")]);
         assert!(
             text.contains("kept") && text.contains("burst 8 packets"),
             "{text}"
         );
-        myelin.ok(&["down", "--all"]);
+        myelin.run_ok(&["down", "--all"]);
         myelin.assert_clean();
     }
 }
@@ -224,35 +225,35 @@ fn an_event_names_the_hop_and_the_cause_of_a_violation() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(WALL);
-    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
-    let chain = myelin.chain("w");
+    let file = myelin.write_file(WALL);
+    let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
+    let chain = myelin.chain_name("w");
     let mut follow = myelin
         .command(&["events", &chain, "--follow", "--json"])
         .stdout(Stdio::piped())
         .spawn()
         .expect("a follower");
     let sender = Sender::start(&up[0]);
-    let event = || myelin.status("w")["sla"]["last_event"].clone();
+    let event = || myelin.read_status("w")["sla"]["last_event"].clone();
     wait_for("a violation that lasts", || {
         event()["seconds"].as_u64() >= Some(2)
     });
-    let text = myelin.ok(&["ps", "-v", &chain]);
+    let text = myelin.run_ok(&["ps", "-v", &chain]);
     assert!(text.contains("violated"), "{text}");
     drop(sender);
     wait_for("the end of the event", || event()["end"].is_string());
-    let events = myelin.json(&["events", &chain, "--json"]);
+    let events = myelin.run_json(&["events", &chain, "--json"]);
     assert_eq!(events.as_array().map(Vec::len), Some(1), "{events}");
     let first = &events[0];
     assert_eq!(first["cause"], "function", "{first}");
     assert_eq!(first["hop"], "wall", "{first}");
     assert_eq!(first["terms"], serde_json::json!(["loss"]), "{first}");
     assert_eq!(first["worst_loss_percent"], 100.0, "{first}");
-    let status = myelin.status("w");
+    let status = myelin.read_status("w");
     let life = &status["sla"]["life"];
     assert_eq!(life["lost_in"]["wall"], status["packets_in"], "{status}");
     assert_eq!(
-        lost_packets(life),
+        sum_lost_packets(life),
         read_count(&status["packets_in"]),
         "{status}"
     );
@@ -262,27 +263,29 @@ fn an_event_names_the_hop_and_the_cause_of_a_violation() {
     );
     assert_account_adds_up(&status);
     assert_eq!(status["account"]["under_way"], 0, "{status}");
-    let text = myelin.ok(&["events"]);
+    let text = myelin.run_ok(&["events"]);
     assert!(text.contains("cause function, hop wall"), "{text}");
     // `--follow` prints the event at its beginning and at its end.
     let mut lines = BufReader::new(follow.stdout.take().expect("its output")).lines();
-    for is_over in [false, true] {
+    for has_ended in [false, true] {
         let line = lines.next().expect("an event").expect("a line");
         let event: Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!(event["serial"], events[0]["serial"]);
-        assert_eq!(event["end"].is_string(), is_over, "{event}");
+        assert_eq!(event["end"].is_string(), has_ended, "{event}");
     }
     let _ = follow.kill();
     let _ = follow.wait();
     // A chain that is deployed again starts with an empty account.
-    myelin.ok(&["down", &chain]);
-    let error = myelin.fails(1, &["events", &chain]);
+    myelin.run_ok(&["down", &chain]);
+    let error = myelin.run_failing(1, &["events", &chain]);
     assert!(error.contains("myelin ps"), "{error}");
-    myelin.ok(&["up", file.to_str().unwrap()]);
-    wait_for("its first second", || myelin.status("w")["sla"].is_object());
-    assert_eq!(myelin.status("w")["sla"]["state"], "kept");
-    assert_eq!(myelin.status("w")["sla"]["life"]["packets_in"], 0);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    wait_for("its first second", || {
+        myelin.read_status("w")["sla"].is_object()
+    });
+    assert_eq!(myelin.read_status("w")["sla"]["state"], "kept");
+    assert_eq!(myelin.read_status("w")["sla"]["life"]["packets_in"], 0);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -292,21 +295,21 @@ fn ps_seconds_shows_each_of_the_last_seconds() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(&PROFILE.replace("SPACE", "kernel"));
-    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
-    let chain = myelin.chain("p");
+    let file = myelin.write_file(&PROFILE.replace("SPACE", "kernel"));
+    let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
+    let chain = myelin.chain_name("p");
     let sender = Sender::start(&up[0]);
     wait_for("three judged seconds", || {
-        myelin.status("p")["sla"]["judged_s"].as_u64() >= Some(3)
+        myelin.read_status("p")["sla"]["judged_s"].as_u64() >= Some(3)
     });
     drop(sender);
     wait_for("the last second", || {
-        let status = myelin.status("p");
+        let status = myelin.read_status("p");
         status["sla"]["life"]["packets_in"] == status["packets_in"]
             && status["sla"]["under_way"] == 0
     });
-    let life = myelin.status("p")["sla"]["life"].clone();
-    let all = myelin.json(&["ps", &chain, "--seconds", "--json"]);
+    let life = myelin.read_status("p")["sla"]["life"].clone();
+    let all = myelin.run_json(&["ps", &chain, "--seconds", "--json"]);
     let all = all.as_array().expect("a list");
     assert!(all.len() >= 3, "{all:?}");
     for count in ["packets_in", "policed", "packets_out"] {
@@ -315,19 +318,19 @@ fn ps_seconds_shows_each_of_the_last_seconds() {
     }
     let ends: Vec<_> = all.iter().map(|one| one["end"].as_str().unwrap()).collect();
     assert!(ends.is_sorted(), "{ends:?}");
-    let last = myelin.json(&["ps", &chain, "--seconds", "2", "--json"]);
+    let last = myelin.run_json(&["ps", &chain, "--seconds", "2", "--json"]);
     let last = last.as_array().expect("a list");
     assert_eq!(last.len(), 2);
     assert!(last[0]["end"].as_str() >= Some(ends[ends.len() - 2]));
-    let text = myelin.ok(&["ps", &chain, "--seconds"]);
+    let text = myelin.run_ok(&["ps", &chain, "--seconds"]);
     assert!(
         text.contains("policed") && text.contains(&ends[0][11..19]),
         "{text}"
     );
-    let error = myelin.fails(1, &["ps", "nobody", "--seconds"]);
-    assert!(error.contains("nobody"), "{error}");
-    myelin.fails(2, &["ps", "--seconds", "3"]);
-    myelin.ok(&["down", "--all"]);
+    let error = myelin.run_failing(1, &["ps", "missing", "--seconds"]);
+    assert!(error.contains("missing"), "{error}");
+    myelin.run_failing(2, &["ps", "--seconds", "3"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -337,32 +340,32 @@ fn the_account_continues_over_a_live_change() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(&PROFILE.replace("SPACE", "kernel"));
-    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+    let file = myelin.write_file(&PROFILE.replace("SPACE", "kernel"));
+    let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
     let sender = Sender::start(&up[0]);
     wait_for("a judged second", || {
-        myelin.status("p")["sla"]["judged_s"].as_u64() >= Some(1)
+        myelin.read_status("p")["sla"]["judged_s"].as_u64() >= Some(1)
     });
-    let before = myelin.status("p")["sla"]["life"]["packets_in"].clone();
-    let file = myelin.file(&PROFILE.replace("SPACE", "user"));
-    let changed = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+    let before = myelin.read_status("p")["sla"]["life"]["packets_in"].clone();
+    let file = myelin.write_file(&PROFILE.replace("SPACE", "user"));
+    let changed = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
     assert_eq!(changed[0]["change"], "changed");
-    let judged = read_count(&myelin.status("p")["sla"]["judged_s"]);
+    let judged = read_count(&myelin.read_status("p")["sla"]["judged_s"]);
     wait_for("two more seconds", || {
-        myelin.status("p")["sla"]["judged_s"].as_u64() >= Some(judged + 2)
+        myelin.read_status("p")["sla"]["judged_s"].as_u64() >= Some(judged + 2)
     });
     drop(sender);
     wait_for("the last second", || {
-        let status = myelin.status("p");
+        let status = myelin.read_status("p");
         status["sla"]["life"]["packets_in"] == status["packets_in"]
             && status["sla"]["under_way"] == 0
     });
-    let status = myelin.status("p");
+    let status = myelin.read_status("p");
     let life = &status["sla"]["life"];
     assert!(life["packets_in"].as_u64() > before.as_u64(), "{status}");
-    assert_eq!(lost_packets(life), 0, "{status}");
+    assert_eq!(sum_lost_packets(life), 0, "{status}");
     assert_eq!(status["sla"]["state"], "kept", "{status}");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -372,15 +375,15 @@ fn top_prints_the_chains_at_each_interval() {
         return;
     }
     let myelin = Myelin::new();
-    assert_eq!(myelin.ok(&["top", "--count", "1"]), "no chain runs\n");
-    let file = myelin.file(&PROFILE.replace("SPACE", "user"));
-    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+    assert_eq!(myelin.run_ok(&["top", "--count", "1"]), "no chain runs\n");
+    let file = myelin.write_file(&PROFILE.replace("SPACE", "user"));
+    let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
     let sender = Sender::start(&up[0]);
-    let chain = myelin.chain("p");
+    let chain = myelin.chain_name("p");
     wait_for("a second", || {
-        myelin.status("p")["sla"]["judged_s"].as_u64() >= Some(1)
+        myelin.read_status("p")["sla"]["judged_s"].as_u64() >= Some(1)
     });
-    let text = myelin.ok(&[
+    let text = myelin.run_ok(&[
         "top",
         &chain,
         "--count",
@@ -405,13 +408,13 @@ fn top_prints_the_chains_at_each_interval() {
         assert!(status["sla"]["second"]["worker_cores"].is_f64(), "{status}");
     }
     assert!(samples[0]["at_unix_s"].as_f64() < samples[1]["at_unix_s"].as_f64());
-    let text = myelin.ok(&["top", "--count", "1"]);
+    let text = myelin.run_ok(&["top", "--count", "1"]);
     assert!(
         text.contains("POLICED/s") && text.contains(&chain),
         "{text}"
     );
-    myelin.fails(1, &["top", "nobody", "--count", "1"]);
+    myelin.run_failing(1, &["top", "missing", "--count", "1"]);
     drop(sender);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -55,8 +55,8 @@ while True:
     c.close()
 ";
 
-/// Arguments: address, port. Sends a datagram from there and prints the reply.
-const ASK_UDP: &str = "
+/// Arguments: source address and port. Sends a datagram and prints the reply.
+const UDP_CLIENT: &str = "
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.settimeout(5)
@@ -66,7 +66,8 @@ data, peer = s.recvfrom(2000)
 print(data.decode(), 'from', *peer)
 ";
 
-const ASK_TCP: &str = "
+/// Arguments: source address and port. Sends 100001 bytes and prints the reply and its length.
+const TCP_CLIENT: &str = "
 import socket, sys
 s = socket.create_connection(('10.0.0.2', 9001), 5, (sys.argv[1], int(sys.argv[2])))
 s.sendall(b'x' * 100000 + b'.')
@@ -105,7 +106,7 @@ impl Drop for Server {
 }
 
 /// Replaces the IPv4 addresses of a text with IPv6 addresses if `v6` is true.
-fn of_family(text: &str, v6: bool) -> String {
+fn convert_addresses(text: &str, v6: bool) -> String {
     if !v6 {
         return text.to_owned();
     }
@@ -123,18 +124,18 @@ fn of_family(text: &str, v6: bool) -> String {
     .fold(text.to_owned(), |text, (v4, v6)| text.replace(v4, v6))
 }
 
-/// Compares the mappings that `ps --flows` shows with the addresses that the server answered.
-fn assert_mappings(myelin: &Myelin, own: &impl Fn(&str) -> String, second_port: u16) {
-    let all = myelin.json(&["ps", "--flows", "--json"]);
+/// Compares the mappings of `ps --flows` with the addresses in the server's replies.
+fn assert_mappings(myelin: &Myelin, convert: &impl Fn(&str) -> String, second_port: u16) {
+    let all = myelin.run_json(&["ps", "--flows", "--json"]);
     assert_eq!(all.as_array().unwrap().len(), 1, "both sides share a table");
     assert_eq!(all[0]["function"], "masquerade", "{all}");
     let mappings = all[0]["flows"].as_array().expect("a list");
-    let shown = |protocol: u8, inside: &str, port: u16| {
-        let inside = own(inside);
-        let is_it = |one: &&Value| one["protocol"] == protocol && one["source"] == *inside;
-        let mapping = mappings.iter().find(is_it).expect("a mapping");
+    let assert_mapping = |protocol: u8, inside: &str, port: u16| {
+        let inside = convert(inside);
+        let is_match = |one: &&Value| one["protocol"] == protocol && one["source"] == *inside;
+        let mapping = mappings.iter().find(is_match).expect("a mapping");
         assert_eq!(mapping["source_port"], 40_000, "{mapping}");
-        let translated = json!({ "address": own("198.51.100.7"), "port": port });
+        let translated = json!({ "address": convert("198.51.100.7"), "port": port });
         assert_eq!(mapping["translated"], translated, "{mapping}");
         assert_eq!(mapping["destination"], Value::Null, "{mapping}");
         let expires_in_ms = mapping["expires_in_ms"].as_f64().unwrap();
@@ -144,46 +145,47 @@ fn assert_mappings(myelin: &Myelin, own: &impl Fn(&str) -> String, second_port: 
             "{mapping}"
         );
     };
-    shown(UDP, "10.0.0.1", 40_000);
+    assert_mapping(UDP, "10.0.0.1", 40_000);
     // The connection is closed.
-    shown(TCP, "10.0.0.1", 40_000);
-    shown(UDP, "10.0.0.9", second_port);
+    assert_mapping(TCP, "10.0.0.1", 40_000);
+    assert_mapping(UDP, "10.0.0.9", second_port);
     let is_echo = |one: &&Value| one["protocol"] == ICMP || one["protocol"] == ICMPV6;
     assert_eq!(mappings.iter().filter(is_echo).count(), 1, "{all}");
-    let table = myelin.ok(&["ps", "--flows"]);
-    let outside = SocketAddr::new(own("198.51.100.7").parse().unwrap(), second_port).to_string();
+    let table = myelin.run_ok(&["ps", "--flows"]);
+    let translated =
+        SocketAddr::new(convert("198.51.100.7").parse().unwrap(), second_port).to_string();
     assert!(
-        table.contains(&outside) && !table.contains("packets"),
+        table.contains(&translated) && !table.contains("packets"),
         "{table}"
     );
 }
 
 /// Asserts UDP, TCP and ping through NAT, and that mappings survive a live change of both chains.
-fn translates(space: &str, v6: bool) {
+fn assert_nat_translates(space: &str, v6: bool) {
     if skip_unless_root() || skip_without("python3") || skip_without("ping") {
         return;
     }
-    let own = |text: &str| of_family(text, v6);
+    let convert = |text: &str| convert_addresses(text, v6);
     let myelin = Myelin::new();
-    let pair = own(&PAIR.replace("SPACE", space));
-    myelin.ok(&["up", myelin.file(&pair).to_str().unwrap()]);
-    let server = Server::start(&myelin, &own(SERVER));
+    let pair = convert(&PAIR.replace("SPACE", space));
+    myelin.run_ok(&["up", myelin.write_file(&pair).to_str().unwrap()]);
+    let server = Server::start(&myelin, &convert(SERVER));
     let send = |program: &str, from: &str| {
-        let (program, from) = (own(program), own(from));
-        myelin.ok(&[
+        let (program, from) = (convert(program), convert(from));
+        myelin.run_ok(&[
             "exec", "client", "--", "python3", "-c", &program, &from, "40000",
         ])
     };
     assert_eq!(
-        send(ASK_UDP, "10.0.0.1"),
-        own("198.51.100.7 40000 hello from 10.0.0.2 9000\n"),
-        "a free port stays"
+        send(UDP_CLIENT, "10.0.0.1"),
+        convert("198.51.100.7 40000 hello from 10.0.0.2 9000\n"),
+        "NAT keeps a free port"
     );
     assert_eq!(
-        send(ASK_TCP, "10.0.0.1"),
-        own("198.51.100.7 40000 100001\n")
+        send(TCP_CLIENT, "10.0.0.1"),
+        convert("198.51.100.7 40000 100001\n")
     );
-    let ping = myelin.ok(&[
+    let ping = myelin.run_ok(&[
         "exec",
         "client",
         "--",
@@ -194,66 +196,70 @@ fn translates(space: &str, v6: bool) {
         "0.05",
         "-W",
         "2",
-        &own("10.0.0.2"),
+        &convert("10.0.0.2"),
     ]);
     assert!(ping.contains(" 0% packet loss"), "{ping}");
     // A second internal address sends from the same port.
-    let second = own("10.0.0.9") + if v6 { "/128" } else { "/32" };
+    let second = convert("10.0.0.9") + if v6 { "/128" } else { "/32" };
     let mut add = vec![
         "exec", "client", "--", "ip", "address", "add", &second, "dev", "lo",
     ];
     if v6 {
         add.push("nodad");
     }
-    myelin.ok(&add);
-    let answer = send(ASK_UDP, "10.0.0.9");
+    myelin.run_ok(&add);
+    let answer = send(UDP_CLIENT, "10.0.0.9");
     let port = answer.split(' ').nth(1).unwrap().parse::<u16>().unwrap();
     assert!(
-        answer.starts_with(&own("198.51.100.7 "))
+        answer.starts_with(&convert("198.51.100.7 "))
             && (20_000..=60_000).contains(&port)
             && port != 40_000,
         "{answer}"
     );
-    assert_mappings(&myelin, &own, port);
-    for chain in myelin.json(&["ps", "--json"]).as_array().expect("a list") {
+    assert_mappings(&myelin, &convert, port);
+    for chain in myelin
+        .run_json(&["ps", "--json"])
+        .as_array()
+        .expect("a list")
+    {
         for hop in chain["hops"].as_array().expect("hops") {
             assert_eq!(hop["drops"], 0, "{chain}");
             assert!(hop["packets_in"].as_u64().unwrap() > 10, "{chain}");
         }
     }
-    // If the live change lost the mappings, this one would get its own port, 40000: the first
-    // internal address has not sent since.
+    // If the live change lost the mappings, the second address would get port 40000: the first
+    // address sends nothing after the change.
     let changed = pair
         .replace("    - { name: first, kind: forward }\n", "")
         .replace(
             "    - { name: masq",
             "    - { name: before, kind: forward }\n    - { name: masq",
         );
-    myelin.ok(&["up", myelin.file(&changed).to_str().unwrap()]);
-    assert_eq!(send(ASK_UDP, "10.0.0.9"), answer, "after the change");
+    myelin.run_ok(&["up", myelin.write_file(&changed).to_str().unwrap()]);
+    assert_eq!(send(UDP_CLIENT, "10.0.0.9"), answer, "after the change");
     drop(server);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
 #[test]
-fn the_kernel_translates_requests_and_replies() {
-    translates("", false);
+fn kernel_nat_translates_ipv4_requests_and_replies() {
+    assert_nat_translates("", false);
 }
 
 #[test]
-fn user_space_translates_requests_and_replies() {
-    translates("space: user,", false);
+fn user_space_nat_translates_ipv4_requests_and_replies() {
+    assert_nat_translates("space: user,", false);
 }
 
 #[test]
-fn the_kernel_translates_requests_and_replies_of_ipv6() {
-    translates("", true);
+fn kernel_nat_translates_ipv6_requests_and_replies() {
+    assert_nat_translates("", true);
 }
 
 #[test]
-fn user_space_translates_requests_and_replies_of_ipv6() {
-    translates("space: user,", true);
+fn user_space_nat_translates_ipv6_requests_and_replies() {
+    assert_nat_translates("space: user,", true);
 }
 
 #[test]
@@ -263,7 +269,7 @@ fn nat_with_its_reverse_in_user_space_refuses_mapping_distributed() {
         "  reverse: @back",
         "  mapping: distributed\n  reverse: @back",
     );
-    let error = myelin.fails(2, &["plan", myelin.file(&text).to_str().unwrap()]);
+    let error = myelin.run_failing(2, &["plan", myelin.write_file(&text).to_str().unwrap()]);
     assert!(
         error.contains("`masquerade`") && error.contains("mapping: compact"),
         "{error}"

@@ -1,4 +1,4 @@
-//! A chain that keeps to its profile keeps its contract, whatever other chains send on the same
+//! A chain within its profile keeps its contract under any traffic of other chains on the same
 //! interfaces and in the same worker.
 
 mod common;
@@ -6,14 +6,22 @@ mod common;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 
-use common::load::{Load, Sender, judged_seconds, lost_packets, read_count, wait_until_settled};
+use common::load::{
+    Load, Sender, read_count, read_judged_seconds, sum_lost_packets, wait_until_settled,
+};
 use common::port_pair::PortPair;
 use common::{Myelin, skip_unless_root, wait_for};
 use serde_json::Value;
 
 /// A chain that takes UDP packets to one destination port, or to all ports that match no other
 /// chain.
-fn chain(ports: &PortPair, name: &str, port: Option<u16>, functions: &str, sla: &str) -> String {
+fn format_chain(
+    ports: &PortPair,
+    name: &str,
+    port: Option<u16>,
+    functions: &str,
+    sla: &str,
+) -> String {
     let port = port.map_or(String::new(), |port| format!(", destinationPort: {port}"));
     ports.add_to(&format!(
         "
@@ -32,7 +40,7 @@ fn server_address(port: u16) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::new(10, 77, 0, 2).into(), port)
 }
 
-/// Traffic that keeps to the profile of its chain.
+/// Traffic within the profile of its chain.
 const QUIET: Load = Load {
     to: SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)), 9000),
     flows: 1,
@@ -49,7 +57,7 @@ fn assert_contract_kept(status: &Value, when: &str) {
         "{when}: {status}"
     );
     assert_eq!(
-        (&status["policed"], &status["drops"], lost_packets(life)),
+        (&status["policed"], &status["drops"], sum_lost_packets(life)),
         (&0.into(), &0.into(), 0),
         "{when}: {status}"
     );
@@ -64,7 +72,7 @@ fn assert_contract_kept(status: &Value, when: &str) {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one course of events")]
-fn a_flood_of_any_kind_costs_the_neighbour_no_packet() {
+fn no_flood_of_one_chain_makes_another_chain_lose_packets() {
     if skip_unless_root() {
         return;
     }
@@ -102,18 +110,18 @@ fn a_flood_of_any_kind_costs_the_neighbour_no_packet() {
     for space in ["kernel", "user"] {
         let (myelin, ports) = (Myelin::new(), PortPair::new());
         let function = format!("{{ name: one, kind: monitor, space: {space} }}");
-        // Even on a busy machine, 100 packets a second keep to this profile.
+        // Even on a busy machine, 100 packets a second conform to this profile.
         let quiet =
             "rate: 1kpps, burst: 256, latency: 10s, percentile: 50, loss: 0.1%, enforce: policer";
         let loud = format!("rate: {rate}pps, burst: {burst}, latency: 10s, enforce: policer");
-        let file = myelin.file(&format!(
+        let file = myelin.write_file(&format!(
             "{}---{}",
-            chain(&ports, "quiet", Some(9000), &function, quiet),
-            chain(&ports, "loud", None, &function, &loud)
+            format_chain(&ports, "quiet", Some(9000), &function, quiet),
+            format_chain(&ports, "loud", None, &function, &loud)
         ));
-        myelin.ok(&["up", file.to_str().unwrap()]);
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
         if space == "user" {
-            let pid = |name| myelin.status(name)["worker"]["pid"].clone();
+            let pid = |name| myelin.read_status(name)["worker"]["pid"].clone();
             assert_eq!(
                 pid("quiet"),
                 pid("loud"),
@@ -126,9 +134,9 @@ fn a_flood_of_any_kind_costs_the_neighbour_no_packet() {
             let when = format!("{kind}, {space}");
             let start = Instant::now();
             let flood = Sender::through_ports(&ports, load);
-            let before = judged_seconds(&myelin, "quiet");
+            let before = read_judged_seconds(&myelin, "quiet");
             wait_for("two judged seconds", || {
-                judged_seconds(&myelin, "quiet") >= before + 2
+                read_judged_seconds(&myelin, "quiet") >= before + 2
             });
             wait_for("one packet of each flow", || flood.sent() >= 10_000);
             let sent = flood.stop();
@@ -152,13 +160,17 @@ fn a_flood_of_any_kind_costs_the_neighbour_no_packet() {
             (passed, arrived) = (passed + out, arrived + arrived_now);
             assert_eq!(read_count(&status["policed"]), arrived - passed, "{when}");
             assert_eq!(
-                (&status["drops"], lost_packets(&status["sla"]["life"])),
+                (&status["drops"], sum_lost_packets(&status["sla"]["life"])),
                 (&0.into(), 0),
                 "{when}: {status}"
             );
             // While packets arrive only counts that stay 0 can be compared.
-            let quiet = myelin.status("quiet");
-            assert_eq!(lost_packets(&quiet["sla"]["life"]), 0, "{when}: {quiet}");
+            let quiet = myelin.read_status("quiet");
+            assert_eq!(
+                sum_lost_packets(&quiet["sla"]["life"]),
+                0,
+                "{when}: {quiet}"
+            );
             assert_eq!(quiet["policed"], 0, "{when}: {quiet}");
         }
         let sent = sender.stop();
@@ -166,11 +178,11 @@ fn a_flood_of_any_kind_costs_the_neighbour_no_packet() {
         assert!(read_count(&status["packets_in"]) <= sent, "{status}");
         assert_contract_kept(&status, space);
         assert_eq!(
-            myelin.json(&["events", "--json"]),
+            myelin.run_json(&["events", "--json"]),
             Value::Array(Vec::new()),
             "{space}"
         );
-        myelin.ok(&["down", "--all"]);
+        myelin.run_ok(&["down", "--all"]);
         drop(ports);
         myelin.assert_clean();
     }
@@ -186,23 +198,23 @@ fn the_event_of_a_chain_names_the_neighbour_that_filled_its_worker() {
     // Compression makes a packet cost the worker more than the sender.
     let work = "{ name: press, kind: compress, config: { algorithm: zstd, level: 19 } }, { name: back, kind: decompress }";
     let quiet = "rate: 10kpps, burst: 256, latency: 100ms, loss: 0.1%, enforce: policer";
-    let file = myelin.file(&format!(
+    let file = myelin.write_file(&format!(
         "{}---{}",
-        chain(
+        format_chain(
             &ports,
             "quiet",
             Some(9000),
             "{ name: one, kind: forward, space: user }",
             quiet
         ),
-        chain(&ports, "loud", None, work, "latency: 100s, enforce: none"),
+        format_chain(&ports, "loud", None, work, "latency: 100s, enforce: none"),
     ));
-    let refused = myelin.fails(3, &["up", file.to_str().unwrap()]);
+    let refused = myelin.run_failing(3, &["up", file.to_str().unwrap()]);
     assert!(refused.contains("is refused"), "{refused}");
-    myelin.ok(&["up", file.to_str().unwrap(), "--force"]);
+    myelin.run_ok(&["up", file.to_str().unwrap(), "--force"]);
     assert_eq!(
-        myelin.status("quiet")["worker"]["pid"],
-        myelin.status("loud")["worker"]["pid"]
+        myelin.read_status("quiet")["worker"]["pid"],
+        myelin.read_status("loud")["worker"]["pid"]
     );
     let quiet_sender = Sender::through_ports(&ports, QUIET);
     let loud_sender = Sender::through_ports(
@@ -215,27 +227,27 @@ fn the_event_of_a_chain_names_the_neighbour_that_filled_its_worker() {
         },
     );
     let mut loss_event = Value::Null;
-    // In some seconds a hypervisor or another program may take the core: then the cause is another.
+    // In some seconds a hypervisor or another program may take the core and be the cause.
     let causes = ["neighbour", "steal", "overload"];
     wait_for("the event", || {
-        let events = myelin.json(&["events", &myelin.chain("quiet"), "--json"]);
+        let events = myelin.run_json(&["events", &myelin.chain_name("quiet"), "--json"]);
         let mut events = events.as_array().expect("a list").iter();
         let event = events.find(|event| causes.iter().any(|cause| event["cause"] == *cause));
         loss_event = event.cloned().unwrap_or_default();
         !loss_event.is_null()
     });
-    let all = myelin.json(&["events", "--json"]);
-    assert_eq!(loss_event["chain"], myelin.chain("quiet"), "{all}");
+    let all = myelin.run_json(&["events", "--json"]);
+    assert_eq!(loss_event["chain"], myelin.chain_name("quiet"), "{all}");
     assert_eq!(loss_event["hop"], "one", "{all}");
     assert!(loss_event["evidence"][0].is_string(), "{all}");
     if loss_event["cause"] == "neighbour" && read_count(&loss_event["lost"]) > 0 {
         let evidence = loss_event["evidence"].to_string();
         assert!(
-            evidence.contains(&myelin.chain("loud")) || evidence.contains("waited"),
+            evidence.contains(&myelin.chain_name("loud")) || evidence.contains("waited"),
             "{loss_event}"
         );
     }
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     drop((quiet_sender, loud_sender));
     drop(ports);
     myelin.assert_clean();

@@ -22,7 +22,7 @@ spec:
 
 /// Sends `count` packets one by one; returns how many reached the server with the right payload.
 fn count_right_payloads(myelin: &Myelin, count: u32) -> u32 {
-    let chain = myelin.chain("staged");
+    let chain = myelin.chain_name("staged");
     let ready = myelin.run_dir().with_extension("ready");
     let _ = std::fs::remove_file(&ready);
     let ready = ready.display();
@@ -52,22 +52,22 @@ for i in range({count}):
 }
 
 #[test]
-fn packets_pass_each_process_and_a_killed_process_is_restarted() {
+fn packets_pass_each_process_and_killed_processes_are_restarted() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(STAGED);
+    let file = myelin.write_file(STAGED);
     let file = file.to_str().unwrap();
-    let plan = myelin.json(&["plan", file, "--json"]);
+    let plan = myelin.run_json(&["plan", file, "--json"]);
     assert_eq!(plan[0]["hops"][2]["reach"]["name"], "ring + dispatch");
     assert_eq!(plan[0]["egress"]["name"], "ring + user_egress");
-    let shown = myelin.ok(&["plan", file]);
+    let shown = myelin.run_ok(&["plan", file]);
     assert!(shown.contains("mapping     pipeline"), "{shown}");
-    myelin.ok(&["up", file]);
+    myelin.run_ok(&["up", file]);
     assert_eq!(count_right_payloads(&myelin, 100), 100);
 
-    let before = myelin.status("staged");
+    let before = myelin.read_status("staged");
     assert_eq!(
         (&before["mapping"], &before["state"]),
         (&"pipeline".into(), &"active".into())
@@ -86,12 +86,12 @@ fn packets_pass_each_process_and_a_killed_process_is_restarted() {
     assert_eq!(before["sojourn"]["packets"], 100);
     // Each packet passes three rings: to the second function, to the third, and back to the worker.
     let rings = before["rings"].as_array().unwrap();
-    let through = rings
+    let dequeued = rings
         .iter()
         .map(|ring| ring["dequeued"].as_u64().unwrap())
         .sum::<u64>();
-    assert_eq!((rings.len(), through), (4, 300), "{rings:?}");
-    let shown = myelin.ok(&["ps", "-v", &myelin.chain("staged")]);
+    assert_eq!((rings.len(), dequeued), (4, 300), "{rings:?}");
+    let shown = myelin.run_ok(&["ps", "-v", &myelin.chain_name("staged")]);
     let ring = "ring from function 2 to the worker: 0 of 1024 descriptors, 100 taken so far";
     assert!(shown.contains(ring), "{shown}");
     let stages = before["more_workers"].as_array().unwrap();
@@ -100,10 +100,10 @@ fn packets_pass_each_process_and_a_killed_process_is_restarted() {
     common::kill(&stages[0]["pid"]);
     let killed = Instant::now();
     wait_for("a new process", || {
-        myelin.status("staged")["more_workers"][0]["restarts"] == 1
+        myelin.read_status("staged")["more_workers"][0]["restarts"] == 1
     });
     println!("restarted after {:?}", killed.elapsed());
-    let after = myelin.status("staged");
+    let after = myelin.read_status("staged");
     assert_eq!(after["more_workers"][0]["restarts"], 1);
     assert_ne!(after["more_workers"][0]["pid"], stages[0]["pid"]);
     assert_eq!(
@@ -116,7 +116,7 @@ fn packets_pass_each_process_and_a_killed_process_is_restarted() {
     );
     assert_eq!(count_right_payloads(&myelin, 50), 50);
     assert_eq!(
-        myelin.status("staged")["hops"][2]["packets_in"],
+        myelin.read_status("staged")["hops"][2]["packets_in"],
         150,
         "counts survive a restart"
     );
@@ -124,14 +124,14 @@ fn packets_pass_each_process_and_a_killed_process_is_restarted() {
     // The first worker owns the AF_XDP sockets.
     common::kill(&after["worker"]["pid"]);
     wait_for("a new worker", || {
-        myelin.status("staged")["worker"]["restarts"] == 1
+        myelin.read_status("staged")["worker"]["restarts"] == 1
     });
     let row = myelin.probe("staged", 64, 50);
     assert_eq!(row["lost"], 0, "{row}");
     let processes = row["cpu"]["processes"].as_array().map(Vec::len);
     assert_eq!(processes, Some(3), "{row}");
-    myelin.ok(&["down", &myelin.chain("staged")]);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", &myelin.chain_name("staged")]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -140,7 +140,7 @@ fn a_pipeline_with_kernel_functions_carries_packets_after_its_agent_is_killed() 
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
+    let myelin = Myelin::new_shared();
     let functions = "
     - { name: a, kind: forward, space: kernel }
     - { name: b, kind: xor, space: user, config: { key: 0x21 } }
@@ -151,10 +151,10 @@ fn a_pipeline_with_kernel_functions_carries_packets_after_its_agent_is_killed() 
     let start = STAGED.find("\n    - {").unwrap();
     let end = STAGED.find("  mapping").unwrap() + "  mapping".len();
     let text = format!("{}{functions}{}", &STAGED[..start], &STAGED[end..]);
-    let file = myelin.file(&text);
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    let file = myelin.write_file(&text);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     assert_eq!(count_right_payloads(&myelin, 60), 60);
-    let status = myelin.status("staged");
+    let status = myelin.read_status("staged");
     let counts: Vec<_> = status["hops"]
         .as_array()
         .unwrap()
@@ -168,7 +168,7 @@ fn a_pipeline_with_kernel_functions_carries_packets_after_its_agent_is_killed() 
         20,
         "packets that arrived after the agent was killed"
     );
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -177,20 +177,20 @@ fn a_live_change_from_compact_to_pipeline_and_back_carries_packets() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let pipeline = myelin.file(STAGED);
-    let compact = myelin.file(&STAGED.replace("mapping: pipeline", "mapping: compact"));
+    let myelin = Myelin::new_shared();
+    let pipeline = myelin.write_file(STAGED);
+    let compact = myelin.write_file(&STAGED.replace("mapping: pipeline", "mapping: compact"));
     let (pipeline, compact) = (pipeline.to_str().unwrap(), compact.to_str().unwrap());
-    for (file, further) in [(compact, 0), (pipeline, 2), (compact, 0)] {
-        myelin.ok(&["up", file]);
+    for (file, more_workers) in [(compact, 0), (pipeline, 2), (compact, 0)] {
+        myelin.run_ok(&["up", file]);
         assert_eq!(count_right_payloads(&myelin, 20), 20);
-        let stages = myelin.status("staged")["more_workers"].clone();
-        assert_eq!(stages.as_array().map_or(0, Vec::len), further);
+        let stages = myelin.read_status("staged")["more_workers"].clone();
+        assert_eq!(stages.as_array().map_or(0, Vec::len), more_workers);
     }
     let id = myelin_api::RunDir::resolve(Some(&myelin.run_dir())).id();
     let workers = sh(&format!("pgrep -c -f '^myelin-worker@{id}' || true"));
     assert_eq!(workers.trim(), "1", "only the first worker remains");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -199,7 +199,7 @@ fn a_stage_that_keeps_dying_fails_only_its_chain() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
+    let myelin = Myelin::new_shared();
     // The user functions of the reverse chain run in the same worker.
     let back = "
 apiVersion: myelin.dev/v1alpha1
@@ -212,12 +212,12 @@ spec:
   reverse: @staged
 ";
     let staged = STAGED.replace("spec:", "spec:\n  reverse: @back\n  onFailure: pass");
-    let file = myelin.file(&format!("{staged}---{back}"));
-    myelin.ok(&["up", file.to_str().unwrap()]);
-    let worker = myelin.status("back")["worker"]["pid"].clone();
-    assert_eq!(myelin.status("staged")["worker"]["pid"], worker);
+    let file = myelin.write_file(&format!("{staged}---{back}"));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    let worker = myelin.read_status("back")["worker"]["pid"].clone();
+    assert_eq!(myelin.read_status("staged")["worker"]["pid"], worker);
     myelin.kill_until_failed("staged", |status| status["more_workers"][1].clone());
-    let other = myelin.status("back");
+    let other = myelin.read_status("back");
     assert_eq!(
         (&other["state"], &other["worker"]["pid"]),
         (&"active".into(), &worker)
@@ -226,12 +226,12 @@ spec:
     let before = other["packets_out"].as_u64().unwrap();
     let probe = myelin.probe("back", 64, 50);
     assert_eq!(probe["lost"], 0, "{probe}");
-    assert!(myelin.status("back")["packets_out"].as_u64().unwrap() >= before + 50);
+    assert!(myelin.read_status("back")["packets_out"].as_u64().unwrap() >= before + 50);
     // The failed chain can be removed and deployed again.
-    myelin.ok(&["down", &myelin.chain("staged")]);
-    myelin.ok(&["up", file.to_str().unwrap()]);
-    assert_eq!(myelin.status("back")["worker"]["pid"], worker);
+    myelin.run_ok(&["down", &myelin.chain_name("staged")]);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    assert_eq!(myelin.read_status("back")["worker"]["pid"], worker);
     assert_eq!(count_right_payloads(&myelin, 10), 10);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 const PORT: u16 = 9000;
 
-fn chain(name: &str, space: &str, more: &str, sla: &str) -> String {
+fn format_chain(name: &str, space: &str, more: &str, sla: &str) -> String {
     format!(
         "
 apiVersion: myelin.dev/v1alpha1
@@ -52,9 +52,9 @@ fn read_count(status: &Value, key: &str) -> u64 {
 
 /// Waits until each received packet is counted as out, policed or dropped; returns the status.
 fn wait_until_settled(myelin: &Myelin, name: &str) -> Value {
-    let mut status = myelin.status(name);
+    let mut status = myelin.read_status(name);
     wait_for("the last packet", || {
-        status = myelin.status(name);
+        status = myelin.read_status(name);
         let counted = ["packets_out", "policed", "drops"].map(|key| read_count(&status, key));
         read_count(&status, "packets_in") == counted.iter().sum::<u64>()
     });
@@ -62,7 +62,7 @@ fn wait_until_settled(myelin: &Myelin, name: &str) -> Value {
 }
 
 #[test]
-fn a_flood_of_any_kind_passes_its_profile_and_no_more() {
+fn no_flood_passes_more_than_its_profile() {
     if skip_unless_root() {
         return;
     }
@@ -75,9 +75,9 @@ fn a_flood_of_any_kind_passes_its_profile_and_no_more() {
     ] {
         let myelin = Myelin::new();
         let sla = format!("rate: {rate}pps, burst: {burst}, enforce: policer");
-        let file = myelin.file(&chain("f", space, more, &sla));
-        myelin.ok(&["up", file.to_str().unwrap()]);
-        let (socket, server) = open_client(&myelin.status("f"));
+        let file = myelin.write_file(&format_chain("f", space, more, &sla));
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
+        let (socket, server) = open_client(&myelin.read_status("f"));
         let send = |port: u16, payload: &[u8]| {
             assert_eq!(
                 socket.send_to(payload, (server, port)).unwrap(),
@@ -113,27 +113,27 @@ fn a_flood_of_any_kind_passes_its_profile_and_no_more() {
             read_count(&status, "policed_bytes") > 1000 * 1514,
             "{status}"
         );
-        let shown = myelin.ok(&["ps", "-v", &myelin.chain("f")]);
+        let shown = myelin.run_ok(&["ps", "-v", &myelin.chain_name("f")]);
         assert!(
             shown.contains("policed") && shown.contains(&policed.to_string()),
             "{shown}"
         );
-        myelin.ok(&["down", &myelin.chain("f")]);
+        myelin.run_ok(&["down", &myelin.chain_name("f")]);
     }
 }
 
 #[test]
-fn a_profile_in_bits_counts_whole_frames_and_applies_beside_the_one_in_packets() {
+fn profiles_in_packets_and_bits_apply_together_and_bits_count_whole_frames() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
     // The burst in bits admits ten small frames or one large one. The rates are so low that the
-    // buckets earn next to nothing.
+    // buckets gain almost no tokens.
     let sla = "rate: [ 1pps, 8bit ], burst: [ 1000, 1600B ], enforce: policer";
-    let file = myelin.file(&chain("bits", "kernel", "", sla));
-    myelin.ok(&["up", file.to_str().unwrap()]);
-    let (socket, server) = open_client(&myelin.status("bits"));
+    let file = myelin.write_file(&format_chain("bits", "kernel", "", sla));
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    let (socket, server) = open_client(&myelin.read_status("bits"));
     for _ in 0..30 {
         socket.send_to(&[0; 118], (server, PORT)).unwrap();
     }
@@ -154,11 +154,11 @@ fn a_live_change_refills_the_bucket_only_if_the_profile_changes() {
     }
     let myelin = Myelin::new();
     let up = |more: &str, sla: &str| {
-        let file = myelin.file(&chain("live", "kernel", more, sla));
-        myelin.ok(&["up", file.to_str().unwrap()]);
+        let file = myelin.write_file(&format_chain("live", "kernel", more, sla));
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
     };
     up("", "rate: 1pps, burst: 5, enforce: policer");
-    let (socket, server) = open_client(&myelin.status("live"));
+    let (socket, server) = open_client(&myelin.read_status("live"));
     let send = || {
         for _ in 0..20 {
             socket.send_to(b"a packet", (server, PORT)).unwrap();
@@ -183,7 +183,7 @@ fn a_live_change_refills_the_bucket_only_if_the_profile_changes() {
     );
     up("", "rate: 1pps, burst: 6, enforce: none");
     assert_eq!(send(), third + 20);
-    let status = myelin.status("live");
+    let status = myelin.read_status("live");
     assert_eq!(read_count(&status, "policed"), 60 - third, "{status}");
     assert_eq!(read_count(&status, "packets_in"), 80, "{status}");
 }

@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 
 use common::{Myelin, skip_unless_root, skip_without};
 
-fn chain_file(space: &str, routes: &str) -> String {
+fn format_chain(space: &str, routes: &str) -> String {
     format!(
         "
 apiVersion: myelin.dev/v1alpha1
@@ -56,27 +56,27 @@ fn start_receiver(myelin: &Myelin) -> Child {
         .expect("a receiver");
     let mut ready = [0; 6];
     let output = child.stdout.as_mut().expect("its output");
-    std::io::Read::read_exact(output, &mut ready).expect("it is ready");
+    std::io::Read::read_exact(output, &mut ready).expect("a ready receiver");
     child
 }
 
 fn send(myelin: &Myelin, ttl: &str) -> String {
-    myelin.ok(&["exec", "client", "--", "python3", "-c", SEND, ttl])
+    myelin.run_ok(&["exec", "client", "--", "python3", "-c", SEND, ttl])
 }
 
 fn read_drops(myelin: &Myelin) -> u64 {
-    let list = myelin.json(&["ps", "--json"]);
+    let list = myelin.run_json(&["ps", "--json"]);
     list[0]["hops"][0]["drops"].as_u64().expect("drops")
 }
 
-/// Asserts how a router of this space forwards; returns the ICMP error that [`SEND`] prints for TTL
-/// 1.
+/// Asserts that a router in this space forwards; returns the ICMP error that [`SEND`] prints for
+/// TTL 1.
 fn assert_routes(space: &str) -> String {
     let myelin = Myelin::new();
     // The server accepts only frames to its own Ethernet address. A route without `mac` must keep
-    // it.
-    let file = myelin.file(&chain_file(space, "{ prefix: 10.0.0.0/24 }"));
-    myelin.ok(&["up", file.to_str().expect("a path")]);
+    // this address.
+    let file = myelin.write_file(&format_chain(space, "{ prefix: 10.0.0.0/24 }"));
+    myelin.run_ok(&["up", file.to_str().expect("a path")]);
     let receiver = start_receiver(&myelin);
     assert_eq!(send(&myelin, "64"), "");
     let output = receiver.wait_with_output().expect("its output");
@@ -86,23 +86,23 @@ fn assert_routes(space: &str) -> String {
     assert_eq!(read_drops(&myelin), 1);
 
     // A route with the Ethernet address of the server as the next hop.
-    let mac = myelin.ok(&["exec", "server", "--", "cat", "/sys/class/net/eth0/address"]);
-    myelin.ok(&["down", &myelin.chain("r")]);
+    let mac = myelin.run_ok(&["exec", "server", "--", "cat", "/sys/class/net/eth0/address"]);
+    myelin.run_ok(&["down", &myelin.chain_name("r")]);
     let route = format!("{{ prefix: 10.0.0.2, mac: \"{}\" }}", mac.trim());
-    let file = myelin.file(&chain_file(space, &route));
-    myelin.ok(&["up", file.to_str().expect("a path")]);
+    let file = myelin.write_file(&format_chain(space, &route));
+    myelin.run_ok(&["up", file.to_str().expect("a path")]);
     let receiver = start_receiver(&myelin);
     assert_eq!(send(&myelin, "2"), "");
     let output = receiver.wait_with_output().expect("its output");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "100 1\n");
-    myelin.ok(&["down", &myelin.chain("r")]);
+    myelin.run_ok(&["down", &myelin.chain_name("r")]);
 
     // Without a route to the server the router drops the packet.
-    let file = myelin.file(&chain_file(space, "{ prefix: 192.0.2.0/24 }"));
-    myelin.ok(&["up", file.to_str().expect("a path")]);
+    let file = myelin.write_file(&format_chain(space, "{ prefix: 192.0.2.0/24 }"));
+    myelin.run_ok(&["up", file.to_str().expect("a path")]);
     assert_eq!(send(&myelin, "64"), "");
     assert_eq!(read_drops(&myelin), 1);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
     icmp_error
 }
@@ -130,9 +130,9 @@ fn a_router_with_60000_routes_is_deployed() {
         return;
     }
     let myelin = Myelin::new();
-    let text = chain_file("kernel", "{ prefix: 10.0.0.0/24 }")
+    let text = format_chain("kernel", "{ prefix: 10.0.0.0/24 }")
         .replace("addresses:", "routesFile: routes.yaml, addresses:");
-    let file = myelin.file(&text);
+    let file = myelin.write_file(&text);
     let mut routes = String::new();
     for route in 0..60_000_u32 {
         let [_, a, b, c] = (0x0b_0000 + route).to_be_bytes();
@@ -140,13 +140,13 @@ fn a_router_with_60000_routes_is_deployed() {
             format!("- {{ prefix: {a}.{b}.{c}.0/24, mac: \"02:00:00:00:{b:02x}:{c:02x}\" }}\n");
         routes.push_str(&route);
     }
-    let beside = file.parent().expect("a directory").join("routes.yaml");
-    std::fs::write(beside, routes).expect("the routes");
-    myelin.ok(&["up", file.to_str().expect("a path")]);
+    let routes_file = file.parent().expect("a directory").join("routes.yaml");
+    std::fs::write(routes_file, routes).expect("the routes");
+    myelin.run_ok(&["up", file.to_str().expect("a path")]);
     let receiver = start_receiver(&myelin);
     assert_eq!(send(&myelin, "64"), "");
     let output = receiver.wait_with_output().expect("its output");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "100 63\n");
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -54,7 +54,7 @@ fn the_schema_has_each_key_of_spec_in_the_examples() {
     let chain = print_schema("chain");
     let spec = &chain["properties"]["spec"]["properties"];
     let mut documents = 0;
-    for file in std::fs::read_dir(common::root().join("examples")).unwrap() {
+    for file in std::fs::read_dir(common::repository_root().join("examples")).unwrap() {
         let path = file.unwrap().path();
         if path.extension().is_none_or(|extension| extension != "yaml") {
             continue;
@@ -80,7 +80,7 @@ fn the_schema_has_each_key_of_spec_in_the_examples() {
 /// Editors check the examples against the committed schema.
 #[test]
 fn the_committed_schema_is_current_and_each_example_names_it() {
-    let path = common::root().join("schema/chain.json");
+    let path = common::repository_root().join("schema/chain.json");
     let printed = serde_json::to_string_pretty(&print_schema("chain")).unwrap() + "\n";
     if std::env::var_os("WRITE_SCHEMA").is_some() {
         std::fs::write(&path, &printed).unwrap();
@@ -91,7 +91,7 @@ fn the_committed_schema_is_current_and_each_example_names_it() {
         "{} is not up to date: WRITE_SCHEMA=1 writes it",
         path.display()
     );
-    for file in std::fs::read_dir(common::root().join("examples")).unwrap() {
+    for file in std::fs::read_dir(common::repository_root().join("examples")).unwrap() {
         let path = file.unwrap().path();
         if path
             .extension()

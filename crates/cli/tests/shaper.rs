@@ -1,5 +1,5 @@
-//! Clusters of packets (sent back to back) through chains with a shaper: all arrive, and they keep
-//! to the profile.
+//! Sends clusters of packets (back to back) through chains with a shaper: all arrive and conform to
+//! the profile.
 
 mod common;
 
@@ -13,7 +13,7 @@ use myelin_packet::traffic::{Bucket, Profile};
 
 /// Number of clusters, and packets in each.
 const CLUSTERS: u64 = 4;
-const CLUSTER: u64 = 64;
+const CLUSTER_SIZE: u64 = 64;
 const RATE: u64 = 2000;
 const BURST: u64 = 4;
 /// Increase of the measured burst that a stall of the machine may cause, packets: 10 ms at the
@@ -27,7 +27,7 @@ const TRIES: u64 = 50;
 
 /// A chain whose policer passes clusters and whose shaper sends packets one by one. The queue has
 /// room for all clusters, so a stalled worker loses none.
-fn shaped_chain(functions: &str, more: &str) -> String {
+fn format_shaped_chain(functions: &str, more: &str) -> String {
     format!(
         "
 apiVersion: myelin.dev/v1alpha1
@@ -44,7 +44,7 @@ spec:
 
 /// Sends clusters; returns the kernel's receive time of each packet at the server, ns.
 fn measure_arrivals(myelin: &Myelin) -> Vec<u64> {
-    let chain = myelin.chain("shaped");
+    let chain = myelin.chain_name("shaped");
     let ready = myelin.run_dir().with_extension("ready");
     let _ = std::fs::remove_file(&ready);
     let ready = ready.display();
@@ -60,7 +60,7 @@ try:
         seconds, ns = struct.unpack('qq', control[0][2])
         print(seconds * 10**9 + ns)
 except socket.timeout: pass",
-        total = CLUSTERS * CLUSTER
+        total = CLUSTERS * CLUSTER_SIZE
     );
     let client = format!(
         "import os, socket, time
@@ -68,8 +68,8 @@ s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 while not os.path.exists('{ready}'): time.sleep(0.01)
 for i in range({total}):
     s.sendto(b'%6d' % i, ('10.0.0.2', 9000))
-    if i % {CLUSTER} == {CLUSTER} - 1: time.sleep(0.1)",
-        total = CLUSTERS * CLUSTER
+    if i % {CLUSTER_SIZE} == {CLUSTER_SIZE} - 1: time.sleep(0.1)",
+        total = CLUSTERS * CLUSTER_SIZE
     );
     let out = sh(&format!(
         "ip netns exec myelin-{chain}-client timeout 300 python3 -c \"{client}\" &
@@ -95,7 +95,7 @@ fn measure_burst(times: &[u64]) -> u64 {
 /// Tolerance of the burst, packets: the rate times the longest gap within a cluster.
 fn compute_tolerance(times: &[u64]) -> u64 {
     let gaps = times
-        .chunks(CLUSTER as usize)
+        .chunks(CLUSTER_SIZE as usize)
         .flat_map(|cluster| cluster.windows(2))
         .map(|pair| pair[1].saturating_sub(pair[0]));
     let late_ns = gaps
@@ -108,23 +108,23 @@ fn compute_tolerance(times: &[u64]) -> u64 {
 /// Reads the number of packets that the shaper delayed; `None` if the discipline does not count
 /// them.
 fn read_delayed(myelin: &Myelin) -> Option<u64> {
-    myelin.status("shaped")["shaper"]["delayed"].as_u64()
+    myelin.read_status("shaped")["shaper"]["delayed"].as_u64()
 }
 
-/// Asserts that all packets of clusters arrive and keep to the profile; returns the number sent.
+/// Asserts that all packets of clusters arrive and conform to the profile; returns the number sent.
 fn assert_shaped(myelin: &Myelin) -> u64 {
     let mut bursts = Vec::new();
     for tries in 1..=TRIES {
         let before = read_delayed(myelin);
         let times = measure_arrivals(myelin);
-        assert_eq!(times.len() as u64, CLUSTERS * CLUSTER, "{times:?}");
-        // If the sender was slow the shaper delayed few packets, and the attempt proves nothing.
+        assert_eq!(times.len() as u64, CLUSTERS * CLUSTER_SIZE, "{times:?}");
+        // With a slow sender the shaper delays few packets, and the attempt proves nothing.
         let received_clusters = before
             .zip(read_delayed(myelin))
-            .is_none_or(|(before, now)| now - before > CLUSTERS * CLUSTER / 4);
+            .is_none_or(|(before, now)| now - before > CLUSTERS * CLUSTER_SIZE / 4);
         let burst = measure_burst(&times);
         if received_clusters && burst <= BURST + compute_tolerance(&times) {
-            return tries * CLUSTERS * CLUSTER;
+            return tries * CLUSTERS * CLUSTER_SIZE;
         }
         bursts.push((burst, received_clusters));
     }
@@ -146,11 +146,11 @@ fn a_worker_shapes_a_cluster_to_single_packets() {
         (two, "distributed"),
     ] {
         let myelin = Myelin::new();
-        let text = shaped_chain(functions, "") + &format!("  mapping: {mapping}\n");
-        let file = myelin.file(&text);
-        myelin.ok(&["up", file.to_str().unwrap()]);
+        let text = format_shaped_chain(functions, "") + &format!("  mapping: {mapping}\n");
+        let file = myelin.write_file(&text);
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
         assert_shaped(&myelin);
-        let status = myelin.status("shaped");
+        let status = myelin.read_status("shaped");
         let shaper = &status["shaper"];
         assert_eq!(shaper["by"], "worker", "{mapping}");
         assert_eq!(
@@ -161,7 +161,7 @@ fn a_worker_shapes_a_cluster_to_single_packets() {
             (&shaper["waiting"], &status["drops"]),
             (&0.into(), &0.into())
         );
-        let text = myelin.ok(&["ps", "-v", &myelin.chain("shaped")]);
+        let text = myelin.run_ok(&["ps", "-v", &myelin.chain_name("shaped")]);
         assert!(
             text.contains("shaper (worker)") && text.contains("delayed"),
             "{text}"
@@ -182,16 +182,19 @@ fn without_a_shaper_a_cluster_leaves_as_a_burst() {
         return;
     }
     let myelin = Myelin::new();
-    let text = shaped_chain(
+    let text = format_shaped_chain(
         "    - { name: one, kind: forward, space: user }",
         ", enforce: policer",
     );
-    let file = myelin.file(&text);
-    myelin.ok(&["up", file.to_str().unwrap()]);
+    let file = myelin.write_file(&text);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
     // One attempt with a fast sender is enough.
     let mut bursts = (0..TRIES).map(|_| measure_burst(&measure_arrivals(&myelin)));
     assert!(bursts.any(|burst| burst > BURST + TOLERANCE));
-    assert_eq!(myelin.status("shaped")["shaper"], serde_json::Value::Null);
+    assert_eq!(
+        myelin.read_status("shaped")["shaper"],
+        serde_json::Value::Null
+    );
 }
 
 #[test]
@@ -200,37 +203,43 @@ fn packets_in_the_shaper_of_a_killed_worker_count_as_lost() {
         return;
     }
     let myelin = Myelin::new();
-    let slow = shaped_chain("    - { name: one, kind: forward, space: user }", "")
+    let slow = format_shaped_chain("    - { name: one, kind: forward, space: user }", "")
         .replace("rate: 2kpps, burst: 4", "rate: 20pps, burst: 1")
         .replace("delay: 5s", "delay: 60s");
-    let file = myelin.file(&slow);
-    myelin.ok(&["up", file.to_str().unwrap()]);
-    let chain = myelin.chain("shaped");
+    let file = myelin.write_file(&slow);
+    myelin.run_ok(&["up", file.to_str().unwrap()]);
+    let chain = myelin.chain_name("shaped");
     sh(&format!(
         "ip netns exec myelin-{chain}-client python3 -c \"import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for i in range(50): s.sendto(b'x', ('10.0.0.2', 9000))\""
     ));
-    let shaper = |name: &str| myelin.status("shaped")["shaper"][name].as_u64().unwrap();
+    let shaper = |name: &str| {
+        myelin.read_status("shaped")["shaper"][name]
+            .as_u64()
+            .unwrap()
+    };
     common::wait_for("packets in the queue", || shaper("delayed") > 40);
-    assert!(shaper("waiting") > 10, "{}", myelin.status("shaped"));
-    let status = myelin.status("shaped");
+    assert!(shaper("waiting") > 10, "{}", myelin.read_status("shaped"));
+    let status = myelin.read_status("shaped");
     common::kill(&status["worker"]["pid"]);
     common::wait_for("another worker", || shaper("lost") > 0);
     let (lost, left) = (
         shaper("lost"),
-        myelin.status("shaped")["packets_out"].as_u64().unwrap(),
+        myelin.read_status("shaped")["packets_out"]
+            .as_u64()
+            .unwrap(),
     );
-    assert_eq!(lost + left, 50, "{}", myelin.status("shaped"));
+    assert_eq!(lost + left, 50, "{}", myelin.read_status("shaped"));
     assert_eq!(shaper("waiting"), 0);
-    assert_eq!(myelin.status("shaped")["drops"].as_u64(), Some(lost));
+    assert_eq!(myelin.read_status("shaped")["drops"].as_u64(), Some(lost));
 }
 
 const KERNEL: &str = "    - { name: one, kind: forward, space: kernel }";
 
 /// The queueing discipline that shapes kernel chains on this machine.
 fn find_discipline(myelin: &Myelin) -> &'static str {
-    let doctor = myelin.json(&["doctor", "--json"]);
+    let doctor = myelin.run_json(&["doctor", "--json"]);
     let mut findings = doctor["findings"].as_array().expect("findings").iter();
     let fq = findings.find(|finding| finding["what"] == "fq");
     let answer = fq.and_then(|finding| finding["answer"].as_str());
@@ -243,7 +252,7 @@ fn find_discipline(myelin: &Myelin) -> &'static str {
 
 /// Shows the root discipline of the chain's egress interface (`tc qdisc show`).
 fn show_egress_discipline(myelin: &Myelin) -> String {
-    let egress = myelin.status("shaped")["egress"]
+    let egress = myelin.read_status("shaped")["egress"]
         .as_str()
         .unwrap()
         .to_owned();
@@ -257,7 +266,7 @@ fn the_egress_interface_shapes_a_kernel_chain() {
     }
     for bits in [false, true] {
         let myelin = Myelin::new();
-        let mut text = shaped_chain(KERNEL, ", enforce: both");
+        let mut text = format_shaped_chain(KERNEL, ", enforce: both");
         if bits {
             // With frames of 48 B the limit in bits is 2000 packets a second and a burst of four:
             // stricter than the limit in packets.
@@ -268,23 +277,23 @@ fn the_egress_interface_shapes_a_kernel_chain() {
                 )
                 .replace("policingBurst: 64", "policingBurst: [ 64, 64kbit ]");
         }
-        let file = myelin.file(&text);
-        myelin.ok(&["up", file.to_str().unwrap()]);
-        let by = find_discipline(&myelin);
-        assert!(show_egress_discipline(&myelin).contains(&format!("qdisc {by} 6d79:")));
+        let file = myelin.write_file(&text);
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
+        let discipline = find_discipline(&myelin);
+        assert!(show_egress_discipline(&myelin).contains(&format!("qdisc {discipline} 6d79:")));
         let sent = assert_shaped(&myelin);
-        let status = myelin.status("shaped");
+        let status = myelin.read_status("shaped");
         let shaper = &status["shaper"];
         assert_eq!(
             (&shaper["by"], &shaper["in_sojourn"]),
-            (&by.into(), &(by == "fq").into())
+            (&discipline.into(), &(discipline == "fq").into())
         );
         assert_eq!(
             (&shaper["waiting"], &status["drops"]),
             (&0.into(), &0.into())
         );
         assert_eq!(status["packets_out"], sent);
-        myelin.ok(&["down", "--all"]);
+        myelin.run_ok(&["down", "--all"]);
         myelin.assert_clean();
     }
 }
@@ -292,40 +301,41 @@ fn the_egress_interface_shapes_a_kernel_chain() {
 /// Sends clusters through a kernel chain; returns the report of `myelin conform` on the server
 /// host.
 fn measure_conformance(myelin: &Myelin, up: &serde_json::Value) -> serde_json::Value {
-    let server = format!("{}/server", myelin.chain("shaped"));
+    let server = format!("{}/server", myelin.chain_name("shaped"));
     let profile = ["--rate", "500pps", "--burst", "4", "--tolerance", "10ms"];
     let filter = ["--match", "protocol=udp,destinationPort=9000", "--json"];
-    let before = myelin.status("shaped");
+    let before = myelin.read_status("shaped");
     let monitor = Monitor::start(
         myelin,
         &[&["--host", &*server], &profile[..], &filter].concat(),
     );
-    send_clusters(up, CLUSTER, CLUSTERS, Duration::from_millis(50));
+    send_clusters(up, CLUSTER_SIZE, CLUSTERS, Duration::from_millis(50));
     common::wait_for("the last packet's departure", || {
-        let now = myelin.status("shaped");
-        read_count(&now["packets_out"]) - read_count(&before["packets_out"]) == CLUSTERS * CLUSTER
+        let now = myelin.read_status("shaped");
+        read_count(&now["packets_out"]) - read_count(&before["packets_out"])
+            == CLUSTERS * CLUSTER_SIZE
     });
     // With `fq`, a packet counts as out when it gets its departure time. The last packet departs
     // this much later.
-    std::thread::sleep(Duration::from_millis(1000 * CLUSTERS * CLUSTER / 500));
+    std::thread::sleep(Duration::from_millis(1000 * CLUSTERS * CLUSTER_SIZE / 500));
     monitor.interrupt();
     let (_, report) = monitor.wait_for_report();
-    assert_eq!(report["packets"], CLUSTERS * CLUSTER, "{report}");
+    assert_eq!(report["packets"], CLUSTERS * CLUSTER_SIZE, "{report}");
     report
 }
 
 #[test]
-fn packets_that_the_egress_interface_shapes_conform_at_the_far_end() {
+fn packets_shaped_by_the_egress_interface_conform_at_the_server() {
     if skip_unless_root() || common::skip_without("tc") {
         return;
     }
     let myelin = Myelin::new();
-    let text = shaped_chain(KERNEL, ", enforce: both")
+    let text = format_shaped_chain(KERNEL, ", enforce: both")
         .replace("rate: 2kpps", "rate: 500pps")
         .replace("policingBurst: 64", "policingBurst: 256");
-    let file = myelin.file(&text);
-    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
-    let by = find_discipline(&myelin);
+    let file = myelin.write_file(&text);
+    let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
+    let discipline = find_discipline(&myelin);
     let mut attempts = Vec::new();
     for _ in 0..TRIES {
         attempts.push(measure_conformance(&myelin, &up[0]));
@@ -338,36 +348,40 @@ fn packets_that_the_egress_interface_shapes_conform_at_the_far_end() {
     }
     let last = attempts.last().expect("a try");
     assert_eq!(last["conforms"], true, "{attempts:?}");
-    println!("{by}: after {} tries {}", attempts.len(), last["buckets"]);
+    println!(
+        "{discipline}: after {} tries {}",
+        attempts.len(),
+        last["buckets"]
+    );
     let status = wait_until_settled(&myelin, "shaped");
     let shaper = &status["shaper"];
     assert_eq!(
         (&shaper["by"], &shaper["in_sojourn"], &status["policed"]),
-        (&by.into(), &(by == "fq").into(), &0.into()),
+        (&discipline.into(), &(discipline == "fq").into(), &0.into()),
         "{status}"
     );
     let max_us = status["sojourn"]["max_us"].as_f64().expect("a sojourn");
-    if by == "fq" {
-        // Each cluster except its burst.
+    if discipline == "fq" {
+        // The shaper delays each cluster except its burst.
         assert!(
-            read_count(&shaper["delayed"]) > CLUSTERS * CLUSTER / 2,
+            read_count(&shaper["delayed"]) > CLUSTERS * CLUSTER_SIZE / 2,
             "{status}"
         );
-        assert!(max_us > 1e6 * (CLUSTER / 2) as f64 / 500.0, "{status}");
+        assert!(max_us > 1e6 * (CLUSTER_SIZE / 2) as f64 / 500.0, "{status}");
     }
-    let shown = myelin.ok(&["ps", "-v", &myelin.chain("shaped")]);
-    assert!(shown.contains(&format!("shaper ({by})")), "{shown}");
+    let shown = myelin.run_ok(&["ps", "-v", &myelin.chain_name("shaped")]);
+    assert!(shown.contains(&format!("shaper ({discipline})")), "{shown}");
     let egress = status["egress"].as_str().expect("an interface");
-    assert!(show_egress_discipline(&myelin).contains(&format!("qdisc {by} 6d79:")));
+    assert!(show_egress_discipline(&myelin).contains(&format!("qdisc {discipline} 6d79:")));
     // Without the shaper a cluster leaves as a burst.
-    let plain = myelin.file(&text.replace("enforce: both", "enforce: policer"));
-    let up = myelin.json(&["up", plain.to_str().unwrap(), "--json"]);
+    let plain = myelin.write_file(&text.replace("enforce: both", "enforce: policer"));
+    let up = myelin.run_json(&["up", plain.to_str().unwrap(), "--json"]);
     assert_eq!(up[0]["change"], "changed");
     let left = sh(&format!("tc qdisc show dev {egress} root"));
     assert!(!left.contains("6d79:"), "{left}");
     let mut reports = (0..TRIES).map(|_| measure_conformance(&myelin, &up[0]));
     assert!(reports.any(|report| report["conforms"] == false));
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -388,13 +402,13 @@ impl ExistingPorts {
         Self { names }
     }
 
-    fn chain(&self) -> String {
+    fn format_shaped_chain(&self) -> String {
         let [ingress, egress] = &self.names;
-        shaped_chain(KERNEL, ", enforce: both")
+        format_shaped_chain(KERNEL, ", enforce: both")
             + &format!("  ports: {{ ingress: {ingress}, egress: {egress} }}\n")
     }
 
-    fn root_discipline(&self) -> String {
+    fn show_root_discipline(&self) -> String {
         sh(&format!("tc qdisc show dev {} root", self.names[1]))
     }
 }
@@ -419,13 +433,13 @@ fn up_refuses_to_replace_a_configured_discipline() {
     sh(&format!(
         "tc qdisc add dev {egress} root tbf rate 1gbit burst 100k limit 1m"
     ));
-    let before = ports.root_discipline();
-    let file = myelin.file(&ports.chain());
-    let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+    let before = ports.show_root_discipline();
+    let file = myelin.write_file(&ports.format_shaped_chain());
+    let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
     for word in [egress, "`tbf`", "`enforce: policer`", "tc qdisc del"] {
         assert!(error.contains(word), "{error}");
     }
-    assert_eq!(ports.root_discipline(), before);
+    assert_eq!(ports.show_root_discipline(), before);
     myelin.expect_chains(0);
 }
 
@@ -435,28 +449,34 @@ fn down_restores_the_default_discipline_also_after_a_killed_agent() {
         return;
     }
     let (ports, myelin) = (ExistingPorts::new("k"), Myelin::new());
-    let before = ports.root_discipline();
-    let file = myelin.file(&ports.chain());
-    let up = || myelin.ok(&["up", file.to_str().unwrap()]);
+    let before = ports.show_root_discipline();
+    let file = myelin.write_file(&ports.format_shaped_chain());
+    let up = || myelin.run_ok(&["up", file.to_str().unwrap()]);
     up();
-    let by = find_discipline(&myelin);
+    let discipline = find_discipline(&myelin);
     assert!(
-        ports.root_discipline().contains(&format!("{by} 6d79:")),
+        ports
+            .show_root_discipline()
+            .contains(&format!("{discipline} 6d79:")),
         "{}",
-        ports.root_discipline()
+        ports.show_root_discipline()
     );
-    myelin.ok(&["down", &myelin.chain("shaped")]);
-    assert_eq!(ports.root_discipline(), before);
+    myelin.run_ok(&["down", &myelin.chain_name("shaped")]);
+    assert_eq!(ports.show_root_discipline(), before);
     up();
     // Another profile gets a new class; the agent removes the old one.
-    let other = myelin.file(&ports.chain().replace("rate: 2kpps", "rate: 3kpps"));
-    myelin.ok(&["up", other.to_str().unwrap()]);
-    if by == "htb" {
+    let other = myelin.write_file(
+        &ports
+            .format_shaped_chain()
+            .replace("rate: 2kpps", "rate: 3kpps"),
+    );
+    myelin.run_ok(&["up", other.to_str().unwrap()]);
+    if discipline == "htb" {
         let classes = sh(&format!("tc class show dev {}", ports.names[1]));
         assert_eq!(classes.matches("class htb").count(), 1, "{classes}");
     }
     myelin.kill_agent();
-    myelin.ok(&["down", "--all"]);
-    assert_eq!(ports.root_discipline(), before);
+    myelin.run_ok(&["down", "--all"]);
+    assert_eq!(ports.show_root_discipline(), before);
     myelin.assert_clean();
 }

@@ -11,22 +11,20 @@ use common::chains::MIXED;
 use common::{Myelin, skip_unless_root};
 use nix::pty::{Winsize, openpty};
 
-const MOST_COLUMNS: usize = 100;
+const MAX_COLUMNS: usize = 100;
 
-/// Commands whose output is for programs, or that of another program.
+/// Commands that print for programs, and `exec`, which prints the output of another program.
 const NO_TEXT: [&str; 4] = ["agent", "completions", "exec", "schema"];
 
 fn assert_plain_lines(what: &str, text: &str) {
     assert!(!text.contains('\x1b'), "{what}: {text:?}");
-    let long = text
-        .lines()
-        .find(|line| line.chars().count() > MOST_COLUMNS);
-    assert_eq!(long, None, "{what}");
+    let long_line = text.lines().find(|line| line.chars().count() > MAX_COLUMNS);
+    assert_eq!(long_line, None, "{what}");
 }
 
-/// The commands that `myelin --help` lists.
-fn visible_commands(myelin: &Myelin) -> Vec<String> {
-    let help = myelin.ok(&["--help"]);
+/// Reads the commands in the output of `myelin --help`.
+fn list_visible_commands(myelin: &Myelin) -> Vec<String> {
+    let help = myelin.run_ok(&["--help"]);
     let list = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     list.take_while(|line| !line.is_empty())
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
@@ -37,24 +35,24 @@ fn visible_commands(myelin: &Myelin) -> Vec<String> {
 
 #[test]
 fn each_help_text_is_plain_in_a_pipe() {
-    let myelin = Myelin::beside_others();
-    assert_plain_lines("--help", &myelin.ok(&["--help"]));
-    for command in visible_commands(&myelin) {
+    let myelin = Myelin::new_shared();
+    assert_plain_lines("--help", &myelin.run_ok(&["--help"]));
+    for command in list_visible_commands(&myelin) {
         for option in ["-h", "--help"] {
-            let text = myelin.ok(&[&command, option]);
+            let text = myelin.run_ok(&[&command, option]);
             assert_plain_lines(&command, &text);
         }
     }
 }
 
 #[test]
-fn each_command_begins_with_its_verdict_and_is_plain_in_a_pipe() {
+fn each_command_prints_its_verdict_first_and_plain_text_in_a_pipe() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(MIXED);
-    let (file, chain) = (file.to_str().unwrap(), &*myelin.chain("m"));
+    let file = myelin.write_file(MIXED);
+    let (file, chain) = (file.to_str().unwrap(), &*myelin.chain_name("m"));
     let probes = ["--count", "20", "--repeats", "2"];
     let server = format!("{chain}/server");
     let watch = ["--rate", "1kpps", "--host", &server, "--count", "3"];
@@ -83,11 +81,11 @@ fn each_command_begins_with_its_verdict_and_is_plain_in_a_pipe() {
         (vec!["down", chain], "removed "),
         (vec!["down", "--all"], ""),
     ];
-    for command in visible_commands(&myelin) {
+    for command in list_visible_commands(&myelin) {
         let is_tested = cases.iter().any(|(arguments, _)| arguments[0] == command);
         assert!(is_tested || NO_TEXT.contains(&&*command), "{command}");
     }
-    for (arguments, begin) in cases {
+    for (arguments, start) in cases {
         let mut ping = None;
         if arguments[0] == "conform" {
             let ping_server = [
@@ -105,13 +103,13 @@ fn each_command_begins_with_its_verdict_and_is_plain_in_a_pipe() {
         let status = output.status.code();
         assert!(matches!(status, Some(0 | 5)), "{arguments:?}: {output:?}");
         assert_plain_lines(&format!("{arguments:?}"), &text);
-        assert!(text.starts_with(begin), "{arguments:?}: {text}");
+        assert!(text.starts_with(start), "{arguments:?}: {text}");
     }
     myelin.assert_clean();
 }
 
-/// What `command` prints on a terminal of that many columns.
-fn on_terminal(mut command: Command, columns: u16) -> String {
+/// Runs `command` on a terminal with that many columns; returns the output.
+fn run_on_terminal(mut command: Command, columns: u16) -> String {
     let size = Winsize {
         ws_row: 24,
         ws_col: columns,
@@ -127,20 +125,20 @@ fn on_terminal(mut command: Command, columns: u16) -> String {
     // The command holds the other end of the terminal.
     drop(command);
     let mut text = Vec::new();
-    // The end of the last process that has the terminal open is EIO here.
+    // The read fails with EIO when the last process closes the terminal.
     let _ = File::from(terminal.master).read_to_end(&mut text);
     child.wait().expect("its end");
     String::from_utf8(text).expect("text")
 }
 
 #[test]
-fn a_terminal_has_colour_unless_no_color_is_set_and_no_longer_lines_than_columns() {
-    let myelin = Myelin::beside_others();
-    let coloured = on_terminal(myelin.command(&["--help"]), 80);
+fn terminal_output_has_colour_unless_no_color_is_set_and_fits_the_columns() {
+    let myelin = Myelin::new_shared();
+    let coloured = run_on_terminal(myelin.command(&["--help"]), 80);
     assert!(coloured.contains("\x1b[1m"), "{coloured:?}");
     let mut command = myelin.command(&["--help"]);
     command.env("NO_COLOR", "1");
-    let plain = on_terminal(command, 80);
+    let plain = run_on_terminal(command, 80);
     assert!(
         plain.contains("Usage:") && !plain.contains('\x1b'),
         "{plain:?}"
@@ -154,14 +152,14 @@ fn a_terminal_has_colour_unless_no_color_is_set_and_no_longer_lines_than_columns
         (vec!["bench", "unknown-experiment"], 60),
         (vec!["plan", &missing], 140),
     ] {
-        let text = on_terminal(myelin.command(&arguments), most);
+        let text = run_on_terminal(myelin.command(&arguments), most);
         assert!(!text.contains('\x1b') && !text.is_empty(), "{text:?}");
-        let most = usize::from(most).min(MOST_COLUMNS);
-        let mut long = text
+        let most = usize::from(most).min(MAX_COLUMNS);
+        let mut long_lines = text
             .lines()
             .filter(|line| line.trim_end().chars().count() > most);
-        // A path is not broken.
-        let long = long.find(|line| !line.contains(&missing));
-        assert_eq!(long, None, "{arguments:?}: {text}");
+        // `myelin` does not break a path into two lines.
+        let long_line = long_lines.find(|line| !line.contains(&missing));
+        assert_eq!(long_line, None, "{arguments:?}: {text}");
     }
 }

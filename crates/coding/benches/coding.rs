@@ -1,5 +1,5 @@
 //! Measures one coded packet with each kernel, ISA-L's dot product, the encoder, and the encoder of
-//! the crate `rlnc`, which uses another field (x^8 + x^4 + x^3 + x + 1).
+//! the crate `rlnc`. That crate uses another field (x^8 + x^4 + x^3 + x + 1).
 //!
 //! Run `cargo bench -p myelin-coding --bench coding`. For ratios run `--bench ratios`.
 
@@ -13,16 +13,16 @@ use myelin_coding::{Code, Encoder, Kernel, Redundancy};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-fn coded_packet(criterion: &mut Criterion) {
+fn bench_coded_packet(criterion: &mut Criterion) {
     let isal = peers::Isal::load();
     if let Err(cause) = &isal {
-        println!("ISA-L is not measured: {cause}");
+        println!("ISA-L is not measured: {cause}. Install `libisal2` to measure it.");
     }
     for (count, len) in [(8, 256), (8, 1400), (32, 256), (32, 1400)] {
         let mut group = criterion.benchmark_group(format!("coded packet of {count}"));
         group.throughput(Throughput::Bytes((count * len) as u64));
-        let symbols = peers::symbols(count, len);
-        let terms = peers::terms(&symbols);
+        let symbols = peers::make_symbols(count, len);
+        let terms = peers::make_terms(&symbols);
         let mut result = vec![0; len];
         for kernel in Kernel::available() {
             group.bench_function(BenchmarkId::new(kernel.name(), len), |bencher| {
@@ -30,7 +30,7 @@ fn coded_packet(criterion: &mut Criterion) {
             });
         }
         if let Ok(isal) = &isal {
-            let terms = isal.terms(&terms);
+            let terms = isal.prepare_terms(&terms);
             group.bench_function(BenchmarkId::new("isa-l", len), |bencher| {
                 bencher.iter(|| isal.dot(black_box(&mut result), black_box(&terms)));
             });
@@ -56,5 +56,5 @@ fn coded_packet(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, coded_packet);
+criterion_group!(benches, bench_coded_packet);
 criterion_main!(benches);

@@ -1,17 +1,17 @@
-//! Compares implementations by paired ratios: in each round of one run they take turns.
+//! Compares implementations by paired ratios: in each round, every implementation runs once.
 //!
 //! Run `cargo bench -p myelin-coding --bench ratios`.
 //!
-//! Each round measures each contender once, for about 20 us, and gives one ratio. The benchmark
-//! prints the median ratio of all rounds with its 95 % confidence interval (by order statistics).
+//! Each round measures each contender for about 20 us and gives one ratio. The benchmark prints the
+//! median ratio of all rounds with its 95 % confidence interval (by order statistics).
 //!
 //! *Encoding* is the time of one coded packet of a window: coefficients, sum and identifier. Either
 //! the window stays the same, or *in a stream* a repair packet follows each window; then the time
 //! is the difference to the same stream without repair packets.
 //!
-//! *Decoding* is the time of one recovered packet. Windows of 8 have one loss each, so each repair
-//! packet is used, or two. The time is the difference to the same stream without repair packets. So
-//! no figure contains the time of storing source packets.
+//! *Decoding* is the time of one recovered packet. Each window of 8 has one or two losses, and as
+//! many repair packets. The time is the difference to the same stream without repair packets. So no
+//! figure contains the time of storing source packets.
 
 mod peers;
 
@@ -35,21 +35,21 @@ type Contender<'a> = (&'static str, Box<dyn FnMut() + 'a>);
 fn main() {
     let isal = peers::Isal::load();
     if let Err(cause) = &isal {
-        println!("ISA-L is not measured: {cause}");
+        println!("ISA-L is not measured: {cause}. Install `libisal2` to measure it.");
     }
     println!("{ROUNDS} rounds, kernel {}", Kernel::fastest().name());
     for (count, len) in [(8, 256), (8, 1400), (32, 256), (32, 1400)] {
-        coded_packet(isal.as_ref().ok(), count, len);
+        measure_coded_packet(isal.as_ref().ok(), count, len);
     }
     for len in [256, 1400] {
-        decoding(len);
+        measure_window_of_8(len);
     }
 }
 
 /// Measures one coded packet of `count` symbols of `len` bytes.
-fn coded_packet(isal: Option<&peers::Isal>, count: usize, len: usize) {
-    let symbols = peers::symbols(count, len);
-    let terms = peers::terms(&symbols);
+fn measure_coded_packet(isal: Option<&peers::Isal>, count: usize, len: usize) {
+    let symbols = peers::make_symbols(count, len);
+    let terms = peers::make_terms(&symbols);
     let kernel = Kernel::fastest();
     let mut result = vec![0; len];
     kernel.dot(&mut result, &terms);
@@ -61,21 +61,21 @@ fn coded_packet(isal: Option<&peers::Isal>, count: usize, len: usize) {
         Box::new(|| kernel.dot(black_box(&mut result), black_box(&terms))),
     ));
     if let Some(isal) = isal {
-        let (ready, mut fresh) = (isal.terms(&terms), isal.terms(&terms));
+        let (dot_terms, mut table_terms) = (isal.prepare_terms(&terms), isal.prepare_terms(&terms));
         let mut sum = vec![0; len];
-        isal.dot(&mut sum, &ready);
-        assert_eq!(sum, expected, "other bytes than ISA-L");
-        let (mut other_sum, mut third_sum) = (vec![0; len], vec![0; len]);
-        let again = isal.terms(&terms);
-        isal.encode(&mut third_sum, &again);
-        assert_eq!(third_sum, expected, "other bytes than ISA-L");
-        let dot = move || isal.dot(black_box(&mut sum), black_box(&ready));
+        isal.dot(&mut sum, &dot_terms);
+        assert_eq!(sum, expected, "the sum differs from ISA-L's");
+        let (mut table_sum, mut encode_sum) = (vec![0; len], vec![0; len]);
+        let encode_terms = isal.prepare_terms(&terms);
+        isal.encode(&mut encode_sum, &encode_terms);
+        assert_eq!(encode_sum, expected, "the sum differs from ISA-L's");
+        let dot = move || isal.dot(black_box(&mut sum), black_box(&dot_terms));
         contenders.push(("ISA-L gf_vect_dot_prod", Box::new(dot)));
-        let encode = move || isal.encode(black_box(&mut third_sum), black_box(&again));
+        let encode = move || isal.encode(black_box(&mut encode_sum), black_box(&encode_terms));
         contenders.push(("ISA-L ec_encode_data", Box::new(encode)));
         let with_tables = move || {
-            isal.expand(black_box(&mut fresh));
-            isal.dot(black_box(&mut other_sum), &fresh);
+            isal.expand_coefficients(black_box(&mut table_terms));
+            isal.dot(black_box(&mut table_sum), &table_terms);
         };
         contenders.push(("ISA-L, ec_init_tables each time", Box::new(with_tables)));
     }
@@ -113,7 +113,7 @@ fn coded_packet(isal: Option<&peers::Isal>, count: usize, len: usize) {
         }
     }
     let names: Vec<_> = contenders.iter().map(|(name, _)| *name).collect();
-    report(
+    print_ratios(
         &format!("coded packet, {count} symbols of {len} B"),
         &names,
         &times,
@@ -126,8 +126,8 @@ fn encoder(count: usize, len: usize) -> Encoder {
 }
 
 /// Measures one coded packet of a window of 8, and one recovered packet.
-fn decoding(len: usize) {
-    let units = peers::symbols(8, len);
+fn measure_window_of_8(len: usize) {
+    let units = peers::make_symbols(8, len);
     let mut times = vec![Vec::new(); 4];
     for _ in 0..ROUNDS {
         let mut encoder = encoder(8, len);
@@ -140,11 +140,11 @@ fn decoding(len: usize) {
             black_box(black_box(&mut encoder).make_repair(black_box(&mut out)));
         }
         times[0].push(start.elapsed().as_nanos() as f64 / f64::from(WINDOWS));
-        let added = send(&units, true) - send(&units, false);
+        let added = time_encoder(&units, true) - time_encoder(&units, false);
         times[1].push(added / f64::from(WINDOWS));
         for losses in [1, 2] {
-            let (without, _) = receive(&units, losses, false);
-            let (with, recovered) = receive(&units, losses, true);
+            let (without, _) = time_decoder(&units, losses, false);
+            let (with, recovered) = time_decoder(&units, losses, true);
             times[1 + losses].push((with - without) / f64::from(recovered));
         }
     }
@@ -154,12 +154,12 @@ fn decoding(len: usize) {
         "decoding, one loss",
         "decoding, two losses",
     ];
-    report(&format!("window of 8, {len} B"), &names, &times);
+    print_ratios(&format!("window of 8, {len} B"), &names, &times);
 }
 
-/// Returns the time of an encoder for windows of 8, ns, with or without a repair packet after each
-/// window. Each repair packet has its own memory.
-fn send(units: &[Vec<u8>], coded: bool) -> f64 {
+/// Returns the time of an encoder for windows of 8, ns. If `coded`, a repair packet with separate
+/// memory follows each window.
+fn time_encoder(units: &[Vec<u8>], coded: bool) -> f64 {
     let len = units[0].len();
     let mut encoder = encoder(8, len);
     let mut packets = vec![vec![1; len + 64]; (WARM_UP + WINDOWS) as usize];
@@ -178,9 +178,9 @@ fn send(units: &[Vec<u8>], coded: bool) -> f64 {
     start.elapsed().as_nanos() as f64
 }
 
-/// Returns the time of a decoder for windows of 8 with losses, ns, with or without as many repair
-/// packets, and the number of recovered packets.
-fn receive(units: &[Vec<u8>], losses: usize, repaired: bool) -> (f64, u32) {
+/// Returns the time of a decoder for windows of 8 with losses, ns, and the number of recovered
+/// packets. If `repaired`, each window has as many repair packets as losses.
+fn time_decoder(units: &[Vec<u8>], losses: usize, repaired: bool) -> (f64, u32) {
     let len = units[0].len();
     let mut encoder = encoder(8, len);
     let mut decoder = Decoder::new(Decoder::MIN_CAPACITY, len);
@@ -225,7 +225,7 @@ fn receive(units: &[Vec<u8>], losses: usize, repaired: bool) -> (f64, u32) {
 }
 
 /// Prints the median time of each contender, and its ratio to the first contender.
-fn report(title: &str, names: &[&str], times: &[Vec<f64>]) {
+fn print_ratios(title: &str, names: &[&str], times: &[Vec<f64>]) {
     println!("\n{title}");
     for (name, own) in names.iter().zip(times) {
         let ratios: Vec<f64> = own.iter().zip(&times[0]).map(|(a, b)| a / b).collect();

@@ -8,7 +8,7 @@ pub const FULL_DENSITY: u8 = 15;
 
 /// Generates the coefficients of `repair_key`. Each is non-zero with probability
 /// `(density + 1) / 16`; with `density` 15, all are. This is RFC 8681's
-/// `generate_coding_coefficients` for m = 8, number for number.
+/// `generate_coding_coefficients` for m = 8, with identical results.
 pub fn generate(repair_key: u16, density: u8, coefficients: &mut [u8]) {
     let mut generator = TinyMt32::new(repair_key.into());
     for coefficient in coefficients {
@@ -61,8 +61,8 @@ impl ParallelCoefficients {
     }
 }
 
-/// The coefficients of a few consecutive keys, generated in advance: a caller usually uses one key
-/// after the other.
+/// The coefficients of a few consecutive keys, generated in advance. Callers usually use
+/// consecutive keys.
 #[derive(Debug)]
 pub(crate) struct CoefficientCache {
     first_key: u16,
@@ -70,7 +70,7 @@ pub(crate) struct CoefficientCache {
     /// Number of coefficients of each key.
     count: usize,
     coefficients: [[u8; BATCH]; MAX_WINDOW],
-    /// The last key that was requested.
+    /// The latest requested key.
     last_key: u16,
 }
 

@@ -19,7 +19,7 @@ use ring::Ring;
 /// Largest lag of a late packet behind the newest. A larger lag means that the stream restarted.
 const LATE_RANGE: u32 = 1 << 16;
 
-/// After this many consecutive packets before the ring, the stream restarted there.
+/// The decoder restarts the stream after this many consecutive packets before the ring.
 const LATE_RUN: u32 = 8;
 
 /// The order in which packets leave the decoder.
@@ -40,7 +40,7 @@ pub enum SourceAction {
     Deliver,
     /// Nothing: the decoder stores it and delivers it later.
     Store,
-    /// Drop it: it was delivered or given up before, or is too long.
+    /// Drop it: the decoder already delivered it or counted it as lost, or it is too long.
     Drop,
 }
 
@@ -55,7 +55,7 @@ pub struct DeliveredPacket<'a> {
     pub recovered: bool,
 }
 
-/// DecoderCounters of a decoder.
+/// Counters of a decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecoderCounters {
     /// Source packets received, including dropped ones.
@@ -66,13 +66,13 @@ pub struct DecoderCounters {
     pub redundant: u64,
     /// Source packets recovered.
     pub recovered: u64,
-    /// Source packets given up: never delivered.
+    /// Source packets that were never delivered.
     pub lost: u64,
-    /// Packets that lie wholly or partly before the ring, source packets that arrived after they
-    /// were given up, and single packets with a number far away. All are dropped, because they may
-    /// be foreign or damaged.
+    /// Packets that lie wholly or partly before the ring, and source packets that arrived after
+    /// they counted as lost. Also single packets with a number far away. The decoder drops all,
+    /// because they may be foreign or damaged.
     pub late: u64,
-    /// Source packets that were already known.
+    /// Source packets that the decoder already had.
     pub duplicate: u64,
     /// Packets that exceed the longest length.
     pub oversized: u64,
@@ -97,17 +97,17 @@ pub struct Decoder {
     coefficient_cache: Box<CoefficientCache>,
     /// Whether a first packet has arrived.
     has_started: bool,
-    /// End of the packet that jumped, if each later packet has jumped too.
+    /// End of the first packet that jumped, if each later packet has jumped too.
     jumped_to: Option<u32>,
     /// Consecutive packets before the ring.
     late_run: u32,
-    /// Number behind the newest known source packet. The ring contains its `capacity` predecessors.
+    /// ESI after the newest source packet. The ring contains its `capacity` predecessors.
     next: u32,
     /// Numbers in the ring before the first packet: they do not count as lost.
     before_first: u32,
     /// In order: the next number to deliver.
     next_delivery: u32,
-    /// In order: numbers of stored packets, and some that are no longer stored.
+    /// In order: numbers of stored packets, and of some packets that have been delivered.
     stored: VecDeque<u32>,
     /// The first number that later coded packets may cover, according to the latest one.
     covered_from: u32,
@@ -119,9 +119,9 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Fewest source symbols a decoder keeps.
+    /// Minimum number of source symbols in the ring.
     pub const MIN_CAPACITY: usize = 2 * MAX_WINDOW;
-    /// Most source symbols a decoder keeps.
+    /// Maximum number of source symbols in the ring.
     pub const MAX_CAPACITY: usize = 1 << 15;
 
     /// Makes a decoder for units of up to `max_len` bytes that keeps `capacity` of them: a power of
@@ -143,7 +143,7 @@ impl Decoder {
             next: 0,
             before_first: 0,
             next_delivery: 0,
-            // At most a ring of stored packets, and as many numbers that are no longer stored.
+            // At most a ring of stored packets, and as many delivered packets.
             stored: VecDeque::with_capacity(2 * capacity),
             covered_from: 0,
             is_recoded: false,
@@ -203,7 +203,7 @@ impl Decoder {
             self.counters.duplicate += 1;
             return SourceAction::Drop;
         }
-        if self.delivery == Delivery::InOrder && serial::before(esi, self.next_delivery) {
+        if self.delivery == Delivery::InOrder && serial::is_before(esi, self.next_delivery) {
             self.counters.late += 1;
             return SourceAction::Drop;
         }
@@ -282,7 +282,7 @@ impl Decoder {
         while self.next_delivery != self.next {
             if self.ring.slot(self.next_delivery).is_known {
                 deliver_slot(&self.ring, self.next_delivery, sink);
-            } else if self.is_given_up(self.next_delivery, now_ns) {
+            } else if self.is_lost(self.next_delivery, now_ns) {
                 self.counters.lost += 1;
             } else {
                 break;
@@ -292,9 +292,9 @@ impl Decoder {
     }
 
     /// Returns whether the decoder stops waiting for a missing packet: no later coded packet covers
-    /// it and the equations cannot solve it, or a stored packet behind it has timed out.
-    fn is_given_up(&mut self, esi: u32, now_ns: u64) -> bool {
-        if serial::before(esi, self.covered_from)
+    /// it and the equations cannot solve it, or a later stored packet has timed out.
+    fn is_lost(&mut self, esi: u32, now_ns: u64) -> bool {
+        if serial::is_before(esi, self.covered_from)
             && !self.equations.may_solve(esi, self.covered_from)
         {
             return true;
@@ -311,10 +311,10 @@ impl Decoder {
         self.stored.push_back(esi);
     }
 
-    /// Removes numbers from the front of `stored` that are no longer stored.
+    /// Removes delivered packets from the front of `stored`.
     fn forget_delivered(&mut self) {
         while let Some(&esi) = self.stored.front()
-            && serial::before(esi, self.next_delivery)
+            && serial::is_before(esi, self.next_delivery)
         {
             self.stored.pop_front();
         }
@@ -350,7 +350,7 @@ impl Decoder {
         } else {
             first
         };
-        if is_first_recoded || serial::before(self.covered_from, from) {
+        if is_first_recoded || serial::is_before(self.covered_from, from) {
             self.covered_from = from;
         }
         let missing = self.ring.missing_mask(first, count);
@@ -374,12 +374,12 @@ impl Decoder {
         self.stored.clear();
     }
 
-    /// Advances the ring's end to `end` or later. Returns whether `first` is in the ring then, and
+    /// Advances the ring's end to `end` or later. Returns whether `first` is then in the ring, and
     /// not before it.
     ///
-    /// A single packet far away may be foreign or damaged. So the decoder restarts only when a
-    /// second consecutive packet has a number near the first one, or when eight consecutive packets
-    /// lie before the ring.
+    /// A single packet far away may be foreign or damaged. So the decoder restarts only in
+    /// two cases: a second consecutive packet has a number near the first one, or eight consecutive
+    /// packets lie before the ring.
     fn advance_to(
         &mut self,
         first: u32,
@@ -423,7 +423,7 @@ impl Decoder {
         is_restart
     }
 
-    /// Gives up all missing packets and restarts with `first`.
+    /// Counts all missing packets as lost and restarts with `first`.
     fn restart(&mut self, first: u32, end: u32, sink: &mut dyn FnMut(DeliveredPacket<'_>)) {
         self.counters.reset += 1;
         self.evict_all(sink);
@@ -431,7 +431,7 @@ impl Decoder {
         self.start(first, end);
         let gap = first.wrapping_sub(before);
         if gap <= LATE_RANGE {
-            // A long burst of losses. With immediate delivery, late packets may still fill the
+            // A long burst of losses. With immediate delivery, late packets may still arrive in the
             // ring.
             self.counters.lost += u64::from(match self.delivery {
                 Delivery::Immediate => end.wrapping_sub(before).saturating_sub(capacity),
@@ -441,14 +441,14 @@ impl Decoder {
         }
     }
 
-    /// Removes a number from the ring.
+    /// Removes a source packet from the ring.
     fn evict(&mut self, esi: u32, sink: &mut dyn FnMut(DeliveredPacket<'_>)) {
         let is_known = self.ring.slot(esi).is_known;
         if self.before_first > 0 {
             self.before_first -= 1;
         } else if self.delivery == Delivery::Immediate {
             self.counters.lost += u64::from(!is_known);
-        } else if !serial::before(esi, self.next_delivery) {
+        } else if !serial::is_before(esi, self.next_delivery) {
             if is_known {
                 deliver_slot(&self.ring, esi, sink);
             } else {
@@ -457,7 +457,7 @@ impl Decoder {
             self.next_delivery = esi.wrapping_add(1);
         }
         if !is_known {
-            self.equations.remove_with(esi);
+            self.equations.remove_equations_with(esi);
         }
     }
 

@@ -1,4 +1,4 @@
-//! The encoder: forwards source packets and adds repair packets, which are combinations of them.
+//! The encoder: adds repair packets, which are combinations of source packets.
 
 use arrayvec::ArrayVec;
 
@@ -20,7 +20,8 @@ pub enum Code {
 }
 
 impl Code {
-    /// Most source packets of a combination: 1 to [`MAX_WINDOW`]; other values are clamped.
+    /// Returns the maximum number of source packets in a combination, clamped to 1 to
+    /// [`MAX_WINDOW`].
     pub fn size(self) -> usize {
         let (Self::Window(size) | Self::Block(size)) = self;
         usize::from(size).clamp(1, MAX_WINDOW)
@@ -29,10 +30,10 @@ impl Code {
 
 /// Makes repair packets.
 ///
-/// A repair packet of a window is computed when it is requested. Those of a block are computed
-/// while its packets arrive, so that the last packet does not wait for all of them. The encoder
-/// computes three kinds later: those beyond the 64th of a block, those after a change of redundancy
-/// or density within the block, and those without a non-zero coefficient.
+/// The encoder computes a repair packet of a window on request. It computes repair packets of a
+/// block while the source packets arrive, so that the last source packet does not wait for them. It
+/// computes three kinds only on request: those beyond the 64th of a block, those after a change of
+/// redundancy or density within the block, and those without a non-zero coefficient.
 ///
 /// Memory, allocated by [`Encoder::new`]: symbols of the longest length, their number a power of
 /// two and at least the window. A block needs 64 more, for any redundancy. At most 128 symbols,
@@ -52,7 +53,7 @@ pub struct Encoder {
     next: u32,
     /// Source packets in the window or block.
     window_len: usize,
-    /// Whether the block is closed: the next source packet begins another.
+    /// Whether the block is closed: the next source packet begins another block.
     is_block_closed: bool,
     /// Source packets since the last repair packet.
     unprotected: u32,
@@ -99,7 +100,7 @@ impl Encoder {
         self.kernel = kernel;
     }
 
-    /// Restarts with that number. Later repair packets contain no earlier packet.
+    /// Restarts with source packet `first_esi`. Later repair packets contain no earlier packet.
     pub fn restart(&mut self, first_esi: u32) {
         self.next = first_esi;
         (self.window_len, self.unprotected, self.due_packets) = (0, 0, 0);
@@ -122,7 +123,7 @@ impl Encoder {
         self.unprotected = self.unprotected.saturating_add(1);
         self.credit.earn();
         self.is_block_closed = matches!(self.code, Code::Block(_)) && self.window_len >= size;
-        // Unrequested repair packets of the previous block are dropped.
+        // Drops repair packets of the previous block that the caller did not request.
         self.due_packets = match self.code {
             Code::Block(_) if !self.is_block_closed => 0,
             _ => self.credit.take(),
@@ -165,7 +166,7 @@ impl Encoder {
         self.make_repair(out)
     }
 
-    /// Makes a repair packet of the present window, even if none is due.
+    /// Makes a repair packet of the current window, even if none is due.
     pub fn make_repair(&mut self, out: &mut [u8]) -> Option<usize> {
         if self.window_len == 0 {
             return None;
@@ -185,7 +186,7 @@ impl Encoder {
         self.coefficient_cache
             .generate(id.key, id.density, self.code.size(), coefficients);
         if coefficients.iter().all(|&coefficient| coefficient == 0) {
-            // Without a non-zero coefficient the packet protects nothing.
+            // Without a non-zero coefficient the packet protects no source packet.
             id.density = FULL_DENSITY;
             coefficients::generate(id.key, id.density, coefficients);
         }
@@ -222,7 +223,8 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum EncoderCall {
-        /// Pushes a unit of that length, then requests at most that many repair packets.
+        /// Pushes a unit of the given length, then requests at most the given number of repair
+        /// packets.
         Push(usize, u32),
         Flush,
         MakeRepair,

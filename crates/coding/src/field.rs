@@ -7,17 +7,17 @@
 pub const POLYNOMIAL: u16 = 0x11d;
 
 /// `PRODUCTS[a][b]` is a times b.
-pub(crate) static PRODUCTS: [[u8; 256]; 256] = products();
+pub(crate) static PRODUCTS: [[u8; 256]; 256] = compute_products();
 
 /// `NIBBLES[c]`: c times 0 to 15, then c times 0x00, 0x10, to 0xf0. A product is the sum of one
 /// entry of each half.
 #[cfg(target_arch = "x86_64")]
-pub(crate) static NIBBLES: [[u8; 32]; 256] = nibbles();
+pub(crate) static NIBBLES: [[u8; 32]; 256] = compute_nibbles();
 
 /// `MATRICES[c]`: multiplication by c as a bit matrix for `gf2p8affineqb`. Byte 7 - i is a
 /// mask: bit i of the product is the parity of the factor's bits in this mask.
 #[cfg(target_arch = "x86_64")]
-pub(crate) static MATRICES: [u64; 256] = matrices();
+pub(crate) static MATRICES: [u64; 256] = compute_matrices();
 
 /// Returns the product of two elements.
 #[inline]
@@ -28,7 +28,7 @@ pub fn mul(a: u8, b: u8) -> u8 {
 /// Returns the inverse of `a`; 0 for 0, which has none.
 #[inline]
 pub fn inverse(a: u8) -> u8 {
-    static INVERSES: [u8; 256] = inverses();
+    static INVERSES: [u8; 256] = compute_inverses();
     INVERSES[a as usize]
 }
 
@@ -48,8 +48,8 @@ const fn mul_by_definition(a: u8, b: u8) -> u8 {
     product as u8
 }
 
-#[allow(clippy::large_stack_arrays)] // it is made at compile time
-const fn products() -> [[u8; 256]; 256] {
+#[allow(clippy::large_stack_arrays)] // computed at compile time
+const fn compute_products() -> [[u8; 256]; 256] {
     let mut table = [[0; 256]; 256];
     let mut a = 0;
     while a < 256 {
@@ -65,7 +65,7 @@ const fn products() -> [[u8; 256]; 256] {
     table
 }
 
-const fn inverses() -> [u8; 256] {
+const fn compute_inverses() -> [u8; 256] {
     let mut table = [0; 256];
     let mut a = 1;
     while a < 256 {
@@ -84,7 +84,7 @@ const fn inverses() -> [u8; 256] {
 }
 
 #[cfg(target_arch = "x86_64")]
-const fn nibbles() -> [[u8; 32]; 256] {
+const fn compute_nibbles() -> [[u8; 32]; 256] {
     let mut table = [[0; 32]; 256];
     let mut c = 0;
     while c < 256 {
@@ -100,7 +100,7 @@ const fn nibbles() -> [[u8; 32]; 256] {
 }
 
 #[cfg(target_arch = "x86_64")]
-const fn matrices() -> [u64; 256] {
+const fn compute_matrices() -> [u64; 256] {
     let mut table = [0; 256];
     let mut c = 0;
     while c < 256 {
@@ -125,7 +125,7 @@ const fn matrices() -> [u64; 256] {
 mod tests {
     use super::*;
 
-    /// RFC 5510, section 8.1: powers of 2 are the elements, by logarithm and exponential.
+    /// Multiplies with logarithms and exponentials to base 2, as in RFC 5510, section 8.1.
     #[test]
     fn products_equal_those_of_logarithms() {
         let (mut exponential, mut logarithm) = ([0_u8; 510], [0_usize; 256]);

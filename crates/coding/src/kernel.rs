@@ -36,7 +36,7 @@ type Combine = fn(&mut [u8], &[Term<'_>], bool);
 /// zero.
 type Spread = fn(&mut [u8], usize, &[u8], &[u8], bool);
 
-/// The functions of a kernel.
+/// The two functions of a kernel.
 #[derive(Clone, Copy)]
 struct Operations {
     combine: Combine,
@@ -61,16 +61,16 @@ impl Kernel {
             })
         };
         #[cfg(target_arch = "x86_64")]
-        let special = [
+        let vector_kernels = [
             kernel("avx512-gfni", avx512_gfni::detect()),
             kernel("avx2-gfni", gfni::detect()),
             kernel("avx2", avx2::detect()),
             kernel("ssse3", ssse3::detect()),
         ];
         #[cfg(not(target_arch = "x86_64"))]
-        let special = [];
+        let vector_kernels = [];
         let portable = kernel("portable", Some(portable::OPERATIONS));
-        special.into_iter().flatten().chain(portable)
+        vector_kernels.into_iter().flatten().chain(portable)
     }
 
     /// Returns the fastest kernel that this processor can run.
@@ -122,15 +122,15 @@ impl Kernel {
         accumulate: bool,
     ) {
         let source = &source[..source.len().min(stride)];
-        // Whole sums only.
-        let whole = sums
+        let whole_sums = sums
             .len()
             .checked_div(stride)
             .unwrap_or(0)
             .min(coefficients.len());
-        if whole > 0 {
-            let sums = &mut sums[..whole * stride];
-            (self.operations.spread)(sums, stride, &coefficients[..whole], source, accumulate);
+        if whole_sums > 0 {
+            let sums = &mut sums[..whole_sums * stride];
+            let coefficients = &coefficients[..whole_sums];
+            (self.operations.spread)(sums, stride, coefficients, source, accumulate);
         }
     }
 }
@@ -144,7 +144,7 @@ impl fmt::Debug for Kernel {
 /// Returns `bytes`, at most `N`, padded with zeros.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
+fn pad_with_zeros<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut padded = [0; N];
     padded[..bytes.len()].copy_from_slice(bytes);
     padded
@@ -160,8 +160,8 @@ mod tests {
     /// Computes a combination byte by byte, by the definition.
     fn combine_by_definition(result: &mut [u8], terms: &[Term<'_>], accumulate: bool) {
         for (i, byte) in result.iter_mut().enumerate() {
-            let own = if accumulate { *byte } else { 0 };
-            *byte = terms.iter().fold(own, |sum, (coefficient, symbol)| {
+            let previous = if accumulate { *byte } else { 0 };
+            *byte = terms.iter().fold(previous, |sum, (coefficient, symbol)| {
                 sum ^ mul(*coefficient, symbol.get(i).copied().unwrap_or(0))
             });
         }
@@ -199,7 +199,7 @@ mod tests {
         }
 
         #[test]
-        fn symbols_of_one_length(
+        fn kernels_agree_on_symbols_of_equal_length(
             memory in prop::collection::vec(any::<u8>(), 1500 + 64),
             len in 0..1500_usize,
             coefficients in prop::collection::vec(coefficient(), 1..=64),
@@ -240,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_kernel_spreads_as_defined(
+        fn every_kernel_spreads_by_the_definition(
             memory in prop::collection::vec(any::<u8>(), 0..6000),
             source in prop::collection::vec(any::<u8>(), 0..800),
             stride in 1..900_usize,
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length_is_spread() {
+    fn kernels_spread_every_source_length() {
         let memory: Vec<u8> = (0..1800_u32).map(|i| (i * 151 + 7) as u8).collect();
         for len in 0..=600 {
             check_spread(&memory, 600, &[0x8e, 0, 1], &memory[3..3 + len]).unwrap();
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length_and_every_coefficient() {
+    fn kernels_combine_every_length_and_coefficient() {
         let memory: Vec<u8> = (0..600_u32).map(|i| (i * 151 + 7) as u8).collect();
         for len in 0..600 {
             check(&memory[..len], &[(0x8e, &memory[1..len.max(1)])]).unwrap();

@@ -1,16 +1,16 @@
 //! Random linear network coding over GF(2^8).
 //!
 //! Source packets pass unchanged (the code is systematic). At intervals, a *repair packet* follows:
-//! a linear combination of the latest ones. A receiver recovers a lost source packet from a repair
-//! packet and the others. An intermediate node may make further combinations of the packets that it
-//! received (*recoding*), which plain erasure codes cannot do.
+//! a linear combination of the latest source packets. A receiver recovers a lost source packet from
+//! a repair packet and the received source packets. An intermediate node may make new combinations
+//! of the packets that it received (*recoding*), which plain erasure codes cannot do.
 //!
 //! The code is that of RFC 8681: its field, its generator of coefficients, its identifiers.
 //! [`mod@wire`] explains where the packets differ from the RFC's.
 //!
 //! This crate is pure: no I/O, no clock, no packet headers. [`Encoder`], [`Recoder`] and
 //! [`Decoder`] allocate all memory when they are made, and no input makes them panic. Start reading
-//! at [`mod@kernel`], which takes most of the time.
+//! at [`mod@kernel`], which takes most of the processor time.
 
 pub mod coefficients;
 pub mod decoder;

@@ -1,8 +1,8 @@
 //! The recoder: new combinations of received packets, without decoding.
 //!
 //! A combination of combinations is a combination of the source symbols, with coefficients combined
-//! the same way. So a node that received some packets of a window can send new ones that are as
-//! useful as any, even for source packets that were lost before it.
+//! the same way. So a node that received some packets of a window can send new combinations. They
+//! help to recover even source packets that were lost before that node.
 
 use arrayvec::ArrayVec;
 
@@ -24,8 +24,8 @@ struct Received {
 }
 
 impl Received {
-    /// Returns the number behind its last source symbol.
-    fn end(&self) -> u32 {
+    /// Returns the ESI after the last source symbol.
+    fn end_esi(&self) -> u32 {
         self.first.wrapping_add(self.coefficients.len() as u32)
     }
 }
@@ -70,7 +70,7 @@ impl Recoder {
         self.credit.set(redundancy);
     }
 
-    /// Adds a source packet whose unit is given in parts. `None` if it is too long.
+    /// Adds a source packet whose unit is given in parts. `None` if the unit is too long.
     pub fn add_source(&mut self, esi: u32, parts: &[&[u8]]) -> Option<()> {
         let received = &mut self.received[self.next_slot];
         received.coefficients.clear();
@@ -112,8 +112,8 @@ impl Recoder {
         self.make_recoded(out)
     }
 
-    /// Makes a recoded packet of the present packets, even if none is due. Writes the payload to
-    /// `out` and returns its length. `None` if there is nothing to combine or `out` is too short.
+    /// Makes a recoded packet of the stored packets, even if none is due. Writes the payload to
+    /// `out` and returns its length. `None` if no packet is stored or `out` is too short.
     ///
     /// Combines the latest packets within [`MAX_WINDOW`] source packets of the newest.
     pub fn make_recoded(&mut self, out: &mut [u8]) -> Option<usize> {
@@ -121,11 +121,11 @@ impl Recoder {
             .next_slot
             .checked_sub(1)
             .unwrap_or(self.received.len() - 1)];
-        let used = |received: &&Received| !received.coefficients.is_empty();
+        let is_used = |received: &&Received| !received.coefficients.is_empty();
         // After a restart of the stream, only packets near the latest one count.
-        let near = |received: &&Received| {
+        let is_near = |received: &&Received| {
             received
-                .end()
+                .end_esi()
                 .wrapping_sub(latest.first)
                 .wrapping_add(MAX_WINDOW as u32)
                 <= 3 * MAX_WINDOW as u32
@@ -133,16 +133,16 @@ impl Recoder {
         let end = self
             .received
             .iter()
-            .filter(used)
-            .filter(near)
-            .map(Received::end)
-            .reduce(|a, b| if serial::before(a, b) { b } else { a })?;
+            .filter(is_used)
+            .filter(is_near)
+            .map(Received::end_esi)
+            .reduce(|a, b| if serial::is_before(a, b) { b } else { a })?;
         let fits = |received: &&Received| end.wrapping_sub(received.first) <= MAX_WINDOW as u32;
         let chosen: ArrayVec<&Received, MAX_WINDOW> = self
             .received
             .iter()
-            .filter(used)
-            .filter(near)
+            .filter(is_used)
+            .filter(is_near)
             .filter(fits)
             .collect();
         let first = end.wrapping_sub(

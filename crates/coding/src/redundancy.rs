@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-/// Coded packets for each source packet: any fraction, kept exactly over time.
+/// Coded packets for each source packet: any fraction. Rounding errors do not accumulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redundancy {
     numerator: u32,
@@ -18,13 +18,13 @@ impl Redundancy {
         }
     }
 
-    /// Returns whether no coded packet is ever made.
+    /// Returns whether the ratio is zero.
     pub const fn is_none(self) -> bool {
         self.numerator == 0
     }
 }
 
-/// Counts due coded packets: each source packet earns a fraction of one.
+/// Counts due coded packets: each source packet earns a fraction of a coded packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Credit {
     redundancy: Redundancy,
@@ -39,7 +39,7 @@ impl Credit {
         }
     }
 
-    /// Changes the redundancy. Earned fractions stay if it is the same.
+    /// Changes the redundancy. An equal redundancy keeps the earned fraction.
     pub(crate) fn set(&mut self, redundancy: Redundancy) {
         if self.redundancy != redundancy {
             *self = Self::new(redundancy);
@@ -62,7 +62,7 @@ impl Credit {
         whole.try_into().unwrap_or(usize::MAX)
     }
 
-    /// Takes the due coded packets; the fraction stays.
+    /// Takes the due coded packets and keeps the fraction.
     pub(crate) fn take(&mut self) -> u32 {
         let denominator = u64::from(self.redundancy.denominator.get());
         let whole = self.earned / denominator;
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fraction_is_kept_exactly() {
+    fn credit_accumulates_no_rounding_error() {
         for (numerator, denominator) in [(1, 4), (1, 3), (2, 7), (5, 2), (0, 9)] {
             let redundancy = Redundancy::new(numerator, NonZeroU32::new(denominator).unwrap());
             let mut credit = Credit::new(redundancy);

@@ -1,8 +1,8 @@
 //! Encoding symbol identifiers are counted modulo 2^32 (serial numbers, as in RFC 1982).
 
-/// Returns whether `a` comes before `b` on the shorter way between them.
+/// Returns whether `a` precedes `b`: `b - a`, modulo 2^32, is 1 to 2^31.
 #[inline]
-pub(crate) fn before(a: u32, b: u32) -> bool {
+pub(crate) fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b)).cast_signed() < 0
 }
 
@@ -18,8 +18,8 @@ mod tests {
 
     #[test]
     fn order_continues_after_the_wrap() {
-        assert!(before(1, 2) && !before(2, 1) && !before(2, 2));
-        assert!(before(u32::MAX, 0) && !before(3, u32::MAX));
+        assert!(is_before(1, 2) && !is_before(2, 1) && !is_before(2, 2));
+        assert!(is_before(u32::MAX, 0) && !is_before(3, u32::MAX));
         assert_eq!(range(u32::MAX, 2).collect::<Vec<_>>(), [u32::MAX, 0, 1]);
     }
 }

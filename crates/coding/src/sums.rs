@@ -1,17 +1,17 @@
 //! The repair symbols of a block, computed while its source packets arrive, so that no
 //! computation remains at its end.
 //!
-//! The keys of a block's repair packets are known when it begins, and so are their coefficients.
-//! Whether the block becomes complete, and how many repair packets are requested, is not known. So
-//! this module only offers sums ([`BlockSums::get`]); a caller that needs another one computes it
-//! from the source symbols.
+//! At the start of a block, the keys and coefficients of its repair packets are known. The encoder
+//! does not know whether the block becomes complete, or how many repair packets the caller will
+//! request. So [`BlockSums::get`] returns a sum only if this module computed it. The encoder
+//! computes other sums from the source symbols.
 
 use crate::coefficients::{BATCH, ParallelCoefficients};
 use crate::kernel::Kernel;
 use crate::symbol::AlignedBytes;
 use crate::wire::RepairId;
 
-/// Most sums.
+/// Maximum number of sums.
 pub(crate) const MAX_SUMS: usize = 64;
 
 /// Running sums of one block, one for each of several consecutive keys.
@@ -22,11 +22,11 @@ pub(crate) struct BlockSums {
     stride: usize,
     /// One generator for each eight sums.
     generators: Vec<ParallelCoefficients>,
-    /// BlockSums in use.
+    /// Number of sums in use.
     count: usize,
     /// Bit `i`: sum `i` has a non-zero coefficient.
     nonempty_mask: u64,
-    /// The identifier of the first sum. `count` is the number of source symbols so far.
+    /// The identifier of the first sum. Its `count` is the number of source symbols so far.
     id: RepairId,
     /// Length of the longest source symbol so far, bytes.
     len: usize,

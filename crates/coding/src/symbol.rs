@@ -1,4 +1,4 @@
-//! A symbol with its own memory.
+//! Symbols, and their memory aligned to cache lines.
 
 use std::ops::Range;
 
@@ -44,8 +44,8 @@ impl AlignedBytes {
     }
 }
 
-/// A symbol: memory for the longest one, of which the first `len` bytes are valid. The default has
-/// no memory; it replaces a symbol while the symbol is moved out.
+/// A symbol: memory for the longest symbol; the first `len` bytes are valid. The default has no
+/// memory; it replaces a symbol while the symbol is moved out.
 #[derive(Debug, Default)]
 pub(crate) struct Symbol {
     memory: AlignedBytes,
@@ -74,22 +74,23 @@ impl Symbol {
         adu(self.bytes())
     }
 
-    /// Sets the source symbol of a unit, given in parts. `None` if the unit is too long.
+    /// Sets this symbol to the source symbol of a unit, given in parts. `None` if the unit is too
+    /// long.
     pub(crate) fn set_unit(&mut self, parts: &[&[u8]]) -> Option<()> {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         let symbol = self.memory.get_mut(0..ADUI_LEN + len)?;
         let (information, mut rest) = symbol.split_first_chunk_mut()?;
         *information = adu_information(len.try_into().ok()?);
         for part in parts {
-            let (to, behind) = rest.split_at_mut_checked(part.len())?;
+            let (to, remaining) = rest.split_at_mut_checked(part.len())?;
             to.copy_from_slice(part);
-            rest = behind;
+            rest = remaining;
         }
         self.len = ADUI_LEN + len;
         Some(())
     }
 
-    /// Copies `symbol`. `None` if it is too long.
+    /// Copies the bytes of `symbol`. `None` if `symbol` is too long.
     pub(crate) fn copy_from(&mut self, symbol: &[u8]) -> Option<()> {
         self.memory
             .get_mut(0..symbol.len())?
@@ -104,7 +105,7 @@ impl Symbol {
         self.memory.get_mut(0..self.len).unwrap_or_default()
     }
 
-    /// Pads a shorter symbol with zeros to `len`. Returns all its bytes to change.
+    /// Pads a shorter symbol with zeros to `len`. Returns its bytes for changes.
     pub(crate) fn pad_to(&mut self, len: usize) -> &mut [u8] {
         let len = len.clamp(self.len, self.memory.capacity().max(self.len));
         let bytes = self.memory.get_mut(0..len).unwrap_or_default();
@@ -115,7 +116,7 @@ impl Symbol {
         bytes
     }
 
-    /// Removes the padding behind the unit. `None` if the symbol holds no valid unit.
+    /// Removes the padding after the unit. `None` if the symbol holds no valid unit.
     pub(crate) fn trim(&mut self) -> Option<()> {
         self.len = ADUI_LEN + self.adu()?.len();
         Some(())

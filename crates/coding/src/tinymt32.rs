@@ -4,7 +4,7 @@ const MAT1: u32 = 0x8f70_11ee;
 const MAT2: u32 = 0xfc78_ff1f;
 const TMAT: u32 = 0x3793_fdff;
 
-/// The generator; not for cryptography.
+/// The generator. Not for cryptography.
 #[derive(Clone, Debug)]
 pub struct TinyMt32 {
     state: [u32; 4],
@@ -155,7 +155,7 @@ fn next_state([s0, s1, s2, s3]: [u32; 4]) -> [u32; 4] {
     [s1, s2 ^ odd & MAT1, x ^ y << 10 ^ odd & MAT2, y]
 }
 
-/// Returns the number of a state.
+/// Returns the output of a state.
 #[inline]
 fn temper([s0, _, s2, s3]: [u32; 4]) -> u32 {
     let sum = s0.wrapping_add(s2 >> 8);
@@ -187,9 +187,8 @@ mod tests {
         assert_eq!([(); 50].map(|()| generator.next_u32()), NUMBERS_OF_SEED_1);
     }
 
-    /// RFC 8681: the lower bits.
     #[test]
-    fn small_numbers_are_the_lower_bits() {
+    fn small_numbers_are_the_lower_bits_as_in_rfc_8681() {
         let (mut bytes, mut nibbles) = (TinyMt32::new(1), TinyMt32::new(1));
         for number in NUMBERS_OF_SEED_1 {
             assert_eq!(u32::from(bytes.next_256()), number & 0xff);

@@ -1,35 +1,36 @@
 //! The wire format of coded packets: RFC 8681 with one additional byte.
 //!
-//! A *source symbol* is an application data unit (ADU) behind 3 bytes of information (ADUI in RFC
+//! A *source symbol* is an application data unit (ADU) after 3 bytes of information (ADUI in RFC
 //! 8681): a flow identifier and the unit's length. Where the RFC has one encoding symbol size E,
-//! symbols here have the sizes of their units: a shorter one counts as padded with zeros, so a
-//! repair symbol has the size of the longest one of its window.
+//! symbols here have the sizes of their units. A shorter symbol counts as padded with zeros, so a
+//! repair symbol has the size of the longest symbol of its window.
 //!
-//! RFC 8681 distinguishes source and repair packets by their flow. Here all share the flow of the
-//! packets that they protect, so that the network routes and classifies them alike. The last byte
+//! RFC 8681 distinguishes source and repair packets by their flow. Here all packets share the flow
+//! of the source packets, so that the network routes and classifies them alike. The last byte
 //! is the type of the packet:
 //!
-//! * Source packet: the unit's own payload, encoding symbol identifier (ESI, 4 bytes), `0xa1`.
+//! * Source packet: the unit's payload, encoding symbol identifier (ESI, 4 bytes), `0xa1`.
 //! * Repair packet: repair key (2 bytes), density threshold (4 bits), number of source symbols (12
 //!   bits), first ESI (4 bytes), repair symbol, `0xa2`.
 //! * Recoded packet: first ESI (4 bytes), number of source symbols (1 byte), one coefficient for
 //!   each (1 byte), symbol, `0xa3`.
 //!
-//! All numbers are big-endian. The first two are RFC 8681's Explicit Source FEC Payload ID (behind
-//! the unit) and Repair FEC Payload ID (before the symbol). The RFC has no third one: a
-//! combination of combinations has no key, so its coefficients travel with it.
+//! All numbers are big-endian. Source and repair packets contain RFC 8681's Explicit Source FEC
+//! Payload ID (after the unit) and Repair FEC Payload ID (before the symbol). The RFC has no
+//! recoded packets. A combination of combinations has no key, so a recoded packet contains its
+//! coefficients.
 
-/// Most source symbols of a combination.
+/// Maximum number of source symbols in a combination.
 pub const MAX_WINDOW: usize = 64;
 /// Bytes of the information in front of an ADU.
 pub const ADUI_LEN: usize = 3;
-/// Bytes behind the payload of a source packet.
+/// Bytes after the payload of a source packet.
 pub const SOURCE_TRAILER_LEN: usize = 5;
 /// Bytes of a Repair FEC Payload ID.
 pub const REPAIR_ID_LEN: usize = 8;
-/// Bytes that a repair packet has beside its symbol.
+/// Bytes of a repair packet besides its symbol.
 pub const REPAIR_OVERHEAD: usize = REPAIR_ID_LEN + 1;
-/// Bytes that a recoded packet has beside its symbol and one for each coefficient.
+/// Bytes of a recoded packet besides its symbol and its coefficients of one byte each.
 pub const RECODED_OVERHEAD: usize = 4 + 1 + 1;
 
 const SOURCE: u8 = 0xa1;
@@ -48,7 +49,7 @@ pub struct RepairId {
     pub density: u8,
     /// Number of source symbols (NSS), 1 to [`MAX_WINDOW`].
     pub count: u16,
-    /// ESI of the first one (FSS_ESI).
+    /// ESI of the first source symbol (FSS_ESI).
     pub first: u32,
 }
 
@@ -95,7 +96,7 @@ pub enum CodedPayload<'a> {
     Recoded {
         /// ESI of the first source symbol.
         first: u32,
-        /// The coefficients of that one and those after it, 1 to [`MAX_WINDOW`].
+        /// The coefficients of the source symbols from `first` on, 1 to [`MAX_WINDOW`].
         coefficients: &'a [u8],
         /// The sum.
         symbol: &'a [u8],
@@ -103,7 +104,7 @@ pub enum CodedPayload<'a> {
 }
 
 impl<'a> CodedPayload<'a> {
-    /// Parses any bytes. `None` if they are not the payload of a coded packet.
+    /// Parses a payload. `None` if it is not that of a coded packet.
     pub fn parse(payload: &'a [u8]) -> Option<Self> {
         let (kind, rest) = payload.split_last()?;
         match *kind {
@@ -139,12 +140,12 @@ fn is_valid_count(count: u16) -> bool {
     (1..=MAX_WINDOW).contains(&count.into())
 }
 
-/// Returns whether `symbol` is long enough. Even an empty unit has its information.
+/// Returns whether `symbol` is long enough: even the symbol of an empty unit has its information.
 fn is_symbol(symbol: &[u8]) -> bool {
     symbol.len() >= ADUI_LEN
 }
 
-/// Returns the trailer behind the payload of source packet `esi`.
+/// Returns the trailer after the payload of source packet `esi`.
 pub fn source_trailer(esi: u32) -> [u8; SOURCE_TRAILER_LEN] {
     let [e0, e1, e2, e3] = esi.to_be_bytes();
     [e0, e1, e2, e3, SOURCE]
@@ -198,7 +199,7 @@ pub(crate) fn adu_information(len: u16) -> [u8; ADUI_LEN] {
     [0, high, low]
 }
 
-/// Returns the ADU in a source symbol. `None` if its length does not fit, or if bytes behind it are
+/// Returns the ADU in a source symbol. `None` if its length does not fit, or if bytes after it are
 /// not zero.
 pub(crate) fn adu(symbol: &[u8]) -> Option<&[u8]> {
     let ([_flow, high, low], rest) = symbol.split_first_chunk()?;

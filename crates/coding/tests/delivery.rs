@@ -7,7 +7,7 @@ use common::{MAX_LEN, Receiver, redundancy, send, source};
 use myelin_coding::{Code, Delivery, Encoder};
 
 #[test]
-fn in_order_a_packet_waits_for_earlier_packets() {
+fn in_order_delivery_waits_for_earlier_packets() {
     let mut encoder = Encoder::new(Code::Window(8), redundancy(1, 4), MAX_LEN, u32::MAX - 2);
     let mut receiver = Receiver::new(Delivery::InOrder);
     let packets = send(&mut encoder, u32::MAX - 2, 8);
@@ -27,7 +27,7 @@ fn in_order_a_packet_waits_for_earlier_packets() {
 }
 
 #[test]
-fn in_order_a_packet_waits_at_most_for_the_timeout() {
+fn in_order_delivery_waits_at_most_the_timeout() {
     let mut receiver = Receiver::new(Delivery::InOrder);
     receiver.receive(&source(10));
     receiver.receive(&source(13));
@@ -44,7 +44,7 @@ fn in_order_a_packet_waits_at_most_for_the_timeout() {
 }
 
 #[test]
-fn in_order_the_timeout_counts_from_the_oldest_stored_packet() {
+fn the_timeout_counts_from_the_oldest_stored_packet() {
     let mut receiver = Receiver::new(Delivery::InOrder);
     for (now_ns, esi) in [(0, 10), (1, 15), (999_999, 12), (1_000_000, 14)] {
         receiver.now_ns = now_ns;
@@ -54,7 +54,7 @@ fn in_order_the_timeout_counts_from_the_oldest_stored_packet() {
     receiver.now_ns = 1_000_001;
     receiver.deliver();
     assert_eq!(receiver.delivered, [10, 12, 14, 15]);
-    // The timeout of later packets counts from their own oldest one.
+    // The timeout of later packets counts from the oldest of them.
     receiver.receive(&source(17));
     receiver.now_ns = 2_000_000;
     receiver.receive(&source(18));
@@ -65,7 +65,7 @@ fn in_order_the_timeout_counts_from_the_oldest_stored_packet() {
 }
 
 #[test]
-fn in_order_a_loss_that_no_later_repair_packet_covers_is_given_up() {
+fn in_order_delivery_skips_a_loss_that_no_later_repair_packet_covers() {
     let mut encoder = Encoder::new(Code::Window(4), redundancy(1, 4), MAX_LEN, 0);
     let mut receiver = Receiver::new(Delivery::InOrder);
     // 0 1 2 3 R 4 5 6 7 R: 1, 2 and the first repair packet are lost, the second covers 4 to 7.
@@ -80,7 +80,7 @@ fn in_order_a_loss_that_no_later_repair_packet_covers_is_given_up() {
 }
 
 #[test]
-fn a_packet_that_leaves_the_ring_is_no_longer_awaited() {
+fn the_decoder_does_not_wait_for_a_packet_outside_the_ring() {
     for delivery in [Delivery::Immediate, Delivery::InOrder] {
         let mut receiver = Receiver::new(delivery);
         receiver.receive(&source(0));
@@ -90,7 +90,7 @@ fn a_packet_that_leaves_the_ring_is_no_longer_awaited() {
         receiver.check(0, delivery == Delivery::InOrder);
         assert_eq!(receiver.delivered.len(), 257);
         assert_eq!(receiver.decoder.counters().lost, 1);
-        // The packet is before the ring.
+        // Packet 1 is before the ring.
         receiver.receive(&source(1));
         assert_eq!(receiver.delivered.len(), 257);
         assert_eq!(receiver.decoder.counters().late, 1);
@@ -120,7 +120,7 @@ fn a_change_of_the_order_delivers_stored_packets_before_the_ring_advances() {
         receiver.receive(&source(esi));
     }
     receiver.decoder.configure(Delivery::Immediate, 0);
-    // It needs the slot of packet 2.
+    // Packet 258 needs the slot of packet 2.
     receiver.receive(&source(258));
     assert_eq!(receiver.delivered, [0, 2, 3, 258]);
 }
@@ -153,7 +153,7 @@ fn a_jump_of_the_numbers_restarts_the_stream_without_loss_of_stored_packets() {
 }
 
 #[test]
-fn a_foreign_packet_changes_nothing() {
+fn foreign_packets_do_not_restart_the_stream() {
     for delivery in [Delivery::Immediate, Delivery::InOrder] {
         let mut receiver = Receiver::new(delivery);
         for esi in 0..1000 {

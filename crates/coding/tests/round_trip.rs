@@ -1,5 +1,5 @@
-//! Sends packets from the encoder over lossy paths and recoders to the decoder. It recovers every
-//! packet that is solvable.
+//! Sends packets from the encoder over lossy paths and recoders to the decoder. The decoder
+//! recovers every solvable packet.
 
 mod common;
 
@@ -75,7 +75,7 @@ fn a_directly_recovered_packet_solves_its_equations() {
     let mut receiver = Receiver::new(Delivery::Immediate);
     receiver.receive(&source(0));
     receiver.receive(&source(4));
-    // A combination of packets 1 to 3: it recovers none yet.
+    // A combination of packets 1 to 3 alone recovers none of them.
     receiver.receive(&recoded(1, &[7, 1, 200]));
     receiver.receive(&recoded(0, &[9, 3, 250, 5, 77]));
     assert_eq!(receiver.delivered, [0, 4]);
@@ -87,7 +87,7 @@ fn a_directly_recovered_packet_solves_its_equations() {
 }
 
 #[test]
-fn a_coded_packet_without_a_missing_one_is_redundant() {
+fn a_coded_packet_without_a_missing_source_packet_is_redundant() {
     let mut receiver = Receiver::new(Delivery::Immediate);
     receiver.receive(&source(0));
     receiver.receive(&source(2));
@@ -150,12 +150,12 @@ fn a_long_stream_recovers_across_the_wrap_of_the_numbers() {
     for delivery in [Delivery::Immediate, Delivery::InOrder] {
         let mut receiver = Receiver::new(delivery);
         encoder.restart(first);
-        let mut waiting = Vec::new();
+        let mut delayed = Vec::new();
         for number in 0..PACKETS {
             for packet in send(&mut encoder, first.wrapping_add(number), 1) {
                 match random.next_256() {
                     0..15 => {}
-                    15..20 => waiting.push(packet),
+                    15..20 => delayed.push(packet),
                     20..24 => {
                         receiver.receive(&packet);
                         receiver.receive(&packet);
@@ -163,8 +163,8 @@ fn a_long_stream_recovers_across_the_wrap_of_the_numbers() {
                     _ => receiver.receive(&packet),
                 }
             }
-            if waiting.len() == 3 {
-                waiting
+            if delayed.len() == 3 {
+                delayed
                     .drain(..)
                     .for_each(|packet| receiver.receive(&packet));
             }
@@ -215,7 +215,7 @@ proptest! {
         prop_assert_eq!(&receiver.delivered, &all);
     }
 
-    /// With losses, duplicates and reordering before and behind a recoder, the decoder delivers no
+    /// With losses, duplicates and reordering before and after a recoder, the decoder delivers no
     /// wrong packet and no packet twice.
     #[test]
     fn loss_duplication_and_reordering_deliver_no_wrong_packet(
@@ -224,14 +224,14 @@ proptest! {
         block: bool,
         density in 0..=15_u8,
         in_order: bool,
-        packet_fates in prop::collection::vec((0..10_u8, 0..10_u8, 0..40_usize), 600),
+        packet_outcomes in prop::collection::vec((0..10_u8, 0..10_u8, 0..40_usize), 600),
     ) {
         let code = if block { Code::Block(window) } else { Code::Window(window) };
         let mut encoder = Encoder::new(code, redundancy(1, 3), MAX_LEN, first);
         encoder.configure(redundancy(1, 3), density);
         let mut recoder = Recoder::new(8, redundancy(1, 4), MAX_LEN);
         let mut packets = Vec::new();
-        for (packet, &(before, ..)) in send(&mut encoder, first, 200).into_iter().zip(&packet_fates) {
+        for (packet, &(before, ..)) in send(&mut encoder, first, 200).into_iter().zip(&packet_outcomes) {
             match before {
                 0 => {}
                 1 => packets.extend([packet.clone(), packet]),
@@ -239,13 +239,13 @@ proptest! {
             }
         }
         let mut packets = recode(&mut recoder, &packets);
-        let delays: Vec<_> = packet_fates.iter().map(|&(.., delay)| if delay < 10 { delay } else { 0 }).collect();
+        let delays: Vec<_> = packet_outcomes.iter().map(|&(.., delay)| if delay < 10 { delay } else { 0 }).collect();
         let mut at: Vec<usize> = (0..packets.len()).collect();
         at.sort_by_key(|&i| i + delays[i % delays.len()]);
         let delivery = if in_order { Delivery::InOrder } else { Delivery::Immediate };
         let mut receiver = Receiver::new(delivery);
         for i in at {
-            if packet_fates[i % packet_fates.len()].1 > 1 {
+            if packet_outcomes[i % packet_outcomes.len()].1 > 1 {
                 receiver.receive(&std::mem::take(&mut packets[i]));
             }
         }
@@ -256,9 +256,9 @@ proptest! {
         prop_assert_eq!((counters.reset, counters.corrupt, counters.oversized), (0, 0, 0));
     }
 
-    /// Delivery in order gives up only unsolvable packets: immediate delivery recovers no more.
+    /// Delivery in order loses only unsolvable packets: immediate delivery recovers no more.
     #[test]
-    fn no_solvable_packet_is_given_up(
+    fn in_order_delivery_loses_no_solvable_packet(
         code in prop_oneof![(1..20_u8).prop_map(Code::Window), (1..20_u8).prop_map(Code::Block)],
         numerator in 1..4_u32,
         relay in prop_oneof![Just(None), (1..20_usize, any::<bool>()).prop_map(Some)],
@@ -288,10 +288,10 @@ proptest! {
             }
         }
         let [in_order, immediate] = &receivers;
-        // In order, no packet leaves that lies before the first delivered one.
-        let begun = in_order.delivered.first().copied();
-        let given_up = |esi: &&u32| begun < Some(**esi) && in_order.delivered.last() > Some(*esi);
-        let mut known: Vec<u32> = immediate.delivered.iter().filter(given_up).copied().collect();
+        // In order, the decoder delivers no packet before the first delivered one.
+        let first = in_order.delivered.first().copied();
+        let is_expected = |esi: &&u32| first < Some(**esi) && in_order.delivered.last() > Some(*esi);
+        let mut known: Vec<u32> = immediate.delivered.iter().filter(is_expected).copied().collect();
         known.sort_unstable();
         known.retain(|esi| !in_order.delivered.contains(esi));
         prop_assert_eq!(known, []);

@@ -1,5 +1,5 @@
-//! Measures the cost of the framework: chains of 1 to 32 `forward` functions over a port without a
-//! device, with batches of 1 and 32 packets.
+//! Measures the cost of the framework, with batches of 1 and 32 packets. The chains have 1 to 32
+//! `forward` functions and a port without a device.
 //!
 //! Run `cargo bench -p myelin-dataplane`. The slope over the chain length is the cost of one
 //! function. The intercept is the cost of the loop, the port and the clock.
@@ -17,7 +17,7 @@ use myelin_spec::{FunctionConfig, Limit, Shaping};
 const FRAMES: u32 = 512;
 
 /// Returns a port that receives packets of chain 1.
-fn port() -> ReplayPort {
+fn make_port() -> ReplayPort {
     let packet = build::udp(build::client_v4(), build::server_v4(), &build::payload(200));
     let meta = Meta::new(1, 1, 0, 0, &parse(&packet).expect("a packet"));
     let borrower = Borrower::new(0).expect("a number");
@@ -66,7 +66,7 @@ fn bench_chains(criterion: &mut Criterion, name: &str, shaping: Option<Shaping>)
                 }],
             };
             forwarder.deploy(&chain, &stats).expect("a chain");
-            forwarder.add_port(0, port());
+            forwarder.add_port(0, make_port());
             forwarder.start();
             let id = BenchmarkId::from_parameter(functions);
             group.bench_function(id, |bencher| {

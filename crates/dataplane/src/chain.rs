@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::MAX_POSITIONS;
 
-/// The number of a socket in a worker, as returned when the socket was added.
+/// The number of a socket, ring or process in a worker. Adding a socket returns its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SocketId(pub(crate) u16);
 
 impl SocketId {
-    /// Returns the identifier of the port at `index`, for a forwarder in this process.
+    /// Returns the number of the port at `index`, for a forwarder in this process.
     pub fn of_port(index: u16) -> Self {
         Self(index)
     }
@@ -30,14 +30,14 @@ pub struct UserChain {
     pub segments: Vec<UserSegment>,
 }
 
-/// A maximal run of neighbouring functions in user space.
+/// A longest sequence of consecutive functions in user space.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserSegment {
     /// Index in the chain of the first function.
     pub first_position: u8,
-    /// The functions in order, each with the name of its state. At least one.
+    /// The functions in order, each with the name of its state. At least one function.
     pub functions: Vec<FunctionInstance>,
-    /// Where packets leave the segment.
+    /// The exit of the segment.
     pub exit: UserExit,
     /// Shapes the packets to the chain's profile at the exit.
     #[serde(default)]
@@ -104,13 +104,13 @@ impl UserChain {
             let exits_at_next = match segment.exit {
                 UserExit::Port(_) => end == usize::from(self.positions),
                 UserExit::Internal { position, .. } => usize::from(position) == end,
-                // `Pipeline` makes such exits from a chain that was already checked.
+                // Only `Pipeline` makes such exits, after it has checked the chain.
                 UserExit::Stage { .. } => false,
             };
             if !exits_at_next {
                 return Err("has a segment whose exit is not at the function after it");
             }
-            // A kernel function lies between two segments, otherwise they would be one segment.
+            // At least one kernel function lies between two segments.
             next = end + 1;
         }
         Ok(())

@@ -26,32 +26,32 @@ pub struct WorkerConfig {
     pub exe: PathBuf,
     /// Arguments of the program.
     pub args: Vec<OsString>,
-    /// Part of the command line. Finds a worker that outlived its agent.
+    /// Part of the command line, by which the next agent finds the worker.
     pub run_id: String,
-    /// The core that the worker is pinned to.
+    /// The core of the worker; `None` for any core.
     pub core: Option<u32>,
     /// Largest number of packets in a batch, 1 to [`MAX_BATCH`].
     pub batch: u16,
-    /// What the worker does without packets.
+    /// The behaviour of the worker without packets.
     pub idle: Idle,
-    /// Number of frames, if Myelin owns the packet memory.
+    /// Number of frames. Unused with `devices`.
     pub frames: u32,
     /// Size of a frame, 2048 or 4096 bytes.
     pub frame_size: u32,
     /// Starts the process; `None` makes it a child of this process.
     pub launcher: Option<Arc<dyn Launcher>>,
-    /// Devices that replace the sockets.
+    /// Devices instead of sockets.
     pub devices: Option<DevicePair>,
 }
 
-/// Two devices that a worker drives without the kernel. The driver owns the packet memory. They are
-/// ports 0 and 1 ([`SocketId::of_port`](crate::SocketId::of_port)). Packets that no chain matches
-/// pass from each device to the other.
+/// Two devices that a worker drives without the kernel. The driver owns the packet memory. The
+/// devices are ports 0 and 1 ([`SocketId::of_port`](crate::SocketId::of_port)). Packets that no
+/// chain matches pass from each device to the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DevicePair {
     /// The devices.
     pub devices: [DpdkDevice; 2],
-    /// Separates the driver's files of this worker from those of other processes.
+    /// Prefix of the driver's files, different for each process.
     pub prefix: String,
     /// Whether the packet memory lies in hugepages.
     pub hugepages: bool,

@@ -22,7 +22,7 @@ impl Default for Deaths {
 }
 
 impl Deaths {
-    /// Counts deaths within `window`. A process that takes seconds to start needs a longer window.
+    /// Counts deaths within `window`. A process that starts slowly needs a longer window.
     pub fn within(window: Duration) -> Self {
         Self {
             window,
@@ -31,7 +31,7 @@ impl Deaths {
         }
     }
 
-    /// Records a death at `now`. Returns whether the supervisor should give up.
+    /// Records a death at `now`. Returns whether the supervisor should stop restarting the process.
     #[must_use]
     pub fn record_death(&mut self, now: Instant) -> bool {
         let window = self.window;
@@ -41,12 +41,13 @@ impl Deaths {
         self.times.len() > MAX_DEATHS
     }
 
-    /// Returns the number of deaths within the window that ended with the last one.
-    pub fn recent(&self) -> usize {
+    /// Returns the number of deaths within the window before the last death, that one included.
+    pub fn count_recent(&self) -> usize {
         self.times.len()
     }
 
-    /// Records a start that failed. Returns whether the supervisor should give up.
+    /// Records a start that failed. Returns whether the supervisor should stop restarting the
+    /// process.
     #[must_use]
     pub fn record_failed_start(&mut self) -> bool {
         self.failed_starts += 1;
@@ -64,21 +65,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn supervisor_gives_up_at_the_fourth_death_within_ten_seconds() {
+    fn restarts_stop_at_the_fourth_death_within_ten_seconds() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut deaths = Deaths::default();
-        // The first death leaves the window before the fourth.
+        // The first death is no longer in the window at the fourth.
         assert_eq!(
             [0, 5, 9, 10].map(|s| deaths.record_death(at(s))),
             [false; 4]
         );
-        assert_eq!(deaths.recent(), 3);
+        assert_eq!(deaths.count_recent(), 3);
         assert!(deaths.record_death(at(11)));
     }
 
     #[test]
-    fn supervisor_gives_up_at_the_third_failed_start_in_a_row() {
+    fn restarts_stop_at_the_third_failed_start_in_a_row() {
         let mut deaths = Deaths::default();
         assert!(!deaths.record_failed_start() && !deaths.record_failed_start());
         deaths.record_start();

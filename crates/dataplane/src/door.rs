@@ -1,8 +1,9 @@
 //! The classifier rules of a front door that runs in the worker.
 //!
-//! The kernel sees no packet of a DPDK port, so the worker runs the front door. The agent uses both
-//! kinds alike. It adds a generation, redirects packets to it, and removes the former generation
-//! after its packets have left. Until then the agent can redirect packets back.
+//! The kernel sees no packet of a DPDK port, so the worker runs the front door. The agent uses this
+//! front door like one in the kernel. It adds a generation, redirects packets to it, and removes
+//! the former generation after its packets have left. Until then the agent can redirect packets
+//! back.
 
 use myelin_packet::Match;
 use myelin_packet::traffic::Profile;
@@ -27,8 +28,8 @@ impl Direction {
     }
 }
 
-/// Redirects the matching packets to a generation of a chain. It replaces the previous redirect of
-/// the chain.
+/// A redirect of the matching packets to a generation of a chain. Replaces the chain's previous
+/// redirect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainRedirect {
     /// The packets of the chain.
@@ -39,6 +40,6 @@ pub struct ChainRedirect {
     pub policing: Profile,
     /// Service path identifier.
     pub spi: u32,
-    /// A generation that was added before.
+    /// The generation. It must exist.
     pub generation: u16,
 }

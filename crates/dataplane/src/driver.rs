@@ -10,16 +10,16 @@ use crate::protocol::{NewPort, PortSetup};
 use crate::stats::DoorCounters;
 use crate::umem::FrameMemory;
 
-/// The packet memory of a worker process. Opens and closes its ports.
+/// The packet memory of a worker process, and the means to open its ports.
 pub trait Driver: Sized + 'static {
     /// The port type.
     type Port: DrivenPort;
 
-    /// Sets up the packet memory and the initial ports, in the thread of the loop. That thread
-    /// stays pinned to `core`.
+    /// Sets up the packet memory and the initial ports, in the thread of the loop. That thread must
+    /// stay pinned to `core`.
     ///
     /// # Errors
-    /// The text that the agent reports.
+    /// A text for the agent's report.
     fn start(setup: &PortSetup, core: Option<u32>, fds: Vec<OwnedFd>) -> Result<Self, String>;
 
     /// Returns the packet memory.
@@ -33,7 +33,7 @@ pub trait Driver: Sized + 'static {
     /// Opens another port, in the control thread.
     ///
     /// # Errors
-    /// The text that the agent reports.
+    /// A text for the agent's report.
     fn open(_port: NewPort, _memory: &'static FrameMemory) -> Result<Self::Port, String> {
         Err("this worker drives devices and opens no other port".into())
     }
@@ -44,7 +44,7 @@ pub trait Driver: Sized + 'static {
 
 /// A port of a worker process.
 pub trait DrivenPort: Port + Send + 'static {
-    /// How long an idle loop may sleep if an arriving packet cannot wake it.
+    /// Longest sleep of an idle loop, if an arriving packet cannot wake it.
     const MAX_SLEEP: Option<Duration> = None;
 
     /// Closes the port. Returns when no other thread or kernel context uses its frames. Runs in the
@@ -52,7 +52,7 @@ pub trait DrivenPort: Port + Send + 'static {
     fn close(self);
 
     /// Redirects matching packets of this port to a generation of a chain. Other generations of the
-    /// chain get none.
+    /// chain get no packets.
     ///
     /// # Errors
     /// The port has no front door, or another chain matches the packets.

@@ -11,22 +11,23 @@ pub(crate) struct FrameEmitter<'f, 'm> {
     pub(crate) memory: &'m FrameMemory,
     pub(crate) pool: &'f mut FramePool,
     pub(crate) emitted: &'f mut Vec<Packet<'m>>,
-    /// Length of `emitted`. Checked after each function: costs one read less than the vector.
-    pub(crate) waiting: usize,
-    /// Packets for the senders of the chain's packets.
+    /// Length of `emitted`. The loop checks it after each function; the vector would cost one more
+    /// read.
+    pub(crate) emitted_count: usize,
+    /// Replies to the senders of the chain's packets.
     pub(crate) replies: &'f mut Vec<Buffer>,
     pub(crate) lost: u64,
 }
 
 impl Emitter for FrameEmitter<'_, '_> {
     fn emit(&mut self, origin: &Meta, frame: &[u8]) {
-        if self.place(origin, frame).is_none() {
+        if self.emit_packet(origin, frame).is_none() {
             self.lost += 1;
         }
     }
 
     fn reply(&mut self, _origin: &Meta, frame: &[u8]) {
-        match self.copy(frame) {
+        match self.copy_to_frame(frame) {
             Some(buffer) => self.replies.push(buffer),
             None => self.lost += 1,
         }
@@ -34,15 +35,15 @@ impl Emitter for FrameEmitter<'_, '_> {
 }
 
 impl FrameEmitter<'_, '_> {
-    fn place(&mut self, origin: &Meta, packet: &[u8]) -> Option<()> {
+    fn emit_packet(&mut self, origin: &Meta, packet: &[u8]) -> Option<()> {
         let headers = parse(packet).ok()?;
-        let buffer = self.copy(packet)?;
+        let buffer = self.copy_to_frame(packet)?;
         let mut meta = *origin;
         meta.set_headers(&headers);
-        match self.memory.open(buffer, meta) {
+        match self.memory.make_packet(buffer, meta) {
             Ok(packet) => {
                 self.emitted.push(packet);
-                self.waiting += 1;
+                self.emitted_count += 1;
                 Some(())
             }
             Err(buffer) => {
@@ -53,7 +54,7 @@ impl FrameEmitter<'_, '_> {
     }
 
     /// Copies the packet into a free frame.
-    fn copy(&mut self, packet: &[u8]) -> Option<Buffer> {
+    fn copy_to_frame(&mut self, packet: &[u8]) -> Option<Buffer> {
         let end = HEADROOM as usize + packet.len();
         if end > self.memory.frame_size() as usize {
             return None;

@@ -10,7 +10,7 @@ pub enum Error {
     /// A number outside the range that the kernel or the worker accepts.
     #[error("{what} is {value}: must be {expected}")]
     Parameter {
-        /// Which parameter.
+        /// The parameter.
         what: &'static str,
         /// Its value.
         value: u64,
@@ -18,7 +18,7 @@ pub enum Error {
         expected: &'static str,
     },
     /// The kernel refused to create or map shared memory.
-    #[error("{what} of {bytes} bytes: {source}")]
+    #[error("cannot set up {what} of {bytes} bytes: {source}")]
     Memory {
         /// The purpose of the memory.
         what: &'static str,
@@ -42,7 +42,7 @@ pub enum Error {
         /// The error of the kernel.
         source: io::Error,
     },
-    /// The kernel's rings do not fit the mapping that this program expects.
+    /// A ring of the kernel does not fit the mapping that this program expects.
     #[error(
         "AF_XDP socket: the {ring} ring does not fit its mapping: check that this program made the socket"
     )]
@@ -105,7 +105,7 @@ pub enum Error {
 fn remedy(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => "; run as root (CAP_NET_RAW, CAP_NET_ADMIN)",
-        Some(libc::EBUSY) => "; another AF_XDP socket holds this queue, use another one",
+        Some(libc::EBUSY) => "; another AF_XDP socket holds this queue: use another queue",
         Some(libc::EAFNOSUPPORT) => "; this kernel was built without CONFIG_XDP_SOCKETS",
         Some(libc::ENOBUFS | libc::ENOMEM) => "; raise the locked-memory limit (ulimit -l)",
         Some(libc::EINVAL) => "; check that the interface has this queue",

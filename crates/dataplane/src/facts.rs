@@ -10,8 +10,8 @@ use rustix::net::sockopt::xdp_statistics;
 use crate::chain::SocketId;
 use crate::idle::Idle;
 
-/// The process, settings and sockets of a worker. Reading takes microseconds and waits for no
-/// request.
+/// The process, settings and sockets of a worker. A reader takes microseconds and does not wait for
+/// requests.
 #[derive(Debug)]
 pub struct WorkerFacts {
     core: Option<u32>,
@@ -49,7 +49,7 @@ impl WorkerFacts {
         self.core
     }
 
-    /// Returns what the worker does without packets.
+    /// Returns the behaviour of the worker without packets.
     pub fn idle(&self) -> Idle {
         *lock(&self.idle)
     }

@@ -1,10 +1,11 @@
-//! Feeds a function from memory, to measure its time for a packet without a port, a worker or
-//! neighbours.
+//! Feeds a function from memory, to measure its time for a packet without a port, a worker or other
+//! functions.
 //!
-//! Every packet is new to the function. It comes from a *source*. If the function undoes another
-//! function, packets pass that one first, and a link that may lose some. Preparing a packet is not
-//! timed. Copying emitted packets is timed, as in a worker. CALVIN feeds its advanced functions the
-//! same way (section V-C: "locally generated traffic") and never lets them wait.
+//! Every packet is new to the function. The packet comes from a *source*. If the function undoes
+//! another function, the packet passes that other function first, and then a link that may lose the
+//! packet. The measured time excludes the preparation of a packet. It includes the copies of
+//! emitted packets, as in a worker. CALVIN feeds its advanced functions the same way (section V-C:
+//! "locally generated traffic") and never lets them wait.
 
 use std::hint::black_box;
 
@@ -16,13 +17,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::monotonic_ns;
 
-/// Headroom before a packet, bytes, as AF_XDP leaves before a frame.
+/// Headroom before a packet, bytes, as with AF_XDP.
 const HEADROOM: usize = 256;
 /// Size of a buffer, bytes.
 const BUFFER: usize = 2048;
 /// Number of different payloads.
 const PAYLOADS: usize = 256;
-/// Most packets that a function emits for one packet: a decoder that gets its missing packet.
+/// Most packets that a function emits for one packet: a decoder emits many when it gets the missing
+/// packet.
 const MAX_EMITTED: usize = 512;
 /// Ethernet, IPv4 and UDP headers, bytes.
 pub const HEADERS: usize = 42;
@@ -32,9 +34,9 @@ pub const HEADERS: usize = 42;
 pub struct FeedConfig {
     /// The function.
     pub function: FunctionConfig,
-    /// A function that the packets pass first, whose work `function` undoes.
+    /// A function before `function`, which undoes its work.
     pub after: Option<FunctionConfig>,
-    /// A link that loses packets between the two functions.
+    /// A link between the two functions, which loses packets.
     pub link: Option<LossyLinkConfig>,
     /// Size of the UDP payload at the source, bytes.
     pub payload_bytes: usize,
@@ -55,7 +57,7 @@ pub struct Feed {
 /// Frames for the function.
 struct Queue {
     link: Option<LossyLink>,
-    /// Waiting frames in reverse order: the last is the next.
+    /// Waiting frames in reverse order: the last one leaves first.
     waiting: Vec<Vec<u8>>,
     /// Frames for reuse.
     spare: Vec<Vec<u8>>,
@@ -64,7 +66,7 @@ struct Queue {
 impl Queue {
     /// Queues a frame for the function, unless the link loses it.
     fn put(&mut self, frame: &[u8]) {
-        if self.link.as_mut().is_some_and(LossyLink::loses) {
+        if self.link.as_mut().is_some_and(LossyLink::draw_loss) {
             return;
         }
         let mut kept = self.spare.pop().unwrap_or_default();
@@ -110,8 +112,8 @@ impl EmittedFrames {
 pub struct FeedResult {
     /// Processing time, ns, less the cost of reading the clock.
     pub ns: u64,
-    /// Packets that left the function: the input packet and emitted ones.
-    pub came_out: usize,
+    /// Number of packets that left the function: the input packet and emitted packets.
+    pub packets_out: usize,
 }
 
 impl Feed {
@@ -150,8 +152,8 @@ impl Feed {
     /// Feeds one packet. Returns `None` if every packet of the source was lost or refused.
     pub fn feed(&mut self) -> Option<FeedResult> {
         if self.queue.waiting.is_empty() {
-            // A link loses some packets at random. A thousand losses in a row mean that it loses
-            // all.
+            // A link loses packets at random. After a thousand losses in a row, it loses all
+            // packets.
             (0..1000).find(|_| {
                 self.produce();
                 !self.queue.waiting.is_empty()
@@ -159,7 +161,7 @@ impl Feed {
         }
         let frame = self.queue.waiting.pop()?;
         let now_ns = monotonic_ns();
-        let mut packet = place(&mut self.buffer, &frame, now_ns)?;
+        let mut packet = copy_to_buffer(&mut self.buffer, &frame, now_ns)?;
         packet.set_position(0);
         let mut batch = Batch::with_capacity(1);
         batch.push(packet);
@@ -172,12 +174,12 @@ impl Feed {
         self.function
             .process_batch(black_box(&mut batch), &mut self.emitted);
         let after = monotonic_ns();
-        let came_out = batch.len() + self.emitted.count;
+        let packets_out = batch.len() + self.emitted.count;
         drop(batch);
         self.queue.spare.push(frame);
         Some(FeedResult {
             ns: (after - before).saturating_sub(self.clock_ns),
-            came_out,
+            packets_out,
         })
     }
 
@@ -189,7 +191,7 @@ impl Feed {
             self.queue.put(source);
             return;
         };
-        let Some(packet) = place(&mut self.buffer, source, monotonic_ns()) else {
+        let Some(packet) = copy_to_buffer(&mut self.buffer, source, monotonic_ns()) else {
             return;
         };
         let mut batch = Batch::with_capacity(1);
@@ -202,13 +204,13 @@ impl Feed {
         for frame in &self.emitted.frames[..self.emitted.count] {
             self.queue.put(frame);
         }
-        // [`Self::feed`] takes frames from the end.
+        // `feed` takes frames from the end.
         self.queue.waiting.reverse();
     }
 }
 
-/// Copies a frame into a buffer and returns it as a packet.
-fn place<'a>(buffer: &'a mut [u8], frame: &[u8], stamp_ns: u64) -> Option<Packet<'a>> {
+/// Copies a frame into a buffer. Returns the copy as a packet.
+fn copy_to_buffer<'a>(buffer: &'a mut [u8], frame: &[u8], stamp_ns: u64) -> Option<Packet<'a>> {
     buffer
         .get_mut(HEADROOM..HEADROOM + frame.len())?
         .copy_from_slice(frame);
@@ -238,8 +240,8 @@ pub fn frame(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Returns `bytes` bytes of sensor readings as text. It compresses like such data, and matches no
-/// pattern of a rule.
+/// Returns `bytes` bytes of sensor readings as text. The text compresses like such data, and
+/// matches no pattern of a rule.
 fn telemetry(number: usize, bytes: usize) -> Vec<u8> {
     let mut text = Vec::with_capacity(bytes + 64);
     let mut reading = number.wrapping_mul(2_654_435_761);
@@ -276,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_a_valid_packet() {
+    fn a_source_frame_is_a_valid_packet() {
         for bytes in [0, 1, 256, 1400] {
             let frame = frame(&telemetry(3, bytes));
             let headers = parse(&frame).unwrap();
@@ -289,8 +291,8 @@ mod tests {
     fn each_packet_is_new_to_the_function() {
         let mut feed = Feed::new(&config(FunctionConfig::Timestamp)).unwrap();
         for _ in 0..1000 {
-            // A frame that is fed twice outgrows its buffer.
-            assert_eq!(feed.feed().unwrap().came_out, 1);
+            // `timestamp` appends to the packet. The same frame again would outgrow its buffer.
+            assert_eq!(feed.feed().unwrap().packets_out, 1);
         }
     }
 
@@ -318,13 +320,16 @@ mod tests {
                 seed: Some(1),
             })
         };
-        let of = |loss_ppm| FeedConfig {
+        let config_with_loss = |loss_ppm| FeedConfig {
             link: link(loss_ppm),
             ..config(FunctionConfig::Forward)
         };
-        let mut feed = Feed::new(&of(500_000)).unwrap();
+        let mut feed = Feed::new(&config_with_loss(500_000)).unwrap();
         (0..1000).for_each(|_| assert!(feed.feed().is_some()));
         assert!((1800..2200).contains(&feed.produced), "{}", feed.produced);
-        assert_eq!(Feed::new(&of(1_000_000)).unwrap().feed(), None);
+        assert_eq!(
+            Feed::new(&config_with_loss(1_000_000)).unwrap().feed(),
+            None
+        );
     }
 }

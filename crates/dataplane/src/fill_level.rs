@@ -1,17 +1,17 @@
 //! Controls how many receive frames a port holds.
 //!
-//! The fill ring is first in, first out. With n frames in it, each packet arrives in the frame that
-//! was used n packets ago. The larger n is, the colder are its cache lines and address
-//! translations. On the build machine a round trip takes 5 % longer with 1024 frames than with 128.
-//! But with few frames the kernel drops a burst. So the level is low for single packets, and rises
-//! as soon as a backlog builds up.
+//! The fill ring is first in, first out. With n frames in the ring, each packet arrives in the
+//! frame that was used n packets ago. With a larger n, fewer of the frame's cache lines and address
+//! translations are still cached. On the build machine a round trip takes 5 % longer with 1024
+//! frames than with 128. But with few frames the kernel drops a burst. So the level is low for
+//! single packets, and rises as soon as a backlog builds up.
 
-/// Lowest level. A sleeping worker wakes up within 92 us (99 % of wake-ups on the build machine);
-/// at 1 Mpps 92 packets arrive in that time.
+/// Lowest level. On the build machine a sleeping worker wakes up within 92 us in 99 % of cases. At
+/// 1 Mpps 92 packets arrive in that time.
 const MIN_LEVEL: u32 = 128;
 /// Fewest frames that a refill lends.
 const REFILL_BATCH: u32 = 16;
-/// Batches without a backlog before the level falls.
+/// Consecutive batches without a backlog before the level falls.
 const CALM_BATCHES: u32 = 4096;
 
 /// The target level, and the frames that the port holds.
@@ -21,13 +21,14 @@ pub(crate) struct FillLevel {
     lowest: u32,
     highest: u32,
     calm_batches: u32,
-    /// Frames in the port's fill and RX rings. A predecessor may have left more than the level.
+    /// Frames in the port's fill and RX rings. A dead predecessor may have left more than the
+    /// level.
     present: u32,
 }
 
 impl FillLevel {
-    /// Starts at the lowest level. With zero-copy the level is always `ring_size`, because a driver
-    /// moves frames into its own ring.
+    /// Starts at the lowest level, with `present` frames in the port. With zero-copy the level is
+    /// always `ring_size`, because a driver moves frames into its own ring.
     pub(crate) fn new(ring_size: u32, zero_copy: bool, present: u32) -> Self {
         let lowest = if zero_copy {
             ring_size
@@ -55,8 +56,8 @@ impl FillLevel {
         self.present += frames;
     }
 
-    /// Returns how many frames the port needs. Returns 0 until a whole batch is missing: the
-    /// receiving core owns the cache line with the fill ring's index.
+    /// Returns how many frames the port needs. Returns 0 until a whole batch is missing: each
+    /// refill takes the cache line with the fill ring's index from the receiving core.
     #[inline]
     pub(crate) fn missing(&self) -> u32 {
         let missing = self.level.saturating_sub(self.present);
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn only_uninterrupted_calm_lowers_the_level() {
+    fn only_consecutive_calm_batches_lower_the_level() {
         let mut fill = FillLevel::new(256, false, 0);
         fill.observe_backlog(256);
         for _ in 0..10 {
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_ring_is_filled_too() {
+    fn a_ring_with_one_entry_is_filled() {
         let fill = FillLevel::new(1, false, 0);
         assert_eq!(fill.missing(), 1);
     }

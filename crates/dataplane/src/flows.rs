@@ -1,9 +1,9 @@
 //! Transfers the flow records of a function from the worker's loop to the agent.
 //!
-//! The agent sends an empty file with its request. The worker's control thread fetches the flows
-//! from the loop a page at a time, between two batches. A packet waits at most for the copy of one
-//! page. The control thread writes the records and then the totals into the file. An empty file
-//! means that the function keeps no flows.
+//! The agent sends an empty file with its request. Between two batches, the worker's control thread
+//! fetches a page of flows from the loop. A packet waits at most for the copy of one page. The
+//! control thread writes the records and then the totals into the file. If the file stays empty,
+//! the function keeps no flows.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -11,7 +11,7 @@ use std::io::{self, Read, Seek, Write};
 use myelin_functions::FlowPage;
 use myelin_packet::{FlowRecord, FlowTotals, Flows};
 
-/// Flows that the loop copies at once: 30 KB, about 2 us.
+/// Number of flows that the loop copies at once: 30 KB, about 2 us.
 pub(crate) const PAGE: usize = 256;
 
 /// Writes the pages that `fetch` returns, up to the last.
@@ -35,7 +35,7 @@ pub(crate) fn write(
     }
 }
 
-/// Reads the flows; `None` from an empty file.
+/// Reads the flows from the file; `None` if it is empty.
 pub(crate) fn read(file: &mut File) -> io::Result<Option<Flows>> {
     let mut bytes = Vec::new();
     file.rewind()?;
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn all_pages_arrive() {
+    fn flows_of_all_pages_arrive() {
         let mut table = FlowTable::<u64, ()>::new(3 * PAGE);
         for number in 0..2 * PAGE as u64 + 7 {
             table.insert(number, ());

@@ -1,8 +1,8 @@
 //! The service function forwarder (RFC 7665): takes packets from ports, runs each through its
-//! segment to completion, transmits them.
+//! segment to completion, and transmits it.
 //!
-//! One pass over a batch takes no lock. It allocates nothing after the vectors have grown. It makes
-//! one dynamic call per function and run of packets. A *run* is the longest sequence of packets in
+//! Processing a batch takes no lock. It allocates nothing after the vectors have grown. It makes
+//! one dynamic call per function and run of packets. A *run* is a longest sequence of packets in
 //! a batch at the same position of the same chain. This file adds and removes ports, chains and
 //! frames. `batch` processes packets.
 
@@ -20,7 +20,7 @@ use crate::segment_table::{SegmentKey, SegmentTable};
 use crate::stats::{Counter, Stats, WorkerCounters};
 use crate::umem::{Borrower, FrameMemory};
 
-/// Longest time that a removed chain waits for the packets in its shaper, ns. Shorter than the
+/// Longest wait for the packets in the shaper of a chain that is removed, ns. Shorter than the
 /// agent's timeout for an answer.
 pub(crate) const MAX_DRAIN_NS: u64 = 5_000_000_000;
 
@@ -40,21 +40,22 @@ pub struct Forwarder<'m, P> {
     ports: Vec<Option<P>>,
     segments: Vec<Option<Segment>>,
     table: SegmentTable,
-    /// The last look-up.
+    /// The last look-up: the key and the index of its segment.
     last_lookup: (SegmentKey, Option<u32>),
     counters: WorkerCounters,
     clock: CalibratedClock,
-    /// States of chains deployed in this process. A worker's control thread has its own.
+    /// States of the chains that [`Self::deploy`] added. A worker's control thread keeps its own
+    /// states.
     states: States,
     batch_size: u32,
     /// Whether the frames are distributed and the loop serves the ports.
     started: bool,
-    /// Whether a port lacks frames or has unsent packets, and so needs attention without arrivals.
+    /// Whether a port lacks frames or has unsent packets.
     has_pending_ports: bool,
     /// When the next timer of a function is due, ns; `u64::MAX` for never.
     next_timer_ns: u64,
     shapers: Vec<Option<ChainShaper>>,
-    /// Frames of packets in shapers.
+    /// Number of frames with packets in shapers.
     shaped_frames: usize,
     /// When the next packet may leave a shaper, ns; `u64::MAX` if no packet waits.
     next_departure_ns: u64,
@@ -68,7 +69,7 @@ pub struct Forwarder<'m, P> {
 }
 
 impl<'m, P: Port> Forwarder<'m, P> {
-    /// Makes a forwarder in this process, without a worker, over the caller's ports.
+    /// Makes a forwarder in this process, without a worker. The caller adds ports.
     pub fn in_process(
         memory: &'m FrameMemory,
         batch_size: u16,
@@ -78,7 +79,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         Ok(Self::new(memory, batch_size, counters, monotonic_ns))
     }
 
-    /// Deploys a chain that counts into `stats`.
+    /// Deploys a chain. Its functions count into `stats`.
     pub fn deploy(&mut self, chain: &UserChain, stats: &Stats) -> Result<(), Error> {
         let refused = |message: String| Error::Refused {
             worker: "in this process".into(),
@@ -130,8 +131,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         }
     }
 
-    /// Takes all frames that no port holds, and fills the ports. Call it after adding the ports and
-    /// chains of a predecessor.
+    /// Takes all frames that no port holds, and refills the ports. Call it after adding the ports
+    /// and chains of a predecessor.
     pub fn start(&mut self) {
         let frames = self.memory.frames() as usize;
         self.pool = FramePool::new(self.memory.held_frames(), frames);
@@ -148,8 +149,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         self.flush_and_refill();
     }
 
-    /// Removes a port that is no segment's exit. After the port is closed, [`Self::take_frames_of`]
-    /// takes its frames back.
+    /// Removes a port that is no segment's exit. Close the port, then call
+    /// [`Self::take_frames_of`].
     pub(crate) fn remove_port(&mut self, index: usize) -> Option<P> {
         let port = self.ports.get_mut(index)?.take();
         self.flush_and_refill();
@@ -212,8 +213,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         removed
     }
 
-    /// Reads the flows of a function into `page`. Leaves the page unchanged if the function is not
-    /// here.
+    /// Reads the flows of a function into `page`. Leaves the page unchanged if this worker does not
+    /// run the function.
     pub(crate) fn read_flows(&self, spi: u32, generation: u16, position: u8, page: &mut FlowPage) {
         let function = self
             .segments
@@ -237,29 +238,32 @@ impl<'m, P: Port> Forwarder<'m, P> {
         readings: &mut Vec<CounterReading>,
     ) {
         let segments = self.segments.iter().flatten();
-        for segment in segments.filter(|one| (one.spi, one.generation) == (spi, generation)) {
+        for segment in
+            segments.filter(|segment| (segment.spi, segment.generation) == (spi, generation))
+        {
             for (function, position) in segment.functions.iter().zip(segment.first_position..) {
                 function.read_counters(&mut |name, count| readings.push((position, name, count)));
             }
         }
     }
 
-    /// Processes the packets that wait in the ports now. Later arrivals wait, so the call ends
-    /// under load too.
+    /// Processes the packets that wait in the ports now, not later arrivals. So the call ends under
+    /// load too.
     fn drain(&mut self) {
         for index in 0..self.ports.len() {
-            let mut waiting = self.ports[index].as_ref().map_or(0, Port::waiting);
-            while waiting > 0 {
+            let mut remaining = self.ports[index].as_ref().map_or(0, Port::count_received);
+            while remaining > 0 {
                 let received = self.process_port(index);
                 if received == 0 {
                     break;
                 }
-                waiting = waiting.saturating_sub(received);
+                remaining = remaining.saturating_sub(received);
             }
         }
     }
 
-    /// Processes one batch from each port. Returns the number of packets and returned frames.
+    /// Processes one batch from each port. Returns the number of arrivals: packets, and frames that
+    /// a ring returns.
     #[inline]
     pub fn process_batches(&mut self) -> u32 {
         let mut received = 0;
@@ -299,8 +303,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         self.ports.iter_mut().flatten().for_each(Port::disarm);
     }
 
-    /// Sends pending packets, reclaims sent frames, refills the ports, and publishes the number of
-    /// free frames. Call it when idle.
+    /// Sends pending packets, reclaims sent frames, refills the ports, and updates the counters of
+    /// free frames and invalid descriptors. Call it when idle.
     pub fn flush_and_refill(&mut self) {
         if !self.started {
             return;
@@ -313,7 +317,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         self.reclaim_and_refill();
         self.counters
             .set(Counter::FreeFrames, self.pool.len() as u64);
-        let invalid = self.ports().map(Port::invalid).sum();
+        let invalid = self.ports().map(Port::count_invalid).sum();
         self.counters.set(Counter::Invalid, invalid);
     }
 
@@ -322,8 +326,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         self.counters.add(counter, n);
     }
 
-    /// Returns whether a port needs attention without arrivals: it lacks frames or has unsent
-    /// packets.
+    /// Returns whether a port lacks frames or has unsent packets, so that the loop must call
+    /// [`Self::flush_and_refill`] even without arrivals.
     pub(crate) fn has_pending_ports(&self) -> bool {
         self.has_pending_ports
     }

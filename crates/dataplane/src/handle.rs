@@ -31,14 +31,15 @@ mod lifecycle;
 /// the chains, so a restart loses none of them. (The driver owns the packet memory of a worker over
 /// devices. That memory ends with the process.)
 ///
-/// Requests wait for the worker. Starting devices, a container, or functions that compile patterns
-/// takes seconds. [`Self::stats`] and [`Self::facts`] can be read meanwhile. Dropping the handle
-/// kills the worker. If the agent process dies, the worker keeps forwarding until it gets SIGTERM.
+/// A request blocks until the worker answers. It takes seconds to start devices or a container, or
+/// to compile the patterns of a function. [`Self::stats`] and [`Self::facts`] are readable
+/// meanwhile. Dropping the handle kills the worker. If the agent process dies, the worker keeps
+/// forwarding until it gets SIGTERM.
 #[derive(Debug)]
 pub struct WorkerHandle {
     config: WorkerConfig,
     umem: Arc<Umem>,
-    /// The ledger number of this process, if the packet memory is another worker's.
+    /// The borrower number of this process, if another worker owns the packet memory.
     holder: Option<SocketId>,
     stats: Arc<Stats>,
     facts: Arc<WorkerFacts>,
@@ -46,12 +47,12 @@ pub struct WorkerHandle {
     /// Sockets that closed with the worker. The next start opens them again.
     successors: BTreeMap<SocketId, Successor>,
     rings: BTreeMap<SocketId, (Arc<RingLink>, RingSide)>,
-    /// Ledger numbers of rings and pipeline processes on this worker's memory.
+    /// Borrower numbers of rings and pipeline processes on this worker's memory.
     pub(crate) reserved: BTreeSet<SocketId>,
     /// Members of `reserved` without a ring or process. The next worker process takes their frames.
     orphaned: BTreeSet<SocketId>,
     chains: BTreeMap<(u32, u16), (UserChain, u32)>,
-    /// Redirects of the worker's own front door by SPI, each with its row in the statistics.
+    /// Redirects of the worker's front door by SPI, each with its row in the statistics.
     redirects: BTreeMap<u32, (ChainRedirect, u32)>,
     process: Option<WorkerProcess>,
 }
@@ -77,12 +78,13 @@ impl WorkerHandle {
         self.sockets.get(&id)
     }
 
-    /// Hands a socket to the worker and redirects packets to it. The handle keeps the socket for a
-    /// restart.
+    /// Hands a socket to the worker, and redirects packets to the socket. The handle keeps the
+    /// socket for a restart.
     pub fn add_socket(&mut self, mut xsk: Xsk) -> Result<SocketId, Error> {
         let id = self.unused_number()?;
         if let Err(error) = self.process()?.hand_over(id, &mut xsk, false) {
-            // The worker may already have the socket. The kernel frees it with its last descriptor.
+            // The worker may already have the socket. The kernel frees a socket with its last
+            // descriptor.
             drop(xsk);
             let _ = self.ask(&Request::RemoveSocket { id });
             return Err(error);
@@ -91,7 +93,7 @@ impl WorkerHandle {
         Ok(id)
     }
 
-    /// Changes what the worker does without packets.
+    /// Changes the behaviour of the worker without packets.
     pub fn set_idle(&mut self, idle: Idle) -> Result<(), Error> {
         self.ask(&Request::SetIdle(idle))?;
         self.config.idle = idle;
@@ -99,7 +101,7 @@ impl WorkerHandle {
         Ok(())
     }
 
-    /// Returns an unused ledger number.
+    /// Returns an unused borrower number.
     pub(crate) fn unused_number(&self) -> Result<SocketId, Error> {
         (0..Borrower::MAX as u16)
             .map(SocketId)
@@ -138,8 +140,8 @@ impl WorkerHandle {
         self.send_release(id, &request)
     }
 
-    /// Sends the request that frees a ledger number. If the process is dead, the next one takes the
-    /// frames.
+    /// Sends the request that frees a borrower number. If the process is dead, the next process
+    /// takes the frames.
     fn send_release(&mut self, id: SocketId, request: &Request) -> Result<(), Error> {
         let answer = self.ask(request);
         if matches!(answer, Err(Error::Control { .. })) {
@@ -151,7 +153,7 @@ impl WorkerHandle {
         answer
     }
 
-    /// Grants free frames to the process that starts next under that number.
+    /// Grants free frames to the process that starts next as borrower `id`.
     pub(crate) fn grant(&mut self, id: SocketId, frames: u32) -> Result<(), Error> {
         self.ask(&Request::Grant { id, frames })
     }
@@ -175,12 +177,12 @@ impl WorkerHandle {
         // before the worker's.
         self.facts.forget_socket(id);
         if self.sockets.remove(&id).is_none() && self.successors.remove(&id).is_none() {
-            return Err(self.no_socket(id));
+            return Err(self.missing_socket(id));
         }
         self.send_release(id, &Request::RemoveSocket { id })
     }
 
-    /// Deploys a generation of a chain. It runs when this returns.
+    /// Deploys a generation of a chain. The generation runs when this returns.
     pub fn add_chain(&mut self, chain: UserChain) -> Result<(), Error> {
         let key = (chain.spi, chain.generation);
         chain
@@ -189,15 +191,14 @@ impl WorkerHandle {
         self.add_pipeline_part(chain)
     }
 
-    /// Like [`Self::add_chain`], for the part of a checked chain that runs in this process of a
-    /// pipeline.
+    /// Deploys the part of a checked chain that runs in this process of a pipeline.
     pub(crate) fn add_pipeline_part(&mut self, chain: UserChain) -> Result<(), Error> {
         let key = (chain.spi, chain.generation);
         for segment in &chain.segments {
             let id = segment.exit.socket();
             let is_device = self.config.devices.is_some() && id.0 < 2;
             if !is_device && !self.sockets.contains_key(&id) && !self.rings.contains_key(&id) {
-                return Err(self.no_socket(id));
+                return Err(self.missing_socket(id));
             }
         }
         let Some(block) = self.stats.allocate(key.0, key.1, chain.positions) else {
@@ -222,9 +223,8 @@ impl WorkerHandle {
         Ok(())
     }
 
-    /// Redirects matching packets at the worker's own front door to a generation that was added,
-    /// from the next batch on. Packets can be redirected back until the former generation is
-    /// removed.
+    /// Redirects matching packets at the worker's front door to an added generation, from the next
+    /// batch on. Until the former generation is removed, another call can redirect packets back.
     ///
     /// # Errors
     /// The generation does not exist, another chain matches the packets, or the front door of this
@@ -250,7 +250,7 @@ impl WorkerHandle {
         Ok(())
     }
 
-    /// Stops the redirect of packets to a chain at the worker's own front door.
+    /// Stops the redirect of packets to a chain at the worker's front door.
     pub fn stop_redirect(&mut self, spi: u32) -> Result<(), Error> {
         let Some((redirect, _)) = self.redirects.remove(&spi) else {
             return Ok(());
@@ -276,15 +276,15 @@ impl WorkerHandle {
         }
         let answer = self.ask(&Request::RemoveChain { spi, generation });
         if matches!(answer, Err(Error::Control { .. })) {
-            // The worker did not get the request and would count on for the chain.
-            self.end();
+            // The worker may not have got the request. It would then still count into the block.
+            self.kill_process();
         }
         self.stats.release(spi, generation);
         answer
     }
 
-    /// Returns the flows of a function; `None` if it keeps none or is not here. A packet waits at
-    /// most for the copy of one page.
+    /// Returns the flows of a function; `None` if it keeps none or this worker does not run it. A
+    /// packet waits at most for the copy of one page.
     pub fn flows(
         &mut self,
         spi: u32,
@@ -299,7 +299,7 @@ impl WorkerHandle {
         self.ask_for_file(&request, flows::read)
     }
 
-    /// Returns the counters that the chain's functions in this worker name.
+    /// Returns the named counters of the chain's functions in this worker.
     pub fn counters(&mut self, spi: u32, generation: u16) -> Result<Vec<NamedCount>, Error> {
         self.ask_for_file(
             &Request::ReadCounters { spi, generation },
@@ -363,7 +363,7 @@ impl WorkerHandle {
         self.sockets.insert(id, xsk);
     }
 
-    fn no_socket(&self, socket: SocketId) -> Error {
+    fn missing_socket(&self, socket: SocketId) -> Error {
         Error::NoSocket {
             worker: self.config.run_id.clone(),
             socket: socket.0,

@@ -1,16 +1,16 @@
-//! What a worker does without packets.
+//! The behaviour of a worker without packets: poll or sleep.
 
 use std::time::Duration;
 
 use myelin_spec::WorkerSpec;
 use serde::{Deserialize, Serialize};
 
-/// What a worker does without packets.
+/// The behaviour of a worker without packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Idle {
-    /// Polls all the time: lowest latency, occupies a core.
+    /// Polls all the time. Has the lowest latency, but occupies a core.
     Spin,
-    /// Sleeps until a packet wakes it: saves the core, but costs a wake-up for each single packet.
+    /// Sleeps until a packet wakes it. Saves the core, but each single packet costs a wake-up.
     Sleep,
     /// Polls for `spin` after the last packet, then sleeps.
     Adaptive {
@@ -40,10 +40,10 @@ pub(crate) enum IdleStep {
     Sleep,
 }
 
-/// Polls between two readings of the clock, which costs as much as several polls.
+/// Number of polls between two readings of the clock. A reading costs as much as several polls.
 const POLLS_PER_READING: u32 = 16;
-/// The value of `polls` after the spin time: sleep whenever no packet arrives.
-const SLEEPY: u32 = u32::MAX;
+/// The value of `polls` after the spin time. From then on the worker sleeps without packets.
+const SPIN_ENDED: u32 = u32::MAX;
 
 /// Decides between polling and sleeping.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl IdlePolicy {
         }
     }
 
-    /// Records that there was work.
+    /// Records that the worker had work.
     #[inline]
     pub(crate) fn record_work(&mut self) {
         self.polls = 0;
@@ -74,7 +74,7 @@ impl IdlePolicy {
         match self.idle {
             Idle::Spin => IdleStep::Poll,
             Idle::Sleep => IdleStep::Sleep,
-            Idle::Adaptive { .. } if self.polls == SLEEPY => IdleStep::Sleep,
+            Idle::Adaptive { .. } if self.polls == SPIN_ENDED => IdleStep::Sleep,
             Idle::Adaptive { spin } => {
                 let polls = self.polls;
                 self.polls = polls.wrapping_add(1).max(1);
@@ -83,7 +83,7 @@ impl IdlePolicy {
                 } else if polls.is_multiple_of(POLLS_PER_READING)
                     && u128::from(now_ns().saturating_sub(self.since_ns)) >= spin.as_nanos()
                 {
-                    self.polls = SLEEPY;
+                    self.polls = SPIN_ENDED;
                     return IdleStep::Sleep;
                 }
                 IdleStep::Poll
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spin_never_sleeps_and_sleep_never_polls_twice() {
+    fn mode_spin_never_sleeps_and_mode_sleep_never_polls_twice() {
         let mut spin = IdlePolicy::new(Idle::Spin);
         let mut sleep = IdlePolicy::new(Idle::Sleep);
         for _ in 0..1000 {
@@ -117,7 +117,7 @@ mod tests {
         let spin = Duration::from_micros(1);
         let mut idle = IdlePolicy::new(Idle::Adaptive { spin });
         for start in [5_000, 90_000] {
-            // Each poll takes one nanosecond. The clock is read every 16 polls.
+            // Each poll takes 1 ns. The policy reads the clock every 16 polls.
             let slept_at =
                 (start..start + 1_000_000).find(|&now| idle.next_step(|| now) == IdleStep::Sleep);
             assert_eq!(slept_at, Some(start + 1008));

@@ -8,10 +8,11 @@ use std::process::{Child, Command, Stdio};
 
 use crate::config::WorkerConfig;
 
-/// Starts workers in a certain environment: a control group, a container.
+/// Starts workers in an environment: a control group or a container.
 pub trait Launcher: fmt::Debug + Send + Sync {
     /// Starts a worker whose standard input is `control`, the connection to the agent. The worker
-    /// may still be starting when this returns. Processes that were started here before have ended.
+    /// may still be starting when this returns. Call it only after earlier processes of this
+    /// launcher have ended.
     fn launch(&self, config: &WorkerConfig, control: OwnedFd) -> io::Result<Box<dyn Launched>>;
 }
 
@@ -39,7 +40,7 @@ impl Launcher for ChildLauncher {
             .stdin(Stdio::from(control))
             .stdout(Stdio::null())
             .current_dir("/")
-            // Its own process group: Ctrl-C on a terminal reaches only the agent.
+            // A separate process group, so that Ctrl-C on a terminal reaches only the agent.
             .process_group(0)
             .spawn()?;
         Ok(Box::new(child))
@@ -56,7 +57,7 @@ impl Launched for Child {
     }
 
     fn kill(&mut self) {
-        // `Child::kill` is safe against reuse of the process number, a kill by number is not.
+        // `Child::kill` cannot hit another process that has got the same number.
         let _ = Child::kill(self);
         let _ = self.wait();
     }

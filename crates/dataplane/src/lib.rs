@@ -1,29 +1,29 @@
 //! Packets in user space: frames, rings, AF_XDP ports and the loop that runs service functions.
 //!
-//! This crate moves a frame from a port through functions to a port without a copy, and tracks its
-//! owner. It never reads a chain file. It loads no eBPF program: the front door's program redirects
-//! packets into sockets that this crate opens. It does not depend on what a function does.
+//! This crate moves a frame from a port through functions to a port without a copy, and tracks the
+//! owner of the frame. It never reads a chain file. It loads no eBPF program: the front door's
+//! program redirects packets into sockets that this crate opens. It treats all functions alike.
 //!
 //! The agent holds a [`WorkerHandle`] for each worker process. It creates the packet memory
 //! ([`Umem`]) and binds the sockets ([`Xsk`]). The worker ([`worker_main`]) receives their
 //! descriptors over a Unix socket and drives them. So a killed worker loses no socket:
-//! [`WorkerHandle::restart`] hands the same sockets to another process. A worker does not depend on
-//! the agent: if the agent dies, the worker keeps forwarding.
+//! [`WorkerHandle::restart`] hands the same sockets to another process. If the agent dies, the
+//! worker keeps forwarding.
 //!
 //! The [`Driver`] of a worker process defines its ports: [`Sockets`] over Myelin's packet memory,
 //! or devices that a library drives without the kernel. Such devices have a front door in the
-//! worker ([`WorkerHandle::redirect_chain`]). Both kinds share process, requests, loop and
+//! worker ([`WorkerHandle::redirect_chain`]). Both drivers use the same process, requests, loop and
 //! statistics.
 //!
-//! Each user function of a chain may also run in its own process ([`Pipeline`]). These workers
-//! share the packet memory and exchange descriptors through rings ([`mod@spsc`]).
+//! Each user-space function of a chain may also run in a separate process ([`Pipeline`]). These
+//! workers share the packet memory and exchange descriptors through rings ([`mod@spsc`]).
 //!
 //! Failures:
 //!
 //! * A worker fails: arriving packets fill the RX ring, then the kernel drops them.
 //!   [`WorkerHandle::restart`] processes the packets in the ring. Counters continue.
 //! * Another process of a pipeline fails: packets in the rings wait for
-//!   [`WorkerHandle::restart`]. Packets in processing are lost, their frames are not.
+//!   [`WorkerHandle::restart`]. The packets that it was processing are lost, but not their frames.
 //! * The agent fails: the worker keeps forwarding until SIGTERM. [`WORKER_NAME`] and the run id in
 //!   its command line identify it.
 //! * The egress link fails: packets fill the TX ring, then the worker drops and counts them.

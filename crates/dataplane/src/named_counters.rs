@@ -1,14 +1,14 @@
-//! Transfers the counters that functions name from the worker's loop to the agent.
+//! Transfers the named counters of functions from the worker's loop to the agent.
 //!
-//! As for flows, the agent sends an empty file with its request. The worker's control thread writes
-//! the counters into it, which the loop reads between two batches.
+//! As for flows, the agent sends an empty file with its request. The loop reads the counters
+//! between two batches. The worker's control thread writes them into the file.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Seek, Write};
 
 use serde::Deserialize;
 
-/// A counter that one function names.
+/// A named counter of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct NamedCount {
     /// The function's position in its chain.
@@ -19,8 +19,8 @@ pub struct NamedCount {
     pub count: u64,
 }
 
-/// A counter as the loop reads it, without a copy of the name. Its JSON array holds the fields of
-/// [`NamedCount`].
+/// Position, name and value of a counter, without a copy of the name. As a JSON array it equals the
+/// fields of [`NamedCount`].
 pub(crate) type CounterReading = (u8, &'static str, u64);
 
 pub(crate) fn write(file: &mut File, readings: &[CounterReading]) -> Result<(), String> {
@@ -42,7 +42,7 @@ mod tests {
     use crate::shm::anonymous_file;
 
     #[test]
-    fn counts_arrive_and_a_torn_file_is_an_error() {
+    fn counters_arrive_and_a_truncated_file_is_an_error() {
         let readings: [CounterReading; 2] = [(0, "replayed", 3), (7, "too-long", u64::MAX)];
         let mut file = File::from(anonymous_file("myelin-test", 0).unwrap());
         write(&mut file, &readings).unwrap();

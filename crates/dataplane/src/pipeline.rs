@@ -1,8 +1,8 @@
-//! Runs the user functions of a chain in a process each: the agent's side.
+//! Runs each user-space function of a chain in a separate process: the agent's side.
 //!
-//! The *first process* is an ordinary worker. It owns the packet memory and the AF_XDP sockets, so
-//! it receives, transmits and refills. Every other process, a *stage*, is a worker without sockets
-//! on the same memory:
+//! The *first process* is an ordinary worker. It owns the packet memory and the AF_XDP sockets. It
+//! receives, transmits and refills. Every other process, a *stage*, is a worker without sockets on
+//! the same memory:
 //!
 //! ```text
 //! sockets -> first process -> stage -> stage -> first process -> sockets
@@ -10,12 +10,12 @@
 //! ```
 //!
 //! Arrows are descriptor rings ([`spsc`](crate::spsc)); packets stay in their frames. The first
-//! process runs the chain's first user function. It also runs every function whose state outlives a
-//! generation or serves two chains, because it keeps these states.
+//! process runs the chain's first user-space function. It also runs every function whose state
+//! outlives a generation or belongs to two chains, because it keeps these states.
 //!
 //! [`WorkerHandle::restart`] restarts a dead stage with the same ends of the same rings. Packets in
-//! the rings wait for it. Packets in processing are lost, and the restarted stage returns their
-//! frames (see `ring_port`).
+//! the rings wait for it. The packets that the stage was processing are lost. The restarted stage
+//! returns their frames (see `ring_port`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,14 +32,14 @@ mod reader;
 mod runs;
 
 pub use reader::{PipelineReader, RingEnds};
-use runs::{ProcessRun, runs};
+use runs::{ProcessRun, assign_processes};
 
 /// Longest wait for the packets in the rings before the chain is removed.
 const DRAIN_TIME: Duration = Duration::from_millis(200);
-/// Longest time between the front door and a ring.
+/// Longest time of a packet from the front door to a ring.
 const DOOR_TO_RING_TIME: Duration = Duration::from_millis(5);
 
-/// A further process of a pipeline.
+/// A process of a pipeline after the first.
 #[derive(Debug)]
 pub struct Stage {
     /// Position of its function.
@@ -64,15 +64,15 @@ pub struct Pipeline {
     generation: u16,
     stages: Vec<Stage>,
     rings: Vec<PipelineRing>,
-    /// Ledger numbers of the stages.
+    /// Borrower numbers of the stages.
     holders: Vec<SocketId>,
     positions: Vec<u8>,
 }
 
 impl Pipeline {
-    /// Deploys a generation of a chain over `head`, its first process, and over further processes.
-    /// `config` returns the configuration of the process for a position. The packet memory settings
-    /// are those of `head`. The chain runs when this returns. A failure leaves nothing behind.
+    /// Deploys a generation of a chain over `head`, its first process, and over stages. `config`
+    /// returns the configuration of the stage for a position. The packet memory settings are those
+    /// of `head`. The chain runs when this returns. A failure leaves nothing behind.
     pub fn deploy(
         head: &mut WorkerHandle,
         chain: &UserChain,
@@ -84,7 +84,7 @@ impl Pipeline {
             generation: chain.generation,
             problem,
         })?;
-        let (runs, positions) = runs(chain);
+        let (runs, positions) = assign_processes(chain);
         let mut pipeline = Self {
             spi: chain.spi,
             generation: chain.generation,
@@ -96,16 +96,16 @@ impl Pipeline {
         match pipeline.build(head, chain, &runs, config) {
             Ok(()) => Ok(pipeline),
             Err(error) => {
-                // Report the first error.
+                // The first error is the cause.
                 let _ = pipeline.stop_stages(head);
                 Err(error)
             }
         }
     }
 
-    /// Returns the positions of functions that get their own process.
+    /// Returns the positions of the functions that get a separate process.
     pub fn stage_positions(chain: &UserChain) -> Vec<u8> {
-        runs(chain).1
+        assign_processes(chain).1
     }
 
     fn build(
@@ -121,8 +121,8 @@ impl Pipeline {
             head.grant(holder, FramePool::RESERVE as u32)?;
         }
         // One ring to each stage, and one from each stage to the first process.
-        let ways = runs.windows(2).filter(|pair| pair[0].exit.is_none());
-        for (from, to) in ways.map(|pair| (pair[0].process, pair[1].process)) {
+        let hops = runs.windows(2).filter(|pair| pair[0].exit.is_none());
+        for (from, to) in hops.map(|pair| (pair[0].process, pair[1].process)) {
             self.connect(head, from, to)?;
         }
         for stage in 0..self.positions.len() {
@@ -137,7 +137,7 @@ impl Pipeline {
             let handle = WorkerHandle::spawn_on(head.shared_umem(), holder, rings, config)?;
             self.stages.push(Stage { position, handle });
         }
-        let part = |process| self.part(chain, runs, process);
+        let part = |process| self.chain_part(chain, runs, process);
         for (index, part) in (0..self.stages.len())
             .map(|i| (i, part(Some(i))))
             .collect::<Vec<_>>()
@@ -147,7 +147,7 @@ impl Pipeline {
         for (id, (link, side)) in self.ends_of(None) {
             head.add_ring(id, link, side)?;
         }
-        head.add_pipeline_part(self.part(chain, runs, None))
+        head.add_pipeline_part(self.chain_part(chain, runs, None))
     }
 
     /// Makes a ring from one process to another, unless it exists.
@@ -191,7 +191,12 @@ impl Pipeline {
     }
 
     /// Returns the part of the chain that one process runs.
-    fn part(&self, chain: &UserChain, runs: &[ProcessRun], process: Option<usize>) -> UserChain {
+    fn chain_part(
+        &self,
+        chain: &UserChain,
+        runs: &[ProcessRun],
+        process: Option<usize>,
+    ) -> UserChain {
         let segments = runs.iter().enumerate().filter_map(|(index, run)| {
             if run.process != process {
                 return None;
@@ -225,8 +230,8 @@ impl Pipeline {
         self.stop_stages(head)
     }
 
-    /// Waits until all rings stay empty for a few milliseconds: a process may still be processing a
-    /// packet.
+    /// Waits until all rings stay empty for a few milliseconds, because a process may still be
+    /// processing a packet.
     fn drain(&self) {
         let deadline = Instant::now() + DRAIN_TIME;
         let mut empty_checks = 0;
@@ -245,7 +250,7 @@ impl Pipeline {
             // A dead stage cannot answer.
             let _ = stage.handle.shutdown();
         }
-        // Wait for the packets that the stages sent last.
+        // Wait for the last packets of the stages.
         self.drain();
         let mut answer = match head.remove_chain(self.spi, self.generation) {
             Err(Error::Chain { .. }) => Ok(()),
@@ -258,12 +263,12 @@ impl Pipeline {
         answer
     }
 
-    /// Returns the further processes, in the order of the chain.
+    /// Returns the stages, in the order of the chain.
     pub fn stages(&self) -> &[Stage] {
         &self.stages
     }
 
-    /// Returns the further processes, to supervise them.
+    /// Returns the stages, to supervise them.
     pub fn stages_mut(&mut self) -> &mut [Stage] {
         &mut self.stages
     }
@@ -272,8 +277,8 @@ impl Pipeline {
         stage.and_then(|index| self.positions.get(index).copied())
     }
 
-    /// Returns a reader of the pipeline that works without `self` and `head`. `head` runs the
-    /// chain.
+    /// Returns a reader that other threads can use without `self` and `head`. `head` must be the
+    /// first process.
     pub fn reader(&self, head: &WorkerHandle) -> PipelineReader {
         let stages = self.stages.iter();
         let rings = self.rings.iter();

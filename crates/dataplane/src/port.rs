@@ -21,15 +21,15 @@ pub struct Buffer {
 /// every frame ([`FrameMemory::take_back`]), as a received [`Buffer`] or through [`Port::reclaim`].
 /// The forwarder is compiled for one type of port, so no call here is dynamic.
 pub trait Port {
-    /// Returns how many packets may be taken, at most `limit`.
-    fn arrived(&mut self, limit: u32) -> u32;
+    /// Looks for packets. Returns how many the caller may take, at most `limit`.
+    fn poll_arrivals(&mut self, limit: u32) -> u32;
 
     /// Takes the next arrived packet. Returns `None` for a descriptor that names no frame of this
-    /// port; [`Port::invalid`] counts these.
+    /// port; [`Port::count_invalid`] counts such descriptors.
     fn take(&mut self, memory: &FrameMemory) -> Option<Buffer>;
 
-    /// Returns the ring slots of the taken packets to the receiver. Call it before a flush, so that
-    /// a packet is never in two rings.
+    /// Frees the ring slots of the taken packets. Call it before a flush, so that a packet is never
+    /// in two rings.
     fn release(&mut self);
 
     /// Puts a packet into the transmit ring. Returns the packet if the ring is full.
@@ -45,18 +45,18 @@ pub trait Port {
     /// Puts the frames of transmitted packets into the pool.
     fn reclaim(&mut self, memory: &FrameMemory, pool: &mut FramePool);
 
-    /// Lends frames of the pool to receive into. Returns whether the port has enough.
+    /// Lends frames of the pool to the port for receiving. Returns whether the port has enough.
     fn refill(&mut self, memory: &FrameMemory, pool: &mut FramePool) -> bool;
 
-    /// Returns the number of packets that have arrived and were not taken.
-    fn waiting(&self) -> u32;
+    /// Returns the number of arrived packets that the caller has not taken.
+    fn count_received(&self) -> u32;
 
     /// Returns the descriptor that becomes readable when a packet arrives; `None` for a port that
     /// does not receive.
     fn readable_fd(&self) -> Option<RawFd>;
 
-    /// Announces that the worker is about to sleep on [`Port::readable_fd`]. Returns whether it may
-    /// sleep. It may not if a packet has arrived that does not make the descriptor readable.
+    /// Announces that the worker is about to sleep on [`Port::readable_fd`]. Returns whether the
+    /// worker may sleep: not if an arrived packet does not make the descriptor readable.
     fn arm(&mut self) -> bool {
         true
     }
@@ -68,20 +68,20 @@ pub trait Port {
     fn busy_poll(&mut self) {}
 
     /// Returns the number of descriptors that named no frame of this port.
-    fn invalid(&self) -> u64 {
+    fn count_invalid(&self) -> u64 {
         0
     }
 }
 
-/// Free frames, which are in no ring and carry no packet. Last in, first out: the last used frame
-/// is still in the cache.
+/// Frames that are in no ring and carry no packet. Last in, first out: the last used frame is still
+/// in the cache.
 #[derive(Debug, Default)]
 pub struct FramePool {
     free: Vec<Frame>,
 }
 
 impl FramePool {
-    /// Frames that refilling receive rings leaves in the pool for packets that functions emit.
+    /// Number of frames that a refill leaves in the pool for packets that functions emit.
     pub const RESERVE: usize = 64;
 
     /// Makes a pool of `frames` with room for `capacity`.
@@ -112,7 +112,7 @@ impl FramePool {
     pub fn give(&mut self, frame: Frame) {
         debug_assert!(
             self.free.len() < self.free.capacity(),
-            "more frames than there are"
+            "the pool got more frames than exist"
         );
         self.free.push(frame);
     }
@@ -141,7 +141,7 @@ mod tests {
         let mut pool = FramePool::new(memory.held_frames(), umem.frames() as usize);
         let lent: Vec<Frame> = std::iter::from_fn(|| pool.take_for_receive()).collect();
         assert_eq!((lent.len(), pool.len()), (3, FramePool::RESERVE));
-        assert!(pool.take().is_some(), "a function gets one");
+        assert!(pool.take().is_some(), "a function gets a frame");
         for frame in lent {
             pool.give(frame);
         }

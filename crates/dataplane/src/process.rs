@@ -14,15 +14,15 @@ use crate::launch::{ChildLauncher, Launched, Launcher};
 use crate::protocol::{PortSetup, Request, Setup, receive_reply, send_request};
 use crate::xsk::{Xsk, XskConfig};
 
-/// Longest wait for an answer. The worker compiles rule tables and drains chains meanwhile.
+/// Longest wait for an answer to other requests. The worker may be draining a chain.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// Longest wait for the functions of a chain. Compiling tens of thousands of patterns takes
-/// seconds, but no packet waits for it.
+/// Longest wait for adding a chain. Compiling tens of thousands of patterns takes seconds, but
+/// delays no packet.
 const BUILD_TIME: Duration = Duration::from_secs(60);
 /// Longest wait for the start of devices and their drivers.
 const DEVICE_TIME: Duration = Duration::from_secs(20);
 
-/// A process that was started, and the connection to it.
+/// A started process, and the connection to it.
 #[derive(Debug)]
 pub(crate) struct WorkerProcess {
     process: Box<dyn Launched>,
@@ -67,10 +67,10 @@ impl WorkerProcess {
     }
 
     /// Sends a request and waits for the answer. Kills a process that answers too late or with
-    /// invalid data, so that it cannot execute the request after the caller gave up.
+    /// invalid data, so that it cannot execute the request after this call has failed.
     pub(crate) fn ask(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
         self.requests += 1;
-        let patience = match request {
+        let timeout = match request {
             Request::AddChain { .. } => BUILD_TIME,
             Request::Setup(Setup {
                 ports: PortSetup::Devices(_),
@@ -78,8 +78,8 @@ impl WorkerProcess {
             }) => DEVICE_TIME,
             _ => ANSWER_TIME,
         };
-        let timeout = TimeVal::new(patience.as_secs().cast_signed(), 0);
-        let reply = setsockopt(&self.control, sockopt::ReceiveTimeout, &timeout)
+        let receive_timeout = TimeVal::new(timeout.as_secs().cast_signed(), 0);
+        let reply = setsockopt(&self.control, sockopt::ReceiveTimeout, &receive_timeout)
             .map_err(io::Error::from)
             .and_then(|()| send_request(self.control.as_fd(), self.requests, request, fds))
             .and_then(|()| {
@@ -101,7 +101,8 @@ impl WorkerProcess {
         }
     }
 
-    /// Sends a socket. After the worker has mapped its rings, binds it and redirects packets to it.
+    /// Sends a socket. After the worker has mapped the rings, binds the socket and redirects
+    /// packets to it.
     pub(crate) fn hand_over(
         &mut self,
         id: SocketId,
@@ -115,9 +116,9 @@ impl WorkerProcess {
         xsk.redirect()
     }
 
-    /// Waits for the process to end. Kills it after `patience`.
-    pub(crate) fn wait(&mut self, patience: Duration) {
-        let deadline = Instant::now() + patience;
+    /// Waits for the process to end. Kills it after `timeout`.
+    pub(crate) fn wait(&mut self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
         while Instant::now() < deadline {
             if !self.is_alive() {
                 return;
@@ -145,8 +146,8 @@ pub(crate) fn describe(request: &Request) -> String {
         }
         Request::RemoveSocket { id } => format!("remove socket {}", id.0),
         Request::AddRing { id, .. } => format!("add ring {}", id.0),
-        Request::TakeFrames { id } => format!("take the frames of {}", id.0),
-        Request::Grant { id, frames } => format!("grant {frames} frames to {}", id.0),
+        Request::TakeFrames { id } => format!("take the frames of ring or process {}", id.0),
+        Request::Grant { id, frames } => format!("grant {frames} frames to process {}", id.0),
         Request::AddChain { chain, .. } => {
             format!("add chain {} generation {}", chain.spi, chain.generation)
         }

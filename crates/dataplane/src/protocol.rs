@@ -1,9 +1,9 @@
 //! Requests from the agent to a worker, and replies, over a Unix `SOCK_SEQPACKET` pair.
 //!
-//! A request is one byte with attached descriptors. The first is an anonymous file with the request
-//! as JSON, because a firewall's rules do not fit a datagram. The others are those that the request
-//! needs. A reply is JSON in the record itself. It carries the number of its request, so that a
-//! late reply is not taken for the next.
+//! A request is one byte with attached descriptors. The first descriptor is an anonymous file with
+//! the request as JSON, because a firewall's rules do not fit a datagram. The others are those that
+//! the request needs. A reply is JSON in the record itself. It contains the number of its request,
+//! so that the agent recognises a late reply.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -21,8 +21,9 @@ use crate::sys;
 use crate::umem::Borrower;
 use crate::xsk::XskInfo;
 
-/// Longest reply, bytes. Longer error messages are cut.
+/// Longest reply, bytes.
 const REPLY_MAX: usize = 8192;
+/// Longest error message in a reply, characters. The worker cuts longer messages.
 const MESSAGE_MAX: usize = 2048;
 
 /// A request of the agent.
@@ -36,7 +37,7 @@ pub(crate) enum Request {
         id: SocketId,
         /// Its configuration.
         info: XskInfo,
-        /// Whether it replaces a closed socket, whose frames are free. Only before
+        /// Whether it replaces a closed socket, whose frames are free. Allowed only before
         /// [`Request::Start`].
         succeeds: bool,
     },
@@ -48,19 +49,19 @@ pub(crate) enum Request {
     /// Use an end of a ring to another worker. Descriptors: the ring, and the eventfd that wakes
     /// its receiver.
     AddRing {
-        /// Its number here and in the ledger.
+        /// Its port and borrower number.
         id: SocketId,
         /// The end.
         side: RingSide,
     },
     /// Take the frames of a process or ring that no longer exists.
     TakeFrames {
-        /// Its number in the ledger.
+        /// Its borrower number.
         id: SocketId,
     },
     /// Grant free frames to a process that starts next.
     Grant {
-        /// Its number in the ledger.
+        /// Its borrower number.
         id: SocketId,
         /// Number of frames.
         frames: u32,
@@ -79,7 +80,7 @@ pub(crate) enum Request {
         /// Generation.
         generation: u16,
     },
-    /// Redirect packets at the worker's own front door to a generation that was added.
+    /// Redirect packets at the worker's front door to an added generation.
     RedirectChain {
         /// The packets and the generation.
         chain: ChainRedirect,
@@ -93,8 +94,7 @@ pub(crate) enum Request {
         /// The direction of the chain, which names its ingress port.
         direction: Direction,
     },
-    /// Read the counters that the functions of a chain name. Descriptor: an empty file for the
-    /// answer.
+    /// Read the named counters of a chain's functions. Descriptor: an empty file for the answer.
     ReadCounters {
         /// Service path identifier.
         spi: u32,
@@ -110,7 +110,7 @@ pub(crate) enum Request {
         /// Position of the function.
         position: u8,
     },
-    /// Change what the worker does without packets.
+    /// Change the behaviour of the worker without packets.
     SetIdle(Idle),
     /// Start to process packets.
     Start,
@@ -118,13 +118,14 @@ pub(crate) enum Request {
     Shutdown,
 }
 
-/// Settings that stay the same over a worker's life.
+/// The settings of a worker that never change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Setup {
     pub(crate) batch: u16,
     pub(crate) idle: Idle,
     pub(crate) core: Option<u32>,
-    /// Whether the worker was started before. It must run even without its core.
+    /// Whether an earlier process of the worker ran. A restarted worker must run even if its core
+    /// no longer exists.
     pub(crate) restarted: bool,
     pub(crate) ports: PortSetup,
 }
@@ -139,7 +140,7 @@ pub enum PortSetup {
         frames: u32,
         /// Size of a frame, bytes.
         frame_size: u32,
-        /// The ledger number of this process, if it does not own the packet memory.
+        /// The borrower number of this process, if another process owns the packet memory.
         holder: Option<SocketId>,
     },
     /// Devices, with packet memory of their driver.
@@ -155,7 +156,8 @@ pub struct NewPort {
 
 #[derive(Debug)]
 pub(crate) enum NewPortKind {
-    /// `succeeds`: this socket replaces a closed one with this number, whose frames are free.
+    /// `succeeds`: this socket replaces a closed socket with the same number, whose frames are
+    /// free.
     Socket {
         fd: OwnedFd,
         info: XskInfo,
@@ -206,7 +208,7 @@ pub(crate) fn receive_request(
         return Ok(None);
     }
     if fds.is_empty() {
-        return Err(invalid("a request without its body"));
+        return Err(invalid("the agent sent a request without its body"));
     }
     let mut json = Vec::new();
     File::from(fds.remove(0)).read_to_end(&mut json)?;
@@ -257,7 +259,7 @@ mod tests {
     use super::*;
     use crate::chain::{UserExit, UserSegment};
 
-    fn pair() -> (OwnedFd, OwnedFd) {
+    fn connected_sockets() -> (OwnedFd, OwnedFd) {
         socketpair(
             AddressFamily::Unix,
             SockType::SeqPacket,
@@ -269,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_request_longer_than_a_datagram_arrives_with_its_descriptors() {
-        let (agent, worker) = pair();
+        let (agent, worker) = connected_sockets();
         let mut rule = Rule::any(Action::Deny);
         rule.source = Some("2001:db8:1234:5678:9abc:def0:1234:5678".parse().unwrap());
         let firewall = FirewallConfig {
@@ -302,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_late_reply_is_skipped() {
-        let (agent, worker) = pair();
+        let (agent, worker) = connected_sockets();
         send_reply(worker.as_fd(), 1, &Ok(())).unwrap();
         send_reply(worker.as_fd(), 2, &Err("no such chain".repeat(1000))).unwrap();
         let reply = receive_reply(agent.as_fd(), 2).unwrap();
@@ -314,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_closed_connection_differs_from_an_invalid_request() {
-        let (agent, worker) = pair();
+        let (agent, worker) = connected_sockets();
         sys::send_with_fds(agent.as_fd(), b"?", &[]).unwrap();
         assert!(receive_request(worker.as_fd()).is_err());
         let not_json = anonymous_file("myelin-test", 3).unwrap();

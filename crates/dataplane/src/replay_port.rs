@@ -1,5 +1,5 @@
-//! A port that receives the same packet all the time, as fast as it is taken. It measures the cost
-//! of chains without a device.
+//! A port that receives the same packet again and again, as fast as the forwarder takes it. Used to
+//! measure the cost of chains without a device.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -9,7 +9,8 @@ use myelin_packet::Meta;
 use crate::port::{Buffer, FramePool, Port};
 use crate::umem::{Borrower, FrameMemory, HEADROOM};
 
-/// Every lent frame holds the packet and arrives at once. Every transmitted packet leaves at once.
+/// A port that receives one packet repeatedly. Every lent frame arrives at once with the packet.
+/// Every transmitted packet leaves at once.
 #[derive(Debug)]
 pub struct ReplayPort {
     borrower: Borrower,
@@ -49,7 +50,7 @@ impl ReplayPort {
 
 impl Port for ReplayPort {
     #[inline]
-    fn arrived(&mut self, limit: u32) -> u32 {
+    fn poll_arrivals(&mut self, limit: u32) -> u32 {
         limit.min(self.arrivals.len() as u32)
     }
 
@@ -99,7 +100,7 @@ impl Port for ReplayPort {
         true
     }
 
-    fn waiting(&self) -> u32 {
+    fn count_received(&self) -> u32 {
         self.arrivals.len() as u32
     }
 

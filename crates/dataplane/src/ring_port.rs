@@ -1,11 +1,15 @@
 //! A port over one end of a descriptor ring to another worker process on the same packet memory.
 //!
-//! For each frame the ledger of the packet memory names either the ring or the process that holds
-//! it. The sender enters the ring before it publishes. The receiver enters itself before it
-//! releases the slot. So the successor of a killed process finds every frame. The ledger names the
-//! frames that the process held. Frames that it took without releasing their slots are at the front
-//! of its incoming ring ([`RingPort::new`] skips them). Frames that it entered without publishing
-//! are missing from its outgoing ring.
+//! For each frame the holder table of the packet memory names the ring or process that holds it.
+//! The sender writes the ring into the table before it publishes the descriptor. The receiver
+//! writes itself into the table before it releases the slot. So the successor of a killed process
+//! finds every frame:
+//!
+//! * Frames that the process held: the table names the process.
+//! * Frames that the process took without releasing their slots: the table names the process. They
+//!   are still at the front of its incoming ring, where [`RingPort::new`] skips them.
+//! * Frames that the process lent without publishing: the table names the outgoing ring, but they
+//!   are not in it.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
@@ -19,10 +23,10 @@ use crate::umem::{Borrower, Frame, FrameMemory};
 /// Words of a descriptor: address in the packet memory, length of the packet. Length 0 returns a
 /// frame without a packet to the frames' owner.
 pub(crate) const WORDS: usize = 2;
-/// Most frames that are returned at once.
+/// Most frames that a refill returns.
 const RETURN_BATCH: u32 = 64;
 
-/// The end of a ring that a process has.
+/// The end of a ring that a process uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum RingSide {
     /// It receives packets.
@@ -58,8 +62,7 @@ enum RingEnd {
 }
 
 impl RingPort {
-    /// Opens an end of a ring, new or of a process that died. `borrower` is the ring's number in
-    /// the ledger.
+    /// Opens an end of a ring that is new or that a dead process used. `borrower` is the ring.
     pub(crate) fn new(
         ring: OwnedFd,
         wake_fd: OwnedFd,
@@ -94,7 +97,7 @@ impl RingPort {
 
 impl Port for RingPort {
     #[inline]
-    fn arrived(&mut self, limit: u32) -> u32 {
+    fn poll_arrivals(&mut self, limit: u32) -> u32 {
         match &mut self.end {
             RingEnd::Receive { ring, .. } => ring.peek(limit),
             RingEnd::Send { .. } => 0,
@@ -148,15 +151,14 @@ impl Port for RingPort {
         let RingEnd::Send { ring, .. } = &mut self.end else {
             return 0;
         };
-        if !ring.is_dirty() {
+        if !ring.has_unpublished() {
             return 0;
         }
         ring.publish();
         if !ring.must_wake() {
             return 0;
         }
-        // A nonblocking write fails if the counter is full. Then the receiver has enough wake-ups
-        // pending.
+        // A nonblocking write fails if the counter is full. Then a wake-up is already pending.
         let _ = write(&self.wake_fd, &1_u64.to_ne_bytes());
         1
     }
@@ -192,9 +194,9 @@ impl Port for RingPort {
         }
     }
 
-    fn waiting(&self) -> u32 {
+    fn count_received(&self) -> u32 {
         match &self.end {
-            RingEnd::Receive { ring, .. } => ring.waiting(),
+            RingEnd::Receive { ring, .. } => ring.count_unread(),
             RingEnd::Send { .. } => 0,
         }
     }
@@ -223,7 +225,7 @@ impl Port for RingPort {
         }
     }
 
-    fn invalid(&self) -> u64 {
+    fn count_invalid(&self) -> u64 {
         self.invalid
     }
 }
@@ -235,7 +237,7 @@ mod tests {
     use super::*;
     use crate::umem::Umem;
 
-    /// Packet memory that two processes share, a ring from the first to the second, and one back.
+    /// Packet memory that two processes share, and a ring in each direction.
     struct TwoProcesses {
         umem: Umem,
         rings: [RingFile; 2],
@@ -259,26 +261,26 @@ mod tests {
             }
         }
 
-        fn first(&self) -> FrameMemory {
+        fn map_first(&self) -> FrameMemory {
             FrameMemory::map(&self.umem).unwrap()
         }
 
-        fn second(&self) -> FrameMemory {
+        fn map_second(&self) -> FrameMemory {
             FrameMemory::map_as(&self.umem, borrower(9)).unwrap()
         }
 
-        fn port(&self, ring: usize, side: RingSide, memory: &FrameMemory) -> RingPort {
+        fn open_port(&self, ring: usize, side: RingSide, memory: &FrameMemory) -> RingPort {
             let fd = self.rings[ring].fd().try_clone_to_owned().unwrap();
             let wake_fd = self.wake_fd.as_fd().try_clone_to_owned().unwrap();
             RingPort::new(fd, wake_fd, side, borrower(ring), memory).unwrap()
         }
     }
 
-    fn pool(memory: &FrameMemory) -> FramePool {
+    fn make_pool(memory: &FrameMemory) -> FramePool {
         FramePool::new(memory.held_frames(), FRAMES as usize)
     }
 
-    fn packet(pool: &mut FramePool) -> Buffer {
+    fn make_packet(pool: &mut FramePool) -> Buffer {
         Buffer {
             frame: pool.take().unwrap(),
             offset: 256,
@@ -287,78 +289,86 @@ mod tests {
     }
 
     #[test]
-    fn no_frame_is_lost_if_a_sender_dies_before_it_publishes() {
+    fn frames_of_a_sender_that_dies_before_publishing_are_recovered() {
         let processes = TwoProcesses::new();
-        let dead = processes.first();
-        let mut frames = pool(&dead);
-        let mut port = processes.port(TO_SECOND, RingSide::Send, &dead);
+        let dead = processes.map_first();
+        let mut frames = make_pool(&dead);
+        let mut port = processes.open_port(TO_SECOND, RingSide::Send, &dead);
         for _ in 0..3 {
-            port.transmit(&dead, packet(&mut frames)).unwrap();
+            port.transmit(&dead, make_packet(&mut frames)).unwrap();
         }
         port.flush(&dead);
         for _ in 0..2 {
-            port.transmit(&dead, packet(&mut frames)).unwrap();
+            port.transmit(&dead, make_packet(&mut frames)).unwrap();
         }
         assert_eq!(processes.umem.lent().unwrap(), 5);
         drop(port);
 
-        let successor = processes.first();
-        let mut port = processes.port(TO_SECOND, RingSide::Send, &successor);
-        let mut frames = pool(&successor);
+        let successor = processes.map_first();
+        let mut port = processes.open_port(TO_SECOND, RingSide::Send, &successor);
+        let mut frames = make_pool(&successor);
         assert_eq!((frames.len(), processes.umem.lent().unwrap()), (253, 3));
-        while port.transmit(&successor, packet(&mut frames)).is_ok() {}
+        while port.transmit(&successor, make_packet(&mut frames)).is_ok() {}
         port.flush(&successor);
-        let second = processes.second();
-        let mut receiver = processes.port(TO_SECOND, RingSide::Receive, &second);
+        let second = processes.map_second();
+        let mut receiver = processes.open_port(TO_SECOND, RingSide::Receive, &second);
         assert_eq!(
-            receiver.arrived(99),
+            receiver.poll_arrivals(99),
             8,
             "a full ring, with the first three frames"
         );
         assert!((0..8).all(|_| receiver.take(&second).is_some()));
-        assert_eq!(receiver.invalid(), 0);
+        assert_eq!(receiver.count_invalid(), 0);
     }
 
     #[test]
     fn taken_frames_are_skipped_if_a_receiver_dies_before_it_releases() {
         let processes = TwoProcesses::new();
-        let first = processes.first();
-        let mut frames = pool(&first);
-        let mut sender = processes.port(TO_SECOND, RingSide::Send, &first);
+        let first = processes.map_first();
+        let mut frames = make_pool(&first);
+        let mut sender = processes.open_port(TO_SECOND, RingSide::Send, &first);
         for _ in 0..5 {
-            sender.transmit(&first, packet(&mut frames)).unwrap();
+            sender.transmit(&first, make_packet(&mut frames)).unwrap();
         }
         sender.flush(&first);
-        let dead = processes.second();
-        let mut port = processes.port(TO_SECOND, RingSide::Receive, &dead);
-        assert_eq!(port.arrived(2), 2);
+        let dead = processes.map_second();
+        let mut port = processes.open_port(TO_SECOND, RingSide::Receive, &dead);
+        assert_eq!(port.poll_arrivals(2), 2);
         let taken = [port.take(&dead).unwrap(), port.take(&dead).unwrap()];
         drop(port);
 
-        let successor = processes.second();
-        let mut port = processes.port(TO_SECOND, RingSide::Receive, &successor);
-        let own = pool(&successor);
-        assert_eq!(own.len(), taken.len(), "the frames it had taken");
-        assert_eq!(port.arrived(9), 3, "the frames it had not taken");
+        let successor = processes.map_second();
+        let mut port = processes.open_port(TO_SECOND, RingSide::Receive, &successor);
+        let own = make_pool(&successor);
+        assert_eq!(
+            own.len(),
+            taken.len(),
+            "the frames that the dead process had taken"
+        );
+        assert_eq!(
+            port.poll_arrivals(9),
+            3,
+            "the frames that the dead process had not taken"
+        );
         assert!((0..3).all(|_| port.take(&successor).is_some()));
-        assert_eq!(port.invalid(), 0);
+        assert_eq!(port.count_invalid(), 0);
     }
 
     #[test]
     fn free_frames_are_returned_except_the_reserve() {
         let processes = TwoProcesses::new();
-        let first = processes.first();
-        let mut frames = pool(&first);
+        let first = processes.map_first();
+        let mut frames = make_pool(&first);
         (0..150).for_each(|_| first.grant(frames.take().unwrap(), borrower(9)));
-        let second = processes.second();
-        let mut own = pool(&second);
+        let second = processes.map_second();
+        let mut own = make_pool(&second);
         assert_eq!(own.len(), 150);
-        let mut sender = processes.port(TO_FIRST, RingSide::SendAndReturn, &second);
-        sender.transmit(&second, packet(&mut own)).unwrap();
+        let mut sender = processes.open_port(TO_FIRST, RingSide::SendAndReturn, &second);
+        sender.transmit(&second, make_packet(&mut own)).unwrap();
         while !sender.refill(&second, &mut own) {}
         assert_eq!(own.len(), FramePool::RESERVE);
-        let mut receiver = processes.port(TO_FIRST, RingSide::Receive, &first);
-        let arrived = receiver.arrived(256);
+        let mut receiver = processes.open_port(TO_FIRST, RingSide::Receive, &first);
+        let arrived = receiver.poll_arrivals(256);
         let packets = (0..arrived).filter_map(|_| receiver.take(&first)).count();
         assert_eq!(
             (arrived, packets),
@@ -371,26 +381,26 @@ mod tests {
     }
 
     #[test]
-    fn only_a_sleeping_receiver_is_woken() {
+    fn the_sender_wakes_only_a_sleeping_receiver() {
         let processes = TwoProcesses::new();
-        let (first, second) = (processes.first(), processes.second());
-        let mut frames = pool(&first);
-        let mut sender = processes.port(TO_SECOND, RingSide::Send, &first);
-        let mut receiver = processes.port(TO_SECOND, RingSide::Receive, &second);
+        let (first, second) = (processes.map_first(), processes.map_second());
+        let mut frames = make_pool(&first);
+        let mut sender = processes.open_port(TO_SECOND, RingSide::Send, &first);
+        let mut receiver = processes.open_port(TO_SECOND, RingSide::Receive, &second);
         let mut send = || {
-            sender.transmit(&first, packet(&mut frames)).unwrap();
+            sender.transmit(&first, make_packet(&mut frames)).unwrap();
             sender.flush(&first)
         };
         assert_eq!(send(), 0, "the receiver is awake");
-        assert!(!receiver.arm(), "a packet is there");
+        assert!(!receiver.arm(), "a packet has arrived");
         receiver.disarm();
-        assert_eq!(receiver.arrived(9), 1);
+        assert_eq!(receiver.poll_arrivals(9), 1);
         receiver.take(&second).unwrap();
         receiver.release();
         assert!(receiver.arm());
         assert_eq!(send(), 1);
         receiver.disarm();
         assert!(processes.wake_fd.read().is_err(), "the counter is reset");
-        assert_eq!((send(), receiver.waiting()), (0, 2));
+        assert_eq!((send(), receiver.count_received()), (0, 2));
     }
 }

@@ -24,9 +24,9 @@ pub(crate) struct Segment {
     pub(crate) counters: Arc<ChainCounters>,
     /// Shapes its packets to the chain's profile at the exit.
     pub(crate) shaping: Option<Shaping>,
-    /// A new shaper, for the case that no other generation of the chain has one.
+    /// A new shaper, used if no other generation of the chain has a shaper.
     pub(crate) shaper: Option<Box<Shaper>>,
-    /// Index in the forwarder of the shaper in use.
+    /// Index of the shaper in use, in the forwarder.
     pub(crate) shaper_index: Option<u32>,
     ingress_port: IngressPort,
     /// Bit `i`: the function at index `i` needs the time.
@@ -35,7 +35,7 @@ pub(crate) struct Segment {
     timers: Vec<FunctionTimer>,
     /// Whether a timer is stopped until the next packet.
     has_stopped_timers: bool,
-    /// Runs until the next one that is timed.
+    /// Number of runs up to the next timed run.
     until_sample: u32,
 }
 
@@ -148,8 +148,8 @@ impl Segment {
             .collect()
     }
 
-    /// Returns the chain's ingress port, for a run that arrived at port `ingress`, if any. `None`
-    /// until the port is known.
+    /// Returns the chain's ingress port for a run from port `ingress`; a timer's run has no port.
+    /// Returns `None` before a packet of the chain has arrived.
     #[inline]
     pub(crate) fn ingress_port(&self, ingress: Option<usize>) -> Option<usize> {
         let IngressPort {
@@ -163,8 +163,8 @@ impl Segment {
         Some(port.load(Ordering::Relaxed)).filter(|port| *port != usize::MAX)
     }
 
-    /// Returns whether packets return to the kernel through their ingress port. That port is a link
-    /// to an SFF, which accepts only packets with an NSH header.
+    /// Returns whether packets return to the kernel through the port at which they arrived. That
+    /// port is a link to an SFF, which accepts only packets with an NSH header.
     pub(crate) fn is_behind_sff(&self, ingress: usize) -> bool {
         self.exit.port == ingress && matches!(self.exit.target, ExitTarget::Kernel(_))
     }
@@ -198,7 +198,7 @@ impl Segment {
         let packets_in = batch.len();
         let Some((index, drops)) = process_until_drop_or_emit(&mut self.functions, batch, emitter)
         else {
-            // All packets passed all functions: one counter serves all functions.
+            // All packets passed all functions, so one addition counts them for all functions.
             self.counters.count_segment(first, packets_in as u64);
             return;
         };
@@ -222,7 +222,7 @@ impl Segment {
         self.has_stopped_timers
     }
 
-    /// Restarts the stopped timers. Returns when the next timer of all is due.
+    /// Restarts the stopped timers. Returns when the segment's next timer is due.
     pub(crate) fn restart_timers(&mut self, now_ns: u64) -> u64 {
         self.has_stopped_timers = false;
         for timer in self
@@ -244,7 +244,7 @@ impl Segment {
         emitter: &mut FrameEmitter<'_, 'm>,
         clock: &CalibratedClock,
     ) -> bool {
-        let Some(due) = self.timers.iter_mut().find(|one| one.due_ns <= now_ns) else {
+        let Some(due) = self.timers.iter_mut().find(|timer| timer.due_ns <= now_ns) else {
             return false;
         };
         let index = due.index;
@@ -260,8 +260,8 @@ impl Segment {
         true
     }
 
-    /// Like [`Self::process`], from the function at index `from` on. Gives the time to functions
-    /// that need it, and counts each function separately.
+    /// Runs the functions from index `from` on. Gives the time to functions that need it, and
+    /// counts each function separately.
     fn process_each_function<'m>(
         &mut self,
         from: usize,
@@ -293,7 +293,7 @@ impl Segment {
         }
     }
 
-    /// Counts the packets of a function, and adds its emitted packets to the batch.
+    /// Counts the packets of a function. Adds the packets that it emitted to the batch.
     #[inline]
     fn count_and_collect_emitted<'m>(
         &self,
@@ -302,7 +302,7 @@ impl Segment {
         batch: &mut Batch<'m>,
         emitter: &mut FrameEmitter<'_, 'm>,
     ) {
-        let emitted = std::mem::take(&mut emitter.waiting);
+        let emitted = std::mem::take(&mut emitter.emitted_count);
         if emitted > 0 {
             for mut packet in emitter.emitted.drain(..) {
                 // Packets that a function held over a live change continue in the current
@@ -320,8 +320,8 @@ impl Segment {
 /// Runs functions on a batch up to the first one that drops or emits. Returns its index and the
 /// number of drops.
 ///
-/// A separate function, so that the loop's variables stay in registers over the call. Inlined, each
-/// function costs half as much again.
+/// This function is not inlined, so that the loop's variables stay in registers. Inlined, each
+/// service function costs 50 % more.
 #[inline(never)]
 fn process_until_drop_or_emit<'m>(
     functions: &mut [Box<dyn Function>],
@@ -332,15 +332,15 @@ fn process_until_drop_or_emit<'m>(
     let mut rest = functions.iter_mut();
     while let Some(function) = rest.next() {
         let drops = function.process_batch(batch, emitter);
-        // One branch for both.
-        if drops + emitter.waiting != 0 {
+        // One branch for both conditions.
+        if drops + emitter.emitted_count != 0 {
             return Some((count - rest.len() - 1, drops));
         }
     }
     None
 }
 
-/// The timer of a function, which calls it without a packet.
+/// A timer that calls a function without a packet.
 #[derive(Debug, Clone, Copy)]
 struct FunctionTimer {
     index: usize,
@@ -349,7 +349,8 @@ struct FunctionTimer {
 }
 
 impl FunctionTimer {
-    /// The first call is due at once, to give the function the time.
+    /// Returns the timer of a function, if it needs one. The first call is due at once, to give the
+    /// function the time.
     fn of(index: usize, function: &dyn Function) -> Option<Self> {
         Some(Self {
             index,
@@ -362,8 +363,8 @@ impl FunctionTimer {
 /// Shortest period of a timer, ns. A shorter one would occupy the worker.
 const MIN_TIMER_PERIOD_NS: u64 = 10_000;
 
-/// The ingress port of a chain, where replies to senders leave. The first segment learns it from
-/// its packets. Packets of later segments passed the first one and then an internal link.
+/// The ingress port of a chain, where replies to senders leave. The first segment learns this port
+/// from its packets. Packets of later segments arrive over an internal link.
 #[derive(Debug, Clone)]
 struct IngressPort {
     is_first_segment: bool,
@@ -385,11 +386,11 @@ impl Default for IngressPort {
 pub(crate) struct Exit {
     /// Index of the port that transmits.
     pub(crate) port: usize,
-    /// The destination behind the port.
+    /// The destination of the packets.
     pub(crate) target: ExitTarget,
 }
 
-/// The destination behind an exit.
+/// The destination of the packets at an exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExitTarget {
     /// The egress port: packets leave the chain.
@@ -413,8 +414,8 @@ pub(crate) fn encapsulate(packet: &mut Packet<'_>, position: u8) -> bool {
     room.map(|room| room.copy_from_slice(&header)).is_some()
 }
 
-/// Prepends the NSH header to a reply. It names position 0, which no function is an exit to.
-/// Returns `false` without enough headroom.
+/// Prepends the NSH header to a reply. The header names position 0: no exit leads there, so it
+/// marks a reply. Returns `false` without enough headroom.
 #[cold]
 pub(crate) fn encapsulate_reply(
     memory: &FrameMemory,

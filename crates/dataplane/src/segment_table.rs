@@ -37,7 +37,7 @@ impl SegmentTable {
     /// Returns the value of a key.
     #[inline]
     pub(crate) fn get(&self, key: SegmentKey) -> Option<u32> {
-        let mut at = self.home(key);
+        let mut at = self.first_slot(key);
         // The table is at most half full, so an empty slot ends every search.
         while let Some((found, value)) = self.slots[at] {
             if found == key {
@@ -56,18 +56,18 @@ impl SegmentTable {
                 let larger = vec![None; self.slots.len() * 2].into();
                 let old = std::mem::replace(&mut self.slots, larger);
                 for &(key, value) in old.iter().flatten() {
-                    self.put(key, value);
+                    self.write(key, value);
                 }
             }
         }
-        self.put(key, value);
+        self.write(key, value);
     }
 
-    /// Removes a key. Entries behind it move up, so that no search ends early (Knuth, TAOCP 3, 6.4,
-    /// algorithm R).
+    /// Removes a key. Moves later entries into the free slot, so that no search ends early (Knuth,
+    /// TAOCP 3, 6.4, algorithm R).
     pub(crate) fn remove(&mut self, key: SegmentKey) {
         let mask = self.slots.len() - 1;
-        let mut hole = self.home(key);
+        let mut hole = self.first_slot(key);
         loop {
             match self.slots[hole] {
                 None => return,
@@ -78,11 +78,11 @@ impl SegmentTable {
         let mut at = hole;
         loop {
             at = (at + 1) & mask;
-            let Some((follower, _)) = self.slots[at] else {
+            let Some((later, _)) = self.slots[at] else {
                 break;
             };
-            let wanted = self.home(follower);
-            // The entry moves into the hole unless the hole lies before its home slot.
+            let wanted = self.first_slot(later);
+            // The entry moves into the hole unless the hole lies before its first slot.
             if at.wrapping_sub(wanted) & mask >= at.wrapping_sub(hole) & mask {
                 self.slots[hole] = self.slots[at];
                 hole = at;
@@ -92,8 +92,8 @@ impl SegmentTable {
         self.len -= 1;
     }
 
-    fn put(&mut self, key: SegmentKey, value: u32) {
-        let mut at = self.home(key);
+    fn write(&mut self, key: SegmentKey, value: u32) {
+        let mut at = self.first_slot(key);
         while self.slots[at].is_some_and(|(found, _)| found != key) {
             at = (at + 1) & (self.slots.len() - 1);
         }
@@ -103,7 +103,7 @@ impl SegmentTable {
     /// Returns the first slot of a key, by Fibonacci hashing (Knuth, TAOCP 3, 6.4): the high bits
     /// of the product are well mixed.
     #[inline]
-    fn home(&self, key: SegmentKey) -> usize {
+    fn first_slot(&self, key: SegmentKey) -> usize {
         let product = key.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (product >> (64 - self.slots.len().trailing_zeros())) as usize
     }
@@ -121,7 +121,7 @@ mod tests {
         /// Compares the table with a standard map. Few distinct keys cause replacements, removals
         /// and collisions.
         #[test]
-        fn the_table_is_a_map(steps in prop::collection::vec((any::<bool>(), 0_u32..40, 0_u16..2, 0_u8..4), 1..400)) {
+        fn the_table_equals_a_standard_map(steps in prop::collection::vec((any::<bool>(), 0_u32..40, 0_u16..2, 0_u8..4), 1..400)) {
             let mut table = SegmentTable::new();
             let mut model = HashMap::new();
             for (number, (insert, spi, generation, position)) in steps.into_iter().enumerate() {

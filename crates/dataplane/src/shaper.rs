@@ -1,12 +1,12 @@
 //! The shaper of a chain: a token bucket and a queue.
 //!
 //! A packet that conforms leaves at once if no packet waits. Other packets wait in the order of
-//! arrival until the bucket has enough credit. The departure time is known on arrival. So a packet
-//! that would wait too long is dropped on arrival, not after the wait.
+//! arrival until the bucket has enough credit. The shaper computes the departure time on arrival.
+//! If the wait would be too long, the shaper drops the packet at once.
 //!
 //! The shaper checks the bucket again at each departure, because the worker may run late. Late
-//! packets never leave faster than the profile, except within the tolerance: a packet that is late
-//! by less counts as on time.
+//! packets never leave faster than the profile, with one exception: a packet that is late by less
+//! than the tolerance counts as on time.
 
 use std::collections::VecDeque;
 
@@ -19,13 +19,13 @@ use crate::port::Buffer;
 /// A waiting packet.
 #[derive(Debug)]
 pub(crate) struct WaitingPacket {
-    /// Index of its segment, whose generation and counters it belongs to.
+    /// Index of the segment, which has the packet's counters.
     pub(crate) segment: u32,
     /// Index of the egress port.
     pub(crate) port: usize,
     /// The packet as it will be transmitted.
     pub(crate) buffer: Buffer,
-    /// Length that the profile counts, bytes: without the NSH header for a kernel function.
+    /// Length that the profile counts, bytes. Excludes the NSH header for a kernel function.
     pub(crate) bytes: u32,
     /// Its front-door stamp, if it leaves the chain here.
     pub(crate) stamp_ns: Option<u64>,
@@ -37,29 +37,29 @@ pub(crate) struct WaitingPacket {
 #[derive(Debug)]
 struct QueueEntry {
     waiting: WaitingPacket,
-    /// Departure time if no packet leaves late, ns.
+    /// Departure time if the worker is never late, ns.
     planned_ns: u64,
 }
 
 /// The decision for a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ShaperDecision {
-    /// It leaves now.
+    /// The packet leaves now.
     Leave,
-    /// It waits: pass it to [`Shaper::push`].
+    /// The packet waits: pass it to [`Shaper::push`].
     Wait,
-    /// It is dropped.
+    /// Drop the packet.
     Drop(ShaperDrop),
 }
 
-/// Why a packet is dropped.
+/// The reason to drop a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ShaperDrop {
     /// The queue is full, or the worker has no free frame.
     Full,
-    /// It would wait longer than allowed.
+    /// The packet would wait longer than allowed.
     Late,
-    /// It is larger than the burst, so it never conforms.
+    /// The packet is larger than the burst, so it never conforms.
     Big,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Shaper {
     /// Delay of the queue against the planned departures, ns.
     late_ns: u64,
     queue: VecDeque<QueueEntry>,
-    /// When the first packet may leave, ns; `u64::MAX` if no packet waits.
+    /// Time when the first packet may leave, ns; `u64::MAX` if no packet waits.
     due_ns: u64,
 }
 
@@ -104,8 +104,8 @@ impl Shaper {
         self.due_ns
     }
 
-    /// Decides on a packet of `bytes` that arrives now. A leaving packet has taken its credit. Pass
-    /// a waiting packet to [`Self::push`].
+    /// Decides on a packet of `bytes` that arrives now. Takes the credit of a packet that leaves.
+    /// Pass a packet that waits to [`Self::push`].
     #[inline]
     pub(crate) fn decide(&mut self, now_ns: u64, bytes: u32) -> ShaperDecision {
         if self.queue.is_empty() {
@@ -163,11 +163,11 @@ impl Shaper {
             return None;
         }
         let bytes = self.queue.front()?.waiting.bytes;
-        // The bucket's time is never ahead of the clock, and behind it by at most the tolerance.
-        let counts_ns = now_ns
+        // Take the credit at a time between `now_ns` minus the tolerance and `now_ns`.
+        let departure_ns = now_ns
             .saturating_sub(self.shaping.tolerance_ns)
             .max(self.due_ns);
-        if !self.bucket.take(counts_ns, 1, bytes.into()) {
+        if !self.bucket.take(departure_ns, 1, bytes.into()) {
             self.update_due();
             return None;
         }
@@ -182,15 +182,15 @@ impl Shaper {
             let eligible_ns = self.bucket.eligible_ns(1, entry.waiting.bytes.into());
             (eligible_ns.unwrap_or(u64::MAX), entry.planned_ns)
         });
-        // A late departure wastes the credit that overflows a full bucket. All later packets leave
-        // later.
+        // While a packet is late, credit overflows a full bucket and is lost. So all later packets
+        // leave later.
         (self.due_ns, self.late_ns) = first.map_or((u64::MAX, 0), |(eligible_ns, planned_ns)| {
             (eligible_ns, eligible_ns.saturating_sub(planned_ns))
         });
     }
 
-    /// Changes the settings. Waiting packets stay, with new departure times. `drop` gets packets
-    /// that never conform to the new profile. An unchanged profile keeps the bucket.
+    /// Changes the settings. Waiting packets stay, with new departure times. Passes packets that
+    /// never conform to the new profile to `drop`. An unchanged profile keeps the bucket.
     pub(crate) fn reconfigure(
         &mut self,
         now_ns: u64,
@@ -222,11 +222,11 @@ impl Shaper {
             }
         }
         self.update_due();
-        // A full new bucket would report a departure time in the past.
+        // A new bucket is full, and would give a departure time in the past.
         self.due_ns = self.due_ns.max(now_ns);
     }
 
-    /// Removes the packets of a segment.
+    /// Removes the packets of a segment, and passes them to `drop`.
     pub(crate) fn remove_segment(&mut self, segment: u32, mut drop: impl FnMut(WaitingPacket)) {
         for _ in 0..self.queue.len() {
             match self.queue.pop_front() {

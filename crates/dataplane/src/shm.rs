@@ -32,10 +32,10 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread; access goes through atomics or
-// through the owners' own rules.
+// SAFETY: the mapping belongs to the process, not to a thread. Users of the raw pointer state why
+// their accesses are sound.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; `&Mapping` hands out atomics and raw pointers only.
+// SAFETY: `&Mapping` gives access to a raw pointer and a length only, and never to the bytes.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -51,8 +51,8 @@ impl Mapping {
         flags.set(MapFlags::MAP_POPULATE, populate);
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let length = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
-        // SAFETY: the kernel chooses a fresh range (no address, no MAP_FIXED), so no existing
-        // memory is replaced.
+        // SAFETY: the call passes no address and no MAP_FIXED. So the kernel chooses an unused
+        // range and replaces no existing mapping.
         let start = unsafe { mmap(None, length, access, flags, fd, offset.cast_signed()) }?;
         Ok(Self {
             start: start.cast(),
@@ -71,7 +71,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that `mmap` returned; no reference into it outlives `self`.
+        // SAFETY: this is the range that `mmap` returned, and no reference into it outlives `self`.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
@@ -79,12 +79,12 @@ impl Drop for Mapping {
 /// An atomic integer that may lie in shared memory.
 ///
 /// # Safety
-/// Zero bytes are a value, and the type is exactly one atomic integer.
+/// The type is exactly one atomic integer, for which zero bytes are a valid value.
 pub(crate) unsafe trait SharedAtomic {}
 
-// SAFETY: an atomic integer.
+// SAFETY: the type is one atomic integer.
 unsafe impl SharedAtomic for AtomicU8 {}
-// SAFETY: an atomic integer.
+// SAFETY: the type is one atomic integer.
 unsafe impl SharedAtomic for AtomicU64 {}
 
 /// An array of atomic integers in a shared mapping, which it keeps alive.
@@ -95,10 +95,10 @@ pub(crate) struct SharedAtomics<T: SharedAtomic> {
     len: usize,
 }
 
-// SAFETY: points into `mapping`, which it keeps alive and which is itself Send and Sync; the
-// content is atomics.
+// SAFETY: the value keeps its mapping alive, which is Send and Sync. The content is atomic
+// integers.
 unsafe impl<T: SharedAtomic> Send for SharedAtomics<T> {}
-// SAFETY: as above.
+// SAFETY: threads that share the value access only atomic integers.
 unsafe impl<T: SharedAtomic> Sync for SharedAtomics<T> {}
 
 impl<T: SharedAtomic> SharedAtomics<T> {
@@ -111,20 +111,20 @@ impl<T: SharedAtomic> SharedAtomics<T> {
         let fits = end <= mapping.len && offset.is_multiple_of(align_of::<T>());
         fits.then(|| Self {
             mapping: Arc::clone(mapping),
-            // SAFETY: `offset` lies in the mapping (checked above).
+            // SAFETY: `offset` lies in the mapping, as checked above.
             first: unsafe { mapping.start.add(offset) }.cast(),
             len,
         })
     }
 
-    /// Maps the pages of these integers, so that the loop does not fault later. Without kernel
-    /// support the pages fault on first access.
+    /// Maps the pages of these integers, so that no access faults later. Without kernel support the
+    /// first access to a page faults.
     pub(crate) fn populate(&self) {
         const PAGE: usize = 4096;
         let start = self.first.addr().get() & !(PAGE - 1);
         let end = self.first.addr().get() + self.len * size_of::<T>();
         debug_assert!(start >= self.mapping.start.addr().get());
-        // SAFETY: whole pages of a mapping of our own (mappings start on a page); populating does
+        // SAFETY: the range lies in the pages of `mapping`, which starts on a page. The call does
         // not change their content.
         unsafe {
             libc::madvise(
@@ -141,28 +141,30 @@ impl<T: SharedAtomic> Deref for SharedAtomics<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: the range was checked in `new`, is aligned, and lives as long as the mapping held
-        // by `self`.
+        // SAFETY: `new` has checked that the range is aligned and lies in the mapping, which `self`
+        // keeps alive.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
     }
 }
 
-/// Prefetches the cache line of `cell`. For writing, it also takes the line from all other cores.
+/// Prefetches the cache line of `cell`. A prefetch for writing also takes the line from all other
+/// cores.
 #[inline]
 pub(crate) fn prefetch<T: SharedAtomic>(cell: &T, for_writing: bool) {
     #[cfg(target_arch = "x86_64")]
     {
         let at = std::ptr::from_ref(cell);
         if for_writing {
-            // SAFETY: a prefetch is a hint that changes no register and no memory. Every x86-64
-            // processor decodes this one; older ones execute it as a no-op. (The intrinsic becomes
-            // a prefetch for reading, unless the compiler targets a newer processor.)
+            // The intrinsic becomes a prefetch for reading, unless the compiler targets a newer
+            // processor.
+            // SAFETY: a prefetch changes no register and no memory. Every x86-64 processor decodes
+            // this instruction; older ones execute it as a no-op.
             unsafe {
                 std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
             }
         } else {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: as above.
+            // SAFETY: a prefetch changes no register and no memory, and never faults.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
         }
     }
@@ -178,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_mappings_of_a_file_share_content() {
+    fn two_mappings_of_a_file_share_its_content() {
         let fd = anonymous_file("myelin-test", 8192).unwrap();
         let one = Arc::new(Mapping::new(fd.as_fd(), 0, 8192, false).unwrap());
         let two = Arc::new(Mapping::new(fd.as_fd(), 0, 8192, true).unwrap());

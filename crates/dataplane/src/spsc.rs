@@ -5,26 +5,26 @@
 //! word  0  magic, entries, words of a slot
 //! word 16  producer's index
 //! word 32  consumer's index
-//! word 48  1 while the consumer sleeps
+//! word 48  1 if the consumer sleeps
 //! word 64  slots
 //! ```
 //!
-//! Words have 64 bits. Each index has its own pair of cache lines, because the processor prefetches
-//! adjacent lines. An index only counts up. So it is also the number of enqueued or dequeued
-//! descriptors. Any process that maps the file ([`Observer`]) sees both numbers and the entries
-//! between them. Each side caches the other's index and reads it again only if the cached one does
-//! not suffice. It publishes its own index once per batch. The slots of a batch are in the other
-//! side's cache. So a side prefetches all of them before it touches the first
+//! Words have 64 bits. Each index has a separate pair of cache lines, because the processor
+//! prefetches adjacent lines. An index only counts up. So it is also the number of enqueued or
+//! dequeued descriptors, which any process that maps the file can read ([`Observer`]). Each side
+//! keeps a copy of the other side's index, and reads that index again only if the copy does not
+//! suffice. A side publishes its own index once per batch. The slots of a batch are in the other
+//! side's cache. So a side prefetches all of them before it accesses the first
 //! ([`Producer::reserve`], [`Consumer::peek`]): the transfers overlap.
 //!
-//! The other process may die at any point, or write anything into the file. Every access is to an
-//! atomic word within the slice, so it is never out of bounds and never a data race. Indices that
-//! lie further apart than the ring's length stop the ring.
+//! The other process may die at any point, or write any value into the file. Every access is to an
+//! atomic word within the slice, so no access is out of bounds or a data race. If the distance of
+//! the indices exceeds the ring's length, the ring reports no free slot and no descriptor.
 //!
-//! No call here waits. A consumer that wants to sleep announces it ([`Consumer::arm`]) and checks
-//! the ring once more. A producer that has published checks whether the consumer sleeps
-//! ([`Producer::must_wake`]). The fences between these steps ensure that at least one side notices
-//! the other. `model` checks that over all interleavings of a few descriptors.
+//! No function here blocks. Before a consumer sleeps, it announces the sleep and checks the ring
+//! once more ([`Consumer::arm`]). After a producer has published, it checks whether the consumer
+//! sleeps ([`Producer::must_wake`]). The fences between these steps ensure that at least one side
+//! sees the other's step. `model` checks all interleavings of a few descriptors.
 
 use std::ops::Deref;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
@@ -116,13 +116,12 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> RingWords<M, N> {
         (distance <= u64::from(self.entries)).then_some(distance as u32)
     }
 
-    /// Returns the entries between the indices: all in the ring, and those that the consumer takes
-    /// meanwhile.
-    fn between(&self) -> impl Iterator<Item = [u64; N]> + '_ {
+    /// Returns the unread entries, and those that the consumer takes during the call.
+    fn unread_entries(&self) -> impl Iterator<Item = [u64; N]> + '_ {
         let consumer = self.words[CONSUMER].load(Acquire);
         let producer = self.words[PRODUCER].load(Acquire);
-        let waiting = self.distance(producer, consumer).unwrap_or(0);
-        (0..u64::from(waiting)).map(move |i| self.read(consumer.wrapping_add(i)))
+        let count = self.distance(producer, consumer).unwrap_or(0);
+        (0..u64::from(count)).map(move |i| self.read(consumer.wrapping_add(i)))
     }
 }
 
@@ -139,8 +138,8 @@ pub struct Producer<M, const N: usize> {
 }
 
 impl<W: Word, M: Deref<Target = [W]>, const N: usize> Producer<M, N> {
-    /// Opens the producer's end, and continues where a predecessor ended. Returns `None` if the
-    /// words hold no ring of that size.
+    /// Opens the producer's end, and continues after the entries of a predecessor. Returns `None`
+    /// if the words hold no ring of that size.
     pub fn new(words: M, entries: u32) -> Option<Self> {
         let memory = RingWords::new(words, entries)?;
         let next = memory.words[PRODUCER].load(Relaxed);
@@ -152,7 +151,7 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Producer<M, N> {
         })
     }
 
-    /// Returns how many of `wanted` slots may be written.
+    /// Returns how many slots the caller may write, at most `wanted`.
     #[inline]
     pub fn reserve(&mut self, wanted: u32) -> u32 {
         if self.free < wanted {
@@ -165,11 +164,14 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Producer<M, N> {
         granted
     }
 
-    /// Writes the next reserved slot. The consumer sees it after [`Self::publish`]. Without a
-    /// reservation nothing is written.
+    /// Writes the next reserved slot. The consumer sees the slot after [`Self::publish`]. Without a
+    /// reservation this writes nothing.
     #[inline]
     pub fn write(&mut self, descriptor: &[u64; N]) {
-        debug_assert!(self.free > 0, "a slot was written that was not reserved");
+        debug_assert!(
+            self.free > 0,
+            "the caller wrote a slot without a reservation"
+        );
         let Some(free) = self.free.checked_sub(1) else {
             return;
         };
@@ -187,9 +189,9 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Producer<M, N> {
         self.published = self.next;
     }
 
-    /// Returns whether a written descriptor is not published.
+    /// Returns whether a written descriptor is not yet published.
     #[inline]
-    pub fn is_dirty(&self) -> bool {
+    pub fn has_unpublished(&self) -> bool {
         self.next != self.published
     }
 
@@ -217,7 +219,7 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Producer<M, N> {
     /// Returns the published descriptors that the consumer has not taken, and maybe some that it is
     /// taking.
     pub fn entries(&self) -> impl Iterator<Item = [u64; N]> + '_ {
-        self.memory.between()
+        self.memory.unread_entries()
     }
 }
 
@@ -232,8 +234,8 @@ pub struct Consumer<M, const N: usize> {
 }
 
 impl<W: Word, M: Deref<Target = [W]>, const N: usize> Consumer<M, N> {
-    /// Opens the consumer's end, and continues where a predecessor ended. Returns `None` if the
-    /// words hold no ring of that size.
+    /// Opens the consumer's end, and continues after the entries that a predecessor released.
+    /// Returns `None` if the words hold no ring of that size.
     pub fn new(words: M, entries: u32) -> Option<Self> {
         let memory = RingWords::new(words, entries)?;
         let next = memory.words[CONSUMER].load(Relaxed);
@@ -246,21 +248,21 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Consumer<M, N> {
         Some(consumer)
     }
 
-    /// Returns how many descriptors may be read, at most `wanted`.
+    /// Returns how many descriptors the caller may read, at most `wanted`.
     #[inline]
     pub fn peek(&mut self, wanted: u32) -> u32 {
         if self.known < wanted {
-            self.known = self.waiting();
+            self.known = self.count_unread();
         }
-        let promised = self.known.min(wanted);
-        self.memory.fetch(self.next, promised, false);
-        promised
+        let readable = self.known.min(wanted);
+        self.memory.fetch(self.next, readable, false);
+        readable
     }
 
-    /// Reads the next descriptor that [`Self::peek`] reported; zeros if none is left.
+    /// Reads the next descriptor that [`Self::peek`] reported. Returns zeros if none is left.
     #[inline]
     pub fn read(&mut self) -> [u64; N] {
-        debug_assert!(self.known > 0, "a slot was read without a peek");
+        debug_assert!(self.known > 0, "the caller read a slot without a peek");
         let Some(known) = self.known.checked_sub(1) else {
             return [0; N];
         };
@@ -276,8 +278,7 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Consumer<M, N> {
         self.memory.words[CONSUMER].store(self.next, Release);
     }
 
-    /// Dequeues as many descriptors as there are, up to the length of `descriptors`. Returns their
-    /// number.
+    /// Dequeues up to `descriptors.len()` descriptors. Returns their number.
     #[inline]
     pub fn dequeue(&mut self, descriptors: &mut [[u64; N]]) -> usize {
         let count = self.peek(descriptors.len().try_into().unwrap_or(u32::MAX)) as usize;
@@ -292,17 +293,17 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Consumer<M, N> {
 
     /// Returns the number of unread descriptors.
     #[inline]
-    pub fn waiting(&self) -> u32 {
+    pub fn count_unread(&self) -> u32 {
         let producer = self.memory.words[PRODUCER].load(Acquire);
         self.memory.distance(producer, self.next).unwrap_or(0)
     }
 
-    /// Announces that the consumer is about to sleep. Returns whether it may sleep: not if a
-    /// descriptor has arrived meanwhile.
+    /// Announces that the consumer is about to sleep. Returns whether the consumer may sleep: not
+    /// if a descriptor has arrived.
     pub fn arm(&self) -> bool {
         self.memory.words[ASLEEP].store(1, Relaxed);
         W::full_fence();
-        self.waiting() == 0
+        self.count_unread() == 0
     }
 
     /// Announces that the consumer is awake.
@@ -311,12 +312,12 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Consumer<M, N> {
     }
 }
 
-/// Reads the state of a ring without being one of its ends.
+/// Reads the state of a ring, from outside its two ends.
 #[derive(Debug)]
 pub struct Observer<M>(M, u32);
 
 impl<W: Word, M: Deref<Target = [W]>> Observer<M> {
-    /// Observes the ring in these words; `None` if they are too few.
+    /// Makes an observer of the ring in these words; `None` if they are too few.
     pub fn new(words: M, entries: u32) -> Option<Self> {
         (words.len() >= SLOTS).then_some(Self(words, entries))
     }
@@ -336,8 +337,8 @@ impl<W: Word, M: Deref<Target = [W]>> Observer<M> {
         self.0[CONSUMER].load(Acquire)
     }
 
-    /// Returns the number of descriptors in the ring. Exact while one side pauses. Otherwise
-    /// correct for some time during the call, or a few more.
+    /// Returns the number of descriptors in the ring. The number is exact if one side pauses.
+    /// Otherwise it is the number at some time during the call, or slightly larger.
     pub fn occupancy(&self) -> u32 {
         // Read the consumer first: it is never ahead of the producer.
         let dequeued = self.dequeued();

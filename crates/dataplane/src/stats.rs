@@ -1,11 +1,11 @@
-//! The statistics of a worker, in a shared file. Only the worker's loop writes it. Any process may
-//! read it at any time.
+//! The statistics of a worker, in a shared file. Only the worker's loop writes the file. Any
+//! process may read it at any time.
 //!
 //! ```text
 //! header  64 words: counters of the whole worker
-//! doors   4096 rows of 8 words, one for each SPI at a front door in the worker:
+//! doors   4096 rows of 8 words, one row for each SPI at a front door in the worker:
 //!           packets, bytes, time of the last packet, policed packets and bytes
-//! blocks  4096, one for each deployed (SPI, generation):
+//! blocks  4096 blocks, one for each deployed (SPI, generation):
 //!           8 words               packets transmitted, packets lost at transmit
 //!           32 x 8 words          each position: in, drops, emitted, sampled ns, samples,
 //!                                 packets of the whole segment, length of the segment
@@ -16,15 +16,16 @@
 //! ```
 //!
 //! Words have 64 bits, native endian. Each word has one writer, which uses plain loads and stores.
-//! Readers never stop the writer, so two words may be one packet apart. The agent allocates rows
-//! and blocks ([`Stats`]). A row stays with its SPI over all generations. The file outlives all
+//! Readers never stop the writer, so two words may differ by one packet. The agent allocates rows
+//! and blocks ([`Stats`]). All generations of a chain use the same row. The file outlives all
 //! processes of the worker.
 //!
-//! The sojourn of a packet ends after its batch was handed to the kernel: one reading of the clock
-//! per batch. In copy mode this system call also transmits the batch, so the sojourn includes the
-//! whole egress port. On a veth it also includes the peer's receive poll on this core. So the
-//! sojourn is never too short. (A reading before the call would miss the whole transmission: about
-//! 20 us for the last packet of a batch of 32. It would also delay every packet.)
+//! The sojourn of a packet ends after the worker has passed the batch to the kernel. The worker
+//! reads the clock once per batch. In copy mode the system call also transmits the batch, so the
+//! sojourn includes the whole egress port. On a veth it also includes the peer's receive poll on
+//! this core. So the sojourn is never too short. (A reading before the call would miss the whole
+//! transmission: about 20 us for the last packet of a batch of 32. It would also delay every
+//! packet.)
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -44,8 +45,8 @@ pub use self::types::{ChainStats, DoorStats, ShaperStats, WorkerStats};
 /// The statistics of a worker, and the allocation of their blocks.
 ///
 /// Any thread may read at any time, without the worker and its handle. A reader holds a lock for
-/// some microseconds, while it copies one block. So it reads a chain that is being removed
-/// completely or not at all.
+/// some microseconds, while it copies one block. So it reads a chain completely or not at all, even
+/// during its removal.
 #[derive(Debug)]
 pub struct Stats {
     file: StatsFile,
@@ -97,8 +98,8 @@ impl Stats {
         &self.file
     }
 
-    /// Allocates a zeroed block for a generation of a chain. `None` if no block is free or the
-    /// generation has one.
+    /// Allocates a zeroed block for a generation of a chain. Returns `None` if no block is free or
+    /// the generation already has a block.
     pub(crate) fn allocate(&self, spi: u32, generation: u16, positions: u8) -> Option<u32> {
         let mut allocations = self.allocations();
         if allocations.chains.contains_key(&(spi, generation)) {
@@ -127,7 +128,7 @@ impl Stats {
         }
     }
 
-    /// Returns the door row of a chain, zeroed when it is new; `None` if no row is free.
+    /// Returns the door row of a chain. A new row contains zeros. Returns `None` if no row is free.
     pub(crate) fn door_row(&self, spi: u32) -> Option<u32> {
         let mut allocations = self.allocations();
         if let Some(row) = allocations.doors.get(&spi) {
@@ -154,8 +155,8 @@ impl Stats {
         self.file.read_block(block, positions.into())
     }
 
-    /// Returns a chain's statistics at the worker's front door, over all its generations; `None` if
-    /// it has none.
+    /// Returns the statistics of all generations of a chain at the worker's front door; `None` if
+    /// the chain has no row.
     pub fn door(&self, spi: u32) -> Option<DoorStats> {
         let allocations = self.allocations();
         self.file.read_door(*allocations.doors.get(&spi)?)
@@ -210,13 +211,13 @@ mod tests {
             samples: 32,
             ..HopCounters::default()
         };
-        let behind = HopCounters {
+        let next = HopCounters {
             packets_in: 30,
             ..HopCounters::default()
         };
         assert_eq!(
             seen.positions,
-            [HopCounters::default(), expected, behind],
+            [HopCounters::default(), expected, next],
             "packets through the whole segment count for each of its functions and for no other"
         );
         assert_eq!((seen.transmitted, seen.transmit_drops), (60, 1));
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_released_block_is_reused_empty_and_others_stay() {
+    fn a_released_block_is_cleared_for_reuse_and_others_stay() {
         let stats = Stats::create().unwrap();
         let first = stats.allocate(1, 0, 1).unwrap();
         let second = stats.allocate(1, 1, 1).unwrap();
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_door_row_continues_over_generations_and_ends_with_the_last() {
+    fn all_generations_share_a_door_row_and_the_last_frees_it() {
         let stats = Stats::create().unwrap();
         assert_eq!(stats.door(7), None);
         stats.allocate(7, 0, 1).unwrap();

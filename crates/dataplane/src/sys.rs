@@ -15,22 +15,23 @@ pub(crate) const MAX_FDS: usize = 8;
 /// Calls `setsockopt` with a number.
 pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: u32) -> io::Result<()> {
     let len = size_of::<u32>() as libc::socklen_t;
-    // SAFETY: `value` is valid for its own size for the length of the call.
+    // SAFETY: `value` outlives the call, and `len` is its size.
     let rc =
         unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) };
     check(rc).map(drop)
 }
 
-/// Returns the network namespace of a socket. `SIOCGSKNS` (linux/sockios.h) requires CAP_NET_ADMIN.
+/// Returns the network namespace of a socket (`SIOCGSKNS`, linux/sockios.h). Requires
+/// CAP_NET_ADMIN.
 pub(crate) fn netns_of(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     const SIOCGSKNS: libc::c_ulong = 0x894c;
-    // SAFETY: no pointers are passed.
+    // SAFETY: the call passes no pointer.
     let fd = check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) })?;
     // SAFETY: the kernel has just returned this descriptor, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Calls `f` in a network namespace, on its own thread.
+/// Calls `f` in a network namespace, on a new thread.
 pub(crate) fn in_netns<T: Send>(
     netns: BorrowedFd<'_>,
     f: impl FnOnce() -> T + Send,
@@ -51,9 +52,9 @@ pub(crate) fn in_netns<T: Send>(
 #[inline]
 pub(crate) fn kick_transmit(fd: RawFd) -> io::Result<()> {
     const NONE: usize = 0;
-    // The C library's `sendto` is a cancellation point. It costs two atomic operations once a
-    // second thread exists.
-    // SAFETY: a null buffer of length zero and no address.
+    // The C library's `sendto` is a cancellation point. In a process with several threads it costs
+    // two more atomic operations.
+    // SAFETY: the call passes a null buffer of length zero and no address.
     let rc = unsafe {
         libc::syscall(
             libc::SYS_sendto,
@@ -76,8 +77,8 @@ pub(crate) fn kick_transmit(fd: RawFd) -> io::Result<()> {
 /// device's NAPI poll in this thread.
 #[inline]
 pub(crate) fn kick_receive(fd: RawFd) {
-    // SAFETY: a null buffer of length zero and no address. An error (link down) shows in the rings
-    // and in `poll`.
+    // Ignore errors: a link that is down shows in the rings and in `poll`.
+    // SAFETY: the call passes a null buffer of length zero and no address.
     unsafe {
         libc::recvfrom(
             fd,
@@ -97,8 +98,8 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
         tv_nsec: timeout.subsec_nanos().into(),
     });
     let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: the slice is valid and writable for its own length; the time outlives the call; no
-    // signal mask is given.
+    // SAFETY: `fds` is writable for its length, the timeout is null or outlives the call, and the
+    // signal mask is null.
     let rc = unsafe {
         let count = fds.len() as libc::nfds_t;
         libc::ppoll(fds.as_mut_ptr(), count, timeout, ptr::null())
@@ -177,7 +178,7 @@ pub(crate) fn receive_with_fds(
     {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "a control message was truncated",
+            "the record or its control message was truncated",
         ));
     }
     Ok((message.bytes, fds))

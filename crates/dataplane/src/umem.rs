@@ -1,17 +1,17 @@
-//! The UMEM: frames of equal size in a shared file, and a ledger of their holders.
+//! The UMEM: frames of equal size in a shared file, and a table of their holders.
 //!
 //! ```text
-//! frame 0 | frame 1 | ... | frame n-1 | ledger: one byte a frame
+//! frame 0 | frame 1 | ... | frame n-1 | holder table: one byte per frame
 //! ```
 //!
-//! The worker holds a frame as a [`Frame`], or lends it to a port through its fill or TX ring. The
-//! ledger names the port. It lies in the shared file, so it survives the worker and tells the
-//! successor which frames it may take. The rings alone do not tell: a frame that a driver holds
-//! (zero-copy receive, a transmission in progress) is in no ring.
+//! The worker holds a frame as a [`Frame`], or lends it to a port through a fill or TX ring. The
+//! holder table then names the port. The table lies in the shared file, so a successor of the
+//! worker can read which frames it may take. The rings alone do not suffice: a frame that a driver
+//! holds (zero-copy receive, a transmission in progress) is in no ring.
 //!
-//! The ledger alone does not suffice either. A worker may be killed between writing a ring's index
-//! and writing the ledger. So the successor also reads the rings of its ports, and marks their
-//! frames as lent (`FrameMemory::mark_lent`).
+//! The table alone does not suffice either. A worker may die between writing a ring's index and
+//! writing the table. So the successor also reads the rings of its ports, and marks their frames as
+//! lent (`FrameMemory::mark_lent`).
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -43,15 +43,15 @@ pub const MAX_FRAMES: u32 = 1 << 20;
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE: usize = 64;
 
-/// Ledger entry of a frame that no port holds: the process that owns the memory holds it.
+/// Table entry of a frame that the owner of the memory holds, and no port.
 const OWNER: u8 = 0;
 
-/// The borrower of a frame: a port of the worker.
+/// The borrower of a frame: a port of the worker, or another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Borrower(u8);
 
 impl Borrower {
-    /// Most ports of one worker.
+    /// Most borrowers of one packet memory.
     pub const MAX: usize = 255;
 
     /// Returns the borrower for a port index; `None` from [`Self::MAX`] on.
@@ -59,14 +59,15 @@ impl Borrower {
         u8::try_from(port + 1).ok().map(Self)
     }
 
-    /// Returns the borrower for a ledger number.
+    /// Returns the borrower for a number of a socket, ring or process.
     pub(crate) fn of(id: SocketId) -> Result<Self, String> {
         Self::new(id.0.into()).ok_or_else(|| format!("socket number {} is too large", id.0))
     }
 }
 
-/// Packet memory that the kernel, the agent and one worker share: the file and its geometry. Only
-/// processes that handle packets map it, so it does not count as resident memory of the agent.
+/// Packet memory that the kernel, the agent and workers share: the file, and the number and size of
+/// its frames. Only processes that handle packets map the file, so it does not count as resident
+/// memory of the agent.
 #[derive(Debug)]
 pub struct Umem {
     file: File,
@@ -112,13 +113,13 @@ impl Umem {
         self.file.as_fd()
     }
 
-    /// Returns the number of frames that the ledger lists as lent.
+    /// Returns the number of lent frames, from the holder table.
     pub fn lent(&self) -> Result<usize, Error> {
-        let mut ledger = vec![OWNER; self.frames as usize];
+        let mut holders = vec![OWNER; self.frames as usize];
         self.file
-            .read_exact_at(&mut ledger, self.frames_len() as u64)
-            .map_err(memory(ledger.len()))?;
-        Ok(ledger.iter().filter(|&&state| state != OWNER).count())
+            .read_exact_at(&mut holders, self.frames_len() as u64)
+            .map_err(memory(holders.len()))?;
+        Ok(holders.iter().filter(|&&holder| holder != OWNER).count())
     }
 
     /// Returns the size of all frames, bytes.
@@ -134,40 +135,41 @@ impl Umem {
     }
 }
 
-/// Ownership of one frame and its bytes. No second `Frame` has the same number.
+/// Ownership of one frame and its bytes. No two values have the same number.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame(u32);
 
 /// The frames of a [`Umem`], mapped in a worker.
 #[derive(Debug)]
 pub struct FrameMemory {
-    /// Start of the mapping, which the ledger keeps alive.
+    /// Start of the mapping, which `holders` keeps alive.
     start: NonNull<u8>,
-    ledger: SharedAtomics<AtomicU8>,
-    /// Ledger entry of frames that this process holds.
+    /// The holder table.
+    holders: SharedAtomics<AtomicU8>,
+    /// Table entry of frames that this process holds.
     holder: u8,
     /// Whether [`Self::held_frames`] has returned the frames of this process.
-    handed_out: AtomicBool,
+    is_handed_out: AtomicBool,
     frames: u32,
     /// Binary logarithm of the distance between two frames, bytes.
     shift: u32,
-    /// Size of a frame, bytes. Equals that distance, unless another library owns the frames.
+    /// Size of a frame, bytes. Equals that distance, unless a library owns the frames.
     room: u32,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread.
 unsafe impl Send for FrameMemory {}
-// SAFETY: a frame's bytes are reached through its one token only; the ledger is atomics.
+// SAFETY: only the one `Frame` token gives access to a frame's bytes. The holder table consists of
+// atomic integers.
 unsafe impl Sync for FrameMemory {}
 
 impl FrameMemory {
-    /// Maps the whole packet memory with all pages: a page fault at the first packet of a frame
-    /// would add to its latency.
+    /// Maps the whole packet memory. Populates all pages, so that no packet waits for a page fault.
     pub fn map(umem: &Umem) -> Result<Self, Error> {
         Self::map_for(umem, OWNER)
     }
 
-    /// Like [`Self::map`], in a process to which frames are lent under that number.
+    /// Like [`Self::map`], in a process that is itself a borrower.
     pub(crate) fn map_as(umem: &Umem, holder: Borrower) -> Result<Self, Error> {
         Self::map_for(umem, holder.0)
     }
@@ -176,13 +178,13 @@ impl FrameMemory {
         let frames_len = umem.frames_len();
         let len = frames_len + umem.frames as usize;
         let mapping = Arc::new(Mapping::new(umem.fd(), 0, len, true).map_err(memory(len))?);
-        let ledger = SharedAtomics::new(&mapping, frames_len, umem.frames as usize)
+        let holders = SharedAtomics::new(&mapping, frames_len, umem.frames as usize)
             .ok_or_else(|| memory(len)(io::ErrorKind::UnexpectedEof.into()))?;
         Ok(Self {
             start: mapping.start(),
-            ledger,
+            holders,
             holder,
-            handed_out: AtomicBool::new(false),
+            is_handed_out: AtomicBool::new(false),
             frames: umem.frames,
             shift: umem.frame_size.trailing_zeros(),
             room: umem.frame_size,
@@ -203,34 +205,34 @@ impl FrameMemory {
     /// Returns every frame that this process holds. A second call returns none, because no frame
     /// may exist twice.
     pub(crate) fn held_frames(&self) -> impl Iterator<Item = Frame> + '_ {
-        let frames = if self.handed_out.swap(true, Ordering::Relaxed) {
+        let frames = if self.is_handed_out.swap(true, Ordering::Relaxed) {
             0..0
         } else {
             0..self.frames
         };
         frames
-            .filter(|&frame| self.ledger[frame as usize].load(Ordering::Relaxed) == self.holder)
+            .filter(|&frame| self.holders[frame as usize].load(Ordering::Relaxed) == self.holder)
             .map(Frame)
     }
 
-    /// Enters into the ledger that `port` holds the frame at `address`.
+    /// Writes into the holder table that `port` holds the frame at `address`.
     #[inline]
     pub(crate) fn mark_lent(&self, address: u64, port: Borrower) {
-        if let Some(state) = self.ledger.get((address >> self.shift) as usize) {
+        if let Some(state) = self.holders.get((address >> self.shift) as usize) {
             state.store(port.0, Ordering::Relaxed);
         }
     }
 
     /// Returns the number of frames that a port holds.
     pub(crate) fn lent_to(&self, port: Borrower) -> usize {
-        self.ledger
+        self.holders
             .iter()
             .filter(|state| state.load(Ordering::Relaxed) == port.0)
             .count()
     }
 
-    /// Consumes a frame. Returns the address of byte `offset` in it, for a descriptor. Mark the
-    /// frame as lent when the descriptor is handed over.
+    /// Consumes a frame. Returns the address of byte `offset` in the frame, for a descriptor. Mark
+    /// the frame as lent when you publish the descriptor.
     #[inline]
     #[expect(clippy::needless_pass_by_value, reason = "consumes the ownership")]
     pub(crate) fn address(&self, frame: Frame, offset: u32) -> u64 {
@@ -238,7 +240,8 @@ impl FrameMemory {
         (u64::from(frame.0) << self.shift) + u64::from(offset)
     }
 
-    /// Lends a frame to a port. Returns the address of byte `offset` in it, for a descriptor.
+    /// Lends a frame to a port. Returns the address of byte `offset` in the frame, for a
+    /// descriptor.
     #[inline]
     pub fn lend(&self, frame: Frame, offset: u32, port: Borrower) -> u64 {
         let address = self.address(frame, offset);
@@ -246,13 +249,13 @@ impl FrameMemory {
         address
     }
 
-    /// Takes the frame of a descriptor back from a port, with the descriptor's offset in it.
-    /// Returns `None` for an address outside the UMEM or a frame that this port has not borrowed.
-    /// So the ledger prevents a second owner of a frame.
+    /// Takes the frame of a descriptor back from a port. Returns the frame and the offset of the
+    /// address in it. Returns `None` for an address outside the UMEM or a frame that this port has
+    /// not borrowed. So a frame never has two owners.
     #[inline]
     pub fn take_back(&self, address: u64, port: Borrower) -> Option<(Frame, u32)> {
         let number = address >> self.shift;
-        let state = self.ledger.get(usize::try_from(number).ok()?)?;
+        let state = self.holders.get(usize::try_from(number).ok()?)?;
         if state.load(Ordering::Relaxed) != port.0 {
             return None;
         }
@@ -265,7 +268,7 @@ impl FrameMemory {
     /// port's socket.
     pub(crate) fn take_all_back(&self, port: Borrower) -> impl Iterator<Item = Frame> + '_ {
         (0..self.frames).filter_map(move |frame| {
-            let state = &self.ledger[frame as usize];
+            let state = &self.holders[frame as usize];
             (state.load(Ordering::Relaxed) == port.0).then(|| {
                 state.store(self.holder, Ordering::Relaxed);
                 Frame(frame)
@@ -275,28 +278,28 @@ impl FrameMemory {
 
     /// Returns whether `port` holds the frame at `address`.
     pub(crate) fn is_lent_to(&self, address: u64, port: Borrower) -> bool {
-        let state = self.ledger.get((address >> self.shift) as usize);
+        let state = self.holders.get((address >> self.shift) as usize);
         state.is_some_and(|state| state.load(Ordering::Relaxed) == port.0)
     }
 
-    /// Takes back the frames of `port` in the ledger, except those at these addresses. Call it
-    /// before [`Self::held_frames`].
+    /// Takes back the frames of `port`, except those at these addresses. Returns no [`Frame`]: call
+    /// it before [`Self::held_frames`].
     pub(crate) fn take_back_all_but(&self, port: Borrower, addresses: impl Iterator<Item = u64>) {
         let kept: HashSet<u64> = addresses.map(|address| address >> self.shift).collect();
-        for (frame, state) in (0..).zip(self.ledger.iter()) {
+        for (frame, state) in (0..).zip(self.holders.iter()) {
             if state.load(Ordering::Relaxed) == port.0 && !kept.contains(&frame) {
                 state.store(self.holder, Ordering::Relaxed);
             }
         }
     }
 
-    /// Grants a frame to the process `holder`, which finds it when it starts.
+    /// Grants a frame to the process `holder`, which takes the frame when it starts.
     pub(crate) fn grant(&self, frame: Frame, holder: Borrower) {
         self.lend(frame, 0, holder);
     }
 
-    /// Prefetches a packet and its metadata. Another core has just written them. They are needed in
-    /// sequence: metadata, headers, payload, and everything for the copy to the kernel.
+    /// Prefetches the metadata and the whole packet, because another core has just written them.
+    /// The worker reads the metadata and headers first, and the kernel then copies the packet.
     #[inline]
     pub(crate) fn prefetch(&self, address: u64, len: u32) {
         #[cfg(target_arch = "x86_64")]
@@ -304,7 +307,7 @@ impl FrameMemory {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let packet = self.start.as_ptr().wrapping_add(address as usize);
             let metadata = packet.wrapping_sub(META_LEN);
-            // SAFETY: a prefetch is a hint that never faults, for any address.
+            // SAFETY: a prefetch changes no register and no memory, and never faults.
             let fetch = |at: *mut u8| unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
             fetch(metadata);
             (0..len.min(self.frame_size()) as usize)
@@ -315,13 +318,19 @@ impl FrameMemory {
         let _ = (address, len);
     }
 
-    /// Returns the packet of a buffer, for the functions. [`Self::close`] returns the frame. If the
-    /// metadata does not match the packet, returns the buffer.
+    /// Makes a packet of a buffer, for the functions. [`Self::recover_buffer`] reverses this.
+    /// Returns the buffer if the metadata does not match the packet.
     #[inline]
-    pub(crate) fn open(&self, buffer: Buffer, meta: Meta) -> Result<Packet<'_>, Buffer> {
+    pub(crate) fn make_packet(&self, buffer: Buffer, meta: Meta) -> Result<Packet<'_>, Buffer> {
         let Buffer { frame, offset, len } = buffer;
         let number = frame.0;
-        let packet = Packet::new(self.own(frame), offset as usize, len as usize, meta, number);
+        let packet = Packet::new(
+            self.consume_frame(frame),
+            offset as usize,
+            len as usize,
+            meta,
+            number,
+        );
         packet.ok_or(Buffer {
             frame: Frame(number),
             offset,
@@ -329,12 +338,12 @@ impl FrameMemory {
         })
     }
 
-    /// Returns the buffer of a packet from [`Self::open`]. The packet must not be used again.
+    /// Returns the buffer of a packet from [`Self::make_packet`]. Do not use the packet afterwards.
     ///
     /// # Panics
     /// A function has replaced the packet with another one.
     #[inline]
-    pub(crate) fn close(&self, packet: &Packet<'_>) -> Buffer {
+    pub(crate) fn recover_buffer(&self, packet: &Packet<'_>) -> Buffer {
         let frame = Frame(packet.token());
         let (offset, len) = (packet.start(), packet.len());
         let at = (frame.0 as usize) << self.shift;
@@ -359,7 +368,7 @@ impl FrameMemory {
     /// Returns a frame's bytes.
     #[inline]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
-        self.own(Frame(frame.0))
+        self.consume_frame(Frame(frame.0))
     }
 
     /// Reads the metadata before a packet; `None` without enough headroom.
@@ -379,19 +388,20 @@ impl FrameMemory {
         room.map(|room| *room = meta.to_bytes()).is_some()
     }
 
-    /// Consumes a frame. Returns its bytes for as long as the memory is mapped.
+    /// Consumes a frame. Returns its bytes. The reference lives as long as `self`.
     #[inline]
     #[expect(
         clippy::mut_from_ref,
         clippy::needless_pass_by_value,
-        reason = "a frame is the right to its bytes"
+        reason = "a frame gives exclusive access to its bytes"
     )]
-    fn own(&self, frame: Frame) -> &mut [u8] {
+    fn consume_frame(&self, frame: Frame) -> &mut [u8] {
         let at = (frame.0 as usize) << self.shift;
-        // SAFETY: frames come only from `held_frames`, `take_back` and `close`, so the number is
-        // below `self.frames` and the range lies in the mapping, which lives as long as `self`. The
-        // frame exists once, and the caller has just consumed it or borrows it mutably. Neither the
-        // kernel nor the agent touches a frame that is not lent.
+        // SAFETY: frames come only from `held_frames`, `take_back`, `take_all_back` and
+        // `recover_buffer`. So the number is below `self.frames`, and the range lies in the
+        // mapping, which lives as long as `self`. The frame exists once, and the caller has just
+        // consumed it or borrows it mutably. Neither the kernel nor the agent accesses a frame that
+        // is not lent.
         unsafe {
             std::slice::from_raw_parts_mut(self.start.add(at).as_ptr(), self.frame_size() as usize)
         }
@@ -436,7 +446,11 @@ mod tests {
         let [port, other] = [7, 8].map(|port| Borrower::new(port).unwrap());
         let mut held: Vec<Frame> = memory.held_frames().collect();
         assert_eq!(held.len(), 4);
-        assert_eq!(memory.held_frames().count(), 0, "handed out twice");
+        assert_eq!(
+            memory.held_frames().count(),
+            0,
+            "a second call returns no frame"
+        );
         let address = memory.lend(held.pop().unwrap(), 256, port);
         assert_eq!((address, umem.lent().unwrap()), (3 * 2048 + 256, 1));
         assert_eq!(memory.take_back(address, other), None, "lent to another");
@@ -454,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ledger_outlives_its_process() {
+    fn the_holder_table_outlives_its_process() {
         let agent = Umem::create(8, 4096).unwrap();
         let open = || Umem::open(agent.fd().try_clone_to_owned().unwrap(), 8, 4096).unwrap();
         let worker = FrameMemory::map(&open()).unwrap();

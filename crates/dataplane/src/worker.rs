@@ -1,8 +1,8 @@
 //! The worker process: a loop that forwards, and a thread that serves the agent's requests.
 //!
-//! The control thread does all slow work: it compiles rule tables, maps rings and frees memory. The
-//! loop only adds or removes a finished part between two batches. Without a change this costs the
-//! loop one relaxed load per iteration.
+//! The control thread does all slow work: it compiles rule tables, maps rings and frees memory.
+//! Between two batches, the loop only adds a finished port or segment, or removes one. The check
+//! for a change costs the loop one relaxed load per iteration.
 //!
 //! When the agent closes its connection, the worker keeps forwarding: a crash of the agent does not
 //! stop traffic. The worker ends on SIGTERM or on request.
@@ -57,21 +57,23 @@ pub fn control_from_stdin() -> io::Result<OwnedFd> {
 }
 
 fn run<D: Driver>(control: OwnedFd) -> Result<(), String> {
-    // The name is cosmetic: the command line names the worker too.
+    // Ignore a failure: the command line names the worker too.
     let _ = prctl::set_name(c"myelin-worker");
     let mut terminate = SigSet::empty();
     terminate.add(Signal::SIGTERM);
-    // Before any thread exists, those of a driver included, so that all inherit the mask.
+    // Block the signal before any thread exists, also of a driver, so that all inherit the mask.
     terminate
         .thread_block()
-        .map_err(|errno| format!("block SIGTERM: {errno}"))?;
-    let signals = SignalFd::new(&terminate).map_err(|errno| format!("signalfd: {errno}"))?;
-    let cores =
-        sched_getaffinity(THIS_THREAD).map_err(|errno| format!("allowed cores: {errno}"))?;
+        .map_err(|errno| format!("cannot block SIGTERM: {errno}"))?;
+    let signals =
+        SignalFd::new(&terminate).map_err(|errno| format!("cannot create a signalfd: {errno}"))?;
+    let cores = sched_getaffinity(THIS_THREAD)
+        .map_err(|errno| format!("cannot read the allowed cores: {errno}"))?;
 
     let (setup, mut driver, stats) = set_up::<D>(&control, &cores)?;
     let counters = stats.worker_counters().map_err(|e| e.to_string())?;
-    let (receiver, sender) = change_channel().map_err(|errno| format!("eventfd: {errno}"))?;
+    let (receiver, sender) =
+        change_channel().map_err(|errno| format!("cannot create an eventfd: {errno}"))?;
     let memory = driver.memory();
     let control = ControlThread::<D> {
         socket: control,
@@ -87,13 +89,13 @@ fn run<D: Driver>(control: OwnedFd) -> Result<(), String> {
         .stack_size(512 * 1024)
         .spawn(move || {
             // Only the loop is pinned. This thread compiles rules, which must not delay packets.
-            // The call fails if these cores were taken from the process meanwhile. Then the thread
-            // uses the remaining ones.
+            // The call fails if the process may no longer use these cores. Then the thread uses the
+            // remaining ones.
             let _ = sched_setaffinity(THIS_THREAD, &cores);
             control.serve();
         })
-        .map_err(|error| format!("start the control thread: {error}"))?;
-    // A shaped packet must leave on time. By default the kernel may add 50 us to each sleep.
+        .map_err(|error| format!("cannot start the control thread: {error}"))?;
+    // By default the kernel may add 50 us to each sleep, so shaped packets would leave late.
     let _ = prctl::set_timerslack(1);
     let mut state = LoopState {
         forwarder: Forwarder::new(memory, setup.batch, counters, monotonic_ns),
@@ -103,7 +105,7 @@ fn run<D: Driver>(control: OwnedFd) -> Result<(), String> {
     for (index, port) in driver.first_ports().into_iter().enumerate() {
         state.forwarder.add_port(index, port);
     }
-    receiver.forward(&mut state, IdlePolicy::new(setup.idle));
+    receiver.run_loop(&mut state, IdlePolicy::new(setup.idle));
     // The control thread may still answer the agent.
     let _ = control_thread.join();
     // Close the ports.
@@ -112,42 +114,42 @@ fn run<D: Driver>(control: OwnedFd) -> Result<(), String> {
     Ok(())
 }
 
-/// Serves the first request, which contains the settings of the process.
+/// Serves the first request, which contains the settings of the worker.
 fn set_up<D: Driver>(control: &OwnedFd, cores: &CpuSet) -> Result<(Setup, D, StatsFile), String> {
     let (request, fds) = receive_request(control.as_fd())
-        .map_err(|error| format!("control connection: {error}"))?
+        .map_err(|error| format!("cannot receive the set-up from the agent: {error}"))?
         .ok_or("the agent closed the connection before the set-up")?;
     let Request::Setup(setup) = request.body else {
         return Err("the first request is not the set-up".into());
     };
-    let built = build::<D>(&setup, fds, cores);
-    let reply = built.as_ref().map(drop).map_err(Clone::clone);
+    let started = start_driver::<D>(&setup, fds, cores);
+    let reply = started.as_ref().map(drop).map_err(Clone::clone);
     send_reply(control.as_fd(), request.number, &reply)
-        .map_err(|error| format!("control connection: {error}"))?;
-    let (driver, stats) = built?;
+        .map_err(|error| format!("cannot answer the agent: {error}"))?;
+    let (driver, stats) = started?;
     Ok((setup, driver, stats))
 }
 
-fn build<D: Driver>(
+fn start_driver<D: Driver>(
     setup: &Setup,
     mut fds: Vec<OwnedFd>,
     cores: &CpuSet,
 ) -> Result<(D, StatsFile), String> {
     if fds.is_empty() {
-        return Err("the set-up came without its statistics".into());
+        return Err("the set-up request has no statistics file".into());
     }
     let stats = StatsFile::open(fds.remove(0)).map_err(|error| error.to_string())?;
-    let core = bind(setup)?;
+    let core = pin_to_core(setup)?;
     let driver = D::start(&setup.ports, core, fds)?;
     if core.is_none() {
-        // Any allowed core, not the one that a driver may have chosen.
+        // A driver may have pinned the thread to a core of its choice.
         let _ = sched_setaffinity(THIS_THREAD, cores);
     }
     Ok((driver, stats))
 }
 
 /// Pins the thread of the loop to its core, if one is set.
-fn bind(setup: &Setup) -> Result<Option<u32>, String> {
+fn pin_to_core(setup: &Setup) -> Result<Option<u32>, String> {
     let Some(core) = setup.core else {
         return Ok(None);
     };
@@ -158,7 +160,8 @@ fn bind(setup: &Setup) -> Result<Option<u32>, String> {
     let Err(errno) = bound else {
         return Ok(Some(core));
     };
-    let problem = format!("pin to core {core}: {errno}; check that the core exists");
+    let problem =
+        format!("cannot pin the worker to core {core}: {errno}; check that the core exists");
     if !setup.restarted {
         return Err(problem);
     }

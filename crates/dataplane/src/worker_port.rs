@@ -64,7 +64,7 @@ impl Driver for Sockets {
     }
 }
 
-/// A port of a worker process. A predictable branch selects the kind, instead of a dynamic call.
+/// A port of a worker process. A branch, which the processor predicts, selects the kind.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -86,7 +86,7 @@ impl DrivenPort for WorkerPort {
     }
 }
 
-macro_rules! either {
+macro_rules! dispatch {
     ($port:expr, $inner:ident => $call:expr) => {
         match $port {
             WorkerPort::Xdp($inner) => $call,
@@ -97,68 +97,68 @@ macro_rules! either {
 
 impl Port for WorkerPort {
     #[inline]
-    fn arrived(&mut self, limit: u32) -> u32 {
-        either!(self, port => port.arrived(limit))
+    fn poll_arrivals(&mut self, limit: u32) -> u32 {
+        dispatch!(self, port => port.poll_arrivals(limit))
     }
 
     #[inline]
     fn take(&mut self, memory: &FrameMemory) -> Option<Buffer> {
-        either!(self, port => port.take(memory))
+        dispatch!(self, port => port.take(memory))
     }
 
     #[inline]
     fn release(&mut self) {
-        either!(self, port => port.release());
+        dispatch!(self, port => port.release());
     }
 
     #[inline]
     fn transmit(&mut self, memory: &FrameMemory, buffer: Buffer) -> Result<(), Buffer> {
-        either!(self, port => port.transmit(memory, buffer))
+        dispatch!(self, port => port.transmit(memory, buffer))
     }
 
     #[inline]
     fn flush(&mut self, memory: &FrameMemory) -> u64 {
-        either!(self, port => port.flush(memory))
+        dispatch!(self, port => port.flush(memory))
     }
 
     #[inline]
     fn is_backlogged(&self) -> bool {
-        either!(self, port => port.is_backlogged())
+        dispatch!(self, port => port.is_backlogged())
     }
 
     #[inline]
     fn reclaim(&mut self, memory: &FrameMemory, pool: &mut FramePool) {
-        either!(self, port => port.reclaim(memory, pool));
+        dispatch!(self, port => port.reclaim(memory, pool));
     }
 
     #[inline]
     fn refill(&mut self, memory: &FrameMemory, pool: &mut FramePool) -> bool {
-        either!(self, port => port.refill(memory, pool))
+        dispatch!(self, port => port.refill(memory, pool))
     }
 
     #[inline]
-    fn waiting(&self) -> u32 {
-        either!(self, port => port.waiting())
+    fn count_received(&self) -> u32 {
+        dispatch!(self, port => port.count_received())
     }
 
     fn readable_fd(&self) -> Option<RawFd> {
-        either!(self, port => port.readable_fd())
+        dispatch!(self, port => port.readable_fd())
     }
 
     fn arm(&mut self) -> bool {
-        either!(self, port => port.arm())
+        dispatch!(self, port => port.arm())
     }
 
     fn disarm(&mut self) {
-        either!(self, port => port.disarm());
+        dispatch!(self, port => port.disarm());
     }
 
     #[inline]
     fn busy_poll(&mut self) {
-        either!(self, port => port.busy_poll());
+        dispatch!(self, port => port.busy_poll());
     }
 
-    fn invalid(&self) -> u64 {
-        either!(self, port => port.invalid())
+    fn count_invalid(&self) -> u64 {
+        dispatch!(self, port => port.count_invalid())
     }
 }

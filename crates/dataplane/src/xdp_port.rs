@@ -13,8 +13,9 @@ use crate::xsk_ring::{Descriptor, Slot, XskConsumer, XskProducer};
 
 /// Most completions taken at once.
 const RECLAIM_BATCH: u32 = 256;
-/// Time until a driver has released the frames. In copy mode the kernel releases them when the last
-/// descriptor is closed. A driver releases them later, in the background.
+/// Time after which a driver has released the frames of a closed socket. In copy mode the kernel
+/// releases them with the last descriptor. A zero-copy driver releases them later, in the
+/// background.
 const DRIVER_RELEASE: Duration = Duration::from_secs(1);
 
 /// The worker's end of an AF_XDP socket.
@@ -28,8 +29,8 @@ pub struct XdpPort {
     /// Frames in the transmit ring or in the device, which return through the completion ring.
     in_flight: u32,
     /// Whether descriptors were written since the last flush.
-    dirty: bool,
-    backlogged: bool,
+    has_unflushed: bool,
+    is_backlogged: bool,
     invalid: u64,
     busy_poll: bool,
     zero_copy: bool,
@@ -43,8 +44,8 @@ struct ReceiveRings {
 }
 
 impl XdpPort {
-    /// Takes over a bound socket. Frames that a predecessor left in its rings count as lent, even
-    /// if it died before it could mark them.
+    /// Takes over a bound socket. Marks frames in its rings as lent, because a predecessor may have
+    /// died before it could mark them.
     pub(crate) fn new(
         fd: OwnedFd,
         info: &XskInfo,
@@ -57,13 +58,13 @@ impl XdpPort {
         rings.completion.entries().for_each(lent);
         let mut receiving = 0;
         let receive = rings.receive.map(|(fill, arrivals)| {
-            // In this order: the kernel shows a frame in the RX ring before it removes it from the
-            // fill ring.
+            // Read the fill ring first. The kernel puts a frame into the RX ring before it removes
+            // the frame from the fill ring.
             fill.entries().for_each(lent);
             arrivals.entries().for_each(|d| lent(d.address));
-            let with_port = fill.outstanding() + arrivals.waiting();
-            receiving = with_port as usize;
-            let level = FillLevel::new(info.config.ring_size, info.zero_copy, with_port);
+            let present = fill.outstanding() + arrivals.count_unread();
+            receiving = present as usize;
+            let level = FillLevel::new(info.config.ring_size, info.zero_copy, present);
             ReceiveRings {
                 fill,
                 arrivals,
@@ -74,13 +75,13 @@ impl XdpPort {
         Ok(Self {
             fd,
             borrower,
-            // A predecessor may have died between submit and kick.
-            dirty: rings.transmit.outstanding() > 0,
+            // A predecessor may have died after the submit and before the kick.
+            has_unflushed: rings.transmit.outstanding() > 0,
             transmit: rings.transmit,
             completion: rings.completion,
             in_flight,
             receive,
-            backlogged: false,
+            is_backlogged: false,
             invalid: 0,
             busy_poll: info.config.busy_poll.is_some(),
             zero_copy: info.zero_copy,
@@ -99,7 +100,7 @@ impl XdpPort {
 
 impl Port for XdpPort {
     #[inline]
-    fn arrived(&mut self, limit: u32) -> u32 {
+    fn poll_arrivals(&mut self, limit: u32) -> u32 {
         match &mut self.receive {
             Some(receive) => receive.arrivals.peek(limit),
             None => 0,
@@ -138,20 +139,20 @@ impl Port for XdpPort {
             options: 0,
         });
         self.in_flight += 1;
-        self.dirty = true;
+        self.has_unflushed = true;
         Ok(())
     }
 
     #[inline]
     fn flush(&mut self, memory: &FrameMemory) -> u64 {
-        if self.dirty {
+        if self.has_unflushed {
             let mark = |d: Descriptor| memory.mark_lent(d.address, self.borrower);
             submit(&mut self.transmit, self.zero_copy, mark);
-        } else if !self.backlogged {
+        } else if !self.is_backlogged {
             return 0;
         }
-        self.dirty = false;
-        self.backlogged = false;
+        self.has_unflushed = false;
+        self.is_backlogged = false;
         if !self.transmit.needs_wakeup() {
             return 0;
         }
@@ -162,8 +163,8 @@ impl Port for XdpPort {
                 return kicks;
             };
             // In copy mode each call sends a limited number of packets, and stops when the device
-            // refuses one. Repeat while packets leave. If the link is down, packets stay in the
-            // ring until the first packet after it is up.
+            // refuses a packet. Repeat while packets leave. If the link is down, packets stay in
+            // the ring. They leave with the first packet after the link is up.
             let again = matches!(
                 error.raw_os_error(),
                 Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR)
@@ -173,7 +174,7 @@ impl Port for XdpPort {
                 return kicks;
             }
             if left >= before {
-                self.backlogged = true;
+                self.is_backlogged = true;
                 return kicks;
             }
             before = left;
@@ -181,7 +182,7 @@ impl Port for XdpPort {
     }
 
     fn is_backlogged(&self) -> bool {
-        self.backlogged
+        self.is_backlogged
     }
 
     #[inline]
@@ -233,10 +234,10 @@ impl Port for XdpPort {
         lent == wanted
     }
 
-    fn waiting(&self) -> u32 {
+    fn count_received(&self) -> u32 {
         self.receive
             .as_ref()
-            .map_or(0, |receive| receive.arrivals.waiting())
+            .map_or(0, |receive| receive.arrivals.count_unread())
     }
 
     fn readable_fd(&self) -> Option<RawFd> {
@@ -250,15 +251,15 @@ impl Port for XdpPort {
         }
     }
 
-    fn invalid(&self) -> u64 {
+    fn count_invalid(&self) -> u64 {
         self.invalid
     }
 }
 
-/// Publishes the written entries to the kernel and marks them in the ledger. The order matters if
-/// the worker is killed in between. In copy mode the frames are still in the ring, where a
-/// successor finds them. A driver may take them out at once, so with zero-copy they are marked
-/// first. Marked frames that were not submitted are lost.
+/// Publishes the written entries to the kernel, and marks their frames in the holder table. The
+/// order matters if the worker is killed between the two. In copy mode this function marks last: a
+/// successor finds the frames in the ring. With zero-copy it marks first, because a driver may take
+/// the frames out of the ring at once. Frames that are marked but not submitted are then lost.
 #[inline]
 fn submit<T: Slot>(ring: &mut XskProducer<T>, zero_copy: bool, mark: impl Fn(T)) {
     if zero_copy {
@@ -337,7 +338,7 @@ mod tests {
         XdpPort::new(fd, xsk.info(), Borrower::new(0).unwrap(), memory).unwrap()
     }
 
-    /// A worker was killed between writing a ring's index and writing the ledger.
+    /// A worker was killed after it had written a ring's index, before it wrote the holder table.
     #[test]
     fn frames_in_the_rings_of_a_dead_worker_are_lent_and_sent() {
         let Some((wire, xsk)) = Wire::new('h') else {
@@ -377,7 +378,7 @@ mod tests {
         while pool.len() < 512 - 10 && std::time::Instant::now() < deadline {
             port.reclaim(&memory, &mut pool);
         }
-        assert_eq!((pool.len(), port.invalid()), (512 - 10, 0));
+        assert_eq!((pool.len(), port.count_invalid()), (512 - 10, 0));
         assert!(port.refill(&memory, &mut pool));
         assert_eq!((pool.len(), wire.umem.lent().unwrap()), (512 - 64, 64));
     }
@@ -411,7 +412,7 @@ mod tests {
         port.reclaim(&memory, &mut pool);
         assert_eq!((pool.len(), wire.umem.lent().unwrap()), (512 - 64, 64));
         wire.ip("link set DEV up");
-        port.dirty = true;
+        port.has_unflushed = true;
         // Kernels before 6.17 send 32 packets per call.
         assert!(port.flush(&memory) <= 2);
         port.reclaim(&memory, &mut pool);

@@ -1,15 +1,15 @@
-//! AF_XDP sockets: the agent opens and binds them, the worker drives them.
+//! AF_XDP sockets. The agent opens and binds them; the worker receives and transmits.
 //!
-//! A socket loads no XDP program. The front door's program redirects into it through a socket map.
-//! The first socket of a [`Umem`] registers the memory. Later ones, on other queues and devices,
-//! share it (`XDP_SHARED_UMEM`) and bring their own fill and completion rings. Sharing requires the
-//! first socket's copy or zero-copy mode. If the second device does not support that mode, its
-//! socket registers the same memory again with its own mode.
+//! A socket loads no XDP program. The front door's program redirects packets into the socket
+//! through a socket map. The first socket of a [`Umem`] registers the memory. Later sockets, on
+//! other queues and devices, share it (`XDP_SHARED_UMEM`) and have separate fill and completion
+//! rings. All sharing sockets use the first socket's mode, copy or zero-copy. If the second device
+//! does not support that mode, its socket registers the same memory again, with another mode.
 //!
-//! The worker maps the rings. Since Linux 6.4 this may happen after binding. So a restarted worker
-//! continues with the sockets and rings of its predecessor. Before Linux 6.4 the rings of a bound
-//! socket cannot be mapped. There the agent binds after the worker has mapped the rings, and a
-//! restarted worker gets new sockets ([`Successor`]). Packets in the old rings are lost.
+//! The worker maps the rings. Since Linux 6.4 it can map the rings of a bound socket. So a
+//! restarted worker continues with the sockets and rings of its predecessor. Before Linux 6.4 the
+//! agent binds after the worker has mapped the rings, and a restarted worker gets new sockets
+//! ([`Successor`]). Packets in the old rings are then lost.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,9 +41,9 @@ pub const RING_SIZE: u32 = 1024;
 
 /// Most frames that one `sendto` transmits in copy mode by default.
 const TRANSMIT_BUDGET: u32 = 32;
-/// Since Linux 6.17. Older kernels keep their budget of 32 and need more kicks.
+/// Exists since Linux 6.17. Older kernels keep their budget of 32 and need more kicks.
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
-/// How long a queue may stay busy after its socket is closed.
+/// Longest time that a queue stays busy after its socket is closed.
 const QUEUE_RELEASE: Duration = Duration::from_secs(2);
 const SO_PREFER_BUSY_POLL: i32 = 69;
 const SO_BUSY_POLL_BUDGET: i32 = 70;
@@ -57,8 +57,8 @@ pub enum Role {
     Egress,
 }
 
-/// Busy polling: the worker's system calls poll the device's receive queue, instead of an interrupt
-/// (`Documentation/networking/napi.rst`).
+/// Busy polling: the worker's system calls poll the device's receive queue, so that no interrupt is
+/// needed (`Documentation/networking/napi.rst`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BusyPoll {
     /// Longest poll in a system call (`SO_BUSY_POLL`, whole microseconds).
@@ -67,8 +67,8 @@ pub struct BusyPoll {
     pub budget: u16,
 }
 
-/// The configuration of a socket. It uses zero-copy if the driver supports it, otherwise the kernel
-/// copies.
+/// The configuration of a socket. The socket uses zero-copy if the driver supports it. Otherwise
+/// the kernel copies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct XskConfig {
     /// The interface's name, for messages.
@@ -79,7 +79,7 @@ pub struct XskConfig {
     pub queue: u32,
     /// The role of the socket.
     pub role: Role,
-    /// Entries of each of its rings, a power of two.
+    /// Number of entries of each ring, a power of two.
     pub ring_size: u32,
     /// Busy polling, if enabled.
     pub busy_poll: Option<BusyPoll>,
@@ -116,36 +116,36 @@ impl XskConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct XskInfo {
     pub(crate) config: XskConfig,
-    /// Whether the driver accesses the UMEM itself. Otherwise the kernel copies.
+    /// Whether the driver accesses the UMEM directly. Otherwise the kernel copies.
     pub(crate) zero_copy: bool,
 }
 
-/// Redirects packets to a socket: puts it into a socket map.
+/// Redirects packets to a socket: puts the socket into a socket map.
 pub type SocketRedirect = Arc<dyn Fn(BorrowedFd<'_>) -> Result<(), String> + Send + Sync>;
 
-/// An AF_XDP socket. It is bound, or will be after its worker has mapped its rings.
+/// An AF_XDP socket. The agent has bound it, or binds it after the worker has mapped its rings.
 pub struct Xsk {
     /// Shared with [`WorkerFacts`](crate::WorkerFacts), which reads the kernel's counters.
     fd: Arc<OwnedFd>,
     info: XskInfo,
     /// Whether it shares the packet memory of another socket.
     shares_umem: bool,
-    /// Its network namespace, if its rings cannot be mapped again. A new worker needs a successor
-    /// in that namespace.
+    /// Its network namespace, if its rings cannot be mapped again. A restarted worker then needs a
+    /// successor in that namespace.
     netns: Option<OwnedFd>,
-    unbound: Option<Unbound>,
+    pending_bind: Option<PendingBind>,
     redirect: Option<SocketRedirect>,
 }
 
 /// The arguments of a later bind.
 #[derive(Debug)]
-struct Unbound {
+struct PendingBind {
     address: SocketAddrXdp,
     /// The socket whose packet memory it shares.
     shared: Option<Arc<OwnedFd>>,
 }
 
-/// The settings to open a socket like one that was closed.
+/// The settings of a closed socket, to open a socket that replaces it.
 pub(crate) struct Successor {
     info: XskInfo,
     shares_umem: bool,
@@ -154,9 +154,8 @@ pub(crate) struct Successor {
 }
 
 impl Xsk {
-    /// Opens a socket on one queue of an interface. Binds it now, or after the worker has mapped
-    /// its rings if the kernel requires that. `shared` is an earlier socket of the same [`Umem`],
-    /// if any.
+    /// Opens a socket on one queue of an interface. Binds it now or, if the kernel requires that,
+    /// after the worker has mapped its rings. `shared` is an earlier socket of the same [`Umem`].
     pub fn bind(umem: &Umem, config: &XskConfig, shared: Option<&Xsk>) -> Result<Self, Error> {
         if !config.ring_size.is_power_of_two() {
             return Err(Error::Parameter {
@@ -166,10 +165,10 @@ impl Xsk {
             });
         }
         let socket = Self::bind_now(umem, config, shared)?;
-        if !config.bind_late && rings_outlive_binding(&socket)? {
+        if !config.bind_late && can_map_bound_rings(&socket)? {
             return Ok(socket);
         }
-        // The bound socket shows which memory and which mode the device supports.
+        // The bound socket shows whether the device can share memory, and which mode it supports.
         let (shares_umem, zero_copy) = (socket.shares_umem, socket.info.zero_copy);
         drop(socket);
         Self::open(
@@ -179,7 +178,7 @@ impl Xsk {
         )
     }
 
-    /// Binds at once, so that tests can map the rings in the same process.
+    /// Opens a socket and binds it at once.
     fn bind_now(umem: &Umem, config: &XskConfig, shared: Option<&Self>) -> Result<Self, Error> {
         if let Some(first) = shared
             && let Ok(socket) = Self::open(config, UmemSource::Shared(first), None)
@@ -189,7 +188,7 @@ impl Xsk {
         Self::open(config, UmemSource::Registered(umem), None)
     }
 
-    /// Opens a socket. `later` postpones the bind and sets the mode: zero-copy or not.
+    /// Opens a socket. `later` postpones the bind and selects the mode: `Some(true)` for zero-copy.
     fn open(
         config: &XskConfig,
         memory: UmemSource<'_>,
@@ -209,7 +208,8 @@ impl Xsk {
             set_xdp_rx_ring_size(&fd, size).map_err(failed("make the RX ring"))?;
         }
         if size > TRANSMIT_BUDGET {
-            // One kick per batch. Older kernels refuse this option and need several kicks.
+            // With this option one kick sends a batch. Older kernels refuse it and need several
+            // kicks.
             let _ = sys::set_option(fd.as_fd(), libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, size);
         }
         if let Some(busy_poll) = config.busy_poll {
@@ -234,7 +234,7 @@ impl Xsk {
             },
             shares_umem: shared.is_some(),
             netns,
-            unbound: Some(Unbound {
+            pending_bind: Some(PendingBind {
                 address: SocketAddrXdp::new(flags, config.ifindex, config.queue),
                 shared,
             }),
@@ -248,32 +248,32 @@ impl Xsk {
 
     /// Binds the socket if it is not bound. Call it after its rings are mapped.
     pub(crate) fn bind_if_unbound(&mut self) -> Result<(), Error> {
-        let Some(unbound) = &self.unbound else {
+        let Some(pending_bind) = &self.pending_bind else {
             return Ok(());
         };
         let config = &self.info.config;
-        bind_with_retries(&self.fd, unbound).map_err(config.failed("bind"))?;
-        self.unbound = None;
+        bind_with_retries(&self.fd, pending_bind).map_err(config.failed("bind"))?;
+        self.pending_bind = None;
         let options = xdp_options(&self.fd).map_err(config.failed("read the options"))?;
         self.info.zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
         Ok(())
     }
 
-    /// Sets how packets are redirected to the socket. The redirect happens when a worker has the
-    /// socket, and again for each successor.
+    /// Sets the function that redirects packets to the socket. The handle calls it when the worker
+    /// has the socket, and again for each successor.
     #[must_use]
     pub fn with_redirect(mut self, redirect: SocketRedirect) -> Self {
         self.redirect = Some(redirect);
         self
     }
 
-    /// Redirects packets to the socket, if [`Self::with_redirect`] was called.
+    /// Redirects packets to the socket, if it has a redirect.
     pub(crate) fn redirect(&self) -> Result<(), Error> {
         let Some(redirect) = &self.redirect else {
             return Ok(());
         };
         let failed = self.info.config.failed("redirect packets to it");
-        redirect(self.fd()).map_err(|words| failed(io::Error::other(words)))
+        redirect(self.fd()).map_err(|message| failed(io::Error::other(message)))
     }
 
     /// Returns whether its rings cannot be mapped again.
@@ -305,8 +305,8 @@ impl Xsk {
         &self.info
     }
 
-    /// Returns the addresses of all frames in this socket's rings. Complete only while no process
-    /// moves them.
+    /// Returns the addresses of all frames in this socket's rings. The list is complete only while
+    /// no packets move.
     pub fn frames_in_rings(&self) -> Result<Vec<u64>, Error> {
         let rings = Rings::map(self.fd(), &self.info.config)?;
         let mut addresses: Vec<u64> = rings.transmit.entries().map(|d| d.address).collect();
@@ -329,7 +329,7 @@ impl std::fmt::Debug for Xsk {
 }
 
 impl Successor {
-    /// Opens the socket. It is bound after its worker has mapped its rings.
+    /// Opens the socket. Bind it after its worker has mapped its rings.
     pub(crate) fn open(&self, umem: &Umem, shared: Option<&Xsk>) -> Result<Xsk, Error> {
         let memory = UmemSource::of(umem, shared, self.shares_umem);
         let XskInfo { config, zero_copy } = &self.info;
@@ -351,19 +351,19 @@ impl std::fmt::Debug for Successor {
     }
 }
 
-/// Returns whether the rings of a bound socket can be mapped: since Linux 6.4. Tests it with the
-/// first socket.
-fn rings_outlive_binding(socket: &Xsk) -> Result<bool, Error> {
+/// Returns whether the kernel can map the rings of a bound socket (since Linux 6.4). Tests this
+/// with the first socket.
+fn can_map_bound_rings(socket: &Xsk) -> Result<bool, Error> {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     if let Some(known) = KNOWN.get() {
         return Ok(*known);
     }
-    let outlive = match Rings::map(socket.fd(), &socket.info.config) {
+    let can_map = match Rings::map(socket.fd(), &socket.info.config) {
         Ok(_) => true,
         Err(Error::Socket { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => false,
         Err(error) => return Err(error),
     };
-    Ok(*KNOWN.get_or_init(|| outlive))
+    Ok(*KNOWN.get_or_init(|| can_map))
 }
 
 /// The source of a socket's packet memory.
@@ -396,11 +396,11 @@ fn register(fd: &OwnedFd, umem: &Umem, failed: impl FnOnce(Errno) -> Error) -> R
     set_xdp_umem_reg(fd, registration).map_err(failed)
 }
 
-/// Retries while the queue is busy. The kernel frees a queue in the background after the last
-/// descriptor of its socket is closed.
+/// Binds a socket. Retries while the queue is busy: the kernel frees a queue in the background
+/// after the last descriptor of its socket is closed.
 fn bind_with_retries(
     fd: &OwnedFd,
-    Unbound { address, shared }: &Unbound,
+    PendingBind { address, shared }: &PendingBind,
 ) -> rustix::io::Result<()> {
     let deadline = Instant::now() + QUEUE_RELEASE;
     loop {

@@ -2,8 +2,8 @@
 //! has one producer and one consumer. One end belongs to the worker, the other to the kernel.
 //!
 //! A producer reserves, writes and submits. A consumer peeks, reads and releases. Each publishes
-//! its index once per batch, because every access to a shared index costs a cache line that the
-//! other side owns.
+//! its index once per batch, because every access to a shared index transfers a cache line between
+//! cores.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,12 +25,12 @@ pub(crate) struct Descriptor {
 /// An entry of a ring.
 ///
 /// # Safety
-/// Every bit pattern is a value.
+/// Every bit pattern is a valid value.
 pub(crate) unsafe trait Slot: Copy {}
 
-// SAFETY: an integer.
+// SAFETY: every bit pattern is a valid integer.
 unsafe impl Slot for u64 {}
-// SAFETY: integers without padding (8 + 4 + 4 bytes).
+// SAFETY: the type consists of integers without padding (8 + 4 + 4 bytes).
 unsafe impl Slot for Descriptor {}
 
 /// Byte offsets of a ring's parts in its mapping (`XDP_MMAP_OFFSETS`).
@@ -60,8 +60,8 @@ struct RingMemory<T> {
     _mapping: Mapping,
 }
 
-// SAFETY: points into a mapping that it owns and that is Send; slots are reached through `&mut` of
-// the ring's one owner.
+// SAFETY: the value owns its mapping, which is Send. Only the one owner of this end of the ring
+// writes slots, through `&mut`.
 unsafe impl<T: Slot> Send for RingMemory<T> {}
 
 impl<T: Slot> RingMemory<T> {
@@ -83,7 +83,7 @@ impl<T: Slot> RingMemory<T> {
         if !valid {
             return None;
         }
-        // SAFETY: every offset lies in the mapping (checked above).
+        // SAFETY: every offset lies in the mapping, as checked above.
         let at = |offset| unsafe { mapping.start().add(offset) };
         Some(Self {
             producer: at(layout.producer).cast(),
@@ -115,14 +115,15 @@ impl<T: Slot> RingMemory<T> {
 
     #[inline]
     fn read(&self, index: u32) -> T {
-        // SAFETY: masked, so within `entries` slots of the mapping; every bit pattern is a `T`.
+        // SAFETY: the masked index is below `entries`, so the slot lies in the mapping. Every bit
+        // pattern is a valid `T`.
         unsafe { self.slots.add((index & (self.entries - 1)) as usize).read() }
     }
 
     #[inline]
     fn write(&mut self, index: u32, value: T) {
-        // SAFETY: masked, so within `entries` slots of the mapping, which only the ring's one owner
-        // writes.
+        // SAFETY: the masked index is below `entries`, so the slot lies in the mapping. Only the
+        // one owner of this end writes slots.
         unsafe {
             self.slots
                 .add((index & (self.entries - 1)) as usize)
@@ -130,12 +131,12 @@ impl<T: Slot> RingMemory<T> {
         }
     }
 
-    /// Returns the entries between consumer and producer. The other end may move meanwhile.
-    fn between(&self) -> impl Iterator<Item = T> + '_ {
+    /// Returns the unread entries. The other side may change its index during the call.
+    fn unread_entries(&self) -> impl Iterator<Item = T> + '_ {
         let consumer = self.consumer().load(Ordering::Acquire);
         let producer = self.producer().load(Ordering::Acquire);
-        let waiting = producer.wrapping_sub(consumer).min(self.entries);
-        (0..waiting).map(move |i| self.read(consumer.wrapping_add(i)))
+        let count = producer.wrapping_sub(consumer).min(self.entries);
+        (0..count).map(move |i| self.read(consumer.wrapping_add(i)))
     }
 }
 
@@ -167,8 +168,8 @@ impl<T: Slot> XskProducer<T> {
         })
     }
 
-    /// Returns how many of `wanted` slots may be written. Reads the kernel's index only if the last
-    /// known one does not suffice.
+    /// Returns how many slots the caller may write, at most `wanted`. Reads the kernel's index only
+    /// if its last known value does not suffice.
     #[inline]
     pub(crate) fn reserve(&mut self, wanted: u32) -> u32 {
         if self.limit.wrapping_sub(self.next) < wanted {
@@ -181,18 +182,18 @@ impl<T: Slot> XskProducer<T> {
         self.limit.wrapping_sub(self.next).min(wanted)
     }
 
-    /// Writes the next reserved slot. The kernel sees it after [`Self::submit`].
+    /// Writes the next reserved slot. The kernel sees the slot after [`Self::submit`].
     #[inline]
     pub(crate) fn write(&mut self, value: T) {
         debug_assert_ne!(
             self.next, self.limit,
-            "a slot was written that was not reserved"
+            "the caller wrote a slot without a reservation"
         );
         self.memory.write(self.next, value);
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Publishes all written entries to the kernel. Returns the index of the first.
+    /// Publishes all written entries to the kernel. Returns the index of the first entry.
     #[inline]
     pub(crate) fn submit(&mut self) -> u32 {
         self.memory.producer().store(self.next, Ordering::Release);
@@ -205,7 +206,7 @@ impl<T: Slot> XskProducer<T> {
         self.submitted
     }
 
-    /// Returns the entries written from index `start` on, at most one ring ago.
+    /// Returns the entries written from index `start` on, at most as many as the ring holds.
     #[inline]
     pub(crate) fn written_from(&self, start: u32) -> impl Iterator<Item = T> + '_ {
         (0..self.next.wrapping_sub(start)).map(move |i| self.memory.read(start.wrapping_add(i)))
@@ -226,7 +227,7 @@ impl<T: Slot> XskProducer<T> {
 
     /// Returns the entries that the kernel has not taken.
     pub(crate) fn entries(&self) -> impl Iterator<Item = T> + '_ {
-        self.memory.between()
+        self.memory.unread_entries()
     }
 }
 
@@ -251,8 +252,8 @@ impl<T: Slot> XskConsumer<T> {
         })
     }
 
-    /// Returns how many entries may be read, at most `wanted`. Reads the kernel's index only if the
-    /// last known one does not suffice.
+    /// Returns how many entries the caller may read, at most `wanted`. Reads the kernel's index
+    /// only if its last known value does not suffice.
     #[inline]
     pub(crate) fn peek(&mut self, wanted: u32) -> u32 {
         if self.limit.wrapping_sub(self.next) < wanted {
@@ -261,7 +262,7 @@ impl<T: Slot> XskConsumer<T> {
         self.limit.wrapping_sub(self.next).min(wanted)
     }
 
-    /// Returns the number of unread entries, by the last known index of the kernel.
+    /// Returns the number of unread entries, from the last known value of the kernel's index.
     #[inline]
     pub(crate) fn known(&self) -> u32 {
         self.limit.wrapping_sub(self.next)
@@ -272,7 +273,7 @@ impl<T: Slot> XskConsumer<T> {
     pub(crate) fn read(&mut self) -> T {
         debug_assert_ne!(
             self.next, self.limit,
-            "an entry was read that was not peeked"
+            "the caller read an entry without a peek"
         );
         let value = self.memory.read(self.next);
         self.next = self.next.wrapping_add(1);
@@ -286,16 +287,16 @@ impl<T: Slot> XskConsumer<T> {
     }
 
     /// Returns the number of unread entries.
-    pub(crate) fn waiting(&self) -> u32 {
+    pub(crate) fn count_unread(&self) -> u32 {
         self.memory
             .producer()
             .load(Ordering::Acquire)
             .wrapping_sub(self.next)
     }
 
-    /// Returns the unread entries, without released ones.
+    /// Returns the entries that this end has not released.
     pub(crate) fn entries(&self) -> impl Iterator<Item = T> + '_ {
-        self.memory.between()
+        self.memory.unread_entries()
     }
 }
 
@@ -317,7 +318,7 @@ mod tests {
     };
 
     /// Returns both ends of one ring, whose indices start at `start`.
-    fn pair(entries: u32, start: u32) -> (XskProducer<u64>, XskConsumer<u64>) {
+    fn make_both_ends(entries: u32, start: u32) -> (XskProducer<u64>, XskConsumer<u64>) {
         let len = LAYOUT.len::<u64>(entries);
         let fd = anonymous_file("myelin-test", len).unwrap();
         let map = || Mapping::new(fd.as_fd(), 0, len, false).unwrap();
@@ -338,7 +339,7 @@ mod tests {
             start in prop_oneof![Just(0), Just(u32::MAX - 5), any::<u32>()],
             steps in prop::collection::vec((0_u32..12, 0_u32..12), 1..60),
         ) {
-            let (mut producer, mut consumer) = pair(8, start);
+            let (mut producer, mut consumer) = make_both_ends(8, start);
             let mut model = VecDeque::new();
             let mut value = 0_u64;
             for (write, read) in steps {
@@ -348,7 +349,7 @@ mod tests {
                     value += 1;
                     producer.write(value);
                 }
-                prop_assert_eq!(consumer.waiting() as usize, model.len());
+                prop_assert_eq!(consumer.count_unread() as usize, model.len());
                 let written: Vec<u64> = producer.written_from(producer.submitted()).collect();
                 prop_assert_eq!(&written, &(value - u64::from(granted) + 1..=value).collect::<Vec<_>>());
                 let start = producer.submit();
@@ -370,7 +371,7 @@ mod tests {
     #[test]
     fn entries_cross_threads_complete_and_in_order() {
         const COUNT: u64 = 200_000;
-        let (mut producer, mut consumer) = pair(64, u32::MAX - 1000);
+        let (mut producer, mut consumer) = make_both_ends(64, u32::MAX - 1000);
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let mut next = 0;

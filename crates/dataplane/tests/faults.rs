@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{
     ADAPTIVE, EndHost, Network, TO_SERVER, UdpPath, config, connect_udp, cpu_ticks, drain, echo,
-    flood, forward_function, privileged, wait_until,
+    flood, forward_function, lock_if_root, wait_until,
 };
 use myelin_dataplane::{Error, Idle, WORKER_NAME, WorkerHandle};
 use nix::sys::signal::{Signal, kill};
@@ -19,14 +19,14 @@ fn a_killed_worker_is_restarted_without_loss_of_sockets_frames_or_counts() {
     kill_and_restart_under_traffic(false);
 }
 
-/// Before Linux 6.4 a new worker cannot map the rings of the old one, so it gets new sockets.
+/// Before Linux 6.4 a new worker cannot map the rings of the old worker, so it gets new sockets.
 #[test]
 fn a_killed_worker_gets_new_sockets_if_rings_cannot_be_mapped_again() {
     kill_and_restart_under_traffic(true);
 }
 
 fn kill_and_restart_under_traffic(bind_late: bool) {
-    let Some(_alone) = privileged() else {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     let network = Network::new();
@@ -64,7 +64,7 @@ fn kill_and_restart_under_traffic(bind_late: bool) {
         to_server.positions[0].packets_in >= 8,
         "the new worker continues the counters"
     );
-    // Killing a sleeping worker several times loses no frame either.
+    // Kill and restart a sleeping worker several times: no frame is lost either.
     let lent = path.worker.umem().lent().unwrap();
     for _ in 0..5 {
         path.worker.restart().unwrap();
@@ -73,8 +73,8 @@ fn kill_and_restart_under_traffic(bind_late: bool) {
     assert!(path.worker.umem().lent().unwrap() <= lent + 64);
 }
 
-/// Sends packets while the worker is stopped. They fit into the smallest number of frames of a
-/// port: 128, of which up to 15 may be missing before a refill.
+/// Sends packets while the worker is stopped. A port has at least 128 frames, of which up to 15 may
+/// be missing before a refill, so all packets fit.
 fn build_backlog(path: &UdpPath, client: &UdpSocket) {
     const PACKETS: u64 = 100;
     let pid = Pid::from_raw(path.worker.pid().cast_signed());
@@ -91,7 +91,7 @@ fn build_backlog(path: &UdpPath, client: &UdpSocket) {
 
 #[test]
 fn no_frame_is_lost_in_a_flood_or_while_the_egress_link_is_down() {
-    let Some(_alone) = privileged() else {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     let network = Network::new();
@@ -124,7 +124,7 @@ fn no_frame_is_lost_in_a_flood_or_while_the_egress_link_is_down() {
     std::thread::sleep(Duration::from_millis(500));
     assert!(
         cpu_ticks(pid) - before <= 3,
-        "a dead link must not keep the worker busy"
+        "a link that is down must not keep the worker busy"
     );
 
     network.set_link(EndHost::Server, true);
@@ -138,7 +138,7 @@ fn no_frame_is_lost_in_a_flood_or_while_the_egress_link_is_down() {
 
 #[test]
 fn a_worker_without_its_agent_forwards_until_sigterm() {
-    let Some(_alone) = privileged() else {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     let network = Network::new();
@@ -173,7 +173,7 @@ fn a_worker_without_its_agent_forwards_until_sigterm() {
 fn a_worker_with_an_invalid_answer_is_killed() {
     let mut program = config(1, ADAPTIVE);
     program.exe = "/bin/sh".into();
-    // It answers the set-up and the start like a worker, then sends an invalid answer.
+    // The script answers the set-up and the start like a worker, then sends an invalid answer.
     let script = r#"
         wait() { dd bs=8 count=1 of=/dev/null 2>/dev/null; }
         wait; printf '{"number":1,"body":{"Ok":null}}' >&0
@@ -185,22 +185,24 @@ fn a_worker_with_an_invalid_answer_is_killed() {
     assert!(worker.is_alive());
     let error = worker.set_idle(Idle::Sleep).unwrap_err();
     assert!(matches!(error, Error::Control { .. }), "{error}");
-    assert!(!worker.is_alive(), "the process could run it later");
+    assert!(
+        !worker.is_alive(),
+        "the process could execute the request later"
+    );
     worker.restart().unwrap();
     assert!(worker.is_alive());
 }
 
 #[test]
 fn frames_of_a_socket_removed_from_a_dead_worker_are_not_lost() {
-    let Some(_alone) = privileged() else {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     let network = Network::new();
     let mut path = UdpPath::new(&network, config(32, ADAPTIVE), forward_function());
     let pid = Pid::from_raw(path.worker.pid().cast_signed());
     kill(pid, Signal::SIGKILL).unwrap();
-    let gone = || !path.worker.is_alive();
-    assert!(wait_until(gone));
+    assert!(wait_until(|| !path.worker.is_alive()));
     let error = path.worker.remove_chain(TO_SERVER, 0).unwrap_err();
     assert!(matches!(error, Error::Control { .. }), "{error}");
     assert!(path.worker.stats().chain(TO_SERVER, 0).is_none());
@@ -210,8 +212,8 @@ fn frames_of_a_socket_removed_from_a_dead_worker_are_not_lost() {
 }
 
 #[test]
-fn a_deleted_link_ends_no_worker_and_loses_no_frames() {
-    let Some(_alone) = privileged() else {
+fn a_worker_survives_a_deleted_link_without_loss_of_frames() {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     let network = Network::new();

@@ -1,19 +1,19 @@
-//! Tests reading flows of a worker's functions while packets pass.
+//! Tests that the agent can read the flows of a worker's functions while packets pass.
 
 mod common;
 
 use common::{
-    ADAPTIVE, Network, TO_SERVER, UdpPath, config, connect_udp, echo, privileged, wait_until,
+    ADAPTIVE, Network, TO_SERVER, UdpPath, config, connect_udp, echo, lock_if_root, wait_until,
 };
 use myelin_spec::{FunctionConfig, MonitorConfig};
 
 #[test]
 fn flows_are_read_from_a_running_worker_and_end_with_it() {
-    let Some(_alone) = privileged() else {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     let network = Network::new();
-    // More entries than fit into one page.
+    // The table has more entries than one page holds.
     let monitor = FunctionConfig::Monitor(MonitorConfig { flows: 3000 });
     let functions = vec![FunctionConfig::Forward, monitor];
     let mut path = UdpPath::new(&network, config(8, ADAPTIVE), functions);

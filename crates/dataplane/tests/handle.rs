@@ -1,4 +1,4 @@
-//! Tests the handle of a worker that refuses, answers late, or lacks the requested object. The
+//! Tests the handle of a worker that refuses requests, answers late, or has no such generation. The
 //! worker is a script.
 
 use std::path::Path;
@@ -12,8 +12,8 @@ use myelin_packet::Match;
 use myelin_packet::traffic::Profile;
 use myelin_spec::{DpdkDevice, FunctionConfig};
 
-/// Returns a program that answers as `script` says, instead of a worker. `reply` waits for a
-/// request and answers it. `$1` is a file that the script may test.
+/// Returns a configuration with a shell script instead of a worker. In the script, `reply` waits
+/// for a request and answers it. `$1` is a file that the script may test.
 fn scripted_worker(script: &str, file: &Path) -> WorkerConfig {
     let script = format!(
         r#"n=0; wait() {{ dd bs=8 count=1 of=/dev/null 2>/dev/null; n=$((n+1)); }}
@@ -28,7 +28,7 @@ fn scripted_worker(script: &str, file: &Path) -> WorkerConfig {
         args: ["-c".to_owned(), script, "sh".to_owned(), file]
             .map(Into::into)
             .into(),
-        // Device ports exist without further requests.
+        // Ports of devices exist without further requests.
         devices: Some(DevicePair {
             devices: [device("net_ring0"), device("net_ring1")],
             prefix: "scripted_worker".into(),
@@ -63,7 +63,7 @@ fn redirect_to(spi: u32, generation: u16) -> ChainRedirect {
 }
 
 #[test]
-fn readers_wait_for_no_request() {
+fn stats_and_facts_are_readable_during_a_request() {
     let script = r#"reply "$ok"; reply "$ok"; reply "$ok"; wait; sleep 1; answer "$ok""#;
     let mut worker = WorkerHandle::spawn(scripted_worker(script, Path::new(""))).unwrap();
     worker.add_chain(chain(1)).unwrap();
@@ -108,7 +108,7 @@ fn a_refusal_changes_nothing_in_the_worker() {
     assert!(worker.stats().chain(2, 0).is_none());
     assert!(worker.is_alive());
     assert_eq!(worker.pid(), pid);
-    // No packet is redirected to it, so it may be removed.
+    // The worker refused the redirect, so the handle may remove the generation.
     worker.remove_chain(1, 0).unwrap();
     assert!(worker.stats().chain(1, 0).is_none());
 }
@@ -140,7 +140,7 @@ fn a_restart_restores_all_chains_or_leaves_no_process() {
     let refused = worker.restart();
     std::fs::remove_file(&file).unwrap();
     assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
-    assert!(!worker.is_alive(), "the chain would be missing");
+    assert!(!worker.is_alive(), "the second chain would be missing");
     assert_eq!(worker.facts().pid(), 0);
     worker.restart().unwrap();
     assert!(worker.is_alive());

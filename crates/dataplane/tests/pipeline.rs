@@ -1,4 +1,4 @@
-//! Tests a chain whose functions run in a process each, with real packets.
+//! Tests a chain whose functions run in separate processes, with real packets.
 
 mod common;
 
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use common::{
     ADAPTIVE, EndHost, Network, TO_SERVER, UdpPath, chain, config, connect_udp, cpu_ticks, drain,
-    echo, flood, forward_function, privileged, wait_until,
+    echo, flood, forward_function, lock_if_root, wait_until,
 };
 use myelin_dataplane::{Error, Idle, Pipeline, RingEnds};
 use myelin_spec::{FunctionConfig, XorConfig};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// A chain to the server as a pipeline. The chain back runs in the first process alone.
+/// A chain to the server as a pipeline. The first process alone runs the chain to the client.
 struct PipelineFixture {
     path: UdpPath,
     pipeline: Pipeline,
@@ -33,19 +33,19 @@ impl PipelineFixture {
         Self { path, pipeline }
     }
 
-    /// Checks that the frames in the rings, the ledger and the first process's pool add up, and
-    /// that each stage keeps at most 64 frames.
+    /// Checks that lent and free frames add up to all frames, and that each stage keeps at most 64
+    /// frames.
     fn assert_all_frames_accounted(&self) {
         let stages = self.pipeline.stages().len();
-        let sound = || {
+        let is_complete = || {
             let counts = self.path.count_frames();
-            let with_stages = counts.lent - counts.in_rings.min(counts.lent);
+            let in_stages = counts.lent - counts.in_rings.min(counts.lent);
             counts.in_two_rings == 0
                 && counts.lent + counts.free == counts.frames
-                && with_stages <= stages * 64
+                && in_stages <= stages * 64
         };
         assert!(
-            wait_until(sound),
+            wait_until(is_complete),
             "{:?} {:?} {:?}",
             self.path.count_frames(),
             self.rings(),
@@ -58,14 +58,7 @@ impl PipelineFixture {
         let reader = self.pipeline.reader(&self.path.worker);
         let rings = reader.rings();
         rings
-            .map(|(connect_udp, ring)| {
-                (
-                    connect_udp,
-                    ring.enqueued(),
-                    ring.occupancy(),
-                    ring.capacity(),
-                )
-            })
+            .map(|(ends, ring)| (ends, ring.enqueued(), ring.occupancy(), ring.capacity()))
             .collect()
     }
 
@@ -76,7 +69,7 @@ impl PipelineFixture {
 
 #[test]
 fn udp_passes_all_processes_in_every_idle_mode_and_batch_size() {
-    let Some(_alone) = privileged() else {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     for (idle, batch) in [
@@ -110,7 +103,7 @@ fn udp_passes_all_processes_in_every_idle_mode_and_batch_size() {
         assert_eq!(stats.sojourn.count(), 100);
         assert!(
             stats.sojourn.min_ns().unwrap() > 100,
-            "nothing is that fast"
+            "no packet is that fast"
         );
         // Packets enqueued in each ring: to the first stage, to the second, back to the first
         // process. The first stage returned no packet.
@@ -121,7 +114,7 @@ fn udp_passes_all_processes_in_every_idle_mode_and_batch_size() {
             ((Some(1), None), 0),
         ];
         // The rings are empty and hold 1024 descriptors.
-        let seen = seen.map(|(connect_udp, enqueued)| (connect_udp, enqueued, 0, 1024));
+        let seen = seen.map(|(ends, enqueued)| (ends, enqueued, 0, 1024));
         assert_eq!(fixture.rings(), seen);
         fixture.assert_all_frames_accounted();
         let PipelineFixture { mut path, pipeline } = fixture;
@@ -132,7 +125,7 @@ fn udp_passes_all_processes_in_every_idle_mode_and_batch_size() {
 
 #[test]
 fn frames_of_dropped_packets_return_to_the_first_process() {
-    let Some(_alone) = privileged() else {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     let network = Network::new();
@@ -146,7 +139,7 @@ fn frames_of_dropped_packets_return_to_the_first_process() {
     let functions = vec![FunctionConfig::Forward, firewall, FunctionConfig::Forward];
     let fixture = PipelineFixture::new(&network, 32, ADAPTIVE, functions);
     let (client, _server) = connect_udp(&network);
-    // Many times the number of frames.
+    // Send many times more packets than there are frames.
     flood(&fixture.path, &client, 30_000);
     fixture.assert_all_frames_accounted();
     let stats = fixture
@@ -169,7 +162,7 @@ fn frames_of_dropped_packets_return_to_the_first_process() {
 
 #[test]
 fn a_killed_stage_loses_only_the_packets_it_was_processing() {
-    let Some(_alone) = privileged() else {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     let network = Network::new();
@@ -212,14 +205,14 @@ fn a_killed_stage_loses_only_the_packets_it_was_processing() {
         .reader(&fixture.path.worker)
         .stats()
         .unwrap();
-    // Each kill loses at most the batch of the stage, if no ring was full.
+    // If no ring was full, each kill loses at most the stage's batch.
     let missing = stats.positions[0].packets_out() - stats.transmitted - stats.transmit_drops;
     assert!(missing <= 8 * 64, "{missing} {stats:?}");
 }
 
 #[test]
 fn a_restarted_first_process_recovers_its_frames() {
-    let Some(_alone) = privileged() else {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     let network = Network::new();
@@ -242,7 +235,7 @@ fn a_restarted_first_process_recovers_its_frames() {
 
 #[test]
 fn a_pipeline_removed_while_the_first_process_is_dead_loses_no_frames() {
-    let Some(_alone) = privileged() else {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     let network = Network::new();
@@ -261,7 +254,7 @@ fn a_pipeline_removed_while_the_first_process_is_dead_loses_no_frames() {
     assert!(matches!(error, Error::Control { .. }), "{error}");
     path.worker.restart().unwrap();
     path.assert_all_frames_accounted();
-    // The ledger numbers are free again, too.
+    // The borrower numbers are free again, too.
     let chain = chain(TO_SERVER, vec![FunctionConfig::Forward; 3], path.server);
     let pipeline = Pipeline::deploy(&mut path.worker, &chain, |_| config(32, ADAPTIVE)).unwrap();
     drain(&server);
@@ -272,7 +265,7 @@ fn a_pipeline_removed_while_the_first_process_is_dead_loses_no_frames() {
 
 #[test]
 fn an_idle_pipeline_sleeps() {
-    let Some(_alone) = privileged() else {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     let network = Network::new();

@@ -1,4 +1,4 @@
-//! Tests adding, removing and refusing sockets and chains of a running worker.
+//! Tests that a running worker adds, removes and refuses sockets and chains.
 
 mod common;
 
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use common::{
     EndHost, Network, TO_CLIENT, TO_SERVER, UdpPath, chain, config, connect_udp, echo,
-    forward_function, privileged, wait_until,
+    forward_function, lock_if_root, wait_until,
 };
 use myelin_dataplane::{BusyPoll, Error, Idle, Role, WorkerHandle, Xsk, XskConfig};
 use rustix::net::sockopt::xdp_statistics;
 
 #[test]
 fn chains_and_sockets_are_added_and_removed() {
-    let Some(_alone) = privileged() else {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     let network = Network::new();
@@ -28,8 +28,7 @@ fn chains_and_sockets_are_added_and_removed() {
     let error = path.worker.add_chain(again).unwrap_err();
     assert!(error.to_string().contains("exists already"), "{error}");
 
-    // Like a live change: the next generation exists before the front door uses it, and the old one
-    // is removed afterwards.
+    // As in a live change, the next generation exists before the front door uses it.
     for generation in 1..20 {
         let mut next = chain(TO_SERVER, forward_function(), path.server);
         next.generation = generation;
@@ -74,7 +73,7 @@ fn chains_and_sockets_are_added_and_removed() {
 
 #[test]
 fn a_socket_shares_or_registers_the_memory() {
-    let Some(_alone) = privileged() else {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     let network = Network::new();
@@ -132,8 +131,8 @@ fn a_socket_shares_or_registers_the_memory() {
 }
 
 #[test]
-fn busy_polling_and_own_registrations_carry_packets_too() {
-    let Some(_alone) = privileged() else {
+fn sockets_with_busy_polling_and_separate_registrations_carry_packets() {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     let network = Network::new();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{
     ADAPTIVE, Network, TO_CLIENT, TO_SERVER, UdpPath, config, connect_udp, cpu_ticks, echo, flood,
-    forward_function, privileged, wait_until,
+    forward_function, lock_if_root, wait_until,
 };
 use myelin_dataplane::{Idle, WorkerHandle};
 use myelin_spec::{FunctionConfig, XorConfig};
@@ -16,7 +16,7 @@ const ATTEMPTS: u32 = 10;
 
 #[test]
 fn udp_is_echoed_in_every_idle_mode_and_batch_size() {
-    let Some(_alone) = privileged() else {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     for idle in [Idle::Sleep, ADAPTIVE, Idle::Spin] {
@@ -58,7 +58,7 @@ fn udp_is_echoed_in_every_idle_mode_and_batch_size() {
             assert_eq!((worker.unknown_chain, worker.malformed), (0, 0));
             assert!(
                 worker.kicks <= 400,
-                "at most one kick a packet: {}",
+                "at most one kick per packet: {}",
                 worker.kicks
             );
             assert_eq!(worker.sleeps > 0, idle != Idle::Spin);
@@ -70,7 +70,7 @@ fn udp_is_echoed_in_every_idle_mode_and_batch_size() {
 
 #[test]
 fn an_idle_worker_frees_its_core_and_a_spinning_one_occupies_it() {
-    let Some(_alone) = privileged() else {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     let time = Duration::from_millis(600);
@@ -100,10 +100,10 @@ fn an_idle_worker_frees_its_core_and_a_spinning_one_occupies_it() {
 }
 
 #[test]
-fn a_request_served_before_its_wake_up_does_not_keep_the_worker_awake() {
-    // Longer than a request takes, so that the loop is awake then.
+fn a_worker_sleeps_again_after_a_request_during_its_spin_time() {
+    // The spin time is longer than a request, so the loop is awake during the second request.
     let spin = Duration::from_millis(20);
-    let _alone = privileged();
+    let _alone = lock_if_root();
     let mut worker = WorkerHandle::spawn(config(1, ADAPTIVE)).unwrap();
     for _ in 0..5 {
         worker.set_idle(Idle::Adaptive { spin }).unwrap();
@@ -124,7 +124,7 @@ fn a_request_served_before_its_wake_up_does_not_keep_the_worker_awake() {
 
 #[test]
 fn a_worker_uses_at_most_24_mib() {
-    let Some(_alone) = privileged() else {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     let network = Network::new();
@@ -170,8 +170,8 @@ fn invalid_configurations_are_refused_with_a_reason() {
 }
 
 #[test]
-fn a_sleeping_worker_receives_a_whole_burst() {
-    let Some(_alone) = privileged() else {
+fn a_sleeping_worker_receives_all_packets_of_a_burst() {
+    let Some(_alone) = lock_if_root() else {
         return;
     };
     let network = Network::new();

@@ -1,14 +1,14 @@
-//! The front door of a device that DPDK drives: the twin of `kernel/src/bpf/door.bpf.c`.
+//! The front door of a device that DPDK drives. It behaves like `kernel/src/bpf/door.bpf.c`.
 //!
 //! It parses, classifies (most specific match first), counts and polices packets, and makes their
-//! metadata. Tests run the same frames through the kernel's door and this one.
+//! metadata. Tests run the same frames through both front doors.
 
 use myelin_dataplane::{ChainRedirect, DoorCounters};
 use myelin_packet::classifier::{ClassifierError, TupleSpace};
 use myelin_packet::traffic::{Profile, TokenBucket};
 use myelin_packet::{FiveTuple, Match, Meta, parse};
 
-/// The chain of a packet.
+/// The chain and generation that a match selects.
 #[derive(Debug, Clone, Copy)]
 struct MatchedChain {
     spi: u32,
@@ -20,7 +20,7 @@ struct MatchedChain {
 /// The decision of the front door for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DoorDecision {
-    /// A chain takes the frame. The metadata travels with it.
+    /// A chain takes the frame, with this metadata.
     Taken(Meta),
     /// The frame is above its chain's profile: drop it.
     Policed,
@@ -34,7 +34,7 @@ struct DoorChain {
     spi: u32,
     matches: Match,
     counters: DoorCounters,
-    /// Polices the chain's packets; `None` passes all.
+    /// `None` passes all packets.
     policer: Option<(Profile, TokenBucket)>,
 }
 
@@ -42,7 +42,7 @@ struct DoorChain {
 #[derive(Debug, Default)]
 pub struct FrontDoor {
     table: TupleSpace<MatchedChain>,
-    /// The last flow that was looked up: packets of a flow often arrive in sequence.
+    /// The flow of the last look-up: packets of a flow often arrive in sequence.
     last_lookup: Option<(FiveTuple, MatchedChain)>,
     chains: Vec<Option<DoorChain>>,
 }
@@ -53,11 +53,12 @@ impl FrontDoor {
         Self::default()
     }
 
-    /// Redirects the packets of a chain's match to a generation, policed to its profile. Other
-    /// generations get none. An unchanged profile keeps the bucket.
+    /// Redirects the packets of a chain's match to a generation, and polices them to the chain's
+    /// profile. Other generations of the chain get no packets. An unchanged profile keeps the
+    /// bucket.
     ///
     /// # Errors
-    /// Another chain's match is equally specific, the match is empty, or there are too many
+    /// Another chain's match is equally specific, the match is empty, or the table has too many
     /// different masks. An error changes nothing.
     pub fn redirect(
         &mut self,
@@ -76,7 +77,7 @@ impl FrontDoor {
         let former = former.and_then(|matches| Some((matches, self.table.remove(&matches)?)));
         if let Err(error) = self.table.insert(&chain.matches, chosen) {
             if let Some((matches, chosen)) = former {
-                // The old match's entry is free again.
+                // No other chain has taken the old match's entry.
                 self.table.insert(&matches, chosen)?;
             }
             self.chains[slot] = before;
@@ -96,12 +97,12 @@ impl FrontDoor {
         Ok(())
     }
 
-    /// Returns the slot of a chain, or a free one.
+    /// Returns the slot of a chain, or a free slot.
     fn find_or_add_slot(&mut self, spi: u32) -> usize {
         let is_match =
-            |door_chain: &Option<DoorChain>| door_chain.as_ref().is_some_and(|one| one.spi == spi);
-        let own = self.chains.iter().position(is_match);
-        let slot = own.or_else(|| self.chains.iter().position(Option::is_none));
+            |slot: &Option<DoorChain>| slot.as_ref().is_some_and(|chain| chain.spi == spi);
+        let occupied = self.chains.iter().position(is_match);
+        let slot = occupied.or_else(|| self.chains.iter().position(Option::is_none));
         slot.unwrap_or_else(|| {
             self.chains.push(None);
             self.chains.len() - 1
@@ -117,7 +118,7 @@ impl FrontDoor {
         }
     }
 
-    /// Decides about a frame that arrived at `stamp_ns`.
+    /// Decides what happens to a frame that arrived at `stamp_ns`.
     #[inline]
     pub fn decide(&mut self, frame: &[u8], stamp_ns: u64) -> DoorDecision {
         let Ok(headers) = parse(frame) else {
@@ -164,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    fn matches() -> Vec<Match> {
+    fn test_matches() -> Vec<Match> {
         let udp = Match {
             protocol: Some(17),
             ..Match::default()
@@ -198,7 +199,7 @@ mod tests {
         door.redirect(&chain, stats.door_counters(spi).unwrap())
     }
 
-    fn taken_by(decision: DoorDecision) -> Option<Meta> {
+    fn metadata_of(decision: DoorDecision) -> Option<Meta> {
         match decision {
             DoorDecision::Taken(meta) => Some(meta),
             DoorDecision::Policed | DoorDecision::Unmatched => None,
@@ -216,7 +217,7 @@ mod tests {
     #[test]
     fn packets_above_the_profile_are_dropped_and_counted() {
         let (mut door, stats) = (FrontDoor::new(), Stats::create().unwrap());
-        let [udp, _, narrower] = matches()[..] else {
+        let [udp, _, narrower] = test_matches()[..] else {
             unreachable!()
         };
         let frame = build::udp_v4(8);
@@ -245,19 +246,19 @@ mod tests {
         assert_eq!(counters.policed_bytes, 4 * frame.len() as u64);
     }
 
-    /// Compares with the plain classifier, on the frames of the kernel door's tests.
+    /// Compares with the plain classifier, on the frames that test the kernel's front door.
     #[test]
-    fn the_most_specific_chain_takes_each_fixture_and_counts_it() {
+    fn each_fixture_goes_to_the_most_specific_chain_and_is_counted() {
         let (mut door, stats) = (FrontDoor::new(), Stats::create().unwrap());
-        let entries: Vec<(Match, u32)> = matches().into_iter().zip(10..).collect();
+        let entries: Vec<(Match, u32)> = test_matches().into_iter().zip(10..).collect();
         for (matches, spi) in &entries {
             redirect(&mut door, &stats, matches, (*spi, 3), Profile::default()).unwrap();
         }
         let (mut unmatched, mut unparsed) = (0, 0);
         let mut taken = vec![(0_u64, 0_u64); entries.len()];
-        // Each frame twice, to test both the table and the last flow.
+        // Decide on each frame twice, to test both the table and the last look-up.
         for fixture in fixtures::all().into_iter().flat_map(|f| [f.clone(), f]) {
-            let found = taken_by(door.decide(&fixture.frame, 77));
+            let found = metadata_of(door.decide(&fixture.frame, 77));
             let expected = fixture.expected.ok().and_then(|headers| {
                 let spi = *most_specific(&entries, &fixture.five_tuple()?)?;
                 Some(Meta::new(77, spi, 3, 0, &headers))
@@ -286,9 +287,9 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_replaces_the_generation_but_not_another_chain() {
+    fn a_redirect_replaces_the_generation_and_keeps_other_chains() {
         let (mut door, stats) = (FrontDoor::new(), Stats::create().unwrap());
-        let [udp, to_server, _] = matches()[..] else {
+        let [udp, to_server, _] = test_matches()[..] else {
             unreachable!()
         };
         let frame = build::udp_v4(8);
@@ -296,10 +297,10 @@ mod tests {
             redirect(door, &stats, matches, (spi, generation), Profile::default())
         };
         set(&mut door, &udp, 1, 0).unwrap();
-        assert_eq!(taken_by(door.decide(&frame, 1)).unwrap().generation, 0);
+        assert_eq!(metadata_of(door.decide(&frame, 1)).unwrap().generation, 0);
         set(&mut door, &to_server, 2, 0).unwrap();
         assert_eq!(set(&mut door, &udp, 2, 1), Err(ClassifierError::Tie));
-        let meta = taken_by(door.decide(&frame, 2)).unwrap();
+        let meta = metadata_of(door.decide(&frame, 2)).unwrap();
         assert_eq!(
             (meta.spi, meta.generation),
             (2, 0),
@@ -307,13 +308,13 @@ mod tests {
         );
         door.stop_redirect(2);
         set(&mut door, &udp, 1, 1).unwrap();
-        let meta = taken_by(door.decide(&frame, 2)).unwrap();
+        let meta = metadata_of(door.decide(&frame, 2)).unwrap();
         assert_eq!((meta.spi, meta.generation, meta.stamp_ns), (1, 1, 2));
         assert_eq!(stats.door(1).unwrap().packets, 2, "the counters continue");
         door.stop_redirect(1);
         door.stop_redirect(1);
-        assert_eq!(taken_by(door.decide(&frame, 3)), None);
+        assert_eq!(metadata_of(door.decide(&frame, 3)), None);
         set(&mut door, &udp, 2, 0).unwrap();
-        assert_eq!(taken_by(door.decide(&frame, 4)).unwrap().spi, 2);
+        assert_eq!(metadata_of(door.decide(&frame, 4)).unwrap().spi, 2);
     }
 }

@@ -1,4 +1,4 @@
-//! The driver of a worker over DPDK: one environment and two devices, each with its front door.
+//! The driver of a worker over DPDK: one environment and two devices, each with a front door.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Dpdk {
             hardware: pair
                 .devices
                 .iter()
-                .filter(|one| one.is_pci())
+                .filter(|device| device.is_pci())
                 .cloned()
                 .collect(),
             ..EnvironmentConfig::new(&pair.prefix)
@@ -57,7 +57,7 @@ impl Driver for Dpdk {
     fn start(setup: &PortSetup, core: Option<u32>, _fds: Vec<OwnedFd>) -> Result<Self, String> {
         match setup {
             PortSetup::Devices(pair) => Self::open(pair, core).map_err(|error| error.to_string()),
-            PortSetup::Sockets { .. } => Err("this worker was started without devices".into()),
+            PortSetup::Sockets { .. } => Err("this worker drives only devices".into()),
         }
     }
 

@@ -14,9 +14,9 @@ use crate::sys::{Device, Shim};
 /// Bytes of a frame: a headroom of 128, then the longest packet of MTU 1500 and what functions
 /// append. Drivers of real devices require 2048 after the headroom (`RTE_MBUF_DEFAULT_BUF_SIZE`).
 const FRAME_BYTES: u32 = 2048 + 128;
-/// Frames in the mempool cache of the loop's core.
+/// Frames in the mempool cache of the core that runs the loop.
 const CACHE_FRAMES: u32 = 250;
-/// Memory besides the frames, for rings and DPDK, MiB.
+/// Memory for rings and for DPDK itself, MiB.
 const OTHER_MIB: u32 = 32;
 /// Bytes of a frame in memory, with the mbuf header.
 const FRAME_AND_HEADER_BYTES: u32 = FRAME_BYTES + 320;
@@ -26,13 +26,14 @@ const FRAME_AND_HEADER_BYTES: u32 = FRAME_BYTES + 320;
 pub struct EnvironmentConfig {
     /// Prefix of this process' files and hugepages (`--file-prefix`).
     pub prefix: String,
-    /// The core of the calling thread. `None`: the first core that the thread may use.
+    /// The core to which [`Environment::start`] pins the calling thread. `None` selects the first
+    /// core that the thread may use.
     pub core: Option<u32>,
     /// Frames of the pool, at least 512.
     pub frames: u32,
     /// Use hugepages instead of plain pages. Some hardware requires them.
     pub hugepages: bool,
-    /// The hardware to open. DPDK touches no other.
+    /// The hardware to open. DPDK opens no other devices.
     pub hardware: Vec<DpdkDevice>,
 }
 
@@ -54,7 +55,8 @@ impl EnvironmentConfig {
         let core = self.core.unwrap_or_else(first_core);
         let mut arguments = vec![
             "myelin".to_owned(),
-            // One thread with number 0 on any core: DPDK's own numbers end at 127.
+            // DPDK's thread numbers end at 127, but core numbers do not. So its thread 0 runs on
+            // any core.
             format!("--lcores=0@{core}"),
             format!("--file-prefix={}", self.prefix),
             "--no-telemetry".to_owned(),
@@ -64,7 +66,7 @@ impl EnvironmentConfig {
                 as u32;
             arguments.extend(["--no-huge".to_owned(), format!("-m{}", mib + OTHER_MIB)]);
         } else if self.hardware.is_empty() {
-            // The system frees the pages with the process, even after a kill.
+            // The kernel then frees the pages when the process ends, even after a kill.
             arguments.push("--huge-unlink".to_owned());
         }
         if self.hardware.is_empty() {
@@ -94,12 +96,12 @@ pub struct Environment {
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 impl Environment {
-    /// Starts DPDK in this process. Pins the calling thread to the configured core. That thread
-    /// should drive the ports, because only its allocations use the pool's cache.
+    /// Starts DPDK in this process. Pins the calling thread to the configured core. Drive the ports
+    /// from that thread, because only its allocations use the pool's cache.
     ///
     /// # Errors
-    /// DPDK is missing; another process uses the prefix; hugepages, memory or rights are missing;
-    /// this process has already started it.
+    /// DPDK, hugepages, memory or rights are missing; another process uses the prefix; this process
+    /// has already started DPDK.
     pub fn start(config: &EnvironmentConfig) -> Result<Self, Error> {
         let shim = load_shim()?;
         if STARTED.swap(true, Ordering::AcqRel) {
@@ -124,7 +126,7 @@ impl Environment {
         match memory {
             Ok(memory) => Ok(Self {
                 shim,
-                // Lives as long as the pool: DPDK starts once per process.
+                // The pool exists until the process ends: DPDK starts once per process.
                 memory: Box::leak(Box::new(memory)),
                 prefix: config.prefix.clone(),
             }),
@@ -136,7 +138,7 @@ impl Environment {
         }
     }
 
-    /// Returns the frames of the pool. DPDK holds all of them until a port passes one on.
+    /// Returns the frames of the pool. DPDK holds each of them until a port takes it.
     pub fn memory(&self) -> &'static FrameMemory {
         self.memory
     }
@@ -174,7 +176,7 @@ fn c_string(text: &str) -> Result<CString, Error> {
 
 /// Removes the directory and files that DPDK leaves behind.
 fn remove_files(prefix: &str) {
-    // After a failed start there are no files.
+    // A failed start leaves no directory, so an error is normal.
     let _ = std::fs::remove_dir_all(runtime_directory(prefix));
 }
 

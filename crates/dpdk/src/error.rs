@@ -24,7 +24,7 @@ pub enum Error {
         /// The loader's error.
         cause: String,
     },
-    /// A process has one environment and cannot start it again.
+    /// This process has already started its only environment.
     #[error("DPDK runs in this process already: a process has one environment")]
     Running,
     /// The environment did not start.
@@ -34,7 +34,7 @@ pub enum Error {
         prefix: String,
         /// DPDK's error.
         cause: Arc<std::io::Error>,
-        /// The end of its log.
+        /// The last lines of DPDK's log.
         log: String,
         /// The remedy.
         remedy: &'static str,
@@ -54,13 +54,13 @@ pub enum Error {
     /// DPDK did not open a device.
     #[error("DPDK device `{device}`: {step}: {cause}{}{remedy}", quoted(log))]
     Device {
-        /// The name in the user's text.
+        /// The device, as the user wrote it.
         device: String,
         /// The step that failed.
         step: &'static str,
         /// DPDK's error.
         cause: Arc<std::io::Error>,
-        /// The end of its log.
+        /// The last lines of DPDK's log.
         log: String,
         /// The remedy.
         remedy: &'static str,
@@ -122,7 +122,7 @@ impl Error {
     }
 }
 
-/// Returns the end of a log, which holds the cause, as one line.
+/// Returns the last lines of a log, which contain the cause, as one line.
 fn last_lines(log: &str) -> String {
     const LINES: usize = 4;
     let lines: Vec<&str> = log
@@ -133,6 +133,7 @@ fn last_lines(log: &str) -> String {
     lines[lines.len().saturating_sub(LINES)..].join(" / ")
 }
 
+/// Puts a log in brackets after a space, if it is not empty.
 fn quoted(log: &str) -> String {
     if log.is_empty() {
         String::new()

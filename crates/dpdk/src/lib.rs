@@ -1,15 +1,15 @@
 //! Ports over DPDK.
 //!
-//! This crate makes a device that DPDK drives a [`Port`](myelin_dataplane::Port). A process has one
-//! environment ([`Environment`]); its pool of mbufs is the forwarder's packet memory. A
-//! [`DpdkPort`] receives and transmits bursts. Functions work in the mbuf; nothing is copied. The
-//! crate also has the front door of such a device ([`FrontDoor`]), because the kernel's eBPF
-//! programs never see its packets.
+//! A [`DpdkPort`] is a [`Port`](myelin_dataplane::Port) over a device that DPDK drives. A process
+//! has one environment ([`Environment`]); its pool of mbufs is the forwarder's packet memory. The
+//! port receives and transmits bursts. Functions work in the mbuf, without a copy. The crate also
+//! has the front door of such a device ([`FrontDoor`]), because the kernel's eBPF programs never
+//! see its packets.
 //!
 //! The program does not link DPDK. It embeds a C shim as a shared object and loads it when the
 //! first environment starts. So a program built with DPDK runs on machines without it, and
 //! [`version`] reports the loaded DPDK. Without libdpdk in pkg-config, or without the cargo feature
-//! `dpdk`, the crate builds too, and each start reports why it fails.
+//! `dpdk`, the crate builds too, and each start reports why DPDK is missing.
 //!
 //! A worker process ([`myelin_dataplane::worker_main`] with the driver [`Dpdk`]) has the
 //! environment and two ports.

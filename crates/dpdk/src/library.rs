@@ -17,7 +17,7 @@ const SHIM: Option<&[u8]> = Some(include_bytes!(concat!(env!("OUT_DIR"), "/shim.
 #[cfg(not(has_dpdk))]
 const SHIM: Option<&[u8]> = None;
 
-/// Returns the version of the DPDK that a worker of this program uses.
+/// Returns the version of DPDK that a worker of this program uses.
 ///
 /// # Errors
 /// The program was built without DPDK, or its libraries are missing. The message names the cause
@@ -37,23 +37,23 @@ pub(crate) fn load_shim() -> Result<&'static Shim, Error> {
         .clone()
 }
 
-/// Returns why there is no shim.
+/// Returns why this program has no shim.
 fn absent() -> Error {
     Error::Absent {
         reason: option_env!("MYELIN_NO_DPDK").unwrap_or("unknown"),
     }
 }
 
-/// Copies the image into an anonymous file that the loader can open.
+/// Copies the shim into an anonymous file that the loader can open.
 fn anonymous_copy(image: &[u8]) -> Result<CString, Error> {
     let failed = |cause: String| Error::Load { cause };
     let fd = memfd_create("myelin-dpdk", MFdFlags::MFD_CLOEXEC)
-        .map_err(|errno| failed(format!("memory for the shim: {errno}")))?;
+        .map_err(|errno| failed(format!("create a memory file for the shim: {errno}")))?;
     let mut file = File::from(fd);
     file.write_all(image)
-        .map_err(|error| failed(format!("memory for the shim: {error}")))?;
+        .map_err(|error| failed(format!("write the shim into memory: {error}")))?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    // Stays open, like the library.
+    // The file stays open, because the library stays loaded.
     let _ = file.into_raw_fd();
     CString::new(path).map_err(|error| failed(error.to_string()))
 }

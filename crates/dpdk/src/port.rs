@@ -1,4 +1,4 @@
-//! A port over a DPDK device: receives and transmits bursts; functions work in the device's
+//! A port over a DPDK device. It receives and transmits bursts. Functions work in the device's
 //! buffers.
 
 use std::os::fd::RawFd;
@@ -16,16 +16,16 @@ use crate::sys::{Descriptor, Device, MAX_BURST, Shim, TransmitQueue};
 
 /// Requested entries of each ring of a port.
 const RING: u16 = 1024;
-/// Fewest packets to request from a device. The vector receive paths of some drivers round the
-/// request down to a multiple of 4, 8 or 32, so a request for one packet returns none.
+/// Fewest packets to request from a device. Some drivers' vector receive paths round the request
+/// down to a multiple of 4, 8 or 32. A request for one packet would then return none.
 const MIN_BURST: usize = 32;
-/// Most packets that wait for a device; further packets are dropped and counted.
+/// Most packets that wait for a device. The forwarder drops and counts further packets.
 const BACKLOG: usize = 1024;
 
 /// A port over a DPDK device, with its front door.
 ///
-/// It receives into and transmits from the pool of the environment, which DPDK's drivers fill and
-/// empty. The forwarder's pool holds only frames for packets that functions emit.
+/// DPDK's drivers take buffers from the environment's pool and return transmitted ones to it. The
+/// forwarder's pool holds only frames for packets that functions emit.
 #[derive(Debug)]
 pub struct DpdkPort {
     shim: &'static Shim,
@@ -38,7 +38,7 @@ pub struct DpdkPort {
     arrived: std::ops::Range<usize>,
     stamp_ns: u64,
     transmit: TransmitQueue,
-    backlogged: bool,
+    is_backlogged: bool,
     /// The port for packets without a chain.
     opposite: Option<TransmitQueue>,
     invalid: u64,
@@ -61,14 +61,14 @@ impl DpdkPort {
             received: Box::new([Descriptor::default(); MAX_BURST]),
             arrived: 0..0,
             stamp_ns: 0,
-            backlogged: false,
+            is_backlogged: false,
             opposite: None,
             invalid: 0,
         })
     }
 
-    /// Sets the port that transmits packets without a chain; without one they are dropped. Close
-    /// the other port after this one.
+    /// Sets the port that transmits packets without a chain. Without such a port, this port drops
+    /// them. Close the other port after this one.
     pub fn set_opposite(&mut self, other: &Self) {
         self.opposite = Some(other.device.transmit_queue(MAX_BURST));
     }
@@ -78,15 +78,15 @@ impl DpdkPort {
         &mut self.door
     }
 
-    /// Returns the device name of the user.
+    /// Returns the device name that the user gave.
     pub fn name(&self) -> &DpdkDevice {
         &self.name
     }
 
-    /// Returns the frames that arrived and were not taken, without the front door: for tests.
+    /// Takes all arrived frames without the front door, and returns their bytes. For tests.
     pub fn collect(&mut self, memory: &FrameMemory) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
-        while self.arrived(MAX_BURST as u32) > 0 {
+        while self.poll_arrivals(MAX_BURST as u32) > 0 {
             for at in self.arrived.by_ref() {
                 let Some(mut buffer) = self.received[at].claim(memory) else {
                     self.invalid += 1;
@@ -115,7 +115,7 @@ impl DpdkPort {
 
 impl Port for DpdkPort {
     #[inline]
-    fn arrived(&mut self, limit: u32) -> u32 {
+    fn poll_arrivals(&mut self, limit: u32) -> u32 {
         if self.arrived.is_empty() {
             let burst = (limit as usize).clamp(MIN_BURST, MAX_BURST);
             let received = self.device.receive(&mut self.received[..burst]);
@@ -174,12 +174,12 @@ impl Port for DpdkPort {
 
     #[inline]
     fn flush(&mut self, _memory: &FrameMemory) -> u64 {
-        self.backlogged = self.transmit.send() > 0;
+        self.is_backlogged = self.transmit.send() > 0;
         0
     }
 
     fn is_backlogged(&self) -> bool {
-        self.backlogged
+        self.is_backlogged
     }
 
     #[inline]
@@ -194,7 +194,7 @@ impl Port for DpdkPort {
             self.shim
                 .take_frames(memory, missing, |frame| pool.give(frame));
         } else {
-            // Frames of packets that functions dropped.
+            // The pool also has the frames of packets that functions dropped.
             while let Some(frame) = pool.take_for_receive() {
                 self.shim.free_frame(memory, frame);
             }
@@ -202,16 +202,16 @@ impl Port for DpdkPort {
         !pool.is_empty()
     }
 
-    fn waiting(&self) -> u32 {
-        self.arrived.len() as u32 + self.device.waiting()
+    fn count_received(&self) -> u32 {
+        self.arrived.len() as u32 + self.device.count_received()
     }
 
     fn readable_fd(&self) -> Option<RawFd> {
         None
     }
 
-    fn invalid(&self) -> u64 {
-        self.invalid + self.device.oversized()
+    fn count_invalid(&self) -> u64 {
+        self.invalid + self.device.count_oversized()
     }
 }
 

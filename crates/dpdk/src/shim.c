@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Plain functions for the parts of DPDK that the program uses. DPDK's fast path is inline code over
- * structures whose layout belongs to the version of the build.
+ * Exports the parts of DPDK that the program uses as plain functions. DPDK's fast path is inline
+ * code over structures whose layout depends on the DPDK version of the build.
  *
  * A process has one environment and one pool of packet buffers. The Rust side identifies a buffer
- * by the distance of its first byte from the pool's lowest, and a packet by that and its offset in
- * the buffer. Only the shim accesses the mbuf header, which lies directly
+ * by its offset from the pool's lowest buffer, in bytes. It identifies a packet by this number and
+ * the packet's offset in the buffer. Only the shim accesses the mbuf header, which lies directly
  * before its buffer.
  */
 #include <errno.h>
@@ -25,22 +25,22 @@
 
 #define MAX_BURST 256u
 
-/* Twin of `Descriptor` in sys.rs. */
+/* Same layout as `Descriptor` in sys.rs. */
 struct descriptor {
-	uint64_t buffer; /* distance of its first byte from the pool's lowest */
-	uint32_t offset; /* of the packet in the buffer */
-	uint32_t len;
+	uint64_t buffer; /* offset from the pool's lowest buffer, bytes */
+	uint32_t offset; /* of the packet in the buffer, bytes */
+	uint32_t len;	 /* of the packet, bytes */
 };
 
-/* Twin of `PoolInfo`. */
+/* Same layout as `PoolInfo` in sys.rs. */
 struct pool_info {
 	uint8_t *start; /* first byte of the lowest buffer */
-	uint64_t len;	/* from there to the end of the highest one */
+	uint64_t len;	/* bytes from there to the end of the highest buffer */
 	uint32_t buffer_bytes;
 	uint32_t count;
 };
 
-/* Twin of `PortInfo`. */
+/* Same layout as `PortInfo` in sys.rs. */
 struct port_info {
 	uint16_t port;
 	uint16_t receive_ring;
@@ -53,7 +53,7 @@ static char *log_text;
 static size_t log_len;
 static FILE *log_stream;
 
-/* Captures DPDK's log from log_begin(), for an error message. */
+/* Captures DPDK's log up to log_end(), for an error message. */
 static void log_begin(void)
 {
 	log_stream = open_memstream(&log_text, &log_len);
@@ -90,8 +90,8 @@ static int start(int argc, char **argv, char *log, size_t log_size)
 	int result;
 
 	/*
-	 * libxdp's dispatcher needs its own bpffs. Without it net_af_xdp removes its program when
-	 * it closes.
+	 * libxdp's dispatcher needs its own bpffs. Without the dispatcher, net_af_xdp removes its
+	 * program when it closes.
 	 */
 	setenv("LIBXDP_SKIP_DISPATCHER", "1", 1);
 	log_begin();
@@ -193,7 +193,7 @@ static int open_port(const char *name, uint16_t ring, struct port_info *info, ch
 		result = rte_eth_tx_queue_setup(port, 0, transmit_ring, SOCKET_ID_ANY, NULL);
 	if (!result)
 		result = rte_eth_dev_start(port);
-	/* A device without promiscuous mode already receives all frames, or has no addresses. */
+	/* A failure is harmless: such a device receives all frames anyway, or has no addresses. */
 	if (!result)
 		rte_eth_promiscuous_enable(port);
 	log_end(log, log_size);
@@ -216,8 +216,9 @@ static struct rte_mbuf *mbuf_of(uint64_t buffer)
 	return (struct rte_mbuf *)(base + buffer - sizeof(struct rte_mbuf));
 }
 
-/* Returns the packet in one buffer of the pool; a driver may use others. */
-static struct rte_mbuf *single_buffer(struct rte_mbuf *mbuf)
+/* Returns the packet in one buffer of the pool. A driver may use several, or those of a different
+ * pool: such a packet is copied. Returns NULL if the packet does not fit into one buffer. */
+static struct rte_mbuf *move_to_single_buffer(struct rte_mbuf *mbuf)
 {
 	struct rte_mbuf *copy;
 
@@ -234,8 +235,8 @@ static struct rte_mbuf *single_buffer(struct rte_mbuf *mbuf)
 }
 
 /* Another core or the device has just written the packet. The next step reads its headers and
- * writes the metadata before them. A prefetch of the rest, which is copied soon, helps a single
- * packet only: the prefetches of a burst would wait for each other. */
+ * writes the metadata before them. A prefetch of the whole packet helps only if it arrives alone:
+ * the prefetches of a burst would wait for each other. */
 static void prefetch(struct rte_mbuf *mbuf, bool alone)
 {
 	const char *packet = rte_pktmbuf_mtod(mbuf, const char *);
@@ -255,7 +256,7 @@ static uint16_t receive(uint16_t port, struct descriptor *descriptors, uint16_t 
 	uint16_t taken = 0;
 
 	for (uint16_t i = 0; i < received; i++) {
-		struct rte_mbuf *mbuf = single_buffer(mbufs[i]);
+		struct rte_mbuf *mbuf = move_to_single_buffer(mbufs[i]);
 
 		if (unlikely(!mbuf)) {
 			(*oversized)++;
@@ -271,7 +272,7 @@ static uint16_t receive(uint16_t port, struct descriptor *descriptors, uint16_t 
 	return taken;
 }
 
-/* Returns how many packets the device accepted, from the first on. */
+/* Returns how many packets the device accepted. It accepts them in order. */
 static uint16_t transmit(uint16_t port, const struct descriptor *descriptors, uint16_t count)
 {
 	struct rte_mbuf *mbufs[MAX_BURST];
@@ -283,14 +284,14 @@ static uint16_t transmit(uint16_t port, const struct descriptor *descriptors, ui
 		mbuf->data_off = (uint16_t)descriptors[i].offset;
 		mbuf->data_len = (uint16_t)descriptors[i].len;
 		mbuf->pkt_len = descriptors[i].len;
-		/* The receiver's offload flags may no longer hold. */
+		/* Functions may have changed what the receive offload flags describe. */
 		mbuf->ol_flags = 0;
 		mbufs[i] = mbuf;
 	}
 	return rte_eth_tx_burst(port, 0, mbufs, burst);
 }
 
-/* Takes free buffers from the pool; all or none. */
+/* Takes `count` free buffers from the pool, or none if the pool has fewer. */
 static bool take_buffers(uint64_t *buffers, uint16_t count)
 {
 	struct rte_mbuf *mbufs[MAX_BURST];
@@ -308,15 +309,16 @@ static void free_buffers(const uint64_t *buffers, uint16_t count)
 		rte_pktmbuf_free(mbuf_of(buffers[i]));
 }
 
-/* Returns the packets in the receive ring, or `unknown` if the driver does not report them. */
-static uint32_t waiting(uint16_t port, uint32_t unknown)
+/* Returns the number of packets in the receive ring, or `unknown` if the driver does not report
+ * it. */
+static uint32_t count_received(uint16_t port, uint32_t unknown)
 {
 	int count = rte_eth_rx_queue_count(port, 0);
 
 	return count < 0 ? unknown : (uint32_t)count;
 }
 
-/* Twin of `Shim`. */
+/* Same layout as `Shim` in sys.rs. */
 struct shim {
 	int (*start)(int, char **, char *, size_t);
 	void (*stop)(void);
@@ -329,7 +331,7 @@ struct shim {
 	uint16_t (*transmit)(uint16_t, const struct descriptor *, uint16_t);
 	bool (*take_buffers)(uint64_t *, uint16_t);
 	void (*free_buffers)(const uint64_t *, uint16_t);
-	uint32_t (*waiting)(uint16_t, uint32_t);
+	uint32_t (*count_received)(uint16_t, uint32_t);
 	const char *(*version)(void);
 };
 
@@ -347,6 +349,6 @@ const struct shim myelin_dpdk = {
 	.transmit = transmit,
 	.take_buffers = take_buffers,
 	.free_buffers = free_buffers,
-	.waiting = waiting,
+	.count_received = count_received,
 	.version = rte_version,
 };

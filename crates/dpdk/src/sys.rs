@@ -2,8 +2,8 @@
 //! module contains `unsafe`.
 //!
 //! The types are safe for these reasons. A process has one environment and one pool, made once and
-//! never freed. A buffer of the pool belongs either to the pool (lent, in the ledger of
-//! [`FrameMemory`]) or to a [`Frame`](myelin_dataplane::umem::Frame) token.
+//! never freed. A buffer belongs either to the pool ([`FrameMemory`] lists it as lent) or to a
+//! [`Frame`](myelin_dataplane::umem::Frame) token.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io;
@@ -60,11 +60,11 @@ pub(crate) struct Shim {
     transmit: unsafe extern "C" fn(u16, *const Descriptor, u16) -> u16,
     take_buffers: unsafe extern "C" fn(*mut u64, u16) -> bool,
     free_buffers: unsafe extern "C" fn(*const u64, u16),
-    waiting: unsafe extern "C" fn(u16, u32) -> u32,
+    count_received: unsafe extern "C" fn(u16, u32) -> u32,
     version: unsafe extern "C" fn() -> *const c_char,
 }
 
-/// The error of a step that DPDK refused, with the end of its log.
+/// The error of a step that DPDK refused, with the last lines of DPDK's log.
 #[derive(Debug)]
 pub(crate) struct ShimError {
     pub(crate) cause: io::Error,
@@ -76,35 +76,36 @@ impl Shim {
     /// The error is the loader's.
     pub(crate) fn load(path: &CStr) -> Result<&'static Self, String> {
         let failed = || {
-            // SAFETY: a string or null, valid until the next call of the family in this thread.
+            // SAFETY: `dlerror` returns a string or null. The string is valid until this thread
+            // calls a `dl` function again; the block copies it before that.
             let text = unsafe {
                 let text = libc::dlerror();
                 (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
             };
             text.unwrap_or_else(|| "the loader gives no reason".into())
         };
-        // SAFETY: a terminated string. The object is our own; its only initialisers are those of
-        // DPDK's libraries.
+        // SAFETY: `path` is a terminated string. The object is Myelin's shim; its only initialisers
+        // are those of DPDK's libraries.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             return Err(failed());
         }
-        // SAFETY: a live handle and a terminated string.
+        // SAFETY: the handle is open, and the name is a terminated string.
         let symbol = unsafe { libc::dlsym(handle, c"myelin_dpdk".as_ptr()) };
-        // SAFETY: the symbol is the shim's constant of exactly this layout, compiled with this
-        // crate. The handle is never closed.
+        // SAFETY: `symbol` is null or the address of the shim's constant. The build script compiles
+        // that constant with this crate, in this layout. The handle is never closed.
         unsafe { symbol.cast::<Self>().as_ref() }.ok_or_else(failed)
     }
 
     /// Returns DPDK's version string.
     pub(crate) fn version(&self) -> String {
-        // SAFETY: a constant string of the library.
+        // SAFETY: `rte_version` returns a terminated string that is never freed.
         unsafe { CStr::from_ptr((self.version)()) }
             .to_string_lossy()
             .into_owned()
     }
 
-    /// Starts the environment; once per process.
+    /// Starts the environment. Call it once per process.
     pub(crate) fn start(&self, arguments: &[CString]) -> Result<(), ShimError> {
         let mut pointers: Vec<*mut c_char> = arguments
             .iter()
@@ -113,8 +114,8 @@ impl Shim {
         let count = c_int::try_from(pointers.len()).unwrap_or(c_int::MAX);
         pointers.push(std::ptr::null_mut());
         let mut log = vec![0_u8; LOG_BYTES];
-        // SAFETY: a null-terminated list of `count` terminated strings. DPDK reorders the list and
-        // does not write to the strings. `log` has `LOG_BYTES` bytes.
+        // SAFETY: `pointers` is a null-terminated list of `count` terminated strings. DPDK reorders
+        // the list and does not write to the strings. `log` has `LOG_BYTES` bytes.
         let result = unsafe {
             (self.start)(
                 count,
@@ -126,13 +127,14 @@ impl Shim {
         check(result, &log)
     }
 
-    /// Stops the environment. Call nothing else afterwards.
+    /// Stops the environment. Call no other function of the shim afterwards.
     pub(crate) fn stop(&self) {
-        // SAFETY: the caller drives no port any more.
+        // SAFETY: the environment runs, and its owner has closed all ports.
         unsafe { (self.stop)() }
     }
 
-    /// Makes the pool of buffers, as frames that are all lent to the pool. Once per process.
+    /// Makes the pool of buffers. Returns them as frames, all lent to the pool. Call it once per
+    /// process.
     pub(crate) fn make_pool(
         &self,
         count: u32,
@@ -145,7 +147,8 @@ impl Shim {
             buffer_bytes: 0,
             count: 0,
         };
-        // SAFETY: the environment runs, and the structure is the shim's.
+        // SAFETY: the environment runs. `info` has the layout that the shim writes, and outlives
+        // the call.
         let result = unsafe { (self.make_pool)(count, cache, buffer_bytes, &raw mut info) };
         check(result, &[])?;
         let start = NonNull::new(info.start).ok_or_else(|| ShimError {
@@ -153,21 +156,19 @@ impl Shim {
             log: "the pool holds no buffer".into(),
         })?;
         let mut buffers = vec![0_u64; info.count as usize];
-        // SAFETY: the array has room for `info.count` numbers.
+        // SAFETY: the pool exists, and the array has room for `info.count` numbers.
         unsafe { (self.list_buffers)(buffers.as_mut_ptr(), info.count) };
-        // SAFETY: the range from the lowest buffer to the end of the highest one stays mapped until
-        // the process ends. The buffers do not overlap and have `buffer_bytes` bytes each. A buffer
-        // is the pool's until a caller allocates it.
-        let memory = unsafe {
-            FrameMemory::over_external_memory(start, info.len, info.buffer_bytes, &buffers)
-        };
-        Ok(memory)
+        let (len, room) = (info.len, info.buffer_bytes);
+        // SAFETY: the `len` bytes from the lowest buffer to the end of the highest one stay mapped
+        // until the process ends. DPDK does not touch a buffer that `take_buffers` or `receive`
+        // returned, until `free_buffers` or `transmit` gets it back.
+        Ok(unsafe { FrameMemory::over_external_memory(start, len, room, &buffers) })
     }
 
-    /// Makes DPDK find and start a device.
+    /// Makes DPDK find a device and start its driver.
     pub(crate) fn probe(&self, device: &CStr) -> Result<(), ShimError> {
         let mut log = vec![0_u8; LOG_BYTES];
-        // SAFETY: a terminated string, and a buffer of `LOG_BYTES` bytes.
+        // SAFETY: `device` is a terminated string, and `log` has `LOG_BYTES` bytes.
         let result = unsafe { (self.probe)(device.as_ptr(), log.as_mut_ptr().cast(), LOG_BYTES) };
         check(result, &log)
     }
@@ -179,8 +180,8 @@ impl Shim {
             port: 0,
             receive_ring: 0,
         };
-        // SAFETY: a terminated string, the shim's structure, and a buffer of `LOG_BYTES` bytes. The
-        // pool exists.
+        // SAFETY: `name` is a terminated string, `info` has the layout that the shim writes, and
+        // `log` has `LOG_BYTES` bytes. The pool exists.
         let result = unsafe {
             (self.open_port)(
                 name.as_ptr(),
@@ -198,7 +199,8 @@ impl Shim {
         })
     }
 
-    /// Takes up to a burst of free frames from the pool; takes none if the pool has fewer.
+    /// Takes `count` free frames from the pool, at most [`MAX_BURST`]. Takes none if the pool has
+    /// fewer.
     pub(crate) fn take_frames(
         &self,
         memory: &FrameMemory,
@@ -207,8 +209,9 @@ impl Shim {
     ) {
         let mut buffers = [0_u64; MAX_BURST];
         let count = count.min(MAX_BURST);
-        // SAFETY: room for `count` numbers.
-        if unsafe { (self.take_buffers)(buffers.as_mut_ptr(), count as u16) } {
+        // SAFETY: the pool exists, and the array has room for `count` numbers.
+        let is_taken = unsafe { (self.take_buffers)(buffers.as_mut_ptr(), count as u16) };
+        if is_taken {
             buffers[..count]
                 .iter()
                 .filter_map(|&buffer| memory.take_back(buffer, Borrower::LIBRARY))
@@ -216,11 +219,11 @@ impl Shim {
         }
     }
 
-    /// Returns a frame to the pool. `memory` belongs to the pool, the only one in a process with
-    /// DPDK ports.
+    /// Returns a frame to the pool. `memory` is that of the pool: a process with DPDK ports has no
+    /// other.
     pub(crate) fn free_frame(&self, memory: &FrameMemory, frame: Frame) {
         let buffer = memory.lend(frame, 0, Borrower::LIBRARY);
-        // SAFETY: the frame token was used up, so no other code owns the buffer.
+        // SAFETY: `lend` has consumed the frame token, so no other code owns the buffer.
         unsafe { (self.free_buffers)(&raw const buffer, 1) };
     }
 }
@@ -245,12 +248,13 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Receives at most as many packets as `into` holds. Returns their number. Claim each with
-    /// [`Descriptor::claim`].
+    /// Receives packets into `into`, at most as many as it has room for. Returns their number.
+    /// Claim each with [`Descriptor::claim`].
     #[inline]
     pub(crate) fn receive(&mut self, into: &mut [Descriptor]) -> usize {
         let limit = into.len().min(MAX_BURST) as u16;
-        // SAFETY: room for `limit` descriptors; one thread drives a port.
+        // SAFETY: the port is open. `into` has room for `limit` descriptors. Only one thread drives
+        // a port.
         unsafe {
             (self.shim.receive)(
                 self.info.port,
@@ -263,15 +267,15 @@ impl Device {
     }
 
     /// Returns the number of packets so far that did not fit into one buffer.
-    pub(crate) fn oversized(&self) -> u64 {
+    pub(crate) fn count_oversized(&self) -> u64 {
         self.oversized
     }
 
     /// Returns the number of packets in the receive ring, or the ring's size if the driver does not
     /// report it.
-    pub(crate) fn waiting(&self) -> u32 {
+    pub(crate) fn count_received(&self) -> u32 {
         // SAFETY: the port is open.
-        unsafe { (self.shim.waiting)(self.info.port, self.info.receive_ring.into()) }
+        unsafe { (self.shim.count_received)(self.info.port, self.info.receive_ring.into()) }
     }
 
     /// Makes a queue of at most `capacity` packets for transmission at this port.
@@ -293,8 +297,8 @@ impl Drop for Device {
 }
 
 impl Descriptor {
-    /// Returns the packet with the ownership of its frame. Returns `None` if the ledger shows that
-    /// DPDK does not have the frame, so a packet never exists twice.
+    /// Returns the packet with the ownership of its frame. Returns `None` if the frame is not lent
+    /// to DPDK, so that no packet has two owners.
     #[inline]
     pub(crate) fn claim(self, memory: &FrameMemory) -> Option<Buffer> {
         let (frame, _) = memory.take_back(self.buffer, Borrower::LIBRARY)?;
@@ -316,8 +320,8 @@ pub(crate) struct TransmitQueue {
 }
 
 impl TransmitQueue {
-    /// Queues a packet. Returns it if the queue is full. `memory` belongs to the pool, the only one
-    /// in a process with DPDK ports.
+    /// Queues a packet. Returns the packet if the queue is full. `memory` is that of the pool: a
+    /// process with DPDK ports has no other.
     #[inline]
     pub(crate) fn push(&mut self, memory: &FrameMemory, buffer: Buffer) -> Result<(), Buffer> {
         if self.packets.len() == self.capacity {
@@ -331,14 +335,14 @@ impl TransmitQueue {
         Ok(())
     }
 
-    /// Transmits as many packets as the port accepts. Returns how many remain.
+    /// Transmits as many packets as the port accepts. Returns the number of remaining packets.
     #[inline]
     pub(crate) fn send(&mut self) -> usize {
         let mut sent = 0;
         while sent < self.packets.len() {
             let rest = &self.packets[sent..];
             let burst = rest.len().min(MAX_BURST) as u16;
-            // SAFETY: `push` used up the frame token of each of the `burst` descriptors. So no
+            // SAFETY: `push` consumed the frame token of each of the `burst` descriptors. So no
             // other code owns the buffer, and the packet lies in it.
             let taken = unsafe { (self.shim.transmit)(self.port, rest.as_ptr(), burst) };
             sent += usize::from(taken);
@@ -357,7 +361,8 @@ impl TransmitQueue {
     /// Returns the buffers of the waiting packets to the pool.
     pub(crate) fn discard(&mut self) {
         for packet in self.packets.drain(..) {
-            // SAFETY: as for `send`; the descriptor is used up.
+            // SAFETY: `push` consumed the frame token, so no other code owns the buffer. `drain`
+            // removes the descriptor, so the buffer is freed once.
             unsafe { (self.shim.free_buffers)(&raw const packet.buffer, 1) };
         }
     }

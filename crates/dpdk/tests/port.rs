@@ -1,7 +1,7 @@
-//! Runs the forwarder over DPDK devices without hardware. Compares packets, functions and bytes
-//! with a run over memory.
+//! Runs the forwarder over DPDK devices without hardware. Compares packets and counters with a run
+//! over memory.
 //!
-//! A single test, because a process has one environment.
+//! The file has one test, because a process has one environment.
 
 use myelin_dataplane::memory_port::MemoryPort;
 use myelin_dataplane::port::{Buffer, FramePool, Port};
@@ -47,7 +47,7 @@ fn chain() -> UserChain {
     }
 }
 
-/// Returns the fixtures that parse, each several times, to fill batches.
+/// Returns the fixtures that parse, each several times, so that they fill batches.
 fn packets() -> Vec<Vec<u8>> {
     let parsed = fixtures::all()
         .into_iter()
@@ -61,7 +61,7 @@ fn packets() -> Vec<Vec<u8>> {
     packets.iter().cycle().take(300).cloned().collect()
 }
 
-/// Returns the packets after the chain over memory.
+/// Runs the chain over memory. Returns its output packets.
 fn process_over_memory(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let umem = Umem::create(1024, 2048).unwrap();
     let memory = FrameMemory::map(&umem).unwrap();
@@ -101,7 +101,7 @@ fn open(environment: &Environment, device: &str) -> DpdkPort {
     DpdkPort::open(environment, &DpdkDevice::new(device).unwrap()).unwrap()
 }
 
-/// Puts test packets into the device at `IN`, without the functions.
+/// Sends test packets to the device at `IN`, without the functions.
 struct PacketInjector<'m> {
     memory: &'m FrameMemory,
     free: FramePool,
@@ -143,7 +143,7 @@ fn redirect(port: &mut DpdkPort, stats: &Stats, matches: Match) {
 }
 
 #[test]
-fn functions_do_the_same_over_dpdk_as_over_memory() {
+fn functions_give_the_same_packets_over_dpdk_as_over_memory() {
     if let Err(error) = myelin_dpdk::version() {
         println!("SKIP: {error}");
         return;
@@ -173,24 +173,25 @@ fn functions_do_the_same_over_dpdk_as_over_memory() {
     );
 }
 
-/// The port requests a full burst even for one packet. It keeps the rest, and returns it to the
-/// pool on close. All rounds together receive more packets than there are frames.
+/// The port requests a full burst even for one packet. It keeps the other packets, and returns
+/// their frames to the pool on close. All rounds together receive more packets than the pool has
+/// frames.
 fn check_that_the_port_requests_full_bursts(environment: &Environment) {
     for round in 0..300 {
-        // The device returns as many packets as requested, while frames are free.
+        // The device returns as many packets as requested, as long as frames are free.
         let mut port = open(environment, &format!("net_null4{round},size=64"));
-        assert_eq!(port.arrived(1), 1);
+        assert_eq!(port.poll_arrivals(1), 1);
         assert_eq!(
-            port.arrived(256),
+            port.poll_arrivals(256),
             32,
             "round {round}: packets of the first burst"
         );
     }
 }
 
-/// A ring device is a loop: packets sent to it arrive at it. Packets enter at the first port, leave
-/// at the second, arrive there again, match no chain, and pass to the third, where the test checks
-/// them.
+/// A ring device is a loop: packets sent to it arrive at it. Packets arrive at the first port and
+/// leave through the second, where they arrive again. There they match no chain and pass to the
+/// third port, where the test checks them.
 fn check_that_bytes_equal_those_over_memory(environment: &Environment) {
     let memory = environment.memory();
     let packets = packets();
@@ -218,7 +219,7 @@ fn check_that_bytes_equal_those_over_memory(environment: &Environment) {
         }
         let expected = process_over_memory(&packets);
         assert_eq!(sent.len(), expected.len(), "batch {batch}");
-        assert!(sent == expected, "batch {batch}: other bytes");
+        assert!(sent == expected, "batch {batch}: the bytes differ");
         let done = stats.chain(SPI, 2).unwrap();
         assert_eq!(done.positions[0].packets_in, packets.len() as u64);
         assert_eq!(done.transmitted, expected.len() as u64);
@@ -254,8 +255,8 @@ fn check_that_unmatched_packets_pass(environment: &Environment) {
     assert_eq!(stats.door(SPI).unwrap().packets, 0);
 }
 
-/// Sends far more packets than there are frames; a function drops half of them. All frames return
-/// to the pool.
+/// Sends far more packets than the pool has frames. A function drops half of them. All frames
+/// return to the pool.
 fn check_that_no_frame_is_lost(environment: &Environment) {
     let memory = environment.memory();
     let stats = Stats::create().unwrap();

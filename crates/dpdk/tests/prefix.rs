@@ -1,4 +1,4 @@
-//! Tests two processes with the same prefix.
+//! Tests that a second process cannot use the prefix of a running one.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use myelin_dpdk::{Environment, EnvironmentConfig, runtime_directory};
 /// Environment variable with the prefix of the second process.
 const PREFIX: &str = "MYELIN_TEST_PREFIX";
 
-/// Runs in the helper process of the other test: uses the prefix until its input ends.
+/// Runs in the helper process of the other test. Uses the prefix until its standard input ends.
 #[test]
 fn hold_prefix() {
     let Ok(prefix) = std::env::var(PREFIX) else {
@@ -33,7 +33,7 @@ impl Drop for FirstProcess {
 }
 
 #[test]
-fn the_second_process_is_refused_and_the_first_continues() {
+fn a_second_process_with_the_same_prefix_is_refused_and_the_first_continues() {
     if let Err(error) = myelin_dpdk::version() {
         println!("SKIP: {error}");
         return;

@@ -1,4 +1,5 @@
-//! Time to make and to remove a chain's end hosts: `cargo bench -p myelin-emulator`, as root.
+//! Measures the creation and the removal of a chain's end hosts. Run
+//! `cargo bench -p myelin-emulator` as root.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use myelin_emulator::{Config, EndHosts};
 use myelin_linux::journal::Journal;
 use myelin_packet::Match;
 
-/// Total time of the creations, or of the removals.
+/// Returns the total time of the creations, or of the removals.
 fn measure(rounds: u64, creation: bool) -> Duration {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let journal = Journal::open(&directory.path().join("journal")).expect("a journal");
@@ -25,7 +26,11 @@ fn measure(rounds: u64, creation: bool) -> Duration {
         let hosts = black_box(EndHosts::create(&config, &journal)).expect("end hosts");
         let made = Instant::now();
         drop(hosts);
-        assert_eq!(journal.replay(), [], "no end hosts");
+        assert_eq!(
+            journal.replay(),
+            [],
+            "the journal lists objects after the removal"
+        );
         total += if creation {
             made - start
         } else {
@@ -35,9 +40,9 @@ fn measure(rounds: u64, creation: bool) -> Duration {
     total
 }
 
-fn end_hosts(criterion: &mut Criterion) {
+fn bench_end_hosts(criterion: &mut Criterion) {
     if !myelin_linux::capability::is_root() {
-        println!("skipped: it makes network namespaces and needs root");
+        println!("skipped: creating network namespaces needs root");
         return;
     }
     criterion.bench_function("end hosts: create", |bencher| {
@@ -48,5 +53,5 @@ fn end_hosts(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, end_hosts);
+criterion_group!(benches, bench_end_hosts);
 criterion_main!(benches);

@@ -1,4 +1,4 @@
-//! Chooses addresses of the end hosts, so that packets from client to server match the chain.
+//! Chooses addresses of the end hosts such that packets from client to server match the chain.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,11 +13,13 @@ pub struct AddressPair {
     pub server: IpAddr,
 }
 
-/// A match for which no addresses can be chosen.
+/// Why end hosts cannot have addresses that a match requires.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// One prefix is IPv4, the other IPv6.
-    #[error("the match's source and destination are of different families: no packet has both")]
+    #[error(
+        "the match's source and destination are of different families, so no packet matches: name prefixes of one family"
+    )]
     MixedFamilies,
     /// No address of the prefix is valid for a host.
     #[error(
@@ -31,9 +33,9 @@ pub enum AddressError {
     Taken(Prefix),
 }
 
-/// The client's host number in a prefix with a choice.
+/// The client's host number in a prefix of several addresses.
 const CLIENT: u128 = 1;
-/// The server's host number.
+/// The server's host number in a prefix of several addresses.
 const SERVER: u128 = 2;
 
 /// Chooses addresses for a chain with this match: one pair, or one for each family if the match
@@ -68,7 +70,7 @@ fn default_prefix(family: Family) -> Prefix {
 }
 
 fn choose_pair(source: Prefix, destination: Prefix) -> Result<AddressPair, AddressError> {
-    // The narrower prefix has less choice, so it chooses first.
+    // The narrower prefix has fewer addresses, so its host gets an address first.
     if source.len() >= destination.len() {
         let client = pick_address(source, CLIENT, None)?;
         Ok(AddressPair {
@@ -92,9 +94,9 @@ fn pick_address(prefix: Prefix, host: u128, taken: Option<IpAddr>) -> Result<IpA
         prefix.range()
     };
     let span = last - first;
-    // Three numbers suffice for both hosts even if one is ::1. The end of the range helps if its
-    // beginning is reserved (0.0.0.0/5). Number 0 names the network itself, so it is the last
-    // choice.
+    // Three numbers suffice for both hosts even if one is ::1. The end of the range helps if the
+    // start of the range is reserved (0.0.0.0/5). Number 0 is the network's address, so it is the
+    // last choice.
     let mut usable = [
         Some(host),
         Some(1),
@@ -123,7 +125,7 @@ fn pick_address(prefix: Prefix, host: u128, taken: Option<IpAddr>) -> Result<IpA
         .ok_or(no_address)
 }
 
-/// Whether a host's link can have the address and another host can send to it.
+/// Returns whether a host's link can have `address` and another host can send to `address`.
 fn is_host_address(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -137,7 +139,7 @@ fn is_host_address(address: IpAddr) -> bool {
             !(address.is_unspecified()
                 || address.is_loopback()
                 || address.is_multicast()
-                // Such an address has a meaning only together with a link.
+                // A link-local address is valid on one link only.
                 || address.is_unicast_link_local()
                 || address.to_ipv4_mapped().is_some())
         }
@@ -149,7 +151,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn matching(source: &str, destination: &str) -> Match {
+    fn parse_match(source: &str, destination: &str) -> Match {
         let parse = |text: &str| (!text.is_empty()).then(|| text.parse().unwrap());
         Match {
             source: parse(source),
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_match_the_chain() {
+    fn chosen_addresses_match_the_chain() {
         for (source, destination, addresses) in [
             ("", "", "10.0.0.1 10.0.0.2, fd00::1 fd00::2"),
             ("", "10.0.0.2", "10.0.0.1 10.0.0.2"),
@@ -175,7 +177,7 @@ mod tests {
             ("::/1", "::/1", "::2 ::3"),
             ("0.0.0.0/5", "", "7.255.255.254 10.0.0.2"),
         ] {
-            let pairs = choose_addresses(&matching(source, destination)).unwrap();
+            let pairs = choose_addresses(&parse_match(source, destination)).unwrap();
             let text: Vec<String> = pairs
                 .iter()
                 .map(|pair| format!("{} {}", pair.client, pair.server))
@@ -206,7 +208,7 @@ mod tests {
             ),
             ("10.1.0.1", "fd00::/64", "of different families"),
         ] {
-            let error = choose_addresses(&matching(source, destination))
+            let error = choose_addresses(&parse_match(source, destination))
                 .unwrap_err()
                 .to_string();
             assert!(error.contains(expected), "{source} {destination}: {error}");

@@ -33,7 +33,7 @@ const MIN_MTU_V6: u32 = 1280;
 /// Largest MTU of a veth.
 const MAX_MTU: u32 = 65_535;
 
-/// End hosts cannot be made. Everything made for them is removed.
+/// The creation of end hosts failed. All objects made for them are removed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot make end hosts for chain `{chain}`: {cause}")]
 pub struct Error {
@@ -42,7 +42,7 @@ pub struct Error {
     cause: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// The chain that the end hosts are for.
+/// The chain that needs end hosts.
 #[derive(Debug, Clone, Copy)]
 pub struct Config<'a> {
     /// Identity of the run (agent). Objects of different runs have different names.
@@ -60,17 +60,17 @@ pub struct Config<'a> {
 pub struct Host {
     /// Client or server.
     pub role: Role,
-    /// Its network namespace.
+    /// The host's network namespace.
     pub netns: Netns,
-    /// Its link inside the namespace.
+    /// The host's link inside the namespace.
     pub link: LinkId,
-    /// The link's address.
+    /// The link's MAC address.
     pub mac: Mac,
-    /// Its addresses, one for each family.
+    /// The host's IP addresses, one for each family.
     pub addresses: Vec<IpAddr>,
-    /// The other end of its link, in the namespace that called [`EndHosts::create`].
+    /// The other end of the link, in the namespace that called [`EndHosts::create`].
     pub port: LinkId,
-    /// The port's address.
+    /// The port's MAC address.
     pub port_mac: Mac,
 }
 
@@ -85,17 +85,17 @@ impl Host {
         process::command_in(&self.netns, program)
     }
 
-    /// Gives the host's link NAPI by turning GRO on. Without it, the host does not receive frames
-    /// that XDP redirects into the port. With it, other packets need another soft interrupt. GRO
-    /// also merges TCP segments, but only behind the chain.
+    /// Gives the host's link NAPI by turning GRO on. Without NAPI, the host does not receive frames
+    /// that XDP redirects into the port. With NAPI, other packets need another soft interrupt. GRO
+    /// also merges TCP segments, but only after the chain.
     pub fn set_napi(&self) -> myelin_linux::Result<()> {
         self.enter(|| Ethtool::open()?.set(HOST_LINK, &[Offload::GenericReceive], true))?
     }
 }
 
-/// A client and a server that no chain joins yet; their ports are up. A drop removes both hosts.
-/// Programs that still run on a host continue without a link. An object that cannot be removed
-/// stays in the journal.
+/// A client and a server that no chain connects yet; their ports are up. Dropping the value removes
+/// both hosts. Programs that still run on a host continue without a link. If the removal of an
+/// object fails, the object stays in the journal.
 #[derive(Debug)]
 pub struct EndHosts {
     /// Sends the chain's traffic.
@@ -106,7 +106,7 @@ pub struct EndHosts {
 }
 
 impl EndHosts {
-    /// Makes both hosts. On failure it leaves nothing behind.
+    /// Makes both hosts. If a step fails, removes all objects.
     pub fn create(config: &Config<'_>, journal: &Journal) -> Result<Self> {
         let failed = |cause| Error {
             chain: config.chain.to_owned(),
@@ -130,10 +130,12 @@ impl EndHosts {
             names: EndHostNames::new(config.run, config.chain),
             pairs,
         };
-        builder.make(journal).map_err(|cause| failed(cause.into()))
+        builder
+            .create(journal)
+            .map_err(|cause| failed(cause.into()))
     }
 
-    /// The host of that role.
+    /// Returns the host with this role.
     pub fn host(&self, role: Role) -> &Host {
         match role {
             Role::Client => &self.client,
@@ -150,30 +152,30 @@ struct HostBuilder<'a> {
 }
 
 impl HostBuilder<'_> {
-    fn make(&self, journal: &Journal) -> myelin_linux::Result<EndHosts> {
-        // Its drop removes the objects if a step fails.
+    fn create(&self, journal: &Journal) -> myelin_linux::Result<EndHosts> {
+        // If a step fails, dropping the guards removes the objects.
         let mut guards = ResourceGuards::default();
         let mut netlink = Netlink::open()?;
         let [client, server, client_link, server_link] = self.names.resources();
-        let mut namespace = |role, resource| {
-            let (guard, netns) = journal.make(resource, || self.namespace(role))?;
+        let mut create_namespace = |role, resource| {
+            let (guard, netns) = journal.make(resource, || self.create_namespace(role))?;
             guards.0.push(guard);
             myelin_linux::Result::Ok(netns)
         };
         let namespaces = [
-            namespace(Role::Client, client)?,
-            namespace(Role::Server, server)?,
+            create_namespace(Role::Client, client)?,
+            create_namespace(Role::Server, server)?,
         ];
         let links = Role::BOTH.into_iter().zip([client_link, server_link]);
         for ((role, resource), netns) in links.zip(&namespaces) {
-            let request = self.veth(role, netns)?;
+            let request = self.veth_request(role, netns)?;
             let (guard, ()) = journal.make(resource, || netlink.apply([request]))?;
             guards.0.push(guard);
         }
         let [client, server] = namespaces;
         let hosts = [
-            self.host(&mut netlink, Role::Client, client)?,
-            self.host(&mut netlink, Role::Server, server)?,
+            self.describe_host(&mut netlink, Role::Client, client)?,
+            self.describe_host(&mut netlink, Role::Server, server)?,
         ];
         for host in &hosts {
             // Packets that the caller's stack sends to a port would mix with the chain's traffic.
@@ -191,14 +193,14 @@ impl HostBuilder<'_> {
         })
     }
 
-    fn namespace(&self, role: Role) -> myelin_linux::Result<Netns> {
+    fn create_namespace(&self, role: Role) -> myelin_linux::Result<Netns> {
         let chain = self.config.chain;
         let remedy = format!("a chain of that name is deployed: `myelin down {chain}` removes it");
         create_netns(&self.names.netns(role), &self.names.owner(), remedy)
     }
 
-    /// A request that makes the host's link and its port.
-    fn veth(&self, role: Role, netns: &Netns) -> myelin_linux::Result<Request> {
+    /// Returns a request that makes the host's link and its port.
+    fn veth_request(&self, role: Role, netns: &Netns) -> myelin_linux::Result<Request> {
         let mtu = Some(self.config.mtu);
         let port = VethEnd {
             name: &self.names.port(role),
@@ -212,10 +214,15 @@ impl HostBuilder<'_> {
             mac: Some(self.names.host_mac(role)),
             mtu,
         };
-        link::veth(&port, &inside)
+        link::create_veth(&port, &inside)
     }
 
-    fn host(&self, netlink: &mut Netlink, role: Role, netns: Netns) -> myelin_linux::Result<Host> {
+    fn describe_host(
+        &self,
+        netlink: &mut Netlink,
+        role: Role,
+        netns: Netns,
+    ) -> myelin_linux::Result<Host> {
         let port = netlink.link(&self.names.port(role))?;
         Ok(Host {
             role,
@@ -239,9 +246,9 @@ impl HostBuilder<'_> {
     fn configure(&self, host: &Host) -> myelin_linux::Result<()> {
         Ethtool::open()?.disable_offloads(HOST_LINK)?;
         if host.addresses.iter().any(IpAddr::is_ipv6) {
-            // For addresses that a user adds: `address::add` skips the detection anyway.
-            sysctl::accept_dad(HOST_LINK, 0)?;
-            sysctl::router_solicitations(HOST_LINK, 0)?;
+            // For addresses that a user adds later: `address::add` itself skips the detection.
+            sysctl::set_accept_dad(HOST_LINK, 0)?;
+            sysctl::set_router_solicitations(HOST_LINK, 0)?;
         } else {
             sysctl::disable_ipv6(HOST_LINK, true)?;
         }
@@ -249,14 +256,14 @@ impl HostBuilder<'_> {
         let loopback = netlink.link("lo")?;
         let opposite = host.role.opposite();
         let mut requests = vec![
-            link::up(&loopback.id()),
-            link::no_ipv6_autoconfiguration(&host.link),
+            link::set_up(&loopback.id()),
+            link::disable_ipv6_autoconfiguration(&host.link),
         ];
         requests.extend(self.pairs.iter().map(|pair| {
             let own = address_of(pair, host.role);
-            address::add(&host.link, own, full_length(own))
+            address::add(&host.link, own, host_prefix_len(own))
         }));
-        requests.push(link::up(&host.link));
+        requests.push(link::set_up(&host.link));
         let far_mac = self.names.host_mac(opposite);
         requests.extend(
             self.pairs
@@ -267,18 +274,18 @@ impl HostBuilder<'_> {
     }
 }
 
-/// Requests that make the far host a neighbour and the default gateway. So packets to any address
-/// that a chain may match reach it.
+/// Returns requests that make the far host a neighbour and the default gateway. So packets to any
+/// address that a chain may match reach the far host.
 fn routes_to(link: &LinkId, address: IpAddr, mac: Mac) -> [Request; 3] {
     [
-        neighbour::permanent(link, address, mac),
-        route::on_link(link, address, full_length(address)),
-        route::default_via(link, address),
+        neighbour::add_permanent(link, address, mac),
+        route::add_on_link(link, address, host_prefix_len(address)),
+        route::add_default(link, address),
     ]
 }
 
-/// Makes a namespace of a chain. If the name is taken, the error names its owner. `remedy` is for a
-/// namespace of the same owner.
+/// Makes a namespace of a chain. If the namespace exists, the error names its owner. `remedy` is
+/// the error's advice if that owner is `owner`.
 pub fn create_netns(
     name: &str,
     owner: &str,
@@ -303,12 +310,12 @@ fn address_of(pair: &AddressPair, role: Role) -> IpAddr {
     }
 }
 
-fn full_length(address: IpAddr) -> u8 {
+fn host_prefix_len(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Waits until the ports are operational; before that, a port drops packets to send. (The hosts'
-/// links come up after their ports, so the kernel activates the hosts' links at once.)
+/// Waits until the ports are operational, because a port drops outgoing packets until then. (The
+/// hosts' links come up after their ports, so the kernel activates the hosts' links at once.)
 fn wait_until_operational(netlink: &mut Netlink, hosts: &[Host]) -> myelin_linux::Result<()> {
     let deadline = Instant::now() + OPERATIONAL_TIMEOUT;
     for host in hosts {
@@ -318,7 +325,7 @@ fn wait_until_operational(netlink: &mut Netlink, hosts: &[Host]) -> myelin_linux
                 return Err(myelin_linux::Error::new(
                     action,
                     ErrorKind::Busy,
-                    "the kernel has not done so for 2 s",
+                    "the kernel did not report the link as operational within 2 s",
                 ));
             }
             thread::sleep(Duration::from_micros(100));

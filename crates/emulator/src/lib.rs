@@ -7,10 +7,10 @@
 //! measurements: addresses from the chain's match, permanent neighbours, offloads off, no packets
 //! of IPv6 autoconfiguration.
 //!
-//! Start with [`EndHosts::create`]. It makes both hosts or nothing. It records everything in a
+//! Start with [`EndHosts::create`]. It makes both hosts or nothing. It records each object in a
 //! [`Journal`](myelin_linux::journal::Journal) first, so removal also works after `kill -9`. This
-//! crate never touches a packet and never joins the two hosts: without a chain they do not reach
-//! each other.
+//! crate processes no packets and does not connect the two hosts: without a chain, they cannot
+//! reach each other.
 
 mod addressing;
 mod end_hosts;

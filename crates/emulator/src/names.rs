@@ -1,5 +1,5 @@
-//! Names of a chain's end hosts. They follow from the run and the chain, so they can be found again
-//! without a record, and two runs on one machine never use the same link.
+//! Names of a chain's end hosts. The run and the chain determine the names. So a caller can find
+//! the objects without a record, and two runs on one machine use different links.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ impl Role {
     /// Both hosts, the client first.
     pub const BOTH: [Self; 2] = [Self::Client, Self::Server];
 
-    /// The other host.
+    /// Returns the role of the other host.
     #[must_use]
     pub fn opposite(self) -> Self {
         match self {
@@ -54,7 +54,8 @@ pub struct EndHostNames {
 }
 
 impl EndHostNames {
-    /// `run` distinguishes the runs (agents) on a machine, `chain` the chains of a run.
+    /// Makes the names. `run` distinguishes the runs (agents) on a machine, `chain` the chains of a
+    /// run.
     pub fn new(run: &str, chain: &str) -> Self {
         // FNV-1a: unlike the standard library's hasher, it is stable across builds. The zero ends
         // the run's name.
@@ -69,32 +70,32 @@ impl EndHostNames {
         }
     }
 
-    /// The network namespace, `myelin-<chain>-client`.
+    /// Returns the network namespace, for example `myelin-<chain>-client`.
     pub fn netns(&self, role: Role) -> String {
         format!("myelin-{}-{role}", self.chain)
     }
 
-    /// The owner that the namespaces record.
+    /// Returns the owner that the namespaces record.
     pub fn owner(&self) -> String {
         format!("myelin run {}", self.run)
     }
 
-    /// The host's link in the caller's namespace: `my<8 hex digits>c`, 11 bytes.
+    /// Returns the host's port, a link in the caller's namespace: `my<8 hex digits>c`, 11 bytes.
     pub fn port(&self, role: Role) -> String {
         format!("my{:08x}{}", self.hash, role.letter())
     }
 
-    /// Address of the host's `eth0`.
+    /// Returns the MAC address of the host's `eth0`.
     pub fn host_mac(&self, role: Role) -> Mac {
         self.mac(role, 0)
     }
 
-    /// Address of the host's port.
+    /// Returns the MAC address of the host's port.
     pub fn port_mac(&self, role: Role) -> Mac {
         self.mac(role, 0x10)
     }
 
-    /// All objects of the hosts, in the order of their creation. A link is removed before its
+    /// Returns all objects of the hosts, in the order of their creation. Remove a link before its
     /// namespace, because a process inside may keep the namespace.
     pub fn resources(&self) -> [Resource; 4] {
         let netns = |role| Resource::Netns {
@@ -112,7 +113,7 @@ impl EndHostNames {
         ]
     }
 
-    /// Locally administered (02), unicast.
+    /// Returns a locally administered (02) unicast address.
     fn mac(&self, role: Role, side: u8) -> Mac {
         let role = match role {
             Role::Client => 1,
@@ -129,7 +130,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn names_follow_the_pattern_and_links_fit() {
+    fn names_have_the_documented_pattern_and_length() {
         let names = EndHostNames::new("5f3a", "tactile");
         assert_eq!(names.netns(Role::Client), "myelin-tactile-client");
         assert_eq!(names.netns(Role::Server), "myelin-tactile-server");

@@ -1,4 +1,4 @@
-//! End hosts as a user's tools see them: `ip`, `ping`, `ethtool`.
+//! Tests end hosts with a user's tools: `ip`, `ping`, `ethtool`.
 
 use std::path::Path;
 use std::process::{self, Command};
@@ -11,7 +11,7 @@ use myelin_linux::netlink::Netlink;
 use myelin_linux::netns;
 use myelin_packet::Match;
 
-/// End hosts of one test, removed at its end, also after a panic.
+/// End hosts of one test. A drop removes them, also after a panic.
 struct Fixture {
     run: String,
     chain: String,
@@ -22,10 +22,10 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// `None` if not root; prints the reason.
+    /// Makes end hosts. `None` without root; prints the reason.
     fn new(purpose: &str, matches: &Match, mtu: u32) -> Option<Self> {
         if !myelin_linux::capability::is_root() {
-            println!("skipped {purpose}: it makes network namespaces and needs root");
+            println!("skipped {purpose}: creating network namespaces needs root");
             return None;
         }
         let (run, chain) = (
@@ -55,11 +55,13 @@ impl Fixture {
         self.hosts.as_ref().unwrap()
     }
 
-    /// Joins the two ports by a bridge, in place of a chain.
+    /// Connects the two ports by a bridge, in place of a chain.
     fn bridge_ports(&mut self) {
         let name = format!("{}b", self.hosts().client.port.name.trim_end_matches('c'));
         let mut netlink = Netlink::open().unwrap();
-        netlink.apply([link::bridge(&name).unwrap()]).unwrap();
+        netlink
+            .apply([link::create_bridge(&name).unwrap()])
+            .unwrap();
         self.bridge = Some(name.clone());
         let bridge = netlink.link(&name).unwrap().id();
         myelin_linux::sysctl::disable_ipv6(&name, true).unwrap();
@@ -67,12 +69,12 @@ impl Fixture {
         netlink
             .apply(ports.map(|port| link::enslave(port, &bridge)))
             .unwrap();
-        netlink.apply([link::up(&bridge)]).unwrap();
+        netlink.apply([link::set_up(&bridge)]).unwrap();
     }
 
     fn run_on(&self, role: Role, line: &str) -> String {
         let name = self.hosts().host(role).netns.name().unwrap().to_owned();
-        ip(&format!("netns exec {name} {line}"))
+        run_ip(&format!("netns exec {name} {line}"))
     }
 }
 
@@ -88,14 +90,15 @@ impl Drop for Fixture {
     }
 }
 
-/// Removes the existing objects of a chain's hosts, newest first, as `down --all` after `kill -9`.
+/// Removes the existing objects of a chain's hosts, newest first, like `down --all` after
+/// `kill -9`.
 fn remove_hosts(run: &str, chain: &str) -> myelin_linux::Result<()> {
     let resources = EndHostNames::new(run, chain).resources();
     resources.iter().rev().try_for_each(journal::remove)
 }
 
-/// The output of `ip LINE`, which must succeed.
-fn ip(line: &str) -> String {
+/// Runs `ip LINE`, which must succeed, and returns its output.
+fn run_ip(line: &str) -> String {
     let output = Command::new("ip").args(line.split(' ')).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
@@ -118,7 +121,7 @@ fn ordinary_tools_work_between_the_hosts() {
             .unwrap();
         assert!(port.up && port.carrier && port.operational, "{port:?}");
     }
-    let listed = ip("netns list");
+    let listed = run_ip("netns list");
     for role in Role::BOTH {
         let name = format!("myelin-{}-{role}", fixture.chain);
         assert!(
@@ -127,13 +130,13 @@ fn ordinary_tools_work_between_the_hosts() {
                 .any(|line| line.split(' ').next() == Some(&name)),
             "{listed}"
         );
-        let alias = ip(&format!("-n {name} link show lo"));
+        let alias = run_ip(&format!("-n {name} link show lo"));
         assert!(
             alias.contains(&format!("alias myelin run {}", fixture.run)),
             "{alias}"
         );
     }
-    // Nothing joins the hosts yet.
+    // No chain connects the hosts yet.
     let client = format!("myelin-{}-client", fixture.chain);
     let unreachable = Command::new("ip")
         .args(["netns", "exec", &client, "ping", "-c1", "-W1", "10.0.0.2"])
@@ -152,7 +155,7 @@ fn ordinary_tools_work_between_the_hosts() {
         assert!(text.contains("3 received, 0% packet loss"), "{text}");
     }
     // The first packet arrives: the neighbour entries are permanent.
-    let neighbours = ip(&format!("-n {client} neighbour"));
+    let neighbours = run_ip(&format!("-n {client} neighbour"));
     assert_eq!(neighbours.lines().count(), 2, "{neighbours}");
     assert!(
         neighbours
@@ -168,7 +171,7 @@ fn ordinary_tools_work_between_the_hosts() {
     );
 
     let link = &fixture.hosts().client.link;
-    let shown = ip(&format!("-n {client} -o link show {}", link.name));
+    let shown = run_ip(&format!("-n {client} -o link show {}", link.name));
     assert!(
         shown.starts_with(&format!("{}: eth0@", link.index))
             && shown.contains(&fixture.hosts().client.mac.to_string()),
@@ -187,7 +190,10 @@ fn ordinary_tools_work_between_the_hosts() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one capture, checked at both ends")]
+#[expect(
+    clippy::too_many_lines,
+    reason = "one pair of hosts, checked at both ends"
+)]
 fn idle_hosts_send_nothing_and_offloads_are_off() {
     let matches = Match {
         destination: Some("192.0.2.9".parse().unwrap()),
@@ -203,7 +209,7 @@ fn idle_hosts_send_nothing_and_offloads_are_off() {
     fixture.bridge_ports();
     let received = |fixture: &Fixture| {
         let port = &fixture.hosts().client.port.name;
-        let text = ip(&format!("-s -o link show {port}"));
+        let text = run_ip(&format!("-s -o link show {port}"));
         let counters = text.split("RX:").nth(1).unwrap();
         counters
             .split('\\')
@@ -257,7 +263,7 @@ fn idle_hosts_send_nothing_and_offloads_are_off() {
     );
     for role in Role::BOTH {
         let port = &fixture.hosts().host(role).port.name;
-        assert_eq!(ip(&format!("-6 -o address show dev {port}")), "");
+        assert_eq!(run_ip(&format!("-6 -o address show dev {port}")), "");
         assert_eq!(fixture.run_on(role, "ip -6 -o address show dev eth0"), "");
         let off = |link: &str| {
             myelin_linux::sysctl::get(&format!("net/ipv6/conf/{link}/disable_ipv6")).unwrap()
@@ -284,7 +290,7 @@ fn idle_hosts_send_nothing_and_offloads_are_off() {
 }
 
 #[test]
-fn ipv6_chains_and_other_mtus() {
+fn ipv6_addresses_and_larger_mtus_work() {
     let matches = Match {
         source: Some("2001:db8::/64".parse().unwrap()),
         ..Match::default()
@@ -350,7 +356,7 @@ fn removal_by_drop_or_by_name_leaves_nothing() {
         matches: &matches,
         mtu: 1500,
     };
-    // As if the process ended without removing them.
+    // The process ends without removing the hosts.
     std::mem::forget(EndHosts::create(&config, &fixture.journal).unwrap());
     assert!(exist());
     remove_hosts("another run", &chain).unwrap();

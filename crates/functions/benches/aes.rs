@@ -2,7 +2,7 @@
 //! alone and with AES one byte at a time.
 //!
 //! `cargo bench -p myelin-functions --bench aes` first prints a comparison of function and library,
-//! in rounds that take turns.
+//! which it measures alternately.
 
 #[path = "../tests/aes/plain_aes.rs"]
 mod plain_aes;
@@ -20,7 +20,7 @@ use myelin_packet::fixtures::build;
 use myelin_packet::{Meta, parse};
 use myelin_spec::{AesDecryptConfig, AesEncryptConfig, Cipher, FunctionConfig, SecretKey};
 
-/// Packets of a batch: few enough for the first-level cache, for library and function.
+/// Packets of a batch. They fit the first-level cache, for library and function.
 const BATCH: usize = 16;
 const LENGTHS: [usize; 2] = [256, 1400];
 const HEADERS: usize = 42;
@@ -144,18 +144,18 @@ impl MeasuredWork for Decrypt {
 }
 
 /// AES-GCM of the library alone, with the same length of additional data.
-struct Library {
+struct LibraryGcm {
     key: LessSafeKey,
     count: u64,
     aad: [u8; TRAILER_LEN],
     /// Each payload follows room for the headers, so its alignment is that in a frame.
     payloads: Vec<Vec<u8>>,
     tags: Vec<Tag>,
-    opens: bool,
+    is_opening: bool,
 }
 
-impl Library {
-    fn new(len: usize, opens: bool) -> Self {
+impl LibraryGcm {
+    fn new(len: usize, is_opening: bool) -> Self {
         let key = UnboundKey::new(&AES_128_GCM, key().expose()).expect("a key");
         Self {
             key: LessSafeKey::new(key),
@@ -163,7 +163,7 @@ impl Library {
             aad: [7; TRAILER_LEN],
             payloads: vec![build::payload(HEADERS + len); BATCH],
             tags: Vec::with_capacity(BATCH),
-            opens,
+            is_opening,
         }
     }
 
@@ -174,7 +174,7 @@ impl Library {
     }
 }
 
-impl MeasuredWork for Library {
+impl MeasuredWork for LibraryGcm {
     fn run_batch(&mut self) -> Duration {
         self.tags.clear();
         let first = self.count;
@@ -190,7 +190,7 @@ impl MeasuredWork for Library {
             self.tags.push(sealed.expect("sealed"));
         }
         let sealing = start.elapsed();
-        if !self.opens {
+        if !self.is_opening {
             return sealing;
         }
         let start = Instant::now();
@@ -244,12 +244,12 @@ impl MeasuredWork for LibraryCtr {
 }
 
 /// AES-CTR one byte at a time.
-struct Plain {
+struct BytewiseCtr {
     key: plain_aes::PlainAes,
     payload: Vec<u8>,
 }
 
-impl MeasuredWork for Plain {
+impl MeasuredWork for BytewiseCtr {
     fn run_batch(&mut self) -> Duration {
         let start = Instant::now();
         for _ in 0..BATCH {
@@ -262,7 +262,7 @@ impl MeasuredWork for Plain {
 /// Prints the times of function and library, the median of the paired ratios with its 95 %
 /// interval, and the difference.
 fn compare(
-    what: &str,
+    name: &str,
     len: usize,
     function: &mut dyn MeasuredWork,
     library: &mut dyn MeasuredWork,
@@ -282,29 +282,29 @@ fn compare(
     let ratios = sorted(&|(own, other)| own / other);
     let middle = ROUNDS / 2;
     // Ranks of the 95 % interval of a median: the binomial distribution, approximated as normal.
-    let off = (0.98 * (ROUNDS as f64).sqrt()).ceil() as usize;
+    let half_width = (0.98 * (ROUNDS as f64).sqrt()).ceil() as usize;
     println!(
-        "{what:24} {len:5} B: function {:7.1} ns, library {:7.1} ns, ratio {:.3} [{:.3}, {:.3}], difference {:5.1} ns",
+        "{name:24} {len:5} B: function {:7.1} ns, library {:7.1} ns, ratio {:.3} [{:.3}, {:.3}], difference {:5.1} ns",
         sorted(&|pair| pair.0)[middle],
         sorted(&|pair| pair.1)[middle],
         ratios[middle],
-        ratios[middle - off],
-        ratios[middle + off],
+        ratios[middle - half_width],
+        ratios[middle + half_width],
         sorted(&|(own, other)| own - other)[middle],
     );
 }
 
-fn aes(criterion: &mut Criterion) {
+fn bench_aes(criterion: &mut Criterion) {
     for len in LENGTHS {
         let (gcm, ctr) = (Cipher::Aes128Gcm, Cipher::Aes128Ctr);
-        let mut sealing = Library::new(len, false);
+        let mut sealing = LibraryGcm::new(len, false);
         compare(
             "encrypt, aes-128-gcm",
             len,
             &mut Encrypt::new(gcm, len),
             &mut sealing,
         );
-        let mut opening = Library::new(len, true);
+        let mut opening = LibraryGcm::new(len, true);
         compare(
             "decrypt, aes-128-gcm",
             len,
@@ -338,11 +338,11 @@ fn aes(criterion: &mut Criterion) {
             measure(&format!("encrypt-{cipher}"), &mut Encrypt::new(cipher, len));
             measure(&format!("decrypt-{cipher}"), &mut Decrypt::new(cipher, len));
         }
-        measure("library-gcm-seal", &mut Library::new(len, false));
+        measure("library-gcm-seal", &mut LibraryGcm::new(len, false));
         measure("library-ctr", &mut LibraryCtr::new(len));
         let key = plain_aes::PlainAes::new(key().expose());
         let payload = build::payload(len);
-        measure("byte-by-byte-ctr", &mut Plain { key, payload });
+        measure("byte-by-byte-ctr", &mut BytewiseCtr { key, payload });
     }
     group.finish();
 
@@ -352,5 +352,5 @@ fn aes(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, aes);
+criterion_group!(benches, bench_aes);
 criterion_main!(benches);

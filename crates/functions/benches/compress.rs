@@ -3,9 +3,9 @@
 //!
 //! Run `cargo bench -p myelin-functions --bench compress`.
 //!
-//! The functions change their packets, so each iteration first restores the packet, by the same
-//! copy on both sides. Before criterion's times, it prints the differences between function and
-//! bare call, from rounds that take turns.
+//! The functions change their packets, so each iteration first restores the packet, with the same
+//! copy for function and bare call. Before criterion's times, the benchmark prints the differences
+//! between function and bare call, which it measures alternately.
 
 #[path = "../tests/common/telemetry.rs"]
 mod telemetry;
@@ -26,7 +26,7 @@ use myelin_spec::{
 const PACKETS: usize = 64;
 /// Pairs of measurements.
 const ROUNDS: usize = 301;
-/// Payloads for the dictionary; none of them is sent.
+/// Payloads for the dictionary; the benchmark sends none of them.
 const SAMPLES: u64 = 64;
 
 /// Packets, and the buffer for the current one.
@@ -51,7 +51,7 @@ impl Traffic {
 
     /// Restores the next packet.
     #[inline]
-    fn packet(&mut self) -> Packet<'_> {
+    fn restore_next_packet(&mut self) -> Packet<'_> {
         self.next = (self.next + 1) % self.frames.len();
         let (frame, meta) = &self.frames[self.next];
         self.buffer[..frame.len()].copy_from_slice(frame);
@@ -59,10 +59,10 @@ impl Traffic {
     }
 
     /// Runs `work` on each packet and returns the results.
-    fn process_all(&mut self, work: &mut Work) -> Vec<Vec<u8>> {
+    fn process_all(&mut self, work: &mut PacketCall) -> Vec<Vec<u8>> {
         (0..self.frames.len())
             .map(|_| {
-                let mut packet = self.packet();
+                let mut packet = self.restore_next_packet();
                 work(&mut packet);
                 packet.bytes().to_vec()
             })
@@ -80,16 +80,16 @@ impl Traffic {
 }
 
 /// A function or the bare call of its library.
-type Work = Box<dyn FnMut(&mut Packet<'_>)>;
+type PacketCall = Box<dyn FnMut(&mut Packet<'_>)>;
 
-fn function_work(config: &FunctionConfig) -> Work {
+fn function_call(config: &FunctionConfig) -> PacketCall {
     let mut function = instantiate(config).expect("a function");
     Box::new(move |packet| {
         black_box(function.process(packet, &mut Discard));
     })
 }
 
-fn bare_compress(algorithm: CompressionAlgorithm, dictionary: Option<&[u8]>) -> Work {
+fn bare_compress(algorithm: CompressionAlgorithm, dictionary: Option<&[u8]>) -> PacketCall {
     let mut scratch = vec![0; 1500];
     let at = Header::len(dictionary.is_some());
     match algorithm {
@@ -112,7 +112,11 @@ fn bare_compress(algorithm: CompressionAlgorithm, dictionary: Option<&[u8]>) -> 
     }
 }
 
-fn bare_decompress(algorithm: CompressionAlgorithm, len: usize, dictionary: Option<&[u8]>) -> Work {
+fn bare_decompress(
+    algorithm: CompressionAlgorithm,
+    len: usize,
+    dictionary: Option<&[u8]>,
+) -> PacketCall {
     let mut scratch = vec![0; 1500];
     let at = Header::len(dictionary.is_some());
     let mut zstd = zstd::Decompressor::new(dictionary).expect("a state");
@@ -131,10 +135,10 @@ fn bare_decompress(algorithm: CompressionAlgorithm, len: usize, dictionary: Opti
 }
 
 /// Returns the mean time of one packet, ns.
-fn time(traffic: &mut Traffic, work: &mut Work) -> f64 {
+fn time_packet(traffic: &mut Traffic, work: &mut PacketCall) -> f64 {
     let start = Instant::now();
     for _ in 0..PACKETS * 10 {
-        work(&mut traffic.packet());
+        work(&mut traffic.restore_next_packet());
     }
     start.elapsed().as_nanos() as f64 / (PACKETS * 10) as f64
 }
@@ -144,14 +148,14 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// Measures function and bare call in turns, and prints both and their difference.
-fn compare(name: &str, traffic: &mut Traffic, function: &mut Work, bare: &mut Work) {
-    let mut nothing: Work = Box::new(|packet| {
+/// Measures function and bare call alternately, and prints both times and their difference.
+fn compare(name: &str, traffic: &mut Traffic, function: &mut PacketCall, bare: &mut PacketCall) {
+    let mut nothing: PacketCall = Box::new(|packet| {
         black_box(packet);
     });
     let rounds: Vec<[f64; 3]> = (0..ROUNDS)
         .map(|_| {
-            let mut time = |work| time(traffic, work);
+            let mut time = |work| time_packet(traffic, work);
             [time(function), time(bare), time(&mut nothing)]
         })
         .collect();
@@ -165,7 +169,7 @@ fn compare(name: &str, traffic: &mut Traffic, function: &mut Work, bare: &mut Wo
     );
 }
 
-fn compression(criterion: &mut Criterion) {
+fn bench_compression(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("compression");
     group.warm_up_time(Duration::from_secs(1));
     group.measurement_time(Duration::from_secs(2));
@@ -187,37 +191,37 @@ fn compression(criterion: &mut Criterion) {
                 dictionary: dictionary.cloned(),
                 ..DecompressConfig::default()
             });
-            let known = dictionary.map(Dictionary::bytes);
+            let dict = dictionary.map(Dictionary::bytes);
             for &len in lengths {
                 let frame =
                     |seed| build::udp(build::client_v4(), build::server_v4(), &payload(len, seed));
-                let mut sent = Traffic::new((0..PACKETS as u64).map(frame).collect());
-                let mut made = Traffic::new(sent.process_all(&mut function_work(&compress)));
+                let mut plain = Traffic::new((0..PACKETS as u64).map(frame).collect());
+                let mut compressed = Traffic::new(plain.process_all(&mut function_call(&compress)));
                 for (direction, traffic, config, mut bare) in [
                     (
                         "compress",
-                        &mut sent,
+                        &mut plain,
                         &compress,
-                        bare_compress(algorithm, known),
+                        bare_compress(algorithm, dict),
                     ),
                     (
                         "decompress",
-                        &mut made,
+                        &mut compressed,
                         &decompress,
-                        bare_decompress(algorithm, len, known),
+                        bare_decompress(algorithm, len, dict),
                     ),
                 ] {
                     let name = format!("{direction}/{algorithm}/{kind}");
-                    let mut function = function_work(config);
+                    let mut function = function_call(config);
                     compare(&format!("{name}/{len}"), traffic, &mut function, &mut bare);
                     group.throughput(Throughput::Bytes(len as u64));
                     group.bench_function(BenchmarkId::new(name, len), |bencher| {
-                        bencher.iter(|| function(&mut traffic.packet()));
+                        bencher.iter(|| function(&mut traffic.restore_next_packet()));
                     });
                 }
                 println!(
                     "{algorithm}/{kind}/{len}: {:.2} times smaller",
-                    sent.payload_bytes() as f64 / made.payload_bytes() as f64
+                    plain.payload_bytes() as f64 / compressed.payload_bytes() as f64
                 );
             }
         }
@@ -225,5 +229,5 @@ fn compression(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, compression);
+criterion_group!(benches, bench_compression);
 criterion_main!(benches);

@@ -16,7 +16,7 @@ use myelin_spec::{
     FirewallConfig, FlowTrackerConfig, FragmentPolicy, FunctionConfig, MonitorConfig, XorConfig,
 };
 
-fn dispatch(criterion: &mut Criterion) {
+fn bench_dispatch(criterion: &mut Criterion) {
     let allow = FirewallConfig {
         rules: vec![Rule {
             protocol: Some(17),
@@ -44,7 +44,7 @@ fn dispatch(criterion: &mut Criterion) {
             let mut function = instantiate(&config).expect("a valid configuration");
             let frame = build::udp(build::client_v4(), build::server_v4(), &build::payload(64));
             let mut buffers = vec![frame; size];
-            let mut batch = common::batch(&mut buffers);
+            let mut batch = common::make_batch(&mut buffers);
             group.throughput(Throughput::Elements(size as u64));
             group.bench_function(BenchmarkId::new(name, size), |bencher| {
                 bencher.iter(|| {
@@ -70,5 +70,5 @@ fn dispatch(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, dispatch);
+criterion_group!(benches, bench_dispatch);
 criterion_main!(benches);

@@ -25,7 +25,7 @@ use myelin_spec::{DpiAction, DpiConfig, DpiFragments, FunctionConfig, Pattern, P
 struct Random(u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    fn draw_below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -34,14 +34,14 @@ impl Random {
 }
 
 /// Returns words of 8 to 24 letters and digits.
-fn literals(count: usize) -> Vec<String> {
+fn make_literals(count: usize) -> Vec<String> {
     const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
     let mut random = Random(1);
     (0..count)
         .map(|_| {
-            let length = 8 + random.below(17);
+            let length = 8 + random.draw_below(17);
             (0..length)
-                .map(|_| LETTERS[random.below(36) as usize] as char)
+                .map(|_| LETTERS[random.draw_below(36) as usize] as char)
                 .collect()
         })
         .collect()
@@ -58,8 +58,8 @@ struct Patterns {
 }
 
 /// Returns patterns that are plain words.
-fn words(count: usize) -> Patterns {
-    let words = literals(count);
+fn make_word_patterns(count: usize) -> Patterns {
+    let words = make_literals(count);
     Patterns {
         expressions: words.clone(),
         is_literal: true,
@@ -69,8 +69,8 @@ fn words(count: usize) -> Patterns {
 }
 
 /// Returns patterns of words with gaps, classes and repetitions between them.
-fn regexes(count: usize) -> Patterns {
-    let words = literals(2 * count);
+fn make_regex_patterns(count: usize) -> Patterns {
+    let words = make_literals(2 * count);
     let joints = [".+", "[0-9]{1,8}", "\\s*=\\s*", "(a|bc|def)?"];
     let pairs = words.chunks(2).zip(joints.iter().cycle());
     let expressions = pairs.map(|(pair, joint)| format!("{}{joint}{}", pair[0], pair[1]));
@@ -82,38 +82,38 @@ fn regexes(count: usize) -> Patterns {
     }
 }
 
-fn payload(kind: &str, len: usize, patterns: &Patterns) -> Vec<u8> {
+fn make_payload(kind: &str, len: usize, patterns: &Patterns) -> Vec<u8> {
     const ENGLISH: &[u8] = b"etaoinshrdlucmfwypvbgkjqxz etaoin shrdlu  0123456789.,";
     let mut random = Random(7);
     let mut text = |len| -> Vec<u8> {
-        let letter = |_| ENGLISH[random.below(ENGLISH.len() as u64) as usize];
+        let letter = |_| ENGLISH[random.draw_below(ENGLISH.len() as u64) as usize];
         (0..len).map(letter).collect()
     };
     match kind {
-        "random" => (0..len).map(|_| random.below(256) as u8).collect(),
+        "random" => (0..len).map(|_| random.draw_below(256) as u8).collect(),
         "text" => text(len),
         "match" => {
             let sample = patterns.sample.as_bytes();
             [&text(len - sample.len()), sample].concat()
         }
         _ => {
-            let mut flood = Vec::new();
-            while flood.len() < len {
-                let word = &patterns.words[random.below(patterns.words.len() as u64) as usize];
-                flood.extend(match kind {
+            let mut fragments = Vec::new();
+            while fragments.len() < len {
+                let word = &patterns.words[random.draw_below(patterns.words.len() as u64) as usize];
+                fragments.extend(match kind {
                     "prefixes" => word[..word.len() - 1].bytes(),
                     _ => word[1..].bytes(),
                 });
                 // A separator, so that no two fragments make a word.
-                flood.push(b'-');
+                fragments.push(b'-');
             }
-            flood.truncate(len);
-            flood
+            fragments.truncate(len);
+            fragments
         }
     }
 }
 
-fn config(expressions: &[String], literal: bool) -> FunctionConfig {
+fn make_config(expressions: &[String], literal: bool) -> FunctionConfig {
     let pattern = |(regex, line): (&String, usize)| Pattern {
         line,
         action: DpiAction::Mark,
@@ -134,7 +134,7 @@ fn config(expressions: &[String], literal: bool) -> FunctionConfig {
     })
 }
 
-fn scanner(expressions: &[String]) -> Scanner {
+fn make_scanner(expressions: &[String]) -> Scanner {
     let expressions: Vec<_> = expressions
         .iter()
         .map(|regex| Expression {
@@ -149,7 +149,7 @@ fn scanner(expressions: &[String]) -> Scanner {
     Scanner::new(Arc::new(database)).expect("memory")
 }
 
-/// Prints the time of the function beyond the scan: the median over rounds that take turns.
+/// Prints how much longer the function takes than the bare scan: the median of paired rounds.
 fn print_framing(
     name: &str,
     function: &mut dyn Function,
@@ -185,7 +185,7 @@ fn print_framing(
     );
 }
 
-fn dpi(criterion: &mut Criterion) {
+fn bench_dpi(criterion: &mut Criterion) {
     match library::version() {
         Ok(version) => println!("library: {version}"),
         Err(error) => {
@@ -197,17 +197,17 @@ fn dpi(criterion: &mut Criterion) {
     group.warm_up_time(Duration::from_secs(1));
     group.measurement_time(Duration::from_secs(2));
     for (name, patterns) in [
-        ("10-literals", words(10)),
-        ("1000-literals", words(1000)),
-        ("10000-literals", words(10_000)),
-        ("100-regexes", regexes(100)),
+        ("10-literals", make_word_patterns(10)),
+        ("1000-literals", make_word_patterns(1000)),
+        ("10000-literals", make_word_patterns(10_000)),
+        ("100-regexes", make_regex_patterns(100)),
     ] {
         let expressions = &patterns.expressions;
-        let config = config(expressions, patterns.is_literal);
+        let config = make_config(expressions, patterns.is_literal);
         let start = Instant::now();
         let mut function = instantiate(&config).expect("a function");
         println!("{name}: made in {:.3} s", start.elapsed().as_secs_f64());
-        let mut scanner = scanner(expressions);
+        let mut scanner = make_scanner(expressions);
         let plain = patterns
             .is_literal
             .then(|| AhoCorasick::new(expressions).expect("an automaton"));
@@ -220,12 +220,12 @@ fn dpi(criterion: &mut Criterion) {
             ("suffixes", 1400),
             ("match", 1400),
         ] {
-            let payload = payload(kind, len, &patterns);
+            let payload = make_payload(kind, len, &patterns);
             let found = scanner.scan(&payload, 1);
             assert_eq!(found, Some((kind == "match").into()), "{name}/{kind}/{len}");
             let frame = build::udp(build::client_v4(), build::server_v4(), &payload);
             let mut buffers = vec![frame];
-            let mut batch = common::batch(&mut buffers);
+            let mut batch = common::make_batch(&mut buffers);
             let id = |of: &str| BenchmarkId::new(of, format!("{name}/{kind}/{len}"));
             group.throughput(Throughput::Bytes(len as u64));
             group.bench_function(id("function"), |bencher| {
@@ -251,5 +251,5 @@ fn dpi(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, dpi);
+criterion_group!(benches, bench_dpi);
 criterion_main!(benches);

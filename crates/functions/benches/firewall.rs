@@ -13,7 +13,7 @@ const PACKETS: u32 = 256;
 
 /// Returns typical filter rules: hosts and networks, some with a protocol and a port. The last rule
 /// matches every packet.
-fn rules(count: u32) -> Vec<Rule> {
+fn make_rules(count: u32) -> Vec<Rule> {
     let mut rules: Vec<Rule> = (1..count)
         .map(|i| {
             let address = (0x0a00_0000 + i * 0x0001_0307).to_be_bytes().into();
@@ -35,7 +35,7 @@ fn rules(count: u32) -> Vec<Rule> {
 }
 
 /// Returns five-tuples; half of them are from the rules' networks.
-fn tuples(count: u32) -> Vec<FiveTuple> {
+fn make_tuples(count: u32) -> Vec<FiveTuple> {
     (0..PACKETS)
         .map(|i| {
             let base = if i % 2 == 0 {
@@ -54,11 +54,11 @@ fn tuples(count: u32) -> Vec<FiveTuple> {
         .collect()
 }
 
-fn firewall(criterion: &mut Criterion) {
+fn bench_firewall(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("firewall");
     group.throughput(Throughput::Elements(PACKETS.into()));
     for count in [10, 100, 1000] {
-        let (rules, tuples) = (rules(count), tuples(count));
+        let (rules, tuples) = (make_rules(count), make_tuples(count));
         let tables = RuleTables::new(&rules).expect("at most 1024 rules");
         group.bench_function(BenchmarkId::new("bit-vectors", count), |bencher| {
             bencher.iter(|| {
@@ -83,5 +83,5 @@ fn firewall(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, firewall);
+criterion_group!(benches, bench_firewall);
 criterion_main!(benches);

@@ -13,11 +13,12 @@ use myelin_packet::five_tuple::UDP;
 use myelin_packet::fixtures::build;
 use myelin_spec::{NatConfig, Side};
 
-fn nat(criterion: &mut Criterion) {
+fn bench_nat(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("nat");
     for flows in [1_u32, 100_000] {
         let (client, server) = (build::client_v4(), build::server_v4());
-        // The packet's own endpoint, so that translation does not change the packet.
+        // The external endpoint equals the inside endpoint, so translation does not change the
+        // packet.
         let config = NatConfig {
             addresses: vec![client.ip()],
             flows: flows * 2,
@@ -42,7 +43,7 @@ fn nat(criterion: &mut Criterion) {
                 Side::Reply => build::udp(server, client, b"hello"),
             };
             let mut buffers = vec![frame];
-            let mut batch = common::batch(&mut buffers);
+            let mut batch = common::make_batch(&mut buffers);
             group.bench_function(BenchmarkId::new(side.as_str(), flows), |bencher| {
                 bencher.iter(|| {
                     let function: &mut dyn Function = black_box(&mut function);
@@ -55,5 +56,5 @@ fn nat(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, nat);
+criterion_group!(benches, bench_nat);
 criterion_main!(benches);

@@ -15,14 +15,14 @@ use myelin_packet::fixtures::build;
 use myelin_packet::{Meta, parse};
 use myelin_spec::{FunctionConfig, RlncCode, RlncDecodeConfig, RlncEncodeConfig, RlncRecodeConfig};
 
-/// Source packets of one round. The encoder codes them anew in each round, so that their numbers
+/// Source packets of one round. The encoder codes them again in each round, so that their numbers
 /// continue.
 const PACKETS: usize = 32;
 const ROOM: usize = 2048;
 
 /// Runs a function on frames, each at the start of a buffer, as one batch. Passes the forwarded
 /// frames to `sink`.
-fn run(
+fn run_batch(
     function: &mut dyn Function,
     buffers: &mut [(Vec<u8>, usize)],
     emitter: &mut dyn Emitter,
@@ -40,7 +40,7 @@ fn run(
     }
 }
 
-/// Returns the frames with room behind them.
+/// Returns the frames with room after them.
 fn buffers(frames: &[Vec<u8>]) -> Vec<(Vec<u8>, usize)> {
     let buffer = |frame: &Vec<u8>| {
         let mut buffer = frame.clone();
@@ -50,8 +50,8 @@ fn buffers(frames: &[Vec<u8>]) -> Vec<(Vec<u8>, usize)> {
     frames.iter().map(buffer).collect()
 }
 
-/// Measures the functions, and one that does nothing: the cost of a round without them.
-fn rlnc(criterion: &mut Criterion) {
+/// Measures the functions, and `forward` as the cost of a round without them.
+fn bench_functions(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("rlnc");
     for len in [256_usize, 1400] {
         group.throughput(Throughput::Elements(PACKETS as u64));
@@ -78,14 +78,14 @@ fn rlnc(criterion: &mut Criterion) {
                     }
                     let mut repairs: Vec<(Meta, Vec<u8>)> = Vec::new();
                     let mut sent: Vec<Vec<u8>> = Vec::new();
-                    run(&mut *encoder, &mut buffers(&plain), &mut repairs, |frame| {
+                    run_batch(&mut *encoder, &mut buffers(&plain), &mut repairs, |frame| {
                         sent.push(frame.to_vec());
                     });
                     sent.extend(repairs.into_iter().map(|(_, frame)| frame));
                     buffers(&sent)
                 };
                 let measured = |mut buffers: Vec<(Vec<u8>, usize)>| {
-                    run(&mut *function, &mut buffers, &mut Discard, |frame| {
+                    run_batch(&mut *function, &mut buffers, &mut Discard, |frame| {
                         black_box(frame);
                     });
                     buffers
@@ -100,8 +100,8 @@ fn rlnc(criterion: &mut Criterion) {
 /// Blocks to time.
 const BLOCKS: usize = 4000;
 
-/// Times each packet of a block on its own.
-fn single_packets(_: &mut Criterion) {
+/// Times each packet of a block separately.
+fn bench_single_packets(_: &mut Criterion) {
     for (block, len) in [(32_u8, 256), (32, 1400), (64, 1400)] {
         let frame = build::udp(build::client_v4(), build::server_v4(), &build::payload(len));
         let config = RlncEncodeConfig {
@@ -147,5 +147,5 @@ fn single_packets(_: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, rlnc, single_packets);
+criterion_group!(benches, bench_functions, bench_single_packets);
 criterion_main!(benches);

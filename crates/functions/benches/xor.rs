@@ -11,13 +11,13 @@ use myelin_functions::{Discard, instantiate};
 use myelin_packet::fixtures::build;
 use myelin_spec::{FunctionConfig, XorConfig};
 
-fn xor(criterion: &mut Criterion) {
+fn bench_xor(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("xor");
     for len in [256_usize, 1400] {
         group.throughput(Throughput::Bytes(len as u64));
         let frame = build::udp(build::client_v4(), build::server_v4(), &build::payload(len));
         let mut buffers = vec![frame];
-        let mut batch = common::batch(&mut buffers);
+        let mut batch = common::make_batch(&mut buffers);
         let mut function =
             instantiate(&FunctionConfig::Xor(XorConfig { key: 0x5a })).expect("a function");
         group.bench_function(BenchmarkId::new("function", len), |bencher| {
@@ -33,5 +33,5 @@ fn xor(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, xor);
+criterion_group!(benches, bench_xor);
 criterion_main!(benches);

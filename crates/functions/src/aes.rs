@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A *session* contains the packets that one encrypter sends from its start, or a change of keys,
-//! to the next. Its key follows from the file's key and the session's random salt ([`SessionKey`]).
+//! to the next. The file's key and the session's random salt give its key ([`SessionKey`]).
 //! So each session numbers its packets from 0, and no nonce repeats.
 
 mod drop_reason;
@@ -27,9 +27,9 @@ pub use trailer::{TAG_LEN, TRAILER_LEN, Trailer};
 
 use myelin_spec::Cipher;
 
-/// Most packets of one session. At 1500 bytes each, they are fewer than 2^39 blocks. An observer
-/// who sees that no block repeats can tell the ciphertext from noise with a chance of at most
-/// 2^-51.
+/// Maximum number of packets in a session. At 1500 bytes each, they are fewer than 2^39 blocks. An
+/// observer who sees that no block repeats can tell the ciphertext from noise with a probability of
+/// at most 2^-51.
 pub const SESSION_PACKETS: u64 = 1 << 32;
 
 /// Growth of an encrypted payload, bytes.

@@ -7,28 +7,28 @@ use crate::aes::{
     key_id, overhead,
 };
 use crate::datagram::Datagram;
-use crate::wide::{self, Sum};
+use crate::wide::{self, SumBytes};
 use crate::{Emitter, Packet, Stateful, Verdict};
 
 /// Decrypts UDP payloads in place and removes the trailer of [`aes`](crate::aes). Corrects lengths
 /// and checksums.
 ///
-/// Drops and counts a packet that is not an encrypted one (a fragment, not UDP, too short), has a
-/// key that is not in the key file, is not authentic, is a replay, or is too late. It remembers a
-/// session after it has decrypted a packet of it. It drops packets of a new session for which no
-/// slot is free.
+/// Drops and counts packets that are not encrypted (fragments, not UDP, too short) or whose key is
+/// not in the key file. Also drops and counts packets that are not authentic, are replays, or are
+/// too late. Stores a session after its first decrypted packet. Drops packets of a new session if
+/// no slot is free.
 pub struct AesDecrypt {
     cipher: Cipher,
-    sum: Sum,
+    sum: SumBytes,
     /// Keys of the key file.
     keys: Vec<(KeyId, SecretKey)>,
-    /// Whether the sessions no longer contain keys that are not in the file. `new` cannot do this,
-    /// because another thread calls it than the one that borrows the sessions.
+    /// Whether the sessions no longer contain keys that are not in the file. `new` cannot remove
+    /// these keys, because the thread that calls `new` does not borrow the sessions.
     has_pruned_keys: bool,
 }
 
 impl AesDecrypt {
-    /// Makes the function of that configuration.
+    /// Makes the function with this configuration.
     pub fn new(config: &AesDecryptConfig) -> Result<Self, KeyError> {
         let mut keys: Vec<(KeyId, SecretKey)> = Vec::with_capacity(config.keys.len());
         for key in &config.keys {
@@ -51,7 +51,7 @@ impl AesDecrypt {
         })
     }
 
-    /// Decrypts the packet. After an error its contents are undefined.
+    /// Decrypts the packet. After an error, the packet's contents are undefined.
     #[inline]
     fn decrypt(&self, sessions: &mut Sessions, packet: &mut Packet<'_>) -> Result<(), DropReason> {
         sessions.advance_clock(packet.meta().stamp_ns);
@@ -110,7 +110,7 @@ impl AesDecrypt {
 impl Stateful for AesDecrypt {
     type State = Sessions;
 
-    /// Once, frees the keys that the key file no longer contains.
+    /// Before the first batch, frees the keys that the key file no longer contains.
     #[inline]
     fn begin_batch(&mut self, sessions: &mut Sessions) {
         if !self.has_pruned_keys {
@@ -127,7 +127,7 @@ impl Stateful for AesDecrypt {
         _emitter: &mut dyn Emitter,
     ) -> Verdict {
         let decrypted = self.decrypt(sessions, packet);
-        sessions.drops.verdict(decrypted)
+        sessions.drops.count_result(decrypted)
     }
 
     fn read_counters(&self, sessions: &Sessions, sink: &mut dyn FnMut(&'static str, u64)) {

@@ -8,7 +8,7 @@ use crate::aes::{
     key_id, overhead,
 };
 use crate::datagram::{self, Datagram};
-use crate::wide::{self, Sum};
+use crate::wide::{self, SumBytes};
 use crate::{Emitter, Packet, Stateful, Verdict};
 
 /// An encrypter's session: its key and the number of its next packet.
@@ -41,8 +41,8 @@ impl EncryptSession {
         })
     }
 
-    /// Returns the trailer of the next packet. Starts a new session when this one has no number
-    /// left.
+    /// Returns the trailer of the next packet. Starts a new session when the session has no packet
+    /// number left.
     #[inline]
     fn next_trailer(&mut self) -> Result<Trailer, KeyError> {
         if self.next_counter == SESSION_PACKETS {
@@ -69,16 +69,17 @@ fn start_session(cipher: Cipher, file_key: &SecretKey) -> Result<([u8; 16], Sess
 /// Encrypts UDP payloads in place and appends the trailer of [`aes`](crate::aes). Corrects lengths
 /// and checksums, and overwrites or removes Ethernet padding.
 ///
-/// Drops and counts a packet that is a fragment, is not UDP, has bytes behind its datagram (RFC
-/// 9868), or would exceed the MTU or its buffer. A UDP checksum of zero means none and stays.
+/// Drops and counts a packet that is not UDP, is a fragment, or has bytes after its datagram (RFC
+/// 9868). Also drops and counts a packet that would exceed the MTU or its buffer. A UDP checksum of
+/// zero means no checksum and stays zero.
 pub struct AesEncrypt {
     mtu: usize,
     overhead: usize,
-    sum: Sum,
+    sum: SumBytes,
 }
 
 impl AesEncrypt {
-    /// Makes the function of that configuration.
+    /// Makes the function with this configuration.
     pub fn new(config: &AesEncryptConfig) -> Self {
         Self {
             mtu: config.mtu.into(),
@@ -87,7 +88,7 @@ impl AesEncrypt {
         }
     }
 
-    /// Encrypts the packet. After an error its contents are undefined.
+    /// Encrypts the packet. After an error, the packet's contents are undefined.
     #[inline]
     fn encrypt(
         &self,
@@ -136,7 +137,7 @@ impl Stateful for AesEncrypt {
         _emitter: &mut dyn Emitter,
     ) -> Verdict {
         let encrypted = self.encrypt(session, packet);
-        session.drops.verdict(encrypted)
+        session.drops.count_result(encrypted)
     }
 
     fn read_counters(&self, session: &EncryptSession, sink: &mut dyn FnMut(&'static str, u64)) {
@@ -150,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_its_last_number_a_session_is_replaced() {
+    fn a_new_session_starts_after_the_last_packet_number() {
         let config = AesEncryptConfig {
             cipher: Cipher::Aes128Gcm,
             keys: vec![SecretKey::new(vec![7; 16])],

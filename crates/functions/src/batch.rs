@@ -2,7 +2,7 @@
 
 use crate::{Packet, Verdict};
 
-/// Packets on their way through a chain, in order, and the dropped ones.
+/// The packets that a chain forwards, in order, and those that it dropped.
 #[derive(Debug, Default)]
 pub struct Batch<'a> {
     packets: Vec<Packet<'a>>,
@@ -36,7 +36,7 @@ impl<'a> Batch<'a> {
         &mut self.packets
     }
 
-    /// Returns the packets dropped since the batch was last emptied, in no order. The caller frees
+    /// Returns the packets dropped since the batch was last emptied, unordered. The caller frees
     /// their buffers.
     #[inline]
     pub fn dropped(&self) -> &[Packet<'a>] {
@@ -49,14 +49,14 @@ impl<'a> Batch<'a> {
         self.packets.len()
     }
 
-    /// Returns whether no packet is left to forward.
+    /// Returns whether the batch has no forwarded packets.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Gets the `verdict` on each packet in order and removes the dropped ones. Returns their
-    /// number.
+    /// Calls `verdict` on each packet in order and removes dropped packets. Returns the number of
+    /// dropped packets.
     #[inline]
     pub fn retain(&mut self, mut verdict: impl FnMut(&mut Packet<'a>) -> Verdict) -> usize {
         let mut kept = 0;
@@ -158,21 +158,21 @@ mod tests {
             let mut batch = Batch::with_capacity(0);
             fill(&mut batch, &mut memory);
             let mut kept: Vec<u32> = (0..count as u32).collect();
-            let mut gone: Vec<u32> = Vec::new();
+            let mut all_dropped: Vec<u32> = Vec::new();
             for verdict in &verdicts {
-                let keeps = |token: u32| verdict[token as usize];
+                let is_kept = |token: u32| verdict[token as usize];
                 let dropped = batch.retain(|packet| {
-                    if keeps(packet.token()) { Verdict::Forward } else { Verdict::Drop }
+                    if is_kept(packet.token()) { Verdict::Forward } else { Verdict::Drop }
                 });
-                let (stay, go): (Vec<u32>, Vec<u32>) = kept.iter().partition(|token| keeps(**token));
-                prop_assert_eq!(dropped, go.len());
-                kept = stay;
-                gone.extend(go);
-                gone.sort_unstable();
+                let (forwarded, removed): (Vec<u32>, Vec<u32>) = kept.iter().partition(|token| is_kept(**token));
+                prop_assert_eq!(dropped, removed.len());
+                kept = forwarded;
+                all_dropped.extend(removed);
+                all_dropped.sort_unstable();
                 prop_assert_eq!(tokens(batch.packets()), kept.clone());
                 let mut dropped = tokens(batch.dropped());
                 dropped.sort_unstable();
-                prop_assert_eq!(&dropped, &gone);
+                prop_assert_eq!(&dropped, &all_dropped);
             }
         }
     }

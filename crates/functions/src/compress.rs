@@ -1,4 +1,4 @@
-//! `compress`: compresses each UDP payload on its own.
+//! `compress`: compresses each UDP payload separately.
 //!
 //! [`mod@compression`](crate::compression) describes the wire format.
 
@@ -9,23 +9,23 @@ use crate::compression::{
     CompressionError, Header, MARKER_LEN, STORED_MARKER, dictionary_id, is_marked, lz4,
 };
 use crate::datagram::Datagram;
-use crate::wide::{self, Sum};
+use crate::wide::{self, SumBytes};
 use crate::{Emitter, Function, Packet, Verdict};
 
 /// Compresses UDP payloads.
 ///
 /// It forwards a payload unchanged if compression does not shorten it. It also forwards packets
 /// that are not a complete UDP datagram: other protocols, fragments, and datagrams with bytes
-/// behind them (RFC 9868). A payload that begins like a marker and does not shrink is stored behind
-/// an additional marker. It drops such a packet if that exceeds the MTU or the buffer, and drops no
-/// other packet.
+/// after them (RFC 9868). If a payload begins like a marker and does not shrink, the function puts
+/// an additional marker in front. It drops such a packet if the marker makes it exceed the MTU or
+/// the buffer, and drops no other packet.
 #[derive(Debug)]
 pub struct Compress {
     compressor: Compressor,
     algorithm: CompressionAlgorithm,
     dictionary: Option<u32>,
     mtu: usize,
-    sum: Sum,
+    sum: SumBytes,
     /// Buffer for the new payload, as long as an IP packet may be.
     scratch: Box<[u8]>,
     counters: CompressCounters,
@@ -72,8 +72,8 @@ impl Compress {
         })
     }
 
-    /// Compresses the payload, stores it or leaves it unchanged, and returns its new length. `None`
-    /// if that is too long.
+    /// Compresses the payload, stores it or leaves it unchanged, and returns the new length. `None`
+    /// if the new payload is too long.
     #[inline]
     fn transform(&mut self, packet: &mut Packet<'_>, mut datagram: Datagram) -> Option<usize> {
         let payload = packet.payload();
@@ -90,8 +90,8 @@ impl Compress {
         Some(payload.len())
     }
 
-    /// Compresses `payload` into the scratch buffer and returns the length there. `None` if that is
-    /// not shorter.
+    /// Compresses `payload` into the scratch buffer and returns the length there. `None` if the
+    /// result is not shorter.
     #[inline]
     fn compress(&mut self, payload: &[u8], datagram: Datagram) -> Option<usize> {
         // A `decompress` with the same MTU would drop such a packet.

@@ -11,14 +11,13 @@
 //! The latter two may use a dictionary; then [`dictionary_id`] follows the length. `length` is the
 //! length of the original payload, bytes.
 //!
-//! A payload that does not shrink is sent unchanged. `decompress` always recognises it, because a
-//! payload that itself begins like a marker is never sent unchanged: `compress` compresses it, or
-//! stores it behind a 4-byte marker. So a payload is compressed or stored if, and only if, it
-//! begins like a marker. One in 2^29 random payloads does. No UTF-8 text does, since UTF-8 never
-//! contains the first byte.
+//! If a payload does not shrink, `compress` sends it unchanged, unless it begins like a marker.
+//! Then `compress` stores it with a 4-byte marker in front. So a payload on the wire is compressed
+//! or stored if, and only if, it begins like a marker. One in 2^29 random payloads begins like a
+//! marker. No UTF-8 text does, since UTF-8 never contains the first byte of a marker.
 //!
-//! The length lets `decompress` refuse a packet that would become too long before it decompresses
-//! anything. It also reveals a damaged block, which gives another length.
+//! The length lets `decompress` refuse a packet that would become too long before decompression. It
+//! also reveals a damaged block, which gives another length.
 
 pub mod lz4;
 pub mod zstd;
@@ -39,7 +38,7 @@ pub const MARKER_LEN: usize = 4;
 /// Bytes of the longest header.
 pub const MAX_HEADER_LEN: usize = 10;
 
-/// Why the state of an algorithm cannot be made.
+/// Why an algorithm has no state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompressionError {
     /// Memory is short.
@@ -68,11 +67,11 @@ pub struct Header {
 pub enum PayloadForm {
     /// The original payload.
     Untouched,
-    /// The original payload behind a marker.
+    /// A marker and the original payload.
     Stored,
-    /// A compressed block behind a header.
+    /// A header and a compressed block.
     Compressed(Header),
-    /// It begins like a marker, but `compress` makes no such payload.
+    /// The payload begins like a marker, but `compress` makes no such payload.
     Malformed,
 }
 
@@ -102,7 +101,7 @@ impl Header {
         Some(())
     }
 
-    /// Reads the header behind the marker.
+    /// Reads the rest of the header, after the marker.
     fn read(form: u32, payload: &[u8]) -> Option<Self> {
         let algorithm = match form & !WITH_DICTIONARY {
             LZ4 => CompressionAlgorithm::Lz4,

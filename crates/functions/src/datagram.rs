@@ -1,8 +1,8 @@
 //! Changes the length of a UDP datagram.
 //!
-//! Corrects lengths and checksums, and uses up or removes Ethernet padding. The UDP checksum is
-//! updated by the difference, not computed anew. Zero means no checksum and stays. A wrong checksum
-//! stays wrong, so a damaged datagram does not become valid.
+//! Corrects lengths and checksums, and overwrites or removes Ethernet padding. Updates the UDP
+//! checksum by the difference. A checksum of zero means no checksum and stays zero. A wrong
+//! checksum stays wrong, so a damaged datagram does not become valid.
 
 use std::cmp::Ordering;
 
@@ -10,8 +10,8 @@ use myelin_packet::checksum;
 use myelin_packet::five_tuple::UDP;
 
 use crate::Packet;
-use crate::wide::Sum;
-use crate::word::{set_word, word};
+use crate::wide::SumBytes;
+use crate::word::{read_word, write_word};
 
 /// Offsets of a complete UDP datagram in its frame. The datagram is the last part of its IP packet.
 #[derive(Clone, Copy, Debug)]
@@ -24,28 +24,28 @@ pub(crate) struct Datagram {
     pub(crate) payload: usize,
     /// End of the datagram and of the IP packet.
     pub(crate) end: usize,
-    /// Otherwise the packet is IPv4.
+    /// Whether the packet is IPv6. Otherwise it is IPv4.
     pub(crate) is_ipv6: bool,
     /// UDP checksum, zero for none.
     checksum: u16,
-    sum: Sum,
+    sum: SumBytes,
 }
 
 /// Why a packet contains no usable datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoDatagram {
-    /// It is a fragment.
+    /// The packet is a fragment.
     Fragment,
-    /// It is not UDP, or it is truncated.
+    /// The packet is not UDP, or is truncated.
     NotUdp,
-    /// The IP packet has bytes behind the datagram (RFC 9868).
+    /// The IP packet has bytes after the datagram (RFC 9868).
     Surplus,
 }
 
 impl Datagram {
     /// Finds the datagram in `packet`. `sum` computes its checksum.
     #[inline]
-    pub(crate) fn of(packet: &Packet<'_>, sum: Sum) -> Result<Self, NoDatagram> {
+    pub(crate) fn of(packet: &Packet<'_>, sum: SumBytes) -> Result<Self, NoDatagram> {
         let headers = packet.headers();
         if headers.flags.is_fragment() {
             return Err(NoDatagram::Fragment);
@@ -67,11 +67,11 @@ impl Datagram {
         };
         let frame = packet.bytes();
         let (at, counted_from) = datagram.ip_length();
-        let length = word(frame, at).ok_or(NoDatagram::NotUdp)?;
+        let length = read_word(frame, at).ok_or(NoDatagram::NotUdp)?;
         if counted_from + usize::from(length) != datagram.end {
             return Err(NoDatagram::Surplus);
         }
-        datagram.checksum = word(frame, datagram.l4 + 6).ok_or(NoDatagram::NotUdp)?;
+        datagram.checksum = read_word(frame, datagram.l4 + 6).ok_or(NoDatagram::NotUdp)?;
         Ok(datagram)
     }
 
@@ -103,9 +103,9 @@ impl Datagram {
         (self.sum)(payload.unwrap_or_default())
     }
 
-    /// Ends datagram, IP packet and frame at `end`, after the payload was changed in place. `old`
-    /// is the [`payload_sum`](Self::payload_sum) before the change. Returns `None` if the buffer
-    /// has no room or an IP packet cannot be that long.
+    /// Ends datagram, IP packet and frame at `end`. Call it after changing the payload in place.
+    /// `old` is the [`payload_sum`](Self::payload_sum) before the change. Returns `None` if the
+    /// buffer has no room or an IP packet cannot be that long.
     #[inline]
     pub(crate) fn finish(&mut self, packet: &mut Packet<'_>, end: usize, old: u64) -> Option<()> {
         resize_frame(packet, end)?;
@@ -119,7 +119,7 @@ impl Datagram {
     #[inline]
     pub(crate) fn replace(&mut self, packet: &mut Packet<'_>, new: &[u8]) -> Option<()> {
         // Sum `new`, not its copy in the packet: bytes just written are slow to read. For the same
-        // reason take the old sum first, as `new` may just have been written too.
+        // reason compute the old sum first, as the caller may just have written `new`.
         let old = complement(self.payload_sum(packet));
         let growth = if self.has_checksum() {
             old + (self.sum)(new)
@@ -132,7 +132,7 @@ impl Datagram {
         self.set_end(packet, end, growth)
     }
 
-    /// Appends `trailer`. It overwrites Ethernet padding first; the rest of the padding stays.
+    /// Appends `trailer`. The trailer overwrites Ethernet padding; the rest of the padding stays.
     /// Returns `None` and changes nothing if the buffer has no room or an IP packet cannot be that
     /// long.
     #[inline]
@@ -144,8 +144,8 @@ impl Datagram {
         self.set_end(packet, end, growth)
     }
 
-    /// Removes `n` bytes from the end of the payload. Returns `None` and changes nothing if it is
-    /// shorter.
+    /// Removes `n` bytes from the end of the payload. Returns `None` and changes nothing if the
+    /// payload is shorter.
     #[inline]
     pub(crate) fn remove_tail(&mut self, packet: &mut Packet<'_>, n: usize) -> Option<()> {
         let end = self.end.checked_sub(n).filter(|&end| end >= self.payload)?;
@@ -179,19 +179,23 @@ impl Datagram {
     fn set_end(&mut self, packet: &mut Packet<'_>, end: usize, growth: u64) -> Option<()> {
         let frame = packet.bytes_mut();
         let (at, counted_from) = self.ip_length();
-        let (old, new) = (word(frame, at)?, (end - counted_from) as u16);
-        set_word(frame, at, new)?;
+        let (old, new) = (read_word(frame, at)?, (end - counted_from) as u16);
+        write_word(frame, at, new)?;
         if !self.is_ipv6 {
-            let held = word(frame, self.l3 + 10)?;
-            set_word(frame, self.l3 + 10, checksum::update(held, old, new))?;
+            let old_checksum = read_word(frame, self.l3 + 10)?;
+            write_word(
+                frame,
+                self.l3 + 10,
+                checksum::update(old_checksum, old, new),
+            )?;
         }
         let (old, new) = (self.end - self.l4, end - self.l4);
-        set_word(frame, self.l4 + 4, new as u16)?;
+        write_word(frame, self.l4 + 4, new as u16)?;
         if self.has_checksum() {
             // The length counts twice: in the UDP header and in the pseudo-header.
             let lengths = 2 * (new as u64 + complement(old as u64));
             self.checksum = checksum::l4_add(UDP, self.checksum, growth + lengths);
-            set_word(frame, self.l4 + 6, self.checksum)?;
+            write_word(frame, self.l4 + 6, self.checksum)?;
         }
         self.end = end;
         packet.set_end(end as u16);
@@ -213,7 +217,7 @@ impl Datagram {
 /// Ends the frame at `end`. Returns `None` and changes nothing if that is impossible.
 #[inline]
 pub(crate) fn resize_frame(packet: &mut Packet<'_>, end: usize) -> Option<()> {
-    // The metadata stores the end in 16 bits. The lengths in the headers are below it.
+    // The metadata stores the end in 16 bits. All lengths in the headers are below `end`.
     u16::try_from(end).ok()?;
     let len = packet.len();
     match end.cmp(&len) {
@@ -248,20 +252,20 @@ mod tests {
         let mut buffer = [frame, &[0x5a; TAILROOM]].concat();
         let meta = Meta::new(1, 2, 3, 4, &parse(frame).unwrap());
         let mut packet = Packet::new(&mut buffer, 0, frame.len(), meta, 0).unwrap();
-        let given = work(&mut packet);
+        let result = work(&mut packet);
         assert_eq!(packet.headers(), &parse(packet.bytes()).unwrap());
         assert_eq!(
             packet.meta().headers(packet.bytes()),
             parse(packet.bytes()).ok()
         );
-        (given, packet.bytes().to_vec())
+        (result, packet.bytes().to_vec())
     }
 
     fn datagram(packet: &Packet<'_>) -> Datagram {
         Datagram::of(packet, wide::fastest_sum()).unwrap()
     }
 
-    /// Returns the frame, built anew with another payload. A wrong checksum stays wrong by the same
+    /// Returns the frame, rebuilt with another payload. A wrong checksum stays wrong by the same
     /// difference.
     fn reference(frame: &[u8], payload: &[u8]) -> Vec<u8> {
         let old = parse(frame).unwrap();
@@ -279,12 +283,13 @@ mod tests {
         }
         let len = (new.len() - l4) as u16;
         new[l4 + 4..l4 + 6].copy_from_slice(&len.to_be_bytes());
-        let held = word(frame, l4 + 6).unwrap();
-        if held != 0 {
-            let was = checksum::l4_checksum(frame, &old).unwrap();
-            let is = checksum::l4_checksum(&new, &parse(&new).unwrap()).unwrap();
+        let old_checksum = read_word(frame, l4 + 6).unwrap();
+        if old_checksum != 0 {
+            let correct_old = checksum::l4_checksum(frame, &old).unwrap();
+            let correct_new = checksum::l4_checksum(&new, &parse(&new).unwrap()).unwrap();
             // The error of the checksum, modulo 65535. Of the two zeros, 0 would mean no checksum.
-            let sum = u32::from(is) + u32::from(held) + 65_535 - u32::from(was);
+            let sum =
+                u32::from(correct_new) + u32::from(old_checksum) + 65_535 - u32::from(correct_old);
             let checksum = match sum % 65_535 {
                 0 => 0xffff,
                 other => other as u16,
@@ -306,7 +311,7 @@ mod tests {
                 let mut frame = build::udp(source, destination, &payload);
                 if let Some(checksum) = checksum {
                     let l4 = usize::from(parse(&frame).unwrap().l4);
-                    set_word(&mut frame, l4 + 6, checksum).unwrap();
+                    write_word(&mut frame, l4 + 6, checksum).unwrap();
                 }
                 let frame = build::with_tags(frame, &[build::QINQ, build::VLAN][..tags]);
                 let len = len.max(frame.len());
@@ -324,7 +329,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn replacing_a_payload_equals_building_the_packet_anew(
+        fn replacing_a_payload_equals_rebuilding_the_packet(
             frame in frames(),
             new in bytes(150),
         ) {
@@ -348,7 +353,7 @@ mod tests {
         }
 
         #[test]
-        fn append_and_cut_equal_building_the_packet_anew(
+        fn appending_and_removing_equal_rebuilding_the_packet(
             frame in frames(),
             trailer in bytes(20),
         ) {

@@ -8,7 +8,7 @@ use crate::compression::{
     CompressionError, Header, MARKER_LEN, PayloadForm, dictionary_id, lz4, payload_form, zstd,
 };
 use crate::datagram::Datagram;
-use crate::wide::{self, Sum};
+use crate::wide::{self, SumBytes};
 use crate::{Emitter, Function, Packet, Verdict};
 
 /// Decompresses UDP payloads, each with the algorithm in its header.
@@ -22,7 +22,7 @@ pub struct Decompress {
     dictionary: Option<Dictionary>,
     dictionary_id: Option<u32>,
     mtu: usize,
-    sum: Sum,
+    sum: SumBytes,
     /// Buffer for the new payload, as long as an IP packet may be.
     scratch: Box<[u8]>,
     counters: DecompressCounters,

@@ -1,8 +1,8 @@
 //! `dpi`: searches payloads for patterns, and drops, marks or mirrors the packets with a match.
 //!
-//! Hyperscan or Vectorscan ([`library`]) compiles the patterns into automata. So the cost of a
-//! packet is proportional to its length, for all patterns and contents. Each packet is inspected on
-//! its own: a pattern that spans two packets is not found.
+//! Hyperscan or Vectorscan ([`library`]) recompiles the patterns into automata. So the cost of a
+//! packet is proportional to its length, for all patterns and contents. The function inspects each
+//! packet separately. So it does not find a pattern that spans two packets.
 
 pub mod library;
 mod mark;
@@ -20,7 +20,7 @@ const DROP: u8 = 1;
 const MARK: u8 = 2;
 const MIRROR: u8 = 4;
 
-/// Why a `dpi` function cannot be made.
+/// Why a `dpi` function could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The library is not installed.
@@ -53,7 +53,7 @@ pub enum Error {
     Memory,
 }
 
-/// Compiled patterns. Generations of a chain share them until they change.
+/// Compiled patterns. Generations of a chain share them until the patterns change.
 #[derive(Debug)]
 pub(crate) struct CompiledPatterns(Result<Arc<Database>, Error>);
 
@@ -100,7 +100,7 @@ fn locate_error(error: CompileError, config: &DpiConfig) -> Error {
         Some((file, pattern)) => Error::Pattern {
             file: file.to_owned(),
             line: pattern.line,
-            regex: printable(&pattern.regex),
+            regex: make_printable(&pattern.regex),
             reason,
         },
         None => Error::Patterns {
@@ -110,8 +110,8 @@ fn locate_error(error: CompileError, config: &DpiConfig) -> Error {
     }
 }
 
-/// Shortens text for a message and removes control characters, which could steer a terminal.
-fn printable(text: &str) -> String {
+/// Shortens text for a message and removes control characters, which could control a terminal.
+fn make_printable(text: &str) -> String {
     const LONGEST: usize = 60;
     let shown = text.chars().take(LONGEST);
     let mut shown: String = shown
@@ -123,7 +123,7 @@ fn printable(text: &str) -> String {
     shown
 }
 
-/// Inspects the payload of each packet: the UDP or TCP payload, or all bytes behind the IP header.
+/// Inspects the payload of each packet: the UDP or TCP payload, or all bytes after the IP header.
 ///
 /// It applies the actions of all matching patterns to a packet; a dropped packet is not marked. It
 /// drops fragments unless the configuration forwards them, and packets that the library fails to
@@ -131,13 +131,13 @@ fn printable(text: &str) -> String {
 #[derive(Debug)]
 pub struct Dpi {
     scanner: Scanner,
-    /// The actions that decide the verdict: once all are found, the scan can stop.
+    /// The actions that decide the verdict. The scan can stop when it has found all of them.
     decisive: u8,
     drops_fragments: bool,
     dscp: u8,
     mirror: Option<Mirror>,
     counters: DpiCounters,
-    /// Kept for the next generation, which then need not compile the patterns.
+    /// Keeps the patterns for the next generation, which then does not compile them again.
     _patterns: SharedState<CompiledPatterns>,
 }
 
@@ -152,7 +152,7 @@ struct DpiCounters {
 }
 
 impl Dpi {
-    /// Makes the function of that configuration. `patterns` are its compiled patterns.
+    /// Makes the function with this configuration. `patterns` are its compiled patterns.
     pub(crate) fn new(
         config: &DpiConfig,
         patterns: SharedState<CompiledPatterns>,
@@ -178,7 +178,7 @@ impl Dpi {
         })
     }
 
-    /// Applies the actions of the patterns found.
+    /// Applies the actions of the matching patterns.
     #[cold]
     fn apply_actions(
         &mut self,
@@ -279,7 +279,7 @@ mod tests {
             side: Side::Forward,
         };
         let _function = states.instantiate(&instance).unwrap();
-        let mut compiles = |config: &DpiConfig| {
+        let mut recompiles = |config: &DpiConfig| {
             let mut compiled = false;
             let shape = FunctionConfig::Dpi(config.state_config());
             let patterns = states.get_or_create(Some(&key), &shape, || {
@@ -295,8 +295,8 @@ mod tests {
         };
         config.fragments = DpiFragments::Drop;
         config.dscp = 2;
-        assert!(!compiles(&config));
+        assert!(!recompiles(&config));
         config.lists[0].patterns[0].regex = "b".to_owned();
-        assert!(compiles(&config));
+        assert!(recompiles(&config));
     }
 }

@@ -2,11 +2,11 @@
 
 use myelin_packet::Meta;
 
-/// Takes packets that a function sends in addition to the one it processes.
+/// Takes packets that a function sends in addition to the processed packet.
 pub trait Emitter {
-    /// Sends a copy of `frame`, which starts with its Ethernet header, to the next function, behind
+    /// Sends a copy of `frame`, which starts with its Ethernet header, to the next function, after
     /// the packets of the batch. The frame inherits stamp, chain and generation from `origin`, the
-    /// metadata of the packet that caused it. The emitter parses the frame anew and ignores the
+    /// metadata of the packet that caused it. The emitter parses the frame again and ignores the
     /// offsets in `origin`. It drops and counts a frame that does not parse, or for which no buffer
     /// is free.
     fn emit(&mut self, origin: &Meta, frame: &[u8]);

@@ -21,7 +21,7 @@ pub struct FlowPage {
 }
 
 impl FlowPage {
-    /// Makes a page that reads `slots` slots of the table at a time.
+    /// Makes a page for `slots` slots of the table.
     pub fn new(slots: usize) -> Self {
         Self {
             records: Vec::with_capacity(slots),
@@ -36,8 +36,8 @@ impl FlowPage {
         self.next.is_none()
     }
 
-    /// Reads the next page of a table. A flow keeps its slot, so a flow that stays in the table is
-    /// read exactly once.
+    /// Reads the next page of a table. A flow keeps its slot, so the pages contain each flow that
+    /// stays in the table exactly once.
     pub fn read_page<K, V>(
         &mut self,
         table: &FlowTable<K, V>,

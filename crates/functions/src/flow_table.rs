@@ -1,15 +1,16 @@
 //! A table of flows with a fixed capacity: the memory of a stateful function.
 //!
 //! The table allocates and touches all its memory when it is made; no operation allocates. When the
-//! table is full, a new flow evicts the least recently used one, and the table counts the eviction.
+//! table is full, a new flow evicts the least recently used flow. The table counts evictions.
 //!
 //! An entry keeps its slot from insertion to removal. A linked list orders the entries from the
 //! most to the least recently used. An open-addressing index with linear probing, at most half
-//! full, finds them. The hash has a random seed, so nobody outside can choose flows that collide.
+//! full, finds the entry of a flow. The hash has a random seed, so a sender cannot choose flows
+//! that collide.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
-/// Most flows of one table: about 200 MB with the largest entries in use.
+/// Maximum number of flows in a table: about 200 MB with the largest entries in use.
 pub const MAX_FLOWS: usize = 1 << 20;
 
 /// Marks the absence of an entry.
@@ -80,7 +81,7 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
         }
     }
 
-    /// Most flows that the table can hold.
+    /// Returns the maximum number of flows.
     pub fn capacity(&self) -> usize {
         self.entries.len()
     }
@@ -100,7 +101,7 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
         self.evictions
     }
 
-    /// Returns the value of a flow, without a change of the order of use.
+    /// Returns the value of a flow. Does not change the order of use.
     #[inline]
     pub fn get(&self, key: &K) -> Option<&V> {
         let at = self.find(self.hash(key), key)?;
@@ -172,7 +173,7 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
         Some((&entry.key, &entry.value))
     }
 
-    /// Returns all flows, in no order.
+    /// Returns all flows, unordered.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         (0..self.capacity()).filter_map(|slot| self.flow_in_slot(slot))
     }
@@ -452,7 +453,7 @@ mod tests {
                 seen.insert(table.hash(&key) & 0xffff);
             }
         }
-        // 40 * 255 + 1 keys, thrown at random into 65536 slots, fill about 9450 of them.
+        // 40 * 255 + 1 keys, placed at random in 65536 slots, fill about 9450 of them.
         assert!(seen.len() > 9000, "{} slots", seen.len());
     }
 }

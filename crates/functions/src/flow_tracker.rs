@@ -15,8 +15,9 @@ use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
 /// packet in the other direction establishes it. A SYN alone opens a TCP connection and an
 /// acknowledgement establishes it. A FIN of one side makes it closing; the FINs of both sides or a
 /// reset close it. A SYN may reopen a closed connection. The side that sent its FIN may also reopen
-/// a closing one. Flows also end by timeout. The function counts a TCP segment that belongs to no
-/// flow and opens none, and drops it if the configuration says so. It forwards everything else.
+/// a closing connection. Flows also end by timeout. The function counts a TCP segment that belongs
+/// to no flow and opens none, and drops it if the configuration says so. It forwards all other
+/// packets.
 #[derive(Debug)]
 pub struct FlowTracker(FlowTrackerConfig);
 
@@ -61,7 +62,7 @@ impl FlowTrackerState {
     fn track(&mut self, config: &FlowTrackerConfig, packet: &Packet<'_>) -> Verdict {
         let headers = packet.headers();
         let Some(key) = FlowKey::of(headers, packet.bytes()) else {
-            return self.invalid(config);
+            return self.count_invalid(config);
         };
         let flags = if headers.protocol == TCP && headers.flags.has_ports() {
             let at = usize::from(headers.l4) + tcp::OFFSET;
@@ -76,9 +77,9 @@ impl FlowTrackerState {
         if let Some(flow) = self.flows.use_flow(&key) {
             let state = flow.marks.state(is_tcp);
             let lifetime_ns = config.lifetime_ns(is_tcp, state);
-            let lives = now_ns.saturating_sub(flow.last_ns) <= lifetime_ns;
+            let is_alive = now_ns.saturating_sub(flow.last_ns) <= lifetime_ns;
             let is_over = state == FlowState::Closed || flow.marks.contains(done_mark(from_second));
-            if lives && !(opens && is_over) {
+            if is_alive && !(opens && is_over) {
                 flow.marks = flow.marks.with(flow.marks.of_packet(from_second, flags));
                 count_packet(flow, from_second, packet.len());
                 // Late segments do not extend the life of a closed connection.
@@ -98,23 +99,23 @@ impl FlowTrackerState {
             self.begun += 1;
             return Verdict::Forward;
         }
-        self.invalid(config)
+        self.count_invalid(config)
     }
 
-    fn invalid(&mut self, config: &FlowTrackerConfig) -> Verdict {
+    fn count_invalid(&mut self, config: &FlowTrackerConfig) -> Verdict {
         self.outside += 1;
-        verdict(config.invalid)
+        apply_policy(config.invalid)
     }
 }
 
-fn verdict(policy: InvalidPolicy) -> Verdict {
+fn apply_policy(policy: InvalidPolicy) -> Verdict {
     match policy {
         InvalidPolicy::Pass => Verdict::Forward,
         InvalidPolicy::Drop => Verdict::Drop,
     }
 }
 
-/// Returns the mark that the sender of a packet is done.
+/// Returns the mark for a FIN of the packet's sender.
 fn done_mark(from_second: bool) -> FlowMarks {
     if from_second {
         FlowMarks::SECOND_DONE
@@ -124,7 +125,7 @@ fn done_mark(from_second: bool) -> FlowMarks {
 }
 
 impl FlowTracker {
-    /// Makes the function of that configuration.
+    /// Makes the function with this configuration.
     pub fn new(config: FlowTrackerConfig) -> Self {
         Self(config)
     }
@@ -143,8 +144,8 @@ impl Stateful for FlowTracker {
         state.track(&self.0, packet)
     }
 
-    fn without_state(&self) -> Verdict {
-        verdict(self.0.invalid)
+    fn verdict_without_state(&self) -> Verdict {
+        apply_policy(self.0.invalid)
     }
 
     fn read_flows(&self, state: &FlowTrackerState, page: &mut FlowPage) {

@@ -2,7 +2,7 @@
 
 use crate::{Emitter, Function, Packet, Verdict};
 
-/// Forwards packets unchanged. It is the cheapest function, to measure the cost of a chain itself.
+/// Forwards packets unchanged. This cheapest function measures the cost of a chain itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Forward;
 

@@ -28,7 +28,7 @@ pub trait Function: Send {
     fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict;
 
     /// Returns whether the worker must call [`set_time`](Self::set_time) before each batch. The
-    /// worker asks once.
+    /// worker calls this method once.
     fn needs_time(&self) -> bool {
         false
     }
@@ -36,28 +36,29 @@ pub trait Function: Send {
     /// Sets the time of the next packets: CLOCK_MONOTONIC, nanoseconds.
     fn set_time(&mut self, _now_ns: u64) {}
 
-    /// Period of [`run_timer`](Self::run_timer) in nanoseconds, with or without packets. `None` for
-    /// never. The worker asks once.
+    /// Returns the period of [`run_timer`](Self::run_timer) in nanoseconds, with or without
+    /// packets. `None` for never. The worker calls this method once.
     fn timer_period_ns(&self) -> Option<u64> {
         None
     }
 
     /// Does the work that is due at `now_ns` (CLOCK_MONOTONIC) without a packet: ends waits, sends
-    /// stored packets. The worker calls it between two batches.
+    /// stored packets. The worker calls this method between two batches.
     fn run_timer(&mut self, _now_ns: u64, _emitter: &mut dyn Emitter) {}
 
-    /// Returns whether [`run_timer`](Self::run_timer) will have work even if no packet comes. The
-    /// worker asks after each call. After `false`, it calls `run_timer` again only after a packet,
-    /// so that an idle worker sleeps.
+    /// Returns whether [`run_timer`](Self::run_timer) will have work even if no packet arrives. The
+    /// worker calls this method after each `run_timer`. After `false`, it calls `run_timer` again
+    /// only after a packet, so that an idle worker sleeps.
     fn needs_timer(&self) -> bool {
         true
     }
 
     /// Passes the function's own counters and their names to `sink`. A name is a few lower-case
-    /// words with hyphens. The worker counts packets in, out and dropped itself.
+    /// words with hyphens. The worker itself counts received, sent and dropped packets.
     fn read_counters(&self, _sink: &mut dyn FnMut(&'static str, u64)) {}
 
-    /// Writes its flows into the page. A function without flows leaves the page unchanged.
+    /// Writes the function's flows into the page. A function without flows leaves the page
+    /// unchanged.
     fn read_flows(&self, _page: &mut FlowPage) {}
 
     /// Processes a batch. Moves dropped packets to [`Batch::dropped`] and returns their number.

@@ -7,8 +7,8 @@ use myelin_packet::checksum::{checksum, sum};
 const TIME_TO_LIVE: u8 = 64;
 
 /// Appends the header of an IP packet with `length` bytes of `protocol`. Returns the sum of the
-/// addresses, the first part of a pseudo-header. `class` is the traffic class of IPv6, the type of
-/// service of IPv4. If one address is IPv6, so is the header.
+/// addresses, the first part of a pseudo-header. `class` is the traffic class of IPv6, or the type
+/// of service of IPv4. The header is IPv6 if one address is IPv6.
 pub(crate) fn write(
     frame: &mut Vec<u8>,
     (source, destination): (IpAddr, IpAddr),
@@ -20,7 +20,7 @@ pub(crate) fn write(
     if let (IpAddr::V4(source), IpAddr::V4(destination)) = (source, destination) {
         frame.extend_from_slice(&[0x45, class]);
         frame.extend_from_slice(&(20 + length).to_be_bytes());
-        // Never fragmented, so it needs no identification (RFC 6864).
+        // The packet is never fragmented, so it needs no identification (RFC 6864).
         frame.extend_from_slice(&[0, 0, 0x40, 0, TIME_TO_LIVE, protocol, 0, 0]);
         frame.extend_from_slice(&source.octets());
         frame.extend_from_slice(&destination.octets());

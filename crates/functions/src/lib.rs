@@ -6,12 +6,12 @@
 //! costs one dynamic call.
 //!
 //! [`States::instantiate`] makes a function from its configuration and gives it its [`mod@state`].
-//! Each function kind has a file of its name. A kind that also runs in the kernel gives the same
-//! bytes there; both are tested on the same frames.
+//! Each function kind has a file with its name. A kind that also runs in the kernel gives the same
+//! bytes there; tests compare both on the same frames.
 //!
 //! This crate does no I/O while packets pass. When it makes a function, [`mod@dpi`] loads its
-//! library, [`mod@aes_encrypt`] draws the salt of its session, and flow tables draw the seed of
-//! their hash. Start reading at [`mod@function`], then [`mod@xor`] as an example.
+//! library. [`mod@aes_encrypt`] then draws the salt of its session, and flow tables draw the seed
+//! of their hash. Start reading at [`mod@function`], then [`mod@xor`] as an example.
 
 pub mod aes;
 pub mod aes_decrypt;

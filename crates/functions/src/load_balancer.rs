@@ -12,12 +12,12 @@
 //!   flow;
 //! * packets with an authentication header (RFC 4302), which covers the addresses;
 //! * packets of a family without a backend;
-//! * a flow with the same answers as another flow: same client address and port and same backend,
-//!   through another address;
-//! * on the reply side, packets of no live flow.
+//! * a flow whose answers would equal those of another flow: same client address and port and same
+//!   backend, but another original destination;
+//! * on the reply side, packets without a live flow.
 //!
-//! When a table is full, it evicts the least recently used flow and counts it. The function counts
-//! the clients' packets by flow.
+//! When a table is full, a new flow evicts the least recently used flow, and the table counts the
+//! eviction. The function counts the clients' packets by flow.
 
 use myelin_packet::maglev::{Backend, MaglevTable};
 use myelin_packet::prefix::address_of;
@@ -25,11 +25,11 @@ use myelin_packet::{FiveTuple, FlowCounts, FlowKey, FlowTotals};
 use myelin_spec::{LoadBalancerConfig, Side};
 
 use crate::flow_table::FlowTable;
-use crate::nat::rewrite::Fields;
+use crate::nat::rewrite::EndpointFields;
 use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
 
 /// Period after which a flow's packet writes the reply record again, as the table may have evicted
-/// it: one second.
+/// that record: one second.
 const REPLY_REFRESH_NS: u64 = 1_000_000_000;
 
 /// The flows that both sides share.
@@ -48,7 +48,7 @@ struct BalancedFlow {
     counts: FlowCounts,
     /// When the reply record was last written.
     reply_recorded_ns: u64,
-    /// Index of the backend in the configuration at that time.
+    /// Index of the backend in the configuration when the flow was last used.
     backend: u32,
 }
 
@@ -61,7 +61,7 @@ struct ReplyFlow {
 }
 
 impl Affinity {
-    /// Makes tables for that many flows.
+    /// Makes tables for `flows` flows.
     pub fn new(flows: usize) -> Self {
         Self {
             flows: FlowTable::new(flows),
@@ -82,7 +82,7 @@ pub struct LoadBalancer {
 }
 
 impl LoadBalancer {
-    /// Makes the function of that configuration for one side of the affinity.
+    /// Makes the function with this configuration for one side of the affinity.
     pub fn new(config: &LoadBalancerConfig, side: Side) -> Self {
         let [v4, v6] = config.tables();
         Self {
@@ -107,7 +107,7 @@ impl LoadBalancer {
         let backend =
             self.select_backend(affinity, &key, (is_ipv6, packet.len() as u64), now_ns)?;
         let frame = packet.bytes_mut();
-        let fields = Fields::find(frame, &headers, Side::Reply)?;
+        let fields = EndpointFields::find(frame, &headers, Side::Reply)?;
         let old = fields.endpoint(frame)?;
         let mut new = old;
         new.address = backend.address;
@@ -167,7 +167,7 @@ impl LoadBalancer {
         Some(backend)
     }
 
-    /// Returns the present index of a flow's backend, if the configuration still lists it.
+    /// Returns the current index of a flow's backend, if the configuration still lists it.
     #[inline]
     fn backend_number(&self, flow: &BalancedFlow, is_ipv6: bool) -> Option<usize> {
         let is_same = |backend: &Backend| {
@@ -180,8 +180,8 @@ impl LoadBalancer {
         self.backends.iter().position(is_same)
     }
 
-    /// Records which client address the replies of a flow get as their source. Returns `None` if
-    /// they would equal the replies of another flow.
+    /// Records the source address for the replies of a flow. Returns `None` if these replies would
+    /// equal the replies of another flow.
     fn record_reply(
         &self,
         replies: &mut FlowTable<FlowKey, ReplyFlow>,
@@ -231,7 +231,7 @@ impl LoadBalancer {
         }
         reply.last_ns = now_ns;
         let frame = packet.bytes_mut();
-        let fields = Fields::find(frame, &headers, Side::Forward)?;
+        let fields = EndpointFields::find(frame, &headers, Side::Forward)?;
         let old = fields.endpoint(frame)?;
         let mut new = old;
         new.address = reply.address;

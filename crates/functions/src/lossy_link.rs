@@ -6,7 +6,7 @@ use myelin_spec::LossyLinkConfig;
 use crate::{Emitter, Function, Packet, Verdict};
 
 /// Gilbert's model: the bad state loses every packet, the good state none. Without bursts, the next
-/// state does not depend on the present one.
+/// state does not depend on the current one.
 #[derive(Debug)]
 pub struct LossyLink {
     random: Rng,
@@ -39,9 +39,9 @@ impl LossyLink {
         }
     }
 
-    /// Decides at random whether the next packet is lost.
+    /// Draws the next state. Returns whether the link loses the packet.
     #[inline]
-    pub fn loses(&mut self) -> bool {
+    pub fn draw_loss(&mut self) -> bool {
         let probability = if self.is_bad {
             self.stay_bad
         } else {
@@ -54,7 +54,7 @@ impl LossyLink {
 
 impl Function for LossyLink {
     fn process(&mut self, _packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
-        if self.loses() {
+        if self.draw_loss() {
             Verdict::Drop
         } else {
             Verdict::Forward
@@ -70,7 +70,7 @@ mod tests {
     const PACKETS: u32 = 400_000;
 
     /// Measures the share of lost packets, and the mean burst length.
-    fn measured(loss_ppm: u32, burst: Option<u32>) -> (f64, f64) {
+    fn measure_losses(loss_ppm: u32, burst: Option<u32>) -> (f64, f64) {
         let mut link = LossyLink::new(LossyLinkConfig {
             loss_ppm,
             burst,
@@ -78,7 +78,7 @@ mod tests {
         });
         let (mut lost, mut bursts, mut before) = (0_u32, 0_u32, false);
         for _ in 0..PACKETS {
-            let now = link.loses();
+            let now = link.draw_loss();
             lost += u32::from(now);
             bursts += u32::from(now && !before);
             before = now;
@@ -98,7 +98,7 @@ mod tests {
             (10_000, Some(4)),
             (200_000, Some(8)),
         ] {
-            let (share, length) = measured(loss_ppm, burst);
+            let (share, length) = measure_losses(loss_ppm, burst);
             let wanted = f64::from(loss_ppm) / 1e6;
             assert!((share / wanted - 1.0).abs() < 0.06, "{share} of {wanted}");
             let wanted = burst.map_or(1.0 / (1.0 - wanted), f64::from);
@@ -109,8 +109,8 @@ mod tests {
     #[test]
     fn zero_and_full_loss_are_exact() {
         for burst in [None, Some(5)] {
-            assert_eq!(measured(0, burst).0, 0.0);
-            assert_eq!(measured(1_000_000, burst).0, 1.0);
+            assert_eq!(measure_losses(0, burst).0, 0.0);
+            assert_eq!(measure_losses(1_000_000, burst).0, 1.0);
         }
     }
 
@@ -123,7 +123,7 @@ mod tests {
         };
         let losses = |config| {
             let mut link = LossyLink::new(config);
-            (0..100).map(|_| link.loses()).collect::<Vec<_>>()
+            (0..100).map(|_| link.draw_loss()).collect::<Vec<_>>()
         };
         assert_eq!(losses(config), losses(config));
         let other = LossyLinkConfig {

@@ -61,7 +61,7 @@ impl Stateful for Monitor {
         Verdict::Forward
     }
 
-    fn without_state(&self) -> Verdict {
+    fn verdict_without_state(&self) -> Verdict {
         Verdict::Forward
     }
 

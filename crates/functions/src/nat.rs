@@ -8,10 +8,10 @@
 //! addresses (REQ-2); port preservation where that port is free; only packets from inside refresh a
 //! mapping (REQ-6). No hairpinning.
 //!
-//! It drops packets that it does not translate: fragments, since only the first shows a port; ICMP
-//! errors; every other protocol; packets with an authentication header (RFC 4302), which covers the
-//! addresses; packets of a family without an external address; packets from outside without a live
-//! mapping.
+//! It drops packets that it does not translate: fragments, since only the first contains a port;
+//! ICMP errors; every other protocol; packets with an authentication header (RFC 4302), which
+//! covers the addresses; packets of a family without an external address; packets from outside
+//! without a live mapping.
 
 mod endpoint;
 mod mappings;
@@ -25,7 +25,7 @@ use myelin_packet::flow_marks::tcp;
 use myelin_spec::{NatConfig, Side};
 
 use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
-use rewrite::Fields;
+use rewrite::EndpointFields;
 
 /// One side of the translator.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub struct Nat {
 }
 
 impl Nat {
-    /// Makes the function of that configuration for one side of the mappings.
+    /// Makes the function with this configuration for one side of the mappings.
     pub fn new(config: &NatConfig, side: Side) -> Self {
         Self {
             side,
@@ -52,7 +52,7 @@ impl Nat {
         let now_ns = packet.meta().stamp_ns;
         let headers = *packet.headers();
         let frame = packet.bytes_mut();
-        let fields = Fields::find(frame, &headers, self.side)?;
+        let fields = EndpointFields::find(frame, &headers, self.side)?;
         let old = fields.endpoint(frame)?;
         let new = match self.side {
             Side::Forward => {
@@ -63,9 +63,9 @@ impl Nat {
         fields.write(frame, &old, &new)
     }
 
-    /// Returns how long a mapping lives after this packet.
+    /// Returns the lifetime of a mapping after this packet.
     #[inline]
-    fn lifetime(&self, fields: &Fields, frame: &[u8]) -> Option<Lifetime> {
+    fn lifetime(&self, fields: &EndpointFields, frame: &[u8]) -> Option<Lifetime> {
         if fields.protocol() != TCP {
             return Some(Lifetime::constant(self.timeout_ns));
         }
@@ -103,7 +103,7 @@ impl Stateful for Nat {
     }
 }
 
-/// Returns whether the function translates packets of that protocol.
+/// Returns whether the function translates packets of `protocol`.
 fn is_translated(protocol: u8, is_ipv6: bool) -> bool {
     match protocol {
         UDP | TCP => true,

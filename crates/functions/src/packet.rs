@@ -1,10 +1,10 @@
-//! A packet as a function sees it.
+//! The packet that a function processes.
 
 use myelin_packet::{Headers, Meta};
 
 /// One packet in its buffer, with its metadata.
 ///
-/// The frame occupies part of the buffer. The bytes before it are headroom, the bytes behind it
+/// The frame occupies part of the buffer. The bytes before it are headroom, the bytes after it
 /// tailroom.
 #[derive(Debug)]
 pub struct Packet<'a> {
@@ -49,7 +49,7 @@ impl<'a> Packet<'a> {
         &self.buffer[self.start as usize..][..self.len as usize]
     }
 
-    /// Returns the frame, to change in place.
+    /// Returns the frame, mutable.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start as usize..][..self.len as usize]
@@ -86,20 +86,20 @@ impl<'a> Packet<'a> {
         self.meta.position = position;
     }
 
-    /// Sets the generation of its chain that handles the packet from here.
+    /// Sets the generation of the chain that processes the packet from here on.
     #[inline]
     pub fn set_generation(&mut self, generation: u16) {
         self.meta.generation = generation;
     }
 
-    /// Returns the headers that the front door found. Offsets count from the start that the frame
-    /// had there.
+    /// Returns the headers that the front door found. Their offsets count from the start of the
+    /// frame at the front door.
     #[inline]
     pub fn headers(&self) -> &Headers {
         &self.headers
     }
 
-    /// Returns the UDP or TCP payload, or the bytes behind the IP header, without Ethernet padding.
+    /// Returns the UDP or TCP payload, or the bytes after the IP header, without Ethernet padding.
     /// Empty if the frame was truncated.
     #[inline]
     pub fn payload(&self) -> &[u8] {
@@ -108,7 +108,7 @@ impl<'a> Packet<'a> {
             .unwrap_or_default()
     }
 
-    /// Returns the payload, to change in place.
+    /// Returns the payload, mutable.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let range = self.headers.payload.into()..self.headers.end.into();
@@ -121,7 +121,7 @@ impl<'a> Packet<'a> {
         self.start as usize
     }
 
-    /// Returns the number of free bytes behind the frame.
+    /// Returns the number of free bytes after the frame.
     #[inline]
     pub fn tailroom(&self) -> usize {
         self.buffer.len() - self.start as usize - self.len as usize
@@ -152,7 +152,7 @@ impl<'a> Packet<'a> {
         Some(())
     }
 
-    /// Sets the end of the payload. The function has replaced the payload and corrected the lengths
+    /// Sets the end of the payload. Call it after replacing the payload and correcting the lengths
     /// in the headers.
     #[inline]
     pub(crate) fn set_end(&mut self, end: u16) {

@@ -27,30 +27,30 @@ use crate::work::Work;
 use crate::xor::Xor;
 use crate::{Function, States, WithState};
 
-/// Why a function cannot be made.
+/// Why a function could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The rule list of a firewall.
+    /// The rules of a firewall are invalid.
     #[error("firewall: {0}")]
     Firewall(#[from] RulesError),
-    /// The routes of a router.
+    /// The routes of a router are invalid.
     #[error("router: {0}")]
     Router(#[from] LpmError),
     /// An external function is a program, not a function of a worker.
     #[error(
-        "external: a black box does not run in a worker; write `mapping: distributed`, or leave it out"
+        "external: a black box does not run in a worker; write `mapping: distributed`, or omit `mapping`"
     )]
     External,
-    /// The key of an encrypter or decrypter.
+    /// The keys of an encrypter or decrypter are unusable.
     #[error("aes: {0}")]
     Key(#[from] KeyError),
-    /// The patterns of a dpi function, or its library.
+    /// The patterns or the library of a dpi function are unusable.
     #[error("dpi: {0}")]
     Dpi(#[from] dpi::Error),
-    /// The state of a compress function.
+    /// A compress function has no state.
     #[error("compress: {0}")]
     Compress(CompressionError),
-    /// The state of a decompress function.
+    /// A decompress function has no state.
     #[error("decompress: {0}")]
     Decompress(CompressionError),
 }
@@ -62,7 +62,7 @@ pub fn instantiate(config: &FunctionConfig) -> Result<Box<dyn Function>, Error> 
 }
 
 impl States {
-    /// Makes the function `instance`, with the state of its key.
+    /// Makes the function that `instance` describes, with the state of its key.
     pub fn instantiate(&mut self, instance: &FunctionInstance) -> Result<Box<dyn Function>, Error> {
         let key = instance.state.as_ref();
         Ok(match &instance.config {
@@ -98,8 +98,8 @@ impl States {
             FunctionConfig::External(_) => return Err(Error::External),
             FunctionConfig::AesEncrypt(config) => {
                 let shape = FunctionConfig::AesEncrypt(config.state_config());
-                // Only this step can fail. The session is dropped if the state of an older
-                // generation continues.
+                // Only this step can fail. If the state of an older generation continues, the new
+                // session is dropped.
                 let session = EncryptSession::new(config)?;
                 let session = self.get_or_create(key, &shape, || session);
                 Box::new(WithState::new(AesEncrypt::new(config), session))

@@ -2,8 +2,8 @@
 //!
 //! The code covers the whole IP packet (its *unit*). So a function has one code for all its
 //! packets, of all flows, and a recovered packet has its own headers. Source packets keep their
-//! headers and get a trailer behind their payload. A coded packet copies addresses and ports of the
-//! packet before it, so it is routed and classified the same way.
+//! headers and get a trailer after their payload. A coded packet copies addresses and ports of the
+//! packet before it, so the network routes and classifies both packets alike.
 //! `docs/functions/network-coding.md` describes the formats, `myelin_coding` the code.
 //!
 //! A function's code is its [`mod@state`](crate::state) and continues in the next generation of its
@@ -27,8 +27,8 @@ use crate::datagram::Datagram;
 /// Longest unit, bytes.
 const MAX_UNIT: usize = MAX_MTU as usize;
 
-/// Buffer for a new frame: the longest IP packet, an Ethernet header with two VLAN tags, and a
-/// reserve, because a coded packet is built before its length is checked.
+/// Bytes of the buffer for a new frame: the longest IP packet, an Ethernet header with two VLAN
+/// tags, and a reserve. A function builds a coded packet before it checks the length.
 const FRAME_BUFFER_LEN: usize = 2048;
 
 fn redundancy(parts: u32) -> Redundancy {
@@ -36,14 +36,14 @@ fn redundancy(parts: u32) -> Redundancy {
     Redundancy::new(parts, PARTS)
 }
 
-/// Returns the datagram in `packet` if it can be coded. Removes Ethernet padding.
-fn datagram(packet: &mut Packet<'_>) -> Option<Datagram> {
+/// Returns the datagram in `packet` if the code supports it. Removes Ethernet padding.
+fn find_datagram(packet: &mut Packet<'_>) -> Option<Datagram> {
     // The sum covers only a trailer, which is too short to profit from wider registers.
     let datagram = Datagram::of(packet, checksum::sum).ok()?;
     datagram.remove_padding(packet)?;
     Some(datagram)
 }
 
-fn frame_memory() -> Box<[u8]> {
+fn new_frame_buffer() -> Box<[u8]> {
     vec![0; FRAME_BUFFER_LEN].into()
 }

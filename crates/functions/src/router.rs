@@ -16,9 +16,9 @@ const BURST: u64 = 10;
 /// A router for both families. It looks up the destination address, decrements the time to live
 /// (hop limit) and writes the Ethernet address of the next hop.
 ///
-/// It drops a packet without a route, and a packet whose time to live runs out. To the sender of
-/// the latter it sends an ICMP message, if it has an address of that family (RFC 1812, section
-/// 5.3.1; RFC 8200, section 3).
+/// It drops a packet without a route, and a packet whose time to live expires. To the sender of an
+/// expired packet, it sends an ICMP message (RFC 1812, section 5.3.1; RFC 8200, section 3). It
+/// sends none if the configuration has no address of the packet's family.
 #[derive(Debug)]
 pub struct Router {
     tables: RouteTables,
@@ -48,7 +48,7 @@ impl Router {
         };
         if let Some(from) = from
             && time_exceeded::write(packet.bytes(), packet.headers(), from, &mut self.message)
-            && self.limit.allows(packet.meta().stamp_ns)
+            && self.limit.take_token(packet.meta().stamp_ns)
         {
             emitter.reply(packet.meta(), &self.message);
         }
@@ -114,20 +114,20 @@ impl IpFields {
     }
 }
 
-/// Decrements the time to live of an IPv4 header, which is not 0, and corrects its checksum (RFC
-/// 1624).
+/// Decrements the time to live of an IPv4 header, which is not 0, and corrects the header checksum
+/// (RFC 1624).
 #[inline]
 fn decrement_ttl(header: &mut [u8; 20]) {
     let old = u16::from_be_bytes([header[8], header[9]]);
     header[8] -= 1;
     let new = u16::from_be_bytes([header[8], header[9]]);
-    let held = u16::from_be_bytes([header[10], header[11]]);
-    let updated = checksum::update(held, old, new);
+    let old_checksum = u16::from_be_bytes([header[10], header[11]]);
+    let updated = checksum::update(old_checksum, old, new);
     header[10..12].copy_from_slice(&updated.to_be_bytes());
 }
 
-/// A token bucket for ICMP messages (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4 f), stored as
-/// the one number of the equivalent virtual scheduling algorithm (ITU-T I.371).
+/// A token bucket for ICMP messages (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4 f). It stores
+/// the only number of the equivalent virtual scheduling algorithm (ITU-T I.371).
 #[derive(Debug)]
 struct RateLimit {
     /// `None` allows no message.
@@ -144,8 +144,8 @@ impl RateLimit {
         }
     }
 
-    /// Takes a token, if there is one.
-    fn allows(&mut self, now_ns: u64) -> bool {
+    /// Takes a token. Returns whether the bucket had one.
+    fn take_token(&mut self, now_ns: u64) -> bool {
         let Some(interval) = self.interval_ns else {
             return false;
         };
@@ -169,13 +169,13 @@ mod tests {
         let sent = |limit: &mut RateLimit, from: u64, to: u64| {
             (from..to)
                 .step_by(100_000)
-                .filter(|now| limit.allows(*now))
+                .filter(|now| limit.take_token(*now))
                 .count()
         };
         assert_eq!(sent(&mut limit, start, start + 1_000_000), 10);
         let second = sent(&mut limit, start + 1_000_000, start + 1_001_000_000);
         assert!((99..=101).contains(&second), "{second}");
-        assert!(!RateLimit::new(0).allows(start));
+        assert!(!RateLimit::new(0).take_token(start));
         // After an hour the bucket holds one burst, not more.
         assert_eq!(sent(&mut limit, start << 1, (start << 1) + 1_000_000), 10);
     }
@@ -206,8 +206,8 @@ mod tests {
                     0,
                     2,
                 ];
-                let whole = checksum::checksum(&header);
-                header[10..12].copy_from_slice(&whole.to_be_bytes());
+                let value = checksum::checksum(&header);
+                header[10..12].copy_from_slice(&value.to_be_bytes());
                 decrement_ttl(&mut header);
                 assert_eq!(header[8], time_to_live - 1);
                 assert_eq!(checksum::fold(checksum::sum(&header)), 0xffff);

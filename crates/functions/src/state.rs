@@ -1,8 +1,8 @@
 //! State that outlives one generation of a chain, or that two functions share.
 //!
-//! The memory of a stateful function is a value of its own type in a [`SharedState`]. [`States`]
-//! lists the states of one worker by their [`StateKey`] (chain and function). So these functions
-//! share one state:
+//! A stateful function keeps its memory in a [`SharedState`], as a value of a type of that
+//! function. [`States`] lists the states of one worker by their [`StateKey`] (chain and function).
+//! So these functions share one state:
 //!
 //! * a function in the old and in the new generation of a chain that changes: its flows continue;
 //! * a function and its inverse in the reverse chain (`reverseOf`): the inverse carries the *key of
@@ -10,22 +10,22 @@
 //!
 //! How to write a stateful function:
 //!
-//! 1. Keep the state in one struct of limited size. Allocate it completely when you make it,
+//! 1. Keep the state in one struct of limited size. Allocate all its memory when you make it,
 //!    because the packet path must not allocate.
-//! 2. In [`registry`](crate::States::instantiate), get it from [`States::get_or_create`]. `shape`
-//!    is the part of the configuration that the state depends on. It is the whole configuration,
-//!    with a default for each key that may change while the state lives. If the shape of a new
-//!    generation differs, the new generation starts with a new state. The old generation keeps the
-//!    old state, and continues with it if the change fails.
+//! 2. In [`registry`](crate::States::instantiate), get the state from [`States::get_or_create`].
+//!    `shape` is the part of the configuration that the state depends on. It is the whole
+//!    configuration, with a default for each key that may change while the state exists. If the
+//!    shape of a new generation differs, the new generation starts with a new state. The old
+//!    generation keeps the old state, and continues with it if the change fails.
 //! 3. Implement `Stateful` instead of [`Function`](crate::Function).
 //!    [`WithState`](crate::WithState) borrows the state once a batch.
 //!
 //! All functions of a worker run in one thread, one after the other, so no function ever waits for
-//! a state. [`SharedState::try_borrow`] is one compare-and-swap, which proves to the compiler that
-//! no other thread holds the state. The control thread of the worker makes and frees the states.
+//! a state. [`SharedState::try_borrow`] is one compare-and-swap. It proves to the compiler that no
+//! other thread holds the state. The control thread of the worker makes and frees the states.
 //!
-//! A state lives in its worker and is lost with that process. State of kernel functions is not: see
-//! `state.rs` of the crate `kernel`.
+//! A state is in the memory of its worker and is lost when that process ends. The state of kernel
+//! functions survives: see `state.rs` of the crate `kernel`.
 
 use std::any::Any;
 use std::sync::{Arc, Weak};
@@ -72,8 +72,8 @@ struct StateEntry {
 }
 
 impl States {
-    /// Returns the state of `key` if it exists with that shape, or makes a new one. A state without
-    /// a key is never shared.
+    /// Returns the state of `key` if it exists with this shape, or makes a new state. A state
+    /// without a key is never shared.
     pub fn get_or_create<T: Send + Sync + 'static>(
         &mut self,
         key: Option<&StateKey>,
@@ -84,13 +84,13 @@ impl States {
         let Some(key) = key else {
             return SharedState::new(make());
         };
-        let living = self
+        let existing = self
             .entries
             .iter()
             .find(|entry| (&entry.key, &entry.shape) == (key, shape))
             .and_then(|entry| entry.state.upgrade())
             .and_then(|state| state.downcast::<AtomicRefCell<T>>().ok());
-        if let Some(state) = living {
+        if let Some(state) = existing {
             return SharedState(state);
         }
         let state = Arc::new(AtomicRefCell::new(make()));
@@ -103,7 +103,7 @@ impl States {
         SharedState(state)
     }
 
-    /// Removes states without users, and with them their shapes, which hold keys. Call it after the
+    /// Removes states without users, and their shapes, which hold secret keys. Call it after the
     /// removal of a chain.
     pub fn prune(&mut self) {
         self.entries.retain(|entry| entry.state.strong_count() > 0);
@@ -173,12 +173,12 @@ mod tests {
         );
         states.get_or_create(Some(&key("b")), &shape(1), || 0);
         assert_eq!(states.entries.len(), 1, "dead entries stay");
-        let living = states.get_or_create(Some(&key("c")), &shape(1), || 0);
+        let existing = states.get_or_create(Some(&key("c")), &shape(1), || 0);
         drop(states.get_or_create(Some(&key("d")), &shape(1), || 0));
         states.prune();
         let kept: Vec<_> = states.entries.iter().map(|entry| &entry.key).collect();
         assert_eq!(kept, [&key("c")]);
-        drop(living);
+        drop(existing);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub trait Stateful: Send {
     fn begin_batch(&mut self, _state: &mut Self::State) {}
 
     /// Returns the verdict while another thread holds the state.
-    fn without_state(&self) -> Verdict {
+    fn verdict_without_state(&self) -> Verdict {
         Verdict::Drop
     }
 
@@ -59,7 +59,7 @@ impl<F: Stateful> WithState<F> {
 impl<F: Stateful> Function for WithState<F> {
     fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
         let Some(mut state) = self.state.try_borrow() else {
-            return self.function.without_state();
+            return self.function.verdict_without_state();
         };
         self.function.begin_batch(&mut state);
         self.function.process(&mut state, packet, emitter)
@@ -67,7 +67,7 @@ impl<F: Stateful> Function for WithState<F> {
 
     fn process_batch(&mut self, batch: &mut Batch<'_>, emitter: &mut dyn Emitter) -> usize {
         let Some(mut state) = self.state.try_borrow() else {
-            return batch.retain(|_| self.function.without_state());
+            return batch.retain(|_| self.function.verdict_without_state());
         };
         self.function.begin_batch(&mut state);
         batch.retain(|packet| self.function.process(&mut state, packet, emitter))

@@ -1,5 +1,5 @@
 //! ICMP time exceeded (RFC 792; RFC 4443, section 3.3): the message of a router to the sender of a
-//! packet whose time to live ran out.
+//! packet whose time to live expired.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -18,8 +18,8 @@ const ICMP_LEN: usize = 8;
 /// Precedence "internetwork control" (RFC 1812, section 4.3.2.5).
 const PRECEDENCE: u8 = 0xc0;
 
-/// Writes the message about `frame` into `message`, as a frame to its sender. `from` is the
-/// router's own address, of the same family. Returns `false` if the RFCs forbid a message.
+/// Writes the message about `frame` into `message`, as a frame to the sender of `frame`. `from` is
+/// the router's address of the same family. Returns `false` if the RFCs forbid a message.
 pub(crate) fn write(frame: &[u8], headers: &Headers, from: IpAddr, message: &mut Vec<u8>) -> bool {
     message.clear();
     let Some(tuple) = headers.try_five_tuple(frame) else {
@@ -52,8 +52,8 @@ pub(crate) fn write(frame: &[u8], headers: &Headers, from: IpAddr, message: &mut
         ICMPV6 => addresses + u64::from(length) + u64::from(ICMPV6),
         _ => 0,
     };
-    let whole = !fold(pseudo_header + sum(&message[icmp..]));
-    message[icmp + 2..icmp + 4].copy_from_slice(&whole.to_be_bytes());
+    let checksum = !fold(pseudo_header + sum(&message[icmp..]));
+    message[icmp + 2..icmp + 4].copy_from_slice(&checksum.to_be_bytes());
     true
 }
 
@@ -81,12 +81,12 @@ fn may_report(frame: &[u8], headers: &Headers, tuple: &FiveTuple) -> bool {
     } else {
         u16::from_be_bytes([frame[l3 + 6], frame[l3 + 7]]) & 0x1fff
     };
-    fragment == 0 && !is_error(frame.get(usize::from(headers.l4)), tuple.protocol)
+    fragment == 0 && !forbids_message(frame.get(usize::from(headers.l4)), tuple.protocol)
 }
 
-/// Returns whether the ICMP type is one that may not cause another message. A truncated ICMP packet
-/// counts.
-fn is_error(kind: Option<&u8>, protocol: u8) -> bool {
+/// Returns whether the RFCs forbid a message about this ICMP type. True for a truncated ICMP
+/// packet.
+fn forbids_message(kind: Option<&u8>, protocol: u8) -> bool {
     match (protocol, kind) {
         (ICMP, Some(kind)) => matches!(kind, 3 | 4 | 5 | 11 | 12),
         // Types below 128 are errors, 137 is redirect.
@@ -96,7 +96,7 @@ fn is_error(kind: Option<&u8>, protocol: u8) -> bool {
     }
 }
 
-// Unchecked reads stay inside this length, which each parsed frame has.
+// Unchecked reads stay inside this length, which every parsed frame has.
 const _: () = assert!(ETHERNET_LEN == 14);
 
 #[cfg(test)]
@@ -115,9 +115,9 @@ mod tests {
             (v4, "10.0.0.254", [0x45, PRECEDENCE], [11, 0]),
             (v6, "fd00::fe", [0x60, 0], [3, 0]),
         ] {
-            let (asked, from) = (parse(&frame).unwrap(), from.parse().unwrap());
+            let (original, from) = (parse(&frame).unwrap(), from.parse().unwrap());
             let mut message = Vec::new();
-            assert!(write(&frame, &asked, from, &mut message));
+            assert!(write(&frame, &original, from, &mut message));
             let headers = parse(&message).unwrap();
             let (l3, l4) = (usize::from(headers.l3), usize::from(headers.l4));
             assert_eq!(usize::from(headers.end), message.len());
@@ -125,8 +125,12 @@ mod tests {
                 (&message[l3..l3 + 2], &message[l4..l4 + 2]),
                 (&ip[..], &icmp[..])
             );
-            let (tuple, theirs) = (headers.five_tuple(&message), asked.five_tuple(&frame));
-            assert_eq!((tuple.source, tuple.destination), (from, theirs.source));
+            let (tuple, original_tuple) =
+                (headers.five_tuple(&message), original.five_tuple(&frame));
+            assert_eq!(
+                (tuple.source, tuple.destination),
+                (from, original_tuple.source)
+            );
             if from.is_ipv4() {
                 assert_eq!(checksum(&message[l3..l4]), 0);
                 assert_eq!(checksum(&message[l4..]), 0);
@@ -135,7 +139,7 @@ mod tests {
                 let pseudo_header = sum(&message[l3 + 8..l3 + 40]) + length + u64::from(ICMPV6);
                 assert_eq!(fold(pseudo_header + sum(&message[l4..])), 0xffff);
             }
-            assert_eq!(message[l4 + ICMP_LEN..], frame[asked.l3.into()..]);
+            assert_eq!(message[l4 + ICMP_LEN..], frame[original.l3.into()..]);
         }
     }
 }

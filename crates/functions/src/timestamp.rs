@@ -15,8 +15,9 @@ pub const MTU: usize = 1500;
 /// checksums.
 ///
 /// Overwrites Ethernet padding before the frame grows. Drops a packet that is not UDP, is a
-/// fragment, would exceed [`MTU`] or its buffer, or has bytes behind its datagram (RFC 9868), which
-/// would have to move. A UDP checksum of zero means none and stays.
+/// fragment, or would exceed [`MTU`] or its buffer. Drops a packet with bytes after its datagram
+/// (RFC 9868), because the function would have to move them. A UDP checksum of zero means no
+/// checksum and stays zero.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Timestamp {
     now_ns: u64,

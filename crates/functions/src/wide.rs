@@ -8,33 +8,33 @@ use myelin_packet::checksum;
 
 use crate::xor::xor_in_place;
 
-/// XORs each byte with a key and returns the growth of the checksum sum: [`xor_in_place`].
+/// A variant of [`xor_in_place`].
 pub(crate) type XorInPlace = fn(&mut [u8], u8) -> u64;
 
 /// Selects the fastest variant of this processor.
 pub(crate) fn fastest_xor() -> XorInPlace {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: `xor_avx2` needs AVX2, which the processor has: just checked.
+        // SAFETY: `xor_avx2` needs AVX2. The condition above proves AVX2.
         return |payload, key| unsafe { xor_avx2(payload, key) };
     }
     xor_in_place
 }
 
-/// Sums bytes for the Internet checksum: [`checksum::sum`].
-pub(crate) type Sum = fn(&[u8]) -> u64;
+/// A variant of [`checksum::sum`].
+pub(crate) type SumBytes = fn(&[u8]) -> u64;
 
 /// Selects the fastest variant of this processor.
-pub(crate) fn fastest_sum() -> Sum {
+pub(crate) fn fastest_sum() -> SumBytes {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::is_x86_feature_detected as has;
         if has!("avx512f") && has!("avx512bw") {
-            // SAFETY: `sum_avx512` needs AVX-512F and BW, which the processor has: just checked.
+            // SAFETY: `sum_avx512` needs AVX-512F and BW. The condition above proves both.
             return |bytes| unsafe { sum_avx512(bytes) };
         }
         if std::arch::is_x86_feature_detected!("avx2") {
-            // SAFETY: `sum_avx2` needs AVX2, which the processor has: just checked.
+            // SAFETY: `sum_avx2` needs AVX2. The condition above proves AVX2.
             return |bytes| unsafe { sum_avx2(bytes) };
         }
     }

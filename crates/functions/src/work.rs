@@ -6,15 +6,15 @@ use myelin_spec::WorkConfig;
 
 use crate::{Emitter, Function, Packet, Verdict};
 
-/// Consumes time: steps of an exclusive or and a multiplication, each dependent on the previous
-/// one. The kernel's program takes the same steps.
+/// Occupies the core with steps of an exclusive or and a multiplication. Each step depends on the
+/// previous one. The kernel's program takes the same steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
     config: WorkConfig,
 }
 
 impl Work {
-    /// Makes the function of that configuration.
+    /// Makes the function with this configuration.
     pub fn new(config: WorkConfig) -> Self {
         Self { config }
     }

@@ -5,13 +5,13 @@ use myelin_packet::five_tuple::UDP;
 use myelin_spec::XorConfig;
 
 use crate::wide::{self, XorInPlace};
-use crate::word::{set_word, word};
+use crate::word::{read_word, write_word};
 use crate::{Emitter, Function, Packet, Verdict};
 
 /// XORs every payload byte with a key. A second pass restores the packet.
 ///
-/// Drops a packet without a parsed UDP or TCP header (a fragment, another protocol), rather than
-/// leave its payload unchanged in silence. A UDP checksum of zero means none and stays.
+/// Drops a packet without a parsed UDP or TCP header (a fragment, another protocol), because it
+/// cannot XOR the payload. A UDP checksum of zero means no checksum and stays zero.
 #[derive(Clone, Copy, Debug)]
 pub struct Xor {
     key: u8,
@@ -19,7 +19,7 @@ pub struct Xor {
 }
 
 impl Xor {
-    /// Makes the function of that configuration.
+    /// Makes the function with this configuration.
     pub fn new(config: XorConfig) -> Self {
         Self {
             key: config.key,
@@ -37,14 +37,14 @@ impl Function for Xor {
         };
         let growth = (self.xor_in_place)(packet.payload_mut(), self.key);
         let frame = packet.bytes_mut();
-        let Some(held) = word(frame, field) else {
+        let Some(old_checksum) = read_word(frame, field) else {
             return Verdict::Drop;
         };
-        if held == 0 && headers.protocol == UDP {
+        if old_checksum == 0 && headers.protocol == UDP {
             return Verdict::Forward;
         }
-        let updated = checksum::l4_add(headers.protocol, held, growth);
-        set_word(frame, field, updated).into()
+        let updated = checksum::l4_add(headers.protocol, old_checksum, growth);
+        write_word(frame, field, updated).into()
     }
 }
 
@@ -54,8 +54,8 @@ const WORDS_BEFORE_OVERFLOW: usize = 256;
 /// XORs each byte with `key`. Returns the growth of the sum of big-endian 16-bit words, modulo
 /// 65535 and not below zero.
 ///
-/// Touches each byte once. For a 16-bit word, `new = old ^ k` is `old + k - 2 * (old & k)`. So it
-/// sums only the bits of `old & k`: bytes at even offsets apart from bytes at odd offsets.
+/// Reads each byte once. For a 16-bit word, `new = old ^ k` is `old + k - 2 * (old & k)`. So it
+/// sums only the bits of `old & k`, separately for bytes at even and at odd offsets.
 #[inline(always)] // each variant in `wide` compiles it with its own instructions
 pub(crate) fn xor_in_place(payload: &mut [u8], key: u8) -> u64 {
     const LOW: u64 = 0x00ff_00ff_00ff_00ff;

@@ -28,7 +28,7 @@ const CIPHERS: [Cipher; 4] = [
     Cipher::Aes256Ctr,
 ];
 
-/// Room behind a frame: more than a trailer and a tag.
+/// Bytes of room after a frame: more than a trailer and a tag.
 const ROOM: usize = 64;
 
 fn key(seed: u8) -> SecretKey {
@@ -44,10 +44,10 @@ fn encrypt_config(cipher: Cipher, keys: &[u8]) -> FunctionConfig {
 }
 
 fn decrypt_config(cipher: Cipher, keys: &[u8]) -> FunctionConfig {
-    decrypt_config_of(cipher, keys, 3)
+    decrypt_config_with_sessions(cipher, keys, 3)
 }
 
-fn decrypt_config_of(cipher: Cipher, keys: &[u8], sessions: u16) -> FunctionConfig {
+fn decrypt_config_with_sessions(cipher: Cipher, keys: &[u8], sessions: u16) -> FunctionConfig {
     FunctionConfig::AesDecrypt(AesDecryptConfig {
         cipher,
         keys: keys.iter().map(|seed| key(*seed)).collect(),
@@ -78,7 +78,7 @@ fn counter(function: &dyn Function, name: &str) -> u64 {
 }
 
 /// Returns the sum of all drop counters.
-fn drops(function: &dyn Function) -> u64 {
+fn sum_drops(function: &dyn Function) -> u64 {
     let counters = common::counters(function).into_iter();
     let drops =
         counters.filter(|(name, _)| !["sessions-started", "sessions-evicted"].contains(name));
@@ -88,8 +88,8 @@ fn drops(function: &dyn Function) -> u64 {
 /// Asserts that `function` drops `frame`, and counts it under `reason` and no other name.
 #[track_caller]
 fn assert_refused(function: &mut dyn Function, frame: &[u8], reason: &str) {
-    let before = (counter(function, reason), drops(function));
+    let before = (counter(function, reason), sum_drops(function));
     assert_eq!(run(function, frame), None, "{reason}");
-    let after = (counter(function, reason), drops(function));
+    let after = (counter(function, reason), sum_drops(function));
     assert_eq!(after, (before.0 + 1, before.1 + 1), "{reason}");
 }

@@ -20,7 +20,7 @@ use telemetry::{random, telemetry};
 
 const ALGORITHMS: [CompressionAlgorithm; 2] =
     [CompressionAlgorithm::Lz4, CompressionAlgorithm::Zstd];
-/// A stored payload of no bytes: the marker alone.
+/// The marker of a stored payload.
 const STORED: [u8; MARKER_LEN] = [0xf5, 0x4d, 0x59, 0xb8];
 
 fn dictionary() -> Dictionary {
@@ -47,15 +47,15 @@ fn decompress(dictionary: Option<Dictionary>) -> Box<dyn Function> {
 /// Returns a pair for each algorithm, without a dictionary and with one.
 fn pairs() -> impl Iterator<Item = (Box<dyn Function>, Box<dyn Function>)> {
     let configs =
-        ALGORITHMS.map(|algorithm| [None, Some(dictionary())].map(|known| (algorithm, known)));
+        ALGORITHMS.map(|algorithm| [None, Some(dictionary())].map(|dict| (algorithm, dict)));
     configs
         .into_iter()
         .flatten()
-        .map(|(algorithm, known)| (compress(algorithm, known.clone()), decompress(known)))
+        .map(|(algorithm, dict)| (compress(algorithm, dict.clone()), decompress(dict)))
 }
 
 /// Like [`run_with_room`], with room for any result.
-fn pass(function: &mut dyn Function, frame: &[u8]) -> Option<Vec<u8>> {
+fn process(function: &mut dyn Function, frame: &[u8]) -> Option<Vec<u8>> {
     run_with_room(function, frame, 2048)
 }
 
@@ -66,27 +66,27 @@ fn without_padding(frame: &[u8]) -> &[u8] {
 
 /// Decompresses a payload with the libraries' one-shot calls. For LZ4 it uses another library than
 /// the function.
-fn decompress_one_shot(compressed: &[u8], known: Option<&[u8]>) -> Vec<u8> {
+fn decompress_one_shot(compressed: &[u8], dict: Option<&[u8]>) -> Vec<u8> {
     let header = match payload_form(compressed) {
         PayloadForm::Untouched => return compressed.to_vec(),
         PayloadForm::Stored => return compressed[MARKER_LEN..].to_vec(),
         PayloadForm::Compressed(header) => header,
         PayloadForm::Malformed => panic!("malformed: {compressed:02x?}"),
     };
-    assert_eq!(header.dictionary, known.map(dictionary_id));
-    let block = &compressed[Header::len(known.is_some())..];
+    assert_eq!(header.dictionary, dict.map(dictionary_id));
+    let block = &compressed[Header::len(dict.is_some())..];
     let length = usize::from(header.length);
     match header.algorithm {
-        CompressionAlgorithm::Lz4 => match known {
+        CompressionAlgorithm::Lz4 => match dict {
             None => lz4_flex::block::decompress(block, length).unwrap(),
-            Some(known) => lz4_flex::block::decompress_with_dict(block, length, known).unwrap(),
+            Some(dict) => lz4_flex::block::decompress_with_dict(block, length, dict).unwrap(),
         },
         CompressionAlgorithm::Zstd => {
             let frame = [&[0x28, 0xb5, 0x2f, 0xfd], block].concat();
             let mut out = vec![0; length];
             let mut context = zstd_safe::DCtx::create();
-            let known = known.unwrap_or_default();
-            let written = context.decompress_using_dict(&mut out[..], &frame, known);
+            let dict = dict.unwrap_or_default();
+            let written = context.decompress_using_dict(&mut out[..], &frame, dict);
             assert_eq!(written, Ok(length));
             out
         }
@@ -124,20 +124,20 @@ fn payloads_of_every_length_round_trip() {
     let v4 = (build::client_v4(), build::server_v4());
     let v6 = (build::client_v6(), build::server_v6());
     for (number, (mut compress, mut decompress)) in pairs().enumerate() {
-        let known = (number % 2 == 1).then(dictionary);
-        let known = known.as_ref().map(Dictionary::bytes);
+        let dict = (number % 2 == 1).then(dictionary);
+        let dict = dict.as_ref().map(Dictionary::bytes);
         for (ends, longest) in [(v4, 1472), (v6, 1452)] {
             for len in 0..=longest {
                 for sent in [telemetry(len, len as u64), random(len, len as u64)] {
                     let frame = build::udp(ends.0, ends.1, &sent);
-                    let compressed = pass(&mut *compress, &frame).unwrap();
+                    let compressed = process(&mut *compress, &frame).unwrap();
                     assert!(compressed.len() <= frame.len());
-                    assert_eq!(decompress_one_shot(payload_of(&compressed), known), sent);
+                    assert_eq!(decompress_one_shot(payload_of(&compressed), dict), sent);
                     assert_eq!(
                         compressed,
                         build::udp(ends.0, ends.1, payload_of(&compressed))
                     );
-                    assert_eq!(pass(&mut *decompress, &compressed), Some(frame));
+                    assert_eq!(process(&mut *decompress, &compressed), Some(frame));
                 }
             }
         }
@@ -156,8 +156,8 @@ fn every_fixture_round_trips() {
     for (mut compress, mut decompress) in pairs() {
         for fixture in fixtures::all() {
             if fixture.expected.is_ok() {
-                let compressed = pass(&mut *compress, &fixture.frame).unwrap();
-                let back = pass(&mut *decompress, &compressed).unwrap();
+                let compressed = process(&mut *compress, &fixture.frame).unwrap();
+                let back = process(&mut *decompress, &compressed).unwrap();
                 let expected = without_padding(&fixture.frame);
                 assert_eq!(without_padding(&back), expected, "{}", fixture.name);
             }
@@ -178,8 +178,8 @@ fn packets_without_a_complete_datagram_pass_unchanged_and_are_counted() {
     let surplus = fixtures::named("udp-v4-surplus").frame;
     let (mut compress, mut decompress) = pairs().next().unwrap();
     for frame in [tcp, fragment, surplus] {
-        assert_eq!(pass(&mut *compress, &frame).as_ref(), Some(&frame));
-        assert_eq!(pass(&mut *decompress, &frame).as_ref(), Some(&frame));
+        assert_eq!(process(&mut *compress, &frame).as_ref(), Some(&frame));
+        assert_eq!(process(&mut *decompress, &frame).as_ref(), Some(&frame));
     }
     for counters in [counters(&*compress), counters(&*decompress)] {
         assert_eq!((counters["other"], counters["bytes-in"]), (3, 0));
@@ -192,15 +192,15 @@ fn a_payload_that_begins_like_a_marker_is_stored_and_must_fit() {
     for last in 0xb8..=0xbf {
         let marked = |len: usize| [&STORED[..3], &[last], &random(len - 4, 1)].concat();
         let frame = build::udp(build::client_v4(), build::server_v4(), &marked(1468));
-        let stored = pass(&mut *compress, &frame).unwrap();
+        let stored = process(&mut *compress, &frame).unwrap();
         assert_eq!(
             payload_of(&stored),
             [&STORED[..], payload_of(&frame)].concat()
         );
-        assert_eq!(pass(&mut *decompress, &stored), Some(frame.clone()));
+        assert_eq!(process(&mut *decompress, &stored), Some(frame.clone()));
         assert_eq!(run_with_room(&mut *compress, &frame, 3), None, "no room");
         let longer = build::udp(build::client_v4(), build::server_v4(), &marked(1469));
-        assert_eq!(pass(&mut *compress, &longer), None, "too long");
+        assert_eq!(process(&mut *compress, &longer), None, "too long");
     }
     let counters = counters(&*compress);
     assert_eq!((counters["stored"], counters["too-long"]), (8, 16));
@@ -208,7 +208,7 @@ fn a_payload_that_begins_like_a_marker_is_stored_and_must_fit() {
     for last in [0xb7, 0xc0] {
         let sent = [&STORED[..3], &[last], &random(100, 1)].concat();
         let frame = build::udp(build::client_v4(), build::server_v4(), &sent);
-        assert_eq!(pass(&mut *compress, &frame), Some(frame));
+        assert_eq!(process(&mut *compress, &frame), Some(frame));
     }
 }
 
@@ -217,13 +217,16 @@ fn padding_is_removed_and_overwritten() {
     let (mut compress, mut decompress) = pairs().next().unwrap();
     let frame = build::udp(build::client_v4(), build::server_v4(), &[7; 300]);
     let padded = build::padded(frame.clone(), 380);
-    let made = pass(&mut *compress, &padded).unwrap();
-    assert_eq!(made, pass(&mut *compress, &frame).unwrap());
-    assert!(made.len() < 80);
-    let missing = frame.len() - made.len();
-    assert_eq!(run_with_room(&mut *decompress, &made, missing - 1), None);
-    let padded = build::padded(made.clone(), made.len() + 10);
-    for (frame_in, room) in [(&made, missing), (&padded, missing - 10)] {
+    let compressed = process(&mut *compress, &padded).unwrap();
+    assert_eq!(compressed, process(&mut *compress, &frame).unwrap());
+    assert!(compressed.len() < 80);
+    let missing = frame.len() - compressed.len();
+    assert_eq!(
+        run_with_room(&mut *decompress, &compressed, missing - 1),
+        None
+    );
+    let padded = build::padded(compressed.clone(), compressed.len() + 10);
+    for (frame_in, room) in [(&compressed, missing), (&padded, missing - 10)] {
         assert_eq!(
             run_with_room(&mut *decompress, frame_in, room),
             Some(frame.clone())
@@ -239,14 +242,14 @@ fn wrong_checksums_stay_wrong_and_absent_ones_stay_absent() {
             let mut frame = build::udp(build::client_v4(), build::server_v4(), &[7; 301]);
             frame[24] ^= 1; // the IP header checksum
             frame[40..42].copy_from_slice(&checksum);
-            let made = pass(&mut *compress, &frame).unwrap();
-            let headers = parse(&made).unwrap();
+            let compressed = process(&mut *compress, &frame).unwrap();
+            let headers = parse(&compressed).unwrap();
             assert_eq!(
-                checksum::l4_is_valid(&made, &headers),
+                checksum::l4_is_valid(&compressed, &headers),
                 Some(checksum == [0, 0])
             );
-            assert_ne!(checksum::checksum(&made[14..34]), 0);
-            assert_eq!(pass(&mut *decompress, &made), Some(frame));
+            assert_ne!(checksum::checksum(&compressed[14..34]), 0);
+            assert_eq!(process(&mut *decompress, &compressed), Some(frame));
         }
     }
 }
@@ -255,12 +258,12 @@ fn wrong_checksums_stay_wrong_and_absent_ones_stay_absent() {
 fn damage_in_transit_leaves_a_wrong_checksum() {
     let (mut compress, mut decompress) = pairs().next().unwrap();
     let frame = build::udp(build::client_v4(), build::server_v4(), &telemetry(700, 5));
-    let made = pass(&mut *compress, &frame).unwrap();
+    let compressed = process(&mut *compress, &frame).unwrap();
     let mut forwarded = 0;
-    for at in 48..made.len() {
-        let mut damaged = made.clone();
+    for at in 48..compressed.len() {
+        let mut damaged = compressed.clone();
         damaged[at] ^= 0x10;
-        if let Some(out) = pass(&mut *decompress, &damaged) {
+        if let Some(out) = process(&mut *decompress, &damaged) {
             forwarded += 1;
             assert_eq!(
                 checksum::l4_is_valid(&out, &parse(&out).unwrap()),
@@ -278,24 +281,24 @@ fn a_payload_that_would_be_too_long_is_not_decompressed() {
     for algorithm in ALGORITHMS {
         let whole = compress_one_shot(algorithm, &[7; 1472], 1472);
         assert_eq!(
-            pass(&mut *decompress, &packet(&whole)),
+            process(&mut *decompress, &packet(&whole)),
             Some(packet(&[7; 1472]))
         );
         let longer = packet(&compress_one_shot(algorithm, &[7; 1473], 1473));
-        assert_eq!(pass(&mut *decompress, &longer), None);
+        assert_eq!(process(&mut *decompress, &longer), None);
         let bomb = packet(&compress_one_shot(algorithm, &vec![0; 65_000], 65_000));
         assert!(bomb.len() < 400);
-        assert_eq!(pass(&mut *decompress, &bomb), None);
+        assert_eq!(process(&mut *decompress, &bomb), None);
         assert_eq!(
             counters(&*decompress)["too-long"],
             2 * (algorithm as u64 + 1)
         );
         // `decompress` detects a length in the header that is too small or too large.
         for (bytes, stated_len) in [(65_000, 1472), (1_000_000, 600), (600, 601)] {
-            let lie = packet(&compress_one_shot(algorithm, &vec![0; bytes], stated_len));
-            if lie.len() <= 1514 {
+            let false_length = packet(&compress_one_shot(algorithm, &vec![0; bytes], stated_len));
+            if false_length.len() <= 1514 {
                 assert_eq!(
-                    pass(&mut *decompress, &lie),
+                    process(&mut *decompress, &false_length),
                     None,
                     "{bytes}, stated {stated_len}"
                 );
@@ -315,15 +318,18 @@ fn another_dictionary_is_detected() {
             (Some(dictionary()), Some(other.clone())),
             (None, Some(dictionary())),
         ] {
-            let made = pass(&mut *compress(algorithm, with.clone()), &frame).unwrap();
+            let compressed = process(&mut *compress(algorithm, with.clone()), &frame).unwrap();
             let mut wrong = decompress(without);
-            assert_eq!(pass(&mut *wrong, &made), None);
+            assert_eq!(process(&mut *wrong, &compressed), None);
             assert_eq!(counters(&*wrong)["wrong-dictionary"], 1);
-            assert_eq!(pass(&mut *decompress(with), &made), Some(frame.clone()));
+            assert_eq!(
+                process(&mut *decompress(with), &compressed),
+                Some(frame.clone())
+            );
         }
-        let made = pass(&mut *compress(algorithm, Some(dictionary())), &frame).unwrap();
-        assert_eq!(pass(&mut *decompress(None), &made), None);
-        assert_eq!(pass(&mut *right, &made), Some(frame.clone()));
+        let compressed = process(&mut *compress(algorithm, Some(dictionary())), &frame).unwrap();
+        assert_eq!(process(&mut *decompress(None), &compressed), None);
+        assert_eq!(process(&mut *right, &compressed), Some(frame.clone()));
     }
 }
 
@@ -331,8 +337,8 @@ fn another_dictionary_is_detected() {
 fn a_dictionary_improves_compression_and_a_damaged_one_is_refused() {
     let frame = build::udp(build::client_v4(), build::server_v4(), &telemetry(200, 5));
     for algorithm in ALGORITHMS {
-        let len = |known| {
-            pass(&mut *compress(algorithm, known), &frame)
+        let len = |dict| {
+            process(&mut *compress(algorithm, dict), &frame)
                 .unwrap()
                 .len()
         };
@@ -359,8 +365,8 @@ fn a_dictionary_improves_compression_and_a_damaged_one_is_refused() {
 fn packets_beyond_the_mtu_are_not_compressed() {
     let (mut compress, mut decompress) = pairs().next().unwrap();
     let frame = build::udp(build::client_v4(), build::server_v4(), &[7; 1473]);
-    assert_eq!(pass(&mut *compress, &frame).as_ref(), Some(&frame));
-    assert_eq!(pass(&mut *decompress, &frame), Some(frame));
+    assert_eq!(process(&mut *compress, &frame).as_ref(), Some(&frame));
+    assert_eq!(process(&mut *decompress, &frame), Some(frame));
 }
 
 /// Generates payloads: random, repeated, with a marker in front, and in the format of `compress`.
@@ -411,9 +417,9 @@ proptest! {
                 }
                 let len = frame.len() + padding;
                 let frame = build::with_tags(build::padded(frame, len), &vec![build::VLAN; tags]);
-                let made = pass(&mut *compress, &frame).unwrap();
-                prop_assert!(is_marked(payload_of(&made)) || made == frame);
-                let back = pass(&mut *decompress, &made).unwrap();
+                let compressed = process(&mut *compress, &frame).unwrap();
+                prop_assert!(is_marked(payload_of(&compressed)) || compressed == frame);
+                let back = process(&mut *decompress, &compressed).unwrap();
                 prop_assert_eq!(without_padding(&back), without_padding(&frame));
             }
         }
@@ -425,13 +431,13 @@ proptest! {
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         with_dictionary: bool,
     ) {
-        let known = with_dictionary.then(dictionary);
+        let dict = with_dictionary.then(dictionary);
         for algorithm in ALGORITHMS {
-            let mut compress = compress(algorithm, known.clone());
-            let mut decompress = decompress(known.clone());
+            let mut compress = compress(algorithm, dict.clone());
+            let mut decompress = decompress(dict.clone());
             for payload in &payloads {
                 let ends = (build::client_v6(), build::server_v6());
-                let sent = pass(&mut *compress, &build::udp(ends.0, ends.1, payload)).unwrap();
+                let sent = process(&mut *compress, &build::udp(ends.0, ends.1, payload)).unwrap();
                 for mut damaged in [payload_of(&sent).to_vec(), payload.clone()] {
                     for (at, byte) in &damage {
                         if !damaged.is_empty() {
@@ -439,7 +445,7 @@ proptest! {
                             damaged[at] ^= byte;
                         }
                     }
-                    if let Some(out) = pass(&mut *decompress, &build::udp(ends.0, ends.1, &damaged)) {
+                    if let Some(out) = process(&mut *decompress, &build::udp(ends.0, ends.1, &damaged)) {
                         prop_assert!(out.len() <= 1514);
                         let headers = parse(&out).unwrap();
                         prop_assert_eq!(checksum::l4_is_valid(&out, &headers), Some(true));

@@ -6,7 +6,7 @@ use myelin_functions::{Error, States};
 use myelin_spec::{Source, catalogue, parse};
 
 #[test]
-fn every_counter_is_described_and_every_described_one_is_reported() {
+fn reported_counters_equal_the_described_counters() {
     let files = BTreeMap::from([("/dev/urandom".to_owned(), "5a".repeat(32))]);
     for kind in catalogue::kinds() {
         let text = format!(

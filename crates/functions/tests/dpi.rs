@@ -1,5 +1,5 @@
-//! Compares `dpi` with `aho-corasick` and `regex`: the same verdict on payloads with likely
-//! matches.
+//! Tests `dpi`, and compares its verdicts with those of `aho-corasick` and `regex` on payloads with
+//! likely matches.
 //!
 //! Needs libhs.so.5. Without it, each test prints a message and skips.
 
@@ -74,7 +74,7 @@ fn function(config: &DpiConfig) -> Box<dyn Function> {
 }
 
 /// Returns the counters that are not zero.
-fn counted(function: &dyn Function) -> Vec<(&'static str, u64)> {
+fn nonzero_counters(function: &dyn Function) -> Vec<(&'static str, u64)> {
     let counters = counters(function);
     counters
         .into_iter()
@@ -116,12 +116,12 @@ fn packets_with_a_match_are_dropped_and_others_pass_unchanged() {
         assert_eq!(common::run(&mut *function, &udp(bad)), None);
     }
     assert_eq!(
-        counted(&*function),
+        nonzero_counters(&*function),
         [("matched", 3), ("matched-dropped", 3)]
     );
 }
 
-/// The function inspects every byte behind the headers and nothing else, for all headers.
+/// For all headers, the function inspects every byte after the headers and no other byte.
 #[test]
 fn the_payload_of_every_fixture_is_inspected() {
     if !is_installed() {
@@ -178,8 +178,11 @@ fn fragments_are_dropped_unless_the_configuration_passes_them() {
         }
     }
     assert!(fragments > 2);
-    assert_eq!(counted(&*dropping), [("fragments-dropped", fragments)]);
-    assert_eq!(counted(&*passing), []);
+    assert_eq!(
+        nonzero_counters(&*dropping),
+        [("fragments-dropped", fragments)]
+    );
+    assert_eq!(nonzero_counters(&*passing), []);
 }
 
 #[test]
@@ -217,14 +220,17 @@ fn a_mark_changes_only_the_dscp() {
                 assert_eq!(run(&mut *function, &before), (Some(expected), vec![]));
             }
         }
-        assert_eq!(counted(&*function), [("marked", 12), ("matched", 12)]);
+        assert_eq!(
+            nonzero_counters(&*function),
+            [("marked", 12), ("matched", 12)]
+        );
         let other = udp(b"nothing");
         assert_eq!(run(&mut *function, &other).0, Some(other));
     }
 }
 
 /// Decodes the collector's frame. Returns the mirrored packet and its original length.
-fn unpack(copy: &[u8]) -> (Vec<u8>, usize) {
+fn decode_mirrored(copy: &[u8]) -> (Vec<u8>, usize) {
     let headers = parse(copy).unwrap();
     let (l3, l4) = (usize::from(headers.l3), usize::from(headers.l4));
     assert_eq!(usize::from(headers.end), copy.len());
@@ -276,7 +282,7 @@ fn a_mirrored_packet_is_copied_to_the_collector_and_forwarded() {
                 frame[..12],
                 "the packet's Ethernet addresses"
             );
-            let (copied, length) = unpack(&copies[0]);
+            let (copied, length) = decode_mirrored(&copies[0]);
             assert_eq!(copied, frame[..frame.len().min(1463)]);
             assert_eq!(length, frame.len());
 
@@ -284,13 +290,23 @@ fn a_mirrored_packet_is_copied_to_the_collector_and_forwarded() {
             assert_eq!(out.as_ref(), Some(&frame));
             assert_eq!(copies[0][..12], [2, 0, 0, 0, 0, 0x99, 2, 0, 0, 0, 0, 0x11]);
             let l3 = usize::from(parse(&frame).unwrap().l3);
-            assert_eq!(copies[0][12..l3 - 2], frame[12..l3 - 2], "its tags");
+            assert_eq!(
+                copies[0][12..l3 - 2],
+                frame[12..l3 - 2],
+                "the packet's tags"
+            );
             let tuple = parse(&copies[0]).unwrap().five_tuple(&copies[0]);
             assert_eq!(tuple.destination_port, Some(5000));
-            assert_eq!(unpack(&copies[0]).0, frame[..frame.len().min(1443)]);
+            assert_eq!(
+                decode_mirrored(&copies[0]).0,
+                frame[..frame.len().min(1443)]
+            );
         }
     }
-    assert_eq!(counted(&*function_v4), [("matched", 18), ("mirrored", 18)]);
+    assert_eq!(
+        nonzero_counters(&*function_v4),
+        [("matched", 18), ("mirrored", 18)]
+    );
 }
 
 #[test]
@@ -318,7 +334,7 @@ fn the_actions_of_all_matches_are_applied() {
         let is_marked = out.is_some_and(|out| out[15] == 46 << 2);
         assert_eq!(is_marked, is_forwarded && payload.contains(&b'm'));
         // The collector gets the packet unchanged.
-        assert!(made.iter().all(|copy| unpack(copy).0 == frame));
+        assert!(made.iter().all(|copy| decode_mirrored(copy).0 == frame));
     }
     let expected = [
         ("marked", 3),
@@ -326,7 +342,7 @@ fn the_actions_of_all_matches_are_applied() {
         ("matched-dropped", 3),
         ("mirrored", 4),
     ];
-    assert_eq!(counted(&*function), expected);
+    assert_eq!(nonzero_counters(&*function), expected);
 }
 
 #[test]
@@ -381,7 +397,7 @@ fn the_next_generation_reuses_the_compiled_patterns() {
     let mut two = states.instantiate(&instance(&config)).unwrap();
     config.lists[0].patterns[0].regex = "OTHER".to_owned();
     let mut three = states.instantiate(&instance(&config)).unwrap();
-    // Each instance scans on its own and survives the others.
+    // Each instance scans separately and does not need the others.
     let finds = |function: &mut dyn Function, word: &[u8]| run(function, &udp(word)).0.is_none();
     assert!(finds(&mut *one, b"NEEDLE") && finds(&mut *two, b"NEEDLE"));
     drop(one);
@@ -530,7 +546,7 @@ proptest! {
 
     /// Any text gives a function, or an error that can be printed.
     #[test]
-    fn no_expression_breaks_the_compiler(
+    fn any_expression_compiles_or_gives_an_error(
         expressions in prop::collection::vec("([(|)*+?{}\\[\\]^$\\\\.,:<=!]|[a-dA-Dpx0-3]|\\PC){0,20}", 1..4),
         payload in text(0..100),
     ) {

@@ -68,8 +68,8 @@ fn run_each(function: &mut dyn Function, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     frames.iter().flat_map(one).collect()
 }
 
-/// Returns different frames of all codable kinds: both families, tags, options, extension headers,
-/// no checksum, all sizes.
+/// Returns different frames of all kinds that the code supports: both families, tags, options,
+/// extension headers, no checksum, all sizes.
 fn frames(count: usize) -> Vec<Vec<u8>> {
     (0..count)
         .map(|i| {
@@ -103,7 +103,7 @@ fn frames(count: usize) -> Vec<Vec<u8>> {
 
 /// Returns the frames without their Ethernet headers, sorted: a recovered packet has the tags of
 /// another packet.
-fn packets(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+fn ip_packets(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let strip = |frame: &Vec<u8>| frame[parse(frame).unwrap().l3.into()..].to_vec();
     let mut packets: Vec<_> = frames.iter().map(strip).collect();
     packets.sort();
@@ -146,7 +146,7 @@ fn lost_frames_are_recovered_bit_for_bit() {
         });
         let mut decoder = decoder(RlncDelivery::Immediate);
         let out = run_each(&mut *decoder, &sent);
-        assert_eq!(packets(&out), packets(&frames), "{code:?}");
+        assert_eq!(ip_packets(&out), ip_packets(&frames), "{code:?}");
         let counters = counters(&*decoder);
         assert!(counters["recovered"] >= 12);
         assert_eq!((counters["corrupt"], counters["malformed"]), (0, 0));
@@ -208,7 +208,7 @@ fn a_stored_packet_keeps_its_own_headers() {
 }
 
 #[test]
-fn in_order_a_lost_frame_delays_the_others_until_the_timer() {
+fn in_order_delivery_waits_for_a_lost_frame_until_the_timer() {
     let frames: Vec<_> = (0..4).map(|i| build::udp_v4(100 + i)).collect();
     let config = RlncEncodeConfig {
         redundancy: 0,
@@ -230,7 +230,7 @@ fn in_order_a_lost_frame_delays_the_others_until_the_timer() {
 }
 
 #[test]
-fn the_last_packet_is_protected_when_nothing_follows() {
+fn the_timer_sends_a_repair_packet_for_the_last_packets() {
     let frames = frames(2);
     for code in [RlncCode::Window, RlncCode::Block] {
         let config = RlncEncodeConfig {
@@ -250,7 +250,7 @@ fn the_last_packet_is_protected_when_nothing_follows() {
         assert_eq!(emitted.len(), 1);
         let mut decoder = decoder(RlncDelivery::Immediate);
         let out = run_each(&mut *decoder, &[sent[0].clone(), emitted[0].1.clone()]);
-        assert_eq!(packets(&out), packets(&frames));
+        assert_eq!(ip_packets(&out), ip_packets(&frames));
     }
 }
 
@@ -261,7 +261,7 @@ fn a_recoder_repairs_losses_before_it() {
         let mut encoder = encoder(RlncEncodeConfig::default());
         let sent = run_each(&mut *encoder, &frames);
         // Loses the third packet of every five before the recoder, and every sixth source packet
-        // behind it.
+        // after the recoder.
         let keep = |n: usize| move |(i, _): &(usize, Vec<u8>)| i % 5 != n;
         let first: Vec<_> = sent
             .into_iter()
@@ -286,7 +286,7 @@ fn a_recoder_repairs_losses_before_it() {
             .collect();
         let mut decoder = decoder(RlncDelivery::Immediate);
         let out = run_each(&mut *decoder, &second);
-        assert_eq!(packets(&out)[..], packets(&frames)[..], "{coded:?}");
+        assert_eq!(ip_packets(&out)[..], ip_packets(&frames)[..], "{coded:?}");
         let counters = counters(&*recoder);
         assert_eq!(
             (counters["source"], counters["coded"], counters["malformed"]),
@@ -333,7 +333,7 @@ fn fields_that_routers_change_do_not_affect_recovery() {
     sent.remove(2);
     let out = run_each(&mut *decoder(RlncDelivery::Immediate), &sent);
     let expected: Vec<_> = frames.iter().map(|frame| routed(frame)).collect();
-    assert_eq!(packets(&out), packets(&expected));
+    assert_eq!(ip_packets(&out), ip_packets(&expected));
 }
 
 #[test]
@@ -424,7 +424,7 @@ fn the_code_continues_after_a_live_change() {
 }
 
 #[test]
-fn stored_packets_leave_by_the_timer_of_the_next_generation() {
+fn the_timer_of_the_next_generation_delivers_stored_packets() {
     let frames: Vec<_> = (0..3).map(|i| build::udp_v4(100 + i)).collect();
     let mut states = States::default();
     let mut make = |config| {
@@ -486,11 +486,11 @@ fn a_decoder_follows_a_restarted_encoder() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Packets are lost, duplicated or reordered before and behind a recoder. Every output frame
-    /// was sent, and none leaves twice.
+    /// Loses, duplicates and reorders packets before and after a recoder. The decoder outputs only
+    /// sent frames, and no frame twice.
     #[test]
     fn every_output_frame_was_sent_and_leaves_once(
-        fates in prop::collection::vec((0..8_u8, 0..8_u8), 100),
+        outcomes in prop::collection::vec((0..8_u8, 0..8_u8), 100),
         in_order: bool,
         replace: bool,
         batch in 1..33_usize,
@@ -499,10 +499,10 @@ proptest! {
             .map(|i| if i % 3 == 0 { build::udp_v6(i + 1) } else { build::udp_v4(i + 1) })
             .collect();
         let sent = run_each(&mut *encoder(RlncEncodeConfig::default()), &frames);
-        let transmit = |sent: Vec<Vec<u8>>, fate: &dyn Fn(usize) -> u8| {
+        let transmit = |sent: Vec<Vec<u8>>, outcome: &dyn Fn(usize) -> u8| {
             let mut arrived: Vec<Vec<u8>> = Vec::new();
             for (i, frame) in sent.into_iter().enumerate() {
-                match fate(i % fates.len()) {
+                match outcome(i % outcomes.len()) {
                     0 => {}
                     1 => arrived.extend([frame.clone(), frame]),
                     2 if !arrived.is_empty() => arrived.insert(arrived.len() - 1, frame),
@@ -515,9 +515,9 @@ proptest! {
             coded: if replace { RlncCoded::Replace } else { RlncCoded::Pass },
             ..RlncRecodeConfig::default()
         };
-        let sent = transmit(sent, &|i| fates[i].0);
+        let sent = transmit(sent, &|i| outcomes[i].0);
         let sent = run_each(&mut *recoder(config), &sent);
-        let sent = transmit(sent, &|i| fates[i].1);
+        let sent = transmit(sent, &|i| outcomes[i].1);
         let delivery = if in_order { RlncDelivery::InOrder } else { RlncDelivery::Immediate };
         let mut decoder = decoder(delivery);
         let mut out = Vec::new();

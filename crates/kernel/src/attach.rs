@@ -40,7 +40,7 @@ pub enum TrafficDirection {
 impl TrafficDirection {
     /// Returns attach type and flags for a program that sees all packets: incoming ones before
     /// other programs can take them, outgoing ones after all changes.
-    const fn outermost(self) -> (libbpf_sys::bpf_attach_type, u32) {
+    const fn outermost_point(self) -> (libbpf_sys::bpf_attach_type, u32) {
         match self {
             Self::In => (libbpf_sys::BPF_TCX_INGRESS, libbpf_sys::BPF_F_BEFORE),
             Self::Out => (libbpf_sys::BPF_TCX_EGRESS, 0),
@@ -70,7 +70,7 @@ enum Attached {
     Link(OwnedFd),
     /// A filter of the clsact qdisc, on kernels without tcx (before 6.6).
     Clsact(TcHook),
-    /// The program ends with its interface.
+    /// The program stays until its interface is removed.
     Unowned,
 }
 
@@ -79,8 +79,8 @@ enum Attached {
 unsafe impl Send for Attached {}
 
 impl Attachment {
-    /// Attaches at XDP.
-    pub(crate) fn xdp(
+    /// Attaches a program at XDP.
+    pub(crate) fn attach_xdp(
         program: BorrowedFd<'_>,
         target: &AttachTarget,
         mode: XdpMode,
@@ -89,34 +89,39 @@ impl Attachment {
         let link =
             crate::sys::link_create(program, target.ifindex, libbpf_sys::BPF_XDP, mode.flags())
                 .map_err(|cause| target.error("XDP", cause, |errno| xdp_remedy(errno, mode)))?;
-        Self::link(link, pin)
+        Self::from_link(link, pin)
     }
 
     /// Attaches a front door at tcx, or as a clsact filter on a kernel without tcx.
-    pub(crate) fn tc(
+    pub(crate) fn attach_tc(
         program: BorrowedFd<'_>,
         target: &AttachTarget,
         pin_dir: Option<&Path>,
     ) -> Result<Self, Error> {
-        match tcx(program, target, DOOR)? {
-            Some(link) => Self::link(link, target.pin(pin_dir, "tcx")),
-            None => Self::clsact(program, target, TrafficDirection::In, pin_dir),
+        match attach_tcx(program, target, DOOR)? {
+            Some(link) => Self::from_link(link, target.pin_path(pin_dir, "tcx")),
+            None => Self::attach_clsact(program, target, TrafficDirection::In, pin_dir),
         }
     }
 
-    /// Attaches a front door in the calling thread's namespace, if that is not the plane's. An
-    /// interface index may repeat in another namespace, so the caller names the pin. A clsact
-    /// filter stays until its interface is removed.
-    pub(crate) fn tc_in_other_namespace(
+    /// Attaches a front door in the calling thread's namespace, if that is not the plane's
+    /// namespace. An interface index may repeat in another namespace, so the caller names the pin.
+    /// A clsact filter stays until its interface is removed.
+    pub(crate) fn attach_tc_in_other_namespace(
         program: BorrowedFd<'_>,
         target: &AttachTarget,
         pin: Option<PathBuf>,
     ) -> Result<Self, Error> {
-        if let Some(link) = tcx(program, target, DOOR)? {
-            return Self::link(link, pin);
+        if let Some(link) = attach_tcx(program, target, DOOR)? {
+            return Self::from_link(link, pin);
         }
-        // A drop would search the filter in the namespace of the dropping thread.
-        std::mem::forget(Self::clsact(program, target, TrafficDirection::In, None)?);
+        // A drop would search for the filter in the namespace of the dropping thread.
+        std::mem::forget(Self::attach_clsact(
+            program,
+            target,
+            TrafficDirection::In,
+            None,
+        )?);
         Ok(Self {
             kind: Attached::Unowned,
             pin: None,
@@ -125,20 +130,20 @@ impl Attachment {
 
     /// Attaches an observing program, outermost in its direction. Uses clsact on a kernel without
     /// tcx.
-    pub(crate) fn observe(
+    pub(crate) fn attach_observer(
         program: BorrowedFd<'_>,
         target: &AttachTarget,
         direction: TrafficDirection,
     ) -> Result<Self, Error> {
-        match tcx(program, target, direction.outermost())? {
-            Some(link) => Self::link(link, None),
-            None => Self::clsact(program, target, direction, None),
+        match attach_tcx(program, target, direction.outermost_point())? {
+            Some(link) => Self::from_link(link, None),
+            None => Self::attach_clsact(program, target, direction, None),
         }
     }
 
     /// Attaches a clsact filter; the kernel chooses the priority. The qdisc stays after the filter
-    /// is removed, because others may use it.
-    pub(crate) fn clsact(
+    /// is removed, because other programs may use it.
+    pub(crate) fn attach_clsact(
         program: BorrowedFd<'_>,
         target: &AttachTarget,
         direction: TrafficDirection,
@@ -173,7 +178,7 @@ impl Attachment {
         Ok(attachment)
     }
 
-    fn link(link: OwnedFd, pin: Option<PathBuf>) -> Result<Self, Error> {
+    fn from_link(link: OwnedFd, pin: Option<PathBuf>) -> Result<Self, Error> {
         if let Some(path) = &pin {
             pins::pin(link.as_fd(), path)?;
         }
@@ -203,7 +208,7 @@ impl Drop for Attachment {
         if self.pin.is_some() {
             return;
         }
-        // The interface may be gone, and the attachment with it.
+        // The interface may be removed, and the attachment with it.
         let _ = match &mut self.kind {
             Attached::Link(link) => crate::sys::link_detach(link.as_fd()).ok(),
             Attached::Clsact(hook) => hook.detach().ok(),
@@ -215,7 +220,7 @@ impl Drop for Attachment {
 impl AttachTarget {
     /// Returns the pin path of a link at `point`. The interface index is unique in the plane's
     /// namespace.
-    pub(crate) fn pin(&self, dir: Option<&Path>, point: &str) -> Option<PathBuf> {
+    pub(crate) fn pin_path(&self, dir: Option<&Path>, point: &str) -> Option<PathBuf> {
         dir.map(|dir| dir.join(format!("{}{point}-{}", pins::LINK, self.ifindex)))
     }
 
@@ -240,7 +245,7 @@ impl AttachTarget {
 }
 
 /// Makes a tcx link. Returns `None` on a kernel without tcx.
-fn tcx(
+fn attach_tcx(
     program: BorrowedFd<'_>,
     target: &AttachTarget,
     (attach_type, flags): (libbpf_sys::bpf_attach_type, u32),
@@ -255,27 +260,27 @@ fn tcx(
 fn xdp_remedy(errno: i32, mode: XdpMode) -> &'static str {
     match (errno, mode) {
         (libc::EBUSY | libc::EEXIST, _) => {
-            "another XDP program is attached, and Myelin does not replace it: remove it (`ip link set dev NAME xdp off`, or stop its owner), or set `hook: tcx`"
+            "another XDP program is attached, and Myelin does not replace it: remove that program (`ip link set dev NAME xdp off`, or stop its owner), or set `hook: tcx`"
         }
         (libc::ENODEV, _) => "the interface does not exist any more: check its name with `ip link`",
-        (libc::EPERM, _) => "attaching needs root (CAP_NET_ADMIN and CAP_BPF)",
+        (libc::EPERM, _) => "run as root (CAP_NET_ADMIN and CAP_BPF)",
         (libc::ERANGE | libc::EMSGSIZE, _) => {
-            "the MTU is too large for XDP, a packet must fit in one page: lower the MTU to 3500 or less on both ends"
+            "the MTU is too large for XDP, because a packet must fit in one page: lower the MTU to 3500 or less on both ends"
         }
         (libc::EOPNOTSUPP | libc::EINVAL, XdpMode::Native) => {
-            "the driver has no native XDP, or not with its present offloads: turn them off (`ethtool -K NAME lro off`), or set `hook: tcx`"
+            "the driver has no native XDP, or has none with its present offloads: turn these off (`ethtool -K NAME lro off`), or set `hook: tcx`"
         }
-        _ => "see `myelin doctor`, or set `hook: tcx`",
+        _ => "run `myelin doctor`, or set `hook: tcx`",
     }
 }
 
 fn tc_remedy(errno: i32) -> &'static str {
     match errno {
         libc::ENODEV => "the interface does not exist any more: check its name with `ip link`",
-        libc::EPERM => "attaching needs root (CAP_NET_ADMIN and CAP_BPF)",
+        libc::EPERM => "run as root (CAP_NET_ADMIN and CAP_BPF)",
         libc::ENOENT | libc::EOPNOTSUPP => {
             "this kernel has neither tcx nor clsact: load the modules sch_ingress and cls_bpf"
         }
-        _ => "see `myelin doctor`",
+        _ => "run `myelin doctor`",
     }
 }

@@ -53,7 +53,7 @@ pub enum EntrySpace {
     User,
 }
 
-/// A maximal run of neighbouring kernel functions.
+/// A maximal run of adjacent kernel functions.
 #[derive(Clone, Debug)]
 pub struct KernelSegment {
     /// Index in the chain of the first function.
@@ -99,7 +99,7 @@ pub enum Exit {
 
 impl Exit {
     /// Returns whether packets leave the chain here.
-    fn leaves(&self) -> bool {
+    fn leaves_chain(&self) -> bool {
         !matches!(self, Self::User { .. })
     }
 }
@@ -115,13 +115,13 @@ pub(crate) struct ChainEntry {
     hook: u8,
     entry: u8,
     on_failure: u8,
-    spare: [u8; 3],
+    padding: [u8; 3],
     policer: u32,
-    more: [u8; 8],
+    end_padding: [u8; 8],
 }
 
-/// The loaded kernel functions of a chain. Remove its matches and paths before you drop it. The
-/// drop unloads the programs and frees their numbers.
+/// The loaded kernel functions of a chain. Remove the matches and paths of the chain before you
+/// drop it. The drop unloads the programs and frees their numbers.
 #[derive(Debug)]
 pub struct LoadedChain {
     target: Arc<ChainTarget>,
@@ -129,29 +129,32 @@ pub struct LoadedChain {
     positions: u8,
     hook: Hook,
     lines: Arc<NumberRange>,
-    /// One for each section.
+    /// The histogram of each section.
     sojourns: Vec<Sojourn>,
     segments: Vec<LoadedSegment>,
     entry: ChainEntry,
     _policer: Option<Arc<Policer>>,
-    /// The previous generation while packets may still reach it by this chain's number. Keeps its
-    /// numbers allocated.
-    late: Mutex<Option<Arc<ChainTarget>>>,
+    /// The previous generation, while packets may still reach it by this chain's number. Keeps the
+    /// numbers of that generation allocated.
+    old_target: Mutex<Option<Arc<ChainTarget>>>,
 }
 
-/// LoadedParts of a chain that exist before its entry.
+/// The parts of a chain that exist before its entry.
 pub(crate) struct LoadedParts {
     pub(crate) lines: Arc<NumberRange>,
-    /// One for each section of the chain; empty if the egress is in user space.
+    /// The histogram of each section; empty if the egress is in user space.
     pub(crate) sojourns: Vec<Sojourn>,
     pub(crate) segments: Vec<LoadedSegment>,
 }
 
 impl LoadedChain {
     pub(crate) fn load(shared: &Arc<PlaneResources>, config: &ChainConfig) -> Result<Self, Error> {
-        check(config)?;
+        check_segments(config)?;
         let lines = Arc::new(shared.counters.allocate(u32::from(config.positions) + 2)?);
-        let has_egress = config.segments.iter().any(|segment| segment.exit.leaves());
+        let has_egress = config
+            .segments
+            .iter()
+            .any(|segment| segment.exit.leaves_chain());
         let sojourn = has_egress
             .then(|| Sojourn::new(shared.counters.cpus()))
             .transpose()?;
@@ -174,7 +177,8 @@ impl LoadedChain {
         Self::assemble(shared, config, parts)
     }
 
-    /// Gives the chain a number and writes its entry. The segments are those of `parts`.
+    /// Allocates the chain's number and writes its entry. Takes the segments of `parts`, not those
+    /// of `config`.
     pub(crate) fn assemble(
         shared: &PlaneResources,
         config: &ChainConfig,
@@ -189,11 +193,11 @@ impl LoadedChain {
             .first()
             .filter(|segment| segment.first_position() == 0);
         let number = NumberRange::allocate(&shared.chain_numbers, 1)?;
-        let places = [Some(&lines), first.map(LoadedSegment::slots)];
+        let ranges = [Some(&lines), first.map(LoadedSegment::slots)];
         let target = ChainTarget::new(
             config.spi,
             number,
-            places.into_iter().flatten().cloned().collect(),
+            ranges.into_iter().flatten().cloned().collect(),
         );
         let entry = ChainEntry {
             spi: config.spi,
@@ -206,9 +210,9 @@ impl LoadedChain {
                 EntrySpace::User => 2,
             },
             on_failure: (config.on_failure == OnFailure::Pass).into(),
-            spare: [0; 3],
+            padding: [0; 3],
             policer: config.policer.as_deref().map_or(0, Policer::number),
-            more: [0; 8],
+            end_padding: [0; 8],
         };
         let chain = Self {
             target: Arc::new(target),
@@ -220,7 +224,7 @@ impl LoadedChain {
             segments,
             entry,
             _policer: config.policer.clone(),
-            late: Mutex::default(),
+            old_target: Mutex::default(),
         };
         for hook in Hook::ALL {
             chain.write_entry(shared, hook, entry)?;
@@ -249,27 +253,27 @@ impl LoadedChain {
     pub(crate) fn keep_old_entry(&self, shared: &PlaneResources, old: &Self) -> Result<(), Error> {
         if (old.hook, self.hook) == (Hook::Tcx, Hook::Xdp) {
             self.write_entry(shared, Hook::Tcx, old.entry)?;
-            *lock(&self.late) = Some(Arc::clone(&old.target));
+            *lock(&self.old_target) = Some(Arc::clone(&old.target));
         }
         Ok(())
     }
 
     /// See [`Plane::drop_old_entry`](crate::Plane::drop_old_entry).
     pub(crate) fn drop_old_entry(&self, shared: &PlaneResources) -> Result<(), Error> {
-        let mut late = lock(&self.late);
-        if late.is_some() {
+        let mut old_target = lock(&self.old_target);
+        if old_target.is_some() {
             self.write_entry(shared, Hook::Tcx, self.entry)?;
-            *late = None;
+            *old_target = None;
         }
         Ok(())
     }
 
-    /// Service path identifier.
+    /// Returns the service path identifier.
     pub fn spi(&self) -> u32 {
         self.target.spi
     }
 
-    /// Generation.
+    /// Returns the generation.
     pub fn generation(&self) -> u16 {
         self.generation
     }
@@ -279,7 +283,7 @@ impl LoadedChain {
         self.hook
     }
 
-    /// Returns the slot of the first function, if that is in the kernel.
+    /// Returns the slot of the first function, if that function is in the kernel.
     pub(crate) fn entry_slot(&self) -> Option<u32> {
         self.segment(0).map(|segment| segment.slots().start())
     }
@@ -289,8 +293,8 @@ impl LoadedChain {
         door_line(&self.lines)
     }
 
-    /// Returns the counter slot of a function; `None` beyond the chain's end. For a function in
-    /// user space, which counts elsewhere, the counters are zero.
+    /// Returns the counter slot of a function; `None` beyond the chain's end. The counters of a
+    /// function in user space are zero, because its worker counts.
     pub fn counter_slot(&self, position: u8) -> Option<u32> {
         (position < self.positions).then(|| function_line(&self.lines, position))
     }
@@ -340,7 +344,7 @@ impl LoadedChain {
     }
 }
 
-/// Returns the front door's line. A chain's block of lines: front door, functions, egress.
+/// Returns the front door's counter line. The lines of a chain are: front door, functions, egress.
 fn door_line(lines: &NumberRange) -> u32 {
     lines.start()
 }
@@ -367,8 +371,8 @@ pub(crate) fn check_numbers(spi: u32, positions: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks the rules that keep packets on the chain.
-fn check(config: &ChainConfig) -> Result<(), Error> {
+/// Checks that every packet can pass the segments of the chain in order.
+fn check_segments(config: &ChainConfig) -> Result<(), Error> {
     check_numbers(config.spi, config.positions.into())?;
     let fail = |problem: String| Err(Error::chain(config.spi, problem));
     let starts_in_kernel = config
@@ -376,7 +380,7 @@ fn check(config: &ChainConfig) -> Result<(), Error> {
         .first()
         .is_some_and(|segment| segment.first_position == 0);
     if starts_in_kernel != (config.entry == EntrySpace::Kernel) {
-        return fail("its entry and its first segment are in different spaces".into());
+        return fail("its entry and its first function are in different spaces".into());
     }
     let mut free_from = 0;
     for segment in &config.segments {
@@ -389,13 +393,13 @@ fn check(config: &ChainConfig) -> Result<(), Error> {
         }
         if first < free_from {
             return fail(format!(
-                "the segment at position {first} does not leave the one before by user space"
+                "no function in user space lies between the segment at position {first} and the segment before it"
             ));
         }
         let last = end == usize::from(config.positions);
-        if last != segment.exit.leaves() {
+        if last != segment.exit.leaves_chain() {
             return fail(format!(
-                "the segment at position {first} must leave by the egress if and only if it is the last"
+                "the segment at position {first} must exit at the egress if and only if it is the last segment"
             ));
         }
         if config.hook == Hook::Tcx && (first > 0 || !last) {
@@ -406,7 +410,7 @@ fn check(config: &ChainConfig) -> Result<(), Error> {
         let is_shaped = matches!(segment.exit, Exit::Qdisc { .. } | Exit::Departure { .. });
         if config.hook == Hook::Xdp && is_shaped {
             return fail(
-                "XDP redirects past the queueing discipline of an interface: set `hook: tcx`"
+                "a redirect at XDP bypasses the queueing discipline of an interface: set `hook: tcx`"
                     .into(),
             );
         }
@@ -425,11 +429,11 @@ fn check(config: &ChainConfig) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::object::DOOR;
-    use crate::tests::assert_twins;
+    use crate::tests::assert_same_layout;
 
     #[test]
     fn entries_match_their_c_layout() {
-        assert_twins!(
+        assert_same_layout!(
             DOOR,
             "chain",
             ChainEntry {
@@ -440,9 +444,9 @@ mod tests {
                 hook,
                 entry,
                 on_failure,
-                spare,
+                padding,
                 policer,
-                more
+                end_padding
             }
         );
     }

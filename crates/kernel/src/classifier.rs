@@ -1,5 +1,6 @@
 //! The front doors' classifier: a table for all ports of a plane, and a list of masks for each
-//! port. Twin of `classify.h`; matches as [`myelin_packet::classifier`] specifies.
+//! port. Writes the tables that `classify.h` reads. Matches as [`myelin_packet::classifier`]
+//! specifies.
 
 mod buckets;
 pub(crate) mod keys;
@@ -16,8 +17,8 @@ use myelin_packet::classifier::{ClassifierError, MAX_MASKS, Mask, MatchKey};
 use self::keys::{BANK_WORDS, BANKS_WORDS, MASK_WORDS, MaskEntry, key_words};
 pub(crate) use self::tables::ClassifierTables;
 use crate::Error;
-use crate::map::mapped;
-use crate::mapping::Mapping;
+use crate::map::create_mapped;
+use crate::mapped_array::MappedArray;
 use crate::numbers::NumberRange;
 
 /// A mask in use at a port.
@@ -36,7 +37,7 @@ pub(crate) struct ChainTarget {
     pub(crate) spi: u32,
     /// Index in the `chains` map.
     pub(crate) number: NumberRange,
-    /// Counter lines and slots of the chain's entry. Held to keep them allocated.
+    /// Counter lines and slots of the chain's entry. The field keeps them allocated.
     _numbers: Vec<Arc<NumberRange>>,
 }
 
@@ -57,7 +58,7 @@ pub(crate) struct PortMatches {
     interface: String,
     tables: Arc<ClassifierTables>,
     map: MapHandle,
-    banks: Mapping,
+    banks: MappedArray,
     active: u64,
     /// The port's number in the keys.
     port: u16,
@@ -67,7 +68,7 @@ pub(crate) struct PortMatches {
     entries: HashMap<(Mask, MatchKey), (Match, Arc<ChainTarget>)>,
     /// Number of matches for each chain number.
     match_counts: HashMap<u32, usize>,
-    keep: bool,
+    keep_on_drop: bool,
 }
 
 impl PortMatches {
@@ -76,7 +77,7 @@ impl PortMatches {
         interface: &str,
         port: u16,
     ) -> Result<Self, Error> {
-        let (map, banks) = mapped("masks", BANKS_WORDS * 8, 1)?;
+        let (map, banks) = create_mapped("masks", BANKS_WORDS * 8, 1)?;
         Ok(Self {
             interface: interface.to_owned(),
             tables: Arc::clone(tables),
@@ -87,14 +88,14 @@ impl PortMatches {
             masks: [Vec::new(), Vec::new()],
             entries: HashMap::new(),
             match_counts: HashMap::new(),
-            keep: false,
+            keep_on_drop: false,
         })
     }
 
     /// Sets whether the matches stay in the tables after the drop: a pinned front door outlives the
     /// process.
-    pub(crate) fn keep_on_drop(&mut self, keep: bool) {
-        self.keep = keep;
+    pub(crate) fn set_keep_on_drop(&mut self, keep: bool) {
+        self.keep_on_drop = keep;
     }
 
     /// Returns the map of the port's masks.
@@ -130,7 +131,7 @@ impl PortMatches {
         for (i, mask) in masks.iter().enumerate() {
             if let Err(error) = self.put(*mask, rule, target) {
                 for mask in &masks[..i] {
-                    // A failure to restore is ignored: the first error is the one to report.
+                    // Ignore a failure to restore: the caller gets the first error.
                     let _ = match &before {
                         Some(before) => self.put(*mask, rule, before),
                         None => self.remove_under_mask(*mask, rule).map(drop),
@@ -181,7 +182,7 @@ impl PortMatches {
                         keys: 1,
                     },
                 );
-                self.publish();
+                self.publish_masks();
             }
         }
         Ok(())
@@ -213,7 +214,7 @@ impl PortMatches {
         used[at].keys -= 1;
         if used[at].keys == 0 {
             used.remove(at);
-            self.publish();
+            self.publish_masks();
         }
         let words = key_words(mask.family, &key, number, self.port);
         self.tables.remove(mask.family, &words)?;
@@ -252,7 +253,7 @@ impl PortMatches {
     }
 
     /// Writes the masks into the inactive bank, then activates it.
-    fn publish(&mut self) {
+    fn publish_masks(&mut self) {
         let next = 1 - self.active;
         let mut bank = vec![0_u64; BANK_WORDS];
         let counts = [self.masks[0].len() as u32, self.masks[1].len() as u32];
@@ -276,7 +277,7 @@ impl PortMatches {
 
 impl Drop for PortMatches {
     fn drop(&mut self) {
-        if !self.keep {
+        if !self.keep_on_drop {
             self.clear();
         }
     }

@@ -1,6 +1,6 @@
 //! The conformance monitor: checks whether the traffic of an interface conforms to a profile. It
-//! needs no plane and no agent, and shares no code with the policer. Twin of `Meter`, a fixture of
-//! `packet`.
+//! needs no plane and no agent, and shares no code with the policer. `Meter`, a fixture of
+//! `packet`, computes the same levels.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -14,7 +14,7 @@ use crate::classifier::keys::{Words, comparison};
 use crate::object::CONFORM;
 use crate::{Error, Hook};
 
-/// Violations that the monitor keeps.
+/// Number of violations that the monitor keeps.
 const KEPT: usize = 32;
 
 /// The configuration of a conformance monitor.
@@ -28,12 +28,12 @@ pub struct ConformConfig {
     pub tolerance_ns: u64,
     /// The packets to count; `None` counts all.
     pub filter: Option<Match>,
-    /// The monitor stops counting after so many packets.
+    /// Number of packets after which the monitor stops counting.
     pub most_packets: Option<u64>,
 }
 
-/// A monitor at an interface. It ends with its drop or its process. Without tcx (before Linux 6.6)
-/// a killed process leaves a clsact filter behind, which only counts.
+/// A monitor at an interface. The drop or the end of the process detaches it. Without tcx (before
+/// Linux 6.6) a killed process leaves a clsact filter behind, which only counts.
 #[derive(Debug)]
 pub struct Conformance {
     map: MapHandle,
@@ -52,20 +52,21 @@ pub struct BucketLevel {
 }
 
 impl BucketLevel {
-    /// Returns whether the level reached the end of its range. The burst is at least that.
+    /// Returns whether the level reached the end of its range. The traffic's burst is then at least
+    /// that level.
     pub fn is_saturated(&self) -> bool {
         self.level.most == u64::MAX
     }
 
     /// Returns the largest excess over the bucket's burst, in units of 1 / [`CREDIT`].
-    pub fn over(&self, bucket: Bucket) -> u64 {
+    pub fn excess(&self, bucket: Bucket) -> u64 {
         self.level.most.saturating_sub(bucket.full())
     }
 
     /// Returns the smallest tolerance without violations, ns: the time in which the bucket's rate
     /// drains the excess.
     pub fn least_tolerance_ns(&self, bucket: Bucket) -> u64 {
-        self.over(bucket).div_ceil(bucket.rate())
+        self.excess(bucket).div_ceil(bucket.rate())
     }
 }
 
@@ -101,9 +102,9 @@ pub struct ConformReport {
     /// Packets above the profile and the tolerance. The traffic conforms if this is 0.
     pub beyond: u64,
     /// The packet bucket, if the profile has one.
-    pub of_packets: Option<BucketLevel>,
+    pub packet_bucket: Option<BucketLevel>,
     /// The bit bucket, if the profile has one.
-    pub of_bits: Option<BucketLevel>,
+    pub bit_bucket: Option<BucketLevel>,
     /// Number of violations.
     pub violations: u64,
     /// The first violations, in order.
@@ -120,10 +121,10 @@ impl Conformance {
         interface: &str,
         ifindex: u32,
         direction: TrafficDirection,
-        watch: &ConformConfig,
+        config: &ConformConfig,
     ) -> Result<Self, Error> {
-        Self::attached(watch, |program| {
-            Attachment::observe(program, &place(interface, ifindex), direction)
+        Self::attach_with(config, |program| {
+            Attachment::attach_observer(program, &attach_target(interface, ifindex), direction)
         })
     }
 
@@ -136,21 +137,21 @@ impl Conformance {
         interface: &str,
         ifindex: u32,
         direction: TrafficDirection,
-        watch: &ConformConfig,
+        config: &ConformConfig,
     ) -> Result<Self, Error> {
-        Self::attached(watch, |program| {
-            Attachment::clsact(program, &place(interface, ifindex), direction, None)
+        Self::attach_with(config, |program| {
+            Attachment::attach_clsact(program, &attach_target(interface, ifindex), direction, None)
         })
     }
 
-    fn attached(
-        watch: &ConformConfig,
+    fn attach_with(
+        config: &ConformConfig,
         attach: impl FnOnce(BorrowedFd<'_>) -> Result<Attachment, Error>,
     ) -> Result<Self, Error> {
-        let (program, map) = load(watch, false)?;
+        let (program, map) = load(config, false)?;
         Ok(Self {
             map,
-            profile: watch.profile,
+            profile: config.profile,
             _attachment: Some(attach(program.as_fd())?),
         })
     }
@@ -160,11 +161,11 @@ impl Conformance {
     ///
     /// # Errors
     /// The kernel refuses the program or its map.
-    pub fn detached(watch: &ConformConfig) -> Result<(OwnedFd, Self), Error> {
-        let (program, map) = load(watch, true)?;
+    pub fn load_unattached(config: &ConformConfig) -> Result<(OwnedFd, Self), Error> {
+        let (program, map) = load(config, true)?;
         let monitor = Self {
             map,
-            profile: watch.profile,
+            profile: config.profile,
             _attachment: None,
         };
         Ok((program, monitor))
@@ -179,7 +180,7 @@ impl Conformance {
     }
 }
 
-fn place(interface: &str, ifindex: u32) -> AttachTarget {
+fn attach_target(interface: &str, ifindex: u32) -> AttachTarget {
     AttachTarget {
         interface: interface.to_owned(),
         ifindex,
@@ -187,9 +188,9 @@ fn place(interface: &str, ifindex: u32) -> AttachTarget {
 }
 
 /// Loads the program with its own map. `trial`: the program reads the time from the packets.
-fn load(watch: &ConformConfig, trial: bool) -> Result<(OwnedFd, MapHandle), Error> {
-    let map = CONFORM.declared_map(MAP, 1)?;
-    let instance = ConformInstance::new(watch, trial);
+fn load(config: &ConformConfig, trial: bool) -> Result<(OwnedFd, MapHandle), Error> {
+    let map = CONFORM.create_declared_map(MAP, 1)?;
+    let instance = ConformInstance::new(config, trial);
     let maps = [(MAP, map.as_fd())];
     let program = CONFORM.load(Hook::Tcx, bytemuck::bytes_of(&instance), &maps)?;
     Ok((program, map))
@@ -216,8 +217,8 @@ fn read(map: &MapHandle, profile: &Profile) -> Result<ConformReport, Error> {
         last_ns: entry.last_ns,
         above: entry.above,
         beyond: entry.beyond,
-        of_packets: profile.packets.map(|_| entry.of_packets),
-        of_bits: profile.bits.map(|_| entry.of_bits),
+        packet_bucket: profile.packets.map(|_| entry.packet_bucket),
+        bit_bucket: profile.bits.map(|_| entry.bit_bucket),
         violations: entry.violations,
         first_violations: entry.kept[..kept].to_vec(),
     })
@@ -226,15 +227,15 @@ fn read(map: &MapHandle, profile: &Profile) -> Result<ConformReport, Error> {
 /// The name of the program's map.
 const MAP: &str = "conformance";
 
-/// `struct limit`.
+/// `struct leaky_bucket`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct LeakyBucket {
     rate: u64,
     full: u64,
-    wide: u64,
+    tolerated: u64,
     drain_ns: u64,
-    each: u64,
+    unit: u64,
 }
 
 impl LeakyBucket {
@@ -242,42 +243,42 @@ impl LeakyBucket {
         bucket.map_or_else(Self::zeroed, |bucket| Self {
             rate: bucket.rate(),
             full: bucket.full(),
-            wide: bucket
+            tolerated: bucket
                 .full()
                 .saturating_add(bucket.rate().saturating_mul(tolerance_ns)),
             drain_ns: u64::MAX / bucket.rate(),
-            each: CREDIT,
+            unit: CREDIT,
         })
     }
 }
 
-/// `struct watch`.
+/// `struct conform`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct ConformInstance {
-    of_packets: LeakyBucket,
-    of_bits: LeakyBucket,
+    packet_bucket: LeakyBucket,
+    bit_bucket: LeakyBucket,
     most_packets: u64,
     families: u32,
     trial: u32,
     keep: [Words; 2],
-    want: [Words; 2],
+    expected: [Words; 2],
 }
 
 impl ConformInstance {
-    fn new(watch: &ConformConfig, trial: bool) -> Self {
+    fn new(config: &ConformConfig, trial: bool) -> Self {
         let mut instance = Self {
-            of_packets: LeakyBucket::new(watch.profile.packets, watch.tolerance_ns),
-            of_bits: LeakyBucket::new(watch.profile.bits, watch.tolerance_ns),
-            most_packets: watch.most_packets.unwrap_or(0),
+            packet_bucket: LeakyBucket::new(config.profile.packets, config.tolerance_ns),
+            bit_bucket: LeakyBucket::new(config.profile.bits, config.tolerance_ns),
+            most_packets: config.most_packets.unwrap_or(0),
             trial: trial.into(),
             ..Self::zeroed()
         };
         for (number, family) in [Family::V4, Family::V6].into_iter().enumerate() {
-            let compared = watch.filter.and_then(|filter| comparison(&filter, family));
-            if let Some((keep, want)) = compared {
+            let compared = config.filter.and_then(|filter| comparison(&filter, family));
+            if let Some((keep, expected)) = compared {
                 instance.families |= 1 << number;
-                (instance.keep[number], instance.want[number]) = (keep, want);
+                (instance.keep[number], instance.expected[number]) = (keep, expected);
             }
         }
         instance
@@ -297,8 +298,8 @@ struct ConformEntry {
     above: u64,
     beyond: u64,
     violations: u64,
-    of_packets: BucketLevel,
-    of_bits: BucketLevel,
+    packet_bucket: BucketLevel,
+    bit_bucket: BucketLevel,
     kept: [Violation; KEPT],
 }
 
@@ -307,32 +308,32 @@ mod tests {
     use std::mem::offset_of;
 
     use super::*;
-    use crate::tests::{assert_twins, layout};
+    use crate::tests::{assert_same_layout, layout};
 
     #[test]
     fn structures_match_their_c_layout() {
-        assert_twins!(
+        assert_same_layout!(
             CONFORM,
-            "limit",
+            "leaky_bucket",
             LeakyBucket {
                 rate,
                 full,
-                wide,
+                tolerated,
                 drain_ns,
-                each
+                unit
             }
         );
-        assert_twins!(
+        assert_same_layout!(
             CONFORM,
-            "watch",
+            "conform",
             ConformInstance {
-                of_packets,
-                of_bits,
+                packet_bucket,
+                bit_bucket,
                 most_packets,
                 families,
                 trial,
                 keep,
-                want
+                expected
             }
         );
         let members = [
@@ -345,7 +346,7 @@ mod tests {
             layout(&CONFORM, "level"),
             (size_of::<BucketLevel>(), members.into())
         );
-        assert_twins!(
+        assert_same_layout!(
             CONFORM,
             "violation",
             Violation {
@@ -356,7 +357,7 @@ mod tests {
                 bits_over
             }
         );
-        assert_twins!(
+        assert_same_layout!(
             CONFORM,
             "conformance",
             ConformEntry {
@@ -369,8 +370,8 @@ mod tests {
                 above,
                 beyond,
                 violations,
-                of_packets,
-                of_bits,
+                packet_bucket,
+                bit_bucket,
                 kept
             }
         );

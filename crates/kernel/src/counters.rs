@@ -8,8 +8,8 @@ use bytemuck::{Pod, Zeroable};
 use libbpf_rs::MapHandle;
 
 use crate::Error;
-use crate::map::mapped;
-use crate::mapping::Mapping;
+use crate::map::create_mapped;
+use crate::mapped_array::MappedArray;
 use crate::numbers::{NumberAllocator, NumberRange};
 
 /// The map's name in the programs.
@@ -20,20 +20,19 @@ const WORDS: usize = 8;
 /// Fewest useful lines per CPU.
 const LEAST_LINES: u32 = 256;
 
-/// Returns the number of per-CPU parts of a map: a power of two, so a mask keeps a program within
-/// it.
-pub(crate) fn parts(cpus: usize) -> usize {
+/// Returns the number of per-CPU parts of a map: a power of two, so programs mask the CPU number.
+pub(crate) fn cpu_parts(cpus: usize) -> usize {
     cpus.next_power_of_two()
 }
 
 /// Returns one more than the highest number of a present CPU.
 fn present_cpus() -> Option<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/present").ok()?;
-    last_of_list(&text).map(|last| last + 1)
+    last_in_list(&text).map(|last| last + 1)
 }
 
 /// Returns the last number of a list in the kernel's format: `0-3,5`.
-fn last_of_list(text: &str) -> Option<usize> {
+fn last_in_list(text: &str) -> Option<usize> {
     text.trim().rsplit([',', '-']).next()?.parse().ok()
 }
 
@@ -44,7 +43,7 @@ fn last_of_list(text: &str) -> Option<usize> {
 pub struct CounterLine {
     /// Packets that arrived (at the egress: left). A GSO packet counts as its segments.
     pub packets: u64,
-    /// Their bytes, Ethernet header included.
+    /// Bytes of these packets, with the Ethernet header.
     pub bytes: u64,
     /// Packets dropped here.
     pub drops: u64,
@@ -56,7 +55,7 @@ pub struct CounterLine {
     pub samples: u64,
     /// At the front door: packets that the policer dropped; not part of `drops`.
     pub policed: u64,
-    /// Their bytes on the wire.
+    /// Bytes of the policed packets on the wire.
     pub policed_bytes: u64,
 }
 
@@ -72,7 +71,7 @@ pub(crate) struct Counting {
 #[derive(Debug)]
 pub struct Counters {
     map: MapHandle,
-    mapping: Mapping,
+    mapping: MappedArray,
     lines: u32,
     cpus: usize,
     blocks: Arc<Mutex<NumberAllocator>>,
@@ -82,7 +81,7 @@ impl Counters {
     /// Makes at least `lines` lines for each possible CPU. Before Linux 6.7 a map element has at
     /// most 4 MiB. If that is too small, makes as many lines as fit for each present CPU. A CPU
     /// that is added later then shares the lines of another one, and both may lose counts.
-    pub(crate) fn of_machine(lines: u32) -> Result<Self, Error> {
+    pub(crate) fn for_machine(lines: u32) -> Result<Self, Error> {
         let possible = libbpf_rs::num_possible_cpus()
             .map_err(|cause| Error::map("counters", "size", &cause))?;
         let all = Self::new(lines, possible);
@@ -90,7 +89,7 @@ impl Counters {
             return all;
         }
         match present_cpus() {
-            Some(present) if parts(present) < parts(possible) => Self::new(lines, present),
+            Some(present) if cpu_parts(present) < cpu_parts(possible) => Self::new(lines, present),
             _ => all,
         }
     }
@@ -98,9 +97,9 @@ impl Counters {
     /// Makes at least `lines` lines per CPU, or as many as the kernel accepts.
     fn new(lines: u32, cpus: usize) -> Result<Self, Error> {
         let mut lines = lines.next_power_of_two();
-        let size = |lines: u32| parts(cpus) * lines as usize * WORDS * 8;
+        let size = |lines: u32| cpu_parts(cpus) * lines as usize * WORDS * 8;
         let (map, mapping) = loop {
-            match mapped("counters", size(lines), 1) {
+            match create_mapped("counters", size(lines), 1) {
                 Err(error) if error.is_too_big() && lines > LEAST_LINES => lines /= 2,
                 result => break result?,
             }
@@ -150,14 +149,14 @@ impl Counters {
     pub(crate) fn counting(&self) -> Counting {
         Counting {
             lines: self.lines,
-            last_cpu: u32::try_from(parts(self.cpus) - 1).unwrap_or(u32::MAX),
+            last_cpu: u32::try_from(cpu_parts(self.cpus) - 1).unwrap_or(u32::MAX),
         }
     }
 
     /// Allocates `count` contiguous lines, all zero.
     pub(crate) fn allocate(&self, count: u32) -> Result<NumberRange, Error> {
         let block = NumberRange::allocate(&self.blocks, count)?;
-        // Clear the lines now, not when they are freed: packets in flight may have counted since.
+        // Clear the lines here, not at the drop: packets in flight may count after the drop.
         for cpu in 0..self.cpus {
             for slot in block.range() {
                 let at = (cpu * self.lines as usize + slot as usize) * WORDS * 8;
@@ -178,18 +177,18 @@ impl AsFd for Counters {
 mod tests {
     use super::*;
     use crate::object::DOOR;
-    use crate::tests::assert_twins;
+    use crate::tests::assert_same_layout;
 
     #[test]
-    fn last_of_list_returns_the_last_cpu() {
+    fn last_in_list_returns_the_last_cpu() {
         let lists = ["0\n", "0-1\n", "0-3,5,8-11\n", "", "none"];
         let found = [Some(0), Some(1), Some(11), None, None];
-        assert_eq!(lists.map(last_of_list), found);
+        assert_eq!(lists.map(last_in_list), found);
     }
 
     #[test]
     fn lines_match_their_c_layout() {
-        assert_twins!(
+        assert_same_layout!(
             DOOR,
             "myelin_line",
             CounterLine {
@@ -203,6 +202,6 @@ mod tests {
                 policed_bytes
             }
         );
-        assert_twins!(DOOR, "counting", Counting { lines, last_cpu });
+        assert_same_layout!(DOOR, "counting", Counting { lines, last_cpu });
     }
 }

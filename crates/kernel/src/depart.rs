@@ -7,7 +7,7 @@ use crate::hop::Hop;
 /// The program's read-only data (`depart.bpf.c`).
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct Depart {
+pub(crate) struct DepartInstance {
     pub(crate) hop: Hop,
     /// The class: major number of the discipline and minor number, as in `skb->priority`.
     pub(crate) class: u32,
@@ -16,5 +16,5 @@ pub(crate) struct Depart {
 }
 
 // The C layout: no padding, the class after the hop.
-const _: () = assert!(std::mem::offset_of!(Depart, class) == size_of::<Hop>());
-const _: () = assert!(size_of::<Depart>() == size_of::<Hop>() + 8);
+const _: () = assert!(std::mem::offset_of!(DepartInstance, class) == size_of::<Hop>());
+const _: () = assert!(size_of::<DepartInstance>() == size_of::<Hop>() + 8);

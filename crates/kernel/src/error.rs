@@ -30,14 +30,14 @@ pub enum Error {
     /// An operation on a map failed.
     #[error("cannot {action} the eBPF map {map}: {cause}{}", errno_remedy(cause))]
     Map {
-        /// The map.
+        /// Name of the map.
         map: &'static str,
         /// The operation.
         action: &'static str,
         /// The kernel's error.
         cause: io::Error,
     },
-    /// The kernel did not attach a front door.
+    /// The kernel did not attach a program.
     #[error("cannot attach to {interface} at {point}: {cause}: {remedy}")]
     Attach {
         /// The interface.
@@ -54,20 +54,20 @@ pub enum Error {
     Pin {
         /// The operation.
         action: &'static str,
-        /// The pin.
+        /// Path of the pin.
         path: PathBuf,
         /// The kernel's error.
         cause: io::Error,
         /// The remedy, with a leading colon; may be empty.
         remedy: &'static str,
     },
-    /// A table of the plane is full.
+    /// A table is full.
     #[error(
-        "no room for {wanted} more {what}: the plane was made for {capacity}; remove chains, or start the agent with a larger capacity"
+        "no room for {wanted} more {items}: the agent has a capacity of {capacity}; remove chains that you do not need"
     )]
     Full {
-        /// The entries of the table.
-        what: &'static str,
+        /// Name of the entries of the table.
+        items: &'static str,
         /// Number of requested entries.
         wanted: u32,
         /// The table's capacity.
@@ -76,7 +76,7 @@ pub enum Error {
     /// The classifier refused a match.
     #[error("interface {interface}: {cause}")]
     Classifier {
-        /// The port.
+        /// The port's interface.
         interface: String,
         /// The cause.
         cause: ClassifierError,
@@ -84,7 +84,7 @@ pub enum Error {
     /// The chain is invalid.
     #[error("chain with path identifier {spi}: {problem}")]
     Chain {
-        /// Its service path identifier.
+        /// Service path identifier of the chain.
         spi: u32,
         /// The problem.
         problem: String,
@@ -93,11 +93,11 @@ pub enum Error {
     #[error("cannot wait for packets in running programs (membarrier): {0}")]
     GracePeriod(io::Error),
     /// The kernel cannot load a function.
-    #[error("{what} at position {position}: {problem}")]
+    #[error("{kind} at position {position}: {problem}")]
     Function {
-        /// Its kind, or `function`.
-        what: &'static str,
-        /// Its position in its chain.
+        /// Kind of the function, or `function`.
+        kind: &'static str,
+        /// Position of the function in its chain.
         position: u8,
         /// The cause and the remedy.
         problem: String,
@@ -116,14 +116,14 @@ impl Error {
         }
     }
 
-    /// Returns whether the kernel asks for a smaller map.
+    /// Returns whether the kernel refuses the map because of its size.
     pub(crate) fn is_too_big(&self) -> bool {
         matches!(self, Self::Map { cause, .. } if cause.raw_os_error() == Some(libc::E2BIG))
     }
 
-    pub(crate) fn function(what: &'static str, position: u8, problem: impl Into<String>) -> Self {
+    pub(crate) fn function(kind: &'static str, position: u8, problem: impl Into<String>) -> Self {
         Self::Function {
-            what,
+            kind,
             position,
             problem: problem.into(),
         }
@@ -137,7 +137,7 @@ impl Error {
     }
 }
 
-/// Returns the operating system's error of a libbpf error, if libbpf-rs shows it.
+/// Converts a libbpf error to the operating system's error, if libbpf-rs shows its kind.
 pub(crate) fn io_error(error: &libbpf_rs::Error) -> io::Error {
     let errno = match error.kind() {
         ErrorKind::PermissionDenied => libc::EPERM,
@@ -163,7 +163,7 @@ fn errno_remedy(cause: &io::Error) -> &'static str {
         }
         Some(libc::ENOMEM) => ": free memory, or raise the memory limit of the agent's cgroup",
         Some(libc::EINVAL | libc::ENOSYS) => {
-            ": the kernel may be too old, Linux 6.1 is required; `myelin doctor` lists missing features"
+            ": the kernel may be too old: Myelin needs Linux 6.1 or newer; `myelin doctor` lists missing features"
         }
         _ => "",
     }

@@ -1,4 +1,4 @@
-//! Tests which features of the running kernel chains can use.
+//! Tests which features the running kernel offers to chains.
 
 use std::fmt;
 use std::io;
@@ -22,7 +22,7 @@ use crate::{
 
 /// The state of a feature.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum FeatureState {
     /// A test succeeded.
     Yes,
     /// A test failed, with the cause.
@@ -37,8 +37,8 @@ pub struct Feature {
     /// The feature's name.
     pub name: &'static str,
     /// The feature's state.
-    pub state: State,
-    /// Whether every chain in the kernel needs it.
+    pub state: FeatureState,
+    /// Whether every chain in the kernel needs the feature.
     pub required: bool,
     /// The consequence of a missing feature.
     pub consequence: &'static str,
@@ -60,16 +60,16 @@ impl Features {
     pub fn usable(&self) -> bool {
         self.all
             .iter()
-            .all(|feature| !feature.required || !matches!(feature.state, State::No(_)))
+            .all(|feature| !feature.required || !matches!(feature.state, FeatureState::No(_)))
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for FeatureState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Yes => f.write_str("yes"),
-            Self::No(why) => write!(f, "no: {why}"),
-            Self::Unknown(why) => write!(f, "unknown: {why}"),
+            Self::No(reason) => write!(f, "no: {reason}"),
+            Self::Unknown(reason) => write!(f, "unknown: {reason}"),
         }
     }
 }
@@ -84,37 +84,39 @@ const SMALL: Capacity = Capacity {
     queues: 1,
 };
 
-/// Tests all features. Takes tens of milliseconds and mostly needs root. It touches no interface of
-/// this machine: it attaches programs in a temporary network namespace.
+/// Tests all features. Takes tens of milliseconds; most tests need root. Touches no interface of
+/// this machine: attaches programs in a temporary network namespace.
 pub fn features() -> Features {
     let release = machine::release();
     let plane = Plane::create(None, SMALL);
     let loaded = |hook| {
         plane
             .as_ref()
-            .map_err(state_of)
-            .and_then(|plane| load(plane, hook).map_err(|error| state_of(&error)))
+            .map_err(state_of_error)
+            .and_then(|plane| load_test_chain(plane, hook).map_err(|error| state_of_error(&error)))
     };
     let mut all = vec![
         feature(
             "Linux 6.1 or newer",
             true,
-            recent(&release),
+            check_release(&release),
             ["older kernels are not tested", "install Linux 6.1 or newer"],
         ),
         feature(
             "eBPF maps in memory",
             true,
-            plane.as_ref().map_or_else(state_of, |_| State::Yes),
+            plane
+                .as_ref()
+                .map_or_else(state_of_error, |_| FeatureState::Yes),
             [
-                "no chain runs: counters are read through arrays that are mapped into memory",
+                "no chain runs: Myelin reads counters from arrays that are mapped into memory",
                 "use Linux 6.1 or newer with CONFIG_BPF_SYSCALL",
             ],
         ),
         feature(
             "front door and functions at XDP",
             true,
-            loaded(Hook::Xdp).map_or_else(|state| state, |()| State::Yes),
+            loaded(Hook::Xdp).map_or_else(|state| state, |()| FeatureState::Yes),
             [
                 "no chain can use XDP or user space: the verifier must know bounded loops and bpf_loop",
                 "use Linux 6.1 or newer with CONFIG_BPF_SYSCALL",
@@ -123,48 +125,48 @@ pub fn features() -> Features {
         feature(
             "front door and functions at tc",
             true,
-            loaded(Hook::Tcx).map_or_else(|state| state, |()| State::Yes),
+            loaded(Hook::Tcx).map_or_else(|state| state, |()| FeatureState::Yes),
             [
                 "no port works: each port has the tc front door",
                 "use Linux 6.1 or newer with CONFIG_NET_CLS_ACT",
             ],
         ),
     ];
-    all.extend(optional(&plane));
+    all.extend(test_optional(&plane));
     Features { release, all }
 }
 
-/// Tests the features without which some chains run.
-fn optional(plane: &Result<Plane, Error>) -> [Feature; 7] {
+/// Tests the features that only some chains need.
+fn test_optional(plane: &Result<Plane, Error>) -> [Feature; 7] {
     [
         feature(
             "eBPF compiler (JIT)",
             false,
-            jit(),
+            check_jit(),
             [
                 "kernel functions cost several times as much",
                 "sysctl net.core.bpf_jit_enable=1",
             ],
         ),
-        in_scratch(
+        test_in_namespace(
             "tcx",
             [
-                "clsact filters replace it: slower, and a killed agent leaves them to `myelin down --all`",
+                "Myelin uses clsact filters: they are slower, and after a killed agent only `myelin down --all` removes them",
                 "use Linux 6.6 or newer",
             ],
             plane,
             try_tcx,
         ),
-        in_scratch(
+        test_in_namespace(
             "XDP attached by a link",
             [
-                "chains that need XDP or user space are refused",
+                "Myelin refuses chains that need XDP or user space",
                 "use Linux 6.1 or newer",
             ],
             plane,
             try_xdp_link,
         ),
-        in_scratch(
+        test_in_namespace(
             "native XDP on veth",
             [
                 "on links that Myelin makes, XDP runs generic: chains in user space are several times slower",
@@ -176,24 +178,25 @@ fn optional(plane: &Result<Plane, Error>) -> [Feature; 7] {
         feature(
             "AF_XDP sockets",
             false,
-            sys::af_xdp().map_or_else(|error| of_io(&error), |()| State::Yes),
+            sys::test_af_xdp()
+                .map_or_else(|error| state_of_io_error(&error), |()| FeatureState::Yes),
             [
-                "functions in user space are refused",
+                "Myelin refuses functions in user space",
                 "use a kernel with CONFIG_XDP_SOCKETS",
             ],
         ),
         feature(
             "bpffs at /sys/fs/bpf",
             false,
-            bpffs(),
+            check_bpffs(),
             ["chains end with the agent", "mount -t bpf bpf /sys/fs/bpf"],
         ),
         feature(
             "BTF of the kernel",
             false,
-            btf(),
+            check_btf(),
             [
-                "none for chains: bpftool and bpftrace show less of them",
+                "chains run, but bpftool and bpftrace show fewer details",
                 "use a kernel with CONFIG_DEBUG_INFO_BTF",
             ],
         ),
@@ -203,7 +206,7 @@ fn optional(plane: &Result<Plane, Error>) -> [Feature; 7] {
 fn feature(
     name: &'static str,
     required: bool,
-    state: State,
+    state: FeatureState,
     [consequence, remedy]: [&'static str; 2],
 ) -> Feature {
     Feature {
@@ -215,34 +218,34 @@ fn feature(
     }
 }
 
-/// A test without permission gives no result.
-fn of_io(error: &io::Error) -> State {
+/// Returns the state after a failed test. Without permission the state is unknown.
+fn state_of_io_error(error: &io::Error) -> FeatureState {
     if error.kind() == io::ErrorKind::PermissionDenied {
-        State::Unknown("needs root to try".into())
+        FeatureState::Unknown("the test needs root".into())
     } else {
-        State::No(error.to_string())
+        FeatureState::No(error.to_string())
     }
 }
 
-fn state_of(error: &Error) -> State {
+fn state_of_error(error: &Error) -> FeatureState {
     match error {
-        Error::Map { cause, .. } | Error::Attach { cause, .. } => of_io(cause),
+        Error::Map { cause, .. } | Error::Attach { cause, .. } => state_of_io_error(cause),
         // The verifier also returns "not permitted" for a program that it cannot prove safe.
-        Error::Load { cause, .. } if !is_root() => of_io(&io_error(cause)),
-        _ => State::No(error.to_string()),
+        Error::Load { cause, .. } if !is_root() => state_of_io_error(&io_error(cause)),
+        _ => FeatureState::No(error.to_string()),
     }
 }
 
-fn recent(release: &str) -> State {
+fn check_release(release: &str) -> FeatureState {
     match machine::version(release) {
-        Some(version) if version >= (6, 1) => State::Yes,
-        Some(_) => State::No(format!("this is {release}")),
-        None => State::Unknown(format!("{release} is not a readable release")),
+        Some(version) if version >= (6, 1) => FeatureState::Yes,
+        Some(_) => FeatureState::No(format!("this is {release}")),
+        None => FeatureState::Unknown(format!("{release} is not a readable release")),
     }
 }
 
 /// Loads a front door, a loop over a payload and a program table.
-fn load(plane: &Plane, hook: Hook) -> Result<(), Error> {
+fn load_test_chain(plane: &Plane, hook: Hook) -> Result<(), Error> {
     plane.load_chain(&ChainConfig {
         spi: 1,
         generation: 0,
@@ -276,90 +279,91 @@ fn port(plane: &Plane) -> Result<crate::Port, Error> {
 /// The index of the loopback interface in every namespace.
 const LOOPBACK: u32 = 1;
 
-fn jit() -> State {
+fn check_jit() -> FeatureState {
     match std::fs::read_to_string("/proc/sys/net/core/bpf_jit_enable") {
-        Ok(text) if text.trim() == "0" => State::No("it is switched off".into()),
-        Ok(_) => State::Yes,
-        Err(error) => State::Unknown(error.to_string()),
+        Ok(text) if text.trim() == "0" => FeatureState::No("it is off".into()),
+        Ok(_) => FeatureState::Yes,
+        Err(error) => FeatureState::Unknown(error.to_string()),
     }
 }
 
 /// Runs a test in a temporary network namespace.
-fn in_scratch(
+fn test_in_namespace(
     name: &'static str,
     consequence_and_remedy: [&'static str; 2],
     plane: &Result<Plane, Error>,
-    attempt: fn(&Plane) -> State,
+    attempt: fn(&Plane) -> FeatureState,
 ) -> Feature {
     let state = match plane {
-        Err(error) => state_of(error),
+        Err(error) => state_of_error(error),
         Ok(plane) => Netns::anonymous()
             .and_then(|netns| netns.enter(|| attempt(plane)))
-            .unwrap_or_else(|error| State::Unknown(error.to_string())),
+            .unwrap_or_else(|error| FeatureState::Unknown(error.to_string())),
     };
     feature(name, false, state, consequence_and_remedy)
 }
 
-fn try_tcx(plane: &Plane) -> State {
-    attach(plane, Hook::Tcx, |program| {
+fn try_tcx(plane: &Plane) -> FeatureState {
+    try_attach(plane, Hook::Tcx, |program| {
         sys::link_create(program, LOOPBACK, libbpf_sys::BPF_TCX_INGRESS, 0).map(drop)
     })
 }
 
-fn try_xdp_link(plane: &Plane) -> State {
+fn try_xdp_link(plane: &Plane) -> FeatureState {
     let flags = XdpMode::Generic.flags();
-    attach(plane, Hook::Xdp, |program| {
+    try_attach(plane, Hook::Xdp, |program| {
         sys::link_create(program, LOOPBACK, libbpf_sys::BPF_XDP, flags).map(drop)
     })
 }
 
-fn attach(
+fn try_attach(
     plane: &Plane,
     hook: Hook,
     attach: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> io::Result<()>,
-) -> State {
+) -> FeatureState {
     let program = match port(plane).and_then(|port| port.program(hook)) {
         Ok(program) => program,
-        Err(error) => return State::Unknown(error.to_string()),
+        Err(error) => return FeatureState::Unknown(error.to_string()),
     };
-    attach(program.as_fd()).map_or_else(|error| of_io(&error), |()| State::Yes)
+    attach(program.as_fd()).map_or_else(|error| state_of_io_error(&error), |()| FeatureState::Yes)
 }
 
-fn try_veth(plane: &Plane) -> State {
-    let made = link::veth(&VethEnd::named("my0"), &VethEnd::named("my1")).and_then(|request| {
-        let mut netlink = Netlink::open()?;
-        netlink.apply([request])?;
-        netlink.link("my0")
-    });
-    let veth = match made {
+fn try_veth(plane: &Plane) -> FeatureState {
+    let created =
+        link::create_veth(&VethEnd::named("my0"), &VethEnd::named("my1")).and_then(|request| {
+            let mut netlink = Netlink::open()?;
+            netlink.apply([request])?;
+            netlink.link("my0")
+        });
+    let veth = match created {
         Ok(veth) => veth,
-        Err(error) => return State::No(error.to_string()),
+        Err(error) => return FeatureState::No(error.to_string()),
     };
     let program = match port(plane).and_then(|port| port.program(Hook::Xdp)) {
         Ok(program) => program,
-        Err(error) => return State::Unknown(error.to_string()),
+        Err(error) => return FeatureState::Unknown(error.to_string()),
     };
-    let place = AttachTarget {
+    let target = AttachTarget {
         interface: veth.name,
         ifindex: veth.index,
     };
-    Attachment::xdp(program.as_fd(), &place, XdpMode::Native, None)
-        .map_or_else(|error| state_of(&error), |_| State::Yes)
+    Attachment::attach_xdp(program.as_fd(), &target, XdpMode::Native, None)
+        .map_or_else(|error| state_of_error(&error), |_| FeatureState::Yes)
 }
 
-fn bpffs() -> State {
+fn check_bpffs() -> FeatureState {
     if is_bpffs(Path::new("/sys/fs/bpf")) {
-        State::Yes
+        FeatureState::Yes
     } else {
-        State::No("not mounted".into())
+        FeatureState::No("not mounted".into())
     }
 }
 
-fn btf() -> State {
+fn check_btf() -> FeatureState {
     if Path::new("/sys/kernel/btf/vmlinux").exists() {
-        State::Yes
+        FeatureState::Yes
     } else {
-        State::No("built without CONFIG_DEBUG_INFO_BTF".into())
+        FeatureState::No("built without CONFIG_DEBUG_INFO_BTF".into())
     }
 }
 
@@ -370,29 +374,32 @@ mod tests {
     #[test]
     fn releases_are_compared_as_numbers() {
         for release in ["6.1.0-21-amd64", "6.10.2", "6.18.44-fc", "10.0"] {
-            assert_eq!(recent(release), State::Yes, "{release}");
+            assert_eq!(check_release(release), FeatureState::Yes, "{release}");
         }
         for release in ["5.15.0-91-generic", "6.0.19", "4.19"] {
-            assert!(matches!(recent(release), State::No(_)), "{release}");
+            assert!(
+                matches!(check_release(release), FeatureState::No(_)),
+                "{release}"
+            );
         }
-        assert!(matches!(recent("Linux"), State::Unknown(_)));
+        assert!(matches!(check_release("Linux"), FeatureState::Unknown(_)));
     }
 
     #[test]
-    fn tests_find_the_kernel_features_and_leave_interfaces_alone() {
+    fn tests_find_the_features_and_create_no_interface_of_this_namespace() {
         let features = features();
         for feature in &features.all {
             assert!(!feature.consequence.is_empty() && !feature.remedy.is_empty());
             // Without root most results are unknown. With root the suite runs only if all required
             // features exist.
             if feature.required && is_root() {
-                assert_eq!(feature.state, State::Yes, "{}", feature.name);
+                assert_eq!(feature.state, FeatureState::Yes, "{}", feature.name);
             }
         }
         assert!(features.usable());
         assert!(
             !Path::new("/sys/class/net/my0").exists(),
-            "tried outside of its namespace"
+            "the test ran outside its namespace"
         );
     }
 }

@@ -10,7 +10,7 @@ use myelin_spec::FirewallConfig;
 
 use crate::Error;
 use crate::hop::Hop;
-use crate::map::filled;
+use crate::map::create_filled;
 
 /// `struct table`: byte offsets and numbers of entries.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -23,13 +23,13 @@ struct TableOffsets {
     block_count: u32,
     vectors: u32,
     vector_count: u32,
-    spare: u32,
+    padding: u32,
 }
 
 /// The read-only data of a `firewall`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct Instance {
+pub(crate) struct FirewallInstance {
     hop: Hop,
     source_v4: TableOffsets,
     destination_v4: TableOffsets,
@@ -41,16 +41,16 @@ pub(crate) struct Instance {
     allow: u32,
     default_allow: u32,
     drops_fragments: u32,
-    spare: u32,
+    padding: u32,
 }
 
-/// The element under construction.
+/// Builds the bytes of the element.
 #[derive(Default)]
-struct Layout {
+struct ElementBuilder {
     bytes: Vec<u8>,
 }
 
-impl Layout {
+impl ElementBuilder {
     /// Appends an array. Returns its offset, a multiple of eight.
     fn push<T: NoUninit>(&mut self, array: &[T]) -> u32 {
         let at = self.bytes.len();
@@ -101,7 +101,7 @@ impl Layout {
 
 /// The tables of a firewall before the load, and its read-only data without the hop.
 pub(crate) struct FirewallTables {
-    instance: Instance,
+    instance: FirewallInstance,
     bytes: Vec<u8>,
 }
 
@@ -112,29 +112,29 @@ impl FirewallTables {
         for (i, rule) in config.rules.iter().enumerate() {
             allow[i / 64] |= u64::from(rule.action == Action::Allow) << (i % 64);
         }
-        let mut layout = Layout::default();
-        let instance = Instance {
+        let mut builder = ElementBuilder::default();
+        let instance = FirewallInstance {
             hop: Hop::zeroed(),
-            source_v4: layout.push_v4(&tables.source_v4),
-            destination_v4: layout.push_v4(&tables.destination_v4),
-            source_v6: layout.push_v6(&tables.source_v6),
-            destination_v6: layout.push_v6(&tables.destination_v6),
-            protocol: layout.push_numbers(&tables.protocol),
-            source_port: layout.push_numbers(&tables.source_port),
-            destination_port: layout.push_numbers(&tables.destination_port),
-            allow: layout.push(&allow),
+            source_v4: builder.push_v4(&tables.source_v4),
+            destination_v4: builder.push_v4(&tables.destination_v4),
+            source_v6: builder.push_v6(&tables.source_v6),
+            destination_v6: builder.push_v6(&tables.destination_v6),
+            protocol: builder.push_numbers(&tables.protocol),
+            source_port: builder.push_numbers(&tables.source_port),
+            destination_port: builder.push_numbers(&tables.destination_port),
+            allow: builder.push(&allow),
             default_allow: u32::from(config.default == Action::Allow),
             drops_fragments: u32::from(config.drops_fragments()),
-            spare: 0,
+            padding: 0,
         };
         Ok(Self {
             instance,
-            bytes: layout.bytes,
+            bytes: builder.bytes,
         })
     }
 
-    pub(crate) fn instance(&self, hop: Hop) -> Instance {
-        Instance {
+    pub(crate) fn instance(&self, hop: Hop) -> FirewallInstance {
+        FirewallInstance {
             hop,
             ..self.instance
         }
@@ -142,7 +142,7 @@ impl FirewallTables {
 
     /// Makes a map of the tables.
     pub(crate) fn map(&self) -> Result<MapHandle, Error> {
-        filled("tables", self.bytes.len(), &self.bytes)
+        create_filled("tables", self.bytes.len(), &self.bytes)
     }
 }
 
@@ -150,11 +150,11 @@ impl FirewallTables {
 mod tests {
     use super::*;
     use crate::object::FIREWALL;
-    use crate::tests::assert_twins;
+    use crate::tests::assert_same_layout;
 
     #[test]
     fn instances_match_their_c_layout() {
-        assert_twins!(
+        assert_same_layout!(
             FIREWALL,
             "table",
             TableOffsets {
@@ -165,13 +165,13 @@ mod tests {
                 block_count,
                 vectors,
                 vector_count,
-                spare
+                padding
             }
         );
-        assert_twins!(
+        assert_same_layout!(
             FIREWALL,
             "firewall",
-            Instance {
+            FirewallInstance {
                 hop,
                 source_v4,
                 destination_v4,
@@ -183,7 +183,7 @@ mod tests {
                 allow,
                 default_allow,
                 drops_fragments,
-                spare,
+                padding,
             }
         );
     }

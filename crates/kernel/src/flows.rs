@@ -8,7 +8,7 @@ use myelin_packet::{FlowCounts, FlowKey, FlowRecord, FlowState, FlowTotals, Flow
 use myelin_spec::{FlowTrackerConfig, InvalidPolicy, LoadBalancerConfig, MonitorConfig};
 
 use crate::hop::Hop;
-use crate::state::{MapShape, State};
+use crate::state::{FunctionState, MapShape};
 use crate::{Error, nat, sys};
 
 /// `struct flow_totals`.
@@ -16,8 +16,8 @@ use crate::{Error, nat, sys};
 #[repr(C)]
 struct Totals {
     inserted: u64,
-    begun_again: u64,
-    outside: u64,
+    replaced: u64,
+    untracked: u64,
 }
 
 /// `struct flow` of the load balancer.
@@ -31,7 +31,7 @@ struct BalancedFlow {
     last_ns: u64,
     confirmed_ns: u64,
     backend: u32,
-    spare: u32,
+    padding: u32,
 }
 
 /// `struct flow_tracker`.
@@ -45,7 +45,7 @@ pub(crate) struct TrackerInstance {
     tcp_closing_ns: u64,
     tcp_closed_ns: u64,
     drops_invalid: u32,
-    spare: u32,
+    padding: u32,
 }
 
 impl TrackerInstance {
@@ -58,7 +58,7 @@ impl TrackerInstance {
             tcp_closing_ns: config.lifetime_ns(true, FlowState::Closing),
             tcp_closed_ns: config.lifetime_ns(true, FlowState::Closed),
             drops_invalid: (config.invalid == InvalidPolicy::Drop).into(),
-            spare: 0,
+            padding: 0,
         }
     }
 }
@@ -67,8 +67,8 @@ const FLOWS: &str = "flows";
 const TOTALS: &str = "flow_totals";
 
 /// Returns the maps of a `monitor`.
-pub(crate) fn monitor(config: MonitorConfig) -> [MapShape; 2] {
-    maps(
+pub(crate) fn monitor_maps(config: MonitorConfig) -> [MapShape; 2] {
+    table_maps(
         MapType::LruPercpuHash,
         size_of::<FlowCounts>(),
         config.flows,
@@ -76,17 +76,17 @@ pub(crate) fn monitor(config: MonitorConfig) -> [MapShape; 2] {
 }
 
 /// Returns the maps of a `flow-tracker`.
-pub(crate) fn tracker(config: FlowTrackerConfig) -> [MapShape; 2] {
-    maps(MapType::LruHash, size_of::<TrackedFlow>(), config.flows)
+pub(crate) fn tracker_maps(config: FlowTrackerConfig) -> [MapShape; 2] {
+    table_maps(MapType::LruHash, size_of::<TrackedFlow>(), config.flows)
 }
 
 /// Returns the maps of a `load-balancer`'s flows.
-pub(crate) fn balancer(config: &LoadBalancerConfig) -> [MapShape; 2] {
-    maps(MapType::LruHash, size_of::<BalancedFlow>(), config.flows)
+pub(crate) fn balancer_maps(config: &LoadBalancerConfig) -> [MapShape; 2] {
+    table_maps(MapType::LruHash, size_of::<BalancedFlow>(), config.flows)
 }
 
 /// Returns the shapes of a flow table and of its totals.
-fn maps(kind: MapType, value: usize, entries: u32) -> [MapShape; 2] {
+fn table_maps(kind: MapType, value: usize, entries: u32) -> [MapShape; 2] {
     let flows = MapShape {
         name: FLOWS,
         kind,
@@ -106,9 +106,9 @@ fn maps(kind: MapType, value: usize, entries: u32) -> [MapShape; 2] {
     [flows, totals]
 }
 
-/// Reads the flow table of a function; `None` if it keeps none. The function runs meanwhile, so a
-/// flow that starts or ends may be missing.
-pub(crate) fn read(state: &State) -> Result<Option<Flows>, Error> {
+/// Reads the flow table of a function; `None` if the function has none. The function runs during
+/// the read, so a flow that starts or ends may be missing.
+pub(crate) fn read(state: &FunctionState) -> Result<Option<Flows>, Error> {
     if let Some(records) = nat::read(state)? {
         let totals = FlowTotals::default();
         return Ok(Some(Flows { records, totals }));
@@ -116,8 +116,8 @@ pub(crate) fn read(state: &State) -> Result<Option<Flows>, Error> {
     let (Some(flows), Some(totals)) = (state.map(FLOWS), state.map(TOTALS)) else {
         return Ok(None);
     };
-    // Read the totals first: a flow that begins meanwhile may be among the records, but must not
-    // count as evicted.
+    // Read the totals first: a flow that begins now may be among the records, but must not count as
+    // evicted.
     let mut sum = Totals::default();
     let of_cpus = totals
         .lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY)
@@ -125,31 +125,31 @@ pub(crate) fn read(state: &State) -> Result<Option<Flows>, Error> {
     for value in of_cpus.unwrap_or_default() {
         let one: Totals = bytemuck::pod_read_unaligned(&value[..size_of::<Totals>()]);
         sum.inserted += one.inserted;
-        sum.begun_again += one.begun_again;
-        sum.outside += one.outside;
+        sum.replaced += one.replaced;
+        sum.untracked += one.untracked;
     }
     let mut records = Vec::new();
     // The map type and the entry size identify the kind of the table.
-    let record: fn(FlowKey, &[u8]) -> FlowRecord = if flows.map_type() == MapType::LruPercpuHash {
-        by_cpu
+    let convert: fn(FlowKey, &[u8]) -> FlowRecord = if flows.map_type() == MapType::LruPercpuHash {
+        sum_cpus
     } else if flows.value_size() as usize == size_of::<TrackedFlow>() {
-        tracked
+        convert_tracked
     } else {
-        balanced
+        convert_balanced
     };
-    for_each((FLOWS, flows), |key, values| {
-        records.push(record(key, values));
+    for_each_element((FLOWS, flows), |key, values| {
+        records.push(convert(key, values));
     })?;
     let totals = FlowTotals {
-        begun: sum.inserted + sum.begun_again,
+        begun: sum.inserted + sum.replaced,
         evicted: sum.inserted.saturating_sub(records.len() as u64),
-        outside: sum.outside,
+        outside: sum.untracked,
     };
     Ok(Some(Flows { records, totals }))
 }
 
-/// Returns the sum of the values of all CPUs.
-fn by_cpu(key: FlowKey, values: &[u8]) -> FlowRecord {
+/// Converts a flow of a `monitor`: adds the values of all CPUs.
+fn sum_cpus(key: FlowKey, values: &[u8]) -> FlowRecord {
     let mut record = FlowRecord::new(key);
     for value in values.chunks_exact(size_of::<FlowCounts>()) {
         let one: FlowCounts = bytemuck::pod_read_unaligned(value);
@@ -168,7 +168,7 @@ fn by_cpu(key: FlowKey, values: &[u8]) -> FlowRecord {
 }
 
 /// Converts a flow of a `load-balancer`.
-fn balanced(key: FlowKey, value: &[u8]) -> FlowRecord {
+fn convert_balanced(key: FlowKey, value: &[u8]) -> FlowRecord {
     let flow: BalancedFlow = bytemuck::pod_read_unaligned(value);
     let mut record = FlowRecord::new(key);
     record.packets = flow.packets;
@@ -179,18 +179,18 @@ fn balanced(key: FlowKey, value: &[u8]) -> FlowRecord {
 }
 
 /// Converts a flow of a `flow-tracker`.
-fn tracked(key: FlowKey, value: &[u8]) -> FlowRecord {
+fn convert_tracked(key: FlowKey, value: &[u8]) -> FlowRecord {
     bytemuck::pod_read_unaligned::<TrackedFlow>(value).record(key)
 }
 
-/// Calls `take` for every element of a hash map, with its values of all CPUs.
+/// Calls `take` for every element of a hash map, with the values of all CPUs.
 ///
 /// The kernel locks one bucket of the map at a time, so a packet waits at most for the copy of the
 /// few elements of its bucket.
 ///
 /// libbpf-rs also reads in batches, but treats a batch that is not full as the last one. The kernel
 /// does not guarantee that.
-pub(crate) fn for_each<K: AnyBitPattern>(
+pub(crate) fn for_each_element<K: AnyBitPattern>(
     (name, map): (&'static str, &MapHandle),
     mut take: impl FnMut(K, &[u8]),
 ) -> Result<(), Error> {
@@ -229,20 +229,20 @@ pub(crate) fn for_each<K: AnyBitPattern>(
 mod tests {
     use super::*;
     use crate::object::{FLOW_TRACKER, LOAD_BALANCER, MONITOR};
-    use crate::tests::{assert_twins, layout};
+    use crate::tests::{assert_same_layout, layout};
 
     #[test]
     fn tables_match_their_c_layout() {
-        assert_twins!(
+        assert_same_layout!(
             MONITOR,
             "flow_totals",
             Totals {
                 inserted,
-                begun_again,
-                outside
+                replaced,
+                untracked
             }
         );
-        assert_twins!(
+        assert_same_layout!(
             MONITOR,
             "flow_counts",
             FlowCounts {
@@ -252,7 +252,7 @@ mod tests {
                 last_ns
             }
         );
-        assert_twins!(
+        assert_same_layout!(
             FLOW_TRACKER,
             "tracked",
             TrackedFlow {
@@ -264,7 +264,7 @@ mod tests {
                 spare
             }
         );
-        assert_twins!(
+        assert_same_layout!(
             LOAD_BALANCER,
             "flow",
             BalancedFlow {
@@ -275,7 +275,7 @@ mod tests {
                 last_ns,
                 confirmed_ns,
                 backend,
-                spare
+                padding
             }
         );
         assert_ne!(
@@ -283,7 +283,7 @@ mod tests {
             size_of::<TrackedFlow>(),
             "the size identifies the table"
         );
-        assert_twins!(
+        assert_same_layout!(
             FLOW_TRACKER,
             "flow_tracker",
             TrackerInstance {
@@ -294,7 +294,7 @@ mod tests {
                 tcp_closing_ns,
                 tcp_closed_ns,
                 drops_invalid,
-                spare
+                padding
             }
         );
         let (size, members) = layout(&MONITOR, "flow_key");
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_the_sum_over_the_cpus() {
+    fn monitor_flow_is_the_sum_over_all_cpus() {
         let counts = |packets, first_ns, last_ns| FlowCounts {
             packets,
             bytes: packets * 100,
@@ -319,7 +319,7 @@ mod tests {
             last_ns,
         };
         let values = [counts(0, 0, 0), counts(2, 50, 60), counts(1, 40, 45)];
-        let record = by_cpu(FlowKey::default(), bytemuck::cast_slice(&values));
+        let record = sum_cpus(FlowKey::default(), bytemuck::cast_slice(&values));
         assert_eq!((record.packets, record.bytes), (3, 300));
         assert_eq!((record.first_ns, record.last_ns), (40, 60));
     }

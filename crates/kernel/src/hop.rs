@@ -23,41 +23,42 @@ pub(crate) struct Hop {
 pub(crate) enum HopExit {
     /// To the kernel function in this slot.
     Next { slot: u32 },
-    /// Transmits at an interface, or directly at its peer. `line` is the egress's.
+    /// Transmits at an interface, or directly at its peer. `line` is the egress's counter line.
     Out { ifindex: u32, peer: bool, line: u32 },
     /// To the AF_XDP socket of the receive queue, and there to the function at `position`.
     User { position: u8 },
     /// Over a link to a function in another namespace.
     Link { ifindex: u32 },
-    /// Like [`Self::Out`] or [`Self::Link`], from the namespace of a function. `device` is the
-    /// index of the interface in `devices`.
-    Across { device: u32, out: Option<u32> },
+    /// [`Self::Out`] or [`Self::Link`] from the namespace of a function. `device` is the index of
+    /// the interface in `devices`.
+    OtherNamespace { device: u32, out: Option<u32> },
 }
 
 impl HopExit {
-    /// Returns the same exit from another namespace. `device` is the index of its interface.
-    pub(crate) fn across(self, device: u32) -> Self {
+    /// Returns the same exit, for a program in another namespace. `device` is the index of the
+    /// interface.
+    pub(crate) fn from_other_namespace(self, device: u32) -> Self {
         match self {
-            Self::Out { line, .. } => Self::Across {
+            Self::Out { line, .. } => Self::OtherNamespace {
                 device,
                 out: Some(line),
             },
-            Self::Link { .. } => Self::Across { device, out: None },
-            way => way,
+            Self::Link { .. } => Self::OtherNamespace { device, out: None },
+            exit => exit,
         }
     }
 }
 
 impl Hop {
     /// `fallback` is the hook's verdict if the next function or socket is missing.
-    pub(crate) fn new(counting: Counting, line: u32, way: HopExit, fallback: u32) -> Self {
+    pub(crate) fn new(counting: Counting, line: u32, exit: HopExit, fallback: u32) -> Self {
         let hop = Self {
             counting,
             line,
             fallback,
             ..Self::zeroed()
         };
-        match way {
+        match exit {
             HopExit::Next { slot } => Self {
                 exit: 1,
                 next: slot,
@@ -83,7 +84,7 @@ impl Hop {
                 ifindex,
                 ..hop
             },
-            HopExit::Across { device, out } => Self {
+            HopExit::OtherNamespace { device, out } => Self {
                 exit: if out.is_some() { 7 } else { 6 },
                 next: device,
                 egress_line: out.unwrap_or_default(),
@@ -97,11 +98,11 @@ impl Hop {
 mod tests {
     use super::*;
     use crate::object::FORWARD;
-    use crate::tests::assert_twins;
+    use crate::tests::assert_same_layout;
 
     #[test]
     fn hops_match_their_c_layout() {
-        assert_twins!(
+        assert_same_layout!(
             FORWARD,
             "hop",
             Hop {

@@ -1,5 +1,5 @@
-//! Writes members of a program's instance into its instructions as operands: `IMMEDIATE` of
-//! `instance.h`.
+//! Writes members of a program's instance into its instructions as operands. `instance.h` defines
+//! `IMMEDIATE`.
 //!
 //! For each use of a member the compiler emits a 64-bit constant: [`MARK`] and the member's offset.
 //! This module replaces the constant by the member's value before the load. So the verifier knows
@@ -12,12 +12,12 @@ const INSTRUCTION: usize = 8;
 /// `BPF_LD | BPF_IMM | BPF_DW`.
 const LOAD: u8 = 0x18;
 
-/// Returns the object with the 32-bit members of `instance`. Leaves an offset outside of the
-/// instance unchanged; a test finds it.
-pub fn filled(object: &[u8], instance: &[u8]) -> Vec<u8> {
+/// Returns the object with the 32-bit members of `instance`. Leaves a constant unchanged if its
+/// offset is beyond the instance; a test finds such constants.
+pub fn fill_immediates(object: &[u8], instance: &[u8]) -> Vec<u8> {
     let mut object = object.to_vec();
     for at in (0..object.len().saturating_sub(2 * INSTRUCTION - 1)).step_by(INSTRUCTION) {
-        let [low, high] = [at + 4, at + INSTRUCTION + 4].map(|from| word(&object, from));
+        let [low, high] = [at + 4, at + INSTRUCTION + 4].map(|from| read_word(&object, from));
         // The second half has no opcode, and a load from a map has a source register.
         if object[at] != LOAD
             || object[at + 1] >> 4 != 0
@@ -35,7 +35,7 @@ pub fn filled(object: &[u8], instance: &[u8]) -> Vec<u8> {
     object
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
+fn read_word(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn marked_constants_become_members_and_others_stay() {
+    fn only_marked_constants_are_replaced() {
         let instance: Vec<u8> = [7_u32, 0x8000_0001].map(u32::to_ne_bytes).concat();
         let map = load(0x12, 4, MARK);
         let object = [
@@ -72,26 +72,31 @@ mod tests {
             map,
         ]
         .concat();
-        assert_eq!(filled(&object, &instance), expected);
-        assert_eq!(filled(&object[..15], &instance), object[..15]);
+        assert_eq!(fill_immediates(&object, &instance), expected);
+        assert_eq!(fill_immediates(&object[..15], &instance), object[..15]);
     }
 
     #[test]
-    fn no_program_has_a_mark_left() {
+    fn all_marks_of_all_programs_are_replaced() {
         for program in object::ALL {
             for bytes in program.objects() {
-                let (marked, instance) = (marks(bytes), [0; 256]);
+                let (marked, instance) = (count_marks(bytes), [0; 256]);
                 assert!(
                     marked > 0 || program.name() == "closed",
                     "{}",
                     program.name()
                 );
-                assert_eq!(marks(&filled(bytes, &instance)), 0, "{}", program.name());
+                assert_eq!(
+                    count_marks(&fill_immediates(bytes, &instance)),
+                    0,
+                    "{}",
+                    program.name()
+                );
             }
         }
     }
 
-    fn marks(object: &[u8]) -> usize {
+    fn count_marks(object: &[u8]) -> usize {
         object
             .chunks_exact(4)
             .filter(|bytes| **bytes == MARK.to_ne_bytes())

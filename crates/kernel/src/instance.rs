@@ -1,5 +1,5 @@
-//! Loads one kernel function of one chain. Each is its own program, whose read-only data names the
-//! next hop.
+//! Loads one kernel function of one chain. Each function is its own program. The read-only data of
+//! the program names the next hop.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use myelin_spec::{FunctionConfig, FunctionInstance};
 use crate::hop::Hop;
 use crate::map::fds;
 use crate::object::{FIREWALL, FLOW_TRACKER, LOAD_BALANCER, MONITOR, NAT, Program, ROUTER};
-use crate::state::{State, States};
+use crate::state::{FunctionState, FunctionStates};
 use crate::{Error, Hook, firewall, flows, load_balancer, nat, router};
 
 /// A loaded function. Empty its slot before you drop it.
 #[derive(Debug)]
-pub(crate) struct Instance {
+pub(crate) struct LoadedFunction {
     pub(crate) fd: OwnedFd,
-    /// Held for the next generation.
-    pub(crate) state: Option<Arc<State>>,
+    /// Keeps the maps for the next generation.
+    pub(crate) state: Option<Arc<FunctionState>>,
 }
 
 /// A program without a state.
-impl From<OwnedFd> for Instance {
+impl From<OwnedFd> for LoadedFunction {
     fn from(fd: OwnedFd) -> Self {
         Self { fd, state: None }
     }
@@ -35,30 +35,34 @@ pub(crate) fn load(
     function: &FunctionInstance,
     hop: Hop,
     maps: &[(&'static str, BorrowedFd<'_>)],
-    states: &States,
-) -> Result<Instance, Error> {
+    states: &FunctionStates,
+) -> Result<LoadedFunction, Error> {
     let mut state = None;
     let fd = match &function.config {
         FunctionConfig::Monitor(config) => {
             let key = function.state.as_ref();
-            let own = states.get(key, &function.config, &flows::monitor(*config))?;
-            let fd = MONITOR.load(hook, bytemuck::bytes_of(&hop), &with(maps, own.maps()));
+            let own = states.get(key, &function.config, &flows::monitor_maps(*config))?;
+            let fd = MONITOR.load(hook, bytemuck::bytes_of(&hop), &join_maps(maps, own.maps()));
             state = Some(own);
             fd
         }
         FunctionConfig::FlowTracker(config) => {
             let shape = FunctionConfig::FlowTracker(config.state_config());
-            let own = states.get(function.state.as_ref(), &shape, &flows::tracker(*config))?;
+            let own = states.get(
+                function.state.as_ref(),
+                &shape,
+                &flows::tracker_maps(*config),
+            )?;
             let instance = flows::TrackerInstance::new(hop, config);
-            let maps = with(maps, own.maps());
+            let maps = join_maps(maps, own.maps());
             let fd = FLOW_TRACKER.load(hook, bytemuck::bytes_of(&instance), &maps);
             state = Some(own);
             fd
         }
         FunctionConfig::Nat(config) => {
             let own = nat::state(states, function, config)?;
-            let maps = with(maps, own.maps());
-            let instance = nat::Instance::new(hop, config, function.side);
+            let maps = join_maps(maps, own.maps());
+            let instance = nat::NatInstance::new(hop, config, function.side);
             let fd = NAT.load(hook, bytemuck::bytes_of(&instance), &maps);
             state = Some(own);
             fd
@@ -67,14 +71,14 @@ pub(crate) fn load(
             let tables = firewall::FirewallTables::new(config)
                 .map_err(|cause| Error::function("firewall", position, cause.to_string()))?;
             let map = tables.map()?;
-            let maps = with(maps, [("tables", map.as_fd())]);
+            let maps = join_maps(maps, [("tables", map.as_fd())]);
             FIREWALL.load(hook, bytemuck::bytes_of(&tables.instance(hop)), &maps)
         }
         FunctionConfig::LoadBalancer(config) => {
             let flows = load_balancer::state(states, function, config)?;
             let own = load_balancer::maps(config)?;
-            let maps = with(maps, fds(&own).chain(flows.maps()));
-            let instance = load_balancer::Instance::new(hop, config, function.side);
+            let maps = join_maps(maps, fds(&own).chain(flows.maps()));
+            let instance = load_balancer::LoadBalancerInstance::new(hop, config, function.side);
             let fd = LOAD_BALANCER.load(hook, bytemuck::bytes_of(&instance), &maps);
             state = Some(flows);
             fd
@@ -83,13 +87,14 @@ pub(crate) fn load(
             let tables = router::RouterTables::new(config)
                 .map_err(|cause| Error::function("router", position, cause.to_string()))?;
             let own = tables.maps()?;
-            let maps = with(maps, fds(&own));
+            let maps = join_maps(maps, fds(&own));
             ROUTER.load(hook, bytemuck::bytes_of(&tables.instance(hop)), &maps)
         }
         FunctionConfig::External(_) => Err(Error::function(
             "function",
             position,
-            "a black box is a separate program; write `mapping: distributed`, or leave it out",
+            "a black box is a separate program, not a kernel function; write `mapping: distributed`, or remove \
+             the function from the chain",
         )),
         config => {
             let kind = config.kind().name;
@@ -103,17 +108,17 @@ pub(crate) fn load(
                     "function",
                     position,
                     format!(
-                        "`{kind}` exists in user space only; write `space: user`, or leave it out"
+                        "`{kind}` exists in user space only; write `space: user`, or remove it from the chain"
                     ),
                 )),
             }
         }
     }?;
-    Ok(Instance { fd, state })
+    Ok(LoadedFunction { fd, state })
 }
 
-/// Returns the common maps and those of one function.
-fn with<'m>(
+/// Returns the common maps and the maps of one function.
+fn join_maps<'m>(
     maps: &[(&'static str, BorrowedFd<'m>)],
     own: impl IntoIterator<Item = (&'static str, BorrowedFd<'m>)>,
 ) -> Vec<(&'static str, BorrowedFd<'m>)> {

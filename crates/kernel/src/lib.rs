@@ -2,12 +2,12 @@
 //!
 //! Holds eBPF programs in C (`src/bpf`) and their typed loader. A [`Port`] is an interface with a
 //! *front door*: one program for each hook that parses, classifies, counts, polices and stamps
-//! packets and forwards them to a chain. A [`LoadedChain`] holds the kernel functions of a chain,
-//! each its own program. Tail calls connect them. The slot of the next function is read-only data,
-//! so the JIT makes each tail call a direct jump. A [`Reentry`] is the door for packets that come
-//! back from user space. A [`FunctionLink`] is a function in its own network namespace, with the
-//! service function forwarder at its near end. All share the maps of one [`Plane`], among them the
-//! counters, which user space reads without a system call.
+//! packets and forwards them to a chain. A [`LoadedChain`] holds the kernel functions of a chain.
+//! Each function is its own program, and tail calls connect them. The slot of the next function is
+//! read-only data, so the JIT makes each tail call a direct jump. A [`Reentry`] is the door for
+//! packets that come back from user space. A [`FunctionLink`] is a function in its own network
+//! namespace, with the service function forwarder at its near end. All share the maps of one
+//! [`Plane`], among them the counters, which user space reads without a system call.
 //!
 //! Each program is written once and built for both hooks ([`Hook`]). It changes a packet exactly as
 //! `myelin-packet` and `myelin-functions` do in user space; the same frames test both. The oldest
@@ -64,7 +64,7 @@ mod immediate;
 mod instance;
 mod load_balancer;
 mod map;
-mod mapping;
+mod mapped_array;
 mod nat;
 mod numbers;
 mod object;
@@ -90,12 +90,12 @@ pub use chain::{ChainConfig, EntrySpace, Exit, KernelSegment, LoadedChain, MAX_F
 pub use conform::{BucketLevel, ConformConfig, ConformReport, Conformance, Violation};
 pub use counters::{CounterLine, Counters};
 pub use error::Error;
-pub use features::{Feature, Features, State, features};
+pub use features::{Feature, FeatureState, Features, features};
 pub use hook::Hook;
 #[doc(hidden)]
-pub use immediate::filled as fill_immediates;
+pub use immediate::fill_immediates;
 pub use plane::Plane;
-pub use policer::{Departures, Policer};
+pub use policer::{Policer, ShaperCounters};
 pub use port::{Opposite, Port, PortConfig, PortCounters};
 pub use reentry::{Reentry, ReentryCounters};
 pub use resources::Capacity;
@@ -106,7 +106,7 @@ pub use sockets::Sockets;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A panic leaves no partial update in these tables, so a poisoned lock is safe to use.
+/// Locks a table. A panic leaves no partial update in these tables, so a poisoned lock is safe.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

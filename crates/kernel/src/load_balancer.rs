@@ -1,5 +1,5 @@
-//! A load balancer in the layout of `load_balancer.bpf.c`: arrays of its backends and hash tables.
-//! Its flow tables are shared with other generations and with its reply side.
+//! The maps of a load balancer in the layout of `load_balancer.bpf.c`: backends, hash tables, flow
+//! tables. All generations and the reply side share the flow tables.
 
 use std::sync::Arc;
 
@@ -11,26 +11,26 @@ use myelin_spec::{FunctionConfig, FunctionInstance, LoadBalancerConfig, Side};
 use crate::Error;
 use crate::flows;
 use crate::hop::Hop;
-use crate::map::{Named, create, filled, put};
-use crate::state::{MapShape, State, States};
+use crate::map::{NamedMap, create, create_filled, put};
+use crate::state::{FunctionState, FunctionStates, MapShape};
 
 /// `struct load_balancer`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct Instance {
+pub(crate) struct LoadBalancerInstance {
     hop: Hop,
     timeout_ns: u64,
     reply: u32,
-    spare: u32,
+    padding: u32,
 }
 
-impl Instance {
+impl LoadBalancerInstance {
     pub(crate) fn new(hop: Hop, config: &LoadBalancerConfig, side: Side) -> Self {
         Self {
             hop,
             timeout_ns: config.timeout_ns,
             reply: (side == Side::Reply).into(),
-            spare: 0,
+            padding: 0,
         }
     }
 }
@@ -49,13 +49,14 @@ const REPLY: usize = 24;
 /// Bytes of `struct table`.
 const TABLE: usize = TABLE_SIZE.next_multiple_of(4) * size_of::<u16>();
 
-/// Returns its flow tables. Backends and timeout may change while the tables live.
+/// Returns the flow tables of a load balancer. Its backends and timeout may change while the tables
+/// exist.
 pub(crate) fn state(
-    states: &States,
+    states: &FunctionStates,
     function: &FunctionInstance,
     config: &LoadBalancerConfig,
-) -> Result<Arc<State>, Error> {
-    let [flows, totals] = flows::balancer(config);
+) -> Result<Arc<FunctionState>, Error> {
+    let [flows, totals] = flows::balancer_maps(config);
     let replies = MapShape {
         name: "replies",
         value: REPLY,
@@ -66,8 +67,8 @@ pub(crate) fn state(
     states.get(function.state.as_ref(), &shape, &maps)
 }
 
-/// Returns the maps of its configuration.
-pub(crate) fn maps(config: &LoadBalancerConfig) -> Result<[Named; 3], Error> {
+/// Makes the maps of a load balancer's configuration.
+pub(crate) fn maps(config: &LoadBalancerConfig) -> Result<[NamedMap; 3], Error> {
     let mut tables = Vec::with_capacity(2 * TABLE);
     for (family, table) in config.tables().iter().enumerate() {
         tables.extend_from_slice(bytemuck::cast_slice(&table.entries));
@@ -92,10 +93,10 @@ pub(crate) fn maps(config: &LoadBalancerConfig) -> Result<[Named; 3], Error> {
     }
     let backends = bytemuck::cast_slice(&list);
     Ok([
-        ("maglev", filled("maglev", TABLE, &tables)?),
+        ("maglev", create_filled("maglev", TABLE, &tables)?),
         (
             "backends",
-            filled("backends", size_of::<Backend>(), backends)?,
+            create_filled("backends", size_of::<Backend>(), backends)?,
         ),
         ("numbers", numbers),
     ])
@@ -105,21 +106,21 @@ pub(crate) fn maps(config: &LoadBalancerConfig) -> Result<[Named; 3], Error> {
 mod tests {
     use super::*;
     use crate::object::LOAD_BALANCER;
-    use crate::tests::{assert_twins, layout};
+    use crate::tests::{assert_same_layout, layout};
 
     #[test]
     fn structures_match_their_c_layout() {
-        assert_twins!(
+        assert_same_layout!(
             LOAD_BALANCER,
             "load_balancer",
-            Instance {
+            LoadBalancerInstance {
                 hop,
                 timeout_ns,
                 reply,
-                spare
+                padding
             }
         );
-        assert_twins!(
+        assert_same_layout!(
             LOAD_BALANCER,
             "backend",
             Backend {
@@ -129,7 +130,7 @@ mod tests {
                 is_ipv6
             }
         );
-        assert_twins!(
+        assert_same_layout!(
             LOAD_BALANCER,
             "backend_key",
             BackendKey { address, is_ipv6 }

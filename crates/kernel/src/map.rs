@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use crate::Error;
-use crate::mapping::Mapping;
+use crate::mapped_array::MappedArray;
 
 /// A map with its name in the programs.
-pub(crate) type Named = (&'static str, MapHandle);
+pub(crate) type NamedMap = (&'static str, MapHandle);
 
 /// Returns names and descriptors, for the load of a program.
-pub(crate) fn fds(maps: &[Named]) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
+pub(crate) fn fds(maps: &[NamedMap]) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
     maps.iter().map(|(name, map)| (*name, map.as_fd()))
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn create(
         .map_err(|cause| Error::map(name, "create", &cause))
 }
 
-/// Inserts or overwrites an element. `action` describes this in errors.
+/// Inserts or overwrites an element. `action` is the verb of the error text.
 pub(crate) fn put(
     map: &MapHandle,
     (name, action): (&'static str, &'static str),
@@ -46,22 +46,26 @@ pub(crate) fn put(
 }
 
 /// Makes an array map and maps it into memory. The element size in bytes is a multiple of eight.
-pub(crate) fn mapped(
+pub(crate) fn create_mapped(
     name: &'static str,
     element: usize,
     elements: usize,
-) -> Result<(MapHandle, Mapping), Error> {
+) -> Result<(MapHandle, MappedArray), Error> {
     let (kind, number) = (MapType::Array, size_of::<u32>());
     let flags = libbpf_sys::BPF_F_MMAPABLE;
     let map = create(name, kind, number, element, elements as u32, flags)?;
-    let mapping = Mapping::new(map.as_fd(), name, elements * element)?;
+    let mapping = MappedArray::new(map.as_fd(), name, elements * element)?;
     Ok((map, mapping))
 }
 
 /// Makes an array map and fills it with `bytes`, without gaps. The element size in bytes is a
 /// multiple of eight. The map has at least one element, because an array cannot be empty.
-pub(crate) fn filled(name: &'static str, element: usize, bytes: &[u8]) -> Result<MapHandle, Error> {
-    let (map, mapping) = mapped(name, element, bytes.len().div_ceil(element).max(1))?;
+pub(crate) fn create_filled(
+    name: &'static str,
+    element: usize,
+    bytes: &[u8],
+) -> Result<MapHandle, Error> {
+    let (map, mapping) = create_mapped(name, element, bytes.len().div_ceil(element).max(1))?;
     mapping.write(0, bytes);
     Ok(map)
 }

@@ -1,4 +1,4 @@
-//! A `nat` in the layout of `nat.bpf.c`: its read-only data and maps.
+//! The read-only data and the maps of a `nat`, in the layout of `nat.bpf.c`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use myelin_spec::nat::MAX_ADDRESSES;
 use myelin_spec::{FunctionConfig, FunctionInstance, NatConfig, Side};
 
 use crate::hop::Hop;
-use crate::state::{MapShape, State, States};
+use crate::state::{FunctionState, FunctionStates, MapShape};
 use crate::{Error, flows};
 
 /// `struct nat`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct Instance {
+pub(crate) struct NatInstance {
     hop: Hop,
     timeout_ns: u64,
     tcp_timeout_ns: u64,
@@ -27,30 +27,30 @@ pub(crate) struct Instance {
     port_count: u32,
     count_v4: u32,
     count_v6: u32,
-    small: u32,
+    sweeps_at_once: u32,
     v4: [[u8; 16]; MAX_ADDRESSES],
     v6: [[u8; 16]; MAX_ADDRESSES],
 }
 
-/// Largest table that is swept at once: about 100 us, at most once a second.
-const SMALL: u32 = 4096;
+/// Largest table that one packet sweeps at once: about 100 us, at most once a second.
+const MAX_SWEPT_AT_ONCE: u32 = 4096;
 /// Longest lifetime of a mapping: the expiry time must not wrap around.
-const LONGEST_NS: u64 = u64::MAX / 2;
+const MAX_LIFETIME_NS: u64 = u64::MAX / 2;
 
-impl Instance {
+impl NatInstance {
     pub(crate) fn new(hop: Hop, config: &NatConfig, side: Side) -> Self {
         let mut instance = Self {
             hop,
-            timeout_ns: config.timeout_ns.min(LONGEST_NS),
-            tcp_timeout_ns: config.tcp_timeout_ns.min(LONGEST_NS),
+            timeout_ns: config.timeout_ns.min(MAX_LIFETIME_NS),
+            tcp_timeout_ns: config.tcp_timeout_ns.min(MAX_LIFETIME_NS),
             tcp_transitory_ns: config.tcp_transitory_ns(),
             reply: (side == Side::Reply).into(),
             first_port: (*config.ports.start()).into(),
             port_count: config.port_count(),
-            small: (config.flows <= SMALL).into(),
+            sweeps_at_once: (config.flows <= MAX_SWEPT_AT_ONCE).into(),
             ..Self::zeroed()
         };
-        // The spec allows at most this many.
+        // The spec allows at most `MAX_ADDRESSES`.
         for address in config.addresses.iter().take(MAX_ADDRESSES) {
             match address {
                 IpAddr::V4(address) => {
@@ -102,12 +102,12 @@ struct Mapping {
 
 const OUTWARD: &str = "outward";
 
-/// Returns the maps of its mappings. The lifetimes may change while the maps live.
+/// Returns the maps of the mappings of a `nat`. The lifetimes may change while the maps exist.
 pub(crate) fn state(
-    states: &States,
+    states: &FunctionStates,
     function: &FunctionInstance,
     config: &NatConfig,
-) -> Result<Arc<State>, Error> {
+) -> Result<Arc<FunctionState>, Error> {
     let hash = |name, value| MapShape {
         name,
         kind: MapType::Hash,
@@ -132,14 +132,14 @@ pub(crate) fn state(
     states.get(function.state.as_ref(), &shape, &maps)
 }
 
-/// Reads the mappings, among them expired ones that are not yet removed; `None` if the state is not
-/// that of a `nat`.
-pub(crate) fn read(state: &State) -> Result<Option<Vec<FlowRecord>>, Error> {
+/// Reads the mappings, among them expired ones that are not yet removed; `None` if the state
+/// belongs to another kind.
+pub(crate) fn read(state: &FunctionState) -> Result<Option<Vec<FlowRecord>>, Error> {
     let Some(map) = state.map(OUTWARD) else {
         return Ok(None);
     };
     let mut records = Vec::new();
-    flows::for_each((OUTWARD, map), |inner: Endpoint, value| {
+    flows::for_each_element((OUTWARD, map), |inner: Endpoint, value| {
         let mapping: Mapping = bytemuck::pod_read_unaligned(value);
         let (inside, outside) = (inner.socket_address(), mapping.outer.socket_address());
         let protocol = inner.protocol;
@@ -157,14 +157,14 @@ pub(crate) fn read(state: &State) -> Result<Option<Vec<FlowRecord>>, Error> {
 mod tests {
     use super::*;
     use crate::object::NAT;
-    use crate::tests::assert_twins;
+    use crate::tests::assert_same_layout;
 
     #[test]
     fn instances_match_their_c_layout() {
-        assert_twins!(
+        assert_same_layout!(
             NAT,
             "nat",
-            Instance {
+            NatInstance {
                 hop,
                 timeout_ns,
                 tcp_timeout_ns,
@@ -174,13 +174,13 @@ mod tests {
                 port_count,
                 count_v4,
                 count_v6,
-                small,
+                sweeps_at_once,
                 v4,
                 v6,
             }
         );
-        assert_twins!(NAT, "sweep", Sweep { next_ns, swept });
-        assert_twins!(
+        assert_same_layout!(NAT, "sweep", Sweep { next_ns, swept });
+        assert_same_layout!(
             NAT,
             "endpoint",
             Endpoint {
@@ -190,7 +190,7 @@ mod tests {
                 is_ipv6
             }
         );
-        assert_twins!(
+        assert_same_layout!(
             NAT,
             "mapping",
             Mapping {

@@ -9,7 +9,7 @@ use crate::{Error, lock};
 /// so a number is reused as late as possible: a packet in flight may still hold it.
 #[derive(Debug)]
 pub(crate) struct NumberAllocator {
-    what: &'static str,
+    items: &'static str,
     capacity: u32,
     /// Start and length of the free ranges. No two of them are adjacent.
     free_ranges: BTreeMap<u32, u32>,
@@ -17,11 +17,11 @@ pub(crate) struct NumberAllocator {
 }
 
 impl NumberAllocator {
-    /// Allocates from `first..capacity`. `what` names the numbers in errors.
-    pub(crate) fn new(what: &'static str, first: u32, capacity: u32) -> Arc<Mutex<Self>> {
+    /// Allocates from `first..capacity`. `items` names the numbers in errors.
+    pub(crate) fn new(items: &'static str, first: u32, capacity: u32) -> Arc<Mutex<Self>> {
         let free_ranges = BTreeMap::from([(first, capacity.saturating_sub(first))]);
         Arc::new(Mutex::new(Self {
-            what,
+            items,
             capacity,
             free_ranges,
             cursor: first,
@@ -30,7 +30,7 @@ impl NumberAllocator {
 
     fn allocate(&mut self, count: u32) -> Option<u32> {
         let fits = |(&start, &len): (&u32, &u32)| {
-            // The free range that contains the cursor is used from the cursor on.
+            // In the free range that contains the cursor, allocate from the cursor on.
             let from = start.max(self.cursor);
             (from < start + len && start + len - from >= count).then_some((start, from))
         };
@@ -88,7 +88,7 @@ impl NumberRange {
     ) -> Result<Self, Error> {
         let mut inner = lock(allocator);
         let start = inner.allocate(count).ok_or(Error::Full {
-            what: inner.what,
+            items: inner.items,
             wanted: count,
             capacity: inner.capacity,
         })?;
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_freed_range_is_reused_last() {
-        let blocks = NumberAllocator::new("places", 0, 4);
+        let blocks = NumberAllocator::new("slots", 0, 4);
         let first = NumberRange::allocate(&blocks, 1).unwrap().start();
         let second = NumberRange::allocate(&blocks, 1).unwrap().start();
         assert_eq!((first, second), (0, 1));
@@ -138,29 +138,29 @@ mod tests {
 
     #[test]
     fn an_exhausted_allocator_returns_an_error() {
-        let blocks = NumberAllocator::new("places", 1, 4);
+        let blocks = NumberAllocator::new("slots", 1, 4);
         let error = NumberRange::allocate(&blocks, 4).unwrap_err();
         assert!(
             error
                 .to_string()
-                .starts_with("no room for 4 more places: the plane was made for 4"),
+                .starts_with("no room for 4 more slots: the agent has a capacity of 4"),
             "{error}"
         );
     }
 
     proptest! {
-        /// Compares with a plain list of owners.
+        /// Compares the allocator with a plain list of taken numbers.
         #[test]
-        fn allocations_never_overlap_and_none_is_lost(steps in prop::collection::vec((1_u32..6, any::<prop::sample::Index>()), 1..200)) {
+        fn ranges_do_not_overlap_and_freed_numbers_are_available(steps in prop::collection::vec((1_u32..6, any::<prop::sample::Index>()), 1..200)) {
             const CAPACITY: u32 = 24;
-            let blocks = NumberAllocator::new("places", 0, CAPACITY);
+            let blocks = NumberAllocator::new("slots", 0, CAPACITY);
             let mut held: Vec<NumberRange> = Vec::new();
             for (count, which) in steps {
                 let mut taken = [false; CAPACITY as usize];
                 for block in &held {
-                    for place in block.range() {
-                        prop_assert!(!taken[place as usize], "number {place} is allocated twice");
-                        taken[place as usize] = true;
+                    for number in block.range() {
+                        prop_assert!(!taken[number as usize], "number {number} is allocated twice");
+                        taken[number as usize] = true;
                     }
                 }
                 let longest = taken.split(|&taken| taken).map(<[bool]>::len).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The compiled eBPF programs, and the load of an instance.
+//! The compiled eBPF programs, and their loader.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,7 +8,7 @@ use libbpf_rs::{MapCore, MapHandle, MapInfo, ObjectBuilder, PrintLevel, set_prin
 
 use crate::{Error, Hook, immediate};
 
-/// One source, built for each of its hooks.
+/// One source file, compiled for each of its hooks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
     name: &'static str,
@@ -22,39 +22,39 @@ pub(crate) struct Program {
 pub(crate) const ALL: &[Program] = include!(concat!(env!("OUT_DIR"), "/programs.rs"));
 
 /// The front door.
-pub(crate) const DOOR: Program = program("door");
+pub(crate) const DOOR: Program = find_program("door");
 /// The re-entry door.
-pub(crate) const REENTRY: Program = program("reentry");
+pub(crate) const REENTRY: Program = find_program("reentry");
 /// The forwarder between functions in their own namespaces.
-pub(crate) const SFF: Program = program("sff");
-/// The exit after a distributed chain's last function, if that is in user space.
-pub(crate) const LEAVE: Program = program("leave");
+pub(crate) const SFF: Program = find_program("sff");
+/// The exit after a distributed chain's last function, if that function is in user space.
+pub(crate) const LEAVE: Program = find_program("leave");
 /// Declares the map of policers; its program is for tests.
-pub(crate) const POLICER: Program = program("policer");
+pub(crate) const POLICER: Program = find_program("policer");
 /// The exit of a chain that the egress interface shapes.
-pub(crate) const DEPART: Program = program("depart");
+pub(crate) const DEPART: Program = find_program("depart");
 /// The conformance monitor.
-pub(crate) const CONFORM: Program = program("conform");
+pub(crate) const CONFORM: Program = find_program("conform");
 /// Replaces the program of a removed function.
-pub(crate) const CLOSED: Program = program("closed");
+pub(crate) const CLOSED: Program = find_program("closed");
 /// Kernel function `forward`.
 #[cfg(test)]
-pub(crate) const FORWARD: Program = program("forward");
+pub(crate) const FORWARD: Program = find_program("forward");
 /// Kernel function `nat`.
-pub(crate) const NAT: Program = program("nat");
+pub(crate) const NAT: Program = find_program("nat");
 /// Kernel function `firewall`.
-pub(crate) const FIREWALL: Program = program("firewall");
+pub(crate) const FIREWALL: Program = find_program("firewall");
 /// Kernel function `load-balancer`.
-pub(crate) const LOAD_BALANCER: Program = program("load_balancer");
+pub(crate) const LOAD_BALANCER: Program = find_program("load_balancer");
 /// Kernel function `router`.
-pub(crate) const ROUTER: Program = program("router");
+pub(crate) const ROUTER: Program = find_program("router");
 /// Kernel function `monitor`.
-pub(crate) const MONITOR: Program = program("monitor");
+pub(crate) const MONITOR: Program = find_program("monitor");
 /// Kernel function `flow-tracker`.
-pub(crate) const FLOW_TRACKER: Program = program("flow_tracker");
+pub(crate) const FLOW_TRACKER: Program = find_program("flow_tracker");
 
 /// Returns the program of that name. Fails the build if there is none.
-const fn program(name: &str) -> Program {
+const fn find_program(name: &str) -> Program {
     let mut i = 0;
     while i < ALL.len() {
         if is_same(ALL[i].name.as_bytes(), name.as_bytes()) {
@@ -91,7 +91,7 @@ impl Program {
         self.name
     }
 
-    /// Returns the objects for its hooks.
+    /// Returns the program's objects.
     #[cfg(test)]
     pub(crate) fn objects(&self) -> impl Iterator<Item = &'static [u8]> {
         [self.xdp, self.tc]
@@ -99,8 +99,8 @@ impl Program {
             .filter(|object| !object.is_empty())
     }
 
-    /// Returns one of its objects, to read common declarations.
-    pub(crate) fn any(&self) -> &'static [u8] {
+    /// Returns one object of the program, to read common declarations.
+    pub(crate) fn any_object(&self) -> &'static [u8] {
         if self.xdp.is_empty() {
             self.tc
         } else {
@@ -108,8 +108,8 @@ impl Program {
         }
     }
 
-    /// Loads an instance. `instance` becomes its read-only data; `maps` are its maps by name. The
-    /// program keeps the maps alive.
+    /// Loads an instance of the program. `instance` is the read-only data; `maps` are the maps by
+    /// name. The kernel frees the maps after the program.
     pub(crate) fn load(
         &self,
         hook: Hook,
@@ -128,14 +128,14 @@ impl Program {
 
     /// Makes a map of `entries` elements as the program declares it, with the BTF that its lock
     /// needs.
-    pub(crate) fn declared_map(
+    pub(crate) fn create_declared_map(
         &self,
         name: &'static str,
         entries: u32,
     ) -> Result<MapHandle, Error> {
         messages::take();
         let make = || {
-            let mut open = ObjectBuilder::default().open_memory(self.any())?;
+            let mut open = ObjectBuilder::default().open_memory(self.any_object())?;
             for mut program in open.progs_mut() {
                 program.set_autoload(false);
             }
@@ -166,7 +166,7 @@ impl Program {
             Hook::Xdp => self.xdp,
             Hook::Tcx => self.tc,
         };
-        let object = immediate::filled(object, instance);
+        let object = immediate::fill_immediates(object, instance);
         let mut open = ObjectBuilder::default().open_memory(&object)?;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
@@ -178,7 +178,7 @@ impl Program {
             debug_assert!(shared.is_some(), "{} uses the map {name}", self.name);
             if let Some((_, fd)) = shared {
                 if name.starts_with(DATA) {
-                    // libbpf allocates memory for the section, but frees as much as the shared
+                    // libbpf allocates memory of the section's size, but frees memory of the shared
                     // map's size.
                     map.set_value_size(MapInfo::new(*fd)?.info.value_size)?;
                 }
@@ -198,18 +198,18 @@ mod messages {
     use super::{Once, PrintLevel, RefCell, set_print};
 
     /// A verifier log can be megabytes; the cause is at its end.
-    const KEPT: usize = 4096;
+    const MAX_LOG: usize = 4096;
 
     thread_local! {
         static LOG: RefCell<String> = const { RefCell::new(String::new()) };
     }
 
     #[allow(clippy::needless_pass_by_value)] // the signature is libbpf-rs's
-    fn keep(_: PrintLevel, message: String) {
+    fn append(_: PrintLevel, message: String) {
         LOG.with_borrow_mut(|log| {
             log.push_str(&message);
-            if log.len() > KEPT {
-                let mut cut = log.len() - KEPT;
+            if log.len() > MAX_LOG {
+                let mut cut = log.len() - MAX_LOG;
                 while !log.is_char_boundary(cut) {
                     cut += 1;
                 }
@@ -222,7 +222,7 @@ mod messages {
     pub(super) fn take() -> String {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
-            set_print(Some((PrintLevel::Warn, keep)));
+            set_print(Some((PrintLevel::Warn, append)));
         });
         let log = LOG.take();
         if log.is_empty() {

@@ -9,16 +9,16 @@ use myelin_linux::bpffs::is_bpffs;
 
 use crate::{Error, sys};
 
-/// Prefixes of a plane's pins. No other file is ever removed.
+/// Prefixes of a plane's pins. This module removes no other file.
 const PREFIXES: [&str; 4] = ["programs-", "counters", LINK, CLSACT];
 /// Name of a pinned link: `link-xdp-7` on the interface with index 7.
 pub(crate) const LINK: &str = "link-";
-/// Name of a program pinned to remember its clsact filter: `clsact-7-1-49152`, interface index,
-/// handle, priority.
+/// Name of the pin of a clsact filter's program: `clsact-7-1-49152`, interface index, handle,
+/// priority.
 pub(crate) const CLSACT: &str = "clsact-";
 
-/// Makes the directory. Refuses one that holds the pins of a plane.
-pub(crate) fn prepare(dir: &Path) -> Result<(), Error> {
+/// Makes the directory. Refuses a directory that holds the pins of a plane.
+pub(crate) fn prepare_dir(dir: &Path) -> Result<(), Error> {
     let fail = |action, remedy| {
         move |cause| Error::Pin {
             action,
@@ -29,28 +29,28 @@ pub(crate) fn prepare(dir: &Path) -> Result<(), Error> {
     };
     std::fs::create_dir_all(dir).map_err(fail("create", ""))?;
     if !is_bpffs(dir) {
-        let cause = io::Error::other("it is not on a bpffs");
+        let cause = io::Error::other("the directory is not on a bpffs");
         return Err(fail(
             "pin in",
             ": mount one with `mount -t bpf bpf /sys/fs/bpf`",
         )(cause));
     }
-    let left = ours(dir).map_err(fail("list", ""))?;
-    if left.is_empty() {
+    let names = list_pins(dir).map_err(fail("list", ""))?;
+    if names.is_empty() {
         return Ok(());
     }
     let cause = io::Error::from_raw_os_error(libc::EEXIST);
     Err(fail(
         "pin in",
-        ": an agent is running, or a dead one left its chains: `myelin down --all` removes them",
+        ": an agent is running, or a killed agent left its chains: `myelin down --all` removes them",
     )(cause))
 }
 
 /// Pins an object.
 pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<(), Error> {
     let pinned = match sys::pin(object, path) {
-        // The directory belongs to this process. An existing pin is one whose removal failed
-        // earlier.
+        // The directory belongs to this process, so a pin of this name remains from a removal that
+        // failed.
         Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {
             unpin(path)?;
             sys::pin(object, path)
@@ -79,7 +79,7 @@ pub(crate) fn unpin(path: &Path) -> Result<(), Error> {
 }
 
 /// Removes every pin and the directory.
-pub(crate) fn remove(dir: &Path) -> Result<(), Error> {
+pub(crate) fn remove_all(dir: &Path) -> Result<(), Error> {
     let fail = |action| {
         move |cause| Error::Pin {
             action,
@@ -91,36 +91,37 @@ pub(crate) fn remove(dir: &Path) -> Result<(), Error> {
     if !dir.exists() {
         return Ok(());
     }
-    let mut names = ours(dir).map_err(fail("list"))?;
+    let mut names = list_pins(dir).map_err(fail("list"))?;
     // Detach the links before the programs are freed.
     names.sort_by_key(|name| !name.starts_with(LINK) && !name.starts_with(CLSACT));
     for name in names {
         let path = dir.join(&name);
-        if let Some(place) = name.strip_prefix(CLSACT) {
-            detach_clsact(&path, place);
+        if let Some(filter) = name.strip_prefix(CLSACT) {
+            detach_clsact(&path, filter);
         } else if name.starts_with(LINK)
-            && let Ok(link) = sys::pinned(&path)
+            && let Ok(link) = sys::open_pinned(&path)
         {
-            // The interface may be gone.
+            // The interface may be removed.
             let _ = sys::link_detach(link.as_fd());
         }
         unpin(&path)?;
     }
     match std::fs::remove_dir(dir) {
-        // The directory holds files of others.
+        // The directory holds files of other programs.
         Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
         result => result.map_err(fail("remove")),
     }
 }
 
-/// Removes the filter at `place` if it still runs the program pinned at `path`. The interface may
-/// be gone, or the filter replaced.
-fn detach_clsact(path: &Path, place: &str) {
-    let numbers: Vec<u32> = place
+/// Removes a clsact filter if it still runs the program pinned at `path`. `filter` is the rest of
+/// the pin's name. The interface may be removed, or the filter replaced.
+fn detach_clsact(path: &Path, filter: &str) {
+    let numbers: Vec<u32> = filter
         .split('-')
         .filter_map(|number| number.parse().ok())
         .collect();
-    let ([ifindex, handle, priority], Ok(program)) = (numbers.as_slice(), sys::pinned(path)) else {
+    let ([ifindex, handle, priority], Ok(program)) = (numbers.as_slice(), sys::open_pinned(path))
+    else {
         return;
     };
     let mut hook = TcHook::new(program.as_fd());
@@ -134,7 +135,7 @@ fn detach_clsact(path: &Path, place: &str) {
     }
 }
 
-fn ours(dir: &Path) -> io::Result<Vec<String>> {
+fn list_pins(dir: &Path) -> io::Result<Vec<String>> {
     let names =
         std::fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
     names

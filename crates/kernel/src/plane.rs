@@ -16,11 +16,11 @@ use crate::object::{CLOSED, POLICER};
 use crate::policer::Policer;
 use crate::port::{Port, PortConfig};
 use crate::reentry::{PathKey, Reentry};
-use crate::resources::{Capacity, PlaneResources, devices};
+use crate::resources::{Capacity, PlaneResources, create_device_map};
 use crate::sff::{DistributedConfig, FunctionLink};
 use crate::sockets::Sockets;
 use crate::sojourn::Sojourn;
-use crate::state::States;
+use crate::state::FunctionStates;
 use crate::{Error, Hook, pins, sff, sys};
 
 /// The kernel part of an agent; one per network namespace.
@@ -35,9 +35,9 @@ impl Plane {
     /// [`Plane::remove_pins`].
     pub fn create(pin_dir: Option<&Path>, capacity: Capacity) -> Result<Self, Error> {
         if let Some(dir) = pin_dir {
-            pins::prepare(dir)?;
+            pins::prepare_dir(dir)?;
         }
-        let counters = Counters::of_machine(capacity.lines)?;
+        let counters = Counters::for_machine(capacity.lines)?;
         let number = size_of::<u32>();
         let programs = |name| {
             create(
@@ -68,7 +68,7 @@ impl Plane {
             chain_numbers: NumberAllocator::new("chains", 1, capacity.chains + 1),
             port_numbers: NumberAllocator::new("ports", 0, u32::from(capacity.ports)),
             // Number 0 means: no policer. A chain has one policer and one shaper.
-            policers: POLICER.declared_map("policers", 2 * capacity.chains + 1)?,
+            policers: POLICER.create_declared_map("policers", 2 * capacity.chains + 1)?,
             policer_numbers: NumberAllocator::new("policers", 1, 2 * capacity.chains + 1),
             paths: create(
                 "paths",
@@ -78,7 +78,7 @@ impl Plane {
                 capacity.programs,
                 0,
             )?,
-            states: States::default(),
+            states: FunctionStates::default(),
             programs: [programs("programs_xdp")?, programs("programs_tcx")?],
             closed: [
                 CLOSED.load(Hook::Xdp, &[], &[])?,
@@ -87,13 +87,13 @@ impl Plane {
             slots: [slots(), slots()],
             no_sojourn: Sojourn::new(1)?,
             no_sockets: Sockets::new(1)?,
-            no_devices: devices(&[])?,
+            no_devices: create_device_map(&[])?,
             pin_dir: pin_dir.map(Path::to_path_buf),
             capacity,
         };
         if let Some(dir) = pin_dir {
             // Programs keep their maps alive. Two maps need a pin: the kernel empties a program
-            // array when user space closes it, and the next process reads the counters.
+            // array when user space closes the array, and the next process reads the counters.
             let [xdp, tcx] = &shared.programs;
             for (name, map) in [
                 ("programs-xdp", xdp.as_fd()),
@@ -118,7 +118,7 @@ impl Plane {
         self.shared.capacity
     }
 
-    /// Makes an interface a port. Attaches nothing yet.
+    /// Makes a port of an interface. Attaches nothing yet.
     pub fn add_port(&self, config: PortConfig) -> Result<Port, Error> {
         Port::new(&self.shared, config)
     }
@@ -133,12 +133,12 @@ impl Plane {
     /// Makes a shaper with a full bucket, for an interface that delays packets until their
     /// departure time. The longest delay is `limit_ns`.
     pub fn shaper(&self, profile: &Profile, limit_ns: u64) -> Result<Arc<Policer>, Error> {
-        Policer::shaper(&self.shared, profile, limit_ns).map(Arc::new)
+        Policer::new_shaper(&self.shared, profile, limit_ns).map(Arc::new)
     }
 
     /// Returns the counters of a shaper.
-    pub fn departures(&self, shaper: &Policer) -> Result<crate::Departures, Error> {
-        shaper.departures(&self.shared)
+    pub fn shaper_counters(&self, shaper: &Policer) -> Result<crate::ShaperCounters, Error> {
+        shaper.shaper_counters(&self.shared)
     }
 
     /// Returns the map of policers.
@@ -146,19 +146,19 @@ impl Plane {
         self.shared.policers.as_fd()
     }
 
-    /// Makes the receiving end of an internal link a re-entry door. Attaches nothing yet.
+    /// Makes a re-entry door at the receiving end of an internal link. Attaches nothing yet.
     pub fn add_reentry(&self, ifindex: u32) -> Result<Reentry, Error> {
         Reentry::new(&self.shared, ifindex)
     }
 
-    /// Loads the kernel functions of a chain. They get no packet before [`Port::insert`].
+    /// Loads the kernel functions of a chain. The functions get no packet before [`Port::insert`].
     pub fn load_chain(&self, config: &ChainConfig) -> Result<LoadedChain, Error> {
         LoadedChain::load(&self.shared, config)
     }
 
     /// Loads a chain of functions in their own namespaces, and the programs of each function's
-    /// link. They get no packet before both ends of all links are attached and the chain has its
-    /// matches.
+    /// link. The functions get no packet before both ends of all links are attached and the chain
+    /// has its matches.
     pub fn load_distributed(
         &self,
         config: &DistributedConfig,
@@ -168,8 +168,8 @@ impl Plane {
 
     /// Prepares the redirect from `old` to `new`, the next generation, at the other hook. Packets
     /// may be between the two hooks of a port: the XDP door has passed them, because `old` takes
-    /// packets at tcx. They continue in `old` until [`drop_old_entry`](Self::drop_old_entry). Call
-    /// it before [`Port::insert`].
+    /// packets at tcx. These packets continue in `old` until
+    /// [`drop_old_entry`](Self::drop_old_entry). Call this before [`Port::insert`].
     pub fn keep_old_entry(&self, new: &LoadedChain, old: &LoadedChain) -> Result<(), Error> {
         new.keep_old_entry(&self.shared, old)
     }
@@ -182,12 +182,12 @@ impl Plane {
     /// Waits until every packet has left the programs that run now. Afterwards no packet uses an
     /// entry that was removed before the call. Takes about 10 ms.
     pub fn wait_for_packets(&self) -> Result<(), Error> {
-        sys::grace_period().map_err(Error::GracePeriod)
+        sys::wait_for_grace_period().map_err(Error::GracePeriod)
     }
 
     /// Removes the pins of a former plane in `dir`: detaches its front doors, frees its maps, then
     /// removes the directory. Does nothing if `dir` does not exist.
     pub fn remove_pins(dir: &Path) -> Result<(), Error> {
-        pins::remove(dir)
+        pins::remove_all(dir)
     }
 }

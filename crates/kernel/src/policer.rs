@@ -1,4 +1,4 @@
-//! Policers of the front door: one for each chain, kept over live changes.
+//! Policers of the front door: one for each chain, kept during live changes.
 
 use bytemuck::{Pod, Zeroable};
 use libbpf_rs::{MapCore, MapFlags};
@@ -19,13 +19,13 @@ pub struct Policer {
 
 /// The counters of a shaper.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Departures {
-    /// Packets that waited.
+pub struct ShaperCounters {
+    /// Packets delayed.
     pub delayed: u64,
     /// Packets dropped because their delay would exceed the limit.
     pub late: u64,
     /// Packets dropped because they are larger than the burst.
-    pub big: u64,
+    pub oversized: u64,
     /// The latest departure time, CLOCK_MONOTONIC (`bpf_ktime_get_ns`), ns; 0 without packets.
     pub latest_ns: u64,
 }
@@ -37,7 +37,7 @@ struct BucketEntry {
     rate: u64,
     full: u64,
     fill_ns: u64,
-    each: u64,
+    unit_credit: u64,
 }
 
 /// `struct policer`.
@@ -45,14 +45,14 @@ struct BucketEntry {
 #[repr(C)]
 pub(crate) struct PolicerEntry {
     lock: u32,
-    spare: u32,
+    padding: u32,
     last_ns: u64,
     packets: u64,
     bits: u64,
-    /// Of a shaper: packets delayed, too late, too big; longest delay, ns.
-    more: [u64; 4],
-    of_packets: BucketEntry,
-    of_bits: BucketEntry,
+    /// For a shaper: delayed, late and oversized packets; longest delay, ns.
+    shaper_words: [u64; 4],
+    packet_bucket: BucketEntry,
+    bit_bucket: BucketEntry,
 }
 
 impl BucketEntry {
@@ -61,19 +61,19 @@ impl BucketEntry {
             rate: bucket.rate(),
             full: bucket.full(),
             fill_ns: bucket.fill_ns(),
-            each: CREDIT,
+            unit_credit: CREDIT,
         })
     }
 }
 
 impl PolicerEntry {
     pub(crate) fn new(profile: &Profile) -> Self {
-        let [of_packets, of_bits] = [profile.packets, profile.bits].map(BucketEntry::new);
+        let [packet_bucket, bit_bucket] = [profile.packets, profile.bits].map(BucketEntry::new);
         Self {
-            packets: of_packets.full,
-            bits: of_bits.full,
-            of_packets,
-            of_bits,
+            packets: packet_bucket.full,
+            bits: bit_bucket.full,
+            packet_bucket,
+            bit_bucket,
             ..Self::zeroed()
         }
     }
@@ -81,25 +81,21 @@ impl PolicerEntry {
 
 impl Policer {
     pub(crate) fn new(shared: &PlaneResources, profile: &Profile) -> Result<Self, Error> {
-        Self::with(shared, profile, PolicerEntry::new(profile))
+        Self::add(shared, profile, PolicerEntry::new(profile))
     }
 
     /// Makes a shaper: a policer whose packets may wait up to `limit_ns`.
-    pub(crate) fn shaper(
+    pub(crate) fn new_shaper(
         shared: &PlaneResources,
         profile: &Profile,
         limit_ns: u64,
     ) -> Result<Self, Error> {
         let mut entry = PolicerEntry::new(profile);
-        entry.more[3] = limit_ns;
-        Self::with(shared, profile, entry)
+        entry.shaper_words[3] = limit_ns;
+        Self::add(shared, profile, entry)
     }
 
-    fn with(
-        shared: &PlaneResources,
-        profile: &Profile,
-        entry: PolicerEntry,
-    ) -> Result<Self, Error> {
+    fn add(shared: &PlaneResources, profile: &Profile, entry: PolicerEntry) -> Result<Self, Error> {
         let number = NumberRange::allocate(&shared.policer_numbers, 1)?;
         let (key, value) = (number.start().to_ne_bytes(), bytemuck::bytes_of(&entry));
         put(
@@ -120,7 +116,7 @@ impl Policer {
     }
 
     /// Returns the counters of a shaper.
-    pub(crate) fn departures(&self, shared: &PlaneResources) -> Result<Departures, Error> {
+    pub(crate) fn shaper_counters(&self, shared: &PlaneResources) -> Result<ShaperCounters, Error> {
         let value = shared
             .policers
             .lookup(&self.number.start().to_ne_bytes(), MapFlags::ANY)
@@ -129,11 +125,11 @@ impl Policer {
         let entry: PolicerEntry = entry.map_or_else(Zeroable::zeroed, |bytes| {
             bytemuck::pod_read_unaligned(&bytes)
         });
-        let [delayed, late, big, _] = entry.more;
-        Ok(Departures {
+        let [delayed, late, oversized, _] = entry.shaper_words;
+        Ok(ShaperCounters {
             delayed,
             late,
-            big,
+            oversized,
             latest_ns: entry.last_ns,
         })
     }
@@ -147,32 +143,32 @@ impl Policer {
 mod tests {
     use super::*;
     use crate::object::POLICER;
-    use crate::tests::assert_twins;
+    use crate::tests::assert_same_layout;
 
     #[test]
     fn entries_match_their_c_layout() {
-        assert_twins!(
+        assert_same_layout!(
             POLICER,
             "bucket",
             BucketEntry {
                 rate,
                 full,
                 fill_ns,
-                each
+                unit_credit
             }
         );
-        assert_twins!(
+        assert_same_layout!(
             POLICER,
             "policer",
             PolicerEntry {
                 lock,
-                spare,
+                padding,
                 last_ns,
                 packets,
                 bits,
-                more,
-                of_packets,
-                of_bits
+                shaper_words,
+                packet_bucket,
+                bit_bucket
             }
         );
     }

@@ -41,8 +41,8 @@ pub struct PortConfig {
     pub single_queue: bool,
 }
 
-/// Packets at a port without a chain. Only the tc hook counts them; it gets all packets that the
-/// XDP hook passes.
+/// Packets of a port that belong to no chain. Only the tc hook counts them: it gets all packets
+/// that the XDP hook passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// Parsed packets without a match. At a port without chains: all frames.
@@ -84,7 +84,7 @@ const NO_SLOT: u32 = u32::MAX;
 struct LoadedDoors {
     programs: [Option<Arc<OwnedFd>>; 2],
     attachments: [Option<Attachment>; 2],
-    /// The XDP door runs after the driver, on several CPUs at a time.
+    /// Whether the XDP door runs after the driver, on several CPUs at a time.
     generic: bool,
     /// The chain that each door jumps to directly.
     fast_paths: [Option<FastPath>; 2],
@@ -99,7 +99,7 @@ struct FastPath {
 
 /// An interface with a front door: its matches, AF_XDP sockets and programs.
 ///
-/// Dropping it detaches them, unless the plane is pinned: then they stay until [`Port::detach`] or
+/// Dropping it detaches the programs. If the plane is pinned, they stay until [`Port::detach`] or
 /// [`Plane::remove_pins`](crate::Plane::remove_pins).
 #[derive(Debug)]
 pub struct Port {
@@ -116,7 +116,7 @@ impl Port {
     pub(crate) fn new(shared: &Arc<PlaneResources>, config: PortConfig) -> Result<Self, Error> {
         let number = NumberRange::allocate(&shared.port_numbers, 1)?;
         let mut matches = PortMatches::new(&shared.tables, &config.name, number.start() as u16)?;
-        matches.keep_on_drop(shared.pin_dir.is_some());
+        matches.set_keep_on_drop(shared.pin_dir.is_some());
         Ok(Self {
             doors: Mutex::default(),
             matches: Mutex::new(matches),
@@ -136,7 +136,7 @@ impl Port {
     /// Attaches the front door at tcx (clsact before Linux 6.6). Every port needs it: it forwards
     /// and counts unmatched traffic. Does nothing if it is attached.
     pub fn attach_tcx(&self) -> Result<(), Error> {
-        self.attach(Hook::Tcx, Attachment::tc)
+        self.attach(Hook::Tcx, Attachment::attach_tc)
     }
 
     /// Attaches the front door at XDP, for chains of that hook. Does nothing if it is attached.
@@ -146,16 +146,16 @@ impl Port {
             doors.generic = true;
             doors.programs[Hook::Xdp as usize] = None;
         }
-        self.attach(Hook::Xdp, |program, place, pin_dir| {
-            Attachment::xdp(program, place, mode, place.pin(pin_dir, "xdp"))
+        self.attach(Hook::Xdp, |program, target, pin_dir| {
+            Attachment::attach_xdp(program, target, mode, target.pin_path(pin_dir, "xdp"))
         })
     }
 
     /// Attaches the tc front door as a clsact filter even if the kernel has tcx.
     #[doc(hidden)]
     pub fn attach_clsact(&self) -> Result<(), Error> {
-        self.attach(Hook::Tcx, |program, place, pin_dir| {
-            Attachment::clsact(program, place, TrafficDirection::In, pin_dir)
+        self.attach(Hook::Tcx, |program, target, pin_dir| {
+            Attachment::attach_clsact(program, target, TrafficDirection::In, pin_dir)
         })
     }
 
@@ -168,13 +168,13 @@ impl Port {
         let mut doors = lock(&self.doors);
         let slot = &mut doors.attachments[hook as usize];
         if slot.is_none() {
-            let place = AttachTarget {
+            let target = AttachTarget {
                 interface: self.config.name.clone(),
                 ifindex: self.config.ifindex,
             };
             *slot = Some(attach(
                 program.as_fd(),
-                &place,
+                &target,
                 self.shared.pin_dir.as_deref(),
             )?);
         }
@@ -209,7 +209,8 @@ impl Port {
         Ok(program)
     }
 
-    /// Returns whether one CPU at a time runs the XDP door: a driver serves a queue on one (NAPI).
+    /// Returns whether one CPU at a time runs the XDP door: a driver processes a queue on one CPU
+    /// (NAPI).
     fn is_single_cpu(&self, doors: &LoadedDoors) -> bool {
         self.config.single_queue && !doors.generic
     }
@@ -262,7 +263,7 @@ impl Port {
             return;
         }
         if doors.programs[hook as usize].is_some() {
-            // The present door does the same, but slower: not an error.
+            // A failure is no error: the present door forwards the same packets, but slower.
             let Ok(program) = self.load(hook, Some(fast_path), self.is_single_cpu(&doors)) else {
                 return;
             };
@@ -291,8 +292,8 @@ impl Port {
         Ok(())
     }
 
-    /// Like [`insert`](Self::insert), but keeps the door's program. A reload takes milliseconds,
-    /// which a live change need not wait for. [`set_fast_path`](Self::set_fast_path) reloads it
+    /// Like [`insert`](Self::insert), but keeps the door's program: a live change does not wait the
+    /// milliseconds of a reload. [`set_fast_path`](Self::set_fast_path) reloads the program
     /// afterwards.
     pub fn redirect(&self, rule: &Match, chain: &LoadedChain) -> Result<(), Error> {
         lock(&self.matches).insert(rule, chain.target())
@@ -317,11 +318,11 @@ impl Port {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::assert_twins;
+    use crate::tests::assert_same_layout;
 
     #[test]
     fn instances_match_their_c_layout() {
-        assert_twins!(
+        assert_same_layout!(
             DOOR,
             "door",
             DoorInstance {

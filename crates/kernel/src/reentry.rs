@@ -24,25 +24,26 @@ pub(crate) struct PathKey {
     spi: u32,
     generation: u16,
     position: u8,
-    spare: u8,
+    padding: u8,
 }
 
 /// The read-only data of the re-entry door.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-struct Instance {
+struct ReentryInstance {
     counting: Counting,
     line: u32,
-    spare: u32,
+    padding: u32,
 }
 
-/// Lines of the block: foreign, unparsed, unknown.
+/// Counter lines of a re-entry door: foreign, unparsed, unknown.
 const LINES: u32 = 3;
 
 /// Frames that a re-entry door dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReentryCounters {
-    /// Frames without Myelin's encapsulation: the kernel sends some on a new link.
+    /// Frames without Myelin's encapsulation, for example those that the kernel sends on a new
+    /// link.
     pub foreign: CounterLine,
     /// Frames whose inner frame cannot be parsed.
     pub unparsed: CounterLine,
@@ -59,11 +60,11 @@ pub struct ReentryCounters {
 pub struct Reentry {
     attachment: Mutex<Option<Attachment>>,
     program: Arc<OwnedFd>,
-    /// The slots of each path. A path keeps them allocated.
+    /// The slots of each path. The entry keeps them allocated.
     paths: Mutex<HashMap<PathKey, Arc<NumberRange>>>,
     sockets: Sockets,
     lines: NumberRange,
-    place: AttachTarget,
+    target: AttachTarget,
     shared: Arc<PlaneResources>,
 }
 
@@ -73,7 +74,7 @@ impl Reentry {
             interface: format!("interface {ifindex}"),
             point: "XDP",
             cause,
-            remedy: "the internal link does not exist any more",
+            remedy: "the internal link was removed; start the chain again",
         })?;
         let lines = shared.counters.allocate(LINES)?;
         Ok(Self {
@@ -82,7 +83,7 @@ impl Reentry {
             paths: Mutex::default(),
             sockets: shared.sockets()?,
             lines,
-            place: AttachTarget { interface, ifindex },
+            target: AttachTarget { interface, ifindex },
             shared: Arc::clone(shared),
         })
     }
@@ -91,9 +92,9 @@ impl Reentry {
     pub fn attach_xdp(&self, mode: XdpMode) -> Result<(), Error> {
         let mut attachment = lock(&self.attachment);
         if attachment.is_none() {
-            let pin = self.place.pin(self.shared.pin_dir.as_deref(), "xdp");
+            let pin = self.target.pin_path(self.shared.pin_dir.as_deref(), "xdp");
             let program = self.program.as_fd();
-            *attachment = Some(Attachment::xdp(program, &self.place, mode, pin)?);
+            *attachment = Some(Attachment::attach_xdp(program, &self.target, mode, pin)?);
         }
         Ok(())
     }
@@ -171,16 +172,16 @@ impl PathKey {
             spi: chain.spi(),
             generation: chain.generation(),
             position,
-            spare: 0,
+            padding: 0,
         }
     }
 }
 
 fn load(shared: &PlaneResources, line: u32) -> Result<OwnedFd, Error> {
-    let instance = Instance {
+    let instance = ReentryInstance {
         counting: shared.counters.counting(),
         line,
-        spare: 0,
+        padding: 0,
     };
     let mut maps = vec![("paths", shared.paths.as_fd())];
     maps.extend(shared.maps(Hook::Xdp));
@@ -190,27 +191,27 @@ fn load(shared: &PlaneResources, line: u32) -> Result<OwnedFd, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::assert_twins;
+    use crate::tests::assert_same_layout;
 
     #[test]
     fn paths_and_instances_match_their_c_layout() {
-        assert_twins!(
+        assert_same_layout!(
             REENTRY,
             "path_key",
             PathKey {
                 spi,
                 generation,
                 position,
-                spare
+                padding
             }
         );
-        assert_twins!(
+        assert_same_layout!(
             REENTRY,
             "reentry",
-            Instance {
+            ReentryInstance {
                 counting,
                 line,
-                spare
+                padding
             }
         );
     }

@@ -12,23 +12,23 @@ use crate::map::{create, put};
 use crate::numbers::NumberAllocator;
 use crate::sockets::Sockets;
 use crate::sojourn::{SOJOURN, Sojourn};
-use crate::state::States;
+use crate::state::FunctionStates;
 use crate::{Error, Hook};
 
-/// The capacity of a plane. All memory is allocated at once: by default about 5 MB, and 1 MB per
-/// CPU.
+/// The capacity of a plane. The plane allocates all memory at once: by default about 5 MB, and 1 MB
+/// per CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Counter lines per CPU, 64 bytes each. A chain takes two more than its functions, a port and
-    /// a re-entry door eight.
+    /// Counter lines per CPU, 64 bytes each. A chain takes two more than its functions, a port
+    /// eight, a re-entry door three.
     pub lines: u32,
-    /// Kernel functions at a time, for each hook.
+    /// Kernel functions at the same time, for each hook.
     pub programs: u32,
-    /// Chains at a time; a live change needs two.
+    /// Chains at the same time; a live change needs two.
     pub chains: u32,
-    /// Matches at a time on all ports, for each address family.
+    /// Matches at the same time on all ports, for each address family.
     pub matches: u32,
-    /// Ports at a time.
+    /// Ports at the same time.
     pub ports: u16,
     /// AF_XDP sockets of a port: its receive queues.
     pub queues: u32,
@@ -60,7 +60,7 @@ pub(crate) struct PlaneResources {
     pub(crate) policers: MapHandle,
     pub(crate) policer_numbers: Arc<Mutex<NumberAllocator>>,
     pub(crate) paths: MapHandle,
-    pub(crate) states: States,
+    pub(crate) states: FunctionStates,
     pub(crate) programs: [MapHandle; 2],
     pub(crate) closed: [OwnedFd; 2],
     pub(crate) slots: [Arc<Mutex<NumberAllocator>>; 2],
@@ -103,7 +103,7 @@ impl PlaneResources {
     /// `onFailure`. Only programs of the same segment jump to the other slots, so those get a
     /// program that drops.
     pub(crate) fn close_slots(&self, hook: Hook, slots: std::ops::Range<u32>) {
-        // No caller gets this error. A slot that a failed load did not fill is already empty.
+        // Ignore errors: a slot that a failed load did not fill is already empty.
         let _ = self.programs(hook).delete(&slots.start.to_ne_bytes());
         for slot in slots.skip(1) {
             let _ = self.set_slot(hook, slot, self.closed[hook as usize].as_fd());
@@ -129,13 +129,13 @@ impl PlaneResources {
 }
 
 /// Makes a map of interfaces of this namespace, by index.
-pub(crate) fn devices(interfaces: &[u32]) -> Result<MapHandle, Error> {
+pub(crate) fn create_device_map(interfaces: &[u32]) -> Result<MapHandle, Error> {
     let number = size_of::<u32>();
     let count = interfaces.len().max(1) as u32;
     let map = create("devices", MapType::Devmap, number, number, count, 0)?;
-    for (place, ifindex) in (0_u32..).zip(interfaces) {
+    for (index, ifindex) in (0_u32..).zip(interfaces) {
         let action = ("devices", "put an interface into");
-        put(&map, action, &place.to_ne_bytes(), &ifindex.to_ne_bytes())?;
+        put(&map, action, &index.to_ne_bytes(), &ifindex.to_ne_bytes())?;
     }
     Ok(map)
 }

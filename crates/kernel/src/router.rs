@@ -1,4 +1,5 @@
-//! The tables of a router in the layout of `router.bpf.c`: one array each, copied unchanged.
+//! The tables of a router in the layout of `router.bpf.c`: one array for each table, copied
+//! unchanged.
 
 use bytemuck::{NoUninit, Pod, Zeroable};
 use myelin_packet::lpm::{BLOCK, LpmError, Tree};
@@ -7,12 +8,12 @@ use myelin_spec::RouterConfig;
 
 use crate::Error;
 use crate::hop::Hop;
-use crate::map::{Named, filled};
+use crate::map::{NamedMap, create_filled};
 
 /// The read-only data of a `router`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct Instance {
+pub(crate) struct RouterInstance {
     hop: Hop,
     first: Tree,
 }
@@ -25,15 +26,15 @@ impl RouterTables {
         RouteTables::new(&config.routes).map(Self)
     }
 
-    pub(crate) fn instance(&self, hop: Hop) -> Instance {
-        Instance {
+    pub(crate) fn instance(&self, hop: Hop) -> RouterInstance {
+        RouterInstance {
             hop,
             first: self.0.lpm.v6.trees[0],
         }
     }
 
     /// Makes maps of the tables.
-    pub(crate) fn maps(&self) -> Result<[Named; 6], Error> {
+    pub(crate) fn maps(&self) -> Result<[NamedMap; 6], Error> {
         let RouteTables { lpm, hops } = &self.0;
         let (v4, v6) = (&lpm.v4, &lpm.v6);
         Ok([
@@ -47,11 +48,18 @@ impl RouterTables {
     }
 }
 
-/// Makes an array map of `items`, `in_element` in each element.
-fn array<T: NoUninit>(name: &'static str, in_element: usize, items: &[T]) -> Result<Named, Error> {
-    let element = in_element * size_of::<T>();
+/// Makes an array map of `items`. Each element holds `per_element` items.
+fn array<T: NoUninit>(
+    name: &'static str,
+    per_element: usize,
+    items: &[T],
+) -> Result<NamedMap, Error> {
+    let element = per_element * size_of::<T>();
     debug_assert!(element.is_multiple_of(8), "{name} would have gaps");
-    Ok((name, filled(name, element, bytemuck::cast_slice(items))?))
+    Ok((
+        name,
+        create_filled(name, element, bytemuck::cast_slice(items))?,
+    ))
 }
 
 #[cfg(test)]
@@ -61,12 +69,12 @@ mod tests {
 
     use super::*;
     use crate::object::ROUTER;
-    use crate::tests::assert_twins;
+    use crate::tests::assert_same_layout;
 
     #[test]
     fn structures_match_their_c_layout() {
-        assert_twins!(ROUTER, "router", Instance { hop, first });
-        assert_twins!(
+        assert_same_layout!(ROUTER, "router", RouterInstance { hop, first });
+        assert_same_layout!(
             ROUTER,
             "tree",
             Tree {
@@ -76,9 +84,9 @@ mod tests {
                 inner
             }
         );
-        assert_twins!(ROUTER, "node", Node { keys });
-        assert_twins!(ROUTER, "leaf", Leaf { values });
-        assert_twins!(
+        assert_same_layout!(ROUTER, "node", Node { keys });
+        assert_same_layout!(ROUTER, "leaf", Leaf { values });
+        assert_same_layout!(
             ROUTER,
             "next_hop",
             NextHop {

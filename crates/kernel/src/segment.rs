@@ -6,14 +6,14 @@ use std::sync::Arc;
 use myelin_spec::OnFailure;
 
 use crate::chain::{ChainConfig, Exit, KernelSegment, egress_line, function_line};
-use crate::depart::Depart;
+use crate::depart::DepartInstance;
 use crate::hop::{Hop, HopExit};
-use crate::instance::{self, Instance};
+use crate::instance::{self, LoadedFunction};
 use crate::numbers::NumberRange;
 use crate::object::DEPART;
 use crate::resources::PlaneResources;
 use crate::sojourn::{SOJOURN, Sojourn};
-use crate::state::State;
+use crate::state::FunctionState;
 use crate::{Error, Hook};
 
 /// The common context of a chain's segments.
@@ -41,7 +41,7 @@ impl Loader<'_> {
         let functions = segment.functions.len() as u32;
         let slots =
             NumberRange::allocate(shared.slots(hook), functions + u32::from(shaped.is_some()))?;
-        // Made first, so that a failure later empties the filled slots.
+        // Create the segment first: if a later step fails, its drop empties the filled slots.
         let mut loaded = LoadedSegment {
             hook,
             first_position: segment.first_position,
@@ -50,7 +50,7 @@ impl Loader<'_> {
             shared: Arc::clone(shared),
         };
         let mut maps = Vec::new();
-        let mut way = match &segment.exit {
+        let mut exit = match &segment.exit {
             Exit::Egress { ifindex, peer } => HopExit::Out {
                 ifindex: *ifindex,
                 peer: *peer && hook == Hook::Tcx,
@@ -77,7 +77,7 @@ impl Loader<'_> {
             };
             let (counting, line) = (shared.counters.counting(), function_line(lines, last));
             let hop = Hop::new(counting, line, out, fallback(config, segment));
-            let depart = Depart { hop, class, shaper };
+            let depart = DepartInstance { hop, class, shaper };
             let mut maps = maps.clone();
             maps.push(("policers", shared.policers.as_fd()));
             let program = DEPART.load(hook, bytemuck::bytes_of(&depart), &maps)?;
@@ -85,29 +85,29 @@ impl Loader<'_> {
             shared.set_slot(hook, slot, program.as_fd())?;
             loaded.programs.push(program.into());
         }
-        // Load the last function first, so each finds its successor in the slot. The JIT then
-        // writes the jump once, without patching code later.
+        // Load the last function first, so each function finds its successor in the slot. The JIT
+        // then writes the jump once, and patches no code later.
         for (i, function) in segment.functions.iter().enumerate().rev() {
             let position = segment.first_position + i as u8;
             let line = function_line(lines, position);
             let hop = Hop::new(
                 shared.counters.counting(),
                 line,
-                way,
+                exit,
                 fallback(config, segment),
             );
             let program = instance::load(hook, position, function, hop, &maps, &shared.states)?;
             let slot = loaded.slots.start() + i as u32;
             shared.set_slot(hook, slot, program.fd.as_fd())?;
             loaded.programs.insert(0, program);
-            way = HopExit::Next { slot };
+            exit = HopExit::Next { slot };
         }
         Ok(loaded)
     }
 }
 
 /// Returns the verdict if the next function or the socket is missing. A packet from user space
-/// never goes to the host's stack: it would arrive there from the internal link.
+/// never goes to the host's stack: the stack would see it as a packet of the internal link.
 fn fallback(config: &ChainConfig, segment: &KernelSegment) -> u32 {
     match (config.on_failure, config.hook) {
         (OnFailure::Pass, hook) if segment.first_position == 0 => hook.pass(),
@@ -115,23 +115,23 @@ fn fallback(config: &ChainConfig, segment: &KernelSegment) -> u32 {
     }
 }
 
-/// Programs in their own slots. Dropping it unloads them.
+/// The loaded programs of a segment, each in its slot. Dropping the segment unloads them.
 #[derive(Debug)]
 pub(crate) struct LoadedSegment {
     hook: Hook,
     first_position: u8,
     slots: Arc<NumberRange>,
-    /// In the order of the chain.
-    programs: Vec<Instance>,
+    /// In chain order.
+    programs: Vec<LoadedFunction>,
     shared: Arc<PlaneResources>,
 }
 
 impl LoadedSegment {
     /// Loads one program at the start of a chain.
-    pub(crate) fn entry(
+    pub(crate) fn load_entry(
         shared: &Arc<PlaneResources>,
         hook: Hook,
-        program: Instance,
+        program: LoadedFunction,
     ) -> Result<Self, Error> {
         let slots = NumberRange::allocate(shared.slots(hook), 1)?;
         shared.set_slot(hook, slots.start(), program.fd.as_fd())?;
@@ -148,13 +148,13 @@ impl LoadedSegment {
         self.first_position
     }
 
-    /// Returns the segment's slots. A copy keeps them allocated.
+    /// Returns the segment's slots. A clone of the `Arc` keeps the slots allocated.
     pub(crate) fn slots(&self) -> &Arc<NumberRange> {
         &self.slots
     }
 
     /// Returns the state of the function at a position of this segment, if it has one.
-    pub(crate) fn state(&self, position: u8) -> Option<&State> {
+    pub(crate) fn state(&self, position: u8) -> Option<&FunctionState> {
         let at = position.checked_sub(self.first_position)?;
         self.programs.get(usize::from(at))?.state.as_deref()
     }

@@ -10,8 +10,8 @@
 //! position of one chain, so every exit is a constant of its program.
 //!
 //! The metadata area survives redirects, but not AF_XDP transmit. So a worker writes it into an NSH
-//! header. After the last function it needs none: that worker records the sojourn, and a program at
-//! tc forwards its packets unchanged.
+//! header. The worker of the last function writes no header: it records the sojourn, and a program
+//! at tc forwards its packets unchanged.
 //!
 //! At the XDP hook packets wait at each link until the NAPI batch is done. A chain with all
 //! functions in the kernel may run at tcx instead. There each redirect (`bpf_redirect_peer`)
@@ -36,12 +36,12 @@ use std::sync::{Arc, Mutex};
 use myelin_packet::Flows;
 use myelin_spec::{FunctionInstance, OnFailure};
 
-use self::programs::{Carrier, Loader, PacketSource, boxes_in};
+use self::programs::{Carrier, Loader, PacketSource, count_black_boxes};
 use crate::attach::{AttachTarget, Attachment, XdpMode};
 use crate::chain::{ChainConfig, EntrySpace, LoadedChain, LoadedParts, check_numbers};
-use crate::instance::Instance;
+use crate::instance::LoadedFunction;
 use crate::policer::Policer;
-use crate::resources::{PlaneResources, devices};
+use crate::resources::{PlaneResources, create_device_map};
 use crate::segment::LoadedSegment;
 use crate::sockets::Sockets;
 use crate::sojourn::Sojourn;
@@ -80,18 +80,18 @@ pub struct DistributedFunction {
     pub near: u32,
     /// Index of the inner end, in the function's namespace; unused for a black box.
     pub inner: u32,
-    /// The kind of function.
+    /// The place in which the function runs.
     pub runtime: FunctionRuntime,
 }
 
-/// The kind of function at the end of a link.
+/// The place in which the function at the end of a link runs.
 #[derive(Clone, Debug)]
 pub enum FunctionRuntime {
     /// A kernel function.
     Kernel(FunctionInstance),
     /// A worker's AF_XDP socket. The worker transmits packets behind an NSH header.
     Worker,
-    /// A worker's AF_XDP socket after the last function. Packets leave the chain unchanged; the
+    /// The AF_XDP socket of the last function's worker. Packets leave the chain unchanged; the
     /// worker has recorded their sojourn.
     LastWorker {
         /// The egress is a veth whose far end is in another namespace. Packets go directly to that
@@ -104,7 +104,7 @@ pub enum FunctionRuntime {
 
 /// The programs at the ends of a function's link, or at the near ends of a black box's two links.
 ///
-/// Dropping it detaches them, unless the plane is pinned: then they stay until
+/// Dropping it detaches the programs. If the plane is pinned, the programs stay until
 /// [`FunctionLink::detach`].
 #[derive(Debug)]
 pub struct FunctionLink {
@@ -132,9 +132,9 @@ pub struct BlackBoxSlots {
 struct LinkEnd {
     hook: Hook,
     /// Whether this end is in the function's namespace.
-    elsewhere: bool,
+    is_inner: bool,
     attachment: Mutex<Option<Attachment>>,
-    program: Instance,
+    program: LoadedFunction,
     pin: Option<PathBuf>,
 }
 
@@ -158,14 +158,14 @@ pub(crate) fn load(
         ));
     }
     let positions = config.functions.len() as u8;
-    let black_boxes = boxes_in(&config.functions);
+    let black_boxes = count_black_boxes(&config.functions);
     let lines = u32::from(positions) + 2 + 2 * black_boxes as u32;
     let lines = Arc::new(shared.counters.allocate(lines)?);
     let sojourns = (0..=black_boxes)
         .map(|_| Sojourn::new(shared.counters.cpus()))
         .collect::<Result<Vec<_>, _>>()?;
     let near = config.functions.iter().map(|function| function.near);
-    let devices = devices(&near.chain([config.egress]).collect::<Vec<_>>())?;
+    let devices = create_device_map(&near.chain([config.egress]).collect::<Vec<_>>())?;
     let loader = Loader {
         shared,
         config,
@@ -175,14 +175,14 @@ pub(crate) fn load(
     };
     let links = (0..positions)
         .zip(&config.functions)
-        .map(|(position, function)| loader.link(position, function))
+        .map(|(position, function)| loader.load_link(position, function))
         .collect::<Result<_, _>>()?;
     let source = match config.hook {
         Hook::Xdp => PacketSource::METADATA,
         Hook::Tcx => PacketSource::of(Carrier::Door),
     };
-    let entry = loader.forwarder(0, source, loader.way_to(0), None)?;
-    let segments = vec![LoadedSegment::entry(shared, config.hook, entry)?];
+    let entry = loader.load_forwarder(0, source, loader.exit_to(0), None)?;
+    let segments = vec![LoadedSegment::load_entry(shared, config.hook, entry)?];
     let chain = ChainConfig {
         spi: config.spi,
         generation: config.generation,
@@ -262,20 +262,22 @@ impl FunctionLink {
 
 impl LinkEnd {
     fn attach(&self, name: &str, ifindex: u32) -> Result<(), Error> {
-        let place = AttachTarget {
+        let target = AttachTarget {
             interface: name.to_owned(),
             ifindex,
         };
         let program = self.program.fd.as_fd();
         let attachment = match self.hook {
-            Hook::Xdp => Attachment::xdp(program, &place, XdpMode::Native, self.pin.clone()),
-            Hook::Tcx if self.elsewhere => {
-                Attachment::tc_in_other_namespace(program, &place, self.pin.clone())
+            Hook::Xdp => {
+                Attachment::attach_xdp(program, &target, XdpMode::Native, self.pin.clone())
+            }
+            Hook::Tcx if self.is_inner => {
+                Attachment::attach_tc_in_other_namespace(program, &target, self.pin.clone())
             }
             // The near ends share one namespace, so the interface index names the pin.
             Hook::Tcx => {
                 let dir = self.pin.as_deref().and_then(Path::parent);
-                Attachment::tc(program, &place, dir)
+                Attachment::attach_tc(program, &target, dir)
             }
         };
         *lock(&self.attachment) = Some(attachment?);

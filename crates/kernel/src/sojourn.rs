@@ -1,4 +1,5 @@
-//! The sojourn histogram of a chain. The program at the egress records it. Twin of `sojourn.h`.
+//! The sojourn histogram of a chain. The program at the egress records it. `sojourn.h` defines the
+//! same layout.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
@@ -7,13 +8,13 @@ use libbpf_rs::MapHandle;
 use myelin_packet::sojourn::{BUCKETS, Histogram};
 
 use crate::Error;
-use crate::counters::parts;
-use crate::map::mapped;
-use crate::mapping::Mapping;
+use crate::counters::cpu_parts;
+use crate::map::create_mapped;
+use crate::mapped_array::MappedArray;
 
 /// The map's name in the programs.
 pub(crate) const SOJOURN: &str = ".data.sojourn";
-/// 64-bit words of one CPU's part: sum, minimum, maximum, five spare words, the buckets.
+/// 64-bit words of one CPU's part: sum, minimum, maximum, five unused words, the buckets.
 const WORDS: usize = HEADER_WORDS + BUCKETS;
 const HEADER_WORDS: usize = 8;
 const MINIMUM: usize = 1;
@@ -22,12 +23,12 @@ const MINIMUM: usize = 1;
 #[derive(Debug)]
 pub(crate) struct Sojourn {
     map: MapHandle,
-    mapping: Mapping,
+    mapping: MappedArray,
 }
 
 impl Sojourn {
     pub(crate) fn new(cpus: usize) -> Result<Self, Error> {
-        let (map, mapping) = mapped("sojourn", parts(cpus) * WORDS * 8, 1)?;
+        let (map, mapping) = create_mapped("sojourn", cpu_parts(cpus) * WORDS * 8, 1)?;
         for part in mapping.words().chunks_exact(WORDS) {
             part[MINIMUM].store(u64::MAX, Ordering::Relaxed);
         }

@@ -1,22 +1,22 @@
 //! State maps of stateful kernel functions.
 //!
 //! A state is one or more eBPF maps. It belongs to a function of a chain ([`StateKey`]), not to a
-//! program. These programs share it: those of the old and the new generation during a live change;
-//! those at both hooks; that of the reverse function (`reverseOf`) in the reverse chain. The
-//! instance of a reverse function carries the *key of the function that it undoes* and
-//! [`Side::Reply`](myelin_spec::Side::Reply). The maps are freed with their last program.
+//! program. Several programs share it: the programs of the old and the new generation during a live
+//! change, the programs of both hooks, and the reverse function (`reverseOf`) in the reverse chain.
+//! The instance of a reverse function carries the *key of the function that it undoes* and
+//! [`Side::Reply`](myelin_spec::Side::Reply). The kernel frees the maps after their last program.
 //!
 //! Steps to load a stateful kind (in `instance.rs`):
 //!
 //! 1. List its maps as [`MapShape`]s with their names in the eBPF object.
-//! 2. Call `states.get(key, shape, &maps)`. `shape` is the configuration, with every key that may
-//!    change under a living state set to its default. If the shape of a new generation differs, it
-//!    starts with new maps; the old ones are freed with the old programs.
-//! 3. Pass [`State::maps`] to `Program::load` with the shared maps.
-//! 4. Return the `Arc<State>` with the program: the segment keeps the state alive.
+//! 2. Call `states.get(key, shape, &maps)`. `shape` is the configuration, with a default for every
+//!    key that may change while the state exists. If the shape of a new generation differs, it
+//!    starts with new maps, and the kernel frees the old maps after the old programs.
+//! 3. Pass [`FunctionState::maps`] to `Program::load` with the shared maps.
+//! 4. Return the `Arc<FunctionState>` with the program: the segment keeps the state alive.
 //!
-//! A state survives the death of the agent while its programs live, because they hold the maps. The
-//! next agent does not find it. The twin in user space is `state.rs` of the crate `functions`.
+//! A state outlives its agent while its programs are loaded, because they hold the maps. The next
+//! agent does not find the state. `state.rs` of the crate `functions` does the same in user space.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, Weak};
@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, Weak};
 use libbpf_rs::{MapHandle, MapType};
 use myelin_spec::{FunctionConfig, StateKey};
 
-use crate::map::{Named, create, fds};
+use crate::map::{NamedMap, create, fds};
 use crate::{Error, lock};
 
 /// One map of a state.
@@ -44,11 +44,11 @@ pub(crate) struct MapShape {
 
 /// The maps of one function.
 #[derive(Debug)]
-pub(crate) struct State {
-    maps: Vec<Named>,
+pub(crate) struct FunctionState {
+    maps: Vec<NamedMap>,
 }
 
-impl State {
+impl FunctionState {
     fn new(shapes: &[MapShape]) -> Result<Self, Error> {
         let maps = shapes.iter().map(|shape| {
             let map = create(
@@ -80,7 +80,7 @@ impl State {
 
 /// The states of a plane by key.
 #[derive(Debug, Default)]
-pub(crate) struct States {
+pub(crate) struct FunctionStates {
     entries: Mutex<Vec<StateEntry>>,
 }
 
@@ -88,31 +88,31 @@ pub(crate) struct States {
 struct StateEntry {
     key: StateKey,
     shape: FunctionConfig,
-    state: Weak<State>,
+    state: Weak<FunctionState>,
 }
 
-impl States {
-    /// Returns the state of `key` if it lives and has that shape, else a new one. Without a key the
+impl FunctionStates {
+    /// Returns the state of `key` if it exists with this shape, else a new state. Without a key the
     /// state is private.
     pub(crate) fn get(
         &self,
         key: Option<&StateKey>,
         shape: &FunctionConfig,
         maps: &[MapShape],
-    ) -> Result<Arc<State>, Error> {
+    ) -> Result<Arc<FunctionState>, Error> {
         let mut entries = lock(&self.entries);
         entries.retain(|entry| entry.state.strong_count() > 0);
-        let living = key
+        let existing = key
             .and_then(|key| {
                 entries
                     .iter()
                     .find(|entry| (&entry.key, &entry.shape) == (key, shape))
             })
             .and_then(|entry| entry.state.upgrade());
-        if let Some(state) = living {
+        if let Some(state) = existing {
             return Ok(state);
         }
-        let state = Arc::new(State::new(maps)?);
+        let state = Arc::new(FunctionState::new(maps)?);
         if let Some(key) = key {
             entries.push(StateEntry {
                 key: key.clone(),

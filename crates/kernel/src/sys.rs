@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Attaches a program to an interface by a link. The kernel detaches it after the last reference is
-/// closed. `attach_type` and `flags` are the kernel's numbers.
+/// Attaches a program to an interface by a link. The kernel detaches the program after the last
+/// reference to the link is closed. `attach_type` and `flags` are the kernel's numbers.
 pub(crate) fn link_create(
     program: BorrowedFd<'_>,
     ifindex: u32,
@@ -29,7 +29,7 @@ pub(crate) fn link_create(
             &raw const options,
         )
     };
-    owned(fd)
+    own_fd(fd)
 }
 
 /// Replaces the program of a link atomically.
@@ -40,7 +40,7 @@ pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
     })
 }
 
-/// Detaches a link now. A close would detach a pinned link later.
+/// Detaches a link now. A pinned link would outlive a close.
 pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the descriptor is open for the call.
     check(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) })
@@ -55,10 +55,10 @@ pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
 }
 
 /// Opens the pinned object at a path.
-pub(crate) fn pinned(path: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
     let path = c_path(path)?;
     // SAFETY: the path is a C string that lives through the call.
-    owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
+    own_fd(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
 }
 
 /// Returns the name of an interface of this network namespace.
@@ -75,14 +75,14 @@ pub(crate) fn interface_name(ifindex: u32) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
-/// Returns whether the kernel can open an AF_XDP socket.
-pub(crate) fn af_xdp() -> io::Result<()> {
+/// Opens and closes an AF_XDP socket, to test the kernel.
+pub(crate) fn test_af_xdp() -> io::Result<()> {
     // SAFETY: opens a descriptor, no memory is involved.
-    owned(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) }).map(drop)
+    own_fd(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) }).map(drop)
 }
 
 /// Waits for an RCU grace period: all programs that run at the call have ended.
-pub(crate) fn grace_period() -> io::Result<()> {
+pub(crate) fn wait_for_grace_period() -> io::Result<()> {
     /// `MEMBARRIER_CMD_GLOBAL` of `linux/membarrier.h`: the only command that waits for a grace
     /// period.
     const GLOBAL: libc::c_int = 1;
@@ -195,7 +195,7 @@ fn check(result: i32) -> io::Result<()> {
     }
 }
 
-fn owned(fd: i32) -> io::Result<OwnedFd> {
+fn own_fd(fd: i32) -> io::Result<OwnedFd> {
     check(fd)?;
     // SAFETY: the call has just opened it for us alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

@@ -14,13 +14,13 @@ use crate::{
 };
 
 /// The loopback interface. No packet of a test run reaches it.
-const OUT: u32 = 1;
+const LOOPBACK: u32 = 1;
 
 /// Returns a port that only test runs reach.
 pub fn port() -> PortConfig {
     PortConfig {
         name: "lo".to_owned(),
-        ifindex: OUT,
+        ifindex: LOOPBACK,
         opposite: None,
         single_queue: false,
     }
@@ -40,7 +40,7 @@ pub fn chain(hook: Hook, spi: u32, functions: &[FunctionConfig]) -> ChainConfig 
             first_position: 0,
             functions: functions.iter().cloned().map(Into::into).collect(),
             exit: Exit::Egress {
-                ifindex: OUT,
+                ifindex: LOOPBACK,
                 peer: false,
             },
         }],
@@ -67,7 +67,7 @@ pub struct TestRun<'a> {
 }
 
 impl<'a> TestRun<'a> {
-    /// One run on a plain frame.
+    /// Returns a single run on a frame without metadata.
     pub fn new(frame: &'a [u8]) -> Self {
         Self {
             frame,
@@ -135,9 +135,9 @@ const _: () = assert!(std::mem::offset_of!(SkbContext, gso_size) == 176);
 const PRIORITY: usize = 32 / 4;
 
 /// The kernel requires room for all of its `struct __sk_buff`, 192 bytes today.
-const SKB_CONTEXT_ROOM: usize = 512;
+const SKB_CONTEXT_LEN: usize = 512;
 
-/// Room for headers that a program writes before a frame.
+/// Bytes for headers that a program writes in front of a frame.
 const HEADROOM: usize = 256;
 
 /// Runs a program of that hook.
@@ -152,7 +152,7 @@ pub fn run(program: BorrowedFd<'_>, hook: Hook, test: &TestRun<'_>) -> Result<Ou
 /// Loads an XDP program that runs a policer over the arrivals in its frame (`struct arrival` of
 /// `policer.bpf.c`). `shapes`: runs it as a shaper. `single_cpu`: assumes that one CPU at a time
 /// runs the door.
-pub fn policer(
+pub fn load_policer(
     plane: &Plane,
     policer: &Policer,
     single_cpu: bool,
@@ -165,7 +165,7 @@ pub fn policer(
 }
 
 /// Returns a buffer for the frame after a single run; several runs return no frame.
-fn room(test: &TestRun<'_>, bytes: usize) -> Option<Vec<u8>> {
+fn output_buffer(test: &TestRun<'_>, bytes: usize) -> Option<Vec<u8>> {
     (test.repeat <= 1).then(|| vec![0; bytes + HEADROOM])
 }
 
@@ -180,7 +180,7 @@ fn run_xdp(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outco
         ..XdpContext::default()
     };
     data.extend_from_slice(test.frame);
-    let mut data_out = room(test, data.len());
+    let mut data_out = output_buffer(test, data.len());
     let mut context_out = vec![0; size_of::<XdpContext>()];
     let (verdict, mean_ns) = sys::test_run(
         program,
@@ -223,8 +223,8 @@ fn run_tc(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcom
             u32::from(meta.flags) | test.gso_segs.max(1) << 16,
         ];
     }
-    let mut data_out = room(test, test.frame.len());
-    let mut context_out = vec![0; SKB_CONTEXT_ROOM];
+    let mut data_out = output_buffer(test, test.frame.len());
+    let mut context_out = vec![0; SKB_CONTEXT_LEN];
     let (verdict, mean_ns) = sys::test_run(
         program,
         RunBuffers {

@@ -12,7 +12,7 @@ use crate::object::Program;
 /// Returns the size of a C structure and the offsets of its members, bytes.
 pub(crate) fn layout(program: &Program, name: &str) -> (usize, BTreeMap<String, usize>) {
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), program.any()).unwrap();
+    std::fs::write(file.path(), program.any_object()).unwrap();
     let btf = Btf::from_path(file.path()).unwrap();
     let structure: Struct<'_> = btf
         .type_by_name(name)
@@ -33,8 +33,8 @@ pub(crate) fn layout(program: &Program, name: &str) -> (usize, BTreeMap<String, 
 }
 
 /// Checks that the fields of `$rust` have the offsets of the equally named members of `struct $c`,
-/// and that there are no others.
-macro_rules! assert_twins {
+/// and that the structure has no other members.
+macro_rules! assert_same_layout {
     ($program:expr, $c:literal, $rust:ty { $($field:ident),+ $(,)? }) => {{
         let (size, members) = $crate::tests::layout(&$program, $c);
         let fields = [$((stringify!($field).to_owned(), ::std::mem::offset_of!($rust, $field))),+];
@@ -42,4 +42,4 @@ macro_rules! assert_twins {
         assert_eq!(size, ::std::mem::size_of::<$rust>(), "struct {}", $c);
     }};
 }
-pub(crate) use assert_twins;
+pub(crate) use assert_same_layout;

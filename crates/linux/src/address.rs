@@ -54,14 +54,19 @@ mod tests {
         }
         let namespace = Namespace::new("address");
         let mut netlink = Netlink::open_in(&namespace).unwrap();
-        netlink.apply([link::bridge("br0").unwrap()]).unwrap();
+        netlink
+            .apply([link::create_bridge("br0").unwrap()])
+            .unwrap();
         let bridge = netlink.link("br0").unwrap().id();
         let wanted: [(IpAddr, u8); 2] = [
             ("10.9.0.1".parse().unwrap(), 24),
             ("fd00::9".parse().unwrap(), 128),
         ];
         netlink
-            .apply([link::no_ipv6_autoconfiguration(&bridge), link::up(&bridge)])
+            .apply([
+                link::disable_ipv6_autoconfiguration(&bridge),
+                link::set_up(&bridge),
+            ])
             .unwrap();
         netlink
             .apply(wanted.map(|(address, length)| add(&bridge, address, length)))

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Pins a thread to `cpus`. `thread` is the thread identifier, 0 for the calling thread. A process
-/// identifier means its main thread.
+/// identifier selects the main thread of the process.
 pub fn set(thread: u32, cpus: &[usize]) -> Result<()> {
     let action = || format!("pin {} to CPUs {cpus:?}", crate::sched::thread_name(thread));
     let mut set = CpuSet::new();
@@ -26,14 +26,14 @@ pub fn set(thread: u32, cpus: &[usize]) -> Result<()> {
         let error = Error::os(action(), errno);
         match error.kind() {
             ErrorKind::Invalid => error
-                .because("none of them is online and allowed")
+                .because("none of these CPUs is online and allowed")
                 .remedy(format!("choose from {:?}", get(0).unwrap_or_default())),
             _ => error,
         }
     })
 }
 
-/// The CPUs that a thread may run on, ascending. 0 is the calling thread.
+/// Returns the CPUs that a thread may run on, ascending. 0 is the calling thread.
 pub fn get(thread: u32) -> Result<Vec<usize>> {
     let set = sched_getaffinity(Pid::from_raw(thread.cast_signed())).map_err(|errno| {
         Error::os(
@@ -46,13 +46,13 @@ pub fn get(thread: u32) -> Result<Vec<usize>> {
         .collect())
 }
 
-/// Number of CPUs up to the last one that the calling thread may use.
-pub fn cores() -> u32 {
+/// Returns the highest CPU number that the calling thread may use, plus one.
+pub fn count_cores() -> u32 {
     let allowed = get(0).unwrap_or_default();
     allowed.last().map_or(1, |&last| last as u32 + 1)
 }
 
-/// Whether the CPU is present and online (Documentation/core-api/cpu_hotplug.rst).
+/// Returns whether the CPU is present and online (Documentation/core-api/cpu_hotplug.rst).
 pub fn is_online(cpu: usize) -> bool {
     let directory = Path::new("/sys/devices/system/cpu").join(format!("cpu{cpu}"));
     match fs::read_to_string(directory.join("online")) {

@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 /// `BPF_FS_MAGIC` of linux/magic.h.
 const MAGIC: FsType = FsType(0xcafe_4a11);
 
-/// Mounts a new eBPF file system at `directory`, which it creates if missing, readable by root
-/// alone. If one is already mounted exactly there, it does nothing.
+/// Mounts a new eBPF file system, which only root can read, at `directory`. Creates the directory
+/// if it is missing. Does nothing if an eBPF file system is already mounted there.
 pub fn mount(directory: &Path) -> Result<()> {
     let action = || format!("mount an eBPF file system at {}", directory.display());
     fs::create_dir_all(directory).map_err(|error| Error::os(action(), error))?;
@@ -33,18 +33,18 @@ pub fn mount(directory: &Path) -> Result<()> {
     .map_err(|errno| match errno {
         Errno::ENODEV => Error::os(action(), errno)
             .because("this kernel has no eBPF file system")
-            .remedy("it needs CONFIG_BPF_SYSCALL"),
+            .remedy("use a kernel with CONFIG_BPF_SYSCALL"),
         _ => Error::os(action(), errno),
     })
 }
 
-/// Whether `path` is on an eBPF file system.
+/// Returns whether `path` is on an eBPF file system.
 pub fn is_bpffs(path: &Path) -> bool {
     statfs(path).is_ok_and(|stat| stat.filesystem_type() == MAGIC)
 }
 
-/// Unmounts the eBPF file system at `directory`, which releases everything pinned there, and
-/// removes the empty directory. A missing mount or directory is no error.
+/// Unmounts the eBPF file system at `directory`, which releases all pinned objects. Then removes
+/// the empty directory. A missing mount or directory is no error.
 pub fn unmount(directory: &Path) -> Result<()> {
     let action = || format!("unmount the eBPF file system at {}", directory.display());
     while is_bpffs(directory) && is_mount_point(directory) {
@@ -62,7 +62,7 @@ fn is_mount_point(directory: &Path) -> bool {
         device(directory),
         directory.canonicalize().as_deref().map(Path::parent),
     ) {
-        (Ok(own), Ok(Some(parent))) => device(parent).is_ok_and(|above| above != own),
+        (Ok(own), Ok(Some(parent))) => device(parent).is_ok_and(|other| other != own),
         _ => false,
     }
 }
@@ -81,8 +81,8 @@ mod tests {
     }
 
     #[test]
-    fn is_mounted_once_and_removed_with_its_content() {
-        if !root_or_skip("is_mounted_once_and_removed_with_its_content") {
+    fn bpffs_is_mounted_once_and_removed_with_its_content() {
+        if !root_or_skip("bpffs_is_mounted_once_and_removed_with_its_content") {
             return;
         }
         let parent = tempfile::tempdir().unwrap();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn another_directory_is_not_touched() {
+    fn unmount_keeps_a_directory_without_a_bpffs() {
         let parent = tempfile::tempdir().unwrap();
         fs::write(parent.path().join("file"), "x").unwrap();
         let error = unmount(parent.path()).unwrap_err();

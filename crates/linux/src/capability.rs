@@ -1,8 +1,8 @@
-//! Capabilities of the calling process (capabilities(7)).
+//! The rights of the calling process.
 
 use nix::unistd::geteuid;
 
-/// Whether the effective user is root.
+/// Returns whether the effective user is root.
 pub fn is_root() -> bool {
     geteuid().is_root()
 }

@@ -1,10 +1,10 @@
 //! Control groups: limits, usage and membership of processes.
 //!
-//! [`Hierarchies`] detects v2 and v1 at run time. A [`Cgroup`] is the same path in each hierarchy
+//! [`Hierarchies`] detects v2 and v1 at run time. A [`Cgroup`] has the same path in each hierarchy
 //! that it needs. Paths are `myelin-RUN/NAME` below the root. The first part names the owner, so
-//! this module never touches the group of another program.
+//! this module never changes the group of another program.
 //!
-//! With cgroup v1, a real-time task cannot join a group without its own real-time bandwidth. So
+//! With cgroup v1, a real-time task cannot join a group that has no real-time bandwidth. So
 //! real-time priority and a group exclude each other.
 
 mod hierarchy;
@@ -27,8 +27,8 @@ pub use removal::remove;
 /// Prefix of every path.
 const PREFIX: &str = "myelin-";
 
-/// Period of a CPU quota, unless the quota would be too small. Short, because a process that has
-/// used its quota stops for the rest of the period.
+/// Period of a CPU quota, unless the quota would be too small. The period is short, because a
+/// process that has used its quota stops for the rest of the period.
 const PERIOD: Duration = Duration::from_millis(10);
 /// The smallest quota that the kernel accepts.
 const MIN_QUOTA: Duration = Duration::from_millis(1);
@@ -38,7 +38,7 @@ const MIN_QUOTA: Duration = Duration::from_millis(1);
 pub struct Limits {
     /// Processor time, thousandths of a core; at least 1.
     pub cpu_millicores: Option<u32>,
-    /// Memory, bytes. Swap does not extend it.
+    /// Memory, bytes, without swap.
     pub memory_bytes: Option<u64>,
 }
 
@@ -47,12 +47,12 @@ pub struct Limits {
 pub struct Usage {
     /// Processor time, ns.
     pub cpu_ns: u64,
-    /// Memory in use, bytes, including file pages and shared memory that its processes touched
-    /// first.
+    /// Memory in use, bytes. Includes file pages and shared memory that a process of the group
+    /// accessed first.
     pub memory_bytes: u64,
     /// Periods in which the group used up its quota.
     pub throttled_periods: u64,
-    /// Time that the group was throttled, ns.
+    /// Time during which the group was throttled, ns.
     pub throttled_ns: u64,
     /// Processes that the kernel killed at the memory limit.
     pub oom_kills: u64,
@@ -67,7 +67,7 @@ pub struct Cgroup {
     cpu: Option<Directory>,
     cpuacct: Option<Directory>,
     memory: Option<Directory>,
-    /// Kills at the memory limit in subgroups that are removed.
+    /// Number of processes that the kernel killed at the memory limit in removed subgroups.
     removed_oom_kills: AtomicU64,
 }
 
@@ -79,23 +79,22 @@ struct Directory {
 }
 
 impl Cgroup {
-    /// Makes the group `path` (`myelin-RUN/NAME`) with its limits. On failure it leaves nothing
-    /// behind.
+    /// Makes the group `path` (`myelin-RUN/NAME`) with its limits. A failure leaves nothing behind.
     pub fn create(path: &str, limits: &Limits) -> Result<Self> {
         check_path(path)?;
         let hierarchies = Hierarchies::detect()?;
         let action = format!("make the control group {path}");
         refuse_real_time(&action)?;
         if limits.cpu_millicores.is_some() {
-            hierarchies.need("cpu", &action)?;
+            hierarchies.require("cpu", &action)?;
         }
         if limits.memory_bytes.is_some() {
-            hierarchies.need("memory", &action)?;
+            hierarchies.require("memory", &action)?;
         }
         let made = Self::make_directories(path, &hierarchies, limits, &action)
             .and_then(|group| group.limit(limits).map(|()| group));
         made.inspect_err(|_| {
-            // Report the first error.
+            // The first error is the cause.
             let _ = remove(path);
         })
     }
@@ -108,7 +107,7 @@ impl Cgroup {
     ) -> Result<Self> {
         let mut directories = Vec::new();
         let mut at = |controller: &str, is_needed: bool| -> Result<Option<Directory>> {
-            let Some(hierarchy) = hierarchies.of(controller) else {
+            let Some(hierarchy) = hierarchies.find(controller) else {
                 return Ok(None);
             };
             let directory = hierarchy.mount.join(path);
@@ -117,10 +116,10 @@ impl Cgroup {
                 directories.push(directory.clone());
             }
             if hierarchy.unified
-                && let Err(error) = enable(&hierarchy.mount, path, controller, action)
+                && let Err(error) = delegate_controller(&hierarchy.mount, path, controller, action)
             {
-                // In a container, the root has its own processes and delegates no controller. A
-                // group without limits then only lacks this controller's usage.
+                // In a container the root group contains processes, so it cannot delegate a
+                // controller. Without limits, the group then only lacks this controller's usage.
                 return if is_needed { Err(error) } else { Ok(None) };
             }
             Ok(Some(Directory {
@@ -130,7 +129,7 @@ impl Cgroup {
         };
         let cpu = at("cpu", limits.cpu_millicores.is_some())?;
         let memory = at("memory", limits.memory_bytes.is_some())?;
-        let cpuacct = match hierarchies.of("cpu") {
+        let cpuacct = match hierarchies.find("cpu") {
             // In v2, the processor time of a group needs no controller.
             Some(hierarchy) if hierarchy.unified => Some(Directory {
                 path: hierarchy.mount.join(path),
@@ -139,14 +138,14 @@ impl Cgroup {
             _ => at("cpuacct", false)?,
         };
         if directories.is_empty() {
-            // Any hierarchy can record membership.
+            // Any hierarchy can record the members of a group.
             let hierarchy = hierarchies.iter().next().ok_or_else(|| {
                 Error::new(
                     action,
                     ErrorKind::Unsupported,
                     "no cgroup hierarchy is mounted",
                 )
-                .remedy("mount -t cgroup2 none /sys/fs/cgroup")
+                .remedy("mount one: `mount -t cgroup2 none /sys/fs/cgroup`")
             })?;
             let directory = hierarchy.mount.join(path);
             make_directory(&directory).map_err(|error| add_remedy(action, error))?;
@@ -162,12 +161,12 @@ impl Cgroup {
         })
     }
 
-    /// Path of the group below the root of each hierarchy.
+    /// Returns the path of the group below the root of each hierarchy.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Sets the given limits; other limits do not change.
+    /// Sets the given limits. Other limits do not change.
     pub fn limit(&self, limits: &Limits) -> Result<()> {
         let action = || format!("limit the control group {}", self.path);
         let write = |directory: &Directory, file: &str, value: &str| {
@@ -185,7 +184,7 @@ impl Cgroup {
             if cpu.unified {
                 write(cpu, "cpu.max", &format!("{quota} {period}"))?;
             } else {
-                // The kernel refuses a quota that is too small for the new period.
+                // The kernel refuses a new period for which the old quota is too small.
                 write(cpu, "cpu.cfs_quota_us", "-1")?;
                 write(cpu, "cpu.cfs_period_us", &period.to_string())?;
                 write(cpu, "cpu.cfs_quota_us", &quota.to_string())?;
@@ -198,8 +197,8 @@ impl Cgroup {
                 // The file is absent without swap accounting.
                 let _ = write(memory, "memory.swap.max", "0");
             } else {
-                // Memory and swap together are never below memory alone, so an increase starts with
-                // them.
+                // The kernel refuses a memory limit above the limit of memory plus swap. So raise
+                // that limit first.
                 let _ = write(memory, "memory.memsw.limit_in_bytes", "-1");
                 write(memory, "memory.limit_in_bytes", &limit)?;
                 let _ = write(memory, "memory.memsw.limit_in_bytes", &limit);
@@ -208,7 +207,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Makes `command` start in the group: the process and all its children are members from their
+    /// Makes `command` start in the group. The process and all its children are members from their
     /// first instruction.
     pub fn join(&self, command: &mut Command) -> Result<()> {
         let mut files = Vec::new();
@@ -218,7 +217,7 @@ impl Cgroup {
             files.push(file.map_err(|error| Error::os(format!("open {}", path.display()), error))?);
         }
         let enter = move || -> io::Result<()> {
-            // "0" means the writing process.
+            // The kernel takes "0" as the writing process.
             files.iter().try_for_each(|mut file| file.write_all(b"0"))
         };
         // SAFETY: the closure only writes to its own descriptors. It neither allocates nor takes a
@@ -227,10 +226,10 @@ impl Cgroup {
         Ok(())
     }
 
-    /// The processes in the group and its subgroups.
+    /// Returns the processes in the group and its subgroups.
     pub fn processes(&self) -> Vec<u32> {
         let directory = &self.directories[0];
-        let all = removal::tree(directory);
+        let all = removal::list_groups(directory);
         all.iter()
             .flat_map(|directory| processes_in(directory))
             .collect()
@@ -238,13 +237,13 @@ impl Cgroup {
 
     /// Ends all processes in the group and removes its subgroups.
     pub fn clear(&self) -> Result<()> {
-        let below = |root: &PathBuf| {
-            let mut all = removal::tree(root);
+        let subgroups = |root: &PathBuf| {
+            let mut all = removal::list_groups(root);
             all.pop();
             all
         };
         if let Some(memory) = self.memory.as_ref().filter(|memory| !memory.unified) {
-            let kills = below(&memory.path)
+            let kills = subgroups(&memory.path)
                 .iter()
                 .map(|directory| oom_kills_of(directory))
                 .sum();
@@ -253,34 +252,34 @@ impl Cgroup {
         removal::clear(&self.path)
     }
 
-    /// Resource usage of the group since its creation, including ended processes. A value is 0 if
-    /// its controller is missing.
+    /// Returns the resource usage of the group since its creation, ended processes included. A
+    /// value is 0 if its controller is missing.
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
         if let Some(cpu) = &self.cpu {
-            let stat = cpu.text("cpu.stat");
-            usage.throttled_periods = field(&stat, "nr_throttled");
+            let stat = cpu.read_file("cpu.stat");
+            usage.throttled_periods = parse_field(&stat, "nr_throttled");
             usage.throttled_ns = if cpu.unified {
-                field(&stat, "throttled_usec") * 1000
+                parse_field(&stat, "throttled_usec") * 1000
             } else {
-                field(&stat, "throttled_time")
+                parse_field(&stat, "throttled_time")
             };
         }
         if let Some(cpuacct) = &self.cpuacct {
             usage.cpu_ns = if cpuacct.unified {
-                field(&cpuacct.text("cpu.stat"), "usage_usec") * 1000
+                parse_field(&cpuacct.read_file("cpu.stat"), "usage_usec") * 1000
             } else {
-                number(&cpuacct.text("cpuacct.usage"))
+                parse_number(&cpuacct.read_file("cpuacct.usage"))
             };
         }
         if let Some(memory) = &self.memory {
             if memory.unified {
-                usage.memory_bytes = number(&memory.text("memory.current"));
-                usage.oom_kills = field(&memory.text("memory.events"), "oom_kill");
+                usage.memory_bytes = parse_number(&memory.read_file("memory.current"));
+                usage.oom_kills = parse_field(&memory.read_file("memory.events"), "oom_kill");
             } else {
-                usage.memory_bytes = number(&memory.text("memory.usage_in_bytes"));
-                // v1 counts in the process's own group, not in its parents.
-                let all = removal::tree(&memory.path);
+                usage.memory_bytes = parse_number(&memory.read_file("memory.usage_in_bytes"));
+                // v1 counts a kill only in the group of the process, not in parent groups.
+                let all = removal::list_groups(&memory.path);
                 let kills: u64 = all.iter().map(|directory| oom_kills_of(directory)).sum();
                 usage.oom_kills = kills + self.removed_oom_kills.load(Ordering::Relaxed);
             }
@@ -290,12 +289,13 @@ impl Cgroup {
 }
 
 impl Directory {
-    fn text(&self, file: &str) -> String {
+    fn read_file(&self, file: &str) -> String {
         read(&self.path.join(file))
     }
 }
 
-/// Children inherit the real-time priority of their thread and could not join.
+/// Returns an error if this thread has a real-time priority. Its children would inherit the
+/// priority, and could then not join a group.
 fn refuse_real_time(action: &str) -> Result<()> {
     match sched::get(0)? {
         Policy::Other | Policy::Idle => Ok(()),
@@ -312,14 +312,14 @@ fn refuse_real_time(action: &str) -> Result<()> {
 fn quota(millicores: u32) -> (Duration, Duration) {
     let millicores = u64::from(millicores.max(1));
     let us = |duration: Duration| duration.as_micros() as u64;
-    // Rounded up, because too short a period makes the quota too small.
+    // Round up: a shorter period would make the quota too small.
     let least = (us(MIN_QUOTA) * 1000).div_ceil(millicores);
     let period = us(PERIOD).max(least);
     let quota = period * millicores / 1000;
     (Duration::from_micros(quota), Duration::from_micros(period))
 }
 
-/// Accepts two plain names, the first with Myelin's prefix. This module touches no other path.
+/// Accepts two plain names, the first with Myelin's prefix. This module uses no other path.
 fn check_path(path: &str) -> Result<()> {
     let mut parts = path.split('/');
     let plain = |part: &str| {
@@ -352,7 +352,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
 }
 
 /// Delegates a v2 controller to the group.
-fn enable(mount: &Path, path: &str, controller: &str, action: &str) -> Result<()> {
+fn delegate_controller(mount: &Path, path: &str, controller: &str, action: &str) -> Result<()> {
     let run = path.split('/').next().unwrap_or(path);
     for directory in [mount.to_path_buf(), mount.join(run)] {
         let file = directory.join("cgroup.subtree_control");
@@ -367,9 +367,9 @@ fn enable(mount: &Path, path: &str, controller: &str, action: &str) -> Result<()
             let error = Error::os(format!("{action}: write +{controller} to {}", file.display()), error);
             if busy {
                 error
-                    .because("the parent group has its own processes, so it cannot delegate a controller")
+                    .because("the parent group contains processes, so it cannot delegate a controller")
                     .remedy(format!(
-                        "move them into a group below it (`mkdir {0}/init; for pid in $(cat {0}/cgroup.procs); do \
+                        "move them into a subgroup (`mkdir {0}/init; for pid in $(cat {0}/cgroup.procs); do \
                          echo $pid > {0}/init/cgroup.procs; done`)",
                         directory.display()
                     ))
@@ -385,34 +385,34 @@ fn add_remedy(action: &str, error: io::Error) -> Error {
     let read_only = error.raw_os_error() == Some(libc::EROFS);
     let error = Error::os(action, error);
     if read_only {
-        error.remedy("the cgroup file system is mounted read-only here: in a container, mount it writable (`--privileged`)")
+        error.remedy("mount the cgroup file system writable (in a container: `--privileged`)")
     } else {
         error
     }
 }
 
-/// Number of kills at the memory limit of one v1 group.
+/// Returns how many processes the kernel killed at the memory limit of one v1 group.
 fn oom_kills_of(directory: &Path) -> u64 {
-    field(&read(&directory.join("memory.oom_control")), "oom_kill")
+    parse_field(&read(&directory.join("memory.oom_control")), "oom_kill")
 }
 
-/// The processes of one group, without its subgroups.
+/// Returns the processes of one group, without its subgroups.
 fn processes_in(directory: &Path) -> Vec<u32> {
     let text = read(&directory.join("cgroup.procs"));
     text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// The file's text. A removed group reads as empty.
+/// Returns the file's text; an empty text for a removed group.
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-fn number(text: &str) -> u64 {
+fn parse_number(text: &str) -> u64 {
     text.trim().parse().unwrap_or(0)
 }
 
-/// The value of a line `name value`.
-fn field(text: &str, name: &str) -> u64 {
+/// Returns the value of the line `name value`.
+fn parse_field(text: &str, name: &str) -> u64 {
     let value = |line: &str| {
         line.strip_prefix(name)?
             .strip_prefix(' ')?

@@ -17,7 +17,7 @@ pub struct Error {
     source: Option<io::Error>,
 }
 
-/// The kind of a failure, for callers that branch on it.
+/// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -27,13 +27,13 @@ pub enum ErrorKind {
     Exists,
     /// A capability is missing.
     Denied,
-    /// The kernel lacks the feature: a build option, or too old a version.
+    /// The kernel lacks the feature: it is too old, or a build option is off.
     Unsupported,
-    /// The request is invalid: a bad name, a value out of range.
+    /// The request is invalid: an invalid name, or a value out of range.
     Invalid,
     /// The object is in use.
     Busy,
-    /// Everything else.
+    /// Any other failure.
     Other,
 }
 
@@ -67,8 +67,8 @@ impl ErrorKind {
 }
 
 impl Error {
-    /// Makes an error from that of a system call. `action` completes "cannot ..." and names the
-    /// object.
+    /// Makes an error from the error of a system call. `action` completes "cannot ..." and names
+    /// the object.
     pub fn os(action: impl Into<String>, source: impl Into<io::Error>) -> Self {
         let source = source.into();
         let kind = ErrorKind::of(&source);
@@ -99,8 +99,7 @@ impl Error {
         }
     }
 
-    /// Replaces the cause, for example by the kernel's own message (netlink extended
-    /// acknowledgement).
+    /// Replaces the cause, for example by the kernel's message (netlink extended acknowledgement).
     #[must_use]
     pub fn because(mut self, cause: impl Into<String>) -> Self {
         self.cause = cause.into();
@@ -114,28 +113,28 @@ impl Error {
         self
     }
 
-    /// The kind of the failure, for callers that branch on it.
+    /// Returns the kind of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The error number, when a system call failed.
+    /// Returns the error number, if a system call failed.
     pub fn errno(&self) -> Option<i32> {
         self.source.as_ref().and_then(io::Error::raw_os_error)
     }
 
-    /// The cause alone, without the action.
+    /// Returns the cause without the action.
     pub fn cause(&self) -> &str {
         &self.cause
     }
 
-    /// Whether the object did not exist. Removals treat this as success.
+    /// Returns whether the object did not exist. Removals treat this as success.
     pub fn is_not_found(&self) -> bool {
         self.kind == ErrorKind::NotFound
     }
 }
 
-/// The error's message without its number, `(os error 3)`.
+/// Returns the error's message without its number, `(os error 3)`.
 fn describe(error: &io::Error) -> String {
     let text = error.to_string();
     let words = text.split(" (os error").next().unwrap_or(&text);

@@ -1,6 +1,6 @@
 //! Offloads and receive queues of a link (`SIOCETHTOOL`, linux/ethtool.h).
 //!
-//! Offloads leave work to the network card: a checksum to fill in, a large segment to cut. A
+//! Offloads leave work to the network card: it computes checksums and cuts large segments. A
 //! virtual link does not do this work, so a packet function would see unfinished packets. This
 //! module turns offloads off.
 
@@ -24,7 +24,7 @@ const ETH_SS_FEATURES: u32 = 4;
 /// `ETH_GSTRING_LEN`.
 const STRING_BYTES: usize = 32;
 const WORD_BYTES: usize = size_of::<u32>();
-/// Devices have fewer than 2^12 features; a larger count is not trusted.
+/// Most features that this module reads. Devices have fewer.
 const MAX_FEATURES: usize = 1 << 12;
 
 /// A group of related features of a link.
@@ -32,20 +32,20 @@ const MAX_FEATURES: usize = 1 << 12;
 pub enum Offload {
     /// The sender leaves the transport checksum to the card.
     TransmitChecksum,
-    /// The receiver trusts the card's check of the checksum.
+    /// The card checks the checksum for the receiver.
     ReceiveChecksum,
-    /// One packet in several memory segments.
+    /// The sender passes a packet in several memory segments.
     ScatterGather,
-    /// The sender leaves segmentation to the card: TCP (TSO), UDP (USO), SCTP, tunnels, lists.
+    /// The sender leaves segmentation to the card: TCP (TSO), UDP (USO), SCTP, tunnels, GSO lists.
     Segmentation,
-    /// The sender segments late, just before the driver (GSO).
+    /// The kernel segments just before the driver (GSO).
     GenericSegmentation,
-    /// The receiver merges packets (GRO). On a veth it also turns NAPI on, which an XDP redirect
-    /// into its peer needs.
+    /// The kernel merges received packets (GRO). On a veth this also turns NAPI on, which an XDP
+    /// redirect to the veth's peer needs.
     GenericReceive,
 }
 
-/// Offloads that leave a packet unfinished or merge several into one.
+/// Offloads that leave a packet unfinished or merge several packets into one.
 const UNFINISHED: [Offload; 5] = [
     Offload::TransmitChecksum,
     Offload::ScatterGather,
@@ -55,7 +55,7 @@ const UNFINISHED: [Offload; 5] = [
 ];
 
 impl Offload {
-    /// Whether the group contains the feature with this kernel name (`ethtool -k`).
+    /// Returns whether the group contains the feature with this kernel name (`ethtool -k`).
     fn contains(self, feature: &str) -> bool {
         match self {
             Self::TransmitChecksum => feature.starts_with("tx-checksum-"),
@@ -83,12 +83,15 @@ pub struct Feature {
     pub changeable: bool,
 }
 
-/// Sets a link of the calling thread's namespace up without IPv6 and offloads, so that it sends no
-/// packets itself.
+/// Sets a link of the calling thread's namespace up without offloads and IPv6. So the kernel sends
+/// no packets over the link on its own.
 pub fn set_up_without_offloads(netlink: &mut Netlink, link: &LinkId) -> Result<()> {
     sysctl::disable_ipv6(&link.name, true)?;
     Ethtool::open()?.disable_offloads(&link.name)?;
-    netlink.apply([link::no_ipv6_autoconfiguration(link), link::up(link)])
+    netlink.apply([
+        link::disable_ipv6_autoconfiguration(link),
+        link::set_up(link),
+    ])
 }
 
 /// A handle for the links of the namespace where it was opened.
@@ -115,11 +118,11 @@ impl Ethtool {
         })
     }
 
-    /// All features of the link by the kernel's names (`ethtool -k`).
+    /// Returns all features of the link, by the kernel's names (`ethtool -k`).
     pub fn features(&mut self, link: &str) -> Result<BTreeMap<String, Feature>> {
         let action = format!("read the offloads of link `{link}`");
         self.read_names(link, &action)?;
-        // Per 32 features: available, requested, active, never changed.
+        // Four words for each 32 features: available, requested, active, never changed.
         let blocks = self.names.len().div_ceil(32);
         let mut buffer = vec![0; 2 + 4 * blocks];
         buffer[0] = ETHTOOL_GFEATURES;
@@ -146,9 +149,10 @@ impl Ethtool {
             .collect())
     }
 
-    /// Turns offloads on or off in one request. Turning off a feature that the link lacks is no
-    /// error; a feature that the driver keeps on is one. Turning on affects the features that the
-    /// link has.
+    /// Turns offloads on or off in one request. Ignores features that the link lacks.
+    ///
+    /// # Errors
+    /// The driver does not allow a feature to be turned off.
     pub fn set(&mut self, link: &str, offloads: &[Offload], on: bool) -> Result<()> {
         let is_selected = |name: &str| offloads.iter().any(|offload| offload.contains(name));
         let mut changed = self.features(link)?;
@@ -161,20 +165,21 @@ impl Ethtool {
             Some((name, _)) => Err(Error::new(
                 format!("turn `{name}` of link `{link}` off"),
                 ErrorKind::Unsupported,
-                "its driver does not let it be changed",
-            )),
+                "the driver keeps it on",
+            )
+            .remedy("use a link whose driver can turn it off")),
         }
     }
 
-    /// Turns off the offloads that leave a packet unfinished or merge several into one. Myelin's
-    /// own links have them off, so functions see packets as they will be sent.
+    /// Turns off the offloads that leave a packet unfinished or merge several into one, so that
+    /// functions see packets as they are on the wire.
     pub fn disable_offloads(&mut self, link: &str) -> Result<()> {
         self.set(link, &UNFINISHED, false)
     }
 
-    /// Number of receive queues. `None` if the driver does not report it.
+    /// Returns the number of receive queues; `None` if the driver does not report it.
     pub fn receive_queues(&self, link: &str) -> Result<Option<u32>> {
-        // struct ethtool_channels: after the command four maxima, then the numbers in use.
+        // struct ethtool_channels: the command, four maxima, then the four numbers in use.
         let mut buffer = [0; 9];
         buffer[0] = ETHTOOL_GCHANNELS;
         let action = format!("read the channels of link `{link}`");
@@ -189,7 +194,7 @@ impl Ethtool {
     }
 
     fn write(&self, link: &str, is_changed: impl Fn(&str) -> bool, on: bool) -> Result<()> {
-        // For every 32 features: a mask of features to change, and their new values.
+        // Two words for each 32 features: a mask of the features to change, and their new values.
         let blocks = self.names.len().div_ceil(32);
         let mut buffer = vec![0; 2 + 2 * blocks];
         buffer[0] = ETHTOOL_SFEATURES;
@@ -209,8 +214,8 @@ impl Ethtool {
         if !self.names.is_empty() {
             return Ok(());
         }
-        // struct ethtool_sset_info: command, reserved, 64-bit mask of string sets, then one length
-        // a set.
+        // struct ethtool_sset_info: command, reserved, 64-bit mask of string sets, then the length
+        // of each set.
         let mut buffer = [ETHTOOL_GSSET_INFO, 0, 0, 0, 0];
         let mask = (1_u64 << ETH_SS_FEATURES).to_ne_bytes();
         let (low, high) = mask.split_at(WORD_BYTES);
@@ -225,22 +230,22 @@ impl Ethtool {
         self.request(link, action, &mut buffer)?;
         self.names = buffer[3..]
             .chunks(STRING_BYTES / WORD_BYTES)
-            .map(text)
+            .map(decode_string)
             .collect();
         Ok(())
     }
 
     fn request(&self, link: &str, action: &str, buffer: &mut [u32]) -> Result<()> {
         check_name(link)?;
-        // SAFETY: all-zero bytes are a valid `ifreq`: arrays of integers and a union of plain data.
+        // SAFETY: all-zero bytes are a valid `ifreq`, which consists of integers and a union of
+        // plain data.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         for (to, from) in request.ifr_name.iter_mut().zip(link.bytes()) {
             *to = libc::c_char::from_ne_bytes([from]);
         }
         request.ifr_ifru.ifru_data = buffer.as_mut_ptr().cast();
-        // SAFETY: the name is zero-terminated (check_name). The data pointer is valid and
-        // exclusively borrowed for the call. Each command gets a buffer of the length that its
-        // header words announce to the kernel.
+        // SAFETY: the name is zero-terminated, because `check_name` limits its length. `buffer` is
+        // borrowed exclusively for the call, and is as long as its header words tell the kernel.
         let result = unsafe {
             libc::ioctl(
                 self.socket.as_raw_fd(),
@@ -254,8 +259,8 @@ impl Ethtool {
     }
 }
 
-/// Converts a zero-padded string in native words.
-fn text(words: &[u32]) -> String {
+/// Converts a zero-padded string from native words.
+fn decode_string(words: &[u32]) -> String {
     let bytes = words
         .iter()
         .flat_map(|word| word.to_ne_bytes())
@@ -282,7 +287,7 @@ mod tests {
     fn veth(namespace: &Namespace) -> Ethtool {
         let mut netlink = Netlink::open_in(namespace).unwrap();
         netlink
-            .apply([link::veth(&VethEnd::named("mya"), &VethEnd::named("myb")).unwrap()])
+            .apply([link::create_veth(&VethEnd::named("mya"), &VethEnd::named("myb")).unwrap()])
             .unwrap();
         namespace.enter(Ethtool::open).unwrap().unwrap()
     }
@@ -365,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn each_feature_is_in_one_group_at_most() {
+    fn each_feature_is_in_at_most_one_group() {
         for (name, groups) in [
             ("tx-checksum-ipv4", 1),
             ("tx-tcp6-segmentation", 1),
@@ -373,7 +378,7 @@ mod tests {
             ("tx-gso-list", 1),
             ("rx-gro", 1),
             ("rx-checksum", 1),
-            // These select how GRO merges; without GRO they do nothing.
+            // These features select how GRO merges, and have no effect without GRO.
             ("rx-gro-list", 0),
             ("rx-udp-gro-forwarding", 0),
         ] {

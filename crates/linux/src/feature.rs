@@ -31,9 +31,9 @@ pub enum Feature {
     Vxlan,
 }
 
-/// Result of a probe.
+/// The result of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum ProbeResult {
     /// The probe succeeded.
     Yes,
     /// The kernel does not have the feature.
@@ -42,7 +42,7 @@ pub enum Answer {
     Error(String),
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for ProbeResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Yes => f.write_str("yes"),
@@ -65,7 +65,7 @@ impl Feature {
         Self::Vxlan,
     ];
 
-    /// The common name of the feature.
+    /// Returns the common name of the feature.
     pub fn name(self) -> &'static str {
         match self {
             Self::Netem => "netem",
@@ -79,21 +79,22 @@ impl Feature {
         }
     }
 
-    /// Requests that prepare the probe, and the request that decides it.
+    /// Returns the requests that prepare the probe, and the request whose success proves the
+    /// feature.
     fn requests(self, link: &LinkId) -> Result<(Vec<Request>, Request)> {
-        let alone = |request| Ok((Vec::new(), request));
+        let single = |request| Ok((Vec::new(), request));
         match self {
-            Self::Netem => alone(qdisc::netem(link)),
-            Self::Tbf => alone(qdisc::root(link, "tbf", htb::token_bucket(LIMIT))),
-            Self::Htb => alone(htb::create(link)),
-            Self::Fq => alone(fq::create(link)),
-            Self::Clsact => alone(qdisc::clsact(link)),
-            Self::ClsBpf => Ok((vec![qdisc::clsact(link)], qdisc::cls_bpf(link))),
-            Self::Bridge => alone(link::bridge("probe")?),
+            Self::Netem => single(qdisc::add_netem(link)),
+            Self::Tbf => single(qdisc::add_root_qdisc(link, "tbf", htb::token_bucket(LIMIT))),
+            Self::Htb => single(htb::create(link)),
+            Self::Fq => single(fq::create(link)),
+            Self::Clsact => single(qdisc::add_clsact(link)),
+            Self::ClsBpf => Ok((vec![qdisc::add_clsact(link)], qdisc::add_bpf_filter(link))),
+            Self::Bridge => single(link::create_bridge("probe")?),
             Self::Vxlan => {
                 let options = vec![InfoVxlan::Id(7), InfoVxlan::Port(4789)];
                 let data = Some(InfoData::Vxlan(options));
-                alone(link::create("probe", InfoKind::Vxlan, data)?)
+                single(link::create("probe", InfoKind::Vxlan, data)?)
             }
         }
     }
@@ -111,18 +112,18 @@ impl fmt::Display for Feature {
     }
 }
 
-/// Probes one feature. Needs CAP_SYS_ADMIN. Leaves nothing behind, even when killed.
-pub fn probe(feature: Feature) -> Answer {
+/// Probes one feature. Needs CAP_SYS_ADMIN. Leaves nothing behind, even if the process is killed.
+pub fn probe(feature: Feature) -> ProbeResult {
     match try_probe(feature) {
         Ok(answer) => answer,
-        Err(error) => Answer::Error(error.to_string()),
+        Err(error) => ProbeResult::Error(error.to_string()),
     }
 }
 
-fn try_probe(feature: Feature) -> Result<Answer> {
+fn try_probe(feature: Feature) -> Result<ProbeResult> {
     let namespace = Netns::anonymous()?;
     let mut netlink = Netlink::open_in(&namespace)?;
-    netlink.apply([link::veth(
+    netlink.apply([link::create_veth(
         &VethEnd::named("lower"),
         &VethEnd::named("peer"),
     )?])?;
@@ -130,14 +131,14 @@ fn try_probe(feature: Feature) -> Result<Answer> {
     let (before, proof) = feature.requests(&lower)?;
     netlink.apply(before)?;
     match netlink.apply([proof]) {
-        Ok(()) => Ok(Answer::Yes),
-        Err(error) if is_unknown(&error) => Ok(Answer::NotSupported),
+        Ok(()) => Ok(ProbeResult::Yes),
+        Err(error) if is_unknown(&error) => Ok(ProbeResult::NotSupported),
         Err(error) => Err(error),
     }
 }
 
-/// The kernel returns EOPNOTSUPP for an unknown kind of link, ENOENT for an unknown qdisc, filter
-/// or action.
+/// Returns whether the kernel does not know the feature. It reports EOPNOTSUPP for an unknown kind
+/// of link, and ENOENT for an unknown qdisc, filter or action.
 fn is_unknown(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NotFound)
 }
@@ -153,7 +154,7 @@ mod tests {
         let namespace = Namespace::new(&format!("tool-{feature}"));
         let name = namespace.name().unwrap();
         let run = |line: &str| {
-            // `_` means a space inside an argument.
+            // `_` stands for a space inside an argument.
             let words: Vec<String> = line.split(' ').map(|word| word.replace('_', " ")).collect();
             let mut command = Command::new(&words[0]);
             command
@@ -180,17 +181,17 @@ mod tests {
     }
 
     #[test]
-    fn answers_agree_with_ip_and_tc() {
-        if !root_or_skip("answers_agree_with_ip_and_tc") {
+    fn probe_results_agree_with_ip_and_tc() {
+        if !root_or_skip("probe_results_agree_with_ip_and_tc") {
             return;
         }
         for feature in Feature::ALL {
             let answer = probe(feature);
             println!("{feature}: {answer}");
             let expected = if probe_with_tools(feature) {
-                Answer::Yes
+                ProbeResult::Yes
             } else {
-                Answer::NotSupported
+                ProbeResult::NotSupported
             };
             assert_eq!(answer, expected, "{feature}");
         }

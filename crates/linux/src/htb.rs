@@ -3,11 +3,11 @@
 //!
 //! A packet's priority is the number of its class, so no filter is needed.
 //!
-//! A limit in packets becomes a limit in bytes: each frame counts as the longest that the interface
-//! sends (`mpu`), so all frames count the same. HTB sends a packet when it has any credit at all,
-//! so its bucket is one packet smaller than the burst. A limit in bits is a token bucket filter
-//! (TBF, tc-tbf(8)) inside the class, which requires credit for the whole packet. Behind either is
-//! a FIFO queue with a limit in packets.
+//! A limit in packets becomes a limit in bytes: each frame counts as many bytes as the longest
+//! frame of the interface (`mpu`). HTB sends a packet if it has any credit, so its bucket is one
+//! packet smaller than the burst. A limit in bits is a token bucket filter (TBF, tc-tbf(8)) inside
+//! the class. TBF requires credit for the whole packet. The class or the TBF has a FIFO queue with
+//! a limit in packets.
 //!
 //! A GSO buffer counts by its bytes.
 
@@ -18,7 +18,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::link::{Link, LinkId};
 use crate::machine;
 use crate::netlink::{Netlink, Request};
-use crate::qdisc::{TICK_NS, add, attribute, message, rate_spec, words};
+use crate::qdisc::{
+    TICK_NS, add_qdisc, build_message, encode_attribute, rate_spec, to_native_bytes,
+};
 
 /// Major number of Myelin's qdiscs: "my" in ASCII.
 const MAJOR: u16 = 0x6d79;
@@ -34,9 +36,9 @@ const UNLIMITED: u64 = 1 << 40;
 /// A token bucket limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// Packets or bits a second.
+    /// Packets or bits per second.
     pub rate: u64,
-    /// Packets or bits at once.
+    /// Largest burst, packets or bits.
     pub burst: u64,
 }
 
@@ -62,14 +64,14 @@ pub struct Counters {
     pub waiting: u64,
 }
 
-/// Whether this kernel can count short frames as longer ones (`mpu`), which a limit in packets
-/// needs. `release` is that of `uname -r`. (Linux up to 5.13 used rate tables that tools no
-/// longer fill; 5.17 supports it again.)
-pub fn counts_packets(release: &str) -> bool {
+/// Returns whether this kernel can count short frames as longer ones (`mpu`). A limit in packets
+/// needs this. `release` is the output of `uname -r`. (Linux up to 5.13 used rate tables that tools
+/// no longer fill; Linux 5.17 supports `mpu` again.)
+pub fn supports_packet_limits(release: &str) -> bool {
     machine::version(release) >= Some((5, 17))
 }
 
-/// The priority of packets for a class.
+/// Returns the priority of packets for a class.
 pub fn priority(minor: u16) -> u32 {
     u32::from(MAJOR) << 16 | u32::from(minor)
 }
@@ -81,17 +83,18 @@ const fn handle(minor: u16) -> TcHandle {
     }
 }
 
-/// Gives a link the qdisc. [`foreign_qdisc`] reports whether this would replace another program's.
+/// Adds the qdisc to a link. Fails if the link has another program's qdisc, which
+/// [`foreign_qdisc`] reports.
 pub fn create(link: &LinkId) -> Request {
     // struct tc_htb_glob: version, rate2quantum, default class, debug, direct packets.
-    let options = attribute(2, words(&[3, 10, 0, 0, 0]));
-    add(link, "htb", ROOT, TcHandle::ROOT, Some(options))
+    let options = encode_attribute(2, to_native_bytes(&[3, 10, 0, 0, 0]));
+    add_qdisc(link, "htb", ROOT, TcHandle::ROOT, Some(options))
 }
 
-/// Removes the qdisc of that kind with Myelin's handle. The kernel restores its default.
+/// Removes the qdisc of that kind with Myelin's handle. The kernel restores its default qdisc.
 pub fn delete(link: &LinkId, kind: &str) -> Request {
     let action = format!("remove qdisc {kind} from link `{}`", link.name);
-    let message = message(link, kind, ROOT, TcHandle::ROOT, None);
+    let message = build_message(link, kind, ROOT, TcHandle::ROOT, None);
     Request::change(action, RouteNetlinkMessage::DelQueueDiscipline(message))
 }
 
@@ -103,18 +106,20 @@ pub fn delete(link: &LinkId, kind: &str) -> Request {
 pub fn add_class(link: &Link, minor: u16, class: &Class) -> Result<Vec<Request>> {
     let action = || format!("add class {minor} to qdisc htb of link `{}`", link.name);
     if !(1..=MAX_CLASSES).contains(&minor) {
-        let cause = format!("a number is 1 to {MAX_CLASSES}");
+        let cause = format!("the number must be 1 to {MAX_CLASSES}");
         return Err(Error::new(action(), ErrorKind::Invalid, cause));
     }
     // Includes a VLAN tag.
     let frame = u16::try_from(link.mtu + 18).map_err(|_| {
         let cause = format!("its MTU of {} is more than a class can count", link.mtu);
-        Error::new(action(), ErrorKind::Invalid, cause)
-            .remedy("set a smaller one with `ip link set`")
+        Error::new(action(), ErrorKind::Invalid, cause).remedy(format!(
+            "set a smaller MTU: `ip link set {} mtu BYTES`",
+            link.name
+        ))
     })?;
     let id = link.id();
     let mut parent = handle(minor);
-    let mut message = message(
+    let mut message = build_message(
         &id,
         "htb",
         parent,
@@ -129,11 +134,23 @@ pub fn add_class(link: &Link, minor: u16, class: &Class) -> Result<Vec<Request>>
             major: FILTER_MAJOR + minor,
             minor: 0,
         };
-        requests.push(add(&id, "tbf", filter, parent, Some(token_bucket(bits))));
+        requests.push(add_qdisc(
+            &id,
+            "tbf",
+            filter,
+            parent,
+            Some(token_bucket(bits)),
+        ));
         parent = TcHandle { minor: 1, ..filter };
     }
     let queue = class.queue.to_ne_bytes().to_vec();
-    requests.push(add(&id, "pfifo", TcHandle::UNSPEC, parent, Some(queue)));
+    requests.push(add_qdisc(
+        &id,
+        "pfifo",
+        TcHandle::UNSPEC,
+        parent,
+        Some(queue),
+    ));
     Ok(requests)
 }
 
@@ -143,26 +160,26 @@ pub fn delete_class(link: &LinkId, minor: u16) -> Request {
         "remove class {minor} of qdisc htb from link `{}`",
         link.name
     );
-    let message = message(link, "htb", handle(minor), handle(0), None);
+    let message = build_message(link, "htb", handle(minor), handle(0), None);
     Request::change(action, RouteNetlinkMessage::DelTrafficClass(message))
 }
 
-/// The name of a root qdisc that another program gave the link. `None` for the kernel's default or
-/// for [`create`]'s.
+/// Returns the kind of the root qdisc that another program added to the link. `None` for the
+/// kernel's default or for Myelin's qdisc.
 pub fn foreign_qdisc(netlink: &mut Netlink, link: &LinkId) -> Result<Option<String>> {
     Ok(root_qdisc(netlink, link)?
         .filter(|(handle, _)| handle.major != MAJOR)
         .map(|(_, kind)| kind))
 }
 
-/// The kind of the qdisc that the link has from [`create`] or [`crate::fq::create`].
+/// Returns the kind of the qdisc that [`create`] or [`crate::fq::create`] added to the link.
 pub fn own_qdisc(netlink: &mut Netlink, link: &LinkId) -> Result<Option<String>> {
     Ok(root_qdisc(netlink, link)?
         .filter(|(handle, _)| handle.major == MAJOR)
         .map(|(_, kind)| kind))
 }
 
-/// The root qdisc, unless it is the kernel's default, which has no handle.
+/// Returns the root qdisc, unless it is the kernel's default, which has no handle.
 fn root_qdisc(netlink: &mut Netlink, link: &LinkId) -> Result<Option<(TcHandle, String)>> {
     let action = format!("read the qdiscs of link `{}`", link.name);
     let question = TcMessage::with_index(link.index.cast_signed());
@@ -187,21 +204,21 @@ fn root_qdisc(netlink: &mut Netlink, link: &LinkId) -> Result<Option<(TcHandle, 
     }))
 }
 
-/// Counters of a link's classes, by class number.
+/// Reads the counters of a link's classes, with the number of each class.
 pub fn counters(netlink: &mut Netlink, link: &LinkId) -> Result<Vec<(u16, Counters)>> {
     let action = format!("read the classes of qdisc htb of link `{}`", link.name);
     let question = TcMessage::with_index(link.index.cast_signed());
     let answers = netlink.dump(&action, &RouteNetlinkMessage::GetTrafficClass(question))?;
     let classes = answers.into_iter().filter_map(|answer| match answer {
         RouteNetlinkMessage::NewTrafficClass(message) if message.header.handle.major == MAJOR => {
-            Some((message.header.handle.minor, counters_of(&message)))
+            Some((message.header.handle.minor, parse_counters(&message)))
         }
         _ => None,
     });
     Ok(classes.collect())
 }
 
-fn counters_of(message: &TcMessage) -> Counters {
+fn parse_counters(message: &TcMessage) -> Counters {
     let mut counters = Counters::default();
     let statistics = message
         .attributes
@@ -223,12 +240,15 @@ fn counters_of(message: &TcMessage) -> Counters {
     counters
 }
 
-/// The options of a class on a link with frames of at most `frame` bytes.
+/// Returns the options of a class on a link with frames of at most `frame` bytes.
 fn class_options(class: &Class, frame: u16) -> Vec<u8> {
     let (rate, buffer_ns) = match class.packets {
         Some(Limit { rate, burst }) => {
-            let ahead = u128::from(burst.saturating_sub(1)) * 1_000_000_000;
-            (rate.saturating_mul(frame.into()), ahead / u128::from(rate))
+            let burst_ns = u128::from(burst.saturating_sub(1)) * 1_000_000_000;
+            (
+                rate.saturating_mul(frame.into()),
+                burst_ns / u128::from(rate),
+            )
         }
         None => (UNLIMITED, 1_000_000),
     };
@@ -236,30 +256,30 @@ fn class_options(class: &Class, frame: u16) -> Vec<u8> {
     // struct tc_htb_opt: rate, ceil, buffer and cbuffer (ticks), quantum (bytes), level, priority.
     let spec = rate_spec(rate, frame);
     let mut parameters = [spec.clone(), spec].concat();
-    parameters.extend(words(&[ticks, ticks, frame.into(), 0, 0]));
-    let mut options = attribute(1, parameters);
+    parameters.extend(to_native_bytes(&[ticks, ticks, frame.into(), 0, 0]));
+    let mut options = encode_attribute(1, parameters);
     for kind in [6, 7] {
         // TCA_HTB_RATE64 and TCA_HTB_CEIL64.
-        options.extend(attribute(kind, rate.to_ne_bytes().to_vec()));
+        options.extend(encode_attribute(kind, rate.to_ne_bytes().to_vec()));
     }
     options
 }
 
-/// The options of a token bucket filter.
+/// Returns the options of a token bucket filter.
 pub(crate) fn token_bucket(bits: Limit) -> Vec<u8> {
     let (rate, burst) = (
         bits.rate / 8,
         u32::try_from(bits.burst / 8).unwrap_or(u32::MAX),
     );
-    // struct tc_tbf_qopt: rate, peakrate (unused), limit (bytes, of a queue that is replaced),
-    // buffer and mtu (by TCA_TBF_BURST).
+    // struct tc_tbf_qopt: rate, peakrate (unused), limit (bytes, of the queue that `add_class`
+    // replaces), buffer and mtu (replaced by TCA_TBF_BURST).
     let mut parameters = rate_spec(rate.max(1), 0);
     parameters.extend([0; 12]);
-    parameters.extend(words(&[1, 0, 0]));
-    let mut options = attribute(1, parameters);
+    parameters.extend(to_native_bytes(&[1, 0, 0]));
+    let mut options = encode_attribute(1, parameters);
     // TCA_TBF_RATE64, TCA_TBF_BURST.
-    options.extend(attribute(4, rate.max(1).to_ne_bytes().to_vec()));
-    options.extend(attribute(6, burst.to_ne_bytes().to_vec()));
+    options.extend(encode_attribute(4, rate.max(1).to_ne_bytes().to_vec()));
+    options.extend(encode_attribute(6, burst.to_ne_bytes().to_vec()));
     options
 }
 

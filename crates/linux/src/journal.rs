@@ -1,10 +1,11 @@
-//! Records resources before they are made, so that they can be removed after `kill -9` at any
-//! point.
+//! Records each resource before a process makes it, so that a later process can remove it after
+//! `kill -9` at any point.
 //!
-//! The journal is one append-only file with one record a line. One system call writes the line
-//! before the resource is made. So each existing resource is recorded; a recorded one may or may
-//! not exist. Removal is therefore idempotent. It never removes a stranger's resource: a namespace
-//! carries its owner, a process its start time, and a link a name that only this run uses.
+//! The journal is an append-only file with one record per line. One system call writes the line
+//! before the process makes the resource. So each existing resource has a record, and a recorded
+//! resource may or may not exist. A removal can therefore be repeated. It never removes another
+//! program's resource: a namespace names its owner, a process has its start time, and only this run
+//! uses the link's name.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -28,40 +29,40 @@ pub enum Resource {
     Netns {
         /// Name under `/run/netns`.
         name: String,
-        /// Owner. A namespace of another owner is not removed.
+        /// Owner. A removal keeps a namespace of another owner.
         owner: String,
     },
-    /// A link in the namespace of the process that removes it. The other end of a veth is removed
-    /// with it.
+    /// A link in the namespace of the process that removes it. For a veth, the kernel removes the
+    /// other end too.
     Link {
         /// Its name, which only this run uses.
         name: String,
     },
-    /// The promiscuous mode of another program's link, which was off before.
+    /// The promiscuous mode of another program's link. It was off before.
     Promiscuous {
         /// The link's name.
         name: String,
     },
-    /// The qdisc that [`htb::create`] or [`crate::fq::create`] gave a link in the namespace of the
-    /// process that removes it.
+    /// The qdisc that [`htb::create`] or [`crate::fq::create`] added to a link in the namespace of
+    /// the process that removes it.
     Qdisc {
         /// The link's name.
         name: String,
     },
-    /// A mounted eBPF file system with everything pinned there.
+    /// A mounted eBPF file system with its pinned objects.
     Bpffs {
         /// Its mount point.
         path: PathBuf,
     },
-    /// All processes with this argument, and their descendants: for processes whose number is not
-    /// yet known.
+    /// All processes with this argument, and their descendants. For processes whose numbers are
+    /// unknown before they start.
     Processes {
-        /// One whole argument of the command line, which only this run uses.
+        /// A whole argument of the command line. Only this run uses it.
         argument: String,
     },
     /// A control group with all its processes and subgroups.
     Cgroup {
-        /// Its path, `myelin-RUN/NAME`. The run distinguishes it from other programs' groups.
+        /// Its path, `myelin-RUN/NAME`. Only this run uses `RUN`.
         path: String,
     },
     /// Hugepage files, in every hugetlbfs.
@@ -105,8 +106,8 @@ struct JournalState {
     live: Vec<Resource>,
 }
 
-/// A resource that this process made. Its drop removes the resource and records the removal. If
-/// that fails, the resource stays in the journal, and `down --all` tries again.
+/// A resource that this process made. Dropping the guard removes the resource and records the
+/// removal. If that fails, the resource stays in the journal, and `down --all` tries again.
 #[derive(Debug)]
 pub struct ResourceGuard {
     journal: Journal,
@@ -115,20 +116,20 @@ pub struct ResourceGuard {
 }
 
 impl ResourceGuard {
-    /// Records the removal without removing the resource: it is already gone, or belongs to another
-    /// program.
+    /// Records the removal without removing the resource, because the resource no longer exists or
+    /// belongs to another program.
     pub fn forget(mut self) {
         let recorded = self
             .resource
             .take()
-            .map(|one| self.journal.record_removal(&one));
+            .map(|resource| self.journal.record_removal(&resource));
         if let Some(Err(error)) = recorded {
-            tracing::warn!(%error, "the journal keeps a resource that is gone");
+            tracing::warn!(%error, "cannot record a removal; the journal keeps a resource that no longer exists");
         }
     }
 }
 
-/// Resources whose drop removes the newest first.
+/// Guards of resources. Dropping them removes the newest resource first.
 #[derive(Debug, Default)]
 pub struct ResourceGuards(pub Vec<ResourceGuard>);
 
@@ -144,14 +145,14 @@ impl Drop for ResourceGuard {
             return;
         };
         if let Err(error) = remove(resource).and_then(|()| self.journal.record_removal(resource)) {
-            tracing::warn!(?resource, %error, "resource is not removed; `myelin down --all` tries again");
+            tracing::warn!(?resource, %error, "cannot remove the resource; `myelin down --all` tries again");
         }
     }
 }
 
 impl Journal {
-    /// Opens the journal at `path`, with the records of an earlier process. Creates file and
-    /// directory if missing.
+    /// Opens the journal at `path`, with the records of an earlier process. Creates the file and
+    /// its directory if they are missing.
     pub fn open(path: &Path) -> Result<Self> {
         let failed =
             |error: io::Error| Error::os(format!("open journal {}", path.display()), error);
@@ -175,11 +176,11 @@ impl Journal {
             .and_then(|_| file.read_to_string(&mut text))
             .map_err(failed)?;
         let live = parse(path, &text)?;
-        // An incomplete line belongs to a resource that was never made. The next line must not
-        // continue it.
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
-        if whole < text.len() {
-            file.set_len(whole as u64).map_err(failed)?;
+        // No process made the resource of an incomplete line. Cut the line, so that the next record
+        // starts a new line.
+        let complete = text.rfind('\n').map_or(0, |end| end + 1);
+        if complete < text.len() {
+            file.set_len(complete as u64).map_err(failed)?;
         }
         Ok(Self(Arc::new(OpenJournal {
             path: path.to_owned(),
@@ -195,8 +196,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Records `resource`, then makes it with `make`. If that fails, it only records the removal:
-    /// an existing resource of that name belongs to another program.
+    /// Records `resource`, then makes it with `make`. If `make` fails, this only records the
+    /// removal: an existing resource of that name belongs to another program.
     pub fn make<T, E: From<Error>>(
         &self,
         resource: Resource,
@@ -212,8 +213,8 @@ impl Journal {
         }
     }
 
-    /// Records `resource`; the caller makes it afterwards. The guard's drop removes as much of it
-    /// as exists.
+    /// Records `resource`. The caller makes it afterwards. Dropping the guard removes the resource,
+    /// even if the caller has made only a part of it.
     pub fn guard(&self, resource: Resource) -> Result<ResourceGuard> {
         self.record_intent(&resource)?;
         Ok(ResourceGuard {
@@ -232,22 +233,23 @@ impl Journal {
         Ok(())
     }
 
-    /// Resources that may exist, in order of removal: newest first.
+    /// Returns the resources that may exist, in the order of removal: newest first.
     pub fn replay(&self) -> Vec<Resource> {
         self.records().live.iter().rev().cloned().collect()
     }
 
     fn records(&self) -> MutexGuard<'_, JournalState> {
-        // A record is one system call and one change of the list. A panic between them only causes
-        // a second removal.
+        // A record takes one system call and one change of the list. After a panic between them, a
+        // poisoned lock is safe to use: it only causes a second removal.
         self.0
             .records
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes all resources that may exist, then the journal. A resource that cannot be removed
-    /// stays in the journal. The others are still removed, and the first failure is returned.
+    /// Removes all resources that may exist, then the journal. After a failure, continues with the
+    /// other resources and returns the first error. A resource that is not removed stays in the
+    /// journal.
     pub fn remove_all(&self) -> Result<()> {
         let mut outcome = Ok(());
         for resource in self.replay() {
@@ -267,8 +269,8 @@ impl Journal {
         let mut line = serde_json::to_string(record)
             .map_err(|error| Error::os(action(), io::Error::from(error)))?;
         line.push('\n');
-        // No fsync: the journal must survive this process. No recorded resource survives the
-        // machine.
+        // No fsync: the journal must survive this process, but no recorded resource survives a
+        // restart of the machine.
         records
             .file
             .write_all(line.as_bytes())
@@ -276,21 +278,21 @@ impl Journal {
     }
 }
 
-/// Removes a resource. It is no error if the resource is gone or belongs to another program.
+/// Removes a resource. Succeeds if the resource does not exist or belongs to another program.
 pub fn remove(resource: &Resource) -> Result<()> {
     match resource {
         Resource::Netns { name, owner } => netns::delete_owned(name, owner).map(drop),
         Resource::Link { name } => change_link(name, |_, link| Ok(Some(link::delete(link)))),
         Resource::Promiscuous { name } => {
-            change_link(name, |_, link| Ok(Some(link::promiscuous(link, false))))
+            change_link(name, |_, link| Ok(Some(link::set_promiscuous(link, false))))
         }
-        // Another program's qdisc is not removed.
+        // `own_qdisc` ignores another program's qdisc.
         Resource::Qdisc { name } => change_link(name, |netlink, link| {
             Ok(htb::own_qdisc(netlink, link)?.map(|kind| htb::delete(link, &kind)))
         }),
         Resource::Bpffs { path } => bpffs::unmount(path),
         Resource::Processes { argument } => {
-            for pid in procfs::find(|arguments| arguments.contains(argument))? {
+            for pid in procfs::find_processes(|arguments| arguments.contains(argument))? {
                 if pid != std::process::id()
                     && let Ok(process) = Process::of(pid)
                 {
@@ -306,12 +308,13 @@ pub fn remove(resource: &Resource) -> Result<()> {
     }
 }
 
-/// The kernel frees their memory with the file, or with the last process that maps it.
+/// Removes the hugepage files with this prefix. The kernel frees the memory of a file with the last
+/// process that maps it.
 fn remove_hugepages(prefix: &str) -> Result<()> {
-    let begin = format!("{prefix}map_");
-    for directory in procfs::mounts("hugetlbfs")? {
+    let start = format!("{prefix}map_");
+    for directory in procfs::find_mounts("hugetlbfs")? {
         for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with(&begin) {
+            if entry.file_name().to_string_lossy().starts_with(&start) {
                 ignore_missing(fs::remove_file(entry.path()), "file", &entry.path())?;
             }
         }
@@ -345,11 +348,11 @@ fn ignore_missing(outcome: io::Result<()>, what: &str, path: &Path) -> Result<()
     }
 }
 
-/// The resources that the records leave, oldest first.
+/// Returns the resources that may exist according to the records, oldest first.
 fn parse(path: &Path, text: &str) -> Result<Vec<Resource>> {
     let mut live = Vec::new();
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    for (number, line) in whole.lines().enumerate() {
+    let complete = text.rfind('\n').map_or("", |end| &text[..end]);
+    for (number, line) in complete.lines().enumerate() {
         match serde_json::from_str(line) {
             Ok(JournalRecord::Intended(resource)) => live.push(resource),
             Ok(JournalRecord::Removed(resource)) => {
@@ -360,7 +363,7 @@ fn parse(path: &Path, text: &str) -> Result<Vec<Resource>> {
             Err(error) => {
                 let action = format!("read line {} of journal {}", number + 1, path.display());
                 return Err(Error::new(action, ErrorKind::Invalid, error.to_string())
-                    .remedy("remove by hand what the file names, then the file"));
+                    .remedy("remove the resources that the file lists, then remove the file"));
             }
         }
     }
@@ -396,7 +399,7 @@ mod tests {
         /// After a cut at any byte, as `kill -9` causes, the journal contains a prefix of the
         /// records and can continue.
         #[test]
-        fn any_prefix_of_a_journal_is_a_journal(steps in prop::collection::vec((any::<bool>(), 0..4_u8), 0..20), cut in any::<prop::sample::Index>()) {
+        fn a_journal_cut_at_any_byte_is_readable_and_continues(steps in prop::collection::vec((any::<bool>(), 0..4_u8), 0..20), cut in any::<prop::sample::Index>()) {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("run/journal");
             let journal = Journal::open(&path).unwrap();
@@ -472,7 +475,7 @@ mod tests {
         };
         Netlink::open()
             .unwrap()
-            .apply([link::veth(&VethEnd::named(&link), &far).unwrap()])
+            .apply([link::create_veth(&VethEnd::named(&link), &far).unwrap()])
             .unwrap();
         bpffs::mount(&below("bpf")).unwrap();
         cgroup::Cgroup::create(&group, &cgroup::Limits::default()).unwrap();
@@ -497,7 +500,7 @@ mod tests {
                     .is_not_found()
         );
         assert!(marked.wait().unwrap().code().is_none());
-        let mounts = ["cgroup", "cgroup2"].map(|kind| procfs::mounts(kind).unwrap());
+        let mounts = ["cgroup", "cgroup2"].map(|kind| procfs::find_mounts(kind).unwrap());
         assert!(mounts.iter().flatten().count() > 0);
         assert!(
             mounts

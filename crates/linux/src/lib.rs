@@ -1,26 +1,26 @@
-//! Linux mechanisms as thin typed functions: how Myelin changes the machine it runs on. One file a
-//! mechanism.
+//! Linux mechanisms as thin typed functions: how Myelin changes the machine on which it runs. Each
+//! file has one mechanism.
 //!
 //! All calls are synchronous and start no thread that outlives them. This crate knows no chain and
-//! decides nothing. It returns facts as data, and failures as an [`Error`] that names object, cause
-//! and remedy.
+//! makes no decision. It returns facts as data, and failures as an [`Error`] that names the object,
+//! the cause and the remedy.
 //!
 //! | task | file |
 //! |---|---|
-//! | an isolated network | [`netns`]: namespaces that `ip netns` sees too |
-//! | links, addresses, routes | [`link`], [`address`], [`route`], [`neighbour`], by [`netlink`] |
-//! | packets as they are on the wire | [`ethtool`] (offloads), [`sysctl`] (IPv6, forwarding) |
-//! | sending raw frames | [`packet_socket`] |
-//! | shaping | [`htb`], [`fq`] |
-//! | idle states of cores | [`pm_qos`] |
-//! | offset of the clocks | [`time_namespace`] |
-//! | cores and priorities of threads | [`affinity`], [`sched`]; [`napi`] for receive work |
-//! | processes, their CPU and waiting times | [`process`], [`procfs`], [`schedstat`] |
-//! | resource limits of processes | [`cgroup`], v2 and v1 |
-//! | properties of this machine | [`machine`], [`feature`], [`capability`] |
-//! | objects that outlive a process | [`bpffs`]; [`journal`] finds them after `kill -9` |
+//! | isolate a network | [`netns`]: namespaces that `ip netns` can use too |
+//! | change links and routes | [`link`], [`address`], [`route`], [`neighbour`], [`netlink`] |
+//! | turn off offloads and IPv6 | [`ethtool`], [`sysctl`] |
+//! | send raw frames | [`packet_socket`] |
+//! | shape traffic | [`htb`], [`fq`] |
+//! | limit the idle states of cores | [`pm_qos`] |
+//! | read the offset of the clocks | [`time_namespace`] |
+//! | set cores and priorities of threads | [`affinity`], [`sched`]; [`napi`] for receive work |
+//! | observe processes and their times | [`process`], [`procfs`], [`schedstat`] |
+//! | limit the resources of processes | [`cgroup`], v2 and v1 |
+//! | detect properties of this machine | [`machine`], [`feature`], [`capability`] |
+//! | manage objects that outlive a process | [`bpffs`]; [`journal`] removes them after `kill -9` |
 //!
-//! A pair of links, one end in another namespace:
+//! This example makes a pair of links, with one end in another namespace:
 //!
 //! ```no_run
 //! use myelin_linux::link::{self, VethEnd};
@@ -30,9 +30,9 @@
 //! let host = Netns::create("myelin-example")?;
 //! let mut netlink = Netlink::open()?;
 //! let inside = VethEnd { namespace: Some(&host), ..VethEnd::named("eth0") };
-//! netlink.apply([link::veth(&VethEnd::named("myexample"), &inside)?])?;
+//! netlink.apply([link::create_veth(&VethEnd::named("myexample"), &inside)?])?;
 //! let port = netlink.link("myexample")?;
-//! netlink.apply([link::up(&port.id())])?;
+//! netlink.apply([link::set_up(&port.id())])?;
 //! # Ok::<(), myelin_linux::Error>(())
 //! ```
 

@@ -29,7 +29,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// Identifies a link in requests: the index for the kernel, the name for error texts.
+/// Identifies a link in requests, by index for the kernel and by name for error texts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LinkId {
     /// Interface index, unique in its namespace.
@@ -47,37 +47,38 @@ pub struct Link {
     pub name: String,
     /// Free text of an administrator (`ip link set X alias TEXT`).
     pub alias: Option<String>,
-    /// Its Ethernet address, if it is an Ethernet-like link.
+    /// Ethernet address, if the link has one.
     pub mac: Option<Mac>,
     /// Largest packet without the link header, bytes.
     pub mtu: u32,
     /// Whether the link is administratively up.
     pub up: bool,
-    /// Whether the link is up and the other side is present (`LOWER_UP`).
+    /// Whether the link is up and has a carrier (`LOWER_UP`).
     pub carrier: bool,
-    /// Whether the link is operational (RFC 2863). Until then it drops packets to transmit.
+    /// Whether the link is operational (RFC 2863). A link that is not operational drops
+    /// packets to transmit.
     pub operational: bool,
     /// Whether the link is administratively promiscuous.
     pub promiscuous: bool,
     /// `veth`, `bridge`, ...; empty for hardware and loopback.
     pub kind: String,
-    /// Transmit queues allocated.
+    /// Number of allocated transmit queues.
     pub tx_queues: u32,
-    /// Receive queues allocated.
+    /// Number of allocated receive queues.
     pub rx_queues: u32,
-    /// Index of the link below, or of a veth's other end. It belongs to the namespace of
+    /// Index of the lower link, or of a veth's other end, in the namespace
     /// [`Link::peer_namespace`].
     pub peer: Option<u32>,
-    /// Namespace identifier of the peer, if it is in another namespace (`ip netns list-id`).
+    /// Namespace identifier of the peer, if the peer is in another namespace (`ip netns list-id`).
     pub peer_namespace: Option<i32>,
-    /// Index of the bridge or bond that the link is a port of.
+    /// Index of the bridge or bond of which the link is a port.
     pub master: Option<u32>,
-    /// Identifier of the XDP program attached to it.
+    /// Identifier of the attached XDP program.
     pub xdp_program: Option<u32>,
 }
 
 impl Link {
-    /// Identifies the link in requests.
+    /// Returns the identifier of the link for requests.
     pub fn id(&self) -> LinkId {
         LinkId {
             index: self.index,
@@ -93,14 +94,14 @@ pub struct VethEnd<'a> {
     pub name: &'a str,
     /// Namespace of the end. `None` for the namespace of the request's socket.
     pub namespace: Option<&'a Netns>,
-    /// Ethernet address. `None` for a random one.
+    /// Ethernet address. `None` for a random address.
     pub mac: Option<Mac>,
     /// MTU, bytes. `None` for 1500.
     pub mtu: Option<u32>,
 }
 
 impl<'a> VethEnd<'a> {
-    /// An end with the kernel's defaults, in the namespace of the socket.
+    /// Returns an end with the kernel's defaults, in the namespace of the request's socket.
     pub fn named(name: &'a str) -> Self {
         Self {
             name,
@@ -112,8 +113,8 @@ impl<'a> VethEnd<'a> {
 
     fn attributes(&self, files: &mut Vec<OwnedFd>) -> Result<Vec<LinkAttribute>> {
         check_name(self.name)?;
-        // One queue for each direction. By default the kernel allocates one for each CPU and uses
-        // one.
+        // One queue for each direction. By default the kernel allocates a queue for each CPU and
+        // uses one of them.
         let mut attributes = vec![
             LinkAttribute::IfName(self.name.to_owned()),
             LinkAttribute::NumTxQueues(1),
@@ -122,10 +123,12 @@ impl<'a> VethEnd<'a> {
         attributes.extend(self.mac.map(|mac| LinkAttribute::Address(mac.0.to_vec())));
         attributes.extend(self.mtu.map(LinkAttribute::Mtu));
         if let Some(namespace) = self.namespace {
-            let file = namespace
-                .as_fd()
-                .try_clone_to_owned()
-                .map_err(|error| Error::os(format!("hold {}", namespace.describe()), error))?;
+            let file = namespace.as_fd().try_clone_to_owned().map_err(|error| {
+                Error::os(
+                    format!("copy the handle of {}", namespace.describe()),
+                    error,
+                )
+            })?;
             attributes.push(LinkAttribute::NetNsFd(file.as_raw_fd()));
             files.push(file);
         }
@@ -133,7 +136,7 @@ impl<'a> VethEnd<'a> {
     }
 }
 
-/// Rejects names for which the kernel would only report "invalid argument".
+/// Refuses invalid names, for which the kernel would only report "invalid argument".
 pub fn check_name(name: &str) -> Result<()> {
     let cause = if name.is_empty() {
         "it is empty".to_owned()
@@ -156,37 +159,40 @@ pub fn check_name(name: &str) -> Result<()> {
     )
 }
 
-/// Makes a veth pair, both ends down.
-pub fn veth(one: &VethEnd<'_>, other: &VethEnd<'_>) -> Result<Request> {
+/// Makes a veth pair. Both ends are down.
+pub fn create_veth(one: &VethEnd<'_>, other: &VethEnd<'_>) -> Result<Request> {
     let mut files = Vec::new();
     let mut peer = LinkMessage::default();
     peer.attributes = other.attributes(&mut files)?;
     let mut message = LinkMessage::default();
     message.attributes = one.attributes(&mut files)?;
-    message.attributes.push(kind(
+    message.attributes.push(kind_attribute(
         InfoKind::Veth,
         Some(InfoData::Veth(InfoVeth::Peer(peer))),
     ));
     let action = format!("create veth pair `{}` - `{}`", one.name, other.name);
-    Ok(Request::create(action, RouteNetlinkMessage::NewLink(message)).holding(files))
+    Ok(Request::create(action, RouteNetlinkMessage::NewLink(message)).keep_open(files))
 }
 
-/// Makes a bridge with the kernel's defaults (no spanning tree), down.
-pub fn bridge(name: &str) -> Result<Request> {
+/// Makes a bridge with the kernel's defaults (no spanning tree). The bridge is down.
+pub fn create_bridge(name: &str) -> Result<Request> {
     create(name, InfoKind::Bridge, None)
 }
 
-/// Makes any kind of link, down.
+/// Makes a link of any kind. The link is down.
 pub(crate) fn create(name: &str, info: InfoKind, data: Option<InfoData>) -> Result<Request> {
     check_name(name)?;
     let action = format!("create {info} `{name}`");
     let mut message = LinkMessage::default();
-    message.attributes = vec![LinkAttribute::IfName(name.to_owned()), kind(info, data)];
+    message.attributes = vec![
+        LinkAttribute::IfName(name.to_owned()),
+        kind_attribute(info, data),
+    ];
     let message = RouteNetlinkMessage::NewLink(message);
     Ok(Request::create(action, message))
 }
 
-/// Removes the link; the other end of a veth is removed with it.
+/// Removes the link. For a veth, the kernel removes the other end too.
 pub fn delete(link: &LinkId) -> Request {
     let mut message = LinkMessage::default();
     message.header.index = link.index;
@@ -195,18 +201,18 @@ pub fn delete(link: &LinkId) -> Request {
 }
 
 /// Sets the link administratively up.
-pub fn up(link: &LinkId) -> Request {
-    flag(link, LinkFlags::Up, true, "up")
+pub fn set_up(link: &LinkId) -> Request {
+    set_flag(link, LinkFlags::Up, true, "up")
 }
 
 /// Sets the link administratively down.
-pub fn down(link: &LinkId) -> Request {
-    flag(link, LinkFlags::Up, false, "down")
+pub fn set_down(link: &LinkId) -> Request {
+    set_flag(link, LinkFlags::Up, false, "down")
 }
 
 /// Turns promiscuous mode on or off.
-pub fn promiscuous(link: &LinkId, on: bool) -> Request {
-    flag(
+pub fn set_promiscuous(link: &LinkId, on: bool) -> Request {
+    set_flag(
         link,
         LinkFlags::Promisc,
         on,
@@ -214,23 +220,23 @@ pub fn promiscuous(link: &LinkId, on: bool) -> Request {
     )
 }
 
-/// Sets the largest size to which GRO merges packets. With 1 it merges none; NAPI on a veth, which
-/// GRO turns on, stays on.
+/// Sets the largest size to which GRO merges packets. With 1 GRO merges no packets, but still keeps
+/// NAPI on for a veth.
 pub fn set_gro_max_size(link: &LinkId, bytes: u32) -> Request {
     let action = format!("set the GRO size of link `{}` to {bytes} bytes", link.name);
-    change(link, action, LinkAttribute::GroMaxSize(bytes))
+    set_attribute(link, action, LinkAttribute::GroMaxSize(bytes))
 }
 
 /// Sets the Ethernet address.
-pub fn mac(link: &LinkId, mac: Mac) -> Request {
+pub fn set_mac(link: &LinkId, mac: Mac) -> Request {
     let action = format!("give link `{}` the address {mac}", link.name);
-    change(link, action, LinkAttribute::Address(mac.0.to_vec()))
+    set_attribute(link, action, LinkAttribute::Address(mac.0.to_vec()))
 }
 
 /// Sets the alias, free text that `ip link show` prints.
-pub fn alias(link: &LinkId, text: &str) -> Request {
+pub fn set_alias(link: &LinkId, text: &str) -> Request {
     let action = format!("set the alias of link `{}`", link.name);
-    change(link, action, LinkAttribute::IfAlias(text.to_owned()))
+    set_attribute(link, action, LinkAttribute::IfAlias(text.to_owned()))
 }
 
 /// Makes the link a port of the bridge.
@@ -239,25 +245,25 @@ pub fn enslave(port: &LinkId, bridge: &LinkId) -> Request {
         "make link `{}` a port of bridge `{}`",
         port.name, bridge.name
     );
-    change(port, action, LinkAttribute::Controller(bridge.index))
+    set_attribute(port, action, LinkAttribute::Controller(bridge.index))
 }
 
-/// Turns automatic IPv6 addresses of the link off: no link-local address, so no duplicate address
-/// detection and no router solicitation. Call it before the link is up.
-pub fn no_ipv6_autoconfiguration(link: &LinkId) -> Request {
+/// Turns off automatic IPv6 addresses of the link. Without a link-local address, the kernel sends
+/// no duplicate address detection and no router solicitation. Call it before the link is up.
+pub fn disable_ipv6_autoconfiguration(link: &LinkId) -> Request {
     let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
-    let action = format!("turn IPv6 autoconfiguration of link `{}` off", link.name);
+    let action = format!("turn off IPv6 autoconfiguration of link `{}`", link.name);
     let inet6 = AfSpecUnspec::Inet6(vec![mode]);
-    change(link, action, LinkAttribute::AfSpecUnspec(vec![inet6]))
+    set_attribute(link, action, LinkAttribute::AfSpecUnspec(vec![inet6]))
 }
 
-fn kind(kind: InfoKind, data: Option<InfoData>) -> LinkAttribute {
+fn kind_attribute(kind: InfoKind, data: Option<InfoData>) -> LinkAttribute {
     let mut info = vec![LinkInfo::Kind(kind)];
     info.extend(data.map(LinkInfo::Data));
     LinkAttribute::LinkInfo(info)
 }
 
-fn flag(link: &LinkId, flag: LinkFlags, on: bool, state: &str) -> Request {
+fn set_flag(link: &LinkId, flag: LinkFlags, on: bool, state: &str) -> Request {
     let mut message = LinkMessage::default();
     message.header.index = link.index;
     message.header.change_mask = flag;
@@ -268,7 +274,7 @@ fn flag(link: &LinkId, flag: LinkFlags, on: bool, state: &str) -> Request {
     Request::change(action, RouteNetlinkMessage::SetLink(message))
 }
 
-fn change(link: &LinkId, action: String, attribute: LinkAttribute) -> Request {
+fn set_attribute(link: &LinkId, action: String, attribute: LinkAttribute) -> Request {
     let mut message = LinkMessage::default();
     message.header.index = link.index;
     message.attributes = vec![attribute];
@@ -276,7 +282,7 @@ fn change(link: &LinkId, action: String, attribute: LinkAttribute) -> Request {
 }
 
 impl Netlink {
-    /// The link of that name.
+    /// Returns the link of that name.
     pub fn link(&mut self, name: &str) -> Result<Link> {
         check_name(name)?;
         let mut message = LinkMessage::default();
@@ -284,14 +290,14 @@ impl Netlink {
         self.get_link(&format!("find link `{name}`"), message)
             .map_err(|error| {
                 if error.is_not_found() {
-                    error.remedy("`ip link` shows those that exist")
+                    error.remedy("`ip link` lists all links")
                 } else {
                     error
                 }
             })
     }
 
-    /// The link with that index.
+    /// Returns the link with that index.
     pub fn link_by_index(&mut self, index: u32) -> Result<Link> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -299,17 +305,17 @@ impl Netlink {
         self.get_link(&format!("find the link with index {index}"), message)
     }
 
-    /// All links of the socket's namespace.
+    /// Returns all links of the socket's namespace.
     pub fn links(&mut self) -> Result<Vec<Link>> {
         let mut message = LinkMessage::default();
         message.attributes = vec![without_statistics()];
         let objects = self.dump("list links", &RouteNetlinkMessage::GetLink(message))?;
-        Ok(objects.iter().filter_map(link_of).collect())
+        Ok(objects.iter().filter_map(parse_link).collect())
     }
 
     fn get_link(&mut self, action: &str, message: LinkMessage) -> Result<Link> {
         let answer = self.get(action, &RouteNetlinkMessage::GetLink(message))?;
-        link_of(&answer).ok_or_else(|| {
+        parse_link(&answer).ok_or_else(|| {
             Error::new(
                 action,
                 ErrorKind::Other,
@@ -319,12 +325,12 @@ impl Netlink {
     }
 }
 
-/// Omits the counters: most of a reply's bytes, and unused here.
+/// Asks the kernel to omit the counters, which are most of a reply's bytes.
 fn without_statistics() -> LinkAttribute {
     LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
 }
 
-fn link_of(message: &RouteNetlinkMessage) -> Option<Link> {
+fn parse_link(message: &RouteNetlinkMessage) -> Option<Link> {
     let RouteNetlinkMessage::NewLink(message) = message else {
         return None;
     };

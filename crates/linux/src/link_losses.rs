@@ -1,4 +1,4 @@
-//! Counters of a link: packets lost at transmission, and packets received (`IFLA_STATS64`,
+//! Counters of a link: packets lost at transmission, and received packets (`IFLA_STATS64`,
 //! if_link.h).
 
 use netlink_packet_route::RouteNetlinkMessage;
@@ -8,9 +8,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::netlink::Netlink;
 
 impl Netlink {
-    /// Packets that the link with that index lost at transmission since its creation: dropped or
-    /// failed. On a veth this includes packets redirected to it that found the other end's ring
-    /// full. A qdisc counts its own drops separately.
+    /// Returns the number of packets that the link with that index lost at transmission since its
+    /// creation: dropped or failed. On a veth this includes redirected packets for which the other
+    /// end's ring had no room. A qdisc counts its drops separately.
     ///
     /// # Errors
     /// The link does not exist.
@@ -19,11 +19,11 @@ impl Netlink {
         Ok(stats.tx_dropped + stats.tx_errors)
     }
 
-    /// Packets that the link with that index has received since its creation.
+    /// Returns the number of packets that the link with that index has received since its creation.
     ///
     /// # Errors
     /// The link does not exist.
-    pub fn received(&mut self, index: u32) -> Result<u64> {
+    pub fn received_packets(&mut self, index: u32) -> Result<u64> {
         Ok(self.link_counters(index)?.rx_packets)
     }
 
@@ -32,12 +32,12 @@ impl Netlink {
         let mut message = LinkMessage::default();
         message.header.index = index;
         let answer = self.get(&action, &RouteNetlinkMessage::GetLink(message))?;
-        counters_of(answer)
+        parse_counters(answer)
             .ok_or_else(|| Error::new(action, ErrorKind::Other, "the kernel reported no counters"))
     }
 }
 
-fn counters_of(message: RouteNetlinkMessage) -> Option<Stats64> {
+fn parse_counters(message: RouteNetlinkMessage) -> Option<Stats64> {
     let RouteNetlinkMessage::NewLink(message) = message else {
         return None;
     };
@@ -73,17 +73,21 @@ mod tests {
             mtu: Some(600),
         };
         netlink
-            .apply([link::veth(&VethEnd::named("near"), &far).unwrap()])
+            .apply([link::create_veth(&VethEnd::named("near"), &far).unwrap()])
             .unwrap();
         let near = netlink.link("near").unwrap().id();
         let mut other = Netlink::open_in(&there).unwrap();
         let inner = other.link("eth0").unwrap().id();
-        other.apply([link::up(&inner)]).unwrap();
-        netlink.apply([link::up(&near)]).unwrap();
+        other.apply([link::set_up(&inner)]).unwrap();
+        netlink.apply([link::set_up(&near)]).unwrap();
         netlink
             .apply([
                 address::add(&near, "10.9.9.1".parse().unwrap(), 24),
-                neighbour::permanent(&near, "10.9.9.2".parse().unwrap(), Mac([2, 0, 0, 0, 0, 9])),
+                neighbour::add_permanent(
+                    &near,
+                    "10.9.9.2".parse().unwrap(),
+                    Mac([2, 0, 0, 0, 0, 9]),
+                ),
             ])
             .unwrap();
         let start = netlink.transmit_losses(near.index).unwrap();
@@ -94,11 +98,11 @@ mod tests {
             });
             sent.unwrap().unwrap();
         };
-        let received = other.received(inner.index).unwrap();
+        let received = other.received_packets(inner.index).unwrap();
         send(100);
         assert_eq!(netlink.transmit_losses(near.index).unwrap(), start);
-        assert_eq!(other.received(inner.index).unwrap(), received + 1);
-        // Longer than the other end accepts.
+        assert_eq!(other.received_packets(inner.index).unwrap(), received + 1);
+        // These packets are longer than the other end accepts.
         (0..3).for_each(|_| send(1000));
         assert_eq!(netlink.transmit_losses(near.index).unwrap(), start + 3);
         assert!(

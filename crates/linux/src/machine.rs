@@ -7,32 +7,32 @@ use serde::Serialize;
 use crate::cgroup::{self, Hierarchies};
 use crate::procfs;
 
-/// The machine, as far as the kernel reports it. Unknown properties stay empty.
+/// The machine. Properties that the kernel does not report stay empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// Kernel release, as `uname -r`.
+    /// Kernel release, as from `uname -r`.
     pub kernel: String,
     /// `x86_64`, `aarch64`, ...
     pub architecture: String,
     /// CPU model.
     pub cpu: String,
-    /// CPUs online.
+    /// Number of online CPUs.
     pub cores: usize,
-    /// Whether it runs under a hypervisor.
+    /// Whether the machine runs under a hypervisor.
     pub virtualized: bool,
     /// The hypervisor or the virtual machine's product name, if known.
     pub hypervisor: Option<String>,
-    /// Driver of frequency scaling. `None` if the frequency can neither be set nor read.
+    /// Driver of frequency scaling. `None` if no program can set or read the frequency.
     pub cpufreq_driver: Option<String>,
     /// Source of energy measurements.
     pub power_source: PowerSource,
-    /// The kernel's clock: `tsc` is cheap to read, others cost a microsecond.
+    /// The kernel's clock. `tsc` is fast to read; others take a microsecond.
     pub clock_source: Option<String>,
     /// Memory, bytes.
     pub memory_bytes: u64,
     /// Huge pages of the default size.
     pub huge_pages: HugePages,
-    /// Which versions of cgroup are mounted.
+    /// The mounted versions of cgroup.
     pub cgroup: cgroup::Mode,
 }
 
@@ -42,26 +42,26 @@ pub struct Machine {
 pub enum PowerSource {
     /// Running average power limit counters of the CPU.
     Rapl,
-    /// No meter: energy can only be modelled, and a report must state this.
+    /// No meter. A report can only model the energy, and must say so.
     None,
 }
 
 /// Huge pages of the default size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct HugePages {
-    /// Size of one, bytes.
+    /// Size of a page, bytes.
     pub size_bytes: u64,
-    /// Number reserved.
+    /// Number of reserved pages.
     pub total: u64,
-    /// Number reserved and unused.
+    /// Number of reserved pages that are unused.
     pub free: u64,
 }
 
 impl Machine {
-    /// Reads the properties of the machine; takes about a millisecond.
+    /// Reads the properties of the machine, in about a millisecond.
     pub fn detect() -> Self {
-        let cpuinfo = read("/proc/cpuinfo").unwrap_or_default();
-        let meminfo = read("/proc/meminfo").unwrap_or_default();
+        let cpuinfo = read_trimmed("/proc/cpuinfo").unwrap_or_default();
+        let meminfo = read_trimmed("/proc/meminfo").unwrap_or_default();
         let hypervisor = hypervisor();
         Self {
             kernel: release(),
@@ -70,9 +70,11 @@ impl Machine {
             cores: procfs::cpu_times().map_or(0, |cpus| cpus.len()),
             virtualized: hypervisor.is_some() || has_flag(&cpuinfo, "hypervisor"),
             hypervisor,
-            cpufreq_driver: read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver"),
+            cpufreq_driver: read_trimmed("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver"),
             power_source: power_source(),
-            clock_source: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            clock_source: read_trimmed(
+                "/sys/devices/system/clocksource/clocksource0/current_clocksource",
+            ),
             memory_bytes: procfs::kib_field(&meminfo, "MemTotal:").unwrap_or(0),
             huge_pages: huge_pages(&meminfo),
             cgroup: Hierarchies::detect().map_or(cgroup::Mode::Absent, |found| found.mode()),
@@ -80,26 +82,26 @@ impl Machine {
     }
 }
 
-/// The release of the running kernel, as `uname -r`.
+/// Returns the release of the running kernel, as from `uname -r`.
 pub fn release() -> String {
-    read("/proc/sys/kernel/osrelease").unwrap_or_default()
+    read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_default()
 }
 
-/// Major and minor number of a kernel release. `None` if it cannot be parsed.
+/// Returns the major and minor number of a kernel release; `None` if it is malformed.
 pub fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     let mut next = || numbers.next()?.parse().ok();
     next().zip(next())
 }
 
-/// The trimmed content of a file; `None` when it is missing or empty.
-fn read(path: &str) -> Option<String> {
+/// Returns the trimmed content of a file; `None` if the file is missing or empty.
+fn read_trimmed(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?.trim().to_owned();
     (!text.is_empty()).then_some(text)
 }
 
 fn cpu_model(cpuinfo: &str) -> Option<&str> {
-    // x86 has "model name"; other architectures have one of the others, or only numbers.
+    // x86 uses "model name". Other architectures use another of these keys, or only numbers.
     ["model name", "Hardware", "cpu model", "uarch"]
         .into_iter()
         .find_map(|key| value_of(cpuinfo, key))
@@ -118,11 +120,11 @@ fn has_flag(cpuinfo: &str, flag: &str) -> bool {
 }
 
 fn hypervisor() -> Option<String> {
-    if let Some(kind) = read("/sys/hypervisor/type") {
+    if let Some(kind) = read_trimmed("/sys/hypervisor/type") {
         return Some(kind);
     }
-    let product = read("/sys/class/dmi/id/product_name").unwrap_or_default();
-    let vendor = read("/sys/class/dmi/id/sys_vendor").unwrap_or_default();
+    let product = read_trimmed("/sys/class/dmi/id/product_name").unwrap_or_default();
+    let vendor = read_trimmed("/sys/class/dmi/id/sys_vendor").unwrap_or_default();
     let machine = format!("{vendor} {product}");
     let virtual_machines = [
         "KVM",
@@ -141,7 +143,8 @@ fn hypervisor() -> Option<String> {
         return Some(machine.trim().to_owned());
     }
     // Minimal machines have no DMI tables, but their kernels offer the hypervisor's clock.
-    let clocks = read("/sys/devices/system/clocksource/clocksource0/available_clocksource")?;
+    let clocks =
+        read_trimmed("/sys/devices/system/clocksource/clocksource0/available_clocksource")?;
     [
         ("kvm-clock", "KVM"),
         ("hyperv_clocksource_tsc_page", "Hyper-V"),
@@ -157,7 +160,7 @@ fn hypervisor() -> Option<String> {
 }
 
 fn power_source() -> PowerSource {
-    // Only root can read it since CVE-2020-8694; check only that the counter exists.
+    // Check only that the counter exists: since CVE-2020-8694 only root can read it.
     let zones = fs::read_dir("/sys/class/powercap")
         .into_iter()
         .flatten()

@@ -1,5 +1,5 @@
-//! Threaded NAPI: kernel threads on chosen cores do a link's receive work, instead of softirqs on
-//! the sender's core.
+//! Threaded NAPI: kernel threads on selected cores do the receive work of a link, instead of
+//! softirqs on the sender's core.
 
 use std::fs;
 use std::thread;
@@ -14,29 +14,29 @@ use crate::procfs;
 use crate::sched::{self, Policy};
 
 /// Moves the receive work of a link to kernel threads, pinned to one core with real-time priority.
-/// No program of ordinary priority delays them, as none delays softirqs. The link must have NAPI
-/// (on a veth: GRO, or an XDP program). `netns` is the link's namespace; `None` for the calling
+/// So no program of ordinary priority delays them, as with softirqs. The link must have NAPI (on a
+/// veth: GRO, or an XDP program). `netns` is the link's namespace; `None` selects the calling
 /// thread's.
 ///
-/// Returns the identifiers of the threads, which end with the link.
+/// Returns the identifiers of the threads. They end with the link.
 pub fn move_receive_work_to_core(
     netns: Option<&Netns>,
     link: &str,
     core: usize,
 ) -> Result<Vec<u32>> {
-    let before = threads(link)?;
+    let before = find_threads(link)?;
     match netns {
         Some(netns) => netns.enter(|| write_in_private_sysfs(link))??,
-        // The sysfs of this namespace is already mounted, and cannot be mounted twice.
+        // The sysfs of this namespace is already mounted.
         None => write_threaded(link).map_err(|error| explain(link, error))?,
     }
-    let made: Vec<u32> = threads(link)?
+    let made: Vec<u32> = find_threads(link)?
         .into_iter()
         .filter(|thread| !before.contains(thread))
         .collect();
     if made.is_empty() {
-        return Err(without_napi(format!(
-            "give the receive work of `{link}` to threads"
+        return Err(missing_napi(format!(
+            "move the receive work of link `{link}` to threads"
         )));
     }
     for thread in &made {
@@ -46,15 +46,15 @@ pub fn move_receive_work_to_core(
     Ok(made)
 }
 
-fn without_napi(action: String) -> Error {
+fn missing_napi(action: String) -> Error {
     Error::new(action, ErrorKind::Invalid, "it has no NAPI")
-        .remedy("turn its GRO on: `ethtool -K LINK gro on`")
+        .remedy("turn on GRO: `ethtool -K LINK gro on`")
 }
 
 fn explain(link: &str, error: std::io::Error) -> Error {
-    let action = format!("give the receive work of `{link}` to threads");
+    let action = format!("move the receive work of link `{link}` to threads");
     match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP) => without_napi(action),
+        Some(libc::EOPNOTSUPP) => missing_napi(action),
         _ => Error::os(action, error),
     }
 }
@@ -63,11 +63,11 @@ fn write_threaded(link: &str) -> std::io::Result<()> {
     fs::write(format!("/sys/class/net/{link}/threaded"), "1")
 }
 
-/// Writes the link's attribute in a private mount of sysfs, for the calling thread's network
-/// namespace.
+/// Writes the link's attribute through a private mount of sysfs, which shows the calling thread's
+/// network namespace.
 fn write_in_private_sysfs(link: &str) -> Result<()> {
-    // On a new thread, because a thread cannot leave a mount namespace. It inherits the network
-    // namespace.
+    // Use a new thread, because a thread cannot leave a mount namespace. The new thread inherits
+    // the network namespace.
     let write = || {
         unshare(CloneFlags::CLONE_NEWNS).map_err(std::io::Error::from)?;
         let none = None::<&str>;
@@ -76,16 +76,16 @@ fn write_in_private_sysfs(link: &str) -> Result<()> {
         write_threaded(link)
     };
     thread::scope(|scope| scope.spawn(write).join())
-        .unwrap_or_else(|_| Err(std::io::Error::other("the thread ended early")))
+        .unwrap_or_else(|_| Err(std::io::Error::other("the thread panicked")))
         .map_err(|error| explain(link, error))
 }
 
-/// Kernel threads of links with that name, in all namespaces.
-fn threads(link: &str) -> Result<Vec<u32>> {
+/// Returns the kernel threads of links with that name, in all namespaces.
+fn find_threads(link: &str) -> Result<Vec<u32>> {
     let prefix = format!("napi/{link}-");
     let mut found = procfs::processes()?;
     found.retain(|id| {
-        // Fails for a process that has just ended.
+        // The file is missing if the process has just ended.
         let comm = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
         // Older kernels truncate the names of kernel threads.
         let comm = comm.trim_end();
@@ -113,10 +113,12 @@ mod tests {
             .enter(|| {
                 let mut netlink = Netlink::open().unwrap();
                 netlink
-                    .apply([link::veth(&VethEnd::named(name), &VethEnd::named("far")).unwrap()])
+                    .apply([
+                        link::create_veth(&VethEnd::named(name), &VethEnd::named("far")).unwrap(),
+                    ])
                     .unwrap();
                 let links = [name, "far"].map(|name| netlink.link(name).unwrap().id());
-                netlink.apply(links.each_ref().map(link::up)).unwrap();
+                netlink.apply(links.each_ref().map(link::set_up)).unwrap();
             })
             .unwrap();
         let error = move_receive_work_to_core(Some(&netns), name, 0).unwrap_err();
@@ -129,7 +131,7 @@ mod tests {
             .unwrap();
         let core = affinity::get(0).unwrap()[0];
         let Ok(threads) = move_receive_work_to_core(Some(&netns), name, core) else {
-            // On older kernels, an attribute set without NAPI makes no threads later.
+            // On older kernels, the first attempt, without NAPI, prevents threads later.
             println!("SKIP: this kernel has no threaded NAPI for veth");
             return;
         };

@@ -12,9 +12,9 @@ use crate::address::family_of;
 use crate::link::{LinkId, Mac};
 use crate::netlink::Request;
 
-/// Adds a permanent neighbour entry: `address` is at `mac` on the link, and the kernel never
-/// resolves it.
-pub fn permanent(link: &LinkId, address: IpAddr, mac: Mac) -> Request {
+/// Adds a permanent neighbour entry for `address` with `mac` on the link. The kernel then never
+/// resolves the address.
+pub fn add_permanent(link: &LinkId, address: IpAddr, mac: Mac) -> Request {
     let mut message = NeighbourMessage::default();
     message.header.family = family_of(address);
     message.header.ifindex = link.index;
@@ -46,13 +46,15 @@ mod tests {
         }
         let namespace = Namespace::new("neighbour");
         let mut netlink = Netlink::open_in(&namespace).unwrap();
-        netlink.apply([link::bridge("br0").unwrap()]).unwrap();
+        netlink
+            .apply([link::create_bridge("br0").unwrap()])
+            .unwrap();
         let bridge = netlink.link("br0").unwrap().id();
         let mac = Mac([2, 0, 0, 0, 0, 9]);
         let entries =
-            ["10.9.0.2", "fd00::9"].map(|text| permanent(&bridge, text.parse().unwrap(), mac));
+            ["10.9.0.2", "fd00::9"].map(|text| add_permanent(&bridge, text.parse().unwrap(), mac));
         netlink
-            .apply(entries.into_iter().chain([link::up(&bridge)]))
+            .apply(entries.into_iter().chain([link::set_up(&bridge)]))
             .unwrap();
         let shown = stdout_of(
             "ip",
@@ -73,9 +75,9 @@ mod tests {
             shown.contains("fd00::9 dev br0 lladdr 02:00:00:00:00:09 PERMANENT"),
             "{shown}"
         );
-        // Adding the same entry again changes nothing and is no error.
+        // A second request for the same entry succeeds.
         netlink
-            .apply([permanent(&bridge, "10.9.0.2".parse().unwrap(), mac)])
+            .apply([add_permanent(&bridge, "10.9.0.2".parse().unwrap(), mac)])
             .unwrap();
     }
 }

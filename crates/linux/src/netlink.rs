@@ -1,7 +1,8 @@
-//! rtnetlink, synchronous: sends requests and waits for every acknowledgement.
+//! Synchronous rtnetlink: sends requests and waits for every acknowledgement.
 //!
-//! The other files of this crate build [`Request`]s. A [`Netlink`] socket sends them, many in one
-//! system call. A socket stays in the namespace where it was opened, even if its thread leaves it.
+//! Other files of this crate build [`Request`]s. A [`Netlink`] socket sends many of them in one
+//! system call. A socket belongs to the namespace where a thread opened it, even if the thread then
+//! leaves that namespace.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,8 +18,8 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::netns::Netns;
 
-/// Most requests in one send. Each acknowledgement takes about 1 KiB of the receive buffer (208 KiB
-/// by default), and all of them wait there until the kernel has processed the whole send.
+/// Most requests in one send. The acknowledgements stay in the receive buffer (208 KiB by default)
+/// until the kernel has processed the whole send. Each takes about 1 KiB.
 const MAX_BATCH: usize = 64;
 /// The kernel splits a dump into datagrams of at most 32 KiB (`NLMSG_GOODSIZE` and its upper
 /// limit).
@@ -27,18 +28,17 @@ const RECEIVE_BYTES: usize = 1 << 16;
 const HEADER_BYTES: usize = 16;
 /// `NLMSGERR_ATTR_MSG`: the kernel's explanation.
 const ATTRIBUTE_MESSAGE: u16 = 1;
-/// Most attempts at a dump; the socket repeats it if the table changed meanwhile.
+/// Most attempts at a dump. The socket repeats a dump during which the table changed.
 const DUMP_ATTEMPTS: usize = 16;
 
-/// One change to send. [`crate::link`], [`crate::address`], [`crate::route`] and
-/// [`crate::neighbour`] build it. Its action completes "cannot ..." in the error and names the
-/// object.
+/// A change to send, built by [`crate::link`], [`crate::address`], [`crate::route`] or
+/// [`crate::neighbour`]. The action completes "cannot ..." in the error and names the object.
 #[derive(Debug)]
 pub struct Request {
     action: String,
     message: RouteNetlinkMessage,
     flags: u16,
-    /// Descriptors that the message names by number; open until it is sent.
+    /// Descriptors that the message names by number. They stay open until the message is sent.
     files: Vec<OwnedFd>,
 }
 
@@ -67,8 +67,8 @@ impl Request {
         }
     }
 
-    /// Keeps the files open that the message refers to.
-    pub(crate) fn holding(mut self, files: Vec<OwnedFd>) -> Self {
+    /// Keeps files open that the message names.
+    pub(crate) fn keep_open(mut self, files: Vec<OwnedFd>) -> Self {
         self.files = files;
         self
     }
@@ -89,7 +89,8 @@ impl Netlink {
         let mut socket = Socket::new(NETLINK_ROUTE).map_err(failed)?;
         socket.bind_auto().map_err(failed)?;
         socket.connect(&SocketAddr::new(0, 0)).map_err(failed)?;
-        // Both only improve the error text; every supported kernel has them.
+        // Ignore errors: both options only improve the error text, and all supported kernels have
+        // them.
         let _ = socket.set_ext_ack(true);
         let _ = socket.set_cap_ack(true);
         Ok(Self {
@@ -104,8 +105,9 @@ impl Netlink {
         namespace.enter(Self::open)?
     }
 
-    /// Applies `requests` in order and returns the first failure. The kernel processes all requests
-    /// of one send (64), also those after a failed one. A rollback must expect both.
+    /// Applies `requests` in order. Returns the first error. The kernel processes all requests of
+    /// one send (64), even after a failure. So a rollback must expect that later requests
+    /// succeeded.
     pub fn apply(&mut self, requests: impl IntoIterator<Item = Request>) -> Result<()> {
         let mut requests = requests.into_iter().peekable();
         while requests.peek().is_some() {
@@ -116,7 +118,7 @@ impl Netlink {
             let first = self.send(&batch[0].action, messages)?;
             let mut outcome = Ok(());
             for (sequence, request) in (first..).zip(&batch) {
-                outcome = outcome.and(self.acknowledgement(&request.action, sequence)?);
+                outcome = outcome.and(self.receive_acknowledgement(&request.action, sequence)?);
             }
             outcome?;
         }
@@ -130,7 +132,7 @@ impl Netlink {
         message: &RouteNetlinkMessage,
     ) -> Result<RouteNetlinkMessage> {
         let sequence = self.send(action, [(message, 0)])?;
-        self.answer(action, sequence, |payload, _| match payload {
+        self.receive_answer(action, sequence, |payload, _| match payload {
             NetlinkPayload::InnerMessage(message) => Some(message),
             _ => None,
         })?
@@ -150,21 +152,21 @@ impl Netlink {
         Err(Error::new(
             action,
             ErrorKind::Busy,
-            "it keeps changing while it is read",
+            "the kernel's table changed during each attempt",
         )
         .remedy("try again"))
     }
 
-    /// Returns `None` if the table changed meanwhile, because objects may be missing or doubled.
+    /// Returns `None` if the table changed during the dump: objects may then be missing or doubled.
     fn try_dump(
         &mut self,
         action: &str,
         message: &RouteNetlinkMessage,
     ) -> Result<Option<Vec<RouteNetlinkMessage>>> {
         let sequence = self.send(action, [(message, NLM_F_DUMP)])?;
-        let (mut objects, mut consistent) = (Vec::new(), true);
-        let code = self.answer(action, sequence, |payload, flags| {
-            consistent &= flags & NLM_F_DUMP_INTR == 0;
+        let (mut objects, mut is_consistent) = (Vec::new(), true);
+        let code = self.receive_answer(action, sequence, |payload, flags| {
+            is_consistent &= flags & NLM_F_DUMP_INTR == 0;
             match payload {
                 NetlinkPayload::InnerMessage(message) => objects.push(message),
                 NetlinkPayload::Done(done) => return Some(done.code),
@@ -173,12 +175,12 @@ impl Netlink {
             None
         })??;
         match code {
-            0 => Ok(consistent.then_some(objects)),
+            0 => Ok(is_consistent.then_some(objects)),
             code => Err(Error::os(action, io::Error::from_raw_os_error(code.abs()))),
         }
     }
 
-    /// Sends `messages` in one system call. Returns the sequence number of the first.
+    /// Sends `messages` in one system call. Returns the sequence number of the first message.
     fn send<'a>(
         &mut self,
         action: &str,
@@ -193,8 +195,8 @@ impl Netlink {
             self.sequence += 1;
             let mut message = NetlinkMessage::new(header, NetlinkPayload::from(message.clone()));
             message.finalize();
-            // rtnetlink messages end on the 4-byte boundary of NLMSG_ALIGN, because every attribute
-            // is padded.
+            // Each message ends on a 4-byte boundary (NLMSG_ALIGN), because all attributes are
+            // padded.
             let start = bytes.len();
             bytes.resize(start + message.buffer_len(), 0);
             message.serialize(&mut bytes[start..]);
@@ -205,15 +207,15 @@ impl Netlink {
         Ok(first)
     }
 
-    fn acknowledgement(&mut self, action: &str, sequence: u32) -> Result<Result<()>> {
-        self.answer(action, sequence, |payload, _| {
+    fn receive_acknowledgement(&mut self, action: &str, sequence: u32) -> Result<Result<()>> {
+        self.receive_answer(action, sequence, |payload, _| {
             matches!(payload, NetlinkPayload::Error(_)).then_some(())
         })
     }
 
-    /// Reads answers to `sequence`, with their flags, until `take` returns a value. The inner error
-    /// is the kernel's answer.
-    fn answer<T>(
+    /// Passes answers to `sequence`, with their flags, to `take` until it returns a value. The
+    /// inner error is the kernel's answer.
+    fn receive_answer<T>(
         &mut self,
         action: &str,
         sequence: u32,
@@ -235,7 +237,8 @@ impl Netlink {
         }
     }
 
-    /// The answers to `sequence` in the next datagram. Other answers belong to an abandoned dump.
+    /// Returns the answers to `sequence` in the next datagram. Ignores answers to a dump that
+    /// failed.
     fn receive(
         &mut self,
         action: &str,
@@ -253,7 +256,7 @@ impl Netlink {
                     Error::new(
                         action,
                         ErrorKind::Other,
-                        format!("the kernel's answer cannot be read: {error}"),
+                        format!("the kernel's answer is malformed: {error}"),
                     )
                 })?;
             let length = (message.header.length as usize)
@@ -268,7 +271,7 @@ impl Netlink {
     }
 }
 
-/// Makes an error with the kernel's explanation, if there is one (`NETLINK_EXT_ACK`).
+/// Makes an error, with the kernel's explanation if the answer has one (`NETLINK_EXT_ACK`).
 fn explain(action: &str, answer: &ErrorMessage, flags: u16) -> Error {
     let error = Error::os(action, answer.to_io());
     let explained = NLM_F_ACK_TLVS | NLM_F_CAPPED;
@@ -306,7 +309,7 @@ mod tests {
             .map(|number| format!("br{number}"))
             .collect();
         netlink
-            .apply(names.iter().map(|name| link::bridge(name).unwrap()))
+            .apply(names.iter().map(|name| link::create_bridge(name).unwrap()))
             .unwrap();
         let bridges = |netlink: &mut Netlink| {
             let mut links = netlink.links().unwrap();
@@ -331,9 +334,9 @@ mod tests {
         let lo = netlink.link("lo").unwrap().id();
         let error = netlink
             .apply([
-                link::bridge("br0").unwrap(),
-                link::bridge("br0").unwrap(),
-                link::up(&lo),
+                link::create_bridge("br0").unwrap(),
+                link::create_bridge("br0").unwrap(),
+                link::set_up(&lo),
             ])
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Exists);
@@ -345,7 +348,9 @@ mod tests {
         );
         assert!(netlink.link("lo").unwrap().up);
         // The kernel explains that a bridge cannot be a port of a bridge.
-        netlink.apply([link::bridge("br1").unwrap()]).unwrap();
+        netlink
+            .apply([link::create_bridge("br1").unwrap()])
+            .unwrap();
         let bridges = ["br0", "br1"].map(|name| netlink.link(name).unwrap().id());
         let error = netlink
             .apply([link::enslave(&bridges[0], &bridges[1])])

@@ -1,13 +1,12 @@
-//! Named network namespaces, made the way `ip netns` makes them.
+//! Named network namespaces, compatible with `ip netns`.
 //!
-//! A name is a bind mount of the namespace's `nsfs` file under `/run/netns`, exactly as in
-//! iproute2. So `ip netns list`, `ip netns exec` and `ip -n` work with namespaces of this module,
-//! and the other way round.
+//! A name is a bind mount of the namespace's `nsfs` file under `/run/netns`, as in iproute2. So
+//! `ip netns list`, `ip netns exec` and `ip -n` work with namespaces of this module. This module
+//! also works with namespaces of `ip netns`.
 //!
-//! A namespace can have an *owner*: a word that exists before the name does. It is the content of
-//! the name's file, and the alias of the loopback link (`ip -n NAME link show lo`). So a cleanup
-//! after a crash at any time can distinguish its own namespace from another program's with the same
-//! name.
+//! A namespace can have an *owner*, a word that is recorded before the name appears. It is the
+//! content of the name's file, and the alias of the loopback link (`ip -n NAME link show lo`). So a
+//! clean-up after a crash at any time never removes another program's namespace with the same name.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -34,10 +33,10 @@ pub const DIRECTORY: &str = "/run/netns";
 
 /// `NSFS_MAGIC` of linux/magic.h: the file system of namespace files.
 const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
-/// The network namespace of the calling thread (`/proc/self` is that of the main thread).
+/// The network namespace of the calling thread. (`/proc/self` shows that of the main thread.)
 const THREAD_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
-/// An open network namespace. It exists as long as this handle, a process in it, or its name.
+/// An open network namespace. It exists as long as a handle, a process in it, or its name exists.
 #[derive(Debug)]
 pub struct Netns {
     name: Option<String>,
@@ -61,7 +60,7 @@ impl Netns {
         prepare_directory()?;
         reserve(&path, owner.unwrap_or_default()).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => Error::os(action(), error).remedy(format!(
-                "`ip netns delete {name}` removes it, if nobody uses it"
+                "if no program uses it, remove it with `ip netns delete {name}`"
             )),
             _ => Error::os(action(), error),
         })?;
@@ -86,7 +85,7 @@ impl Netns {
                 fd,
             }),
             Err(error) => {
-                // Report the first error, but do not leave the reserved name behind.
+                // Remove the reserved name. The first error is the cause.
                 let _ = remove_name(&path);
                 Err(error)
             }
@@ -100,7 +99,7 @@ impl Netns {
             let missing = error.kind() == io::ErrorKind::NotFound;
             let error = Error::os(action(), error);
             if missing {
-                error.remedy("`ip netns list` shows those that exist")
+                error.remedy("`ip netns list` lists all namespaces")
             } else {
                 error
             }
@@ -111,7 +110,7 @@ impl Netns {
                 ErrorKind::Invalid,
                 "its file is not a namespace (its creation was interrupted)",
             )
-            .remedy(format!("`ip netns delete {name}` removes it")));
+            .remedy(format!("remove it with `ip netns delete {name}`")));
         }
         Ok(Self {
             name: Some(name.to_owned()),
@@ -119,7 +118,7 @@ impl Netns {
         })
     }
 
-    /// The namespace of the calling thread.
+    /// Opens the namespace of the calling thread.
     pub fn current() -> Result<Self> {
         let file = File::open(THREAD_NAMESPACE)
             .map_err(|error| Error::os("open this thread's network namespace", error))?;
@@ -129,32 +128,32 @@ impl Netns {
         })
     }
 
-    /// A new namespace without a name. It ends with the handle, even after `kill -9`.
+    /// Creates a namespace without a name. It ends with the handle, even after `kill -9`.
     pub fn anonymous() -> Result<Self> {
         let action = "create an unnamed network namespace";
         let fd = on_new_thread(action, || unshare_namespace(action))?;
         Ok(Self { name: None, fd })
     }
 
-    /// Another handle for the same namespace.
+    /// Makes another handle for the same namespace.
     pub fn try_clone(&self) -> Result<Self> {
         let fd = self
             .fd
             .try_clone()
-            .map_err(|error| Error::os(format!("hold {}", self.describe()), error))?;
+            .map_err(|error| Error::os(format!("copy the handle of {}", self.describe()), error))?;
         Ok(Self {
             name: self.name.clone(),
             fd,
         })
     }
 
-    /// The name under `/run/netns`; `None` for [`Netns::current`] and [`Netns::anonymous`].
+    /// Returns the name under `/run/netns`; `None` for [`Netns::current`] and [`Netns::anonymous`].
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Runs `f` inside this namespace on a new thread; the caller's thread does not change its
-    /// namespace. A panic in `f` continues in the caller.
+    /// Runs `f` inside this namespace on a new thread. The calling thread stays in its namespace. A
+    /// panic in `f` continues in the caller.
     pub fn enter<T, F>(&self, f: F) -> Result<T>
     where
         F: FnOnce() -> T + Send,
@@ -167,10 +166,10 @@ impl Netns {
         })
     }
 
-    /// The processes in this namespace, as from `ip netns pids`.
+    /// Returns the processes in this namespace, as from `ip netns pids`.
     pub fn processes(&self) -> Result<Vec<u32>> {
         let stat = fstat(&self.fd)
-            .map_err(|errno| Error::os(format!("look into {}", self.describe()), errno))?;
+            .map_err(|errno| Error::os(format!("identify {}", self.describe()), errno))?;
         let mut pids = procfs::processes()?;
         pids.retain(|pid| {
             // A process may end between the listing and this check.
@@ -180,7 +179,7 @@ impl Netns {
         Ok(pids)
     }
 
-    /// The name for error texts and log lines.
+    /// Returns the name for error texts and log lines.
     pub(crate) fn describe(&self) -> String {
         self.name.as_ref().map_or_else(
             || "a network namespace".to_owned(),
@@ -201,8 +200,8 @@ pub fn delete(name: &str) -> Result<()> {
         .map_err(|error| Error::os(format!("delete network namespace `{name}`"), error))
 }
 
-/// The owner that [`Netns::create_owned`] recorded, also if that creation was interrupted. `None`
-/// for a namespace of another program.
+/// Returns the owner that [`Netns::create_owned`] recorded, even if that creation was interrupted.
+/// Returns `None` for a namespace of another program.
 pub fn owner(name: &str) -> Result<Option<String>> {
     let action = || format!("read the owner of network namespace `{name}`");
     let path = path_of(name)?;
@@ -219,11 +218,11 @@ pub fn owner(name: &str) -> Result<Option<String>> {
     Ok(loopback.alias)
 }
 
-/// Calls [`delete`] if the namespace belongs to `owner`. Returns whether it did. A missing name is
-/// no error.
-pub fn delete_owned(name: &str, by: &str) -> Result<bool> {
+/// Removes the name if the namespace belongs to `expected`. Returns whether it did. A missing name
+/// is no error.
+pub fn delete_owned(name: &str, expected: &str) -> Result<bool> {
     match owner(name) {
-        Ok(Some(found)) if found == by => delete(name).map(|()| true),
+        Ok(Some(found)) if found == expected => delete(name).map(|()| true),
         Ok(_) => Ok(false),
         Err(error) if error.is_not_found() => Ok(false),
         Err(error) => Err(error),
@@ -251,8 +250,8 @@ fn is_namespace(file: &File) -> bool {
     fstatfs(file).is_ok_and(|stat| stat.filesystem_type() == NSFS_MAGIC)
 }
 
-/// Runs `f` on a new thread. The namespace is a property of the thread, so a thread that entered
-/// one must do nothing else.
+/// Runs `f` on a new thread. A namespace is a property of a thread, so a thread that enters a
+/// namespace must do nothing else.
 fn on_new_thread<T: Send>(action: &str, f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
         let thread = thread::Builder::new()
@@ -281,12 +280,12 @@ fn unshare_namespace(action: &str) -> Result<OwnedFd> {
 fn set_owner(owner: &str) -> Result<()> {
     let mut netlink = Netlink::open()?;
     let loopback = netlink.link("lo")?;
-    netlink.apply([link::alias(&loopback.id(), owner)])
+    netlink.apply([link::set_alias(&loopback.id(), owner)])
 }
 
-/// Prepares `/run/netns` as iproute2 does: as a shared mount. So names appear in, and disappear
-/// from, the other mount namespaces of the machine. Otherwise a namespace would exist as long as
-/// one of those.
+/// Makes `/run/netns` a shared mount, as iproute2 does. So names appear in the other mount
+/// namespaces of the machine, and disappear there. Otherwise a network namespace would exist as
+/// long as any mount namespace with its name.
 fn prepare_directory() -> Result<()> {
     let failed = |error: io::Error| Error::os(format!("prepare {DIRECTORY}"), error);
     fs::create_dir_all(DIRECTORY).map_err(failed)?;
@@ -295,7 +294,8 @@ fn prepare_directory() -> Result<()> {
         .custom_flags(libc::O_DIRECTORY)
         .open(DIRECTORY)
         .map_err(failed)?;
-    // Two creators at once would stack two mounts, each with names hidden from the other.
+    // Without the lock, two processes could mount the directory twice. The second mount would hide
+    // the names of the first.
     let _lock = Flock::lock(directory, FlockArg::LockExclusive)
         .map_err(|(_, errno)| failed(errno.into()))?;
     let none = None::<&str>;
@@ -309,7 +309,7 @@ fn prepare_directory() -> Result<()> {
         )
     };
     match share() {
-        // Not a mount point yet; only a mount point can be shared.
+        // The directory is not yet a mount point. Only a mount point can be shared.
         Err(Errno::EINVAL) => mount(
             Some(DIRECTORY),
             DIRECTORY,
@@ -323,7 +323,7 @@ fn prepare_directory() -> Result<()> {
     }
 }
 
-/// Reserves the name. The file appears with its content at once, so a crash leaves no name without
+/// Reserves the name. The file appears together with its content, so a crash leaves no name without
 /// an owner.
 fn reserve(path: &Path, content: &str) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new(DIRECTORY));
@@ -345,7 +345,7 @@ fn reserve(path: &Path, content: &str) -> io::Result<()> {
 }
 
 fn remove_name(path: &Path) -> io::Result<()> {
-    // EINVAL: no mount is left there.
+    // EINVAL: the path is no longer a mount point.
     loop {
         match umount2(path, MntFlags::MNT_DETACH) {
             Ok(()) => {}
@@ -362,7 +362,7 @@ mod tests {
     use crate::process;
     use crate::tests::{Child, NameGuard, Namespace, namespace_name, root_or_skip, stdout_of};
 
-    /// Whether the name is taken, by a namespace or by an interrupted creation.
+    /// Returns whether the name exists, of a namespace or of an interrupted creation.
     fn exists(name: &str) -> bool {
         path_of(name).is_ok_and(|path| path.exists())
     }

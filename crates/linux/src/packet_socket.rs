@@ -1,4 +1,4 @@
-//! Sends frames directly to a link's driver (packet(7)), many in one system call, for a traffic
+//! Sends frames directly to a link's driver (packet(7)), many in one system call. For a traffic
 //! generator.
 
 use std::io;
@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 /// Most frames in one system call.
 pub const MAX_BATCH: usize = 32;
 
-/// Most bytes that wait for the receiver.
+/// Size of the send buffer, bytes. Exceeds any link's ring: a slow receiver must lose packets and
+/// not slow down the sender.
 const SEND_BUFFER: usize = 64 << 20;
 
 /// A socket that sends one frame repeatedly and bypasses the link's qdisc. It receives nothing.
@@ -23,7 +24,8 @@ pub struct PacketSender {
 }
 
 impl PacketSender {
-    /// Sends `frame` over the interface `ifindex` of the calling thread's network namespace.
+    /// Opens a socket that sends `frame` over the interface `ifindex` of the calling thread's
+    /// network namespace.
     pub fn new(ifindex: u32, frame: &[u8]) -> Result<Self> {
         let fail = |cause: io::Error| Error::os("open a packet socket", cause);
         // A socket without a protocol receives nothing.
@@ -36,8 +38,6 @@ impl PacketSender {
         .map_err(|errno| fail(errno.into()))?;
         bind(&socket, ifindex).map_err(fail)?;
         bypass_qdisc(&socket).map_err(fail)?;
-        // More than fits in any link's ring. A slow receiver must lose packets, not slow the
-        // sender.
         setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER)
             .map_err(|errno| fail(errno.into()))?;
         Ok(Self {
@@ -46,31 +46,31 @@ impl PacketSender {
         })
     }
 
-    /// The frame.
+    /// Returns the frame.
     pub fn frame(&self) -> &[u8] {
         &self.frame
     }
 
-    /// The frame, mutable: changes what is sent from now on.
+    /// Returns the frame, to change it for later calls of [`Self::send`].
     pub fn frame_mut(&mut self) -> &mut Vec<u8> {
         &mut self.frame
     }
 
-    /// Sends the frame `count` times, at most [`MAX_BATCH`]. Returns how many the kernel accepted.
-    /// A frame without room in the link counts as accepted and is lost.
+    /// Sends the frame `count` times, at most [`MAX_BATCH`] times. Returns how many frames the
+    /// kernel accepted. A frame that finds no room in the link counts as accepted and is lost.
     pub fn send(&self, count: usize) -> io::Result<usize> {
         let mut part = libc::iovec {
             iov_base: self.frame.as_ptr().cast_mut().cast(),
             iov_len: self.frame.len(),
         };
-        // SAFETY: all of these are plain data, for which zero is a valid value.
+        // SAFETY: the structure is plain data, for which zero is a valid value.
         let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
         message.msg_hdr.msg_iov = &raw mut part;
         message.msg_hdr.msg_iovlen = 1;
         let mut messages = [message; MAX_BATCH];
         let count = count.min(MAX_BATCH) as libc::c_uint;
         let (socket, messages) = (self.socket.as_raw_fd(), messages.as_mut_ptr());
-        // SAFETY: the messages, their one part and the frame live until the call returns; the
+        // SAFETY: the messages, their one part and the frame live until the call returns. The
         // kernel only reads the frame.
         let sent = unsafe { libc::sendmmsg(socket, messages, count, 0) };
         if sent >= 0 {
@@ -85,11 +85,11 @@ impl PacketSender {
 }
 
 fn bind(socket: &OwnedFd, ifindex: u32) -> io::Result<()> {
-    // SAFETY: plain data, for which zero is a valid value.
+    // SAFETY: the structure is plain data, for which zero is a valid value.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as _;
     address.sll_ifindex = ifindex.cast_signed();
-    // SAFETY: an address of that family and length.
+    // SAFETY: `address` outlives the call, and the length is its size.
     let result = unsafe {
         libc::bind(
             socket.as_raw_fd(),
@@ -109,7 +109,7 @@ fn bypass_qdisc(socket: &OwnedFd) -> io::Result<()> {
         libc::PACKET_QDISC_BYPASS,
     );
     let (value, length) = ((&raw const on).cast(), size_of_val(&on) as libc::socklen_t);
-    // SAFETY: the option is an integer of that size.
+    // SAFETY: `value` points to an integer of `length` bytes, which outlives the call.
     let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, length) };
     Errno::result(result)?;
     Ok(())
@@ -133,10 +133,10 @@ mod tests {
             .enter(|| {
                 let mut netlink = Netlink::open().unwrap();
                 netlink
-                    .apply([link::veth(&VethEnd::named("a"), &VethEnd::named("b")).unwrap()])
+                    .apply([link::create_veth(&VethEnd::named("a"), &VethEnd::named("b")).unwrap()])
                     .unwrap();
                 let [a, b] = ["a", "b"].map(|name| netlink.link(name).unwrap().id());
-                netlink.apply([link::up(&a), link::up(&b)]).unwrap();
+                netlink.apply([link::set_up(&a), link::set_up(&b)]).unwrap();
                 let sender = PacketSender::new(a.index, &[0xff; 60]).unwrap();
                 let mut sent = 0;
                 while sent < 100 {

@@ -1,9 +1,9 @@
 //! Idle states of the cores: the CPU latency limit of PM QoS
 //! (Documentation/power/pm_qos_interface.rst).
 //!
-//! A core without work enters an idle state, and its wake-up takes time. That is tens of
-//! microseconds on many machines. It is also so on virtual machines, where the core halts and the
-//! hypervisor must schedule it again. The limit sets the longest wake-up time.
+//! A core without work enters an idle state. Its wake-up takes tens of microseconds on many
+//! machines. This includes virtual machines, where the core halts and the hypervisor must schedule
+//! it again. The limit sets the longest wake-up time.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -14,18 +14,18 @@ use crate::error::{Error, ErrorKind, Result};
 const DEVICE: &str = "/dev/cpu_dma_latency";
 const CPUIDLE: &str = "/sys/devices/system/cpu/cpuidle";
 
-/// A limit on the wake-up time of all cores. It holds while this value lives, at most as long as
-/// the process. The smallest of several limits applies.
+/// A limit on the wake-up time of all cores. Dropping the value, or the end of the process, removes
+/// the limit. The smallest of several limits applies.
 #[derive(Debug)]
 pub struct CpuLatency {
     _request: File,
 }
 
 impl CpuLatency {
-    /// Requests a limit, us. With 0, idle cores poll under some drivers: they wake at once, and use
+    /// Requests a limit, us. With 0 and some drivers, idle cores poll: they wake at once, but use
     /// the power of a busy core.
-    pub fn limit(limit_us: u32) -> Result<Self> {
-        let action = || format!("limit the time a core takes to wake to {limit_us} us ({DEVICE})");
+    pub fn request_limit(limit_us: u32) -> Result<Self> {
+        let action = || format!("limit the wake-up time of cores to {limit_us} us ({DEVICE})");
         let mut request = OpenOptions::new()
             .write(true)
             .open(DEVICE)
@@ -38,24 +38,24 @@ impl CpuLatency {
     }
 }
 
-/// The driver of the cores' idle states, which applies the limit.
+/// Returns the driver of the cores' idle states, which applies the limit.
 pub fn idle_driver() -> Result<String> {
     let text = fs::read_to_string(Path::new(CPUIDLE).join("current_driver"));
     let driver = text.as_deref().map_or("none", str::trim);
     if driver == "none" || driver.is_empty() {
         return Err(Error::new(
-            "limit the time a core takes to wake",
+            "limit the wake-up time of cores",
             ErrorKind::Unsupported,
             "the kernel has no driver of idle states for this machine",
         ));
     }
     if !Path::new(DEVICE).exists() {
         return Err(Error::new(
-            "limit the time a core takes to wake",
+            "limit the wake-up time of cores",
             ErrorKind::NotFound,
-            format!("there is no {DEVICE}"),
+            format!("{DEVICE} does not exist"),
         )
-        .remedy("in a container, pass the device in"));
+        .remedy("in a container, add the device (`--device`)"));
     }
     Ok(driver.to_owned())
 }
@@ -66,8 +66,8 @@ mod tests {
 
     use super::*;
 
-    /// The current limit, us.
-    fn current() -> i32 {
+    /// Returns the current limit, us.
+    fn read_limit() -> i32 {
         let mut value = [0; 4];
         File::open(DEVICE).unwrap().read_exact(&mut value).unwrap();
         i32::from_ne_bytes(value)
@@ -81,13 +81,13 @@ mod tests {
             );
             return;
         }
-        // Limits above any that other programs request, so that only smaller ones of others matter.
-        let before = current();
-        let wide = CpuLatency::limit(1_900_000).unwrap();
-        let narrow = CpuLatency::limit(1_800_000).unwrap();
-        assert_eq!(current(), before.min(1_800_000));
+        // Other programs request smaller limits than these.
+        let before = read_limit();
+        let wide = CpuLatency::request_limit(1_900_000).unwrap();
+        let narrow = CpuLatency::request_limit(1_800_000).unwrap();
+        assert_eq!(read_limit(), before.min(1_800_000));
         drop(narrow);
-        assert!(current() <= 1_900_000);
+        assert!(read_limit() <= 1_900_000);
         drop(wide);
     }
 }

@@ -1,4 +1,4 @@
-//! Processes: started in a namespace, observed and ended without confusion of reused numbers.
+//! Starts processes in a namespace, and observes and ends processes even if numbers are reused.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -21,16 +21,16 @@ pub use rustix::process::Signal;
 /// Longest wait of [`Process::kill_tree`] for the kernel to end the processes.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Makes a command that runs in `namespace` and inherits everything else, with the caller's
-/// standard input, output and error by default. As under `ip netns exec`, `/sys` shows the links of
-/// the namespace, which many tools read.
+/// Makes a command that runs in `namespace`. It inherits the caller's other properties, and by
+/// default its standard input, output and error. As under `ip netns exec`, `/sys` shows the links
+/// of the namespace, which many tools read.
 pub fn command_in(namespace: &Netns, program: impl AsRef<OsStr>) -> Result<Command> {
     let action = || format!("run a program in {}", namespace.describe());
     let file = namespace
         .as_fd()
         .try_clone_to_owned()
         .map_err(|error| Error::os(action(), error))?;
-    // Allocated here, because nothing may allocate between fork and exec.
+    // Allocate these strings here, because the closure must not allocate between fork and exec.
     let [root, sys, sysfs] =
         ["/", "/sys", "sysfs"].map(|text| CString::new(text).unwrap_or_default());
     let mut command = Command::new(program);
@@ -38,7 +38,7 @@ pub fn command_in(namespace: &Netns, program: impl AsRef<OsStr>) -> Result<Comma
         setns(&file, CloneFlags::CLONE_NEWNET)?;
         unshare(CloneFlags::CLONE_NEWNS)?;
         let none = None::<&std::ffi::CStr>;
-        // The mounts below apply to this process only. New mounts of the host still propagate to
+        // The mounts below apply only to this process. New mounts of the host still propagate to
         // it.
         mount(
             none,
@@ -86,13 +86,13 @@ pub fn exec_in_netns(name: &str, command: &[OsString]) -> Error {
     );
     match error.kind() {
         ErrorKind::NotFound => error
-            .because("no such program")
-            .remedy("is it installed, and in PATH?"),
+            .because("the program does not exist")
+            .remedy("check that it is installed and in PATH"),
         _ => error,
     }
 }
 
-/// A process, distinguished from a later one with the same number.
+/// A process, distinguished from a later process with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Process {
     /// Process identifier.
@@ -102,7 +102,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process that has this number now.
+    /// Returns the process that has this number now.
     pub fn of(pid: u32) -> Result<Self> {
         Ok(Self {
             pid,
@@ -110,27 +110,26 @@ impl Process {
         })
     }
 
-    /// Whether the process has not ended. A zombie has ended.
+    /// Returns whether the process has not ended. A zombie has ended.
     pub fn is_alive(&self) -> bool {
         self.open().is_ok_and(|handle| {
             handle.is_some_and(|handle| !handle.wait(Duration::ZERO).unwrap_or(true))
         })
     }
 
-    /// A handle to signal and await the process. `None` if it is gone.
+    /// Returns a handle to signal the process and to wait for it. `None` if it no longer exists.
     pub fn open(&self) -> Result<Option<PidFd>> {
         let handle = match PidFd::open(self.pid) {
             Err(error) if error.is_not_found() => return Ok(None),
             other => other?,
         };
-        // Read after the opening. Either the handle and the start time are of the same process, or
-        // the number was reused in between and the start times differ.
+        // Read the start time after opening. If the number was reused, the start times differ.
         let same = procfs::start_time(self.pid).is_ok_and(|start| start == self.start_time);
         Ok(same.then_some(handle))
     }
 
-    /// Kills the process and all its descendants (SIGKILL) and waits until they are gone. An ended
-    /// process is no error; its descendants are then not killed.
+    /// Kills the process and all its descendants (SIGKILL), and waits for their end. If the process
+    /// has already ended, this succeeds without killing its descendants.
     pub fn kill_tree(&self) -> Result<()> {
         let action = || format!("end process {} and its children", self.pid);
         if self.pid <= 1 || self.pid == std::process::id() {
@@ -143,8 +142,8 @@ impl Process {
         let Some(handle) = self.open()? else {
             return Ok(());
         };
-        // Stop them first: a stopped process cannot fork. So a pass that finds no new process has
-        // found all.
+        // Stop the processes first, because a stopped process cannot fork. So after a pass without
+        // a new process, the list is complete.
         handle.signal(Signal::STOP)?;
         let mut tree = vec![(self.pid, handle)];
         loop {
@@ -173,7 +172,7 @@ impl Process {
                 return Err(Error::new(
                     action(),
                     ErrorKind::Busy,
-                    format!("process {pid} is still there after 5 s"),
+                    format!("process {pid} did not end within 5 s"),
                 ));
             }
         }
@@ -197,7 +196,8 @@ const PIDFD_INFO_EXIT: u64 = 1 << 3;
 const PIDFD_GET_INFO: libc::Ioctl = libc::_IOWR::<PidFdInfo>(0xff, 11);
 const _: () = assert!(size_of::<PidFdInfo>() == 64);
 
-/// A descriptor of a process (pidfd_open(2)). It means this process even if the number is reused.
+/// A descriptor of a process (pidfd_open(2)). It refers to this process even if the number is
+/// reused.
 #[derive(Debug)]
 pub struct PidFd {
     pid: u32,
@@ -214,20 +214,21 @@ impl PidFd {
         Ok(Self { pid, fd })
     }
 
-    /// The process number at the opening.
+    /// Returns the process number.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Exit status of an ended process, in the format of wait(2), for any parent. `None` if it has
-    /// not ended, its parent has not yet waited for it, or Linux is older than 6.15.
+    /// Returns the exit status of an ended process, in the format of wait(2). The caller need not
+    /// be the parent. `None` if the process has not ended, its parent has not yet waited for it, or
+    /// Linux is older than 6.15.
     pub fn exit_status(&self) -> Option<i32> {
         let mut info = PidFdInfo {
             mask: PIDFD_INFO_EXIT,
             ..PidFdInfo::default()
         };
-        // SAFETY: the request's number contains the size of the structure, and the pointer is valid
-        // and writable.
+        // SAFETY: the request's number contains the size of the structure, and `info` is writable
+        // and outlives the call.
         let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), PIDFD_GET_INFO, &raw mut info) };
         (result == 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
     }
@@ -244,7 +245,7 @@ impl PidFd {
         }
     }
 
-    /// Waits at most `timeout` for the end of the process. Returns whether it has ended.
+    /// Waits at most `timeout` for the end of the process. Returns whether the process has ended.
     pub fn wait(&self, timeout: Duration) -> Result<bool> {
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         let ready = poll(
@@ -292,7 +293,7 @@ mod tests {
                 .status()
                 .is_err()
         );
-        // In its own mount namespace: the host's /sys does not change.
+        // The command has a separate mount namespace, so the host's /sys does not change.
         let output = command_in(&namespace, "readlink")
             .unwrap()
             .arg("/proc/self/ns/mnt")
@@ -327,7 +328,7 @@ mod tests {
 
     #[test]
     fn kill_tree_kills_all_descendants() {
-        // Each shell waits for its child, a shell with a child.
+        // Each shell waits for its children. The inner shells have children too.
         let script = "sh -c 'sh -c \"sleep 61 & sleep 61\" & sleep 61' & wait";
         let mut child = Child::spawn(
             Command::new("sh")
@@ -361,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_with_the_same_number_is_not_touched() {
+    fn another_process_with_the_same_number_is_not_killed() {
         let child = Child::sleeping("4712");
         let mut process = Process::of(child.id()).unwrap();
         process.start_time -= 1;
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_with_the_process_or_the_time() {
+    fn wait_returns_when_the_process_ends_or_at_the_timeout() {
         let mut child = Child::sleeping("4713");
         let handle = PidFd::open(child.id()).unwrap();
         assert!(!handle.wait(Duration::from_millis(10)).unwrap());

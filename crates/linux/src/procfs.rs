@@ -10,28 +10,29 @@ use nix::unistd::{Pid, SysconfVar, sysconf};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// CPU time since boot, by use. The resolution is one tick of the kernel's accounting, 10 ms.
+/// CPU time since boot, by kind of work. The resolution is one tick of the kernel's accounting,
+/// 10 ms.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuTimes {
     /// Number of the CPU.
     pub cpu: usize,
-    /// In programs, including those of low priority.
+    /// Time in programs, including those of low priority.
     pub user: Duration,
-    /// In the kernel on behalf of programs.
+    /// Time in the kernel on behalf of programs.
     pub system: Duration,
-    /// In hardware interrupts.
+    /// Time in hardware interrupts.
     pub irq: Duration,
-    /// In soft interrupts: most packet processing.
+    /// Time in soft interrupts, which include most packet processing.
     pub softirq: Duration,
-    /// Ready to run while the hypervisor ran something else.
+    /// Time during which the hypervisor ran something else although the CPU was ready.
     pub steal: Duration,
-    /// Idle, including waits for a disk.
+    /// Idle time, including waits for a disk.
     pub idle: Duration,
 }
 
 impl CpuTimes {
-    /// Time spent since `earlier`. Never negative, although the kernel's idle time may decrease
-    /// slightly.
+    /// Returns the time since `earlier`. It is never negative, although the kernel's idle time may
+    /// decrease slightly.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -45,20 +46,20 @@ impl CpuTimes {
         }
     }
 
-    /// All time except idle time, including stolen time.
+    /// Returns all time except idle time. Includes stolen time.
     pub fn busy(&self) -> Duration {
         self.user + self.system + self.irq + self.softirq + self.steal
     }
 
-    /// Busy and idle time.
+    /// Returns the sum of busy and idle time.
     pub fn total(&self) -> Duration {
         self.busy() + self.idle
     }
 }
 
-/// The times of all online CPUs, ascending.
+/// Returns the times of all online CPUs, ascending.
 pub fn cpu_times() -> Result<Vec<CpuTimes>> {
-    let tick = tick()?;
+    let tick = read_tick()?;
     let text = read("/proc/stat", "read CPU times")?;
     Ok(text
         .lines()
@@ -66,15 +67,15 @@ pub fn cpu_times() -> Result<Vec<CpuTimes>> {
         .collect())
 }
 
-/// CPU time of all threads of a process, in program and kernel, in nanosecond resolution.
+/// Returns the CPU time of all threads of a process, in program and kernel. The resolution is 1 ns.
 pub fn run_time(pid: u32) -> Result<Duration> {
     let failed = |errno| Error::os(format!("read the CPU time of process {pid}"), errno);
     let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed())).map_err(failed)?;
     clock_gettime(clock).map(Duration::from).map_err(failed)
 }
 
-/// Start time of a process, clock ticks since boot. Number and start time together identify a
-/// process, because numbers are reused.
+/// Returns the start time of a process, clock ticks since boot. Number and start time together
+/// identify a process, because numbers are reused.
 pub fn start_time(pid: u32) -> Result<u64> {
     Stat::read(pid).map(|stat| stat.start_ticks)
 }
@@ -84,8 +85,8 @@ pub fn start_time(pid: u32) -> Result<u64> {
 pub struct Memory {
     /// Resident memory, bytes, with shared pages in full (`VmRSS`).
     pub resident_bytes: u64,
-    /// Resident memory, bytes, with each shared page divided among its users (`Pss`). These values
-    /// can be added.
+    /// Resident memory, bytes, with each shared page divided among its users (`Pss`). The values of
+    /// several processes can be added.
     pub proportional_bytes: u64,
 }
 
@@ -102,7 +103,7 @@ pub fn memory(pid: u32) -> Result<Memory> {
     })
 }
 
-/// The arguments of a process. Empty for kernel threads and ended processes.
+/// Returns the arguments of a process. Empty for kernel threads and ended processes.
 pub fn command_line(pid: u32) -> Result<Vec<String>> {
     let file = format!("/proc/{pid}/cmdline");
     let bytes = fs::read(file)
@@ -114,16 +115,16 @@ pub fn command_line(pid: u32) -> Result<Vec<String>> {
         .unwrap_or_default())
 }
 
-/// The processes whose command line satisfies `wanted`, ascending.
-pub fn find(wanted: impl Fn(&[String]) -> bool) -> Result<Vec<u32>> {
+/// Returns the processes whose command line satisfies `is_wanted`, ascending.
+pub fn find_processes(is_wanted: impl Fn(&[String]) -> bool) -> Result<Vec<u32>> {
     let mut found = processes()?;
-    // A process may end between the listing and the reading.
-    found.retain(|pid| command_line(*pid).is_ok_and(|arguments| wanted(&arguments)));
+    // A process may end between the two steps.
+    found.retain(|pid| command_line(*pid).is_ok_and(|arguments| is_wanted(&arguments)));
     Ok(found)
 }
 
-/// Mount points of file systems of that kind.
-pub fn mounts(kind: &str) -> Result<Vec<PathBuf>> {
+/// Returns the mount points of file systems of that kind.
+pub fn find_mounts(kind: &str) -> Result<Vec<PathBuf>> {
     let path = "/proc/self/mounts";
     let text =
         fs::read_to_string(path).map_err(|error| Error::os(format!("read {path}"), error))?;
@@ -135,14 +136,14 @@ pub fn mounts(kind: &str) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// All processes, ascending.
+/// Returns all processes, ascending.
 pub fn processes() -> Result<Vec<u32>> {
     let mut pids = numbers_in("/proc", "list processes")?;
     pids.sort_unstable();
     Ok(pids)
 }
 
-/// Fields of `/proc/PID/stat`.
+/// Some fields of `/proc/PID/stat`.
 pub(crate) struct Stat {
     pub(crate) parent: u32,
     pub(crate) start_ticks: u64,
@@ -157,7 +158,7 @@ impl Stat {
 
     fn parse(text: &str) -> Option<Self> {
         // The name, in parentheses, may contain any character, even parentheses. Field 3 follows
-        // it.
+        // the last closing one.
         let (_, rest) = text.rsplit_once(") ")?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3).copied();
@@ -188,8 +189,8 @@ fn numbers_in(directory: &str, action: &str) -> Result<Vec<u32>> {
         .collect())
 }
 
-/// Length of a tick of the kernel's accounting (`USER_HZ`).
-fn tick() -> Result<Duration> {
+/// Returns the length of a tick of the kernel's accounting (`USER_HZ`).
+fn read_tick() -> Result<Duration> {
     let per_second = sysconf(SysconfVar::CLK_TCK)
         .map_err(io::Error::from)
         .map_err(|error| Error::os("read the clock tick", error))?;
@@ -203,7 +204,7 @@ fn tick() -> Result<Duration> {
 fn parse_cpu(line: &str, tick: Duration) -> Option<CpuTimes> {
     let mut fields = line.strip_prefix("cpu")?.split(' ');
     let cpu = fields.next()?.parse().ok()?;
-    // The following guest time is already part of the user time.
+    // Ignore the guest time that follows: it is already part of the user time.
     let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
     let [user, nice, system, idle, iowait, irq, softirq, steal, ..] = ticks[..] else {
         return None;
@@ -220,7 +221,7 @@ fn parse_cpu(line: &str, tick: Duration) -> Option<CpuTimes> {
     })
 }
 
-/// The value in bytes of a line `Name:   123 kB`.
+/// Returns the value of the line `Name:   123 kB`, in bytes.
 pub(crate) fn kib_field(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -234,7 +235,7 @@ mod tests {
     use std::process;
     use std::time::Instant;
 
-    fn own() -> u32 {
+    fn own_pid() -> u32 {
         process::id()
     }
 
@@ -290,10 +291,10 @@ mod tests {
     }
 
     #[test]
-    fn busy_time_counts_in_all_clocks() {
-        let (cpus, run) = (cpu_times().unwrap(), run_time(own()).unwrap());
-        // CPU time, not wall time: other work of the machine runs in between.
-        while run_time(own()).unwrap() < run + Duration::from_millis(300) {
+    fn busy_time_counts_as_cpu_and_run_time() {
+        let (cpus, run) = (cpu_times().unwrap(), run_time(own_pid()).unwrap());
+        // Wait for CPU time, not wall time, because other programs run too.
+        while run_time(own_pid()).unwrap() < run + Duration::from_millis(300) {
             std::hint::spin_loop();
         }
         let spent: Duration = cpu_times()
@@ -307,15 +308,18 @@ mod tests {
 
     #[test]
     fn memory_and_start_time_of_this_process_are_read() {
-        let before = memory(own()).unwrap();
+        let before = memory(own_pid()).unwrap();
         let block = vec![1_u8; 8 << 20];
-        let after = memory(own()).unwrap();
+        let after = memory(own_pid()).unwrap();
         assert!(
             after.resident_bytes >= before.resident_bytes + (6 << 20),
             "{before:?} {after:?}"
         );
         assert!(after.proportional_bytes <= after.resident_bytes && block[4096] == 1);
-        assert_eq!(start_time(own()).unwrap(), start_time(own()).unwrap());
+        assert_eq!(
+            start_time(own_pid()).unwrap(),
+            start_time(own_pid()).unwrap()
+        );
         assert!(start_time(u32::MAX >> 1).unwrap_err().is_not_found());
     }
 
@@ -325,9 +329,10 @@ mod tests {
         let child = Child::sleeping(&mark);
         let deadline = Instant::now() + Duration::from_secs(5);
         let mut found = Vec::new();
-        // Until the child has called exec, its arguments are those of this test.
+        // The child has the arguments of this test until it calls exec.
         while found.is_empty() && Instant::now() < deadline {
-            found = find(|arguments| arguments.len() == 2 && arguments[1] == mark).unwrap();
+            found =
+                find_processes(|arguments| arguments.len() == 2 && arguments[1] == mark).unwrap();
         }
         assert_eq!(found, [child.id()]);
         assert_eq!(command_line(child.id()).unwrap(), ["sleep", &mark]);

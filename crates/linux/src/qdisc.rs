@@ -1,5 +1,5 @@
-//! Qdiscs and filters of traffic control (tc(8)): those that [`crate::feature`] probes, and helpers
-//! to build such messages, also for [`crate::htb`].
+//! Builds messages for qdiscs and filters of traffic control (tc(8)), for [`crate::feature`] and
+//! [`crate::htb`].
 //!
 //! Options are the kernel's structures in linux/pkt_sched.h and linux/pkt_cls.h, written field by
 //! field.
@@ -16,45 +16,45 @@ const ETH_P_ALL: u16 = 0x0003;
 /// A tick of the packet scheduler's clock (`/proc/net/psched`), ns.
 pub(crate) const TICK_NS: u32 = 64;
 
-/// A hook for eBPF programs and filters in both directions of the link.
-pub(crate) fn clsact(link: &LinkId) -> Request {
+/// Adds a hook for eBPF programs and filters in both directions of the link.
+pub(crate) fn add_clsact(link: &LinkId) -> Request {
     let handle = TcHandle {
         major: u16::MAX,
         minor: 0,
     };
-    add(link, "clsact", handle, TcHandle::CLSACT, None)
+    add_qdisc(link, "clsact", handle, TcHandle::CLSACT, None)
 }
 
-/// Delay and loss; here a delay of 1 ms.
-pub(crate) fn netem(link: &LinkId) -> Request {
+/// Adds a qdisc that emulates delay and loss, with a delay of 1 ms.
+pub(crate) fn add_netem(link: &LinkId) -> Request {
     // struct tc_netem_qopt: latency, limit (packets), loss, gap, duplicate, jitter.
-    let options = words(&[1_000_000 / TICK_NS, 1000, 0, 0, 0, 0]);
-    root(link, "netem", options)
+    let options = to_native_bytes(&[1_000_000 / TICK_NS, 1000, 0, 0, 0, 0]);
+    add_root_qdisc(link, "netem", options)
 }
 
-/// A filter that runs an eBPF program on the ingress side of a clsact. Here it is a classic program
-/// that matches nothing, so that none must be loaded.
-pub(crate) fn cls_bpf(link: &LinkId) -> Request {
+/// Adds a filter that runs a BPF program at the ingress hook of a clsact. The program is a classic
+/// one that matches nothing, because an eBPF program would have to be loaded first.
+pub(crate) fn add_bpf_filter(link: &LinkId) -> Request {
     // TCA_BPF_OPS_LEN and TCA_BPF_OPS: one struct sock_filter, `ret 0`.
-    let mut options = attribute(4, 1_u16.to_ne_bytes().to_vec());
-    options.extend(attribute(5, [0x06, 0, 0, 0, 0, 0, 0, 0].to_vec()));
+    let mut options = encode_attribute(4, 1_u16.to_ne_bytes().to_vec());
+    options.extend(encode_attribute(5, [0x06, 0, 0, 0, 0, 0, 0, 0].to_vec()));
     let ingress = TcHandle {
         major: u16::MAX,
         minor: 0xfff2,
     };
-    let mut message = message(link, "bpf", TcHandle::UNSPEC, ingress, Some(options));
+    let mut message = build_message(link, "bpf", TcHandle::UNSPEC, ingress, Some(options));
     let priority: u32 = 1;
     message.header.info = priority << 16 | u32::from(ETH_P_ALL.to_be());
     let action = format!("add filter bpf to link `{}`", link.name);
     Request::create(action, RouteNetlinkMessage::NewTrafficFilter(message))
 }
 
-pub(crate) fn root(link: &LinkId, kind: &str, options: Vec<u8>) -> Request {
+pub(crate) fn add_root_qdisc(link: &LinkId, kind: &str, options: Vec<u8>) -> Request {
     let handle = TcHandle { major: 1, minor: 0 };
-    add(link, kind, handle, TcHandle::ROOT, Some(options))
+    add_qdisc(link, kind, handle, TcHandle::ROOT, Some(options))
 }
 
-pub(crate) fn add(
+pub(crate) fn add_qdisc(
     link: &LinkId,
     kind: &str,
     handle: TcHandle,
@@ -62,11 +62,11 @@ pub(crate) fn add(
     options: Option<Vec<u8>>,
 ) -> Request {
     let action = format!("add qdisc {kind} to link `{}`", link.name);
-    let message = message(link, kind, handle, parent, options);
+    let message = build_message(link, kind, handle, parent, options);
     Request::create(action, RouteNetlinkMessage::NewQueueDiscipline(message))
 }
 
-pub(crate) fn message(
+pub(crate) fn build_message(
     link: &LinkId,
     kind: &str,
     handle: TcHandle,
@@ -83,12 +83,12 @@ pub(crate) fn message(
     message
 }
 
-/// struct tc_ratespec: cell logarithm, link layer (1: Ethernet), overhead, cell alignment, minimum
-/// packet, bytes/s. A 64-bit attribute contains the exact rate. Frames count as at least `least`
-/// bytes.
-pub(crate) fn rate_spec(bytes_per_second: u64, least: u16) -> Vec<u8> {
+/// Returns a struct tc_ratespec: cell logarithm, link layer (1: Ethernet), overhead, cell
+/// alignment, minimum packet, bytes/s. A 64-bit attribute contains the exact rate. Shorter frames
+/// count as `min_bytes`.
+pub(crate) fn rate_spec(bytes_per_second: u64, min_bytes: u16) -> Vec<u8> {
     let mut spec = vec![0, u8::from(bytes_per_second > 0), 0, 0, 0, 0];
-    spec.extend(least.to_ne_bytes());
+    spec.extend(min_bytes.to_ne_bytes());
     spec.extend(
         u32::try_from(bytes_per_second)
             .unwrap_or(u32::MAX)
@@ -97,11 +97,11 @@ pub(crate) fn rate_spec(bytes_per_second: u64, least: u16) -> Vec<u8> {
     spec
 }
 
-pub(crate) fn words(words: &[u32]) -> Vec<u8> {
+pub(crate) fn to_native_bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-pub(crate) fn attribute(kind: u16, value: Vec<u8>) -> Vec<u8> {
+pub(crate) fn encode_attribute(kind: u16, value: Vec<u8>) -> Vec<u8> {
     let attribute = DefaultNla::new(kind, value);
     let mut bytes = vec![0; attribute.buffer_len()];
     attribute.emit(&mut bytes);

@@ -12,13 +12,13 @@ use crate::address::family_of;
 use crate::link::LinkId;
 use crate::netlink::Request;
 
-/// Adds a route for neighbours: `destination` is on the link.
-pub fn on_link(link: &LinkId, destination: IpAddr, prefix_length: u8) -> Request {
+/// Adds a route to a `destination` that is directly on the link.
+pub fn add_on_link(link: &LinkId, destination: IpAddr, prefix_length: u8) -> Request {
     let action = format!(
         "add the route to {destination}/{prefix_length} on link `{}`",
         link.name
     );
-    let mut message = message(link, destination);
+    let mut message = build_message(link, destination);
     message.header.destination_prefix_length = prefix_length;
     message.header.scope = if destination.is_ipv4() {
         RouteScope::Link
@@ -31,13 +31,14 @@ pub fn on_link(link: &LinkId, destination: IpAddr, prefix_length: u8) -> Request
     Request::create(action, RouteNetlinkMessage::NewRoute(message))
 }
 
-/// Adds the default route of `gateway`'s family. `gateway` is on the link, with any address.
-pub fn default_via(link: &LinkId, gateway: IpAddr) -> Request {
+/// Adds the default route of `gateway`'s address family. `gateway` is directly on the link, even if
+/// no route leads to its address.
+pub fn add_default(link: &LinkId, gateway: IpAddr) -> Request {
     let action = format!(
         "add the default route via {gateway} on link `{}`",
         link.name
     );
-    let mut message = message(link, gateway);
+    let mut message = build_message(link, gateway);
     message.header.flags = RouteFlags::Onlink;
     message
         .attributes
@@ -45,7 +46,7 @@ pub fn default_via(link: &LinkId, gateway: IpAddr) -> Request {
     Request::create(action, RouteNetlinkMessage::NewRoute(message))
 }
 
-fn message(link: &LinkId, family: IpAddr) -> RouteMessage {
+fn build_message(link: &LinkId, family: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family_of(family);
     message.header.table = RouteHeader::RT_TABLE_MAIN;
@@ -69,18 +70,20 @@ mod tests {
         }
         let namespace = Namespace::new("route");
         let mut netlink = Netlink::open_in(&namespace).unwrap();
-        netlink.apply([link::bridge("br0").unwrap()]).unwrap();
+        netlink
+            .apply([link::create_bridge("br0").unwrap()])
+            .unwrap();
         let bridge = netlink.link("br0").unwrap().id();
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         netlink
             .apply([
-                link::up(&bridge),
+                link::set_up(&bridge),
                 address::add(&bridge, ip("10.9.0.1"), 32),
                 address::add(&bridge, ip("fd00::9:1"), 128),
-                on_link(&bridge, ip("10.9.0.2"), 32),
-                on_link(&bridge, ip("fd00::9:2"), 128),
-                default_via(&bridge, ip("10.9.0.2")),
-                default_via(&bridge, ip("fd00::9:2")),
+                add_on_link(&bridge, ip("10.9.0.2"), 32),
+                add_on_link(&bridge, ip("fd00::9:2"), 128),
+                add_default(&bridge, ip("10.9.0.2")),
+                add_default(&bridge, ip("fd00::9:2")),
             ])
             .unwrap();
         let name = namespace.name().unwrap();

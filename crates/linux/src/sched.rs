@@ -1,4 +1,4 @@
-//! Scheduling policy of a thread (sched(7)).
+//! Scheduling policy and niceness of a thread (sched(7)).
 
 use std::fmt;
 use std::io;
@@ -14,11 +14,12 @@ use crate::machine;
 pub enum Policy {
     /// A fair share of CPU time (`SCHED_OTHER`).
     Other,
-    /// Runs until it sleeps or a higher priority (1 to 99) needs the CPU (`SCHED_FIFO`).
+    /// Runs until the thread sleeps or a thread of higher priority (1 to 99) needs the CPU
+    /// (`SCHED_FIFO`).
     Fifo(u8),
-    /// As FIFO, in turns with threads of equal priority (`SCHED_RR`).
+    /// Like FIFO, but takes turns with threads of equal priority (`SCHED_RR`).
     RoundRobin(u8),
-    /// Only when no other thread needs the CPU (`SCHED_IDLE`).
+    /// Runs only if no other thread needs the CPU (`SCHED_IDLE`).
     Idle,
 }
 
@@ -33,11 +34,11 @@ impl fmt::Display for Policy {
     }
 }
 
-/// The longest time that a thread keeps a core while another thread of the same weight waits, and
-/// the source of this value.
+/// Returns the longest time that a thread keeps a core while another thread of the same weight
+/// waits, and the source of this value.
 ///
-/// The scheduler decides again at the end of a slice, but not before its tick. The slice comes from
-/// debugfs. If that cannot be read, it is the kernel's default for this number of CPUs:
+/// The scheduler decides again at the first tick after the end of a slice. The slice comes from
+/// debugfs. If debugfs is not readable, the slice is the kernel's default for this number of CPUs:
 /// `base_slice`, or before Linux 6.6 half of `latency` (kernel/sched/fair.c).
 pub fn longest_turn() -> (Duration, String) {
     const READ: [(&str, u64); 2] = [
@@ -67,8 +68,8 @@ pub fn longest_turn() -> (Duration, String) {
     )
 }
 
-/// The default slice, scaled by 1 + log2 of the CPUs, at most 8, as with the default
-/// `sched_tunable_scaling`. An unknown version counts as the latest.
+/// Returns the default slice, ns. The kernel multiplies it by 1 + log2 of the CPUs, of which at
+/// most 8 count (default `sched_tunable_scaling`). An unknown version counts as the latest.
 fn default_slice_ns(version: Option<(u32, u32)>, cpus: usize) -> u64 {
     let factor = u64::from(1 + cpus.clamp(1, 8).ilog2());
     let single_ns = match version.unwrap_or((u32::MAX, 0)) {
@@ -80,7 +81,7 @@ fn default_slice_ns(version: Option<(u32, u32)>, cpus: usize) -> u64 {
     single_ns * factor
 }
 
-/// Sets the policy of a thread, 0 for the calling one. Its children inherit it.
+/// Sets the policy of a thread, 0 for the calling thread. Its children inherit the policy.
 pub fn set(thread: u32, policy: Policy) -> Result<()> {
     let (number, priority) = match policy {
         Policy::Other => (libc::SCHED_OTHER, 0),
@@ -92,7 +93,7 @@ pub fn set(thread: u32, policy: Policy) -> Result<()> {
         sched_priority: priority.into(),
     };
     let id = thread.cast_signed();
-    // SAFETY: the parameters outlive the call, which only reads them.
+    // SAFETY: `parameters` outlives the call, which only reads it.
     let result = unsafe { libc::sched_setscheduler(id, number, &raw const parameters) };
     if result == 0 {
         return Ok(());
@@ -103,8 +104,8 @@ pub fn set(thread: u32, policy: Policy) -> Result<()> {
     );
     Err(match (error.kind(), policy) {
         (ErrorKind::Invalid, _) => error.because("real-time priorities are 1 to 99"),
-        // A capability may be missing. Also, cgroup v1 gives a CPU group no real-time budget by
-        // default.
+        // A capability may be missing. Another cause: a CPU group of cgroup v1 has no real-time
+        // budget by default.
         (ErrorKind::Denied, Policy::Fifo(_) | Policy::RoundRobin(_)) => error.remedy(
             "run as root, in the root CPU control group (real-time threads have no budget in others)",
         ),
@@ -112,8 +113,8 @@ pub fn set(thread: u32, policy: Policy) -> Result<()> {
     })
 }
 
-/// Sets the niceness of a thread under [`Policy::Other`], 0 for the calling one: -20 gets most CPU
-/// time, 19 least (setpriority(2); on Linux it applies to the thread, not to the process).
+/// Sets the niceness of a thread under [`Policy::Other`], 0 for the calling thread. -20 gets most
+/// CPU time, 19 least. (On Linux, setpriority(2) applies to the thread, not to the process.)
 pub fn set_nice(thread: u32, nice: i32) -> Result<()> {
     setpriority_process(Pid::from_raw(thread.cast_signed()), nice).map_err(|errno| {
         let action = format!("set {} to niceness {nice}", thread_name(thread));
@@ -121,8 +122,8 @@ pub fn set_nice(thread: u32, nice: i32) -> Result<()> {
     })
 }
 
-/// The policy of a thread, 0 for the calling one. Policies that [`Policy`] lacks (batch, deadline)
-/// read as [`Policy::Other`].
+/// Returns the policy of a thread, 0 for the calling thread. Returns [`Policy::Other`] for policies
+/// that [`Policy`] lacks (batch, deadline).
 pub fn get(thread: u32) -> Result<Policy> {
     let failed = || {
         Error::os(
@@ -130,13 +131,13 @@ pub fn get(thread: u32) -> Result<Policy> {
             io::Error::last_os_error(),
         )
     };
-    // SAFETY: no pointers are involved.
+    // SAFETY: the call passes no pointer.
     let number = unsafe { libc::sched_getscheduler(thread.cast_signed()) };
     if number < 0 {
         return Err(failed());
     }
     let mut parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the parameters are exclusively borrowed for the call, which fills them.
+    // SAFETY: `parameters` is writable and outlives the call.
     if unsafe { libc::sched_getparam(thread.cast_signed(), &raw mut parameters) } < 0 {
         return Err(failed());
     }
@@ -164,12 +165,12 @@ mod tests {
     use crate::tests::root_or_skip;
 
     #[test]
-    fn the_slice_depends_on_kernel_and_cpus_and_is_at_least_a_tick() {
+    fn the_slice_depends_on_kernel_and_cpus_and_a_turn_is_at_least_a_tick() {
         assert_eq!(default_slice_ns(version("6.18.44-fc-v769"), 2), 1_400_000);
         assert_eq!(default_slice_ns(version("6.8.0-45-generic"), 64), 3_000_000);
         assert_eq!(default_slice_ns(version("6.1.0"), 8), 12_000_000);
         assert_eq!(default_slice_ns(version("5.15.0"), 1), 3_000_000);
-        assert_eq!(default_slice_ns(version("what"), 1), 700_000);
+        assert_eq!(default_slice_ns(version("unknown"), 1), 700_000);
         let (turn, source) = longest_turn();
         let tick = nix::time::clock_getres(nix::time::ClockId::CLOCK_MONOTONIC_COARSE).unwrap();
         assert!(turn >= Duration::from(tick), "{turn:?} {source}");
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn niceness_applies_to_one_thread() {
-        // Field 19 of proc_pid_stat(5), the 17th behind the name.
+        // Field 19 of proc_pid_stat(5), the 17th after the name.
         let nice = || {
             let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
             let (_, fields) = stat.rsplit_once(')').unwrap();

@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Scheduling times of a process since its start, summed over its present threads. An ended thread
-/// no longer counts.
+/// Scheduling times of a process since its start, summed over its threads that have not ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SchedulingTimes {
     /// Time on a core.
     pub run: Duration,
-    /// Time runnable while another task had the core. Time that the hypervisor took is not
-    /// included.
+    /// Time during which a thread was runnable while another task had the core. Excludes time that
+    /// the hypervisor took.
     pub waited: Duration,
 }
 
@@ -29,13 +28,13 @@ impl AddAssign for SchedulingTimes {
 ///
 /// # Errors
 /// The process does not exist, or the kernel lacks `CONFIG_SCHED_INFO`.
-pub fn of_process(pid: u32) -> Result<SchedulingTimes> {
-    let action = format!("read how long process {pid} ran and waited");
+pub fn read_process(pid: u32) -> Result<SchedulingTimes> {
+    let action = format!("read the scheduling times of process {pid}");
     let tasks = fs::read_dir(format!("/proc/{pid}/task"))
         .map_err(|error| Error::os(action.clone(), error))?;
     let mut sum = SchedulingTimes::default();
     for task in tasks.flatten() {
-        // A thread may end between the listing and the reading.
+        // A thread may have ended since the listing.
         match fs::read_to_string(task.path().join("schedstat")) {
             Ok(text) => sum += parse(&text).ok_or_else(|| unreadable(&action))?,
             Err(error) if task.path().exists() => return Err(Error::os(action, error)),
@@ -45,13 +44,13 @@ pub fn of_process(pid: u32) -> Result<SchedulingTimes> {
     Ok(sum)
 }
 
-/// Reads the scheduling times of the calling thread. They are zero if the kernel does not report
-/// them (`CONFIG_SCHED_INFO`).
+/// Reads the scheduling times of the calling thread. Returns zeros if the kernel lacks
+/// `CONFIG_SCHED_INFO`.
 ///
 /// # Errors
 /// The file cannot be read, or is malformed.
-pub fn of_this_thread() -> Result<SchedulingTimes> {
-    let action = "read how long this thread ran and waited";
+pub fn read_this_thread() -> Result<SchedulingTimes> {
+    let action = "read the scheduling times of this thread";
     match fs::read_to_string("/proc/thread-self/schedstat") {
         Ok(text) => parse(&text).ok_or_else(|| unreadable(action)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -61,7 +60,7 @@ pub fn of_this_thread() -> Result<SchedulingTimes> {
     }
 }
 
-/// `RUN WAITED SLICES`, the first two in nanoseconds.
+/// Parses `RUN WAITED SLICES`. The first two are in nanoseconds.
 fn parse(text: &str) -> Option<SchedulingTimes> {
     let mut fields = text.split_whitespace().map(str::parse);
     let mut time = || Some(Duration::from_nanos(fields.next()?.ok()?));
@@ -98,9 +97,9 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(30);
         let mut last = SchedulingTimes::default();
         while last.run < Duration::from_millis(50) && Instant::now() < deadline {
-            last = of_process(worker.id()).unwrap();
+            last = read_process(worker.id()).unwrap();
         }
         assert!(last.run >= Duration::from_millis(50), "{last:?}");
-        assert!(of_process(u32::MAX >> 1).unwrap_err().is_not_found());
+        assert!(read_process(u32::MAX >> 1).unwrap_err().is_not_found());
     }
 }

@@ -1,15 +1,15 @@
 //! Kernel parameters under `/proc/sys`.
 //!
-//! Parameters under `net.` belong to the namespace of the calling thread. Call these functions in
-//! [`Netns::enter`](crate::netns::Netns::enter) to reach another one. If the kernel runs without
-//! IPv6, its parameters are missing, and the IPv6 functions do nothing.
+//! Parameters under `net/` belong to the network namespace of the calling thread. For another
+//! namespace, call these functions in [`Netns::enter`](crate::netns::Netns::enter). If the kernel
+//! runs without IPv6, the IPv6 functions do nothing.
 
 use std::fs;
 use std::path::PathBuf;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The directory of the defaults for new links.
+/// The name that stands for new links, instead of a link's name.
 pub const NEW_LINKS: &str = "default";
 
 /// Reads a parameter by its path, `net/ipv4/ip_forward`.
@@ -23,7 +23,7 @@ pub fn get(path: &str) -> Result<String> {
 /// Writes a parameter.
 pub fn set(path: &str, value: &str) -> Result<()> {
     let file = file_of(path)?;
-    // Not `fs::write`: it would create a missing file, and truncation has no meaning here.
+    // `fs::write` would create and truncate the file.
     fs::OpenOptions::new()
         .write(true)
         .open(file)
@@ -31,33 +31,33 @@ pub fn set(path: &str, value: &str) -> Result<()> {
         .map_err(|error| Error::os(format!("set kernel parameter {path} to {value}"), error))
 }
 
-/// Turns IPv6 of the link on or off. Off, the link has no IPv6 address and accepts no IPv6 packet.
-/// `link` may be [`NEW_LINKS`].
+/// Turns IPv6 of the link on or off. Without IPv6 the link has no IPv6 address and accepts no IPv6
+/// packet. `link` may be [`NEW_LINKS`].
 pub fn disable_ipv6(link: &str, off: bool) -> Result<()> {
-    ipv6(link, "disable_ipv6", off.into())
+    set_ipv6(link, "disable_ipv6", off.into())
 }
 
-/// Sets duplicate address detection of the link (RFC 4862): 0 never, 1 yes, 2 yes and turn IPv6 off
-/// when it fails.
-pub fn accept_dad(link: &str, mode: u8) -> Result<()> {
-    ipv6(link, "accept_dad", mode)
+/// Sets duplicate address detection of the link (RFC 4862). 0 turns it off, 1 turns it on, 2 also
+/// turns off IPv6 if it fails.
+pub fn set_accept_dad(link: &str, mode: u8) -> Result<()> {
+    set_ipv6(link, "accept_dad", mode)
 }
 
 /// Sets how many router solicitations (RFC 4861) the link sends when it comes up.
-pub fn router_solicitations(link: &str, count: u8) -> Result<()> {
-    ipv6(link, "router_solicitations", count)
+pub fn set_router_solicitations(link: &str, count: u8) -> Result<()> {
+    set_ipv6(link, "router_solicitations", count)
 }
 
-/// Sets the IPv4 reverse path filter (RFC 3704): 0 none, 1 strict, 2 loose. The larger of `all` and
-/// the link's value applies.
-pub fn rp_filter(link: &str, mode: u8) -> Result<()> {
+/// Sets the IPv4 reverse path filter (RFC 3704): 0 none, 1 strict, 2 loose. The kernel uses the
+/// larger of this value and that of `all`.
+pub fn set_rp_filter(link: &str, mode: u8) -> Result<()> {
     set(
         &format!("net/ipv4/conf/{link}/rp_filter"),
         &mode.to_string(),
     )
 }
 
-fn ipv6(link: &str, parameter: &str, value: u8) -> Result<()> {
+fn set_ipv6(link: &str, parameter: &str, value: u8) -> Result<()> {
     let outcome = set(
         &format!("net/ipv6/conf/{link}/{parameter}"),
         &value.to_string(),
@@ -71,8 +71,8 @@ fn ipv6(link: &str, parameter: &str, value: u8) -> Result<()> {
 }
 
 fn file_of(path: &str) -> Result<PathBuf> {
-    // A link's name may contain a dot, so slashes separate the parts. No part may lead out of the
-    // directory.
+    // Slashes separate the parts, because a link's name may contain a dot. No part may lead out of
+    // the directory.
     if path
         .split('/')
         .any(|part| part.is_empty() || part == "." || part == "..")
@@ -101,9 +101,9 @@ mod tests {
         namespace
             .enter(|| {
                 disable_ipv6("lo", true).unwrap();
-                accept_dad(NEW_LINKS, 0).unwrap();
-                router_solicitations(NEW_LINKS, 0).unwrap();
-                rp_filter("lo", 2).unwrap();
+                set_accept_dad(NEW_LINKS, 0).unwrap();
+                set_router_solicitations(NEW_LINKS, 0).unwrap();
+                set_rp_filter("lo", 2).unwrap();
                 for (path, value) in [
                     ("net/ipv6/conf/lo/disable_ipv6", "1"),
                     ("net/ipv6/conf/default/accept_dad", "0"),

@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::netns::{self, Netns};
 
-/// Whether the test can run; prints the reason if not.
+/// Returns whether the test can run. Prints the reason if not.
 pub(crate) fn root_or_skip(test: &str) -> bool {
-    let root = crate::capability::is_root();
-    if !root {
+    let is_root = crate::capability::is_root();
+    if !is_root {
         println!("skipped {test}: it changes the kernel's network and needs root");
     }
-    root
+    is_root
 }
 
-/// A link name that is unique to this process and call: `my<pid><letter>`, within 15 bytes.
+/// Returns a link name that only this process and call uses, of at most 15 bytes.
 pub(crate) fn link_name(letter: char) -> String {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     format!(
@@ -25,7 +25,7 @@ pub(crate) fn link_name(letter: char) -> String {
     )
 }
 
-/// A namespace name of this process.
+/// Returns a namespace name that only this process uses.
 pub(crate) fn namespace_name(purpose: &str) -> String {
     format!("myelin-t{}-{purpose}", process::id())
 }
@@ -39,7 +39,7 @@ impl Drop for NameGuard {
     }
 }
 
-/// A named namespace that is removed at the end of the test, also after a panic.
+/// A named namespace. Dropping it removes the name, also after a panic.
 pub(crate) struct Namespace {
     netns: Netns,
     _guard: NameGuard,
@@ -63,7 +63,7 @@ impl Deref for Namespace {
     }
 }
 
-/// A process that is killed at the end of the test, also after a panic.
+/// A child process. Dropping it kills the process, also after a panic.
 pub(crate) struct Child(process::Child);
 
 impl Child {
@@ -71,7 +71,7 @@ impl Child {
         Self(command.spawn().unwrap())
     }
 
-    /// `sleep` for about an hour. The fraction distinguishes the tests.
+    /// Starts `sleep`. Each test passes another time.
     pub(crate) fn sleeping(argument: &str) -> Self {
         Self::spawn(Command::new("sleep").arg(argument))
     }
@@ -98,7 +98,7 @@ impl Drop for Child {
     }
 }
 
-/// The output of a command, which must succeed.
+/// Runs a command, which must succeed. Returns its standard output.
 pub(crate) fn stdout_of(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().unwrap();
     assert!(

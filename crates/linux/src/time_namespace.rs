@@ -1,4 +1,4 @@
-//! The offset between this process's clocks and the kernel's (time_namespaces(7)).
+//! The offset between the clocks of this process and the kernel's (time_namespaces(7)).
 //!
 //! A time namespace shifts `CLOCK_MONOTONIC` for the processes in it. eBPF programs and kernel
 //! timers use the unshifted clock.
@@ -9,15 +9,15 @@ use crate::error::{Error, ErrorKind, Result};
 
 const OFFSETS: &str = "/proc/self/timens_offsets";
 
-/// How far `CLOCK_MONOTONIC` of this process's children is ahead of the kernel's clock, ns;
-/// negative if behind. A kernel without time namespaces shifts no clock.
+/// Returns the offset of `CLOCK_MONOTONIC` for children of this process from the kernel's clock,
+/// ns. It is positive if the process's clock is ahead, and 0 if the kernel has no time namespaces.
 pub fn monotonic_offset_ns() -> Result<i128> {
     match fs::read_to_string(OFFSETS) {
-        Ok(text) => offset(&text).ok_or_else(|| {
+        Ok(text) => parse_offset(&text).ok_or_else(|| {
             Error::new(
                 format!("read {OFFSETS}"),
                 ErrorKind::Other,
-                format!("`{}` is not understood", text.trim()),
+                format!("its content `{}` is malformed", text.trim()),
             )
         }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
@@ -25,9 +25,8 @@ pub fn monotonic_offset_ns() -> Result<i128> {
     }
 }
 
-/// Parses the line of the monotonic clock: its name, or its number in kernels before 5.7, then
-/// seconds and nanoseconds.
-fn offset(text: &str) -> Option<i128> {
+/// Parses the line of the monotonic clock: name (before Linux 5.7: number), seconds, nanoseconds.
+fn parse_offset(text: &str) -> Option<i128> {
     let mut lines = text.lines().map(str::split_whitespace);
     let mut words = lines.find_map(|mut words| {
         let is_monotonic = matches!(words.next(), Some("monotonic" | "1"));
@@ -45,12 +44,12 @@ mod tests {
     #[test]
     fn the_line_of_the_monotonic_clock_is_read() {
         let text = "monotonic           5         7\nboottime         -9         0\n";
-        assert_eq!(offset(text), Some(5_000_000_007));
+        assert_eq!(parse_offset(text), Some(5_000_000_007));
         assert_eq!(
-            offset("monotonic -1000 0\nboottime 0 0\n"),
+            parse_offset("monotonic -1000 0\nboottime 0 0\n"),
             Some(-1_000_000_000_000)
         );
-        assert_eq!(offset("boottime 0 0\n"), None);
-        assert_eq!(offset("monotonic 1\n"), None);
+        assert_eq!(parse_offset("boottime 0 0\n"), None);
+        assert_eq!(parse_offset("monotonic 1\n"), None);
     }
 }

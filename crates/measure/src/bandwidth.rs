@@ -1,6 +1,6 @@
 //! Searches the highest rate of a path without loss or reordering.
 //!
-//! [`run_trial`] sends a load and reports what arrived. [`RateSearch`] chooses the rates to offer
+//! [`run_trial`] sends a load and reports the arrivals. [`RateSearch`] chooses the rates to offer
 //! in repeated trials.
 
 mod rate_search;

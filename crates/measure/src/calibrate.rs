@@ -144,7 +144,8 @@ pub fn calibrate(
     })
 }
 
-/// Writes costs to a file. It renames a complete temporary file, so readers never see a part of it.
+/// Writes costs to a file. It renames a complete temporary file, so readers never see a partial
+/// file.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -215,7 +216,7 @@ fn fit_clamped(cost: [f64; 2]) -> Cost {
 }
 
 /// The built-in cost of a step that only a network card has.
-fn unmeasured() -> Cost {
+fn built_in_tcx_skb() -> Cost {
     StepCosts::default().tcx_skb
 }
 
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_goes_through_both_points() {
+    fn fitted_line_passes_both_points() {
         let cost = fit([
             100.0 + 0.5 * FRAMES[0] as f64,
             100.0 + 0.5 * FRAMES[1] as f64,

@@ -112,7 +112,7 @@ impl<'a> Client<'a> {
 
     /// Runs hello, warm-up and all repeats.
     pub(crate) fn run(mut self) -> Result<Outcome, Error> {
-        let mut stop = self.hello()?;
+        let mut stop = self.send_hellos()?;
         if stop.is_none() {
             stop = self.run_repeat(WARM_UP, self.config.warm_up)?;
         }
@@ -148,19 +148,19 @@ impl<'a> Client<'a> {
     }
 
     fn matching(&self) -> Matching {
-        if self.by_order() {
+        if self.matches_by_order() {
             Matching::ByOrder
         } else {
             Matching::ById
         }
     }
 
-    fn by_order(&self) -> bool {
+    fn matches_by_order(&self) -> bool {
         self.shared.by_order.load(Ordering::Relaxed)
     }
 
     /// Sends the first packets one by one, and decides how to match answers.
-    fn hello(&mut self) -> Result<Option<Stop>, Error> {
+    fn send_hellos(&mut self) -> Result<Option<Stop>, Error> {
         for attempt in 0..2 * HELLOS {
             if let Some(stop) = self.run_repeat(HELLO + attempt, 1)? {
                 return Ok(Some(stop));
@@ -190,10 +190,10 @@ impl<'a> Client<'a> {
         loop {
             let now = now_ns();
             if let Some(stop) = self.stop_reason(now) {
-                self.tracker.abandon();
+                self.tracker.forget_in_flight();
                 return Ok(Some(stop));
             }
-            if self.tracker.expire(now) && self.by_order() {
+            if self.tracker.expire(now) && self.matches_by_order() {
                 self.held_until = now + self.timeout_ns;
             }
             let left = self.tracker.sent() < count;
@@ -224,7 +224,7 @@ impl<'a> Client<'a> {
 
     /// The time of the next send. `u64::MAX` while an answer is required first.
     fn next_send(&self, start: u64) -> u64 {
-        let one_by_one = self.interval_ns == 0 || self.by_order();
+        let one_by_one = self.interval_ns == 0 || self.matches_by_order();
         if one_by_one && self.tracker.outstanding() > 0 {
             return u64::MAX;
         }
@@ -257,7 +257,7 @@ impl<'a> Client<'a> {
                     return Err(Error::system(
                         what,
                         error,
-                        "is there a route, and does the link's MTU fit?",
+                        "check the route and the link's MTU",
                     ));
                 }
             }
@@ -325,7 +325,7 @@ impl<'a> Client<'a> {
             return Ok(());
         };
         let client_receive = now_ns();
-        if self.by_order() {
+        if self.matches_by_order() {
             let known = peer == self.config.destination && self.tracker.sent() > 0;
             self.match_by_order(known, client_receive);
         } else {

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_calvins() {
+    fn defaults_are_those_of_calvin() {
         let config = valid();
         config.validate().unwrap();
         assert_eq!(

@@ -76,7 +76,7 @@ impl<'a> Echo<'a> {
             return Ok(true);
         }
         if self.socket.send_to(datagram, peer).is_err() {
-            // The client counts a lost packet; this count tells the reason.
+            // The client counts a lost packet; this counter records the reason.
             self.shared.send_errors.fetch_add(1, Ordering::Relaxed);
         }
         Ok(true)
@@ -112,7 +112,7 @@ pub(crate) fn receive(
         Err(error) => Err(Error::system(
             format!("receive at {end}"),
             error,
-            "is its namespace still there?",
+            "check that its namespace still exists",
         )),
     }
 }

@@ -20,15 +20,15 @@ use crate::{Error, Sockets};
 const NICENESS: i32 = 10;
 /// Sleep between two clusters of packets.
 const PAUSE: Duration = Duration::from_micros(500);
-/// The generator never sends packets that are later than this. So it sends no avalanche after a
-/// time without a core.
+/// The generator never sends packets that are later than this. So no large burst
+/// follows a time without a core.
 const MAX_LATENESS: Duration = Duration::from_millis(20);
 /// Longest wait for packets in flight after the end of the flood.
 const MAX_DRAIN: Duration = Duration::from_millis(500);
 
 /// The traffic of a flood.
 #[derive(Debug, Clone)]
-pub struct Load {
+pub struct FloodLoad {
     /// The chain's name.
     pub chain: String,
     /// Its profile.
@@ -45,7 +45,7 @@ pub struct Load {
 
 /// Counters of a chain, packets.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Counts {
+pub struct ChainCounters {
     /// Received by its front door.
     pub packets_in: u64,
     /// Dropped by its policer.
@@ -59,9 +59,9 @@ pub struct Counts {
 /// A running flood. It ends with the drop of this value, at the latest after its limit.
 #[derive(Debug)]
 pub struct RunningFlood {
-    load: Load,
+    load: FloodLoad,
     agreed_pps: f64,
-    before: Counts,
+    before: ChainCounters,
     generator: Generator,
     /// Receives the packets without reading them. Without this socket, the server's kernel would
     /// answer each packet with an ICMP error.
@@ -73,10 +73,10 @@ impl RunningFlood {
     ///
     /// # Errors
     /// The profile has no rate, or the system refuses a socket or a thread.
-    pub fn start(load: Load, sockets: Sockets, before: Counts) -> Result<Self, Error> {
+    pub fn start(load: FloodLoad, sockets: Sockets, before: ChainCounters) -> Result<Self, Error> {
         let bytes = frame_bytes(load.payload_bytes, load.destination.is_ipv6());
         let agreed_pps = agreed_pps(&load.profile, bytes)
-            .ok_or_else(|| Error::option("times", load.times, "the chain agreed no rate"))?;
+            .ok_or_else(|| Error::option("times", load.times, "the chain's profile has no rate"))?;
         let Sockets { client, server } = sockets;
         let generator = client
             .connect(load.destination)
@@ -87,7 +87,11 @@ impl RunningFlood {
             });
         Ok(Self {
             generator: generator.map_err(|error| {
-                Error::system("send at a rate", error, "is its namespace still there?")
+                Error::system(
+                    "send at a rate",
+                    error,
+                    "check that its namespace still exists",
+                )
             })?,
             load,
             agreed_pps,
@@ -107,12 +111,18 @@ impl RunningFlood {
     /// The error of `read`; inside it, an error of the sender.
     pub fn stop<E>(
         mut self,
-        mut read: impl FnMut() -> Result<Counts, E>,
+        mut read: impl FnMut() -> Result<ChainCounters, E>,
     ) -> Result<Result<Flood, Error>, E> {
         self.request_stop();
         let (sent, duration) = match self.generator.join() {
             Ok(sent) => sent,
-            Err(error) => return Ok(Err(Error::system("send", error, "is its link still up?"))),
+            Err(error) => {
+                return Ok(Err(Error::system(
+                    "send",
+                    error,
+                    "check that its link is up",
+                )));
+            }
         };
         let drain_end = Instant::now() + MAX_DRAIN;
         let counts = loop {
@@ -148,7 +158,7 @@ impl RunningFlood {
     }
 }
 
-impl Counts {
+impl ChainCounters {
     fn since(self, before: &Self) -> Self {
         Self {
             packets_in: self.packets_in.saturating_sub(before.packets_in),
@@ -220,7 +230,7 @@ impl Drop for Generator {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if self.thread.is_some() {
-            // A caller that does not ask for the result reports another error.
+            // A caller that drops the flood before its result reports another error.
             let _ = self.join();
         }
     }
@@ -242,8 +252,8 @@ fn send(
         while packets < due {
             match socket.send(&payload) {
                 Ok(_) => packets += 1,
-                // The link has no room: skip the due packets instead of waiting.
-                Err(error) if has_no_room(&error) => break,
+                // The queue is full: skip the due packets instead of waiting.
+                Err(error) if is_queue_full(&error) => break,
                 Err(error) => return Err(error),
             }
         }
@@ -271,7 +281,7 @@ fn payload(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| next(&mut state)).collect()
 }
 
-fn has_no_room(error: &io::Error) -> bool {
+fn is_queue_full(error: &io::Error) -> bool {
     error.kind() == ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
@@ -281,7 +291,7 @@ mod tests {
     use myelin_packet::traffic::Bucket;
 
     #[test]
-    fn the_lowest_limit_is_the_rate() {
+    fn lowest_limit_is_the_rate() {
         let of = |packets: Option<u64>, bits: Option<u64>| {
             let bucket = |rate: u64| Bucket::new(rate, 1 << 20).unwrap();
             let profile = Profile {

@@ -12,7 +12,7 @@ use crate::clock::now_ns;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Late {
     /// Send them as soon as possible. A sender that is later than this, in ns, restarts its
-    /// timeline: a burst to catch up would overflow queues that the requested rate does not.
+    /// timeline: a burst to catch up would overflow queues that suffice for the requested rate.
     CatchUp(u64),
     /// Send at most this many and skip the others. So the stream conforms to a profile with this
     /// burst, even if the machine stalls.
@@ -118,7 +118,7 @@ impl<F> Stream<F> {
     }
 }
 
-/// What the generator's thread does between two readings of the clock.
+/// Pause of the generator's thread between two readings of the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     /// Polls.
@@ -165,7 +165,7 @@ where
     }
 }
 
-/// Result of a send. Due packets in neither count are due again.
+/// Result of a send. Due packets that are neither sent nor refused stay due.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SendOutcome {
     /// Packets sent.

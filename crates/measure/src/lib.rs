@@ -2,14 +2,14 @@
 //!
 //! * [`probe`] sends UDP packets from a client socket to a server socket and back. It reports round
 //!   trip, one-way delay, loss, reordering, duplicates and damage. The [`Mode`] sets how the ends
-//!   wait: whether the probe measures the datapath alone, or what an application sees.
+//!   wait: the probe measures the datapath alone, or the delay of an application.
 //! * [`bandwidth`] searches the highest rate without loss or reordering.
 //! * [`cpu`] reports how the cores spent the time of a measurement.
 //! * [`environment`] describes the machine.
 //!
 //! The crate makes no chain and no network. The caller passes bound sockets ([`Sockets`]). Every
-//! measurement has a deadline and can be cancelled. It polls on at most two cores, only while it
-//! runs, and only in the modes that say so. The results are types of `myelin-metrics`.
+//! measurement has a deadline and can be cancelled. It polls on at most two cores, and only in
+//! modes that poll. The results are types of `myelin-metrics`.
 //!
 //! Start reading at [`probe`] and its [`Config`]; the measuring loop is in `client.rs`.
 

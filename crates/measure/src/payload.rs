@@ -146,7 +146,7 @@ mod tests {
         /// The client reads its header after xor functions in both directions and the server's
         /// stamps.
         #[test]
-        fn survives_keys_in_both_directions(
+        fn codec_reverts_keys_in_both_directions(
             run: u32, id: u64, repeat: u32, time: u64, forward: u8, reply: u8, bytes in HEADER_BYTES..1473, receive: u64, send: u64,
         ) {
             let client = Codec::new(run, 0, bytes);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn other_runs_are_ignored_and_appended_bytes_tolerated() {
+    fn codec_ignores_other_runs_and_accepts_appended_bytes() {
         let codec = Codec::new(7, 0x5a, 100);
         let mut payload = codec.template();
         codec.write(&mut payload, &Header::at_send(3, 1, 99));

@@ -48,10 +48,10 @@ pub fn probe(
         &shared,
     );
     let outcome = run_ends(config, sockets, run, echo, &shared, watch)?;
-    Ok(result(config, outcome))
+    Ok(collect_result(config, outcome))
 }
 
-fn result(config: &Config, outcome: Outcome) -> ProbeResult {
+fn collect_result(config: &Config, outcome: Outcome) -> ProbeResult {
     let us = |bound: Option<Duration>| bound.map(|b| b.as_nanos() as f64 / 1000.0);
     let recorder = outcome.recorder;
     // No curve for the reverse path: it would equal that of the forward path.
@@ -98,14 +98,15 @@ fn run_ends<'a>(
     };
     thread::scope(|scope| {
         let serve = |echo: Echo<'a>| {
-            let served = pin(config.cores.map(|cores| cores.server)).and_then(|()| echo.serve());
+            let served =
+                pin_thread(config.cores.map(|cores| cores.server)).and_then(|()| echo.serve());
             // If the server failed, the client must not wait for answers.
             shared.done.store(true, Ordering::Relaxed);
             served
         };
         let server = far.map(|echo| scope.spawn(move || serve(echo)));
         let client = scope.spawn(move || {
-            pin(config.cores.map(|cores| cores.client))?;
+            pin_thread(config.cores.map(|cores| cores.client))?;
             // The default slack would delay every send by up to 50 us.
             let _ = set_timerslack(1);
             Client::new(config, &sockets.client, run, near, shared, watch).run()
@@ -159,13 +160,13 @@ fn prepare_sockets(config: &Config, sockets: &Sockets) -> Result<(), Error> {
         Error::system(
             "prepare the probe's sockets",
             error,
-            "are both still open UDP sockets?",
+            "check that both are open UDP sockets",
         )
     })
 }
 
 /// Binds the calling thread to a core.
-pub(crate) fn pin(core: Option<usize>) -> Result<(), Error> {
+pub(crate) fn pin_thread(core: Option<usize>) -> Result<(), Error> {
     core.map_or(Ok(()), |core| {
         affinity::set(0, &[core]).map_err(Error::Linux)
     })

@@ -68,7 +68,7 @@ fn bind(end: &str, namespace: Option<&Netns>, local: SocketAddr) -> Result<UdpSo
         Error::system(
             format!("bind the probe's {end} to {local}{location}"),
             error,
-            "does the address exist, is the port free, and do you run as root?",
+            "check that the address exists, that the port is free, and that you are root",
         )
     })
 }
@@ -85,7 +85,7 @@ pub(crate) fn forbid_fragments(socket: &UdpSocket) -> io::Result<()> {
 }
 
 /// Requests a receive buffer of `bytes`. Only root gets more than `net.core.rmem_max`; a smaller
-/// one is no error.
+/// buffer is no error.
 pub(crate) fn widen_receive_buffer(socket: &UdpSocket, bytes: usize) {
     if setsockopt(socket, sockopt::RcvBufForce, &bytes).is_err() {
         let _ = setsockopt(socket, sockopt::RcvBuf, &bytes);
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_error_names_the_refused_address() {
+    fn error_names_the_refused_address() {
         let nowhere = "203.0.113.9:7".parse().unwrap();
         let text = bind("server", None, nowhere).unwrap_err().to_string();
         assert!(

@@ -189,15 +189,15 @@ mod tests {
             thread::yield_now();
         }
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-        let there: Vec<Policy> = tasks
+        let on_core: Vec<Policy> = tasks
             .filter_map(|task| {
                 let thread = task.ok()?.file_name().to_str()?.parse().ok()?;
-                let is_there = affinity::get(thread).ok()? == [core];
-                sched::get(thread).ok().filter(|_| is_there)
+                let is_on_core = affinity::get(thread).ok()? == [core];
+                sched::get(thread).ok().filter(|_| is_on_core)
             })
             .collect();
         for policy in [Policy::Fifo(2), Policy::Idle] {
-            assert!(there.contains(&policy), "{policy} is not in {there:?}");
+            assert!(on_core.contains(&policy), "{policy} is not in {on_core:?}");
         }
     }
 
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_core_cannot_be_blocked() {
+    fn blocking_a_missing_core_fails() {
         assert!(CoreBlocker::new(1023, false).block().is_err());
     }
 }

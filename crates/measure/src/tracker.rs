@@ -102,7 +102,7 @@ impl Tracker {
         })
     }
 
-    /// Records that the client sends the next packet now. The caller keeps to the capacity.
+    /// Records that the client sends the next packet now. The caller must not exceed the capacity.
     pub(crate) fn record_send(&mut self, now: u64) {
         debug_assert!(self.packets.len() < self.packets.capacity());
         self.packets.push(Sample::sent(now));
@@ -127,7 +127,7 @@ impl Tracker {
             self.oldest += 1;
         }
         // The loop may end at answered packets, but the next expiry is that of a pending one.
-        self.skip_decided();
+        self.skip_answered_and_lost();
         is_any_lost
     }
 
@@ -154,7 +154,7 @@ impl Tracker {
                     self.counts.received += 1;
                 }
                 self.record_order(i);
-                self.skip_decided();
+                self.skip_answered_and_lost();
             }
             LOST => {
                 packet.rtt_ns = LATE;
@@ -183,7 +183,7 @@ impl Tracker {
 
     /// Removes packets in flight from the count, because the run stopped before their answer or
     /// loss.
-    pub(crate) fn abandon(&mut self) {
+    pub(crate) fn forget_in_flight(&mut self) {
         self.counts.sent -= self.outstanding as u64;
         self.outstanding = 0;
     }
@@ -197,7 +197,7 @@ impl Tracker {
     }
 
     /// Advances `oldest` to the first packet in flight.
-    fn skip_decided(&mut self) {
+    fn skip_answered_and_lost(&mut self) {
         while self.outstanding > 0 && self.packets[self.oldest].rtt_ns != PENDING {
             self.oldest += 1;
         }
@@ -316,10 +316,10 @@ mod tests {
     }
 
     #[test]
-    fn abandoned_packets_are_neither_sent_nor_lost() {
+    fn forgotten_packets_are_neither_sent_nor_lost() {
         let mut tracker = sent(&[0, 10]);
         tracker.record_answer(0, at(5));
-        tracker.abandon();
+        tracker.forget_in_flight();
         assert_eq!(
             (
                 tracker.counts.sent,

@@ -149,7 +149,7 @@ fn a_lossy_path_is_not_clean_and_lowers_the_rate() {
 }
 
 #[test]
-fn a_load_out_of_range_is_refused() {
+fn trial_refuses_a_load_out_of_range() {
     let sockets = loopback();
     let good = load(sockets.server.local_addr().unwrap(), 1);
     for (bad, option) in [

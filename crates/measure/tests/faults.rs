@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use myelin_measure::{Config, Control, Matching, Mode, ProbeResult, Stop, probe};
 use support::{Policy, Relay, config, forward_unchanged, sockets};
 
-fn relayed(mut config: Config, forward: Policy, reply: Policy) -> ProbeResult {
+fn probe_over_relay(mut config: Config, forward: Policy, reply: Policy) -> ProbeResult {
     let sockets = sockets();
     let relay = Relay::start(sockets.server.local_addr().unwrap(), forward, reply);
     config.destination = relay.address;
@@ -33,7 +33,7 @@ fn loss_is_counted() {
         (each_tenth(|_| vec![]), forward_unchanged()),
         (forward_unchanged(), each_tenth(|_| vec![])),
     ] {
-        let result = relayed(
+        let result = probe_over_relay(
             Config {
                 ..config(Mode::Blocking)
             },
@@ -55,7 +55,7 @@ fn loss_is_counted() {
 #[test]
 fn duplicates_are_counted() {
     for mode in [Mode::Inline, Mode::Blocking] {
-        let result = relayed(
+        let result = probe_over_relay(
             config(mode),
             forward_unchanged(),
             each_tenth(|datagram| vec![datagram.clone(), datagram]),
@@ -82,7 +82,7 @@ fn reordering_is_counted() {
             6 => vec![datagram, held.take().unwrap()],
             _ => vec![datagram],
         });
-        let result = relayed(config(mode), swap, forward_unchanged());
+        let result = probe_over_relay(config(mode), swap, forward_unchanged());
         assert_eq!(
             (result.counts.received, result.counts.reordered),
             (100, 10),
@@ -102,7 +102,7 @@ fn late_answers_are_lost_and_counted_late() {
         70 => vec![datagram, held.take().unwrap()],
         _ => vec![datagram],
     });
-    let result = relayed(
+    let result = probe_over_relay(
         Config {
             interval: Duration::from_millis(20),
             timeout: Duration::from_millis(500),
@@ -130,31 +130,31 @@ fn damage_behind_the_header_is_corruption() {
         datagram[200] ^= 1;
         vec![datagram]
     });
-    let result = relayed(config(Mode::Blocking), flip, forward_unchanged());
+    let result = probe_over_relay(config(Mode::Blocking), flip, forward_unchanged());
     assert_eq!((result.counts.received, result.counts.corrupted), (100, 10));
 
     let cut = each_tenth(|mut datagram| {
         datagram.truncate(100);
         vec![datagram]
     });
-    let result = relayed(config(Mode::Blocking), forward_unchanged(), cut);
+    let result = probe_over_relay(config(Mode::Blocking), forward_unchanged(), cut);
     assert_eq!((result.counts.received, result.counts.corrupted), (100, 10));
 
     let longer: Policy = Box::new(|_, mut datagram| {
         datagram.extend([7; 16]);
         vec![datagram]
     });
-    let result = relayed(config(Mode::Blocking), longer, forward_unchanged());
+    let result = probe_over_relay(config(Mode::Blocking), longer, forward_unchanged());
     assert_eq!((result.counts.received, result.counts.corrupted), (100, 0));
 }
 
 #[test]
-fn known_keys_are_undone_in_both_directions() {
+fn probe_reverts_known_keys_in_both_directions() {
     let xor = |key: u8| -> Policy {
         Box::new(move |_, datagram| vec![datagram.into_iter().map(|b| b ^ key).collect()])
     };
     for mode in [Mode::Inline, Mode::Blocking] {
-        let result = relayed(
+        let result = probe_over_relay(
             Config {
                 forward_key: 0x5a,
                 reply_key: 0x33,
@@ -189,7 +189,7 @@ fn unknown_transformations_are_matched_by_order() {
             (forward_unchanged(), reverse()),
         ] {
             let base = Config { ..config(mode) };
-            let result = relayed(base, forward, reply);
+            let result = probe_over_relay(base, forward, reply);
             assert_eq!(result.matching, Matching::ByOrder, "{mode}");
             assert_eq!(
                 (
@@ -210,12 +210,12 @@ fn unknown_transformations_are_matched_by_order() {
 }
 
 #[test]
-fn by_order_survives_loss() {
+fn matching_by_order_continues_after_a_loss() {
     let reverse_and_drop: Policy = Box::new(|n, mut datagram| {
         datagram.reverse();
         if n == 40 { vec![] } else { vec![datagram] }
     });
-    let result = relayed(
+    let result = probe_over_relay(
         Config {
             timeout: Duration::from_millis(500),
             ..config(Mode::Blocking)
@@ -231,7 +231,7 @@ fn by_order_survives_loss() {
 fn a_run_without_answers_ends_early_with_a_result() {
     for mode in [Mode::Inline, Mode::Blocking] {
         let started = Instant::now();
-        let result = relayed(
+        let result = probe_over_relay(
             Config {
                 timeout: Duration::from_millis(20),
                 interval: Duration::ZERO,
@@ -271,7 +271,7 @@ fn long_delays_do_not_slow_the_timeline() {
             repeats: 1,
             ..config(mode)
         };
-        let result = relayed(paced, delay, forward_unchanged());
+        let result = probe_over_relay(paced, delay, forward_unchanged());
         assert_eq!(
             (result.counts.received, result.counts.lost),
             (194, 6),

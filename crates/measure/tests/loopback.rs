@@ -218,7 +218,7 @@ fn sockets_serve_one_measurement_after_another() {
 }
 
 #[test]
-fn a_row_is_flat_and_carries_units() {
+fn row_is_flat_and_its_keys_contain_units() {
     let row = probe_loopback(config(Mode::Inline)).row();
     let row = row.as_object().unwrap();
     for key in [

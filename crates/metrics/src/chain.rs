@@ -24,7 +24,7 @@ pub struct ChainReport {
     pub sojourns: Vec<(String, Distribution)>,
     /// The chain's hops in order: front door, functions, egress.
     pub hops: Vec<Hop>,
-    /// Where all packets of the run are, or were lost.
+    /// Counters of the run's packets.
     pub traffic: Traffic,
     /// The chains that were flooded during the run.
     pub floods: Vec<Flood>,
@@ -66,7 +66,7 @@ impl ChainReport {
     }
 }
 
-/// Where all packets of a chain are, or were lost.
+/// Counters of a chain's packets.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Traffic {
@@ -76,7 +76,7 @@ pub struct Traffic {
     pub policed: u64,
     /// Packets that left.
     pub packets_out: u64,
-    /// Places that lost packets, and how many each.
+    /// Packets lost, by place.
     pub lost: Vec<(String, u64)>,
 }
 
@@ -92,13 +92,13 @@ pub struct Hop {
     pub name: String,
     /// The function's kind; empty for a hop that is no function.
     pub kind: String,
-    /// Where it runs: `kernel` or `user`.
+    /// Its space: `kernel` or `user`.
     pub space: String,
     /// Predicted cost of a packet, nanoseconds.
     pub predicted_ns: Option<f64>,
     /// Measured cost of a packet, nanoseconds.
     pub measured_ns: Option<f64>,
-    /// Packets that came in.
+    /// Packets that entered it.
     pub packets_in: u64,
     /// Packets that it forwarded.
     pub packets_out: u64,
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_met_when_all_claims_hold() {
+    fn report_is_met_if_all_claims_hold() {
         let with = |met: &[Option<bool>]| {
             let claims = met.iter().map(|&holds| Claim {
                 holds,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_costliest_hop_is_measured_or_else_predicted() {
+    fn costliest_hop_prefers_measured_costs() {
         let hop = |name: &str, predicted_ns, measured_ns| Hop {
             name: name.to_owned(),
             predicted_ns,

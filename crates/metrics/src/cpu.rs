@@ -43,7 +43,7 @@ impl Shares {
 pub struct CoreUse {
     /// The core's number.
     pub core: usize,
-    /// How it spent the time.
+    /// Shares of its time.
     #[serde(flatten)]
     pub shares: Shares,
 }

@@ -80,7 +80,7 @@ impl Distribution {
     pub fn new() -> Self {
         Self {
             histogram: Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)
-                .expect("constant bounds are within what the crate accepts"),
+                .expect("the constant bounds are valid for the crate"),
             moments: Moments::default(),
             min_ns: u64::MAX,
             max_ns: 0,
@@ -135,8 +135,7 @@ impl Distribution {
         self.count() == 0
     }
 
-    /// The delay, microseconds, that a share `q` (0 to 1) of all delays stays at or below, within
-    /// 0.1 %. `None` if empty.
+    /// The quantile `q` (0 to 1), microseconds, within 0.1 %. `None` if empty.
     pub fn quantile_us(&self, q: f64) -> Option<f64> {
         (!self.is_empty()).then(|| {
             let ns = self.histogram.value_at_quantile(q.clamp(0.0, 1.0));
@@ -254,8 +253,8 @@ pub struct Summary {
     pub count: u64,
     /// Mean of all packets.
     pub mean_us: f64,
-    /// Half width of the mean's 95 % interval over repeats (Student's t). Quote this one: packets
-    /// of one repeat are not independent. `None` below two repeats.
+    /// Half width of the mean's 95 % interval over repeats (Student's t). Quote this figure:
+    /// packets of one repeat are not independent. `None` below two repeats.
     pub mean_ci95_us: Option<f64>,
     /// Half width of the mean's 95 % interval over packets, as if they were independent. `None`
     /// below two packets.
@@ -372,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_carry_their_unit() {
+    fn keys_contain_their_unit() {
         let mut summary = of(&[9000]).summary(None).unwrap();
         let json = serde_json::to_value(&summary).unwrap();
         assert_eq!(
@@ -387,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_distribution_survives_serialization() {
+    fn serialization_keeps_all_figures() {
         let mut sent = of(&[1, 950, 951, 12_345_678, LONGEST_NS * 10]);
         sent.end_repeat();
         sent.record_many(77_777, 1000);
@@ -405,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sojourn_histogram_keeps_mean_and_extremes() {
+    fn conversion_keeps_mean_and_extremes_of_a_sojourn() {
         let mut sojourn = sojourn::Histogram::new();
         for ns in [5_000, 5_100, 900_001] {
             sojourn.record(ns);

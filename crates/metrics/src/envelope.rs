@@ -54,20 +54,20 @@ impl Claim {
 
     /// "The ratio is at most `bound`", decided by [`Estimate::at_most`].
     pub fn ratio_at_most(id: impl Into<String>, ratio: Estimate, bound: f64) -> Self {
-        Self::new(id, figures("median_ratio", Some(ratio)))
+        Self::new(id, estimate_json("median_ratio", Some(ratio)))
             .with_bound(format!("<= {bound}"), ratio.at_most(bound))
     }
 
     /// "The ratio is at least `bound`", decided by [`Estimate::at_least`].
     pub fn ratio_at_least(id: impl Into<String>, ratio: Estimate, bound: f64) -> Self {
-        Self::new(id, figures("median_ratio", Some(ratio)))
+        Self::new(id, estimate_json("median_ratio", Some(ratio)))
             .with_bound(format!(">= {bound}"), ratio.at_least(bound))
     }
 
     /// "The median is at most `bound`", decided by [`Estimate::at_most`].
     pub fn median_at_most(id: impl Into<String>, median: Option<Estimate>, bound: f64) -> Self {
         let holds = median.and_then(|median| median.at_most(bound));
-        Self::new(id, figures("median", median)).with_bound(format!("<= {bound}"), holds)
+        Self::new(id, estimate_json("median", median)).with_bound(format!("<= {bound}"), holds)
     }
 
     /// "The figure is at most `bound`": for figures that are not ratios and need no rounds, such as
@@ -86,7 +86,7 @@ impl Claim {
         }
     }
 
-    /// The claim without its bound: the figure is shown and not judged.
+    /// The claim without its bound: reports show the figure without a verdict.
     #[must_use]
     pub fn without_bound(self) -> Self {
         self.with_bound(Value::Null, None)
@@ -104,7 +104,7 @@ impl Claim {
 }
 
 /// An estimate as JSON, with its interval and rounds.
-fn figures(name: &str, estimate: Option<Estimate>) -> Value {
+fn estimate_json(name: &str, estimate: Option<Estimate>) -> Value {
     let interval = estimate.and_then(|estimate| estimate.interval);
     json!({
         name: estimate.map(|estimate| estimate.value),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_median_claim_needs_enough_rounds() {
+    fn median_claim_needs_enough_rounds() {
         let claim = |samples: &[f64], bound| {
             Claim::median_at_most("x", median_ci(samples, 0.95), bound).holds
         };

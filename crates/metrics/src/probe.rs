@@ -23,7 +23,7 @@ pub struct ProbeResult {
     pub count: u32,
     /// Requested repeats.
     pub repeats: u32,
-    /// Why it ended early, if it did.
+    /// Reason for an early end.
     pub stopped: Option<Stop>,
     /// Duration of all repeats, seconds.
     pub duration_s: f64,
@@ -144,7 +144,7 @@ pub enum Matching {
     ByOrder,
 }
 
-/// Why a measurement ended before its time.
+/// Reason for the early end of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -153,7 +153,7 @@ pub enum Stop {
     Deadline,
     /// The caller cancelled it.
     Cancelled,
-    /// No packet of the first ones was answered in time.
+    /// None of the first packets was answered in time.
     NoAnswer,
 }
 
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_flat_and_its_keys_have_prefixes() {
+    fn row_is_flat_and_its_keys_have_prefixes() {
         let mut rtt = Distribution::new();
         rtt.record(9000);
         let result = ProbeResult {

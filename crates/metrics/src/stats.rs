@@ -5,7 +5,7 @@
 //! * [`mean_ci`]: the mean of repeats, Student's t. CALVIN's figures are such means of 50 repeats
 //!   with 95 % intervals.
 //! * [`median_ci`]: the median, by order statistics of the binomial distribution. It assumes no
-//!   distribution, so a vCPU that stands still for 10 ms does not spoil it.
+//!   distribution, so a vCPU that pauses for 10 ms does not distort it.
 //! * [`paired_ratio`]: the ratio of two subjects measured in turns, round by round. Absolute times
 //!   drift by 20-30 % within minutes on a virtual machine; the ratio within a round does not.
 //!   [`Estimate::at_most`] decides a bound on it.
@@ -64,15 +64,17 @@ impl Estimate {
     /// Whether "at most `bound`" holds: the interval over at least [`ROUNDS_NEEDED`] rounds is at
     /// or below it. `None` with fewer rounds.
     pub fn at_most(&self, bound: f64) -> Option<bool> {
-        self.decided().map(|interval| interval.high <= bound)
+        self.decisive_interval()
+            .map(|interval| interval.high <= bound)
     }
 
     /// Whether "at least `bound`" holds, by the same rule.
     pub fn at_least(&self, bound: f64) -> Option<bool> {
-        self.decided().map(|interval| interval.low >= bound)
+        self.decisive_interval()
+            .map(|interval| interval.low >= bound)
     }
 
-    fn decided(&self) -> Option<Interval> {
+    fn decisive_interval(&self) -> Option<Interval> {
         self.interval
             .filter(|_| self.samples >= ROUNDS_NEEDED as u64)
     }

@@ -45,8 +45,8 @@ pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
 
 /// Returns the checksum after the sum of its words grew by `delta`.
 ///
-/// A decrease by `d` is a growth by `65535 * k - d`, for any `k` that keeps it positive, because
-/// ones' complement counts modulo 65535.
+/// Ones' complement counts modulo 65535, so a decrease by `d` is a growth by any positive
+/// `65535 * k - d`.
 pub const fn add(checksum: u16, delta: u64) -> u16 {
     !fold(!checksum as u64 + delta)
 }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn each_protocol_sends_its_own_zero() {
+    fn zero_checksums_are_0xffff_for_udp_and_0_for_tcp() {
         // Adding the checksum itself to the sum of the rest makes it 0xffff.
         assert_eq!(l4_add(UDP, 0x1234, 0x1234), 0xffff);
         assert_eq!(l4_add(TCP, 0x1234, 0x1234), 0);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_udp_result_of_zero_is_sent_as_ones() {
+    fn a_zero_udp_checksum_is_written_as_0xffff() {
         let fixture = fixtures::named("udp-v4-checksum-ffff");
         let headers = fixture.expected.unwrap();
         assert_eq!(fixture.frame[40..42], [0xff, 0xff]);
@@ -224,8 +224,8 @@ mod tests {
             at in any::<prop::sample::Index>(),
             new: u16,
         ) {
-            // A header is never all zero, the only case where the two zeros of ones' complement
-            // differ.
+            // The two zeros of ones' complement differ only for all-zero bytes, and no header is
+            // all zero.
             bytes.push(0x45);
             let at = at.index(bytes.len() / 2) * 2;
             let before = checksum(&bytes);

@@ -55,7 +55,7 @@ impl Mask {
 pub struct MatchKey {
     /// Source address in network order; IPv4 in the first four bytes.
     pub source: [u8; 16],
-    /// Destination address, likewise.
+    /// Destination address in the same layout.
     pub destination: [u8; 16],
     /// IP protocol number.
     pub protocol: u8,

@@ -3,7 +3,7 @@
 //! Memory is only used for listed prefixes.
 //!
 //! An entry with a clear top bit is a value. Otherwise its other bits are the number of a block,
-//! which decides by the next 8 bits.
+//! indexed by the next 8 bits of the address.
 
 use std::net::Ipv4Addr;
 
@@ -13,7 +13,7 @@ pub const BLOCK: usize = 256;
 /// Marks an entry that is a block number, not a value.
 const IS_BLOCK: u32 = 1 << 31;
 
-/// The table.
+/// A DIR-16-8-8 table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dir16 {
@@ -30,7 +30,7 @@ impl Dir16 {
         let mut cursor = Cursor { pieces, at: 0 };
         let mut blocks = Vec::new();
         let direct = (0..1_u64 << 16)
-            .map(|high| cursor.entry(high << 16, 16, &mut blocks))
+            .map(|high| cursor.build_entry(high << 16, 16, &mut blocks))
             .collect();
         blocks.shrink_to_fit();
         Self { direct, blocks }
@@ -55,7 +55,7 @@ impl Dir16 {
     }
 }
 
-/// Reads the pieces in ascending order while the table is filled.
+/// Position in the pieces, which `build_entry` reads in ascending order.
 struct Cursor<'a> {
     pieces: &'a [(u128, u32)],
     at: usize,
@@ -64,7 +64,7 @@ struct Cursor<'a> {
 impl Cursor<'_> {
     /// Returns the entry for the 2^`bits` addresses from `from`: their value if they share one,
     /// otherwise a new block.
-    fn entry(&mut self, from: u64, bits: u32, blocks: &mut Vec<u32>) -> u32 {
+    fn build_entry(&mut self, from: u64, bits: u32, blocks: &mut Vec<u32>) -> u32 {
         let starts_by = |piece: &(u128, u32), address: u64| piece.0 <= u128::from(address);
         while self
             .pieces
@@ -84,7 +84,7 @@ impl Cursor<'_> {
         let block = blocks.len() / BLOCK;
         blocks.resize(blocks.len() + BLOCK, 0);
         for i in 0..BLOCK {
-            let entry = self.entry(from + ((i as u64) << (bits - 8)), bits - 8, blocks);
+            let entry = self.build_entry(from + ((i as u64) << (bits - 8)), bits - 8, blocks);
             blocks[block * BLOCK + i] = entry;
         }
         block as u32 | IS_BLOCK

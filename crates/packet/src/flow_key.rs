@@ -101,7 +101,7 @@ impl FlowKey {
         )
     }
 
-    /// Returns whether the flow is a TCP connection, seen in more than fragments.
+    /// Returns whether the key is of TCP packets that are not fragments.
     pub fn is_tcp(&self) -> bool {
         self.protocol() == TCP && self.flags().has_ports()
     }
@@ -190,13 +190,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_key_equals_its_tuple(tuple in tuple(), other in tuple()) {
+        fn a_key_round_trips_to_its_tuple(tuple in tuple(), other in tuple()) {
             let key = FlowKey::new(&tuple);
             prop_assert_eq!(key.five_tuple(), tuple);
             prop_assert_eq!(key.reversed(), FlowKey::new(&tuple.reversed()));
-            let (one, other_way) = (key.canonical(), key.reversed().canonical());
-            prop_assert_eq!(one.0, other_way.0);
-            prop_assert!(one.1 != other_way.1 || key == key.reversed());
+            let (forward, reverse) = (key.canonical(), key.reversed().canonical());
+            prop_assert_eq!(forward.0, reverse.0);
+            prop_assert!(forward.1 != reverse.1 || key == key.reversed());
             prop_assert_eq!(key == FlowKey::new(&other), tuple == other);
         }
     }

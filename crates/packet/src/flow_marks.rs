@@ -1,5 +1,5 @@
-//! Observations of a flow, as marks that are only ever set. So both directions may set marks at the
-//! same time, on different CPUs, without loss.
+//! Marks of a flow. Programs set marks and never clear them, so two CPUs can set marks of one flow
+//! at the same time without loss.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -57,8 +57,7 @@ impl FlowMarks {
         self.0 & other.0 == other.0
     }
 
-    /// Returns the marks of a new flow. `from_second` tells whether the second endpoint sent the
-    /// first packet.
+    /// Returns the marks of a new flow. `from_second`: the second endpoint sent the first packet.
     pub const fn of_first_packet(from_second: bool) -> Self {
         if from_second {
             Self::OPENED_BY_SECOND
@@ -152,12 +151,12 @@ mod tests {
         let half: Vec<_> = whole.into_iter().filter(|packet| !packet.0).collect();
         assert_eq!(states(&half), [New, Established, Closing, Closing]);
         // With the endpoints swapped, the states are the same.
-        let turned = whole.map(|(from, flags)| (!from, flags));
-        assert_eq!(states(&turned), expected);
+        let swapped = whole.map(|(from, flags)| (!from, flags));
+        assert_eq!(states(&swapped), expected);
     }
 
     #[test]
-    fn a_reset_closes_at_once() {
+    fn a_reset_closes_the_flow() {
         use tcp::{ACK, RST, SYN};
         let refused = [
             (FROM_CLIENT, Some(SYN)),
@@ -169,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn without_tcp_an_answer_establishes() {
+    fn an_answer_establishes_a_flow_without_tcp() {
         use FlowState::{Established, New};
         let packets = [(true, None), (true, None), (false, None), (true, None)];
         assert_eq!(states(&packets), [New, New, Established, Established]);
     }
 
     #[test]
-    fn only_a_syn_alone_opens() {
+    fn only_a_syn_without_ack_rst_or_fin_opens_a_connection() {
         use tcp::{ACK, FIN, RST, SYN, opens};
         assert!(opens(SYN) && opens(SYN | 0xc8));
         for flags in [0, ACK, SYN | ACK, SYN | RST, SYN | FIN, FIN, RST] {

@@ -67,7 +67,8 @@ impl FlowRecord {
         }
     }
 
-    /// A mapping of a `nat`: no counts, and no destination, since it holds for all of them.
+    /// Returns the record of a `nat` mapping, without counts. It has no destination, because the
+    /// mapping applies to all destinations.
     pub fn mapping(protocol: u8, inside: SocketAddr, outside: SocketAddr, expires_ns: u64) -> Self {
         let unspecified: SocketAddr = match inside {
             SocketAddr::V4(_) => ([0; 4], 0).into(),
@@ -89,8 +90,8 @@ impl FlowRecord {
         }
     }
 
-    /// The flow with the backend that a `load-balancer` gave it: an address of the flow's family,
-    /// in the layout of [`FlowKey`].
+    /// Returns the record with the backend that a `load-balancer` selected: an address of the
+    /// flow's family, in the layout of [`FlowKey`].
     #[must_use]
     pub fn with_backend(self, address: [u8; 16]) -> Self {
         Self {
@@ -100,12 +101,12 @@ impl FlowRecord {
         }
     }
 
-    /// The source that a `nat` gives the packets.
+    /// Returns the source that a `nat` writes into the packets.
     pub fn translated(&self) -> Option<SocketAddr> {
         (self.rewrite == TRANSLATED).then(|| (self.new_address(), self.new_port).into())
     }
 
-    /// The backend to which a `load-balancer` sends the packets.
+    /// Returns the backend to which a `load-balancer` sends the packets.
     pub fn backend(&self) -> Option<IpAddr> {
         (self.rewrite == BALANCED).then(|| self.new_address())
     }
@@ -114,7 +115,7 @@ impl FlowRecord {
         address_of(self.new_address, self.key.five_tuple().source.is_ipv6())
     }
 
-    /// State of the flow. `None` if the function does not track it.
+    /// Returns the state of the flow. `None` if the function does not track it.
     pub fn state(&self) -> Option<FlowState> {
         match self.state {
             1 => Some(FlowState::New),
@@ -212,7 +213,7 @@ pub struct FlowTotals {
     pub begun: u64,
     /// Flows that new flows evicted from the full table.
     pub evicted: u64,
-    /// Packets of no flow: the table had no room, or such a packet opens no flow.
+    /// Packets without a flow: the table was full, or the packet cannot open a flow.
     pub outside: u64,
 }
 

@@ -22,7 +22,7 @@ use crate::prefix::{Family, Prefix};
 pub const MAX_PREFIXES: usize = 1 << 17;
 /// The value of an address without a prefix.
 pub const NO_MATCH: u32 = 0;
-/// Values are 1 to this.
+/// Greatest value of a prefix; the least is 1.
 pub const MAX_VALUE: u32 = (1 << 31) - 1;
 
 /// The tables of both families.
@@ -34,7 +34,7 @@ pub struct LpmTables {
     pub v6: Ipv6Lpm,
 }
 
-/// Why prefixes have no tables.
+/// Why [`LpmTables::new`] refused prefixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LpmError {
     /// More than [`MAX_PREFIXES`].
@@ -56,8 +56,8 @@ pub enum LpmError {
 }
 
 impl LpmTables {
-    /// Tables of prefixes and their values, 1 to [`MAX_VALUE`]. Of equal prefixes the last one
-    /// counts.
+    /// Builds the tables of prefixes and their values, 1 to [`MAX_VALUE`]. The last of equal
+    /// prefixes wins.
     pub fn new(prefixes: &[(Prefix, u32)]) -> Result<Self, LpmError> {
         if prefixes.len() > MAX_PREFIXES {
             return Err(LpmError::TooMany {

@@ -17,7 +17,7 @@ pub const TABLE_SIZE: usize = 65_537;
 pub const MAX_BACKENDS: usize = 512;
 /// Greatest weight.
 pub const MAX_WEIGHT: u32 = 100;
-/// Fills a table without backends.
+/// Entry of a table without backends.
 pub const NO_BACKEND: u16 = u16::MAX;
 
 /// Target of a load balancer. Same layout as `struct backend` of the eBPF programs.

@@ -1,5 +1,5 @@
 //! The network service header (RFC 8300). It carries a packet's metadata over an internal link,
-//! from user space back into the kernel, where no shared memory can.
+//! from user space back into the kernel.
 //!
 //! ```text
 //! 14 bytes  Ethernet: MAC addresses of the inner frame, EtherType 0x894f
@@ -17,6 +17,7 @@ pub const ETHERTYPE: u16 = 0x894f;
 
 pub(crate) const MACS_LEN: usize = 12;
 pub(crate) const BASE: u32 = (63 << 22) | (6 << 16) | (1 << 8) | 3;
+
 /// Why a frame cannot get a header: it is too short for MAC addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("frame of {len} bytes is too short: {MACS_LEN} are needed")]

@@ -11,9 +11,9 @@
 //!   protocol. Jumbograms (RFC 2675) are [`Unparsed::BadLength`].
 //! * The length in the IP header must fit in the frame. Bytes after it are Ethernet padding, beyond
 //!   [`Headers::end`].
-//! * A fragment has no ports, not even the first, so that all fragments of a datagram are treated
-//!   alike. An IPv6 packet with a fragment header but offset 0 and no more fragments is complete
-//!   (RFC 6946) and is parsed further.
+//! * A fragment has no ports, not even the first, so the classifier treats all fragments of a
+//!   datagram alike. An IPv6 packet with a fragment header but offset 0 and no more fragments is
+//!   complete (RFC 6946); the parser continues.
 //! * The UDP length must be at least 8 and fit in the IP payload. If it is shorter, `end` is the
 //!   end of the datagram: the surplus (RFC 9868) is neither payload nor covered by the checksum.
 //!   The TCP data offset must be at least 5 and fit.
@@ -228,16 +228,16 @@ impl Unparsed {
 
 /// Finds the headers of `frame`, which starts with its Ethernet header.
 pub fn parse(frame: &[u8]) -> Result<Headers, Unparsed> {
-    let (ethertype, l3) = ethernet(frame)?;
+    let (ethertype, l3) = parse_ethernet(frame)?;
     let (packet, end) = match ethertype {
-        ETHERTYPE_IPV4 => ipv4(frame, l3)?,
-        ETHERTYPE_IPV6 => ipv6(frame, l3)?,
+        ETHERTYPE_IPV4 => parse_ipv4(frame, l3)?,
+        ETHERTYPE_IPV6 => parse_ipv6(frame, l3)?,
         _ => return Err(Unparsed::NotIp),
     };
     let (payload, end, ports) = if packet.flags.is_fragment() {
         (packet.l4, end, false)
     } else {
-        transport(frame, packet.protocol, packet.l4, end)?
+        parse_transport(frame, packet.protocol, packet.l4, end)?
     };
     // The metadata stores 16-bit offsets. A packet of nearly 64 KiB behind tags may end beyond
     // them.
@@ -257,14 +257,14 @@ pub fn parse(frame: &[u8]) -> Result<Headers, Unparsed> {
 }
 
 /// The result of parsing an IP header with its options or extension headers.
-struct Network {
+struct NetworkHeader {
     l4: usize,
     flags: Flags,
     protocol: u8,
 }
 
 /// Returns the EtherType after the tags, and the offset of the network header.
-fn ethernet(frame: &[u8]) -> Result<(u16, usize), Unparsed> {
+fn parse_ethernet(frame: &[u8]) -> Result<(u16, usize), Unparsed> {
     let mut ethertype = be16(frame, ETHERNET_LEN - 2)?;
     let mut l3 = ETHERNET_LEN;
     let mut tags = 0;
@@ -280,7 +280,7 @@ fn ethernet(frame: &[u8]) -> Result<(u16, usize), Unparsed> {
 }
 
 /// RFC 791. Returns the network part and the end of the packet.
-fn ipv4(frame: &[u8], l3: usize) -> Result<(Network, usize), Unparsed> {
+fn parse_ipv4(frame: &[u8], l3: usize) -> Result<(NetworkHeader, usize), Unparsed> {
     let header: &[u8; IPV4_MIN_LEN] = chunk(frame, l3)?;
     let header_len = usize::from(header[0] & 0x0f) * 4;
     if header[0] >> 4 != 4 || header_len < IPV4_MIN_LEN {
@@ -298,7 +298,7 @@ fn ipv4(frame: &[u8], l3: usize) -> Result<(Network, usize), Unparsed> {
         Flags::default()
     };
     Ok((
-        Network {
+        NetworkHeader {
             l4: l3 + header_len,
             flags,
             protocol: header[9],
@@ -308,7 +308,7 @@ fn ipv4(frame: &[u8], l3: usize) -> Result<(Network, usize), Unparsed> {
 }
 
 /// RFC 8200. Returns the network part and the end of the packet.
-fn ipv6(frame: &[u8], l3: usize) -> Result<(Network, usize), Unparsed> {
+fn parse_ipv6(frame: &[u8], l3: usize) -> Result<(NetworkHeader, usize), Unparsed> {
     let header: &[u8; IPV6_LEN] = chunk(frame, l3)?;
     if header[0] >> 4 != 6 {
         return Err(Unparsed::BadIpHeader);
@@ -319,12 +319,15 @@ fn ipv6(frame: &[u8], l3: usize) -> Result<(Network, usize), Unparsed> {
     if end > frame.len() || (payload == 0 && header[6] == HOP_BY_HOP) {
         return Err(Unparsed::BadLength);
     }
-    Ok((extensions(&frame[..end], header[6], l3 + IPV6_LEN)?, end))
+    Ok((
+        skip_extensions(&frame[..end], header[6], l3 + IPV6_LEN)?,
+        end,
+    ))
 }
 
 /// Skips the extension headers of `packet`, which ends with the IPv6 packet, from offset `at`.
 /// `next` is the number of the first.
-fn extensions(packet: &[u8], mut next: u8, mut at: usize) -> Result<Network, Unparsed> {
+fn skip_extensions(packet: &[u8], mut next: u8, mut at: usize) -> Result<NetworkHeader, Unparsed> {
     let mut walked = 0;
     while matches!(
         next,
@@ -348,7 +351,7 @@ fn extensions(packet: &[u8], mut next: u8, mut at: usize) -> Result<Network, Unp
         // Offset (13 bits) and "more fragments": if both are zero, the packet is complete (RFC
         // 6946).
         if kind == FRAGMENT && u16::from_be_bytes([header[2], header[3]]) & 0xfff9 != 0 {
-            return Ok(Network {
+            return Ok(NetworkHeader {
                 l4: at,
                 flags: Flags::IPV6.with(Flags::FRAGMENT),
                 protocol: next,
@@ -356,7 +359,7 @@ fn extensions(packet: &[u8], mut next: u8, mut at: usize) -> Result<Network, Unp
         }
         walked += 1;
     }
-    Ok(Network {
+    Ok(NetworkHeader {
         l4: at,
         flags: Flags::IPV6,
         protocol: next,
@@ -365,11 +368,11 @@ fn extensions(packet: &[u8], mut next: u8, mut at: usize) -> Result<Network, Unp
 
 /// Returns the protocol after the extension headers of a parsed packet. `up_to_l4` ends with them.
 pub(crate) fn last_protocol(up_to_l4: &[u8], next: u8, at: usize) -> Result<u8, Unparsed> {
-    extensions(up_to_l4, next, at).map(|network| network.protocol)
+    skip_extensions(up_to_l4, next, at).map(|network| network.protocol)
 }
 
-/// Returns the start of the payload, end of the packet, and whether it has ports.
-fn transport(
+/// Returns the start of the payload, the end of the packet, and whether the packet has ports.
+fn parse_transport(
     frame: &[u8],
     protocol: u8,
     l4: usize,

@@ -135,7 +135,7 @@ pub fn address_bytes(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The address of such bytes.
+/// Returns the address of bytes in the layout of [`address_bytes`].
 #[inline]
 pub fn address_of(bytes: [u8; 16], is_ipv6: bool) -> IpAddr {
     let [a, b, c, d, ..] = bytes;
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn new_clears_the_host_bits_that_a_text_may_not_set() {
+    fn new_clears_host_bits_and_a_text_with_host_bits_is_refused() {
         let addr = "10.1.2.3".parse().unwrap();
         assert_eq!(Prefix::new(addr, 8).unwrap(), prefix("10.0.0.0/8"));
         let error = "10.1.2.3/8".parse::<Prefix>().unwrap_err();
@@ -366,7 +366,7 @@ mod tests {
         ]
     }
 
-    /// Returns the address as a string of `0` and `1`: the plain way to compare leading bits.
+    /// Returns the address as a string of `0` and `1`, to compare leading bits.
     fn bits(address: IpAddr) -> String {
         match address {
             IpAddr::V4(a) => format!("{:032b}", u32::from(a)),

@@ -97,7 +97,7 @@ pub fn first_match(rules: &[Rule], tuple: &FiveTuple) -> Option<usize> {
     rules.iter().position(|rule| rule.matches(tuple))
 }
 
-/// Why a rule list has no tables.
+/// Why [`RuleTables::new`] refused a rule list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
     /// More than [`MAX_RULES`] rules.

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_bucket_contains_the_rest() {
+    fn the_last_bucket_contains_all_longer_durations() {
         for ns in [(1 << 36) - 1, 1 << 36, u64::MAX] {
             assert_eq!(index(ns), BUCKETS - 1);
         }

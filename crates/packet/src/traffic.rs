@@ -1,14 +1,14 @@
 //! Traffic profiles (r, b) and the token bucket.
 //!
 //! A profile allows at most `r * t + b` in every interval of length `t` (Rathore et al. 2022,
-//! section 4.2, after Turner 1986). It is in packets, in bits, or in both; then each packet must
-//! conform to both.
+//! section 4.2, after Turner 1986). It limits packets, bits, or both; each packet must
+//! conform to all limits.
 //!
 //! [`TokenBucket`] decides on each packet, for a policer or a shaper. The front door's policer
 //! implements the same in eBPF. A [`Level`] observes traffic and finds the smallest burst with
 //! which all packets would have conformed. All arithmetic uses whole numbers, so no rounding error
-//! grows over time. Time is an argument: nanoseconds of a clock. A step backwards counts as no
-//! progress.
+//! grows over time. Time is an argument: nanoseconds of a clock. No credit is earned
+//! while the clock steps back.
 
 mod profile;
 mod token_bucket;

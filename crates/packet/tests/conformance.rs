@@ -132,8 +132,8 @@ proptest! {
 }
 
 #[test]
-fn fractions_of_a_nanosecond_are_kept() {
-    // 300 000 packets a second are one in 3333 1/3 ns. After ten million packets the credit is
+fn token_bucket_keeps_fractions_of_a_nanosecond() {
+    // 300 000 packets a second are one every 3333 1/3 ns. After ten million packets the credit is
     // exact. A burst of one packet would cut off any excess credit.
     let mut bucket = TokenBucket::new(&of_packets(300_000, 2));
     let mut meter = Meter::new(&of_packets(300_000, 2));

@@ -48,9 +48,9 @@ fn shares_are_even() {
 fn shares_are_proportional_to_weights() {
     let weights = [(0, 1), (1, 2), (2, 5), (3, 100), (4, 0)];
     let table = table(&weights);
-    let whole: u32 = weights.iter().map(|(_, weight)| weight).sum();
+    let total: u32 = weights.iter().map(|(_, weight)| weight).sum();
     for (number, weight) in weights {
-        let fair = TABLE_SIZE as f64 * f64::from(weight) / f64::from(whole);
+        let fair = TABLE_SIZE as f64 * f64::from(weight) / f64::from(total);
         let share = share(&table, number) as f64;
         assert!(
             (share - fair).abs() <= 0.01 * fair + 1.0,

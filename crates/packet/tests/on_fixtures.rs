@@ -6,7 +6,7 @@ use myelin_packet::five_tuple::{TCP, UDP};
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::{Headers, Meta, Unparsed, checksum, parse};
 
-/// Checks the guarantees of the parser, which hold for any bytes.
+/// Checks the invariants of the parser, which hold for any bytes.
 fn check_invariants(frame: &[u8], context: &dyn Fn() -> String) -> Result<Headers, Unparsed> {
     let result = parse(frame);
     if let Ok(headers) = result {
@@ -116,7 +116,7 @@ fn every_truncation_is_refused_or_changes_nothing() {
 }
 
 #[test]
-fn no_header_byte_breaks_the_guarantees() {
+fn frames_with_one_changed_byte_keep_the_invariants() {
     // The long frames have the same headers as the short ones.
     for fixture in fixtures::all().into_iter().filter(|f| f.frame.len() < 200) {
         let mut frame = fixture.frame.clone();

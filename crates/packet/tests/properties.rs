@@ -14,7 +14,7 @@ fn whole_frame() -> impl Strategy<Value = Vec<u8>> {
         (any::<[u8; 16]>(), any::<[u8; 16]>())
             .prop_map(|(a, b)| (IpAddr::from(a), IpAddr::from(b))),
     ];
-    // Each at most once and in the order of RFC 8200, section 4.1: etherparse accepts no other.
+    // etherparse accepts each header once at most, in the order of RFC 8200, section 4.1.
     let extensions = (any::<[bool; 4]>(), 1..5_u8).prop_map(|(present, units)| {
         let all = [
             build::options_header(60, units),

@@ -1,8 +1,8 @@
-//! Admission of one more chain beside ten thousand.
+//! Admission of one more chain to a node with ten thousand chains.
 //!
-//! Four nodes: all chains on one path through the kernel, since no worker's ring holds ten thousand
-//! bursts of one port; on a hundred and on a thousand pairs of interfaces, with a worker on each of
-//! eight cores; and a thousand pairs with one worker.
+//! Four nodes: all chains on one path through the kernel, because no worker's ring holds ten
+//! thousand bursts of one port; a hundred and a thousand pairs of interfaces, with a worker on each
+//! of eight cores; and a thousand pairs with one worker.
 
 use std::hint::black_box;
 
@@ -53,9 +53,9 @@ impl Node {
 fn admission(criterion: &mut Criterion) {
     for (name, space, ports, cores) in [
         ("one path", "kernel", 1, 1),
-        ("100 ways, 8 cores", "user", 100, 8),
-        ("1000 ways, 8 cores", "user", 1000, 8),
-        ("1000 ways, 1 core", "user", 1000, 1),
+        ("100 paths, 8 cores", "user", 100, 8),
+        ("1000 paths, 8 cores", "user", 1000, 8),
+        ("1000 paths, 1 core", "user", 1000, 1),
     ] {
         let node = Node {
             chain: chain(space),
@@ -73,7 +73,7 @@ fn admission(criterion: &mut Criterion) {
         criterion.bench_function(&format!("admit/{name}"), |bencher| {
             bencher.iter(|| admit(black_box(&ledger), black_box(&next), &platform));
         });
-        criterion.bench_function(&format!("enter and leave/{name}"), |bencher| {
+        criterion.bench_function(&format!("insert and remove/{name}"), |bencher| {
             bencher.iter(|| {
                 ledger.insert(black_box(next.clone()));
                 ledger.remove(&next.chain)

@@ -1,4 +1,4 @@
-//! Admission: decides whether a node can keep a chain's contract beside the contracts that it has.
+//! Admission: decides whether a node can keep a chain's contract without breaking another one.
 //!
 //! A chain with a traffic profile has a worst-case bound ([`Bound`](crate::Bound)) on the delay of
 //! each packet. Its path is a sequence of servers ([`Visit`]), each with a service curve;
@@ -6,8 +6,8 @@
 //! [`admit`] checks the new chain's promise, and the promises of all chains that share a core or a
 //! link with it. Pure: no clock, no I/O.
 //!
-//! A chain without a rate has no profile, so neither it nor a chain behind it at the same core has
-//! a bound. It is best effort, and admission keeps it apart from promises.
+//! A chain without a rate has no profile, so neither it nor a chain that shares a server with it
+//! has a bound. It is best effort, and admission lets it share no server with promised chains.
 
 mod batches;
 mod booking;

@@ -4,13 +4,13 @@
 //! curve is the least work that a server does. [`delay()`] bounds the delay, [`after_delay`] the
 //! burstiness of the output. The leftover service of one flow at a shared server depends on the
 //! scheduler: [`fcfs`], [`priority`], [`round_robin`], [`fair_share`], [`cooperative`].
-//! [`busy_period`] holds for any order. [`tandem`] pays a burst once along several servers.
+//! [`busy_period`] is valid for any order. [`tandem`] counts a burst once along several servers.
 //!
 //! Proofs: `docs/guarantees/proofs.md`. LBT is Le Boudec and Thiran, *Network Calculus*, Springer
 //! LNCS 2050, 2001. [`paper_sum`] is equation (4) of Rathore et al. 2022.
 //!
 //! All figures are integers and rounded so that a bound is never too small. A result beyond 128
-//! bits is no bound (`None`). Amounts have any one unit, rates that unit a second, times are in
+//! bits is no bound (`None`). Amounts have any unit, rates the same unit a second; times are in
 //! femtoseconds ([`SECOND`]). A processor's work is in femtoseconds of its time, so a whole core
 //! has the rate [`SECOND`].
 

@@ -4,7 +4,7 @@ use myelin_spec::catalogue::{Class, Kind};
 use myelin_spec::{Classify, FunctionSpec, Space};
 
 /// CALVIN's rule (section III-B): elementary and basic functions run in the kernel, advanced ones
-/// in user space. A kind without a form in that space runs in the other one.
+/// in user space. A kind without an implementation there runs in the other space.
 pub fn by_class(kind: &Kind) -> Option<Space> {
     let rule = match kind.class {
         Class::Elementary | Class::Basic => Space::Kernel,
@@ -20,7 +20,7 @@ pub fn by_class(kind: &Kind) -> Option<Space> {
 
 /// The space in which `function` must run, by its `space` key, its sandbox, or the rule; `None` if
 /// the costs decide.
-pub(crate) fn required(function: &FunctionSpec, classify: Classify) -> Option<Space> {
+pub(crate) fn required_space(function: &FunctionSpec, classify: Classify) -> Option<Space> {
     function.required_space().or_else(|| match classify {
         // Both functions of a pair must get the same space, each in its own chain.
         _ if function.paired => space_of_pair(function),
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_runs_in_the_space_where_it_exists() {
+    fn kind_runs_in_its_only_space() {
         let mut basic_but_user_only = FIREWALL.clone();
         basic_but_user_only.kernel = None;
         assert_eq!(by_class(&basic_but_user_only), Some(Space::User));

@@ -76,15 +76,15 @@ steps! {
     user_egress = (1370.0, 0.05);
     /// From the worker over the internal link to the next kernel function, before its tail call.
     user_to_kernel = (2200.0, 0.07);
-    /// Over the link to a function in its own namespace, without the function: paid for each
-    /// function in `mapping: distributed`.
+    /// Over the link to a function in its own namespace, without the function: `mapping:
+    /// distributed` has one for each function.
     #[serde(default = "default_link")]
     link = (180.0, 0.0);
     /// The same at tcx, in both directions, without a queue.
     #[serde(default = "default_link_tcx")]
     link_tcx = (150.0, 0.0);
-    /// Over a descriptor ring to a worker process on another core: paid in `mapping: pipeline` for
-    /// each process after the first, and for the return.
+    /// Over a descriptor ring to a worker process on another core: `mapping: pipeline` has one for
+    /// each process after the first, and one for the return.
     #[serde(default = "default_ring")]
     ring = (250.0, 0.0);
     /// Wake-up of a sleeping worker. Not part of a predicted cost, because a busy worker does not
@@ -115,7 +115,7 @@ impl StepCosts {
     }
 }
 
-/// The cost of a function kind in each space; a space without a measurement is left out.
+/// The cost of a function kind in each space; `None` without a measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -167,8 +167,8 @@ pub struct Costs {
     /// Cost of a packet in a burst; without a measurement that of a single packet.
     #[serde(default)]
     pub in_burst: Option<InBurst>,
-    /// Longest time that a process keeps a core that another process wants too, ns: the scheduler's
-    /// slice, or its tick if that is longer.
+    /// Longest time that a process keeps a core while another process waits for it, ns: the
+    /// scheduler's slice, or its tick if that is longer.
     #[serde(default = "default_slice_ns")]
     pub slice_ns: u64,
     /// Source of `slice_ns`.
@@ -238,7 +238,7 @@ pub struct Stall {
     #[serde(default)]
     pub others_percent: f64,
     /// Least and greatest stall of the single readings, ns. A large difference means that a load
-    /// came or went during the measurement.
+    /// started or ended during the measurement.
     #[serde(default)]
     pub looks_ns: [u64; 2],
 }
@@ -268,7 +268,7 @@ impl Default for Costs {
 
 impl Costs {
     /// The cost of `kind` in `space`; `None` if it does not exist there.
-    pub fn function(&self, kind: &Kind, space: Space) -> Option<Cost> {
+    pub fn kind_cost(&self, kind: &Kind, space: Space) -> Option<Cost> {
         let default = kind.default_cost(space)?;
         let known = self.functions.get(kind.name);
         let known = known.and_then(|costs| match space {
@@ -280,8 +280,8 @@ impl Costs {
 
     /// The cost of a function with its configuration in `space`; `None` if its kind does not exist
     /// there.
-    pub fn of(&self, config: &FunctionConfig, space: Space) -> Option<Cost> {
-        let own = self.function(config.kind(), space)?;
+    pub fn function_cost(&self, config: &FunctionConfig, space: Space) -> Option<Cost> {
+        let own = self.kind_cost(config.kind(), space)?;
         Some(own.plus(config.effect().busy))
     }
 
@@ -306,7 +306,7 @@ impl Costs {
         Ok(costs)
     }
 
-    /// Warnings about stalls that are so long that chains are refused, with the remedy.
+    /// Warnings about stalls so long that admission refuses chains, with the remedy.
     pub fn warnings(&self) -> Vec<String> {
         let us = |ns: u64| ns.div_ceil(1000);
         let mut warnings = Vec::new();
@@ -327,7 +327,7 @@ impl Costs {
                     why.push("interrupts, or a hypervisor that reports no steal time".to_owned());
                 }
                 warnings.push(format!(
-                    "core {core} stood still for up to {} us at a time ({}): admission refuses a `latency` \
+                    "core {core} stalled for up to {} us at a time ({}): admission refuses a `latency` \
                      below that, and below three times that with a shaper in its worker; stop other \
                      programs there (`isolcpus`, a cpuset) and calibrate again, or use another core \
                      (`worker: {{ core: N }}`)",
@@ -375,7 +375,7 @@ impl Costs {
         let name = "the ratio of worst case and mean".to_owned();
         if !(1.0..=MAX_WORST_CASE).contains(&self.worst_case) {
             let value = self.worst_case;
-            return Err(CostsError::Times { name, value });
+            return Err(CostsError::Ratio { name, value });
         }
         let stalls = self.stalls.iter();
         let stalls =
@@ -396,7 +396,7 @@ const MAX_WORST_CASE: f64 = 1000.0;
 /// Greatest plausible cost of a packet, ns.
 const MAX_COST_NS: f64 = 1e9;
 
-/// Why a text is no valid cost file.
+/// Why a text is not a valid cost file.
 #[derive(Debug, thiserror::Error)]
 pub enum CostsError {
     /// It is not the JSON form of costs.
@@ -424,7 +424,7 @@ pub enum CostsError {
     #[error(
         "{name} is {value}, expected 1 to {MAX_WORST_CASE}; run `myelin calibrate` to measure it again"
     )]
-    Times {
+    Ratio {
         /// Name of the ratio.
         name: String,
         /// The figure.
@@ -439,7 +439,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn costs_survive_json() {
+    fn costs_round_trip_through_json() {
         let costs = Costs {
             origin: Origin::Measured {
                 machine: "2 cores".into(),
@@ -466,20 +466,23 @@ mod tests {
         };
         assert!(warnings(20_000, [10_000, 30_000], [0.0; 2]).is_empty());
         let short = warnings(20_000, [1000, 90_000], [0.0; 2]);
-        assert!(short.is_empty(), "apart, but all of them short: {short:?}");
-        let told = warnings(4_000_000, [3_000_000, 5_000_000], [7.0, 0.0]);
-        assert_eq!(told.len(), 1);
+        assert!(short.is_empty(), "different, but all short: {short:?}");
+        let found = warnings(4_000_000, [3_000_000, 5_000_000], [7.0, 0.0]);
+        assert_eq!(found.len(), 1);
         assert!(
-            told[0].contains("core 1 stood still for up to 4000 us")
-                && told[0].contains("(other programs ran there for 7.0 % of the time)"),
-            "{told:?}"
+            found[0].contains("core 1 stalled for up to 4000 us")
+                && found[0].contains("(other programs ran there for 7.0 % of the time)"),
+            "{found:?}"
         );
-        let told = warnings(4_000_000, [4_000_000; 2], [0.0, 2.5]);
-        assert!(told[0].contains("(the hypervisor took 2.5 %)"), "{told:?}");
-        let told = warnings(4_000_000, [4_000_000; 2], [0.0; 2]);
-        assert!(told[0].contains("(interrupts, or a hyper"), "{told:?}");
-        let told = warnings(20_000, [10_000, 3_000_000], [0.0; 2]);
-        assert!(told[0].contains("from 10 to 3000 us"), "{told:?}");
+        let found = warnings(4_000_000, [4_000_000; 2], [0.0, 2.5]);
+        assert!(
+            found[0].contains("(the hypervisor took 2.5 %)"),
+            "{found:?}"
+        );
+        let found = warnings(4_000_000, [4_000_000; 2], [0.0; 2]);
+        assert!(found[0].contains("(interrupts, or a hyper"), "{found:?}");
+        let found = warnings(20_000, [10_000, 3_000_000], [0.0; 2]);
+        assert!(found[0].contains("from 10 to 3000 us"), "{found:?}");
     }
 
     #[test]
@@ -521,22 +524,22 @@ mod tests {
     }
 
     #[test]
-    fn an_unmeasured_kind_has_the_catalogues_cost() {
+    fn unmeasured_kind_has_the_catalogues_cost() {
         let mut costs = Costs::default();
         costs.functions.clear();
         let xor = &myelin_spec::XOR;
-        let cost = costs.function(xor, Space::User).unwrap();
+        let cost = costs.kind_cost(xor, Space::User).unwrap();
         assert_eq!(
             Some(cost.per_packet_ns),
             xor.user.map(|cost| cost.per_packet_ns)
         );
         let mut absent = xor.clone();
         absent.user = None;
-        assert_eq!(costs.function(&absent, Space::User), None);
+        assert_eq!(costs.kind_cost(&absent, Space::User), None);
     }
 
     #[test]
-    fn the_configurations_cost_is_added_to_the_kinds() {
+    fn configuration_cost_adds_to_the_kinds_cost() {
         let mut costs = Costs::default();
         let base = FunctionCosts {
             kernel: None,
@@ -547,12 +550,12 @@ mod tests {
             cycles: 3000,
             cycles_per_byte: 3,
         });
-        let user = costs.of(&config, Space::User);
+        let user = costs.function_cost(&config, Space::User);
         assert_eq!(user, Some(Cost::new(1007.0, 1.5)));
     }
 
     #[test]
-    fn every_step_is_listed() {
+    fn iter_lists_every_step() {
         let json = serde_json::to_value(StepCosts::default()).unwrap();
         assert_eq!(
             json.as_object().unwrap().len(),

@@ -1,9 +1,9 @@
-//! The error of a chain that cannot be planned.
+//! The error of a chain without a possible plan.
 
 use myelin_spec::{FileLocation, FunctionSpec, ServiceChain};
 
-/// A chain that cannot be deployed at all: the place in the file, the cause and the remedy. (A
-/// chain that only misses its contract has a plan that is not admitted.)
+/// A chain without a possible plan: the place in the file, the cause and the remedy. (A chain that
+/// only misses its contract has a plan that is not admitted.)
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: chain `{chain}`{problem}")]
 pub struct PlanError {

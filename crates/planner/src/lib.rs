@@ -7,9 +7,9 @@
 //! nothing and measures nothing: `myelin calibrate` measures the costs.
 //!
 //! Two rules choose the space of a function without a `space` key.
-//! [`Classify::Cost`](myelin_spec::Classify::Cost), the default, minimizes the sum of function
-//! costs and crossings for the given order. [`Classify::Calvin`](myelin_spec::Classify::Calvin)
-//! takes the function's class ([`by_class`]).
+//! [`Classify::Cost`](myelin_spec::Classify::Cost), the default, minimizes the cost of the
+//! functions and of the changes of space, for the given order.
+//! [`Classify::Calvin`](myelin_spec::Classify::Calvin) takes the function's class ([`by_class`]).
 //!
 //! Start reading at [`plan()`].
 

@@ -16,7 +16,6 @@ pub use shaper::{ShaperPlace, ShaperPlan};
 
 /// The plan of one chain. Costs are means of one packet of [`Plan::frame_bytes`] bytes in one
 /// direction.
-/// direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Plan {
@@ -51,7 +50,8 @@ pub struct Plan {
     pub hops: Vec<Hop>,
     /// The egress.
     pub egress: Step,
-    /// Longest runs of functions in one space; in mapping `distributed` one for each function.
+    /// Groups of adjacent functions in the same space; in mapping `distributed` one for each
+    /// function.
     pub segments: Vec<Segment>,
     /// Crossings of a packet between kernel and user space.
     pub crossings: u32,
@@ -66,14 +66,14 @@ pub struct Plan {
     /// Its shaper, if it has one.
     #[serde(default)]
     pub shaper: Option<ShaperPlan>,
-    /// Whether the chain is admitted under this contract.
+    /// Whether admission accepts the chain under this contract.
     pub admitted: bool,
-    /// Why it is refused.
+    /// Why admission refuses the chain.
     pub refusal: Option<String>,
-    /// Changes that would be admitted, each by itself.
+    /// Changes that admission would accept, each by itself.
     #[serde(default)]
     pub remedies: Vec<String>,
-    /// Deployed with `--force` although it was refused: no guarantee.
+    /// Whether the chain was refused and deployed with `--force`: it has no guarantee.
     #[serde(default)]
     pub best_effort: bool,
     /// The worst case of policed traffic.
@@ -96,7 +96,7 @@ impl Plan {
             .max_by(|a, b| a.total_ns().total_cmp(&b.total_ns()))
     }
 
-    /// Whether a worker's sockets are bound to the chain's ports: not if its user functions have
+    /// Whether a worker binds its sockets to the chain's ports: not if its user functions have
     /// their own links.
     pub fn binds_ports(&self) -> bool {
         self.uses(Space::User) && self.mapping != Mapping::Distributed
@@ -109,13 +109,13 @@ impl Plan {
             .any(|hop| hop.space == space && !hop.is_black_box())
     }
 
-    /// The shaping of its last worker, if that worker shapes.
+    /// The shaping of the last worker, if that worker shapes.
     pub fn worker_shaping(&self) -> Option<Shaping> {
         let shaper = self.shaper?;
         (shaper.place == ShaperPlace::Worker).then_some(shaper.shaping)
     }
 
-    /// The shaping of the egress interface's queueing discipline, if that shapes.
+    /// The shaping of the egress interface's queueing discipline, if the discipline shapes.
     pub fn qdisc_shaping(&self) -> Option<Shaping> {
         let shaper = self.shaper?;
         (shaper.place == ShaperPlace::Qdisc).then_some(shaper.shaping)
@@ -127,11 +127,11 @@ impl Plan {
     }
 }
 
-/// A step of a packet's path that is no function.
+/// A step of a packet's path other than a function.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Step {
-    /// Its name, as in the costs; several are joined by ` + `.
+    /// Its name, as in the costs; ` + ` joins several names.
     pub name: String,
     /// Its cost, ns.
     pub cost_ns: f64,
@@ -140,7 +140,7 @@ pub struct Step {
     pub(crate) parts: Vec<&'static str>,
 }
 
-/// The name contains all parts.
+/// Compares no parts: the name has them all.
 impl PartialEq for Step {
     fn eq(&self, other: &Self) -> bool {
         (&self.name, self.cost_ns) == (&other.name, other.cost_ns)
@@ -158,12 +158,12 @@ impl Step {
         }
     }
 
-    /// The names of the costs that it consists of.
+    /// The names of its costs.
     pub fn part_names(&self) -> impl Iterator<Item = &str> {
         self.name.split(" + ").filter(|name| !name.is_empty())
     }
 
-    /// Adds a cost before the part with that name, or before all parts.
+    /// Adds a cost before the part `before`, or in front if there is no such part.
     pub(crate) fn insert(&mut self, part: &'static str, cost_ns: f64, before: &str) {
         let at = self.parts.iter().position(|part| *part == before);
         self.parts.insert(at.unwrap_or(0), part);
@@ -209,7 +209,7 @@ impl Hop {
     }
 }
 
-/// A longest run of functions in one space.
+/// A group of adjacent functions in the same space.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Segment {
@@ -240,9 +240,9 @@ impl Segment {
 pub enum Entry {
     /// From the front door.
     Door,
-    /// From the kernel segment before, through the AF_XDP socket.
+    /// From the previous kernel segment, through the AF_XDP socket.
     Kernel,
-    /// From the user segment before, over the internal link.
+    /// From the previous user segment, over the internal link.
     User,
     /// From the forwarder, over the function's own link.
     Link,
@@ -255,10 +255,10 @@ pub enum Entry {
 pub enum Exit {
     /// By the egress port.
     Egress,
-    /// Into the kernel segment behind, over the internal link.
+    /// Into the next kernel segment, over the internal link.
     Kernel,
-    /// Into the user segment behind, through the AF_XDP socket.
+    /// Into the next user segment, through the AF_XDP socket.
     User,
-    /// To the forwarder behind the function.
+    /// To the forwarder after the function.
     Link,
 }

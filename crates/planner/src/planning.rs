@@ -13,19 +13,19 @@ use myelin_spec::{FunctionSpec, Hook, Mapping, ServiceChain, Space};
 use self::mapping::add_rings;
 use self::place::Placement;
 use self::problem::{Ends, Problem};
-use self::reach::{Crossings, reach};
-use crate::classify::required;
+use self::reach::{Crossings, reach_parts};
+use crate::classify::required_space;
 use crate::costs::Costs;
 use crate::error::PlanError;
 use crate::machine::Machine;
 use crate::plan::{Entry, Exit, Hop, Plan, Segment, Step};
 use crate::shaping;
 
-pub(crate) use dpdk::place;
+pub(crate) use dpdk::plan_before_admission;
 pub(crate) use mean::refusal;
 
-/// Frame length for costs if the traffic profile implies none, bytes: CALVIN's small packet, 256 B
-/// of UDP payload, with Ethernet, IPv4 and UDP headers.
+/// Frame length for costs if the traffic profile implies none, bytes: the small packet of CALVIN,
+/// 256 B of UDP payload, with Ethernet, IPv4 and UDP headers.
 pub const REFERENCE_FRAME_BYTES: u64 = 256 + 42;
 
 /// Frame lengths on an Ethernet link with MTU 1500 B; the longest has a VLAN tag.
@@ -57,7 +57,7 @@ pub(crate) fn plan_with_mapping(
     );
     let spaces = &placement.spaces;
     let last = spaces.last().copied().unwrap_or(Space::Kernel);
-    let mut egress = crossings.step(&[ends.egress[last as usize]], frame_bytes);
+    let mut egress = crossings.add_step(&[ends.egress[last as usize]], frame_bytes);
     let door = Step::new(&ends.door, frame_bytes);
     let (own_processes, rings) = if chain.mapping == Mapping::Pipeline {
         let ring = costs.steps.ring;
@@ -73,7 +73,7 @@ pub(crate) fn plan_with_mapping(
         hook,
         mapping: match chain.mapping {
             Mapping::Auto => Mapping::Compact,
-            asked => asked,
+            mapping => mapping,
         },
         mapping_why: String::new(),
         own_processes,
@@ -85,7 +85,7 @@ pub(crate) fn plan_with_mapping(
         hops,
         egress,
         segments: if problem.distributed {
-            lone_segments(&chain.functions, spaces)
+            single_function_segments(&chain.functions, spaces)
         } else {
             segments(&chain.functions, spaces)
         },
@@ -104,14 +104,13 @@ pub(crate) fn plan_with_mapping(
         warnings: Vec::new(),
         costs_origin: costs.origin.clone(),
     };
-    let (shaper, unshaped) = shaping::shaper(&plan, chain)?;
+    let (shaper, unshaped) = shaping::plan_shaper(&plan, chain)?;
     plan.shaper = shaper;
     mean::compare_with_contract(&mut plan, chain, costs);
     plan.warnings.extend(unshaped);
     Ok(plan)
 }
 
-/// The hops: each function in its space.
 fn hops(
     problem: &Problem<'_>,
     (link, placement): (Option<Hook>, &Placement),
@@ -124,12 +123,14 @@ fn hops(
     let functions = problem.chain.functions.iter().zip(&placement.spaces);
     let hop = |(position, (function, &space)): (usize, (&FunctionSpec, &Space))| {
         let kind = function.kind();
-        let cost = costs.of(&function.config, space).unwrap_or_default();
+        let cost = costs
+            .function_cost(&function.config, space)
+            .unwrap_or_default();
         let reach = if kind.is_black_box() {
             Step::new(&[("link", costs.steps.link)], frame_bytes)
         } else {
-            let parts = reach(from, space, link, &costs.steps);
-            crossings.step(&parts, frame_bytes)
+            let parts = reach_parts(from, space, link, &costs.steps);
+            crossings.add_step(&parts, frame_bytes)
         };
         from = space;
         let process = match (space, kind.is_black_box()) {
@@ -157,21 +158,21 @@ fn check(chain: &ServiceChain, machine: &Machine) -> Result<(), PlanError> {
     let (count, mapping, places) = (chain.functions.len(), chain.mapping, &chain.places);
     if count == 0 || count > MAX_FUNCTIONS {
         let problem = format!(
-            " has {count} functions, but a chain has 1 to {MAX_FUNCTIONS}; split it into two, one after the other"
+            " has {count} functions, but a chain has 1 to {MAX_FUNCTIONS}; split it into two chains in series"
         );
         return Err(PlanError::new(chain, &places.chain, problem));
     }
     let black_box = chain.functions.iter().find(|one| one.kind().is_black_box());
     if let Some(function) = black_box.filter(|_| mapping != Mapping::Distributed) {
         let problem = format!(
-            ": spec.mapping: `{}` is a black box (`kind: external`), which stands in a namespace of its own, but \
-             `mapping: {mapping}` has none; write `mapping: distributed`, or leave it out",
+            ": spec.mapping: `{}` is a black box (`kind: external`) and needs its own namespace, which \
+             `mapping: {mapping}` does not create; write `mapping: distributed`, or remove the key",
             function.name
         );
         return Err(PlanError::new(chain, &places.mapping, problem));
     }
     if black_box.is_some() && chain.hook == Hook::Tcx {
-        let problem = ": spec.hook: only the XDP hook leads to a black box; write `hook: xdp`, or leave it out";
+        let problem = ": spec.hook: only the XDP hook can send packets to a black box; write `hook: xdp`, or remove the key";
         return Err(PlanError::new(chain, &places.hook, problem));
     }
     let mut functions = chain.functions.iter();
@@ -180,8 +181,8 @@ fn check(chain: &ServiceChain, machine: &Machine) -> Result<(), PlanError> {
             .find(|function| function.paired && function.required_space() == Some(Space::User))
     {
         let problem = format!(
-            "in user space it shares its state with a function of the reverse chain, but in `mapping: {mapping}` each has a \
-             process of its own; write `space: kernel`, or `mapping: compact` in both chains"
+            "in user space, it and its pair in the reverse chain share their state, so both must run in one process, but \
+             `mapping: {mapping}` gives each its own; write `space: kernel`, or `mapping: compact` in both chains"
         );
         return Err(PlanError::function(chain, function, &problem));
     }
@@ -189,7 +190,7 @@ fn check(chain: &ServiceChain, machine: &Machine) -> Result<(), PlanError> {
         Some(core) if core >= machine.cores => {
             let last = machine.cores.saturating_sub(1);
             let problem = format!(
-                ": spec.worker.core: there is no core {core} to use; those that are online and allowed end at {last}"
+                ": spec.worker.core: there is no core {core} to use; write a core from 0 to {last}, the last one online and allowed"
             );
             Err(PlanError::new(chain, &places.worker, problem))
         }
@@ -201,26 +202,27 @@ fn check(chain: &ServiceChain, machine: &Machine) -> Result<(), PlanError> {
 /// space.
 fn hook_conflict(chain: &ServiceChain) -> PlanError {
     let in_kernel = |function: &&FunctionSpec| {
-        function.kind().kernel.is_some() && required(function, chain.classify) != Some(Space::User)
+        function.kind().kernel.is_some()
+            && required_space(function, chain.classify) != Some(Space::User)
     };
     let function = chain.functions.iter().find(|function| !in_kernel(function));
     let why = match function {
-        Some(function) if function.space.is_some() => "it is pinned there",
+        Some(function) if function.space.is_some() => "`space: user`",
         Some(function) if function.sandbox.requested_at.is_some() => {
-            "it asks for a container or limits, and only a process can have those"
+            "its container or its limits need a process"
         }
-        Some(function) if function.kind().kernel.is_none() => "its kind exists nowhere else",
+        Some(function) if function.kind().kernel.is_none() => "its kind has no kernel program",
         _ => "`classify: calvin` puts its class there",
     };
     let name = function.map_or("", |function| &function.name);
     let problem = format!(
-        ": spec.hook: the function `{name}` must run in user space ({why}), and only the XDP hook leads there; \
-         write `hook: xdp`, or leave it out"
+        ": spec.hook: the function `{name}` must run in user space ({why}), and only the XDP hook can send packets there; \
+         write `hook: xdp`, or remove the key"
     );
     PlanError::new(chain, &chain.places.hook, problem)
 }
 
-/// Longest runs of functions in one space.
+/// Groups adjacent functions of the same space.
 fn segments(functions: &[FunctionSpec], spaces: &[Space]) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
     for (position, (function, &space)) in functions.iter().zip(spaces).enumerate() {
@@ -250,8 +252,8 @@ fn segments(functions: &[FunctionSpec], spaces: &[Space]) -> Vec<Segment> {
     segments
 }
 
-/// One segment for each function, at the end of its link.
-fn lone_segments(functions: &[FunctionSpec], spaces: &[Space]) -> Vec<Segment> {
+/// One segment for each function, because each has its own link.
+fn single_function_segments(functions: &[FunctionSpec], spaces: &[Space]) -> Vec<Segment> {
     let each = (0..).zip(functions).zip(spaces);
     each.map(|((first_position, function), &space)| Segment {
         space,

@@ -1,9 +1,9 @@
 //! Chooses the place of a chain's shaper, and its profile.
 //!
-//! The shaper is behind the last queue of the path, where it separates packets that queues release
-//! together. In a chain with a worker it is in the worker, behind the last user function; later
+//! The shaper is after the last queue of the path, where it separates packets that queues
+//! clustered. In a chain with a worker it is in the worker, after the last user function; later
 //! kernel functions run to completion, packet by packet. A chain of kernel functions has no queue,
-//! so `enforce: auto` adds no shaper. If the file asks for one, the egress interface's queueing
+//! so `enforce: auto` adds no shaper. If the file requests one, the egress interface's queueing
 //! discipline shapes packets from tcx. XDP's redirect bypasses it.
 
 use myelin_packet::traffic::{Bucket, Profile};
@@ -14,22 +14,22 @@ use crate::error::PlanError;
 use crate::frame::{SHORTEST, longest};
 use crate::plan::{Plan, ShaperPlace, ShaperPlan};
 
-/// The shaper of a chain, and a warning if packets may cluster without one.
-pub(crate) fn shaper(
+/// Plans the shaper of a chain. Adds a warning if packets may cluster and nothing shapes them.
+pub(crate) fn plan_shaper(
     plan: &Plan,
     chain: &ServiceChain,
 ) -> Result<(Option<ShaperPlan>, Option<String>), PlanError> {
     let sla = &chain.sla;
     let profile = sla.profile();
-    let asked = matches!(sla.enforce, Enforce::Both | Enforce::Shaper);
-    if profile.is_unlimited() || !(asked || sla.enforce == Enforce::Auto) {
+    let is_requested = matches!(sla.enforce, Enforce::Both | Enforce::Shaper);
+    if profile.is_unlimited() || !(is_requested || sla.enforce == Enforce::Auto) {
         return Ok((None, None));
     }
     let (place, functions) = match shaper_place(plan, chain) {
-        Ok(Some((ShaperPlace::Qdisc, _)) | None) if !asked => return Ok((None, None)),
+        Ok(Some((ShaperPlace::Qdisc, _)) | None) if !is_requested => return Ok((None, None)),
         Ok(Some(found)) => found,
-        Ok(None) => return Err(refusal(chain, XDP_ONLY)),
-        Err(why) if asked => return Err(refusal(chain, why)),
+        Ok(None) => return Err(shaper_error(chain, XDP_ONLY)),
+        Err(why) if is_requested => return Err(shaper_error(chain, why)),
         Err(why) => {
             let warning = format!(
                 "the traffic is policed and not shaped, so packets that cluster between functions leave in \
@@ -38,7 +38,7 @@ pub(crate) fn shaper(
             return Ok((None, Some(warning)));
         }
     };
-    let profile = profile_behind(profile, chain, functions);
+    let profile = profile_after(profile, chain, functions);
     let shaping = Shaping {
         tolerance_ns: sla.shaper_tolerance_ns,
         ..Shaping::new(&profile, sla.shaper_queue(), sla.shaper_delay_ns())
@@ -46,13 +46,13 @@ pub(crate) fn shaper(
     let plan = ShaperPlan {
         place,
         shaping,
-        behind: functions,
+        functions_before: functions,
     };
     Ok((Some(plan), None))
 }
 
-/// The profile behind the first `functions` functions of a chain.
-pub(crate) fn profile_behind(profile: Profile, chain: &ServiceChain, functions: usize) -> Profile {
+/// The profile after the first `functions` functions of a chain.
+pub(crate) fn profile_after(profile: Profile, chain: &ServiceChain, functions: usize) -> Profile {
     let functions = chain.functions.iter().take(functions);
     functions
         .map(|function| function.config.effect())
@@ -61,16 +61,16 @@ pub(crate) fn profile_behind(profile: Profile, chain: &ServiceChain, functions: 
         })
 }
 
-const XDP_ONLY: &str = "the chain's functions all run in the kernel at the XDP hook, whose redirect goes past every queue of \
+const XDP_ONLY: &str = "all functions of the chain run in the kernel at the XDP hook, whose redirect bypasses every queue of \
                         the egress interface; write `hook: tcx`, give a function `space: user`, or write `enforce: policer`";
 
-const ENDS_IN_KERNEL: &str = "`mapping: distributed` ends in a kernel function, behind whose link packets are redirected past \
+const ENDS_IN_KERNEL: &str = "with `mapping: distributed` the chain ends in a kernel function, after which a redirect bypasses \
                               every queue of the egress interface; give the last function `space: user`, or write `mapping: compact`";
 
-const ENDS_IN_BOX: &str = "the chain ends in a black box, behind whose link packets are redirected past every queue of the \
-                           egress interface; put a function with `space: user` behind it";
+const ENDS_IN_BOX: &str = "the chain ends in a black box, after which a redirect bypasses every queue of the \
+                           egress interface; add a function with `space: user` after it";
 
-fn refusal(chain: &ServiceChain, why: &'static str) -> PlanError {
+fn shaper_error(chain: &ServiceChain, why: &'static str) -> PlanError {
     let problem = format!(
         ": spec.sla.enforce: `{}` needs a shaper, but {why}",
         chain.sla.enforce
@@ -99,7 +99,7 @@ fn shaper_place(
     Ok((plan.hook == Hook::Tcx).then_some((ShaperPlace::Qdisc, all)))
 }
 
-/// The profile behind a function with this effect.
+/// The profile after a function with this effect.
 fn profile_after_effect(profile: Profile, effect: &Effect) -> Profile {
     let Effect {
         added_packets,
@@ -114,7 +114,6 @@ fn profile_after_effect(profile: Profile, effect: &Effect) -> Profile {
     });
     let bits = profile.bits.map(|bucket| {
         // The greatest number of packets with these bits: by the other limit, or the shortest
-        // frames.
         // frames.
         let with_added_bytes = |bits: u64, packets: Option<u64>| {
             let bits = scaled(bits);
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn added_packets_and_bytes_are_in_the_profile() {
+    fn profile_includes_added_packets_and_bytes() {
         let coded =
             profile_after_effect(profile((1000, 5), Some((1_000_000, 50_000))), &repairs(0));
         assert_eq!(
@@ -217,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_overflows() {
+    fn largest_profile_does_not_overflow() {
         let most = profile(
             (Bucket::MAX_RATE, Bucket::MAX_BURST),
             Some((Bucket::MAX_RATE, Bucket::MAX_BURST)),

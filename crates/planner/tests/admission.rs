@@ -3,14 +3,14 @@
 #[allow(dead_code)]
 mod common;
 
-use common::node::{beside, shared};
+use common::node::{plan_on_node, shared};
 use common::{FIREWALL, FORWARD, XOR, machine, named, pinned, planned};
 use myelin_planner::admission::Ledger;
 use myelin_spec::Space;
 use proptest::prelude::*;
 
 #[test]
-fn a_bound_above_the_promise_is_refused_with_remedies() {
+fn bound_above_the_latency_is_refused_with_remedies() {
     let user = pinned(XOR, Space::User);
     let agreed = "  sla: { rate: 20kpps, burst: 100, latency: 350us }\n";
     let plan = planned(&[&user], agreed);
@@ -21,7 +21,7 @@ fn a_bound_above_the_promise_is_refused_with_remedies() {
             && refusal.ends_with("above the agreed latency of 350us"),
         "{refusal}"
     );
-    // Each remedy is admitted, and a little more is not.
+    // Admission accepts each remedy, and refuses a little more.
     let remedy = |key: &str| {
         let found = plan.remedies.iter().find(|remedy| remedy.starts_with(key));
         found.unwrap_or_else(|| panic!("{key} in {:?}", plan.remedies))
@@ -55,7 +55,7 @@ fn a_bound_above_the_promise_is_refused_with_remedies() {
 
 /// Not even a thousandth of this burst and rate fits.
 #[test]
-fn an_extreme_contract_has_a_remedy_too() {
+fn extreme_contract_has_a_remedy() {
     let user = pinned(XOR, Space::User);
     for (rate, burst, key) in [(20_000, 1_u64 << 33, "burst"), (10_000_000_000, 4, "rate")] {
         let with = |rate: u64, burst: u64| {
@@ -63,7 +63,7 @@ fn an_extreme_contract_has_a_remedy_too() {
             planned(&[&user], &agreed)
         };
         let plan = with(rate, burst);
-        let told = plan.remedies.iter().find_map(|remedy| {
+        let found = plan.remedies.iter().find_map(|remedy| {
             let figure = remedy.strip_prefix(&format!("`{key}: "))?;
             figure
                 .trim_end_matches("pps`")
@@ -71,17 +71,17 @@ fn an_extreme_contract_has_a_remedy_too() {
                 .parse()
                 .ok()
         });
-        let told: u64 = told.unwrap_or_else(|| panic!("{key} in {:?}", plan.remedies));
+        let found: u64 = found.unwrap_or_else(|| panic!("{key} in {:?}", plan.remedies));
         let (fits, more) = match key {
-            "rate" => (with(told, burst), with(told + told / 100, burst)),
-            _ => (with(rate, told), with(rate, told + 1 + told / 100)),
+            "rate" => (with(found, burst), with(found + found / 100, burst)),
+            _ => (with(rate, found), with(rate, found + 1 + found / 100)),
         };
-        assert!(fits.admitted && !more.admitted, "{key} {told}");
+        assert!(fits.admitted && !more.admitted, "{key} {found}");
     }
 }
 
 #[test]
-fn a_rate_above_the_capacity_is_refused_with_the_largest_rate() {
+fn rate_above_the_capacity_is_refused_with_the_largest_rate() {
     let plan = planned(&[FORWARD], "  sla: { rate: 10Mpps, burst: 32 }\n");
     let refusal = plan.refusal.as_deref().unwrap();
     assert!(
@@ -105,7 +105,7 @@ fn a_rate_above_the_capacity_is_refused_with_the_largest_rate() {
 }
 
 #[test]
-fn without_a_rate_the_mean_decides() {
+fn without_a_rate_the_mean_cost_decides() {
     let plan = planned(&[FORWARD], "  sla: { latency: 1us }\n");
     assert!(plan.admitted && plan.bound.is_none());
     assert!(plan.no_bound.unwrap().starts_with("no rate is agreed"));
@@ -126,7 +126,7 @@ fn without_a_rate_the_mean_decides() {
 }
 
 #[test]
-fn unpoliced_chains_share_no_core_with_promises() {
+fn unpoliced_chains_share_no_core_with_promised_chains() {
     let machine = machine();
     let promised = shared(
         "promised",
@@ -137,39 +137,39 @@ fn unpoliced_chains_share_no_core_with_promises() {
     let elsewhere = named("elsewhere", &[FIREWALL], "");
 
     let mut ledger = Ledger::default();
-    ledger.insert(beside(&ledger, &promised, &machine).1);
-    let (plan, _) = beside(&ledger, &free, &machine);
+    ledger.insert(plan_on_node(&ledger, &promised, &machine).1);
+    let (plan, _) = plan_on_node(&ledger, &free, &machine);
     let refusal = plan.refusal.unwrap();
     assert!(
         refusal.starts_with("the promise to chain `promised` would break: it would have no worst-case bound: `free` (the chain itself)"),
         "{refusal}"
     );
-    assert!(beside(&ledger, &elsewhere, &machine).0.admitted);
+    assert!(plan_on_node(&ledger, &elsewhere, &machine).0.admitted);
 
     // The chains in the other order.
     let mut ledger = Ledger::default();
-    ledger.insert(beside(&ledger, &free, &machine).1);
-    let (plan, _) = beside(&ledger, &promised, &machine);
+    ledger.insert(plan_on_node(&ledger, &free, &machine).1);
+    let (plan, _) = plan_on_node(&ledger, &promised, &machine);
     let refusal = plan.refusal.unwrap();
     assert!(
         refusal.contains("`free` (another chain) shares the kernel part at eth1"),
         "{refusal}"
     );
-    // A chain with a rate and no latency is admitted beside it.
+    // Admission accepts a chain with a rate and no latency next to it.
     let rate = shared("rate", &[FORWARD], "  sla: { rate: 1kpps }\n");
-    let (plan, _) = beside(&ledger, &rate, &machine);
+    let (plan, _) = plan_on_node(&ledger, &rate, &machine);
     assert!(plan.admitted && plan.bound.is_none(), "{:?}", plan.refusal);
 }
 
 #[test]
-fn a_further_chain_never_breaks_the_promises_of_others() {
+fn new_chain_never_breaks_other_promises() {
     let machine = machine();
     let mut ledger = Ledger::default();
     let agreed = "  sla: { rate: 1kpps, burst: 8, latency: 100us }\n";
     let mut admitted = 0;
     let refusal = loop {
         let name = format!("c{admitted}");
-        let (plan, booking) = beside(&ledger, &shared(&name, &[FORWARD], agreed), &machine);
+        let (plan, booking) = plan_on_node(&ledger, &shared(&name, &[FORWARD], agreed), &machine);
         if let Some(refusal) = plan.refusal {
             break refusal;
         }
@@ -181,12 +181,12 @@ fn a_further_chain_never_breaks_the_promises_of_others() {
         "{admitted}: {refusal}"
     );
     // A chain with a long latency that would delay the others too long.
-    let patient = shared(
-        "patient",
+    let disturbing = shared(
+        "disturbing",
         &[FORWARD],
         "  sla: { rate: 1kpps, burst: 32, latency: 10ms }\n",
     );
-    let (plan, _) = beside(&ledger, &patient, &machine);
+    let (plan, _) = plan_on_node(&ledger, &disturbing, &machine);
     let refusal = plan.refusal.unwrap();
     assert!(
         refusal
@@ -196,31 +196,31 @@ fn a_further_chain_never_breaks_the_promises_of_others() {
     // After a removal the chain fits.
     ledger.remove("c1").unwrap();
     assert!(
-        beside(&ledger, &shared("next", &[FORWARD], agreed), &machine)
+        plan_on_node(&ledger, &shared("next", &[FORWARD], agreed), &machine)
             .0
             .admitted
     );
 }
 
 #[test]
-fn a_second_worker_on_a_core_costs_slices_and_another_core_does_not() {
+fn second_worker_on_a_core_costs_slices() {
     let user = pinned(XOR, Space::User);
     let agreed = "  sla: { rate: 1kpps, burst: 8, latency: 350us }\n";
     let machine = machine();
     let mut ledger = Ledger::default();
-    ledger.insert(beside(&ledger, &named("one", &[&user], agreed), &machine).1);
-    let (plan, _) = beside(&ledger, &named("two", &[&user], agreed), &machine);
+    ledger.insert(plan_on_node(&ledger, &named("one", &[&user], agreed), &machine).1);
+    let (plan, _) = plan_on_node(&ledger, &named("two", &[&user], agreed), &machine);
     assert!(!plan.admitted);
     assert!(
         plan.remedies.contains(&"`worker: { core: 0 }`".to_owned()),
         "{:?}",
         plan.remedies
     );
-    let apart = format!("  worker: {{ core: 0 }}\n{agreed}");
-    let (plan, _) = beside(&ledger, &named("two", &[&user], &apart), &machine);
+    let other_core = format!("  worker: {{ core: 0 }}\n{agreed}");
+    let (plan, _) = plan_on_node(&ledger, &named("two", &[&user], &other_core), &machine);
     assert!(plan.admitted, "{:?}", plan.refusal);
     // A chain without a promise takes slices of the core too.
-    let (plan, _) = beside(&ledger, &named("two", &[&user], ""), &machine);
+    let (plan, _) = plan_on_node(&ledger, &named("two", &[&user], ""), &machine);
     assert!(
         plan.refusal
             .unwrap()
@@ -239,7 +239,7 @@ proptest! {
         let bookings: Vec<_> = rates.iter().enumerate().map(|(index, (rate, burst, in_user, free))| {
             let functions: &[&str] = if *in_user { &[&user] } else { &[FORWARD] };
             let sla = if *free { String::new() } else { format!("  sla: {{ rate: {rate}pps, burst: {burst}, latency: 10s }}\n") };
-            beside(&Ledger::default(), &shared(&format!("c{index}"), functions, &sla), &machine).1
+            plan_on_node(&Ledger::default(), &shared(&format!("c{index}"), functions, &sla), &machine).1
         }).collect();
         let (mut all, mut some) = (Ledger::default(), Ledger::default());
         for (booking, gone) in bookings.iter().zip(&gone) {
@@ -258,7 +258,7 @@ proptest! {
     /// For any contract the bound is at most the paper's sum, the shares add up, and a refusal has
     /// a reason.
     #[test]
-    fn any_contract_has_an_answer(
+    fn any_contract_gets_a_bound_or_a_reason(
         pps in prop_oneof![1_u64..100_000, Just(10_000_000_000_000)], burst in prop_oneof![1_u64..2000, Just(1_u64 << 33)],
         bits in prop::option::of((1_u64..10_000_000_000_000, 1_u64..(1 << 33))), latency_us in 1_u64..10_000, in_user: bool, others in 0_u64..5,
     ) {
@@ -268,7 +268,7 @@ proptest! {
         let mut ledger = Ledger::default();
         for other in 0..others {
             let chain = shared(&format!("o{other}"), functions, "  sla: { rate: 1kpps, burst: 4 }\n");
-            ledger.insert(beside(&ledger, &chain, &machine).1);
+            ledger.insert(plan_on_node(&ledger, &chain, &machine).1);
         }
         let mut chain = shared("tried", functions, "  sla: { rate: 1kpps }\n");
         chain.sla.rate_pps = Some(pps);
@@ -277,7 +277,7 @@ proptest! {
             (chain.sla.rate_bps, chain.sla.burst_bits) = (Some(rate), Some(burst));
         }
         chain.sla.latency_ns = Some(latency_us * 1000);
-        let (plan, _) = beside(&ledger, &chain, &machine);
+        let (plan, _) = plan_on_node(&ledger, &chain, &machine);
         prop_assert_eq!(plan.admitted, plan.refusal.is_none());
         if let Some(bound) = &plan.bound {
             prop_assert!(bound.bound_ns <= bound.paper_sum_ns.unwrap(), "{:?}", bound);

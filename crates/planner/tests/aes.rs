@@ -1,4 +1,4 @@
-//! Plans of chains that encrypt.
+//! Plans of chains with encryption.
 
 use std::collections::BTreeMap;
 
@@ -45,14 +45,14 @@ fn ciphers_without_authentication_give_a_warning() {
 }
 
 #[test]
-fn no_plan_shows_a_key() {
+fn plans_and_debug_output_contain_no_key() {
     let (chain, plan) = planned("aes-128-gcm");
-    let shown = [
+    let outputs = [
         serde_json::to_string(&plan).unwrap(),
         format!("{plan:?}"),
         format!("{chain:?}"),
     ];
-    for text in shown {
+    for text in outputs {
         assert!(!text.contains("5ec2"), "{text}");
         // The bytes as a list of numbers: 0x5e, 0xc2, 0xe7.
         assert!(!text.contains("94, 194"), "{text}");

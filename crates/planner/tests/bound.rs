@@ -3,7 +3,7 @@
 #[allow(dead_code)]
 mod common;
 
-use common::node::{beside, bound, shared};
+use common::node::{bound, plan_on_node, shared};
 use common::{FIREWALL, FORWARD, XOR, machine, named, pinned, planned};
 use myelin_planner::admission::{Ledger, Node, Site, review};
 use myelin_planner::costs::InBurst;
@@ -12,7 +12,7 @@ use myelin_spec::Space;
 use myelin_spec::XOR as XOR_KIND;
 
 #[test]
-fn a_bound_is_the_worst_cost_of_a_burst_and_the_stalls_of_its_cores() {
+fn bound_is_the_worst_cost_of_a_burst_and_the_stalls_of_its_cores() {
     let plan = planned(
         &[FORWARD],
         "  sla: { rate: 10kpps, burst: 32, latency: 1ms }\n",
@@ -26,17 +26,17 @@ fn a_bound_is_the_worst_cost_of_a_burst_and_the_stalls_of_its_cores() {
         + plan.hops[0].cost_ns.unwrap() * costs.worst_case;
     let bound = bound(&plan);
     let expected = 32.0 * packet_ns + 20_000.0;
-    // Packets that arrive meanwhile may leave in the same turn.
-    let meanwhile_ns = bound.bound_ns as f64 - expected;
+    // Packets that arrive during the service may leave in the same turn.
+    let later_ns = bound.bound_ns as f64 - expected;
     assert!(
-        (0.0..packet_ns).contains(&meanwhile_ns),
+        (0.0..packet_ns).contains(&later_ns),
         "{} against {expected}",
         bound.bound_ns
     );
     let sum_ns = bound.paper_sum_ns.unwrap() as f64;
     assert!(
         (sum_ns - expected - 7.0 * packet_ns).abs() < 2.0,
-        "the same turn, whatever came: {sum_ns}"
+        "a full turn in any case: {sum_ns}"
     );
     assert_eq!(bound.latency_ns, 20_000);
     assert_eq!(bound.servers.len(), 1);
@@ -45,7 +45,7 @@ fn a_bound_is_the_worst_cost_of_a_burst_and_the_stalls_of_its_cores() {
 }
 
 #[test]
-fn shares_add_up() {
+fn shares_add_up_to_the_bound() {
     let (kernel, user) = (pinned(FIREWALL, Space::Kernel), pinned(XOR, Space::User));
     let plan = planned(
         &[&kernel, &user],
@@ -58,8 +58,8 @@ fn shares_add_up() {
     assert!(bound.bound_ns < bound.paper_sum_ns.unwrap(), "{bound:?}");
     assert_eq!(bound.servers.len(), 2);
     let wake_up = Costs::default().steps.wake_up.per_packet_ns * 1.5;
-    // Two cores, and a sleeping worker; once more before a shaped packet leaves, with a packet in
-    // hand and one departure before.
+    // Stalls of two cores, and a wake-up. Before a shaped packet leaves, the worker may stall and
+    // wake up again, process one packet and send another.
     let standing_ns = 40_000 + 20_000 + 2 * wake_up as u64;
     let packet_ns: u64 = bound.hops[2..].iter().map(|hop| hop.cost_ns).sum();
     assert!(
@@ -69,9 +69,10 @@ fn shares_add_up() {
     );
 }
 
-/// tcx forwards packets nearly one by one; a packet that XDP redirects waits for its turn's others.
+/// tcx forwards packets nearly one by one. A packet that XDP redirects waits for the others of its
+/// turn.
 #[test]
-fn a_burst_costs_once_if_packets_are_forwarded_one_by_one() {
+fn bound_counts_a_burst_once_if_packets_are_forwarded_one_by_one() {
     let with_link = Machine {
         egress_bps: Some(1_000_000_000),
         ..machine()
@@ -88,10 +89,10 @@ fn a_burst_costs_once_if_packets_are_forwarded_one_by_one() {
     assert!(xdp.bound_ns.abs_diff(at_each(&xdp)) < 2, "{xdp:?}");
 }
 
-/// XDP forwards redirected packets at the end of a turn of 64, tcx in lists of 8: so many later
+/// XDP forwards redirected packets at the end of a turn of 64, tcx in lists of 8: as many later
 /// packets may precede a packet.
 #[test]
-fn a_packet_leaves_with_its_receive_batch() {
+fn bound_counts_later_packets_of_the_receive_batch() {
     let with = |rate: u64, hook: &str| {
         let agreed = format!("  hook: {hook}\n  sla: {{ rate: {rate}pps, burst: 1 }}\n");
         bound(&planned(&[FORWARD], &agreed)).clone()
@@ -111,7 +112,7 @@ fn a_packet_leaves_with_its_receive_batch() {
 }
 
 #[test]
-fn a_link_adds_its_transmission_time() {
+fn link_adds_its_transmission_time() {
     let slow = Machine {
         egress_bps: Some(10_000_000),
         ..machine()
@@ -132,7 +133,7 @@ fn a_link_adds_its_transmission_time() {
 }
 
 #[test]
-fn the_stall_of_each_core_is_in_the_bound_once() {
+fn bound_counts_the_stall_of_each_core_once() {
     let user = pinned(XOR, Space::User);
     let chain = named(
         "tried",
@@ -150,19 +151,20 @@ fn the_stall_of_each_core_is_in_the_bound_once() {
         }
         bound(&plan(&chain, &costs, &machine()).unwrap()).clone()
     };
-    let (calm, restless) = (with([1000, 1000]), with([5000, 100_000]));
-    // The kernel part may be on the worse core. The worker is on core 0, and may stall again before
-    // a shaped departure. Departures and arrivals meanwhile add less than a hundredth.
-    let more_ns = restless.bound_ns - calm.bound_ns;
+    let (short, long) = (with([1000, 1000]), with([5000, 100_000]));
+    // The kernel part may run on the worse core. The worker is on core 0, and may stall again
+    // before a shaped departure. Departures and arrivals during that time add less than a
+    // hundredth.
+    let more_ns = long.bound_ns - short.bound_ns;
     assert!((107_000..108_000).contains(&more_ns), "{more_ns}");
-    let standing_ns = restless.latency_ns - calm.latency_ns;
+    let standing_ns = long.latency_ns - short.latency_ns;
     assert!((107_000..=more_ns).contains(&standing_ns), "{standing_ns}");
 }
 
-/// A batch of 32 leaves with its last packet, so up to 31 later packets may precede a packet. At a
-/// low rate there are fewer.
+/// A batch of 32 leaves with its last packet, so up to 31 later packets may precede a packet; at a
+/// low rate, fewer.
 #[test]
-fn a_packet_leaves_with_its_batch() {
+fn bound_counts_later_packets_of_the_batch() {
     let user = pinned(XOR, Space::User);
     let with = |rate: u64, batch: u32| {
         let agreed = format!(
@@ -181,13 +183,13 @@ fn a_packet_leaves_with_its_batch() {
     );
 }
 
-/// The cost of a batch counts once for a batch, and for each packet only where a batch may have one
-/// packet.
+/// The bound counts the cost of a batch once for each full batch, or for each packet if a batch may
+/// have a single packet.
 #[test]
-fn a_burst_has_the_cost_of_batches() {
+fn bound_counts_the_cost_of_batches() {
     let user = pinned(FORWARD, Space::User);
     let machine = machine();
-    let with = |in_burst, beside: Option<&str>| {
+    let with = |in_burst, other: Option<&str>| {
         let mut costs = Costs {
             in_burst,
             worst_case: 1.0,
@@ -202,7 +204,7 @@ fn a_burst_has_the_cost_of_batches() {
             named(name, &[&user], &more)
         };
         let mut ledger = Ledger::default();
-        let chains = beside.map(|ports| chain("beside", ports)).into_iter();
+        let chains = other.map(|ports| chain("other", ports)).into_iter();
         let mut plans = chains
             .chain([chain("tried", "ingress: eth1, egress: eth2")])
             .map(|chain| {
@@ -233,21 +235,21 @@ fn a_burst_has_the_cost_of_batches() {
         |bound: &Bound| (bound.servers[1].delay_ns - bound.servers[1].latency_ns) as f64;
     let about = |ns: f64, expected: f64| ns > expected && ns < expected * 1.05;
     let (alone, many) = (with(None, None), with(in_burst, None));
-    // 128 packets at 2 us; or at 720 ns, and 1280 ns for each 64 of them. A few more arrive
-    // meanwhile.
+    // 128 packets at 2 us; or at 720 ns, and 1280 ns for each 64 of them. A few more arrive during
+    // the service.
     assert!(about(worker_ns(&alone), 128.0 * 2000.0), "{alone:?}");
     assert!(
         about(worker_ns(&many), 128.0 * 720.0 + 2.0 * 1280.0),
         "{many:?}"
     );
-    // And two partial batches.
+    // The latency includes two partial batches.
     assert_eq!(many.servers[1].latency_ns, 20_000 + 2 * 1280);
     // The port's work includes the path to the ring.
     assert!(
         about(many.servers[0].delay_ns as f64, 128.0 * 1500.0 + 20_000.0),
         "{many:?}"
     );
-    // Two ports are served in turn, and each batch may have one packet.
+    // The worker serves two ports in turn, and each batch may have one packet.
     let turns = with(in_burst, Some("ingress: eth3, egress: eth4"));
     let expected = 2.0 * (128.0 * (720.0 + 1280.0) + 2.0 * 1280.0);
     assert!(about(worker_ns(&turns), expected), "{turns:?}");
@@ -255,7 +257,7 @@ fn a_burst_has_the_cost_of_batches() {
 
 /// A worker with two sockets may serve one first, although packets of the other arrived before.
 #[test]
-fn a_worker_with_two_ports_is_not_first_come_first_served() {
+fn worker_with_two_ports_is_not_first_come_first_served() {
     let user = pinned(XOR, Space::User);
     let machine = machine();
     let from = |name: &str, ports: &str| {
@@ -265,24 +267,24 @@ fn a_worker_with_two_ports_is_not_first_come_first_served() {
             &format!("  ports: {{ {ports} }}\n  sla: {{ rate: 20kpps, burst: 32 }}\n"),
         )
     };
-    let beside_one = |ports: &str| {
+    let with_one_more = |ports: &str| {
         let mut ledger = Ledger::default();
         let first = from("first", "ingress: eth1, egress: eth2");
-        ledger.insert(beside(&ledger, &first, &machine).1);
-        let (plan, _) = beside(&ledger, &from("second", ports), &machine);
+        ledger.insert(plan_on_node(&ledger, &first, &machine).1);
+        let (plan, _) = plan_on_node(&ledger, &from("second", ports), &machine);
         bound(&plan).clone()
     };
-    let same = beside_one("ingress: eth1, egress: eth2");
-    let back = beside_one("ingress: eth2, egress: eth1");
+    let same = with_one_more("ingress: eth1, egress: eth2");
+    let back = with_one_more("ingress: eth2, egress: eth1");
     assert!(same.paper_sum_ns.is_some());
     assert_eq!(back.paper_sum_ns, None);
     let worker = |bound: &Bound| bound.servers[1].delay_ns;
     assert!(worker(&back) > worker(&same), "{back:?} against {same:?}");
 }
 
-/// In any order all arrivals count, and the chain's own packets are as clustered as others.
+/// If the order is unknown, all arrivals count, and the chain's own packets cluster like others.
 #[test]
-fn without_a_known_order_all_packets_have_the_same_bound() {
+fn chains_with_an_unknown_order_have_the_same_bound() {
     let user = pinned(XOR, Space::User);
     let machine = machine();
     let chain = |name: &str, ports: &str, burst: u32| {
@@ -297,18 +299,18 @@ fn without_a_known_order_all_packets_have_the_same_bound() {
         chain("back", "ingress: eth2, egress: eth1", 2),
     );
     let mut ledger = Ledger::default();
-    ledger.insert(beside(&ledger, &there, &machine).1);
-    ledger.insert(beside(&ledger, &back, &machine).1);
+    ledger.insert(plan_on_node(&ledger, &there, &machine).1);
+    ledger.insert(plan_on_node(&ledger, &back, &machine).1);
     let worker = |chain| {
-        let (plan, _) = beside(&ledger, chain, &machine);
+        let (plan, _) = plan_on_node(&ledger, chain, &machine);
         bound(&plan).servers[1].delay_ns
     };
     assert_eq!(worker(&there), worker(&back));
 }
 
-/// With frames of 9000 B each packet costs as much as one of those.
+/// With an MTU of 9000 B each packet counts as a frame of that length.
 #[test]
-fn the_mtu_of_the_ingress_is_the_longest_frame() {
+fn ingress_mtu_gives_the_longest_frame() {
     let with = |ingress_mtu: Option<u32>| {
         let machine = Machine {
             ingress_mtu,
@@ -320,7 +322,7 @@ fn the_mtu_of_the_ingress_is_the_longest_frame() {
     let (unknown, usual, jumbo) = (with(None), with(Some(1500)), with(Some(9000)));
     assert_eq!(unknown, usual);
     let costs = Costs::default();
-    let xor = costs.function(&XOR_KIND, Space::Kernel).unwrap();
+    let xor = costs.kind_cost(&XOR_KIND, Space::Kernel).unwrap();
     let longer_ns = 7500.0 * xor.per_byte_ns * costs.worst_case;
     let more_ns = jumbo.hops[1].cost_ns - usual.hops[1].cost_ns;
     assert!(
@@ -333,19 +335,22 @@ fn the_mtu_of_the_ingress_is_the_longest_frame() {
     );
 }
 
-/// A profile of 60 B frames that become 1500 B, which the next function must process.
+/// Frames of 60 B become 1500 B, which the next function must process.
 #[test]
 fn longer_packets_cost_later_functions_more() {
     let user = pinned(XOR, Space::User);
-    let behind = |first: &str| {
+    let worker_delay_ns = |first: &str| {
         let first = pinned(first, Space::User);
         let agreed =
             "  sla: { rate: [ 1kpps, 480kbit ], burst: [ 10, 4800bit ], enforce: policer }\n";
         bound(&planned(&[&first, &user], agreed)).servers[1].delay_ns
     };
-    let (plain, longer) = (behind(FORWARD), behind("kind: decompress"));
+    let (plain, longer) = (
+        worker_delay_ns(FORWARD),
+        worker_delay_ns("kind: decompress"),
+    );
     let byte_ns = Costs::default()
-        .function(&XOR_KIND, Space::User)
+        .kind_cost(&XOR_KIND, Space::User)
         .unwrap()
         .per_byte_ns;
     let touched_ns = 10.0 * 1440.0 * byte_ns;
@@ -358,24 +363,24 @@ fn longer_packets_cost_later_functions_more() {
 const IN_ORDER: &str =
     "kind: rlnc-decode, space: user, config: { delivery: in-order, timeout: 1ms }";
 
-/// Packets that a decoder releases at once precede others, and arrive behind the worker in larger
+/// Packets that a decoder releases at once precede others, and arrive at the next server in larger
 /// clusters.
 #[test]
-fn held_packets_arrive_together() {
+fn held_packets_cluster() {
     let user = pinned(XOR, Space::User);
     let slow = Machine {
         egress_bps: Some(1_000_000_000),
         ..machine()
     };
     let agreed = "  sla: { rate: 10kpps, burst: 4, enforce: policer }\n";
-    let beside_one = |functions: &[&str]| {
+    let with_one_more = |functions: &[&str]| {
         let mut ledger = Ledger::default();
         let first = shared("first", functions, agreed);
-        ledger.insert(beside(&ledger, &first, &slow).1);
-        let (plan, _) = beside(&ledger, &shared("second", &[&user], agreed), &slow);
+        ledger.insert(plan_on_node(&ledger, &first, &slow).1);
+        let (plan, _) = plan_on_node(&ledger, &shared("second", &[&user], agreed), &slow);
         bound(&plan).clone()
     };
-    let (calm, clustered) = (beside_one(&[&user]), beside_one(&[IN_ORDER, &user]));
+    let (calm, clustered) = (with_one_more(&[&user]), with_one_more(&[IN_ORDER, &user]));
     assert!(calm.paper_sum_ns.is_some() && clustered.paper_sum_ns.is_none());
     // 20 packets arrive while the decoder may hold one back, and it may recover 64.
     let (worker, link) = (1, 2);
@@ -388,8 +393,8 @@ fn held_packets_arrive_together() {
             "{clustered:?} against {calm:?}"
         );
     }
-    // A held packet stays twice, plus its hold time.
-    let alone = beside(
+    // A held packet passes the worker twice, and waits for its hold time.
+    let alone = plan_on_node(
         &Ledger::default(),
         &shared("alone", &[IN_ORDER], agreed),
         &slow,
@@ -401,9 +406,8 @@ fn held_packets_arrive_together() {
     );
 }
 
-/// Each pair of devices has its own worker for both directions.
 #[test]
-fn each_pair_of_devices_has_its_own_worker() {
+fn each_pair_of_devices_has_one_worker_for_both_directions() {
     let devices = |ingress: &str, egress: &str| {
         let ports = format!(
             "  ports: {{ ingress: {{ dpdk: \"{ingress}\" }}, egress: {{ dpdk: \"{egress}\" }} }}\n"

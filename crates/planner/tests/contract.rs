@@ -1,4 +1,4 @@
-//! The verdict of a plan by the mean, and its warnings.
+//! The verdict of a plan by its mean cost, and its warnings.
 
 #[allow(dead_code)]
 mod common;
@@ -7,7 +7,7 @@ use common::{EXTERNAL, FIREWALL, FORWARD, XOR, pinned, planned};
 use myelin_spec::Space;
 
 #[test]
-fn a_contract_below_the_predicted_cost_is_refused() {
+fn latency_below_the_predicted_cost_is_refused() {
     let (kernel, user) = (pinned(FIREWALL, Space::Kernel), pinned(XOR, Space::User));
     let tried = |sla| planned(&[&kernel, &user], sla);
     let plan = tried("  sla: { latency: 2us }\n");
@@ -15,10 +15,9 @@ fn a_contract_below_the_predicted_cost_is_refused() {
     let reason = plan.refusal.unwrap();
     assert!(reason.starts_with("the predicted cost of "), "{reason}");
     assert!(
-        reason.contains("above the agreed latency of 2us; most of it, "),
+        reason.contains("above the agreed latency of 2us; the largest part is `f1` "),
         "{reason}"
     );
-    assert!(reason.ends_with("is `f1` and the step to it"), "{reason}");
     let plan = tried("  sla: { latency: 1ms, roundTrip: 2us }\n");
     assert!(
         plan.refusal
@@ -30,24 +29,24 @@ fn a_contract_below_the_predicted_cost_is_refused() {
 }
 
 #[test]
-fn a_plan_warns_the_user() {
+fn plan_warns_of_late_wake_ups_busy_cores_and_unused_workers() {
     let user = pinned(XOR, Space::User);
     let quiet = planned(&[&user], "  sla: { latency: 350us, rate: 20kpps }\n");
     assert_eq!(quiet.warnings, [""; 0]);
 
-    let sleepy = planned(&[&user], "  sla: { latency: 20us }\n");
-    assert!(sleepy.warnings[0].starts_with("a packet that wakes the worker takes about "));
+    let sleeping = planned(&[&user], "  sla: { latency: 20us }\n");
+    assert!(sleeping.warnings[0].starts_with("a packet that wakes the worker takes about "));
     assert!(
-        sleepy
+        sleeping
             .worst_case_note
             .contains("for a wake-up of the worker")
     );
-    let awake = planned(
+    let spinning = planned(
         &[&user],
         "  sla: { latency: 20us }\n  worker: { idle: spin }\n",
     );
-    assert_eq!(awake.warnings, [""; 0]);
-    assert!(!awake.worst_case_note.contains("wake-up"));
+    assert_eq!(spinning.warnings, [""; 0]);
+    assert!(!spinning.worst_case_note.contains("wake-up"));
 
     let busy = planned(&[&user], "  sla: { rate: 1Mpps }\n").warnings;
     assert!(
@@ -57,9 +56,9 @@ fn a_plan_warns_the_user() {
     let busy = planned(&[FORWARD], "  sla: { rate: 100Gbit }\n").warnings;
     assert!(busy[0].contains("the kernel part of the chain"), "{busy:?}");
 
-    let workless = planned(&[FORWARD], "  worker: { batch: 32 }\n").warnings;
+    let unused = planned(&[FORWARD], "  worker: { batch: 32 }\n").warnings;
     assert_eq!(
-        workless,
+        unused,
         ["`spec.worker` has no effect: no function runs in user space"]
     );
 }
@@ -94,7 +93,7 @@ fn costs_use_the_profiles_frame_length() {
 }
 
 #[test]
-fn a_contract_below_the_cost_of_other_functions_is_refused() {
+fn latency_below_the_cost_around_a_black_box_is_refused() {
     let plan = planned(&[EXTERNAL], "  sla: { latency: 100ns }\n");
     assert!(!plan.admitted);
     assert!(planned(&[EXTERNAL], "  sla: { latency: 1ms }\n").admitted);

@@ -13,7 +13,7 @@ fn chain(functions: &str) -> ServiceChain {
 }
 
 #[test]
-fn all_functions_run_in_the_worker_that_has_the_devices() {
+fn all_functions_run_in_the_worker_that_owns_the_devices() {
     let chain = chain("{ name: a, kind: forward }, { name: b, kind: xor, config: { key: 1 } }");
     let plan = plan(&chain, &Costs::default(), &Machine::with_end_hosts(2)).unwrap();
     assert!(plan.hops.iter().all(|hop| hop.space == Space::User));
@@ -23,7 +23,7 @@ fn all_functions_run_in_the_worker_that_has_the_devices() {
 }
 
 #[test]
-fn a_black_box_is_refused_at_its_place() {
+fn black_box_error_has_its_location() {
     let chain = chain("{ name: a, kind: external, config: { command: [box] } }");
     let error = plan(&chain, &Costs::default(), &Machine::with_end_hosts(2)).unwrap_err();
     let text = error.to_string();
@@ -35,7 +35,7 @@ fn a_black_box_is_refused_at_its_place() {
 }
 
 #[test]
-fn a_function_that_is_pinned_to_the_kernel_is_refused_at_its_place() {
+fn kernel_pin_error_has_its_location() {
     let chain = chain("{ name: a, kind: forward, space: kernel }");
     let error = plan(&chain, &Costs::default(), &Machine::with_end_hosts(2)).unwrap_err();
     let text = error.to_string();

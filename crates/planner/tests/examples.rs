@@ -11,7 +11,7 @@ struct Directory(PathBuf);
 
 impl FileResolver for Directory {
     fn read(&self, path: &str) -> Result<String, String> {
-        // Only the client resolves this name; the file itself never ends.
+        // The client reads a key from this device, which has no end.
         if path == "/dev/urandom" {
             return Ok("5a".repeat(32));
         }
@@ -33,7 +33,7 @@ fn plans(name: &str) -> Vec<Plan> {
     let machine = Machine::with_end_hosts(2);
     let costs = Costs::default();
     let mut ledger = Ledger::default();
-    let beside_the_others = |chain: &ServiceChain| {
+    let plan_on_node = |chain: &ServiceChain| {
         let mut plan = plan(chain, &costs, &machine).unwrap();
         let node = Node {
             costs: &costs,
@@ -44,7 +44,7 @@ fn plans(name: &str) -> Vec<Plan> {
         ledger.insert(review(&mut plan, chain, &node, &site));
         plan
     };
-    chains(name).iter().map(beside_the_others).collect()
+    chains(name).iter().map(plan_on_node).collect()
 }
 
 fn spaces(plan: &Plan) -> Vec<Space> {
@@ -101,7 +101,7 @@ fn each_example_matches_its_comments() {
 
 /// Measured costs must not move the functions of the example that uses both spaces.
 #[test]
-fn the_first_example_uses_both_spaces_for_any_costs() {
+fn first_example_uses_both_spaces_for_any_costs() {
     let mut costs = Costs::default();
     costs
         .functions

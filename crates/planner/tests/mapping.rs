@@ -12,7 +12,7 @@ use myelin_spec::{Hook, Mapping, NoFiles, ServiceChain, Source, Space, parse};
 use proptest::prelude::*;
 
 #[test]
-fn a_pipeline_pays_a_ring_from_process_to_process_and_back() {
+fn pipeline_cost_includes_a_ring_between_processes_and_back() {
     let user = |kind| pinned(kind, Space::User);
     let (first, second, third) = (user(FORWARD), user(XOR), user(FORWARD));
     let kernel = pinned(FORWARD, Space::Kernel);
@@ -22,9 +22,9 @@ fn a_pipeline_pays_a_ring_from_process_to_process_and_back() {
     assert_adds_up(&plan);
     assert_eq!(plan.mapping, Mapping::Pipeline);
     assert_eq!(plan.mapping_why, "written as `mapping: pipeline`");
-    let ways: Vec<&str> = plan.hops.iter().map(|hop| &*hop.reach.name).collect();
+    let steps: Vec<&str> = plan.hops.iter().map(|hop| &*hop.reach.name).collect();
     assert_eq!(
-        ways,
+        steps,
         [
             "enter_user + dispatch",
             "ring + dispatch",
@@ -75,7 +75,7 @@ fn a_pipeline_pays_a_ring_from_process_to_process_and_back() {
 }
 
 #[test]
-fn a_distributed_chain_pays_a_link_for_each_function_and_two_crossings_for_each_in_user_space() {
+fn distributed_cost_includes_a_link_for_each_function() {
     let user = pinned(XOR, Space::User);
     let functions = [FIREWALL, &user, FORWARD, &user];
     let plan = planned(&functions, "  mapping: distributed\n");
@@ -118,9 +118,9 @@ fn several_spinning_workers_on_a_core_give_a_warning() {
 }
 
 proptest! {
-    /// At one hook, functions with their own links do not affect the space of their neighbours.
+    /// At one hook, functions with their own links do not affect the space of other functions.
     #[test]
-    fn each_function_of_a_distributed_chain_is_placed_alone(
+    fn distributed_functions_are_placed_independently(
         costs in prop::collection::vec((0_u32..20_000, 0_u32..20_000), 1..=6),
     ) {
         let mut with = Costs::default();
@@ -133,9 +133,9 @@ proptest! {
         }
         let all: Vec<&str> = (0..costs.len()).map(|i| configured[i % 3]).collect();
         let mapping = "  mapping: distributed\n  hook: xdp\n";
-        let whole = plan(&chain(&all, mapping), &with, &machine()).unwrap();
-        assert_adds_up(&whole);
-        for (hop, function) in whole.hops.iter().zip(&all) {
+        let together = plan(&chain(&all, mapping), &with, &machine()).unwrap();
+        assert_adds_up(&together);
+        for (hop, function) in together.hops.iter().zip(&all) {
             let alone = plan(&chain(&[function], mapping), &with, &machine()).unwrap();
             prop_assert_eq!(hop.space, alone.hops[0].space);
             prop_assert!((hop.total_ns() - alone.hops[0].total_ns()).abs() < 1e-6);
@@ -143,8 +143,8 @@ proptest! {
     }
 }
 
-/// A chain with a `nat` between two functions, and its reverse with the reply side; `more` extends
-/// the functions.
+/// A chain with a `nat` between two functions, and its reverse chain. `out` and `back` add keys to
+/// the two functions, `spec` to both chains.
 fn nat_pair(out: &str, back: &str, spec: &str) -> [ServiceChain; 2] {
     let text = format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: out }}\nspec:\n  match: {{}}\n  \
@@ -159,7 +159,7 @@ fn nat_pair(out: &str, back: &str, spec: &str) -> [ServiceChain; 2] {
 }
 
 #[test]
-fn two_functions_with_one_state_run_in_the_same_space() {
+fn functions_that_share_state_run_in_the_same_space() {
     use Space::{Kernel, User};
     let placed = |out, back| {
         nat_pair(out, back, "").map(|chain| {
@@ -168,7 +168,7 @@ fn two_functions_with_one_state_run_in_the_same_space() {
             (plan.hops[at].space, plan.hops[at].why.clone())
         })
     };
-    // The crossings favour user space in one chain, and the kernel in the other.
+    // By cost alone one chain would choose user space, and the other the kernel.
     let [out, back] = placed("", "");
     assert_eq!((out.0, back.0), (Kernel, Kernel));
     assert!(out.1.contains("`back`") && back.1.contains("`out`"));
@@ -183,26 +183,26 @@ fn shared_state_in_user_space_needs_one_process() {
     let spec = "  mapping: distributed\n";
     for chain in nat_pair("space: user,", "", spec) {
         let error = plan(&chain, &Costs::default(), &machine()).unwrap_err();
-        assert!(error.to_string().contains("shares its state"), "{error}");
+        assert!(error.to_string().contains("share their state"), "{error}");
     }
     let [_, back] = nat_pair("space: kernel,", "", spec);
     assert!(plan(&back, &Costs::default(), &machine()).is_ok());
 }
 
 #[test]
-fn a_sandbox_request_makes_the_chain_distributed_and_the_function_user_space() {
+fn sandbox_request_selects_distributed_and_user_space() {
     let limited = format!("{FORWARD}, limits: {{ cpu: 0.5cores }}");
     let plan = planned(&[FORWARD, &limited], "");
     assert_eq!(plan.mapping, Mapping::Distributed);
     assert_eq!(
         plan.mapping_why,
-        "`f1` has `limits`, which only a function with a sandbox of its own can have"
+        "`f1` has `limits`, which needs its own sandbox"
     );
     assert_eq!(plan.hops[1].space, Space::User);
     assert_eq!(plan.hops[1].why, "`limits` needs a process");
     assert_adds_up(&plan);
 
-    // A request of the whole chain applies to functions that have a process; it creates none.
+    // `isolation` of the chain applies to functions that have a process; it creates none.
     let plan = planned(
         &[FORWARD, FIREWALL],
         "  isolation: container\n  classify: calvin\n",
@@ -218,7 +218,7 @@ fn a_sandbox_request_makes_the_chain_distributed_and_the_function_user_space() {
 }
 
 #[test]
-fn a_black_box_makes_a_chain_distributed_and_has_no_cost() {
+fn black_box_selects_distributed_and_has_no_cost() {
     let costs = Costs::default();
     let plan = planned(&[XOR, EXTERNAL, FORWARD], "");
     assert_eq!(plan.mapping, Mapping::Distributed);
@@ -233,16 +233,16 @@ fn a_black_box_makes_a_chain_distributed_and_has_no_cost() {
     assert!(hop.why.contains("unknown"), "{}", hop.why);
     assert!(plan.worst_case_note.contains("the unknown delay in `f1`"));
     assert_adds_up(&plan);
-    // Without it the chain would cost one link less.
+    // Without the black box the chain would cost one link less.
     let without = planned(&[XOR, FORWARD], "  mapping: distributed\n  hook: xdp\n");
     let difference = plan.predicted_ns - without.predicted_ns;
     assert!((difference - costs.steps.link.per_packet_ns).abs() < 1e-6);
-    assert!(!plan.uses(Space::User), "it needs no worker");
+    assert!(!plan.uses(Space::User), "a black box needs no worker");
     assert!(plan.warnings.is_empty(), "{:?}", plan.warnings);
 }
 
 #[test]
-fn a_distributed_kernel_chain_uses_tcx_where_links_cost_less() {
+fn distributed_kernel_chain_uses_tcx_where_links_cost_less() {
     let plan = planned(&[FIREWALL, XOR], "  mapping: distributed\n");
     assert_eq!(plan.hook, Hook::Tcx);
     assert_adds_up(&plan);
@@ -258,7 +258,7 @@ fn a_distributed_kernel_chain_uses_tcx_where_links_cost_less() {
 }
 
 #[test]
-fn a_black_box_is_refused_in_other_mappings() {
+fn black_box_is_refused_in_other_mappings() {
     for mapping in ["compact", "pipeline"] {
         let error = refused(&[EXTERNAL], &format!("  mapping: {mapping}\n"));
         assert!(
@@ -269,7 +269,7 @@ fn a_black_box_is_refused_in_other_mappings() {
     let error = refused(&[EXTERNAL], "  hook: tcx\n");
     assert_eq!(
         error,
-        "tried.yaml:8:9: chain `tried`: spec.hook: only the XDP hook leads to a black box; write `hook: xdp`, or leave it out"
+        "tried.yaml:8:9: chain `tried`: spec.hook: only the XDP hook can send packets to a black box; write `hook: xdp`, or remove the key"
     );
     let written = planned(&[EXTERNAL], "  mapping: distributed\n");
     assert_eq!(written.mapping_why, "written as `mapping: distributed`");

@@ -12,7 +12,7 @@ use myelin_spec::{Hook, Space};
 use proptest::prelude::*;
 
 #[test]
-fn light_functions_stay_in_the_kernel_and_at_tcx() {
+fn cheap_functions_run_in_the_kernel_at_tcx() {
     let plan = planned(&[FIREWALL, XOR, FORWARD], "");
     assert_eq!(spaces(&plan), [Space::Kernel; 3]);
     assert_eq!(plan.hook, Hook::Tcx);
@@ -33,7 +33,7 @@ fn light_functions_stay_in_the_kernel_and_at_tcx() {
 }
 
 #[test]
-fn a_user_space_function_makes_the_hook_xdp_and_adds_two_crossings() {
+fn user_space_function_selects_xdp_and_adds_two_crossings() {
     let functions = [pinned(FIREWALL, Space::Kernel), pinned(XOR, Space::User)];
     let plan = planned(&[&functions[0], &functions[1]], "");
     assert_eq!(spaces(&plan), [Space::Kernel, Space::User]);
@@ -50,7 +50,7 @@ fn a_user_space_function_makes_the_hook_xdp_and_adds_two_crossings() {
 }
 
 #[test]
-fn segments_have_their_origin_and_exit() {
+fn segments_have_entry_and_exit() {
     let (kernel, user) = (pinned(FORWARD, Space::Kernel), pinned(FORWARD, Space::User));
     let plan = planned(&[&kernel, &kernel, &user, &user, &kernel], "");
     let segments: Vec<_> = plan
@@ -84,16 +84,20 @@ fn segments_have_their_origin_and_exit() {
 #[test]
 fn cost_moves_a_function_to_user_space_and_class_does_not() {
     let mut costs = Costs::default();
-    let dear = FunctionCosts {
+    let costs_less_in_user_space = FunctionCosts {
         kernel: Some(Cost::new(90_000.0, 0.0)),
         user: Some(Cost::new(10.0, 0.0)),
     };
-    costs.functions.insert("xor".into(), dear);
-    let light = FunctionCosts {
+    costs
+        .functions
+        .insert("xor".into(), costs_less_in_user_space);
+    let costs_less_in_kernel = FunctionCosts {
         kernel: Some(Cost::new(10.0, 0.0)),
         user: Some(Cost::new(50.0, 0.0)),
     };
-    costs.functions.insert("firewall".into(), light);
+    costs
+        .functions
+        .insert("firewall".into(), costs_less_in_kernel);
     let planned = |more| plan(&chain(&[FIREWALL, XOR], more), &costs, &machine()).unwrap();
     let by_cost = planned("");
     assert_eq!(spaces(&by_cost), [Space::Kernel, Space::User]);
@@ -104,30 +108,29 @@ fn cost_moves_a_function_to_user_space_and_class_does_not() {
         "its class basic runs in the kernel space"
     );
     assert!(by_class.predicted_ns > by_cost.predicted_ns);
-    // tcx keeps it out of user space, too.
+    // At tcx the function stays in the kernel too.
     let at_tcx = planned("  hook: tcx\n");
     assert_eq!(spaces(&at_tcx), [Space::Kernel, Space::Kernel]);
     assert_eq!(
         at_tcx.hops[1].why,
-        "`hook: tcx` does not reach the user space"
+        "`hook: tcx` cannot send packets to the user space"
     );
 }
 
 #[test]
-fn a_function_follows_its_neighbour_where_that_saves_more_than_it_costs() {
+fn function_moves_to_the_space_of_the_next_one_if_that_costs_less() {
     let mut costs = Costs::default();
     let firewall = |user_ns| FunctionCosts {
         kernel: Some(Cost::new(60.0, 0.0)),
         user: Some(Cost::new(user_ns, 0.0)),
     };
     let functions = [FIREWALL, &pinned(XOR, Space::User), FIREWALL];
-    // The packet enters user space anyway; before the crossing the kernel costs 60 ns and a tail
-    // call more.
+    // The packet enters user space in any case. Before that the kernel costs 60 ns and a tail call.
     costs.functions.insert("firewall".into(), firewall(61.0));
     let plan_of = |costs: &Costs| plan(&chain(&functions, ""), costs, &machine()).unwrap();
     assert_eq!(spaces(&plan_of(&costs)), [Space::User; 3]);
     costs.functions.insert("firewall".into(), firewall(63.0));
-    // Behind it, the return into the kernel over the internal link costs far more than it saves.
+    // After it, the return to the kernel over the internal link costs far more than it saves.
     assert_eq!(
         spaces(&plan_of(&costs)),
         [Space::Kernel, Space::User, Space::User]
@@ -135,7 +138,7 @@ fn a_function_follows_its_neighbour_where_that_saves_more_than_it_costs() {
 }
 
 #[test]
-fn the_ports_decide_the_hook_of_a_kernel_chain() {
+fn ports_select_the_hook_of_a_kernel_chain() {
     let cases = [
         (
             EndHost,
@@ -171,7 +174,7 @@ fn the_ports_decide_the_hook_of_a_kernel_chain() {
             "egress_redirect",
         ),
     ];
-    for (ingress, egress, more, hook, door, way_out) in cases {
+    for (ingress, egress, more, hook, door, egress_step) in cases {
         let machine = Machine {
             cores: 2,
             ingress,
@@ -186,27 +189,27 @@ fn the_ports_decide_the_hook_of_a_kernel_chain() {
                 plan.door.name.as_str(),
                 plan.egress.name.as_str()
             ),
-            (hook, door, way_out)
+            (hook, door, egress_step)
         );
         assert_adds_up(&plan);
     }
 }
 
 #[test]
-fn a_refusal_has_its_reason_and_location() {
+fn plan_error_has_reason_and_location() {
     assert_eq!(
         refused(&[FORWARD, &pinned(XOR, Space::User)], "  hook: tcx\n"),
-        "tried.yaml:9:9: chain `tried`: spec.hook: the function `f1` must run in user space (it is pinned there), \
-         and only the XDP hook leads there; write `hook: xdp`, or leave it out"
+        "tried.yaml:9:9: chain `tried`: spec.hook: the function `f1` must run in user space (`space: user`), \
+         and only the XDP hook can send packets there; write `hook: xdp`, or remove the key"
     );
     assert_eq!(
         refused(&[FORWARD], "  worker: { core: 2 }\n"),
-        "tried.yaml:8:3: chain `tried`: spec.worker.core: there is no core 2 to use; those that are online and allowed end at 1"
+        "tried.yaml:8:3: chain `tried`: spec.worker.core: there is no core 2 to use; write a core from 0 to 1, the last one online and allowed"
     );
 }
 
 #[test]
-fn the_length_is_checked_for_chains_without_a_file() {
+fn number_of_functions_is_checked_without_a_parser() {
     let mut odd = chain(&[FORWARD], "");
     odd.functions = vec![odd.functions[0].clone(); 33];
     let error = plan(&odd, &Costs::default(), &machine()).unwrap_err();
@@ -224,7 +227,7 @@ fn thirty_two_functions_are_one_segment() {
 }
 
 #[test]
-fn a_plan_survives_json_and_its_fields_carry_units() {
+fn plan_round_trips_through_json() {
     let plan = planned(
         &[FIREWALL, &pinned(XOR, Space::User)],
         "  sla: { latency: 350us }\n",
@@ -282,9 +285,9 @@ fn costs_of(figures: &[u32]) -> Costs {
 }
 
 proptest! {
-    /// No pins make a chain cheaper than its plan, for any costs; hooks included.
+    /// For any costs, no choice of pins and hook makes a chain cheaper than its plan.
     #[test]
-    fn no_pinning_beats_the_plan(
+    fn no_pins_cost_less_than_the_plan(
         kinds in prop::collection::vec(0..3_usize, 1..=5),
         figures in prop::collection::vec(0..3000_u32, 18),
         native: bool,

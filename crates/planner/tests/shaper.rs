@@ -52,7 +52,7 @@ fn auto_shapes_where_packets_can_cluster() {
 }
 
 #[test]
-fn a_chain_of_the_kernel_is_shaped_by_the_interface_when_asked() {
+fn interface_shapes_a_kernel_chain_on_request() {
     for enforce in ["both", "shaper"] {
         let qdisc = Some(ShaperPlace::Qdisc);
         assert_eq!(place(&[KERNEL, KERNEL], enforce, ""), qdisc);
@@ -60,7 +60,7 @@ fn a_chain_of_the_kernel_is_shaped_by_the_interface_when_asked() {
 }
 
 #[test]
-fn an_impossible_shaper_is_refused_with_cause_and_remedy() {
+fn impossible_shaper_is_refused_with_cause_and_remedy() {
     for (functions, more, cause, remedy) in [
         (&[KERNEL][..], "  hook: xdp\n", "XDP hook", "`hook: tcx`"),
         (
@@ -87,12 +87,12 @@ fn an_impossible_shaper_is_refused_with_cause_and_remedy() {
     // Without `enforce: both` the plan has no shaper and a warning.
     let plan = planned(&[USER, KERNEL], "auto", "  mapping: distributed\n").unwrap();
     assert_eq!(plan.shaper, None);
-    let told = plan.warnings.iter().any(|one| one.contains("not shaped"));
-    assert!(told, "{:?}", plan.warnings);
+    let found = plan.warnings.iter().any(|one| one.contains("not shaped"));
+    assert!(found, "{:?}", plan.warnings);
 }
 
 #[test]
-fn the_profile_includes_the_functions_before_the_shaper() {
+fn profile_includes_the_functions_before_the_shaper() {
     let limit = |functions: &[&str]| {
         let shaper = planned(functions, "auto", "").unwrap().shaper.unwrap();
         assert_eq!(
@@ -117,7 +117,7 @@ fn the_profile_includes_the_functions_before_the_shaper() {
 }
 
 #[test]
-fn a_refusal_at_xdp_names_the_hook_tcx() {
+fn shaper_error_at_xdp_names_the_hook_tcx() {
     let machine = Machine {
         ingress: PortKind::Native,
         egress: PortKind::Native,

@@ -7,7 +7,7 @@ mod common;
 use std::collections::VecDeque;
 
 use common::machine;
-use common::node::{beside, bound, shared};
+use common::node::{bound, plan_on_node, shared};
 use myelin_packet::traffic::Bucket;
 use myelin_planner::Machine;
 use myelin_planner::admission::{Booking, Ledger, Resource};
@@ -44,14 +44,14 @@ impl Kind {
         }
     }
 
-    fn longer(self) -> u128 {
+    fn added_bytes(self) -> u128 {
         if self == Self::Stamped { 16 } else { 0 }
     }
 }
 
 /// A chain and its arrivals.
 #[derive(Debug, Clone)]
-struct Sent {
+struct Traffic {
     kind: Kind,
     rate: u64,
     burst: u64,
@@ -61,7 +61,7 @@ struct Sent {
     frames: Vec<(u64, u64)>,
 }
 
-impl Sent {
+impl Traffic {
     fn agreed(&self) -> String {
         let enforce = if self.kind == Kind::Shaped {
             "auto"
@@ -80,7 +80,8 @@ impl Sent {
         }
     }
 
-    /// Arrival time of each packet, fs: as early as its buckets allow, and the pause.
+    /// Arrival time and length of each packet, fs and bytes: as early as the buckets allow, plus
+    /// the pause.
     fn arrivals(&self, booking: &Booking) -> Vec<(u128, u128)> {
         let mut all: Vec<(u128, u128)> = Vec::new();
         let earliest = |all: &[(u128, u128)],
@@ -91,9 +92,9 @@ impl Sent {
             let (rate, burst) = (u128::from(bucket.rate()), u128::from(bucket.burst()));
             let mut at = 0;
             let mut sum = amount(bytes);
-            for (came, bytes) in all.iter().rev() {
+            for (arrived, bytes) in all.iter().rev() {
                 sum += amount(*bytes);
-                at = at.max(came + (sum.saturating_sub(burst) * SECOND).div_ceil(rate));
+                at = at.max(arrived + (sum.saturating_sub(burst) * SECOND).div_ceil(rate));
             }
             at
         };
@@ -115,14 +116,14 @@ impl Sent {
 #[derive(Debug, Clone, Copy)]
 struct Packet {
     chain: usize,
-    came: u128,
+    arrived: u128,
     /// Time at the next server.
     at: u128,
     bytes: u128,
 }
 
-/// A first-come, first-served server that stalls at the begin of each busy period, and forwards
-/// packets when a batch is full or none waits.
+/// A first-come, first-served server that stalls at the start of each busy period, and forwards
+/// packets when a batch is full or no packet waits.
 fn serve(
     mut packets: Vec<Packet>,
     stall: u128,
@@ -132,15 +133,15 @@ fn serve(
     packets.sort_by_key(|packet| packet.at);
     let (mut now, mut next) = (0, 0);
     while next < packets.len() {
-        let begin = next;
+        let first = next;
         if packets[next].at >= now {
             now = packets[next].at + stall;
         }
-        while next < packets.len() && next - begin < turn && packets[next].at <= now {
+        while next < packets.len() && next - first < turn && packets[next].at <= now {
             now += cost(&packets[next]);
             next += 1;
         }
-        for packet in &mut packets[begin..next] {
+        for packet in &mut packets[first..next] {
             packet.at = now;
         }
     }
@@ -153,29 +154,29 @@ struct Shaper {
     burst: u128,
     /// Credit in packets times a second.
     credit: u128,
-    seen: u128,
+    updated: u128,
     waiting: VecDeque<Packet>,
 }
 
 impl Shaper {
-    fn look(&mut self, now: u128) {
-        self.credit = (self.credit + (now - self.seen) * self.rate).min(self.burst * SECOND);
-        self.seen = now;
+    fn update_credit(&mut self, now: u128) {
+        self.credit = (self.credit + (now - self.updated) * self.rate).min(self.burst * SECOND);
+        self.updated = now;
     }
 
     /// Departure time of the next packet.
     fn due(&self) -> Option<u128> {
-        let lacks = SECOND.saturating_sub(self.credit);
-        (!self.waiting.is_empty()).then(|| self.seen + lacks.div_ceil(self.rate))
+        let missing = SECOND.saturating_sub(self.credit);
+        (!self.waiting.is_empty()).then(|| self.updated + missing.div_ceil(self.rate))
     }
 }
 
-/// The worker: departures precede, then one arrived packet. Held or shaped packets cost `second` of
-/// their work when they are released.
+/// The worker: first departures, then one arrived packet. When the worker releases a held or shaped
+/// packet, it does `release_work` of the packet's work.
 struct Worker {
     stall: u128,
-    /// For each chain: work of a byte and of a packet at the departure.
-    second: Vec<u128>,
+    /// Work at the release of a packet of each chain, fs.
+    release_work: Vec<u128>,
     shapers: Vec<Option<Shaper>>,
 }
 
@@ -189,41 +190,41 @@ impl Worker {
         packets.sort_by_key(|packet| packet.at);
         let mut ring: VecDeque<Packet> = packets.into();
         let mut held: Vec<(u128, Packet)> = Vec::new();
-        let mut done: Vec<Packet> = Vec::new();
+        let mut departed: Vec<Packet> = Vec::new();
         let mut now = 0;
-        let mut worked = false;
+        let mut has_worked = false;
         loop {
             let due_held = held.iter().map(|(due, _)| *due).min();
             let due_shaped = self.shapers.iter().flatten().filter_map(Shaper::due).min();
             let next = [due_held, due_shaped, ring.front().map(|packet| packet.at)];
             let Some(next) = next.into_iter().flatten().min() else {
-                return done;
+                return departed;
             };
-            if next > now || !worked {
+            if next > now || !has_worked {
                 now = now.max(next) + self.stall;
             }
-            worked = true;
-            let mut let_go: Vec<Packet> = Vec::new();
+            has_worked = true;
+            let mut released: Vec<Packet> = Vec::new();
             held.retain(|(due, packet)| {
                 let is_due = *due <= now;
                 if is_due {
-                    let_go.push(*packet);
+                    released.push(*packet);
                 }
                 !is_due
             });
             for shaper in self.shapers.iter_mut().flatten() {
-                shaper.look(now);
+                shaper.update_credit(now);
                 while shaper.credit >= SECOND
                     && let Some(packet) = shaper.waiting.pop_front()
                 {
                     shaper.credit -= SECOND;
-                    let_go.push(packet);
+                    released.push(packet);
                 }
             }
-            for mut packet in let_go {
-                now += self.second[packet.chain];
+            for mut packet in released {
+                now += self.release_work[packet.chain];
                 packet.at = now;
-                done.push(packet);
+                departed.push(packet);
             }
             if ring.front().is_none_or(|packet| packet.at > now) {
                 continue;
@@ -232,22 +233,22 @@ impl Worker {
                 continue;
             };
             let chain = packet.chain;
-            now += cost(&packet) - self.second[chain];
+            now += cost(&packet) - self.release_work[chain];
             if kinds[chain] == Kind::Held {
                 held.push(((now / TIMEOUT + 1) * TIMEOUT, packet));
                 continue;
             }
             if let Some(shaper) = &mut self.shapers[chain] {
-                shaper.look(now);
+                shaper.update_credit(now);
                 if shaper.credit < SECOND || !shaper.waiting.is_empty() {
                     shaper.waiting.push_back(packet);
                     continue;
                 }
                 shaper.credit -= SECOND;
             }
-            now += self.second[chain];
+            now += self.release_work[chain];
             packet.at = now;
-            done.push(packet);
+            departed.push(packet);
         }
     }
 }
@@ -261,7 +262,7 @@ fn kind() -> impl Strategy<Value = Kind> {
     ]
 }
 
-fn sent() -> impl Strategy<Value = Sent> {
+fn traffic() -> impl Strategy<Value = Traffic> {
     let frame = (
         prop_oneof![Just(60_u64), Just(1518), 60_u64..1518],
         prop_oneof![4 => Just(0_u64), 1 => 0_u64..2000],
@@ -275,7 +276,7 @@ fn sent() -> impl Strategy<Value = Sent> {
         0_u64..500,
         frames,
     )
-        .prop_map(|(kind, rate, burst, with_bits, from_us, frames)| Sent {
+        .prop_map(|(kind, rate, burst, with_bits, from_us, frames)| Traffic {
             kind,
             rate,
             burst,
@@ -288,62 +289,62 @@ fn sent() -> impl Strategy<Value = Sent> {
 
 proptest! {
     #[test]
-    fn no_packet_takes_longer_than_its_bound(sent in prop::collection::vec(sent(), 1..5), share in 0_u128..100, fast: bool) {
+    fn no_packet_takes_longer_than_its_bound(sent in prop::collection::vec(traffic(), 1..5), share in 0_u128..100, fast: bool) {
         let machine = Machine {
             egress_bps: Some(if fast { 10_000_000_000 } else { 1_000_000_000 }),
             ..machine()
         };
-        let chain = |index: usize, sent: &Sent| shared(&format!("c{index}"), sent.kind.functions(), &sent.agreed());
+        let chain = |index: usize, sent: &Traffic| shared(&format!("c{index}"), sent.kind.functions(), &sent.agreed());
         let mut ledger = Ledger::default();
         for (index, sent) in sent.iter().enumerate() {
-            let (_, booking) = beside(&ledger, &chain(index, sent), &machine);
+            let (_, booking) = plan_on_node(&ledger, &chain(index, sent), &machine);
             ledger.insert(booking);
         }
-        // Each chain beside all others.
-        let all: Vec<_> = sent.iter().enumerate().map(|(index, sent)| beside(&ledger, &chain(index, sent), &machine)).collect();
+        // Each chain with all others.
+        let all: Vec<_> = sent.iter().enumerate().map(|(index, sent)| plan_on_node(&ledger, &chain(index, sent), &machine)).collect();
         prop_assume!(all.iter().all(|(plan, _)| plan.bound.is_some()));
         prop_assume!(!all.iter().any(|(plan, _)| plan.warnings.iter().any(|warning| warning.contains("more credit"))));
         let kinds: Vec<Kind> = sent.iter().map(|sent| sent.kind).collect();
         let cost = |server: usize| {
             let all = &all;
-            move |packet: &Packet| all[packet.chain].1.visits[server].work.of_fs(packet.bytes)
+            move |packet: &Packet| all[packet.chain].1.visits[server].work.frame_fs(packet.bytes)
         };
         let sources = sent.iter().zip(&all).enumerate();
         let mut packets: Vec<Packet> = sources.flat_map(|(chain, (sent, (_, booking)))| {
-            let longer = sent.kind.longer();
+            let added_bytes = sent.kind.added_bytes();
             let arrivals = sent.arrivals(booking).into_iter();
-            arrivals.map(move |(at, bytes)| Packet { chain, came: at, at, bytes: (bytes + longer).min(1518) })
+            arrivals.map(move |(at, bytes)| Packet { chain, arrived: at, at, bytes: (bytes + added_bytes).min(1518) })
         }).collect();
         let stall = |server: usize| match &all[0].1.visits[server].resource {
             Resource::Worker { wake_up_fs, .. } => 20_000 * NS + wake_up_fs,
             Resource::Port { .. } => 20_000 * NS,
             Resource::Link(_) => 0,
         };
-        // At XDP.
+        // The port's hook is XDP.
         packets = serve(packets, stall(0), 64, cost(0));
-        let second = |(kind, (plan, booking)): (&Kind, &(myelin_planner::Plan, Booking))| match kind {
+        let release_work = |(kind, (plan, booking)): (&Kind, &(myelin_planner::Plan, Booking))| match kind {
             Kind::Plain | Kind::Stamped => 0,
-            Kind::Held => booking.visits[1].work.of_fs(60) * share / 100,
+            Kind::Held => booking.visits[1].work.frame_fs(60) * share / 100,
             Kind::Shaped => {
                 let egress = bound(plan).hops.iter().find(|hop| hop.name == "egress").unwrap();
-                u128::from(egress.cost_ns - 1).min(booking.visits[1].work.of_fs(60) / NS) * NS
+                u128::from(egress.cost_ns - 1).min(booking.visits[1].work.frame_fs(60) / NS) * NS
             }
         };
         let mut worker = Worker {
             stall: stall(1),
-            second: kinds.iter().zip(&all).map(second).collect(),
+            release_work: kinds.iter().zip(&all).map(release_work).collect(),
             shapers: sent.iter().map(|sent| (sent.kind == Kind::Shaped).then(|| Shaper {
                 rate: sent.rate.into(),
                 burst: sent.burst.into(),
                 credit: u128::from(sent.burst) * SECOND,
-                seen: 0,
+                updated: 0,
                 waiting: VecDeque::new(),
             })).collect(),
         };
         packets = worker.serve(packets, &kinds, &cost(1));
         packets = serve(packets, 0, 1, cost(2));
         for packet in packets {
-            let (plan, took) = (&all[packet.chain].0, packet.at - packet.came);
+            let (plan, took) = (&all[packet.chain].0, packet.at - packet.arrived);
             let bound = bound(plan);
             prop_assert!(
                 took <= u128::from(bound.bound_ns) * NS,

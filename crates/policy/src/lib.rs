@@ -1,7 +1,7 @@
-//! Decides from measured figures whether each chain keeps its SLA, and why not.
+//! Decides from measured figures whether each chain keeps its SLA, and finds the cause if not.
 //!
-//! The crate does no I/O and reads no clock: time and counter readings are arguments. So the same
-//! code judges a live chain and a property test. It names no function kind, no eBPF map and no
+//! The crate does no I/O and reads no clock: time and counter readings are arguments. So property
+//! tests run the same code as the agent. The crate names no function kind, no eBPF map and no
 //! process: the agent reads those and passes figures.
 //!
 //! Start reading at [`sla`].

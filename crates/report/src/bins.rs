@@ -40,7 +40,7 @@ pub(crate) fn bins_of(delays: &Distribution, series: &[f64], edge_ns: Option<u64
         })
         .chain(edge_ns)
         .collect();
-    // Below 20 ns, neighbouring edges of the finest series round to the same nanosecond.
+    // Below 20 ns, adjacent edges of the finest series round to the same nanosecond.
     edges.sort_unstable();
     edges.dedup();
     let mut bins: Vec<Bin> = edges
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn span_the_delays_and_hold_them_all() {
+    fn bins_cover_all_delays() {
         let mut delays = Distribution::new();
         for ns in [1, 17, 950, 1_000, 123_456_789, 70_000_000_000] {
             delays.record(ns);

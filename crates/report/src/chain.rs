@@ -21,9 +21,14 @@ pub fn summary(report: &ChainReport, style: Style) -> String {
     let width = style.columns();
     let verdict = format!("chain {}: {}", report.chain, verdict(report));
     let mut out = terminal::wrap(&verdict, 2, width) + "\n";
-    add_field(&mut out, "traffic", &account(&report.traffic), width);
+    add_field(
+        &mut out,
+        "traffic",
+        &describe_account(&report.traffic),
+        width,
+    );
     if let Some(hop) = report.costliest_hop() {
-        add_field(&mut out, "slowest hop", &slowest(hop), width);
+        add_field(&mut out, "slowest hop", &describe_hop(hop), width);
     }
     // Writing into a String cannot fail.
     let mut add = |table: String| {
@@ -34,14 +39,14 @@ pub fn summary(report: &ChainReport, style: Style) -> String {
         add(terminal::table(&TERMS, &terms, style));
     }
     if !report.floods.is_empty() {
-        add(listed(&FLOODS, &report.floods, style));
+        add(render_table(&FLOODS, &report.floods, style));
     }
-    add(listed(&HOPS, &report.hops, style));
-    add(listed(&PROBES, &report.probes, style));
+    add(render_table(&HOPS, &report.hops, style));
+    add(render_table(&PROBES, &report.probes, style));
     out
 }
 
-/// More of the report: all figures of the round trips, the probes' packets, the sojourns, the CPU.
+/// Details of the report: round trips, the probes' packets, sojourns, CPU use.
 pub fn details(report: &ChainReport, style: Style) -> String {
     let mut out = String::new();
     let summaries = report.probes.iter();
@@ -52,8 +57,8 @@ pub fn details(report: &ChainReport, style: Style) -> String {
         let table = terminal::latency_table(&columns, style);
         let _ = writeln!(out, "round trip, us\n{table}\n");
     }
-    let _ = writeln!(out, "{}\n", listed(&COUNTS, &report.probes, style));
-    out.push_str(&sojourns(report, style));
+    let _ = writeln!(out, "{}\n", render_table(&COUNTS, &report.probes, style));
+    out.push_str(&render_sojourns(report, style));
     if let Some(shares) = report.cpu.as_ref().and_then(|cpu| cpu.overall) {
         let parts = shares
             .parts()
@@ -64,7 +69,7 @@ pub fn details(report: &ChainReport, style: Style) -> String {
     out
 }
 
-fn listed<T>(columns: &[Column<T>], items: &[T], style: Style) -> String {
+fn render_table<T>(columns: &[Column<T>], items: &[T], style: Style) -> String {
     let (head, rows) = terminal::head_and_rows(columns, items);
     terminal::table(&head, &rows, style)
 }
@@ -79,7 +84,7 @@ const PROBES: [Column<(String, ProbeResult)>; 6] = [
     ("longest us", |(_, probe)| rtt(probe, |rtt| rtt.max_us)),
 ];
 
-/// A figure of the round trips; `-` if no packet came back.
+/// A figure of the round trips; `-` if no packet returned.
 fn rtt(probe: &ProbeResult, figure: fn(&Summary) -> f64) -> String {
     or_dash(probe.rtt.as_ref().map(figure).map(terminal::format_us))
 }
@@ -96,7 +101,7 @@ const COUNTS: [Column<(String, ProbeResult)>; 6] = [
     ("corrupted", |(_, probe)| probe.counts.corrupted.to_string()),
 ];
 
-fn sojourns(report: &ChainReport, style: Style) -> String {
+fn render_sojourns(report: &ChainReport, style: Style) -> String {
     let mut out = String::new();
     let full = report.sojourns.iter();
     for (name, sojourn) in full.filter(|(_, sojourn)| !sojourn.is_empty()) {
@@ -126,7 +131,7 @@ const HOPS: [Column<Hop>; 8] = [
     ("measured ns", |hop| digits_or_dash(0, hop.measured_ns)),
 ];
 
-/// Packets at a function. The account counts those of front door and egress.
+/// Packets at a function; `-` for front door and egress, which the account counts.
 fn packets(hop: &Hop, packets: u64) -> String {
     match hop.kind.as_str() {
         "" => "-".to_owned(),
@@ -150,19 +155,21 @@ fn verdict(report: &ChainReport) -> String {
     };
     let (_, term) = claim.id.split_once(": ").unwrap_or(("", &claim.id));
     let (term, unit) = term.rsplit_once(", ").unwrap_or((term, ""));
-    let owed = bound(claim).map_or_else(|| shown(&claim.bound), |bound| bound.to_string());
+    let owed =
+        bound_of(claim).map_or_else(|| format_value(&claim.bound), |bound| bound.to_string());
     match claim.measured.as_f64() {
         Some(measured) => format!(
             "{verdict}: {term} is {} {unit}, owed {owed} {unit}{}",
             terminal::format_us(measured),
-            used_share(claim).map_or_else(String::new, |share| format!(" ({})", percent(share)))
+            used_share(claim)
+                .map_or_else(String::new, |share| format!(" ({})", format_percent(share)))
         ),
         None => format!("{verdict}: {term} was not measured"),
     }
 }
 
 /// The most expensive hop with its cost, measured or predicted.
-fn slowest(hop: &Hop) -> String {
+fn describe_hop(hop: &Hop) -> String {
     let Hop { name, space, .. } = hop;
     let cost = terminal::format_ns(hop.cost_ns().unwrap_or_default());
     let source = match hop.measured_ns {
@@ -173,20 +180,20 @@ fn slowest(hop: &Hop) -> String {
 }
 
 /// The figure in a bound such as `<= 350`.
-fn bound(claim: &Claim) -> Option<f64> {
+fn bound_of(claim: &Claim) -> Option<f64> {
     claim.bound.as_str()?.strip_prefix("<= ")?.parse().ok()
 }
 
 /// The measured figure as a share of its bound.
 fn used_share(claim: &Claim) -> Option<f64> {
-    let (measured, bound) = (claim.measured.as_f64()?, bound(claim)?);
+    let (measured, bound) = (claim.measured.as_f64()?, bound_of(claim)?);
     match measured {
         0.0 => Some(0.0),
         _ => (bound > 0.0).then_some(measured / bound),
     }
 }
 
-fn percent(share: f64) -> String {
+fn format_percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
@@ -202,23 +209,23 @@ fn term_cells(claim: &Claim) -> Vec<String> {
     };
     vec![
         claim.id.clone(),
-        shown(&claim.bound),
-        shown(&claim.measured),
-        or_dash(used_share(claim).map(percent)),
+        format_value(&claim.bound),
+        format_value(&claim.measured),
+        or_dash(used_share(claim).map(format_percent)),
         met.to_owned(),
     ]
 }
 
-fn shown(value: &Value) -> String {
+fn format_value(value: &Value) -> String {
     match value.as_f64() {
         Some(figure) => terminal::format_us(figure),
         None => value.as_str().unwrap_or("not measured").to_owned(),
     }
 }
 
-/// The table of chains that were flooded.
+/// The table of flooded chains.
 const FLOODS: [Column<Flood>; 8] = [
-    ("flooded meanwhile", |flood| {
+    ("flooded chain", |flood| {
         format!("{} x {}", flood.chain, flood.times)
     }),
     ("agreed pps", |flood| format!("{:.0}", flood.agreed_pps)),
@@ -233,7 +240,7 @@ const FLOODS: [Column<Flood>; 8] = [
 ];
 
 /// The account of all packets, in a sentence.
-fn account(traffic: &Traffic) -> String {
+fn describe_account(traffic: &Traffic) -> String {
     let lost = traffic.lost.iter();
     let lost: Vec<_> = lost
         .map(|(place, packets)| format!("{packets} {place}"))

@@ -24,7 +24,7 @@ pub enum Error {
         /// The missing field; `table` if no row belongs to the table.
         field: String,
     },
-    /// A figure has no form in JSON.
+    /// JSON cannot represent a figure.
     #[error("cannot write the report as JSON: {0}")]
     Json(#[from] serde_json::Error),
 }

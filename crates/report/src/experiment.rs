@@ -124,13 +124,13 @@ fn verdict(report: &Report<Row>) -> (&'static str, String) {
         "{kept} of {} claims hold",
         report.claims.len() - without_bound
     );
-    for (count, what) in [
+    for (count, kind) in [
         (broken, "not"),
         (undecided, "undecided"),
         (without_bound, "without a bound"),
     ] {
         if count > 0 {
-            let _ = write!(verdict, "; {count} {what}");
+            let _ = write!(verdict, "; {count} {kind}");
         }
     }
     (class, verdict)
@@ -238,7 +238,7 @@ fn write_claims(out: &mut String, claims: &[Claim]) {
 fn write_method(out: &mut String, report: &Report<Row>) {
     let settings = &report.environment.settings;
     let words = |name: &str| name.replace('_', " ");
-    let (how, machine): (Vec<_>, Vec<_>) = report
+    let (settings, machine): (Vec<_>, Vec<_>) = report
         .environment
         .lines()
         .into_iter()
@@ -249,9 +249,9 @@ fn write_method(out: &mut String, report: &Report<Row>) {
     };
     let _ = write!(
         out,
-        "<section><h2>How it was measured</h2>\n<p>{METHOD}</p>\n<div class=\"tables\">{}{}</div></section>\n",
-        table("The experiment.", &["setting", "value"], &lines(how)),
-        table("The machine.", &["what", "value"], &lines(machine)),
+        "<section><h2>Method</h2>\n<p>{METHOD}</p>\n<div class=\"tables\">{}{}</div></section>\n",
+        table("The experiment.", &["setting", "value"], &lines(settings)),
+        table("The machine.", &["property", "value"], &lines(machine)),
     );
 }
 
@@ -287,7 +287,7 @@ fn write_rows(out: &mut String, rows: &[Row]) {
     out.push_str("</section>\n");
 }
 
-/// The JSON envelope, a row a line: the page alone is a complete record.
+/// Writes the JSON envelope, one row on each line, so the page is a complete record.
 fn write_envelope(out: &mut String, report: &Report<Row>) -> Result<(), Error> {
     fn lines(values: &[impl Serialize]) -> Result<String, serde_json::Error> {
         let lines: Result<Vec<_>, _> = values.iter().map(serde_json::to_string).collect();

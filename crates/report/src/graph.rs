@@ -25,7 +25,7 @@ pub struct ChainGraph {
     nodes: Vec<Node>,
     /// Edge `i` leads from node `i` to node `i + 1`.
     edges: Vec<Edge>,
-    /// Packets that were lost at no node, and those under way.
+    /// Packets that were lost at no node, and those in flight.
     elsewhere: Vec<String>,
 }
 
@@ -163,7 +163,7 @@ impl ChainGraph {
         }
         if account.under_way > 0 {
             self.elsewhere
-                .push(format!("{} under way", account.under_way));
+                .push(format!("{} in flight", account.under_way));
         }
     }
 

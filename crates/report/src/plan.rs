@@ -39,11 +39,11 @@ pub fn up(up: &ChainUp, is_one_of_many: bool, width: u16) -> String {
         add_field(
             &mut out,
             "best effort",
-            &format!("nothing is promised: {reason}"),
+            &format!("no promise: {reason}"),
             width,
         );
     }
-    promise(&mut out, plan, width);
+    add_promise(&mut out, plan, width);
     let (chain, slash) = if is_one_of_many {
         (&*up.chain, "/")
     } else {
@@ -73,7 +73,7 @@ pub fn up_details(up: &ChainUp, width: u16) -> String {
         let text = format!("network namespace {}", host.netns);
         add_field(&mut out, &host.role, &text, width);
     }
-    let _ = writeln!(out, "{}", functions(&up.plan, width));
+    let _ = writeln!(out, "{}", functions_table(&up.plan, width));
     out + &details(&up.plan, width)
 }
 
@@ -92,23 +92,23 @@ pub fn summary(plan: &Plan, width: u16) -> String {
     if !plan.remedies.is_empty() {
         add_field(&mut out, "remedy", &plan.remedies.join("; or "), width);
     }
-    promise(&mut out, plan, width);
+    add_promise(&mut out, plan, width);
     let layout = format!(
-        "{}, hook {}, {} crossings between kernel and user space",
+        "{}, hook {}, {} changes between kernel and user space",
         plan.mapping, plan.hook, plan.crossings
     );
     add_field(&mut out, "mapping", &layout, width);
     for warning in &plan.warnings {
         add_field(&mut out, "warning", warning, width);
     }
-    let _ = writeln!(out, "{}", functions(plan, width));
+    let _ = writeln!(out, "{}", functions_table(plan, width));
     out
 }
 
 /// The contract, and the worst case as a share of its latency.
-fn promise(out: &mut String, plan: &Plan, width: u16) {
+fn add_promise(out: &mut String, plan: &Plan, width: u16) {
     let contract = SlaContract::from(&plan.sla);
-    add_field(out, "owed", &sla::owed(&contract), width);
+    add_field(out, "owed", &sla::format_terms(&contract), width);
     let worst = match (&plan.bound, plan.sla.latency_ns, &plan.no_bound) {
         (Some(bound), Some(owed_ns), _) => format!(
             "{} us, {:.0} % of the latency owed",
@@ -123,7 +123,7 @@ fn promise(out: &mut String, plan: &Plan, width: u16) {
 }
 
 /// A row for each step of a packet: its space, its cost, its share of the worst case.
-fn functions(plan: &Plan, width: u16) -> String {
+fn functions_table(plan: &Plan, width: u16) -> String {
     let bound = plan.bound.as_ref();
     let share = |name: &str| {
         let hop = bound?.hops.iter().find(|hop| hop.name == name)?;
@@ -201,14 +201,14 @@ pub fn details(plan: &Plan, width: u16) -> String {
         Origin::Measured { machine, date } => format!("costs measured on {machine}, {date}"),
     };
     let cost = format!(
-        "{:.2} us a packet of {} bytes, of which {:.2} us for crossings ({origin})",
+        "{:.2} us a packet of {} bytes, of which {:.2} us for changes of space ({origin})",
         plan.predicted_ns / 1e3,
         plan.frame_bytes,
         plan.crossings_cost_ns / 1e3
     );
     line("predicted", &cost);
     line("note", &plan.worst_case_note);
-    let _ = writeln!(out, "{}", steps(plan, width));
+    let _ = writeln!(out, "{}", steps_table(plan, width));
     let Some(bound) = &plan.bound else {
         return out;
     };
@@ -247,8 +247,8 @@ pub fn details(plan: &Plan, width: u16) -> String {
     out
 }
 
-/// A row for each step: the way to it, its costs, and the reason for its place.
-fn steps(plan: &Plan, width: u16) -> String {
+/// A row for each step: how a packet reaches it, its costs, and the reason for its place.
+fn steps_table(plan: &Plan, width: u16) -> String {
     let mut table = grid(
         [
             ">#",

@@ -26,7 +26,7 @@ pub fn verdict(status: &ChainStatus) -> String {
 }
 
 /// The terms of a contract, in a line.
-pub fn owed(contract: &SlaContract) -> String {
+pub fn format_terms(contract: &SlaContract) -> String {
     let mut terms = Vec::new();
     let rates = [
         contract.rate_pps.map(|rate| PACKET_RATE.format(rate)),
@@ -40,7 +40,7 @@ pub fn owed(contract: &SlaContract) -> String {
             .map(|burst| format!("{burst} packets")),
         contract.burst_bits.map(|burst| SIZE.format(burst)),
     ];
-    let profile = [("rate", agreed(rates)), ("burst", agreed(bursts))];
+    let profile = [("rate", join_terms(rates)), ("burst", join_terms(bursts))];
     for (term, figures) in profile.iter().filter(|(_, figures)| figures != "-") {
         terms.push(format!("{term} {figures}"));
     }
@@ -57,7 +57,7 @@ pub fn owed(contract: &SlaContract) -> String {
 }
 
 /// A count or a rate in at most five characters: `999`, `12.3k`, `1.20M`.
-pub fn short(figure: f64) -> String {
+pub fn format_short(figure: f64) -> String {
     let mut scaled = figure;
     for unit in ["", "k", "M", "G"] {
         // 999.5 would become 1000, so it has the next unit.
@@ -76,7 +76,7 @@ pub fn short(figure: f64) -> String {
 }
 
 /// Lost packets by place: `3 ring, 2 function`.
-pub(crate) fn places(lost: &Losses) -> String {
+pub(crate) fn format_places(lost: &Losses) -> String {
     let places = lost.by_place().into_iter();
     let lossy = places.filter(|(_, packets)| *packets > 0);
     let parts: Vec<_> = lossy
@@ -90,13 +90,13 @@ pub(crate) fn places(lost: &Losses) -> String {
 }
 
 /// A violation with the evidence of its cause, in one line.
-pub fn line(event: &SlaEvent) -> String {
-    let facts = [vec![violation(event)], event.evidence.clone()].concat();
+pub fn describe_with_evidence(event: &SlaEvent) -> String {
+    let facts = [vec![describe_violation(event)], event.evidence.clone()].concat();
     facts.join("; ")
 }
 
 /// A violation in one line: start, terms, duration, worst figures, cause, hop.
-fn violation(event: &SlaEvent) -> String {
+fn describe_violation(event: &SlaEvent) -> String {
     let terms: Vec<_> = event.terms.iter().map(|term| term.as_str()).collect();
     let lasts = if event.end.is_some() {
         "for"
@@ -130,9 +130,9 @@ fn violation(event: &SlaEvent) -> String {
 /// A violation, wrapped under its first line; if `verbose`, with the evidence of its cause.
 pub fn event(event: &SlaEvent, verbose: bool, width: u16) -> String {
     let text = if verbose {
-        line(event)
+        describe_with_evidence(event)
     } else {
-        violation(event)
+        describe_violation(event)
     };
     wrap(&text, 2, width)
 }
@@ -158,7 +158,7 @@ pub fn events(events: &[SlaEvent], verbose: bool, width: u16) -> String {
 }
 
 /// A violation in a few words.
-pub fn brief(event: &SlaEvent) -> String {
+pub fn describe_briefly(event: &SlaEvent) -> String {
     let lasts = if event.end.is_some() { "" } else { "..." };
     format!(
         "{} at {}, {} s{lasts}",
@@ -179,19 +179,21 @@ pub fn table(sla: &SlaStatus, width: u16) -> String {
         table.add_row(cells);
     };
     let contract = &sla.contract;
-    let pps = |rate: f64| format!("{}pps", short(rate));
-    let bps = |rate: f64| format!("{}bit/s", short(rate));
+    let pps = |rate: f64| format!("{}pps", format_short(rate));
+    let bps = |rate: f64| format!("{}bit/s", format_short(rate));
     row(
         "rate in",
-        agreed([
+        join_terms([
             contract.rate_pps.map(|rate| pps(rate as f64)),
             contract.rate_bps.map(|rate| bps(rate as f64)),
         ]),
         &|window| format!("{}, {}", pps(window.in_pps), bps(window.in_bps)),
     );
-    row("policed", burst(sla), &|window| window.policed.to_string());
+    row("policed", format_burst(sla), &|window| {
+        window.policed.to_string()
+    });
     row("rate out", "-".to_owned(), &|window| {
-        agreed([Some(pps(window.out_pps)), window.out_bps.map(bps)])
+        join_terms([Some(pps(window.out_pps)), window.out_bps.map(bps)])
     });
     let us = |figure| digits_or_dash(1, figure);
     let sojourn =
@@ -207,7 +209,9 @@ pub fn table(sla: &SlaStatus, width: u16) -> String {
     row("loss %", percent(contract.loss_percent), &|window| {
         percent(window.loss_percent)
     });
-    row("lost", "-".to_owned(), &|window| places(&window.lost));
+    row("lost", "-".to_owned(), &|window| {
+        format_places(&window.lost)
+    });
     table.trim_fmt()
 }
 
@@ -231,7 +235,7 @@ pub fn seconds(seconds: &[SlaSecond], width: u16) -> String {
         (">lost", |second| second.window.lost.total().to_string()),
         ("where", |second| match second.window.lost.total() {
             0 => "-".to_owned(),
-            _ => places(&second.window.lost),
+            _ => format_places(&second.window.lost),
         }),
         (">p50 us", |second| us(second, |one| one.p50_us)),
         (">agreed us", |second| us(second, |one| one.agreed_us)),
@@ -244,18 +248,18 @@ pub fn seconds(seconds: &[SlaSecond], width: u16) -> String {
 }
 
 /// The burst of the profile, whose excess the policer drops.
-fn burst(sla: &SlaStatus) -> String {
+fn format_burst(sla: &SlaStatus) -> String {
     let packets = sla.contract.burst_packets;
     let bits = sla.contract.burst_bits;
     let parts = [
         packets.map(|packets| format!("burst {packets} packets")),
-        bits.map(|bits| format!("burst {}bit", short(bits as f64))),
+        bits.map(|bits| format!("burst {}bit", format_short(bits as f64))),
     ];
-    agreed(parts)
+    join_terms(parts)
 }
 
 /// The agreed terms, or `-`.
-fn agreed(terms: [Option<String>; 2]) -> String {
+fn join_terms(terms: [Option<String>; 2]) -> String {
     let terms: Vec<_> = terms.into_iter().flatten().collect();
     or_dash((!terms.is_empty()).then(|| terms.join(", ")))
 }
@@ -280,12 +284,12 @@ mod tests {
             (2e12, "2T"),
         ];
         for (figure, text) in all {
-            assert_eq!(short(figure), text);
+            assert_eq!(format_short(figure), text);
         }
     }
 
     #[test]
-    fn a_violation_is_told_with_its_worst_figures() {
+    fn a_violation_shows_its_worst_figures() {
         let mut event = SlaEvent {
             serial: 1,
             chain: "c".to_owned(),
@@ -301,23 +305,23 @@ mod tests {
             worst_loss_percent: Some(50.0),
         };
         assert_eq!(
-            line(&event),
+            describe_with_evidence(&event),
             "T c: latency and loss violated so far for 3 s, cause function, hop filter; at worst 12.0 us and 50.000 % lost; \
              7 packets lost in all; function filter dropped 7 packets"
         );
-        assert_eq!(brief(&event), "function at filter, 3 s...");
+        assert_eq!(describe_briefly(&event), "function at filter, 3 s...");
         event.end = Some("E".to_owned());
-        assert!(line(&event).contains("violated for 3 s"));
+        assert!(describe_with_evidence(&event).contains("violated for 3 s"));
     }
 
     #[test]
-    fn only_places_that_lost_are_named() {
+    fn only_places_with_losses_are_shown() {
         let lost = Losses {
             ring: 3,
             unseen: 1,
             ..Losses::default()
         };
-        assert_eq!(places(&lost), "3 ring, 1 unseen");
-        assert_eq!(places(&Losses::default()), "0");
+        assert_eq!(format_places(&lost), "3 ring, 1 unseen");
+        assert_eq!(format_places(&Losses::default()), "0");
     }
 }

@@ -27,7 +27,7 @@ pub fn overview(chains: &[ChainStatus], width: u16) -> String {
             sum(&status.account.dropped).to_string()
         }),
         (">lost", |status| sum(&status.account.lost).to_string()),
-        (">under way", |status| status.account.under_way.to_string()),
+        (">in flight", |status| status.account.under_way.to_string()),
         (">us (owed)", |status| match &status.sla {
             Some(sla) => {
                 let owed = or_dash(sla.contract.latency_us.map(format_us));
@@ -37,7 +37,7 @@ pub fn overview(chains: &[ChainStatus], width: u16) -> String {
         }),
         ("where", |status| {
             let PacketAccount { dropped, lost, .. } = &status.account;
-            places(dropped.iter().chain(lost))
+            format_places(dropped.iter().chain(lost))
         }),
     ];
     listing(&columns, chains, width)
@@ -75,7 +75,7 @@ fn sum(places: &BTreeMap<String, u64>) -> u64 {
 }
 
 /// Packets by place: `3 ring, 2 edge-filter`; `-` for no place.
-fn places<'a>(places: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
+fn format_places<'a>(places: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
     let places: Vec<_> = places
         .map(|(place, packets)| format!("{packets} {place}"))
         .collect();
@@ -93,20 +93,25 @@ pub(crate) fn account(account: &PacketAccount) -> String {
         "{} in{made} = {} out + {} policed",
         account.packets_in, account.packets_out, account.policed
     );
-    for (what, by_place) in [("dropped", dropped), ("lost", lost)] {
-        let _ = write!(text, " + {} {what}", sum(by_place));
+    for (kind, by_place) in [("dropped", dropped), ("lost", lost)] {
+        let _ = write!(text, " + {} {kind}", sum(by_place));
         if !by_place.is_empty() {
-            let _ = write!(text, " ({})", places(by_place.iter()));
+            let _ = write!(text, " ({})", format_places(by_place.iter()));
         }
     }
-    text + &format!(" + {} under way", account.under_way)
+    text + &format!(" + {} in flight", account.under_way)
 }
 
 /// A chain's contract with its measured figures, its packets by place, its failures.
 pub fn summary(status: &ChainStatus, width: u16) -> String {
     let mut out = format!("chain {}: {}\n", status.chain, contract(status));
     if let Some(judged) = &status.sla {
-        add_field(&mut out, "owed", &sla::owed(&judged.contract), width);
+        add_field(
+            &mut out,
+            "owed",
+            &sla::format_terms(&judged.contract),
+            width,
+        );
         let sojourn = judged.life.sojourn.as_ref();
         let us = |figure: fn(&SlaSojourn) -> f64| or_dash(sojourn.map(figure).map(format_us));
         // The contract's percentile applies to the undivided sojourn only.
@@ -133,7 +138,7 @@ pub fn summary(status: &ChainStatus, width: u16) -> String {
     add_field(&mut out, "packets", &account(&status.account), width);
     let judged = status.sla.iter();
     for core in judged.flat_map(|judged| &judged.lost_cores) {
-        let text = format!("core {core} is lost: until it is back nothing is promised");
+        let text = format!("core {core} is unavailable: no promise until it is back");
         add_field(&mut out, "core", &text, width);
     }
     if let Some(event) = status
@@ -141,7 +146,12 @@ pub fn summary(status: &ChainStatus, width: u16) -> String {
         .as_ref()
         .and_then(|judged| judged.last_event.as_ref())
     {
-        add_field(&mut out, "violation", &sla::line(event), width);
+        add_field(
+            &mut out,
+            "violation",
+            &sla::describe_with_evidence(event),
+            width,
+        );
     }
     for hop in &status.hops {
         let kills = hop.sandbox.as_ref().map_or(0, |sandbox| sandbox.oom_kills);
@@ -150,11 +160,11 @@ pub fn summary(status: &ChainStatus, width: u16) -> String {
             add_field(&mut out, "function", &text, width);
         }
     }
-    out + &hops(status, width)
+    out + &hops_table(status, width)
 }
 
 /// The processes of the workers, or `-`.
-fn workers(status: &ChainStatus) -> String {
+fn format_workers(status: &ChainStatus) -> String {
     let workers: Vec<String> = status
         .worker
         .iter()
@@ -180,7 +190,7 @@ pub fn details(status: &ChainStatus, width: u16) -> String {
     add_field(&mut out, "ports", &ports, width);
     let mapping = format!("{}, generation {}", status.mapping, status.generation);
     add_field(&mut out, "mapping", &mapping, width);
-    add_field(&mut out, "workers", &workers(status), width);
+    add_field(&mut out, "workers", &format_workers(status), width);
     let half = sojourn(status, |sojourn| sojourn.p50_us);
     let most = sojourn(status, |sojourn| sojourn.p99_us);
     add_field(
@@ -194,7 +204,7 @@ pub fn details(status: &ChainStatus, width: u16) -> String {
         lines.push_str(&hop_details(hop));
     }
     if let Some(shaper) = &status.shaper {
-        let _ = writeln!(lines, "{}", shaped(shaper));
+        let _ = writeln!(lines, "{}", describe_shaper(shaper));
     }
     for ring in &status.rings {
         let end = |position: Option<u8>| {
@@ -219,7 +229,7 @@ pub fn details(status: &ChainStatus, width: u16) -> String {
     out
 }
 
-fn hops(status: &ChainStatus, width: u16) -> String {
+fn hops_table(status: &ChainStatus, width: u16) -> String {
     let columns: [Column<HopStatus>; 8] = [
         (">#", |hop| hop.position.to_string()),
         ("function", |hop| hop.name.clone()),
@@ -257,22 +267,22 @@ fn hop_details(hop: &HopStatus) -> String {
         } = black_box;
         let _ = writeln!(
             out,
-            "{name}: {process}, {restarts} restarts, {packets_out} packets out, {packets_back} back to the senders; it writes to {log}"
+            "{name}: {process}, {restarts} restarts, {packets_out} packets out, {packets_back} back to the senders; output in {log}"
         );
         if let Some(last_end) = &black_box.last_end {
             let _ = writeln!(out, "{name}: its program last {last_end}");
         }
     }
     if let Some(sandbox) = &hop.sandbox {
-        let _ = writeln!(out, "{name}: {}", described(sandbox));
+        let _ = writeln!(out, "{name}: {}", describe_sandbox(sandbox));
     }
     out
 }
 
 /// The shaper's profile and counters.
-fn shaped(shaper: &ShaperStatus) -> String {
-    let limit = |rate: Option<u64>, burst: Option<u64>, what: &str| {
-        Some(format!("{} {what}/s, burst {}", rate?, burst?))
+fn describe_shaper(shaper: &ShaperStatus) -> String {
+    let limit = |rate: Option<u64>, burst: Option<u64>, unit: &str| {
+        Some(format!("{} {unit}/s, burst {}", rate?, burst?))
     };
     let profile = [
         limit(shaper.rate_pps, shaper.burst_packets, "packets"),
@@ -280,7 +290,7 @@ fn shaped(shaper: &ShaperStatus) -> String {
     ];
     let profile: Vec<_> = profile.into_iter().flatten().collect();
     let mut parts = vec![format!(
-        "shaper ({}): {}; {} wait of {} for up to {:.0} us",
+        "shaper ({}): {}; {} packets wait, at most {} for {:.0} us",
         shaper.by,
         profile.join(", "),
         shaper.waiting,
@@ -289,7 +299,7 @@ fn shaped(shaper: &ShaperStatus) -> String {
     )];
     if let Some(delayed) = shaper.delayed {
         let mean = shaper.mean_wait_us.unwrap_or_default();
-        parts.push(format!("{delayed} delayed, {mean:.1} us in the mean"));
+        parts.push(format!("{delayed} delayed, mean wait {mean:.1} us"));
     }
     if !shaper.in_sojourn {
         parts.push("the wait is not in the sojourn".to_owned());
@@ -306,7 +316,7 @@ fn shaped(shaper: &ShaperStatus) -> String {
 }
 
 /// The process or container of a function, its limits, and its use of them.
-fn described(sandbox: &SandboxStatus) -> String {
+fn describe_sandbox(sandbox: &SandboxStatus) -> String {
     const MIB: f64 = (1 << 20) as f64;
     let mut parts = vec![match &sandbox.container {
         Some(container) => format!("container {container}"),
@@ -314,7 +324,7 @@ fn described(sandbox: &SandboxStatus) -> String {
     }];
     parts.push(match sandbox.cpu_limit_cores {
         Some(cores) => format!(
-            "{:.2} s of CPU time, held to {cores} cores ({} times, {:.2} s)",
+            "{:.2} s of CPU time, limited to {cores} cores (paused {} times, {:.2} s)",
             sandbox.cpu_s, sandbox.throttled_periods, sandbox.throttled_s
         ),
         None => format!("{:.2} s of CPU time", sandbox.cpu_s),
@@ -352,7 +362,7 @@ pub fn live(chains: &[ChainStatus], width: u16) -> String {
         }),
         (">LOST/s", |status| {
             let lost = per_second(status, |second| second.lost.total());
-            let places = sla_figure(status, |sla| Some(sla::places(&sla.second.lost)));
+            let places = sla_figure(status, |sla| Some(sla::format_places(&sla.second.lost)));
             match places.as_str() {
                 "-" | "0" | "" => lost,
                 places => format!("{lost} ({places})"),
@@ -365,7 +375,9 @@ pub fn live(chains: &[ChainStatus], width: u16) -> String {
             format!("{us} ({owed})")
         }),
         ("LAST EVENT", |status| {
-            sla_figure(status, |sla| sla.last_event.as_ref().map(sla::brief))
+            sla_figure(status, |sla| {
+                sla.last_event.as_ref().map(sla::describe_briefly)
+            })
         }),
     ];
     listing(&columns, chains, width)
@@ -377,10 +389,10 @@ pub fn live_details(chains: &[ChainStatus], width: u16) -> String {
         ("CHAIN", |status| status.chain.clone()),
         ("MAPPING", |status| status.mapping.clone()),
         (">IN bit/s", |status| {
-            sla_figure(status, |sla| Some(sla::short(sla.second.in_bps)))
+            sla_figure(status, |sla| Some(sla::format_short(sla.second.in_bps)))
         }),
         (">OUT bit/s", |status| {
-            sla_figure(status, |sla| Some(sla::short(sla.second.out_bps?)))
+            sla_figure(status, |sla| Some(sla::format_short(sla.second.out_bps?)))
         }),
         (">LOSS %", |status| {
             sla_figure(status, |sla| {
@@ -409,7 +421,7 @@ pub fn live_details(chains: &[ChainStatus], width: u16) -> String {
 fn per_second(status: &ChainStatus, count: fn(&SlaWindow) -> u64) -> String {
     let second = status.sla.as_ref().map(|sla| &sla.second);
     let second = second.filter(|second| second.seconds > 0.0);
-    or_dash(second.map(|second| sla::short(count(second) as f64 / second.seconds)))
+    or_dash(second.map(|second| sla::format_short(count(second) as f64 / second.seconds)))
 }
 
 /// A figure of a chain's contract, or `-`.

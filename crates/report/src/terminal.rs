@@ -7,7 +7,7 @@ pub use histogram::Histogram;
 pub use table::{Column, add_field, grid, latency_table, listing, table, wrap};
 pub(crate) use table::{digits_or_dash, head_and_rows, latency_rows, or_dash};
 
-/// The form of text.
+/// Width and characters of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     /// Columns of the terminal: the longest line.

@@ -1,4 +1,4 @@
-//! Pictures of chains: reviewed texts and SVGs, and what holds for every chain.
+//! Pictures of chains: reviewed texts and SVGs, and properties of all pictures.
 //!
 //! `WRITE_FIXTURES=1 cargo test -p myelin-report --test graph` rewrites the pictures; review them.
 
@@ -25,7 +25,7 @@ fn places(of: &[(&str, u64)]) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Losses at every place that a chain with these functions has.
+/// An account with losses at every place of a chain with these functions.
 fn lossy(dropped: &[(&str, u64)]) -> PacketAccount {
     PacketAccount {
         packets_in: 20_000,
@@ -91,7 +91,7 @@ fn pictures() -> Vec<(&'static str, ChainGraph)> {
 }
 
 #[test]
-fn pictures_are_as_reviewed() {
+fn pictures_equal_the_reviewed_files() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/graph");
     for (name, graph) in pictures() {
         let svg = graph.svg().unwrap();
@@ -108,7 +108,7 @@ fn pictures_are_as_reviewed() {
     }
 }
 
-/// Letters of a monospaced font are at most so wide, as a share of their size.
+/// Greatest width of a letter of a monospaced font, as a share of its size.
 const LETTER: f64 = 0.61;
 
 /// The SVG is XML with a title and a description, and all its text lies in its view box.
@@ -149,7 +149,7 @@ fn check_svg(svg: &str) {
     assert!(texts > 0, "{svg}");
 }
 
-/// Packets at all places that lose some, as the picture has them.
+/// Returns the sum of all losses in the text.
 fn losses_in(text: &str) -> u64 {
     let words: Vec<_> = text.split_whitespace().collect();
     let losses = words.windows(2).filter_map(|pair| match pair[1] {

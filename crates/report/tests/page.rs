@@ -1,4 +1,4 @@
-//! The HTML page: well-formed, self-contained, complete, whatever the report holds.
+//! The HTML page is well-formed, self-contained and complete for any report.
 #![allow(clippy::float_cmp, reason = "exact by construction")]
 
 mod common;
@@ -23,7 +23,7 @@ fn empty() -> ChainReport {
     }
 }
 
-/// A log-normal-like spread with a tail, by a fixed generator.
+/// A distribution that is nearly log-normal, with a tail, from a fixed generator.
 fn spread(centre_ns: f64, n: usize) -> Distribution {
     let mut state = 1_u64;
     let mut uniform = || {
@@ -45,7 +45,7 @@ fn spread(centre_ns: f64, n: usize) -> Distribution {
     delays
 }
 
-/// Of 500 packets, in that mode.
+/// The result of a probe of 500 packets in `mode`.
 fn probe(mode: Mode, rtt: Distribution) -> ProbeResult {
     let summary = rtt.summary(Some(700.0));
     ProbeResult {
@@ -218,7 +218,7 @@ fn a_full_report_is_well_formed_complete_and_self_contained() {
         "<script", "src=", "href=", "url(", "@import", "http://", "https://",
     ] {
         let allowed = match outside {
-            // The names of the two markup languages are no places.
+            // The names of the two markup languages are not addresses.
             "http://" => page.matches("xmlns=\"http://www.w3.org/").count(),
             _ => 0,
         };
@@ -243,7 +243,7 @@ fn a_full_report_is_well_formed_complete_and_self_contained() {
 }
 
 #[test]
-fn an_empty_report_is_a_page_too() {
+fn an_empty_report_gives_a_page() {
     let page = page_of(empty()).unwrap();
     let document = parse(&page);
     let code = document
@@ -255,7 +255,7 @@ fn an_empty_report_is_a_page_too() {
 }
 
 #[test]
-fn odd_reports_do_not_stop_the_page() {
+fn a_report_with_odd_figures_gives_a_page() {
     let mut report = empty();
     report.chain = "<script>alert(1)</script>".to_owned();
     report.file_text = "\u{0}\u{1b}]0;x\u{7} ]]> &amp;".to_owned();
@@ -285,7 +285,7 @@ fn odd_reports_do_not_stop_the_page() {
     )];
     let page = page_of(report).unwrap();
     parse(&page);
-    assert!(!page.contains("<script") && page.contains("since nothing was answered"));
+    assert!(!page.contains("<script") && page.contains("because no packet was answered"));
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn the_text_begins_with_the_verdict_and_fits_the_terminal() {
 }
 
 #[test]
-fn the_verdict_says_by_how_much() {
+fn the_verdict_contains_the_share_of_the_bound() {
     let verdict = |report: &ChainReport| {
         let text = summary(report, Style::default());
         text.lines().next().unwrap_or_default().to_owned()
@@ -366,7 +366,7 @@ fn the_verdict_says_by_how_much() {
 }
 
 #[test]
-fn a_report_is_the_same_at_the_other_end_of_the_socket() {
+fn a_report_round_trips_through_json() {
     let report = full();
     let sent = serde_json::to_string(&report).unwrap();
     let received: ChainReport = serde_json::from_str(&sent).unwrap();

@@ -1,4 +1,4 @@
-//! The drawings that pages are composed of: well-formed, complete, whatever the figures are.
+//! The drawings of pages are well-formed and complete for any figures.
 
 use myelin_report::html::document;
 use myelin_report::html::markup::{Key, figure, table};
@@ -37,8 +37,7 @@ fn axis(title: &str, scale: Scale) -> AxisStyle<'_> {
     AxisStyle { title, scale }
 }
 
-/// Checks what holds for every drawing, and gives its texts and the numbers of its elements'
-/// attributes.
+/// Checks the properties of every drawing. Returns its texts and the widths of its rectangles.
 fn check(svg: &str) -> (Vec<String>, Vec<f64>) {
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     let document = roxmltree::Document::parse(svg).unwrap();
@@ -132,7 +131,7 @@ fn parts_of_a_whole_follow_each_other() {
 }
 
 #[test]
-fn lines_mark_what_was_measured_only() {
+fn lines_mark_only_measured_points() {
     let curve = |series, stroke| Curve {
         series,
         points: vec![point(1.0, 3.0, Some((2.9, 3.1))), point(32.0, 4.0, None)],
@@ -154,7 +153,7 @@ fn lines_mark_what_was_measured_only() {
     for text in ["functions", "round trip, us", "10", "0", "4"] {
         assert!(texts.iter().any(|t| t == text), "{text} in {texts:?}");
     }
-    let count = |stroke, what: &str| draw(&[curve(0, stroke)]).matches(what).count();
+    let count = |stroke, part: &str| draw(&[curve(0, stroke)]).matches(part).count();
     assert_eq!(count(Stroke::Line, "<circle"), 0);
     assert_eq!(count(Stroke::Marked, "<circle"), 2);
     assert_eq!(
@@ -178,7 +177,7 @@ fn lines_mark_what_was_measured_only() {
 }
 
 #[test]
-fn distributions_reach_from_nothing_to_all_and_have_their_bound() {
+fn distributions_range_from_0_to_100_percent_and_have_their_bound() {
     let curves = [Curve {
         series: 0,
         points: vec![
@@ -210,7 +209,7 @@ fn distributions_reach_from_nothing_to_all_and_have_their_bound() {
 }
 
 #[test]
-fn odd_figures_do_not_stop_a_drawing() {
+fn odd_figures_give_a_drawing() {
     for value in [
         f64::NAN,
         f64::INFINITY,
@@ -222,20 +221,20 @@ fn odd_figures_do_not_stop_a_drawing() {
     ] {
         let odd = |interval| {
             let label = "odd".to_owned();
-            let bar_of_it = Bar {
+            let odd_bar = Bar {
                 label,
                 ..bar(0, value, interval)
             };
-            vec![bar_of_it, bar(7, 1.0, None)]
+            vec![odd_bar, bar(7, 1.0, None)]
         };
         let groups = [
             group("", odd(Some((value, value)))),
             group(&"x".repeat(300), odd(None)),
             group("<&>", Vec::new()),
         ];
-        let finite = |svg: String| check(&svg);
-        finite(bars(NAME, Width::Part, "a", &groups, None).unwrap());
-        finite(stacked(NAME, Width::Full, "", &groups).unwrap());
+        let check_odd = |svg: String| check(&svg);
+        check_odd(bars(NAME, Width::Part, "a", &groups, None).unwrap());
+        check_odd(stacked(NAME, Width::Full, "", &groups).unwrap());
         let points = vec![
             point(value, 1.0, None),
             point(1.0, value, Some((value, 2.0))),
@@ -251,7 +250,7 @@ fn odd_figures_do_not_stop_a_drawing() {
                 at: 1.0,
                 upright: scale == Scale::Log,
             };
-            finite(
+            check_odd(
                 lines(
                     NAME,
                     Width::Full,

@@ -10,7 +10,7 @@ use crate::printable::Printable;
 use crate::yaml::{Key, Node, Value};
 use crate::{Match, Sla};
 
-/// The faults of arguments, one a line: argument, value found, values expected, remedy.
+/// The faults of arguments, one per line: argument, value found, values expected, remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArgumentErrors(Vec<String>);
 
@@ -22,12 +22,12 @@ impl fmt::Display for ArgumentErrors {
 
 impl std::error::Error for ArgumentErrors {}
 
-/// Reads a rate (`20kpps`, `100Mbit`, `20kpps,100Mbit`) and a burst (`32`, `64kbit`, `32,64kbit`):
-/// an SLA with these alone. [`Sla::profile`] adds the default burst.
+/// Reads a rate (`20kpps`, `100Mbit`, `20kpps,100Mbit`) and a burst (`32`, `64kbit`, `32,64kbit`)
+/// into an SLA without other values. [`Sla::profile`] adds the default burst.
 ///
 /// # Errors
-/// One of them is malformed, or a burst has no rate.
-pub fn profile(rate: &str, burst: Option<&str>) -> Result<Sla, ArgumentErrors> {
+/// The rate or the burst is malformed, or the burst has no rate.
+pub fn parse_profile(rate: &str, burst: Option<&str>) -> Result<Sla, ArgumentErrors> {
     let quantities = [Some(("rate", rate)), burst.map(|burst| ("burst", burst))];
     let entries = quantities.into_iter().flatten().map(|(name, text)| {
         let parts = text.split(',').map(|part| scalar(part.trim())).collect();
@@ -37,7 +37,7 @@ pub fn profile(rate: &str, burst: Option<&str>) -> Result<Sla, ArgumentErrors> {
         Value::Map(entries.collect()),
         FaultLog::new("", ""),
         |key| {
-            // An argument has no lines, so the index of a list's element helps nobody.
+            // An argument is one line, so its name without the list index suffices.
             format!("--{}", key.split('[').next().unwrap_or(key))
         },
     )
@@ -47,9 +47,9 @@ pub fn profile(rate: &str, burst: Option<&str>) -> Result<Sla, ArgumentErrors> {
 ///
 /// # Errors
 /// A key or a value is malformed, or no packet can have all values.
-pub fn packets(text: &str) -> Result<Match, ArgumentErrors> {
+pub fn parse_match(text: &str) -> Result<Match, ArgumentErrors> {
     let faults = FaultLog::new("", "");
-    let wrong = |found: String, help: &str| {
+    let add_fault = |found: String, help: &str| {
         let fault = Fault::new(found, "KEY=VALUE, joined by commas", help);
         faults.add("", Span::START, fault);
     };
@@ -57,13 +57,13 @@ pub fn packets(text: &str) -> Result<Match, ArgumentErrors> {
     for part in text.split(',') {
         let Some((name, value)) = part.split_once('=') else {
             let found = format!("`{}` has no `=`", Printable(part.trim()));
-            wrong(found, "write for example protocol=udp,destinationPort=9000");
+            add_fault(found, "write for example protocol=udp,destinationPort=9000");
             continue;
         };
         let name = name.trim();
         if entries.iter().any(|(key, _)| key.name == name) {
             let found = format!("`{}` is given twice", Printable(name));
-            wrong(found, "remove one of the two");
+            add_fault(found, "remove one of the two");
             continue;
         }
         entries.push((key(name), scalar(value.trim())));
@@ -123,9 +123,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_and_bursts_are_those_of_a_chain_file() {
+    fn rate_and_burst_parse_like_a_chain_file() {
         let read = |rate, burst| {
-            let profile = profile(rate, burst).unwrap().profile();
+            let profile = parse_profile(rate, burst).unwrap().profile();
             let parts = |bucket: myelin_packet::traffic::Bucket| (bucket.rate(), bucket.burst());
             (profile.packets.map(parts), profile.bits.map(parts))
         };
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn faults_name_the_argument() {
-        let of = |rate, burst| profile(rate, burst).unwrap_err().to_string();
+        let of = |rate, burst| parse_profile(rate, burst).unwrap_err().to_string();
         assert_eq!(
             of("20kps", None),
             "--rate: `20kps` has the unknown unit `kps`; expected a rate in packets (units pps, kpps, Mpps, Gpps) or in bits a \
@@ -152,14 +152,15 @@ mod tests {
     }
 
     #[test]
-    fn matches_are_those_of_a_chain_file() {
-        let found = packets("protocol=udp, destinationPort=9000,destination=10.0.0.0/24").unwrap();
+    fn match_parses_like_a_chain_file() {
+        let found =
+            parse_match("protocol=udp, destinationPort=9000,destination=10.0.0.0/24").unwrap();
         assert_eq!(
             (found.protocol, found.destination_port),
             (Some(17), Some(9000))
         );
         assert_eq!(found.destination, "10.0.0.0/24".parse().ok());
-        let of = |text| packets(text).unwrap_err().to_string();
+        let of = |text| parse_match(text).unwrap_err().to_string();
         assert!(
             of("protocol=upd").contains("write `udp`"),
             "{}",
@@ -174,8 +175,8 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_read_or_refused_with_a_cause(one: String, two: String) {
-            for text in [profile(&one, Some(&two)).err(), packets(&one).err()].into_iter().flatten() {
+        fn any_text_gives_a_value_or_an_error(one: String, two: String) {
+            for text in [parse_profile(&one, Some(&two)).err(), parse_match(&one).err()].into_iter().flatten() {
                 proptest::prop_assert!(!text.to_string().is_empty());
             }
         }

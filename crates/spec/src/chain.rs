@@ -15,7 +15,7 @@ pub const MAX_FUNCTIONS: usize = 32;
 
 pub use crate::keys::name::MAX_NAME;
 
-/// The owner of a chain that names none.
+/// The owner of a chain without `metadata.namespace`.
 pub const DEFAULT_NAMESPACE: &str = "default";
 
 word_enum! {
@@ -41,7 +41,7 @@ word_enum! {
         /// By the class of its kind: elementary and basic in the kernel, advanced in user space
         /// (CALVIN, section III-B).
         Calvin = "calvin",
-        /// The spaces with the least sum of function costs and crossings.
+        /// The spaces with the least cost of functions and space changes.
         #[default]
         Cost = "cost",
     }
@@ -85,7 +85,7 @@ word_enum! {
         Policer = "policer",
         /// The shaper alone.
         Shaper = "shaper",
-        /// None. Traffic above the profile is only counted.
+        /// None. Myelin only counts traffic above the profile.
         None = "none",
     }
 }
@@ -111,7 +111,7 @@ pub struct ServiceChain {
     pub name: String,
     /// Its owner (`metadata.namespace`): a DNS label too.
     pub namespace: String,
-    /// The traffic that it takes (`spec.match`).
+    /// Its traffic (`spec.match`).
     pub matches: Match,
     /// Its functions in order; 1 to [`MAX_FUNCTIONS`].
     pub functions: Vec<FunctionSpec>,
@@ -125,8 +125,8 @@ pub struct ServiceChain {
     pub hook: Hook,
     /// The interfaces that it connects; with `None`, the agent makes end hosts.
     pub ports: Option<Ports>,
-    /// The chain of the other direction. Both chains of a pair name each other here, even if only
-    /// one of them does so in the file.
+    /// The chain of the other direction. Both chains of a pair have it here, even if the file has
+    /// it in one of them.
     pub reverse: Option<String>,
     /// `onFailure` of the file; [`Self::effective_on_failure`] adds the default.
     pub on_failure: Option<OnFailure>,
@@ -145,14 +145,14 @@ impl ServiceChain {
         &self.namespace
     }
 
-    /// Whether its ports are devices of DPDK.
+    /// Whether its ports are DPDK devices.
     pub fn is_over_dpdk(&self) -> bool {
         self.ports
             .as_ref()
             .is_some_and(|ports| ports.driver == PortDriver::Dpdk)
     }
 
-    /// The functions at some positions as they are to be deployed, each with the name of its state.
+    /// The functions at these positions for deployment, each with the owner of its state.
     pub fn instances(&self, positions: std::ops::Range<usize>) -> Vec<FunctionInstance> {
         self.functions[positions]
             .iter()
@@ -162,7 +162,7 @@ impl ServiceChain {
 
     fn instance(&self, function: &FunctionSpec) -> FunctionInstance {
         let (chain, owner, side) = match (&self.reverse, &function.reverse_of) {
-            (Some(reverse), Some(undone)) => (reverse, undone, Side::Reply),
+            (Some(reverse), Some(owner)) => (reverse, owner, Side::Reply),
             _ => (&self.name, &function.name, Side::Forward),
         };
         FunctionInstance {
@@ -215,14 +215,14 @@ pub struct ChainLocations {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum PortDriver {
-    /// The kernel: they are interfaces.
+    /// The kernel: the ports are interfaces.
     #[default]
     Kernel,
-    /// DPDK, in the chain's worker: they are devices, each a [`DpdkDevice`](crate::DpdkDevice).
+    /// DPDK, in the chain's worker: each port is a [`DpdkDevice`](crate::DpdkDevice).
     Dpdk,
 }
 
-/// The interfaces or devices that a chain connects: two different ones.
+/// The two different interfaces or devices that a chain connects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ports {
@@ -230,7 +230,7 @@ pub struct Ports {
     pub ingress: String,
     /// The port where packets leave.
     pub egress: String,
-    /// The driver of both.
+    /// The driver of both ports.
     pub driver: PortDriver,
 }
 
@@ -273,14 +273,14 @@ pub struct Sla {
     /// The longest wait in the shaper, ns; [`Sla::shaper_delay_ns`] adds the default.
     #[serde(default)]
     pub shaper_delay_ns: Option<u64>,
-    /// The largest lateness of a departure that later departures make up for, ns.
+    /// The largest lateness of a departure that later departures compensate, ns.
     #[serde(default)]
     pub shaper_tolerance_ns: u64,
     /// One-way delay from the ingress port to the departure from the egress port, ns.
     pub latency_ns: Option<u64>,
     /// The percentile of the measured sojourn that `latency_ns` applies to; above 0, at most 100.
     pub percentile: f64,
-    /// Share of packets that may be lost, percent.
+    /// The largest share of lost packets, percent.
     pub loss_percent: Option<f64>,
     /// Round-trip time that an end host sees, ns.
     pub round_trip_ns: Option<u64>,
@@ -295,7 +295,7 @@ const DEFAULT_BURST: u64 = 32;
 /// The longest wait in a shaper if the file states neither `shaper.delay` nor `latency`, ns.
 const DEFAULT_SHAPER_DELAY_NS: u64 = 10_000_000;
 
-/// The longest queue of a shaper, packets. Waiting packets take the worker's packet memory.
+/// The longest queue of a shaper, packets. Waiting packets occupy the worker's packet memory.
 pub const MAX_SHAPER_QUEUE: u32 = 1024;
 
 impl Sla {
@@ -343,21 +343,20 @@ impl Sla {
             .unwrap_or(DEFAULT_SHAPER_DELAY_NS)
     }
 
-    /// The mean frame size of a profile with its rate, or else its burst, in both packets and bits.
-    /// Bytes.
+    /// The mean frame size, bytes, if the file has rate or burst in both packets and bits.
     pub fn mean_frame_bytes(&self) -> Option<u64> {
         let mean = |bits: Option<u64>, packets: Option<u64>| Some(bits? / 8 / packets?.max(1));
         mean(self.rate_bps, self.rate_pps).or_else(|| mean(self.burst_bits, self.burst_packets))
     }
 }
 
-/// The token buckets of the rates. The reader of the file has checked their ranges.
+/// The token buckets of the rates. The parser has checked their ranges.
 fn profile(sla: &Sla, burst_packets: Option<u64>, burst_bits: Option<u64>) -> Profile {
-    let bucket = |rate: Option<u64>, burst: Option<u64>, each: u64| {
+    let bucket = |rate: Option<u64>, burst: Option<u64>, unit: u64| {
         let rate = rate?;
         let burst = burst.unwrap_or_else(|| {
-            let of_a_millisecond = (rate / 1000).min(Bucket::MAX_BURST);
-            of_a_millisecond.max(DEFAULT_BURST * each)
+            let millisecond = (rate / 1000).min(Bucket::MAX_BURST);
+            millisecond.max(DEFAULT_BURST * unit)
         });
         Bucket::new(rate, burst).ok()
     };
@@ -375,19 +374,19 @@ config! {
         /// The action without packets: spin polls and takes a whole core, sleep waits, adaptive
         /// polls for the time `spin`, then sleeps.
         "idle" idle: Idle = Idle::KEY.with_default("adaptive");
-        /// The time that it polls before it sleeps, with `idle: adaptive`.
+        /// The time that the worker polls before it sleeps, with `idle: adaptive`.
         "spin" spin_ns: u64 = DURATION.with_default("50us");
         /// The core of the worker. With `mapping: pipeline`, further processes take the next
         /// allowed cores in turn.
         "core" core: Option<u32> = integer(0, MAX_CORE, "the number of a core");
         /// The busy-poll time of the sockets (`SO_BUSY_POLL`).
         "busyPoll" busy_poll_ns: Option<u64> = DURATION.with_hint("20us");
-        /// Whether the packet memory is in hugepages. Only for ports of DPDK.
+        /// Whether the packet memory is in hugepages. Only for DPDK ports.
         "hugepages" hugepages: bool = BOOLEAN.with_default("false");
     }
 }
 
-/// Above any machine's number of cores. The worker checks the core when it starts.
+/// More than the cores of any machine. The worker checks the core when it starts.
 const MAX_CORE: u64 = 4095;
 
 #[cfg(test)]
@@ -395,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_profile_implies_a_frame_size() {
+    fn profile_implies_a_frame_size() {
         let mut sla = Sla::default();
         assert_eq!(sla.mean_frame_bytes(), None);
         sla.burst_packets = Some(10);
@@ -407,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_has_a_burst_in_any_case() {
+    fn profile_has_a_default_burst() {
         let burst = |sla: &Sla| sla.profile().packets.map(Bucket::burst);
         let mut sla = Sla::default();
         assert!(sla.profile().is_unlimited());
@@ -423,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policer_may_be_wider_than_the_profile() {
+    fn policing_burst_may_exceed_the_profiles_burst() {
         let sla = Sla {
             rate_pps: Some(900_000),
             burst_packets: Some(5),

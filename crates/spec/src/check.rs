@@ -6,14 +6,14 @@ use crate::replies;
 
 /// Checks the chains against each other, and completes pairs of reverse chains.
 pub(crate) fn check_chains(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
-    unique_names(chains, faults);
-    reverse_pairs(chains, faults);
-    replies::resolve(chains, faults);
-    ties(chains, faults);
+    check_unique_names(chains, faults);
+    complete_reverse_pairs(chains, faults);
+    replies::resolve_reverse_of(chains, faults);
+    check_ties(chains, faults);
 }
 
 /// Logs a fault of `chain` at a key and its location.
-fn fault(
+fn log_fault(
     faults: &FaultLog<'_>,
     chain: &ServiceChain,
     (key, place): (&str, &FileLocation),
@@ -23,30 +23,29 @@ fn fault(
     faults.add(key, faults.span(place), fault);
 }
 
-/// Checks that names are unique. Network namespaces and links of the node carry them, whatever the
-/// owner.
-fn unique_names(chains: &[ServiceChain], faults: &FaultLog<'_>) {
+/// Checks that names are unique, also between owners: network namespaces and links of the node have
+/// them.
+fn check_unique_names(chains: &[ServiceChain], faults: &FaultLog<'_>) {
     for (index, chain) in chains.iter().enumerate() {
-        let twin = chains[..index]
+        let other = chains[..index]
             .iter()
             .find(|other| other.name == chain.name);
-        if let Some(twin) = twin {
-            let what = Fault::new(
+        if let Some(other) = other {
+            let fault = Fault::new(
                 format!(
                     "the chain `{}` was already named on line {}",
-                    chain.name, twin.places.name.line
+                    chain.name, other.places.name.line
                 ),
                 "names that differ, also between owners",
                 "rename one of the two",
             );
-            fault(faults, chain, ("metadata.name", &chain.places.name), what);
+            log_fault(faults, chain, ("metadata.name", &chain.places.name), fault);
         }
     }
 }
 
-/// Makes `reverse` mutual. If one chain of a pair names no ports, it gets those of the other,
-/// exchanged.
-fn reverse_pairs(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
+/// Makes `reverse` mutual. A chain without ports gets the ports of its pair, reversed.
+fn complete_reverse_pairs(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
     for index in 0..chains.len() {
         let chain = &chains[index];
         let Some(reverse) = chain.reverse.clone() else {
@@ -61,7 +60,7 @@ fn reverse_pairs(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
             )),
             Some(other) if other == index => Some((
                 "the chain names itself".to_owned(),
-                "name the chain that takes the replies, or remove `reverse`".to_owned(),
+                "name the chain of the replies, or remove `reverse`".to_owned(),
             )),
             Some(other) => match &chains[other].reverse {
                 Some(third) if *third != name => Some((
@@ -72,56 +71,61 @@ fn reverse_pairs(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
             },
         };
         match (other, refused) {
-            (Some(other), None) => pair(chains, index, other, faults),
+            (Some(other), None) => complete_pair(chains, index, other, faults),
             (_, Some((message, help))) => {
                 let expected = "another chain of this file, in no other pair";
-                let what = Fault::new(message, expected, help);
+                let fault = Fault::new(message, expected, help);
                 let chain = &chains[index];
-                fault(faults, chain, ("spec.reverse", &chain.places.reverse), what);
+                log_fault(
+                    faults,
+                    chain,
+                    ("spec.reverse", &chain.places.reverse),
+                    fault,
+                );
             }
             (None, None) => {}
         }
     }
 }
 
-fn pair(chains: &mut [ServiceChain], index: usize, other: usize, faults: &FaultLog<'_>) {
+fn complete_pair(chains: &mut [ServiceChain], index: usize, other: usize, faults: &FaultLog<'_>) {
     chains[other].reverse = Some(chains[index].name.clone());
     match (&chains[index].ports, &chains[other].ports) {
         (Some(ports), None) => chains[other].ports = Some(ports.reversed()),
         (None, Some(ports)) => chains[index].ports = Some(ports.reversed()),
-        // The loop meets each pair twice; one fault is enough.
+        // The loop visits each pair twice; one fault is enough.
         (Some(ports), Some(theirs)) if *theirs != ports.reversed() && index < other => {
             let (chain, name) = (&chains[other], &chains[index].name);
             let expected = ports.reversed();
-            let what = Fault::new(
+            let fault = Fault::new(
                 format!("the ports do not match those of its reverse `{name}`"),
                 format!("ingress {}, egress {}", expected.ingress, expected.egress),
-                "correct the ports, or leave them out here: they follow from the other chain",
+                "correct the ports, or remove them here: Myelin takes them from the other chain",
             );
-            fault(faults, chain, ("spec.ports", &chain.places.ports), what);
+            log_fault(faults, chain, ("spec.ports", &chain.places.ports), fault);
         }
         _ => {}
     }
 }
 
-/// Checks that no two chains of a port match the same packets equally specifically.
-fn ties(chains: &[ServiceChain], faults: &FaultLog<'_>) {
+/// Checks that no two chains of a port match a packet equally specifically.
+fn check_ties(chains: &[ServiceChain], faults: &FaultLog<'_>) {
     for (index, chain) in chains.iter().enumerate() {
         let Some(ports) = &chain.ports else { continue };
-        let twin = chains[..index].iter().find(|other| {
+        let other = chains[..index].iter().find(|other| {
             let ingress = other.ports.as_ref().map(|ports| &ports.ingress);
             ingress == Some(&ports.ingress) && other.matches.ties_with(&chain.matches)
         });
-        if let Some(twin) = twin {
-            let what = Fault::new(
+        if let Some(other) = other {
+            let fault = Fault::new(
                 format!(
                     "the match is as specific as that of `{}` on line {}, and some packets fit both",
-                    twin.name, twin.places.matches.line
+                    other.name, other.places.matches.line
                 ),
                 format!("matches that differ at the port `{}`", ports.ingress),
                 "make one of the two more specific: by destination, source, protocol, destination port or source port",
             );
-            fault(faults, chain, ("spec.match", &chain.places.matches), what);
+            log_fault(faults, chain, ("spec.match", &chain.places.matches), fault);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Devices of DPDK, as a user names them: a PCI address, or a virtual device with its arguments.
+//! DPDK devices, as a user names them: a PCI address, or a virtual device with its arguments.
 
 use serde::{Deserialize, Serialize};
 
-/// A device of DPDK: `0000:01:00.0`, or a virtual one, `net_tap0,iface=tap0`.
+/// A DPDK device: `0000:01:00.0`, or a virtual device, `net_tap0,iface=tap0`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct DpdkDevice(String);
@@ -14,7 +14,7 @@ impl DpdkDevice {
     /// The text is neither a PCI address nor a virtual device with a number.
     pub fn new(text: &str) -> Result<Self, &'static str> {
         if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
-            return Err("holds a space or a control character");
+            return Err("contains a space or a control character");
         }
         let name = text.split(',').next().unwrap_or_default();
         if is_pci(name) {
@@ -23,7 +23,7 @@ impl DpdkDevice {
         let driver = name.trim_end_matches(|c: char| c.is_ascii_digit());
         let known = driver.starts_with("net_") || driver == "virtio_user";
         if !known || driver.len() == name.len() {
-            return Err("names no device of DPDK");
+            return Err("is not a DPDK device");
         }
         Ok(Self(text.to_owned()))
     }
@@ -38,7 +38,7 @@ impl DpdkDevice {
         self.0.split(',').next().unwrap_or_default()
     }
 
-    /// Whether it is hardware, not a virtual device.
+    /// Whether it is a PCI device, not a virtual one.
     pub fn is_pci(&self) -> bool {
         is_pci(&self.0)
     }
@@ -73,7 +73,7 @@ impl std::fmt::Display for DpdkDevice {
     }
 }
 
-/// Whether a device is named by its PCI address: `01:00.0`, with or without a domain in front.
+/// Whether a device's name is its PCI address: `01:00.0`, with or without a domain before it.
 fn is_pci(device: &str) -> bool {
     let address = device.split(',').next().unwrap_or_default();
     let hex = |part: &str, len: std::ops::RangeInclusive<usize>| {

@@ -1,5 +1,5 @@
-//! The effect of a function on its chain's traffic, as data. Planner, agent and reports use it and
-//! know no kinds.
+//! The effect of a function on its chain's traffic, as data. So planner, agent and reports need to
+//! know no kind.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub struct Effect {
     pub added_packets: AddedPackets,
     /// Bytes that it adds to a packet.
     pub added_bytes: AddedBytes,
-    /// Packets that it may hold and then send at once, when others arrive.
+    /// Most held packets that it sends at once when others arrive.
     pub released: u32,
     /// The longest time that it holds a packet, ns; `None` if it holds none.
     pub held_ns: Option<u64>,
@@ -21,9 +21,9 @@ pub struct Effect {
     pub answers_senders: bool,
     /// The key that remains XORed with every byte of the payload.
     pub payload_key: u8,
-    /// Its cost in either space, on top of its kind's.
+    /// Its cost in either space, in addition to its kind's.
     pub busy: Cost,
-    /// A warning to its user: the rest of a sentence that begins with its name.
+    /// A warning for the user, to print after the function's name.
     pub caution: Option<String>,
 }
 
@@ -67,7 +67,7 @@ impl Cost {
 pub struct AddedPackets {
     /// For each packet that arrives, in [`MILLIONTHS`].
     pub parts: u32,
-    /// The most arrivals whose created packets leave together, with one more from a timer.
+    /// The most arrivals whose created packets leave together; a timer may add one more.
     pub window: u8,
     /// Packets that leave together at the end of a run of packets.
     pub at_once: u64,
@@ -84,7 +84,7 @@ pub struct AddedBytes {
 }
 
 impl AddedBytes {
-    /// Creates it from bytes and the longest packet.
+    /// Creates the effect from the bytes and the longest packet.
     pub(crate) fn new(bytes: u64, mtu: u16) -> Self {
         Self {
             bytes,

@@ -61,7 +61,7 @@ pub struct SpecError {
     pub expected: String,
     /// The remedy: what to write.
     pub help: String,
-    /// The line of the file.
+    /// The text of that line.
     pub(crate) line_text: String,
     /// Characters to mark, from the column on.
     pub(crate) width: usize,
@@ -73,7 +73,7 @@ impl fmt::Display for SpecError {
         writeln!(f, "{}", wrap(&first, INDENT))?;
         let number = self.place.line.to_string();
         let margin = " ".repeat(number.len());
-        let (line, before, width) = visible(&self.line_text, self.place.column, self.width);
+        let (line, before, width) = visible_part(&self.line_text, self.place.column, self.width);
         writeln!(f, "{margin} |")?;
         writeln!(f, "{number} | {line}")?;
         write!(f, "{margin} | {}{}", " ".repeat(before), "^".repeat(width))?;
@@ -86,11 +86,11 @@ impl fmt::Display for SpecError {
             ("expected", &self.expected),
             ("help:", &self.help),
         ];
-        for (what, text) in notes.into_iter().filter(|(_, text)| !text.is_empty()) {
+        for (label, text) in notes.into_iter().filter(|(_, text)| !text.is_empty()) {
             write!(
                 f,
                 "\n{}",
-                wrap(&format!("{margin} = {what} {text}"), INDENT)
+                wrap(&format!("{margin} = {label} {text}"), INDENT)
             )?;
         }
         Ok(())
@@ -102,10 +102,10 @@ impl std::error::Error for SpecError {}
 /// Columns of a line of an error.
 const COLUMNS: usize = 100;
 
-/// The beginning of a line that continues the one above.
+/// The indentation of a line that continues the previous one.
 const INDENT: &str = "       ";
 
-/// Breaks a line between words into lines of at most [`COLUMNS`]; all but the first begin with
+/// Breaks a line between words into lines of at most [`COLUMNS`]. Further lines begin with
 /// `indent`.
 fn wrap(line: &str, indent: &str) -> String {
     let options = Options::new(COLUMNS)
@@ -116,7 +116,7 @@ fn wrap(line: &str, indent: &str) -> String {
 }
 
 /// The visible part of a line, the characters before the fault, and the characters to mark.
-fn visible(line: &str, column: usize, width: usize) -> (String, usize, usize) {
+fn visible_part(line: &str, column: usize, width: usize) -> (String, usize, usize) {
     const LONGEST: usize = COLUMNS - 14;
     const BEFORE: usize = LONGEST / 2;
     const CUT: &str = "...";
@@ -141,8 +141,8 @@ fn visible(line: &str, column: usize, width: usize) -> (String, usize, usize) {
     )
 }
 
-/// Replaces each control character by a space: a file must neither break a line of an error nor
-/// control the terminal.
+/// Replaces each control character by a space, so that a file's text cannot break a line of an
+/// error or control the terminal.
 fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })
@@ -209,15 +209,15 @@ impl Fault {
     }
 }
 
-/// A file that is being read: its text, the files that it names, and the faults found so far.
+/// The file that the parser reads: its text, the files that it names, and the faults found so far.
 pub(crate) struct FaultLog<'t> {
     file: String,
     text: &'t str,
-    /// Returns the contents of the files that it names.
+    /// Returns the contents of the files that this file names.
     pub(crate) files: &'t dyn FileResolver,
-    /// Says where an unknown key belongs, given the path of its mapping and its name.
+    /// Returns where an unknown key belongs, given the path of its mapping and its name.
     pub(crate) misplaced: fn(&str, &str) -> Option<String>,
-    /// The object that is being read, for [`SpecError::object`].
+    /// The object that the parser reads, for [`SpecError::object`].
     pub(crate) object: RefCell<String>,
     errors: RefCell<Vec<SpecError>>,
 }
@@ -228,7 +228,7 @@ impl<'t> FaultLog<'t> {
         Self::with_files(file, text, &NoFiles)
     }
 
-    /// Creates the log of a file whose named files `files` returns.
+    /// Creates the log of a file; `files` returns the files that it names.
     pub(crate) fn with_files(file: &str, text: &'t str, files: &'t dyn FileResolver) -> Self {
         Self {
             file: one_line(file),
@@ -241,7 +241,7 @@ impl<'t> FaultLog<'t> {
     }
 
     /// Creates the log of a file that an object of `outer` names.
-    pub(crate) fn within(outer: &FaultLog<'_>, file: &str, text: &'t str) -> Self {
+    pub(crate) fn for_named_file(outer: &FaultLog<'_>, file: &str, text: &'t str) -> Self {
         Self {
             object: outer.object.clone(),
             ..Self::new(file, text)
@@ -297,9 +297,9 @@ impl<'t> FaultLog<'t> {
     pub(crate) fn finish(self) -> Option<SpecErrors> {
         let mut errors = self.errors.into_inner();
         errors.sort_by_key(|error| {
-            let own = error.place.file == self.file;
+            let is_own = error.place.file == self.file;
             let order = (error.place.line, error.place.column);
-            (!own, if own { order } else { (0, 0) })
+            (!is_own, if is_own { order } else { (0, 0) })
         });
         (!errors.is_empty()).then_some(SpecErrors(errors))
     }
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn long_line_is_cut_around_the_fault() {
         let line = format!("{}bad{}", "x".repeat(500), "y".repeat(500));
-        let (shown, before, width) = visible(&line, 501, 3);
+        let (shown, before, width) = visible_part(&line, 501, 3);
         let marked: String = shown.chars().skip(before).take(width).collect();
         assert_eq!(marked, "bad");
         assert!(shown.starts_with("...") && shown.ends_with("..."));
@@ -320,8 +320,8 @@ mod tests {
     }
 
     #[test]
-    fn column_past_the_end_gets_a_caret() {
-        assert_eq!(visible("ab", 5, 3), ("ab".to_owned(), 4, 1));
-        assert_eq!(visible("", 1, 1), (String::new(), 0, 1));
+    fn column_past_the_end_of_the_line_gets_a_caret() {
+        assert_eq!(visible_part("ab", 5, 3), ("ab".to_owned(), 4, 1));
+        assert_eq!(visible_part("", 1, 1), (String::new(), 0, 1));
     }
 }

@@ -92,7 +92,7 @@ pub struct NoFiles;
 
 impl FileResolver for NoFiles {
     fn read(&self, _: &str) -> Result<String, String> {
-        Err("no files can be read here".to_owned())
+        Err("files are not available here".to_owned())
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contents_of_any_bytes_travel_as_json() {
+    fn contents_of_any_bytes_round_trip_through_json() {
         for bytes in [&b"rules: []"[..], &[], &[0, 0xff, 0x80, 7]] {
             let file = FileContents::from(bytes.to_vec());
             let json = serde_json::to_string(&BTreeMap::from([("a", file)])).unwrap();
@@ -111,7 +111,7 @@ mod tests {
             assert_eq!(files.read("a").ok(), text.ok(), "{json}");
             assert!(files.read("b").is_err() && files.read_bytes("b").is_err());
         }
-        // A client that sends only text needs no other form.
+        // A client may send text as a plain string.
         let files: BTreeMap<String, FileContents> = serde_json::from_str(r#"{"a": "b"}"#).unwrap();
         assert_eq!(files.read("a").as_deref(), Ok("b"));
         let broken = r#"{"a": {"base64": "?"}}"#;

@@ -28,12 +28,12 @@ pub struct FunctionSpec {
     pub name: String,
     /// Its kind and configuration.
     pub config: FunctionConfig,
-    /// The function of the reverse chain whose work it undoes (`reverseOf`). It has the
-    /// configuration, the state and the space of that function.
+    /// The function of the reverse chain whose work it undoes (`reverseOf`). It takes that
+    /// function's configuration, state and space.
     pub reverse_of: Option<String>,
     /// Whether it shares its state with a function of the reverse chain.
     pub paired: bool,
-    /// The space it is pinned to; `None` leaves the choice to the planner.
+    /// The pinned space; with `None`, the planner chooses.
     pub space: Option<Space>,
     /// Its sandbox and its limits.
     pub sandbox: SandboxSpec,
@@ -47,11 +47,11 @@ impl FunctionSpec {
         self.config.kind()
     }
 
-    /// The space that it must run in: the pinned one, or user space if it needs a process for its
-    /// limits.
+    /// The space that it must run in: the pinned one, or user space if its sandbox or its limits
+    /// need a process.
     pub fn required_space(&self) -> Option<Space> {
-        let asks = self.sandbox.requested_at.is_some();
-        self.space.or(asks.then_some(Space::User))
+        let needs_process = self.sandbox.requested_at.is_some();
+        self.space.or(needs_process.then_some(Space::User))
     }
 }
 

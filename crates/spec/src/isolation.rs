@@ -10,12 +10,12 @@ use crate::keys::words::word_enum;
 use crate::keys::{ConfigKey, Readable, ValueType, config};
 use crate::units::{self, format_memory_bytes};
 
-/// Smallest CPU limit, thousandths of a core: the kernel takes quotas from 1 ms on, and with less
-/// the pauses in between would pass 100 ms.
+/// Smallest CPU limit, thousandths of a core. The kernel accepts quotas of at least 1 ms; with a
+/// smaller limit the pauses between them would exceed 100 ms.
 pub const MIN_CPU_MILLICORES: u32 = 10;
 
-/// Smallest memory limit, bytes: a worker's packet memory takes 8 MiB, a container's start some
-/// more.
+/// Smallest memory limit, bytes. A worker's packet memory needs 8 MiB, and the start of a container
+/// needs more.
 pub const MIN_MEMORY_BYTES: u64 = 16 << 20;
 
 word_enum! {
@@ -43,7 +43,7 @@ config! {
 
 const CPU: ConfigKey = ConfigKey::new(ValueType::Cpu).with_hint("0.5cores");
 const MEMORY: ConfigKey = ConfigKey::new(ValueType::Memory).with_hint("256MiB");
-/// More than any machine has.
+/// More than the cores of any machine.
 const MAX_CPU_MILLICORES: u64 = 4_096_000;
 
 fn cpu(fields: &Fields<'_>) -> Option<u32> {
@@ -80,8 +80,8 @@ fn limit(
 }
 
 impl Limits {
-    /// Whether it has a limit.
-    pub fn any(&self) -> bool {
+    /// Whether there is a limit.
+    pub fn has_any(&self) -> bool {
         *self != Self::default()
     }
 }
@@ -93,7 +93,7 @@ pub struct SandboxSpec {
     pub isolation: Isolation,
     /// `limits`.
     pub limits: Limits,
-    /// `rootfs`: directory that the container's files come from; absolute.
+    /// `rootfs`: the absolute path of the directory with the container's files.
     pub rootfs: Option<String>,
     /// The location of the function's own request for a container or limits. Both need a process,
     /// so the function runs in user space.
@@ -106,7 +106,7 @@ impl SandboxSpec {
     pub fn demand(&self) -> Option<&'static str> {
         match self.isolation {
             Isolation::Container => Some("isolation: container"),
-            Isolation::Process => self.limits.any().then_some("limits"),
+            Isolation::Process => self.limits.has_any().then_some("limits"),
         }
     }
 }

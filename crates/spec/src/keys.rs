@@ -23,7 +23,8 @@ pub(crate) trait Readable: Sized {
 }
 
 impl Fields<'_> {
-    /// Reads a key. Without the key, returns its default; else, or for a faulty value, the type's.
+    /// Reads a key. Returns the key's default without the key, and the type's default without such
+    /// a default or for a faulty value.
     pub(crate) fn value<T: Readable + Default>(&self, key: &ConfigKey) -> T {
         let given = self.get(key.key);
         let value = match &given {
@@ -128,8 +129,8 @@ impl<T: Readable> Readable for Option<T> {
 /// comment, the key, the field, its type and the type of the value:
 /// `"timeout" timeout_ns: u64 = DURATION.with_default("120s");`.
 ///
-/// The field's Rust type reads the value ([`Readable`]), or the function after `from`, which gets
-/// the whole mapping. Keys after `with` have no field; such a function reads them.
+/// The field's Rust type reads the value ([`Readable`]), or the function after `from` reads it from
+/// the whole mapping. Keys after `with` have no field; the function after `from` reads them.
 macro_rules! config {
     (
         $(#[$attribute:meta])*

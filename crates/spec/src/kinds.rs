@@ -119,7 +119,7 @@ impl FunctionConfig {
         (self.kind().flow_lifetime_ns)(self, is_tcp, state)
     }
 
-    /// The read-only data of its kernel program, if numbers suffice. They follow the program's
+    /// The read-only data of its kernel program, if numbers suffice. In the program they follow its
     /// position in the chain.
     pub fn kernel_constants(&self) -> Option<Vec<u64>> {
         Some((self.kind().kernel_constants?)(self))
@@ -135,8 +135,8 @@ impl FunctionConfig {
 /// The default of the longest IP packet, bytes: Ethernet's.
 pub const DEFAULT_MTU: u16 = 1500;
 
-/// The key of the longest IP packet that may leave, bytes. The minimum is the packet that every
-/// IPv4 host must accept (RFC 791, section 3.1).
+/// The key of the longest IP packet that may leave, bytes. Every IPv4 host must accept a packet of
+/// the minimum (RFC 791, section 3.1).
 const fn mtu(max: u16) -> ConfigKey {
     integer(576, max as u64, "bytes of an IP packet").with_default("1500")
 }
@@ -196,7 +196,7 @@ mod tests {
                 keys.collect::<Vec<_>>().join(", ")
             };
             if name == "dpi" {
-                continue; // It needs a pattern.
+                continue; // Without a pattern, the configuration has a fault.
             }
             let of = |given: String| {
                 read(&format!(
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_survives_json() {
+    fn configuration_round_trips_through_json() {
         for kind in kinds() {
             let config = read(kind.example).unwrap();
             let json = serde_json::to_string(&config).unwrap();

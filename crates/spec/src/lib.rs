@@ -2,8 +2,8 @@
 //!
 //! The crate defines the objects of a chain file ([`ServiceChain`] and its parts), quantities with
 //! units ([`units`]), and one description of each function kind ([`catalogue`], a file each in
-//! [`kinds`]). It does not know how a chain runs. It does no I/O: the caller passes the text, and
-//! the files that it names ([`FileResolver`]).
+//! [`kinds`]). It does not know how a chain runs. It does no I/O: the caller passes the text and
+//! the files that the text names ([`FileResolver`]).
 //!
 //! [`parse`] reports all faults of a file at once ([`SpecErrors`]). Each fault has a location, the
 //! value found, the value expected, and a remedy. No text makes it panic.
@@ -102,7 +102,7 @@ pub fn parse(
     files: &dyn FileResolver,
 ) -> Result<Vec<ServiceChain>, SpecErrors> {
     let mut faults = FaultLog::with_files(&source.name, text, files);
-    faults.misplaced = read::place_misplaced_key;
+    faults.misplaced = read::suggest_mapping;
     let mut chains = Vec::new();
     match yaml::load(text) {
         Err((span, fault)) => faults.add("", span, fault),

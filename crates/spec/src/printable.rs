@@ -1,4 +1,4 @@
-//! Makes text of a file safe to print in a message.
+//! Makes the text of a file safe to print in a message.
 
 use std::fmt;
 

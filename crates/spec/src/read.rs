@@ -39,10 +39,10 @@ keys! {
     }
 }
 
-/// Finds the mapping that takes the unknown key `key` of the mapping at `path`: of several, the one
-/// with the longest common path.
-pub(crate) fn place_misplaced_key(path: &str, key: &str) -> Option<String> {
-    // The keys of a function depend on its kind; a key of any kind belongs into `config`.
+/// Finds the mapping where the unknown key `key` of the mapping at `path` belongs. Of several
+/// mappings, returns the one with the longest common path.
+pub(crate) fn suggest_mapping(path: &str, key: &str) -> Option<String> {
+    // The keys of `config` depend on the kind.
     let is_config = |kind: &Kind| kind.config.iter().any(|config| config.key == key);
     if path.starts_with("spec.functions[") && path.ends_with(']') && kinds().any(is_config) {
         return Some("move it into `config` of the function".to_owned());
@@ -69,7 +69,7 @@ pub(crate) fn place_misplaced_key(path: &str, key: &str) -> Option<String> {
 
 /// Reads one document; `number` counts from 1.
 pub(crate) fn document(node: &Node, number: usize, faults: &FaultLog<'_>) -> Option<ServiceChain> {
-    *faults.object.borrow_mut() = object(node, number);
+    *faults.object.borrow_mut() = object_name(node, number);
     // The kind decides which keys are known.
     if let Some(node) = node.get("kind")
         && let Some(kind) = node.text()
@@ -103,7 +103,7 @@ pub(crate) fn document(node: &Node, number: usize, faults: &FaultLog<'_>) -> Opt
 }
 
 /// The object's name in errors: its kind and name, else its number.
-fn object(node: &Node, number: usize) -> String {
+fn object_name(node: &Node, number: usize) -> String {
     let name = node
         .get("metadata")
         .and_then(|metadata| metadata.get("name"))

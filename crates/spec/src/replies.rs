@@ -3,21 +3,21 @@
 use crate::chain::ServiceChain;
 use crate::error::{Fault, FaultLog};
 
-/// Checks each such function against the function that it names. Both get the configuration of the
-/// function that owns the state, and the space that one of them is pinned to.
-pub(crate) fn resolve(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
+/// Checks each function with `reverseOf` against the function that it names. Both get the
+/// configuration of the named function, and the space of the pinned one.
+pub(crate) fn resolve_reverse_of(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
     for index in 0..chains.len() {
         for position in 0..chains[index].functions.len() {
             let Some(undone) = chains[index].functions[position].reverse_of.clone() else {
                 continue;
             };
-            match partner(chains, index, position, &undone) {
-                Ok(found) => share_config(chains, (index, position), found),
-                Err(what) => {
+            match find_state_owner(chains, index, position, &undone) {
+                Ok(owner) => share_config(chains, (index, position), owner),
+                Err(fault) => {
                     let chain = &chains[index];
                     *faults.object.borrow_mut() = format!("ServiceChain `{}`", chain.name);
                     let place = faults.span(&chain.functions[position].place);
-                    faults.add("spec.functions", place, what);
+                    faults.add("spec.functions", place, fault);
                 }
             }
         }
@@ -25,7 +25,7 @@ pub(crate) fn resolve(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
 }
 
 /// Finds chain and position of the function to undo.
-fn partner(
+fn find_state_owner(
     chains: &[ServiceChain],
     index: usize,
     position: usize,
@@ -38,8 +38,8 @@ fn partner(
     let Some(reverse) = &chain.reverse else {
         return Err(Fault::new(
             format!("{prefix}, but no other chain names this chain in `reverse`"),
-            "a chain whose packets this chain's packets answer",
-            "write `reverse: CHAIN` into the spec, with the chain that holds the function",
+            "`spec.reverse`: the chain of the other direction",
+            "write `reverse: CHAIN` into `spec`, with the chain that has the function",
         ));
     };
     // Other checks report chains that are faulty or missing.
@@ -69,7 +69,7 @@ fn partner(
     if theirs.reverse_of.is_some() {
         return Err(Fault::new(
             format!("{prefix}, which has `reverseOf` itself"),
-            "a function that has a configuration of its own",
+            "a function with its own configuration",
             "give one of the two its own configuration",
         ));
     }
@@ -87,12 +87,13 @@ fn partner(
         (Some(own), Some(theirs)) if own != theirs => Err(Fault::new(
             format!("{prefix}, which has `space: {theirs}`"),
             format!("`space: {theirs}`: both share one state"),
-            "give both the same `space`, or leave it out here",
+            "give both the same `space`, or remove it here",
         )),
         _ => Ok((other, at)),
     }
 }
 
+/// Copies the configuration of `owner` to `reply`, and pins both to the same space.
 fn share_config(chains: &mut [ServiceChain], reply: (usize, usize), owner: (usize, usize)) {
     let theirs = &chains[owner.0].functions[owner.1];
     let (config, pin) = (theirs.config.clone(), theirs.space);

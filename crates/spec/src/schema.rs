@@ -48,7 +48,7 @@ fn property(key: &ConfigKey) -> Value {
 
 fn value(value: ValueType) -> Value {
     let list = |items: Value| json!({ "type": "array", "items": items });
-    // A number counts as its text, and a text as the number that it writes.
+    // The parser reads a number as its text, and a text of digits as a number.
     let text = || json!({ "type": ["string", "number"] });
     let or = |one: Value, other: Value| json!({ "anyOf": [one, other] });
     match value {
@@ -91,14 +91,14 @@ fn value(value: ValueType) -> Value {
     }
 }
 
-/// An element of `spec.functions`. The kind decides on the configuration by `if` and `then`:
-/// editors then name the faulty key, where `oneOf` would say that no kind fits.
+/// An element of `spec.functions`. `if` and `then` select the configuration by the kind, so editors
+/// name the faulty key. With `oneOf` they would only say that no kind fits.
 fn function(keys: &[ConfigKey]) -> Value {
     let mut function = object(keys);
     let names: Vec<_> = kinds().map(|kind| kind.name).collect();
     let descriptions: Vec<_> = kinds().map(|kind| kind.description).collect();
     function["properties"]["kind"]["enum"] = json!(names);
-    // Not of JSON Schema: yaml-language-server shows it beside each word that it offers.
+    // Not part of JSON Schema: yaml-language-server shows it next to each word.
     function["properties"]["kind"]["markdownEnumDescriptions"] = json!(descriptions);
     function["allOf"] = kinds().map(configuration).collect();
     function
@@ -107,7 +107,7 @@ fn function(keys: &[ConfigKey]) -> Value {
 /// The configuration of a function of that kind.
 fn configuration(kind: &Kind) -> Value {
     let mut config = object(kind.config);
-    // A function that undoes another one has that one's configuration.
+    // With `reverseOf`, the function takes the other one's configuration.
     if kind.config.iter().any(|key| key.key == "reverseOf") {
         config["required"] = json!([]);
     }

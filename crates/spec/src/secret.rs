@@ -6,10 +6,10 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
-/// A key. `Debug` shows `[redacted]`, and no error message holds a part of it.
+/// A key. `Debug` shows `[redacted]`, and no error message contains a part of it.
 ///
 /// It serializes as plain hexadecimal digits, because the agent passes it to its workers in memory.
-/// So no report and no file may hold a [`FunctionConfig`](crate::FunctionConfig).
+/// So no report and no file may contain a [`FunctionConfig`](crate::FunctionConfig).
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretKey(Zeroizing<Vec<u8>>);
 
@@ -57,7 +57,7 @@ impl Serialize for SecretKey {
 impl<'de> Deserialize<'de> for SecretKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let digits = Zeroizing::new(String::deserialize(deserializer)?);
-        Self::from_hex(&digits).ok_or_else(|| D::Error::custom("no key in hexadecimal digits"))
+        Self::from_hex(&digits).ok_or_else(|| D::Error::custom("not a key in hexadecimal digits"))
     }
 }
 
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_survives_json() {
+    fn key_round_trips_through_json() {
         let digits = "000102f0ff7f80a5000102f0ff7f80a5";
         let key = SecretKey::from_hex(digits).unwrap();
         assert_eq!(key.expose()[..4], [0, 1, 2, 0xf0]);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_no_key() {
+    fn other_text_is_not_a_key() {
         for text in ["0", "0g", "+1", "0x", "00 1", "\u{e9}", "\u{661}\u{661}"] {
             assert_eq!(SecretKey::from_hex(text), None, "{text}");
         }

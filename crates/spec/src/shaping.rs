@@ -34,7 +34,7 @@ pub struct Shaping {
     pub queue: u32,
     /// The longest wait of a packet, ns.
     pub delay_ns: u64,
-    /// The largest lateness of a departure that later departures make up for, T ns: in any time t
+    /// The largest lateness of a departure that later departures compensate, T ns: in any time t
     /// the traffic is at most that of the profile in t + T. With 0, a late departure delays all
     /// later ones.
     #[serde(default)]
@@ -53,8 +53,8 @@ impl Shaping {
         }
     }
 
-    /// The profile as token buckets. A limit that no bucket can have limits nothing; only a foreign
-    /// process could send one.
+    /// The profile as token buckets. Ignores a limit that no bucket can have; only a foreign
+    /// process could send such a limit.
     pub fn profile(&self) -> Profile {
         let bucket = |limit: Option<Limit>| Bucket::new(limit?.rate, limit?.burst).ok();
         Profile {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_survives_the_conversion() {
+    fn profile_round_trips_through_shaping() {
         let profile = Profile {
             packets: Bucket::new(20_000, 4).ok(),
             bits: Bucket::new(1_000_000, 12_112).ok(),

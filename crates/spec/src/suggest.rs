@@ -1,4 +1,4 @@
-//! Suggests the known word for a misspelt one, or for the word of another tool.
+//! Suggests the known word for a misspelt word, or for the word of another tool.
 
 /// A key or word of the chain file, and the words that other tools use for it (without `-` and
 /// `_`, in lower case).
@@ -67,9 +67,9 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("lossy-link", "netem"),
 ];
 
-/// The candidate that means the same as `word` in other tools.
+/// The candidate for which other tools use `word`.
 pub fn synonym<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
-    let word = plain(word);
+    let word = normalize(word);
     let is_meant = |candidate: &str| {
         let mut known = SYNONYMS.iter().filter(|(name, _)| *name == candidate);
         known.any(|(_, words)| words.split(' ').any(|other| other == word))
@@ -80,29 +80,29 @@ pub fn synonym<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
         .find(|candidate| is_meant(candidate))
 }
 
-/// The candidate that `word` most likely stands for: a synonym, else the nearest spelling.
+/// The candidate that `word` most likely means: a synonym, else the nearest spelling.
 pub fn nearest<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
     // No key is longer. The limit bounds the work for any file.
     const LONGEST: usize = 40;
     if word.len() > LONGEST {
         return None;
     }
-    let misspelt = plain(word);
+    let misspelt = normalize(word);
     let nearest = candidates
         .iter()
-        .map(|candidate| (edit_distance(&misspelt, &plain(candidate)), *candidate))
+        .map(|candidate| (edit_distance(&misspelt, &normalize(candidate)), *candidate))
         .min()
         .filter(|(distance, _)| *distance <= 1.max(misspelt.chars().count() / 3))
         .map(|(_, candidate)| candidate);
     synonym(word, candidates).or(nearest)
 }
 
-fn plain(text: &str) -> String {
+fn normalize(text: &str) -> String {
     text.replace(['-', '_', ' '], "").to_lowercase()
 }
 
-/// Edits between two words: insert, delete, replace, swap neighbours. A word that continues the
-/// other (`userspace`, `user`) is one edit away.
+/// Number of edits between two words: insert, delete, replace, swap adjacent letters. A word and
+/// its prefix (`userspace`, `user`) are one edit apart.
 fn edit_distance(a: &str, b: &str) -> usize {
     const SHORTEST_PREFIX: usize = 3;
     let shorter = a.len().min(b.len());

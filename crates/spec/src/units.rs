@@ -42,7 +42,7 @@ pub struct Dimension {
     expected: &'static str,
     /// The first [`WRITTEN`] in rising order for `format`, then others that only `parse` takes.
     units: &'static [Unit],
-    /// Units that an error suggests if the text has none.
+    /// Units that an error suggests for a text without a unit.
     offered: &'static [&'static str],
     /// An example for errors.
     example: &'static str,
@@ -257,8 +257,8 @@ enum Scaled {
 
 /// `number` (decimal digits, at most one point) times `factor`.
 fn scaled(number: &str, factor: u64) -> Scaled {
-    // No u64 has more than 20 digits; no factor here divides by more than 12 decimal places. Within
-    // these bounds nothing below overflows 128 bits.
+    // A u64 has at most 20 digits; no factor here divides by more than 12 decimal places. Within
+    // these limits nothing below overflows 128 bits.
     const MOST_DIGITS: usize = 20;
     const MOST_PLACES: usize = 18;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_the_processor_and_memory() {
+    fn reads_and_writes_processor_shares_and_memory() {
         for (text, millicores) in [
             ("500m", 500),
             ("0.5cores", 500),
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_is_an_error_that_suggests_the_unit() {
+    fn number_without_a_unit_gives_an_error_with_the_unit() {
         assert_eq!(
             DURATION.parse("350").unwrap_err().to_string(),
             "350 has no unit; write 350us"
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_units_are_named_and_near_ones_suggested() {
+    fn wrong_unit_gives_an_error_with_the_nearest_unit() {
         assert_eq!(
             DURATION.parse("3min").unwrap_err().message,
             "`3min` has the unknown unit `min`"
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_of_a_base_unit_is_refused() {
+    fn fraction_of_a_base_unit_is_refused() {
         assert_eq!(
             DURATION.parse("0.5ns").unwrap_err().message,
             "`0.5ns` is finer than 1ns"
@@ -481,7 +481,7 @@ mod tests {
             prop_assert_eq!(parse_percent(&format!("{percent}%")), Ok(percent));
         }
 
-        /// The reference computes with whole thousandths, which lose no digit.
+        /// The reference computes in whole thousandths, without rounding.
         #[test]
         fn thousandths_are_exact(whole in 0..1_000_000_u64, thousandths in 0..1000_u64) {
             let text = format!("{whole}.{thousandths:03}us");

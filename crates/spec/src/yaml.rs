@@ -63,7 +63,7 @@ type SyntaxError = (Span, Fault);
 /// Reads all documents of `text`, without empty ones.
 pub(crate) fn load(text: &str) -> Result<Vec<Node>, SyntaxError> {
     let options = serde_saphyr::options! {
-        // Room for the longest list of routes, each a mapping with three keys.
+        // Enough for the longest list of routes, each a mapping with three keys.
         budget: serde_saphyr::budget! {
             max_nodes: 1_000_000,
             max_events: 1_200_000,
@@ -81,8 +81,8 @@ pub(crate) fn load(text: &str) -> Result<Vec<Node>, SyntaxError> {
         .collect()
 }
 
-/// The tree as serde builds it. [`Node`] adds the spelling of numbers and booleans, which serde
-/// loses.
+/// The tree that serde builds. [`Node`] adds the spelling of numbers and booleans, which serde does
+/// not keep.
 enum Raw {
     Null,
     Number,
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scalar_keeps_its_spelling_and_location() {
+    fn scalar_keeps_its_spelling_and_location() {
         let text = "a: 0x5a\nb: { c: 1.50, d: \"20\" }\né: ü\n";
         let documents = load(text).unwrap();
         let (a, span) = scalar(&documents[0], "a");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_has_the_location_of_its_anchor() {
+    fn alias_has_the_location_of_its_anchor() {
         let documents = load("a: &x 77\nb: *x\n").unwrap();
         let (b, span) = scalar(&documents[0], "b");
         assert_eq!((b, span.line, span.column), ("77", 1, 7));

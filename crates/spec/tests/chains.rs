@@ -174,17 +174,18 @@ fn absent_keys_have_their_defaults() {
 }
 
 #[test]
-fn a_guarding_chain_fails_closed_by_default() {
+fn guarded_chain_drops_on_failure_by_default() {
     let plain = &chains(&minimal("plain", ""))[0];
     assert_eq!(plain.effective_on_failure(), OnFailure::Pass);
     let guarded = minimal("guarded", "").replace("kind: forward", "kind: firewall");
     assert_eq!(chains(&guarded)[0].effective_on_failure(), OnFailure::Drop);
-    let told = minimal("told", "  onFailure: pass\n").replace("kind: forward", "kind: firewall");
-    assert_eq!(chains(&told)[0].effective_on_failure(), OnFailure::Pass);
+    let explicit =
+        minimal("explicit", "  onFailure: pass\n").replace("kind: forward", "kind: firewall");
+    assert_eq!(chains(&explicit)[0].effective_on_failure(), OnFailure::Pass);
 }
 
 #[test]
-fn a_pair_becomes_mutual_and_shares_its_ports() {
+fn reverse_becomes_mutual_and_shares_ports() {
     let there = minimal(
         "there",
         "  reverse: back\n  ports: { ingress: eth1, egress: eth2 }\n",
@@ -197,7 +198,7 @@ fn a_pair_becomes_mutual_and_shares_its_ports() {
         driver: PortDriver::Kernel,
     };
     assert_eq!(pair[1].ports, Some(ports));
-    // Either of the two may name the other.
+    // Either chain may name the other.
     let there = minimal("there", "  ports: { ingress: eth1, egress: eth2 }\n");
     let pair = chains(&(there + &minimal("back", "  reverse: there\n")));
     assert_eq!(pair[0].reverse.as_deref(), Some("back"));
@@ -205,7 +206,7 @@ fn a_pair_becomes_mutual_and_shares_its_ports() {
         pair[1].ports.as_ref().map(|ports| ports.ingress.as_str()),
         Some("eth2")
     );
-    // Either of the two may have the ports.
+    // Either chain may have the ports.
     let back = minimal(
         "back",
         "  reverse: there\n  ports: { ingress: eth2, egress: eth1 }\n",
@@ -222,7 +223,7 @@ fn chains_with_end_hosts_never_tie() {
 }
 
 #[test]
-fn a_chain_survives_json() {
+fn chain_round_trips_through_json() {
     let files = BTreeMap::from([("more.yaml".to_owned(), String::new())]);
     let chains = parse(FULL, &Source::new("full.yaml"), &files).unwrap();
     let json = serde_json::to_string(&chains).unwrap();
@@ -232,9 +233,8 @@ fn a_chain_survives_json() {
     );
 }
 
-/// All faults are reported: valid objects do not hide faulty ones.
 #[test]
-fn the_faults_of_all_objects_are_reported() {
+fn faults_of_all_objects_are_reported() {
     let text = minimal("one", "  hook: a\n")
         + &minimal("two", "")
         + &minimal("three", "  hook: b\n  mapping: c\n");
@@ -263,7 +263,7 @@ proptest! {
 
     /// A damaged chain file reaches more code than arbitrary text.
     #[test]
-    fn a_damaged_chain_file_never_panics(
+    fn damaged_chain_file_never_panics(
         at in 0..FULL.len(),
         removed in 0..20_usize,
         inserted in "[ -~\n\t\u{e9}]{0,6}",
@@ -283,7 +283,7 @@ proptest! {
 }
 
 #[test]
-fn a_reply_side_has_configuration_and_space_of_its_owner() {
+fn reverse_of_copies_configuration_and_space() {
     let text = "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -337,18 +337,18 @@ spec:
     assert_eq!(
         chains[1].functions[0].space,
         Some(Space::User),
-        "one of the two is pinned, so both are"
+        "a pin of one function applies to both"
     );
     assert!(chains[0].functions[1].paired && chains[1].functions[0].paired);
     assert!(!chains[1].functions[1].paired);
 }
 
 #[test]
-fn the_isolation_of_a_function_precedes_that_of_its_chain() {
+fn isolation_of_a_function_precedes_isolation_of_its_chain() {
     let text = "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
-metadata: { name: apart }
+metadata: { name: isolated }
 spec:
   match: {}
   isolation: container
@@ -377,11 +377,11 @@ spec:
         memory_bytes: Some(3 << 29),
     };
     assert_eq!(functions[1].sandbox.limits, limits);
-    let asked: Vec<_> = functions
+    let requests: Vec<_> = functions
         .iter()
         .map(|function| function.sandbox.requested_at.is_some())
         .collect();
-    assert_eq!(asked, [false, true, false, false]);
+    assert_eq!(requests, [false, true, false, false]);
     // Only a function with its own request needs a process.
     let spaces: Vec<_> = functions
         .iter()

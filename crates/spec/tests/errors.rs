@@ -1,5 +1,5 @@
-//! Tests the errors of the most likely mistakes: `errors/NAME.yaml` has a mistake,
-//! `errors/NAME.stderr` its errors.
+//! Tests the errors of likely mistakes: `errors/NAME.yaml` has mistakes, `errors/NAME.stderr` the
+//! expected errors.
 //!
 //! `WRITE_FIXTURES=1 cargo test -p myelin-spec --test errors` rewrites the texts; review the
 //! difference.
@@ -22,7 +22,7 @@ impl FileResolver for Directory {
 }
 
 #[test]
-fn each_mistake_has_its_reviewed_error() {
+fn mistakes_give_the_expected_errors() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors");
     let files = Directory(directory.join("files"));
     let update = std::env::var_os("WRITE_FIXTURES").is_some();

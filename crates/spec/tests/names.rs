@@ -1,4 +1,4 @@
-//! Checks that planner and policies name no kind: they use the descriptions.
+//! Checks that the crates `planner` and `policy` name no kind: they use the descriptions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,11 +31,11 @@ fn code(path: &Path) -> String {
 }
 
 #[test]
-fn the_planner_and_the_policies_name_no_kind() {
+fn planner_and_policy_name_no_kind() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut files = 0;
-    for room in ["planner", "policy"] {
-        for path in sources(&crates.join(room).join("src")) {
+    for name in ["planner", "policy"] {
+        for path in sources(&crates.join(name).join("src")) {
             let code = code(&path);
             files += 1;
             assert!(!code.contains("FunctionConfig::"), "{}", path.display());

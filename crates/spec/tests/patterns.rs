@@ -66,7 +66,6 @@ fn patterns_of_list_and_file_have_their_locations() {
     assert_eq!(again, FunctionConfig::Dpi(config));
 }
 
-/// The defaults of the catalogue apply.
 #[test]
 fn absent_keys_have_the_defaults_of_the_catalogue() {
     let keys = myelin_spec::DPI.config.iter();
@@ -79,7 +78,7 @@ fn absent_keys_have_the_defaults_of_the_catalogue() {
     assert_eq!(read(&with, ""), read("{ patterns: [ a ] }", ""));
 }
 
-/// `nocase` applies to literals of list and file. An element of the list may overrule it.
+/// `nocase` applies to literals of list and file. An element of the list may override it.
 #[test]
 fn nocase_applies_to_literals() {
     let caseless = |config: &str| -> Vec<bool> {
@@ -121,7 +120,7 @@ fn every_limit_is_enforced() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any file gives patterns within the limits, or printable errors.
+    /// Any file gives patterns within the limits, or errors.
     #[test]
     fn no_file_of_patterns_panics(file in "([/\\\\xism#(*é \t\r\n]|[0-9a-f]|\\PC|[\\x00-\\x1f]){0,60}") {
         let lines = file.lines().count();

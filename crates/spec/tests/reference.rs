@@ -72,8 +72,8 @@ fn describe(kind: &Kind, page: &mut String) -> std::fmt::Result {
     if !kind.counters.is_empty() {
         writeln!(page, "\n| counter | packets |\n|---|---|")?;
     }
-    for (name, what) in kind.counters {
-        writeln!(page, "| `{name}` | {what} |")?;
+    for (name, meaning) in kind.counters {
+        writeln!(page, "| `{name}` | {meaning} |")?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Compares the schema of chain files with the reader: both accept the same keys and shapes.
+//! Tests that the schema of chain files and the parser accept the same keys and shapes.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use myelin_spec::{catalogue, schema};
 use serde_json::{Value, json};
 
-/// Validates a value. Knows the parts of JSON Schema that the schema uses.
+/// Validates a value. Implements the parts of JSON Schema that the schema uses.
 fn accepts(schema: &Value, value: &Value) -> bool {
     let types = match &schema["type"] {
         Value::Null => vec![],
@@ -71,7 +71,7 @@ fn documents(text: &str) -> Vec<Value> {
 }
 
 #[test]
-fn it_accepts_every_example() {
+fn schema_accepts_every_example() {
     let schema = schema();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let mut count = 0;
@@ -95,7 +95,7 @@ fn it_accepts_every_example() {
 }
 
 #[test]
-fn it_accepts_the_example_of_every_kind() {
+fn schema_accepts_the_example_of_every_kind() {
     let functions = &schema()["properties"]["spec"]["properties"]["functions"];
     for kind in catalogue::kinds() {
         let example = json!(documents(kind.example));
@@ -106,7 +106,7 @@ fn it_accepts_the_example_of_every_kind() {
 /// These fixtures have wrong keys, words or shapes. The schema cannot express checks between
 /// values.
 #[test]
-fn it_refuses_wrong_keys_and_shapes() {
+fn schema_refuses_wrong_keys_and_shapes() {
     let schema = schema();
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors");
     for name in [

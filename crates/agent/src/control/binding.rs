@@ -1,8 +1,8 @@
 //! Keeps each worker on its core.
 //!
 //! A worker can lose its core while it runs: the core goes offline, or the control group no longer
-//! includes it. The kernel then runs the worker on other cores, which belong to other work. There
-//! it gets `SCHED_IDLE`, so the guarantees of other chains hold until its core is back.
+//! includes it. The kernel then runs the worker on other cores, which other work uses. The agent
+//! gives it `SCHED_IDLE` there, so the guarantees of other chains hold until its core is back.
 
 use myelin_linux::affinity;
 use myelin_linux::sched::{self, Policy};
@@ -33,7 +33,7 @@ pub(crate) fn restore(pid: u32, core: u32) -> Option<Binding> {
     }
 }
 
-/// Replaces a thread's scheduling policy `from` by `to`; leaves any other policy.
+/// Replaces a thread's scheduling policy `from` by `to`; leaves any other policy unchanged.
 fn switch_policy(thread: u32, from: Policy, to: Policy) {
     if !sched::get(thread).is_ok_and(|policy| policy == from) {
         return;
@@ -52,12 +52,12 @@ mod tests {
         let all = affinity::get(0).unwrap();
         let core = all[0] as u32;
         let (send_id, receive_id) = std::sync::mpsc::channel();
-        let (end, until) = std::sync::mpsc::channel::<()>();
+        let (end_thread, end) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
             send_id
                 .send(nix::unistd::gettid().as_raw().cast_unsigned())
                 .unwrap();
-            let _ = until.recv();
+            let _ = end.recv();
         });
         let id = receive_id.recv().unwrap();
         let expected = if all.len() == 1 {
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(restore(id, core), Some(expected));
         assert_eq!(affinity::get(id).unwrap(), all[..1]);
         assert_eq!(restore(id, core), Some(Binding::Kept));
-        drop(end);
+        drop(end_thread);
         thread.join().unwrap();
         assert_eq!(restore(u32::MAX >> 1, core), None);
     }
@@ -85,7 +85,7 @@ mod tests {
                 assert_eq!(restore(0, 1000), Some(Binding::Offline));
                 assert_eq!(sched::get(0).unwrap(), Policy::Idle);
                 assert_eq!(affinity::get(0).unwrap(), all);
-                // Away from its core, so that the binding has to be restored.
+                // The thread is not bound to this core, so `restore` must bind it.
                 if let [_, .., last] = all[..] {
                     assert_eq!(restore(0, last as u32), Some(Binding::Restored));
                     assert_eq!(sched::get(0).unwrap(), Policy::Other);

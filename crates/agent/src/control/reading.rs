@@ -36,15 +36,15 @@ pub(crate) fn read_chain(
         } else {
             None
         },
-        loss_counters: loss_counters(running, generation, netlink),
-        workers: workers(generation),
+        loss_counters: read_loss_counters(running, generation, netlink),
+        workers: read_worker_times(generation),
         // DPDK devices report no losses, so missing packets prove nothing.
         may_bypass: generation.plan.on_failure == OnFailure::Pass
             || generation.chain.is_over_dpdk(),
     }
 }
 
-fn loss_counters(
+fn read_loss_counters(
     running: &RunningChain,
     generation: &Generation,
     netlink: Option<&mut Netlink>,
@@ -59,7 +59,7 @@ fn loss_counters(
             counter.lost = netlink.transmit_losses(interface).unwrap_or_default();
         }
     }
-    let Ok((_, _, egress)) = running.place.ports() else {
+    let Ok((_, _, egress)) = running.ports.kernel_ports() else {
         return loss_counters;
     };
     // An interface that was removed loses no more packets.
@@ -76,15 +76,15 @@ fn loss_counters(
     loss_counters
 }
 
-fn workers(generation: &Generation) -> Vec<WorkerTimes> {
+fn read_worker_times(generation: &Generation) -> Vec<WorkerTimes> {
     let mut firsts = first_functions(&generation.plan).into_iter();
     let workers = generation.layout.workers().into_iter();
     let mut all: Vec<_> = workers
-        .map(|worker| times(&worker.facts, firsts.next()))
+        .map(|worker| read_times(&worker.facts, firsts.next()))
         .collect();
     if let Some(pipeline) = generation.layout.pipeline() {
         let stages = pipeline.stages();
-        all.extend(stages.map(|(position, facts)| times(facts, Some(position))));
+        all.extend(stages.map(|(position, facts)| read_times(facts, Some(position))));
     }
     all
 }
@@ -101,10 +101,10 @@ fn first_functions(plan: &Plan) -> Vec<u8> {
     positions.filter(|position| !is_box(position)).collect()
 }
 
-fn times(facts: &WorkerFacts, first: Option<u8>) -> WorkerTimes {
+fn read_times(facts: &WorkerFacts, first: Option<u8>) -> WorkerTimes {
     let pid = facts.pid();
     // A process that has just ended reports no times.
-    let scheduled = schedstat::of_process(pid).unwrap_or_default();
+    let scheduled = schedstat::read_process(pid).unwrap_or_default();
     WorkerTimes {
         pid,
         core: facts.core(),

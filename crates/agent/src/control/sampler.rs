@@ -16,7 +16,7 @@ use crate::pool::lock;
 const READ_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest time until the thread ends after the node.
 const END_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// Youngest chain that is read, s. The next reading includes a younger one.
+/// Least age of a chain that is read, s. The next reading includes a younger chain.
 const MIN_AGE_S: f64 = 0.2;
 
 /// The SLA monitor, shared with the requests that read it.
@@ -26,11 +26,11 @@ pub(crate) type SharedMonitor = Arc<Mutex<SlaMonitor>>;
 pub(crate) fn start(node: &Arc<Node>) -> SharedMonitor {
     let node: Weak<Node> = Arc::downgrade(node);
     let monitor = SharedMonitor::default();
-    let taker = Arc::clone(&monitor);
+    let shared = Arc::clone(&monitor);
     std::thread::spawn(move || {
         let mut netlink = Netlink::open()
             .inspect_err(
-                |error| tracing::warn!(%error, "the SLA monitor does not see packets lost at interfaces"),
+                |error| tracing::warn!(%error, "cannot open netlink: the SLA monitor does not count packets lost at interfaces"),
             )
             .ok();
         let mut next = Instant::now() + READ_INTERVAL;
@@ -47,19 +47,19 @@ pub(crate) fn start(node: &Arc<Node>) -> SharedMonitor {
                 continue;
             }
             next = Instant::now() + READ_INTERVAL;
-            let mut round = read(&node, netlink.as_mut(), &mut cores);
+            let mut round = read_round(&node, netlink.as_mut(), &mut cores);
             drop(node);
             bindings = bind_workers(&mut round, bindings);
-            lock(&taker).add_round(round);
+            lock(&shared).add_round(round);
         }
     });
     monitor
 }
 
 /// Reads all chains. `cores` holds the CPU times of the last reading and is updated.
-fn read(node: &Node, mut netlink: Option<&mut Netlink>, cores: &mut Vec<CpuTimes>) -> Round {
+fn read_round(node: &Node, mut netlink: Option<&mut Netlink>, cores: &mut Vec<CpuTimes>) -> Round {
     let running = node.chains.all();
-    // Without CPU times, no violation is blamed on a core.
+    // Without CPU times, the monitor names no core as a cause.
     let times = procfs::cpu_times().unwrap_or_default();
     let mut round = Round {
         running: running
@@ -129,7 +129,13 @@ fn bind_workers(
                     binding::restore(pid, core).or(ended).unwrap_or_default()
                 });
                 if binding != was.unwrap_or_default() {
-                    tracing::warn!(chain = reading.name, worker = pid, core, ?binding, "core");
+                    tracing::warn!(
+                        chain = reading.name,
+                        worker = pid,
+                        core,
+                        ?binding,
+                        "the binding of a worker to its core changed"
+                    );
                 }
                 WorkerBinding {
                     chain: reading.name.clone(),
@@ -140,19 +146,17 @@ fn bind_workers(
             worker.binding = checked.binding;
         }
     }
-    // A chain may be too slow to be read when its thread runs under SCHED_IDLE: rebind that one
+    // A chain may be too slow to be read while its worker runs under SCHED_IDLE: bind that worker
     // too.
-    for (pid, mut bindings) in before {
-        let is_read = round.readings.iter().any(|one| one.name == bindings.chain);
-        let is_up = round
-            .running
-            .iter()
-            .any(|(name, _)| *name == bindings.chain);
+    for (pid, mut worker) in before {
+        let is_read = round.readings.iter().any(|one| one.name == worker.chain);
+        let mut running = round.running.iter();
+        let is_up = running.any(|(name, _)| *name == worker.chain);
         if is_up && !is_read && !all.contains_key(&pid) {
-            if bindings.binding.is_lost() {
-                bindings.binding = binding::restore(pid, bindings.core).unwrap_or(bindings.binding);
+            if worker.binding.is_lost() {
+                worker.binding = binding::restore(pid, worker.core).unwrap_or(worker.binding);
             }
-            all.insert(pid, bindings);
+            all.insert(pid, worker);
         }
     }
     all
@@ -161,9 +165,7 @@ fn bind_workers(
 #[cfg(test)]
 mod tests {
     use myelin_linux::affinity;
-    use myelin_policy::sla::WorkerTimes;
-
-    use myelin_policy::sla::Reading;
+    use myelin_policy::sla::{Reading, WorkerTimes};
 
     use super::*;
 
@@ -195,16 +197,17 @@ mod tests {
             });
         });
     }
+
     #[test]
     fn a_core_stays_lost_while_a_worker_there_is_replaced() {
-        const GONE: u32 = 1000;
+        const MISSING_CORE: u32 = 1000;
         let read = |pid: u32, before: BTreeMap<u32, WorkerBinding>| {
             let mut round = round(&["c"]);
             round.readings.push(Reading {
                 name: "c".to_owned(),
                 workers: vec![WorkerTimes {
                     pid,
-                    core: Some(GONE),
+                    core: Some(MISSING_CORE),
                     ..WorkerTimes::default()
                 }],
                 ..Reading::default()
@@ -215,7 +218,7 @@ mod tests {
         let ended = u32::MAX >> 1;
         let lost = WorkerBinding {
             chain: "c".to_owned(),
-            core: GONE,
+            core: MISSING_CORE,
             binding: Binding::Offline,
         };
         std::thread::scope(|scope| {

@@ -33,11 +33,11 @@ impl Span {
         let end = read(node, name)?;
         let start = Instant::now();
         let mut now = end.clone();
-        while span::under_way_since(&self.0, &end, &now) > 0 && start.elapsed() < LOST_AFTER {
+        while span::count_missing(&self.0, &end, &now) > 0 && start.elapsed() < LOST_AFTER {
             std::thread::sleep(CHECK_INTERVAL);
             now = read(node, name)?;
         }
-        Ok(span::window(&self.0, &end, &now))
+        Ok(span::compute_window(&self.0, &end, &now))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Restarts dead workers, pipeline stages and black boxes, and gives up those that keep dying.
+//! Restarts dead workers, pipeline stages and black boxes. Stops restarting those that end too
+//! often.
 //!
 //! The supervisor skips a worker that a request holds, so no request delays other restarts.
 
@@ -11,7 +12,7 @@ use crate::node::black_box;
 use crate::node::stages::RestartOutcome;
 use crate::node::workers::Worker;
 
-/// Time between two checks: a dead process is back within 100 ms.
+/// Time between two checks: a dead process is restarted within 100 ms.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Supervises until the node is dropped. A DPDK environment takes a fraction of a second to start,
@@ -54,15 +55,14 @@ fn restart_workers(node: &Node, is_wanted: impl Fn(&Worker) -> bool) {
             tracing::error!(
                 owner = key.owner,
                 circuit = key.circuit,
-                "a worker keeps dying and is given up"
+                "a worker ended too often and is no longer restarted: its chains are `failed` until `myelin down`"
             );
             fail_chains(node, &worker, &outcome);
         }
     }
 }
 
-/// Restarts a dead worker and the dead processes behind it. Returns the outcome for each dead
-/// process.
+/// Restarts a dead worker and its dead pipeline stages. Returns the outcome for each dead process.
 fn restart_dead_processes(worker: &Worker) -> Vec<RestartOutcome> {
     let Some(mut state) = worker.idle_state() else {
         return Vec::new();
@@ -74,17 +74,17 @@ fn restart_dead_processes(worker: &Worker) -> Vec<RestartOutcome> {
     if state.handle().is_alive() {
         return outcomes;
     }
-    worker.log_memory_limit();
+    worker.log_oom_kill();
     if state.deaths.record_death(Instant::now()) {
-        worker.give_up();
-        outcomes.push(RestartOutcome::WorkerGivenUp);
+        worker.mark_failed();
+        outcomes.push(RestartOutcome::WorkerFailed);
         return outcomes;
     }
     if let Err(error) = state.handle().restart() {
         tracing::error!(owner = worker.key.owner, circuit = worker.key.circuit, %error, "cannot restart a worker");
         if state.deaths.record_failed_start() {
-            worker.give_up();
-            outcomes.push(RestartOutcome::WorkerGivenUp);
+            worker.mark_failed();
+            outcomes.push(RestartOutcome::WorkerFailed);
         }
         return outcomes;
     }
@@ -98,17 +98,17 @@ fn restart_dead_processes(worker: &Worker) -> Vec<RestartOutcome> {
     outcomes
 }
 
-/// Fails the chains of a process that was given up.
+/// Fails the chains of a process that is no longer restarted.
 fn fail_chains(node: &Node, worker: &Worker, outcome: &RestartOutcome) {
     for running in node.chains.all() {
         let current = running.generation();
         let mut workers = current.layout.workers().into_iter();
         let uses_process = workers.any(|one| one.key == worker.key)
             && match *outcome {
-                RestartOutcome::StageGivenUp { spi, generation } => {
+                RestartOutcome::StageFailed { spi, generation } => {
                     (running.spi, current.number) == (spi, generation)
                 }
-                RestartOutcome::Restarted | RestartOutcome::WorkerGivenUp => true,
+                RestartOutcome::Restarted | RestartOutcome::WorkerFailed => true,
             };
         if uses_process {
             running.fail();
@@ -118,13 +118,13 @@ fn fail_chains(node: &Node, worker: &Worker, outcome: &RestartOutcome) {
 
 fn restart_black_boxes(node: &Node) {
     for (key, black_box) in node.parts.black_boxes.members() {
-        if black_box.check_program() {
+        if black_box.restart_if_ended() {
             fail_chain_of(node, key);
         }
     }
 }
 
-/// Fails the chain of a black box that was given up.
+/// Fails the chain of a black box that is no longer restarted.
 fn fail_chain_of(node: &Node, key: black_box::Key) {
     let chains = node.chains.all();
     let mut chains = chains.iter();

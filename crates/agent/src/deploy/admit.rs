@@ -1,4 +1,4 @@
-//! Step 3: admission. Decides whether the chains of a file fit beside all others. Earlier steps
+//! Step 3: admission. Decides whether the chains of a file fit next to all others. Earlier steps
 //! make nothing.
 
 use myelin_planner::{Costs, Plan};

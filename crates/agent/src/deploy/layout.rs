@@ -25,7 +25,7 @@ use crate::node::ports::XdpAttachment;
 struct LayoutJob<'a> {
     chain: &'a ServiceChain,
     plan: &'a Plan,
-    place: &'a ChainPorts,
+    ports: &'a ChainPorts,
     spi: u32,
     generation: u16,
     /// The policer of the kernel's front door.
@@ -39,7 +39,7 @@ pub(crate) struct BuiltChain {
     pub(crate) xdp: Option<XdpAttachment>,
     pub(crate) generation: Generation,
     pub(crate) spi: u32,
-    pub(crate) place: ChainPorts,
+    pub(crate) ports: ChainPorts,
     /// The running chain, if this is a change.
     pub(crate) running: Option<Arc<RunningChain>>,
 }
@@ -56,7 +56,7 @@ pub(crate) fn build_chain(
 ) -> Result<BuiltChain, ApiError> {
     let PlacedChain {
         planned,
-        place,
+        ports,
         claims,
     } = placed;
     let PlannedChain {
@@ -74,7 +74,7 @@ pub(crate) fn build_chain(
     let job = LayoutJob {
         chain: &chain,
         plan: &plan,
-        place: &place,
+        ports: &ports,
         spi,
         generation: number,
         policer: policer.as_ref(),
@@ -95,14 +95,14 @@ pub(crate) fn build_chain(
     let xdp = if running.as_ref().is_some_and(has_xdp) {
         None
     } else {
-        let attached = attach_xdp_door(&generation, &place, running.is_none());
+        let attached = attach_xdp_door(&generation, &ports, running.is_none());
         attached.map_err(|error| with_chain_name(&generation.chain, error))?
     };
     Ok(BuiltChain {
         xdp,
         generation,
         spi,
-        place,
+        ports,
         running,
     })
 }
@@ -139,7 +139,7 @@ fn policer(
 
 fn attach_xdp_door(
     generation: &Generation,
-    place: &ChainPorts,
+    ports: &ChainPorts,
     is_new: bool,
 ) -> Result<Option<XdpAttachment>, ApiError> {
     let FrontDoor::Kernel(loaded) = generation.layout.front_door() else {
@@ -148,7 +148,7 @@ fn attach_xdp_door(
     if kernel_hook(&generation.plan) != Hook::Xdp {
         return Ok(None);
     }
-    let (_, ingress, _) = place.ports()?;
+    let (_, ingress, _) = ports.kernel_ports()?;
     if is_new {
         // Set the entry before the door attaches: a later change must wait for running programs.
         ingress.door().set_fast_path(loaded);

@@ -14,7 +14,7 @@ use crate::node::workers::Key;
 /// A planned chain with its ports.
 pub(crate) struct PlacedChain {
     pub(crate) planned: PlannedChain,
-    pub(crate) place: ChainPorts,
+    pub(crate) ports: ChainPorts,
     /// Claims on the port queues, until the worker has its sockets there.
     pub(crate) claims: Vec<QueueClaim>,
 }
@@ -25,28 +25,28 @@ pub(crate) struct PlacedChain {
 /// A system error. The function removes everything that it created.
 pub(crate) fn place(parts: &Parts, planned: PlannedChain) -> Result<PlacedChain, ApiError> {
     let placed = || {
-        let place = match &planned.running {
-            Some(running) => running.place.clone(),
+        let ports = match &planned.running {
+            Some(running) => running.ports.clone(),
             None => make_ports(parts, &planned.chain, &planned.circuit)?,
         };
-        let claims = claim(&planned, &place)?;
-        Ok((place, claims))
+        let claims = claim_queues(&planned, &ports)?;
+        Ok((ports, claims))
     };
-    let (place, claims) = placed().map_err(|error| with_chain_name(&planned.chain, error))?;
+    let (ports, claims) = placed().map_err(|error| with_chain_name(&planned.chain, error))?;
     Ok(PlacedChain {
         planned,
-        place,
+        ports,
         claims,
     })
 }
 
 /// Claims the port queues for the chain's worker, as planned.
-fn claim(planned: &PlannedChain, place: &ChainPorts) -> Result<Vec<QueueClaim>, ApiError> {
+fn claim_queues(planned: &PlannedChain, ports: &ChainPorts) -> Result<Vec<QueueClaim>, ApiError> {
     if !planned.plan.binds_ports() || planned.chain.is_over_dpdk() {
         return Ok(Vec::new());
     }
-    let key = Key::of(&planned.chain, &place.made_by);
-    let (_, ingress, egress) = place.ports()?;
+    let key = Key::of(&planned.chain, &ports.made_by);
+    let (_, ingress, egress) = ports.kernel_ports()?;
     let ports = [ingress, egress].into_iter();
     ports
         .map(|port| QueueClaim::claim(port.clone(), &key))
@@ -87,7 +87,7 @@ fn make_ports(
         )))
     })?;
     let hosts = circuit.host_infos();
-    let mut place = ChainPorts {
+    let mut chain_ports = ChainPorts {
         circuit: Some(circuit),
         is_reversed: *is_reversed,
         made_by: made_by.clone(),
@@ -95,7 +95,7 @@ fn make_ports(
         egress: String::new(),
         hosts,
     };
-    let (_, ingress, egress) = place.ports()?;
-    (place.ingress, place.egress) = (ingress.name.clone(), egress.name.clone());
-    Ok(place)
+    let (_, ingress, egress) = chain_ports.kernel_ports()?;
+    (chain_ports.ingress, chain_ports.egress) = (ingress.name.clone(), egress.name.clone());
+    Ok(chain_ports)
 }

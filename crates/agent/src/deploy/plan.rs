@@ -14,7 +14,7 @@ use myelin_spec::{Mapping, ServiceChain, Space};
 use crate::api::ApiError;
 use crate::deploy::revision;
 use crate::node::black_box;
-use crate::node::chains::{Chains, RunningChain};
+use crate::node::chains::{ChainPorts, Chains, RunningChain};
 use crate::node::circuit::{Circuit, MTU, named_links};
 use crate::node::ports::{Port, receive_queues};
 use crate::node::workers::Key;
@@ -40,12 +40,12 @@ pub(crate) struct PlannedChain {
     pub(crate) running: Option<Arc<RunningChain>>,
 }
 
-/// The circuit between whose ports a chain lies.
+/// The circuit of a chain.
 #[derive(Debug, Clone)]
 pub(crate) struct CircuitUse {
     /// The chain that makes or made the circuit.
     pub(crate) made_by: String,
-    /// Whether the chain enters at the egress of that one.
+    /// Whether the chain enters at the circuit's egress.
     pub(crate) is_reversed: bool,
 }
 
@@ -88,10 +88,10 @@ pub(crate) fn plan(
         let running = node.chains.get(&chain.name);
         if let Some(running) = &running {
             let was = running.generation();
-            revision::same_owner(&was.chain, &chain)?;
+            revision::check_owner(&was.chain, &chain)?;
             if revision::is_same(&was.chain, &chain) {
                 file.circuits
-                    .insert(chain.name, circuit_use(&running.place));
+                    .insert(chain.name, circuit_use(&running.ports));
                 plans.unchanged.push(Arc::clone(running));
                 continue;
             }
@@ -103,7 +103,7 @@ pub(crate) fn plan(
     Ok(plans)
 }
 
-/// Plans that later chains of the same file build on.
+/// The circuits and queue owners that earlier chains of the same file use.
 #[derive(Default)]
 struct FilePlanner {
     circuits: BTreeMap<String, CircuitUse>,
@@ -120,7 +120,7 @@ impl FilePlanner {
         costs: &Costs,
     ) -> Result<PlannedChain, ApiError> {
         let circuit = match &running {
-            Some(running) => circuit_use(&running.place),
+            Some(running) => circuit_use(&running.ports),
             None => self.choose_circuit(node, &chain)?,
         };
         let (machine, site, plan) = if chain.is_over_dpdk() {
@@ -187,8 +187,8 @@ impl FilePlanner {
         Ok((machine, site, plan))
     }
 
-    /// The reversed circuit of the reverse chain, if that runs or is in the same file. Otherwise a
-    /// new circuit.
+    /// Returns the circuit of the reverse chain, reversed, if that chain runs or is in the same
+    /// file; otherwise a new circuit.
     fn choose_circuit(
         &self,
         node: NodeView<'_>,
@@ -197,7 +197,7 @@ impl FilePlanner {
         let reverse = chain.reverse.as_ref().filter(|_| chain.ports.is_none());
         let reverse_circuit = reverse.and_then(|reverse| {
             let running = node.chains.get(reverse);
-            let running = running.map(|running| circuit_use(&running.place));
+            let running = running.map(|running| circuit_use(&running.ports));
             running.or_else(|| self.circuits.get(reverse).cloned())
         });
         if let Some(reverse) = reverse_circuit {
@@ -209,7 +209,7 @@ impl FilePlanner {
         // The reverse of an earlier chain with this name may still use that chain's circuit.
         if node.circuits.share(&chain.name).is_some() {
             let running = node.chains.all();
-            let users = running.iter().filter(|one| one.place.made_by == chain.name);
+            let users = running.iter().filter(|one| one.ports.made_by == chain.name);
             let names: Vec<_> = users.map(|running| running.name.as_str()).collect();
             return Err(ApiError::failed(format!(
                 "{}: chain `{}`: the interfaces of an earlier chain of this name still serve {}: `myelin down {}` first, or \
@@ -241,7 +241,7 @@ impl FilePlanner {
     }
 }
 
-/// Refuses a chain whose worker was given up while it served other chains.
+/// Refuses a chain whose worker has failed and still serves other chains.
 fn check_worker(
     chains: &Chains,
     chain: &ServiceChain,
@@ -252,28 +252,28 @@ fn check_worker(
         return Ok(());
     }
     let key = Key::of(chain, &circuit.made_by);
-    let lost_worker = |running: &Arc<RunningChain>| {
+    let has_failed_worker = |running: &Arc<RunningChain>| {
         let generation = running.generation();
         let mut workers = generation.layout.workers().into_iter();
         workers.any(|worker| worker.key == key && worker.has_failed())
     };
-    let served: Vec<_> = chains.all().into_iter().filter(lost_worker).collect();
+    let served: Vec<_> = chains.all().into_iter().filter(has_failed_worker).collect();
     if served.is_empty() {
         return Ok(());
     }
     let names: Vec<_> = served.iter().map(|one| one.name.as_str()).collect();
     Err(ApiError::failed(format!(
-        "{}: chain `{}`: the worker that would serve it kept dying and was given up: `myelin down {}` first",
+        "{}: chain `{}`: the worker that would serve it ended too often and is no longer restarted: `myelin down {}` first",
         chain.places.name,
         chain.name,
         names.join(" ")
     )))
 }
 
-fn circuit_use(place: &crate::node::chains::ChainPorts) -> CircuitUse {
+fn circuit_use(ports: &ChainPorts) -> CircuitUse {
     CircuitUse {
-        made_by: place.made_by.clone(),
-        is_reversed: place.is_reversed,
+        made_by: ports.made_by.clone(),
+        is_reversed: ports.is_reversed,
     }
 }
 
@@ -281,7 +281,7 @@ fn planner_machine(ingress: PortKind, egress: PortKind) -> Machine {
     Machine {
         ingress,
         egress,
-        ..Machine::with_end_hosts(affinity::cores())
+        ..Machine::with_end_hosts(affinity::count_cores())
     }
 }
 
@@ -378,22 +378,22 @@ fn bps_of_link(link: &Link) -> Option<u64> {
     mbit.checked_mul(1_000_000)
 }
 
-fn link(interface: &str) -> Option<Link> {
+fn find_link(interface: &str) -> Option<Link> {
     let link = Netlink::open().and_then(|mut netlink| netlink.link(interface));
     link.ok()
 }
 
 /// The kind of a named port. An interface that does not exist counts as a network card.
 pub fn port_kind(interface: &str) -> PortKind {
-    link(interface).map_or(PortKind::Native, |link| kind_of_link(&link))
+    find_link(interface).map_or(PortKind::Native, |link| kind_of_link(&link))
 }
 
 /// Speed of a network card's link, bits a second. `None`: the interface reports none, or is down.
 pub fn link_bps(interface: &str) -> Option<u64> {
-    bps_of_link(&link(interface)?)
+    bps_of_link(&find_link(interface)?)
 }
 
 /// The longest IP packet that an interface receives, bytes. `None`: no such interface.
 pub fn link_mtu(interface: &str) -> Option<u32> {
-    Some(link(interface)?.mtu)
+    Some(find_link(interface)?.mtu)
 }

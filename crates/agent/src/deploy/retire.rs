@@ -1,8 +1,8 @@
 //! Step 7: ends a live change. Drains the previous generation, keeps its counts and removes it.
 //!
-//! Two things stay after the chain has stopped using them, because removing them would lose packets
-//! in a link's ring: the front door at XDP (until the chain ends) and NAPI behind its egress (until
-//! its end hosts end). The XDP door passes packets of other chains on.
+//! Two objects stay after the chain has stopped using them, because their removal would lose
+//! packets in a link's ring: the front door at XDP (until the chain ends) and NAPI behind its
+//! egress (until its end hosts end). The door at XDP lets packets of other chains pass.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::pool::wait_until_unique;
 /// thread.
 const BACKLOG_LIMIT: Duration = Duration::from_millis(10);
 /// After this long without counter changes, missing packets are lost. An overflowing socket ring
-/// counts none.
+/// does not change these counters.
 const QUIET_TIME: Duration = Duration::from_millis(30);
 /// The same with black boxes: their programs may wait for a core.
 const QUIET_TIME_WITH_BLACK_BOX: Duration = Duration::from_millis(300);
@@ -67,9 +67,9 @@ pub(crate) fn retire_previous(plane: &Plane, running: &RunningChain) {
     drain(plane, &previous);
     if let FrontDoor::Kernel(loaded) = current.layout.front_door() {
         if let Err(error) = plane.drop_old_entry(loaded) {
-            tracing::warn!(chain = running.name, %error, "late packets are dropped");
+            tracing::warn!(chain = running.name, %error, "cannot remove the entry of the previous generation: its late packets are dropped");
         }
-        if let Ok((_, ingress, _)) = running.place.ports() {
+        if let Ok((_, ingress, _)) = running.ports.kernel_ports() {
             ingress.door().set_fast_path(loaded);
         }
     }
@@ -84,7 +84,7 @@ pub(crate) fn retire_previous(plane: &Plane, running: &RunningChain) {
 
 /// Waits until no packet is in a program that has seen the state before the last change.
 pub(crate) fn wait_for_packets(plane: &Plane) {
-    if let Err(error) = quiesce::wait(plane) {
+    if let Err(error) = quiesce::wait_for_programs(plane) {
         // Programs run for microseconds.
         tracing::warn!(%error, "cannot wait for programs to end: sleeping instead");
         std::thread::sleep(QUIET_TIME);
@@ -121,7 +121,7 @@ fn read_counts(plane: &Plane, generation: &Generation) -> DrainCounts {
     let (door, out) = (figures.door, figures.packets_out);
     let mut drops = figures.shaper.drops();
     if generation.plan.qdisc_shaping().is_some() {
-        // Counted as sent before they reached the queue.
+        // The program counted these packets as sent before they reached the queue.
         drops -= figures.shaper.full;
     }
     let mut counts = DrainCounts {

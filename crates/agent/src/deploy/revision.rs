@@ -6,7 +6,7 @@ use myelin_spec::{ServiceChain, Space};
 use crate::api::ApiError;
 use crate::node::chains::RunningChain;
 
-/// Whether both descriptions are equal, apart from their positions in the files.
+/// Whether both descriptions are equal, except for their positions in the files.
 pub(crate) fn is_same(running: &ServiceChain, next: &ServiceChain) -> bool {
     let mut next = next.clone();
     next.places = running.places.clone();
@@ -22,8 +22,8 @@ pub(crate) fn is_same(running: &ServiceChain, next: &ServiceChain) -> bool {
     next == *running
 }
 
-/// A name belongs to the owner of the chain that runs under it.
-pub(crate) fn same_owner(running: &ServiceChain, next: &ServiceChain) -> Result<(), ApiError> {
+/// Refuses the name of a running chain of another owner.
+pub(crate) fn check_owner(running: &ServiceChain, next: &ServiceChain) -> Result<(), ApiError> {
     if running.owner() == next.owner() {
         return Ok(());
     }
@@ -43,7 +43,7 @@ pub(crate) fn check_change(running: &RunningChain, next: &ServiceChain) -> Resul
         return Err(refusal(
             next,
             &next.places.name,
-            "its worker kept dying and was given up",
+            "a process of the chain ended too often and is no longer restarted",
         ));
     }
     if previous.ports != next.ports {
@@ -56,14 +56,14 @@ pub(crate) fn check_change(running: &RunningChain, next: &ServiceChain) -> Resul
     if previous.reverse != next.reverse {
         let reason = match &previous.reverse {
             Some(reverse) => format!(
-                "spec.reverse cannot be changed while it runs, and it is paired with `{reverse}` (both name each other, \
-                 also where one file does not say so)"
+                "spec.reverse cannot be changed while it runs, and it is paired with `{reverse}` (each names the \
+                 other, even if only one file says so)"
             ),
             None => "spec.reverse cannot be changed while it runs".to_owned(),
         };
         return Err(refusal(next, &next.places.reverse, &reason));
     }
-    let makes_hosts = previous.ports.is_none() && running.place.made_by == previous.name;
+    let makes_hosts = previous.ports.is_none() && running.ports.made_by == previous.name;
     if makes_hosts
         && myelin_emulator::choose_addresses(&previous.matches).ok()
             != myelin_emulator::choose_addresses(&next.matches).ok()
@@ -84,8 +84,8 @@ pub(crate) fn check_worker(
     plan: &Plan,
 ) -> Result<(), ApiError> {
     let previous = running.generation();
-    let goes_on = plan.uses(Space::User) && previous.plan.uses(Space::User);
-    if goes_on && previous.chain.worker != next.worker {
+    let keeps_worker = plan.uses(Space::User) && previous.plan.uses(Space::User);
+    if keeps_worker && previous.chain.worker != next.worker {
         return Err(refusal(
             next,
             &next.places.worker,

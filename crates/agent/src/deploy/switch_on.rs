@@ -26,20 +26,20 @@ pub(crate) struct SwitchedOn {
     pub(crate) is_change: bool,
 }
 
-/// Redirects packets to a new generation. After an error the chain is as before and the new
-/// generation is gone.
+/// Redirects packets to a new generation. After an error the chain is unchanged and the new
+/// generation is removed.
 pub(crate) fn switch_on(plane: &Plane, built: BuiltChain) -> Result<SwitchedOn, ApiError> {
     let BuiltChain {
         xdp,
         generation,
         spi,
-        place,
+        ports,
         running,
     } = built;
     let Some(running) = running else {
-        insert(&place, spi, &generation)?;
+        redirect_to_new_chain(&ports, spi, &generation)?;
         return Ok(SwitchedOn {
-            running: Arc::new(RunningChain::new(spi, place, generation, xdp)),
+            running: Arc::new(RunningChain::new(spi, ports, generation, xdp)),
             since: Instant::now(),
             is_change: false,
         });
@@ -98,7 +98,7 @@ pub(crate) fn switch_off(running: &RunningChain) -> bool {
     }
     let generation = running.generation();
     let removed = match generation.layout.front_door() {
-        FrontDoor::Kernel(_) => running.place.ports().and_then(|(_, port, _)| {
+        FrontDoor::Kernel(_) => running.ports.kernel_ports().and_then(|(_, port, _)| {
             let removed = port.door().remove(&generation.chain.matches);
             removed.map(drop).map_err(ApiError::failed)
         }),
@@ -113,11 +113,15 @@ pub(crate) fn switch_off(running: &RunningChain) -> bool {
     true
 }
 
-/// Admits packets to a new chain, after everything behind the front door is ready.
-fn insert(place: &ChainPorts, spi: u32, generation: &Generation) -> Result<(), ApiError> {
+/// Redirects packets to a new chain, after everything behind the front door is ready.
+fn redirect_to_new_chain(
+    ports: &ChainPorts,
+    spi: u32,
+    generation: &Generation,
+) -> Result<(), ApiError> {
     match generation.layout.front_door() {
         FrontDoor::Kernel(loaded) => {
-            let (_, ingress, _) = place.ports()?;
+            let (_, ingress, _) = ports.kernel_ports()?;
             let inserted = ingress.door().insert(&generation.chain.matches, loaded);
             inserted.map_err(|error| match_error(generation, &error))
         }
@@ -139,7 +143,7 @@ fn redirect(
         redirect_in_worker(running.spi, to)?;
         return Ok(since);
     };
-    let (_, ingress, _) = running.place.ports()?;
+    let (_, ingress, _) = running.ports.kernel_ports()?;
     plane.keep_old_entry(new, old).map_err(ApiError::failed)?;
     let door = ingress.door();
     let _realtime = RealtimeGuard::begin();

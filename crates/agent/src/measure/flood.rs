@@ -1,7 +1,6 @@
-//! Floods chains while another chain is measured: starts `measure`'s floods with the data of the
-//! chains.
+//! Starts and stops floods of chains while another chain is measured.
 
-use myelin_measure::flood::{Counts, Load, RunningFlood};
+use myelin_measure::flood::{ChainCounters, FloodLoad, RunningFlood};
 use myelin_metrics::chain::Flood;
 
 use crate::api::{ApiError, FloodRequest, ProbeOptions};
@@ -27,7 +26,7 @@ pub(crate) fn start(
             ApiError::failed(format!("cannot flood chain `{chain}`: {cause}"))
         };
         let target = ProbeTarget::of(&engine.node, chain).map_err(|error| refuse(&error))?;
-        let load = Load {
+        let load = FloodLoad {
             chain: chain.clone(),
             profile: target.chain.sla.profile(),
             times: request.times,
@@ -35,8 +34,8 @@ pub(crate) fn start(
             payload_bytes: payload.into(),
             limit,
         };
-        let sockets = target.sockets().map_err(|error| refuse(&error))?;
-        let running = RunningFlood::start(load, sockets, counts(engine, chain)?);
+        let sockets = target.bind_sockets().map_err(|error| refuse(&error))?;
+        let running = RunningFlood::start(load, sockets, read_counts(engine, chain)?);
         Ok((chain.clone(), running.map_err(|error| refuse(&error))?))
     };
     floods.iter().map(start).collect()
@@ -50,22 +49,24 @@ pub(crate) fn stop(
     engine: &Engine,
     floods: Vec<(String, RunningFlood)>,
 ) -> Result<Vec<Flood>, ApiError> {
-    // Signal all before waiting for any, so none keeps sending while another one ends.
+    // Signal all floods before waiting for one, so that none sends while another ends.
     for (_, flood) in &floods {
         flood.request_stop();
     }
     let stop = |(chain, flood): (String, RunningFlood)| {
-        flood.stop(|| counts(engine, &chain))?.map_err(|error| {
-            ApiError::failed(format!("the flood of chain `{chain}` ended early: {error}"))
-        })
+        flood
+            .stop(|| read_counts(engine, &chain))?
+            .map_err(|error| {
+                ApiError::failed(format!("the flood of chain `{chain}` ended early: {error}"))
+            })
     };
     floods.into_iter().map(stop).collect()
 }
 
-fn counts(engine: &Engine, name: &str) -> Result<Counts, ApiError> {
+fn read_counts(engine: &Engine, name: &str) -> Result<ChainCounters, ApiError> {
     let running = engine.node.chains.expect_during("flooded", name)?;
-    let status = status::of(&running, &engine.node.parts.plane);
-    Ok(Counts {
+    let status = status::read(&running, &engine.node.parts.plane);
+    Ok(ChainCounters {
         packets_in: status.packets_in,
         policed: status.policed,
         drops: status.drops,

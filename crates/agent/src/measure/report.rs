@@ -15,18 +15,18 @@ use crate::measure::{MeasuredChain, Row};
 use crate::status;
 
 /// The answer to a measurement request.
-pub(crate) fn reply(measured: MeasuredChain) -> ReportReply {
-    let claims = claims::claims(
+pub(crate) fn build_reply(measured: MeasuredChain) -> ReportReply {
+    let claims = claims::check_claims(
         &measured.target.chain.sla,
         &measured.sojourn,
-        &measured.probed(),
+        &measured.probe_totals(),
         &measured.account,
     );
-    let environment = circumstances(&measured);
+    let environment = describe_environment(&measured);
     let mut envelope = json!(Report {
         experiment: measured.target.chain.name.clone(),
         environment: environment.clone(),
-        rows: measured.rows.iter().map(row).collect(),
+        rows: measured.rows.iter().map(row_value).collect(),
         claims: claims.clone(),
     });
     put_sojourn(&mut envelope, "sojourn", &measured.sojourn);
@@ -44,7 +44,7 @@ pub(crate) fn reply(measured: MeasuredChain) -> ReportReply {
     }
 }
 
-fn circumstances(measured: &MeasuredChain) -> Environment {
+fn describe_environment(measured: &MeasuredChain) -> Environment {
     let (chain, plan) = (&measured.target.chain, &measured.target.plan);
     let mut environment = environment()
         .with("hook", plan.hook.as_str())
@@ -58,7 +58,7 @@ fn circumstances(measured: &MeasuredChain) -> Environment {
 }
 
 /// One combination of mode and payload as a flat row; keys name their unit.
-fn row(row: &Row) -> Value {
+fn row_value(row: &Row) -> Value {
     let mut value = row.probe.row();
     value["cpu"] = json!(row.cpu);
     let [sojourn] = &row.sojourn[..] else {
@@ -149,7 +149,7 @@ fn chain_report(
     let mut notes = plan.warnings.clone();
     notes.push(plan.worst_case_note.clone());
     let polls = |row: &Row| row.probe.mode == Mode::Spin;
-    if plan.uses(Space::User) && affinity::cores() < 3 && measured.rows.iter().any(polls) {
+    if plan.uses(Space::User) && affinity::count_cores() < 3 && measured.rows.iter().any(polls) {
         notes.push("spin mode polls on two cores and the worker polls too: with only two cores they slow each other down".to_owned());
     }
     if plan.black_boxes().next().is_some() {
@@ -209,7 +209,7 @@ fn packet_account(account: &SlaWindow) -> PacketAccount {
     }
 }
 
-/// The account of all packets.
+/// The packet counts of the measurement.
 fn traffic(account: &SlaWindow) -> Traffic {
     let places = account.lost.by_place().into_iter();
     Traffic {

@@ -39,7 +39,7 @@ const FIRST_RESTART_DELAY: Duration = Duration::from_millis(100);
 const TERM_TIMEOUT: Duration = Duration::from_millis(300);
 /// Time between two checks while a program comes up or ends.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// Capabilities in a container: enough for everything with its own interfaces.
+/// Capabilities in a container: a program may do everything with its own interfaces.
 const CAPABILITIES: &[&str] = &["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_IPC_LOCK"];
 
 /// Identifies a black box on this node.
@@ -65,12 +65,12 @@ pub(crate) struct BlackBox {
     state: Mutex<BlackBoxState>,
 }
 
-/// The state that changes while a black box lives.
+/// The mutable state of a black box.
 struct BlackBoxState {
     title: MessagePrefix,
     config: ExternalConfig,
     variables: BTreeMap<String, String>,
-    /// Where the host's executables are searched; `None` in a container, which has its own files.
+    /// The `PATH` for the host's executables; `None` in a container, which has its own files.
     search: Option<String>,
     confinement: Arc<Confinement>,
     netns: Netns,
@@ -86,7 +86,7 @@ struct BlackBoxState {
     last_end: Option<String>,
     /// When the next process starts.
     due: Option<Instant>,
-    /// The program kept ending and is not restarted.
+    /// The program ended too often and is no longer restarted.
     failed: bool,
 }
 
@@ -107,8 +107,8 @@ impl fmt::Display for MessagePrefix {
     }
 }
 
-/// Checks what a chain's functions need from the machine before anything is made: runc, root file
-/// systems, programs. Does not look into containers.
+/// Checks that the machine has runc, the root file systems and the programs that a chain's
+/// functions need, before the agent makes anything. Does not look into containers.
 pub(crate) fn check(chain: &ServiceChain) -> Result<(), ApiError> {
     for function in &chain.functions {
         check_function(chain, function).map_err(|error| {
@@ -141,7 +141,7 @@ fn check_function(chain: &ServiceChain, function: &FunctionSpec) -> Result<(), A
     Ok(())
 }
 
-/// The directories of black boxes.
+/// The run directory, and the journal of the files made there.
 #[derive(Clone, Copy)]
 pub(crate) struct BlackBoxDirs<'a> {
     pub(crate) run_dir: &'a RunDir,
@@ -149,7 +149,7 @@ pub(crate) struct BlackBoxDirs<'a> {
 }
 
 impl BlackBox {
-    /// Makes what the program of `function` needs in its sandbox, and starts it.
+    /// Makes the confinement and the log of `function`'s program, and starts it in `sandbox`.
     pub(crate) fn start(
         BlackBoxDirs { run_dir, journal }: BlackBoxDirs<'_>,
         chain: &str,
@@ -203,9 +203,11 @@ impl BlackBox {
         })
     }
 
-    /// Waits until the program has taken its interfaces or its startup time is over. An error if
-    /// the program ends first, or if the request is cancelled.
-    pub(crate) fn await_up(
+    /// Waits until the program has taken its interfaces or its startup time is over.
+    ///
+    /// # Errors
+    /// The program ends first, or the request is cancelled.
+    pub(crate) fn wait_until_up(
         &self,
         started: Instant,
         is_cancelled: &dyn Fn() -> bool,
@@ -214,7 +216,7 @@ impl BlackBox {
         while !lock(&self.state).is_up(started + startup)? {
             if is_cancelled() {
                 return Err(ApiError::failed(format!(
-                    "{}: cancelled while its program came up: the client disconnected, or everything is being removed",
+                    "{}: cancelled while its program started: the client disconnected, or another request removes all chains",
                     self.title
                 )));
             }
@@ -224,9 +226,9 @@ impl BlackBox {
         Ok(())
     }
 
-    /// Whether the program kept ending and is not restarted.
+    /// Whether the program ended too often and is no longer restarted.
     pub(crate) fn has_failed(&self) -> bool {
-        // A locked state means a restart, so it was not given up.
+        // A locked state means a restart, so the program has not failed.
         self.state.try_lock().is_ok_and(|state| state.failed)
     }
 
@@ -235,7 +237,7 @@ impl BlackBox {
         self.is_confined.then(|| self.confinement.status())
     }
 
-    /// What `ps` shows. Shows no process during a restart.
+    /// Returns the status for `ps`, without a process number during a restart.
     pub(crate) fn status(&self) -> BlackBoxStatus {
         let state = self.state.try_lock().ok();
         let state = state.as_deref();
@@ -255,13 +257,18 @@ impl BlackBox {
         }
     }
 
-    /// Restarts the program if it has ended. Returns true if it is given up.
-    pub(crate) fn check_program(&self) -> bool {
-        let gives_up = lock(&self.state).check_program() == Some(ExitAction::GivenUp);
-        if gives_up {
-            tracing::error!("{}: it keeps ending and is given up", self.title);
+    /// Restarts the program if it has ended. Returns true if it is no longer restarted.
+    pub(crate) fn restart_if_ended(&self) -> bool {
+        let has_failed = lock(&self.state).restart_if_ended() == Some(ExitAction::Failed);
+        if has_failed {
+            tracing::error!(
+                "{}: its program ended too often and is no longer restarted: see its output in {}; its chain is `failed` \
+                 until `myelin down`",
+                self.title,
+                self.log_path.display()
+            );
         }
-        gives_up
+        has_failed
     }
 }
 
@@ -322,8 +329,8 @@ impl BlackBoxState {
         Ok(links::are_taken(&self.netns).unwrap_or(false) || Instant::now() >= deadline)
     }
 
-    /// Records an end of the program, and restarts it when its wait is over.
-    fn check_program(&mut self) -> Option<ExitAction> {
+    /// Records an end of the program, and restarts it after the delay.
+    fn restart_if_ended(&mut self) -> Option<ExitAction> {
         self.log.truncate();
         if self.failed || !self.is_supervised {
             return None;
@@ -340,35 +347,37 @@ impl BlackBoxState {
         self.restarts += 1;
         match launched {
             Ok(()) => None,
-            Err(error) => Some(self.handle_death(error.message)),
+            Err(error) => Some(self.schedule_restart(error.message)),
         }
     }
 
     fn record_exit(&mut self, ended: ProgramExit) -> ExitAction {
-        let words = format!("{ended}; {}", self.log.last_lines());
-        self.handle_death(words)
+        let how = format!("{ended}; {}", self.log.last_lines());
+        self.schedule_restart(how)
     }
 
-    fn handle_death(&mut self, how: String) -> ExitAction {
+    /// Schedules the next restart, unless the program ended too often.
+    fn schedule_restart(&mut self, how: String) -> ExitAction {
         tracing::warn!("{}: its program {how}", self.title);
         self.last_end = Some(how);
         if self.deaths.record_death(Instant::now()) {
             self.failed = true;
             self.set_link_down();
-            // Its children would keep running and fill the log.
+            // Its children could keep running and fill the log.
             if let Err(error) = self.confinement.clear() {
                 tracing::error!("{}: cannot end its child processes: {error}", self.title);
             }
-            return ExitAction::GivenUp;
+            return ExitAction::Failed;
         }
-        let doublings = self.deaths.recent().saturating_sub(1) as u32;
+        let doublings = self.deaths.count_recent().saturating_sub(1) as u32;
         self.due = Some(Instant::now() + FIRST_RESTART_DELAY * 2_u32.pow(doublings));
         ExitAction::WaitsForRestart
     }
 
-    /// Takes the link down: a bridge that the program has set up would forward without it.
+    /// Takes the link down: a bridge that the program set up would forward without the program.
     fn set_link_down(&self) {
-        let down = Netlink::open().and_then(|mut netlink| netlink.apply([link::down(&self.near)]));
+        let down =
+            Netlink::open().and_then(|mut netlink| netlink.apply([link::set_down(&self.near)]));
         if let Err(error) = down {
             tracing::error!(
                 "{}: cannot take its link down, so packets still reach its namespace: {error}",
@@ -378,9 +387,9 @@ impl BlackBoxState {
     }
 }
 
-/// What happens after a program has ended.
+/// The supervisor's action after a program has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ExitAction {
     WaitsForRestart,
-    GivenUp,
+    Failed,
 }

@@ -16,7 +16,7 @@ use myelin_spec::{Hook as HookSpec, OnFailure, ServiceChain};
 
 use crate::api::{ApiError, ChainSource, HostInfo};
 use crate::node::circuit::CircuitLease;
-use crate::node::layout::{Figures, FrontDoor, Layout};
+use crate::node::layout::{FrontDoor, GenerationCounts, Layout};
 use crate::node::ports::{PortLease, XdpAttachment};
 use crate::node::reserved::ReservedNames;
 use crate::pool::{lock, wait_until_unique};
@@ -42,7 +42,7 @@ impl ChainPorts {
     ///
     /// # Errors
     /// The chain lies between DPDK devices.
-    pub(crate) fn ports(&self) -> Result<(&CircuitLease, &PortLease, &PortLease), ApiError> {
+    pub(crate) fn kernel_ports(&self) -> Result<(&CircuitLease, &PortLease, &PortLease), ApiError> {
         let circuit = self.circuit.as_ref();
         let circuit = circuit
             .ok_or_else(|| ApiError::failed("a chain between DPDK devices has no kernel ports"))?;
@@ -55,7 +55,7 @@ impl ChainPorts {
     }
 }
 
-/// One generation of a chain, deployed.
+/// A deployed generation of a chain.
 pub(crate) struct Generation {
     pub(crate) chain: ServiceChain,
     /// The chain file.
@@ -70,7 +70,7 @@ pub(crate) struct Generation {
 
 impl Generation {
     /// The counts of its functions, as the SLA monitor reads them.
-    pub(crate) fn hops(&self, figures: &Figures) -> Vec<HopCounts> {
+    pub(crate) fn hops(&self, figures: &GenerationCounts) -> Vec<HopCounts> {
         let hops = self.plan.hops.iter().zip(&figures.hops);
         hops.map(|(hop, counted)| HopCounts {
             name: hop.name.clone(),
@@ -93,20 +93,20 @@ impl Generation {
 pub(crate) struct RunningChain {
     pub(crate) name: String,
     pub(crate) spi: u32,
-    pub(crate) place: ChainPorts,
+    pub(crate) ports: ChainPorts,
     pub(crate) started: Instant,
     generations: Mutex<Generations>,
 }
 
-/// The state that changes while a chain runs. It has two writers: the request that reserved the
-/// chain's name, and the supervisor when it gives up a process.
+/// The mutable state of a running chain. It has two writers: the request that reserved the chain's
+/// name, and the supervisor when it fails the chain.
 pub(crate) struct Generations {
     pub(crate) current: Arc<Generation>,
     /// The previous generation, while it drains.
     pub(crate) previous: Option<Arc<Generation>>,
     pub(crate) ended: EarlierCounts,
     pub(crate) xdp: Option<XdpAttachment>,
-    /// Whether the classifier has its match.
+    /// Whether the classifier has the chain's match.
     pub(crate) is_classified: bool,
 }
 
@@ -114,14 +114,14 @@ impl RunningChain {
     /// A new chain that its front door sends packets to.
     pub(crate) fn new(
         spi: u32,
-        place: ChainPorts,
+        ports: ChainPorts,
         generation: Generation,
         xdp: Option<XdpAttachment>,
     ) -> Self {
         Self {
             name: generation.chain.name.clone(),
             spi,
-            place,
+            ports,
             started: Instant::now(),
             generations: Mutex::new(Generations {
                 current: Arc::new(generation),
@@ -167,7 +167,7 @@ impl RunningChain {
     /// Frees everything that only this chain needed, after all readers are done.
     pub(crate) fn tear_down(self: Arc<Self>) {
         let Self {
-            place, generations, ..
+            ports, generations, ..
         } = wait_until_unique(self);
         let generations = generations.into_inner();
         let generations = generations.unwrap_or_else(PoisonError::into_inner);
@@ -175,11 +175,11 @@ impl RunningChain {
         drop(generations.previous.map(wait_until_unique));
         drop(wait_until_unique(generations.current));
         // The ports drop after everything behind them.
-        drop(place);
+        drop(ports);
     }
 
-    /// Fails the chain of a process that was given up. With `onFailure: pass` it leaves the
-    /// classifier; otherwise the front door drops its packets.
+    /// Fails the chain after the end of a process that is no longer restarted. Removes the chain
+    /// from the classifier with `onFailure: pass`; otherwise the front door drops its packets.
     pub(crate) fn fail(&self) {
         let mut generations = lock(&self.generations);
         let Generation { chain, plan, .. } = &*generations.current;
@@ -194,8 +194,8 @@ impl RunningChain {
             return;
         }
         let removed = self
-            .place
-            .ports()
+            .ports
+            .kernel_ports()
             .and_then(|(_, port, _)| port.door().remove(&chain.matches).map_err(ApiError::failed));
         match removed {
             Ok(_) => generations.is_classified = false,
@@ -210,7 +210,7 @@ impl RunningChain {
 pub(crate) struct ChainCounts {
     pub(crate) generation: Arc<Generation>,
     /// Counts of the current generation.
-    pub(crate) figures: Figures,
+    pub(crate) figures: GenerationCounts,
     /// Counts of earlier generations.
     past: EarlierCounts,
 }
@@ -220,7 +220,7 @@ impl ChainCounts {
     /// out.
     pub(crate) fn counts(&self) -> Counts {
         let mut counts = self.past.counts.clone();
-        counts.add(&ends(&self.figures));
+        counts.add(&door_and_egress_counts(&self.figures));
         let mut hops = self.generation.hops(&self.figures);
         for hop in &mut hops {
             hop.counted = hop.counted.with_held_forwarded();
@@ -242,7 +242,7 @@ impl ChainCounts {
     pub(crate) fn packets_out(&self) -> u64 {
         let counted = self.past.counts.packets_out + self.figures.packets_out;
         if self.generation.plan.qdisc_shaping().is_some() {
-            return shaped_out(counted, &self.figures.shaper);
+            return departed_packets(counted, &self.figures.shaper);
         }
         counted
     }
@@ -267,14 +267,14 @@ impl ChainCounts {
 pub(crate) struct EarlierCounts {
     counts: Counts,
     shaper: ShaperStats,
-    /// Of the earlier generations with as many sections as the last one of them.
+    /// Sojourns of the earlier generations that have as many sections as the newest of them.
     sections: Vec<Histogram>,
 }
 
 impl EarlierCounts {
     /// Adds the counts of a generation that `next` follows. Packets still inside count as lost.
-    pub(crate) fn add(&mut self, generation: &Generation, figures: &Figures, next: &Plan) {
-        let mut counts = ends(figures);
+    pub(crate) fn add(&mut self, generation: &Generation, figures: &GenerationCounts, next: &Plan) {
+        let mut counts = door_and_egress_counts(figures);
         if generation.continues_door_counts() {
             counts = Counts {
                 packets_out: counts.packets_out,
@@ -284,7 +284,7 @@ impl EarlierCounts {
         }
         counts.add_hops(&generation.hops(figures));
         self.counts.add(&counts);
-        // A class that stays the same keeps its own counts.
+        // A class that the next generation keeps has its own counts.
         let class = generation.plan.qdisc_shaping();
         if class.is_none() {
             self.add_shaper(&figures.shaper);
@@ -305,11 +305,11 @@ impl EarlierCounts {
         }
     }
 
-    /// Corrects the counts of a queueing discipline. The program before it has counted dropped
-    /// packets as sent; waiting packets still leave.
+    /// Corrects the counts of a queueing discipline. The program before the discipline has counted
+    /// dropped packets as sent; waiting packets still leave.
     fn add_discipline(&mut self, mut shaper: ShaperStats) {
         shaper.waiting = 0;
-        self.counts.packets_out = shaped_out(self.counts.packets_out, &shaper);
+        self.counts.packets_out = departed_packets(self.counts.packets_out, &shaper);
         self.add_shaper(&shaper);
     }
 
@@ -324,8 +324,8 @@ impl EarlierCounts {
 }
 
 /// The counts at the front door and at the egress.
-fn ends(figures: &Figures) -> Counts {
-    let Figures { door, .. } = figures;
+fn door_and_egress_counts(figures: &GenerationCounts) -> Counts {
+    let GenerationCounts { door, .. } = figures;
     Counts {
         packets_in: door.packets,
         bytes_in: door.bytes,
@@ -340,7 +340,7 @@ fn ends(figures: &Figures) -> Counts {
 
 /// Packets that have left the queueing discipline behind the last program. The program drops late
 /// and too big packets before it counts.
-fn shaped_out(counted: u64, discipline: &ShaperStats) -> u64 {
+fn departed_packets(counted: u64, discipline: &ShaperStats) -> u64 {
     counted.saturating_sub(discipline.full + discipline.waiting)
 }
 
@@ -406,13 +406,13 @@ impl Chains {
         names
     }
 
-    /// Adds a running chain. The caller holds its name.
+    /// Adds a running chain. The caller has reserved its name.
     pub(crate) fn insert(&self, running: Arc<RunningChain>) {
         let name = running.name.clone();
         lock(&self.running).insert(name, running);
     }
 
-    /// Removes a chain. The caller holds its name.
+    /// Removes a chain. The caller has reserved its name.
     pub(crate) fn remove(&self, name: &str) -> Option<Arc<RunningChain>> {
         lock(&self.running).remove(name)
     }
@@ -452,14 +452,14 @@ mod tests {
             big: 4,
             ..ShaperStats::default()
         };
-        assert_eq!(shaped_out(76, &of_fq), 76);
+        assert_eq!(departed_packets(76, &of_fq), 76);
         let of_htb = ShaperStats {
             full: 20,
             waiting: 4,
             ..ShaperStats::default()
         };
-        assert_eq!(shaped_out(100, &of_htb), 76);
+        assert_eq!(departed_packets(100, &of_htb), 76);
         // The two counters are not read at the same time.
-        assert_eq!(shaped_out(10, &of_htb), 0);
+        assert_eq!(departed_packets(10, &of_htb), 0);
     }
 }

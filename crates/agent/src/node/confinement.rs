@@ -86,7 +86,7 @@ pub(crate) struct ConfinedProcess {
 #[derive(Debug)]
 enum ProcessHandle {
     Child(Child),
-    /// Not a child of the agent. `None`: it ended before its handle was opened.
+    /// Not a child of the agent. `None`: it ended before the agent opened its handle.
     Container(Option<PidFd>),
 }
 
@@ -167,7 +167,7 @@ impl Confinement {
             .stdout(stdio(program.stdout))
             .stderr(stdio(program.stderr))
             .current_dir("/")
-            // Its own process group: Ctrl-C on a terminal goes to the agent alone.
+            // Its own process group: Ctrl-C on a terminal reaches only the agent.
             .process_group(0);
         let child = command.spawn().map_err(|error| {
             ApiError::failed(format!(
@@ -293,8 +293,8 @@ impl ConfinedProcess {
     }
 }
 
-/// Starts a worker here. The agent hands over all that a worker needs, so its container has no
-/// capabilities and no network.
+/// Starts a worker in the confinement. The agent passes all resources to the worker, so its
+/// container has no capabilities and no network.
 impl Launcher for Confinement {
     fn launch(&self, config: &WorkerConfig, control: OwnedFd) -> io::Result<Box<dyn Launched>> {
         let program = Program {

@@ -92,7 +92,7 @@ impl Container {
         &self.id
     }
 
-    /// The directories that it makes.
+    /// The directories that the container makes.
     pub(crate) fn directories(&self) -> [Resource; 2] {
         [
             Resource::Directory {
@@ -111,8 +111,9 @@ impl Container {
         }
     }
 
-    /// Starts the program as the container's first process, after ending the last one. Returns its
-    /// process number and a handle; `None` if it has ended already.
+    /// Starts the program as the container's first process, after the end of the previous one.
+    /// Returns its process number and a handle; the handle is `None` if the program has ended
+    /// already.
     pub(crate) fn run(
         &self,
         program: Program,
@@ -120,10 +121,10 @@ impl Container {
         netns: Option<&Netns>,
     ) -> Result<(u32, Option<PidFd>), ApiError> {
         group.clear().map_err(ApiError::failed)?;
-        self.prepare(&program, netns)
-            .map_err(|error| self.failed(&error))?;
+        self.write_bundle(&program, netns)
+            .map_err(|error| self.start_error(&error))?;
         let (log, pid_file) = (self.bundle.join("log"), self.bundle.join("pid"));
-        let mut command = runc();
+        let mut command = runc_command();
         command
             .arg("--root")
             .arg(&self.state)
@@ -138,32 +139,35 @@ impl Container {
             .stdin(program.stdin.map_or_else(Stdio::null, Stdio::from))
             .stdout(program.stdout.map_or_else(Stdio::null, Stdio::from))
             .stderr(program.stderr.map_or_else(Stdio::null, Stdio::from));
-        let mut child = command.spawn().map_err(|error| no_runc(&error))?;
-        let status = wait(&mut child, RUNC_TIMEOUT).map_err(|error| {
+        let mut child = command.spawn().map_err(|error| runc_error(&error))?;
+        let status = wait_or_kill(&mut child, RUNC_TIMEOUT).map_err(|error| {
             // Report the first error.
             let _ = group.clear();
-            self.failed(&error)
+            self.start_error(&error)
         })?;
         if !status.success() {
-            let why = reason(&fs::read_to_string(&log).unwrap_or_default())
+            let why = last_logged_error(&fs::read_to_string(&log).unwrap_or_default())
                 .unwrap_or_else(|| format!("runc: {status}"));
-            return Err(self.failed(&why));
+            return Err(self.start_error(&why));
         }
-        let pid = fs::read_to_string(&pid_file).map_err(|error| self.failed(&error))?;
-        let pid = pid.trim().parse().map_err(|error| self.failed(&error))?;
+        let pid = fs::read_to_string(&pid_file).map_err(|error| self.start_error(&error))?;
+        let pid = pid
+            .trim()
+            .parse()
+            .map_err(|error| self.start_error(&error))?;
         match PidFd::open(pid) {
             Ok(handle) => Ok((pid, Some(handle))),
             Err(error) if error.is_not_found() => Ok((pid, None)),
-            Err(error) => Err(self.failed(&error)),
+            Err(error) => Err(self.start_error(&error)),
         }
     }
 
-    fn failed(&self, cause: &dyn std::fmt::Display) -> ApiError {
+    fn start_error(&self, cause: &dyn std::fmt::Display) -> ApiError {
         ApiError::failed(format!("cannot start the container {}: {cause}", self.id))
     }
 
     /// Writes a new bundle.
-    fn prepare(&self, program: &Program, netns: Option<&Netns>) -> io::Result<()> {
+    fn write_bundle(&self, program: &Program, netns: Option<&Netns>) -> io::Result<()> {
         for directory in [self.state.join(&self.id), self.bundle.clone()] {
             match fs::remove_dir_all(&directory) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -176,7 +180,7 @@ impl Container {
         // This directory is `/` in the container, for any user.
         let rootfs = self.bundle.join("rootfs");
         DirBuilder::new().mode(0o755).create(&rootfs)?;
-        let mut mounts = self.mounts(&rootfs)?;
+        let mut mounts = self.make_mounts(&rootfs)?;
         let mut program_path = program.path.clone();
         if program.mount_executable {
             let name = program.name.as_deref().unwrap_or("program");
@@ -186,7 +190,7 @@ impl Container {
             ));
             program_path = PathBuf::from(name);
         }
-        let config = config(program, &program_path, &mounts, netns, &self.group);
+        let config = oci_config(program, &program_path, &mounts, netns, &self.group);
         OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -195,8 +199,8 @@ impl Container {
             .write_all(&serde_json::to_vec(&config)?)
     }
 
-    /// The mounted parts of the root file system. Copies symbolic links at its top.
-    fn mounts(&self, rootfs: &Path) -> io::Result<Vec<Value>> {
+    /// The mounted parts of the root file system. Copies symbolic links in its top directory.
+    fn make_mounts(&self, rootfs: &Path) -> io::Result<Vec<Value>> {
         let mut mounts = Vec::new();
         for part in &self.parts {
             let source = self.source.join(part);
@@ -238,7 +242,8 @@ pub(crate) fn parts_of(directory: &Path) -> Result<Vec<PathBuf>, ApiError> {
     let mut parts: Vec<PathBuf> = names.filter(|name| !own(name)).collect();
     if parts.is_empty() {
         return Err(ApiError::failed(format!(
-            "cannot use {} as the root file system of a container: it is empty",
+            "cannot use {} as the root file system of a container: it is empty. Unpack one there, or omit `rootfs` to use \
+             the host's programs",
             directory.display()
         )));
     }
@@ -251,11 +256,11 @@ pub(crate) fn parts_of(directory: &Path) -> Result<Vec<PathBuf>, ApiError> {
 /// # Errors
 /// runc is not installed or does not run.
 pub fn version() -> Result<String, ApiError> {
-    let mut command = runc();
+    let mut command = runc_command();
     command.arg("--version").stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().map_err(|error| no_runc(&error))?;
-    wait(&mut child, RUNC_TIMEOUT).map_err(|error| no_runc(&error))?;
+    let mut child = command.spawn().map_err(|error| runc_error(&error))?;
+    wait_or_kill(&mut child, RUNC_TIMEOUT).map_err(|error| runc_error(&error))?;
     let mut text = String::new();
     // A read error leaves the version unknown.
     let _ = child
@@ -268,7 +273,7 @@ pub fn version() -> Result<String, ApiError> {
     Ok(version.to_owned())
 }
 
-fn no_runc(error: &io::Error) -> ApiError {
+fn runc_error(error: &io::Error) -> ApiError {
     let cause = match error.kind() {
         io::ErrorKind::NotFound => "it is not installed".to_owned(),
         _ => error.to_string(),
@@ -281,7 +286,7 @@ fn no_runc(error: &io::Error) -> ApiError {
 
 /// A runc command. It gets only `PATH` of the agent's environment: with `NOTIFY_SOCKET` it would
 /// wait for a readiness message from the container.
-fn runc() -> Command {
+fn runc_command() -> Command {
     let mut command = Command::new(RUNC);
     command
         .env_clear()
@@ -290,7 +295,7 @@ fn runc() -> Command {
 }
 
 /// Waits for the end of a command. Kills it after the limit and returns an error.
-fn wait(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
+fn wait_or_kill(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
     let deadline = Instant::now() + limit;
     loop {
         if let Some(status) = child.try_wait()? {
@@ -317,7 +322,7 @@ fn bind_mount(source: &Path, destination: &Path) -> Value {
     })
 }
 
-fn config(
+fn oci_config(
     program: &Program,
     path: &Path,
     mounts: &[Value],
@@ -391,7 +396,7 @@ fn config(
 }
 
 /// The last error in runc's log, which has one JSON object a line.
-fn reason(log: &str) -> Option<String> {
+fn last_logged_error(log: &str) -> Option<String> {
     let error = |line: &str| {
         let entry: Value = serde_json::from_str(line).ok()?;
         (entry["level"] == "error" || entry["level"] == "fatal").then_some(())?;
@@ -405,20 +410,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_error_of_the_log_is_the_reason() {
+    fn the_last_error_in_the_log_of_runc_is_reported() {
         let log = "{\"level\":\"warning\",\"msg\":\"a\"}\nnonsense\n{\"level\":\"error\",\"msg\":\"no such file\"}\n{\"level\":\"info\",\"msg\":\"b\"}\n";
-        assert_eq!(reason(log).as_deref(), Some("no such file"));
-        assert_eq!(reason(""), None);
+        assert_eq!(last_logged_error(log).as_deref(), Some("no such file"));
+        assert_eq!(last_logged_error(""), None);
     }
 
     #[test]
     fn a_command_that_does_not_end_is_killed() {
         let mut child = Command::new("sleep").arg("3600").spawn().unwrap();
-        let error = wait(&mut child, Duration::from_millis(10)).unwrap_err();
+        let error = wait_or_kill(&mut child, Duration::from_millis(10)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(child.try_wait().unwrap().is_some());
         let mut child = Command::new("true").spawn().unwrap();
-        assert!(wait(&mut child, RUNC_TIMEOUT).unwrap().success());
+        assert!(wait_or_kill(&mut child, RUNC_TIMEOUT).unwrap().success());
     }
 
     #[test]

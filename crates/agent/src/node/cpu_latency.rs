@@ -33,7 +33,7 @@ pub(crate) fn request<'a>(
 fn limit(chain: &ServiceChain, ns: u64) -> Result<CpuLatency, ApiError> {
     let limit_us = u32::try_from(ns.div_ceil(1000)).unwrap_or(u32::MAX);
     pm_qos::idle_driver()
-        .and_then(|_| CpuLatency::limit(limit_us))
+        .and_then(|_| CpuLatency::request_limit(limit_us))
         .map_err(|error| {
             let (place, name) = (&chain.places.chain, &chain.name);
             ApiError::failed(format!(

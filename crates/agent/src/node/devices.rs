@@ -1,5 +1,4 @@
-//! Assigns DPDK devices to workers: a device lies between one pair of ports, and a pair belongs to
-//! one owner.
+//! Assigns DPDK devices to workers: a device belongs to one pair, and a pair to one owner.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,8 +1,8 @@
-//! Shapers of egress interfaces: one queueing discipline an interface, one class a chain.
+//! Shapers of egress interfaces: a queueing discipline for each interface, a class for each chain.
 //!
 //! With `fq`, the chain's last program gives each packet a departure time, and `fq` delays it until
-//! then; a class is the program's shaper. On kernels without `fq` the discipline is HTB with one
-//! HTB class a chain.
+//! then; a class is the program's shaper. On kernels without `fq` the discipline is HTB, with an
+//! HTB class for each chain.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -29,10 +29,10 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The queueing discipline of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum QdiscKind {
     /// Departure times (EDT).
     Fq,
-    /// Classes.
+    /// A class for each chain.
     Htb,
 }
 
@@ -42,7 +42,7 @@ pub(crate) type Disciplines = Pool<u32, Discipline>;
 /// The discipline of one interface. Dropping it waits for its packets, then removes it.
 pub(crate) struct Discipline {
     link: Link,
-    kind: Kind,
+    kind: QdiscKind,
     /// By minor number; includes classes that are being removed.
     classes: Mutex<BTreeMap<u16, ClassEntry>>,
     /// The latest departure time that a removed class set, ns (CLOCK_MONOTONIC).
@@ -65,8 +65,8 @@ pub(crate) struct Class {
 }
 
 impl Class {
-    /// The class of a chain on an interface. An earlier generation's class with the same shaping is
-    /// shared, so its bucket stays. Otherwise a new one.
+    /// Returns the class of a chain on an interface. Shares an earlier generation's class with the
+    /// same shaping, so its bucket stays; otherwise makes a new class.
     ///
     /// # Errors
     /// The interface has a discipline that Myelin did not make, or a system error.
@@ -83,8 +83,8 @@ impl Class {
             Discipline::create(&mut netlink, link, journal)
         })?;
         let mut classes = lock(&discipline.classes);
-        let mut there = classes.values();
-        let same = there.find(|(chain, held, _)| (*chain, *held) == (spi, shaping));
+        let mut existing = classes.values();
+        let same = existing.find(|(chain, held, _)| (*chain, *held) == (spi, shaping));
         if let Some(class) = same.and_then(|(.., class)| class.upgrade()) {
             return Ok(class);
         }
@@ -97,11 +97,11 @@ impl Class {
             ))
         })?;
         let shaper = match discipline.kind {
-            Kind::Fq => {
+            QdiscKind::Fq => {
                 let shaper = plane.shaper(&shaping.profile(), max_delay_ns(&shaping));
                 Some(shaper.map_err(ApiError::failed)?)
             }
-            Kind::Htb => {
+            QdiscKind::Htb => {
                 discipline.add_class(&mut netlink, minor, &shaping)?;
                 None
             }
@@ -135,19 +135,19 @@ impl Class {
     /// The name of its discipline.
     pub(crate) fn kind(&self) -> &'static str {
         match self.discipline.kind {
-            Kind::Fq => "fq",
-            Kind::Htb => "htb",
+            QdiscKind::Fq => "fq",
+            QdiscKind::Htb => "htb",
         }
     }
 
     /// The shaper's counts.
     pub(crate) fn stats(&self) -> ShaperStats {
         if let Some(shaper) = &self.shaper {
-            let departures = self.plane.departures(shaper).unwrap_or_default();
+            let counters = self.plane.shaper_counters(shaper).unwrap_or_default();
             return ShaperStats {
-                delayed: departures.delayed,
-                late: departures.late,
-                big: departures.big,
+                delayed: counters.delayed,
+                late: counters.late,
+                big: counters.oversized,
                 ..ShaperStats::default()
             };
         }
@@ -185,13 +185,13 @@ impl Drop for Class {
     fn drop(&mut self) {
         if let Some(shaper) = &self.shaper {
             // Waiting packets stay in the discipline, which is removed after its last class.
-            let departures = self.plane.departures(shaper).unwrap_or_default();
+            let counters = self.plane.shaper_counters(shaper).unwrap_or_default();
             let mut latest_ns = lock(&self.discipline.latest_ns);
-            *latest_ns = departures.latest_ns.max(*latest_ns);
+            *latest_ns = counters.latest_ns.max(*latest_ns);
         } else if let Err(error) = self.remove()
             && !error.is_not_found()
         {
-            // A removed link has taken its classes along.
+            // The kernel has removed the classes of a removed link.
             tracing::warn!(interface = self.discipline.link.name, %error, "cannot remove a class");
         }
         lock(&self.discipline.classes).remove(&self.minor);
@@ -200,7 +200,7 @@ impl Drop for Class {
 
 impl Drop for Discipline {
     fn drop(&mut self) {
-        if self.kind == Kind::Fq {
+        if self.kind == QdiscKind::Fq {
             let now_ns = myelin_measure::clock::now_ns();
             std::thread::sleep(time_until_empty(*lock(&self.latest_ns), now_ns));
         }
@@ -221,9 +221,9 @@ impl Discipline {
         let id = link.id();
         let made = journal.make(Resource::Qdisc { name }, || {
             if netlink.apply([fq::create(&id)]).is_ok() {
-                return Ok(Kind::Fq);
+                return Ok(QdiscKind::Fq);
             }
-            netlink.apply([htb::create(&id)]).map(|()| Kind::Htb)
+            netlink.apply([htb::create(&id)]).map(|()| QdiscKind::Htb)
         });
         let (made, kind) = made.map_err(ApiError::failed)?;
         Ok(Self {
@@ -242,7 +242,7 @@ impl Discipline {
         shaping: &Shaping,
     ) -> Result<(), ApiError> {
         let kernel = machine::release();
-        if shaping.packets.is_some() && !htb::counts_packets(&kernel) {
+        if shaping.packets.is_some() && !htb::supports_packet_limits(&kernel) {
             return Err(ApiError::failed(format!(
                 "interface {}: HTB of Linux {kernel} cannot limit packets, only bits (5.17 and newer can): write `enforce: policer`, \
                  give a function `space: user`, or a `rate` in bits alone",
@@ -269,8 +269,8 @@ impl Discipline {
     }
 }
 
-/// How long `fq` still delays packets if the last one departs at `latest_ns`, plus a moment for its
-/// timer. Zero if no packet waits.
+/// How long `fq` still delays packets if the last one departs at `latest_ns`, plus a tolerance for
+/// its timer. Zero if no packet waits.
 fn time_until_empty(latest_ns: u64, now_ns: u64) -> Duration {
     if latest_ns == 0 {
         return Duration::ZERO;
@@ -282,7 +282,7 @@ fn time_until_empty(latest_ns: u64, now_ns: u64) -> Duration {
 }
 
 /// Longest wait of a packet for its departure: the agreed delay, or the time that a full queue
-/// takes to leave. A limit in bits assumes full frames.
+/// takes to drain. A limit in bits assumes full frames.
 fn max_delay_ns(shaping: &Shaping) -> u64 {
     let queued = |rate: u64, each: u64| {
         let ns = u128::from(shaping.queue) * u128::from(each) * 1_000_000_000 / u128::from(rate);
@@ -296,21 +296,21 @@ fn max_delay_ns(shaping: &Shaping) -> u64 {
         .fold(shaping.delay_ns.min(FQ_HORIZON_NS), u64::min)
 }
 
-/// The HTB class for this shaping. Kernel queues have no time limit, so the queue holds what leaves
-/// within the delay. A limit in bits assumes full frames.
+/// The HTB class for this shaping. Kernel queues have no time limit, so the queue holds the packets
+/// that leave within the delay. A limit in bits assumes full frames.
 fn htb_class(shaping: &Shaping) -> HtbClass {
     let limit = |limit: Limit| htb::Limit {
         rate: limit.rate,
         burst: limit.burst,
     };
-    let in_time = |rate: u64| {
+    let within_delay = |rate: u64| {
         let packets = u128::from(rate) * u128::from(shaping.delay_ns) / 1_000_000_000;
         u32::try_from(packets).unwrap_or(u32::MAX).max(1)
     };
-    let of_packets = shaping.packets.map(|limit| in_time(limit.rate));
+    let of_packets = shaping.packets.map(|limit| within_delay(limit.rate));
     let of_frames = shaping
         .bits
-        .map(|limit| in_time(limit.rate / 8 / FULL_FRAME));
+        .map(|limit| within_delay(limit.rate / 8 / FULL_FRAME));
     HtbClass {
         packets: shaping.packets.map(limit),
         bits: shaping.bits.map(limit),
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_holds_what_leaves_within_the_delay() {
+    fn an_htb_queue_holds_the_packets_that_leave_within_the_delay() {
         let limit = |rate, burst| Some(Limit { rate, burst });
         let queue = |packets, bits, delay_ns| {
             let shaping = Shaping {

@@ -86,7 +86,8 @@ impl InternalLink {
     }
 }
 
-/// Makes both ends of an internal link, up, with room for a full packet behind an NSH header.
+/// Makes an internal link and sets both ends up. Its MTU has room for a full packet behind an NSH
+/// header.
 fn make_internal_link(near: &str, far: &str) -> Result<(Link, Link), ApiError> {
     let mtu = Some(MTU + ENCAPSULATION_LEN as u32);
     let make = || -> myelin_linux::Result<(Link, Link)> {
@@ -95,13 +96,13 @@ fn make_internal_link(near: &str, far: &str) -> Result<(Link, Link), ApiError> {
             mtu,
             ..VethEnd::named(name)
         };
-        netlink.apply([link::veth(&end(near), &end(far))?])?;
+        netlink.apply([link::create_veth(&end(near), &end(far))?])?;
         let (near, far) = (netlink.link(near)?, netlink.link(far)?);
         netlink.apply([
-            link::no_ipv6_autoconfiguration(&near.id()),
-            link::no_ipv6_autoconfiguration(&far.id()),
-            link::up(&near.id()),
-            link::up(&far.id()),
+            link::disable_ipv6_autoconfiguration(&near.id()),
+            link::disable_ipv6_autoconfiguration(&far.id()),
+            link::set_up(&near.id()),
+            link::set_up(&far.id()),
         ])?;
         Ok((near, far))
     };

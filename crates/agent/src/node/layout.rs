@@ -1,7 +1,7 @@
 //! The functions behind the front door for one generation of a chain: one trait, three layouts.
 //!
-//! Each file of `deploy/layout` implements [`Layout`] and makes what its functions need. The front
-//! door sends packets in; a layout does not. Dropping a layout removes what it made, in field
+//! Each file of `deploy/layout` implements [`Layout`] and makes the resources of its functions. The
+//! front door sends packets in; a layout does not. Dropping a layout removes its resources in field
 //! order. Two generations of a chain exist together during a live change, possibly in different
 //! mappings, so no resource is named after the chain alone.
 
@@ -20,7 +20,7 @@ use crate::node::workers::WorkerLease;
 /// The counts of a generation, read at about the same time. Reading takes no lock that a request
 /// holds.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Figures {
+pub(crate) struct GenerationCounts {
     pub(crate) door: CounterLine,
     /// By position.
     pub(crate) hops: Vec<HopCounters>,
@@ -47,10 +47,10 @@ pub(crate) trait Layout: Send + Sync {
     fn front_door(&self) -> FrontDoor<'_>;
 
     /// Reads its counts.
-    fn read(&self, plane: &Plane) -> Figures;
+    fn read(&self, plane: &Plane) -> GenerationCounts;
 
-    /// The places between functions where packets may be lost, with the losses. Losses at
-    /// interfaces are not filled in.
+    /// The places between functions where packets may be lost, with the losses. The losses of
+    /// interfaces are 0: `control::reading` reads them.
     fn loss_counters(&self) -> Vec<LossCounter>;
 
     /// The workers that it needs, in the order of the chain.
@@ -61,7 +61,7 @@ pub(crate) trait Layout: Send + Sync {
         None
     }
 
-    /// What shapes its traffic: `worker`, or the queueing discipline's name.
+    /// The name of its shaper: `worker`, or the queueing discipline's name.
     fn shaped_by(&self) -> &'static str {
         "worker"
     }
@@ -84,7 +84,7 @@ pub(crate) trait Layout: Send + Sync {
         }
     }
 
-    /// Whether a process that it needs was given up.
+    /// Whether a process that it needs is no longer restarted.
     fn has_failed(&self) -> bool {
         let mut workers = self.workers().into_iter();
         workers.any(|worker| worker.has_failed())

@@ -1,6 +1,6 @@
 //! The node's ledger: the contracts of running chains, and the resources that they take.
 //!
-//! The chains of a file are decided in one step, all or none. While a chain changes, the ledger
+//! It decides on the chains of a file in one step, all or none. While a chain changes, the ledger
 //! holds both generations, so no other chain gets resources that one of them needs.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -57,9 +57,9 @@ fn previous_name(chain: &str) -> String {
 }
 
 impl NodeLedger {
-    /// Decides whether the chains of a file fit beside all others, and books them. `decide` gets
-    /// each plan with its decision and may refuse it. The chains' present resources are free for
-    /// the new generations, whatever their order in the file.
+    /// Decides whether the chains of a file fit next to all others, and books them. `decide` gets
+    /// each plan with its decision and may refuse it. The new generations may use the resources of
+    /// the chains' current generations, in any order of the file.
     ///
     /// # Errors
     /// The first refusal. Nothing is booked then.
@@ -108,7 +108,7 @@ impl NodeLedger {
             if state.open_changes == 0 || is_cancelled() {
                 return Err(error);
             }
-            // The chain may fit after a change under way is committed.
+            // The chain may fit after another change is committed.
             let waited = self.0.changed.wait_timeout(state, CHECK_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }

@@ -154,7 +154,7 @@ impl Drop for QueueClaim {
 fn make_promiscuous(link: &Link, journal: &Journal) -> myelin_linux::Result<ResourceGuard> {
     let name = link.name.clone();
     let made = journal.guard(Resource::Promiscuous { name })?;
-    Netlink::open()?.apply([link::promiscuous(&link.id(), true)])?;
+    Netlink::open()?.apply([link::set_promiscuous(&link.id(), true)])?;
     Ok(made)
 }
 

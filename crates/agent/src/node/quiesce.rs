@@ -1,4 +1,4 @@
-//! Waits until all eBPF program runs that have begun are over.
+//! Waits until all eBPF programs that run now have ended.
 //!
 //! Programs at XDP and tcx run with softirqs disabled. Except on a real-time kernel, no thread
 //! takes the CPU meanwhile. So after a thread has run on every CPU, every earlier program run has
@@ -14,7 +14,7 @@ use nix::unistd::{SysconfVar, sysconf};
 const REAL_TIME: &str = "/sys/kernel/realtime";
 
 /// Waits until every packet that is in a program now has left it.
-pub(crate) fn wait(plane: &Plane) -> Result<(), Error> {
+pub(crate) fn wait_for_programs(plane: &Plane) -> Result<(), Error> {
     let _realtime = RealtimeGuard::begin();
     let preemptible = std::fs::read_to_string(REAL_TIME).is_ok_and(|text| text.trim() == "1");
     if !preemptible && visit_every_cpu() {
@@ -43,8 +43,8 @@ fn online_cpus() -> Option<usize> {
 }
 
 /// Runs this thread with real-time priority, so it does not wait for a CPU behind busy threads such
-/// as a spinning worker. Use it only for short steps that can delay packets. Without permission
-/// those steps take some ms longer.
+/// as a spinning worker. Use it only for short steps during which packets may wait. Without
+/// permission those steps take some ms longer.
 pub(crate) struct RealtimeGuard(Option<Policy>);
 
 impl RealtimeGuard {
@@ -70,13 +70,13 @@ mod tests {
 
     #[test]
     fn visiting_every_cpu_leaves_affinity_and_policy_unchanged() {
-        let was = || (affinity::get(0).unwrap(), sched::get(0).unwrap());
-        let before = was();
+        let settings = || (affinity::get(0).unwrap(), sched::get(0).unwrap());
+        let before = settings();
         let visited = {
             let _realtime = RealtimeGuard::begin();
             visit_every_cpu()
         };
-        assert_eq!(was(), before);
+        assert_eq!(settings(), before);
         assert_eq!(visited, online_cpus() == Some(before.0.len()));
     }
 }

@@ -1,6 +1,6 @@
 //! A function's sandbox: a network namespace with one link, or two for a black box. The near ends
-//! are in the agent's namespace. Its interfaces send nothing unasked: no address, no IPv6, no
-//! offloads.
+//! are in the agent's namespace. Its interfaces send no packets by themselves: no address, no IPv6,
+//! no offloads.
 
 use myelin_linux::ethtool::{self, Ethtool, Offload};
 use myelin_linux::journal::{Journal, Resource, ResourceGuards};
@@ -14,6 +14,7 @@ use crate::api::{ApiError, short_hash};
 
 /// The link's name inside.
 const INNER: &str = "eth0";
+
 /// Identifies the function in a sandbox; unique within a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FunctionId<'a> {
@@ -92,10 +93,12 @@ impl Sandbox {
     ) -> Result<Self, ApiError> {
         let names = (external::INGRESS, Some(external::EGRESS));
         let sandbox = Self::with_links(id, names, mtu, journal)?;
-        let opened = sandbox
+        let prepared = sandbox
             .netns
             .enter(|| prepare_for_redirects(&sandbox.inner));
-        opened.and_then(|opened| opened).map_err(ApiError::failed)?;
+        prepared
+            .and_then(|result| result)
+            .map_err(ApiError::failed)?;
         Ok(sandbox)
     }
 
@@ -114,7 +117,7 @@ impl Sandbox {
         // alive.
         let mut made = ResourceGuards::default();
         let make = || -> myelin_linux::Result<_> {
-            let remedy = "an agent that was killed left it: `myelin down --all` removes it";
+            let remedy = "a killed agent left it: `myelin down --all` removes it";
             let create = || myelin_emulator::create_netns(&name, &owner, remedy);
             let (guard, netns) = journal.make(resource, create)?;
             made.0.push(guard);
@@ -148,7 +151,10 @@ fn make_link(netns: &Netns, near: &str, inner: &str, mtu: u32) -> myelin_linux::
         mac: None,
         mtu: Some(mtu),
     };
-    netlink.apply([link::veth(&end(near, None), &end(inner, Some(netns)))?])?;
+    netlink.apply([link::create_veth(
+        &end(near, None),
+        &end(inner, Some(netns)),
+    )?])?;
     let near = netlink.link(near)?.id();
     ethtool::set_up_without_offloads(&mut netlink, &near)?;
     let inner = netns.enter(|| set_up_inner_end(inner))??;
@@ -165,7 +171,7 @@ fn set_up_inner_end(inner: &str) -> myelin_linux::Result<LinkId> {
 
 /// Runs inside the namespace. A redirect into the link needs NAPI. Without an XDP program GRO
 /// enables NAPI, and its limit of one byte keeps it from merging packets. Links that the black box
-/// makes, such as a bridge, must not send unasked either.
+/// makes, such as a bridge, must not send packets by themselves either.
 fn prepare_for_redirects(inner: &LinkId) -> myelin_linux::Result<()> {
     sysctl::disable_ipv6(sysctl::NEW_LINKS, true)?;
     Netlink::open()?.apply([link::set_gro_max_size(inner, 1)])?;

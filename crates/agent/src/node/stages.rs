@@ -21,7 +21,7 @@ pub(crate) struct Stages {
     generation: u16,
     pub(crate) pipeline: Pipeline,
     deaths: Vec<Deaths>,
-    /// Set when one of them kept dying; none is restarted then.
+    /// Set when a stage ended too often: the agent then restarts no stage.
     failed: Arc<AtomicBool>,
     _processes: Vec<ResourceGuard>,
 }
@@ -31,15 +31,15 @@ pub(crate) struct Stages {
 pub(crate) enum RestartOutcome {
     /// A new process runs.
     Restarted,
-    /// A worker is given up, with all chains that it serves.
-    WorkerGivenUp,
-    /// A pipeline stage is given up, with its chain.
-    StageGivenUp { spi: u32, generation: u16 },
+    /// The worker is no longer restarted, and all chains that it serves fail.
+    WorkerFailed,
+    /// The pipeline stage is no longer restarted, and its chain fails.
+    StageFailed { spi: u32, generation: u16 },
 }
 
 /// The user segments of a generation that a worker runs; in mapping `pipeline` with stages behind
 /// it. Dropping it removes them from the worker, after the packets inside have left.
-pub(crate) struct RunningPart {
+pub(crate) struct RunningSegments {
     worker: WorkerLease,
     spi: u32,
     generation: u16,
@@ -48,7 +48,7 @@ pub(crate) struct RunningPart {
     failed: Arc<AtomicBool>,
 }
 
-impl RunningPart {
+impl RunningSegments {
     /// Runs the user segments of a chain: in the worker alone, or in one process for each function.
     ///
     /// # Errors
@@ -78,18 +78,18 @@ impl RunningPart {
         })
     }
 
-    /// Whether a stage was given up.
+    /// Whether a stage is no longer restarted.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for RunningPart {
+impl Drop for RunningSegments {
     fn drop(&mut self) {
         let (spi, generation) = (self.spi, self.generation);
         let mut state = self.worker.state();
         let ended = state.end_chain(spi, generation);
-        // A worker that was given up does not answer; its handle has removed the chain anyway.
+        // A failed worker does not answer; its handle has removed the chain anyway.
         if let (Err(error), false) = (ended, self.worker.has_failed()) {
             tracing::warn!(spi, generation, %error, "cannot remove the chain from its worker");
         }
@@ -141,8 +141,8 @@ impl WorkerState {
     }
 
     fn end_chain(&mut self, spi: u32, generation: u16) -> Result<(), myelin_dataplane::Error> {
-        let is_it = |stages: &Stages| (stages.spi, stages.generation) == (spi, generation);
-        match self.pipelines.iter().position(is_it) {
+        let is_same = |stages: &Stages| (stages.spi, stages.generation) == (spi, generation);
+        match self.pipelines.iter().position(is_same) {
             Some(index) => {
                 let stages = self.pipelines.swap_remove(index);
                 self.update_idle_mode();
@@ -193,7 +193,7 @@ impl WorkerState {
                 }
                 if deaths.record_death(Instant::now()) {
                     stages.failed.store(true, Ordering::Relaxed);
-                    outcomes.push(RestartOutcome::StageGivenUp {
+                    outcomes.push(RestartOutcome::StageFailed {
                         spi: stages.spi,
                         generation: stages.generation,
                     });
@@ -211,9 +211,9 @@ impl WorkerState {
     }
 }
 
-/// The configurations of `count` stages behind the worker with configuration `head`: they take the
-/// allowed cores after the worker's in turn. A stage that shares its core does not poll before it
-/// sleeps, since the other process may need the core.
+/// The configurations of `count` stages behind the worker with configuration `head`. The stages
+/// take the allowed cores in turn, beginning after the worker's core. A stage that shares its core
+/// does not poll before it sleeps, since the other process may need the core.
 fn assign_cores(count: usize, head: &WorkerConfig) -> Vec<WorkerConfig> {
     let allowed = allowed_cores();
     let own = head
@@ -235,11 +235,11 @@ fn assign_cores(count: usize, head: &WorkerConfig) -> Vec<WorkerConfig> {
         .collect()
 }
 
-/// The idle mode of a process that shares its core or has it alone.
-fn idle_mode(asked: Idle, shared: bool) -> Idle {
-    match asked {
+/// The idle mode of a process: `configured`, but without polling on a shared core.
+fn idle_mode(configured: Idle, shared: bool) -> Idle {
+    match configured {
         Idle::Adaptive { .. } if shared => Idle::Sleep,
-        asked => asked,
+        configured => configured,
     }
 }
 

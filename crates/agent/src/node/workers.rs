@@ -85,8 +85,8 @@ pub(crate) struct Worker {
     _recorded: Vec<ResourceGuard>,
 }
 
-/// The state that changes while a worker lives, under its lock. A request to the process may take
-/// as long as a function takes to be made.
+/// The mutable state of a worker, under its lock. A request to the process may hold the lock while
+/// the process makes a function.
 pub(crate) struct WorkerState {
     /// `None` only while the worker is dropped.
     handle: Option<WorkerHandle>,
@@ -196,13 +196,13 @@ impl Worker {
     /// Checks that this worker can serve a chain with these settings.
     ///
     /// # Errors
-    /// The worker was given up, or has other settings.
+    /// The worker is no longer restarted, or has other settings.
     pub(crate) fn check(&self, spec: &WorkerSpec, sandbox: &SandboxSpec) -> Result<(), ApiError> {
         let owner = &self.key.owner;
         let problem = if self.has_failed() {
             format!(
-                "the worker of owner {owner} that would serve this chain kept dying and was given up: first `myelin down` \
-                 the chains that `myelin ps` shows as failed"
+                "the worker of owner {owner} that would serve this chain ended too often and is no longer restarted: first \
+                 `myelin down` the chains that `myelin ps` shows as failed"
             )
         } else if self.spec != *spec && self.devices.is_some() {
             "spec.worker differs from that of the chain that shares these devices: make them equal"
@@ -226,12 +226,12 @@ impl Worker {
         Err(ApiError::failed(problem))
     }
 
-    /// Locks the state; waits for a request under way.
+    /// Locks the state. Waits while a request holds it.
     pub(crate) fn state(&self) -> MutexGuard<'_, WorkerState> {
         lock(&self.state)
     }
 
-    /// Locks the state, unless a request is under way.
+    /// Locks the state, unless a request holds it.
     pub(crate) fn idle_state(&self) -> Option<MutexGuard<'_, WorkerState>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
@@ -240,31 +240,31 @@ impl Worker {
         }
     }
 
-    /// Whether the worker kept dying and is not restarted.
+    /// Whether the worker ended too often and is no longer restarted.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Marks a worker that kept dying: it is not restarted.
-    pub(crate) fn give_up(&self) {
+    /// Marks a worker that ended too often: it is no longer restarted.
+    pub(crate) fn mark_failed(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
 
     /// Packets that these sockets dropped: their rings were full, or the worker had no free frame.
-    pub(crate) fn overflowed(&self, sockets: &[SocketId]) -> u64 {
+    pub(crate) fn count_overflows(&self, sockets: &[SocketId]) -> u64 {
         let counted = sockets.iter().map(|id| self.facts.overflowed(*id));
         counted.flatten().sum()
     }
 
-    /// Logs that the kernel killed the worker at its memory limit, if so.
-    pub(crate) fn log_memory_limit(&self) {
+    /// Logs a kill of the worker at its memory limit, if there was one.
+    pub(crate) fn log_oom_kill(&self) {
         let confinement = self.confinement.as_ref();
         if let Some(limit) = confinement.and_then(|confinement| confinement.take_oom_limit()) {
             let Key { owner, circuit } = &self.key;
             tracing::error!(
                 owner,
                 function = circuit,
-                "a worker exceeded its memory limit of {limit} and was killed"
+                "the kernel killed a worker that exceeded its memory limit of {limit}; raise `limits.memory`"
             );
         }
     }
@@ -348,11 +348,11 @@ impl WorkerState {
         if let Err(error) = self.handle().remove_socket(id)
             && self.handle().is_alive()
         {
-            tracing::warn!(owner = self.key.owner, %error, "cannot close a socket");
+            tracing::warn!(owner = self.key.owner, %error, "cannot close a socket of a worker");
         }
     }
 
-    /// Opens a socket on a link's end in another namespace, for receiving_sockets and transmitting.
+    /// Opens a socket on a link's end in another namespace, for receiving and transmitting.
     pub(crate) fn bind_in(&mut self, netns: &Netns, link: &LinkId) -> Result<Xsk, ApiError> {
         let mut config = XskConfig::new(&link.name, link.index, 0, Role::Ingress);
         config.ring_size = RING;
@@ -437,7 +437,7 @@ pub(crate) fn socket_redirect(sockets: Sockets, queue: u32) -> SocketRedirect {
 
 /// The last core: interrupts and other work usually use the first ones.
 fn default_core() -> u32 {
-    affinity::cores() - 1
+    affinity::count_cores() - 1
 }
 
 fn explain(confinement: Option<&Arc<Confinement>>, error: impl std::fmt::Display) -> ApiError {
@@ -447,7 +447,7 @@ fn explain(confinement: Option<&Arc<Confinement>>, error: impl std::fmt::Display
     }
 }
 
-/// The control group and container of a worker that asks for one.
+/// Makes the control group and the container of a worker that demands them.
 fn create_confinement(
     name: &str,
     start: WorkerStart<'_>,
@@ -456,7 +456,7 @@ fn create_confinement(
         return Ok(None);
     }
     // Not in the function's namespace: that belongs to one generation, and the worker outlives it.
-    // The agent hands its sockets over.
+    // The agent passes the sockets to the worker.
     let demand = ConfinementSpec {
         name,
         isolation: start.sandbox.isolation,

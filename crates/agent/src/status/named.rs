@@ -1,19 +1,19 @@
-//! Counters of user functions that have names.
+//! Reads the named counters of user functions.
 
 use myelin_dataplane::NamedCount;
 use myelin_spec::{FunctionSpec, ServiceChain};
 
 use crate::node::chains::Generation;
 
-/// Whether a chain has such functions: a query disturbs the worker.
-fn are_kept(chain: &ServiceChain) -> bool {
+/// Whether functions of a chain keep named counters. If not, the agent spares the worker a query.
+fn has_named_counters(chain: &ServiceChain) -> bool {
     let mut kinds = chain.functions.iter().map(FunctionSpec::kind);
     kinds.any(|kind| kind.kernel.is_none() && !kind.is_black_box())
 }
 
 /// All named counters of a generation. Skips a worker that does not answer or that a request holds.
 pub(super) fn read(spi: u32, generation: &Generation) -> Vec<NamedCount> {
-    if !are_kept(&generation.chain) {
+    if !has_named_counters(&generation.chain) {
         return Vec::new();
     }
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! What `ps` shows of a chain's shaper.
+//! Builds the status of a chain's shaper for `ps`.
 
 use myelin_dataplane::ShaperStats;
 use myelin_planner::{ShaperPlace, ShaperPlan};
@@ -10,8 +10,8 @@ pub(super) fn status(plan: ShaperPlan, by: &str, stats: &ShaperStats) -> ShaperS
     let ShaperPlan { place, shaping, .. } = plan;
     let in_worker = place == ShaperPlace::Worker;
     // HTB counts no delayed packets, and its class follows the program that records the sojourn.
-    let is_told = by != "htb";
-    let left = stats
+    let is_htb = by == "htb";
+    let departed = stats
         .delayed
         .saturating_sub(stats.waiting + stats.lost)
         .max(1);
@@ -23,15 +23,15 @@ pub(super) fn status(plan: ShaperPlan, by: &str, stats: &ShaperStats) -> ShaperS
         burst_bits: shaping.bits.map(|limit| limit.burst),
         queue: shaping.queue,
         delay_us: shaping.delay_ns as f64 / 1e3,
-        delayed: is_told.then_some(stats.delayed),
+        delayed: (!is_htb).then_some(stats.delayed),
         mean_wait_us: (in_worker && stats.delayed > 0)
-            .then(|| stats.waited_ns as f64 / 1e3 / left as f64),
+            .then(|| stats.waited_ns as f64 / 1e3 / departed as f64),
         drops_full: stats.full,
         drops_late: stats.late,
         drops_too_big: stats.big,
         lost: stats.lost,
         waiting: stats.waiting,
         most_waiting: in_worker.then_some(stats.most),
-        in_sojourn: is_told,
+        in_sojourn: !is_htb,
     }
 }

@@ -14,19 +14,19 @@ use myelin_api::{
 pub(crate) fn schema() -> Value {
     let types = &mut SchemaSettings::draft2020_12().into_generator();
     let endpoints = [
-        answers::<AgentInfo>(types, "GET", "/agent"),
-        answers::<Vec<ChainStatus>>(types, "GET", "/chains"),
-        takes::<UpRequest>(types, answers::<Vec<ChainUp>>, "/chains"),
-        answers::<DownReply>(types, "DELETE", "/chains"),
-        answers::<DownReply>(types, "DELETE", "/chains/{chain}"),
-        answers::<Vec<SlaEvent>>(types, "GET", "/events?after={serial}"),
-        answers::<Vec<SlaEvent>>(types, "GET", "/events/{chain}?after={serial}"),
-        answers::<Vec<SlaSecond>>(types, "GET", "/seconds/{chain}?last={count}"),
-        answers::<Vec<FunctionFlows>>(types, "GET", "/flows"),
-        answers::<Vec<FunctionFlows>>(types, "GET", "/flows/{chain}"),
-        takes::<ProbeRequest>(types, streams, "/probe"),
-        takes::<RunRequest>(types, streams, "/run"),
-        takes::<CalibrateRequest>(types, streams, "/calibrate"),
+        with_answer::<AgentInfo>(types, "GET", "/agent"),
+        with_answer::<Vec<ChainStatus>>(types, "GET", "/chains"),
+        with_request::<UpRequest>(types, with_answer::<Vec<ChainUp>>, "/chains"),
+        with_answer::<DownReply>(types, "DELETE", "/chains"),
+        with_answer::<DownReply>(types, "DELETE", "/chains/{chain}"),
+        with_answer::<Vec<SlaEvent>>(types, "GET", "/events?after={serial}"),
+        with_answer::<Vec<SlaEvent>>(types, "GET", "/events/{chain}?after={serial}"),
+        with_answer::<Vec<SlaSecond>>(types, "GET", "/seconds/{chain}?last={count}"),
+        with_answer::<Vec<FunctionFlows>>(types, "GET", "/flows"),
+        with_answer::<Vec<FunctionFlows>>(types, "GET", "/flows/{chain}"),
+        with_request::<ProbeRequest>(types, with_stream, "/probe"),
+        with_request::<RunRequest>(types, with_stream, "/run"),
+        with_request::<CalibrateRequest>(types, with_stream, "/calibrate"),
         json!({ "method": "DELETE", "path": STOP }),
     ];
     json!({
@@ -41,17 +41,17 @@ pub(crate) fn schema() -> Value {
     })
 }
 
-fn answers<A: JsonSchema>(types: &mut SchemaGenerator, method: &str, path: &str) -> Value {
+fn with_answer<A: JsonSchema>(types: &mut SchemaGenerator, method: &str, path: &str) -> Value {
     let answer = types.subschema_for::<A>();
     json!({ "method": method, "path": format!("{PREFIX}{path}"), "answer": answer })
 }
 
-fn streams(types: &mut SchemaGenerator, method: &str, path: &str) -> Value {
+fn with_stream(types: &mut SchemaGenerator, method: &str, path: &str) -> Value {
     let line = types.subschema_for::<Event>();
     json!({ "method": method, "path": format!("{PREFIX}{path}"), "lines": line })
 }
 
-fn takes<R: JsonSchema>(
+fn with_request<R: JsonSchema>(
     types: &mut SchemaGenerator,
     answer: fn(&mut SchemaGenerator, &str, &str) -> Value,
     path: &str,

@@ -22,7 +22,7 @@ pub(crate) fn assert_understood(document: &Value, schema: &Value) {
         match keyword.as_str() {
             "$ref" => assert!(
                 target(document, argument).is_some(),
-                "leads nowhere: {argument}"
+                "the reference has no target: {argument}"
             ),
             "properties" | "$defs" | "patternProperties" => {
                 let schemas = argument.as_object().expect("named schemas").values();

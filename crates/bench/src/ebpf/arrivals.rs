@@ -77,7 +77,7 @@ mod tests {
             return;
         }
         let recorder = ArrivalRecorder::load().unwrap();
-        let mut frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9003, 64);
+        let mut frame = frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], 9003, 64);
         frame[18..20].copy_from_slice(&8193_u16.to_be_bytes());
         let before = myelin_measure::clock::now_ns();
         test_run::run(recorder.program(), Hook::Xdp, &TestRun::new(&frame)).unwrap();

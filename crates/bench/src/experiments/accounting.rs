@@ -21,7 +21,7 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
     let programs = ebpf::load_accounting(hook)?;
     let fds: Vec<_> = programs.iter().map(AsFd::as_fd).collect();
     let _entries = ebpf::DispatcherEntries::add(hook, &fds)?;
-    let frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
+    let frame = frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
     let stage = format!("accounting at {hook}");
     let mut rounds = session.measure(&stage, programs.len(), (40, 200), |subject| {
         ebpf::mean_ns(programs[subject].as_fd(), hook, &frame, RUNS)
@@ -31,14 +31,14 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
         (with - without) / ebpf::CLOCK_READS
     });
     let beyond = rounds.derive(all, clock, |all, clock| all - 2.0 * clock);
-    findings.row(
+    findings.add_row(
         Row::of("counting, stamping, sojourn")
             .with("hook", hook.to_string())
             .with_estimate("all", "_ns", rounds.median(all))
             .with("clock_read_ns", rounds.median(clock).map(|e| e.value))
             .with_estimate("beyond_two_reads", "_ns", rounds.median(beyond)),
     );
-    findings.median_at_most(
+    findings.claim_median_at_most(
         format!("counting, stamping and sojourn beyond two clock reads, ns, {hook}"),
         rounds.median(beyond),
         BOUND_NS,

@@ -82,12 +82,12 @@ struct Results {
 pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let core = polling_core()?;
     session.progress("calibration", 0, 1)?;
-    let (costs, longest_stall_ns) = costs(session)?;
+    let (costs, longest_stall_ns) = measure_costs(session)?;
     let admission = AdmissionCheck {
         machine: Machine {
             ingress: PortKind::Virtual,
             egress: PortKind::Virtual,
-            ..Machine::with_end_hosts(myelin_linux::affinity::cores())
+            ..Machine::with_end_hosts(myelin_linux::affinity::count_cores())
         },
         costs,
     };
@@ -102,7 +102,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
             for _ in 0..sets {
                 let stage_name = format!("sets of {} chains", kind.name());
                 session.progress(&stage_name, results.sets, total)?;
-                let count = FEWEST + random.below((POOL - FEWEST + 1) as u64) as usize;
+                let count = FEWEST + random.draw_below((POOL - FEWEST + 1) as u64) as usize;
                 let set = pool.draw_set(count, &admission, &mut random)?;
                 testbed.set_contracts(&set)?;
                 let stalls = stalls(&admission.costs, core);
@@ -118,7 +118,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
             }
         }
     }
-    let mut findings = findings(&results, &admission.costs, core);
+    let mut findings = create_findings(&results, &admission.costs, core);
     let found = format!("{:.1}", longest_stall_ns as f64 / 1e3);
     findings.settings.push(("worst_stall_found_us", found));
     Ok(findings)
@@ -129,7 +129,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
 ///
 /// The experiment neither creates nor bounds stalls that would overflow the links' rings. It
 /// excuses them.
-fn costs(session: Session<'_>) -> Result<(Costs, u64), Error> {
+fn measure_costs(session: Session<'_>) -> Result<(Costs, u64), Error> {
     let mut costs = if session.effort == Effort::Trial {
         Costs::default()
     } else {
@@ -153,7 +153,8 @@ fn stalls(costs: &Costs, core: usize) -> [u64; 2] {
 }
 
 /// Measured time that the bound does not cover. Here a thread does the receive work instead of
-/// softirqs, so that the experiment can block it. Its wake-up is measured too.
+/// softirqs, so that the experiment can block this thread. The measured time includes its
+/// wake-up.
 fn uncovered_ns(kind: PoolKind, costs: &Costs) -> u64 {
     match kind {
         PoolKind::Kernel => (costs.steps.wake_up.at_ns(0) * costs.worst_case) as u64,
@@ -260,7 +261,7 @@ impl ChainResult {
     }
 }
 
-fn findings(results: &Results, costs: &Costs, core: usize) -> Findings {
+fn create_findings(results: &Results, costs: &Costs, core: usize) -> Findings {
     let mut findings = Findings::default();
     let [any_ns, core_ns] = stalls(costs, core);
     findings.settings = vec![
@@ -276,7 +277,7 @@ fn findings(results: &Results, costs: &Costs, core: usize) -> Findings {
         for chains in FEWEST..=POOL {
             let selected = results.select(kind, Some(chains));
             if !selected.is_empty() {
-                findings.row(summary_row(kind, chains, &selected));
+                findings.add_row(summary_row(kind, chains, &selected));
             }
         }
         findings
@@ -284,7 +285,7 @@ fn findings(results: &Results, costs: &Costs, core: usize) -> Findings {
             .extend(sorted_rows(kind, &results.select(kind, None)));
     }
     findings.rows.extend(closest_rows(results));
-    findings.row(
+    findings.add_row(
         Row::of("time")
             .with("watched_ms", results.turns_ns as f64 / 1e6)
             .with("absent_beyond_stalls_ms", results.absent_ns as f64 / 1e6)
@@ -292,7 +293,7 @@ fn findings(results: &Results, costs: &Costs, core: usize) -> Findings {
     );
     for kind in [PoolKind::Kernel, PoolKind::Worker] {
         let totals = &results.packets[kind as usize];
-        findings.row(
+        findings.add_row(
             Row::of("packets")
                 .with("chains", kind.name())
                 .with("sent", totals.sent)
@@ -303,7 +304,7 @@ fn findings(results: &Results, costs: &Costs, core: usize) -> Findings {
                 .with("server_absent_ms", totals.absent_ns[1] as f64 / 1e6),
         );
     }
-    findings.claims = claims(results);
+    findings.claims = decide_claims(results);
     findings
 }
 
@@ -401,7 +402,7 @@ fn closest_rows(results: &Results) -> Vec<Row> {
 /// Fewest sets for a claim.
 const SETS_NEEDED: usize = 200;
 
-fn claims(results: &Results) -> Vec<Claim> {
+fn decide_claims(results: &Results) -> Vec<Claim> {
     let chains = || results.chains.iter();
     let unexplained: usize = chains().map(|one| one.count(Verdict::Unexplained)).sum();
     let excused = results.excused_ns as f64 / results.turns_ns.max(1) as f64;

@@ -109,7 +109,11 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         {
             Ok(_) => cases.push(Some(case)),
             Err(error) => {
-                findings.row(Findings::skipped("function", case.name.as_str(), &error));
+                findings.add_row(Findings::skipped_row(
+                    "function",
+                    case.name.as_str(),
+                    &error,
+                ));
             }
         }
     }
@@ -167,9 +171,9 @@ fn measure_in_parallel(
                 );
                 // The paper's figure is for other cores, so it is no bound.
                 let claim = Claim::median_at_most(id, mean, published.value);
-                findings.claim(published.add_to(claim.without_bound()));
+                findings.add_claim(published.add_to(claim.without_bound()));
             }
-            findings.row(
+            findings.add_row(
                 Row::of("in parallel")
                     .with("function", subject.name())
                     .with("payload_bytes", subject.payload)
@@ -179,7 +183,7 @@ fn measure_in_parallel(
                     .with("processing_p99_us", p99_us),
             );
         }
-        findings.row(
+        findings.add_row(
             Row::of("within budget at p99")
                 .with("function", subject.name())
                 .with("payload_bytes", subject.payload)
@@ -211,7 +215,7 @@ fn measure_in_turns(
     for (index, subject) in subjects.iter().enumerate() {
         let (name, payload) = (subject.name(), subject.payload);
         let p99_us = median_ci(&p99[index], CONFIDENCE);
-        findings.row(
+        findings.add_row(
             Row::of("in turns")
                 .with("function", name)
                 .with("payload_bytes", payload)
@@ -221,7 +225,7 @@ fn measure_in_turns(
         );
         if let Some(case) = subject.case.filter(|_| payload == PAYLOADS[1]) {
             let id = format!("{name}, {payload} B, p99 with {cores} in parallel, us");
-            findings.median_at_most(id, p99_us, case.budget_us);
+            findings.claim_median_at_most(id, p99_us, case.budget_us);
         }
     }
     let find = |name: &str, payload| {
@@ -233,7 +237,7 @@ fn measure_in_turns(
         if let (Some(ours), Some(plain)) = (find(name, PAYLOADS[1]), find(PLAIN_AES, PAYLOADS[1])) {
             let id = format!("{PLAIN_AES} / {name}, {} B", PAYLOADS[1]);
             let ratio = medians.ratio(plain, ours)?;
-            findings.at_least(id, ratio, PLAIN_AES_BOUND);
+            findings.claim_at_least(id, ratio, PLAIN_AES_BOUND);
         }
     }
     Ok(())

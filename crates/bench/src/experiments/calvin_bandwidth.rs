@@ -7,10 +7,10 @@
 //! sender's core also runs the front door and the kernel functions, and the other core runs user
 //! space and the path after it. This applies to all variants.
 //!
-//! A sender with one system call for each packet is slower than most variants: with it, a veth pair
-//! carries less than twice the rate of the published form. So the claims are about packets in
-//! bursts (UDP segmentation offload), with workers of batch 1 and of larger batches. Rows without a
-//! claim show single sends.
+//! A sender with one system call for each packet is slower than most variants: with this sender, a
+//! veth pair carries less than twice the rate of the published form. So the claims are about
+//! packets in bursts (UDP segmentation offload), with workers of batch 1 and of larger batches.
+//! Rows without a claim show single sends.
 
 use myelin_measure::bandwidth::{RateSearch, TrialResult};
 use myelin_metrics::stats::{Estimate, paired_ratio};
@@ -111,9 +111,9 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         .with("receiver", "reads after the last send")
         .with("idle", "user-space functions poll; the published centralized approach sleeps");
     for index in 0..subjects {
-        findings.row(row(index, &about, &searches, rounds.median(index))?);
+        findings.add_row(row(index, &about, &searches, rounds.median(index))?);
     }
-    claims(&searches, &mut findings)?;
+    add_claims(&searches, &mut findings)?;
     Ok(findings)
 }
 
@@ -221,7 +221,7 @@ fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
     let user = ("kind: forward", "user");
     let chain = |name: &str, about: &str, functions: &[(&str, &str)], more: &str| {
         session.check()?;
-        variants::chain(&agent, name, about, functions, more)
+        variants::deploy_chain(&agent, name, about, functions, more)
     };
     let mut made = vec![
         variants::direct()?,
@@ -278,7 +278,7 @@ fn row(
         .with("what", about[variant_of(path, mode)].about.as_str()))
 }
 
-fn claims(searches: &[Search], findings: &mut Findings) -> Result<(), Error> {
+fn add_claims(searches: &[Search], findings: &mut Findings) -> Result<(), Error> {
     let references = [
         (AS_PUBLISHED, "as published", PUBLISHED_BOUND),
         (AT_ITS_BEST, "at its best", BEST_BOUND),
@@ -298,7 +298,7 @@ fn claims(searches: &[Search], findings: &mut Findings) -> Result<(), Error> {
                     let published = calvin::BANDWIDTH_OF_CENTRALIZED
                         .iter()
                         .find(|(of, _)| *of == bytes && other == AS_PUBLISHED);
-                    findings.claim(match published {
+                    findings.add_claim(match published {
                         Some((_, published)) => published.add_to(claim),
                         None => claim,
                     });

@@ -69,8 +69,8 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     for (index, conditions) in all_conditions.iter().enumerate() {
         for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
             let at = |variant| measured.subject(variant, payload_index, index);
-            rows(&measured, (*conditions, payload), at, &mut findings)?;
-            claims(&measured, (*conditions, payload_index), at, &mut findings)?;
+            add_rows(&measured, (*conditions, payload), at, &mut findings)?;
+            add_claims(&measured, (*conditions, payload_index), at, &mut findings)?;
         }
     }
     let index_of = |wanted| {
@@ -89,7 +89,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
                     format!("centralized as published, {ASLEEP} / {name}, {AWAKE}, {payload} B");
                 let claim = Claim::ratio_at_least(id, ratio, PUBLISHED_BOUND);
                 let published = &calvin::CENTRALIZED_OF_CALVIN[payload_index];
-                findings.claim(published.add_to(claim));
+                findings.add_claim(published.add_to(claim));
             }
         }
     }
@@ -102,7 +102,7 @@ fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
     let mut made = vec![variants::direct()?];
     for mapping in ["compact", "distributed"] {
         session.check()?;
-        made.push(variants::chain(
+        made.push(variants::deploy_chain(
             &agent,
             mapping,
             "one forward in the kernel and one in user space",
@@ -114,7 +114,7 @@ fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
     Ok(made)
 }
 
-fn rows(
+fn add_rows(
     measured: &Measured<()>,
     (conditions, payload): (Conditions, usize),
     at: impl Fn(usize) -> usize,
@@ -123,7 +123,7 @@ fn rows(
     let rounds = &measured.rounds;
     for (index, variant) in measured.variants.iter().enumerate() {
         let all = &measured.distributions[at(index)];
-        findings.row(
+        findings.add_row(
             Row::of("round trips")
                 .with("variant", variant.name.as_str())
                 .with("payload_bytes", payload)
@@ -135,7 +135,7 @@ fn rows(
                 .with("what", variant.about.as_str()),
         );
         for share in [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999] {
-            findings.row(
+            findings.add_row(
                 Row::of("cumulative distribution")
                     .with("variant", variant.name.as_str())
                     .with("payload_bytes", payload)
@@ -148,7 +148,7 @@ fn rows(
     Ok(())
 }
 
-fn claims(
+fn add_claims(
     measured: &Measured<()>,
     (conditions, payload_index): (Conditions, usize),
     at: impl Fn(usize) -> usize,
@@ -160,7 +160,7 @@ fn claims(
         let ratio = |one, other| measured.rounds.ratio(at(one), at(other));
         if conditions.mode == Mode::Inline {
             let id = format!("{name} / direct, {payload} B, {conditions}");
-            findings.at_most(id, ratio(variant, DIRECT)?, DIRECT_BOUND);
+            findings.claim_at_most(id, ratio(variant, DIRECT)?, DIRECT_BOUND);
         }
         // With all cores awake, the published form waits less, too.
         let least = if conditions.awake {
@@ -170,9 +170,9 @@ fn claims(
         };
         let id = format!("centralized as published / {name}, {payload} B, {conditions}");
         let published = Claim::ratio_at_least(id, ratio(AS_PUBLISHED, variant)?, least);
-        findings.claim(calvin::CENTRALIZED_OF_CALVIN[payload_index].add_to(published));
+        findings.add_claim(calvin::CENTRALIZED_OF_CALVIN[payload_index].add_to(published));
         let id = format!("centralized at its best / {name}, {payload} B, {conditions}");
-        findings.at_least(id, ratio(AT_ITS_BEST, variant)?, 1.0);
+        findings.claim_at_least(id, ratio(AT_ITS_BEST, variant)?, 1.0);
     }
     Ok(())
 }

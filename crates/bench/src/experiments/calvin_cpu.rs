@@ -127,7 +127,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
             });
             let cores = measured.cores(index, load);
             let row = row.with_estimate("worker", "_cores", mean_ci(&cores, CONFIDENCE));
-            findings.row(row.with("what", variant.about.as_str()));
+            findings.add_row(row.with("what", variant.about.as_str()));
         }
     }
     findings.rows.extend(skipped);
@@ -196,7 +196,7 @@ impl MeasuredWindows {
     }
 }
 
-/// All variants that are available here, and a row for each other one.
+/// All variants that are available here, and a row for each missing one.
 fn build(chains: &[Chain], session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
     let agent = EmbeddedAgent::open(session.program)?;
     let mut made = vec![
@@ -218,10 +218,10 @@ fn build(chains: &[Chain], session: Session<'_>) -> Result<(Vec<Variant>, Vec<Ro
             variants::worker(&chain.idle, 1)?
         );
         let name = format!("c{}", made.len());
-        let variant = variants::chain(&agent, &name, &chain.about, &functions, &more)?;
+        let variant = variants::deploy_chain(&agent, &name, &chain.about, &functions, &more)?;
         made.push(variant.with_name(&chain.name));
     }
-    let (programs, skipped) = variants::references(&[
+    let (programs, skipped) = variants::start_references(&[
         (Reference::Dpdk, "DPDK", "DPDK over net_af_xdp, polling"),
         (
             Reference::Packet,

@@ -87,7 +87,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
             for (mode_index, mode) in MODES.into_iter().enumerate() {
                 let at = |variant| measured.subject(variant, payload_index, mode_index);
                 let (technology, function) = technology_and_function(&variant.name);
-                findings.row(
+                findings.add_row(
                     Row::of("round trips")
                         .with("variant", variant.name.as_str())
                         .with("technology", technology)
@@ -105,7 +105,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         }
     }
     findings.rows.extend_from_slice(&measured.rest);
-    claims(&measured, &mut findings)?;
+    add_claims(&measured, &mut findings)?;
     Ok(findings)
 }
 
@@ -122,7 +122,7 @@ fn technology_and_function(name: &str) -> (&str, &str) {
     }
 }
 
-/// All variants that are available here, the direct link first, and a row for each other one.
+/// All variants that are available here, the direct link first, and a row for each missing one.
 fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
     let agent = EmbeddedAgent::open(session.program)?;
     let mut made = vec![
@@ -137,7 +137,7 @@ fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
             made.push(chain(&agent, &name, technology, function)?);
         }
     }
-    let (programs, mut skipped) = variants::references(&[
+    let (programs, mut skipped) = variants::start_references(&[
         (
             Reference::Dpdk,
             DPDK_REFERENCE,
@@ -154,7 +154,7 @@ fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
         Ok(_) => {
             for (function, kind) in FUNCTIONS {
                 session.check()?;
-                let variant = variants::dpdk_chain(
+                let variant = variants::deploy_dpdk_chain(
                     session.program,
                     &format!("c{}", made.len()),
                     "user-space function between devices of DPDK over net_af_xdp, polling",
@@ -164,7 +164,7 @@ fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
                 made.push(with_name_and_key(variant, DPDK_PORT, function));
             }
         }
-        Err(reason) => skipped.push(Findings::skipped("variant", DPDK_PORT, &reason)),
+        Err(reason) => skipped.push(Findings::skipped_row("variant", DPDK_PORT, &reason)),
     }
     Ok((made, skipped))
 }
@@ -179,7 +179,7 @@ fn chain(
         "user" => variants::spinning_worker()?,
         _ => more.to_owned(),
     };
-    let variant = variants::chain(agent, name, about, &[(kind, space)], &more)?;
+    let variant = variants::deploy_chain(agent, name, about, &[(kind, space)], &more)?;
     Ok(with_name_and_key(variant, technology, function))
 }
 
@@ -190,7 +190,7 @@ fn with_name_and_key(variant: Variant, technology: &str, function: &str) -> Vari
         .with_key(key)
 }
 
-fn claims(measured: &Measured<Vec<Row>>, findings: &mut Findings) -> Result<(), Error> {
+fn add_claims(measured: &Measured<Vec<Row>>, findings: &mut Findings) -> Result<(), Error> {
     let rounds = &measured.rounds;
     let find = |name: &str| measured.find(name);
     let names = TECHNOLOGIES.map(|(technology, ..)| technology);
@@ -208,7 +208,7 @@ fn claims(measured: &Measured<Vec<Row>>, findings: &mut Findings) -> Result<(), 
                     let ratio = rounds.ratio(at(index), at(forward))?;
                     let id = format!("{technology}, {function} / FWD, {payload} B, {mode}");
                     let claim = Claim::ratio_at_most(id, ratio, FUNCTION_BOUND);
-                    findings.claim(calvin::FUNCTION_OF_FORWARD.add_to(claim));
+                    findings.add_claim(calvin::FUNCTION_OF_FORWARD.add_to(claim));
                 }
             }
         }
@@ -219,7 +219,7 @@ fn claims(measured: &Measured<Vec<Row>>, findings: &mut Findings) -> Result<(), 
             let at = |variant| measured.subject(variant, payload_index, INLINE);
             let ratio = rounds.ratio(at(one), at(other))?;
             let id = format!("{port} / {DPDK_REFERENCE}, {payload} B, {}", MODES[INLINE]);
-            findings.at_most(id, ratio, DPDK_BOUND);
+            findings.claim_at_most(id, ratio, DPDK_BOUND);
         }
     }
     for (subject_name, reference_name, payload, published) in PUBLISHED {
@@ -236,7 +236,7 @@ fn claims(measured: &Measured<Vec<Row>>, findings: &mut Findings) -> Result<(), 
             let ratio = rounds.ratio(at(one), at(other))?;
             // The paper's figure next to ours, without a bound.
             let claim = Claim::ratio_at_most(id, ratio, published.value);
-            findings.claim(published.add_to(claim.without_bound()));
+            findings.add_claim(published.add_to(claim.without_bound()));
         }
     }
     Ok(())

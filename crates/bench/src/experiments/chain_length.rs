@@ -48,7 +48,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         for (layout, _, _, lengths) in LAYOUTS {
             let (first, last) = (variant, variant + lengths.len() - 1);
             for length in lengths {
-                findings.row(
+                findings.add_row(
                     Row::of("round trips")
                         .with("layout", layout)
                         .with("functions", *length)
@@ -61,13 +61,13 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
                 {
                     let ratio = rounds.ratio(at(variant), at(0))?;
                     let id = format!("{layout}, two functions / direct, {payload} B");
-                    findings.at_most(id, ratio, *bound);
+                    findings.claim_at_most(id, ratio, *bound);
                 }
                 variant += 1;
             }
             let further = (lengths[lengths.len() - 1] - lengths[0]) as f64;
             let step = rounds.derive(at(last), at(first), |many, one| (many - one) / further);
-            findings.row(
+            findings.add_row(
                 Row::of("each further function")
                     .with("layout", layout)
                     .with("payload_bytes", payload)
@@ -75,7 +75,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
             );
             if let Some((_, bound)) = STEPS.iter().find(|(name, _)| *name == layout) {
                 let id = format!("{layout}, each further function, us, {payload} B");
-                findings.median_at_most(id, rounds.median(step), *bound);
+                findings.claim_median_at_most(id, rounds.median(step), *bound);
             }
         }
     }
@@ -95,7 +95,7 @@ fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
                 _ => String::new(),
             };
             let name = format!("c{}", made.len());
-            made.push(variants::chain(
+            made.push(variants::deploy_chain(
                 &agent,
                 &name,
                 layout,

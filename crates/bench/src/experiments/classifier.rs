@@ -53,7 +53,7 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
         .map(|door| rounds.derive(door, rest, |all, behind| (all - behind).max(1.0)))
         .collect();
     for (index, door) in doors.iter().enumerate() {
-        findings.row(
+        findings.add_row(
             Row::of("chains at a port")
                 .with("hook", hook.to_string())
                 .with("chains", door.count)
@@ -77,7 +77,7 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
     ] {
         let ratio = rounds.ratio(subject, reference)?;
         let id = format!("{id}, 10000 chains / 10, {hook}");
-        findings.at_most(id, ratio, BOUND);
+        findings.claim_at_most(id, ratio, BOUND);
     }
     Ok(())
 }
@@ -121,8 +121,8 @@ impl Door {
         }
         let mut random = SplitMix(count as u64);
         let packets = (0..FRAMES).map(|_| {
-            let (_, source, destination) = shape(random.below(count as u64) as usize);
-            frames::udp(source.octets(), destination.octets(), 9000, 256)
+            let (_, source, destination) = shape(random.draw_below(count as u64) as usize);
+            frames::udp_frame(source.octets(), destination.octets(), 9000, 256)
         });
         Ok(Self {
             count,
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(matches.len(), shapes.len());
         for number in [0, 1, 2, 3, 4, 5, 6, 7, 4321, 9999] {
             let (_, source, destination) = shapes[number];
-            let frame = frames::udp(source.octets(), destination.octets(), 9000, 64);
+            let frame = frames::udp_frame(source.octets(), destination.octets(), 9000, 64);
             let tuple = myelin_packet::parse(&frame).unwrap().five_tuple(&frame);
             let matching: Vec<usize> = (0..10_000)
                 .filter(|other| shapes[*other].0.matches(&tuple))

@@ -58,14 +58,14 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         (40, 100),
         |subject| {
             let (losses, percent, code) = losses_percent_code(subject);
-            // All codes of a round have the same losses, as far as they send equally many packets.
+            // Codes that send the same number of packets have the same losses in a round.
             let round = transfers[subject].len() as u64;
             let link = LossyLinkConfig {
                 loss_ppm: LOSS_PERCENT[percent] * 10_000,
                 burst: LOSSES[losses].1,
                 seed: Some(round),
             };
-            let one = transfer(CODES[code].1, link, packets)?;
+            let one = simulate_transfer(CODES[code].1, link, packets)?;
             let residual = one.residual();
             transfers[subject].push(one);
             Ok(residual)
@@ -77,7 +77,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
             let figures: Vec<f64> = rounds.iter().map(figure).collect();
             mean_ci(&figures, CONFIDENCE)
         };
-        findings.row(
+        findings.add_row(
             Row::of("codes")
                 .with("code", CODES[code].0)
                 .with("losses", LOSSES[losses].0)
@@ -88,7 +88,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
                 .with_estimate("sent_of_source", "", over(Transfer::overhead)),
         );
     }
-    claims(&transfers, &mut findings);
+    add_claims(&transfers, &mut findings);
     Ok(findings)
 }
 
@@ -102,7 +102,7 @@ fn losses_percent_code(subject: usize) -> (usize, usize, usize) {
     )
 }
 
-fn claims(transfers: &[Vec<Transfer>], findings: &mut Findings) {
+fn add_claims(transfers: &[Vec<Transfer>], findings: &mut Findings) {
     for case in 0..transfers.len() / CODES.len() {
         let (losses, percent, _) = losses_percent_code(case * CODES.len());
         let of = |code: usize| &transfers[case * CODES.len() + code];
@@ -112,7 +112,7 @@ fn claims(transfers: &[Vec<Transfer>], findings: &mut Findings) {
         let mut claim = |id: String, measured: f64, bound: Option<f64>| {
             let holds = bound.filter(|_| enough).map(|bound| measured <= bound);
             let bound = bound.map(|bound| format!("<= {bound}"));
-            findings.claim(Claim::new(id, measured).with_bound(bound, holds));
+            findings.add_claim(Claim::new(id, measured).with_bound(bound, holds));
         };
         // With more losses than a code can repair, the result depends on when the
         // decoder stops waiting.
@@ -168,7 +168,11 @@ impl Transfer {
 }
 
 /// Sends packets through the coder, over the link, through the decoder.
-fn transfer(coder: Option<&str>, link: LossyLinkConfig, packets: u64) -> Result<Transfer, Error> {
+fn simulate_transfer(
+    coder: Option<&str>,
+    link: LossyLinkConfig,
+    packets: u64,
+) -> Result<Transfer, Error> {
     let files = BTreeMap::new();
     let create = |config: &FunctionConfig| {
         let function = instantiate(config).map_err(|error| Error::Internal(error.to_string()))?;
@@ -196,7 +200,7 @@ fn transfer(coder: Option<&str>, link: LossyLinkConfig, packets: u64) -> Result<
             None => source.into_iter().collect(),
         };
         out.sent += on_link.len() as u64;
-        on_link.retain(|_| !link.loses());
+        on_link.retain(|_| !link.draw_loss());
         let arrived = match &mut decoder {
             Some(decoder) => decoder.process(on_link, now_ns),
             None => on_link,
@@ -311,7 +315,7 @@ mod tests {
     #[test]
     fn without_loss_all_packets_are_delivered_at_once() {
         for (name, code) in CODES {
-            let one = transfer(code, link(0), 500).unwrap();
+            let one = simulate_transfer(code, link(0), 500).unwrap();
             assert_eq!((one.lost, one.p99_us()), (0, 0.0), "{name}");
             let overhead = one.overhead();
             let wanted = if code.is_some() { 1.25 } else { 1.0 };
@@ -322,7 +326,7 @@ mod tests {
     #[test]
     fn only_codes_repair_losses() {
         let [none, window, block] =
-            CODES.map(|(_, code)| transfer(code, link(50_000), 2000).unwrap());
+            CODES.map(|(_, code)| simulate_transfer(code, link(50_000), 2000).unwrap());
         assert!((0.03..0.07).contains(&none.residual()), "{none:?}");
         assert!(window.residual() < none.residual() / 3.0);
         assert!(block.residual() < none.residual() / 10.0);

@@ -69,7 +69,7 @@ fn measure_plan(
     }
     findings.add_times("plan", "`myelin plan`, the whole process", &command);
     findings.add_times("plan", "parsing and planning alone", &library);
-    findings.median_at_most("plan, ms", median(&command), PLAN_BOUND_MS);
+    findings.claim_median_at_most("plan, ms", median(&command), PLAN_BOUND_MS);
     Ok(())
 }
 
@@ -100,7 +100,7 @@ fn plan_command(program: &Path, text: &str) -> Result<(), Error> {
 fn plan_library(text: String) -> Result<(), Error> {
     let costs = myelin_agent::load_costs()?;
     for chain in agents::chain_source(text).parse()? {
-        let machine = Machine::with_end_hosts(myelin_linux::affinity::cores());
+        let machine = Machine::with_end_hosts(myelin_linux::affinity::count_cores());
         myelin_planner::plan(&chain, &costs, &machine)
             .map_err(|error| Error::Agent(myelin_api::ApiError::usage(error)))?;
     }
@@ -129,7 +129,7 @@ fn measure_up_and_down(
         &ups,
     );
     findings.add_times("down", &format!("five functions, {name}"), &downs);
-    findings.median_at_most(
+    findings.claim_median_at_most(
         format!("up, five functions, {name}, ms"),
         median(&ups),
         UP_BOUND_MS,
@@ -155,11 +155,11 @@ fn measure_memory(
         ("together", &together),
     ] {
         let memory = MemoryMib::of(pids)?;
-        findings.row(memory.add_to(Row::of("memory").with("process", name)));
+        findings.add_row(memory.add_to(Row::of("memory").with("process", name)));
         resident = memory.resident;
     }
     let id = "resident memory of agent and worker, MiB";
-    findings.claim(Claim::figure_at_most(id, resident, MEMORY_BOUND_MIB));
+    findings.add_claim(Claim::figure_at_most(id, resident, MEMORY_BOUND_MIB));
     agent.client.down(&chain)?;
     Ok(())
 }

@@ -25,7 +25,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let mut findings = Findings::default()
         .with("probe_mode", "inline")
         .with("devices", "net_af_xdp over virtual links, copy mode, no busy polling")
-        .with("rate", "packets that arrived over the time from the first send to the last arrival, while the sender goes as fast as it can")
+        .with("rate", "packets that arrived over the time from the first send to the last arrival, while the sender sends as fast as it can")
         .with("sent", format!("in bursts of {BURST}"));
     let absent = match (Reference::Dpdk.check_built(), myelin_dpdk::version()) {
         (Err(reason @ reference::Error::Absent { .. }), _) => Some(reason.to_string()),
@@ -35,11 +35,11 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     };
     if let Some(reason) = absent {
         let row = Row::of("skipped").with("variant", "all");
-        findings.row(row.with("reason", reason));
+        findings.add_row(row.with("reason", reason));
         return Ok(findings);
     }
-    round_trips(session, &mut findings)?;
-    rates(session, &mut findings)?;
+    measure_round_trips(session, &mut findings)?;
+    measure_rates(session, &mut findings)?;
     Ok(findings)
 }
 
@@ -50,19 +50,20 @@ fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
         let [bare, chain] = SUBJECTS;
         let name = format!("d{batch}");
         let about = "kind `forward` between DPDK devices, polling";
-        made.push(variants::reference(
+        made.push(variants::start_reference(
             Reference::Dpdk,
             bare,
             "C program: receive burst, transmit burst",
             batch,
         )?);
-        let port = variants::dpdk_chain(session.program, &name, about, "kind: forward", batch)?;
+        let port =
+            variants::deploy_dpdk_chain(session.program, &name, about, "kind: forward", batch)?;
         made.push(port.with_name(chain));
     }
     Ok(made)
 }
 
-fn round_trips(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+fn measure_round_trips(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let deployments = session.effort.rounds(6, 30);
     let build = || Ok((build(session)?, ()));
     let Measured { rounds, .. } = measure(session, deployments, &[Mode::Inline], build)?;
@@ -70,7 +71,7 @@ fn round_trips(session: Session<'_>, findings: &mut Findings) -> Result<(), Erro
         let at = |number| subject(batch_index, number, payload_index);
         let (batch, payload) = (BATCHES[batch_index], PAYLOADS[payload_index]);
         for (subject, name) in SUBJECTS.iter().enumerate() {
-            findings.row(
+            findings.add_row(
                 Row::of("round trips")
                     .with("variant", *name)
                     .with("batch", batch)
@@ -80,12 +81,12 @@ fn round_trips(session: Session<'_>, findings: &mut Findings) -> Result<(), Erro
         }
         let ratio = rounds.ratio(at(1), at(0))?;
         let id = format!("round trip / bare forwarder, {payload} B, batch {batch}");
-        findings.at_most(id, ratio, BOUND);
+        findings.claim_at_most(id, ratio, BOUND);
         Ok(())
     })
 }
 
-fn rates(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+fn measure_rates(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let packets = session.effort.choose(500, 20_000, 50_000);
     let subjects = BATCHES.len() * SUBJECTS.len() * PAYLOADS.len();
     let deployments = session.effort.rounds(3, 10);
@@ -109,7 +110,7 @@ fn rates(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
         let at = |number| subject(batch_index, number, payload_index);
         let (batch, payload) = (BATCHES[batch_index], PAYLOADS[payload_index]);
         for (subject, name) in SUBJECTS.iter().enumerate() {
-            findings.row(
+            findings.add_row(
                 Row::of("packet rates")
                     .with("variant", *name)
                     .with("batch", batch)
@@ -125,7 +126,7 @@ fn rates(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
             // Without loss, the sender limited the rate.
             claim = claim.without_bound();
         }
-        findings.claim(claim);
+        findings.add_claim(claim);
         Ok(())
     })
 }

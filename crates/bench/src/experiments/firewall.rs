@@ -47,7 +47,7 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
         .map(|rules| rounds.derive(rules, baseline, |with, without| (with - without).max(1.0)))
         .collect();
     for (index, count) in COUNTS.into_iter().enumerate() {
-        findings.row(
+        findings.add_row(
             Row::of("firewall rules")
                 .with("hook", hook.to_string())
                 .with("rules", count)
@@ -57,7 +57,7 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
         );
     }
     let ratio = rounds.ratio(own[baseline - 1], own[0])?;
-    findings.at_most(format!("firewall, 1000 rules / 10, {hook}"), ratio, BOUND);
+    findings.claim_at_most(format!("firewall, 1000 rules / 10, {hook}"), ratio, BOUND);
     Ok(())
 }
 
@@ -92,8 +92,8 @@ fn port(number: usize) -> u16 {
 fn packets(count: usize) -> TestPackets {
     let mut random = SplitMix(count as u64);
     TestPackets::new((0..FRAMES).map(|_| {
-        let number = random.below(count as u64) as usize;
-        frames::udp(
+        let number = random.draw_below(count as u64) as usize;
+        frames::udp_frame(
             client(number).octets(),
             [10, 0, 0, 2],
             port(number) + 50,
@@ -112,7 +112,7 @@ mod tests {
     fn each_packet_matches_its_rule() {
         let rules: Vec<Rule> = (0..1000).map(rule).collect();
         for number in [0, 3, 599, 600, 999] {
-            let frame = frames::udp(
+            let frame = frames::udp_frame(
                 client(number).octets(),
                 [10, 0, 0, 2],
                 port(number) + 50,

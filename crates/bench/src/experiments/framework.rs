@@ -41,7 +41,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         let each = (length > 1)
             .then(|| rounds.derive(subject, one, |all, one| (all - one) / more))
             .and_then(|each| rounds.median(each));
-        findings.row(
+        findings.add_row(
             Row::of("chains in user space")
                 .with("batch", batch)
                 .with("functions", length)
@@ -55,7 +55,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
             && length == LENGTHS[LENGTHS.len() - 1]
         {
             let id = format!("framework a user function and packet, ns, batch {batch}");
-            findings.median_at_most(id, each, bound);
+            findings.claim_median_at_most(id, each, bound);
         }
     }
     Ok(findings)
@@ -88,7 +88,7 @@ fn create_forwarder(
         }],
     };
     forwarder.deploy(&chain, &stats)?;
-    let packet = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
+    let packet = frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
     if let (Ok(headers), Some(borrower)) = (parse(&packet), Borrower::new(0)) {
         let meta = Meta::new(0, chain.spi, chain.generation, 0, &headers);
         forwarder.add_port(0, ReplayPort::new(borrower, FRAMES, meta, packet));

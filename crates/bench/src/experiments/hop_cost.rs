@@ -31,7 +31,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
         let at = |variant: usize| measured.subject(variant, payload_index, 0);
         for (index, variant) in measured.variants.iter().enumerate() {
-            findings.row(
+            findings.add_row(
                 Row::of("round trips")
                     .with("variant", variant.name.as_str())
                     .with("payload_bytes", payload)
@@ -50,7 +50,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         for (index, payload) in PAYLOADS.into_iter().enumerate() {
             let at = |variant: usize| measured.subject(variant, index, 0);
             let ratio = rounds.ratio(at(one), at(other))?;
-            findings.at_most(
+            findings.claim_at_most(
                 format!("{subject} / {reference}, {payload} B"),
                 ratio,
                 bound,
@@ -60,7 +60,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     Ok(findings)
 }
 
-/// All variants that are available here, the direct link first, and a row for each other one.
+/// All variants that are available here, the direct link first, and a row for each missing one.
 fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
     let agent = EmbeddedAgent::open(session.program)?;
     let spinning = variants::spinning_worker()?;
@@ -87,28 +87,28 @@ fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
     add(variants::kernel_forwarding()?)?;
     add(variants::tc_redirect()?)?;
     add(variants::xdp_redirect()?)?;
-    add(variants::chain(
+    add(variants::deploy_chain(
         &agent,
         "tcx",
         "chain of one forward at tcx",
         &[(FORWARD, "kernel")],
         "  hook: tcx\n",
     )?)?;
-    add(variants::chain(
+    add(variants::deploy_chain(
         &agent,
         "xdp",
         "chain of one forward at XDP",
         &[(FORWARD, "kernel")],
         "  hook: xdp\n",
     )?)?;
-    add(variants::chain(
+    add(variants::deploy_chain(
         &agent,
         "user",
         "chain of one forward in user space",
         &[(FORWARD, "user")],
         &spinning,
     )?)?;
-    let (programs, skipped) = variants::references(&references)?;
+    let (programs, skipped) = variants::start_references(&references)?;
     for program in programs {
         add(program)?;
     }

@@ -25,15 +25,15 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         .with("probe_mode", "inline")
         .with("deployments", deployments.to_string());
     for hook in Hook::ALL {
-        test_runs(hook, session, &mut findings)?;
+        measure_test_runs(hook, session, &mut findings)?;
     }
     for hook in Hook::ALL {
-        round_trips(hook, deployments, session, &mut findings)?;
+        measure_round_trips(hook, deployments, session, &mut findings)?;
     }
     Ok(findings)
 }
 
-fn round_trips(
+fn measure_round_trips(
     hook: Hook,
     deployments: usize,
     session: Session<'_>,
@@ -47,7 +47,9 @@ fn round_trips(
             session.progress("deploying", chains.len(), LENGTHS.len())?;
             let functions = vec![("kind: forward", "kernel"); length];
             let name = format!("{hook}-{length}");
-            chains.push(variants::chain(&agent, &name, "", &functions, &more)?);
+            chains.push(variants::deploy_chain(
+                &agent, &name, "", &functions, &more,
+            )?);
         }
         Ok((chains, ()))
     };
@@ -56,7 +58,7 @@ fn round_trips(
         let subject = |length: usize| length * PAYLOADS.len() + payload_index;
         for (index, length) in LENGTHS.into_iter().enumerate() {
             let ratio = rounds.ratio(subject(index), subject(0))?;
-            findings.row(
+            findings.add_row(
                 Row::of("round trips")
                     .with("hook", hook.to_string())
                     .with("functions", length)
@@ -67,17 +69,21 @@ fn round_trips(
         }
         let ratio = rounds.ratio(subject(LENGTHS.len() - 1), subject(0))?;
         let id = format!("32 functions / 1, {hook}, {payload} B");
-        findings.at_most(id, ratio, ROUND_TRIP_BOUND);
+        findings.claim_at_most(id, ratio, ROUND_TRIP_BOUND);
     }
     Ok(())
 }
 
-fn test_runs(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+fn measure_test_runs(
+    hook: Hook,
+    session: Session<'_>,
+    findings: &mut Findings,
+) -> Result<(), Error> {
     let doors = LENGTHS
         .iter()
         .map(|&length| Door::new(hook, false, None, &vec![FunctionConfig::Forward; length]))
         .collect::<Result<Vec<_>, _>>()?;
-    let frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
+    let frame = frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
     let stage = format!("test runs at {hook}");
     let mut rounds = session.measure(&stage, doors.len(), (40, 200), |subject| {
         let program = doors[subject].port.program(hook)?;
@@ -86,7 +92,7 @@ fn test_runs(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Resul
     for (index, length) in LENGTHS.into_iter().enumerate() {
         let more = (length as f64 - 1.0).max(1.0);
         let each = rounds.derive(index, 0, |all, one| (all - one) / more);
-        findings.row(
+        findings.add_row(
             Row::of("test runs")
                 .with("hook", hook.to_string())
                 .with("functions", length)
@@ -97,7 +103,7 @@ fn test_runs(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Resul
                 ),
         );
         if length == 32 {
-            findings.median_at_most(
+            findings.claim_median_at_most(
                 format!("each further function, ns, {hook}"),
                 rounds.median(each),
                 FUNCTION_BOUND_NS,

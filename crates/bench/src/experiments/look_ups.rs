@@ -24,7 +24,7 @@ const HOT_BOUND_NS: f64 = 60.0;
 /// Largest cost of a function over that of the bare look-up, for random flows, both beyond
 /// `forward`.
 const DRAWN_BOUND: f64 = 1.5;
-/// Repeats in a test run, and test runs of a figure, because one reports whole nanoseconds.
+/// Repeats in a test run, and test runs of a figure, because a test run reports whole nanoseconds.
 const RUNS: u32 = 2000;
 const TEST_RUNS: u32 = 4;
 /// Runs that fill the table of flows: each flow is drawn a dozen times on average.
@@ -68,7 +68,7 @@ fn report(
     let drawn = rounds.derive(DRAWN_FUNCTION, DRAWN_FORWARD, less);
     let bare = rounds.derive(DRAWN_LOOK_UP, DRAWN_FORWARD, less);
     let ratio = rounds.ratio(drawn, bare)?;
-    findings.row(
+    findings.add_row(
         Row::of("look-ups")
             .with("function", name)
             .with("family", family)
@@ -78,12 +78,12 @@ fn report(
             .with_estimate("bare_look_up", "_ns", rounds.median(bare))
             .with("times_bare_look_up", ratio.value),
     );
-    findings.median_at_most(
+    findings.claim_median_at_most(
         format!("{name}, {family}, {hook}, hot flow over forward, ns"),
         rounds.median(hot),
         HOT_BOUND_NS,
     );
-    findings.at_most(
+    findings.claim_at_most(
         format!("{name}, {family}, {hook}, random flows / bare look-up"),
         ratio,
         DRAWN_BOUND,
@@ -200,7 +200,7 @@ impl Subject {
 
     /// A packet of the family; the programs write its addresses and ports.
     fn frame(self) -> Vec<u8> {
-        let v4 = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 64);
+        let v4 = frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], 9000, 64);
         if !self.is_v6 {
             return v4;
         }

@@ -12,7 +12,7 @@ use myelin_spec::FunctionConfig;
 use super::{accounting, classifier, firewall};
 use crate::{Error, Findings, Session};
 
-/// Runs on one packet before the next one. So many that the clock's cost is small, and so few that
+/// Runs on one packet before the next: enough to make the clock's cost small, few enough that
 /// packets evict each other's memory from the caches.
 const RUNS: u32 = 64;
 

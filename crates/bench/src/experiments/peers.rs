@@ -72,8 +72,8 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         ],
         ..Findings::default()
     };
-    round_trips(&measured, &available, &mut findings)?;
-    processes(&available, session, &mut findings)?;
+    add_round_trips(&measured, &available, &mut findings)?;
+    measure_processes(&available, session, &mut findings)?;
     Ok(findings)
 }
 
@@ -81,7 +81,7 @@ fn switch(ports: Ports) -> String {
     format!("OVS {}", ports.name())
 }
 
-/// The port types of the switch that forward packets here, and a row for each other one.
+/// The port types of the switch that forward packets here, and a row for each unavailable type.
 fn available_ports(session: Session<'_>) -> Result<(Vec<Ports>, Vec<Row>), Error> {
     let (mut available, mut skipped) = (Vec::new(), Vec::new());
     for (done, ports) in Ports::ALL.into_iter().enumerate() {
@@ -89,7 +89,7 @@ fn available_ports(session: Session<'_>) -> Result<(Vec<Ports>, Vec<Row>), Error
         match check_forwarding(ports, session) {
             Ok(()) => available.push(ports),
             Err(reason @ (Error::Peer { .. } | Error::Lost { .. })) => {
-                skipped.push(Findings::skipped("variant", switch(ports), &reason));
+                skipped.push(Findings::skipped_row("variant", switch(ports), &reason));
             }
             Err(error) => return Err(error),
         }
@@ -137,10 +137,10 @@ fn build(
             let variant = match (space, both_ways) {
                 ("user", _) => {
                     let spec = format!("{spec}{}", variants::spinning_worker()?);
-                    variants::chain(&agent, &name, about, &list, &spec)?
+                    variants::deploy_chain(&agent, &name, about, &list, &spec)?
                 }
-                (_, true) => variants::chain_both_ways(&agent, &name, about, &list, spec)?,
-                (_, false) => variants::chain(&agent, &name, about, &list, spec)?,
+                (_, true) => variants::deploy_chain_both_ways(&agent, &name, about, &list, spec)?,
+                (_, false) => variants::deploy_chain(&agent, &name, about, &list, spec)?,
             };
             subjects.push(Subject {
                 system: system.to_owned(),
@@ -205,7 +205,7 @@ fn pair(ours: &str, peer: &str, (functions, both_ways): (usize, bool)) -> String
     format!("{ours} / {peer}, {functions} function{plural}{ways}")
 }
 
-fn round_trips(
+fn add_round_trips(
     measured: &Measured<Vec<Subject>>,
     available: &[Ports],
     findings: &mut Findings,
@@ -215,7 +215,7 @@ fn round_trips(
         for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
             let at = |variant: usize| measured.subject(variant, payload_index, mode_index);
             for (index, variant) in measured.variants.iter().enumerate() {
-                findings.row(
+                findings.add_row(
                     Row::of("round trips")
                         .with("variant", variant.name.as_str())
                         .with("payload_bytes", payload)
@@ -237,7 +237,7 @@ fn round_trips(
                     if let (Some(bound), (2, false), Mode::Inline) = (bound, shape, mode) {
                         let ratio = rounds.ratio(at(one), at(0))?;
                         let id = format!("{}, {payload} B, {mode}", pair(ours, "direct", shape));
-                        findings.at_most(id, ratio, bound);
+                        findings.claim_at_most(id, ratio, bound);
                     }
                     for peer in available.iter().map(|ports| switch(*ports)) {
                         let Some(other) = find(subjects, &peer, shape) else {
@@ -245,7 +245,7 @@ fn round_trips(
                         };
                         let ratio = rounds.ratio(at(one), at(other))?;
                         let id = format!("{}, {payload} B, {mode}", pair(ours, &peer, shape));
-                        findings.at_most(id, ratio, 1.0);
+                        findings.claim_at_most(id, ratio, 1.0);
                     }
                 }
             }
@@ -255,7 +255,7 @@ fn round_trips(
 }
 
 /// CPU time and memory of the packet-processing processes.
-fn processes(
+fn measure_processes(
     available: &[Ports],
     session: Session<'_>,
     findings: &mut Findings,
@@ -263,16 +263,19 @@ fn processes(
     let shapes = [SHAPES[0], SHAPES[1]];
     let (variants, subjects) = build(available, &shapes, session)?;
     let rounds = session.measure("CPU time", variants.len(), (30, 60), |index| {
-        cpu_us(&variants[index], &subjects[index].pids, session)
+        measure_cpu_us(&variants[index], &subjects[index].pids, session)
     })?;
     for (index, (variant, subject)) in variants.iter().zip(&subjects).enumerate() {
-        findings.row(
+        findings.add_row(
             Row::of("CPU time")
                 .with("variant", variant.name.as_str())
                 .with("payload_bytes", CPU_PAYLOAD)
                 .with_estimate("cpu_a_round_trip", "_us", rounds.median(index))
                 .with("times_direct", rounds.ratio_value(index, 0)?)
-                .with("cores_without_packets", idle_cores(variant, &subject.pids)?),
+                .with(
+                    "cores_without_packets",
+                    measure_idle_cores(variant, &subject.pids)?,
+                ),
         );
     }
     for shape in shapes {
@@ -285,17 +288,17 @@ fn processes(
                         pair(ours, &peer, shape)
                     );
                     let ratio = rounds.ratio(one, other)?;
-                    findings.at_most(id, ratio, 1.0);
+                    findings.claim_at_most(id, ratio, 1.0);
                 }
             }
         }
     }
-    memory(&subjects, session, findings)
+    measure_memory(&subjects, session, findings)
 }
 
 /// CPU time for a packet and its reply, including the hosts. The probe keeps one core busy from the
 /// packet to its reply; the time of the processes is added.
-fn cpu_us(variant: &Variant, pids: &[u32], session: Session<'_>) -> Result<f64, Error> {
+fn measure_cpu_us(variant: &Variant, pids: &[u32], session: Session<'_>) -> Result<f64, Error> {
     let (spent, start) = (run_time(pids)?, Instant::now());
     let trips =
         variant.round_trips_ns(Mode::Inline, CPU_PAYLOAD, session.effort.packets(), session)?;
@@ -305,7 +308,7 @@ fn cpu_us(variant: &Variant, pids: &[u32], session: Session<'_>) -> Result<f64, 
 }
 
 /// CPU time of the processes without packets, in cores.
-fn idle_cores(variant: &Variant, pids: &[u32]) -> Result<f64, Error> {
+fn measure_idle_cores(variant: &Variant, pids: &[u32]) -> Result<f64, Error> {
     let (spent, start) = (run_time(pids)?, Instant::now());
     variant.while_running(|| std::thread::sleep(IDLE_WINDOW));
     let elapsed = start.elapsed();
@@ -313,7 +316,7 @@ fn idle_cores(variant: &Variant, pids: &[u32]) -> Result<f64, Error> {
 }
 
 /// Resident memory of the switches' and of Myelin's processes with two functions, after packets.
-fn memory(
+fn measure_memory(
     subjects: &[Subject],
     session: Session<'_>,
     findings: &mut Findings,
@@ -342,7 +345,7 @@ fn memory(
         agent.client.down(&chain)?;
         for (peer, other) in &peers {
             let id = format!("memory, {}", pair(ours, peer, SHAPES[1]));
-            findings.claim(Claim::figure_at_most(id, resident / other, 1.0));
+            findings.add_claim(Claim::figure_at_most(id, resident / other, 1.0));
         }
     }
     Ok(())
@@ -356,7 +359,7 @@ impl Findings {
             .with("system", system)
             .with("functions", SHAPES[1].0)
             .with("processes", what);
-        self.row(memory.add_to(row));
+        self.add_row(memory.add_to(row));
         Ok(memory.resident)
     }
 }

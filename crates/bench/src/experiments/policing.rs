@@ -80,7 +80,7 @@ pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), E
         .map(|(_, program)| program.as_fd())
         .collect();
     let _entries = ebpf::DispatcherEntries::add(Hook::Xdp, &at_xdp)?;
-    let frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
+    let frame = frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
     let mut rounds = session.measure("policing", programs.len(), (40, 200), |subject| {
         ebpf::mean_ns(
             programs[subject].as_fd(),
@@ -96,7 +96,7 @@ pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), E
         let (hook, alone) = (doors[0].hook, doors[0].single_queue);
         let queues = if alone { "one queue" } else { "several CPUs" };
         for (subject, door) in (counting..).zip(doors) {
-            findings.row(
+            findings.add_row(
                 Row::of("policing, test runs")
                     .with("hook", hook.to_string())
                     .with("bucket", queues)
@@ -113,12 +113,12 @@ pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), E
         } else {
             SHARED_BOUND_NS
         };
-        findings.median_at_most(
+        findings.claim_median_at_most(
             format!("policer over a counting front door, ns, {hook}, {queues}"),
             rounds.median(more),
             bound,
         );
-        findings.median_at_most(
+        findings.claim_median_at_most(
             format!("a dropped packet beyond a passed one, ns, {hook}, {queues}"),
             rounds.median(spared),
             0.0,

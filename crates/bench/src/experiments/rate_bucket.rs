@@ -20,8 +20,8 @@ const LOADS: [f64; 6] = [0.05, 0.2, 0.35, 0.5, 0.7, 0.85];
 /// Buckets of the shaper in Fig. 11, and that of its policer.
 const SHAPERS: [u64; 5] = [1, 2, 3, 4, 5];
 /// Largest delay that a shaper in a process with a shared core catches up on. A strict shaper only
-/// sends while its process runs, and at the paper's rates a burst of 5 packets is 15 us, shorter
-/// than a wake-up and the turns of seven others.
+/// sends while its process runs. At the paper's rates a burst of 5 packets is 15 us, shorter than a
+/// wake-up and the turns of seven others.
 const TOLERANCE: &str = "4ms";
 /// Tables with and without this tolerance.
 const TOLERANT: &str = "wide policer, tolerance";
@@ -123,7 +123,7 @@ fn measure(kind: RouterKind, session: Session<'_>, findings: &mut Findings) -> R
     session.progress(&format!("capacity of the {} router", kind.name()), 0, 1)?;
     let no_enforcement = |_| "enforce: none".to_owned();
     let mut single = Routers::new(session.program, kind, &[], &[no_enforcement(0)])?;
-    let capacity_pps = capacity(&single)?;
+    let capacity_pps = measure_capacity(&single)?;
     let slas: Vec<String> = (0..ROUTERS).map(no_enforcement).collect();
     let mut many = Routers::new(session.program, kind, &[], &slas)?;
     let settings = settings(kind);
@@ -151,9 +151,9 @@ fn measure(kind: RouterKind, session: Session<'_>, findings: &mut Findings) -> R
         }
     }
     for (setting, results) in settings.iter().zip(&results) {
-        findings.row(row(kind, setting, results, capacity_pps));
+        findings.add_row(row(kind, setting, results, capacity_pps));
     }
-    claims(kind, &settings, &results, findings)
+    add_claims(kind, &settings, &results, findings)
 }
 
 /// The SLA of a router.
@@ -177,7 +177,7 @@ fn sla(kind: RouterKind, setting: &Setting, number: usize, capacity_pps: f64) ->
     )
 }
 
-fn capacity(routers: &Routers) -> Result<f64, Error> {
+fn measure_capacity(routers: &Routers) -> Result<f64, Error> {
     let (_, counters) = routers.send_and_count(&[(1e9, 1, u64::MAX)], SEARCH_TIME)?;
     Ok(counters[0].packets_out as f64 / SEARCH_TIME.as_secs_f64())
 }
@@ -236,7 +236,7 @@ fn row(kind: RouterKind, setting: &Setting, results: &SettingResults, capacity_p
         )
 }
 
-fn claims(
+fn add_claims(
     kind: RouterKind,
     settings: &[Setting],
     results: &[SettingResults],
@@ -256,14 +256,14 @@ fn claims(
             _ => setting.table == STRICT,
         };
         if has_claim {
-            findings.claim(rate_control::TARGET_REACHED.add_to(Claim::ratio_at_least(
+            findings.add_claim(rate_control::TARGET_REACHED.add_to(Claim::ratio_at_least(
                 format!("{name}: share of its target"),
                 ratio_to_one(&results.kept)?,
                 TARGET_BOUND,
             )));
         }
         if setting.routers > 1 {
-            findings.claim(rate_control::LIMITED.add_to(Claim::ratio_at_most(
+            findings.add_claim(rate_control::LIMITED.add_to(Claim::ratio_at_most(
                 format!("{name}: the others, of what their profile allows"),
                 ratio_to_one(&results.others)?,
                 LIMITED_BOUND,

@@ -95,7 +95,7 @@ fn measure(
 ) -> Result<(), Error> {
     session.progress(&format!("capacity of the {} router", kind.name()), 0, 1)?;
     let free = deploy_routers(session, kind, functions, |_| "enforce: none".to_owned())?;
-    let (offered_pps, capacity_pps) = capacity(&free)?;
+    let (offered_pps, capacity_pps) = measure_capacity(&free)?;
     let rate_pps = (capacity_pps * BOOKED_SHARE / 2.0)
         .min(offered_pps * (1.0 - SPARE_SHARE) / (FLOOD + 1.0))
         .floor()
@@ -122,11 +122,11 @@ fn measure(
             .with("case", case)
             .with("capacity_kpps", capacity_pps / 1e3)
             .with("profile_kpps", rate_pps / 1e3);
-        findings.row(with_figures(row, &turns[number], &kept, number));
+        findings.add_row(with_figures(row, &turns[number], &kept, number));
     }
     let name = kind.name();
     let unpoliced = ratio_to_one(&kept.sorted(UNPOLICED))?;
-    findings.claim(rate_control::KEPT_UNPOLICED.add_to(Claim::ratio_at_most(
+    findings.add_claim(rate_control::KEPT_UNPOLICED.add_to(Claim::ratio_at_most(
         format!("{name}: kept beside a flooded neighbour, not policed"),
         unpoliced,
         KEPT_BOUND,
@@ -138,12 +138,12 @@ fn measure(
         let shares = turns[POLICED].iter().map(|turn| figure(turn).max(1e-6));
         ratio_to_one(&shares.collect::<Vec<_>>())
     };
-    findings.claim(rate_control::KEPT_POLICED.add_to(Claim::ratio_at_least(
+    findings.add_claim(rate_control::KEPT_POLICED.add_to(Claim::ratio_at_least(
         format!("{name}: kept beside a flooded neighbour, policed, of packets at the front door"),
         of(Turn::passed_share)?,
         KEPT_BOUND,
     )));
-    findings.at_least(
+    findings.claim_at_least(
         format!(
             "{name}: packets at the front door beside a flooded neighbour, policed, of those sent"
         ),
@@ -151,7 +151,7 @@ fn measure(
         KEPT_BOUND,
     );
     let ratio = paired_ratio(&p99_us(&turns[POLICED]), &p99_us(&turns[ALONE]))?;
-    findings.at_most(
+    findings.claim_at_most(
         format!("{name}: sojourn p99 beside a policed flood / alone"),
         ratio,
         SOJOURN_BOUND,
@@ -220,7 +220,7 @@ fn deploy_routers(
 }
 
 /// Offered and forwarded rate of one router at the sender's highest rate, packets a second.
-fn capacity(routers: &Routers) -> Result<(f64, f64), Error> {
+fn measure_capacity(routers: &Routers) -> Result<(f64, f64), Error> {
     let turn = measure_turn(routers, [1e9, 0.0], SEARCH_TIME)?;
     let per_second = |packets: u64| packets as f64 / SEARCH_TIME.as_secs_f64();
     Ok((

@@ -89,7 +89,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let mut findings =
         Findings::default().with("frame_bytes", crate::routers::FRAME_BYTES.to_string());
     policing::run(session, &mut findings)?;
-    throughput(session, &mut findings)?;
+    measure_throughput(session, &mut findings)?;
     Ok(findings)
 }
 
@@ -171,7 +171,7 @@ fn add_shaper() -> Result<(), Error> {
     ))
 }
 
-fn throughput(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+fn measure_throughput(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let mut routers = Vec::new();
     for (router, control) in SUBJECTS {
         session.progress("deploying routers", routers.len(), SUBJECTS.len())?;
@@ -201,7 +201,7 @@ fn throughput(session: Session<'_>, findings: &mut Findings) -> Result<(), Error
             .position(|(other, control)| (*other, *control) == (router, Control::None))
             .unwrap_or(subject);
         let ratio = rounds.ratio(subject, none)?;
-        findings.row(
+        findings.add_row(
             Row::of("throughput")
                 .with("router", router)
                 .with("control", control.name())
@@ -210,11 +210,15 @@ fn throughput(session: Session<'_>, findings: &mut Findings) -> Result<(), Error
         );
         let id = format!("{router}: throughput with {} / without", control.name());
         if router != "linux" && control == Control::Policer {
-            findings.at_least(id, ratio, POLICER_BOUND);
+            findings.claim_at_least(id, ratio, POLICER_BOUND);
         } else if router != "linux" && control == Control::Both {
             for published in rate_control::THROUGHPUT_WITH_BOTH {
                 let bound = published.value;
-                findings.claim(published.add_to(Claim::ratio_at_least(id.as_str(), ratio, bound)));
+                findings.add_claim(published.add_to(Claim::ratio_at_least(
+                    id.as_str(),
+                    ratio,
+                    bound,
+                )));
             }
         }
     }

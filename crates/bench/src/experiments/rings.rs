@@ -35,7 +35,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let mut rte_ring = match RingThroughput::start(cores, WINDOWS, BATCHES) {
         Ok(program) => Some(program),
         Err(error @ reference::Error::Absent { .. }) => {
-            findings.row(Findings::skipped("ring", "rte_ring", &error));
+            findings.add_row(Findings::skipped_row("ring", "rte_ring", &error));
             None
         }
         Err(error) => return Err(error.into()),
@@ -54,7 +54,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
         .take(subjects)
     {
         let runs = rounds.sorted(subject);
-        findings.row(
+        findings.add_row(
             Row::of("rings")
                 .with("ring", ring)
                 .with_estimate("throughput", "_mops", rounds.median(subject))
@@ -66,7 +66,7 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     }
     if subjects > RTE_RING {
         let ratio = rounds.ratio(MYELIN, RTE_RING)?;
-        findings.at_least("throughput / rte_ring SP/SC", ratio, BOUND);
+        findings.claim_at_least("throughput / rte_ring SP/SC", ratio, BOUND);
     }
     Ok(findings)
 }

@@ -11,7 +11,7 @@ use myelin_linux::link::Mac;
 use myelin_linux::netlink::Netlink;
 
 use super::{Ports, Switch};
-use crate::network::{CLIENT_LINK, Middle, Network, SERVER_LINK};
+use crate::network::{CLIENT_LINK, MiddleNamespace, Network, SERVER_LINK};
 use crate::variant::{Variant, polling_core};
 use crate::{Error, ebpf};
 
@@ -116,7 +116,7 @@ impl StartingSwitch {
 }
 
 /// A namespace that sends back all frames from the link `name`.
-fn add_function(middle: &Middle, name: &str) -> Result<Box<dyn Any + Send>, Error> {
+fn add_function(middle: &MiddleNamespace, name: &str) -> Result<Box<dyn Any + Send>, Error> {
     let netns = middle.add_namespace(name)?;
     let attached = netns.enter(|| {
         let inner = Netlink::open()?.link("eth0")?.index;

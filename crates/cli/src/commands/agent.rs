@@ -18,7 +18,7 @@ use crate::output;
 )]
 pub(crate) struct Arguments {
     /// Stop when no chain has run for this long, for example `60s`.
-    #[arg(long, value_name = "TIME", value_parser = output::duration)]
+    #[arg(long, value_name = "TIME", value_parser = output::parse_duration)]
     idle_exit: Option<Duration>,
 }
 
@@ -35,6 +35,6 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     let options = ServeOptions {
         idle_exit: arguments.idle_exit,
     };
-    myelin_agent::serve(run_dir, &output::program()?, options)?;
+    myelin_agent::serve(run_dir, &output::program_path()?, options)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -35,10 +35,12 @@ pub(crate) struct Arguments {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Write a self-contained page with the claims, plots beside those of the papers, and all rows.
+    /// Write a self-contained page with the claims, plots next to those of the papers, and all
+    /// rows.
     #[arg(long, value_name = "FILE.html", requires = "name")]
     report: Option<PathBuf>,
-    /// Write each plot as an SVG file, NAME-PLOT.svg, into this directory. Makes it if missing.
+    /// Write each plot as an SVG file, NAME-PLOT.svg, into this directory. Creates a missing
+    /// directory.
     #[arg(long, value_name = "DIR", requires = "name")]
     figures: Option<PathBuf>,
 }
@@ -46,30 +48,33 @@ pub(crate) struct Arguments {
 /// Runs or lists experiments.
 pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let Some(name) = &arguments.name else {
-        return list(arguments.json);
+        return list_experiments(arguments.json);
     };
     let page = arguments.report.as_deref().map(Page::at).transpose()?;
     if let Some(directory) = &arguments.figures {
         let made = std::fs::create_dir_all(directory);
         made.map_err(|cause| {
-            ApiError::usage(format!("--figures {}: {cause}", directory.display()))
+            ApiError::usage(format!(
+                "--figures {}: cannot create the directory: {cause}; name another directory",
+                directory.display()
+            ))
         })?;
         Page::at(&directory.join(name))?;
     }
     // Ctrl-C ends the experiment, which then removes everything that it made.
-    let cancelled = interrupt::catch()?;
+    let cancelled = interrupt::catch_signals()?;
     let options = Options {
         effort: if arguments.quick {
             Effort::Quick
         } else {
             Effort::Whole
         },
-        program: output::program()?,
+        program: output::program_path()?,
     };
     let progress = std::sync::Mutex::new(Progress::new());
     let show = |event| {
         if let Ok(mut progress) = progress.lock() {
-            progress.take(event);
+            progress.show_progress(event);
         }
     };
     let monitor = Monitor {
@@ -82,7 +87,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     }
     let report = outcome.map_err(api_error)?;
     if arguments.json {
-        output::json(&report)?;
+        output::print_json(&report)?;
     } else {
         print!("{}", experiment::text(&report, output::width()));
     }
@@ -104,17 +109,17 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(json: bool) -> Result<ExitCode, ApiError> {
+fn list_experiments(json: bool) -> Result<ExitCode, ApiError> {
     let experiments = myelin_bench::experiments();
     if json {
         let named = |one: &Experiment| serde_json::json!({ "name": one.name, "about": one.about });
-        return output::json(&experiments.iter().map(named).collect::<Vec<_>>());
+        return output::print_json(&experiments.iter().map(named).collect::<Vec<_>>());
     }
     println!(
         "{} experiments; `sudo myelin bench NAME --quick` runs one in its short form",
         experiments.len()
     );
-    let mut table = output::table(["experiment", "what it measures"]);
+    let mut table = output::new_table(["experiment", "what it measures"]);
     table.add_rows(experiments.iter().map(|one| [one.name, one.about]));
     println!("{}", table.trim_fmt());
     Ok(ExitCode::SUCCESS)

@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 
 /// Measures and prints the costs.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
-    let client = Client::connect_or_start(run_dir, &output::program()?)?;
+    let client = Client::connect_or_start(run_dir, &output::program_path()?)?;
     let request = CalibrateRequest {
         quick: arguments.quick,
         // The agent's environment may differ from that of this client.
@@ -40,7 +40,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     let mut progress = Progress::new();
     let mut costs = None;
     let outcome = client.calibrate(&request, &mut |event| {
-        if let Some(Event::Costs(measured)) = progress.take(event) {
+        if let Some(Event::Costs(measured)) = progress.show_progress(event) {
             costs = Some(*measured);
         }
     });
@@ -48,11 +48,11 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     outcome?;
     let costs = costs.ok_or_else(|| ApiError::failed("the agent sent no costs"))?;
     if arguments.json {
-        output::json(&costs)?;
+        output::print_json(&costs)?;
     } else {
-        println!("{}", summary(&costs, &request.file));
+        println!("{}", format_summary(&costs, &request.file));
         if arguments.verbose {
-            println!("\n{}", packet_costs(&costs));
+            println!("\n{}", format_packet_costs(&costs));
         }
     }
     for warning in costs.warnings() {
@@ -61,8 +61,8 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// The file that keeps the costs, the figures that bound a delay, and the stalls of the cores.
-fn summary(costs: &Costs, file: &str) -> String {
+/// Formats the name of the cost file, the figures that bound a delay, and the stalls of the cores.
+fn format_summary(costs: &Costs, file: &str) -> String {
     let lines = [
         format!(
             "calibrated: {file} has the costs of {} function kinds for `plan` and admission",
@@ -78,14 +78,14 @@ fn summary(costs: &Costs, file: &str) -> String {
             costs.slice_from
         ),
         String::new(),
-        core_stalls(costs),
+        format_core_stalls(costs),
     ];
     lines.map(|line| output::wrap(&line)).join("\n")
 }
 
-/// The cost of a packet, a row for each step or function.
-fn packet_costs(costs: &Costs) -> String {
-    let mut table = output::table(["step or function", ">ns a packet", ">ns a byte"]);
+/// Formats the cost of a packet, a row for each step or function.
+fn format_packet_costs(costs: &Costs) -> String {
+    let mut table = output::new_table(["step or function", ">ns a packet", ">ns a byte"]);
     let mut add = |name: &str, cost: Cost| {
         table.add_row([
             name.to_owned(),
@@ -113,12 +113,14 @@ fn packet_costs(costs: &Costs) -> String {
     table.trim_fmt()
 }
 
-/// How long each core stalls.
-fn core_stalls(costs: &Costs) -> String {
+/// Formats the stalls of each core.
+fn format_core_stalls(costs: &Costs) -> String {
     let columns: [Column<(&u32, &Stall)>; 6] = [
         (">core", |(core, _)| core.to_string()),
-        (">stall us", |(_, stall)| us(stall.stall_ns)),
-        (">longest stall us", |(_, stall)| us(stall.longest_ns)),
+        (">stall us", |(_, stall)| format_us(stall.stall_ns)),
+        (">longest stall us", |(_, stall)| {
+            format_us(stall.longest_ns)
+        }),
         (">gaps", |(_, stall)| stall.gaps.to_string()),
         (">steal", |(_, stall)| {
             format!("{:.1} %", stall.steal_percent)
@@ -127,10 +129,10 @@ fn core_stalls(costs: &Costs) -> String {
             format!("{:.1} %", stall.others_percent)
         }),
     ];
-    output::listing(&columns, &costs.stalls.iter().collect::<Vec<_>>())
+    output::format_table(&columns, &costs.stalls.iter().collect::<Vec<_>>())
 }
 
-fn us(ns: u64) -> String {
+fn format_us(ns: u64) -> String {
     format!("{:.1}", ns as f64 / 1e3)
 }
 
@@ -159,7 +161,7 @@ mod tests {
             user: Some(Cost::new(105.0, 0.0)),
         };
         costs.functions.insert("xor".to_owned(), both);
-        let text = packet_costs(&costs);
+        let text = format_packet_costs(&costs);
         for row in [
             ["in a burst, in the kernel", "101.0", "0.5000"],
             ["in a crowd, function (kernel)", "106.0", "0.0000"],
@@ -188,7 +190,7 @@ mod tests {
             ..Stall::default()
         };
         costs.stalls.insert(7, stall);
-        let text = core_stalls(&costs);
+        let text = format_core_stalls(&costs);
         let row = text.lines().find(|line| line.contains("12.3"));
         let cells: Vec<&str> = row
             .unwrap()

@@ -59,10 +59,10 @@ pub(crate) struct Arguments {
     filter: Option<String>,
     /// How early a packet may be. Allows for jitter between the policer or shaper and this
     /// interface.
-    #[arg(long, value_name = "TIME", default_value = "0us", value_parser = output::duration)]
+    #[arg(long, value_name = "TIME", default_value = "0us", value_parser = output::parse_duration)]
     tolerance: Duration,
     /// Stop after this time.
-    #[arg(long, value_name = "TIME", value_parser = output::duration)]
+    #[arg(long, value_name = "TIME", value_parser = output::parse_duration)]
     duration: Option<Duration>,
     /// Stop after this number of packets.
     #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
@@ -86,9 +86,9 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Watches the interface, then prints the verdict.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let burst = arguments.burst.as_deref();
-    let sla = arguments::profile(&arguments.rate, burst).map_err(ApiError::usage)?;
-    let filter = arguments.filter.as_deref().map(arguments::packets);
-    let watch = ConformConfig {
+    let sla = arguments::parse_profile(&arguments.rate, burst).map_err(ApiError::usage)?;
+    let filter = arguments.filter.as_deref().map(arguments::parse_match);
+    let config = ConformConfig {
         profile: sla.profile(),
         tolerance_ns: u64::try_from(arguments.tolerance.as_nanos()).unwrap_or(u64::MAX),
         filter: filter.transpose().map_err(ApiError::usage)?,
@@ -108,56 +108,59 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     let namespace = namespace.map_err(ApiError::usage)?;
     // Without tcx, only a thread in the namespace can remove the filter.
     let seen = namespace
-        .enter(|| watch_interface(arguments, netns.as_deref(), &watch))
+        .enter(|| watch_interface(arguments, netns.as_deref(), &config))
         .map_err(ApiError::failed)??;
-    let report = Report::new(arguments, netns.as_deref(), &watch, &seen);
+    let report = Report::new(arguments, netns.as_deref(), &config, &seen);
     if arguments.json && arguments.follow {
-        output::json_line(&report)?;
+        output::print_json_line(&report)?;
     } else if arguments.json {
-        output::json(&report)?;
+        output::print_json(&report)?;
     } else {
         report.print(arguments.verbose);
     }
     if seen.packets == 0 {
-        return Err(ApiError::failed(no_packet_seen(arguments)));
+        return Err(ApiError::failed(no_packet_error(arguments)));
     }
-    Ok(output::status(report.conforms(), output::NOT_MET))
+    Ok(output::exit_status(
+        report.conforms(),
+        output::NOT_MET_STATUS,
+    ))
 }
 
-fn no_packet_seen(arguments: &Arguments) -> String {
+fn no_packet_error(arguments: &Arguments) -> String {
     let matching = arguments
         .filter
         .as_ref()
         .map_or_else(String::new, |filter| format!(" that matches `{filter}`"));
     format!(
-        "no packet{matching} was seen at {} ({}), so there is no verdict: check --direction and --match, \
+        "the monitor saw no packet{matching} at {} ({}), so there is no verdict: check --direction and --match, \
          and that no XDP program takes the packets first",
         arguments.interface, arguments.direction
     )
 }
 
-/// Attaches the monitor in the current namespace, waits for the end and reads the result.
+/// Attaches the monitor in the current namespace, waits for an end condition, reads the result.
 fn watch_interface(
     arguments: &Arguments,
     netns: Option<&str>,
-    watch: &ConformConfig,
+    config: &ConformConfig,
 ) -> Result<ConformReport, ApiError> {
     let mut netlink = Netlink::open().map_err(ApiError::failed)?;
     let link = find_link(&mut netlink, &arguments.interface, netns)?;
-    let interrupted = interrupt::catch()?;
+    let interrupted = interrupt::catch_signals()?;
     let direction = match arguments.direction.as_str() {
         "out" => TrafficDirection::Out,
         _ => TrafficDirection::In,
     };
     let monitor =
-        Conformance::attach(&link.name, link.index, direction, watch).map_err(ApiError::failed)?;
-    // Scripts wait for this line before they send.
+        Conformance::attach(&link.name, link.index, direction, config).map_err(ApiError::failed)?;
+    // Scripts wait for this line before they send packets.
     eprintln!(
-        "looking at {} ({}){}",
+        "watching {} ({}){}",
         link.name,
         arguments.direction,
         if arguments.duration.is_none() && arguments.count.is_none() {
-            "; Ctrl-C ends it"
+            "; Ctrl-C ends the measurement"
         } else {
             ""
         }
@@ -170,18 +173,18 @@ fn watch_interface(
     let seen = loop {
         let seen = monitor.read().map_err(ApiError::failed)?;
         let elapsed = started.elapsed();
-        let over = interrupted.load(Ordering::Relaxed)
+        let is_complete = interrupted.load(Ordering::Relaxed)
             || arguments.duration.is_some_and(|most| elapsed >= most)
-            || watch.most_packets.is_some_and(|most| seen.packets >= most);
-        if over {
+            || config.most_packets.is_some_and(|most| seen.packets >= most);
+        if is_complete {
             break seen;
         }
         if last_progress.elapsed() >= PROGRESS_INTERVAL {
-            let report = Report::new(arguments, netns, watch, &seen);
-            let line = report.progress(elapsed, &last, last_progress.elapsed());
+            let report = Report::new(arguments, netns, config, &seen);
+            let line = report.format_progress(elapsed, &last, last_progress.elapsed());
             match &progress {
                 Some(bar) => bar.set_message(line),
-                None if arguments.follow && arguments.json => output::json_line(&report)?,
+                None if arguments.follow && arguments.json => output::print_json_line(&report)?,
                 None if arguments.follow => println!("{line}"),
                 None => {}
             }

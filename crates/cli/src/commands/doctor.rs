@@ -4,10 +4,10 @@ use std::fmt::Display;
 use std::process::ExitCode;
 
 use myelin_api::ApiError;
-use myelin_kernel::State;
+use myelin_kernel::FeatureState;
 use myelin_linux::capability;
 use myelin_linux::cgroup::Hierarchies;
-use myelin_linux::feature::{self, Answer, Feature};
+use myelin_linux::feature::{self, Feature, ProbeResult};
 use myelin_linux::machine::Machine;
 use myelin_linux::pm_qos;
 use myelin_report::terminal::{self, Column};
@@ -47,15 +47,15 @@ struct Finding {
 }
 
 impl Finding {
-    /// A feature that is present, or that no chain needs.
-    fn new(what: &str, answer: impl Display, is_present: bool, lack: Lack<'_>) -> Self {
+    /// The finding of a feature that not every chain needs.
+    fn new(what: &str, answer: impl Display, is_present: bool, advice: Advice<'_>) -> Self {
         let unless_present = |text: &str| if is_present { "" } else { text }.to_owned();
         Self {
             what: what.to_owned(),
             answer: answer.to_string(),
             required: false,
-            consequence: unless_present(lack.consequence),
-            remedy: unless_present(lack.remedy),
+            consequence: unless_present(advice.consequence),
+            remedy: unless_present(advice.remedy),
         }
     }
 
@@ -67,8 +67,8 @@ impl Finding {
         self.answer.starts_with("unknown")
     }
 
-    /// The missing feature, its consequence and its remedy.
-    fn advice(&self, width: u16) -> String {
+    /// Formats the missing feature, its consequence and its remedy.
+    fn format_advice(&self, width: u16) -> String {
         let severity = if self.required { "missing" } else { "warning" };
         let reason = match self.answer.split_once(": ") {
             Some((_, reason)) => reason,
@@ -82,9 +82,9 @@ impl Finding {
     }
 }
 
-/// The consequence of a missing feature, and how to get it.
+/// The consequence and the remedy of a missing feature.
 #[derive(Clone, Copy)]
-struct Lack<'a> {
+struct Advice<'a> {
     consequence: &'a str,
     remedy: &'a str,
 }
@@ -98,13 +98,13 @@ struct Diagnosis {
 
 /// Prints the findings.
 pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
-    let diagnosis = examine();
+    let diagnosis = diagnose();
     if arguments.json {
-        output::json(&diagnosis)?;
+        output::print_json(&diagnosis)?;
     } else {
-        print!("{}", diagnosis.summary(output::width()));
+        print!("{}", diagnosis.format_summary(output::width()));
         if arguments.verbose {
-            println!("\n{}", diagnosis.table());
+            println!("\n{}", diagnosis.format_table());
         }
     }
     Ok(if diagnosis.usable {
@@ -114,7 +114,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     })
 }
 
-fn examine() -> Diagnosis {
+fn diagnose() -> Diagnosis {
     let kernel = myelin_kernel::features();
     let machine = Machine::detect();
     let is_root = capability::is_root();
@@ -123,38 +123,38 @@ fn examine() -> Diagnosis {
     } else {
         "no: this user is not root"
     };
-    let lack = Lack {
+    let advice = Advice {
         consequence: "only `plan`, `functions` and the clients of a running agent work",
         remedy: "sudo myelin doctor",
     };
     let mut findings = vec![Finding {
         required: true,
-        ..Finding::new("root", root, is_root, lack)
+        ..Finding::new("root", root, is_root, advice)
     }];
     findings.extend(kernel.all.iter().map(|feature| {
-        let lack = Lack {
+        let advice = Advice {
             consequence: feature.consequence,
             remedy: feature.remedy,
         };
-        let is_present = feature.state == State::Yes;
+        let is_present = feature.state == FeatureState::Yes;
         Finding {
             required: feature.required,
-            ..Finding::new(feature.name, &feature.state, is_present, lack)
+            ..Finding::new(feature.name, &feature.state, is_present, advice)
         }
     }));
     findings.extend(Feature::ALL.into_iter().map(|feature| {
-        let (consequence, module) = without(feature);
+        let (consequence, module) = consequence_and_module(feature);
         let remedy = format!("modprobe {module}, or use a kernel that has it");
-        let lack = Lack {
+        let advice = Advice {
             consequence,
             remedy: &remedy,
         };
         let answer = feature::probe(feature);
-        Finding::new(feature.name(), &answer, answer == Answer::Yes, lack)
+        Finding::new(feature.name(), &answer, answer == ProbeResult::Yes, advice)
     }));
-    findings.extend(programs_and_libraries());
+    findings.extend(check_programs_and_libraries());
     let scaling = machine.cpufreq_driver.as_deref();
-    let lack = Lack {
+    let advice = Advice {
         consequence: "measured figures drift with the clock of the cores",
         remedy: "measure on a machine whose kernel controls the clock (cpufreq)",
     };
@@ -163,7 +163,7 @@ fn examine() -> Diagnosis {
         "frequency scaling",
         answer,
         scaling.is_some(),
-        lack,
+        advice,
     ));
     Diagnosis {
         usable: kernel.usable() && is_root,
@@ -172,64 +172,68 @@ fn examine() -> Diagnosis {
     }
 }
 
-fn programs_and_libraries() -> [Finding; 5] {
+fn check_programs_and_libraries() -> [Finding; 5] {
     [
-        optional(
+        optional_finding(
             "control groups",
-            control_groups(),
-            Lack {
-                consequence: "these `limits` of a function cannot be held",
+            check_control_groups(),
+            Advice {
+                consequence: "Myelin cannot enforce these `limits` of a function",
                 remedy: "enable the controllers in the kernel's command line (cgroup_enable=memory)",
             },
         ),
-        optional(
+        optional_finding(
             "runc",
             myelin_agent::runc_version(),
-            Lack {
+            Advice {
                 consequence: "no function can have `isolation: container`",
                 remedy: "apt install runc",
             },
         ),
-        optional(
+        optional_finding(
             "DPDK",
             myelin_dpdk::version(),
-            Lack {
+            Advice {
                 consequence: "chains cannot use ports over DPDK (`dpdk` in `spec.ports`)",
                 remedy: "apt install libdpdk-dev pkg-config, then build Myelin again",
             },
         ),
-        optional(
+        optional_finding(
             "idle states",
             pm_qos::idle_driver(),
-            Lack {
+            Advice {
                 consequence: "the wake-up time of cores cannot be limited (`spec.cpuLatency`)",
                 remedy: "use a machine or hypervisor with idle states and /dev/cpu_dma_latency",
             },
         ),
-        optional(
+        optional_finding(
             "Hyperscan",
             myelin_functions::dpi::library::version(),
-            Lack {
+            Advice {
                 consequence: "no chain can have a function of the kind `dpi`",
-                remedy: "apt install libhyperscan5, or libvectorscan5 where there is none",
+                remedy: "apt install libhyperscan5, or libvectorscan5 on distributions without it",
             },
         ),
     ]
 }
 
-/// The finding of a program or a library with a version, or the error that it gives.
-fn optional(what: &str, version: Result<impl Display, impl Display>, lack: Lack<'_>) -> Finding {
+/// Makes the finding of a program or a library from its version, or from the error of the check.
+fn optional_finding(
+    what: &str,
+    version: Result<impl Display, impl Display>,
+    advice: Advice<'_>,
+) -> Finding {
     match version {
-        Ok(version) => Finding::new(what, format_args!("yes: {version}"), true, lack),
-        Err(error) => Finding::new(what, format_args!("no: {error}"), false, lack),
+        Ok(version) => Finding::new(what, format_args!("yes: {version}"), true, advice),
+        Err(error) => Finding::new(what, format_args!("no: {error}"), false, advice),
     }
 }
 
-/// The mode of the control groups, if they have the controllers that `limits` need.
-fn control_groups() -> Result<String, String> {
+/// Returns the mode of the control groups, if they have the controllers that `limits` need.
+fn check_control_groups() -> Result<String, String> {
     let groups = Hierarchies::detect().unwrap_or_default();
     let mut missing = vec!["cpu", "memory"];
-    missing.retain(|controller| !groups.has(controller));
+    missing.retain(|controller| !groups.has_controller(controller));
     if missing.is_empty() {
         return Ok(groups.mode().to_string());
     }
@@ -238,7 +242,7 @@ fn control_groups() -> Result<String, String> {
 }
 
 /// The consequence of a missing feature of the kernel's network, and the module that has it.
-fn without(feature: Feature) -> (&'static str, &'static str) {
+fn consequence_and_module(feature: Feature) -> (&'static str, &'static str) {
     match feature {
         Feature::Netem => (
             "tc cannot emulate link delay and loss; the function kind `lossy-link` emulates loss",
@@ -273,8 +277,8 @@ fn without(feature: Feature) -> (&'static str, &'static str) {
 }
 
 impl Diagnosis {
-    /// Ready or not, then each missing feature with its consequence and remedy.
-    fn summary(&self, width: u16) -> String {
+    /// Formats the verdict, then each missing feature with its consequence and remedy.
+    fn format_summary(&self, width: u16) -> String {
         let (missing, rest): (Vec<_>, Vec<_>) = self
             .findings
             .iter()
@@ -285,16 +289,16 @@ impl Diagnosis {
         } else {
             format!(
                 "not ready: this machine lacks {}",
-                counted(missing.len(), "needed feature")
+                format_count(missing.len(), "needed feature")
             )
         };
         let machine = &self.machine;
         let mut out = format!(
             "{verdict}; {}\nLinux {} on {}, {}{}\n",
-            counted(rest.len(), "warning"),
+            format_count(rest.len(), "warning"),
             machine.kernel,
             machine.cpu,
-            counted(machine.cores, "core"),
+            format_count(machine.cores, "core"),
             if machine.virtualized {
                 ", virtualized"
             } else {
@@ -309,13 +313,13 @@ impl Diagnosis {
         }
         for finding in missing.into_iter().chain(rest) {
             out.push('\n');
-            out += &finding.advice(width);
+            out += &finding.format_advice(width);
         }
         out
     }
 
-    /// Every check.
-    fn table(&self) -> String {
+    /// Formats a table of every check.
+    fn format_table(&self) -> String {
         let columns: [Column<Finding>; 4] = [
             ("feature", |finding| finding.what.clone()),
             ("here", |finding| finding.answer.clone()),
@@ -324,11 +328,11 @@ impl Diagnosis {
             }),
             ("effect", |finding| finding.consequence.clone()),
         ];
-        output::listing(&columns, &self.findings)
+        output::format_table(&columns, &self.findings)
     }
 }
 
-fn counted(count: usize, what: &str) -> String {
+fn format_count(count: usize, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {what}{plural}")
 }
@@ -338,24 +342,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_verdict_comes_first_and_needed_features_before_warnings() {
-        let lack = Lack {
+    fn summary_starts_with_the_verdict_and_lists_needed_features_before_warnings() {
+        let advice = Advice {
             consequence: "no chain runs",
             remedy: "install it",
         };
-        let present = Finding::new("maps", "yes", true, lack);
-        let warning = Finding::new("fq", "no", false, lack);
-        let unknown = Finding::new("tcx", "unknown: needs root to try", false, lack);
+        let present = Finding::new("maps", "yes", true, advice);
+        let warning = Finding::new("fq", "no", false, advice);
+        let unknown = Finding::new("tcx", "unknown: the test needs root", false, advice);
         let needed = Finding {
             required: true,
-            ..Finding::new("kernel", "no: this is 5.4", false, lack)
+            ..Finding::new("kernel", "no: this is 5.4", false, advice)
         };
         let diagnosis = Diagnosis {
             usable: false,
             machine: Machine::detect(),
             findings: vec![present, warning, unknown, needed],
         };
-        let text = diagnosis.summary(100);
+        let text = diagnosis.format_summary(100);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(
             lines[0],
@@ -375,6 +379,6 @@ mod tests {
             ]
         );
         assert!(!text.contains("maps"), "{text}");
-        assert!(diagnosis.table().contains("maps"));
+        assert!(diagnosis.format_table().contains("maps"));
     }
 }

@@ -1,4 +1,4 @@
-//! `myelin down`: removes chains and what killed processes left.
+//! `myelin down`: removes chains, and the objects of killed processes.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
     /// The chain's name, or its chain file.
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     name: Option<String>,
-    /// Remove every chain and all that a killed agent or `myelin bench` left, then stop the agent.
+    /// Remove every chain and all objects of a killed agent or `myelin bench`, then stop the agent.
     #[arg(long)]
     all: bool,
     /// Print JSON.
@@ -25,28 +25,28 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Removes the chains and prints what was removed.
+/// Removes the chains and prints the removed objects.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let reply = if arguments.all {
         let mut reply = remove_all(run_dir)?;
         remove_abandoned_experiments(&mut reply)?;
         reply
     } else {
-        let client = Client::connect_or_start(run_dir, &output::program()?)?;
+        let client = Client::connect_or_start(run_dir, &output::program_path()?)?;
         let mut reply = DownReply::default();
-        for name in names(arguments.name.as_deref().unwrap_or_default())? {
-            extend(&mut reply, client.down(&name)?);
+        for name in chain_names(arguments.name.as_deref().unwrap_or_default())? {
+            append(&mut reply, client.down(&name)?);
         }
         reply
     };
     if arguments.json {
-        return output::json(&reply);
+        return output::print_json(&reply);
     }
     for name in &reply.removed {
         println!("removed {name}");
     }
-    for thing in &reply.recovered {
-        println!("recovered {thing}");
+    for object in &reply.recovered {
+        println!("recovered {object}");
     }
     if reply.removed.is_empty() && reply.recovered.is_empty() {
         println!("nothing to remove");
@@ -56,19 +56,19 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
 
 /// Removes everything in the run directory and stops its agent.
 fn remove_all(run_dir: &RunDir) -> Result<DownReply, ApiError> {
-    // Needs no root if there is neither an agent nor a trace of one.
+    // Without an agent and a run directory there is nothing to remove, so no need for root.
     if Client::connect(run_dir)?.is_none() && !run_dir.path().exists() {
         return Ok(DownReply::default());
     }
-    let result = match clean(run_dir) {
-        // The agent was being killed meanwhile: another agent removes what it left.
-        Err((_, Some(client))) if client.has_ended() => clean(run_dir),
+    let result = match request_removal(run_dir) {
+        // The agent ended before it answered: a new agent removes its objects.
+        Err((_, Some(client))) if client.has_ended() => request_removal(run_dir),
         result => result,
     };
     result.map_err(|(error, _)| error)
 }
 
-/// Removes all that killed `myelin bench` processes left.
+/// Removes all objects of killed `myelin bench` processes.
 fn remove_abandoned_experiments(reply: &mut DownReply) -> Result<(), ApiError> {
     let abandoned = myelin_bench::find_abandoned_run_dirs();
     if !abandoned.is_empty() && !capability::is_root() {
@@ -78,7 +78,7 @@ fn remove_abandoned_experiments(reply: &mut DownReply) -> Result<(), ApiError> {
         return Ok(());
     }
     for run_dir in abandoned {
-        extend(reply, remove_all(&run_dir)?);
+        append(reply, remove_all(&run_dir)?);
         myelin_bench::remove_run_dir(&run_dir)?;
         let path = run_dir.path().display();
         reply.recovered.push(format!("run directory {path}"));
@@ -86,21 +86,22 @@ fn remove_abandoned_experiments(reply: &mut DownReply) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn extend(reply: &mut DownReply, more: DownReply) {
+fn append(reply: &mut DownReply, more: DownReply) {
     reply.removed.extend(more.removed);
     reply.recovered.extend(more.recovered);
 }
 
-/// Removes everything and stops the agent. An error comes with the client if an agent answered.
-fn clean(run_dir: &RunDir) -> Result<DownReply, (ApiError, Option<Client>)> {
-    let client = output::program()
+/// Asks the agent to remove everything and to stop. The error includes the client if the connection
+/// succeeded.
+fn request_removal(run_dir: &RunDir) -> Result<DownReply, (ApiError, Option<Client>)> {
+    let client = output::program_path()
         .and_then(|program| Client::connect_or_start(run_dir, &program))
         .map_err(|error| (error, None))?;
     client.down_all().map_err(|error| (error, Some(client)))
 }
 
-/// The chain of that name, or the chains of that chain file.
-fn names(argument: &str) -> Result<Vec<String>, ApiError> {
+/// Returns the chain of that name, or the chains of that chain file.
+fn chain_names(argument: &str) -> Result<Vec<String>, ApiError> {
     let path = std::path::Path::new(argument);
     if !path.is_file() {
         return Ok(vec![argument.to_owned()]);

@@ -19,7 +19,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
     myelin events tactile --follow\n  myelin events --json\n\n\
     A second violates the contract if it exceeds the loss or the percentile of the delay that the\n\
     chain is owed. Consecutive seconds are one event. The agent keeps the last 1000 events of each\n\
-    chain while it runs. --follow prints an event when it begins and again when it is over."
+    chain while it runs. --follow prints an event when it begins and when it ends."
 )]
 pub(crate) struct Arguments {
     /// Show the events of this chain only.
@@ -39,15 +39,15 @@ pub(crate) struct Arguments {
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let chain = arguments.chain.as_deref();
     if arguments.follow {
-        return follow(run_dir, arguments);
+        return follow_events(run_dir, arguments);
     }
     let events = match (Client::connect(run_dir)?, chain) {
         (Some(client), _) => client.events(chain, 0)?,
         (None, None) => Vec::new(),
-        (None, Some(name)) => return Err(output::not_running(name)),
+        (None, Some(name)) => return Err(output::not_running_error(name)),
     };
     if arguments.json {
-        return output::json(&events);
+        return output::print_json(&events);
     }
     println!(
         "{}",
@@ -56,8 +56,8 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-fn follow(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
-    let mut printed = Printed::default();
+fn follow_events(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
+    let mut printed = PrintedEvents::default();
     loop {
         let Some(client) = Client::connect(run_dir)? else {
             return Err(ApiError::failed(format!(
@@ -65,10 +65,10 @@ fn follow(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError>
                 run_dir.path().display()
             )));
         };
-        let events = client.events(arguments.chain.as_deref(), printed.request_after())?;
-        for event in printed.select_new(events) {
+        let events = client.events(arguments.chain.as_deref(), printed.last_settled_serial())?;
+        for event in printed.select_unprinted(events) {
             if arguments.json {
-                output::json_line(&event)?;
+                output::print_json_line(&event)?;
             } else {
                 let width = output::width();
                 println!("{}", sla::event(&event, arguments.verbose, width));
@@ -80,23 +80,23 @@ fn follow(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError>
 
 /// The events that `--follow` printed.
 #[derive(Default)]
-struct Printed {
+struct PrintedEvents {
     last_serial: u64,
-    /// Serials of printed events that are not over.
+    /// Serials of printed events that have not ended.
     ongoing: BTreeSet<u64>,
 }
 
-impl Printed {
-    /// The serial after which the agent has events to print.
-    fn request_after(&self) -> u64 {
+impl PrintedEvents {
+    /// The events after this serial are new, or may have ended since they were printed.
+    fn last_settled_serial(&self) -> u64 {
         self.ongoing
             .first()
             .map_or(self.last_serial, |first| first - 1)
     }
 
-    /// Selects the events that are new or have ended since.
-    fn select_new(&mut self, events: Vec<SlaEvent>) -> Vec<SlaEvent> {
-        // The agent forgets the events of a chain that is removed.
+    /// Selects the events that are new, or that have ended since they were printed.
+    fn select_unprinted(&mut self, events: Vec<SlaEvent>) -> Vec<SlaEvent> {
+        // The agent forgets the events of a removed chain.
         let known: BTreeSet<u64> = events.iter().map(|event| event.serial).collect();
         self.ongoing.retain(|serial| known.contains(serial));
         let mut selected = Vec::new();
@@ -120,12 +120,12 @@ mod tests {
     use super::*;
     use myelin_api::SlaCause;
 
-    fn event(serial: u64, is_over: bool) -> SlaEvent {
+    fn event(serial: u64, has_ended: bool) -> SlaEvent {
         SlaEvent {
             serial,
             chain: "c".to_owned(),
             start: String::new(),
-            end: is_over.then(String::new),
+            end: has_ended.then(String::new),
             seconds: 1,
             terms: Vec::new(),
             hop: String::new(),
@@ -139,20 +139,20 @@ mod tests {
 
     #[test]
     fn an_event_is_printed_when_it_begins_and_when_it_ends() {
-        let mut printed = Printed::default();
+        let mut printed = PrintedEvents::default();
         let serials = |events: Vec<SlaEvent>| -> Vec<u64> {
             events.iter().map(|event| event.serial).collect()
         };
         let all = vec![event(1, true), event(2, false), event(3, true)];
-        assert_eq!(serials(printed.select_new(all)), [1, 2, 3]);
-        assert_eq!(printed.request_after(), 1);
+        assert_eq!(serials(printed.select_unprinted(all)), [1, 2, 3]);
+        assert_eq!(printed.last_settled_serial(), 1);
         let again = vec![event(2, false), event(3, true)];
-        assert!(printed.select_new(again).is_empty());
-        let over = vec![event(2, true), event(3, true), event(4, false)];
-        assert_eq!(serials(printed.select_new(over)), [2, 4]);
-        assert_eq!(printed.request_after(), 3);
+        assert!(printed.select_unprinted(again).is_empty());
+        let ended = vec![event(2, true), event(3, true), event(4, false)];
+        assert_eq!(serials(printed.select_unprinted(ended)), [2, 4]);
+        assert_eq!(printed.last_settled_serial(), 3);
         // The chain is removed.
-        assert!(printed.select_new(Vec::new()).is_empty());
-        assert_eq!(printed.request_after(), 4);
+        assert!(printed.select_unprinted(Vec::new()).is_empty());
+        assert_eq!(printed.last_settled_serial(), 4);
     }
 }

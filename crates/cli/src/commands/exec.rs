@@ -11,7 +11,7 @@ use super::host;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  myelin exec server -- iperf3 -s -1\n  \
                   myelin exec client -- irtt client -i 5ms -d 5s 10.0.0.2\n  \
-                  myelin exec tactile/client -- tcpdump -ni eth0    where several chains run\n\n\
+                  myelin exec tactile/client -- tcpdump -ni eth0    if several chains run\n\n\
                   The end hosts are ordinary network namespaces (ip netns list). The exit status is the program's.")]
 pub(crate) struct Arguments {
     /// `client`, `server`, `CHAIN/client` or `CHAIN/server`.

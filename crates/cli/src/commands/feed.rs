@@ -1,6 +1,6 @@
 //! `myelin feed`: runs one function on packets from memory, for `myelin bench`. The first line of
 //! standard input is the configuration (JSON). Each further line is a number of packets; the answer
-//! is a line with the processing time of each, nanoseconds.
+//! is a line with the processing time of each packet, nanoseconds.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, Write as _, stdin, stdout};
@@ -14,29 +14,29 @@ use myelin_dataplane::feed::{Feed, FeedConfig};
 /// after the other; the margin keeps all of them busy while any is timed.
 const MARGIN: Duration = Duration::from_millis(3);
 
-/// Runs until its input ends.
+/// Feeds packets until standard input ends.
 pub(crate) fn execute() -> Result<ExitCode, ApiError> {
     let failed = |error: &dyn std::fmt::Display| ApiError::failed(format!("feed: {error}"));
     let mut lines = stdin().lock().lines().map_while(Result::ok);
     let config: FeedConfig =
         serde_json::from_str(&lines.next().unwrap_or_default()).map_err(|error| {
             failed(&format!(
-                "{error} in the configuration; `myelin bench` sends one"
+                "cannot parse the configuration: {error}; only `myelin bench` runs this command"
             ))
         })?;
     let mut feed = Feed::new(&config).map_err(|error| failed(&error))?;
-    let starved = || failed(&"no packet reaches the function");
+    let no_packet_error = || failed(&"no packet reaches the function");
     for line in lines {
         let packets: u32 = line.trim().parse().map_err(|error| failed(&error))?;
-        feed_untimed(&mut feed).ok_or_else(starved)?;
+        feed_untimed(&mut feed).ok_or_else(no_packet_error)?;
         let mut emitted = 0;
         let mut times = Vec::with_capacity(packets as usize);
         for _ in 0..packets {
-            let fed = feed.feed().ok_or_else(starved)?;
-            emitted += fed.came_out;
+            let fed = feed.feed().ok_or_else(no_packet_error)?;
+            emitted += fed.packets_out;
             times.push(fed.ns);
         }
-        feed_untimed(&mut feed).ok_or_else(starved)?;
+        feed_untimed(&mut feed).ok_or_else(no_packet_error)?;
         if emitted < packets as usize / 2 {
             return Err(failed(
                 &"the function drops most packets, so its times are meaningless",

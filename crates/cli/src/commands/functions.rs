@@ -30,12 +30,12 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         kinds.retain(|kind| kind.name == name);
         if kinds.is_empty() {
             return Err(ApiError::usage(format!(
-                "no function kind `{name}`; `myelin functions` lists them"
+                "no function kind `{name}`; `myelin functions` lists the kinds"
             )));
         }
     }
     if arguments.json {
-        return output::json(&kinds.into_iter().map(described).collect::<Vec<_>>());
+        return output::print_json(&kinds.into_iter().map(to_json).collect::<Vec<_>>());
     }
     let style = output::style();
     if arguments.kind.is_some() {
@@ -46,25 +46,25 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     }
     let row = |kind: &Kind| {
         let (class, summary) = (kind.class.to_string(), kind.summary().to_owned());
-        vec![kind.name.to_owned(), class, spaces(kind), summary]
+        vec![kind.name.to_owned(), class, list_spaces(kind), summary]
     };
     let rows: Vec<_> = kinds.into_iter().map(row).collect();
     println!(
         "{} kinds; `myelin functions KIND` shows keys, counters and an example chain",
         rows.len()
     );
-    let head = ["kind", "class", "spaces", "what it does"];
+    let head = ["kind", "class", "spaces", "summary"];
     println!("{}", terminal::table(&head, &rows, style));
     Ok(ExitCode::SUCCESS)
 }
 
-fn spaces(kind: &Kind) -> String {
+fn list_spaces(kind: &Kind) -> String {
     let spaces: Vec<String> = kind.spaces().map(|space| space.to_string()).collect();
     spaces.join(", ")
 }
 
-/// The catalogue's entry as JSON. An unknown cost is null.
-fn described(kind: &Kind) -> Value {
+/// Converts the catalogue's entry to JSON. An unknown cost is null.
+fn to_json(kind: &Kind) -> Value {
     let mut entry = json!(kind);
     if kind.is_black_box() {
         entry["user"] = json!({
@@ -87,7 +87,7 @@ fn print_kind(kind: &Kind, style: terminal::Style) {
         "{} (class {}; spaces: {})",
         kind.name,
         kind.class,
-        spaces(kind)
+        list_spaces(kind)
     );
     println!("{}", terminal::wrap(kind.description, 0, output::width()));
     let guards = if kind.guards {

@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     force: bool,
 }
 
-/// Writes the file, and the JSON Schema beside it.
+/// Writes the file, and the JSON Schema next to it.
 pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let file = &arguments.file;
     let name = file.display().to_string();
@@ -38,7 +38,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     write(file, &text, arguments.force)?;
     let schema = serde_json::to_string_pretty(&myelin_spec::schema())
         .map_err(|error| ApiError::failed(format!("cannot write JSON: {error}")))?;
-    // The schema does not depend on the chain file, so it replaces an older one.
+    // The schema is the same for every chain file, so it replaces an older schema.
     write(&file.with_file_name(SCHEMA), &(schema + "\n"), true)?;
     println!("wrote {name} and {SCHEMA}; next: myelin plan {name}");
     Ok(ExitCode::SUCCESS)

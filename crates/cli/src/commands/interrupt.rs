@@ -15,7 +15,7 @@ extern "C" fn interrupt(_: nix::libc::c_int) {
 ///
 /// # Errors
 /// The kernel refuses the signal handlers.
-pub(crate) fn catch() -> Result<&'static AtomicBool, ApiError> {
+pub(crate) fn catch_signals() -> Result<&'static AtomicBool, ApiError> {
     let action = SigAction::new(
         SigHandler::Handler(interrupt),
         SaFlags::SA_RESTART,

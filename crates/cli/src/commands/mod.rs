@@ -1,4 +1,4 @@
-//! A file for each command, and what several commands share.
+//! One file for each command, and helpers that several commands share.
 
 pub(crate) mod agent;
 pub(crate) mod bench;

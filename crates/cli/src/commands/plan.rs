@@ -1,4 +1,4 @@
-//! `myelin plan`: what would run where, and at what cost. Needs neither root nor an agent.
+//! `myelin plan`: shows the space and the cost of each function. Needs neither root nor an agent.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use crate::{output, source};
 #[command(
     after_help = "Examples:\n  myelin plan examples/tactile.yaml\n  myelin plan -v examples/tactile.yaml     why, step by step\n  myelin plan --json examples/mixed-order.yaml\n  myelin plan --graph examples/tactile.yaml   a picture of the chain\n  myelin plan --graph=tactile.svg examples/tactile.yaml\n\n\
                   Costs are those that `myelin calibrate` measured here, else built-in ones; the output says which.\n\
-                  Exit status 3: a chain would be refused."
+                  Exit status 3: admission would refuse a chain."
 )]
 pub(crate) struct Arguments {
     /// The chain file; `-` reads standard input.
@@ -37,11 +37,12 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let source = source::read(&arguments.file)?;
     let chains = source.parse()?;
     let costs = myelin_agent::load_costs()?;
-    // Each beside those before it in the file; what runs already only the agent knows.
+    // Reviews each chain together with the earlier chains of the file. Only the agent knows the
+    // running chains.
     let mut ledger = Ledger::default();
     let mut plans = Vec::with_capacity(chains.len());
     for chain in &chains {
-        let machine = machine(chain);
+        let machine = describe_machine(chain);
         let mut plan = myelin_planner::plan(chain, &costs, &machine).map_err(ApiError::usage)?;
         let node = Node {
             costs: &costs,
@@ -55,7 +56,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     }
     let graphs = plans.iter().map(ChainGraph::planned);
     if arguments.json {
-        output::json(&plans)?;
+        output::print_json(&plans)?;
     } else if let Some(form) = &arguments.picture.graph {
         picture::show(form, &graphs.collect::<Vec<_>>())?;
         for plan in plans.iter().filter(|plan| plan.refusal.is_some()) {
@@ -70,12 +71,12 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         }
     }
     let admitted = plans.iter().all(|plan| plan.admitted);
-    Ok(output::status(admitted, output::REFUSED))
+    Ok(output::exit_status(admitted, output::REFUSED_STATUS))
 }
 
-/// This machine, with the chain's own ports where it names some.
-fn machine(chain: &myelin_spec::ServiceChain) -> Machine {
-    let mut machine = Machine::with_end_hosts(myelin_linux::affinity::cores());
+/// Describes this machine, with the ports that the chain names.
+fn describe_machine(chain: &myelin_spec::ServiceChain) -> Machine {
+    let mut machine = Machine::with_end_hosts(myelin_linux::affinity::count_cores());
     if chain.is_over_dpdk() {
         machine.ingress = PortKind::Native;
         machine.egress = PortKind::Native;

@@ -1,4 +1,4 @@
-//! `myelin probe`: measure a running chain from its end hosts.
+//! `myelin probe`: measures a running chain from its end hosts.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     #[arg(long, value_delimiter = ',', default_value = "inline,blocking",
           value_parser = ["inline", "spin", "blocking"])]
     mode: Vec<String>,
-    /// UDP payload, bytes. Several are measured one after the other.
+    /// UDP payload, bytes. Measures several sizes one after the other.
     #[arg(
         long,
         value_delimiter = ',',
@@ -43,7 +43,7 @@ pub(crate) struct Options {
     )]
     payload: Vec<u16>,
     /// Time between packets, with its unit. `0us` sends the next packet when the last returns.
-    #[arg(long, default_value = "1ms", value_name = "TIME", value_parser = output::duration)]
+    #[arg(long, default_value = "1ms", value_name = "TIME", value_parser = output::parse_duration)]
     interval: Duration,
     /// Packets in a repeat.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
@@ -66,7 +66,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// The options as the agent's socket takes them.
+    /// Converts the options for a request to the agent.
     pub(crate) fn to_request(&self) -> ProbeOptions {
         ProbeOptions {
             modes: self.mode.clone(),
@@ -77,25 +77,27 @@ impl Options {
         }
     }
 
-    /// The page of `--report`. Call it before the measurement, so that a bad path fails at once.
+    /// Opens the page of `--report`. Call it before the measurement: a bad path then fails at once.
     ///
     /// # Errors
     /// The page cannot be written there.
-    pub(crate) fn page(&self) -> Result<Option<Page>, ApiError> {
+    pub(crate) fn open_page(&self) -> Result<Option<Page>, ApiError> {
         self.report.as_deref().map(Page::at).transpose()
     }
 
     /// Prints the reports and writes their pages, the first to `page`. The exit status is 5 if an
     /// SLA was not met.
-    pub(crate) fn show(
+    pub(crate) fn show_reports(
         &self,
         reports: &[ReportReply],
         page: Option<Page>,
     ) -> Result<ExitCode, ApiError> {
         if self.json {
             match reports {
-                [one] => output::json(&one.envelope)?,
-                many => output::json(&many.iter().map(|one| &one.envelope).collect::<Vec<_>>())?,
+                [one] => output::print_json(&one.envelope)?,
+                many => {
+                    output::print_json(&many.iter().map(|one| &one.envelope).collect::<Vec<_>>())?
+                }
             };
         } else {
             let style = Style {
@@ -126,14 +128,14 @@ impl Options {
                 }
             }
         }
-        let met = reports.iter().all(|one| one.report.met() != Some(false));
-        Ok(output::status(met, output::NOT_MET))
+        let is_met = reports.iter().all(|one| one.report.met() != Some(false));
+        Ok(output::exit_status(is_met, output::NOT_MET_STATUS))
     }
 }
 
 /// Probes the chain and prints the report.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
-    let page = arguments.options.page()?;
+    let page = arguments.options.open_page()?;
     let client = Client::connect(run_dir)?.ok_or_else(|| {
         ApiError::failed("no agent runs, so no chain can be probed: `myelin up FILE` deploys one")
     })?;
@@ -144,11 +146,11 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     let mut progress = Progress::new();
     let mut reports = Vec::new();
     let outcome = client.probe(&request, &mut |event| {
-        if let Some(Event::Report(report)) = progress.take(event) {
+        if let Some(Event::Report(report)) = progress.show_progress(event) {
             reports.push(*report);
         }
     });
     progress.finish();
     outcome?;
-    arguments.options.show(&reports, page)
+    arguments.options.show_reports(&reports, page)
 }

@@ -1,4 +1,4 @@
-//! `myelin ps`: the running chains.
+//! `myelin ps`: lists the running chains.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use crate::picture::{self, PictureOption};
 /// Arguments of `myelin ps`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      one chain: its contract, where its packets are, each function\n  myelin ps tactile -v   with time windows, processes, counters, shaper, rings\n  myelin ps tactile --seconds 10   its last ten seconds; 300 are kept\n  myelin ps --flows      the flows, NAT mappings and backends that functions keep\n  myelin ps tactile --graph   a picture: functions, costs, and where packets were lost\n  myelin ps tactile --graph=tactile.svg\n  myelin ps --json"
+    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      one chain: its contract, where its packets are, each function\n  myelin ps tactile -v   with time windows, processes, counters, shaper, rings\n  myelin ps tactile --seconds 10   its last ten seconds, of at most 300\n  myelin ps --flows      the flows, NAT mappings and backends that functions keep\n  myelin ps tactile --graph   a picture: functions, costs, and where packets were lost\n  myelin ps tactile --graph=tactile.svg\n  myelin ps --json"
 )]
 pub(crate) struct Arguments {
     /// Show each function of this chain.
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     /// Show the flows, NAT mappings and backends that functions keep, of all chains or of this one.
     #[arg(long, conflicts_with = "graph")]
     flows: bool,
-    /// Show the last seconds of this chain, one a line: so many, or all that are kept.
+    /// Show the last COUNT seconds of this chain, one a line. Without COUNT: up to 300.
     #[arg(long, value_name = "COUNT", num_args = 0..=1, default_missing_value = "300", requires = "chain", conflicts_with_all = ["flows", "graph"])]
     seconds: Option<usize>,
     /// Show more.
@@ -33,32 +33,32 @@ pub(crate) struct Arguments {
     picture: PictureOption,
 }
 
-/// Lists.
+/// Lists the running chains, their last seconds or their flows.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     if arguments.flows {
-        return flows(run_dir, arguments);
+        return list_flows(run_dir, arguments);
     }
     if let (Some(name), Some(count)) = (&arguments.chain, arguments.seconds) {
-        return seconds(run_dir, name, count, arguments.json);
+        return list_seconds(run_dir, name, count, arguments.json);
     }
     let (mut chains, orphans) = if let Some(client) = Client::connect(run_dir)? {
         (client.list()?, client.info()?.orphans)
     } else {
-        tell_what_is_left(run_dir);
+        warn_if_abandoned(run_dir);
         (Vec::new(), Vec::new())
     };
     if let Some(name) = &arguments.chain {
         chains.retain(|status| status.chain == *name);
         if chains.is_empty() {
-            return Err(output::not_running(name));
+            return Err(output::not_running_error(name));
         }
     }
     if arguments.json {
-        return output::json(&chains);
+        return output::print_json(&chains);
     }
     if !orphans.is_empty() {
         println!(
-            "an agent that was killed left {} things behind, which may still forward; `myelin down --all` removes them",
+            "a killed agent left {} objects behind, which may still forward packets; `myelin down --all` removes them",
             orphans.len()
         );
     }
@@ -87,49 +87,49 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
 }
 
 /// Lists the last seconds of a chain.
-fn seconds(
+fn list_seconds(
     run_dir: &RunDir,
     name: &str,
     count: usize,
     is_json: bool,
 ) -> Result<ExitCode, ApiError> {
-    let client = Client::connect(run_dir)?.ok_or_else(|| output::not_running(name))?;
+    let client = Client::connect(run_dir)?.ok_or_else(|| output::not_running_error(name))?;
     let seconds = client.seconds(name, count)?;
     if is_json {
-        return output::json(&seconds);
+        return output::print_json(&seconds);
     }
     println!("{}", sla::seconds(&seconds, output::width()));
     Ok(ExitCode::SUCCESS)
 }
 
 /// Lists the flows of each function that keeps a table of them.
-fn flows(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
+fn list_flows(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let chain = arguments.chain.as_deref();
     let functions = match Client::connect(run_dir)? {
         Some(client) => client.flows(chain)?,
         None => match chain {
-            Some(name) => return Err(output::not_running(name)),
+            Some(name) => return Err(output::not_running_error(name)),
             None => Vec::new(),
         },
     };
     if arguments.json {
-        return output::json(&functions);
+        return output::print_json(&functions);
     }
     if functions.is_empty() {
         println!(
-            "no function keeps flows; `monitor`, `flow-tracker`, `nat` and `load-balancer` do"
+            "no function keeps flows; the kinds `monitor`, `flow-tracker`, `nat` and `load-balancer` keep flows"
         );
     }
     print!("{}", status::flows(&functions, output::width()));
     Ok(ExitCode::SUCCESS)
 }
 
-/// An agent that was killed cannot tell; that it ended without cleaning up shows in the journal.
-fn tell_what_is_left(run_dir: &RunDir) {
+/// Warns of objects of a killed agent. The journal shows that the agent did not remove them.
+fn warn_if_abandoned(run_dir: &RunDir) {
     if run_dir.is_abandoned() {
         eprintln!(
-            "no agent runs at {}; the last one was killed and left things behind, which may still forward; \
-             `myelin down --all` removes them",
+            "no agent runs at {}; the last agent was killed and left objects behind, which may still forward \
+             packets; `myelin down --all` removes them",
             run_dir.path().display()
         );
     }

@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     force: bool,
     /// Flood this chain with TIMES its rate [default: 10] from its client host, and measure the
-    /// other chains meanwhile. May be given for several chains.
+    /// other chains. Repeat the option for several chains.
     #[arg(long, value_name = "CHAIN[=TIMES]")]
     flood: Vec<FloodRequest>,
     #[command(flatten)]
@@ -35,8 +35,8 @@ pub(crate) struct Arguments {
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let source = source::read(&arguments.file)?;
     myelin_api::check_floods(&arguments.flood, &source.parse()?)?;
-    let page = arguments.options.page()?;
-    let client = Client::connect_or_start(run_dir, &output::program()?)?;
+    let page = arguments.options.open_page()?;
+    let client = Client::connect_or_start(run_dir, &output::program_path()?)?;
     let request = RunRequest {
         source,
         options: arguments.options.to_request(),
@@ -45,7 +45,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     };
     let mut progress = Progress::new();
     let (mut deployed, mut reports) = (Vec::new(), Vec::new());
-    let outcome = client.run(&request, &mut |event| match progress.take(event) {
+    let outcome = client.run(&request, &mut |event| match progress.show_progress(event) {
         Some(Event::Up(up)) => {
             if up.plan.best_effort {
                 progress.suspend(|| warn_of_best_effort(&up));
@@ -57,7 +57,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     });
     progress.finish();
     outcome?;
-    let status = arguments.options.show(&reports, page)?;
+    let status = arguments.options.show_reports(&reports, page)?;
     if arguments.options.verbose && !arguments.options.json {
         for up in &deployed {
             println!("deployment of chain {}", up.chain);

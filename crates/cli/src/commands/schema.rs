@@ -33,6 +33,6 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
             print!("{}", myelin_api::SCHEMA);
             Ok(ExitCode::SUCCESS)
         }
-        Subject::Chain => output::json(&myelin_spec::schema()),
+        Subject::Chain => output::print_json(&myelin_spec::schema()),
     }
 }

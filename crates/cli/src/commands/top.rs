@@ -16,14 +16,14 @@ use crate::screen::Screen;
 #[command(
     after_help = "Examples:\n  myelin top\n  myelin top tactile --interval 5s\n  \
     myelin top --count 2 --json\n\n\
-    Rates, losses and times are those of the last full second. `q` or Ctrl-C ends.\n\
+    Rates, losses and times are those of the last full second. `q` or Ctrl-C ends the command.\n\
     In a pipe each interval prints the table again."
 )]
 pub(crate) struct Arguments {
     /// Show these chains only.
     chains: Vec<String>,
     /// Time between two tables.
-    #[arg(long, default_value = "1s", value_parser = output::duration, value_name = "TIME")]
+    #[arg(long, default_value = "1s", value_parser = output::parse_duration, value_name = "TIME")]
     interval: Duration,
     /// End after N tables.
     #[arg(long, value_name = "N")]
@@ -46,11 +46,14 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     loop {
         let next = Instant::now() + arguments.interval;
         if arguments.json {
-            output::json_line(&to_json(&chains))?;
+            output::print_json_line(&to_json(&chains))?;
         } else if let Some(screen) = &mut screen {
-            screen.draw(&format!("{}\n\nq ends", table(&chains, arguments.verbose)))?;
+            screen.draw(&format!(
+                "{}\n\nq ends",
+                format_table(&chains, arguments.verbose)
+            ))?;
         } else {
-            println!("{}", table(&chains, arguments.verbose));
+            println!("{}", format_table(&chains, arguments.verbose));
         }
         shown += 1;
         if arguments.count.is_some_and(|count| shown >= count) {
@@ -58,7 +61,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         }
         let wait = next.saturating_duration_since(Instant::now());
         match &mut screen {
-            Some(screen) if screen.ends_within(wait)? => return Ok(ExitCode::SUCCESS),
+            Some(screen) if screen.wait_for_end(wait)? => return Ok(ExitCode::SUCCESS),
             Some(_) => {}
             None => std::thread::sleep(wait),
         }
@@ -66,7 +69,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     }
 }
 
-fn table(chains: &[ChainStatus], verbose: bool) -> String {
+fn format_table(chains: &[ChainStatus], verbose: bool) -> String {
     let width = output::width();
     let mut table = status::live(chains, width);
     if verbose && !chains.is_empty() {
@@ -85,7 +88,7 @@ fn request_chains(run_dir: &RunDir, arguments: &Arguments) -> Result<Vec<ChainSt
         .iter()
         .find(|name| chains.iter().all(|status| status.chain != **name))
     {
-        return Err(output::not_running(name));
+        return Err(output::not_running_error(name));
     }
     chains.retain(|status| wanted.is_empty() || wanted.contains(&status.chain));
     Ok(chains)

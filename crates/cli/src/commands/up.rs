@@ -13,8 +13,8 @@ use crate::{output, source};
 #[command(after_help = "Examples:\n  myelin up examples/tactile.yaml\n  \
     myelin up -v chain.yaml        with its plan, ports and times\n  \
     myelin up -                    reads standard input\n\n\
-    All chains of the file come up, or none. A chain that runs already is changed under its traffic:\n\
-    no packet is lost, and each passes the old or the new form as a whole.\n\n\
+    Myelin deploys all chains of the file, or none. It changes a chain that runs already under\n\
+    traffic: no packet is lost, and each packet passes either the old or the new generation.\n\n\
     Exit status 3: admission refuses a chain.")]
 pub(crate) struct Arguments {
     /// The chain file; `-` reads standard input.
@@ -33,22 +33,22 @@ pub(crate) struct Arguments {
 /// Deploys the chains and prints the result.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let source = source::read(&arguments.file)?;
-    // Reports a bad file before it starts an agent.
+    // A bad file fails here, before this command starts an agent.
     source.parse()?;
-    let client = Client::connect_or_start(run_dir, &output::program()?)?;
+    let client = Client::connect_or_start(run_dir, &output::program_path()?)?;
     let chains = client.up(&UpRequest {
         source,
         force: arguments.force,
     })?;
     if arguments.json {
-        return output::json(&chains);
+        return output::print_json(&chains);
     }
-    print(&chains, arguments.verbose);
+    print_changes(&chains, arguments.verbose);
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the change of each chain and how to reach its hosts.
-pub(crate) fn print(chains: &[ChainUp], verbose: bool) {
+fn print_changes(chains: &[ChainUp], verbose: bool) {
     let width = output::width();
     for up in chains {
         print!("{}", plan::up(up, chains.len() > 1, width));

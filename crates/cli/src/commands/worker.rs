@@ -15,8 +15,11 @@ pub(crate) struct Arguments {
 
 /// Runs until the agent stops it.
 pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
-    let control = myelin_dataplane::control_from_stdin()
-        .map_err(|error| ApiError::failed(format!("worker: no control socket: {error}")))?;
+    let control = myelin_dataplane::control_from_stdin().map_err(|error| {
+        ApiError::failed(format!(
+            "standard input is no control socket: {error}; only the agent starts this command"
+        ))
+    })?;
     if arguments.dpdk {
         myelin_dataplane::worker_main::<myelin_dpdk::Dpdk>(control)
     }

@@ -13,7 +13,7 @@ spec:
   sla: { latency: 50ms }
 ";
 
-/// Five functions: each boundary between two of them crosses between kernel and user space.
+/// Five functions, alternately in the kernel and in user space.
 pub(crate) const MIXED: &str = "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -29,9 +29,9 @@ spec:
   sla: { latency: 50ms }
 ";
 
-/// Two chains in user space: `taken` on core `taken`, which the test takes from it, and `other` on
-/// core 0.
-pub(crate) fn chains_on_two_cores(taken: usize, latency: &str) -> String {
+/// Two chains in user space: `taken` on core `taken_core`, which the test takes away, and `other`
+/// on core 0.
+pub(crate) fn chains_on_two_cores(taken_core: usize, latency: &str) -> String {
     let chain = |name: &str, core: usize, latency: &str| {
         format!(
             "
@@ -48,7 +48,7 @@ spec:
     };
     format!(
         "{}---{}",
-        chain("taken", taken, latency),
+        chain("taken", taken_core, latency),
         chain("other", 0, "10s, percentile: 50")
     )
 }

@@ -1,4 +1,4 @@
-//! Runs `myelin conform` while a test sends.
+//! Runs `myelin conform` while a test sends packets.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStderr, Stdio};
@@ -26,7 +26,7 @@ impl Monitor {
         let mut line = String::new();
         messages.read_line(&mut line).expect("a line");
         let monitor = Self { child, messages };
-        assert!(line.starts_with("looking at eth0"), "{line}");
+        assert!(line.starts_with("watching eth0"), "{line}");
         monitor
     }
 

@@ -1,4 +1,4 @@
-//! Senders of datagrams that run until the test stops them, and checks of the chain meanwhile.
+//! Sends datagrams until the test stops the sender, and checks the chain under this traffic.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -68,7 +68,11 @@ impl Sender {
 
     /// Sends from the client behind a [`PortPair`](super::port_pair::PortPair).
     pub(crate) fn through_ports(ports: &super::port_pair::PortPair, load: Load) -> Self {
-        Self::start(&ports.client(), Ipv4Addr::new(10, 77, 0, 1).into(), load)
+        Self::start(
+            &ports.open_client(),
+            Ipv4Addr::new(10, 77, 0, 1).into(),
+            load,
+        )
     }
 
     /// Datagrams sent so far.
@@ -132,13 +136,13 @@ impl Load {
         };
         let mut flow = 0;
         let start = Instant::now();
-        let (mut next, mut done) = (start, 0);
+        let (mut next, mut scheduled) = (start, 0);
         while !stop.load(Ordering::Relaxed) {
             let due = match self.rate {
                 0..1000 => 1,
-                rate => (start.elapsed().as_secs_f64() * f64::from(rate)) as u64 - done,
+                rate => (start.elapsed().as_secs_f64() * f64::from(rate)) as u64 - scheduled,
             };
-            done += due;
+            scheduled += due;
             for _ in 0..due.min(MAX_BATCH) {
                 let mut to = self.to;
                 to.set_port(self.to.port() + flow);
@@ -155,11 +159,11 @@ impl Load {
     }
 }
 
-/// Waits until the SLA monitor has read the last packets and none is under way; returns the status.
+/// Waits until the SLA monitor has counted the last packets and all have left; returns the status.
 pub(crate) fn wait_until_settled(myelin: &super::Myelin, name: &str) -> Value {
     let mut status = Value::Null;
     super::wait_for("the last second of the account", || {
-        status = myelin.status(name);
+        status = myelin.read_status(name);
         status["sla"]["life"]["packets_in"] == status["packets_in"]
             && status["sla"]["under_way"] == 0
     });
@@ -167,19 +171,19 @@ pub(crate) fn wait_until_settled(myelin: &super::Myelin, name: &str) -> Value {
 }
 
 /// Reads the number of seconds with traffic that the SLA monitor has judged.
-pub(crate) fn judged_seconds(myelin: &super::Myelin, name: &str) -> u64 {
+pub(crate) fn read_judged_seconds(myelin: &super::Myelin, name: &str) -> u64 {
     // `sla` is absent in the first second.
-    let judged = &myelin.status(name)["sla"]["judged_s"];
+    let judged = &myelin.read_status(name)["sla"]["judged_s"];
     judged.as_u64().unwrap_or_default()
 }
 
-/// Reads a count of a status; panics if it is none.
+/// Reads a count of a status; panics if the value is no count.
 pub(crate) fn read_count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
 /// Sums the packets that the SLA monitor counts as lost, over all places.
-pub(crate) fn lost_packets(window: &Value) -> u64 {
+pub(crate) fn sum_lost_packets(window: &Value) -> u64 {
     let places = window["lost"].as_object().expect("places");
     places.values().map(read_count).sum()
 }
@@ -190,7 +194,7 @@ pub(crate) fn assert_contract_kept(myelin: &super::Myelin, name: &str) {
     assert!(read_count(&status["packets_in"]) > 0, "{status}");
     assert_eq!(status["packets_out"], status["packets_in"], "{status}");
     assert_eq!(
-        (&status["policed"], lost_packets(&status["sla"]["life"])),
+        (&status["policed"], sum_lost_packets(&status["sla"]["life"])),
         (&0.into(), 0),
         "{status}"
     );
@@ -200,7 +204,7 @@ pub(crate) fn assert_contract_kept(myelin: &super::Myelin, name: &str) {
         (&"active".into(), &false.into()),
         "{status}"
     );
-    let events = myelin.json(&["events", &myelin.chain(name), "--json"]);
+    let events = myelin.run_json(&["events", &myelin.chain_name(name), "--json"]);
     assert_eq!(events, Value::Array(Vec::new()));
 }
 
@@ -210,7 +214,7 @@ pub(crate) fn assert_core_returned(core: usize, myelin: &super::Myelin, name: &s
     let mut status = Value::Null;
     let mut is_on_core = false;
     super::wait_for("the worker to return to its core", || {
-        status = myelin.status(name);
+        status = myelin.read_status(name);
         let pid = read_count(&status["worker"]["pid"]) as u32;
         is_on_core = affinity::get(pid).is_ok_and(|cpus| cpus == [core])
             && sched::get(pid).is_ok_and(|policy| policy == Policy::Other)
@@ -224,8 +228,8 @@ pub(crate) fn assert_core_returned(core: usize, myelin: &super::Myelin, name: &s
 /// Asserts that the last event of a chain has ended.
 pub(crate) fn assert_last_event_ended(myelin: &super::Myelin, name: &str) {
     super::wait_for("the event's end", || {
-        myelin.status(name)["sla"]["last_event"]["end"].is_string()
+        myelin.read_status(name)["sla"]["last_event"]["end"].is_string()
     });
-    let events = myelin.json(&["events", &myelin.chain(name), "--json"]);
+    let events = myelin.run_json(&["events", &myelin.chain_name(name), "--json"]);
     assert!(events[0]["end"].is_string(), "{events}");
 }

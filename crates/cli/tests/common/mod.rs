@@ -1,5 +1,5 @@
-//! Runs the `myelin` binary with an agent of its own and removes everything at the end, also after
-//! a failure.
+//! Runs the `myelin` binary with a separate agent, and removes everything at the end, also after a
+//! failure.
 
 #![allow(dead_code, reason = "each test file uses some of these")]
 
@@ -43,8 +43,8 @@ pub(crate) fn skip_without(tool: &str) -> bool {
     missing
 }
 
-/// The directory of the repository.
-pub(crate) fn root() -> PathBuf {
+/// The top directory of the repository.
+pub(crate) fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
         .canonicalize()
@@ -82,7 +82,7 @@ impl Myelin {
 
     /// Makes a run directory for a test that neither measures nor watches the whole machine: other
     /// such tests run at the same time.
-    pub(crate) fn beside_others() -> Self {
+    pub(crate) fn new_shared() -> Self {
         let lock = MACHINE_LOCK.read();
         Self::with_lock(MachineLock::Shared(
             lock.unwrap_or_else(PoisonError::into_inner),
@@ -114,12 +114,12 @@ impl Myelin {
     }
 
     /// A chain's name in this instance.
-    pub(crate) fn chain(&self, name: &str) -> String {
+    pub(crate) fn chain_name(&self, name: &str) -> String {
         format!("{name}-{}", self.tag)
     }
 
-    /// Writes a chain file. Each `@NAME` becomes [`Self::chain`]`(NAME)`.
-    pub(crate) fn file(&self, text: &str) -> PathBuf {
+    /// Writes a chain file. Each `@NAME` becomes [`Self::chain_name`]`(NAME)`.
+    pub(crate) fn write_file(&self, text: &str) -> PathBuf {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let path = self.directory.path().join(format!(
             "chain{}.yaml",
@@ -131,7 +131,7 @@ impl Myelin {
             let end = part
                 .find(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))
                 .unwrap_or(part.len());
-            text.push_str(&self.chain(&part[..end]));
+            text.push_str(&self.chain_name(&part[..end]));
             text.push_str(&part[end..]);
         }
         std::fs::write(&path, text).expect("a chain file");
@@ -156,8 +156,9 @@ impl Myelin {
         }
     }
 
-    /// Kinds of all objects in the journal, except the eBPF file system, which belongs to no chain.
-    pub(crate) fn journaled_kinds(&self) -> Vec<String> {
+    /// Lists the kinds of all objects in the journal, except the eBPF file system, which belongs to
+    /// no chain.
+    pub(crate) fn list_journaled_kinds(&self) -> Vec<String> {
         let journal = std::fs::read_to_string(self.run_dir().join("journal")).expect("a journal");
         let kinds = journal.lines().map(|line| {
             let record: serde_json::Value = serde_json::from_str(line).expect("a record");
@@ -189,7 +190,7 @@ impl Myelin {
     }
 
     /// Runs a command that must succeed; returns its standard output.
-    pub(crate) fn ok(&self, arguments: &[&str]) -> String {
+    pub(crate) fn run_ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(
             output.status.success(),
@@ -202,13 +203,13 @@ impl Myelin {
     }
 
     /// Runs a command that must succeed; returns the JSON that it prints.
-    pub(crate) fn json(&self, arguments: &[&str]) -> serde_json::Value {
-        serde_json::from_str(&self.ok(arguments)).expect("JSON")
+    pub(crate) fn run_json(&self, arguments: &[&str]) -> serde_json::Value {
+        serde_json::from_str(&self.run_ok(arguments)).expect("JSON")
     }
 
     /// Runs a command that must fail with this exit status. Returns its standard error, with
     /// wrapped lines joined.
-    pub(crate) fn fails(&self, status: i32, arguments: &[&str]) -> String {
+    pub(crate) fn run_failing(&self, status: i32, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(
@@ -220,57 +221,58 @@ impl Myelin {
         text.replace("\n       ", " ")
     }
 
-    /// Process number of the agent.
-    pub(crate) fn agent_pid(&self) -> i32 {
+    /// Reads the process number of the agent.
+    pub(crate) fn read_agent_pid(&self) -> i32 {
         let read = || {
             let text = std::fs::read_to_string(self.run_dir().join("agent.lock")).ok()?;
             text.trim().parse().ok()
         };
-        // An agent that starts has not written it yet.
+        // A starting agent has not written its number yet.
         wait_for("the agent's process number", || read().is_some());
         read().expect("the agent's process number")
     }
 
-    /// Kills the agent and waits until it has ended: until then it still accepts connections.
+    /// Kills the agent and waits for its end: until then it still accepts connections.
     pub(crate) fn kill_agent(&self) {
-        let pid = self.agent_pid().into();
+        let pid = self.read_agent_pid().into();
         kill(&pid);
         wait_for("the agent's end", || !is_alive(&pid));
     }
 
-    /// Log of an agent that a client started.
-    pub(crate) fn agent_log(&self) -> String {
+    /// Reads the log of an agent that a client started.
+    pub(crate) fn read_agent_log(&self) -> String {
         std::fs::read_to_string(self.run_dir().join("agent.log")).unwrap_or_default()
     }
 
     /// Asserts that `count` chains run; returns their status.
     pub(crate) fn expect_chains(&self, count: usize) -> Vec<serde_json::Value> {
-        let list = self.json(&["ps", "--json"]);
+        let list = self.run_json(&["ps", "--json"]);
         let list = list.as_array().expect("a list").clone();
         assert_eq!(
             list.len(),
             count,
             "{list:?}\nlog of agent {}: {}",
-            self.agent_pid(),
-            self.agent_log()
+            self.read_agent_pid(),
+            self.read_agent_log()
         );
         list
     }
 
-    /// Status of the chain of this name, from `ps --json`.
-    pub(crate) fn status(&self, name: &str) -> serde_json::Value {
-        let list = self.json(&["ps", "--json"]);
-        let name = self.chain(name);
+    /// Reads the status of the chain of this name from `ps --json`.
+    pub(crate) fn read_status(&self, name: &str) -> serde_json::Value {
+        let list = self.run_json(&["ps", "--json"]);
+        let name = self.chain_name(name);
         let mut chains = list.as_array().expect("a list").iter();
         let found = chains.find(|one| one["chain"] == name.as_str());
         found.expect("the chain").clone()
     }
 
-    /// Probes a chain with `count` packets of `payload` bytes without pause; returns the row.
+    /// Probes a chain with `count` packets of `payload` bytes without pause; returns the row of the
+    /// report.
     pub(crate) fn probe(&self, name: &str, payload: u32, count: u32) -> serde_json::Value {
-        let report = self.json(&[
+        let report = self.run_json(&[
             "probe",
-            &self.chain(name),
+            &self.chain_name(name),
             "--mode",
             "inline",
             "--payload",
@@ -286,24 +288,24 @@ impl Myelin {
         report["rows"][0].clone()
     }
 
-    /// Kills the process that `member` finds in the status, again and again, until the supervisor
-    /// stops restarting it and the chain has failed.
+    /// Repeatedly kills the process that `find_process` finds in the status, until the supervisor
+    /// stops restarting the process and the chain has failed.
     pub(crate) fn kill_until_failed(
         &self,
         name: &str,
-        member: impl Fn(&serde_json::Value) -> serde_json::Value,
+        find_process: impl Fn(&serde_json::Value) -> serde_json::Value,
     ) {
-        // The supervisor stops after too many deaths within 10 s. On a busy machine deaths may lie
-        // further apart, so this may take more than four.
+        // The supervisor stops restarting a process after four deaths within 10 s. On a busy
+        // machine more deaths may be necessary, since the time between two deaths is longer.
         wait_for("the chain to fail", || {
-            let status = self.status(name);
-            if let Some(pid) = member(&status)["pid"].as_i64().filter(|pid| *pid > 0) {
+            let status = self.read_status(name);
+            if let Some(pid) = find_process(&status)["pid"].as_i64().filter(|pid| *pid > 0) {
                 // The process may have ended already.
                 let _ = Command::new("kill").args(["-9", &pid.to_string()]).output();
             }
             status["state"] == "failed"
         });
-        assert_eq!(self.status(name)["state"], "failed");
+        assert_eq!(self.read_status(name)["state"], "failed");
     }
 
     /// Kills an agent `delay` after the beginning of `up`; asserts that `down --all` removes all.
@@ -326,7 +328,7 @@ impl Myelin {
         up.kill().expect("kill -9");
         agent.kill().expect("kill -9");
         // `down --all` must cope with processes that are still ending.
-        self.ok(&["down", "--all"]);
+        self.run_ok(&["down", "--all"]);
         let _ = agent.wait();
         let _ = up.wait();
         self.assert_clean();
@@ -334,7 +336,7 @@ impl Myelin {
 
     /// Lists objects on the machine that belong to this instance: namespaces, links, processes,
     /// files.
-    pub(crate) fn leftovers(&self) -> Vec<String> {
+    pub(crate) fn list_leftovers(&self) -> Vec<String> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/run/netns")
             .into_iter()
@@ -357,10 +359,10 @@ impl Myelin {
             }
         }
         for kind in ["cgroup", "cgroup2"] {
-            let hierarchies = myelin_linux::procfs::mounts(kind).unwrap_or_default();
+            let hierarchies = myelin_linux::procfs::find_mounts(kind).unwrap_or_default();
             let groups = hierarchies.iter().map(|at| at.join(format!("myelin-{id}")));
-            let left = groups.filter(|group| group.exists());
-            found.extend(left.map(|group| format!("control group {}", group.display())));
+            let existing = groups.filter(|group| group.exists());
+            found.extend(existing.map(|group| format!("control group {}", group.display())));
         }
         for directory in ["containers", "runc"] {
             if self.run_dir().join(directory).exists() {
@@ -372,7 +374,7 @@ impl Myelin {
                 found.push(format!("link {link}"));
             }
         }
-        if mounts().contains(&*self.run_dir().to_string_lossy()) {
+        if read_mounts().contains(&*self.run_dir().to_string_lossy()) {
             found.push("a mount in the run directory".to_owned());
         }
         found
@@ -380,8 +382,8 @@ impl Myelin {
 
     /// Asserts that no object of this instance is left on the machine.
     pub(crate) fn assert_clean(&self) {
-        wait_for("a clean machine", || self.leftovers().is_empty());
-        assert_eq!(self.leftovers(), Vec::<String>::new());
+        wait_for("a clean machine", || self.list_leftovers().is_empty());
+        assert_eq!(self.list_leftovers(), Vec::<String>::new());
     }
 }
 
@@ -393,23 +395,23 @@ impl Drop for Myelin {
         }
         // A mount would keep the temporary directory from being removed.
         let mount = self.run_dir().join("bpf");
-        if mounts().contains(&*mount.to_string_lossy()) {
+        if read_mounts().contains(&*mount.to_string_lossy()) {
             println!("`down --all` left a mount at {}", mount.display());
             let _ = Command::new("umount").arg("-l").arg(mount).status();
         }
     }
 }
 
-fn mounts() -> String {
+fn read_mounts() -> String {
     std::fs::read_to_string("/proc/mounts").unwrap_or_default()
 }
 
 /// Longest time that [`wait_for`] waits. Long, because other programs use the machine too.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
-/// Longest time in a machine whose processor is emulated.
+/// Longest time on a machine with an emulated processor.
 const WAIT_LIMIT_EMULATED: Duration = Duration::from_secs(300);
 
-/// Whether only the tests use this machine: the emulated one of `scripts/test-old-kernel`.
+/// Whether only the tests use this machine: the emulated machine of `scripts/test-old-kernel`.
 pub(crate) fn is_dedicated_machine() -> bool {
     std::env::var_os("MYELIN_TEST_MACHINE").is_some_and(|value| value == "1")
 }
@@ -446,13 +448,13 @@ pub(crate) fn sh(command: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Whether a process number of a status names a running process.
+/// Whether the process with this number runs. The number comes from a status.
 pub(crate) fn is_alive(pid: &serde_json::Value) -> bool {
     let pid = pid.as_u64().expect("a process");
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-/// Kills the process whose number a status holds.
+/// Kills the process with this number. The number comes from a status.
 pub(crate) fn kill(pid: &serde_json::Value) {
     // 0 would kill the process group of this test.
     let pid = pid.as_i64().filter(|pid| *pid > 0).expect("a process");

@@ -6,11 +6,11 @@ use myelin_linux::netns::Netns;
 
 use super::sh;
 
-/// Two interfaces for a chain with `spec.ports`, and an end host behind each. Made with `ip`;
-/// dropping it removes the hosts.
+/// Two interfaces for a chain with `spec.ports`, and an end host behind each. Dropping it removes
+/// the hosts.
 pub(crate) struct PortPair {
     tag: String,
-    /// The interface behind the client.
+    /// The interface that receives the client's packets.
     pub(crate) ingress: String,
     egress: String,
 }
@@ -58,13 +58,13 @@ impl PortPair {
         )
     }
 
-    /// The namespace of the host behind the ingress interface.
-    pub(crate) fn client(&self) -> Netns {
+    /// Opens the namespace of the host behind the ingress interface.
+    pub(crate) fn open_client(&self) -> Netns {
         Netns::open(&format!("myelin-tp{}c", self.tag)).expect("the client")
     }
 
     /// Describes the interfaces as `ip -d link show` does.
-    pub(crate) fn links(&self) -> String {
+    pub(crate) fn show_links(&self) -> String {
         sh(&format!(
             "ip -d link show {}; ip -d link show {}",
             self.ingress, self.egress

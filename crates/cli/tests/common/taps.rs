@@ -19,8 +19,8 @@ pub(crate) fn skip_without_dpdk() -> bool {
     }
 }
 
-/// Two network namespaces, `a` and `b`. [`Self::join`] moves a link of the test into each. Dropping
-/// removes them.
+/// Two network namespaces, `a` and `b`. [`Self::add_links`] moves a link of the test into each.
+/// Dropping removes them.
 pub(crate) struct Hosts {
     tag: String,
 }
@@ -45,7 +45,7 @@ impl Hosts {
     }
 
     /// Moves the links into the namespaces; sets addresses and static neighbour entries.
-    pub(crate) fn join(&self, links: [&str; 2]) {
+    pub(crate) fn add_links(&self, links: [&str; 2]) {
         let macs = links.map(|link| {
             sh(&format!("cat /sys/class/net/{link}/address"))
                 .trim()
@@ -65,7 +65,7 @@ impl Hosts {
         }
     }
 
-    pub(crate) fn socket(&self, end: &str, address: &str) -> UdpSocket {
+    pub(crate) fn open_socket(&self, end: &str, address: &str) -> UdpSocket {
         let path = format!("/run/netns/{}", self.namespace(end));
         let address = address.to_owned();
         let socket = std::thread::spawn(move || {
@@ -81,16 +81,16 @@ impl Hosts {
     }
 
     /// Sends packets from `a` to `b`, which echoes them; returns the first byte of each at `b`.
-    pub(crate) fn exchange(&self, count: usize) -> Vec<u8> {
-        let client = self.socket("a", "10.78.0.1:4000");
-        let server = self.socket("b", "10.78.0.2:9000");
+    pub(crate) fn echo_packets(&self, count: usize) -> Vec<u8> {
+        let client = self.open_socket("a", "10.78.0.1:4000");
+        let server = self.open_socket("b", "10.78.0.2:9000");
         let mut seen = Vec::new();
         for number in 0..count {
             let mut bytes = [0; 64];
             client
                 .send_to(&[number as u8; 32], "10.78.0.2:9000")
                 .expect("sent");
-            let (len, from) = server.recv_from(&mut bytes).expect("it arrives");
+            let (len, from) = server.recv_from(&mut bytes).expect("a datagram");
             assert_eq!(len, 32);
             seen.push(bytes[0]);
             server.send_to(&bytes[..len], from).expect("sent");

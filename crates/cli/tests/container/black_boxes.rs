@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::common::{Myelin, sh, skip_unless_root, skip_without};
-use crate::{assert_no_loss, status};
+use crate::{assert_no_loss, read_status};
 
 /// A program that forwards each frame from ingress to egress.
 const FORWARDER: &str = "import os, socket
@@ -21,13 +21,13 @@ while True:
 ";
 
 /// A chain of one forwarding black box in a container; `more` holds keys of the function.
-fn black_box(more: &str) -> String {
+fn format_black_box(more: &str) -> String {
     let program = serde_json::to_string(FORWARDER).unwrap();
-    black_box_with_command(more, &format!("[ /usr/bin/python3, -c, {program} ]"))
+    format_black_box_with_command(more, &format!("[ /usr/bin/python3, -c, {program} ]"))
 }
 
-/// The same with another `command`, which may continue with further keys of `config`.
-fn black_box_with_command(more: &str, command: &str) -> String {
+/// A chain of one black box in a container. `command` may continue with further keys of `config`.
+fn format_black_box_with_command(more: &str, command: &str) -> String {
     format!(
         "
 apiVersion: myelin.dev/v1alpha1
@@ -49,15 +49,15 @@ fn a_black_box_in_a_container_carries_packets() {
     let myelin = Myelin::new();
     // The root file system is a view of the host's files, or a directory: here `/`.
     for more in ["limits: { cpu: 1core, memory: 64MiB },", "rootfs: /,"] {
-        let file = myelin.file(&black_box(more));
-        myelin.ok(&["up", file.to_str().unwrap()]);
+        let file = myelin.write_file(&format_black_box(more));
+        myelin.run_ok(&["up", file.to_str().unwrap()]);
         assert_no_loss(&myelin);
-        let sandbox = &status(&myelin)["hops"][0]["sandbox"];
+        let sandbox = &read_status(&myelin)["hops"][0]["sandbox"];
         assert_eq!(sandbox["isolation"], "container", "{sandbox}");
         assert!(sandbox["cpu_s"].as_f64().unwrap() > 0.0, "{sandbox}");
-        myelin.ok(&["down", &myelin.chain("c")]);
+        myelin.run_ok(&["down", &myelin.chain_name("c")]);
     }
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -92,16 +92,16 @@ fn mounts_below_the_root_file_system_are_read_only() {
     }
     let myelin = Myelin::new();
     let more = format!("rootfs: {},", directory.path().display());
-    let text = black_box_with_command(&more, "[ /bin/sleep, infinity ], startup: 1ms");
-    // If the agent passed systemd's NOTIFY_SOCKET on, runc would wait until the program reports
-    // that it is ready.
+    let text = format_black_box_with_command(&more, "[ /bin/sleep, infinity ], startup: 1ms");
+    // If runc had systemd's NOTIFY_SOCKET, it would wait until the program reports that it is
+    // ready. So the agent must remove this variable.
     let up = myelin
-        .command(&["up", myelin.file(&text).to_str().unwrap()])
+        .command(&["up", myelin.write_file(&text).to_str().unwrap()])
         .env("NOTIFY_SOCKET", myelin.run_dir().join("notify"))
         .output()
         .unwrap();
     assert!(up.status.success(), "{up:?}");
-    let pid = &status(&myelin)["hops"][0]["black_box"]["pid"];
+    let pid = &read_status(&myelin)["hops"][0]["black_box"]["pid"];
     for place in ["data/x", "data/disk/x"] {
         let error = fs::write(format!("/proc/{pid}/root/{place}"), "").unwrap_err();
         let kind = std::io::ErrorKind::ReadOnlyFilesystem;
@@ -118,7 +118,7 @@ fn mounts_below_the_root_file_system_are_read_only() {
             assert_eq!(mode & 0o077, 0, "{}", private.display());
         }
     }
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -129,15 +129,15 @@ fn up_shows_the_last_output_of_a_contained_program_that_ends_at_once() {
     }
     let myelin = Myelin::new();
     let command = "[ /bin/sh, -c, 'echo no such device >&2; exit 7' ], startup: 30s";
-    let file = myelin.file(&black_box_with_command("", command));
+    let file = myelin.write_file(&format_black_box_with_command("", command));
     // The program may end before or after the agent opens its process.
     for _ in 0..5 {
-        let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+        let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
         for part in ["function `box`", "its program `/bin/sh`", "no such device"] {
             assert!(error.contains(part), "{part}: {error}");
         }
     }
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -151,14 +151,14 @@ fn up_makes_nothing_if_the_root_file_system_is_no_directory() {
         ("/nowhere/root", "does not exist"),
         ("/proc/version", "not a directory"),
     ] {
-        let file = myelin.file(&black_box(&format!("rootfs: {rootfs},")));
-        let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+        let file = myelin.write_file(&format_black_box(&format!("rootfs: {rootfs},")));
+        let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
         assert!(error.contains(rootfs) && error.contains(word), "{error}");
         assert!(error.contains(".yaml:8:"), "{error}");
-        let running = myelin.json(&["ps", "--json"]);
+        let running = myelin.run_json(&["ps", "--json"]);
         assert_eq!(running.as_array().map(Vec::len), Some(0), "{running}");
-        assert_eq!(myelin.journaled_kinds(), Vec::<String>::new());
+        assert_eq!(myelin.list_journaled_kinds(), Vec::<String>::new());
     }
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

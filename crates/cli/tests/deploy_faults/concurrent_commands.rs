@@ -1,4 +1,4 @@
-//! Two commands at the same time have the result of the same commands one after the other.
+//! Two commands at the same time have the same result as two commands in sequence.
 
 use std::path::Path;
 use std::process::Output;
@@ -29,25 +29,25 @@ fn up_at_once(myelin: &Myelin, files: [&Path; 2]) -> [Output; 2] {
 
 /// Parses the output of an `up --json` that must have succeeded.
 fn parse_up(output: &Output) -> Vec<Value> {
-    assert!(output.status.success(), "{}", stderr_of(output));
+    assert!(output.status.success(), "{}", read_stderr(output));
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-fn stderr_of(output: &Output) -> String {
+fn read_stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Removes two chains at the same time.
 fn down_at_once(myelin: &Myelin, names: [&str; 2]) {
-    let [one, other] = names.map(|name| myelin.chain(name));
+    let [one, other] = names.map(|name| myelin.chain_name(name));
     for output in run_at_once(myelin, [&["down", &one], &["down", &other]]) {
-        assert!(output.status.success(), "{}", stderr_of(&output));
+        assert!(output.status.success(), "{}", read_stderr(&output));
     }
     myelin.expect_chains(0);
 }
 
 /// A chain in user space.
-fn chain(name: &str, port: u16, spec: &str) -> String {
+fn format_chain(name: &str, port: u16, spec: &str) -> String {
     format!(
         "
 apiVersion: myelin.dev/v1alpha1
@@ -62,12 +62,12 @@ spec:
 }
 
 /// Repeats a round in one instance; asserts that nothing is left at the end.
-fn repeat(round: impl Fn(&Myelin)) {
-    let myelin = Myelin::beside_others();
+fn repeat_rounds(round: impl Fn(&Myelin)) {
+    let myelin = Myelin::new_shared();
     for _ in 0..ROUNDS {
         round(&myelin);
     }
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -77,46 +77,46 @@ fn two_ups_on_one_port_share_the_worker() {
         return;
     }
     let ports = PortPair::new();
-    let before = ports.links();
-    let [one, other] = [("a", 9000), ("b", 9001)].map(|(name, port)| chain(name, port, ""));
-    repeat(|myelin| {
-        let files = [&one, &other].map(|text| myelin.file(&ports.add_to(text)));
+    let before = ports.show_links();
+    let [one, other] = [("a", 9000), ("b", 9001)].map(|(name, port)| format_chain(name, port, ""));
+    repeat_rounds(|myelin| {
+        let files = [&one, &other].map(|text| myelin.write_file(&ports.add_to(text)));
         for output in up_at_once(myelin, [&files[0], &files[1]]) {
             assert_eq!(parse_up(&output)[0]["change"], "created");
         }
-        let worker = |name| myelin.status(name)["worker"]["pid"].clone();
+        let worker = |name| myelin.read_status(name)["worker"]["pid"].clone();
         assert_eq!(worker("a"), worker("b"));
         for (name, port) in [("a", 9000), ("b", 9001)] {
             ports.send_ten(port);
-            let packets = || myelin.status(name)["packets_out"].clone();
+            let packets = || myelin.read_status(name)["packets_out"].clone();
             crate::common::wait_for("ten packets", || packets() == 10);
             assert_eq!(packets(), 10, "{name}");
         }
         down_at_once(myelin, ["a", "b"]);
-        assert_eq!(ports.links(), before);
+        assert_eq!(ports.show_links(), before);
     });
 }
 
-/// One owner has the queues of the port; the chain of the other owner is distributed.
+/// The chains of one owner use the queues of the port; the chain of the other owner is distributed.
 #[test]
 fn two_ups_of_different_owners_on_one_port_get_different_mappings() {
     if skip_unless_root() {
         return;
     }
     let ports = PortPair::new();
-    let before = ports.links();
+    let before = ports.show_links();
     let [one, other] = [("a", 9000), ("b", 9001)].map(|(name, port)| {
-        let text = chain(name, port, "");
+        let text = format_chain(name, port, "");
         text.replace("name: @", &format!("namespace: owner-{name}, name: @"))
     });
-    repeat(|myelin| {
-        let files = [&one, &other].map(|text| myelin.file(&ports.add_to(text)));
+    repeat_rounds(|myelin| {
+        let files = [&one, &other].map(|text| myelin.write_file(&ports.add_to(text)));
         let mut mappings = up_at_once(myelin, [&files[0], &files[1]])
             .map(|output| parse_up(&output)[0]["plan"]["mapping"].to_string());
         mappings.sort();
         assert_eq!(mappings, ["\"compact\"", "\"distributed\""]);
         down_at_once(myelin, ["a", "b"]);
-        assert_eq!(ports.links(), before);
+        assert_eq!(ports.show_links(), before);
     });
 }
 
@@ -126,20 +126,20 @@ fn one_of_two_ups_with_different_worker_settings_is_refused() {
         return;
     }
     let ports = PortPair::new();
-    let one = chain("a", 9000, "  worker: { batch: 8 }");
-    let other = chain("b", 9001, "  worker: { batch: 16 }");
-    repeat(|myelin| {
-        let files = [&one, &other].map(|text| myelin.file(&ports.add_to(text)));
+    let one = format_chain("a", 9000, "  worker: { batch: 8 }");
+    let other = format_chain("b", 9001, "  worker: { batch: 16 }");
+    repeat_rounds(|myelin| {
+        let files = [&one, &other].map(|text| myelin.write_file(&ports.add_to(text)));
         let outputs = up_at_once(myelin, [&files[0], &files[1]]);
         let refused: Vec<_> = outputs.iter().filter(|one| !one.status.success()).collect();
-        let errors: Vec<_> = refused.iter().map(|output| stderr_of(output)).collect();
+        let errors: Vec<_> = refused.iter().map(|output| read_stderr(output)).collect();
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert!(errors[0].contains("spec.worker differs"), "{errors:?}");
         let left = myelin.expect_chains(1)[0]["chain"]
             .as_str()
             .expect("a name")
             .to_owned();
-        myelin.ok(&["down", &left]);
+        myelin.run_ok(&["down", &left]);
     });
 }
 
@@ -148,9 +148,10 @@ fn two_ups_or_downs_of_one_chain_run_one_after_the_other() {
     if skip_unless_root() {
         return;
     }
-    repeat(|myelin| {
+    repeat_rounds(|myelin| {
         let networks = ["192.0.2.0/24", "198.51.100.0/24"];
-        let files = networks.map(|network| myelin.file(&KERNEL.replace("192.0.2.0/24", network)));
+        let files =
+            networks.map(|network| myelin.write_file(&KERNEL.replace("192.0.2.0/24", network)));
         let outputs = up_at_once(myelin, [&files[0], &files[1]]);
         let ups = outputs.each_ref().map(|output| parse_up(output)[0].clone());
         let second = ups.iter().position(|up| up["change"] == "changed");
@@ -162,8 +163,8 @@ fn two_ups_or_downs_of_one_chain_run_one_after_the_other() {
         );
         assert_eq!(myelin.expect_chains(1)[0]["generation"], 1);
         // The file of the later `up` is deployed.
-        let again = files.each_ref().map(|file| file.to_str().expect("a path"));
-        let up = myelin.json(&["up", again[second], "--json"]);
+        let paths = files.each_ref().map(|file| file.to_str().expect("a path"));
+        let up = myelin.run_json(&["up", paths[second], "--json"]);
         assert_eq!(up[0]["change"], "unchanged");
         // The same file twice, for a chain that runs and for one that does not.
         for (is_deployed, expected) in [
@@ -171,7 +172,7 @@ fn two_ups_or_downs_of_one_chain_run_one_after_the_other() {
             (false, ["created", "unchanged"]),
         ] {
             if !is_deployed {
-                myelin.ok(&["down", &myelin.chain("k")]);
+                myelin.run_ok(&["down", &myelin.chain_name("k")]);
             }
             let file = &*files[second];
             let outputs = up_at_once(myelin, [file, file]);
@@ -180,8 +181,8 @@ fn two_ups_or_downs_of_one_chain_run_one_after_the_other() {
             assert_eq!(changes, expected);
         }
         assert_eq!(myelin.probe("k", 64, 10)["lost"], 0);
-        // Of two `down`, the second fails because no such chain runs.
-        let name = myelin.chain("k");
+        // The second of two `down` fails because the chain no longer runs.
+        let name = myelin.chain_name("k");
         let outputs = run_at_once(myelin, [&["down", &name], &["down", &name]]);
         assert_eq!(outputs.iter().filter(|one| one.status.success()).count(), 1);
         myelin.expect_chains(0);
@@ -194,11 +195,11 @@ fn two_ups_with_the_same_chains_in_opposite_order_do_not_deadlock() {
     if skip_unless_root() {
         return;
     }
-    repeat(|myelin| {
+    repeat_rounds(|myelin| {
         let [one, other] = ["a", "b"].map(|name| KERNEL.replace("@k", &format!("@{name}")));
         let files = [
-            myelin.file(&format!("{one}---{other}")),
-            myelin.file(&format!("{other}---{one}")),
+            myelin.write_file(&format!("{one}---{other}")),
+            myelin.write_file(&format!("{other}---{one}")),
         ];
         let outputs = up_at_once(myelin, [&files[0], &files[1]]);
         let mut changes: Vec<_> = outputs.iter().flat_map(parse_up).collect();
@@ -218,18 +219,18 @@ fn down_of_one_chain_of_a_pair_during_up_of_both_keeps_the_pair_consistent() {
     if skip_unless_root() {
         return;
     }
-    let there = chain("a", 9000, "  reverse: @b");
-    let back = chain("b", 9000, "")
+    let there = format_chain("a", 9000, "  reverse: @b");
+    let back = format_chain("b", 9000, "")
         .replace("destination: 10.0.0.2", "source: 10.0.0.2")
         .replace("destinationPort", "sourcePort");
-    repeat(|myelin| {
-        let file = myelin.file(&format!("{there}---{back}"));
+    repeat_rounds(|myelin| {
+        let file = myelin.write_file(&format!("{there}---{back}"));
         let up = ["up", file.to_str().expect("a path"), "--json"];
-        myelin.ok(&up);
-        let down = ["down", &*myelin.chain("a")];
-        let [brought, removed] = run_at_once(myelin, [&up, &down]);
-        assert!(removed.status.success(), "{}", stderr_of(&removed));
-        let change = parse_up(&brought)[0]["change"].clone();
+        myelin.run_ok(&up);
+        let down = ["down", &*myelin.chain_name("a")];
+        let [up_output, removed] = run_at_once(myelin, [&up, &down]);
+        assert!(removed.status.success(), "{}", read_stderr(&removed));
+        let change = parse_up(&up_output)[0]["change"].clone();
         // `up` before `down` leaves one chain; `down` before `up` leaves both.
         let count = if change == "unchanged" { 1 } else { 2 };
         let list = myelin.expect_chains(count);
@@ -240,9 +241,9 @@ fn down_of_one_chain_of_a_pair_during_up_of_both_keeps_the_pair_consistent() {
                 "both chains use the same interfaces"
             );
             assert_eq!(myelin.probe("a", 64, 10)["lost"], 0);
-            myelin.ok(&["down", &myelin.chain("a")]);
+            myelin.run_ok(&["down", &myelin.chain_name("a")]);
         }
-        myelin.ok(&["down", &myelin.chain("b")]);
+        myelin.run_ok(&["down", &myelin.chain_name("b")]);
     });
 }
 
@@ -252,35 +253,35 @@ fn one_of_two_ups_whose_contracts_exclude_each_other_is_admitted() {
         return;
     }
     // The slack of each contract, 1 ms, is too small for the other chain.
-    let myelin = Myelin::beside_others();
+    let myelin = Myelin::new_shared();
     let text = |name: &str, latency_us: u64| {
         let sla = format!("  sla: {{ rate: 1kpps, burst: 8, latency: {latency_us}us }}");
-        chain(name, 9000, &sla)
+        format_chain(name, 9000, &sla)
     };
-    let plan = myelin.file(&text("a", 900_000));
-    let plan = myelin.json(&["plan", plan.to_str().expect("a path"), "--json"]);
+    let plan = myelin.write_file(&text("a", 900_000));
+    let plan = myelin.run_json(&["plan", plan.to_str().expect("a path"), "--json"]);
     let bound_ns = plan[0]["bound"]["bound_ns"].as_u64().expect("a bound");
     let latency_us = bound_ns.div_ceil(1000) + 1000;
-    let files = ["a", "b"].map(|name| myelin.file(&text(name, latency_us)));
+    let files = ["a", "b"].map(|name| myelin.write_file(&text(name, latency_us)));
     for _ in 0..ROUNDS {
         let outputs = up_at_once(&myelin, [&files[0], &files[1]]);
         let codes = outputs.each_ref().map(|output| output.status.code());
         assert!(
             codes == [Some(0), Some(3)] || codes == [Some(3), Some(0)],
             "{codes:?}: {}{}",
-            stderr_of(&outputs[0]),
-            stderr_of(&outputs[1])
+            read_stderr(&outputs[0]),
+            read_stderr(&outputs[1])
         );
         let up = codes.iter().position(|code| *code == Some(0)).expect("one");
-        let name = myelin.chain(["a", "b"][up]);
+        let name = myelin.chain_name(["a", "b"][up]);
         assert_eq!(myelin.expect_chains(1)[0]["chain"], *name);
         assert!(
-            stderr_of(&outputs[1 - up]).contains("is refused"),
+            read_stderr(&outputs[1 - up]).contains("is refused"),
             "{}",
-            stderr_of(&outputs[1 - up])
+            read_stderr(&outputs[1 - up])
         );
-        myelin.ok(&["down", &name]);
+        myelin.run_ok(&["down", &name]);
     }
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -44,21 +44,21 @@ fn a_chain_is_undone_when_its_client_disconnects_during_the_startup_of_a_black_b
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
-    let other = myelin.file(KERNEL);
-    myelin.ok(&["up", other.to_str().expect("a path")]);
-    // This command also records the links of the chain for `leftovers`.
+    let myelin = Myelin::new_shared();
+    let other = myelin.write_file(KERNEL);
+    myelin.run_ok(&["up", other.to_str().expect("a path")]);
+    // This command also records the links of the chain for `list_leftovers`.
     myelin.expect_chains(1);
-    let idle = myelin.leftovers();
+    let idle = myelin.list_leftovers();
     let slow = black_box("w", 9001, "sleep, 7334.25", "60s");
     // The agent must also undo the kernel chain of the same file.
-    let file = myelin.file(&format!("{}---{}", KERNEL.replace("@k", "@l"), slow.text));
+    let file = myelin.write_file(&format!("{}---{}", KERNEL.replace("@k", "@l"), slow.text));
     let client = start_slow_up(&myelin, &file, "7334.25");
     // Other requests continue and see neither of the two chains.
     assert_eq!(myelin.probe("k", 64, 10)["lost"], 0);
-    myelin.ok(&["down", &myelin.chain("k")]);
+    myelin.run_ok(&["down", &myelin.chain_name("k")]);
     myelin.expect_chains(0);
-    myelin.ok(&["up", other.to_str().expect("a path")]);
+    myelin.run_ok(&["up", other.to_str().expect("a path")]);
     // A second client waits for the names of the same chains, and disconnects.
     let second = start_up(&myelin, &file);
     std::thread::sleep(Duration::from_millis(100));
@@ -66,16 +66,16 @@ fn a_chain_is_undone_when_its_client_disconnects_during_the_startup_of_a_black_b
     assert!(is_sleep_running("7334.25"));
     let start = Instant::now();
     kill_client(client);
-    wait_for("the end of the chain", || myelin.leftovers() == idle);
-    assert_eq!(myelin.leftovers(), idle);
+    wait_for("the end of the chain", || myelin.list_leftovers() == idle);
+    assert_eq!(myelin.list_leftovers(), idle);
     assert!(start.elapsed() < UNDO_LIMIT, "{:?}", start.elapsed());
     assert!(!is_sleep_running("7334.25"));
     myelin.expect_chains(1);
     // The names are free again.
     let quick = slow.text.replace("60s", "1ms");
-    myelin.ok(&["up", myelin.file(&quick).to_str().expect("a path")]);
+    myelin.run_ok(&["up", myelin.write_file(&quick).to_str().expect("a path")]);
     myelin.expect_chains(2);
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
@@ -84,10 +84,10 @@ fn a_waiting_client_gets_the_chain_name_when_the_other_client_disconnects() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::beside_others();
+    let myelin = Myelin::new_shared();
     let slow = black_box("w", 9001, "sleep, 7335.25", "60s");
-    let client = start_slow_up(&myelin, &myelin.file(&slow.text), "7335.25");
-    let next = start_up(&myelin, &myelin.file(&KERNEL.replace("@k", "@w")));
+    let client = start_slow_up(&myelin, &myelin.write_file(&slow.text), "7335.25");
+    let next = start_up(&myelin, &myelin.write_file(&KERNEL.replace("@k", "@w")));
     std::thread::sleep(Duration::from_millis(100));
     myelin.expect_chains(0);
     let start = Instant::now();
@@ -96,8 +96,8 @@ fn a_waiting_client_gets_the_chain_name_when_the_other_client_disconnects() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     assert!(start.elapsed() < UNDO_LIMIT, "{:?}", start.elapsed());
-    assert_eq!(myelin.status("w")["mapping"], "compact");
+    assert_eq!(myelin.read_status("w")["mapping"], "compact");
     assert!(!is_sleep_running("7335.25"));
-    myelin.ok(&["down", "--all"]);
+    myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }

@@ -13,15 +13,15 @@ const UP_FAILURES: u32 = 12;
 const DOWN_FAILURES: u32 = 5;
 
 fn assert_failed_calls_are_undone(fixture: &ChainFixture) {
-    let myelin = Myelin::beside_others();
-    let file = myelin.file(&fixture.text);
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(&fixture.text);
     let up = ["up", file.to_str().expect("a path")];
-    let name = myelin.chain(fixture.name);
+    let name = myelin.chain_name(fixture.name);
     let down = ["down", &*name];
-    let links = || fixture.ports.as_ref().map(PortPair::links);
+    let links = || fixture.ports.as_ref().map(PortPair::show_links);
     let before = links();
     let mut agent = SteppedAgent::start(&myelin);
-    let idle = myelin.leftovers();
+    let idle = myelin.list_leftovers();
     let (up_steps, down_steps) = agent.count_steps_of_both(&myelin, &up, &down);
 
     for step in choose_steps(up_steps, UP_FAILURES) {
@@ -31,45 +31,58 @@ fn assert_failed_calls_are_undone(fixture: &ChainFixture) {
             Errno::ENOMEM
         };
         let output = agent.run_with_fault(Fault::Fail(step, error), || myelin.run(&up));
-        let last = agent.step_log();
+        let last = agent.read_step_log();
         let last = last.lines().nth(step as usize - 1).unwrap_or_default();
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         let at = format!("up, {error} at step {step}: {last}: {stderr}");
         println!("{at}");
-        assert!(agent.is_alive(), "{at}\n{}", agent.log());
-        assert!(!agent.log().contains("panicked"), "{at}\n{}", agent.log());
+        assert!(agent.is_alive(), "{at}\n{}", agent.read_log());
+        assert!(
+            !agent.read_log().contains("panicked"),
+            "{at}\n{}",
+            agent.read_log()
+        );
         if !output.status.success() {
             assert_eq!(output.status.code(), Some(1), "{at}");
             assert!(stderr.contains(&name), "{at}");
             assert_eq!(
-                myelin.json(&["ps", "--json"]),
+                myelin.run_json(&["ps", "--json"]),
                 serde_json::json!([]),
                 "{at}"
             );
-            wait_for("the agent to undo the step", || myelin.leftovers() == idle);
-            assert_eq!(myelin.leftovers(), idle, "{at}\n{}", agent.log());
+            wait_for("the agent to undo the step", || {
+                myelin.list_leftovers() == idle
+            });
+            assert_eq!(myelin.list_leftovers(), idle, "{at}\n{}", agent.read_log());
             assert_eq!(links(), before, "{at}");
-            myelin.ok(&up);
+            myelin.run_ok(&up);
         }
         myelin.expect_chains(1);
-        myelin.ok(&down);
-        assert_eq!(myelin.leftovers(), idle, "{at}\n{}", agent.log());
+        myelin.run_ok(&down);
+        assert_eq!(myelin.list_leftovers(), idle, "{at}\n{}", agent.read_log());
     }
     for step in choose_steps(down_steps, DOWN_FAILURES) {
-        myelin.ok(&up);
+        myelin.run_ok(&up);
         let output = agent.run_with_fault(Fault::Fail(step, Errno::ENOMEM), || myelin.run(&down));
-        let last = agent.step_log();
+        let last = agent.read_step_log();
         let last = last.lines().nth(step as usize - 1).unwrap_or_default();
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         let at = format!("down, step {step}: {last}: {stderr}");
-        println!("{at}{}", agent.log().lines().last().unwrap_or_default());
-        assert!(agent.is_alive(), "{at}\n{}", agent.log());
-        assert!(!agent.log().contains("panicked"), "{at}\n{}", agent.log());
+        println!(
+            "{at}{}",
+            agent.read_log().lines().last().unwrap_or_default()
+        );
+        assert!(agent.is_alive(), "{at}\n{}", agent.read_log());
+        assert!(
+            !agent.read_log().contains("panicked"),
+            "{at}\n{}",
+            agent.read_log()
+        );
         myelin.expect_chains(0);
         // The agent removes the remaining objects when it stops.
-        if myelin.leftovers() != idle {
+        if myelin.list_leftovers() != idle {
             agent.stop();
-            assert_eq!(myelin.leftovers(), Vec::<String>::new(), "{at}");
+            assert_eq!(myelin.list_leftovers(), Vec::<String>::new(), "{at}");
             assert_eq!(links(), before, "{at}");
             agent = SteppedAgent::start(&myelin);
         }

@@ -27,7 +27,7 @@ impl ChainFixture {
     }
 }
 
-fn chain(name: &str, spec: &str) -> String {
+fn format_chain(name: &str, spec: &str) -> String {
     format!(
         "
 apiVersion: myelin.dev/v1alpha1
@@ -53,7 +53,7 @@ pub(crate) fn pipeline() -> ChainFixture {
   functions:
     - { name: one, kind: forward, space: user }
     - { name: two, kind: xor, space: user, config: { key: 0x21 } }";
-    ChainFixture::new("p", chain("p", spec))
+    ChainFixture::new("p", format_chain("p", spec))
 }
 
 pub(crate) fn distributed() -> ChainFixture {
@@ -61,10 +61,10 @@ pub(crate) fn distributed() -> ChainFixture {
   functions:
     - { name: one, kind: xor, space: kernel, config: { key: 0x21 } }
     - { name: two, kind: xor, space: user, config: { key: 0x21 } }";
-    ChainFixture::new("s", chain("s", spec))
+    ChainFixture::new("s", format_chain("s", spec))
 }
 
-/// A black box that counts as started after `startup`.
+/// A black box. The agent regards its program as started after `startup`.
 pub(crate) fn black_box(
     name: &'static str,
     port: u16,
@@ -75,19 +75,19 @@ pub(crate) fn black_box(
         "  functions:
     - {{ name: box, kind: external, config: {{ startup: {startup}, command: [ {program} ] }} }}"
     );
-    let text = chain(name, &spec).replace("9000", &port.to_string());
+    let text = format_chain(name, &spec).replace("9000", &port.to_string());
     ChainFixture::new(name, text)
 }
 
-/// On DPDK devices that receive no packet.
+/// A chain on DPDK devices that receive no packet.
 pub(crate) fn on_dpdk_devices() -> ChainFixture {
     let spec = "  functions: [ { name: one, kind: forward } ]
   ports: { ingress: { dpdk: \"net_null0,no-rx=1\" }, egress: { dpdk: \"net_null1,no-rx=1\" } }
   worker: { idle: sleep }";
-    ChainFixture::new("d", chain("d", spec))
+    ChainFixture::new("d", format_chain("d", spec))
 }
 
-/// On existing interfaces, with a shaper at egress.
+/// A chain on existing interfaces, with a shaper at egress.
 pub(crate) fn on_interfaces() -> ChainFixture {
     let ports = PortPair::new();
     let text = KERNEL.replace(
@@ -104,7 +104,7 @@ pub(crate) fn on_interfaces() -> ChainFixture {
 
 /// Returns a chain file as a client sends it, without the checks of a client.
 pub(crate) fn chain_source(myelin: &Myelin, text: &str) -> ChainSource {
-    let path = myelin.file(text);
+    let path = myelin.write_file(text);
     ChainSource {
         name: path.display().to_string(),
         text: std::fs::read_to_string(&path).expect("a file"),
@@ -115,14 +115,14 @@ pub(crate) fn chain_source(myelin: &Myelin, text: &str) -> ChainSource {
 /// Lists files of this instance: of DPDK environments, black boxes and containers.
 pub(crate) fn list_leftover_files(myelin: &Myelin) -> Vec<String> {
     let id = myelin_api::RunDir::resolve(Some(&myelin.run_dir())).id();
-    let names = |directory: &std::path::Path| {
+    let list_names = |directory: &std::path::Path| {
         let entries = std::fs::read_dir(directory).into_iter().flatten();
         let names = entries.flatten().map(|entry| entry.file_name());
         names.map(|name| name.to_string_lossy().into_owned())
     };
-    let environments = names("/var/run/dpdk".as_ref()).filter(|name| name.contains(&id));
+    let environments = list_names("/var/run/dpdk".as_ref()).filter(|name| name.contains(&id));
     let run_dir = myelin.run_dir();
     let allowed = ["agent.lock", "agent.log"];
-    let files = names(&run_dir).filter(|name| !allowed.contains(&&**name));
+    let files = list_names(&run_dir).filter(|name| !allowed.contains(&&**name));
     environments.chain(files.collect::<Vec<_>>()).collect()
 }

@@ -11,12 +11,12 @@ const UP_KILLS: u32 = 11;
 const DOWN_KILLS: u32 = 5;
 
 fn assert_kills_are_cleaned_up(fixture: &ChainFixture) {
-    let myelin = Myelin::beside_others();
-    let file = myelin.file(&fixture.text);
+    let myelin = Myelin::new_shared();
+    let file = myelin.write_file(&fixture.text);
     let up = ["up", file.to_str().expect("a path")];
-    let name = myelin.chain(fixture.name);
+    let name = myelin.chain_name(fixture.name);
     let down = ["down", &*name];
-    let links = || fixture.ports.as_ref().map(PortPair::links);
+    let links = || fixture.ports.as_ref().map(PortPair::show_links);
     let before = links();
 
     let agent = SteppedAgent::start(&myelin);
@@ -32,7 +32,7 @@ fn assert_kills_are_cleaned_up(fixture: &ChainFixture) {
     for (is_up, step) in up_steps.chain(down_steps) {
         let mut agent = SteppedAgent::start(&myelin);
         if !is_up {
-            myelin.ok(&up);
+            myelin.run_ok(&up);
         }
         let command = if is_up { &up } else { &down };
         let output = agent.run_with_fault(Fault::Kill(step), || myelin.run(command));
@@ -44,15 +44,15 @@ fn assert_kills_are_cleaned_up(fixture: &ChainFixture) {
             assert!(!agent.is_alive(), "step {step}: {stderr}");
         }
         let last = agent
-            .step_log()
+            .read_step_log()
             .lines()
             .last()
             .unwrap_or_default()
             .to_owned();
         agent.kill();
-        myelin.ok(&["down", "--all"]);
+        myelin.run_ok(&["down", "--all"]);
         let at = format!("{command:?}, killed at step {step}: {last}");
-        assert_eq!(myelin.leftovers(), Vec::<String>::new(), "{at}");
+        assert_eq!(myelin.list_leftovers(), Vec::<String>::new(), "{at}");
         assert_eq!(list_leftover_files(&myelin), Vec::<String>::new(), "{at}");
         assert_eq!(links(), before, "{at}");
     }

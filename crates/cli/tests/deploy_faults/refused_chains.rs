@@ -56,7 +56,7 @@ impl AgentSnapshot {
         };
         let children = sh(&format!("pgrep -P {pid} || true"));
         Self {
-            objects: myelin.leftovers().into_iter().collect(),
+            objects: myelin.list_leftovers().into_iter().collect(),
             children: children.lines().map(str::to_owned).collect(),
             ebpf: lines.filter(is_number).collect(),
             journal: std::fs::read_to_string(myelin.run_dir().join("journal")).expect("a journal"),
@@ -93,17 +93,18 @@ impl LinkMonitor {
         // `ip monitor` prints nothing at its start, so an event shows that it runs.
         wait_for("the monitor", || {
             monitor.add_marker_link();
-            !monitor.text().is_empty()
+            !monitor.read_events().is_empty()
         });
         monitor.take_events();
         monitor
     }
 
-    fn text(&self) -> String {
+    fn read_events(&self) -> String {
         std::fs::read_to_string(&self.file).expect("the events")
     }
 
-    /// Makes a link in the namespace; returns its name. Its event marks a point in the record.
+    /// Makes a link in the namespace; returns its name. The event of the link marks a point in the
+    /// record.
     fn add_marker_link(&mut self) -> String {
         self.marks += 1;
         let name = format!("mark{}", self.marks);
@@ -117,10 +118,14 @@ impl LinkMonitor {
     /// Removes and returns the events up to now, without those of marker links.
     fn take_events(&mut self) -> Vec<String> {
         let mark = self.add_marker_link();
-        let has_mark = || self.text().contains(&format!("{mark}@"));
+        let has_mark = || self.read_events().contains(&format!("{mark}@"));
         wait_for("the event of the marker link", has_mark);
-        assert!(has_mark(), "no event of the marker link: {}", self.text());
-        let text = self.text();
+        assert!(
+            has_mark(),
+            "no event of the marker link: {}",
+            self.read_events()
+        );
+        let text = self.read_events();
         File::create(&self.file).expect("an empty file");
         let others = text.lines().filter(|line| !line.contains(": mark"));
         others
@@ -159,7 +164,7 @@ impl WatchedAgent {
         }
     }
 
-    /// A request without the checks of a client.
+    /// Makes a request without the checks of a client.
     fn request(&self, text: &str) -> UpRequest {
         UpRequest {
             source: chain_source(&self.myelin, text),
@@ -173,14 +178,14 @@ impl WatchedAgent {
         self.assert_refused_with_calls(&[], text, words);
     }
 
-    /// The same for an agent that may also make the calls of `calls`.
+    /// Like `assert_refused`, for an agent that may also make the calls of `calls`.
     fn assert_refused_with_calls(&mut self, calls: &[&str], text: &str, words: &str) {
         let request = self.request(text);
         let before = AgentSnapshot::take(&self.myelin, &self.agent);
         let (_, result) = self.agent.count_steps(|| self.client.up(&request));
         let error = result.expect_err(words).message;
         assert!(error.contains(words), "{words}: {error}");
-        for step in self.agent.step_log().lines() {
+        for step in self.agent.read_step_log().lines() {
             let parts: Vec<_> = step.split(' ').collect();
             let is_read = READ_CALLS.contains(&parts[0]) || calls.contains(&parts[0]);
             let writes = parts[0].starts_with("open") && parts[2] != "/dev/null" && {
@@ -284,7 +289,7 @@ fn the_agent_makes_nothing_for_a_refused_chain() {
         (black_box("", "", "/etc/passwd"), "not an executable file"),
     ] {
         watched.assert_refused(&text, words);
-        // Also for the valid chain of a file with a refused one.
+        // The agent also makes nothing for a valid chain in a file with a refused chain.
         if text.contains("spec:") {
             watched.assert_refused(&format!("{good}---{text}"), words);
         }

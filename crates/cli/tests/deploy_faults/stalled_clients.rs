@@ -18,15 +18,15 @@ use crate::fixtures::{black_box, chain_source};
 /// Delay that a busy machine may add.
 const SLACK: Duration = Duration::from_millis(100);
 /// Repetitions of each request. The test compares medians.
-const LISTS: usize = 20;
-const UPS: usize = 9;
+const LIST_REPEATS: usize = 20;
+const UP_REPEATS: usize = 9;
 
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort();
     times[times.len() / 2]
 }
 
-fn time(work: impl FnOnce()) -> Duration {
+fn measure_time(work: impl FnOnce()) -> Duration {
     let start = Instant::now();
     work();
     start.elapsed()
@@ -34,10 +34,10 @@ fn time(work: impl FnOnce()) -> Duration {
 
 /// Measures the median times of a list request and of an `up` request.
 fn measure_list_and_up(client: &Client, request: &UpRequest, name: &str) -> [Duration; 2] {
-    let lists = (0..LISTS).map(|_| time(|| drop(client.list().expect("a list"))));
-    let ups = (0..UPS).map(|_| {
-        let time = time(|| drop(client.up(request).expect("a chain")));
-        client.down(name).expect("the end of the client");
+    let lists = (0..LIST_REPEATS).map(|_| measure_time(|| drop(client.list().expect("a list"))));
+    let ups = (0..UP_REPEATS).map(|_| {
+        let time = measure_time(|| drop(client.up(request).expect("a chain")));
+        client.down(name).expect("the removal");
         time
     });
     [median(lists.collect()), median(ups.collect())]
@@ -68,8 +68,8 @@ fn stalled_clients_and_a_slow_black_box_delay_no_other_request() {
         return;
     }
     let myelin = Myelin::new();
-    let measured = myelin.file(KERNEL);
-    myelin.ok(&["up", measured.to_str().expect("a path")]);
+    let measured = myelin.write_file(KERNEL);
+    myelin.run_ok(&["up", measured.to_str().expect("a path")]);
     let run_dir = RunDir::resolve(Some(&myelin.run_dir()));
     let client = Client::connect(&run_dir)
         .expect("an agent")
@@ -78,7 +78,7 @@ fn stalled_clients_and_a_slow_black_box_delay_no_other_request() {
         source: chain_source(&myelin, &KERNEL.replace("@k", "@o")),
         force: false,
     };
-    let other = myelin.chain("o");
+    let other = myelin.chain_name("o");
     let before = measure_list_and_up(&client, &request, &other);
 
     // Three incomplete requests, then five whose streams of events the client does not read.
@@ -104,16 +104,16 @@ fn stalled_clients_and_a_slow_black_box_delay_no_other_request() {
     }
     for _ in 0..3 {
         let probe = ProbeRequest {
-            chain: myelin.chain("k"),
+            chain: myelin.chain_name("k"),
             options: options.clone(),
         };
         stalled.push(send_whole_request(&run_dir, "/probe", &probe));
     }
-    let are_up = || client.list().expect("a list").len() == 3;
-    wait_for("the chains of `run`", are_up);
-    assert!(are_up());
+    let all_run = || client.list().expect("a list").len() == 3;
+    wait_for("the chains of `run`", all_run);
+    assert!(all_run());
     let slow = black_box("w", 9001, "sleep, 7336.25", "60s");
-    let waiting = start_slow_up(&myelin, &myelin.file(&slow.text), "7336.25");
+    let slow_client = start_slow_up(&myelin, &myelin.write_file(&slow.text), "7336.25");
     let pid = crate::common::sh("pgrep -fx 'sleep 7336.25'");
     let pid: serde_json::Value = pid.trim().parse::<u64>().expect("a number").into();
 
@@ -125,9 +125,9 @@ fn stalled_clients_and_a_slow_black_box_delay_no_other_request() {
         "{before:?} {during:?}"
     );
 
-    // `down --all` begins: it cancels waiting requests.
+    // `down --all` first cancels waiting requests.
     let start = Instant::now();
-    let mut all = myelin
+    let mut down_all = myelin
         .command(&["down", "--all"])
         .stdout(Stdio::null())
         .spawn()
@@ -135,13 +135,15 @@ fn stalled_clients_and_a_slow_black_box_delay_no_other_request() {
     while crate::common::is_alive(&pid) && start.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let begun = start.elapsed();
-    println!("`down --all` cancelled waiting requests after {begun:?}");
-    assert!(begun < 10 * SLACK, "{begun:?}");
-    let output = waiting.wait_with_output().expect("the end of the client");
+    let cancel_time = start.elapsed();
+    println!("`down --all` cancelled waiting requests after {cancel_time:?}");
+    assert!(cancel_time < 10 * SLACK, "{cancel_time:?}");
+    let output = slow_client
+        .wait_with_output()
+        .expect("the end of the client");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("cancelled"), "{stderr}");
-    assert!(all.wait().expect("the end of the client").success());
+    assert!(down_all.wait().expect("the end of the client").success());
     assert!(!is_sleep_running("7336.25"));
     drop(stalled);
     myelin.assert_clean();

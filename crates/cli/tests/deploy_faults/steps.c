@@ -1,7 +1,7 @@
 /*
- * Loaded into an agent with LD_PRELOAD. Counts steps: calls of the C library functions below, in
- * threads that work on a request, so that the count is the same in each run. At the step `at` it
- * kills the agent or makes the call fail.
+ * LD_PRELOAD loads this library into an agent. The library counts steps: calls of the C library
+ * functions below, in threads that work on a request, so that each run has the same count. At the
+ * step `at` the library kills the agent or makes the call fail.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,7 +25,7 @@
 
 /* Content of the file that the test and this library share; native byte order. */
 struct control {
-	/* Whether steps are counted. */
+	/* Whether the library counts steps. */
 	_Atomic uint32_t armed;
 	/* Steps so far. */
 	_Atomic uint32_t count;
@@ -45,7 +45,7 @@ __attribute__((constructor)) static void attach(void)
 {
 	const char *path = getenv("MYELIN_TEST_STEPS");
 	const char *log = getenv("MYELIN_TEST_STEPS_LOG");
-	/* Child processes of the agent are not counted. */
+	/* Child processes of the agent must not count steps. */
 	unsetenv("LD_PRELOAD");
 	if (!path || !log) {
 		return;
@@ -167,8 +167,8 @@ STEP(int, memfd_create, (const char *name, unsigned int flags), (name, flags), n
 STEP(int, ftruncate64, (int file, off64_t length), (file, length), NULL, length)
 STEP(pid_t, fork, (void), (), NULL, 0)
 
-/* No steps: messages to the log of the agent, and writes of 8 bytes to an eventfd, which wake
- * another thread. */
+/* Messages to the log of the agent are no steps. Neither are writes of 8 bytes to an eventfd,
+ * which wake another thread. */
 ssize_t write(int file, const void *bytes, size_t length)
 {
 	if (file > STDERR_FILENO && length != 8 && step_fails("write", NULL, (long)length)) {
@@ -202,7 +202,7 @@ int ioctl(int file, unsigned long request, ...)
 	return NEXT(ioctl)(file, request, argument);
 }
 
-/* These return the error instead of setting `errno`. */
+/* The next two functions return the error instead of setting `errno`. */
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
 		   void *argument)
 {
@@ -221,7 +221,7 @@ int posix_spawnp(pid_t *pid, const char *program, const posix_spawn_file_actions
 					    environment);
 }
 
-/* Steps are bpf and pidfd_open only; futex, for one, is none. */
+/* Of the other system calls only bpf and pidfd_open are steps; futex, for example, is not. */
 long syscall(long number, ...)
 {
 	va_list rest;

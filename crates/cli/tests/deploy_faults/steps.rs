@@ -1,4 +1,4 @@
-//! An agent whose steps are counted, and that is killed or gets an error at a chosen step. A step
+//! Counts the steps of an agent, and kills the agent or makes a call fail at a chosen step. A step
 //! is a system call that makes, changes or opens an object, in a thread that works on a request.
 //! `steps.c` lists the calls.
 
@@ -13,9 +13,9 @@ use crate::common::{Myelin, kill, sh, wait_for};
 /// A fault that `steps.c` injects at a step.
 #[derive(Clone, Copy)]
 pub(crate) enum Fault {
-    /// The agent is killed before this step.
+    /// Kills the agent before this step.
     Kill(u32),
-    /// The call of this step fails with this error.
+    /// Makes the call of this step fail with this error.
     Fail(u32, nix::errno::Errno),
 }
 
@@ -49,8 +49,8 @@ impl SteppedAgent {
         Self::start_with(myelin, &[], &[])
     }
 
-    /// The same, run by the command `wrapper` (such as `unshare -n`), with environment variables
-    /// `KEY=VALUE`.
+    /// Starts the agent with the command `wrapper` (such as `unshare -n`) and the environment
+    /// variables `KEY=VALUE`, and waits until it serves.
     pub(crate) fn start_with(myelin: &Myelin, wrapper: &[&str], variables: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |name: &str| directory.path().join(name);
@@ -95,9 +95,9 @@ impl SteppedAgent {
     /// Counts the steps of the agent during `work`; returns their number and the result.
     pub(crate) fn count_steps<T>(&self, work: impl FnOnce() -> T) -> (u32, T) {
         self.arm(0, 0);
-        let done = work();
+        let result = work();
         self.disarm();
-        (self.read_word(1), done)
+        (self.read_word(1), result)
     }
 
     /// Counts the steps of two commands.
@@ -107,7 +107,7 @@ impl SteppedAgent {
         up: &[&str],
         down: &[&str],
     ) -> (u32, u32) {
-        let [up, down] = [up, down].map(|command| self.count_steps(|| myelin.ok(command)).0);
+        let [up, down] = [up, down].map(|command| self.count_steps(|| myelin.run_ok(command)).0);
         println!("{up} steps up, {down} down");
         (up, down)
     }
@@ -118,19 +118,19 @@ impl SteppedAgent {
             Fault::Kill(step) => self.arm(step, 0),
             Fault::Fail(step, error) => self.arm(step, error as u32),
         }
-        let done = work();
+        let result = work();
         self.disarm();
-        done
+        result
     }
 
-    /// The steps that were counted last, one a line: name of the call, a number, path or name of
-    /// the object.
-    pub(crate) fn step_log(&self) -> String {
+    /// Reads the last counted steps, one a line: name of the call, a number, path or name of the
+    /// object.
+    pub(crate) fn read_step_log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("steps")).unwrap_or_default()
     }
 
-    /// Standard error of the agent.
-    pub(crate) fn log(&self) -> String {
+    /// Reads the standard error of the agent.
+    pub(crate) fn read_log(&self) -> String {
         let log = std::fs::read(self.directory.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
     }
@@ -144,7 +144,7 @@ impl SteppedAgent {
         matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// Kills the agent unless it has ended, and waits until it has.
+    /// Kills the agent if it still runs, and waits for its end.
     pub(crate) fn kill(mut self) {
         self.kill_and_wait();
     }
@@ -153,7 +153,7 @@ impl SteppedAgent {
     pub(crate) fn stop(mut self) {
         sh(&format!("kill -TERM {}", self.process.id()));
         let status = self.process.wait().expect("the end of the agent");
-        let log = self.log();
+        let log = self.read_log();
         assert!(status.success(), "{status}: {log}");
         assert!(!log.contains("panicked"), "{log}");
         assert!(!self.run_dir.join("journal").exists(), "{log}");

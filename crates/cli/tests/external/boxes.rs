@@ -8,7 +8,13 @@ use myelin_linux::netns::Netns;
 use crate::common::{Myelin, sh, wait_for};
 
 /// A chain of one black box whose shell runs `command`; `spec` holds further keys of the chain.
-pub(crate) fn chain(name: &str, port: u16, spec: &str, command: &str, startup: &str) -> String {
+pub(crate) fn format_chain(
+    name: &str,
+    port: u16,
+    spec: &str,
+    command: &str,
+    startup: &str,
+) -> String {
     format!(
         "
 apiVersion: myelin.dev/v1alpha1
@@ -63,7 +69,7 @@ while True:
 pub(crate) fn probe(myelin: &Myelin, chain: &str, payload: &str) -> serde_json::Value {
     let arguments = [
         "probe",
-        &myelin.chain(chain),
+        &myelin.chain_name(chain),
         "--mode",
         "inline",
         "--payload",
@@ -80,14 +86,14 @@ pub(crate) fn probe(myelin: &Myelin, chain: &str, payload: &str) -> serde_json::
     report["rows"][0].clone()
 }
 
-pub(crate) fn status(myelin: &Myelin, chain: &str) -> serde_json::Value {
-    let all = myelin.json(&["ps", &myelin.chain(chain), "--json"]);
+pub(crate) fn read_status(myelin: &Myelin, chain: &str) -> serde_json::Value {
+    let all = myelin.run_json(&["ps", &myelin.chain_name(chain), "--json"]);
     all[0].clone()
 }
 
-/// The status of the black box that is the chain's function at this position.
+/// Reads the status of the black box at this position of the chain.
 pub(crate) fn black_box(myelin: &Myelin, chain: &str, position: usize) -> serde_json::Value {
-    status(myelin, chain)["hops"][position]["black_box"].clone()
+    read_status(myelin, chain)["hops"][position]["black_box"].clone()
 }
 
 /// Sends `count` datagrams from the client; waits for no reply.
@@ -99,23 +105,18 @@ s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for i in range({count}):
     s.sendto(b'%06d' % i * 10, ('10.0.0.2', {port}))
     time.sleep(0.0005)\"",
-        myelin.chain(chain)
+        myelin.chain_name(chain)
     ));
 }
 
-/// Time in which no packet may arrive, where the chain must drop all.
+/// Time to wait for a packet of a chain that must drop all packets.
 pub(crate) const LOSS_WAIT: Duration = Duration::from_secs(2);
 /// Longest time that a program takes to start on a busy machine.
 pub(crate) const STARTUP_WAIT: Duration = Duration::from_secs(30);
 
 /// Whether a datagram of the client reaches the server. Sends one each 50 ms until one arrives.
-pub(crate) fn can_reach_server(
-    myelin: &Myelin,
-    chain: &str,
-    port: u16,
-    patience: Duration,
-) -> bool {
-    let chain = myelin.chain(chain);
+pub(crate) fn can_reach_server(myelin: &Myelin, chain: &str, port: u16, timeout: Duration) -> bool {
+    let chain = myelin.chain_name(chain);
     let socket = |role: &str, address: (&str, u16)| {
         let host = Netns::open(&format!("myelin-{chain}-{role}")).expect("a host");
         let bound = host.enter(|| UdpSocket::bind(address));
@@ -126,7 +127,7 @@ pub(crate) fn can_reach_server(
     let pause = Duration::from_millis(50);
     server.set_read_timeout(Some(pause)).expect("a timeout");
     let start = Instant::now();
-    while start.elapsed() < patience {
+    while start.elapsed() < timeout {
         let sent = client.send_to(&[b'x'; 40], ("10.0.0.2", port));
         sent.expect("a datagram");
         if server.recv(&mut [0; 100]).is_ok() {

@@ -1,4 +1,5 @@
-//! Numbered packets through a chain. The receiver finds losses, duplicates and damage.
+//! Sends numbered packets through a chain. The receiver detects lost, duplicate and damaged
+//! packets.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};

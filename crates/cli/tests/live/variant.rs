@@ -1,4 +1,4 @@
-//! Variants of one chain. Each leaves another mark in the payload.
+//! Variants of one chain. Each variant changes the payload in a different way.
 
 use std::path::PathBuf;
 
@@ -50,12 +50,12 @@ impl ChainVariant {
         variant
     }
 
-    pub(crate) fn matching(mut self, matches: &'static str) -> Self {
+    pub(crate) fn with_match(mut self, matches: &'static str) -> Self {
         self.matches = matches;
         self
     }
 
-    pub(crate) fn mapped(mut self, mapping: &'static str) -> Self {
+    pub(crate) fn with_mapping(mut self, mapping: &'static str) -> Self {
         self.mapping = mapping;
         self
     }
@@ -65,11 +65,13 @@ impl ChainVariant {
         self.keys.iter().fold(0, |all, key| all ^ key)
     }
 
-    pub(crate) fn file(&self, myelin: &Myelin) -> PathBuf {
-        myelin.file(&self.object("@live"))
+    /// Writes the chain file.
+    pub(crate) fn write_file(&self, myelin: &Myelin) -> PathBuf {
+        myelin.write_file(&self.to_yaml("@live"))
     }
 
-    pub(crate) fn object(&self, name: &str) -> String {
+    /// Formats the chain for a chain file.
+    pub(crate) fn to_yaml(&self, name: &str) -> String {
         format!(
             "
 apiVersion: myelin.dev/v1alpha1

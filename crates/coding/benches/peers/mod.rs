@@ -7,7 +7,7 @@ type InitTables = unsafe extern "C" fn(i32, i32, *const u8, *mut u8);
 type EncodeData = unsafe extern "C" fn(i32, i32, i32, *const u8, *const *const u8, *const *mut u8);
 type DotProduct = unsafe extern "C" fn(i32, i32, *const u8, *const *const u8, *mut u8);
 
-/// ISA-L's dot product, which uses the same field, from the distribution's shared library.
+/// ISA-L's dot product over the same field, from the distribution's shared library.
 pub(crate) struct Isal {
     init_tables: InitTables,
     dot_product: DotProduct,
@@ -39,8 +39,8 @@ impl Isal {
         }
     }
 
-    /// Prepares terms of equal length, at least 64 bytes. They must outlive the result.
-    pub(crate) fn terms(&self, terms: &[Term<'_>]) -> IsalTerms {
+    /// Prepares terms of equal length, at least 64 bytes. The symbols must outlive the result.
+    pub(crate) fn prepare_terms(&self, terms: &[Term<'_>]) -> IsalTerms {
         let len = terms[0].1.len();
         assert!(len >= 64 && terms.iter().all(|(_, symbol)| symbol.len() == len));
         let mut isal = IsalTerms {
@@ -49,13 +49,13 @@ impl Isal {
             symbols: terms.iter().map(|(_, symbol)| symbol.as_ptr()).collect(),
             len,
         };
-        self.expand(&mut isal);
+        self.expand_coefficients(&mut isal);
         isal
     }
 
     /// Expands the coefficients into tables.
-    pub(crate) fn expand(&self, terms: &mut IsalTerms) {
-        let count = int(terms.coefficients.len());
+    pub(crate) fn expand_coefficients(&self, terms: &mut IsalTerms) {
+        let count = to_c_int(terms.coefficients.len());
         // SAFETY: there are 32 bytes of tables for each coefficient.
         unsafe {
             (self.init_tables)(
@@ -74,8 +74,8 @@ impl Isal {
         // coefficient.
         unsafe {
             (self.dot_product)(
-                int(terms.len),
-                int(terms.symbols.len()),
+                to_c_int(terms.len),
+                to_c_int(terms.symbols.len()),
                 terms.tables.as_ptr(),
                 terms.symbols.as_ptr(),
                 result.as_mut_ptr(),
@@ -84,15 +84,16 @@ impl Isal {
     }
 
     /// Computes the same sum with the function for several results.
-    #[allow(dead_code)] // not in every benchmark
+    #[allow(dead_code)] // only some benchmarks call it
     pub(crate) fn encode(&self, result: &mut [u8], terms: &IsalTerms) {
         assert_eq!(result.len(), terms.len);
         let results = [result.as_mut_ptr()];
-        // SAFETY: as above; there is one result.
+        // SAFETY: the symbols and the only result have `len` bytes. The tables have one entry for
+        // each coefficient.
         unsafe {
             (self.encode_data)(
-                int(terms.len),
-                int(terms.symbols.len()),
+                to_c_int(terms.len),
+                to_c_int(terms.symbols.len()),
                 1,
                 terms.tables.as_ptr(),
                 terms.symbols.as_ptr(),
@@ -103,19 +104,19 @@ impl Isal {
 }
 
 /// Converts a small number to C's `int`.
-fn int(number: usize) -> i32 {
+fn to_c_int(number: usize) -> i32 {
     number.try_into().expect("a small number")
 }
 
 /// Returns `count` symbols of `len` random bytes.
-pub(crate) fn symbols(count: usize, len: usize) -> Vec<Vec<u8>> {
+pub(crate) fn make_symbols(count: usize, len: usize) -> Vec<Vec<u8>> {
     let mut random = TinyMt32::new(1);
     let mut symbol = || (0..len).map(|_| random.next_256()).collect();
     (0..count).map(|_| symbol()).collect()
 }
 
 /// Returns the symbols, each with a non-zero coefficient.
-pub(crate) fn terms(symbols: &[Vec<u8>]) -> Vec<Term<'_>> {
+pub(crate) fn make_terms(symbols: &[Vec<u8>]) -> Vec<Term<'_>> {
     let mut random = TinyMt32::new(2);
     symbols
         .iter()

@@ -18,7 +18,7 @@ use crate::serial;
 use crate::symbol::Symbol;
 use crate::wire::MAX_WINDOW;
 
-/// Most equations. Another one replaces the oldest.
+/// Maximum number of equations. A further equation replaces the oldest.
 pub(super) const MAX_ROWS: usize = 64;
 
 /// One equation.
@@ -56,8 +56,8 @@ impl Equation {
 
     /// Counts the missing symbols of the equation. All are from `from` to before `next`.
     fn count_missing(&mut self, from: u32, next: u32) {
-        let present = |&esi: &u32| self.coefficient(esi) != 0;
-        self.missing = serial::range(from, next).filter(present).count();
+        let is_missing = |&esi: &u32| self.coefficient(esi) != 0;
+        self.missing = serial::range(from, next).filter(is_missing).count();
     }
 
     /// Returns the first missing symbol of the equation from `from` to before `next`.
@@ -124,7 +124,7 @@ impl Equations {
         self.kernel = kernel;
     }
 
-    /// Returns the longest sum, bytes.
+    /// Returns the maximum length of a sum, bytes.
     pub(super) fn max_symbol_len(&self) -> usize {
         self.spare.capacity()
     }
@@ -221,7 +221,7 @@ impl Equations {
         EquationOutcome::Added
     }
 
-    /// Removes a symbol from the unknowns after its arrival.
+    /// Removes a symbol that has arrived from the unknowns.
     pub(super) fn substitute(&mut self, esi: u32, symbol: &[u8], next: u32) {
         let mut without_pivot = None;
         for (i, row) in self.rows[..self.rank].iter_mut().enumerate() {
@@ -291,13 +291,13 @@ impl Equations {
             .iter()
             .position(|row| row.missing == 1);
         self.remove(solved?);
-        // `remove` moved it behind the equations in use.
+        // `remove` moved the equation after those in use.
         let row = &mut self.rows[self.rank];
         Some((row.pivot, &mut row.sum))
     }
 
-    /// Removes all equations that contain a symbol.
-    pub(super) fn remove_with(&mut self, esi: u32) {
+    /// Removes all equations that contain symbol `esi`.
+    pub(super) fn remove_equations_with(&mut self, esi: u32) {
         for i in (0..self.rank).rev() {
             if self.rows[i].coefficient(esi) != 0 {
                 self.remove(i);

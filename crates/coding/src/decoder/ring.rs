@@ -15,9 +15,9 @@ pub(super) struct Slot {
     pub(super) symbol: Symbol,
     /// Whether `symbol` is the symbol of the slot's ESI. Otherwise it is an older one.
     pub(super) is_known: bool,
-    /// Whether it was recovered.
+    /// Whether the symbol was recovered.
     pub(super) is_recovered: bool,
-    /// Time of its arrival or recovery.
+    /// Time of the arrival or recovery.
     pub(super) known_ns: u64,
 }
 
@@ -56,7 +56,7 @@ impl Ring {
         &mut self.slots[esi as usize & mask]
     }
 
-    /// Returns the symbol of that number, if it is known.
+    /// Returns symbol `esi`, if it is known.
     #[inline]
     pub(super) fn get(&self, esi: u32) -> Option<&[u8]> {
         let slot = self.slot(esi);
@@ -72,8 +72,8 @@ impl Ring {
         })
     }
 
-    /// Computes the symbol `at` behind `first` into its slot, and returns the slot. `symbol` is the
-    /// combination of the symbols from `first` on, of which no other one is missing.
+    /// Computes symbol `first + at` into its slot, and returns the slot. `symbol` is the
+    /// combination of the symbols from `first` on. No other symbol of the combination is missing.
     pub(super) fn recover_in_place(
         &mut self,
         kernel: Kernel,

@@ -41,7 +41,7 @@ impl Decoder {
         self.collect_solved(now_ns);
     }
 
-    /// Recovers the only missing symbol of a combination, `at` behind `first`, without an equation.
+    /// Recovers symbol `first + at`, the only missing one of a combination, without an equation.
     fn recover_single(
         &mut self,
         at: u32,
@@ -95,7 +95,7 @@ impl Decoder {
         slot.is_recovered = true;
         slot.known_ns = now_ns;
         let in_order = self.delivery == Delivery::InOrder;
-        if in_order && serial::before(esi, self.next_delivery) {
+        if in_order && serial::is_before(esi, self.next_delivery) {
             self.counters.late += 1;
             return;
         }

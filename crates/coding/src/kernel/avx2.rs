@@ -7,13 +7,13 @@ use std::arch::x86_64::{
 };
 
 use super::blocks::kernel_of_blocks;
-use super::{Operations, Term, padded};
+use super::{Operations, Term, pad_with_zeros};
 use crate::field::NIBBLES;
 
 kernel_of_blocks!(32 of __m256i, "avx2", "avx2");
 
 /// Returns the products of the low and of the high nibbles, in both halves of a vector: `vpshufb`
-/// works in each half.
+/// looks up in each half separately.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn prepare_coefficient(coefficient: u8) -> [__m256i; 2] {
@@ -68,7 +68,7 @@ pub(super) fn store(bytes: &mut [u8; VECTOR], vector: __m256i) {
 pub(super) fn load_part(bytes: &[u8]) -> __m256i {
     match bytes.first_chunk() {
         Some(whole) => load(whole),
-        None => load(&padded(bytes)),
+        None => load(&pad_with_zeros(bytes)),
     }
 }
 

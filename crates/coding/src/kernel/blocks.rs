@@ -6,26 +6,26 @@
 ///
 /// * `zero`, `load`, `store` and `xor` of vectors,
 /// * `load_part` and `store_part` of a part of a vector, whose other bytes are zero,
-/// * `prepare_coefficient`, which returns the form of a coefficient that `multiply` takes, and
-///   `multiply`.
+/// * `prepare_coefficient`, which converts a coefficient for `multiply`, and `multiply`.
 ///
-/// A macro, because a function cannot be generic over its target features.
+/// This is a macro because a function cannot be generic over its target features.
 macro_rules! kernel_of_blocks {
     ($vector:literal of $type:ty, $features:literal, $($feature:tt)&&+) => {
         /// Bytes of a vector.
         const VECTOR: usize = $vector;
-        /// Bytes of the result that are held in registers.
+        /// Bytes of the result that the registers hold at a time.
         const BLOCK: usize = 4 * VECTOR;
 
         /// Returns the kernel, if the processor can run it.
         pub(super) fn detect() -> Option<Operations> {
             ($(std::arch::is_x86_feature_detected!($feature))&&+).then_some(Operations {
-                // SAFETY: the processor has the features that `combine` is compiled for (checked
-                // above).
-                combine: |result, terms, accumulate| unsafe { combine(result, terms, accumulate) },
-                // SAFETY: the same holds for `spread`.
-                spread: |sums, stride, coefficients, source, accumulate| unsafe {
-                    spread(sums, stride, coefficients, source, accumulate);
+                combine: |result, terms, accumulate| {
+                    // SAFETY: `detect` returns this closure only on processors with `$features`.
+                    unsafe { combine(result, terms, accumulate) };
+                },
+                spread: |sums, stride, coefficients, source, accumulate| {
+                    // SAFETY: `detect` returns this closure only on processors with `$features`.
+                    unsafe { spread(sums, stride, coefficients, source, accumulate) };
                 },
             })
         }
@@ -64,7 +64,7 @@ macro_rules! kernel_of_blocks {
             store_block(result, sums);
         }
 
-        /// Computes the vector of the result, or a part of one, from byte `at` on.
+        /// Computes one vector of the result, or a part of a vector, from byte `at` on.
         #[target_feature(enable = $features)]
         #[inline]
         fn sum_part(result: &mut [u8], at: usize, terms: &[Term<'_>], accumulate: bool) {
@@ -95,11 +95,11 @@ macro_rules! kernel_of_blocks {
                         break;
                     };
                     let factor = prepare_coefficient(coefficient);
-                    let mut own = if accumulate { load_block(sum) } else { [zero(); 4] };
-                    for (own, vector) in own.iter_mut().zip(vectors) {
-                        *own = xor(*own, multiply(vector, factor));
+                    let mut new_sum = if accumulate { load_block(sum) } else { [zero(); 4] };
+                    for (part, vector) in new_sum.iter_mut().zip(vectors) {
+                        *part = xor(*part, multiply(vector, factor));
                     }
-                    store_block(sum, own);
+                    store_block(sum, new_sum);
                 }
             }
             for (i, part) in rest.chunks(VECTOR).enumerate() {
@@ -109,8 +109,8 @@ macro_rules! kernel_of_blocks {
                     let Some(sum) = sum.get_mut(at..at + part.len()) else {
                         break;
                     };
-                    let own = if accumulate { load_part(sum) } else { zero() };
-                    store_part(sum, xor(own, multiply(vector, prepare_coefficient(coefficient))));
+                    let previous = if accumulate { load_part(sum) } else { zero() };
+                    store_part(sum, xor(previous, multiply(vector, prepare_coefficient(coefficient))));
                 }
             }
         }

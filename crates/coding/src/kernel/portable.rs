@@ -27,8 +27,8 @@ fn spread(sums: &mut [u8], stride: usize, coefficients: &[u8], source: &[u8], ac
     for (sum, &coefficient) in sums.chunks_mut(stride).zip(coefficients) {
         let products = &PRODUCTS[usize::from(coefficient)];
         for (sum, &byte) in sum.iter_mut().zip(source) {
-            let own = if accumulate { *sum } else { 0 };
-            *sum = own ^ products[usize::from(byte)];
+            let previous = if accumulate { *sum } else { 0 };
+            *sum = previous ^ products[usize::from(byte)];
         }
     }
 }

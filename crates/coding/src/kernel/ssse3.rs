@@ -6,7 +6,7 @@ use std::arch::x86_64::{
 };
 
 use super::blocks::kernel_of_blocks;
-use super::{Operations, Term, padded};
+use super::{Operations, Term, pad_with_zeros};
 use crate::field::NIBBLES;
 
 kernel_of_blocks!(16 of __m128i, "ssse3", "ssse3");
@@ -60,7 +60,7 @@ fn store(bytes: &mut [u8; VECTOR], vector: __m128i) {
 fn load_part(bytes: &[u8]) -> __m128i {
     match bytes.first_chunk() {
         Some(whole) => load(whole),
-        None => load(&padded(bytes)),
+        None => load(&pad_with_zeros(bytes)),
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) fn redundancy(numerator: u32, denominator: u32) -> Redundancy {
     Redundancy::new(numerator, NonZeroU32::new(denominator).unwrap())
 }
 
-/// Returns the unit of a number. Its length and bytes depend only on the number.
+/// Returns the unit of packet `esi`. Its length and bytes depend only on `esi`.
 pub(crate) fn unit(esi: u32) -> Vec<u8> {
     let len = esi.wrapping_mul(2_654_435_761) as usize % MAX_LEN;
     (0..len as u32)
@@ -97,7 +97,7 @@ impl Receiver {
         });
     }
 
-    /// Checks that no packet was delivered twice, and the order if `in_order`.
+    /// Checks that no packet was delivered twice and, if `in_order`, that the order is right.
     pub(crate) fn check(&self, first: u32, in_order: bool) {
         let mut seen = BTreeSet::new();
         for &esi in &self.delivered {

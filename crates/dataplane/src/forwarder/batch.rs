@@ -1,4 +1,4 @@
-//! Processes a batch: from a port, through the functions of its runs, to their exits.
+//! Processes a batch: takes packets from a port, runs the functions, and transmits at the exits.
 
 use myelin_functions::Batch;
 
@@ -23,14 +23,14 @@ pub(super) struct RunResult {
 }
 
 impl<'m, P: Port> Forwarder<'m, P> {
-    /// Processes one batch from one port. Sends the packets before it counts them and returns
+    /// Processes one batch from one port. Sends the packets first, then counts them and returns
     /// frames.
     #[inline]
     pub(super) fn process_port(&mut self, index: usize) -> u32 {
         let Some(Some(port)) = self.ports.get_mut(index) else {
             return 0;
         };
-        let arrived = port.arrived(self.batch_size);
+        let arrived = port.poll_arrivals(self.batch_size);
         if arrived == 0 {
             return 0;
         }
@@ -42,8 +42,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         arrived
     }
 
-    /// Sorts the arrivals of a port into runs and processes these. Returns the number of packets. A
-    /// ring also returns frames without a packet.
+    /// Divides the arrivals of a port into runs and processes them. Returns the number of packets,
+    /// without the empty frames that a ring returns.
     #[inline]
     fn process_arrivals(&mut self, ingress: usize, arrived: u32) -> u32 {
         let mut run = None;
@@ -69,7 +69,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
                 self.drop_and_count(buffer, Counter::UnknownChain);
                 continue;
             }
-            match self.memory.open(buffer, meta) {
+            match self.memory.make_packet(buffer, meta) {
                 Ok(packet) => self.batch.push(packet),
                 Err(buffer) => self.drop_and_count(buffer, Counter::Malformed),
             }
@@ -110,7 +110,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         self.counters.add(reason, 1);
     }
 
-    /// Processes the run in `self.batch` and puts the remaining packets into the transmit ring.
+    /// Processes the run in `self.batch`. Puts the remaining packets into the transmit ring.
     #[inline]
     fn process_run(&mut self, ingress: usize, index: u32) {
         if self.batch.is_empty() {
@@ -150,7 +150,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
             memory: self.memory,
             pool: &mut self.pool,
             emitted: &mut self.emitted,
-            waiting: 0,
+            emitted_count: 0,
             replies: &mut self.replies,
             lost: 0,
         };
@@ -174,14 +174,14 @@ impl<'m, P: Port> Forwarder<'m, P> {
     #[cold]
     fn send_replies(&mut self, segment: u32, ingress_port: Option<usize>) {
         let port = ingress_port.unwrap_or(usize::MAX);
-        let behind = self.segments[segment as usize]
+        let sff_chain = self.segments[segment as usize]
             .as_ref()
             .filter(|segment| segment.is_behind_sff(port))
             .map(|segment| (segment.spi, segment.generation));
         let mut lost = 0;
         for mut buffer in self.replies.drain(..) {
             let fits = buffer.len >= MIN_PACKET
-                && behind.is_none_or(|chain| encapsulate_reply(self.memory, &mut buffer, chain));
+                && sff_chain.is_none_or(|chain| encapsulate_reply(self.memory, &mut buffer, chain));
             let unsent = match self.ports.get_mut(port) {
                 Some(Some(port)) if fits => port.transmit(self.memory, buffer),
                 _ => Err(buffer),
@@ -200,8 +200,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         });
     }
 
-    /// Puts the run in `self.batch` into the transmit ring of its exit. Functions that emit can
-    /// make a run longer than the ring. Flushes a full ring as long as that makes room.
+    /// Puts the run in `self.batch` into the transmit ring of its exit. Emitted packets can make a
+    /// run longer than the ring. Flushes a full ring as long as that makes room.
     #[inline]
     fn transmit_run(&mut self, segment: u32, exit: Exit) {
         let first_stamp = self.stamps.len();
@@ -212,14 +212,14 @@ impl<'m, P: Port> Forwarder<'m, P> {
             let stamp_ns = packet.meta().stamp_ns;
             let mut fits = true;
             let buffer = match exit.target {
-                ExitTarget::Egress => self.memory.close(packet),
+                ExitTarget::Egress => self.memory.recover_buffer(packet),
                 ExitTarget::Kernel(position) => {
                     fits = encapsulate(packet, position);
-                    self.memory.close(packet)
+                    self.memory.recover_buffer(packet)
                 }
                 ExitTarget::Stage(position) => {
                     packet.set_position(position);
-                    let mut buffer = self.memory.close(packet);
+                    let mut buffer = self.memory.recover_buffer(packet);
                     fits = self.memory.set_meta(&mut buffer, packet.meta());
                     buffer
                 }
@@ -252,7 +252,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
                 }
             }
         }
-        // A packet that continues in another process has not left the chain.
+        // Packets that continue in another process do not count as transmitted.
         if matches!(exit.target, ExitTarget::Stage(_)) {
             sent = 0;
         }
@@ -265,8 +265,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         });
     }
 
-    /// Sends the packets of the runs: one system call per port and batch, unless the kernel takes
-    /// fewer packets at a time.
+    /// Sends the packets of the runs. Makes one system call per port and batch, unless the kernel
+    /// takes fewer packets at a time. Returns the number of calls.
     #[inline]
     pub(super) fn flush_run_ports(&mut self) -> u64 {
         let mut kicks = 0;
@@ -278,7 +278,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         kicks
     }
 
-    /// Counts the packets that left. The sojourn of a packet ends here (see
+    /// Counts the packets that left, and records their sojourn, which ends here (see
     /// [`stats`](crate::stats)).
     #[inline]
     pub(super) fn count_departures(&mut self, received: u32, kicks: u64) {
@@ -314,7 +314,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
     #[inline]
     pub(super) fn clear_batch(&mut self) {
         for packet in self.batch.dropped() {
-            self.pool.give(self.memory.close(packet).frame);
+            self.pool.give(self.memory.recover_buffer(packet).frame);
         }
         self.batch = std::mem::take(&mut self.batch).recycle();
     }
@@ -322,14 +322,14 @@ impl<'m, P: Port> Forwarder<'m, P> {
     /// Reclaims the frames of sent packets and refills the receive rings.
     #[inline]
     pub(super) fn reclaim_and_refill(&mut self) {
-        let mut settled = true;
+        let mut is_settled = true;
         for port in self.ports.iter_mut().flatten() {
             port.reclaim(self.memory, &mut self.pool);
-            settled &= !port.is_backlogged();
+            is_settled &= !port.is_backlogged();
         }
         for port in self.ports.iter_mut().flatten() {
-            settled &= port.refill(self.memory, &mut self.pool);
+            is_settled &= port.refill(self.memory, &mut self.pool);
         }
-        self.has_pending_ports = !settled;
+        self.has_pending_ports = !is_settled;
     }
 }

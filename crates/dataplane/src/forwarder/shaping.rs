@@ -1,4 +1,4 @@
-//! Sends the packets of shaped chains.
+//! Queues and sends the packets of shaped chains.
 
 use myelin_spec::Shaping;
 
@@ -37,17 +37,17 @@ impl<P: Port> Forwarder<'_, P> {
         let segments = self.segments.iter().flatten();
         segments
             .filter(|segment| (segment.spi, segment.generation) == (spi, generation))
-            .map(|segment| segment.counters.waiting())
+            .map(|segment| segment.counters.waiting_packets())
             .sum()
     }
 
-    /// Passes the run in `self.batch` to a shaper: each packet leaves now, waits or is dropped.
+    /// Passes the run in `self.batch` to a shaper, which sends, queues or drops each packet.
     pub(super) fn shape_run(&mut self, segment: u32, exit: Exit, shaper: u32) {
         let (now_ns, first_stamp) = ((self.clock.read_ns)(), self.stamps.len());
         // Shapers may hold at most half of the worker's frames.
         let mut room = (self.memory.frames() as usize / 2).saturating_sub(self.shaped_frames);
         let (mut sent, mut lost, mut is_stuck) = (0, 0, false);
-        let Some(Some(leaving)) = self.segments.get(segment as usize) else {
+        let Some(Some(source)) = self.segments.get(segment as usize) else {
             return;
         };
         let Some(Some(ChainShaper { shaper, .. })) = self.shapers.get_mut(shaper as usize) else {
@@ -60,7 +60,7 @@ impl<P: Port> Forwarder<'_, P> {
                 ExitTarget::Egress | ExitTarget::Stage(_) => true,
             };
             let leaves = exit.target == ExitTarget::Egress;
-            let buffer = self.memory.close(packet);
+            let buffer = self.memory.recover_buffer(packet);
             if !fits || buffer.len < MIN_PACKET {
                 lost += 1;
                 self.pool.give(buffer.frame);
@@ -90,7 +90,7 @@ impl<P: Port> Forwarder<'_, P> {
                 ShaperDecision::Wait => {
                     room -= 1;
                     self.shaped_frames += 1;
-                    leaving.counters.count_wait_start();
+                    source.counters.count_wait_start();
                     shaper.push(
                         now_ns,
                         WaitingPacket {
@@ -104,7 +104,7 @@ impl<P: Port> Forwarder<'_, P> {
                     );
                 }
                 ShaperDecision::Drop(reason) => {
-                    leaving.counters.count_shaper(counter_of(reason), 1);
+                    source.counters.count_shaper(counter_of(reason), 1);
                     self.pool.give(buffer.frame);
                 }
             }
@@ -172,8 +172,8 @@ impl<P: Port> Forwarder<'_, P> {
         released
     }
 
-    /// Returns the shaper of an added segment. If another generation has a shaper, changes its
-    /// settings to the segment's. Otherwise uses the segment's new shaper.
+    /// Returns the index of the shaper for an added segment. If another generation has a shaper,
+    /// this segment shares it and changes its settings. Otherwise uses the segment's new shaper.
     pub(super) fn attach_shaper(&mut self, segment: &mut Segment) -> Option<u32> {
         let shaping = segment.shaping?;
         let spi = segment.spi;
@@ -197,7 +197,8 @@ impl<P: Port> Forwarder<'_, P> {
     }
 
     fn find_shaper(&self, spi: u32) -> Option<usize> {
-        let is_match = |one: &Option<ChainShaper>| one.as_ref().is_some_and(|one| one.spi == spi);
+        let is_match =
+            |slot: &Option<ChainShaper>| slot.as_ref().is_some_and(|chain| chain.spi == spi);
         self.shapers.iter().position(is_match)
     }
 
@@ -221,7 +222,8 @@ impl<P: Port> Forwarder<'_, P> {
     }
 
     /// Drops the waiting packets of a removed segment. If another generation remains, the shaper
-    /// gets its settings. Otherwise the shaper leaves with the segment, which the caller frees.
+    /// takes the settings of that generation. Otherwise moves the shaper into the segment, which
+    /// the caller frees.
     pub(super) fn detach_from_shaper(&mut self, index: u32, segment: &mut Segment) {
         let Some(at) = self.find_shaper(segment.spi) else {
             return;
@@ -243,7 +245,7 @@ impl<P: Port> Forwarder<'_, P> {
         self.update_next_departure();
     }
 
-    /// Finds the next departure after shapers were added, removed or changed.
+    /// Finds the next departure. Call it after adding, removing or changing shapers.
     fn update_next_departure(&mut self) {
         let due = self.shapers.iter().flatten();
         let due = due.map(|chain| chain.shaper.due_ns()).min();

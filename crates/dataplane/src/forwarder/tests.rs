@@ -1,4 +1,5 @@
-//! Tests the loop over ports in memory against functions that process one packet at a time.
+//! Tests the forwarder over ports in memory. Compares it with functions that process one packet at
+//! a time.
 
 use std::cell::Cell;
 
@@ -63,7 +64,7 @@ impl ForwarderFixture {
     }
 }
 
-/// Returns the number of all frames. No frame may get lost or exist twice.
+/// Returns the number of frames in the pool and the ports. No frame may get lost or exist twice.
 fn count_frames(forwarder: &Forwarder<'_, MemoryPort>) -> usize {
     forwarder.free_frames() + forwarder.ports().map(MemoryPort::frames).sum::<usize>()
 }
@@ -87,8 +88,8 @@ fn one_segment(functions: Vec<FunctionConfig>) -> UserChain {
     }
 }
 
-/// Adds functions without a configuration at positions 1 and up of chain 1. They exit to the egress
-/// port or into the kernel.
+/// Adds a segment with these functions at positions 1 and up of chain 1. Its exit is the egress
+/// port, or the kernel function at position `inward`.
 fn add_functions(
     fixture: &mut ForwarderFixture,
     forwarder: &mut Forwarder<'_, MemoryPort>,
@@ -159,7 +160,7 @@ fn any_packet() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Returns the output packets of the chain, and the expected counters of each position.
+/// Processes each packet separately. Returns the output packets, and the counters of each position.
 fn process_one_by_one(
     configs: &[FunctionConfig],
     packets: &[Vec<u8>],
@@ -187,9 +188,9 @@ fn process_one_by_one(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Every batch size gives the same bytes in the same order, and the same counters.
+    /// Every batch size gives the same packets in the same order, and the same counters.
     #[test]
-    fn a_batch_equals_its_packets_one_by_one(
+    fn every_batch_size_gives_the_same_packets_and_counters(
         configs in prop::collection::vec(any_function(), 1..6),
         packets in prop::collection::vec(any_packet(), 1..RING),
         batch_size in prop_oneof![Just(1_u16), 2_u16..40, Just(256)],
@@ -361,7 +362,7 @@ fn emitted_packets_continue_at_the_next_function() {
 }
 
 #[test]
-fn a_removed_chain_first_processes_its_arrived_packets() {
+fn removing_a_chain_first_processes_its_arrived_packets() {
     let stats = Stats::create().unwrap();
     let fixture = ForwarderFixture::new();
     let mut forwarder = fixture.forwarder(4);
@@ -404,12 +405,12 @@ fn sojourn_and_samples_follow_the_clock() {
     }
     let seen = stats.chain(1, 0).unwrap();
     for position in &seen.positions {
-        // One reading takes 10 ns, which is the estimated cost of the clock.
+        // A function takes one reading of 10 ns. The forwarder subtracts the cost of a reading.
         assert_eq!((position.samples, position.sampled_ns), (1, 0));
     }
     assert_eq!(seen.sojourn.count(), u64::from(SAMPLE_EVERY));
     assert_eq!(seen.sojourn.min_ns(), Some(10));
-    // The functions of the last packet were timed: three more readings.
+    // The forwarder timed the functions of the last packet: three more readings.
     assert_eq!(
         seen.sojourn.max_ns(),
         Some((u64::from(SAMPLE_EVERY) - 1) * 1000 + 40)

@@ -27,8 +27,8 @@ impl WorkerHandle {
         Self::spawn_on(umem, None, BTreeMap::new(), config)
     }
 
-    /// Starts a worker on the packet memory of another worker, with its rings. `holder` is its
-    /// number in the ledger.
+    /// Starts a worker on the packet memory of another worker, with these rings. `holder` is the
+    /// borrower number of the new worker.
     pub(crate) fn spawn_on(
         umem: Arc<Umem>,
         holder: Option<SocketId>,
@@ -59,12 +59,12 @@ impl WorkerHandle {
         self.process.as_mut().is_some_and(WorkerProcess::is_alive)
     }
 
-    /// Kills the process if it runs, and starts another with all its ports and chains. If one is
-    /// missing, no process remains. Counters continue. Packets that the old process was processing
-    /// are lost. Packets in the rings are processed, except those in devices, and those in sockets
-    /// whose rings cannot be mapped again (before Linux 6.4).
+    /// Kills the process if it runs, and starts another with all its ports and chains. If the start
+    /// fails, or the new process refuses a port or chain, no process remains. Counters continue.
+    /// Packets that the old process was processing are lost. The new process takes the packets in
+    /// the rings, except in the rings of devices, and of sockets before Linux 6.4.
     pub fn restart(&mut self) -> Result<(), Error> {
-        self.end();
+        self.kill_process();
         for (id, xsk) in std::mem::take(&mut self.sockets) {
             if xsk.needs_successor() {
                 self.facts.forget_socket(id);
@@ -75,13 +75,13 @@ impl WorkerHandle {
             }
         }
         let started = self.start(true);
-        // The count rises after the process number changes, so a reader of the count sees the new
-        // process.
+        // Count after the process number has changed, so that a reader of the count sees the number
+        // of the new process.
         self.facts.count_restart();
         started
     }
 
-    /// Lets the worker finish its batch and exit. Kills it after a timeout.
+    /// Asks the worker to finish its batch and exit. Kills the worker after a timeout.
     pub fn shutdown(mut self) -> Result<(), Error> {
         let answer = self.ask(&Request::Shutdown);
         if let Some(process) = &mut self.process {
@@ -164,7 +164,7 @@ impl WorkerHandle {
         process.ask(&Request::Setup(setup), &fds)
     }
 
-    pub(super) fn end(&mut self) {
+    pub(super) fn kill_process(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill();
             self.facts.set_pid(0);
@@ -174,6 +174,6 @@ impl WorkerHandle {
 
 impl Drop for WorkerHandle {
     fn drop(&mut self) {
-        self.end();
+        self.kill_process();
     }
 }

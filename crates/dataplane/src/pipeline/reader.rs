@@ -20,13 +20,14 @@ pub struct PipelineReader {
 }
 
 impl PipelineReader {
-    /// Returns the position of each further process, and its state.
+    /// Returns the position of each stage, and its state.
     pub fn stages(&self) -> impl Iterator<Item = (u8, &Arc<WorkerFacts>)> {
         let stages = self.stages.iter();
         stages.map(|(position, facts, _)| (*position, facts))
     }
 
-    /// Returns observers of the rings, which need no process at either end.
+    /// Returns observers of the rings. An observer works even if the processes at both ends are
+    /// dead.
     pub fn rings(&self) -> impl Iterator<Item = (RingEnds, SharedObserver)> {
         let rings = self.rings.iter();
         rings.filter_map(|(ends, link)| Some((*ends, link.ring.observer().ok()?)))
@@ -36,7 +37,7 @@ impl PipelineReader {
     pub fn stats(&self) -> Option<ChainStats> {
         let (spi, generation) = self.chain;
         let mut sum = self.head.chain(spi, generation)?;
-        // Packets in a stage have not left the chain. So only the first process counts departures
+        // Packets leave the chain through the first process, so only that process counts departures
         // and sojourn times.
         for (_, _, stats) in &self.stages {
             let stats = stats.chain(spi, generation)?;

@@ -7,11 +7,11 @@ use crate::chain::{UserChain, UserExit};
 /// Consecutive functions that one process runs, and their exit.
 #[derive(Debug)]
 pub(super) struct ProcessRun {
-    /// Index of the stage; `None` is the first process.
+    /// Index of the stage; `None` for the first process.
     pub(super) process: Option<usize>,
     pub(super) first_position: u8,
     pub(super) functions: Vec<FunctionInstance>,
-    /// The exit of the chain's segment that ends here; `None` continues at the next run.
+    /// The exit of the chain's segment that ends here; `None` if packets continue at the next run.
     pub(super) exit: Option<UserExit>,
     /// Shapes the chain's packets at the exit.
     pub(super) shaping: Option<Shaping>,
@@ -31,7 +31,11 @@ impl ProcessRun {
 
 /// Returns the run of a process at `position`. Extends the last run if both belong to the first
 /// process. Otherwise adds a run.
-fn run_at(runs: &mut Vec<ProcessRun>, process: Option<usize>, position: u8) -> &mut ProcessRun {
+fn find_or_add_run(
+    runs: &mut Vec<ProcessRun>,
+    process: Option<usize>,
+    position: u8,
+) -> &mut ProcessRun {
     let extends =
         |last: &ProcessRun| last.process.is_none() && process.is_none() && last.exit.is_none();
     if !runs.last().is_some_and(extends) {
@@ -41,14 +45,14 @@ fn run_at(runs: &mut Vec<ProcessRun>, process: Option<usize>, position: u8) -> &
     &mut runs[last]
 }
 
-/// Assigns functions to processes. Also returns the positions of functions that get their own
+/// Assigns functions to processes. Also returns the positions of the functions that get a separate
 /// process.
-pub(super) fn runs(chain: &UserChain) -> (Vec<ProcessRun>, Vec<u8>) {
+pub(super) fn assign_processes(chain: &UserChain) -> (Vec<ProcessRun>, Vec<u8>) {
     let mut runs: Vec<ProcessRun> = Vec::new();
     let mut stages = Vec::new();
     for (index, segment) in chain.segments.iter().enumerate() {
         // Packets arrive at the sockets of the first process.
-        run_at(&mut runs, None, segment.first_position);
+        find_or_add_run(&mut runs, None, segment.first_position);
         for (function, position) in segment.functions.iter().zip(segment.first_position..) {
             let is_first = index == 0 && position == segment.first_position;
             let process = if is_first || function.config.needs_socket_worker() {
@@ -57,12 +61,12 @@ pub(super) fn runs(chain: &UserChain) -> (Vec<ProcessRun>, Vec<u8>) {
                 stages.push(position);
                 Some(stages.len() - 1)
             };
-            let run = run_at(&mut runs, process, position);
+            let run = find_or_add_run(&mut runs, process, position);
             run.functions.push(function.clone());
         }
         // Packets also leave through the first process.
         let end = segment.first_position + segment.functions.len() as u8;
-        let run = run_at(&mut runs, None, end);
+        let run = find_or_add_run(&mut runs, None, end);
         run.exit = Some(segment.exit);
         run.shaping = segment.shaping;
     }
@@ -96,9 +100,10 @@ mod tests {
         }
     }
 
-    /// Process, first position, number of functions, and whether the run ends a segment.
+    /// Returns for each run: process, first position, number of functions, and whether it ends a
+    /// segment.
     fn shape(chain: &UserChain) -> Vec<(Option<usize>, u8, usize, bool)> {
-        let (runs, _) = runs(chain);
+        let (runs, _) = assign_processes(chain);
         runs.iter()
             .map(|run| {
                 (

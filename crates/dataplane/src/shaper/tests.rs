@@ -1,4 +1,4 @@
-//! Tests the shaper with bursts, against a meter.
+//! Tests the shaper with bursts. A meter checks the departures.
 
 use myelin_packet::fixtures::Meter;
 use myelin_spec::Limit;
@@ -88,7 +88,7 @@ impl ShaperFixture {
     }
 }
 
-fn limits() -> impl Strategy<Value = Shaping> {
+fn any_limits() -> impl Strategy<Value = Shaping> {
     let packets = (1_000_u64..2_000_000, 1_u64..40);
     let bits = (1_000_000_u64..1_000_000_000, 12_112_u64..200_000);
     (prop::option::of(packets), prop::option::of(bits))
@@ -100,9 +100,9 @@ fn limits() -> impl Strategy<Value = Shaping> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Conforming packets are delayed by up to D, in order. They leave within D of their sending
-    /// time, plus one lateness of the worker, however often it is late (LBT theorem 1.5.2;
-    /// `docs/guarantees/proofs.md`, theorem 9).
+    /// A network delays conforming packets by up to D, in order. They leave the shaper within D of
+    /// their sending time, plus the lateness of the worker. That lateness counts once, even if the
+    /// worker is late often (LBT theorem 1.5.2; `docs/guarantees/proofs.md`, theorem 9).
     #[test]
     fn conforming_packets_are_late_by_at_most_the_delay_and_one_late_release(
         (rate, burst, late_share) in (1_000_u64..100_000, 2_u64..40, 0_u64..=100),
@@ -111,7 +111,7 @@ proptest! {
         pauses in prop::collection::vec(0_u64..MS, 0..20),
     ) {
         let shaping = shaping(Some((rate, burst)), None);
-        // The longest lateness that leaves the bucket not yet full.
+        // The longest lateness after which the bucket is not yet full.
         let late_ns = (burst - 1) * 1_000_000_000 / rate * late_share / 100;
         let mut stalls = Vec::new();
         let mut from_ns = MS;
@@ -152,7 +152,7 @@ proptest! {
     /// profile, and none is lost.
     #[test]
     fn departures_conform_and_keep_their_order(
-        shaping in limits(),
+        shaping in any_limits(),
         clusters in prop::collection::vec((0_u64..3 * MS, 1_u32..30, 60_u32..1515), 1..30),
         late in prop::collection::vec(0_u64..200_000, 1..8),
     ) {
@@ -177,12 +177,12 @@ proptest! {
         prop_assert!(fixture.departed.is_sorted_by_key(|(_, at_ns)| *at_ns));
     }
 
-    /// A worker that is late by less than the tolerance delays only the packets it releases late.
-    /// No packet leaves later than the worker is late. In any time t the departures stay within the
+    /// A worker that is late by less than the tolerance delays only the packets that it releases
+    /// late, and none by more than its lateness. In any time t the departures stay within the
     /// profile over t plus the tolerance.
     #[test]
     fn lateness_within_the_tolerance_is_compensated(
-        shaping in limits(),
+        shaping in any_limits(),
         clusters in prop::collection::vec((0_u64..3 * MS, 1_u32..30, 60_u32..1515), 1..30),
         late in prop::collection::vec(0_u64..200_000, 1..8),
         tolerance_ns in 0_u64..300_000,
@@ -227,11 +227,11 @@ proptest! {
         }
     }
 
-    /// Accepted packets leave within the allowed delay if the worker is on time. Dropped packets
-    /// would not.
+    /// If the worker is on time, accepted packets leave within the allowed delay. Dropped packets
+    /// would have left later.
     #[test]
-    fn the_delay_limit_is_exact(
-        shaping in limits(),
+    fn packets_are_dropped_exactly_above_the_delay_limit(
+        shaping in any_limits(),
         delay_ns in 0_u64..2 * MS,
         clusters in prop::collection::vec((0_u64..3 * MS, 1_u32..30, 60_u32..1515), 1..20),
     ) {
@@ -242,7 +242,7 @@ proptest! {
             now_ns += gap_ns;
             bounded.release_until(now_ns);
             for _ in 0..packets {
-                // The departure time in the same shaper without a limit.
+                // The departure time without the limit.
                 let eligible_ns = if bounded.shaper.queue.is_empty() {
                     bounded.shaper.bucket.eligible_ns(1, bytes.into()).unwrap().max(now_ns)
                 } else {
@@ -263,7 +263,7 @@ proptest! {
 }
 
 #[test]
-fn a_burst_is_spread_to_the_rate() {
+fn a_burst_leaves_at_the_rate() {
     let mut fixture = ShaperFixture::new(shaping(Some((20_000, 4)), None));
     for number in 0..10 {
         fixture.offer(number, MS, 100);
@@ -324,7 +324,7 @@ fn a_packet_larger_than_the_burst_is_dropped_at_once() {
 /// With a burst of one packet, a late departure wastes credit. Later packets get new departure
 /// times.
 #[test]
-fn a_late_queue_delays_the_packets_behind_it() {
+fn a_late_departure_delays_the_packets_behind_it() {
     let mut fixture = ShaperFixture::new(Shaping {
         delay_ns: 2 * MS,
         ..shaping(Some((1000, 1)), None)
@@ -335,8 +335,8 @@ fn a_late_queue_delays_the_packets_behind_it() {
     // Due at 2 ms, released half a millisecond later.
     fixture.release_due(2 * MS + MS / 2);
     assert_eq!(fixture.shaper.due_ns(), 3 * MS + MS / 2);
-    // It would leave 4.5 ms after the start, 2 ms from now. A packet that arrives earlier would
-    // wait longer.
+    // The next packet would leave at 4.5 ms. The limit allows 2 ms, so the shaper drops a packet
+    // that arrives before 2.5 ms.
     assert_eq!(
         fixture.offer(3, 2 * MS + MS / 2 - 1, 100),
         ShaperDecision::Drop(ShaperDrop::Late)

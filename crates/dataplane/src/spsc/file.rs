@@ -54,7 +54,7 @@ pub type SharedConsumer<const N: usize> = Consumer<SharedWords, N>;
 /// An observer of a ring in a file.
 pub type SharedObserver = Observer<SharedWords>;
 
-/// The file of a ring. Its holder can open either end, and must open each only once.
+/// The file of a ring. Open each end only once.
 #[derive(Debug)]
 pub struct RingFile {
     fd: OwnedFd,
@@ -129,14 +129,14 @@ impl RingFile {
         Observer::new(self.words()?, self.entries).ok_or_else(|| self.mismatch())
     }
 
-    /// Advances the consumer's index over the front descriptors for which `taken` holds. A dead
-    /// consumer may have taken them without releasing their slots.
+    /// Advances the consumer's index over the first descriptors for which `taken` returns true. A
+    /// dead consumer may have taken them without releasing their slots.
     pub(crate) fn skip<const N: usize>(
         &self,
         mut taken: impl FnMut([u64; N]) -> bool,
     ) -> Result<(), Error> {
         let mut consumer = self.consumer::<N>()?;
-        for _ in 0..consumer.waiting() {
+        for _ in 0..consumer.count_unread() {
             consumer.peek(1);
             let before = consumer.next;
             if !taken(consumer.read()) {

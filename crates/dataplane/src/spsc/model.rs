@@ -1,8 +1,8 @@
-//! Checks the ring with a memory-model checker: every interleaving, and every value that weak
-//! memory may show, for short rings and few descriptors.
+//! Checks the ring with loom, a memory-model checker. For short rings and few descriptors, loom
+//! tries every interleaving and every value that a weak memory model allows.
 //!
-//! Only the words are loom's, the algorithm is the real one. So the tests need no `--cfg loom` and
-//! run with all others.
+//! Only the words are loom's; the algorithm is the production code. So the tests need no
+//! `--cfg loom` and run with all others.
 
 use std::sync::atomic::Ordering;
 
@@ -42,7 +42,7 @@ fn words(entries: u32, slot: usize) -> Words {
     Words(Arc::new(words.collect()))
 }
 
-/// Both words of every descriptor arrive in order, also across the wrap of the ring.
+/// Both words of every descriptor arrive, in order, also when the ring wraps.
 #[test]
 fn descriptors_arrive_complete_and_in_order() {
     loom::model(|| {
@@ -75,8 +75,8 @@ fn descriptors_arrive_complete_and_in_order() {
     });
 }
 
-/// A sleeping consumer is woken. A wake-up that both sides miss is a deadlock, which the checker
-/// reports.
+/// The producer wakes a sleeping consumer. If neither side saw the other, loom would report a
+/// deadlock.
 #[test]
 fn no_wake_up_is_lost() {
     loom::model(|| {

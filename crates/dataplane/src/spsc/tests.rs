@@ -60,14 +60,14 @@ proptest! {
             }
             prop_assert_eq!(observer.occupancy() as usize, model.len());
             prop_assert_eq!((observer.enqueued(), observer.dequeued()), (put, taken));
-            prop_assert_eq!(consumer.waiting() as usize, model.len());
+            prop_assert_eq!(consumer.count_unread() as usize, model.len());
         }
     }
 
-    /// With any words in the file, nothing panics, no access is out of bounds, and no call reports
-    /// more than the ring holds.
+    /// With any words in the file, no call panics, accesses memory out of bounds, or reports more
+    /// entries than the ring has.
     #[test]
-    fn invalid_words_of_a_peer_do_no_harm(
+    fn invalid_words_of_a_peer_cause_no_panic_and_no_excess(
         invalid_words in prop::collection::vec((prop_oneof![Just(PRODUCER), Just(CONSUMER), Just(ASLEEP)], any::<u64>(), 0_u32..20), 1..50),
     ) {
         let file = RingFile::create(RING_ENTRIES, 1).unwrap();
@@ -107,18 +107,22 @@ fn descriptors_are_visible_after_publish() {
     let mut consumer = file.consumer::<1>().unwrap();
     assert_eq!(producer.reserve(9), 4);
     producer.write(&[1]);
-    assert!(producer.is_dirty());
+    assert!(producer.has_unpublished());
     assert_eq!(
         (consumer.peek(1), file.observer().unwrap().occupancy()),
         (0, 0)
     );
     producer.publish();
-    assert!(!producer.is_dirty() && !producer.must_wake());
+    assert!(!producer.has_unpublished() && !producer.must_wake());
     assert!(!consumer.arm(), "a descriptor has arrived");
     assert!(producer.must_wake());
     assert_eq!((consumer.peek(9), consumer.read()), (1, [1]));
     assert!(consumer.arm());
-    assert_eq!(producer.reserve(4), 3, "not released");
+    assert_eq!(
+        producer.reserve(4),
+        3,
+        "the consumer has not released its slot"
+    );
     consumer.release();
     assert_eq!(producer.reserve(4), 4);
     drop(consumer);

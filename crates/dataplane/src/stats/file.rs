@@ -1,4 +1,4 @@
-//! The file of the statistics: its layout and its writers.
+//! The statistics file: its layout, its writers and its readers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,8 +16,7 @@ use crate::shm::{Mapping, SharedAtomics, anonymous_file, file_len};
 /// Most functions of one chain.
 pub(crate) const MAX_POSITIONS: usize = 32;
 
-/// Most chain generations of one worker. Blocks are pages of a sparse file: unused ones take no
-/// memory.
+/// Most chain generations of one worker. The file is sparse: unused blocks take no memory.
 pub(super) const MAX_BLOCKS: usize = 4096;
 
 const HEADER_WORDS: usize = 64;
@@ -58,8 +57,8 @@ const EMITTED: usize = 2;
 const SAMPLED_NS: usize = 3;
 const SAMPLES: usize = 4;
 /// At the first position of a segment: packets of batches that passed all its functions without a
-/// drop or an emission. They count as input of each function. Most packets are such packets, so one
-/// addition counts them for the whole segment.
+/// drop or an emission. They count as input of each function. Most packets are such packets, so the
+/// loop counts them with one addition for the whole segment.
 const SEGMENT_PACKETS: usize = 5;
 /// At the first position of a segment: its number of functions.
 const SEGMENT_LEN: usize = 6;
@@ -83,13 +82,13 @@ const MAX: usize = 2;
 pub(crate) enum ShaperCounter {
     /// Packets that had to wait.
     Delayed,
-    /// Dropped: the queue was full, or no frame was free.
+    /// Dropped packets: the queue was full, or no frame was free.
     Full,
-    /// Dropped: would have waited too long.
+    /// Dropped packets that would have waited too long.
     Late,
-    /// Dropped: larger than the burst.
+    /// Dropped packets larger than the burst.
     Big,
-    /// Lost: waited in a worker that died, or for a chain that was removed.
+    /// Packets that were waiting when the worker died or the chain was removed.
     Lost,
     /// Packets that wait now.
     Waiting,
@@ -107,7 +106,7 @@ pub(crate) struct StatsFile {
 }
 
 impl StatsFile {
-    /// Makes a file of zeros, which takes no memory.
+    /// Makes a file of zeros. A page takes memory only after a write.
     pub(super) fn create() -> Result<Self, Error> {
         Self::open(anonymous_file("myelin-stats", FILE_LEN).map_err(memory)?)
     }
@@ -178,9 +177,10 @@ impl StatsFile {
             .collect();
         for first in 0..positions.len() {
             let at = POSITIONS + first * POSITION_WORDS;
-            let (through, span) = (read(at + SEGMENT_PACKETS), read(at + SEGMENT_LEN) as usize);
-            for position in positions.iter_mut().skip(first).take(span) {
-                position.packets_in += through;
+            let (packets, functions) =
+                (read(at + SEGMENT_PACKETS), read(at + SEGMENT_LEN) as usize);
+            for position in positions.iter_mut().skip(first).take(functions) {
+                position.packets_in += packets;
             }
         }
         let counts: Vec<u64> = (0..sojourn::BUCKETS).map(|i| read(BUCKETS + i)).collect();
@@ -203,7 +203,7 @@ impl StatsFile {
     }
 
     fn door(&self, row: u32) -> Result<SharedAtomics<AtomicU64>, Error> {
-        // A row number beyond the last would address a block.
+        // A larger row number would address a block.
         let row = Some(row as usize).filter(|row| *row < MAX_BLOCKS);
         let first = row.map_or(usize::MAX, |row| HEADER_WORDS + row * DOOR_WORDS);
         cells(&self.mapping, first, DOOR_WORDS)
@@ -258,8 +258,8 @@ impl ChainCounters {
     /// Records that a segment of `functions` functions begins at `first`.
     pub(crate) fn set_segment_len(&self, first: usize, functions: usize) {
         let at = POSITIONS + first * POSITION_WORDS;
-        if let Some(span) = self.0.get(at + SEGMENT_LEN) {
-            span.store(functions as u64, Ordering::Relaxed);
+        if let Some(word) = self.0.get(at + SEGMENT_LEN) {
+            word.store(functions as u64, Ordering::Relaxed);
         }
     }
 
@@ -267,11 +267,11 @@ impl ChainCounters {
     /// emission.
     #[inline]
     pub(crate) fn count_segment(&self, first: usize, packets: u64) {
-        if let Some(through) = self
+        if let Some(word) = self
             .0
             .get(POSITIONS + first * POSITION_WORDS + SEGMENT_PACKETS)
         {
-            add(through, packets);
+            add(word, packets);
         }
     }
 
@@ -295,16 +295,16 @@ impl ChainCounters {
         add(&self.0[SHAPER + counter as usize], n);
     }
 
-    /// Counts a packet that starts to wait in the shaper.
+    /// Counts a packet that enters the shaper's queue.
     #[inline]
     pub(crate) fn count_wait_start(&self) {
         self.count_shaper(ShaperCounter::Delayed, 1);
         self.count_shaper(ShaperCounter::Waiting, 1);
         let most = &self.0[SHAPER + ShaperCounter::Most as usize];
-        raise(most, self.waiting());
+        raise(most, self.waiting_packets());
     }
 
-    /// Counts a packet that leaves the shaper after `ns`.
+    /// Counts a packet that leaves the shaper's queue after `ns` nanoseconds.
     #[inline]
     pub(crate) fn count_wait_end(&self, ns: u64) {
         self.count_shaper(ShaperCounter::Waiting, 1_u64.wrapping_neg());
@@ -318,13 +318,13 @@ impl ChainCounters {
     }
 
     /// Returns the number of waiting packets.
-    pub(crate) fn waiting(&self) -> u64 {
+    pub(crate) fn waiting_packets(&self) -> u64 {
         self.0[SHAPER + ShaperCounter::Waiting as usize].load(Ordering::Relaxed)
     }
 
     /// Counts the packets that waited in a dead predecessor as lost.
     pub(crate) fn count_predecessor_loss(&self) {
-        let lost = self.waiting();
+        let lost = self.waiting_packets();
         self.count_shaper(ShaperCounter::Waiting, lost.wrapping_neg());
         self.count_shaper(ShaperCounter::Lost, lost);
     }
@@ -361,7 +361,7 @@ impl DoorCounters {
     }
 }
 
-/// No atomic addition is needed, because each word has one writer.
+/// Adds to a word with a load and a store, because each word has one writer.
 #[inline]
 fn add(cell: &AtomicU64, n: u64) {
     cell.store(

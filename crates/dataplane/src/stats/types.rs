@@ -1,5 +1,5 @@
-//! The statistics of a worker as a reader gets them. The fields of `repr(C)` structures have the
-//! order of the words in the file.
+//! The statistics of a worker, for readers. The fields of `repr(C)` structures have the order of
+//! the words in the file.
 
 use bytemuck::{Pod, Zeroable};
 use myelin_packet::HopCounters;
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 pub struct ShaperStats {
     /// Packets that had to wait.
     pub delayed: u64,
-    /// Dropped: the queue was full, or the worker had no free frame.
+    /// Dropped packets: the queue was full, or the worker had no free frame.
     pub full: u64,
-    /// Dropped: would have waited longer than allowed.
+    /// Dropped packets that would have waited longer than allowed.
     pub late: u64,
-    /// Dropped: larger than the burst, so never conforming.
+    /// Dropped packets larger than the burst, which never conform.
     pub big: u64,
-    /// Lost: waited in a worker that died, or for a chain that was removed.
+    /// Packets that were waiting when the worker died or the chain was removed.
     pub lost: u64,
     /// Packets that wait now.
     pub waiting: u64,
@@ -51,11 +51,11 @@ impl ShaperStats {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct DoorStats {
-    /// Packets.
+    /// Packets of the chain.
     pub packets: u64,
-    /// Their bytes, Ethernet header included.
+    /// Bytes of these packets, Ethernet header included.
     pub bytes: u64,
-    /// Arrival of the last packet: CLOCK_MONOTONIC, ns.
+    /// Arrival time of the last packet: CLOCK_MONOTONIC, ns.
     pub last_ns: u64,
     /// Packets above the chain's profile, which were dropped.
     pub policed: u64,
@@ -66,16 +66,16 @@ pub struct DoorStats {
 /// Statistics of one generation of a chain in a worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChainStats {
-    /// By position; kernel functions have zeros here.
+    /// Counters by position, with zeros for kernel functions.
     pub positions: Vec<HopCounters>,
-    /// Packets put into a transmit ring, toward the egress port or back into the kernel.
+    /// Packets put into a transmit ring to the egress port or back into the kernel.
     pub transmitted: u64,
     /// Packets lost because a transmit ring stayed full or the packet did not fit a frame.
     pub transmit_drops: u64,
-    /// Sojourn from the front door to the egress port, of packets that leave the chain here. Empty
-    /// if the last function is in the kernel.
+    /// Sojourn from the front door to the egress port, of packets that leave the chain in this
+    /// worker. Empty if the last function is in the kernel.
     pub sojourn: Histogram,
-    /// Statistics of its shaper.
+    /// Statistics of the chain's shaper.
     pub shaper: ShaperStats,
 }
 
@@ -83,25 +83,25 @@ pub struct ChainStats {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Pod, Zeroable)]
 #[repr(C)]
 pub struct WorkerStats {
-    /// Packets taken from its ports.
+    /// Packets taken from the worker's ports.
     pub received: u64,
     /// Packets put into transmit rings.
     pub transmitted: u64,
-    /// Packets dropped because no function of this worker has their chain, generation and position.
+    /// Packets dropped because this worker has no segment for their chain, generation and position.
     pub unknown_chain: u64,
-    /// Packets dropped because their metadata does not match them.
+    /// Packets dropped because their metadata does not match the packet.
     pub malformed: u64,
     /// Emitted packets lost because no frame was free or the packet did not fit one.
     pub no_frame: u64,
     /// Packets lost at transmit, over all chains.
     pub transmit_drops: u64,
-    /// System calls made to transmit.
+    /// System calls for transmission.
     pub kicks: u64,
-    /// Times the worker went to sleep.
+    /// Number of sleeps.
     pub sleeps: u64,
     /// Frames that no port held when the worker was last idle.
     pub free_frames: u64,
-    /// Descriptors of the kernel that named no frame lent to that port, since the process started.
+    /// Descriptors from the kernel that named no frame of their port, since the process started.
     /// Any such descriptor is an error.
     pub invalid_descriptors: u64,
 }

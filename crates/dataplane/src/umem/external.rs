@@ -1,4 +1,4 @@
-//! Frames in memory that another library owns.
+//! Frames in memory that a library owns.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use super::{Borrower, FrameMemory, OWNER, memory};
 use crate::error::Error;
 use crate::shm::{Mapping, SharedAtomics, anonymous_file};
 
-/// Alignment of frames, bytes: a cache line. Distances between frames may differ.
+/// Alignment of frames, bytes: a cache line. The distances between frames may differ.
 const ALIGNMENT: u64 = 64;
-/// Ledger entry of a cache line where no frame begins. No port can return such a frame.
+/// Table entry of a cache line where no frame begins. No port can return such a frame.
 const NO_FRAME: u8 = u8::MAX;
 
 impl Borrower {
@@ -20,17 +20,16 @@ impl Borrower {
 }
 
 impl FrameMemory {
-    /// Makes a frame of `room` bytes at each byte offset of `starts` from `start`. At
-    /// first all are lent to [`Borrower::LIBRARY`]. A frame's number is its distance in cache
-    /// lines.
+    /// Makes a frame of `room` bytes at each of the byte offsets `starts` from `start`. At first
+    /// all frames are lent to [`Borrower::LIBRARY`]. A frame's number is its offset in cache lines.
     ///
     /// # Errors
-    /// A frame is not aligned to 64 bytes, lies outside `len` bytes, or overlaps another, or no
-    /// memory is left for the ledger.
+    /// A frame is not aligned to 64 bytes, lies outside `len` bytes, or overlaps another frame. Or
+    /// the kernel has no memory for the holder table.
     ///
     /// # Safety
-    /// The `len` bytes from `start` on are mapped and writable for as long as the result lives. No
-    /// other code touches a frame that was taken back from [`Borrower::LIBRARY`].
+    /// The `len` bytes from `start` on are mapped and writable for as long as the result lives.
+    /// While a frame is not lent to [`Borrower::LIBRARY`], no other code accesses its bytes.
     pub unsafe fn over_external_memory(
         start: NonNull<u8>,
         len: u64,
@@ -43,31 +42,31 @@ impl FrameMemory {
         let fits = sorted
             .iter()
             .all(|first| first.is_multiple_of(ALIGNMENT) && first + u64::from(room) <= len);
-        let apart = sorted
+        let is_disjoint = sorted
             .windows(2)
             .all(|two| two[1] - two[0] >= u64::from(room));
         let units = u32::try_from(units)
             .ok()
-            .filter(|_| fits && apart && room > 0)
+            .filter(|_| fits && is_disjoint && room > 0)
             .ok_or_else(|| memory(len as usize)(io::ErrorKind::InvalidInput.into()))?;
-        let ledger = anonymous_file("myelin-ledger", units as usize)
+        let table = anonymous_file("myelin-holders", units as usize)
             .and_then(|file| Mapping::new(file.as_fd(), 0, units as usize, true))
             .map(Arc::new)
             .map_err(memory(units as usize))?;
-        let ledger = SharedAtomics::new(&ledger, 0, units as usize)
+        let holders = SharedAtomics::new(&table, 0, units as usize)
             .ok_or_else(|| memory(units as usize)(io::ErrorKind::UnexpectedEof.into()))?;
         let this = Self {
             start,
-            ledger,
+            holders,
             holder: OWNER,
             // The library holds all frames.
-            handed_out: AtomicBool::new(true),
+            is_handed_out: AtomicBool::new(true),
             frames: units,
             shift: ALIGNMENT.trailing_zeros(),
             room,
         };
-        for state in this.ledger.iter() {
-            state.store(NO_FRAME, Ordering::Relaxed);
+        for holder in this.holders.iter() {
+            holder.store(NO_FRAME, Ordering::Relaxed);
         }
         for &first in starts {
             this.mark_lent(first, Borrower::LIBRARY);
@@ -80,18 +79,22 @@ impl FrameMemory {
 mod tests {
     use super::*;
 
-    fn over(starts: &[u64], room: u32) -> Result<FrameMemory, Error> {
+    fn make_memory(starts: &[u64], room: u32) -> Result<FrameMemory, Error> {
         let bytes = Box::leak(vec![0_u8; 4096].into_boxed_slice());
         let start = NonNull::from(bytes).cast();
-        // SAFETY: the bytes are leaked, so they stay, and no other code uses them.
+        // SAFETY: the leaked bytes stay valid for ever, and no other code has a pointer to them.
         unsafe { FrameMemory::over_external_memory(start, 4096, room, starts) }
     }
 
     #[test]
-    fn frames_need_not_be_equally_far_apart() {
+    fn distances_between_frames_may_differ() {
         let owner = Borrower::LIBRARY;
-        let memory = over(&[2048, 64, 640], 500).unwrap();
-        assert_eq!(memory.held_frames().count(), 0, "the library has all");
+        let memory = make_memory(&[2048, 64, 640], 500).unwrap();
+        assert_eq!(
+            memory.held_frames().count(),
+            0,
+            "the library holds all frames"
+        );
         let mut frames: Vec<_> = [64, 640, 2048]
             .map(|at| memory.take_back(at, owner).unwrap().0)
             .into();
@@ -116,7 +119,7 @@ mod tests {
             (&[32], 64),
             (&[0], 0),
         ] {
-            assert!(over(starts, room).is_err(), "{starts:?} {room}");
+            assert!(make_memory(starts, room).is_err(), "{starts:?} {room}");
         }
     }
 }

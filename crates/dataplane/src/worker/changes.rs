@@ -21,7 +21,7 @@ pub(super) struct LoopState<P> {
 /// The phase of the loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The loop collects the ports of a predecessor. It takes no frame before it knows all of them.
+    /// The loop collects the ports of a predecessor. It takes no frame before it has all ports.
     CollectingPorts,
     Forwarding,
     Ended,
@@ -32,55 +32,55 @@ type Change<P> = Box<dyn FnOnce(&mut LoopState<P>) + Send>;
 /// The loop's end of the connection between the two threads.
 pub(super) struct ChangeReceiver<P> {
     pub(super) changes: Receiver<Change<P>>,
-    pub(super) waiting: Arc<AtomicBool>,
+    pub(super) has_changes: Arc<AtomicBool>,
     pub(super) wake: Arc<EventFd>,
 }
 
 /// The control thread's end.
 pub(super) struct ChangeSender<P> {
     changes: Sender<Change<P>>,
-    waiting: Arc<AtomicBool>,
+    has_changes: Arc<AtomicBool>,
     wake: Arc<EventFd>,
 }
 
 /// Makes both ends of a connection.
 pub(super) fn change_channel<P>() -> nix::Result<(ChangeReceiver<P>, ChangeSender<P>)> {
     let (to_loop, changes) = channel();
-    let waiting = Arc::new(AtomicBool::new(false));
+    let has_changes = Arc::new(AtomicBool::new(false));
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
     let wake = Arc::new(EventFd::from_flags(flags)?);
     let receiver = ChangeReceiver {
         changes,
-        waiting: Arc::clone(&waiting),
+        has_changes: Arc::clone(&has_changes),
         wake: Arc::clone(&wake),
     };
     let sender = ChangeSender {
         changes: to_loop,
-        waiting,
+        has_changes,
         wake,
     };
     Ok((receiver, sender))
 }
 
 impl<P> ChangeSender<P> {
-    /// Sends the loop a change to apply between two batches, and waits for its result. Slow work
-    /// belongs before and after the change. This thread frees the result.
+    /// Sends the loop a change to apply between two batches, and waits for its result. Do slow work
+    /// before or after the change. The calling thread frees the result.
     pub(super) fn apply<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut LoopState<P>) -> T + Send + 'static,
     ) -> Result<T, String> {
-        let gone = "the forwarding loop has ended";
+        let ended = "the forwarding loop has ended";
         let (result_sender, result) = sync_channel(1);
         let change: Change<P> = Box::new(move |state| {
-            // The receiver is gone if the control thread has failed. The loop then continues as
-            // without an agent.
+            // This fails if the control thread has panicked. The loop then continues as without an
+            // agent.
             let _ = result_sender.send(change(state));
         });
-        self.changes.send(change).map_err(|_| gone)?;
-        self.waiting.store(true, Ordering::Release);
+        self.changes.send(change).map_err(|_| ended)?;
+        self.has_changes.store(true, Ordering::Release);
         self.wake
             .write(1)
-            .map_err(|errno| format!("wake the loop: {errno}"))?;
-        Ok(result.recv().map_err(|_| gone)?)
+            .map_err(|errno| format!("cannot wake the loop: {errno}"))?;
+        Ok(result.recv().map_err(|_| ended)?)
     }
 }

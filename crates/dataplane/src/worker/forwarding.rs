@@ -1,4 +1,4 @@
-//! The loop: packets, changes between two batches, and sleep.
+//! The loop: processes packets, applies changes between two batches, and sleeps.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::Ordering;
@@ -15,14 +15,14 @@ use crate::port::Port;
 use crate::stats::Counter;
 use crate::sys;
 
-/// First and longest sleep while a port recovers, ms.
+/// First and longest sleep if a port lacks frames or has unsent packets, ms.
 const RECOVERY_MS: (u64, u64) = (1, 64);
 /// Iterations of a busy loop between two readings of the clock, if timers are set.
 const ITERATIONS_PER_READING: u32 = 64;
 
 impl<P: DrivenPort> ChangeReceiver<P> {
     /// Runs the loop until a change ends it.
-    pub(super) fn forward(self, state: &mut LoopState<P>, mut idle: IdlePolicy) {
+    pub(super) fn run_loop(self, state: &mut LoopState<P>, mut idle: IdlePolicy) {
         while state.phase == Phase::CollectingPorts
             && let Ok(change) = self.changes.recv()
         {
@@ -36,8 +36,8 @@ impl<P: DrivenPort> ChangeReceiver<P> {
         let mut was_busy = true;
         let mut iterations = 0_u32;
         loop {
-            if self.waiting.load(Ordering::Relaxed) {
-                self.waiting.store(false, Ordering::Relaxed);
+            if self.has_changes.load(Ordering::Relaxed) {
+                self.has_changes.store(false, Ordering::Relaxed);
                 self.changes.try_iter().for_each(|change| change(state));
                 if let Some(changed) = state.idle.take() {
                     idle = IdlePolicy::new(changed);
@@ -75,8 +75,8 @@ impl<P: DrivenPort> ChangeReceiver<P> {
                 IdleStep::Sleep => {
                     if forwarder.arm() {
                         if sleeper.sleep(forwarder.has_pending_ports(), longest_sleep(forwarder)) {
-                            // A nonblocking read resets the eventfd. `waiting` was set before it
-                            // was written, so no change is missed.
+                            // A nonblocking read resets the eventfd. The sender sets `has_changes`
+                            // before it writes the eventfd, so the loop misses no change.
                             let _ = self.wake.read();
                         }
                         forwarder.count(Counter::Sleeps, 1);
@@ -113,7 +113,7 @@ struct Sleeper {
 }
 
 impl Sleeper {
-    /// Collects the descriptors after the ports changed.
+    /// Collects the descriptors. Call it after each change of the ports.
     fn watch(&mut self, forwarder: &Forwarder<'_, impl Port>, wake: &EventFd) {
         let watched = forwarder.ports().filter_map(Port::readable_fd);
         self.fds = watched
@@ -131,8 +131,8 @@ impl Sleeper {
         self.recovery_ms = RECOVERY_MS.0;
     }
 
-    /// Sleeps until a packet or a change arrives, at most for `longest`. Sleeps shorter if a port
-    /// has to recover. Returns whether the wake descriptor is readable.
+    /// Sleeps until a packet or a change arrives, at most for `longest`. With pending ports the
+    /// sleep is at most the recovery time. Returns whether the wake descriptor is readable.
     fn sleep(&mut self, has_pending_ports: bool, longest: Option<Duration>) -> bool {
         let recovery = has_pending_ports.then(|| Duration::from_millis(self.recovery_ms));
         let timeout = recovery.into_iter().chain(longest).min();
@@ -142,11 +142,11 @@ impl Sleeper {
         }
         for watched in &mut self.fds {
             if watched.revents & (libc::POLLERR | libc::POLLNVAL | libc::POLLHUP) != 0 {
-                // A descriptor that is always ready would prevent every sleep.
+                // A descriptor with an error is always ready and would prevent every sleep.
                 watched.fd = -1;
             }
         }
-        // `watch` puts it last.
+        // `watch` puts the wake descriptor last.
         self.fds.last().is_some_and(|wake| wake.revents != 0)
     }
 }

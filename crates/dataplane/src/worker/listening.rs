@@ -22,7 +22,7 @@ use crate::stats::StatsFile;
 use crate::sys;
 use crate::umem::{Borrower, FrameMemory};
 
-/// Longest time between the front door and a ring: another core may be in a receive poll.
+/// Longest time of a packet from the front door to a ring: another core may be in a receive poll.
 const DOOR_TO_RING_TIME: Duration = Duration::from_millis(5);
 
 /// Interval between two checks of whether a shaper is empty.
@@ -36,7 +36,7 @@ pub(super) struct ControlThread<D: Driver> {
     pub(super) signals: SignalFd,
     pub(super) memory: &'static FrameMemory,
     pub(super) stats: StatsFile,
-    /// States of the functions in the loop. This thread only passes them to further functions, and
+    /// States of the functions in the loop. This thread only passes them to new functions, and
     /// frees them.
     pub(super) states: States,
     pub(super) sender: ChangeSender<D::Port>,
@@ -66,13 +66,13 @@ impl<D: Driver> ControlThread<D> {
                 Ok(Some((request, fds))) => {
                     let stop = request.body == Request::Shutdown;
                     let reply = self.handle_request(request.body, fds);
-                    // If the agent is gone, the next receive reports it.
+                    // If the agent closed the connection, the next receive reports it.
                     let _ = send_reply(self.socket.as_fd(), request.number, &reply);
                     if stop {
                         return;
                     }
                 }
-                // Without an agent only the signal remains.
+                // The agent closed the connection. Continue to wait for a signal.
                 Ok(None) | Err(_) => fds[0].fd = -1,
             }
         }
@@ -111,7 +111,7 @@ impl<D: Driver> ControlThread<D> {
                     .sender
                     .apply(move |state| state.forwarder.remove_port(id.0.into()))?;
                 // Closing the port releases its frames.
-                port.ok_or("there is no such socket")?.close();
+                port.ok_or("the worker has no such socket or ring")?.close();
                 self.take_frames(id)
             }
             Request::AddChain { chain, block } => self.add_chain(&chain, block),
@@ -120,7 +120,7 @@ impl<D: Driver> ControlThread<D> {
                 let counters = self.stats.door_counters(row).map_err(|e| e.to_string())?;
                 self.sender.apply(move |state| {
                     let port = state.forwarder.port_mut(chain.direction.ends().0.into());
-                    port.ok_or("there is no such port")?
+                    port.ok_or("the worker has no such port")?
                         .redirect(&chain, counters)
                 })?
             }

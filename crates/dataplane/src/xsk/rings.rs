@@ -52,7 +52,8 @@ impl Rings {
     }
 }
 
-/// Maps the worker's end of one ring, given its name, the offsets of its parts and of its mapping.
+/// Maps the worker's end of one ring. The arguments are the name of the ring and of the step, and
+/// the offsets of the ring's parts and of its mapping.
 fn ring<T: Slot, R>(
     (fd, config): (BorrowedFd<'_>, &XskConfig),
     (ring, step): (&'static str, &'static str),
@@ -62,7 +63,7 @@ fn ring<T: Slot, R>(
     let layout = Layout {
         producer: parts.producer as usize,
         consumer: parts.consumer as usize,
-        // Every supported kernel has flags.
+        // Every supported kernel reports the offset of the flags.
         flags: parts.flags.unwrap_or(u64::MAX) as usize,
         slots: parts.desc as usize,
     };

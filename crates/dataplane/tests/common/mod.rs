@@ -1,6 +1,6 @@
 //! Two network namespaces with a worker between them.
 
-// Every test file is its own crate and uses only a part of this.
+// Every test file is a separate crate and uses only a part of this module.
 #![allow(unreachable_pub, dead_code)]
 
 pub mod xdp;
@@ -25,9 +25,9 @@ use xdp::FrontDoor;
 pub const TO_SERVER: u32 = 1;
 pub const TO_CLIENT: u32 = 2;
 
-/// Returns a guard if this test may run as root, otherwise prints why not. Tests with a guard run
-/// one at a time, because they measure processor time on two cores.
-pub fn privileged() -> Option<MutexGuard<'static, ()>> {
+/// Returns a guard if this test runs as root. Otherwise prints that it is skipped. Tests with a
+/// guard run one at a time, because they measure processor time on two cores.
+pub fn lock_if_root() -> Option<MutexGuard<'static, ()>> {
     static ALONE: Mutex<()> = Mutex::new(());
     if !nix::unistd::geteuid().is_root() {
         println!("SKIP: needs root for network namespaces and AF_XDP sockets");
@@ -110,7 +110,7 @@ impl Network {
                 "ip -n {namespace} addr add {}/24 dev eth0",
                 end.address()
             ));
-            // The end host's link comes up last: a link that comes up without a carrier drops its
+            // Set the end host's link up last: a link that is set up without a carrier drops its
             // first packets.
             run(&format!("ip link set {port} up"));
             run(&format!("ip -n {namespace} link set eth0 up"));
@@ -166,7 +166,7 @@ impl Network {
         let state = if up { "up" } else { "down" };
         run(&format!("ip link set {} {state}", self.port(end)));
         if up {
-            // The kernel forgets static neighbours when a link goes down.
+            // The kernel removes static neighbour entries when a link goes down.
             let (namespace, other) = (self.namespace(end), end.other());
             run(&format!(
                 "ip -n {namespace} neigh replace {} lladdr {} dev eth0",
@@ -188,7 +188,7 @@ impl Drop for Network {
     }
 }
 
-/// A worker that forwards UDP between client and server, both ways.
+/// A worker that forwards UDP between client and server, in both directions.
 pub struct UdpPath {
     pub worker: WorkerHandle,
     pub client: SocketId,
@@ -211,7 +211,7 @@ impl UdpPath {
         Self::with_binding(network, config, to_server, false)
     }
 
-    /// Makes a path whose sockets are bound late, as before Linux 6.4, or at once.
+    /// Makes a path. `bind_late` binds the sockets late, as required before Linux 6.4.
     pub fn with_binding(
         network: &Network,
         config: WorkerConfig,
@@ -227,11 +227,12 @@ impl UdpPath {
                     ..XskConfig::new(network.port(end), ifindex, 0, Role::Ingress)
                 };
                 let door = Arc::new(FrontDoor::attach(ifindex, spi).expect("a front door"));
-                let lead = Arc::clone(&door);
+                let redirect_door = Arc::clone(&door);
                 let xsk = Xsk::bind(worker.umem(), &config, worker.first_socket())
                     .expect("a socket")
                     .with_redirect(Arc::new(move |socket| {
-                        lead.set_socket(0, socket)
+                        redirect_door
+                            .set_socket(0, socket)
                             .map_err(|error| error.to_string())
                     }));
                 (worker.add_socket(xsk).expect("added"), door)
@@ -250,7 +251,7 @@ impl UdpPath {
         }
     }
 
-    /// Counts frames in rings, frames in two rings, and frames by ledger and pool. At rest,
+    /// Counts frames in rings, frames in two rings, lent frames and free frames. Without traffic,
     /// `in_rings` equals `lent`, and `lent` plus `free` equals `frames`.
     pub fn count_frames(&self) -> FrameCounts {
         let mut in_rings: Vec<u64> = [self.client, self.server]
@@ -265,22 +266,22 @@ impl UdpPath {
         FrameCounts {
             in_rings: in_rings.len(),
             in_two_rings: total - in_rings.len(),
-            lent: self.worker.umem().lent().expect("the ledger"),
+            lent: self.worker.umem().lent().expect("the holder table"),
             free: self.worker.stats().worker().free_frames as usize,
             frames: self.worker.umem().frames() as usize,
         }
     }
 
-    /// Waits until the frame counts match. Panics with the counts if they never do.
+    /// Waits until the frame counts match. Panics with the counts if they do not match in time.
     pub fn assert_all_frames_accounted(&self) {
-        let sound = wait_until(|| {
+        let is_complete = wait_until(|| {
             let counts = self.count_frames();
             counts.in_two_rings == 0
                 && counts.in_rings == counts.lent
                 && counts.lent + counts.free == counts.frames
         });
         assert!(
-            sound,
+            is_complete,
             "{:?} {:?}",
             self.count_frames(),
             self.worker.stats().worker()
@@ -315,16 +316,16 @@ pub fn chain(spi: u32, functions: Vec<FunctionConfig>, out: SocketId) -> UserCha
 /// Longest wait for an event on a busy machine.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
-/// Repeats `holds` until it returns true or the time is over.
-pub fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
+/// Calls `condition` until it returns true or [`MAX_WAIT`] is over. Returns its last result.
+pub fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + MAX_WAIT;
     while Instant::now() < deadline {
-        if holds() {
+        if condition() {
             return true;
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    holds()
+    condition()
 }
 
 /// Returns the processor time of a process, in clock ticks of 10 ms.

@@ -1,4 +1,4 @@
-//! A front door of thirty instructions. It stamps UDP over IPv4 without options and redirects it to
+//! A minimal front door. It stamps packets of UDP over IPv4 without options and redirects them to
 //! an AF_XDP socket. It drops all other packets.
 
 use std::io;
@@ -105,7 +105,7 @@ impl FrontDoor {
 }
 
 fn program(map: i32, spi: i32) -> Vec<Instruction> {
-    // r6 context, r7 stamp, r8 start of the metadata, r9 start of the packet
+    // Registers: r6 context, r7 stamp, r8 start of the metadata, r9 start of the packet.
     let mut code = vec![
         op(MOV64_REG, 6, 1, 0, 0),
         op(CALL, 0, 0, 0, HELPER_KTIME_GET_NS),
@@ -123,7 +123,7 @@ fn program(map: i32, spi: i32) -> Vec<Instruction> {
         op(MOV64_REG, 1, 9, 0, 0),
         op(ADD64, 1, 0, 0, 42),
         op(JUMP_GREATER_REG, 1, 3, DROP, 0),
-        // EtherType IPv4 (as loaded in little endian), header of 20 bytes, UDP
+        // EtherType IPv4 (loaded as little endian), header of 20 bytes, UDP.
         op(LOAD_H, 1, 9, 12, 0),
         op(JUMP_NOT_EQUAL, 1, 0, DROP, 0x0008),
         op(LOAD_B, 1, 9, 14, 0),
@@ -166,7 +166,7 @@ fn program(map: i32, spi: i32) -> Vec<Instruction> {
     code
 }
 
-/// Placeholder for the distance to the drop at the end.
+/// Placeholder for the distance to the drop instructions at the end.
 const DROP: i16 = i16::MAX;
 
 fn load(code: &[Instruction]) -> io::Result<OwnedFd> {
@@ -192,15 +192,15 @@ fn load(code: &[Instruction]) -> io::Result<OwnedFd> {
 
 fn bpf(command: i64, attribute: &[u32]) -> io::Result<OwnedFd> {
     let fd = raw_bpf(command, attribute)?;
-    // SAFETY: the commands used here return a new descriptor.
+    // SAFETY: all callers use commands that return a new descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn raw_bpf(command: i64, attribute: &[u32]) -> io::Result<i32> {
-    // The kernel accepts a longer attribute if the surplus is zero.
+    // The kernel accepts a longer attribute if the additional bytes are zero.
     let mut padded = [0_u32; 32];
     padded[..attribute.len()].copy_from_slice(attribute);
-    // SAFETY: the attribute and its pointers outlive the call.
+    // SAFETY: `padded` and the objects that its pointers name outlive the call.
     let rc = unsafe {
         libc::syscall(
             libc::SYS_bpf,

@@ -1,5 +1,4 @@
-//! A port without a device: the caller injects and collects packets. For tests, and to measure
-//! functions without the kernel.
+//! A port without a device, for tests: the caller injects and collects packets.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -39,8 +38,8 @@ impl MemoryPort {
         }
     }
 
-    /// Injects a packet with its metadata before it, as the kernel does. Returns `false` if no
-    /// frame is free or the packet does not fit one.
+    /// Injects a packet. Writes its metadata before it, as the kernel does. Returns `false` if no
+    /// frame is free or the packet is longer than a frame.
     pub fn inject(&mut self, memory: &FrameMemory, meta: &Meta, packet: &[u8]) -> bool {
         let end = HEADROOM as usize + packet.len();
         if end > memory.frame_size() as usize {
@@ -95,7 +94,7 @@ impl MemoryPort {
 }
 
 impl Port for MemoryPort {
-    fn arrived(&mut self, limit: u32) -> u32 {
+    fn poll_arrivals(&mut self, limit: u32) -> u32 {
         limit.min(self.arrivals.len() as u32)
     }
 
@@ -145,7 +144,7 @@ impl Port for MemoryPort {
         true
     }
 
-    fn waiting(&self) -> u32 {
+    fn count_received(&self) -> u32 {
         self.arrivals.len() as u32
     }
 
@@ -153,7 +152,7 @@ impl Port for MemoryPort {
         None
     }
 
-    fn invalid(&self) -> u64 {
+    fn count_invalid(&self) -> u64 {
         self.invalid
     }
 }

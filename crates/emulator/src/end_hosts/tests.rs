@@ -1,4 +1,4 @@
-//! Creation that ends early: by a failure, and by `kill -9`.
+//! Tests creation that a failure or `kill -9` interrupts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,12 +33,12 @@ impl Drop for Cleanup<'_> {
 fn root_or_skip(test: &str) -> bool {
     let root = capability::is_root();
     if !root {
-        println!("skipped {test}: it makes network namespaces and needs root");
+        println!("skipped {test}: creating network namespaces needs root");
     }
     root
 }
 
-/// Names of this process, so that parallel tests do not interfere.
+/// Returns names of a run and a chain that no parallel test uses.
 fn run_and_chain(purpose: &str) -> (String, String) {
     (
         format!("test {}", process::id()),
@@ -55,12 +55,12 @@ fn config<'a>(run: &'a str, chain: &'a str, matches: &'a Match) -> Config<'a> {
     }
 }
 
-/// Whether the name is taken, by a namespace or by an interrupted creation.
+/// Returns whether a namespace or an interrupted creation uses the name.
 fn is_named(namespace: &str) -> bool {
     Path::new(netns::DIRECTORY).join(namespace).exists()
 }
 
-/// Names of the existing objects of the hosts.
+/// Returns the names of the existing objects of the hosts.
 fn existing_objects(run: &str, chain: &str) -> Vec<String> {
     let names = EndHostNames::new(run, chain);
     let mut netlink = Netlink::open().unwrap();
@@ -72,7 +72,7 @@ fn existing_objects(run: &str, chain: &str) -> Vec<String> {
     names_found
 }
 
-/// Not a test: the next tests start it as a process, and end it early.
+/// Not a test: the next tests start it as a process and interrupt it.
 #[test]
 fn subprocess_that_makes_hosts() {
     let (Ok(journal), Ok(owner)) = (std::env::var(JOURNAL), std::env::var(OWNER)) else {
@@ -96,11 +96,11 @@ fn spawn_subprocess(command: &mut Command, journal: &Path, owner: &str) -> proce
         .unwrap()
 }
 
-/// A limit on open files makes one call fail. The limit rises by one each time, so each step fails
-/// once.
+/// A limit on open files makes one call fail. The limit rises by one in each attempt, so each step
+/// fails once.
 #[test]
-fn a_failure_at_any_file_leaves_nothing() {
-    if !root_or_skip("a_failure_at_any_file_leaves_nothing") {
+fn failed_creation_leaves_no_objects() {
+    if !root_or_skip("failed_creation_leaves_no_objects") {
         return;
     }
     let owner = format!("{}f", process::id());
@@ -108,7 +108,7 @@ fn a_failure_at_any_file_leaves_nothing() {
     let _cleanup = Cleanup(&run, &chain);
     let directory = tempfile::tempdir().unwrap();
     let this = std::env::current_exe().unwrap();
-    let (mut began, mut failed) = (0, 0);
+    let (mut journaled, mut failed) = (0, 0);
     for files in 4.. {
         let path = directory.path().join(files.to_string());
         let limit = format!("ulimit -n {files} && exec \"$@\"");
@@ -125,12 +125,15 @@ fn a_failure_at_any_file_leaves_nothing() {
             "{files} files"
         );
         if path.exists() {
-            began += usize::from(fs::metadata(&path).unwrap().len() > 0);
+            journaled += usize::from(fs::metadata(&path).unwrap().len() > 0);
             assert_eq!(Journal::open(&path).unwrap().replay(), [], "{files} files");
         }
-        assert!(files < 100, "it needs more than 100 files");
+        assert!(files < 100, "creation needs more than 100 open files");
     }
-    assert!(began > 2, "{began} of {failed} attempts made something");
+    assert!(
+        journaled > 2,
+        "{journaled} of {failed} attempts recorded an object"
+    );
     assert_eq!(existing_objects(&run, &chain).len(), 4);
 }
 
@@ -196,14 +199,14 @@ fn existing_objects_with_the_same_names_stay() {
     assert_eq!(journal.replay().len(), 4);
 
     // The same chain of another run is refused: its links differ, but not its namespaces.
-    let other = format!("{run} other");
-    let others = Journal::open(&directory.path().join("other")).unwrap();
+    let other_run = format!("{run} other");
+    let other_journal = Journal::open(&directory.path().join("other")).unwrap();
     let refused = EndHosts::create(
         &Config {
-            run: &other,
+            run: &other_run,
             ..config
         },
-        &others,
+        &other_journal,
     )
     .unwrap_err();
     assert!(
@@ -212,22 +215,25 @@ fn existing_objects_with_the_same_names_stay() {
             .contains(&format!("it belongs to another agent (myelin run {run})")),
         "{refused}"
     );
-    assert_eq!(others.replay(), []);
-    remove_hosts(&other, &chain).unwrap();
-    // Also if the other run was killed after it recorded the objects, before it made them.
-    for resource in EndHostNames::new(&other, &chain).resources() {
-        others.record_intent(&resource).unwrap();
+    assert_eq!(other_journal.replay(), []);
+    remove_hosts(&other_run, &chain).unwrap();
+    // The same if the other run was killed after it recorded the objects, before it made them.
+    for resource in EndHostNames::new(&other_run, &chain).resources() {
+        other_journal.record_intent(&resource).unwrap();
     }
-    others.remove_all().unwrap();
+    other_journal.remove_all().unwrap();
     assert_eq!(existing_objects(&run, &chain).len(), 4);
     drop(hosts);
     assert_eq!(existing_objects(&run, &chain), Vec::<String>::new());
 
-    // The second host's link name is taken: the first host is removed, the other link stays.
+    // Another link has the name of the second host's port: creation removes the first host and
+    // keeps the other link.
     let names = EndHostNames::new(&run, &chain);
     let mut netlink = Netlink::open().unwrap();
     let port = names.port(Role::Server);
-    netlink.apply([link::bridge(&port).unwrap()]).unwrap();
+    netlink
+        .apply([link::create_bridge(&port).unwrap()])
+        .unwrap();
     let refused = EndHosts::create(&config, &journal).unwrap_err();
     let found = existing_objects(&run, &chain);
     let bridge = netlink.link(&port).unwrap();

@@ -5,26 +5,26 @@ use myelin_spec::catalogue::Kind;
 use crate::Verdict;
 use crate::datagram::NoDatagram;
 
-/// Why a packet was dropped.
+/// Why an AES function dropped a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
     /// It is a fragment.
     Fragment,
     /// It is not UDP.
     NotUdp,
-    /// The IP packet has bytes behind the datagram (RFC 9868).
+    /// The IP packet has bytes after the datagram (RFC 9868).
     Surplus,
     /// It would exceed the MTU.
     TooLong,
     /// It would exceed its buffer.
     NoRoom,
-    /// No session could be started.
+    /// The encrypter could not start a session.
     NoSession,
-    /// It is too short to be encrypted.
+    /// It is shorter than an encrypted payload.
     TooShort,
     /// Its key is not in the key file.
     UnknownKey,
-    /// Its tag does not match: it was not encrypted with that key, or was changed.
+    /// Its tag does not match: the sender used another key, or the packet was changed.
     NotAuthentic,
     /// It arrived before.
     Replayed,
@@ -71,7 +71,7 @@ pub(crate) struct DropCounters([u64; NAMES.len()]);
 impl DropCounters {
     /// Converts a result to a verdict, and counts the reason of a drop.
     #[inline]
-    pub(crate) fn verdict(&mut self, done: Result<(), DropReason>) -> Verdict {
+    pub(crate) fn count_result(&mut self, done: Result<(), DropReason>) -> Verdict {
         match done {
             Ok(()) => Verdict::Forward,
             Err(reason) => {
@@ -81,7 +81,7 @@ impl DropCounters {
         }
     }
 
-    /// Passes the counters of that function kind to `sink`.
+    /// Passes the counters of function kind `kind` to `sink`.
     pub(crate) fn read(&self, kind: &Kind, sink: &mut dyn FnMut(&'static str, u64)) {
         for (reason, name) in NAMES {
             if kind.counters.iter().any(|(counter, _)| *counter == name) {

@@ -11,13 +11,13 @@ pub enum Freshness {
     TooOld,
 }
 
-/// Records which of the last `size` numbers arrived (RFC 4303, section 3.4.3). It is a ring of
-/// words and clears a whole word at a time (RFC 6479).
+/// Records which of the last `size` numbers arrived (RFC 4303, section 3.4.3), in a ring of words.
+/// Clears a whole word at a time (RFC 6479).
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
     size: u64,
     newest: Option<u64>,
-    /// Their number is a power of two. All words but one contain more than `size` bits.
+    /// The number of words is a power of two. All words but one contain at least `size` bits.
     words: Box<[u64]>,
 }
 
@@ -39,7 +39,7 @@ impl ReplayWindow {
             Some(newest) if number <= newest && self.size > 0 => {
                 if newest - number >= self.size {
                     Freshness::TooOld
-                } else if self.words[self.word(number)] & 1 << (number % 64) != 0 {
+                } else if self.words[self.word_index(number)] & 1 << (number % 64) != 0 {
                     Freshness::Replayed
                 } else {
                     Freshness::New
@@ -56,13 +56,13 @@ impl ReplayWindow {
         if number >= newest {
             let new_words = (number / 64 - newest / 64).min(self.words.len() as u64);
             for ahead in 0..new_words {
-                // Downwards from the new end, so that no number overflows.
-                let word = self.word(number - 64 * ahead);
+                // Clear downwards from the new end, so that no number overflows.
+                let word = self.word_index(number - 64 * ahead);
                 self.words[word] = 0;
             }
             self.newest = Some(number);
         }
-        let word = self.word(number);
+        let word = self.word_index(number);
         self.words[word] |= 1 << (number % 64);
     }
 
@@ -73,7 +73,7 @@ impl ReplayWindow {
     }
 
     #[inline]
-    fn word(&self, number: u64) -> usize {
+    fn word_index(&self, number: u64) -> usize {
         (number / 64) as usize & (self.words.len() - 1)
     }
 }
@@ -98,7 +98,7 @@ mod tests {
         }
     }
 
-    /// Steps of all sizes, forwards and backwards, also at the end of the number range.
+    /// Generates steps of all sizes, forwards and backwards, also at the end of the number range.
     fn numbers() -> impl Strategy<Value = Vec<u64>> {
         let step = prop_oneof![-3..8_i64, -70..70_i64, -3000..3000_i64, any::<i64>()];
         let first = prop_oneof![Just(0_u64), Just(u64::MAX), any::<u64>()];

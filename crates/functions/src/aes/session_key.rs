@@ -10,8 +10,8 @@ use zeroize::Zeroizing;
 
 use super::{TAG_LEN, TRAILER_LEN};
 
-/// Identifies a key of a key file on the wire. It follows from the key and reveals nothing about
-/// it.
+/// Identifies a key of a key file on the wire. HKDF derives it from the key, so it reveals nothing
+/// about the key.
 pub(crate) type KeyId = [u8; 4];
 
 /// Length of a nonce, bytes.
@@ -19,15 +19,15 @@ const NONCE_LEN: usize = 12;
 /// Length of the longest key, bytes.
 const KEY_MAX: usize = 32;
 
-/// Why a session has no key.
+/// Why an AES function has no usable key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// The configuration contains no key.
-    #[error("the configuration holds no key; name a key file that does in `keyFile`")]
+    #[error("the configuration contains no key; name a file with a key in `keyFile`")]
     Missing,
     /// The key in the file is shorter than the cipher needs.
     #[error(
-        "a key of {found} bytes; {cipher} needs {needed}: make one with `openssl rand -hex {needed}`"
+        "the key has {found} bytes, but {cipher} needs {needed}: make a key with `openssl rand -hex {needed}`"
     )]
     Short {
         /// Length of the key, bytes.
@@ -37,11 +37,11 @@ pub enum KeyError {
         /// The cipher.
         cipher: Cipher,
     },
-    /// Two keys have the same identifier on the wire. The chance is one in 2^32.
+    /// Two keys have the same identifier on the wire. The probability is 2^-32.
     #[error("two keys have the same identifier; replace one of them")]
     Ambiguous,
-    /// The library failed, for want of memory or random numbers.
-    #[error("the cryptographic library gave no key: out of memory or of random numbers; try again")]
+    /// The library failed, for lack of memory or random numbers.
+    #[error("the cryptographic library made no key: it lacks memory or random numbers; try again")]
     Library,
 }
 
@@ -74,7 +74,7 @@ impl KeyType for OutputLength {
 }
 
 impl SessionKey {
-    /// Derives the key of the session with that salt.
+    /// Derives the key of the session with salt `salt`.
     pub fn derive(cipher: Cipher, key: &SecretKey, salt: &[u8; 16]) -> Result<Self, KeyError> {
         let key_len = cipher.key_len();
         if key.expose().len() < key_len {

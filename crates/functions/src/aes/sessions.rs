@@ -2,23 +2,23 @@
 
 use super::{DropCounters, DropReason, Freshness, KeyId, ReplayWindow, SessionKey};
 
-/// A session is in use until it has received no packet for this long.
+/// A session is in use until it has received no packet for this time.
 const IN_USE_NS: u64 = 10_000_000_000;
 /// Evicted sessions to remember: 64 KiB of salts.
 const MAX_EVICTED: usize = 4096;
 
-/// A limited number of sessions with their replay windows. A new session evicts the least recently
-/// used one, if that is no longer in use. Otherwise the new session is refused.
+/// A limited number of sessions with their replay windows. If no slot is free, a new session evicts
+/// the least recently used session. If that session is in use, `add` refuses the new session.
 ///
-/// The caller adds a session only after it has decrypted one of its packets. So nobody without the
-/// key can evict a session (with a cipher that authenticates). An evicted session has lost its
+/// The caller adds a session only after it has decrypted one of its packets. So only a sender with
+/// the key can evict a session (with a cipher that authenticates). An evicted session has lost its
 /// window and is never accepted again. Otherwise an attacker could replay old packets of many
-/// sessions in turns, and each would evict the others.
+/// sessions in turn, and each would evict another.
 pub struct Sessions {
     slots: Vec<SessionSlot>,
     /// Replay windows of unused slots, allocated from the start.
     spare_windows: Vec<ReplayWindow>,
-    /// Ring of the salts evicted last. Read only when a session is added.
+    /// Ring of the salts evicted last. Only [`add`](Self::add) reads it.
     evicted_salts: Vec<[u8; 16]>,
     /// Capacity of `evicted_salts`.
     max_evicted: usize,
@@ -37,7 +37,7 @@ pub struct Sessions {
 struct SessionSlot {
     key_id: KeyId,
     salt: [u8; 16],
-    /// `None` after the key file no longer contains its key.
+    /// `None` if the key file no longer contains the session's key.
     key: Option<SessionKey>,
     window: ReplayWindow,
     used_ns: u64,
@@ -110,8 +110,8 @@ impl Sessions {
         }
     }
 
-    /// Adds a session, or the key of a session without one, and returns its index. It evicts the
-    /// least recently used session if no slot is free.
+    /// Adds a session, or the key of a session without a key, and returns the session's index.
+    /// Evicts the least recently used session if no slot is free.
     ///
     /// Refuses a session that was evicted before, and any new session while all slots are in use.
     pub(crate) fn add(
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_in_use_stays_with_any_stamps() {
+    fn a_session_in_use_is_not_evicted_by_older_or_missing_stamps() {
         let mut sessions = Sessions::new(2, 64);
         sessions.advance_clock(5 * IN_USE_NS);
         assert_eq!(start_session(&mut sessions, 0), Ok(0));
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(
             start_session(&mut sessions, 2),
             Ok(1),
-            "the least recently used one"
+            "the slot of the least recently used session"
         );
         assert_eq!(
             start_session(&mut sessions, 3),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_survives_the_removal_of_its_key() {
+    fn a_replay_window_survives_the_removal_of_its_key() {
         let mut sessions = Sessions::new(2, 64);
         start_session(&mut sessions, 0).unwrap();
         sessions.retain_keys(|id| id == [0; 4]);

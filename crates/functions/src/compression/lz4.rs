@@ -2,8 +2,8 @@
 //!
 //! All packets share one state. Without a dictionary, `LZ4_compress_fast_extState_fastReset` avoids
 //! clearing the state's table for each packet. With one, `LZ4_attach_dictionary` avoids copying the
-//! dictionary's table. `lz4-sys` builds the library but declares neither, so they are declared
-//! here, as in `lz4.h` of 1.10.
+//! dictionary's table. `lz4-sys` builds the library but declares neither function, so this
+//! module declares both, as in `lz4.h` of 1.10.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::NonNull;
@@ -13,6 +13,7 @@ use myelin_spec::CompressionAlgorithm;
 
 use super::CompressionError;
 
+// SAFETY: these are the signatures of `lz4.h` of 1.10, the version that `lz4-sys` builds.
 unsafe extern "C" {
     fn LZ4_compress_fast_extState_fastReset(
         state: *mut c_void,
@@ -83,7 +84,7 @@ impl Dictionary {
         let table = Stream::new()?;
         // SAFETY: the stream is initialised. The bytes stay on the heap, unchanged and unmoved, as
         // long as the stream.
-        unsafe { LZ4_loadDictSlow(table.0.as_ptr(), bytes.as_ptr().cast(), size(&bytes)) };
+        unsafe { LZ4_loadDictSlow(table.0.as_ptr(), bytes.as_ptr().cast(), c_size(&bytes)) };
         Ok(Self {
             table,
             _bytes: bytes,
@@ -115,7 +116,7 @@ impl Compressor {
     pub fn compress(&mut self, from: &[u8], to: &mut [u8]) -> Option<usize> {
         let working = self.working.0.as_ptr();
         let (src, dst) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
-        let (src_size, dst_capacity) = (size(from), size(to));
+        let (src_size, dst_capacity) = (c_size(from), c_size(to));
         let written = match &self.dictionary {
             // SAFETY: `LZ4_createStream` initialised the state, and only this function has used it
             // since. The function leaves it reusable, whether the block fitted or not. It reads
@@ -130,8 +131,9 @@ impl Compressor {
                     self.acceleration,
                 )
             },
-            // SAFETY: as above. The reset makes a stream reusable after any use. It is attached to
-            // a loaded dictionary that lives as long as `self`. The library does not read `from`
+            // SAFETY: `LZ4_createStream` initialised the stream, and the reset makes it reusable
+            // after any use. The attached dictionary is loaded and lives as long as `self`. The
+            // library reads `from` and writes `to` within their sizes. It does not read `from`
             // again: the next call begins with the reset.
             Some(dictionary) => unsafe {
                 LZ4_resetStream_fast(working);
@@ -157,16 +159,17 @@ pub fn decompress(from: &[u8], to: &mut [u8], dictionary: Option<&[u8]>) -> Opti
     let (src, dst) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
     let written = match dictionary {
         // SAFETY: reads `from` and writes `to`, within their sizes, for any block.
-        None => unsafe { LZ4_decompress_safe(src, dst, size(from), size(to)) },
-        // SAFETY: as above, and reads the dictionary within its size.
+        None => unsafe { LZ4_decompress_safe(src, dst, c_size(from), c_size(to)) },
+        // SAFETY: reads `from` and the dictionary and writes `to`, within their sizes, for any
+        // block.
         Some(bytes) => unsafe {
             LZ4_decompress_safe_usingDict(
                 src,
                 dst,
-                size(from),
-                size(to),
+                c_size(from),
+                c_size(to),
                 bytes.as_ptr().cast(),
-                size(bytes),
+                c_size(bytes),
             )
         },
     };
@@ -175,7 +178,7 @@ pub fn decompress(from: &[u8], to: &mut [u8], dictionary: Option<&[u8]>) -> Opti
 
 /// Returns the size of `bytes`, or zero if it exceeds the library's range.
 #[inline]
-fn size(bytes: &[u8]) -> c_int {
+fn c_size(bytes: &[u8]) -> c_int {
     bytes.len().try_into().unwrap_or(0)
 }
 
@@ -194,23 +197,23 @@ mod tests {
                 (prop::collection::vec(0..4_u8, 0..1500), 0..1600_usize),
                 1..40,
             ),
-            known in prop::option::of(prop::collection::vec(0..4_u8, 1..500)),
+            dictionary in prop::option::of(prop::collection::vec(0..4_u8, 1..500)),
             acceleration in 1..20_u8,
         ) {
-            let mut compressor = Compressor::new(acceleration, known.as_deref()).unwrap();
+            let mut compressor = Compressor::new(acceleration, dictionary.as_deref()).unwrap();
             for (payload, room) in packets {
                 let mut made = vec![0; room];
                 if let Some(written) = compressor.compress(&payload, &mut made) {
                     let block = &made[..written];
-                    let by_others = match &known {
+                    let reference = match &dictionary {
                         None => lz4_flex::block::decompress(block, payload.len()),
-                        Some(known) => {
-                            lz4_flex::block::decompress_with_dict(block, payload.len(), known)
+                        Some(dictionary) => {
+                            lz4_flex::block::decompress_with_dict(block, payload.len(), dictionary)
                         }
                     };
-                    prop_assert_eq!(&by_others.unwrap(), &payload);
+                    prop_assert_eq!(&reference.unwrap(), &payload);
                     let mut back = vec![0; payload.len()];
-                    let read = decompress(block, &mut back, known.as_deref());
+                    let read = decompress(block, &mut back, dictionary.as_deref());
                     prop_assert_eq!((read, &back), (Some(payload.len()), &payload));
                 }
             }
@@ -220,10 +223,10 @@ mod tests {
         fn any_bytes_decompress_or_are_refused(
             block in prop::collection::vec(any::<u8>(), 0..300),
             room in 0..1600_usize,
-            known in prop::option::of(prop::collection::vec(any::<u8>(), 0..100)),
+            dictionary in prop::option::of(prop::collection::vec(any::<u8>(), 0..100)),
         ) {
             let mut back = vec![0; room];
-            let read = decompress(&block, &mut back, known.as_deref());
+            let read = decompress(&block, &mut back, dictionary.as_deref());
             prop_assert!(read.is_none_or(|read| read <= room));
         }
     }

@@ -1,4 +1,5 @@
-//! Zstandard frames (RFC 8878), from the reference library. Our header replaces their magic number.
+//! Zstandard frames (RFC 8878), from the reference library. The header of
+//! [`mod@compression`](crate::compression) replaces their magic number.
 
 use std::fmt;
 
@@ -24,7 +25,7 @@ impl Compressor {
     ) -> Result<Self, CompressionError> {
         let memory = CompressionError::Memory(CompressionAlgorithm::Zstd);
         let mut context = CCtx::try_create().ok_or(memory)?;
-        // Our header identifies the dictionary.
+        // The header of `compress` identifies the dictionary.
         for parameter in [
             CParameter::CompressionLevel(level.into()),
             CParameter::DictIdFlag(false),
@@ -76,12 +77,12 @@ impl Decompressor {
     }
 
     /// Decompresses a frame into the start of `to` and returns the bytes written. `None` if the
-    /// frame is damaged or `to` is too short. It overwrites the first [`MAGIC_LEN`] bytes of `from`
+    /// frame is damaged or `to` is too short. Overwrites the first [`MAGIC_LEN`] bytes of `from`
     /// during the call.
     pub fn decompress(&mut self, from: &mut [u8], to: &mut [u8]) -> Option<usize> {
-        let held = std::mem::replace(from.first_chunk_mut()?, MAGIC);
+        let header_end = std::mem::replace(from.first_chunk_mut()?, MAGIC);
         let written = self.0.decompress(to, from);
-        *from.first_chunk_mut()? = held;
+        *from.first_chunk_mut()? = header_end;
         written.ok()
     }
 }
@@ -98,15 +99,15 @@ mod tests {
 
     const LONGEST: usize = 1472;
 
-    /// Short packets for long, then long ones again. The library frees memory that it has not used
-    /// for long, unless every packet needs most of it.
+    /// Compresses series of short and of long packets. The library frees memory that many packets
+    /// in succession do not need, unless every packet needs most of it.
     #[test]
     fn nothing_is_allocated_after_the_first_packets() {
-        let known: Vec<u8> = (0..70_000_u32)
+        let data: Vec<u8> = (0..70_000_u32)
             .map(|i| (i.wrapping_mul(i) >> 7) as u8)
             .collect();
         for level in [1, 3, 7, 12, 19] {
-            for dictionary in [None, Some(&known[..])] {
+            for dictionary in [None, Some(&data[..])] {
                 let mut compressor = Compressor::new(level, dictionary, LONGEST).unwrap();
                 let mut decompressor = Decompressor::new(dictionary).unwrap();
                 let sizes =
@@ -114,7 +115,7 @@ mod tests {
                 let before = sizes(&compressor, &decompressor);
                 let (mut made, mut back) = ([0; 2 * LONGEST], [0; LONGEST]);
                 for len in [20, LONGEST, 1] {
-                    let payload = &known[..len];
+                    let payload = &data[..len];
                     for _ in 0..300 {
                         let written = compressor.compress(payload, &mut made).unwrap();
                         let read = decompressor.decompress(&mut made[..written], &mut back);

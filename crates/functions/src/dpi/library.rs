@@ -1,9 +1,9 @@
-//! The interface to C: Hyperscan, or Vectorscan, which has the same interface (`hs.h` of either).
+//! The C interface `hs.h`, which Hyperscan and Vectorscan share.
 //!
-//! The library is loaded at its first use and never unloaded. Without a `dpi` function, it need not
-//! be installed.
+//! This module loads the library at its first use and never unloads it. Without a `dpi` function,
+//! the library need not be installed.
 //!
-//! Why the types are safe: nobody writes to a [`Database`] after its compilation, so threads may
+//! Why the types are safe: no code writes to a [`Database`] after its compilation, so threads may
 //! share it. A scratch space belongs to one [`Scanner`], which each scan borrows mutably.
 
 mod check;
@@ -26,12 +26,12 @@ const HS_FLAG_DOTALL: c_uint = 2;
 const HS_FLAG_MULTILINE: c_uint = 4;
 const HS_FLAG_SINGLEMATCH: c_uint = 8;
 
-/// Why the library cannot be used here.
+/// Why this machine cannot use the library.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryError {
     /// The library is not installed, or cannot be loaded.
     #[error(
-        "{SONAME} cannot be loaded: {cause}; install the package libhyperscan5, or libvectorscan5 where there is none"
+        "{SONAME} cannot be loaded: {cause}; install the package libhyperscan5, or libvectorscan5 if the distribution has no libhyperscan5"
     )]
     Absent {
         /// The loader's message.
@@ -39,7 +39,7 @@ pub enum LibraryError {
     },
     /// The processor lacks instructions that the library needs.
     #[error(
-        "{SONAME} does not run on this processor, which lacks instructions that it needs (SSSE3 on x86)"
+        "{SONAME} does not run on this processor, which lacks instructions that it needs (SSSE3 on x86); run the chain on another machine, or without `dpi`"
     )]
     Processor,
     /// The library misses matches.
@@ -54,7 +54,7 @@ pub enum LibraryError {
     },
 }
 
-/// Why expressions cannot be compiled.
+/// Why the library did not compile expressions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CompileError {
     /// The library is not installed.
@@ -76,7 +76,7 @@ pub struct Expression<'a> {
     pub multiline: bool,
     /// Whether `.` also matches a line break.
     pub dotall: bool,
-    /// Bits that report a match. Several expressions may share them.
+    /// Bits that report a match. Several expressions may share a bit.
     pub bits: u8,
 }
 
@@ -175,7 +175,7 @@ impl HyperscanApi {
     }
 
     fn version(&self) -> String {
-        // SAFETY: a constant string of the library.
+        // SAFETY: the library returns a constant terminated string.
         let version = unsafe { CStr::from_ptr((self.version)()) };
         version.to_string_lossy().trim_end().to_owned()
     }
@@ -201,7 +201,8 @@ pub struct Database {
 
 // SAFETY: a database does not depend on a thread.
 unsafe impl Send for Database {}
-// SAFETY: nobody writes to it: scans and the allocation of scratch space take it as constant.
+// SAFETY: no code writes to a database: scans and the allocation of scratch space take it as
+// constant.
 unsafe impl Sync for Database {}
 
 impl Database {
@@ -220,14 +221,17 @@ impl Database {
             .enumerate()
             .map(|(number, expression)| {
                 CString::new(expression.regex).map_err(|_| {
-                    CompileError::Expression(Some(number), "it holds a null character".to_owned())
+                    CompileError::Expression(
+                        Some(number),
+                        "it contains a null character".to_owned(),
+                    )
                 })
             })
             .collect::<Result<_, _>>()?;
         let pointers: Vec<_> = texts.iter().map(|text| text.as_ptr()).collect();
-        let flags: Vec<_> = expressions.iter().map(flags).collect();
+        let flags: Vec<_> = expressions.iter().map(compile_flags).collect();
         // Each expression gets its own number: with a shared number, compile time grows with the
-        // square of their count.
+        // square of the number of expressions.
         let ids: Vec<c_uint> = (0..).take(expressions.len()).collect();
         let (mut raw, mut error) = (null_mut(), null_mut());
         // SAFETY: three lists of the given length: terminated strings, flags and numbers. A null
@@ -260,12 +264,12 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // SAFETY: the library made it, and no scanner uses it any more.
+        // SAFETY: the library made the database, and no scanner uses it any more.
         unsafe { (self.functions.free_database)(self.raw.as_ptr()) };
     }
 }
 
-fn flags(expression: &Expression<'_>) -> c_uint {
+fn compile_flags(expression: &Expression<'_>) -> c_uint {
     let flag = |given, flag| if given { flag } else { 0 };
     HS_FLAG_SINGLEMATCH
         | flag(expression.caseless, HS_FLAG_CASELESS)
@@ -277,18 +281,18 @@ impl HyperscanApi {
     /// Reads an error of the compiler and frees it.
     fn read_and_free_error(&self, error: *mut RawError) -> CompileError {
         // SAFETY: null, or an error that the library made and that is not yet freed.
-        let Some(held) = (unsafe { error.as_ref() }) else {
+        let Some(compile_error) = (unsafe { error.as_ref() }) else {
             return CompileError::Memory;
         };
-        let message = if held.message.is_null() {
-            "no reason is given".to_owned()
+        let message = if compile_error.message.is_null() {
+            "the library gave no reason".to_owned()
         } else {
             // SAFETY: a terminated string that lives as long as the error.
-            let message = unsafe { CStr::from_ptr(held.message) };
+            let message = unsafe { CStr::from_ptr(compile_error.message) };
             message.to_string_lossy().into_owned()
         };
-        let expression = usize::try_from(held.expression).ok();
-        // SAFETY: as above; nobody uses it after this line.
+        let expression = usize::try_from(compile_error.expression).ok();
+        // SAFETY: the library made the error. No code uses it after this line.
         unsafe { (self.free_error)(error) };
         CompileError::Expression(expression, message)
     }
@@ -323,8 +327,8 @@ impl Scanner {
         Some(Self { database, scratch })
     }
 
-    /// Returns the bits of the expressions found in `bytes`. The scan stops once all bits of
-    /// `decisive` are found; others may then be missing. Returns `None` if the library fails.
+    /// Returns the bits of the expressions found in `bytes`. The scan stops when it has found all
+    /// bits of `decisive`; other bits may then be missing. Returns `None` if the library fails.
     #[inline]
     pub fn scan(&mut self, bytes: &[u8], decisive: u8) -> Option<u8> {
         let mut found = ScanProgress {
@@ -334,8 +338,8 @@ impl Scanner {
         };
         let length = c_uint::try_from(bytes.len()).ok()?;
         // SAFETY: a database, `length` bytes, and scratch space made for this database, which no
-        // other scan uses now. The library calls `on_match` only during this call, with a pointer
-        // to `found` that nobody else has.
+        // other scan uses now. The library calls `on_match` only during this call, with the only
+        // pointer to `found`.
         let result = unsafe {
             (self.database.functions.scan)(
                 self.database.raw.as_ptr(),
@@ -353,7 +357,7 @@ impl Scanner {
 
 impl Drop for Scanner {
     fn drop(&mut self) {
-        // SAFETY: the library made it, and no scan is running.
+        // SAFETY: the library made the scratch space, and no scan is running.
         unsafe { (self.database.functions.free_scratch)(self.scratch.as_ptr()) };
     }
 }

@@ -1,9 +1,9 @@
 //! Copies of packets for a collector, as TZSP (TaZmen Sniffer Protocol) over UDP.
 //!
-//! Behind the UDP header follow version 1, type 0 (a received packet), the encapsulated protocol 1
-//! (Ethernet), tag 41 with the frame's length in two bytes, tag 1, which ends the list, and the
-//! frame, truncated to fit. There is no RFC; the numbers are from Wireshark's dissector
-//! `packet-tzsp.c`.
+//! After the UDP header, a copy contains version 1, type 0 (a received packet), and the
+//! encapsulated protocol 1 (Ethernet). The rest is tag 41 with the frame's length in two bytes, tag
+//! 1 (end of the list), and the frame, truncated to fit. TZSP has no RFC; the numbers are from
+//! Wireshark's dissector `packet-tzsp.c`.
 
 use std::net::IpAddr;
 

@@ -44,12 +44,12 @@ impl Endpoint {
         (address_of(self.address, self.is_ipv6), self.port).into()
     }
 
-    /// Returns the family of its address.
+    /// Returns the family of the address.
     pub fn family(&self) -> Family {
         if self.is_ipv6 { Family::V6 } else { Family::V4 }
     }
 
-    /// Hash of the address alone.
+    /// Returns the hash of the address alone.
     pub(super) fn address_hash(&self) -> u32 {
         let (words, _) = self.address.as_chunks::<4>();
         words.iter().fold(0x9e37_79b9, |hash, word| {
@@ -57,7 +57,7 @@ impl Endpoint {
         })
     }
 
-    /// Hash of the whole endpoint, which selects its ports.
+    /// Returns the hash of the whole endpoint, which selects ports to try.
     pub(super) fn port_hash(&self) -> u32 {
         mix(self.address_hash(), self.port_and_protocol())
     }
@@ -67,7 +67,7 @@ impl Endpoint {
     }
 }
 
-/// One hash step. Multipliers and shifts are those of MurmurHash3's finaliser.
+/// Does one hash step. Multipliers and shifts are those of MurmurHash3's finaliser.
 fn mix(hash: u32, word: u32) -> u32 {
     let mut hash = hash ^ word;
     hash ^= hash >> 16;

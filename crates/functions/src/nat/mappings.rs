@@ -2,19 +2,21 @@
 //!
 //! `nat.bpf.c` follows the same rules exactly, so both give the same ports:
 //!
-//! * All inside endpoints of one address get the same external address, selected by a hash of it.
-//! * A new mapping takes the inside port if that is in the range and free. Otherwise it takes the
-//!   first free one of [`PORT_TRIES`] ports, which a hash of the inside endpoint selects from the
-//!   range. A smaller range is tried completely. If none is free, there is no mapping.
-//! * A port is free if it has no mapping, or an expired one, which is then removed.
+//! * All inside endpoints of one address get the same external address. A hash of the inside
+//!   address selects it.
+//! * A new mapping takes the inside port if that port is in the range and free. Otherwise it takes
+//!   the first free one of [`PORT_TRIES`] ports, which a hash of the inside endpoint selects from
+//!   the range. It tries all ports of a smaller range. If none is free, there is no mapping.
+//! * A port is free if it has no mapping, or an expired mapping, which the translator then removes.
 //! * An expired mapping whose port is still unused continues when its inside endpoint sends again.
-//!   Packets from outside find it expired.
+//!   Packets from outside cannot use an expired mapping.
 //! * After a FIN or RST from inside, a mapping has the lifetime of a closing connection, until a
-//!   SYN without either. All connections of an inside endpoint share this state.
+//!   SYN without FIN and RST. All connections of an inside endpoint share this state.
 //! * When the table is full, a sweep removes all expired mappings, at most once a second. If that
-//!   frees no room, there is no new mapping. Each request for a mapping sweeps [`SWEEP_SLOTS`]
-//!   slots, so that no packet waits for the sweep of a large table. In the kernel, beyond 4096
-//!   mappings, it sweeps as many external endpoints.
+//!   frees no room, the translator makes no mapping. Each request for a mapping sweeps
+//!   [`SWEEP_SLOTS`] slots, so that no packet waits for the sweep of a large table. In the kernel,
+//!   one packet sweeps up to 4096 mappings at once. In a larger table, a request sweeps
+//!   [`SWEEP_SLOTS`] external endpoints.
 
 use std::net::IpAddr;
 
@@ -34,7 +36,7 @@ pub const SWEEP_SLOTS: usize = 1024;
 /// Time from the start of one sweep to the next, ns.
 const SWEEP_EVERY_NS: u64 = 1_000_000_000;
 
-/// How long a mapping lives after a packet from inside.
+/// The lifetime of a mapping after a packet from inside.
 #[derive(Clone, Copy, Debug)]
 pub struct Lifetime {
     /// Lifetime while the connection is open, ns.
@@ -83,7 +85,7 @@ pub struct Mappings {
     /// Inside endpoints, indexed by external endpoint: one for each mapping.
     inward: FlowTable<Endpoint, Endpoint>,
     next_sweep_ns: u64,
-    /// First slot of the sweep's next part. 0 if no sweep is under way.
+    /// First slot of the sweep's next part. 0 between two sweeps.
     sweep_position: usize,
 }
 
@@ -111,7 +113,7 @@ impl Mappings {
         self.outward.len()
     }
 
-    /// Returns whether there is no mapping.
+    /// Returns whether the table has no mappings.
     pub fn is_empty(&self) -> bool {
         self.outward.is_empty()
     }
@@ -124,8 +126,8 @@ impl Mappings {
         });
     }
 
-    /// Returns the external endpoint for a packet from `inner`, and sets the expiry time of its
-    /// mapping. Returns `None` if its family has no external address, no port is free, or the table
+    /// Returns the external endpoint for a packet from `inner`, and sets the expiry time of the
+    /// mapping. Returns `None` if the family has no external address, no port is free, or the table
     /// is full.
     #[inline]
     pub fn translate_outward(
@@ -151,7 +153,7 @@ impl Mappings {
         Some(outer)
     }
 
-    /// Returns the inside endpoint for a packet to `outer`. `None` if no live mapping has it.
+    /// Returns the inside endpoint for a packet to `outer`. `None` if `outer` has no live mapping.
     #[inline]
     pub fn translate_inward(&self, outer: &Endpoint, now_ns: u64) -> Option<Endpoint> {
         let inner = self.inward.get(outer)?;
@@ -192,8 +194,8 @@ impl Mappings {
         None
     }
 
-    /// Removes expired mappings from the next slots of the table. Returns whether there is room
-    /// now.
+    /// Removes expired mappings from the next slots of the table. Returns whether the table then
+    /// has room.
     fn sweep(&mut self, now_ns: u64) -> bool {
         if self.sweep_position == 0 {
             if now_ns < self.next_sweep_ns {

@@ -5,11 +5,11 @@ use myelin_packet::{Headers, checksum};
 use myelin_spec::Side;
 
 use super::{Endpoint, is_translated};
-use crate::word::{set_word, word};
+use crate::word::{read_word, write_word};
 
-/// Offsets of the fields in a frame.
+/// Offsets of one endpoint's fields and of the checksum in a frame.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fields {
+pub(crate) struct EndpointFields {
     address: usize,
     port: usize,
     l4_checksum: usize,
@@ -24,7 +24,7 @@ const ECHO_REPLY_V6: u8 = 129;
 /// Type, code, checksum, identifier, sequence number.
 const ECHO_LEN: usize = 8;
 
-impl Fields {
+impl EndpointFields {
     /// Finds the fields that a side translates: the source of packets from inside, the destination
     /// of packets from outside. Returns `None` for a packet that the function does not translate.
     #[inline(always)] // keeps the result in registers
@@ -90,15 +90,15 @@ impl Fields {
         }
         Some(Endpoint {
             address,
-            port: word(frame, self.port)?,
+            port: read_word(frame, self.port)?,
             protocol: self.headers.protocol,
             is_ipv6,
         })
     }
 
-    /// Replaces the endpoint and corrects the checksums (RFC 1624). A UDP checksum of zero means
-    /// none and stays.
-    #[inline(always)] // as above
+    /// Replaces the endpoint and corrects the checksums (RFC 1624). A UDP checksum of zero means no
+    /// checksum and stays zero.
+    #[inline(always)] // keeps the fields in registers
     #[allow(clippy::inline_always)]
     pub(crate) fn write(&self, frame: &mut [u8], old: &Endpoint, new: &Endpoint) -> Option<()> {
         let is_ipv6 = self.headers.flags.is_ipv6();
@@ -108,24 +108,24 @@ impl Fields {
         frame
             .get_mut(self.address..self.address + length)?
             .copy_from_slice(&new.address[..length]);
-        set_word(frame, self.port, new.port)?;
+        write_word(frame, self.port, new.port)?;
         if !is_ipv6 {
             let at = usize::from(self.headers.l3) + 10;
-            let held = word(frame, at)?;
-            set_word(frame, at, checksum::l4_add(0, held, address))?;
+            let old_checksum = read_word(frame, at)?;
+            write_word(frame, at, checksum::l4_add(0, old_checksum, address))?;
         }
-        let held = word(frame, self.l4_checksum)?;
+        let old_checksum = read_word(frame, self.l4_checksum)?;
         let (protocol, delta) = match self.headers.protocol {
-            UDP if held == 0 => return Some(()),
-            // Only the ICMP checksum covers no addresses.
+            UDP if old_checksum == 0 => return Some(()),
+            // The ICMP checksum covers no addresses.
             ICMP => (ICMP, port),
             protocol @ (TCP | UDP | ICMPV6) => (protocol, address + port),
             _ => return None,
         };
-        set_word(
+        write_word(
             frame,
             self.l4_checksum,
-            checksum::l4_add(protocol, held, delta),
+            checksum::l4_add(protocol, old_checksum, delta),
         )
     }
 }

@@ -5,17 +5,17 @@ use myelin_spec::{RlncDecodeConfig, RlncDelivery};
 
 use super::header_template::HeaderTemplate;
 use super::unit::Unit;
-use super::{MAX_UNIT, datagram, frame_memory};
+use super::{MAX_UNIT, find_datagram, new_frame_buffer};
 use crate::{Emitter, Packet, Stateful, Verdict};
 
 /// The state of a decoder: packets, equations and counters.
 #[derive(Debug)]
 pub struct DecodeState {
     decoder: Decoder,
-    /// Headers of the latest packet. Without one, the decoder can send nothing.
+    /// Headers of the latest packet. Without them, the decoder can send no packet.
     latest: Option<HeaderTemplate>,
-    /// Headers of the stored packets, which their units lack, indexed by the lower bits of their
-    /// numbers.
+    /// Headers of the stored packets, because units lack some fields. Indexed by the lower bits of
+    /// the packet's number.
     stored_headers: Box<[Option<HeaderTemplate>]>,
     malformed: u64,
     corrupt: u64,
@@ -35,7 +35,7 @@ impl DecodeState {
     }
 }
 
-/// Removes the trailers of source packets, consumes coded packets, and emits recovered packets. It
+/// Removes the trailers of source packets, drops coded packets, and emits recovered packets. It
 /// drops and counts packets that no encoder has sent (`malformed`), and recovered packets that are
 /// not UDP with a correct checksum (`corrupt`).
 #[derive(Debug)]
@@ -44,13 +44,13 @@ pub struct Decode {
     timeout_ns: u64,
     now_ns: u64,
     frame: Box<[u8]>,
-    /// Whether this batch emitted a packet. Emitted packets leave behind the batch, so packets
-    /// after them must too.
+    /// Whether this batch emitted a packet. Emitted packets leave after the batch. So the function
+    /// must emit later packets of the batch, too.
     has_emitted: bool,
 }
 
 impl Decode {
-    /// Makes the function of that configuration.
+    /// Makes the function with this configuration.
     pub fn new(config: &RlncDecodeConfig) -> Self {
         Self {
             delivery: match config.delivery {
@@ -59,7 +59,7 @@ impl Decode {
             },
             timeout_ns: config.timeout_ns,
             now_ns: 0,
-            frame: frame_memory(),
+            frame: new_frame_buffer(),
             has_emitted: false,
         }
     }
@@ -93,14 +93,14 @@ impl DeliverySink<'_> {
 }
 
 impl Decode {
-    /// Returns `None` if no encoder sent the packet.
+    /// Decodes a packet. Returns `None` if no encoder sent the packet.
     fn try_decode(
         &mut self,
         state: &mut DecodeState,
         packet: &mut Packet<'_>,
         emitter: &mut dyn Emitter,
     ) -> Option<Verdict> {
-        let mut datagram = datagram(packet)?;
+        let mut datagram = find_datagram(packet)?;
         let mut source = None;
         if let CodedPayload::Source { esi, .. } = CodedPayload::parse(packet.payload())? {
             datagram.remove_tail(packet, wire::SOURCE_TRAILER_LEN)?;
@@ -114,7 +114,7 @@ impl Decode {
             ..
         } = state;
         let latest = latest.insert(HeaderTemplate::of(packet, &datagram)?);
-        let mut sender = DeliverySink {
+        let mut delivery_sink = DeliverySink {
             latest,
             stored_headers,
             frame: &mut self.frame,
@@ -122,22 +122,22 @@ impl Decode {
             has_emitted: &mut self.has_emitted,
             corrupt,
         };
-        let mut arrival = SourceAction::Drop;
+        let mut action = SourceAction::Drop;
         if let Some(esi) = source {
             let unit = Unit::of(&datagram, packet.bytes())?;
-            let mut sink = |packet: DeliveredPacket<'_>| sender.emit(packet);
-            arrival = decoder.add_source(esi, &unit.parts(), self.now_ns, &mut sink);
-            if arrival == SourceAction::Store {
-                let mask = sender.stored_headers.len() - 1;
-                sender.stored_headers[esi as usize & mask] = Some(*sender.latest);
+            let mut sink = |packet: DeliveredPacket<'_>| delivery_sink.emit(packet);
+            action = decoder.add_source(esi, &unit.parts(), self.now_ns, &mut sink);
+            if action == SourceAction::Store {
+                let mask = delivery_sink.stored_headers.len() - 1;
+                delivery_sink.stored_headers[esi as usize & mask] = Some(*delivery_sink.latest);
             }
-            let is_behind = self.delivery == Delivery::InOrder && *sender.has_emitted;
-            if arrival == SourceAction::Deliver && is_behind {
-                sender.emitter.emit(packet.meta(), packet.bytes());
-                arrival = SourceAction::Store;
+            let must_emit = self.delivery == Delivery::InOrder && *delivery_sink.has_emitted;
+            if action == SourceAction::Deliver && must_emit {
+                delivery_sink.emitter.emit(packet.meta(), packet.bytes());
+                action = SourceAction::Store;
             }
         }
-        let mut sink = |packet: DeliveredPacket<'_>| sender.emit(packet);
+        let mut sink = |packet: DeliveredPacket<'_>| delivery_sink.emit(packet);
         if source.is_none() {
             match CodedPayload::parse(packet.payload())? {
                 CodedPayload::Repair { id, symbol } => {
@@ -152,7 +152,7 @@ impl Decode {
             }
         }
         decoder.deliver(self.now_ns, &mut sink);
-        Some(match arrival {
+        Some(match action {
             SourceAction::Deliver => Verdict::Forward,
             SourceAction::Store | SourceAction::Drop => Verdict::Drop,
         })
@@ -188,7 +188,7 @@ impl Stateful for Decode {
         self.now_ns = now_ns;
     }
 
-    /// For delivery in order: the longest wait for a missing packet.
+    /// Returns the longest wait for a missing packet, for delivery in order.
     fn timer_period_ns(&self) -> Option<u64> {
         (self.delivery == Delivery::InOrder).then_some(self.timeout_ns)
     }
@@ -204,7 +204,7 @@ impl Stateful for Decode {
         else {
             return;
         };
-        let mut sender = DeliverySink {
+        let mut delivery_sink = DeliverySink {
             latest,
             stored_headers,
             frame: &mut self.frame,
@@ -212,7 +212,7 @@ impl Stateful for Decode {
             has_emitted: &mut self.has_emitted,
             corrupt,
         };
-        decoder.deliver(now_ns, &mut |packet| sender.emit(packet));
+        decoder.deliver(now_ns, &mut |packet| delivery_sink.emit(packet));
     }
 
     fn read_counters(&self, state: &DecodeState, sink: &mut dyn FnMut(&'static str, u64)) {

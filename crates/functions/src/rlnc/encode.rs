@@ -1,4 +1,4 @@
-//! `rlnc-encode`: numbers packets and sends repair packets behind them.
+//! `rlnc-encode`: numbers packets and sends repair packets after them.
 
 use myelin_coding::{Code, Encoder, wire};
 use myelin_packet::Meta;
@@ -6,16 +6,16 @@ use myelin_spec::{RlncCode, RlncEncodeConfig};
 
 use super::header_template::HeaderTemplate;
 use super::unit::Unit;
-use super::{MAX_UNIT, datagram, frame_memory, redundancy};
+use super::{MAX_UNIT, find_datagram, new_frame_buffer, redundancy};
 use crate::{Emitter, Packet, Stateful, Verdict};
 
 /// The state of an encoder: the code, the time of the last packet, and counters.
 #[derive(Debug)]
 pub struct EncodeState {
     encoder: Encoder,
-    has_begun: bool,
+    has_started: bool,
     last_ns: u64,
-    /// Headers of the latest packet. Without one, the encoder can send nothing.
+    /// Headers of the latest packet. Without them, the encoder can send no packet.
     latest: Option<HeaderTemplate>,
     counters: EncodeCounters,
 }
@@ -38,7 +38,7 @@ impl EncodeState {
         };
         Self {
             encoder: Encoder::new(code, redundancy(config.redundancy), MAX_UNIT, 0),
-            has_begun: false,
+            has_started: false,
             last_ns: 0,
             latest: None,
             counters: EncodeCounters::default(),
@@ -46,11 +46,11 @@ impl EncodeState {
     }
 }
 
-/// Appends a number to each UDP packet and emits repair packets behind them.
+/// Appends a number to each UDP packet and emits repair packets after them.
 ///
 /// It drops and counts a packet that is not UDP, is a fragment, or has bytes after its datagram
-/// (`unsupported`). It also drops a packet if it, or its repair packet, would exceed the MTU
-/// (`too-long`), or if its buffer has no room for the trailer (`no-room`).
+/// (`unsupported`). It also drops a packet if the packet or its repair packet would exceed the MTU
+/// (`too-long`). It also drops a packet if the buffer has no room for the trailer (`no-room`).
 #[derive(Debug)]
 pub struct Encode {
     config: RlncEncodeConfig,
@@ -59,12 +59,12 @@ pub struct Encode {
 }
 
 impl Encode {
-    /// Makes the function of that configuration.
+    /// Makes the function with this configuration.
     pub fn new(config: &RlncEncodeConfig) -> Self {
         Self {
             config: *config,
             now_ns: 0,
-            frame: frame_memory(),
+            frame: new_frame_buffer(),
         }
     }
 
@@ -73,7 +73,7 @@ impl Encode {
         let Some(template) = &state.latest else {
             return;
         };
-        let at = template.payload_at();
+        let at = template.payload_offset();
         while let Some(len) = state.encoder.next_repair(&mut self.frame[at..]) {
             match template.write_headers(&mut self.frame, len, self.config.mtu.into()) {
                 Some(len) => {
@@ -104,7 +104,7 @@ impl Stateful for Encode {
         packet: &mut Packet<'_>,
         emitter: &mut dyn Emitter,
     ) -> Verdict {
-        let found = datagram(packet).and_then(|datagram| {
+        let found = find_datagram(packet).and_then(|datagram| {
             let template = HeaderTemplate::of(packet, &datagram)?;
             Some((datagram, template))
         });
@@ -121,12 +121,12 @@ impl Stateful for Encode {
             state.counters.no_room += 1;
             return Verdict::Drop;
         }
-        if !state.has_begun {
+        if !state.has_started {
             // Start from a new number each time, so that a decoder notices the restart of an
             // encoder.
             let mixed = packet.meta().stamp_ns.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             state.encoder.restart((mixed >> 32) as u32);
-            state.has_begun = true;
+            state.has_started = true;
         }
         let unit = Unit::of(&datagram, packet.bytes());
         let esi = unit.and_then(|unit| state.encoder.push(&unit.parts()));
@@ -155,13 +155,13 @@ impl Stateful for Encode {
     }
 
     fn run_timer(&mut self, state: &mut EncodeState, now_ns: u64, emitter: &mut dyn Emitter) {
-        let silent_ns = now_ns.saturating_sub(state.last_ns);
+        let idle_ns = now_ns.saturating_sub(state.last_ns);
         let Some(mut meta) = state.latest.as_ref().map(|latest| *latest.meta()) else {
             return;
         };
-        if silent_ns >= self.config.flush_ns {
-            // These packets start now. Their sojourn must not include the time since the latest
-            // packet.
+        if idle_ns >= self.config.flush_ns {
+            // The sojourn of these packets starts now. It must not include the time since the
+            // latest packet.
             meta.stamp_ns = now_ns;
             self.begin_batch(state);
             state.encoder.flush();

@@ -6,13 +6,13 @@ use myelin_packet::{Meta, parse};
 
 use crate::Packet;
 use crate::datagram::Datagram;
-use crate::word::set_word;
+use crate::word::write_word;
 
 /// Longest Ethernet header that the parser accepts: two VLAN tags.
 const MAX_L3: usize = 22;
 const UDP_LEN: usize = 8;
 
-/// The fields to copy from a packet.
+/// Fields of a received packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeaderTemplate {
     meta: Meta,
@@ -47,7 +47,7 @@ impl HeaderTemplate {
         Some(template)
     }
 
-    /// Returns the packet's metadata.
+    /// Returns the metadata of the received packet.
     pub(super) fn meta(&self) -> &Meta {
         &self.meta
     }
@@ -62,16 +62,16 @@ impl HeaderTemplate {
     }
 
     /// Returns the offset of the UDP payload in a new frame.
-    pub(super) fn payload_at(&self) -> usize {
+    pub(super) fn payload_offset(&self) -> usize {
         self.l3 + self.headers_len()
     }
 
-    /// Writes the headers in front of the `len` bytes of payload in `frame`, with the same
+    /// Writes the headers in front of the `len` bytes of payload in `frame`, with the template's
     /// addresses, ports and priority, and without fragmentation. Returns the length of the frame,
     /// or `None` if its IP packet would exceed `mtu`.
     pub(super) fn write_headers(&self, frame: &mut [u8], len: usize, mtu: usize) -> Option<usize> {
         let (l3, l4) = (self.l3, self.l3 + self.ip_len());
-        let end = self.payload_at() + len;
+        let end = self.payload_offset() + len;
         if end - l3 > mtu {
             return None;
         }
@@ -80,22 +80,22 @@ impl HeaderTemplate {
         let ip = &mut frame[l3..l4];
         ip.copy_from_slice(&self.ip[..ip.len()]);
         if self.is_ipv6 {
-            set_word(ip, 4, (end - l4) as u16)?;
+            write_word(ip, 4, (end - l4) as u16)?;
             ip[6] = UDP;
         } else {
             ip[0] = 0x45;
-            set_word(ip, 2, (end - l3) as u16)?;
+            write_word(ip, 2, (end - l3) as u16)?;
             // An unfragmented packet needs no identification (RFC 6864).
             ip[4..8].copy_from_slice(&[0, 0, 0x40, 0]);
             ip[9] = UDP;
             write_ipv4_checksum(ip)?;
         }
         frame[l4..l4 + 4].copy_from_slice(&self.ports);
-        set_word(frame, l4 + 4, (end - l4) as u16)?;
-        set_word(frame, l4 + 6, 0)?;
+        write_word(frame, l4 + 4, (end - l4) as u16)?;
+        write_word(frame, l4 + 6, 0)?;
         if self.has_checksum {
             let headers = parse(frame).ok()?;
-            set_word(frame, l4 + 6, checksum::l4_checksum(frame, &headers)?)?;
+            write_word(frame, l4 + 6, checksum::l4_checksum(frame, &headers)?)?;
         }
         Some(end)
     }
@@ -138,7 +138,7 @@ impl HeaderTemplate {
             }
             _ => return None,
         };
-        set_word(ethernet, self.l3.checked_sub(2)?, ethertype)?;
+        write_word(ethernet, self.l3.checked_sub(2)?, ethertype)?;
         let headers = parse(frame).ok()?;
         let is_whole = usize::from(headers.end) == end && headers.protocol == UDP;
         let is_valid = checksum::l4_is_valid(frame, &headers) == Some(true);
@@ -148,7 +148,7 @@ impl HeaderTemplate {
 
 /// Computes the checksum of an IPv4 header and writes it.
 fn write_ipv4_checksum(header: &mut [u8]) -> Option<()> {
-    set_word(header, 10, 0)?;
+    write_word(header, 10, 0)?;
     let sum = checksum::checksum(header);
-    set_word(header, 10, sum)
+    write_word(header, 10, sum)
 }

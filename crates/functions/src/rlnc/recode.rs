@@ -5,7 +5,7 @@ use myelin_spec::{RlncCoded, RlncRecodeConfig};
 
 use super::header_template::HeaderTemplate;
 use super::unit::Unit;
-use super::{MAX_UNIT, datagram, frame_memory, redundancy};
+use super::{MAX_UNIT, find_datagram, new_frame_buffer, redundancy};
 use crate::{Emitter, Packet, Stateful, Verdict};
 
 /// The state of a recoder: the latest packets, and counters.
@@ -36,7 +36,7 @@ impl RecodeState {
     }
 }
 
-/// Forwards packets of an encoder and emits recoded packets behind them. It drops and counts
+/// Forwards packets of an encoder and emits recoded packets after them. It drops and counts
 /// packets that no encoder has sent (`malformed`).
 #[derive(Debug)]
 pub struct Recode {
@@ -45,32 +45,32 @@ pub struct Recode {
 }
 
 impl Recode {
-    /// Makes the function of that configuration.
+    /// Makes the function with this configuration.
     pub fn new(config: &RlncRecodeConfig) -> Self {
         Self {
             config: *config,
-            frame: frame_memory(),
+            frame: new_frame_buffer(),
         }
     }
 
-    /// Returns `None` if no encoder sent the packet.
+    /// Recodes a packet. Returns `None` if no encoder sent the packet.
     fn try_recode(
         &mut self,
         state: &mut RecodeState,
         packet: &mut Packet<'_>,
         emitter: &mut dyn Emitter,
     ) -> Option<Verdict> {
-        let mut datagram = datagram(packet)?;
+        let mut datagram = find_datagram(packet)?;
         let template = HeaderTemplate::of(packet, &datagram)?;
         match CodedPayload::parse(packet.payload())? {
             CodedPayload::Source { esi, .. } => {
-                // The unit is the packet without its trailer, which is then restored.
+                // The unit has no trailer: remove the trailer, then restore it.
                 datagram.remove_tail(packet, wire::SOURCE_TRAILER_LEN)?;
                 let unit = Unit::of(&datagram, packet.bytes())?;
                 state.recoder.add_source(esi, &unit.parts())?;
                 datagram.append(packet, &wire::source_trailer(esi))?;
                 state.counters.source += 1;
-                let at = template.payload_at();
+                let at = template.payload_offset();
                 while let Some(len) = state.recoder.next_recoded(&mut self.frame[at..]) {
                     if self.emit(&template, len, emitter) {
                         state.counters.recoded += 1;
@@ -93,13 +93,12 @@ impl Recode {
         }
         let len = state
             .recoder
-            .make_recoded(&mut self.frame[template.payload_at()..]);
+            .make_recoded(&mut self.frame[template.payload_offset()..]);
         if len.is_some_and(|len| self.emit(&template, len, emitter)) {
             state.counters.replaced += 1;
             Some(Verdict::Drop)
         } else {
-            // The new packet's coefficients would make it too long. The received packet is just as
-            // useful.
+            // The coefficients make the new packet too long. The received packet is as useful.
             state.counters.too_long += 1;
             Some(Verdict::Forward)
         }

@@ -12,7 +12,7 @@ pub(super) struct Unit<'f> {
 }
 
 impl<'f> Unit<'f> {
-    /// Makes the unit of the packet with that datagram.
+    /// Makes the unit of the packet that contains `datagram`.
     pub(super) fn of(datagram: &Datagram, frame: &'f [u8]) -> Option<Self> {
         let packet = frame.get(datagram.l3..datagram.end)?;
         let start_len = if datagram.is_ipv6 { 40 } else { 20 };

@@ -90,8 +90,8 @@ fn packets_that_would_exceed_their_buffer_are_dropped() {
     assert!(run_with_room(&mut *function, &padded, 0).is_some());
 }
 
-/// Changes bits of a frame and corrects its checksum, as an attacker would.
-pub(super) fn changed(frame: &[u8], at: usize, mask: u8) -> Vec<u8> {
+/// Changes bits of a frame and corrects the checksum, as an attacker would.
+pub(super) fn change_bits(frame: &[u8], at: usize, mask: u8) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[at] ^= mask;
     let headers = parse(&frame).unwrap();
@@ -113,12 +113,12 @@ fn the_tag_protects_each_bit_of_payload_trailer_and_tag() {
                     40..44 => "unknown-key",
                     _ => "not-authentic",
                 };
-                assert_refused(&mut *function, &changed(&sealed, at, 1 << bit), reason);
+                assert_refused(&mut *function, &change_bits(&sealed, at, 1 << bit), reason);
             }
         }
         assert_eq!(counter(&*function, "sessions-started"), 0);
-        // Afterwards the unchanged packet still passes, even with translated addresses.
-        let translated = changed(&sealed, 33, 0xff);
+        // Afterwards, the decrypter still accepts the packet, even with translated addresses.
+        let translated = change_bits(&sealed, 33, 0xff);
         assert!(run(&mut *function, &translated).is_some());
     }
 }
@@ -156,7 +156,7 @@ fn a_forged_packet_does_not_move_the_window() {
     let [one, other] = [(); 2].map(|()| run(&mut *sender, &build::udp_v4(10)).unwrap());
     assert!(run(&mut *receiver, &one).is_some());
     // A counter far ahead: its highest byte is changed.
-    let forged = changed(&other, other.len() - 24, 0x01);
+    let forged = change_bits(&other, other.len() - 24, 0x01);
     assert_refused(&mut *receiver, &forged, "not-authentic");
     assert!(run(&mut *receiver, &other).is_some());
 }
@@ -207,11 +207,11 @@ proptest! {
     fn bytes_that_were_not_encrypted_never_pass(
         mut payload in prop::collection::vec(any::<u8>(), 0..200),
         frame in prop::collection::vec(any::<u8>(), 14..200),
-        knows_the_id: bool,
+        has_known_key_id: bool,
     ) {
         let mut function = decrypter(GCM);
         assert_nothing_passes(&mut *function, &frame);
-        if knows_the_id && payload.len() >= 44 {
+        if has_known_key_id && payload.len() >= 44 {
             let sealed = run(&mut *encrypter(GCM), &build::udp_v4(0)).unwrap();
             let at = payload.len() - 44;
             payload[at..at + 4].copy_from_slice(&sealed[42..46]);

@@ -21,7 +21,7 @@ fn deploy(states: &mut States, name: &str, config: FunctionConfig) -> Box<dyn Fu
 }
 
 /// Returns salt and counter of an encrypted packet.
-fn number(sealed: &[u8]) -> ([u8; 16], u64) {
+fn salt_and_counter(sealed: &[u8]) -> ([u8; 16], u64) {
     let trailer = &sealed[sealed.len() - 40..sealed.len() - 16];
     let (salt, counter) = trailer.split_first_chunk().unwrap();
     (*salt, u64::from_be_bytes(counter.try_into().unwrap()))
@@ -32,12 +32,18 @@ fn an_encrypter_continues_its_numbers_while_its_key_stays() {
     let mut states = States::default();
     let frame = build::udp_v4(10);
     let mut old = deploy(&mut states, "sender", encrypt_config(GCM, &[1]));
-    let (salt, _) = number(&run(&mut *old, &frame).unwrap());
+    let (salt, _) = salt_and_counter(&run(&mut *old, &frame).unwrap());
     // An additional key after the first changes nothing. Both generations share one sequence of
     // numbers.
     let mut new = deploy(&mut states, "sender", encrypt_config(GCM, &[1, 2]));
-    assert_eq!(number(&run(&mut *new, &frame).unwrap()), (salt, 1));
-    assert_eq!(number(&run(&mut *old, &frame).unwrap()), (salt, 2));
+    assert_eq!(
+        salt_and_counter(&run(&mut *new, &frame).unwrap()),
+        (salt, 1)
+    );
+    assert_eq!(
+        salt_and_counter(&run(&mut *old, &frame).unwrap()),
+        (salt, 2)
+    );
     assert_refused(&mut *old, &build::udp_v4(1500), "too-long");
     assert_eq!(
         counter(&*new, "too-long"),
@@ -45,7 +51,7 @@ fn an_encrypter_continues_its_numbers_while_its_key_stays() {
         "both generations share the counters"
     );
     let mut rotated = deploy(&mut states, "sender", encrypt_config(GCM, &[2, 1]));
-    let (other, counter) = number(&run(&mut *rotated, &frame).unwrap());
+    let (other, counter) = salt_and_counter(&run(&mut *rotated, &frame).unwrap());
     assert!(other != salt && counter == 0);
 }
 
@@ -72,7 +78,7 @@ fn key_exchange_loses_no_packet_and_accepts_no_replay() {
 
     assert_eq!(counter(&*receiver, "replayed"), 3);
 
-    // A removed key decrypts nothing, though its session is still known.
+    // With a removed key, the decrypter decrypts no packet, though it still knows the session.
     let mut receiver = deploy(&mut states, "receiver", decrypt_config(GCM, &[2]));
     assert_refused(&mut *receiver, &early, "unknown-key");
     assert_refused(&mut *receiver, &new, "replayed");
@@ -82,7 +88,8 @@ fn key_exchange_loses_no_packet_and_accepts_no_replay() {
         "both generations share the counters"
     );
 
-    // The key returns. Packets that it decrypted before are still replays.
+    // The key file contains the key again. Packets that the decrypter decrypted before are still
+    // replays.
     let mut receiver = deploy(&mut states, "receiver", decrypt_config(GCM, &[2, 1]));
     for sealed in [&early, &still_old] {
         assert_refused(&mut *receiver, sealed, "replayed");

@@ -10,12 +10,12 @@ pub(crate) struct PlainAes {
     sbox: [u8; 256],
 }
 
-/// Multiplication by x in the field of AES (section 4.2.1).
+/// Multiplies by x in the field of AES (section 4.2.1).
 fn xtime(byte: u8) -> u8 {
     byte << 1 ^ if byte & 0x80 == 0 { 0 } else { 0x1b }
 }
 
-/// Multiplication in the field of AES, bit by bit.
+/// Multiplies in the field of AES, bit by bit.
 fn multiply(a: u8, b: u8) -> u8 {
     let power = |n: u8| (0..n).fold(a, |a, _| xtime(a));
     (0..8)
@@ -23,7 +23,7 @@ fn multiply(a: u8, b: u8) -> u8 {
         .fold(0, |sum, bit| sum ^ power(bit))
 }
 
-/// The S-box (section 5.1.1): the inverse, then an affine map.
+/// Computes the S-box (section 5.1.1): the inverse, then an affine map.
 fn sbox() -> [u8; 256] {
     std::array::from_fn(|byte| {
         let byte = byte as u8;
@@ -89,7 +89,7 @@ impl PlainAes {
         state
     }
 
-    /// CTR from a counter block, whose last 32 bits count.
+    /// Encrypts with CTR from a counter block, whose last 32 bits count.
     pub(crate) fn ctr(&self, mut counter: [u8; 16], data: &mut [u8]) {
         for chunk in data.chunks_mut(16) {
             for (byte, key) in chunk.iter_mut().zip(self.encrypt(counter)) {
@@ -100,7 +100,7 @@ impl PlainAes {
         }
     }
 
-    /// GCM with a nonce of 96 bits: encrypts `data` and returns the tag.
+    /// Encrypts `data` with GCM and a nonce of 96 bits, and returns the tag.
     #[allow(dead_code)] // the benchmark only uses CTR
     pub(crate) fn gcm(&self, nonce: [u8; 12], aad: &[u8], data: &mut [u8]) -> [u8; 16] {
         let block = |count: u32| {
@@ -124,7 +124,7 @@ impl PlainAes {
     }
 }
 
-/// Multiplication in GF(2^128) (SP 800-38D, section 6.3).
+/// Multiplies in GF(2^128) (SP 800-38D, section 6.3).
 fn ghash_multiply(x: u128, y: u128) -> u128 {
     let (mut product, mut v) = (0, y);
     for bit in (0..128).rev() {

@@ -1,5 +1,5 @@
-//! Tests that a packet is decrypted at most once, with any packets in between, and that sessions in
-//! use are kept.
+//! Tests that the decrypter accepts each packet at most once, with any packets in between, and does
+//! not evict sessions in use.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +8,17 @@ use myelin_packet::fixtures::build;
 use myelin_spec::Cipher;
 use proptest::prelude::*;
 
-use super::bad_input::changed;
-use super::{assert_refused, counter, decrypt_config_of, decrypter, encrypter, run, run_at};
+use super::bad_input::change_bits;
+use super::{
+    assert_refused, counter, decrypt_config_with_sessions, decrypter, encrypter, run, run_at,
+};
 
 const GCM: Cipher = Cipher::Aes128Gcm;
 /// After this time without packets, a session may be evicted.
 const PAUSE_NS: u64 = 10_000_000_000;
 
-fn decrypter_of(sessions: u16) -> Box<dyn Function> {
-    instantiate(&decrypt_config_of(GCM, &[1], sessions)).unwrap()
+fn decrypter_with_sessions(sessions: u16) -> Box<dyn Function> {
+    instantiate(&decrypt_config_with_sessions(GCM, &[1], sessions)).unwrap()
 }
 
 /// Returns the packets of a session.
@@ -36,7 +38,7 @@ fn only_packets_of_other_sessions_evict_a_session() {
     let early = &first[0];
     assert!(run(&mut *receiver, early).is_some());
     for salt in 0..100 {
-        let forged = changed(early, early.len() - 40 + salt % 16, 1 + salt as u8);
+        let forged = change_bits(early, early.len() - 40 + salt % 16, 1 + salt as u8);
         assert_eq!(
             run_at(&mut *receiver, &forged, PAUSE_NS * salt as u64),
             None
@@ -52,7 +54,7 @@ fn only_packets_of_other_sessions_evict_a_session() {
 }
 
 #[test]
-fn the_slot_of_an_evicted_session_is_empty() {
+fn eviction_clears_the_replay_window() {
     let mut receiver = decrypter(GCM);
     for at in 1..=5 {
         for sealed in session(3) {
@@ -62,11 +64,11 @@ fn the_slot_of_an_evicted_session_is_empty() {
     assert_eq!(counter(&*receiver, "sessions-evicted"), 2);
 }
 
-/// With room for one session, two sessions in turns must not evict each other and make replays new.
+/// The decrypter has one slot for two alternating sessions.
 #[test]
-fn sessions_in_turns_do_not_make_replays_new() {
+fn alternating_sessions_accept_no_replay() {
     for pause_ns in [0, 1, PAUSE_NS] {
-        let mut receiver = decrypter_of(1);
+        let mut receiver = decrypter_with_sessions(1);
         let sealed = [session(1), session(1)].concat();
         let mut opened = [0; 2];
         for turn in 0..10 {
@@ -79,15 +81,15 @@ fn sessions_in_turns_do_not_make_replays_new() {
     }
 }
 
-/// Between two packets of the session in use, an attacker replays old sessions, unknown to the
-/// decrypter, as many as it keeps.
+/// Between two packets of a session in use, an attacker replays as many old sessions as the
+/// decrypter has slots.
 #[test]
-fn replayed_sessions_do_not_evict_the_one_in_use() {
-    const KEPT: u16 = 16;
+fn replayed_sessions_do_not_evict_a_session_in_use() {
+    const SLOTS: u16 = 16;
     for pause_ns in [1, PAUSE_NS] {
-        let mut receiver = decrypter_of(KEPT);
+        let mut receiver = decrypter_with_sessions(SLOTS);
         let live = session(2);
-        let old: Vec<_> = (0..KEPT).flat_map(|_| session(1)).collect();
+        let old: Vec<_> = (0..SLOTS).flat_map(|_| session(1)).collect();
         assert!(run_at(&mut *receiver, &live[0], PAUSE_NS).is_some());
         for sealed in &old {
             run_at(&mut *receiver, sealed, PAUSE_NS + pause_ns);
@@ -96,8 +98,8 @@ fn replayed_sessions_do_not_evict_the_one_in_use() {
         assert_eq!(counter(&*receiver, "sessions-full"), u64::from(in_use));
         let now = PAUSE_NS + pause_ns + 1;
         assert_eq!(run_at(&mut *receiver, &live[1], now).is_some(), in_use);
-        // No packet is decrypted again, now or later. Only the refused one passes, once there is
-        // room.
+        // The decrypter accepts no packet again, now or later. It accepts only the refused packet,
+        // when it has a free slot.
         for rounds in 0..40_u64 {
             let replayed = live[..1].iter().chain(&old[..old.len() - 1]);
             for sealed in replayed {
@@ -121,12 +123,12 @@ proptest! {
         let mut receiver = decrypter(GCM);
         let mut opened = BTreeSet::new();
         let mut now = 0;
-        for (session, packet, leap) in steps {
-            let stamp_ns = match leap {
+        for (session, packet, jump) in steps {
+            let stamp_ns = match jump {
                 0 => 0,
                 1 => now / 2,
                 _ => {
-                    now += (leap - 2) * PAUSE_NS / 4;
+                    now += (jump - 2) * PAUSE_NS / 4;
                     now
                 }
             };

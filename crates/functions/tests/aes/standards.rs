@@ -11,7 +11,7 @@ fn hex(digits: &str) -> Vec<u8> {
 }
 
 #[test]
-fn fips_197_appendix_c() {
+fn block_cipher_matches_fips_197_appendix_c() {
     let plain = hex("00112233445566778899aabbccddeeff").try_into().unwrap();
     let key: Vec<u8> = (0..32).collect();
     for (key, expected) in [
@@ -23,7 +23,7 @@ fn fips_197_appendix_c() {
 }
 
 #[test]
-fn sp_800_38a_f_5() {
+fn ctr_matches_sp_800_38a_f_5() {
     let plain = "6bc1bee22e409f96e93d7e117393172a ae2d8a571e03ac9c9eb76fac45af8e51
                  30c81c46a35ce411e5fbc1191a0a52ef f69f2445df4f9b17ad2b417be66c3710";
     for (key, expected) in [
@@ -48,7 +48,7 @@ fn sp_800_38a_f_5() {
 /// Test cases 4 and 16 of the proposal to NIST (McGrew and Viega, "The Galois/Counter Mode of
 /// Operation", appendix B).
 #[test]
-fn gcm_with_additional_data() {
+fn gcm_with_additional_data_matches_the_proposal_to_nist() {
     let plain = "d9313225f88406e5a55909c5aff5269a 86a7a9531534f7da2e4c303d8a318a72
                  1c3c0c95956809532fcf0e2449a6b525 b16aedf5aa0de657ba637b39";
     let key = "feffe9928665731c6d6a8f9467308308";

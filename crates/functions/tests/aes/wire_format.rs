@@ -7,7 +7,7 @@ use myelin_spec::Cipher;
 use super::plain_aes::PlainAes;
 use super::{CIPHERS, assert_valid, encrypter, key, payload_of, run};
 
-/// HKDF, RFC 5869, step by step.
+/// Computes HKDF (RFC 5869) step by step.
 fn hkdf(salt: &[u8], secret: &[u8], info: &[u8], len: usize) -> Vec<u8> {
     let hash = |key: &[u8], data: &[u8]| {
         let key = hmac::Key::new(hmac::HMAC_SHA256, key);
@@ -35,7 +35,7 @@ fn hkdf_matches_test_case_1_of_rfc_5869() {
     assert_eq!(okm[39..], [0x18, 0x58, 0x65]);
 }
 
-/// Returns the plaintext if the tag is correct.
+/// Decrypts a payload. Returns the plaintext if the tag is correct.
 fn decrypt(cipher: Cipher, sealed: &[u8], expected_counter: u64) -> Option<Vec<u8>> {
     let tag_len = if cipher.is_authenticated() { 16 } else { 0 };
     let (rest, tag) = sealed.split_at(sealed.len() - tag_len);
@@ -61,8 +61,8 @@ fn decrypt(cipher: Cipher, sealed: &[u8], expected_counter: u64) -> Option<Vec<u
     let aes = PlainAes::new(key);
     let mut data = ciphertext.to_vec();
     if cipher.is_authenticated() {
-        // A second encryption decrypts. The tag covers the ciphertext, so the second pass computes
-        // it.
+        // Encryption of the ciphertext decrypts it. The tag covers the ciphertext, so a second
+        // encryption computes the tag.
         aes.gcm(nonce, trailer, &mut data);
         let found = aes.gcm(nonce, trailer, &mut data.clone());
         (found == tag).then_some(data)
@@ -90,7 +90,7 @@ fn the_reference_decrypts_encrypted_packets() {
 }
 
 #[test]
-fn each_start_has_its_own_session() {
+fn each_encrypter_starts_a_new_session() {
     let trailer = |frame: &[u8]| frame[frame.len() - 40..frame.len() - 24].to_vec();
     let frame = build::udp_v4(64);
     let [one, other] = [(); 2].map(|()| run(&mut *encrypter(Cipher::Aes128Gcm), &frame).unwrap());

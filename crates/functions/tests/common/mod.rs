@@ -1,6 +1,6 @@
 //! Runs a function on one frame and returns the result.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, reason = "no test binary uses all functions")]
 
 pub(crate) mod endpoints;
 
@@ -44,8 +44,8 @@ pub(crate) fn run(function: &mut dyn Function, frame: &[u8]) -> Option<Vec<u8>> 
     (verdict == Verdict::Forward).then_some(out)
 }
 
-/// Runs `function` on `frame` with `room` bytes behind it. Returns the forwarded frame, or `None`
-/// for a drop. Checks the packet's headers.
+/// Runs `function` on `frame` with `room` bytes after the frame. Returns the forwarded frame, or
+/// `None` for a drop. Checks the packet's headers.
 pub(crate) fn run_with_room(
     function: &mut dyn Function,
     frame: &[u8],

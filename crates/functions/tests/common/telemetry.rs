@@ -32,7 +32,7 @@ pub(crate) fn random(len: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// xorshift64 (Marsaglia).
+/// Generates pseudo-random numbers with xorshift64 (Marsaglia).
 fn noise(seed: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1), |&x| {
         let x = x ^ x << 13;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The classifier: tuple space search (Srinivasan, Suri, Varghese, SIGCOMM 1999). It looks the
- * packet up once for each mask, the most specific mask first, until one hits. The table is an array
- * of buckets of one or two cache lines each. A look-up searches its bucket inline, without a call,
- * so the numbers of masks and chains cost little. A hash table holds the keys that do not fit into
- * their bucket; `overflow` in the bucket counts them.
+ * The classifier: tuple space search (Srinivasan, Suri, Varghese, SIGCOMM 1999). It looks up the
+ * packet once for each mask, the most specific mask first, until a look-up finds a chain. The table
+ * is an array of buckets of one or two cache lines each. A look-up searches its bucket inline,
+ * without a call, so the numbers of masks and chains cost little. A hash table holds the keys that
+ * do not fit into their bucket; `overflow` in the bucket counts them.
  */
 #ifndef MYELIN_CLASSIFY_H
 #define MYELIN_CLASSIFY_H
@@ -18,7 +18,7 @@
  */
 #define NO_PORTS 0x80
 
-/* Twin: myelin_kernel::classifier::keys::MaskEntry. */
+/* Same layout as myelin_kernel::classifier::keys::MaskEntry. */
 struct mask {
 	__u64 keep[sizeof(union key) / sizeof(__u64)]; /* two words for IPv4, five for IPv6 */
 	__u64 tag; /* the mask's number, at the position of `fields.mask` in its word */
@@ -34,7 +34,7 @@ struct masks {
 /* Readers use the bank `active`. The writer changes the other bank, then `active`. */
 struct mask_banks {
 	__u32 active;
-	__u32 spare;
+	__u32 padding;
 	struct masks banks[2];
 };
 
@@ -50,7 +50,7 @@ struct {
 /*
  * Maps a key to the number of a chain, for all ports. User space writes the number of an entry
  * after its key. It writes 0 to free the entry, and reuses the entry after a grace period, when no
- * program still compares its key. Twin: myelin_kernel::classifier::buckets.
+ * program still compares its key. The writer is myelin_kernel::classifier::buckets.
  */
 #define BUCKETS 16384
 
@@ -64,7 +64,7 @@ struct bucket6 {
 	__u64 keys[2][5];
 	__u32 numbers[2];
 	__u32 overflow; /* keys of this bucket that are in `matches6` */
-	__u32 spare[9];
+	__u32 padding[9];
 };
 
 _Static_assert(sizeof(struct bucket4) == 64 && sizeof(struct bucket6) == 128, "cache lines");
@@ -99,18 +99,21 @@ struct {
 	__uint(max_entries, 1);
 } matches6 SEC(".maps");
 
-/* Start of a chain; twin: myelin_kernel::chain::ChainEntry. Never changes while in use. */
+/*
+ * Start of a chain. User space never changes an entry in use. Same layout as
+ * myelin_kernel::chain::ChainEntry.
+ */
 struct chain {
 	__u32 spi;
 	__u32 line; /* the front door's counters, first of the chain's block */
-	__u32 slot; /* of the first kernel function */
+	__u32 slot; /* slot of the first kernel function */
 	__u16 generation;
 	__u8 hook;	 /* enum hook */
 	__u8 entry;	 /* enum entry */
 	__u8 on_failure; /* enum on_failure */
-	__u8 spare[3];
+	__u8 padding[3];
 	__u32 policer; /* 0: none */
-	__u8 more[8];
+	__u8 end_padding[8];
 };
 
 _Static_assert(sizeof(struct chain) == 32, "half a cache line");
@@ -140,7 +143,7 @@ static __always_inline __u64 mix(__u64 hash, __u64 word)
 }
 
 /* Returns the number of the chain that matches under a mask; 0: none. */
-static __always_inline __u32 lookup_mask4(const struct mask *mask, const union key *key)
+static __always_inline __u32 look_up_mask4(const struct mask *mask, const union key *key)
 {
 	const __u64 masked[2] = {
 		key->words[0] & mask->keep[0],
@@ -163,7 +166,7 @@ static __always_inline __u32 lookup_mask4(const struct mask *mask, const union k
 	return number ? *number : 0;
 }
 
-static __always_inline __u32 lookup_mask6(const struct mask *mask, const union key *key)
+static __always_inline __u32 look_up_mask6(const struct mask *mask, const union key *key)
 {
 	const __u64 masked[5] = {
 		key->words[0] & mask->keep[0],
@@ -206,7 +209,7 @@ static long search_next_mask4(__u32 i, struct search *search)
 {
 	if (++i >= search->masks->count4 || i >= MAX_MASKS)
 		return 1;
-	search->found = lookup_mask4(&search->masks->v4[i], search->key);
+	search->found = look_up_mask4(&search->masks->v4[i], search->key);
 	return search->found != 0;
 }
 
@@ -214,14 +217,14 @@ static long search_next_mask6(__u32 i, struct search *search)
 {
 	if (++i >= search->masks->count6 || i >= MAX_MASKS)
 		return 1;
-	search->found = lookup_mask6(&search->masks->v6[i], search->key);
+	search->found = look_up_mask6(&search->masks->v6[i], search->key);
 	return search->found != 0;
 }
 
 /*
  * Searches the masks after the first with bpf_loop: the verifier checks its body once. A plain loop
- * makes the load of a front door several times slower. A function of its own gives each call one
- * callback, so the kernel inlines it.
+ * makes the load of a front door several times slower. Each call of bpf_loop is in a separate
+ * function, so it has one possible callback and the kernel inlines it.
  */
 static __noinline void search_masks4(struct search *search)
 {
@@ -236,9 +239,9 @@ static __noinline void search_masks6(struct search *search)
 static __always_inline const struct masks *active_masks(void)
 {
 	__u32 zero = 0;
-	const struct mask_banks *both = bpf_map_lookup_elem(&masks, &zero);
+	const struct mask_banks *banks = bpf_map_lookup_elem(&masks, &zero);
 
-	return both ? &both->banks[both->active & 1] : NULL;
+	return banks ? &banks->banks[banks->active & 1] : NULL;
 }
 
 /* Returns the chain of a packet that arrived at `port`. */
@@ -252,7 +255,7 @@ classify(const struct masks *active, const struct headers *headers, union key *k
 		key->v6.fields.port = port;
 		key->v6.fields.mask = without_ports;
 		if (active->count6) {
-			search.found = lookup_mask6(&active->v6[0], key);
+			search.found = look_up_mask6(&active->v6[0], key);
 			if (!search.found && active->count6 > 1)
 				search_masks6(&search);
 		}
@@ -260,7 +263,7 @@ classify(const struct masks *active, const struct headers *headers, union key *k
 		key->v4.fields.port = port;
 		key->v4.fields.mask = without_ports;
 		if (active->count4) {
-			search.found = lookup_mask4(&active->v4[0], key);
+			search.found = look_up_mask4(&active->v4[0], key);
 			if (!search.found && active->count4 > 1)
 				search_masks4(&search);
 		}

@@ -2,14 +2,15 @@
 /*
  * The conformance monitor: a leaky bucket in packets and one in bits. Every packet fills them; the
  * rate drains them. The monitor passes every packet unchanged. It shares no code with the policer,
- * which it checks. Twin of myelin_packet::fixtures::Meter: a packet or a bit is 10^9 units of
- * level; a rate of one per second drains one unit per nanosecond. tc only, both directions.
+ * which it checks. It computes the same levels as myelin_packet::fixtures::Meter: a packet or a bit
+ * is 10^9 units of level; a rate of one per second drains one unit per nanosecond. tc only, both
+ * directions.
  */
 #include "instance.h"
 #include "parse.h"
 
 #define KEY_WORDS  (sizeof(union key) / sizeof(__u64))
-#define VIOLATIONS 32  /* violations that are kept; a power of two */
+#define VIOLATIONS 32  /* violations that the monitor keeps; a power of two */
 #define HEADERS	   512 /* bytes of a frame that may hold its headers */
 #define VLAN_TAG   4
 /* Bit of the mask field in the key of a packet without ports. A filter by ports keeps it. */
@@ -20,24 +21,24 @@ enum {
 	FAMILY_V6 = 1,
 };
 
-/* Twin: myelin_kernel::conform::LeakyBucket. All zero if the profile has no such bucket. */
-struct limit {
+/* Same layout as myelin_kernel::conform::LeakyBucket; zero if the profile has no such bucket. */
+struct leaky_bucket {
 	__u64 rate;
-	__u64 full;	/* highest conforming level */
-	__u64 wide;	/* highest conforming level with the tolerance */
-	__u64 drain_ns; /* drains any level; rate * drain_ns fits in 64 bits */
-	__u64 each;	/* level of one packet or bit */
+	__u64 full;	 /* highest conforming level */
+	__u64 tolerated; /* highest conforming level with the tolerance */
+	__u64 drain_ns;	 /* drains any level to 0; rate * drain_ns fits in 64 bits */
+	__u64 unit;	 /* level of one packet or bit */
 };
 
-/* Twin: myelin_kernel::conform::ConformInstance. */
-const volatile struct watch {
-	struct limit of_packets;
-	struct limit of_bits;
+/* Same layout as myelin_kernel::conform::ConformInstance. */
+const volatile struct conform {
+	struct leaky_bucket packet_bucket;
+	struct leaky_bucket bit_bucket;
 	__u64 most_packets; /* number of packets after which the count ends; 0: no end */
 	__u32 families;	    /* set of families that the filter matches; 0: no filter */
 	__u32 trial;	    /* test run: read the time from the packet */
 	__u64 keep[2][KEY_WORDS];
-	__u64 want[2][KEY_WORDS];
+	__u64 expected[2][KEY_WORDS];
 } INSTANCE INSTANCE_SECTION;
 
 /* The level of a bucket and its maximum. */
@@ -56,10 +57,10 @@ struct violation {
 	__u64 bits_over;
 };
 
-/* Twin: myelin_kernel::conform::ConformEntry. */
+/* Same layout as myelin_kernel::conform::ConformEntry. */
 struct conformance {
 	struct bpf_spin_lock lock;
-	__u32 violating; /* the last packet did not conform */
+	__u32 violating; /* 1: the last packet did not conform */
 	__u64 first_ns;
 	__u64 last_ns;
 	__u64 packets;
@@ -67,9 +68,9 @@ struct conformance {
 	__u64 above;  /* packets above the profile */
 	__u64 beyond; /* packets above the profile and the tolerance */
 	__u64 violations;
-	struct level of_packets;
-	struct level of_bits;
-	struct violation kept[VIOLATIONS]; /* the first ones */
+	struct level packet_bucket;
+	struct level bit_bucket;
+	struct violation kept[VIOLATIONS]; /* the first violations */
 };
 
 struct {
@@ -83,22 +84,22 @@ struct {
 struct arrival {
 	__u64 now_ns;
 	__u32 segments;
-	__u32 each_bytes; /* of every segment except the last, which may be shorter */
-	__u32 bytes;	  /* of all segments */
+	__u32 each_bytes; /* frame bytes of a segment; the last one may be shorter */
+	__u32 bytes;	  /* frame bytes of all segments */
 };
 
-static __always_inline __u64 drained(const volatile struct limit *limit, __u64 level,
-				     __u64 elapsed_ns)
+static __always_inline __u64 drain_level(const volatile struct leaky_bucket *bucket, __u64 level,
+					 __u64 elapsed_ns)
 {
-	if (elapsed_ns > limit->drain_ns)
+	if (elapsed_ns > bucket->drain_ns)
 		return 0;
 
-	__u64 drain = elapsed_ns * limit->rate;
+	__u64 drain = elapsed_ns * bucket->rate;
 
 	return level > drain ? level - drain : 0;
 }
 
-/* Returns how many of the segments, of cost `total` together, fit below `full`. */
+/* Returns how many of the segments, with cost `total` together, fit below `full`. */
 static __always_inline __u32 fitting_segments(const struct arrival *arrival, __u64 level,
 					      __u64 full, __u64 each, __u64 total)
 {
@@ -114,7 +115,7 @@ static __always_inline __u32 fitting_segments(const struct arrival *arrival, __u
 	return fits < arrival->segments - 1 ? fits : arrival->segments - 1;
 }
 
-static __always_inline void fill(struct level *level, __u64 now, __u64 cost, __u64 now_ns)
+static __always_inline void fill_bucket(struct level *level, __u64 now, __u64 cost, __u64 now_ns)
 {
 	level->now = now + cost >= cost ? now + cost : ~0ULL;
 	if (level->now > level->most) {
@@ -123,30 +124,31 @@ static __always_inline void fill(struct level *level, __u64 now, __u64 cost, __u
 	}
 }
 
-static __always_inline __u64 excess(const volatile struct limit *limit, const struct level *level)
+static __always_inline __u64 excess(const volatile struct leaky_bucket *bucket,
+				    const struct level *level)
 {
-	return level->now > limit->full ? level->now - limit->full : 0;
+	return level->now > bucket->full ? level->now - bucket->full : 0;
 }
 
 /* Records packets beyond the profile: starts a violation or extends the last one. */
-static __always_inline void record_violation(struct conformance *seen,
+static __always_inline void record_violation(struct conformance *monitor,
 					     const struct arrival *arrival, __u32 beyond)
 {
-	bool begins = !seen->violating;
+	bool begins = !monitor->violating;
 
-	seen->violating = beyond > 0;
+	monitor->violating = beyond > 0;
 	if (!beyond)
 		return;
-	seen->violations += begins;
+	monitor->violations += begins;
 
-	__u64 number = seen->violations - 1;
+	__u64 number = monitor->violations - 1;
 
 	if (number >= VIOLATIONS)
 		return;
 
-	struct violation *violation = &seen->kept[number & (VIOLATIONS - 1)];
-	__u64 packets_over = excess(&INSTANCE.of_packets, &seen->of_packets);
-	__u64 bits_over = excess(&INSTANCE.of_bits, &seen->of_bits);
+	struct violation *violation = &monitor->kept[number & (VIOLATIONS - 1)];
+	__u64 packets_over = excess(&INSTANCE.packet_bucket, &monitor->packet_bucket);
+	__u64 bits_over = excess(&INSTANCE.bit_bucket, &monitor->bit_bucket);
 
 	if (begins)
 		violation->from_ns = arrival->now_ns;
@@ -158,42 +160,48 @@ static __always_inline void record_violation(struct conformance *seen,
 		violation->bits_over = bits_over;
 }
 
-static __always_inline void update_monitor(struct conformance *seen, const struct arrival *arrival)
+static __always_inline void update_monitor(struct conformance *monitor,
+					   const struct arrival *arrival)
 {
-	const volatile struct limit *packets = &INSTANCE.of_packets, *bits = &INSTANCE.of_bits;
-	__u64 packet_cost = arrival->segments * packets->each;
-	__u64 bit_cost = arrival->bytes * 8ULL * bits->each;
-	__u64 each_cost = arrival->each_bytes * 8ULL * bits->each;
+	const volatile struct leaky_bucket *packets = &INSTANCE.packet_bucket,
+					   *bits = &INSTANCE.bit_bucket;
+	__u64 packet_cost = arrival->segments * packets->unit;
+	__u64 bit_cost = arrival->bytes * 8ULL * bits->unit;
+	__u64 each_cost = arrival->each_bytes * 8ULL * bits->unit;
 
-	bpf_spin_lock(&seen->lock);
-	if (INSTANCE.most_packets && seen->packets >= INSTANCE.most_packets) {
-		bpf_spin_unlock(&seen->lock);
+	bpf_spin_lock(&monitor->lock);
+	if (INSTANCE.most_packets && monitor->packets >= INSTANCE.most_packets) {
+		bpf_spin_unlock(&monitor->lock);
 		return;
 	}
 
 	/* Another CPU with a later clock reading may have updated the monitor first. */
-	__u64 elapsed_ns = arrival->now_ns > seen->last_ns ? arrival->now_ns - seen->last_ns : 0;
-	__u64 in_packets = drained(packets, seen->of_packets.now, elapsed_ns);
-	__u64 in_bits = drained(bits, seen->of_bits.now, elapsed_ns);
-	__u32 fit_packets =
-		fitting_segments(arrival, in_packets, packets->full, packets->each, packet_cost);
-	__u32 fit_bits = fitting_segments(arrival, in_bits, bits->full, each_cost, bit_cost);
-	__u32 near_packets =
-		fitting_segments(arrival, in_packets, packets->wide, packets->each, packet_cost);
-	__u32 near_bits = fitting_segments(arrival, in_bits, bits->wide, each_cost, bit_cost);
-	__u32 beyond = arrival->segments - (near_packets < near_bits ? near_packets : near_bits);
+	__u64 elapsed_ns =
+		arrival->now_ns > monitor->last_ns ? arrival->now_ns - monitor->last_ns : 0;
+	__u64 in_packets = drain_level(packets, monitor->packet_bucket.now, elapsed_ns);
+	__u64 in_bits = drain_level(bits, monitor->bit_bucket.now, elapsed_ns);
+	__u32 fitting_packets =
+		fitting_segments(arrival, in_packets, packets->full, packets->unit, packet_cost);
+	__u32 fitting_bits = fitting_segments(arrival, in_bits, bits->full, each_cost, bit_cost);
+	__u32 tolerated_packets = fitting_segments(arrival, in_packets, packets->tolerated,
+						   packets->unit, packet_cost);
+	__u32 tolerated_bits =
+		fitting_segments(arrival, in_bits, bits->tolerated, each_cost, bit_cost);
+	__u32 beyond = arrival->segments -
+		       (tolerated_packets < tolerated_bits ? tolerated_packets : tolerated_bits);
 
-	if (!seen->packets)
-		seen->first_ns = arrival->now_ns;
-	seen->last_ns += elapsed_ns;
-	seen->packets += arrival->segments;
-	seen->bytes += arrival->bytes;
-	seen->above += arrival->segments - (fit_packets < fit_bits ? fit_packets : fit_bits);
-	seen->beyond += beyond;
-	fill(&seen->of_packets, in_packets, packet_cost, arrival->now_ns);
-	fill(&seen->of_bits, in_bits, bit_cost, arrival->now_ns);
-	record_violation(seen, arrival, beyond);
-	bpf_spin_unlock(&seen->lock);
+	if (!monitor->packets)
+		monitor->first_ns = arrival->now_ns;
+	monitor->last_ns += elapsed_ns;
+	monitor->packets += arrival->segments;
+	monitor->bytes += arrival->bytes;
+	monitor->above += arrival->segments -
+			  (fitting_packets < fitting_bits ? fitting_packets : fitting_bits);
+	monitor->beyond += beyond;
+	fill_bucket(&monitor->packet_bucket, in_packets, packet_cost, arrival->now_ns);
+	fill_bucket(&monitor->bit_bucket, in_bits, bit_cost, arrival->now_ns);
+	record_violation(monitor, arrival, beyond);
+	bpf_spin_unlock(&monitor->lock);
 }
 
 static __always_inline bool matches_filter(const struct headers *headers, union key *key)
@@ -211,10 +219,10 @@ static __always_inline bool matches_filter(const struct headers *headers, union 
 	for (__u32 word = 0; word < KEY_WORDS; word++) {
 		if (family == FAMILY_V6)
 			same &= (key->words[word] & INSTANCE.keep[FAMILY_V6][word]) ==
-				INSTANCE.want[FAMILY_V6][word];
+				INSTANCE.expected[FAMILY_V6][word];
 		else
 			same &= (key->words[word] & INSTANCE.keep[FAMILY_V4][word]) ==
-				INSTANCE.want[FAMILY_V4][word];
+				INSTANCE.expected[FAMILY_V4][word];
 	}
 	return same;
 }
@@ -228,36 +236,37 @@ int myelin_conform(hook_ctx *ctx)
 	};
 	/* The stack has removed the tag from the frame and will add it again. */
 	__u32 length = hook_length(ctx) + hook_stripped_tags(ctx) * VLAN_TAG, first = 0;
-	struct conformance *seen = bpf_map_lookup_elem(&conformance, &first);
+	struct conformance *monitor = bpf_map_lookup_elem(&conformance, &first);
 	struct headers headers = {};
 	union key key = {};
 
-	if (!seen)
+	if (!monitor)
 		return HOOK_PASS;
 	if (IMMEDIATE(families) || ctx->gso_size) {
-		enum unparsed why = parse(ctx, &headers, &key);
+		enum unparsed reason = parse(ctx, &headers, &key);
 
-		if (why == PARSE_PULL && hook_pull(ctx, ctx->len < HEADERS ? ctx->len : HEADERS)) {
+		if (reason == PARSE_PULL &&
+		    hook_pull(ctx, ctx->len < HEADERS ? ctx->len : HEADERS)) {
 			__builtin_memset(&headers, 0, sizeof(headers));
 			__builtin_memset(&key, 0, sizeof(key));
-			why = parse(ctx, &headers, &key);
+			reason = parse(ctx, &headers, &key);
 		}
-		if (IMMEDIATE(families) && (why || !matches_filter(&headers, &key)))
+		if (IMMEDIATE(families) && (reason || !matches_filter(&headers, &key)))
 			return HOOK_PASS;
 		/* The payload offset of an unparsed packet is unknown. */
-		if (why)
+		if (reason)
 			headers.payload = 0;
 	}
 
 	/* Each segment has its own headers. A packet from another machine may carry no segment
 	 * count. */
-	__u32 own = headers.payload + hook_stripped_tags(ctx) * VLAN_TAG;
+	__u32 header_bytes = headers.payload + hook_stripped_tags(ctx) * VLAN_TAG;
 
-	if (ctx->gso_size && !ctx->gso_segs && length > own)
-		arrival.segments = (length - own + ctx->gso_size - 1) / ctx->gso_size;
-	arrival.bytes = length + (arrival.segments - 1) * own;
-	arrival.each_bytes = arrival.segments > 1 ? own + ctx->gso_size : arrival.bytes;
-	update_monitor(seen, &arrival);
+	if (ctx->gso_size && !ctx->gso_segs && length > header_bytes)
+		arrival.segments = (length - header_bytes + ctx->gso_size - 1) / ctx->gso_size;
+	arrival.bytes = length + (arrival.segments - 1) * header_bytes;
+	arrival.each_bytes = arrival.segments > 1 ? header_bytes + ctx->gso_size : arrival.bytes;
+	update_monitor(monitor, &arrival);
 	return HOOK_PASS;
 }
 

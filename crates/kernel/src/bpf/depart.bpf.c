@@ -11,7 +11,7 @@
 const volatile struct {
 	struct hop hop;
 	__u32 class;
-	__u32 shaper; /* number; 0: the class shapes */
+	__u32 shaper; /* number of the shaper; 0: the class shapes */
 } INSTANCE INSTANCE_SECTION;
 
 /* The sojourn ends at the departure time, so it includes the delay. */

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * The shaper of an interface that delays each packet until its departure time (EDT). It uses the
- * bucket of the policer. A packet takes its credit in advance, for the time when it may leave. Twin
- * of TokenBucket::eligible_ns in myelin_packet::traffic.
+ * bucket of the policer. A packet takes its credit in advance, for the time when it may leave.
+ * Computes the same times as TokenBucket::eligible_ns in myelin_packet::traffic.
  */
 #ifndef MYELIN_DEPARTURE_H
 #define MYELIN_DEPARTURE_H
 
 #include "policer.h"
 
-/* Indices into `more` of `struct policer`. */
+/* Indices into `shaper_words` of `struct policer`. */
 enum shaper_word {
-	SHAPER_DELAYED,
-	SHAPER_LATE,
-	SHAPER_BIG,
-	SHAPER_LIMIT_NS, /* longest delay of a packet */
+	SHAPER_DELAYED,	  /* packets that wait */
+	SHAPER_LATE,	  /* packets dropped because their delay would exceed the limit */
+	SHAPER_OVERSIZED, /* packets dropped because they are larger than the burst */
+	SHAPER_LIMIT_NS,  /* longest delay of a packet */
 };
 
 /*
@@ -34,34 +34,34 @@ static __always_inline __u64 wait_ns(const struct bucket *bucket, __u64 credit, 
 static __always_inline __u64 departure_ns(struct policer *shaper, __u64 now_ns, __u64 packets,
 					  __u64 bytes)
 {
-	__u64 packet_cost = packets * shaper->of_packets.each;
-	__u64 bit_cost = bytes * 8 * shaper->of_bits.each;
+	__u64 packet_cost = packets * shaper->packet_bucket.unit_credit;
+	__u64 bit_cost = bytes * 8 * shaper->bit_bucket.unit_credit;
 	__u64 departs_ns = 0;
 
 	bpf_spin_lock(&shaper->lock);
-	if (packet_cost > shaper->of_packets.full || bit_cost > shaper->of_bits.full) {
-		shaper->more[SHAPER_BIG] += packets;
+	if (packet_cost > shaper->packet_bucket.full || bit_cost > shaper->bit_bucket.full) {
+		shaper->shaper_words[SHAPER_OVERSIZED] += packets;
 		goto out;
 	}
 
-	__u64 for_packets = wait_ns(&shaper->of_packets, shaper->packets, packet_cost);
-	__u64 for_bits = wait_ns(&shaper->of_bits, shaper->bits, bit_cost);
+	__u64 for_packets = wait_ns(&shaper->packet_bucket, shaper->packets, packet_cost);
+	__u64 for_bits = wait_ns(&shaper->bit_bucket, shaper->bits, bit_cost);
 	__u64 elapsed_ns = for_packets > for_bits ? for_packets : for_bits;
 
 	departs_ns = shaper->last_ns + elapsed_ns;
 	if (departs_ns < now_ns) {
 		departs_ns = now_ns;
 		elapsed_ns = now_ns - shaper->last_ns;
-	} else if (departs_ns - now_ns > shaper->more[SHAPER_LIMIT_NS]) {
-		shaper->more[SHAPER_LATE] += packets;
+	} else if (departs_ns - now_ns > shaper->shaper_words[SHAPER_LIMIT_NS]) {
+		shaper->shaper_words[SHAPER_LATE] += packets;
 		departs_ns = 0;
 		goto out;
 	} else if (departs_ns > now_ns) {
-		shaper->more[SHAPER_DELAYED] += packets;
+		shaper->shaper_words[SHAPER_DELAYED] += packets;
 	}
 	shaper->packets =
-		refilled_credit(&shaper->of_packets, shaper->packets, elapsed_ns) - packet_cost;
-	shaper->bits = refilled_credit(&shaper->of_bits, shaper->bits, elapsed_ns) - bit_cost;
+		refilled_credit(&shaper->packet_bucket, shaper->packets, elapsed_ns) - packet_cost;
+	shaper->bits = refilled_credit(&shaper->bit_bucket, shaper->bits, elapsed_ns) - bit_cost;
 	shaper->last_ns = departs_ns;
 out:
 	bpf_spin_unlock(&shaper->lock);

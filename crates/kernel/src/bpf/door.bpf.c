@@ -8,33 +8,33 @@
 #include "next.h"
 #include "policer.h"
 
-/* Lines of a port's block of counters; twin: myelin_kernel::port. */
+/* Counter lines of a port; same order as in myelin_kernel::port. */
 enum port_line {
 	PORT_UNMATCHED = 0,
-	/* 1 to 6: not parsed, by enum unparsed. */
-	PORT_LOST = 7, /* matched, but no room for the metadata */
+	/* 1 to 6: unparsed frames, by enum unparsed. */
+	PORT_LOST = 7, /* matched packets without room for the metadata */
 };
 
 #define NO_SLOT	 0xffffffff
 #define VLAN_TAG 4
 
-/* Twin: myelin_kernel::port::DoorInstance. */
+/* Same layout as myelin_kernel::port::DoorInstance. */
 const volatile struct door {
 	struct counting counting;
-	__u32 line;	/* first of the port's block */
+	__u32 line;	/* the port's first counter line */
 	__u32 port;	/* the port's number in the classifier */
 	__u32 opposite; /* interface for packets without a chain; 0: the host's stack */
 	__u32 opposite_is_peer;
-	__u32 single_cpu; /* only one CPU at a time runs this program */
-	__u32 fast_path;  /* slot that most packets continue at; NO_SLOT: unknown */
+	__u32 single_cpu; /* one CPU at a time runs this program */
+	__u32 fast_path;  /* slot at which most packets continue; NO_SLOT: unknown */
 } INSTANCE INSTANCE_SECTION;
 
 static __always_inline void count_port_packet(const hook_ctx *ctx, __u32 line)
 {
-	struct myelin_line *at = counter_line_of(IMMEDIATE(line) + line);
+	struct myelin_line *counters = counter_line_of(IMMEDIATE(line) + line);
 
-	at->packets += hook_arriving_segments(ctx);
-	at->bytes += hook_length(ctx);
+	counters->packets += hook_arriving_segments(ctx);
+	counters->bytes += hook_length(ctx);
 }
 
 static __always_inline int forward_unmatched(hook_ctx *ctx, __u32 line)
@@ -65,7 +65,7 @@ static __always_inline __u32 wire_length(const hook_ctx *ctx, const struct heade
 	       packets * hook_stripped_tags(ctx) * VLAN_TAG;
 }
 
-/* Returns whether the packet conforms to the chain's profile. Counts it if not. */
+/* Returns whether the packet conforms to the chain's profile. Counts a packet that does not. */
 static __always_inline bool conforms(const hook_ctx *ctx, const struct chain *chain,
 				     const struct headers *headers, __u64 now_ns,
 				     struct myelin_line *line)
@@ -105,7 +105,7 @@ static __always_inline int enter_chain(hook_ctx *ctx, const struct chain *chain,
 	line->packets += hook_arriving_segments(ctx);
 	line->bytes += hook_length(ctx);
 	line->last_ns = meta.stamp_ns;
-	/* Police first: a dropped packet costs no more than this. */
+	/* Police before the other steps, so a dropped packet costs little. */
 	if (chain->policer && !conforms(ctx, chain, headers, meta.stamp_ns, line))
 		return HOOK_DROP;
 	if (!hook_save(ctx, &meta)) {
@@ -135,17 +135,17 @@ int myelin_door(hook_ctx *ctx)
 	if (!active || !(active->count4 | active->count6))
 		return forward_unmatched(ctx, PORT_UNMATCHED);
 
-	enum unparsed why = parse(ctx, &headers, &key);
+	enum unparsed reason = parse(ctx, &headers, &key);
 
 #if defined(MYELIN_HOOK_TC)
-	if (why == PARSE_PULL) {
+	if (reason == PARSE_PULL) {
 		if (!hook_pull(ctx, ctx->len))
 			return forward_unmatched(ctx, UNPARSED_TRUNCATED);
-		why = parse(ctx, &headers, &key);
+		reason = parse(ctx, &headers, &key);
 	}
 #endif
-	if (why)
-		return forward_unmatched(ctx, why);
+	if (reason)
+		return forward_unmatched(ctx, reason);
 
 	const struct chain *chain = classify(active, &headers, &key, IMMEDIATE(port));
 

@@ -8,7 +8,7 @@
 #include "protocol.h"
 #include "next.h"
 
-/* Twin: myelin_packet::rules::ClassVector. */
+/* Same layout as myelin_packet::rules::ClassVector. */
 #define WORDS 16
 
 struct class_vector {
@@ -19,24 +19,25 @@ struct class_vector {
 _Static_assert(sizeof(struct class_vector) == 136, "the layout is shared with user space");
 
 /*
- * Byte offsets in the element, and numbers of entries. Twin: myelin_kernel::firewall::TableOffsets.
+ * Byte offsets in the element, and numbers of entries. Same layout as
+ * myelin_kernel::firewall::TableOffsets.
  */
 struct table {
 	__u32 entries; /* IPv4: u32 by the first 16 bits; IPv6: u32 by interval; else u16 by value
 			*/
 	__u32 starts;  /* IPv6: first address of each interval, two u64, high one first */
-	__u32 first_step;  /* IPv6: half the number of intervals, which is filled up to a power of
-			      two */
-	__u32 blocks;	   /* IPv4: u32, 256 a block */
+	__u32 first_step;  /* IPv6: half the number of intervals, which the loader pads to a
+			      power of two */
+	__u32 blocks;	   /* IPv4: u32, 256 per block */
 	__u32 block_count; /* entries of all blocks */
 	__u32 vectors;
 	__u32 vector_count;
-	__u32 spare;
+	__u32 padding;
 };
 
 #define IS_BLOCK 0x80000000u
 
-/* Twin: myelin_kernel::firewall::Instance. */
+/* Same layout as myelin_kernel::firewall::FirewallInstance. */
 const volatile struct firewall {
 	struct hop hop;
 	struct table source_v4;
@@ -49,7 +50,7 @@ const volatile struct firewall {
 	__u32 allow; /* WORDS u64: bit r is set if rule r allows */
 	__u32 default_allow;
 	__u32 drops_fragments;
-	__u32 spare;
+	__u32 padding;
 } INSTANCE INSTANCE_SECTION;
 
 /* The loader sets the size of the element. */
@@ -63,16 +64,16 @@ struct {
 
 typedef const volatile struct table table;
 
-static __always_inline const struct class_vector *vector_of(const void *base, table *table,
-							    __u32 class)
+static __always_inline const struct class_vector *find_vector(const void *base, table *table,
+							      __u32 class)
 {
 	if (class >= table->vector_count)
 		return NULL;
 	return base + table->vectors + class * sizeof(struct class_vector);
 }
 
-static __always_inline const struct class_vector *by_address4(const void *base, table *table,
-							      __be32 address)
+static __always_inline const struct class_vector *look_up_address4(const void *base, table *table,
+								   __be32 address)
 {
 	__u32 host = bpf_ntohl(address);
 	__u32 entry = *(const __u32 *)(base + table->entries + (host >> 16) * sizeof(__u32));
@@ -91,7 +92,7 @@ static __always_inline const struct class_vector *by_address4(const void *base, 
 			return NULL;
 		entry = *(const __u32 *)(base + table->blocks + at * sizeof(__u32));
 	}
-	return vector_of(base, table, entry);
+	return find_vector(base, table, entry);
 }
 
 /* Returns whether a - b - borrow is below zero: the carry of a subtractor, without a branch. */
@@ -104,8 +105,8 @@ static __always_inline __u64 borrows(__u64 a, __u64 b, __u64 borrow)
  * Binary search without branches. With branches the verifier would follow each path separately, and
  * the CPU could not predict them.
  */
-static __always_inline const struct class_vector *by_address6(const void *base, table *table,
-							      const struct in6_addr *address)
+static __always_inline const struct class_vector *look_up_address6(const void *base, table *table,
+								   const struct in6_addr *address)
 {
 	const __be32 *words = address->in6_u.u6_addr32;
 	__u64 high = (__u64)bpf_ntohl(words[0]) << 32 | bpf_ntohl(words[1]);
@@ -121,21 +122,22 @@ static __always_inline const struct class_vector *by_address6(const void *base, 
 		barrier_var(below);
 		at += step & (below - 1);
 	}
-	return vector_of(base, table, *(const __u32 *)(base + table->entries + at * sizeof(__u32)));
+	return find_vector(base, table,
+			   *(const __u32 *)(base + table->entries + at * sizeof(__u32)));
 }
 
-static __always_inline const struct class_vector *by_value(const void *base, table *table,
-							   __u16 value)
+static __always_inline const struct class_vector *look_up_value(const void *base, table *table,
+								__u16 value)
 {
-	return vector_of(base, table,
-			 *(const __u16 *)(base + table->entries + value * sizeof(__u16)));
+	return find_vector(base, table,
+			   *(const __u16 *)(base + table->entries + value * sizeof(__u16)));
 }
 
 /* A packet without ports is in class 0. */
-static __always_inline const struct class_vector *by_port(const void *base, table *table,
-							  const __be16 *port)
+static __always_inline const struct class_vector *look_up_port(const void *base, table *table,
+							       const __be16 *port)
 {
-	return port ? by_value(base, table, bpf_ntohs(*port)) : vector_of(base, table, 0);
+	return port ? look_up_value(base, table, bpf_ntohs(*port)) : find_vector(base, table, 0);
 }
 
 /* Returns the number of the lowest bit of a non-zero 16-bit set: how many bits are below it. */
@@ -157,19 +159,20 @@ struct vectors {
 	const struct class_vector *destination_port;
 };
 
-/* Returns the verdict of the first matching rule. */
-static __always_inline bool first_match_allows(const void *base, const struct vectors *of)
+/* Returns the verdict of the first matching rule, or the default. */
+static __always_inline bool first_match_allows(const void *base, const struct vectors *vectors)
 {
 	const __u64 *allow = base + INSTANCE.allow;
-	__u32 candidates = of->source->summary & of->destination->summary & of->protocol->summary &
-			   of->source_port->summary & of->destination_port->summary;
+	__u32 candidates = vectors->source->summary & vectors->destination->summary &
+			   vectors->protocol->summary & vectors->source_port->summary &
+			   vectors->destination_port->summary;
 
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < WORDS && candidates; i++) {
 		__u32 word = lowest_bit(candidates);
-		__u64 common = of->source->words[word] & of->destination->words[word] &
-			       of->protocol->words[word] & of->source_port->words[word] &
-			       of->destination_port->words[word];
+		__u64 common = vectors->source->words[word] & vectors->destination->words[word] &
+			       vectors->protocol->words[word] & vectors->source_port->words[word] &
+			       vectors->destination_port->words[word];
 
 		if (common)
 			return common & -common & allow[word];
@@ -178,7 +181,7 @@ static __always_inline bool first_match_allows(const void *base, const struct ve
 	return INSTANCE.default_allow;
 }
 
-static __always_inline bool allowed(hook_ctx *ctx)
+static __always_inline bool is_allowed(hook_ctx *ctx)
 {
 	__u32 zero = 0;
 	const void *base = bpf_map_lookup_elem(&tables, &zero);
@@ -201,15 +204,15 @@ static __always_inline bool allowed(hook_ctx *ctx)
 
 		if ((const void *)(ip + 1) > data_end)
 			return false;
-		vectors.source = by_address6(base, &INSTANCE.source_v6, &ip->saddr);
-		vectors.destination = by_address6(base, &INSTANCE.destination_v6, &ip->daddr);
+		vectors.source = look_up_address6(base, &INSTANCE.source_v6, &ip->saddr);
+		vectors.destination = look_up_address6(base, &INSTANCE.destination_v6, &ip->daddr);
 	} else {
 		const struct iphdr *ip = l3;
 
 		if ((const void *)(ip + 1) > data_end)
 			return false;
-		vectors.source = by_address4(base, &INSTANCE.source_v4, ip->saddr);
-		vectors.destination = by_address4(base, &INSTANCE.destination_v4, ip->daddr);
+		vectors.source = look_up_address4(base, &INSTANCE.source_v4, ip->saddr);
+		vectors.destination = look_up_address4(base, &INSTANCE.destination_v4, ip->daddr);
 	}
 
 	const __be16 *ports = NULL;
@@ -221,14 +224,14 @@ static __always_inline bool allowed(hook_ctx *ctx)
 		if ((const void *)(ports + 2) > data_end)
 			return false;
 	}
-	vectors.protocol = by_value(base, &INSTANCE.protocol, protocol);
+	vectors.protocol = look_up_value(base, &INSTANCE.protocol, protocol);
 	if (!vectors.protocol)
 		return false;
-	vectors.source_port = by_port(base, &INSTANCE.source_port, ports);
+	vectors.source_port = look_up_port(base, &INSTANCE.source_port, ports);
 	if (!vectors.source_port)
 		return false;
 	vectors.destination_port =
-		by_port(base, &INSTANCE.destination_port, ports ? ports + 1 : NULL);
+		look_up_port(base, &INSTANCE.destination_port, ports ? ports + 1 : NULL);
 	if (!vectors.destination_port)
 		return false;
 	return first_match_allows(base, &vectors);
@@ -240,10 +243,10 @@ int myelin_firewall(hook_ctx *ctx)
 	struct myelin_line *line = counter_line(HOP(line));
 
 	__u64 entered = hop_enter(ctx, line);
-	bool pass = allowed(ctx);
+	bool allowed = is_allowed(ctx);
 
 	hop_leave(line, entered);
-	if (!pass)
+	if (!allowed)
 		return hop_drop(ctx, line);
 
 	return hop_exit(ctx);

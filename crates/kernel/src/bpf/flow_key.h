@@ -6,8 +6,8 @@
 #include "protocol.h"
 
 /*
- * Twin: myelin_packet::FlowKey. Addresses and ports in network order. An IPv4 address takes the
- * first four bytes of its field; the others are zero. Hash maps compare all bytes.
+ * Same layout as myelin_packet::FlowKey. Addresses and ports in network order. An IPv4 address
+ * takes the first four bytes of its field; the others are zero. Hash maps compare all bytes.
  */
 struct flow_key {
 	__be32 source[4];
@@ -16,7 +16,7 @@ struct flow_key {
 	__be16 destination_port;
 	__u8 protocol;
 	__u8 flags; /* FLAG_IPV6, FLAG_PORTS */
-	__u16 spare;
+	__u16 padding;
 } __attribute__((aligned(8)));
 
 _Static_assert(sizeof(struct flow_key) == 40, "the layout is shared with user space");

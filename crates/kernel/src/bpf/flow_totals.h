@@ -6,14 +6,14 @@
 #include "flow_key.h"
 
 /*
- * Totals of a flow table: one element for each CPU, one writer each. The kernel does not report
- * evictions. Evicted flows are those inserted, less those replaced and those in the table. Twin:
+ * Totals of a flow table: one element for each CPU, with one writer. The kernel does not report
+ * evictions: user space subtracts the flows in the table from `inserted`. Same layout as
  * myelin_kernel::flows::Totals.
  */
 struct flow_totals {
-	__u64 inserted;
-	__u64 begun_again; /* flows that replaced an expired flow with the same key */
-	__u64 outside;	   /* packets without a flow */
+	__u64 inserted;	 /* flows inserted under a new key */
+	__u64 replaced;	 /* flows that replaced an ended flow with the same key */
+	__u64 untracked; /* packets without a flow */
 };
 
 struct {

@@ -9,7 +9,7 @@
 #include "flow_totals.h"
 #include "next.h"
 
-/* Twin: myelin_kernel::flows::TrackerInstance. */
+/* Same layout as myelin_kernel::flows::TrackerInstance. */
 const volatile struct flow_tracker {
 	struct hop hop;
 	__u64 timeout_ns;
@@ -18,10 +18,10 @@ const volatile struct flow_tracker {
 	__u64 tcp_closing_ns;
 	__u64 tcp_closed_ns;
 	__u32 drops_invalid;
-	__u32 spare;
+	__u32 padding;
 } INSTANCE INSTANCE_SECTION;
 
-/* Twin: myelin_packet::FlowMarks. */
+/* Same bits as myelin_packet::FlowMarks. */
 enum {
 	OPENED_BY_SECOND = 1 << 0,
 	ANSWERED = 1 << 1,
@@ -40,7 +40,7 @@ enum {
 	TCP_FLAGS_AT = 13,
 };
 
-/* Arrays are indexed by end. Twin: myelin_packet::TrackedFlow. */
+/* The index of an array is the end of the flow. Same layout as myelin_packet::TrackedFlow. */
 struct tracked {
 	__u64 packets[2];
 	__u64 bytes[2];
@@ -62,7 +62,7 @@ struct {
 struct event {
 	struct flow_key key;
 	__u64 now_ns;
-	__u32 from_second; /* 0 or 1: which end sent it */
+	__u32 from_second; /* 0 or 1: the end that sent the packet */
 	bool is_tcp;
 	__u8 flags;
 };
@@ -82,13 +82,13 @@ static __always_inline __u32 order_ends(struct flow_key *key)
 	if (!second)
 		return 0;
 
-	struct flow_key turned = *key;
+	struct flow_key reversed = *key;
 
-	__builtin_memcpy(turned.source, key->destination, sizeof(turned.source));
-	__builtin_memcpy(turned.destination, key->source, sizeof(turned.destination));
-	turned.source_port = key->destination_port;
-	turned.destination_port = key->source_port;
-	*key = turned;
+	__builtin_memcpy(reversed.source, key->destination, sizeof(reversed.source));
+	__builtin_memcpy(reversed.destination, key->source, sizeof(reversed.destination));
+	reversed.source_port = key->destination_port;
+	reversed.destination_port = key->source_port;
+	*key = reversed;
 	return 1;
 }
 
@@ -137,14 +137,14 @@ static __always_inline __u64 lifetime_ns(const struct event *event, __u32 marks)
 	return marks & ACKNOWLEDGED ? INSTANCE.tcp_established_ns : INSTANCE.tcp_new_ns;
 }
 
-/* Returns the mark that the sender is done. */
+/* Returns the mark for a FIN of the sender. */
 static __always_inline __u32 done_mark(const struct event *event)
 {
 	return event->from_second ? SECOND_DONE : FIRST_DONE;
 }
 
 /* Returns the marks that the packet adds. */
-static __always_inline __u32 marks_of(const struct event *event, __u32 marks)
+static __always_inline __u32 added_marks(const struct event *event, __u32 marks)
 {
 	__u32 added = 0;
 
@@ -188,8 +188,8 @@ static __always_inline struct tracked new_flow(const hook_ctx *ctx, const struct
 }
 
 /* Returns whether the packet belongs to a flow or begins one. */
-static __always_inline bool track(const hook_ctx *ctx, const struct event *event,
-				  struct flow_totals *totals)
+static __always_inline bool track_packet(const hook_ctx *ctx, const struct event *event,
+					 struct flow_totals *totals)
 {
 	struct tracked *flow = bpf_map_lookup_elem(&flows, &event->key);
 
@@ -200,7 +200,7 @@ static __always_inline bool track(const hook_ctx *ctx, const struct event *event
 			totals->inserted++;
 			return true;
 		}
-		/* Another CPU may have been faster. */
+		/* Another CPU may have inserted the flow first. */
 		flow = bpf_map_lookup_elem(&flows, &event->key);
 	}
 	if (!flow)
@@ -209,12 +209,12 @@ static __always_inline bool track(const hook_ctx *ctx, const struct event *event
 	__u32 marks = flow->marks;
 	__u64 last_ns = flow->last_ns;
 	bool closed = is_closed(event, marks);
-	bool over = closed || marks & done_mark(event);
-	bool lives =
+	bool finished = closed || marks & done_mark(event);
+	bool alive =
 		event->now_ns <= last_ns || event->now_ns - last_ns <= lifetime_ns(event, marks);
 
-	if (lives && !(over && opens_flow(event))) {
-		__u32 added = marks_of(event, marks) & ~marks;
+	if (alive && !(finished && opens_flow(event))) {
+		__u32 added = added_marks(event, marks) & ~marks;
 
 		if (added)
 			__sync_fetch_and_or(&flow->marks, added);
@@ -231,11 +231,11 @@ static __always_inline bool track(const hook_ctx *ctx, const struct event *event
 
 	if (bpf_map_update_elem(&flows, &event->key, &first, BPF_EXIST))
 		return false;
-	totals->begun_again++;
+	totals->replaced++;
 	return true;
 }
 
-/* Returns whether the packet continues. */
+/* Returns whether the packet may continue. */
 static __always_inline bool is_admitted(hook_ctx *ctx)
 {
 	__u32 zero = 0;
@@ -245,12 +245,12 @@ static __always_inline bool is_admitted(hook_ctx *ctx)
 	if (!totals)
 		return false;
 	if (!read_event(ctx, &event)) {
-		totals->outside += hook_segments(ctx);
+		totals->untracked += hook_segments(ctx);
 		return !INSTANCE.drops_invalid;
 	}
-	if (track(ctx, &event, totals))
+	if (track_packet(ctx, &event, totals))
 		return true;
-	totals->outside += hook_segments(ctx);
+	totals->untracked += hook_segments(ctx);
 	/* A packet that opens a flow in a full table is not invalid. */
 	return opens_flow(&event) || !INSTANCE.drops_invalid;
 }
@@ -261,10 +261,10 @@ int myelin_flow_tracker(hook_ctx *ctx)
 	struct myelin_line *line = counter_line(HOP(line));
 
 	__u64 entered = hop_enter(ctx, line);
-	bool goes_on = is_admitted(ctx);
+	bool admitted = is_admitted(ctx);
 
 	hop_leave(line, entered);
-	return goes_on ? hop_exit(ctx) : hop_drop(ctx, line);
+	return admitted ? hop_exit(ctx) : hop_drop(ctx, line);
 }
 
 char LICENSE[] SEC("license") = "GPL";

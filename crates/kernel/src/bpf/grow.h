@@ -3,7 +3,7 @@
  * Grows frames at their tail.
  *
  * hook_grow() makes a frame of `length` bytes longer by `growth`, at most MAX_GROWTH. The new bytes
- * are undefined. Read packet pointers again afterwards. Returns false without room.
+ * are undefined. Read packet pointers again afterwards. Returns false if there is no room.
  */
 #ifndef MYELIN_GROW_H
 #define MYELIN_GROW_H

@@ -17,7 +17,7 @@
 
 #include "meta.h"
 
-/* Twin: myelin_kernel::Hook. */
+/* Same values as myelin_kernel::Hook::number. */
 enum hook {
 	HOOK_XDP = 1,
 	HOOK_TC = 2,
@@ -68,11 +68,11 @@ static __always_inline bool hook_save(hook_ctx *ctx, const struct myelin_meta *m
 	if (bpf_xdp_adjust_meta(ctx, present - (int)sizeof(*meta)))
 		return false;
 
-	struct myelin_meta *to = (void *)(long)ctx->data_meta;
+	struct myelin_meta *target = (void *)(long)ctx->data_meta;
 
-	if ((void *)(to + 1) > (void *)(long)ctx->data)
+	if ((void *)(target + 1) > (void *)(long)ctx->data)
 		return false;
-	*to = *meta;
+	*target = *meta;
 	return true;
 }
 
@@ -128,7 +128,7 @@ static __always_inline bool hook_pull(hook_ctx *ctx, __u32 length)
 	return true;
 }
 
-/* `peer`: directly to the far end of a veth, without its transmit path; tc only. */
+/* `peer`: bypasses the transmit path of a veth, directly to its far end; tc only. */
 static __always_inline int hook_redirect(__u32 ifindex, bool peer)
 {
 	return bpf_redirect(ifindex, 0);
@@ -155,7 +155,8 @@ static __always_inline __u32 hook_arriving_segments(const hook_ctx *ctx)
 
 	if (segments)
 		return segments;
-	/* A packet from a virtual machine may carry no segment count. Rather count one too many. */
+	/* A packet from a virtual machine may carry no segment count. The result may be one too
+	 * high. */
 	return size ? (ctx->len + size - 1) / size : 1;
 }
 

@@ -13,10 +13,10 @@
  * A 32-bit member of INSTANCE as an immediate operand, which the loader writes into the
  * instruction. A read from the map costs one more cache line. In a long chain it costs more: the
  * data of each program starts at a page, so they compete for the same few lines of the L1 cache.
- * Twin: myelin_kernel::immediate.
+ * The loader is myelin_kernel::immediate.
  */
 #define IMMEDIATE_MARK 0x4d79656c00000000ULL
-/* Volatile: loads the constant where it is used instead of in a register that must be saved. */
+/* Volatile: the compiler loads the constant at each use. It saves no register for the constant. */
 #define IMMEDIATE_AT(offset)                                                                \
 	({                                                                                  \
 		__u64 value_;                                                               \
@@ -27,8 +27,8 @@
 
 /* Layout of the per-CPU counters on this machine. Every INSTANCE starts with it. */
 struct counting {
-	__u32 lines;	/* counter lines a CPU; a power of two */
-	__u32 last_cpu; /* number of CPU parts less one; a power of two less one */
+	__u32 lines;	/* counter lines per CPU; a power of two */
+	__u32 last_cpu; /* number of CPU parts less one; a bit mask */
 };
 
 #define COUNTING(member) IMMEDIATE_AT(__builtin_offsetof(struct counting, member))

@@ -10,12 +10,12 @@
 #include "nat.h"
 #include "next.h"
 
-/* Twin: myelin_packet::maglev::TABLE_SIZE. */
+/* Same value as myelin_packet::maglev::TABLE_SIZE. */
 #define TABLE_SIZE 65537
 #define NO_BACKEND 0xffff
 #define CONFIRM_NS 1000000000ULL
 
-/* Twin: myelin_packet::maglev::Backend. */
+/* Same layout as myelin_packet::maglev::Backend. */
 struct backend {
 	__u32 address[4];
 	__u8 mac[6];
@@ -23,30 +23,30 @@ struct backend {
 	__u8 is_ipv6;
 };
 
-/* Twin: myelin_packet::maglev::MaglevTable, padded to a multiple of eight bytes. */
+/* Same entries as myelin_packet::maglev::MaglevTable, padded to a multiple of eight bytes. */
 struct table {
 	__u16 entries[(TABLE_SIZE + 3) & ~3];
 };
 
-/* Twin: myelin_kernel::load_balancer::BackendKey. */
+/* Same layout as myelin_kernel::load_balancer::BackendKey. */
 struct backend_key {
 	__u32 address[4];
 	__u32 is_ipv6;
 };
 
 /*
- * State of a flow; twin: myelin_kernel::flows::BalancedFlow. Its counters are for reports only:
- * they may miss one of two packets that two CPUs handle at the same time.
+ * State of a flow. Its counters are for reports only: they may miss one of two packets that two
+ * CPUs handle at the same time. Same layout as myelin_kernel::flows::BalancedFlow.
  */
 struct flow {
-	__u32 address[4]; /* of the backend */
+	__u32 address[4]; /* the backend's address */
 	__u64 packets;
 	__u64 bytes;
 	__u64 first_ns;
 	__u64 last_ns;
-	__u64 confirmed_ns; /* time of the last write to its entry in `replies` */
-	__u32 backend;	    /* its number, in the configuration of that time */
-	__u32 spare;
+	__u64 confirmed_ns; /* time of the last write to the flow's entry in `replies` */
+	__u32 backend;	    /* the backend's number in the configuration at the last use */
+	__u32 padding;
 };
 
 /* State of the replies of a flow. */
@@ -55,12 +55,12 @@ struct reply {
 	__u64 last_ns;
 };
 
-/* Twin: myelin_kernel::load_balancer::Instance. */
+/* Same layout as myelin_kernel::load_balancer::LoadBalancerInstance. */
 const volatile struct load_balancer {
 	struct hop hop;
 	__u64 timeout_ns;
 	__u32 reply; /* the side: 0 translates to backends, 1 translates their replies back */
-	__u32 spare;
+	__u32 padding;
 } INSTANCE INSTANCE_SECTION;
 
 /* The loader sets the numbers of entries. */
@@ -108,12 +108,12 @@ static __always_inline bool is_alive(__u64 now, __u64 last)
 	return now <= last || now - last <= INSTANCE.timeout_ns;
 }
 
-static __always_inline bool same_address(const __u32 *a, const __u32 *b)
+static __always_inline bool is_same_address(const __u32 *a, const __u32 *b)
 {
 	return a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3];
 }
 
-/* Twin: `mix` of myelin_packet::maglev. */
+/* Returns the same hash as `mix` of myelin_packet::maglev. */
 static __always_inline __u32 flow_hash(const struct flow_key *key)
 {
 	const __u64 *words = (const __u64 *)key;
@@ -149,29 +149,31 @@ static __noinline bool write_reply_entry(const struct flow_key *key, const struc
 		reply.address[i] = key->destination[i];
 	}
 
-	const struct reply *taken = bpf_map_lookup_elem(&replies, &answers);
+	const struct reply *present = bpf_map_lookup_elem(&replies, &answers);
 
-	if (!taken) {
+	if (!present) {
 		/* Before Linux 6.4 the upper half of a `long` is undefined. */
 		int error = bpf_map_update_elem(&replies, &answers, &reply, BPF_NOEXIST);
 
 		if (error != -EEXIST)
 			return !error;
-		/* Another CPU was faster, perhaps for another flow. */
-		taken = bpf_map_lookup_elem(&replies, &answers);
+		/* Another CPU inserted the entry first, perhaps for another flow. */
+		present = bpf_map_lookup_elem(&replies, &answers);
 	}
-	if (taken && !same_address(taken->address, reply.address) && is_alive(now, taken->last_ns))
+	if (present && !is_same_address(present->address, reply.address) &&
+	    is_alive(now, present->last_ns))
 		return false;
 	return !bpf_map_update_elem(&replies, &answers, &reply, BPF_ANY);
 }
 
 /* Returns the backend of a flow, if it still exists. */
-static __always_inline const struct backend *backend_of(struct flow *flow, bool is_ipv6)
+static __always_inline const struct backend *find_backend(struct flow *flow, bool is_ipv6)
 {
 	__u32 number = flow->backend;
 	const struct backend *backend = bpf_map_lookup_elem(&backends, &number);
 
-	if (backend && same_address(backend->address, flow->address) && backend->is_ipv6 == is_ipv6)
+	if (backend && is_same_address(backend->address, flow->address) &&
+	    backend->is_ipv6 == is_ipv6)
 		return backend;
 
 	/* The configuration has changed. */
@@ -188,26 +190,26 @@ static __always_inline const struct backend *backend_of(struct flow *flow, bool 
 	return bpf_map_lookup_elem(&backends, &number);
 }
 
-/* Inserts a new flow; replaces the entry of its key if `old`. */
+/* Inserts a new flow. `replaces`: the table has an old entry with this key. */
 static __always_inline void insert_flow(const struct flow_key *key, const struct flow *flow,
-					bool old)
+					bool replaces)
 {
 	__u32 zero = 0;
 	struct flow_totals *totals = bpf_map_lookup_elem(&flow_totals, &zero);
-	/* The update fails if another CPU was faster; that CPU chose the same backend. */
-	bool added = !bpf_map_update_elem(&flows, key, flow, old ? BPF_ANY : BPF_NOEXIST);
+	/* The update fails if another CPU inserted the flow first, with the same backend. */
+	bool added = !bpf_map_update_elem(&flows, key, flow, replaces ? BPF_ANY : BPF_NOEXIST);
 
 	if (!totals || !added)
 		return;
-	if (old)
-		totals->begun_again++;
+	if (replaces)
+		totals->replaced++;
 	else
 		totals->inserted++;
 }
 
-/* Chooses a backend for a flow without one. `old`: the table has an entry for its key. */
+/* Chooses a backend for a flow that has none. `replaces`: the table has an old entry. */
 static __always_inline const struct backend *
-assign_backend(hook_ctx *ctx, const struct flow_key *key, bool is_ipv6, __u64 now, bool old)
+assign_backend(hook_ctx *ctx, const struct flow_key *key, bool is_ipv6, __u64 now, bool replaces)
 {
 	__u32 which = is_ipv6;
 	const struct table *table = bpf_map_lookup_elem(&maglev, &which);
@@ -237,7 +239,7 @@ assign_backend(hook_ctx *ctx, const struct flow_key *key, bool is_ipv6, __u64 no
 	};
 
 	__builtin_memcpy(flow.address, backend->address, sizeof(flow.address));
-	insert_flow(key, &flow, old);
+	insert_flow(key, &flow, replaces);
 	return backend;
 }
 
@@ -247,7 +249,7 @@ static __always_inline const struct backend *choose_backend(hook_ctx *ctx,
 	bool is_ipv6 = key->flags & FLAG_IPV6;
 	struct flow *flow = bpf_map_lookup_elem(&flows, key);
 	const struct backend *backend =
-		flow && is_alive(now, flow->last_ns) ? backend_of(flow, is_ipv6) : NULL;
+		flow && is_alive(now, flow->last_ns) ? find_backend(flow, is_ipv6) : NULL;
 
 	if (!backend)
 		return assign_backend(ctx, key, is_ipv6, now, flow);
@@ -296,7 +298,7 @@ static __always_inline bool translate_reply(hook_ctx *ctx, const struct flow_key
 	return nat_write(ctx, false, packet, &new);
 }
 
-static __always_inline bool balance(hook_ctx *ctx)
+static __always_inline bool balance_packet(hook_ctx *ctx)
 {
 	struct nat_packet packet = {};
 	struct headers headers;
@@ -317,10 +319,10 @@ int myelin_load_balancer(hook_ctx *ctx)
 	struct myelin_line *line = counter_line(HOP(line));
 
 	__u64 entered = hop_enter(ctx, line);
-	bool done = balance(ctx);
+	bool translated = balance_packet(ctx);
 
 	hop_leave(line, entered);
-	return done ? hop_exit(ctx) : hop_drop(ctx, line);
+	return translated ? hop_exit(ctx) : hop_drop(ctx, line);
 }
 
 char LICENSE[] SEC("license") = "GPL";

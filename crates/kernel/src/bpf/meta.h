@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The metadata of a packet, from the front door to the end of its chain. Twin: myelin_packet::Meta.
+ * The metadata of a packet, from the front door to the end of its chain. Same layout as
+ * myelin_packet::Meta.
  */
 #ifndef MYELIN_META_H
 #define MYELIN_META_H
 
 #include <linux/types.h>
 
-/* Bits of `flags`; twin: myelin_packet::Flags. */
+/* Bits of `flags`; same as myelin_packet::Flags. */
 enum {
 	FLAG_IPV6 = 1 << 0,
 	FLAG_FRAGMENT = 1 << 1,
-	FLAG_PORTS = 1 << 2, /* a UDP or TCP header was parsed */
+	FLAG_PORTS = 1 << 2, /* the parser found a UDP or TCP header */
 };
 
 /* Native endian, directly in front of the Ethernet header. Offsets count from that header. */
@@ -23,8 +24,8 @@ struct myelin_meta {
 	__u8 flags;
 	__u16 l3;
 	__u16 l4;
-	__u16 payload; /* equals l4 if no UDP or TCP header was parsed */
-	__u16 end;     /* of the IP packet, or of a shorter UDP datagram */
+	__u16 payload; /* equals l4 without FLAG_PORTS */
+	__u16 end;     /* end of the IP packet, or of a shorter UDP datagram */
 };
 
 _Static_assert(sizeof(struct myelin_meta) == 24, "the layout is shared with user space");

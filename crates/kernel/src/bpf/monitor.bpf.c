@@ -12,7 +12,7 @@ const volatile struct {
 	struct hop hop;
 } INSTANCE INSTANCE_SECTION;
 
-/* Twin: myelin_packet::FlowCounts. */
+/* Same layout as myelin_packet::FlowCounts. */
 struct flow_counts {
 	__u64 packets;
 	__u64 bytes;
@@ -39,7 +39,7 @@ static __always_inline struct flow_counts *find_or_insert(const struct flow_key 
 
 	struct flow_counts none = {};
 
-	/* This also fails if another CPU was faster. */
+	/* This also fails if another CPU inserted the flow first. */
 	if (bpf_map_update_elem(&flows, key, &none, BPF_NOEXIST) == 0)
 		totals->inserted++;
 	return bpf_map_lookup_elem(&flows, key);
@@ -57,14 +57,14 @@ static __always_inline void count_flow(hook_ctx *ctx)
 		return;
 	if (!hook_headers(ctx, &headers) || !hook_stamp(ctx, &now_ns) ||
 	    !read_flow_key(ctx, &headers, &key)) {
-		totals->outside += hook_segments(ctx);
+		totals->untracked += hook_segments(ctx);
 		return;
 	}
 
 	struct flow_counts *counts = find_or_insert(&key, totals);
 
 	if (!counts) {
-		totals->outside += hook_segments(ctx);
+		totals->untracked += hook_segments(ctx);
 		return;
 	}
 	counts->packets += hook_segments(ctx);

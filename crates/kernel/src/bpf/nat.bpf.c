@@ -8,8 +8,9 @@
  *
  * - The CPU that inserts a port into `inward` owns it: the kernel lets one of several insertions
  *   succeed.
- * - The CPU that changes the time of an expired mapping by compare-and-swap owns the mapping. It
- *   removes or renews it. GONE marks removal. The port is free after the removal from both maps.
+ * - The CPU that changes the time of an expired mapping by compare-and-swap owns the mapping. This
+ *   CPU renews the mapping, or sets the time REMOVED and removes it. The port is free after the
+ *   removal from both maps.
  * - A port without a mapping in `outward` is not free: another CPU is taking or freeing it.
  *
  * Errors of map operations are `int`: before Linux 6.4 the upper half of the `long` is undefined.
@@ -19,7 +20,7 @@
 
 #define MAX_ADDRESSES 16
 
-/* Twin: myelin_kernel::nat::Instance. */
+/* Same layout as myelin_kernel::nat::NatInstance. */
 const volatile struct nat {
 	struct hop hop;
 	__u64 timeout_ns;
@@ -30,16 +31,16 @@ const volatile struct nat {
 	__u32 port_count;
 	__u32 count_v4;
 	__u32 count_v6;
-	__u32 small; /* sweep the whole table at once */
+	__u32 sweeps_at_once; /* one packet sweeps the whole table */
 	__u32 v4[MAX_ADDRESSES][4];
 	__u32 v6[MAX_ADDRESSES][4];
 } INSTANCE INSTANCE_SECTION;
 
-/* Twin: myelin_kernel::nat::Mapping. */
+/* Same layout as myelin_kernel::nat::Mapping. */
 struct mapping {
 	__u64 expires_ns;
 	struct endpoint outer;
-	__u32 closing; /* since a FIN or RST from inside, until a SYN */
+	__u32 closing; /* 1 from a FIN or RST from inside until a SYN */
 };
 
 struct {
@@ -56,7 +57,7 @@ struct {
 	__uint(max_entries, 1);
 } inward SEC(".maps");
 
-/* State of the sweep of a full table. Twin: myelin_kernel::nat::Sweep. */
+/* State of the sweep of a full table. Same layout as myelin_kernel::nat::Sweep. */
 struct sweep {
 	__u64 next_ns; /* earliest start of the next sweep, CLOCK_MONOTONIC */
 	__u64 swept;   /* external endpoints checked by the current sweep; 0: no sweep */
@@ -78,8 +79,8 @@ struct {
 /* UDP, TCP, and the echoes of one address family. */
 #define PROTOCOLS 3
 
-/* Expiry time of a mapping that a CPU removes. */
-#define GONE 0
+/* Expiry time of a mapping that a CPU is removing. */
+#define REMOVED 0
 
 /* Removes an expired mapping and its port. Returns false if another CPU removes or renews it. */
 static __always_inline bool remove_expired(struct mapping *mapping, const struct endpoint *inner,
@@ -88,8 +89,8 @@ static __always_inline bool remove_expired(struct mapping *mapping, const struct
 	struct endpoint outer = mapping->outer;
 	__u64 seen = mapping->expires_ns;
 
-	if (seen == GONE || now < seen ||
-	    __sync_val_compare_and_swap(&mapping->expires_ns, seen, GONE) != seen)
+	if (seen == REMOVED || now < seen ||
+	    __sync_val_compare_and_swap(&mapping->expires_ns, seen, REMOVED) != seen)
 		return false;
 	bpf_map_delete_elem(&outward, inner);
 	bpf_map_delete_elem(&inward, &outer);
@@ -97,11 +98,11 @@ static __always_inline bool remove_expired(struct mapping *mapping, const struct
 }
 
 /*
- * A small table is swept at once. A program cannot iterate a hash map in pieces. So for a large
- * table each new flow looks up the next SWEEP_STEP external endpoints.
+ * One packet sweeps a small table at once. A program cannot iterate a hash map in pieces. So for a
+ * large table each new flow looks up the next SWEEP_STEP external endpoints.
  */
-static long sweep_mapping(void *map, const struct endpoint *inner, struct mapping *mapping,
-			  __u64 *now)
+static long remove_mapping_if_expired(void *map, const struct endpoint *inner,
+				      struct mapping *mapping, __u64 *now)
 {
 	struct endpoint key = *inner;
 
@@ -109,14 +110,14 @@ static long sweep_mapping(void *map, const struct endpoint *inner, struct mappin
 	return 0;
 }
 
-/* One step of a sweep. */
+/* The part of a sweep that one packet does. */
 struct sweep_step {
 	__u64 from;
 	__u64 now;
 };
 
 /* Writes the n-th external endpoint. Returns false beyond the last one. */
-static __always_inline bool nth_endpoint(__u64 n, struct endpoint *outer)
+static __always_inline bool write_nth_endpoint(__u64 n, struct endpoint *outer)
 {
 	__u64 port = n / PROTOCOLS, address = port / INSTANCE.port_count;
 	bool v6 = address >= INSTANCE.count_v4;
@@ -144,11 +145,11 @@ static __always_inline bool nth_endpoint(__u64 n, struct endpoint *outer)
 }
 
 /* Checks one external endpoint. Returns 1 to end the sweep. */
-static long sweep_one(__u32 n, struct sweep_step *step)
+static long sweep_endpoint(__u32 n, struct sweep_step *step)
 {
 	struct endpoint outer = {};
 
-	if (!nth_endpoint(step->from + n, &outer))
+	if (!write_nth_endpoint(step->from + n, &outer))
 		return 1;
 
 	const struct endpoint *found = bpf_map_lookup_elem(&inward, &outer);
@@ -159,14 +160,14 @@ static long sweep_one(__u32 n, struct sweep_step *step)
 	struct endpoint holder = *found;
 	struct mapping *mapping = bpf_map_lookup_elem(&outward, &holder);
 
-	if (mapping && same_endpoint(&mapping->outer, &outer))
+	if (mapping && is_same_endpoint(&mapping->outer, &outer))
 		remove_expired(mapping, &holder, step->now);
 	return 0;
 }
 
 /* Removes expired mappings in the next step of the sweep. Returns whether the table may have room
  * now. */
-static __noinline bool sweep(__u64 now)
+static __noinline bool sweep_mappings(__u64 now)
 {
 	__u32 zero = 0;
 	struct sweep *sweep = bpf_map_lookup_elem(&sweeps, &zero);
@@ -183,15 +184,15 @@ static __noinline bool sweep(__u64 now)
 							      now + SWEEP_EVERY_NS) != seen)
 			return false;
 	}
-	if (INSTANCE.small) {
-		bpf_for_each_map_elem(&outward, sweep_mapping, &now, 0);
+	if (INSTANCE.sweeps_at_once) {
+		bpf_for_each_map_elem(&outward, remove_mapping_if_expired, &now, 0);
 		return true;
 	}
 
-	long looked_at = bpf_loop(SWEEP_STEP, sweep_one, &step, 0);
+	long checked = bpf_loop(SWEEP_STEP, sweep_endpoint, &step, 0);
 
 	__sync_val_compare_and_swap(&sweep->swept, step.from,
-				    looked_at < SWEEP_STEP ? 0 : step.from + SWEEP_STEP);
+				    checked < SWEEP_STEP ? 0 : step.from + SWEEP_STEP);
 	return true;
 }
 
@@ -203,7 +204,7 @@ struct search {
 	__u32 start;
 	__u32 step;
 	bool found;
-	bool full; /* ended because the table is full */
+	bool full; /* the search ended because the table is full */
 };
 
 enum claim_result {
@@ -226,14 +227,14 @@ static __always_inline enum claim_result claim_port(struct search *search)
 		struct endpoint holder = *found;
 		struct mapping *mapping = bpf_map_lookup_elem(&outward, &holder);
 
-		if (!mapping || !same_endpoint(&mapping->outer, &search->outer) ||
+		if (!mapping || !is_same_endpoint(&mapping->outer, &search->outer) ||
 		    !remove_expired(mapping, &holder, search->now))
 			return TAKEN;
 	} else {
 		search->full = error == -E2BIG;
 		return error ? NO_ROOM : CLAIMED;
 	}
-	/* The sweep made room; another CPU may have used it first. */
+	/* The removal freed the port; another CPU may have taken it first. */
 	error = bpf_map_update_elem(&inward, &search->outer, &search->inner, BPF_NOEXIST);
 	if (!error)
 		return CLAIMED;
@@ -286,14 +287,14 @@ static __noinline bool find_free(struct search *search)
 }
 
 /* Makes a mapping for an inside endpoint. */
-static __noinline bool allocate(const struct endpoint *inner, __u64 now, __u64 expires,
-				__u32 closing, struct endpoint *outer)
+static __noinline bool allocate_mapping(const struct endpoint *inner, __u64 now, __u64 expires,
+					__u32 closing, struct endpoint *outer)
 {
 	struct search search = {.inner = *inner, .now = now};
 
 	/* Call the sweep here, not where the table is full: older kernels limit all nested calls
 	 * together to 512 bytes of stack. */
-	if (!find_free(&search) && !(search.full && sweep(now) && find_free(&search)))
+	if (!find_free(&search) && !(search.full && sweep_mappings(now) && find_free(&search)))
 		return false;
 
 	struct mapping mapping = {
@@ -310,7 +311,7 @@ static __noinline bool allocate(const struct endpoint *inner, __u64 now, __u64 e
 	if (error != -EEXIST)
 		return false;
 
-	/* Another CPU mapped another packet of the flow first. */
+	/* Another CPU inserted the mapping first, for another packet of the flow. */
 	const struct mapping *winner = bpf_map_lookup_elem(&outward, inner);
 
 	if (!winner)
@@ -324,7 +325,7 @@ static __noinline bool allocate(const struct endpoint *inner, __u64 now, __u64 e
  * time of expiry one CPU may renew a mapping that the other removes. The packet of the first CPU
  * then leaves with the old port, and the next packet of its flow gets a new mapping.
  */
-static __always_inline bool refresh(struct mapping *mapping, __u64 now, __u64 expires)
+static __always_inline bool renew_mapping(struct mapping *mapping, __u64 now, __u64 expires)
 {
 	__u64 seen = mapping->expires_ns;
 
@@ -332,11 +333,11 @@ static __always_inline bool refresh(struct mapping *mapping, __u64 now, __u64 ex
 		mapping->expires_ns = expires;
 		return true;
 	}
-	return seen != GONE &&
+	return seen != REMOVED &&
 	       __sync_val_compare_and_swap(&mapping->expires_ns, seen, expires) == seen;
 }
 
-static __always_inline __u64 lifetime(const struct nat_packet *packet, bool closing)
+static __always_inline __u64 lifetime_ns(const struct nat_packet *packet, bool closing)
 {
 	if (packet->old.protocol != IPPROTO_TCP)
 		return INSTANCE.timeout_ns;
@@ -349,11 +350,11 @@ static __always_inline bool translate_outward(const struct nat_packet *packet, _
 	struct mapping *mapping = bpf_map_lookup_elem(&outward, &packet->old);
 	bool was_closing = mapping && mapping->closing;
 	bool closing = packet->closes || (was_closing && !packet->opens);
-	__u64 expires = now + lifetime(packet, closing);
+	__u64 expires = now + lifetime_ns(packet, closing);
 
 	if (!mapping)
-		return allocate(&packet->old, now, expires, closing, outer);
-	if (!refresh(mapping, now, expires))
+		return allocate_mapping(&packet->old, now, expires, closing, outer);
+	if (!renew_mapping(mapping, now, expires))
 		return false;
 	if (closing != was_closing)
 		mapping->closing = closing;
@@ -372,10 +373,10 @@ static __always_inline bool translate_inward(const struct endpoint *outer, __u64
 
 	const struct mapping *mapping = bpf_map_lookup_elem(&outward, inner);
 
-	return mapping && same_endpoint(&mapping->outer, outer) && now < mapping->expires_ns;
+	return mapping && is_same_endpoint(&mapping->outer, outer) && now < mapping->expires_ns;
 }
 
-static __always_inline bool translate(hook_ctx *ctx)
+static __always_inline bool translate_packet(hook_ctx *ctx)
 {
 	struct nat_packet packet = {};
 	struct endpoint new = {};
@@ -384,10 +385,10 @@ static __always_inline bool translate(hook_ctx *ctx)
 	if (!hook_stamp(ctx, &now) || !nat_read(ctx, INSTANCE.reply, &packet))
 		return false;
 
-	bool known = INSTANCE.reply ? translate_inward(&packet.old, now, &new)
-				    : translate_outward(&packet, now, &new);
+	bool translated = INSTANCE.reply ? translate_inward(&packet.old, now, &new)
+					 : translate_outward(&packet, now, &new);
 
-	return known && nat_write(ctx, INSTANCE.reply, &packet, &new);
+	return translated && nat_write(ctx, INSTANCE.reply, &packet, &new);
 }
 
 HOOK_SECTION
@@ -397,7 +398,7 @@ int myelin_nat(hook_ctx *ctx)
 
 	__u64 entered = hop_enter(ctx, line);
 
-	if (!translate(ctx))
+	if (!translate_packet(ctx))
 		return hop_drop(ctx, line);
 	hop_leave(line, entered);
 	return hop_exit(ctx);

@@ -28,7 +28,7 @@ enum {
 	ECHO_REPLY_V6 = 129,
 };
 
-/* Twins: myelin_functions::nat::Endpoint, myelin_kernel::nat::Endpoint. */
+/* Same fields as myelin_functions::nat::Endpoint, same layout as myelin_kernel::nat::Endpoint. */
 struct endpoint {
 	__u32 address[4]; /* network order; IPv4 uses the first word, the others are zero */
 	__u16 port;	  /* host order; the identifier of an ICMP echo */
@@ -38,7 +38,7 @@ struct endpoint {
 
 _Static_assert(sizeof(struct endpoint) == 20, "no byte of a key may be undefined");
 
-static __always_inline bool same_endpoint(const struct endpoint *a, const struct endpoint *b)
+static __always_inline bool is_same_endpoint(const struct endpoint *a, const struct endpoint *b)
 {
 	return a->address[0] == b->address[0] && a->address[1] == b->address[1] &&
 	       a->address[2] == b->address[2] && a->address[3] == b->address[3] &&
@@ -92,8 +92,9 @@ static __always_inline __u32 nat_fold(__u64 sum)
 
 /*
  * Returns whether the extension headers from `at` to `end` include an authentication header. `next`
- * is the type of the first header. It covers the addresses (RFC 4302, section 3.3.3), so a receiver
- * drops the packet after translation. A global function, like walk_extensions.
+ * is the type of the first header. An authentication header covers the addresses (RFC 4302, section
+ * 3.3.3), so a receiver drops the packet after translation. A global function, like
+ * walk_extensions.
  */
 __noinline int is_authenticated(hook_ctx *ctx, __u32 at, __u32 end, __u32 next)
 {
@@ -116,8 +117,8 @@ __noinline int is_authenticated(hook_ctx *ctx, __u32 at, __u32 end, __u32 next)
 	return false;
 }
 
-/* Reads the source, or the destination on the reply side. Returns false if the packet is not
- * translated. */
+/* Reads the source, or the destination on the reply side. Returns false for a packet that a nat
+ * does not translate. */
 static __always_inline bool nat_read(hook_ctx *ctx, bool reply, struct nat_packet *packet)
 {
 	struct headers headers;
@@ -193,14 +194,14 @@ static __always_inline bool nat_read(hook_ctx *ctx, bool reply, struct nat_packe
 /* Returns the growth of an address's sum, in native order; never 0. */
 static __always_inline __u32 address_growth(const struct endpoint *old, const struct endpoint *new)
 {
-	__u64 was = 0, is = 0;
+	__u64 old_sum = 0, new_sum = 0;
 
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
-		was += old->address[i];
-		is += new->address[i];
+		old_sum += old->address[i];
+		new_sum += new->address[i];
 	}
-	return nat_fold(is) + UNCHANGED - nat_fold(was);
+	return nat_fold(new_sum) + UNCHANGED - nat_fold(old_sum);
 }
 
 static __always_inline __u16 adjusted_checksum(__u16 checksum, __u32 growth)

@@ -12,22 +12,22 @@
 #include "sojourn.h"
 
 enum exit {
-	EXIT_NEXT = 1,		  /* the next kernel function */
-	EXIT_REDIRECT = 2,	  /* transmit at `ifindex` */
-	EXIT_PEER = 3,		  /* directly to the far end of the veth `ifindex` */
-	EXIT_USER = 4,		  /* the AF_XDP socket of the receive queue */
-	EXIT_LINK = 5,		  /* to the other end of the link `ifindex`, in another namespace */
-	EXIT_LINK_ACROSS = 6,	  /* EXIT_LINK from the namespace of a function; XDP only */
-	EXIT_REDIRECT_ACROSS = 7, /* EXIT_REDIRECT from the namespace of a function; XDP only */
+	EXIT_NEXT = 1,		/* the next kernel function */
+	EXIT_REDIRECT = 2,	/* transmit at `ifindex` */
+	EXIT_PEER = 3,		/* directly to the far end of the veth `ifindex` */
+	EXIT_USER = 4,		/* the AF_XDP socket of the receive queue */
+	EXIT_LINK = 5,		/* to the other end of the link `ifindex`, in another namespace */
+	EXIT_LINK_OTHER_NS = 6, /* EXIT_LINK from the namespace of a function; XDP only */
+	EXIT_REDIRECT_OTHER_NS = 7, /* EXIT_REDIRECT from the namespace of a function; XDP only */
 };
 
-/* Twin: myelin_kernel::hop::Hop. */
+/* Same layout as myelin_kernel::hop::Hop. */
 struct hop {
 	struct counting counting;
-	__u32 line; /* of this function */
+	__u32 line; /* this function's counter line */
 	__u32 exit;
-	__u32 next;	   /* EXIT_NEXT: slot of the next function; EXIT_USER: its position;
-			    * EXIT_..._ACROSS: index into `devices` */
+	__u32 next;	   /* EXIT_NEXT: slot of the next function; EXIT_USER: position of the
+			    * next function; EXIT_..._OTHER_NS: index into `devices` */
 	__u32 ifindex;	   /* EXIT_REDIRECT, EXIT_PEER, EXIT_LINK */
 	__u32 egress_line; /* EXIT_REDIRECT, EXIT_PEER */
 	__u32 fallback;	   /* verdict if the next function or the socket is missing */
@@ -72,7 +72,7 @@ static __always_inline bool redirect_to_socket(const hook_ctx *ctx)
 /* A function times every 1024th packet on each CPU. */
 #define SAMPLE_EVERY 1024
 
-/* Counts an arriving packet. Returns the time if the packet is timed, else 0. */
+/* Counts an arriving packet. Returns the time for a packet that the function times, else 0. */
 static __always_inline __u64 hop_enter(const hook_ctx *ctx, struct myelin_line *line)
 {
 	count(ctx, line);
@@ -124,7 +124,7 @@ static __always_inline int hop_egress(const hook_ctx *ctx, bool peer)
 }
 
 /* Handles a missing next function, socket or interface. */
-static __always_inline int hop_failed(const hook_ctx *ctx)
+static __always_inline int hop_handle_failure(const hook_ctx *ctx)
 {
 	if (HOP(fallback) == HOOK_DROP)
 		count_drop(ctx, HOP(line));
@@ -133,10 +133,10 @@ static __always_inline int hop_failed(const hook_ctx *ctx)
 
 #if defined(MYELIN_HOOK_XDP)
 /* Redirects to an interface of another namespace. `leaves`: the packet leaves the chain. */
-static __always_inline int hop_redirect_across(const hook_ctx *ctx, bool leaves)
+static __always_inline int hop_redirect_other_ns(const hook_ctx *ctx, bool leaves)
 {
 	if (bpf_redirect_map(&devices, HOP(next), XDP_ABORTED) != XDP_REDIRECT)
-		return hop_failed(ctx);
+		return hop_handle_failure(ctx);
 	return !leaves || hop_count_out(ctx) ? XDP_REDIRECT : XDP_DROP;
 }
 #endif
@@ -145,18 +145,18 @@ static __always_inline int hop_exit(hook_ctx *ctx)
 {
 	if (HOP(exit) == EXIT_NEXT) {
 		bpf_tail_call(ctx, &programs, HOP(next));
-		return hop_failed(ctx);
+		return hop_handle_failure(ctx);
 	}
 #if defined(MYELIN_HOOK_XDP)
 	if (HOP(exit) == EXIT_USER) {
 		if (hook_set_position(ctx, HOP(next)) && redirect_to_socket(ctx))
 			return XDP_REDIRECT;
-		return hop_failed(ctx);
+		return hop_handle_failure(ctx);
 	}
-	if (HOP(exit) == EXIT_LINK_ACROSS)
-		return hop_redirect_across(ctx, false);
-	if (HOP(exit) == EXIT_REDIRECT_ACROSS)
-		return hop_redirect_across(ctx, true);
+	if (HOP(exit) == EXIT_LINK_OTHER_NS)
+		return hop_redirect_other_ns(ctx, false);
+	if (HOP(exit) == EXIT_REDIRECT_OTHER_NS)
+		return hop_redirect_other_ns(ctx, true);
 #endif
 	/* At tc the packet is processed at once: the program at the other end runs before the next
 	 * packet. At XDP the packet waits until the NAPI batch is done. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * The header of a packet from a worker back into the kernel: Ethernet and NSH (RFC 8300), with the
- * metadata in the context header. Twin: myelin_packet::nsh. XDP only.
+ * metadata in the context header. Same format as myelin_packet::nsh. XDP only.
  */
 #ifndef MYELIN_NSH_H
 #define MYELIN_NSH_H

@@ -16,7 +16,7 @@
 
 #include "hook.h"
 
-/* Reasons for an unparsed frame; twin: myelin_packet::Unparsed. */
+/* Reasons for an unparsed frame; same values as myelin_packet::Unparsed. */
 enum unparsed {
 	PARSED = 0,
 	UNPARSED_NOT_IP = 1,
@@ -25,7 +25,7 @@ enum unparsed {
 	UNPARSED_BAD_LENGTH = 4,
 	UNPARSED_TOO_MANY_TAGS = 5,
 	UNPARSED_TOO_MANY_EXTENSIONS = 6,
-	/* Internal: a header lies beyond the linear part of the skb. */
+	/* Internal: a header is beyond the linear part of the skb. */
 	PARSE_PULL = 7,
 };
 
@@ -39,8 +39,8 @@ enum unparsed {
 
 /*
  * The fields that the classifier compares, in network order. Packed, so a masked key is a few
- * 64-bit words. Ports are 0 in a packet without ports. Twins: myelin_kernel::classifier::{Key4,
- * Key6}.
+ * 64-bit words. Ports are 0 in a packet without ports. Same layouts as
+ * myelin_kernel::classifier::{Key4, Key6}.
  */
 struct fields {
 	__be16 source_port;
@@ -77,18 +77,18 @@ struct vlan_tag {
 struct extension {
 	__u8 next;
 	__u8 length;
-	__be16 fragment; /* offset and "more fragments", in a fragment header */
+	__be16 fragment; /* in a fragment header: offset and "more fragments" */
 	__u8 rest[4];
 };
 
 struct packet {
 	const void *data;
 	const void *data_end;
-	__u32 length; /* of the frame; more than data_end - data in a non-linear skb */
-	__u32 tags;
+	__u32 length; /* length of the frame; more than data_end - data in a non-linear skb */
+	__u32 tags;   /* VLAN tags that the stack removed from the frame */
 };
 
-/* Returns why `size` bytes at `offset` lie beyond data_end. */
+/* Returns the reason if `size` bytes at `offset` end beyond data_end. */
 static __always_inline enum unparsed truncation_reason(const struct packet *packet, __u32 offset,
 						       __u32 size)
 {
@@ -210,19 +210,19 @@ static __always_inline enum unparsed parse_ipv4(const struct packet *packet, __u
 	} else {
 		headers->flags = 0;
 
-		enum unparsed why =
+		enum unparsed reason =
 			parse_transport(packet, l4, &payload, &end, headers, &key->fields);
 
-		if (why)
-			return why;
+		if (reason)
+			return reason;
 	}
 	return finish_headers(headers, l3, l4, payload, end);
 }
 
 /* Result of a walk over extension headers, in one number. */
-#define WALK(why, fragment, protocol, at) \
-	((__u64)(why) << 32 | (__u64)(fragment) << 24 | (__u64)(protocol) << 16 | (at))
-#define WALK_WHY(walk)	    ((__u32)((walk) >> 32))
+#define WALK(reason, fragment, protocol, at) \
+	((__u64)(reason) << 32 | (__u64)(fragment) << 24 | (__u64)(protocol) << 16 | (at))
+#define WALK_REASON(walk)   ((__u32)((walk) >> 32))
 #define WALK_FLAGS(walk)    ((walk) >> 24 & 1 ? FLAG_FRAGMENT : 0)
 #define WALK_PROTOCOL(walk) ((__u8)((walk) >> 16))
 #define WALK_AT(walk)	    ((__u16)(walk))
@@ -302,8 +302,8 @@ static __always_inline enum unparsed parse_ipv6(hook_ctx *ctx, const struct pack
 	if (is_extension(ip->nexthdr)) {
 		__u64 walk = walk_extensions(ctx, l4, end, ip->nexthdr);
 
-		if (WALK_WHY(walk))
-			return WALK_WHY(walk);
+		if (WALK_REASON(walk))
+			return WALK_REASON(walk);
 		headers->protocol = WALK_PROTOCOL(walk);
 		headers->flags |= WALK_FLAGS(walk);
 		l4 = WALK_AT(walk) & MAX_OFFSET;
@@ -313,11 +313,11 @@ static __always_inline enum unparsed parse_ipv6(hook_ctx *ctx, const struct pack
 	__u32 payload = l4;
 
 	if (!(headers->flags & FLAG_FRAGMENT)) {
-		enum unparsed why =
+		enum unparsed reason =
 			parse_transport(packet, l4, &payload, &end, headers, &key->fields);
 
-		if (why)
-			return why;
+		if (reason)
+			return reason;
 	}
 	return finish_headers(headers, l3, l4, payload, end);
 }
@@ -333,10 +333,10 @@ static __always_inline enum unparsed parse(hook_ctx *ctx, struct headers *header
 	};
 	__be16 ethertype;
 	__u32 l3;
-	enum unparsed why = parse_ethernet(&packet, &ethertype, &l3);
+	enum unparsed reason = parse_ethernet(&packet, &ethertype, &l3);
 
-	if (why)
-		return why;
+	if (reason)
+		return reason;
 	if (ethertype == bpf_htons(ETH_P_IP))
 		return parse_ipv4(&packet, l3, headers, &key->v4);
 	if (ethertype == bpf_htons(ETH_P_IPV6))

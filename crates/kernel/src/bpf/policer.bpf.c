@@ -7,14 +7,14 @@
 #include "instance.h"
 #include "departure.h"
 
-/* Twin: `instance` in myelin_kernel::test_run::policer. */
+/* Same layout as `instance` in myelin_kernel::test_run::load_policer. */
 const volatile struct trial {
-	__u32 number; /* of the policer */
+	__u32 number; /* the policer's number */
 	__u32 single_cpu;
-	__u32 shapes; /* return departure times instead of verdicts */
+	__u32 shapes; /* 1: store departure times instead of verdicts */
 } INSTANCE INSTANCE_SECTION;
 
-/* Element of the test run's frame; twin: `Arrival` in tests/suite/trial.rs. */
+/* Element of the test run's frame; same layout as `Arrival` in tests/suite/trial.rs. */
 struct arrival {
 	__u64 at_ns; /* 0: now; the program stores the clock reading or the departure time */
 	__u32 packets;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The policer: a token bucket in packets, in bits, or both. Twin of
+ * The policer: a token bucket in packets, in bits, or both. It gives the same verdicts as
  * myelin_packet::traffic::TokenBucket, which defines the units: a packet or a bit is 10^9 units of
  * credit; a rate of one per second earns one unit per nanosecond. So the program rounds nothing.
  */
@@ -17,21 +17,21 @@
 struct bucket {
 	__u64 rate;
 	__u64 full;
-	__u64 fill_ns; /* after this time the bucket is full */
-	__u64 each;    /* credit of one packet or bit */
+	__u64 fill_ns;	   /* time in which an empty bucket becomes full */
+	__u64 unit_credit; /* credit of one packet or bit */
 };
 
-/* Twin: myelin_kernel::policer::PolicerEntry. The first cache line holds the fields that every
- * packet writes, the second the constants. */
+/* Same layout as myelin_kernel::policer::PolicerEntry. The first cache line holds the fields that
+ * every packet writes, the second the constants. */
 struct policer {
 	struct bpf_spin_lock lock;
-	__u32 spare;
+	__u32 padding;
 	__u64 last_ns;
 	__u64 packets; /* credit */
 	__u64 bits;
-	__u64 more[4];
-	struct bucket of_packets;
-	struct bucket of_bits;
+	__u64 shaper_words[4]; /* counters and limit of a shaper, by enum shaper_word */
+	struct bucket packet_bucket;
+	struct bucket bit_bucket;
 };
 
 _Static_assert(sizeof(struct policer) == 128, "two cache lines");
@@ -55,21 +55,22 @@ static __always_inline __u64 refilled_credit(const struct bucket *bucket, __u64 
 
 /*
  * Returns whether `packets` of `bytes` together conform, and takes their credit if so.
- * `single_cpu`: no other CPU runs this at the same time.
+ * `single_cpu`: no other CPU runs this function at the same time.
  */
 static __always_inline bool police(struct policer *policer, __u64 now_ns, __u64 packets,
 				   __u64 bytes, bool single_cpu)
 {
-	__u64 packet_cost = packets * policer->of_packets.each;
-	__u64 bit_cost = bytes * 8 * policer->of_bits.each;
+	__u64 packet_cost = packets * policer->packet_bucket.unit_credit;
+	__u64 bit_cost = bytes * 8 * policer->bit_bucket.unit_credit;
 
 	if (!single_cpu)
 		bpf_spin_lock(&policer->lock);
 
 	/* Another CPU with a later clock reading may have updated the policer first. */
 	__u64 elapsed_ns = now_ns > policer->last_ns ? now_ns - policer->last_ns : 0;
-	__u64 packet_credit = refilled_credit(&policer->of_packets, policer->packets, elapsed_ns);
-	__u64 bit_credit = refilled_credit(&policer->of_bits, policer->bits, elapsed_ns);
+	__u64 packet_credit =
+		refilled_credit(&policer->packet_bucket, policer->packets, elapsed_ns);
+	__u64 bit_credit = refilled_credit(&policer->bit_bucket, policer->bits, elapsed_ns);
 	bool conforms = packet_credit >= packet_cost && bit_credit >= bit_cost;
 
 	/* A dropped packet writes nothing: the bucket earns the same credit later. */

@@ -6,8 +6,8 @@
 #include "parse.h"
 
 /*
- * The metadata does not hold the protocol. It is a byte of the IP header; behind IPv6 extension
- * headers the program walks them again.
+ * The metadata does not hold the protocol. It is a byte of the IP header. If the packet has IPv6
+ * extension headers, the program walks them again.
  */
 static __always_inline bool read_protocol(hook_ctx *ctx, const struct headers *headers,
 					  __u8 *protocol)
@@ -37,7 +37,7 @@ static __always_inline bool read_protocol(hook_ctx *ctx, const struct headers *h
 	if (headers->l4 != l3 + sizeof(*ip)) {
 		__u64 walk = walk_extensions(ctx, l3 + sizeof(*ip), headers->l4, ip->nexthdr);
 
-		if (WALK_WHY(walk))
+		if (WALK_REASON(walk))
 			return false;
 		*protocol = WALK_PROTOCOL(walk);
 	}

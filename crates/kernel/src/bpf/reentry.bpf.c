@@ -7,12 +7,12 @@
 #include "nsh.h"
 #include "next.h"
 
-/* Twin: myelin_kernel::reentry::PathKey. */
+/* Same layout as myelin_kernel::reentry::PathKey. */
 struct path_key {
 	__u32 spi;
 	__u16 generation;
 	__u8 position;
-	__u8 spare;
+	__u8 padding;
 };
 
 /* Maps a path to the slot of the kernel function. */
@@ -23,18 +23,18 @@ struct {
 	__uint(max_entries, 1);
 } paths SEC(".maps");
 
-/* Lines of the block of counters; twin: myelin_kernel::reentry. */
+/* Counter lines of the door; same order as in myelin_kernel::reentry. */
 enum reentry_line {
 	REENTRY_FOREIGN = 0, /* without Myelin's encapsulation */
 	REENTRY_UNPARSED = 1,
 	REENTRY_UNKNOWN = 2, /* no kernel function on this path */
 };
 
-/* Twin: myelin_kernel::reentry::Instance. */
+/* Same layout as myelin_kernel::reentry::ReentryInstance. */
 const volatile struct reentry {
 	struct counting counting;
-	__u32 line; /* first of the block */
-	__u32 spare;
+	__u32 line; /* the door's first counter line */
+	__u32 padding;
 } INSTANCE INSTANCE_SECTION;
 
 static __always_inline int drop_and_count(const hook_ctx *ctx, enum reentry_line line)

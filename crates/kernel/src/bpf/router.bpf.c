@@ -28,17 +28,17 @@ struct block {
 	__u32 entries[256];
 };
 
-/* Twin: myelin_packet::lpm::Node. */
+/* Same layout as myelin_packet::lpm::Node. */
 struct node {
 	__u64 keys[KEYS];
 };
 
-/* Twin: myelin_packet::lpm::Leaf. */
+/* Same layout as myelin_packet::lpm::Leaf. */
 struct leaf {
 	__u32 values[KEYS];
 };
 
-/* Twin: myelin_packet::lpm::Tree. */
+/* Same layout as myelin_packet::lpm::Tree. */
 struct tree {
 	__u32 root;
 	__u32 depth;
@@ -46,7 +46,7 @@ struct tree {
 	__u32 inner;
 };
 
-/* Twin: myelin_packet::routes::NextHop. */
+/* Same layout as myelin_packet::routes::NextHop. */
 struct next_hop {
 	__u8 destination[ETH_ALEN];
 	__u8 source[ETH_ALEN];
@@ -59,10 +59,10 @@ enum {
 	WRITES_SOURCE = 1 << 1,
 };
 
-/* Twin: myelin_kernel::router::Instance. */
+/* Same layout as myelin_kernel::router::RouterInstance. */
 const volatile struct router {
 	struct hop hop;
-	struct tree first; /* over the first half of an IPv6 address */
+	struct tree first; /* of the first half of an IPv6 address */
 } INSTANCE INSTANCE_SECTION;
 
 /* The loader sets the numbers of entries. */
@@ -82,7 +82,7 @@ TABLE(nodes6, node);
 TABLE(leaves6, leaf);
 TABLE(hops, next_hop);
 
-static __always_inline __u32 in_block(__u32 entry, __u32 at)
+static __always_inline __u32 look_up_block(__u32 entry, __u32 at)
 {
 	__u32 number = entry & ~IS_TABLE;
 	const struct block *block = bpf_map_lookup_elem(&blocks4, &number);
@@ -101,14 +101,14 @@ static __always_inline __u32 look_up4(__be32 address)
 	__u32 entry = direct->entries[host >> 16];
 
 	if (entry & IS_TABLE)
-		entry = in_block(entry, host >> 8);
+		entry = look_up_block(entry, host >> 8);
 	if (entry & IS_TABLE)
-		entry = in_block(entry, host);
+		entry = look_up_block(entry, host);
 	return entry;
 }
 
 /* Returns whether a < b, without a branch: the carry of a subtractor. */
-static __always_inline __u32 below(__u64 a, __u64 b)
+static __always_inline __u32 is_below(__u64 a, __u64 b)
 {
 	__u64 borrow = ((~a & b) | ((~a | b) & (a - b))) >> 63;
 
@@ -118,22 +118,23 @@ static __always_inline __u32 below(__u64 a, __u64 b)
 }
 
 /* Returns the entry of the interval that contains `address`. */
-static __always_inline __u32 search(__u32 root, __u32 depth, __u32 leaf, __u32 inner, __u64 address)
+static __always_inline __u32 search_tree(__u32 root, __u32 depth, __u32 leaf, __u32 inner,
+					 __u64 address)
 {
 	__u32 node = 0;
 
 #pragma clang loop unroll(disable)
 	for (__u32 level = 1; level <= MAX_DEPTH; level++) {
-		__u32 number = root + node, above = 0;
+		__u32 number = root + node, keys_above = 0;
 		const struct node *at = bpf_map_lookup_elem(&nodes6, &number);
 
 		if (!at)
 			return 0;
 #pragma unroll
 		for (int i = 1; i < KEYS; i++)
-			above += below(address, at->keys[i]);
+			keys_above += is_below(address, at->keys[i]);
 
-		__u32 rank = KEYS - 1 - above;
+		__u32 rank = KEYS - 1 - keys_above;
 
 		if (level == depth) {
 			number = leaf + node - inner;
@@ -151,8 +152,8 @@ static __always_inline __u32 look_up6(const struct in6_addr *address)
 {
 	const __be32 *words = address->in6_u.u6_addr32;
 	__u64 high = (__u64)bpf_ntohl(words[0]) << 32 | bpf_ntohl(words[1]);
-	__u32 entry = search(INSTANCE.first.root, INSTANCE.first.depth, INSTANCE.first.leaf,
-			     INSTANCE.first.inner, high);
+	__u32 entry = search_tree(INSTANCE.first.root, INSTANCE.first.depth, INSTANCE.first.leaf,
+				  INSTANCE.first.inner, high);
 
 	if (!(entry & IS_TABLE))
 		return entry;
@@ -161,7 +162,7 @@ static __always_inline __u32 look_up6(const struct in6_addr *address)
 	__u32 number = entry & ~IS_TABLE;
 	const struct tree *tree = bpf_map_lookup_elem(&trees6, &number);
 
-	return tree ? search(tree->root, tree->depth, tree->leaf, tree->inner, low) : 0;
+	return tree ? search_tree(tree->root, tree->depth, tree->leaf, tree->inner, low) : 0;
 }
 
 /* Decrements the TTL and corrects the header's checksum (RFC 1624). */
@@ -190,7 +191,7 @@ static __always_inline void decrement_hop_limit(hook_ctx *ctx, struct ipv6hdr *i
 	ip->hop_limit--;
 }
 
-static __always_inline bool route(hook_ctx *ctx)
+static __always_inline bool route_packet(hook_ctx *ctx)
 {
 	const void *data_end = (void *)(long)ctx->data_end;
 	struct ethhdr *ethernet = (void *)(long)ctx->data;
@@ -239,7 +240,7 @@ int myelin_router(hook_ctx *ctx)
 	struct myelin_line *line = counter_line(HOP(line));
 
 	__u64 entered = hop_enter(ctx, line);
-	bool routed = route(ctx);
+	bool routed = route_packet(ctx);
 
 	hop_leave(line, entered);
 	return routed ? hop_exit(ctx) : hop_drop(ctx, line);

@@ -4,12 +4,12 @@
  * runs in the first slot of the chain, at the agent's end of each function's link, and at the far
  * end of a function in user space. A link belongs to one position of one chain, so the next hop is
  * a constant. A black box has two links. The program at the near end of the second link takes the
- * packets that the box lets through. The program at the near end of the first takes the packets
+ * packets that the box forwards. The program at the near end of the first link takes the packets
  * that the box sends back.
  *
  * At tc all functions are in the kernel, and a packet passes all of them in one run. Each redirect
- * leads to the other end of a link without a queue. There an instance runs at both ends of each
- * link, because only the tag identifies packets of such a redirect.
+ * delivers the packet to the other end of a link without a queue. At tc an instance runs at both
+ * ends of each link, because only the tag identifies packets of such a redirect.
  */
 #if defined(MYELIN_HOOK_XDP)
 #include "nsh.h"
@@ -25,13 +25,13 @@ enum carrier {
 	CARRIER_DOOR = 5,     /* tc: the front door, in the same run */
 };
 
-/* Twin: myelin_kernel::sff::programs::Forwarder. */
+/* Same layout as myelin_kernel::sff::programs::Forwarder. */
 const volatile struct sff {
 	struct hop hop;
 	__u32 carrier;
 	__u32 spi;
 	__u16 generation;
-	__u16 position; /* of the next function */
+	__u16 position; /* position of the next function */
 	__u32 ingress;	/* CARRIER_NSH: interface for replies to the sender (position 0) */
 	__u32 out_line; /* CARRIER_LINK: counts the packets from the black box */
 	__u32 tag;	/* CARRIER_TAG, CARRIER_DOOR: not 0 */
@@ -45,7 +45,7 @@ static __always_inline int drop_foreign(const hook_ctx *ctx)
 
 #if defined(MYELIN_HOOK_XDP)
 
-/* Packets of the namespace itself carry no metadata. */
+/* Packets of the namespace's own stack carry no metadata. */
 static __always_inline bool is_of_chain(const hook_ctx *ctx)
 {
 	const struct myelin_meta *meta = (void *)(long)ctx->data_meta;
@@ -83,7 +83,7 @@ static __always_inline int decapsulate(hook_ctx *ctx)
 }
 
 /* Handles a packet from a black box: stamps it again. */
-static __always_inline int restamp(hook_ctx *ctx)
+static __always_inline int restamp_packet(hook_ctx *ctx)
 {
 	struct myelin_meta meta = {
 		.stamp_ns = bpf_ktime_get_ns(),
@@ -98,17 +98,17 @@ static __always_inline int restamp(hook_ctx *ctx)
 	return hop_exit(ctx);
 }
 
-static __always_inline int forward(hook_ctx *ctx)
+static __always_inline int forward_packet(hook_ctx *ctx)
 {
 	if (IMMEDIATE(carrier) == CARRIER_NSH)
 		return decapsulate(ctx);
 	if (IMMEDIATE(carrier) == CARRIER_LINK)
-		return restamp(ctx);
+		return restamp_packet(ctx);
 	return is_of_chain(ctx) ? hop_exit(ctx) : drop_foreign(ctx);
 }
 #else
 /* A veth clears the priority of packets sent over it, so no other packet has the tag. */
-static __always_inline int forward(hook_ctx *ctx)
+static __always_inline int forward_packet(hook_ctx *ctx)
 {
 	bool leaves = HOP(exit) == EXIT_REDIRECT || HOP(exit) == EXIT_PEER;
 
@@ -125,7 +125,7 @@ static __always_inline int forward(hook_ctx *ctx)
 HOOK_SECTION
 int myelin_sff(hook_ctx *ctx)
 {
-	return forward(ctx);
+	return forward_packet(ctx);
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Histogram of the time from the front door to the egress, one per chain. Layout and buckets follow
- * myelin_packet::sojourn: 32 buckets per octave; values from 2^36 ns are in the last bucket.
+ * Histogram of the time from the front door to the egress, one for each section of a chain. Layout
+ * and buckets follow myelin_packet::sojourn: 32 buckets per octave; values from 2^36 ns are in the
+ * last bucket.
  */
 #ifndef MYELIN_SOJOURN_H
 #define MYELIN_SOJOURN_H
@@ -17,7 +18,7 @@ struct myelin_sojourn {
 	__u64 sum_ns;
 	__u64 min_ns; /* user space initialises it to the maximum */
 	__u64 max_ns;
-	__u64 spare[5];
+	__u64 padding[5];
 	__u64 buckets[SOJOURN_BUCKETS];
 };
 
@@ -50,7 +51,7 @@ static __always_inline __u32 sojourn_bucket(__u64 ns)
 		octave += 2;
 		high >>= 2;
 	}
-	/* `high` is 0 to 3 here, and 0 only below 32 ns: 0, 1, 2, 2 more bits. */
+	/* `high` is 0 to 3 here, and 0 only below 32 ns. Its bit length is 0, 1, 2 or 2. */
 	octave += high - (high == 3);
 	/* Octave 0 is linear. Octaves 0 and 1 have buckets of 1 ns. */
 	if (octave == 0)
@@ -61,17 +62,17 @@ static __always_inline __u32 sojourn_bucket(__u64 ns)
 static __always_inline void sojourn_record(__u64 ns)
 {
 	__u32 cpu = bpf_get_smp_processor_id() & COUNTING(last_cpu);
-	struct myelin_sojourn *at = sojourn;
+	struct myelin_sojourn *part = sojourn;
 
 	/* The compiler must not assume an array of one element. */
-	asm("" : "+r"(at));
-	at += cpu;
-	at->sum_ns += ns;
-	if (ns < at->min_ns)
-		at->min_ns = ns;
-	if (ns > at->max_ns)
-		at->max_ns = ns;
-	at->buckets[sojourn_bucket(ns) & (SOJOURN_BUCKETS - 1)]++;
+	asm("" : "+r"(part));
+	part += cpu;
+	part->sum_ns += ns;
+	if (ns < part->min_ns)
+		part->min_ns = ns;
+	if (ns > part->max_ns)
+		part->max_ns = ns;
+	part->buckets[sojourn_bucket(ns) & (SOJOURN_BUCKETS - 1)]++;
 }
 
 #endif

@@ -3,7 +3,7 @@
  * Appends the arrival time (the front door's stamp) and the departure time to the UDP payload, and
  * corrects lengths and checksums: the ATS of CALVIN.
  *
- * Drops a packet that cannot grow: not UDP, a fragment, beyond the MTU or the buffer, data behind
+ * Drops a packet that cannot grow: not UDP, a fragment, beyond the MTU or the buffer, data after
  * its datagram (RFC 9868), a GSO skb. Uses the Ethernet padding before the frame grows. All sums
  * are in native byte order (RFC 1071, section 2B).
  */
@@ -13,7 +13,7 @@
 #include "protocol.h"
 #include "next.h"
 
-/* Twin: myelin_functions::timestamp. */
+/* Same value as in myelin_functions::timestamp. */
 #define MTU 1500
 
 const volatile struct {
@@ -71,14 +71,14 @@ static __always_inline bool lengthen_ip(hook_ctx *ctx, const struct headers *hea
 	if (!length)
 		return false;
 
-	__be16 held = *length, longer = bpf_htons(bpf_ntohs(held) + sizeof(struct stamps));
+	__be16 shorter = *length, longer = bpf_htons(bpf_ntohs(shorter) + sizeof(struct stamps));
 
 	*length = longer;
 	if (!(headers->flags & FLAG_IPV6)) {
 		struct iphdr *ip = (void *)length - offsetof(struct iphdr, tot_len);
 
 		/* RFC 1624, equation 3. */
-		ip->check = ~fold((__u64)(__u16)~ip->check + (__u16)~held + longer);
+		ip->check = ~fold((__u64)(__u16)~ip->check + (__u16)~shorter + longer);
 	}
 	return true;
 }
@@ -112,7 +112,7 @@ static __always_inline bool lengthen_udp(hook_ctx *ctx, const struct headers *he
 #endif
 }
 
-static __always_inline bool append(hook_ctx *ctx)
+static __always_inline bool append_stamps(hook_ctx *ctx)
 {
 	struct headers headers;
 	struct stamps stamps;
@@ -162,7 +162,7 @@ int myelin_timestamp(hook_ctx *ctx)
 
 	__u64 entered = hop_enter(ctx, line);
 
-	if (!append(ctx))
+	if (!append_stamps(ctx))
 		return hop_drop(ctx, line);
 	hop_leave(line, entered);
 	return hop_exit(ctx);

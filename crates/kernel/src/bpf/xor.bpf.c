@@ -29,32 +29,33 @@ const volatile struct xor {
  * Sums of the payload bits that the key selects, with the fewest instructions: whole 64-bit words,
  * which lose carries, and their upper halves. The lower halves are the difference.
  */
-struct picked {
+struct selected_sums {
 	__u64 words;
 	__u64 upper;
 };
 
-static __always_inline __u64 sum_of(const struct picked *picked)
+static __always_inline __u64 total_sum(const struct selected_sums *sums)
 {
-	__u64 lower = picked->words - (picked->upper << 32);
+	__u64 lower = sums->words - (sums->upper << 32);
 
-	return picked->upper + lower;
+	return sums->upper + lower;
 }
 
-static __always_inline void pick(struct picked *picked, __u64 bits)
+static __always_inline void add_selected(struct selected_sums *sums, __u64 bits)
 {
-	picked->words += bits;
-	picked->upper += bits >> 32;
+	sums->words += bits;
+	sums->upper += bits >> 32;
 }
 
 /* Adds two words at once: no sum of two bytes can carry into the next lane. */
-static __always_inline void pick_two(struct picked *picked, __u64 key, __u64 one, __u64 other)
+static __always_inline void add_two_selected(struct selected_sums *sums, __u64 key, __u64 one,
+					     __u64 other)
 {
 	if (key & 0x80) {
-		pick(picked, one);
-		pick(picked, other);
+		add_selected(sums, one);
+		add_selected(sums, other);
 	} else {
-		pick(picked, one + other);
+		add_selected(sums, one + other);
 	}
 }
 
@@ -67,8 +68,8 @@ static __always_inline void pick_two(struct picked *picked, __u64 key, __u64 one
 		bits;                            \
 	})
 
-#define XOR_TWO(at, key, picked) \
-	pick_two(&(picked), key, XOR(__u64, at, key), XOR(__u64, (at) + 8, key))
+#define XOR_TWO(at, key, sums) \
+	add_two_selected(&(sums), key, XOR(__u64, at, key), XOR(__u64, (at) + 8, key))
 
 static __always_inline __u32 fold(__u64 sum)
 {
@@ -78,7 +79,7 @@ static __always_inline __u32 fold(__u64 sum)
 	return (sum >> 16) + (sum & 0xffff);
 }
 
-/* Returns the byte of `key` in the last word of an odd length. */
+/* Returns the byte of `key` that applies to the last byte of an odd length, in its word. */
 static __always_inline __u32 odd_lane(__u64 key)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -94,7 +95,7 @@ static __always_inline bool xor_payload(__u8 *at, const void *end, __u32 length,
 					__u32 *growth)
 {
 	__u8 *const start = at;
-	struct picked picked = {};
+	struct selected_sums sums = {};
 
 #pragma clang loop unroll(disable)
 	for (__u32 i = 0; i < MAX_BLOCKS; i++) {
@@ -102,10 +103,10 @@ static __always_inline bool xor_payload(__u8 *at, const void *end, __u32 length,
 			break;
 		if ((void *)at + BLOCK > end)
 			return false;
-		XOR_TWO(at, key, picked);
-		XOR_TWO(at + 16, key, picked);
-		XOR_TWO(at + 32, key, picked);
-		XOR_TWO(at + 48, key, picked);
+		XOR_TWO(at, key, sums);
+		XOR_TWO(at + 16, key, sums);
+		XOR_TWO(at + 32, key, sums);
+		XOR_TWO(at + 48, key, sums);
 		at += BLOCK;
 	}
 	/* Compute `at` from `length`, not from the loop: otherwise the verifier follows the rest
@@ -114,32 +115,32 @@ static __always_inline bool xor_payload(__u8 *at, const void *end, __u32 length,
 	if (length & 32) {
 		if ((void *)at + 32 > end)
 			return false;
-		XOR_TWO(at, key, picked);
-		XOR_TWO(at + 16, key, picked);
+		XOR_TWO(at, key, sums);
+		XOR_TWO(at + 16, key, sums);
 		at += 32;
 	}
 	if (length & 16) {
 		if ((void *)at + 16 > end)
 			return false;
-		XOR_TWO(at, key, picked);
+		XOR_TWO(at, key, sums);
 		at += 16;
 	}
 	if (length & 8) {
 		if ((void *)at + 8 > end)
 			return false;
-		pick(&picked, XOR(__u64, at, key));
+		add_selected(&sums, XOR(__u64, at, key));
 		at += 8;
 	}
 	if (length & 4) {
 		if ((void *)at + 4 > end)
 			return false;
-		pick(&picked, XOR(__u32, at, key));
+		add_selected(&sums, XOR(__u32, at, key));
 		at += 4;
 	}
 	if (length & 2) {
 		if ((void *)at + 2 > end)
 			return false;
-		pick(&picked, XOR(__u16, at, key));
+		add_selected(&sums, XOR(__u16, at, key));
 		at += 2;
 	}
 
@@ -153,12 +154,12 @@ static __always_inline bool xor_payload(__u8 *at, const void *end, __u32 length,
 		/* The byte has its position in a word whose other byte is zero. */
 		__u32 byte = *at & (__u8)key;
 
-		picked.words += odd_lane(byte | byte << 8);
+		sums.words += odd_lane(byte | byte << 8);
 		*at ^= (__u8)key;
 		added += lane;
 	}
 	/* Ones' complement: subtracting s equals adding 0xffff - s. */
-	*growth = fold(added + 2 * (0xffff - fold(sum_of(&picked))));
+	*growth = fold(added + 2 * (0xffff - fold(total_sum(&sums))));
 	return true;
 }
 
@@ -195,7 +196,7 @@ static __always_inline bool fix_checksum(hook_ctx *ctx, __u32 offset, __u32 grow
 #endif
 }
 
-static __always_inline bool transform(hook_ctx *ctx)
+static __always_inline bool transform_packet(hook_ctx *ctx)
 {
 	struct headers headers;
 
@@ -229,7 +230,7 @@ int myelin_xor(hook_ctx *ctx)
 
 	__u64 entered = hop_enter(ctx, line);
 
-	if (!transform(ctx))
+	if (!transform_packet(ctx))
 		return hop_drop(ctx, line);
 	hop_leave(line, entered);
 	return hop_exit(ctx);

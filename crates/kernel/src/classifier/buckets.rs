@@ -1,5 +1,5 @@
-//! The table that a front door searches inline: an array of buckets of a few keys each. Twin of
-//! `struct bucket4` and `struct bucket6`.
+//! The table that a front door searches inline: an array of buckets of a few keys each. Same layout
+//! as `struct bucket4` and `struct bucket6`.
 //!
 //! Programs read it during writes. The writer stores an entry's number after its key; the number of
 //! a free entry is 0. A freed entry keeps its key. It is reused only after a grace period, when no
@@ -12,8 +12,8 @@ use libbpf_rs::MapHandle;
 use myelin_packet::Family;
 
 use super::keys::{Words, hash, key_len};
-use crate::map::mapped;
-use crate::mapping::Mapping;
+use crate::map::create_mapped;
+use crate::mapped_array::MappedArray;
 use crate::{Error, sys};
 
 /// Buckets of each family, `BUCKETS`. With 10 000 IPv4 keys one key in 300 finds its bucket full.
@@ -52,15 +52,15 @@ pub(super) struct Buckets {
     layout: Layout,
     family: Family,
     map: MapHandle,
-    mapping: Mapping,
-    /// Bucket and entry of those freed since the last grace period.
+    mapping: MappedArray,
+    /// Bucket and index of each entry freed since the last grace period.
     freed: HashSet<(usize, usize)>,
 }
 
 impl Buckets {
     pub(super) fn new(family: Family) -> Result<Self, Error> {
         let layout = Layout::of(family);
-        let (map, mapping) = mapped(layout.name, layout.words * 8, BUCKETS)?;
+        let (map, mapping) = create_mapped(layout.name, layout.words * 8, BUCKETS)?;
         Ok(Self {
             layout,
             family,
@@ -75,14 +75,14 @@ impl Buckets {
     }
 
     /// Returns whether a key has an entry.
-    pub(super) fn holds(&self, key: &Words) -> bool {
+    pub(super) fn contains(&self, key: &Words) -> bool {
         let bucket = self.bucket(key);
         self.find(bucket, key)
             .is_some_and(|entry| self.number(bucket, entry) != 0)
     }
 
-    /// Reads like a front door: the number of the key, and how many keys of its bucket are in the
-    /// hash table.
+    /// Looks up a key as a front door does. Returns its number, and how many keys of its bucket are
+    /// in the hash table.
     #[cfg(test)]
     pub(super) fn look_up(&self, key: &Words) -> (Option<u32>, u32) {
         let bucket = self.bucket(key);
@@ -134,7 +134,7 @@ impl Buckets {
         self.set_half(self.bucket(key), entries, count);
     }
 
-    /// Returns the bucket of a key. The programs compute the same.
+    /// Returns the bucket of a key. The programs compute the same bucket.
     pub(super) fn bucket(&self, key: &Words) -> usize {
         hash(self.family, key) as usize % BUCKETS
     }
@@ -159,7 +159,7 @@ impl Buckets {
         let fresh = free
             .iter()
             .find(|entry| !self.freed.contains(&(bucket, **entry)));
-        if fresh.is_none() && !free.is_empty() && sys::grace_period().is_ok() {
+        if fresh.is_none() && !free.is_empty() && sys::wait_for_grace_period().is_ok() {
             self.freed.clear();
             return free.first().copied();
         }
@@ -167,8 +167,9 @@ impl Buckets {
     }
 
     fn number(&self, bucket: usize, entry: usize) -> u32 {
-        let halves: [u32; 2] =
-            bytemuck::cast(self.mapping.words()[self.half(bucket, entry)].load(Ordering::Relaxed));
+        let halves: [u32; 2] = bytemuck::cast(
+            self.mapping.words()[self.number_word(bucket, entry)].load(Ordering::Relaxed),
+        );
         halves[entry % 2]
     }
 
@@ -178,13 +179,13 @@ impl Buckets {
 
     /// Returns the word with the number of an entry. The entry after the last holds the count of
     /// keys in the hash table.
-    fn half(&self, bucket: usize, entry: usize) -> usize {
+    fn number_word(&self, bucket: usize, entry: usize) -> usize {
         bucket * self.layout.words + self.layout.entries * self.layout.key + entry / 2
     }
 
     /// Writes half a word. There is one writer, and readers read halves.
     fn set_half(&self, bucket: usize, entry: usize, value: u32) {
-        let word = &self.mapping.words()[self.half(bucket, entry)];
+        let word = &self.mapping.words()[self.number_word(bucket, entry)];
         let mut halves: [u32; 2] = bytemuck::cast(word.load(Ordering::Relaxed));
         halves[entry % 2] = value;
         word.store(bytemuck::cast(halves), Ordering::Release);

@@ -55,12 +55,12 @@ impl MaskEntry {
     /// are different keys.
     pub(super) fn new(mask: Mask, number: u8) -> Self {
         let all = |counts: bool| if counts { [0xff; 2] } else { [0; 2] };
-        let looks_at = mask.fields;
+        let used = mask.fields;
         let keep = Fields {
-            source_port: all(looks_at.source_port),
-            destination_port: all(looks_at.destination_port),
-            protocol: if looks_at.protocol { 0xff } else { 0 },
-            mask: if looks_at.source_port || looks_at.destination_port {
+            source_port: all(used.source_port),
+            destination_port: all(used.destination_port),
+            protocol: if used.protocol { 0xff } else { 0 },
+            mask: if used.source_port || used.destination_port {
                 NO_PORTS
             } else {
                 0
@@ -72,8 +72,8 @@ impl MaskEntry {
             ..Fields::default()
         };
         let (source, destination) = (
-            prefix_bytes(looks_at.source_len),
-            prefix_bytes(looks_at.destination_len),
+            prefix_bytes(used.source_len),
+            prefix_bytes(used.destination_len),
         );
         Self {
             keep: words(mask.family, &source, &destination, keep),
@@ -89,12 +89,12 @@ fn prefix_bytes(len: u8) -> [u8; 16] {
         .to_be_bytes()
 }
 
-/// Returns the mask and the value that a packet's key is compared with, if there is only one match.
-/// Returns `None` if no packet of the family matches.
+/// Returns the mask and the masked key of `rule`, to test a packet without a table. Returns `None`
+/// if no packet of the family matches.
 pub(crate) fn comparison(rule: &Match, family: Family) -> Option<(Words, Words)> {
     let mask = Mask::of(rule, family)?;
-    let want = key_words(family, &MatchKey::of(rule), 0, 0);
-    Some((MaskEntry::new(mask, 0).keep, want))
+    let expected = key_words(family, &MatchKey::of(rule), 0, 0);
+    Some((MaskEntry::new(mask, 0).keep, expected))
 }
 
 /// `struct masks`, in words: two counts of 32 bits, then the masks of both families.
@@ -165,11 +165,11 @@ mod tests {
     use super::super::buckets::Layout;
     use super::*;
     use crate::object::DOOR;
-    use crate::tests::{assert_twins, layout};
+    use crate::tests::{assert_same_layout, layout};
 
     #[test]
     fn keys_and_masks_match_their_c_layout() {
-        assert_twins!(
+        assert_same_layout!(
             DOOR,
             "fields",
             Fields {
@@ -180,7 +180,7 @@ mod tests {
                 port
             }
         );
-        assert_twins!(
+        assert_same_layout!(
             DOOR,
             "key4",
             Key4 {
@@ -189,7 +189,7 @@ mod tests {
                 fields
             }
         );
-        assert_twins!(
+        assert_same_layout!(
             DOOR,
             "key6",
             Key6 {
@@ -198,7 +198,7 @@ mod tests {
                 fields
             }
         );
-        assert_twins!(DOOR, "mask", MaskEntry { keep, tag });
+        assert_same_layout!(DOOR, "mask", MaskEntry { keep, tag });
     }
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_lie_as_in_c() {
+    fn buckets_match_their_c_layout() {
         for (family, name) in [(Family::V4, "bucket4"), (Family::V6, "bucket6")] {
             let (size, members) = layout(&DOOR, name);
             let ours = Layout::of(family);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tag_lies_where_keys_have_the_number_of_their_mask() {
+    fn tag_has_the_offset_of_the_mask_number_in_a_key() {
         let mask = Mask {
             family: Family::V6,
             fields: Specificity {

@@ -10,7 +10,7 @@ use myelin_packet::Family;
 
 use super::buckets::Buckets;
 use super::keys::{Words, key_len};
-use crate::map::{Named, create, fds, put};
+use crate::map::{NamedMap, create, fds, put};
 use crate::{Error, lock};
 
 /// Maps keys to chains, for both families.
@@ -18,7 +18,7 @@ use crate::{Error, lock};
 pub(crate) struct ClassifierTables {
     families: [Mutex<FamilyTable>; 2],
     /// The maps by their names in the programs.
-    maps: [Named; 4],
+    maps: [NamedMap; 4],
 }
 
 /// The keys of one family: in buckets, and in a hash table if their bucket is full.
@@ -86,7 +86,7 @@ impl FamilyTable {
                 key_len(family),
                 size_of::<u32>(),
                 capacity,
-                // Few keys overflow their bucket: allocate memory for each key, not for all.
+                // Few keys overflow their bucket: allocate memory per inserted key.
                 NO_PREALLOCATION,
             )?,
             overflow: HashMap::new(),
@@ -99,7 +99,7 @@ impl FamilyTable {
         if self.overflow.contains_key(key) {
             return self.update(key, number);
         }
-        let is_new = !self.buckets.holds(key);
+        let is_new = !self.buckets.contains(key);
         if is_new && self.keys == self.capacity {
             return Err(Error::Map {
                 map: self.name,

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::chain::{egress_line, function_line};
 use crate::hop::{Hop, HopExit};
-use crate::instance::{self, Instance};
+use crate::instance::{self, LoadedFunction};
 use crate::numbers::NumberRange;
 use crate::object::{LEAVE, SFF};
 use crate::resources::PlaneResources;
@@ -56,7 +56,7 @@ pub(super) struct Loader<'a> {
     /// The near ends by position, then the egress.
     pub(super) devices: &'a MapHandle,
     pub(super) lines: &'a NumberRange,
-    /// One for each section.
+    /// The histogram of each section.
     pub(super) sojourns: &'a [Sojourn],
 }
 
@@ -83,40 +83,40 @@ impl PacketSource {
 }
 
 impl Loader<'_> {
-    pub(super) fn link(
+    pub(super) fn load_link(
         &self,
         position: u8,
         function: &DistributedFunction,
     ) -> Result<FunctionLink, Error> {
         match &function.runtime {
             FunctionRuntime::Kernel(kernel) if self.config.hook == Hook::Tcx => {
-                self.called_function(position, function.inner, kernel)
+                self.load_called_function(position, function.inner, kernel)
             }
-            FunctionRuntime::Kernel(function) => self.kernel_function(position, function),
-            FunctionRuntime::Worker => self.worker(position, None),
-            FunctionRuntime::LastWorker { peer } => self.worker(position, Some(*peer)),
-            FunctionRuntime::BlackBox => self.black_box(position),
+            FunctionRuntime::Kernel(function) => self.load_kernel_function(position, function),
+            FunctionRuntime::Worker => self.load_worker_link(position, None),
+            FunctionRuntime::LastWorker { peer } => self.load_worker_link(position, Some(*peer)),
+            FunctionRuntime::BlackBox => self.load_black_box_links(position),
         }
     }
 
-    fn kernel_function(
+    fn load_kernel_function(
         &self,
         position: u8,
         function: &FunctionInstance,
     ) -> Result<FunctionLink, Error> {
-        let way = self.way_to(position + 1);
-        let hop = self.hop(position, way.across(u32::from(position) + 1));
+        let exit = self.exit_to(position + 1);
+        let hop = self.hop(position, exit.from_other_namespace(u32::from(position) + 1));
         let mut maps = self.maps(self.section(position), None);
         maps.insert(0, ("devices", self.devices.as_fd()));
         let states = &self.shared.states;
         let inner = instance::load(Hook::Xdp, position, function, hop, &maps, states)?;
-        // Only packets of the namespace itself arrive here.
-        let near = self.forwarder(position, PacketSource::METADATA, way, None)?;
-        Ok(self.function_link(position, near, (inner, INNER)))
+        // Only packets of the namespace's own stack arrive here.
+        let near = self.load_forwarder(position, PacketSource::METADATA, exit, None)?;
+        Ok(self.make_link(position, near, (inner, INNER)))
     }
 
     /// Loads a kernel function at tcx. `inner`: index of the link's end in its namespace.
-    fn called_function(
+    fn load_called_function(
         &self,
         position: u8,
         inner: u32,
@@ -132,31 +132,32 @@ impl Loader<'_> {
             &maps,
             &self.shared.states,
         )?;
-        let called = LoadedSegment::entry(self.shared, Hook::Tcx, program)?;
+        let called = LoadedSegment::load_entry(self.shared, Hook::Tcx, program)?;
         let tagged = PacketSource::of(Carrier::Tag);
-        let way = HopExit::Next {
+        let exit = HopExit::Next {
             slot: called.slots().start(),
         };
-        let inner = self.forwarder(position, tagged, way, None)?;
-        let near = self.forwarder(position, tagged, self.way_to(position + 1), None)?;
+        let inner = self.load_forwarder(position, tagged, exit, None)?;
+        let near = self.load_forwarder(position, tagged, self.exit_to(position + 1), None)?;
         Ok(FunctionLink {
             called: Some(called),
-            ..self.function_link(position, near, (inner, INNER))
+            ..self.make_link(position, near, (inner, INNER))
         })
     }
 
-    /// `last`, for the last function: whether packets go directly to the far end of the egress.
-    fn worker(&self, position: u8, last: Option<bool>) -> Result<FunctionLink, Error> {
+    /// Loads the programs of a worker. `last`, for the last function: whether packets go directly
+    /// to the far end of the egress.
+    fn load_worker_link(&self, position: u8, last: Option<bool>) -> Result<FunctionLink, Error> {
         let sockets = self.shared.sockets()?;
-        let way = HopExit::User { position };
-        let inner = self.forwarder(position, PacketSource::METADATA, way, Some(&sockets))?;
+        let exit = HopExit::User { position };
+        let inner = self.load_forwarder(position, PacketSource::METADATA, exit, Some(&sockets))?;
         let near = if let Some(peer) = last {
-            self.leave(position, peer)?
+            self.load_leave(position, peer)?
         } else {
-            let way = self.way_to(position + 1);
-            self.forwarder(position, PacketSource::of(Carrier::Nsh), way, None)?
+            let exit = self.exit_to(position + 1);
+            self.load_forwarder(position, PacketSource::of(Carrier::Nsh), exit, None)?
         };
-        let mut link = self.function_link(position, near, (inner, INNER));
+        let mut link = self.make_link(position, near, (inner, INNER));
         if last.is_some() {
             link.near.hook = Hook::Tcx;
         }
@@ -164,41 +165,46 @@ impl Loader<'_> {
         Ok(link)
     }
 
-    fn black_box(&self, position: u8) -> Result<FunctionLink, Error> {
+    fn load_black_box_links(&self, position: u8) -> Result<FunctionLink, Error> {
         let functions = &self.config.functions;
-        let behind = egress_line(self.lines, functions.len() as u8) + 1;
-        let out = behind + 2 * self.section(position) as u32;
+        let first = egress_line(self.lines, functions.len() as u8) + 1;
+        let out = first + 2 * self.section(position) as u32;
         let slots = BlackBoxSlots { out, back: out + 1 };
         let source = |out_line, passed| PacketSource {
             carrier: Carrier::Link,
             out_line,
             passed,
         };
-        let way = self.way_to(position + 1);
-        let near = self.forwarder(position, source(slots.out, 1), way, None)?;
-        let way = HopExit::Link {
+        let exit = self.exit_to(position + 1);
+        let near = self.load_forwarder(position, source(slots.out, 1), exit, None)?;
+        let exit = HopExit::Link {
             ifindex: self.config.ingress,
         };
-        let back = self.forwarder(position, source(slots.back, 0), way, None)?;
+        let back = self.load_forwarder(position, source(slots.back, 0), exit, None)?;
         Ok(FunctionLink {
             black_box: Some(slots),
-            ..self.function_link(position, near, (back, "back"))
+            ..self.make_link(position, near, (back, "back"))
         })
     }
 
     /// Combines the programs at the near end and at the other end. `far` includes the name of the
     /// other end.
-    fn function_link(&self, position: u8, near: Instance, far: (Instance, &str)) -> FunctionLink {
+    fn make_link(
+        &self,
+        position: u8,
+        near: LoadedFunction,
+        far: (LoadedFunction, &str),
+    ) -> FunctionLink {
         FunctionLink {
-            near: self.end(position, near, "near"),
-            far: self.end(position, far.0, far.1),
+            near: self.make_end(position, near, "near"),
+            far: self.make_end(position, far.0, far.1),
             called: None,
             sockets: None,
             black_box: None,
         }
     }
 
-    fn end(&self, position: u8, program: Instance, name: &str) -> LinkEnd {
+    fn make_end(&self, position: u8, program: LoadedFunction, name: &str) -> LinkEnd {
         let Self { shared, config, .. } = self;
         let pin = shared.pin_dir.as_deref().map(|dir| {
             let chain = format!("{}-{}", config.spi, config.generation);
@@ -206,43 +212,42 @@ impl Loader<'_> {
         });
         LinkEnd {
             hook: self.config.hook,
-            elsewhere: name == INNER,
+            is_inner: name == INNER,
             attachment: Mutex::default(),
             program,
             pin,
         }
     }
 
-    /// Loads the program after a last function in user space.
-    fn leave(&self, position: u8, peer: bool) -> Result<Instance, Error> {
-        let way = HopExit::Out {
+    /// Loads the program behind the last function, which is in user space.
+    fn load_leave(&self, position: u8, peer: bool) -> Result<LoadedFunction, Error> {
+        let exit = HopExit::Out {
             ifindex: self.config.egress,
             peer,
             line: egress_line(self.lines, position + 1),
         };
-        let hop = self.hop(position, way);
+        let hop = self.hop(position, exit);
         let maps = self.shared.maps(Hook::Tcx);
         let program = LEAVE.load(Hook::Tcx, bytemuck::bytes_of(&hop), &maps)?;
         Ok(program.into())
     }
 
-    /// Returns the section of the function at `position`, or the section that a black box there
-    /// ends.
+    /// Returns the section of the function at `position`. A black box there ends this section.
     fn section(&self, position: u8) -> usize {
-        boxes_in(&self.config.functions[..usize::from(position)])
+        count_black_boxes(&self.config.functions[..usize::from(position)])
     }
 
-    /// Loads a program that forwards the chain's packets. It drops all others, and counts them for
-    /// the function at `position`.
-    pub(super) fn forwarder(
+    /// Loads a program that forwards the chain's packets. The program drops all other packets, and
+    /// counts the drops for the function at `position`.
+    pub(super) fn load_forwarder(
         &self,
         position: u8,
         source: PacketSource,
-        way: HopExit,
+        exit: HopExit,
         sockets: Option<&Sockets>,
-    ) -> Result<Instance, Error> {
+    ) -> Result<LoadedFunction, Error> {
         let instance = Forwarder {
-            hop: self.hop(position, way),
+            hop: self.hop(position, exit),
             carrier: source.carrier as u32,
             spi: self.config.spi,
             generation: self.config.generation,
@@ -260,9 +265,9 @@ impl Loader<'_> {
         Ok(program.into())
     }
 
-    /// Returns the exit to the function at `position`, or out of the chain after the last one. The
-    /// entry of a black box also counts as an egress, so it counts the packets.
-    pub(super) fn way_to(&self, position: u8) -> HopExit {
+    /// Returns the exit to the function at `position`; after the last function, the exit out of the
+    /// chain. The entry of a black box is an exit out of the chain too, which counts the packets.
+    pub(super) fn exit_to(&self, position: u8) -> HopExit {
         let functions = &self.config.functions;
         let out = |ifindex, line| HopExit::Out {
             ifindex,
@@ -281,12 +286,12 @@ impl Loader<'_> {
         }
     }
 
-    fn hop(&self, position: u8, way: HopExit) -> Hop {
+    fn hop(&self, position: u8, exit: HopExit) -> Hop {
         let line = function_line(self.lines, position);
         Hop::new(
             self.shared.counters.counting(),
             line,
-            way,
+            exit,
             self.config.hook.drop(),
         )
     }
@@ -309,7 +314,7 @@ fn tag(config: &DistributedConfig) -> u32 {
     config.spi | (0x80 | u32::from(config.generation) & 0x7f) << 24
 }
 
-pub(super) fn boxes_in(functions: &[DistributedFunction]) -> usize {
+pub(super) fn count_black_boxes(functions: &[DistributedFunction]) -> usize {
     let is_box =
         |function: &&DistributedFunction| matches!(function.runtime, FunctionRuntime::BlackBox);
     functions.iter().filter(is_box).count()
@@ -318,11 +323,11 @@ pub(super) fn boxes_in(functions: &[DistributedFunction]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::assert_twins;
+    use crate::tests::assert_same_layout;
 
     #[test]
     fn forwarders_match_their_c_layout() {
-        assert_twins!(
+        assert_same_layout!(
             SFF,
             "sff",
             Forwarder {

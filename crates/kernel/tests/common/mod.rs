@@ -10,7 +10,7 @@ use proptest::test_runner::TestRunner;
 /// The loopback interface: the ingress of a test run, and an egress that no packet reaches.
 pub(crate) const LOOPBACK: u32 = 1;
 
-/// Returns whether the test may load programs. Prints the reason if not.
+/// Returns whether the test may load programs. If not, prints the reason.
 pub(crate) fn is_root() -> bool {
     // Checks the capability, not the user: a container's root may lack it.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -19,14 +19,14 @@ pub(crate) fn is_root() -> bool {
         .and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok())
         .unwrap_or(0);
     // CAP_NET_ADMIN is 12, CAP_SYS_ADMIN 21, CAP_BPF 39.
-    let can = bits >> 12 & 1 == 1 && (bits >> 21 & 1 == 1 || bits >> 39 & 1 == 1);
-    if !can {
+    let allowed = bits >> 12 & 1 == 1 && (bits >> 21 & 1 == 1 || bits >> 39 & 1 == 1);
+    if !allowed {
         println!("SKIP: needs root to load eBPF programs");
     }
-    can
+    allowed
 }
 
-/// A small plane.
+/// Creates a small plane.
 pub(crate) fn plane() -> Plane {
     let capacity = Capacity {
         lines: 512,

@@ -43,7 +43,7 @@ fn reference(config: &FirewallConfig, frame: &[u8]) -> bool {
 }
 
 #[track_caller]
-fn assert_judged(chains: &Chains, config: &FirewallConfig, frame: &[u8], case: &str) {
+fn assert_verdict(chains: &Chains, config: &FirewallConfig, frame: &[u8], case: &str) {
     let expected = reference(config, frame).then_some(frame);
     chains.expect(frame, expected, case);
 }
@@ -111,7 +111,7 @@ fn every_fixture_gets_the_verdict_of_the_linear_search() {
                 let chains = load(spaces, &config);
                 for fixture in fixtures {
                     let case = format!("{}: {config:?}", fixture.name);
-                    assert_judged(&chains, &config, &fixture.frame, &case);
+                    assert_verdict(&chains, &config, &fixture.frame, &case);
                 }
             }
         }
@@ -119,7 +119,7 @@ fn every_fixture_gets_the_verdict_of_the_linear_search() {
 }
 
 #[test]
-fn fragmenting_evades_a_port_rule_only_with_fragments_match() {
+fn fragments_evade_a_port_rule_only_with_fragments_match() {
     let rules = [rule(Action::Deny, |r| {
         r.destination_ports = Some(9_000..=9_000);
     })];
@@ -232,13 +232,13 @@ fn random_packets_get_the_verdict_of_the_linear_search() {
     for_all(60, 60, &case, |spaces, (config, frames)| {
         let chains = load(spaces, &config);
         for frame in &frames {
-            assert_judged(&chains, &config, frame, "random rules");
+            assert_verdict(&chains, &config, frame, "random rules");
         }
     });
 }
 
-/// Tests the largest tables: each rule has its own interval in both families, and each edge its own
-/// block.
+/// Tests the largest tables: each rule has its own interval in both families, and each end of an
+/// interval its own block.
 #[test]
 fn the_largest_rule_list_matches_the_linear_search() {
     let prefix = |address: IpAddr, len| Some(Prefix::new(address, len).unwrap());
@@ -273,7 +273,7 @@ fn the_largest_rule_list_matches_the_linear_search() {
         let first = *rule.source_ports.as_ref().unwrap().start();
         for port in [0, 90, 91, 30_000, 61_000].map(|offset| first.wrapping_add(offset)) {
             let frame = build::udp((source, port).into(), (destination, 1).into(), b"");
-            assert_judged(&chains, &config, &frame, "many rules");
+            assert_verdict(&chains, &config, &frame, "many rules");
         }
     }
 }

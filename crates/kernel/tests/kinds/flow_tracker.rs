@@ -32,7 +32,7 @@ fn run(chains: &Chains, frame: &[u8], now_ns: u64) -> bool {
     out.is_some()
 }
 
-/// Flow, state, packets there and back, first and last time; in the order of their names.
+/// Name, state, packets in both directions, first and last time of a flow.
 type Row = (String, FlowState, [u64; 2], u64, u64);
 
 fn rows((flows, totals): Flows) -> (Vec<Row>, FlowTotals) {
@@ -56,9 +56,9 @@ fn read_rows(chains: &Chains) -> (Vec<Row>, FlowTotals) {
 
 #[derive(Clone, Debug)]
 struct Flow {
-    /// The direction of its first packet.
+    /// The five-tuple of the first packet.
     name: String,
-    other_way: String,
+    reversed_name: String,
     state: FlowState,
     /// Whether each side has sent a FIN: the opener, the other side.
     done: [bool; 2],
@@ -69,7 +69,7 @@ struct Flow {
 
 #[derive(Default)]
 struct Model {
-    /// In order of their last use, the least recent first.
+    /// The least recently used flow is first.
     flows: Vec<Flow>,
     totals: FlowTotals,
 }
@@ -79,7 +79,7 @@ impl Model {
     fn run(&mut self, config: &FlowTrackerConfig, frame: &[u8], now_ns: u64) -> bool {
         let headers = parse(frame).unwrap();
         let tuple = headers.five_tuple(frame);
-        let (name, other_way) = (tuple.to_string(), tuple.reversed().to_string());
+        let (name, reversed_name) = (tuple.to_string(), tuple.reversed().to_string());
         let is_tcp = headers.protocol == 6 && headers.flags.has_ports();
         let flags = if is_tcp {
             frame[usize::from(headers.l4) + 13]
@@ -90,7 +90,7 @@ impl Model {
         let known = self
             .flows
             .iter()
-            .position(|flow| flow.name == name || flow.other_way == name);
+            .position(|flow| flow.name == name || flow.reversed_name == name);
         if let Some(at) = known {
             let mut flow = self.flows.remove(at);
             let lifetime = match flow.state {
@@ -99,10 +99,10 @@ impl Model {
                 FlowState::Closed => config.tcp_timeout_ns.min(10_000_000_000),
                 _ => config.tcp_timeout_ns.min(240_000_000_000),
             };
-            let lives = now_ns - flow.last_ns <= lifetime;
+            let is_alive = now_ns - flow.last_ns <= lifetime;
             // A flow to itself has the same name in both directions.
             let side = usize::from(flow.name != name);
-            if lives && !(opens && (flow.state == FlowState::Closed || flow.done[side])) {
+            if is_alive && !(opens && (flow.state == FlowState::Closed || flow.done[side])) {
                 flow.packets[side] += 1;
                 if flow.state != FlowState::Closed {
                     flow.last_ns = now_ns;
@@ -126,7 +126,7 @@ impl Model {
         self.totals.begun += 1;
         self.flows.push(Flow {
             name,
-            other_way,
+            reversed_name,
             state: FlowState::New,
             done: [false; 2],
             packets: [1, 0],
@@ -198,9 +198,9 @@ fn a_connection_is_tracked_to_its_end() {
     assert_eq!(read_rows(&chains).1.begun, 2);
 }
 
-/// The ports of a connection that only one end has closed are reused.
+/// An end that has closed a connection may reuse its ports before the other end closes.
 #[test]
-fn a_closed_end_may_open_again() {
+fn a_closed_end_may_open_a_new_connection() {
     let (client, server) = (build::client_v4(), build::server_v4());
     let spaces = Spaces::all();
     for (first, second) in [(client, server), (server, client)] {
@@ -271,21 +271,20 @@ fn a_flow_expires_after_its_timeout() {
     assert_eq!(totals.begun, 4);
 }
 
-/// The two chains of a pair share the flows.
 #[test]
-fn the_reply_side_and_the_next_generation_work_on_the_same_flows() {
+fn the_reply_side_and_the_next_generation_share_the_flows() {
     let spaces = Spaces::all();
-    let [forward, reply] = spaces.pair(&FunctionConfig::FlowTracker(CONFIG), "there");
+    let [forward, reply] = spaces.pair(&FunctionConfig::FlowTracker(CONFIG), "tracker");
     let (client, server) = (build::client_v4(), build::server_v4());
     assert!(!run(&reply, &segment(server, client, SYN | ACK), 1));
     assert!(run(&forward, &segment(client, server, SYN), 2));
     assert!(run(&reply, &segment(server, client, SYN | ACK), 3));
-    // A new generation with other timeouts has them too.
+    // A new generation with other timeouts has the same flows.
     let longer = FunctionConfig::FlowTracker(FlowTrackerConfig {
         tcp_timeout_ns: 5000,
         ..CONFIG
     });
-    let next = spaces.load(&[instance(&longer, "there", Side::Forward)]);
+    let next = spaces.load(&[instance(&longer, "tracker", Side::Forward)]);
     drop(forward);
     assert!(run(&next, &segment(client, server, ACK), 4000));
     let (rows, _) = read_rows(&next);
@@ -305,7 +304,7 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
         1 => Just(RST),
         1 => any::<u8>(),
     ];
-    (0_u16..5, any::<bool>(), flags, 0..8).prop_map(|(port, turned, flags, kind)| {
+    (0_u16..5, any::<bool>(), flags, 0..8).prop_map(|(port, reversed, flags, kind)| {
         let (mut client, mut server) = if kind == 0 {
             (build::client_v6(), build::server_v6())
         } else {
@@ -317,7 +316,7 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
             server.set_ip(client.ip());
             server.set_port(if kind < 4 { 4 } else { 3 });
         }
-        let (from, to) = if turned {
+        let (from, to) = if reversed {
             (server, client)
         } else {
             (client, server)
@@ -380,10 +379,10 @@ fn every_fixture_matches_the_reference() {
     });
 }
 
-/// Runs both directions at once on two CPUs: no packet and no mark is lost.
+/// Two CPUs run both directions at the same time: the entry misses no packet and no mark.
 #[test]
-fn both_directions_of_a_flow_meet_in_one_entry() {
-    const EACH: u32 = 100_000;
+fn both_directions_of_a_flow_update_one_entry() {
+    const PACKETS_PER_DIRECTION: u32 = 100_000;
     let (client, server) = (build::client_v4(), build::server_v4());
     let config = FlowTrackerConfig {
         timeout_ns: 1_000_000,
@@ -401,14 +400,20 @@ fn both_directions_of_a_flow_meet_in_one_entry() {
         std::thread::scope(|scope| {
             for (from, to) in [(client, server), (server, client)] {
                 let frame = segment(from, to, FIN | ACK);
-                scope.spawn(move || send(program, hook, &frame, 2, EACH));
+                scope.spawn(move || send(program, hook, &frame, 2, PACKETS_PER_DIRECTION));
             }
         });
         let (rows, _) = rows(chain.flows().unwrap());
         let [(name, state, packets, ..)] = &rows[..] else {
             panic!("{} flows", rows.len())
         };
-        assert_eq!(*packets, [u64::from(EACH) + 1, u64::from(EACH)]);
+        assert_eq!(
+            *packets,
+            [
+                u64::from(PACKETS_PER_DIRECTION) + 1,
+                u64::from(PACKETS_PER_DIRECTION)
+            ]
+        );
         assert_eq!(*state, FlowState::Closed);
         let opening = segment(client, server, SYN);
         let opening = parse(&opening).unwrap().five_tuple(&opening);

@@ -22,7 +22,7 @@ fn a_function_without_flows_reports_none() {
     assert_eq!(chains.flows(), None);
     for kernel in Kernel::at_hooks() {
         let chain = kernel.load_chain(&[FunctionConfig::Forward]);
-        let behind_the_last = chain.loaded.flows(7).unwrap();
-        assert_eq!(behind_the_last, None);
+        let beyond_the_last = chain.loaded.flows(7).unwrap();
+        assert_eq!(beyond_the_last, None);
     }
 }

@@ -32,7 +32,7 @@ fn backend(last: u8, v6: bool) -> BackendSpec {
     }
 }
 
-/// A configuration with these backends of both families.
+/// Returns a configuration with these backends of both families.
 fn config(backends: impl IntoIterator<Item = u8>) -> LoadBalancerConfig {
     let both = |last| [backend(last, false), backend(last, true)];
     LoadBalancerConfig {
@@ -42,7 +42,7 @@ fn config(backends: impl IntoIterator<Item = u8>) -> LoadBalancerConfig {
     }
 }
 
-/// The forward and the reply chain of the state `state`.
+/// Loads the forward and the reply chain with the state of that name.
 fn pair(spaces: &Spaces, config: &LoadBalancerConfig, state: &str) -> [Chains; 2] {
     spaces.pair(&FunctionConfig::LoadBalancer(config.clone()), state)
 }
@@ -51,8 +51,8 @@ fn tuple(frame: &[u8]) -> FiveTuple {
     parse(frame).unwrap().try_five_tuple(frame).unwrap()
 }
 
-/// `frame` with another source or destination and recomputed checksums.
-fn readdressed(frame: &[u8], headers: &Headers, to: IpAddr, destination: bool) -> Vec<u8> {
+/// Returns the frame with another source or destination and recomputed checksums.
+fn with_address(frame: &[u8], headers: &Headers, to: IpAddr, destination: bool) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let l3 = usize::from(headers.l3);
     match to {
@@ -70,12 +70,12 @@ fn readdressed(frame: &[u8], headers: &Headers, to: IpAddr, destination: bool) -
     frame
 }
 
-/// The builder of frames of the protocol.
+/// Returns the builder of frames of the protocol.
 fn builder(tcp: bool) -> fn(SocketAddr, SocketAddr, &[u8]) -> Vec<u8> {
     if tcp { build::tcp } else { build::udp }
 }
 
-/// A frame of one of the clients' flows to a virtual address.
+/// Returns a frame of a client's flow to a virtual address.
 fn frame(client: u16, tcp: bool, v6: bool) -> Vec<u8> {
     let (mut from, to) = if v6 {
         (build::client_v6(), build::server_v6())
@@ -86,7 +86,7 @@ fn frame(client: u16, tcp: bool, v6: bool) -> Vec<u8> {
     builder(tcp)(from, to, b"payload")
 }
 
-fn authenticated(name: &str) -> bool {
+fn is_authenticated(name: &str) -> bool {
     ["ipv6-authentication", "ipv6-all-extensions"].contains(&name)
 }
 
@@ -109,13 +109,13 @@ fn every_fixture_reaches_a_backend_or_is_dropped() {
                 let out = forward.run(&frame, SECOND);
                 // Authenticated addresses must stay.
                 let is_forwarded =
-                    headers.flags.has_ports() && !authenticated(name) && backends > 0;
+                    headers.flags.has_ports() && !is_authenticated(name) && backends > 0;
                 assert_eq!(out.is_some(), is_forwarded, "{name}");
                 let Some(out) = out else { continue };
                 let to = tuple(&out).destination;
                 let mut all = config.backends.iter();
                 let chosen = all.find(|backend| backend.address == to).unwrap();
-                let mut expected = readdressed(&frame, &headers, to, true);
+                let mut expected = with_address(&frame, &headers, to, true);
                 if let Some(mac) = chosen.mac {
                     expected[..6].copy_from_slice(&mac.0);
                 }
@@ -136,7 +136,8 @@ fn answers_regain_the_virtual_address() {
             let from = SocketAddr::new(chosen.source, chosen.source_port.unwrap());
             let to = SocketAddr::new(chosen.destination, chosen.destination_port.unwrap());
             let answer = builder(tcp)(from, to, b"answer");
-            let expected = readdressed(&answer, &parse(&answer).unwrap(), asked.destination, false);
+            let expected =
+                with_address(&answer, &parse(&answer).unwrap(), asked.destination, false);
             reply.expect_at(2 * SECOND, &answer, Some(&expected), "an answer");
             assert_eq!(tuple(&expected), asked.reversed());
             // A packet from another port of the backend is no answer.
@@ -169,17 +170,17 @@ fn a_flow_with_ambiguous_answers_is_dropped() {
     let first = frame(1, false, false);
     // The same client and port to another virtual address, and the same backend behind it.
     let headers = parse(&first).unwrap();
-    let second = readdressed(&first, &headers, [198, 51, 100, 99].into(), true);
+    let second = with_address(&first, &headers, [198, 51, 100, 99].into(), true);
     assert!(forward.run(&first, SECOND).is_some());
     assert_eq!(forward.run(&second, 2 * SECOND), None);
-    // After the first flow has expired, the second may begin.
+    // After the first flow has expired, the second flow passes.
     let later = 2 * SECOND + TIMEOUT;
     assert!(forward.run(&second, later).is_some());
     assert_eq!(forward.run(&first, later + 1), None);
 }
 
 #[test]
-fn flows_are_listed_and_an_expired_flow_begins_again() {
+fn flows_are_listed_and_an_expired_flow_is_replaced() {
     let [forward, reply] = pair(&Spaces::all(), &config([1, 2]), "web");
     let late = 2 * SECOND + TIMEOUT;
     for (client, now) in [(1, SECOND), (1, 2 * SECOND), (2, SECOND), (2, late)] {
@@ -211,8 +212,8 @@ fn flows_are_listed_and_an_expired_flow_begins_again() {
 fn a_full_table_evicts_and_counts_flows() {
     const CLIENTS: u16 = 5000;
     let balancer = config(1..=4);
-    let room = balancer.flows as usize;
-    assert!(room < CLIENTS.into(), "the table is never full");
+    let capacity = balancer.flows as usize;
+    assert!(capacity < CLIENTS.into(), "the table is never full");
     let [user, _] = pair(&Spaces::user(), &balancer, "web");
     for client in 0..CLIENTS {
         assert!(user.run(&frame(client, false, false), SECOND).is_some());
@@ -222,8 +223,11 @@ fn a_full_table_evicts_and_counts_flows() {
             .is_some()
     );
     let (flows, totals) = user.flows().unwrap();
-    assert_eq!(flows.len(), room);
-    assert_eq!((totals.begun, totals.evicted), (5000, 5000 - room as u64));
+    assert_eq!(flows.len(), capacity);
+    assert_eq!(
+        (totals.begun, totals.evicted),
+        (5000, 5000 - capacity as u64)
+    );
     let last = flows.values().find(|flow| flow.packets == 2).unwrap();
     assert_eq!(last.bytes, 2 * frame(4999, false, false).len() as u64);
     assert_eq!((last.first_ns, last.last_ns), (SECOND, SECOND + 5));
@@ -240,7 +244,7 @@ fn a_full_table_evicts_and_counts_flows() {
             );
         }
         let (flows, totals) = chain.flows().unwrap();
-        assert!(flows.len() <= room, "{}", flows.len());
+        assert!(flows.len() <= capacity, "{}", flows.len());
         assert_eq!(
             (totals.begun, totals.evicted),
             (5000, 5000 - flows.len() as u64)
@@ -282,20 +286,20 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 /// A flow keeps its backend while the backend is configured and the flow has not expired. Otherwise
-/// it gets the backend of a new flow, which depends on the backends alone.
+/// it gets the backend of a new flow, which depends only on the configured backends.
 #[test]
 fn flows_keep_their_backends() {
     let number = Cell::new(0);
     for_all(32, 4, &events(), |spaces, events| {
         let mut backends: HashSet<u8> = (1..5).collect();
         let mut chains = pair(spaces, &config(backends.clone()), "web");
-        // Has only these backends: it shows the backend of a new flow.
-        let fresh = |backends: &HashSet<u8>| {
+        // Loads a chain without flows: it shows the backend of a new flow.
+        let load_empty = |backends: &HashSet<u8>| {
             number.set(number.get() + 1);
             let config = FunctionConfig::LoadBalancer(config(backends.clone()));
             spaces.load(&[instance(&config, &number.get().to_string(), Side::Forward)])
         };
-        let mut new_flows = fresh(&backends);
+        let mut new_flows = load_empty(&backends);
         let mut now = SECOND;
         let mut model: HashMap<Vec<u8>, (IpAddr, u64)> = HashMap::new();
         for event in events {
@@ -304,7 +308,7 @@ fn flows_keep_their_backends() {
                 Event::Backends(others) => {
                     backends = others;
                     chains = pair(spaces, &config(backends.clone()), "web");
-                    new_flows = fresh(&backends);
+                    new_flows = load_empty(&backends);
                 }
                 Event::Packet {
                     client, tcp, v6, ..
@@ -316,15 +320,15 @@ fn flows_keep_their_backends() {
                         continue;
                     }
                     let to = tuple(&out.unwrap()).destination;
-                    let is_there = |address| {
+                    let is_configured = |address| {
                         backends
                             .iter()
                             .any(|last| backend(*last, v6).address == address)
                     };
-                    assert!(is_there(to));
+                    assert!(is_configured(to));
                     let kept = model
                         .get(&sent)
-                        .filter(|(address, last)| now - last <= TIMEOUT && is_there(*address));
+                        .filter(|(address, last)| now - last <= TIMEOUT && is_configured(*address));
                     let expected = if let Some((address, _)) = kept {
                         *address
                     } else {
@@ -390,15 +394,15 @@ fn exchange(
     if let Some(out) = forward.run(&build(from, to), now) {
         let backend = SocketAddr::new(tuple(&out).destination, 80);
         let back = reply.run(&build(backend, from), now + 1);
-        let back = back.expect("the answer of a living flow");
+        let back = back.expect("the answer of a live flow");
         assert_eq!(tuple(&back).source, to.ip());
     }
 }
 
-/// One client port sends to two addresses of one backend at the same time. The answers would look
-/// alike, so one flow is refused.
+/// One client port sends to two addresses of one backend at the same time. The answers would have
+/// the same addresses and ports, so the function refuses one flow.
 #[test]
-fn of_two_ambiguous_flows_on_two_cpus_one_is_refused() {
+fn one_of_two_ambiguous_flows_on_two_cpus_is_refused() {
     const ROUNDS: u16 = 4000;
     let Some(kernel) = Kernel::at_xdp() else {
         return;
@@ -410,16 +414,16 @@ fn of_two_ambiguous_flows_on_two_cpus_one_is_refused() {
     let chain = kernel.load_chain(&[instance(&function, "web", Side::Forward)]);
     let (program, hook) = (chain.program(), chain.hook);
     // Spin instead of a barrier: a woken thread starts too late.
-    let begun = [AtomicU16::new(0), AtomicU16::new(0)];
-    let ask = |side: usize, service: u8| -> Vec<bool> {
+    let rounds_begun = [AtomicU16::new(0), AtomicU16::new(0)];
+    let send_all = |side: usize, service: u8| -> Vec<bool> {
         let to = SocketAddr::new([198, 51, 100, service].into(), 80);
         let mut from = build::client_v4();
         (1..=ROUNDS)
             .map(|round| {
                 from.set_port(round);
                 let frame = build::udp(from, to, b"");
-                begun[side].store(round, Ordering::Relaxed);
-                while begun[1 - side].load(Ordering::Relaxed) < round {
+                rounds_begun[side].store(round, Ordering::Relaxed);
+                while rounds_begun[1 - side].load(Ordering::Relaxed) < round {
                     std::hint::spin_loop();
                 }
                 send(program, hook, &frame, SECOND, 1).is_some()
@@ -427,8 +431,8 @@ fn of_two_ambiguous_flows_on_two_cpus_one_is_refused() {
             .collect()
     };
     let (one, other) = std::thread::scope(|scope| {
-        let other = scope.spawn(|| ask(1, 3));
-        (ask(0, 2), other.join().unwrap())
+        let other = scope.spawn(|| send_all(1, 3));
+        (send_all(0, 2), other.join().unwrap())
     });
     for (round, (one, other)) in one.into_iter().zip(other).enumerate() {
         assert!(one != other, "round {round}: {one}, {other}");

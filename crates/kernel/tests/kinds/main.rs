@@ -1,9 +1,9 @@
 //! The function kinds that exist in both spaces. Each case runs in user space and in the kernel, at
 //! both hooks.
 //!
-//! Each kind has one file. It compares each space with a plain reference, and the spaces with each
-//! other. The kernel part needs root; without it each test prints this and runs in user space
-//! alone.
+//! Each kind has one file. The file compares each space with a plain reference, and the spaces with
+//! each other. The kernel part needs root. Without root each test prints a message and runs in user
+//! space only.
 
 #[path = "../common/mod.rs"]
 mod common;

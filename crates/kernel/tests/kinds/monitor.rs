@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::space::{Chain, Chains, Kernel, for_all, on_fixtures, send};
 
-/// Size of a table that becomes full.
+/// Number of flows in a table that becomes full.
 const FLOWS: u32 = 1024;
 const PACKETS_PER_THREAD: u32 = 100_000;
 
@@ -48,7 +48,11 @@ fn reference(size: usize, frames: &[(u64, Vec<u8>)]) -> (Vec<Flow>, FlowTotals) 
 fn assert_counted(chains: &Chains, size: u32, frames: &[(u64, Vec<u8>)], batch: usize) {
     for frames in frames.chunks(batch) {
         for (outcome, (_, frame)) in chains.run_all(frames).into_iter().zip(frames) {
-            assert_eq!(outcome.out().as_ref(), Some(frame), "all go on unchanged");
+            assert_eq!(
+                outcome.out().as_ref(),
+                Some(frame),
+                "every packet passes unchanged"
+            );
         }
     }
     let (flows, totals) = chains.flows().unwrap();
@@ -152,7 +156,7 @@ fn udp_from(port: u16) -> Vec<u8> {
 }
 
 /// The kernel chooses which flows a full table evicts. User space and the reference evict the least
-/// recently used.
+/// recently used flow.
 #[test]
 fn a_full_kernel_table_evicts_old_flows_and_counts_them() {
     for kernel in Kernel::at_hooks() {

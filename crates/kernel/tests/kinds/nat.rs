@@ -1,4 +1,4 @@
-//! Compares `nat` with a plain model: a standard map and the rules one by one.
+//! Compares `nat` with a plain model: a standard map, and one check for each rule.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -27,7 +27,7 @@ fn config(addresses: &[&str]) -> NatConfig {
     }
 }
 
-/// One external address of each family.
+/// Returns a configuration with one external address of each family.
 fn simple() -> NatConfig {
     config(&["198.51.100.7", "2001:db8::7"])
 }
@@ -94,7 +94,7 @@ fn an_echo_is_mapped_by_its_identifier() {
         assert_eq!(headers.five_tuple(&seen).source, external(client));
         assert_eq!(seen[l4 + 4..l4 + 6], 7000_u16.to_be_bytes());
         assert!(icmp_is_valid(&seen), "wrong checksum");
-        // etherparse writes the identifier 7; the answer has the external one.
+        // etherparse writes the identifier 7; the answer has the external identifier.
         let mut reply = build::echo_request(server, external(client), b"ping");
         reply[l4..l4 + 6].copy_from_slice(&seen[l4..l4 + 6]);
         back.expect_at(2, &reply, None, "a request from outside");
@@ -130,11 +130,11 @@ fn fix_icmp(frame: &mut [u8]) {
     frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// All fixtures pass one translator, so that flows share tables.
+/// All fixtures go to one translator, so that flows share tables.
 #[test]
-fn a_packet_that_it_cannot_translate_is_dropped() {
+fn untranslatable_packets_are_dropped() {
     on_fixtures(|spaces, fixtures| {
-        let [out, back] = pair(spaces, &two_outside());
+        let [out, back] = pair(spaces, &two_external_addresses());
         let [mut translated, mut dropped] = [0, 0];
         for fixture in fixtures {
             let (headers, name) = (fixture.expected.unwrap(), fixture.name);
@@ -220,12 +220,13 @@ fn the_longest_lifetime_does_not_overflow() {
     }
 }
 
-/// The state's name identifies mappings across generations and sides. They end with the last user.
+/// The state's name identifies the mappings for all generations and sides. The mappings end with
+/// the last chain that uses them.
 #[test]
 fn mappings_stay_while_a_chain_uses_them() {
     let spaces = Spaces::all();
-    // No flow's own port is in the range. Of two flows with one hash, the first decides the port of
-    // the second.
+    // The source ports of the flows are outside the range. Of two flows with one hash, the first
+    // determines the port of the second.
     let config = NatConfig {
         ports: 50_000..=50_001,
         ..config(&["198.51.100.7"])
@@ -251,7 +252,7 @@ fn mappings_stay_while_a_chain_uses_them() {
     let reply = build::udp(build::server_v4(), source(&seen[1]), b"answer");
     let answer = build::udp(build::server_v4(), source(&frames[1]), b"answer");
     back.expect_at(3, &reply, Some(&answer), "the other side");
-    other.expect_at(3, &reply, None, "another's mapping");
+    other.expect_at(3, &reply, None, "a mapping of another state");
     drop(back);
     let fresh = generation(&spaces, &longer, "out", Side::Reply);
     fresh.expect_at(4, &reply, None, "the mapping outlived its last chain");
@@ -263,16 +264,19 @@ fn mappings_stay_while_a_chain_uses_them() {
     assert!(reshaped.run(&frames[2], 5).is_some());
 }
 
-/// A generation at one hook continues the mappings of a generation at the other hook.
+/// A generation at one hook uses the mappings of a generation at the other hook.
 #[test]
-fn mappings_of_the_kernel_do_not_depend_on_the_hook() {
+fn kernel_mappings_stay_when_the_hook_changes() {
     let kernels = Kernel::at_hooks();
     let [one, other] = &kernels[..] else { return };
     let function = FunctionConfig::Nat(NatConfig {
         ports: 50_000..=50_001,
         ..simple()
     });
-    let (other, function) = (other.beside(one), instance(&function, "out", Side::Forward));
+    let (other, function) = (
+        other.with_maps_of(one),
+        instance(&function, "out", Side::Forward),
+    );
     let old = one.load_chain(std::slice::from_ref(&function));
     let frames = [udp_from(1, 700), udp_from(1, 701), udp_from(1, 702)];
     let seen = [0, 1].map(|i| old.run_one(&frames[i], 1, 0));
@@ -356,20 +360,20 @@ impl Model {
             let no_port = pool.iter().any(|address| is_taken(*address));
             assert!(
                 is_full || no_port || pool.is_empty(),
-                "refused though there is room"
+                "the flow was refused, but the table has room"
             );
             return;
         };
         assert!(pool.contains(&address) && range.contains(&port));
-        assert!(is_free(self, address, port), "it is taken");
+        assert!(is_free(self, address, port), "the port is taken");
         if range.contains(&inner.2) && is_free(self, address, inner.2) {
-            assert_eq!(port, inner.2, "not preserved");
+            assert_eq!(port, inner.2, "the port is not preserved");
         }
         let mut others = self.mappings.iter();
         let paired = others.find(|(other, _)| other.0 == inner.0);
         assert!(
             paired.is_none_or(|(_, paired)| paired.address == address),
-            "not paired"
+            "the address is not paired"
         );
         match self.holder(inner.1, address, port) {
             Some(holder) => drop(self.mappings.remove(&holder)),
@@ -389,11 +393,11 @@ impl Model {
         self.mappings.insert(inner, mapping);
         assert!(
             self.mappings.len() <= self.config.flows as usize,
-            "too many"
+            "too many mappings"
         );
     }
 
-    /// What [`live_mappings`] must show.
+    /// Returns the mappings that [`live_mappings`] must return.
     fn live_mappings(&self, now: u64) -> HashMap<Inner, (SocketAddr, u64)> {
         let live = self.mappings.iter().filter(|(_, one)| one.ends_ns > now);
         live.map(|(inner, one)| (*inner, ((one.address, one.port).into(), one.ends_ns)))
@@ -453,13 +457,13 @@ fn step() -> impl Strategy<Value = Step> {
         )
 }
 
-/// Two external addresses of IPv4, one of IPv6.
-fn two_outside() -> NatConfig {
+/// Returns a configuration with two external addresses of IPv4 and one of IPv6.
+fn two_external_addresses() -> NatConfig {
     config(&["198.51.100.7", "198.51.100.8", "2001:db8::7"])
 }
 
 impl Step {
-    fn inside(&self) -> IpAddr {
+    fn internal_address(&self) -> IpAddr {
         if self.v6 {
             [0xfd00, 0, 0, 0, 0, 0, 0, u16::from(self.host) + 1].into()
         } else {
@@ -467,9 +471,9 @@ impl Step {
         }
     }
 
-    fn outside(&self) -> IpAddr {
+    fn external_address(&self) -> IpAddr {
         let which = if self.v6 { 2 } else { self.host % 2 };
-        two_outside().addresses[usize::from(which)]
+        two_external_addresses().addresses[usize::from(which)]
     }
 
     /// The protocol number.
@@ -489,9 +493,9 @@ impl Step {
             build::server_v4()
         };
         let (from, to): (SocketAddr, SocketAddr) = if self.out {
-            ((self.inside(), self.port).into(), server)
+            ((self.internal_address(), self.port).into(), server)
         } else {
-            (server, (self.outside(), self.port).into())
+            (server, (self.external_address(), self.port).into())
         };
         let payload = [self.flags; 9];
         let (mut frame, checksum) = match self.protocol {
@@ -530,7 +534,7 @@ impl Step {
     }
 }
 
-/// Few hosts, few ports and a small table, so that flows collide, expire and find it full.
+/// Few hosts, few ports and a small table: flows collide, expire and find the table full.
 #[test]
 fn random_packets_match_the_model() {
     let case = (
@@ -549,7 +553,7 @@ fn random_packets_match_the_model() {
                 timeout_ns,
                 tcp_timeout_ns,
                 flows,
-                ..two_outside()
+                ..two_external_addresses()
             };
             if !both {
                 config.addresses.truncate(2);
@@ -567,10 +571,10 @@ fn random_packets_match_the_model() {
                 let chains = if step.out { &out } else { &back };
                 let end = chains.run(&frame, now).map(|frame| step.translated(&frame));
                 if step.out {
-                    let inner = (step.inside(), protocol, step.port);
+                    let inner = (step.internal_address(), protocol, step.port);
                     model.outward(inner, step.flags, now, end);
                 } else {
-                    let inner = model.inward(protocol, step.outside(), step.port, now);
+                    let inner = model.inward(protocol, step.external_address(), step.port, now);
                     assert_eq!(end, inner.map(|(address, _, port)| (address, port)));
                 }
             }
@@ -579,7 +583,7 @@ fn random_packets_match_the_model() {
     );
 }
 
-/// The mappings that a translator shows, without expired ones: outside endpoint and expiry time.
+/// Returns the external endpoint and expiry time of each mapping that has not expired.
 fn live_mappings(out: &Chains, now: u64) -> HashMap<Inner, (SocketAddr, u64)> {
     let (records, totals) = out.flows().expect("a table");
     assert_eq!(totals, FlowTotals::default(), "a nat counts no flows");
@@ -592,9 +596,9 @@ fn live_mappings(out: &Chains, now: u64) -> HashMap<Inner, (SocketAddr, u64)> {
     .collect()
 }
 
-/// Flows get every port of a range that is small enough to search whole.
+/// The search tries every port of a small range.
 #[test]
-fn a_small_range_is_used_up_to_the_last_port() {
+fn flows_get_every_port_of_a_small_range() {
     let count = PORT_TRIES as u16;
     let config = NatConfig {
         ports: 5000..=4999 + count,
@@ -606,15 +610,11 @@ fn a_small_range_is_used_up_to_the_last_port() {
         .collect();
     ports.sort_unstable();
     assert!(ports.into_iter().eq(5000..5000 + count));
-    out.expect(
-        &udp_from(1, count + 1),
-        None,
-        "one more than there are ports",
-    );
+    out.expect(&udp_from(1, count + 1), None, "one flow more than ports");
 }
 
 #[test]
-fn a_full_table_is_swept_of_expired_mappings_once_a_second() {
+fn a_full_table_removes_expired_mappings_once_a_second() {
     let config = NatConfig {
         flows: 4,
         timeout_ns: SECOND,
@@ -640,7 +640,7 @@ fn a_full_table_is_swept_of_expired_mappings_once_a_second() {
 
 /// In user space no packet waits for the sweep of a whole large table.
 #[test]
-fn a_large_table_of_user_space_is_swept_piece_by_piece() {
+fn user_space_sweeps_a_large_table_in_pieces() {
     let piece = SWEEP_SLOTS as u16;
     let config = NatConfig {
         flows: 3 * SWEEP_SLOTS as u32,
@@ -651,27 +651,30 @@ fn a_large_table_of_user_space_is_swept_piece_by_piece() {
     let [out, _] = pair(&Spaces::user(), &config);
     let client = |port| SocketAddr::from(([10, 0, 0, 1], port));
     let is_translated = |frame: &[u8], now| out.run(frame, now).is_some();
-    // Each flow keeps its port. Mappings of the first piece live, those of the others expire.
+    // Each flow keeps its port. Mappings of the first piece stay, those of the other pieces expire.
     for port in 2000..2000 + piece {
         let frame = segment(client(port), build::server_v4(), ACK);
         assert!(is_translated(&frame, 0));
     }
-    let asks = |port: u16, now| is_translated(&udp_from(1, port), now);
-    assert!((0..2 * piece).all(|n| asks(2000 + piece + n, 0)));
+    let is_mapped = |port: u16, now| is_translated(&udp_from(1, port), now);
+    assert!((0..2 * piece).all(|n| is_mapped(2000 + piece + n, 0)));
     let (later, next) = (2 * SECOND, 2000 + 3 * piece);
-    assert!(!asks(next, later), "nothing of the first piece has expired");
-    // The sweep removes the second piece. The third stays until its place is needed.
-    assert!((0..2 * piece).all(|n| asks(next + n, later)));
-    assert!(!asks(next + 2 * piece, later), "full again");
+    assert!(
+        !is_mapped(next, later),
+        "nothing of the first piece has expired"
+    );
+    // The sweep removes the second piece. The third stays until the table needs its room.
+    assert!((0..2 * piece).all(|n| is_mapped(next + n, later)));
+    assert!(!is_mapped(next + 2 * piece, later), "full again");
 }
 
-/// In the kernel each new flow continues the sweep of a large table. Flows before it finds room are
-/// dropped.
+/// In the kernel each new flow continues the sweep of a large table. The kernel drops new flows
+/// until the sweep has found room.
 #[test]
-fn a_large_table_of_the_kernel_is_swept_piece_by_piece() {
+fn the_kernel_sweeps_a_large_table_in_pieces() {
     const FLOWS: u16 = 5000;
-    /// New flows of a whole sweep: each sweeps 1024 external endpoints, of three protocols.
-    const WHOLE: usize = 3 * 60_000 / 1024 + 1;
+    /// New flows of a complete sweep: each sweeps 1024 external endpoints, of three protocols.
+    const FLOWS_PER_SWEEP: usize = 3 * 60_000 / 1024 + 1;
     let config = NatConfig {
         ports: 1000..=60_999,
         timeout_ns: SECOND,
@@ -680,26 +683,32 @@ fn a_large_table_of_the_kernel_is_swept_piece_by_piece() {
     };
     for kernel in Kernel::at_hooks() {
         let chain = kernel.load_chain(&[FunctionConfig::Nat(config.clone())]);
-        let asks = |port: u16, now: u64| chain.run_one(&udp_from(1, port), now, 0).is_forwarded;
+        let is_mapped =
+            |port: u16, now: u64| chain.run_one(&udp_from(1, port), now, 0).is_forwarded;
         // Each flow has its own port, in the upper half of the range.
-        assert!((0..FLOWS).all(|n| asks(50_000 + n, SECOND)));
+        assert!((0..FLOWS).all(|n| is_mapped(50_000 + n, SECOND)));
         assert!(
-            !asks(2000, SECOND),
+            !is_mapped(2000, SECOND),
             "there is no room, and nothing has expired"
         );
         // The next sweep begins after a second at the earliest; the current one may continue.
-        assert!((0..WHOLE).all(|_| !asks(2000, SECOND + 1)));
+        assert!((0..FLOWS_PER_SWEEP).all(|_| !is_mapped(2000, SECOND + 1)));
         let late = 10 * SECOND;
-        let dropped = (0..2 * WHOLE).take_while(|_| !asks(2000, late)).count();
-        assert!((WHOLE / 2..WHOLE).contains(&dropped), "{dropped} dropped");
+        let dropped = (0..2 * FLOWS_PER_SWEEP)
+            .take_while(|_| !is_mapped(2000, late))
+            .count();
+        assert!(
+            (FLOWS_PER_SWEEP / 2..FLOWS_PER_SWEEP).contains(&dropped),
+            "{dropped} dropped"
+        );
         // All mappings have expired, so all flows find room while the sweep continues.
-        assert!((0..FLOWS / 2).all(|n| asks(3000 + n, late)));
+        assert!((0..FLOWS / 2).all(|n| is_mapped(3000 + n, late)));
     }
 }
 
 /// Two threads on two CPUs open flows at the same time: some common, some different.
 #[test]
-fn no_two_flows_of_two_cpus_get_one_port() {
+fn flows_of_two_cpus_get_different_ports() {
     const FLOWS: u16 = 400;
     let Some(kernel) = Kernel::at_xdp() else {
         return;
@@ -741,9 +750,9 @@ fn no_two_flows_of_two_cpus_get_one_port() {
         let (mut by_inner, mut by_outer) = (HashMap::new(), HashMap::new());
         for (inner, outer) in &given {
             let before = by_inner.insert(inner, outer);
-            assert_eq!(before.unwrap_or(outer), outer, "two ports");
+            assert_eq!(before.unwrap_or(outer), outer, "one flow has two ports");
             let before = by_outer.insert(outer, inner);
-            assert_eq!(before.unwrap_or(inner), inner, "shared");
+            assert_eq!(before.unwrap_or(inner), inner, "two flows share a port");
         }
         assert!(by_outer.len() > 250, "only {}", by_outer.len());
     }

@@ -38,8 +38,8 @@ fn router(routes: &[Route]) -> FunctionConfig {
     FunctionConfig::Router(config(routes))
 }
 
-/// Routes that take every packet.
-fn everywhere() -> [Route; 2] {
+/// Returns default routes of both families.
+fn default_routes() -> [Route; 2] {
     [
         route("0.0.0.0/0", Some(1), None),
         route("::/0", Some(2), Some(3)),
@@ -83,7 +83,7 @@ fn reference(routes: &[Route], frame: &[u8]) -> Option<Vec<u8>> {
 fn every_fixture_matches_the_reference() {
     let lists = [
         vec![vec![]],
-        vec![everywhere().to_vec()],
+        vec![default_routes().to_vec()],
         vec![
             vec![
                 route("198.51.100.0/24", Some(1), Some(9)),
@@ -121,7 +121,7 @@ fn every_fixture_matches_the_reference() {
 fn a_wrong_header_checksum_stays_wrong() {
     let mut frame = fixtures::named("udp-v4").frame;
     frame[24] ^= 0x10;
-    let chains = Spaces::all().load(&[router(&everywhere())]);
+    let chains = Spaces::all().load(&[router(&default_routes())]);
     let out = chains.run(&frame, 1).unwrap();
     assert_ne!(checksum::fold(checksum::sum(&out[14..34])), 0xffff);
 }
@@ -151,8 +151,8 @@ fn packets_without_a_route_or_with_an_expired_ttl_are_dropped() {
     }
 }
 
-/// Returns the result in user space, with its ICMP replies. The kernel sends none.
-fn answers(chains: &Chains, frame: &[u8]) -> Outcome {
+/// Returns the result in user space, with its ICMP replies. The kernel sends no replies.
+fn run_in_user_space(chains: &Chains, frame: &[u8]) -> Outcome {
     let (space, outcome) = chains.each(frame, 1 << 40).remove(0);
     assert_eq!(space, USER);
     outcome
@@ -177,7 +177,7 @@ fn read_message(frame: &[u8]) -> (IpAddr, IpAddr, u8, Vec<u8>) {
 }
 
 #[test]
-fn the_sender_of_an_expired_packet_gets_a_message() {
+fn the_sender_of_an_expired_packet_gets_an_icmp_message() {
     let v4 = (
         build::client_v4(),
         build::server_v4(),
@@ -199,8 +199,8 @@ fn the_sender_of_an_expired_packet_gets_a_message() {
                 let frame = build::udp(client, server, &build::payload(len));
                 let frame = build::with_tags(frame, &vec![build::VLAN; tags]);
                 let frame = with_time_to_live(frame, time_to_live);
-                let chains = Spaces::user().load(&[router(&everywhere())]);
-                let outcome = answers(&chains, &frame);
+                let chains = Spaces::user().load(&[router(&default_routes())]);
+                let outcome = run_in_user_space(&chains, &frame);
                 assert!(!outcome.is_forwarded);
                 assert_eq!(outcome.frame, frame, "an expired packet is unchanged");
                 assert_eq!(outcome.replies.len(), 1);
@@ -218,7 +218,7 @@ fn the_sender_of_an_expired_packet_gets_a_message() {
 }
 
 #[test]
-fn packets_that_forbid_a_message_get_none() {
+fn packets_that_forbid_an_icmp_message_get_none() {
     let (client, server) = (build::client_v4(), build::server_v4());
     let udp = build::udp(client, server, b"x");
     let with_byte = |at, value| build::with_byte(udp.clone(), at, value);
@@ -247,8 +247,8 @@ fn packets_that_forbid_a_message_get_none() {
         ("an echo request", echo, 1),
         ("a first fragment", fragment(0, true), 1),
     ] {
-        let chains = Spaces::user().load(&[router(&everywhere())]);
-        let outcome = answers(&chains, &with_time_to_live(frame, 1));
+        let chains = Spaces::user().load(&[router(&default_routes())]);
+        let outcome = run_in_user_space(&chains, &with_time_to_live(frame, 1));
         assert_eq!(
             (outcome.is_forwarded, outcome.replies.len()),
             (false, replies),
@@ -257,26 +257,30 @@ fn packets_that_forbid_a_message_get_none() {
     }
     // No message without a route, without an address, or at a rate of 0.
     let expired = with_time_to_live(udp, 1);
-    let mut without = [config(&[]), config(&everywhere()), config(&everywhere())];
+    let mut without = [
+        config(&[]),
+        config(&default_routes()),
+        config(&default_routes()),
+    ];
     without[1].addresses.0 = None;
     without[2].icmp_rate = 0;
     for config in without {
         let chains = Spaces::user().load(&[FunctionConfig::Router(config)]);
-        let outcome = answers(&chains, &expired);
+        let outcome = run_in_user_space(&chains, &expired);
         assert_eq!((outcome.is_forwarded, outcome.replies.len()), (false, 0));
     }
 }
 
 #[test]
-fn the_message_rate_is_limited() {
-    let mut limited = config(&everywhere());
+fn the_icmp_message_rate_is_limited() {
+    let mut limited = config(&default_routes());
     limited.icmp_rate = 5;
     let chains = Spaces::user().load(&[FunctionConfig::Router(limited)]);
     let frame = build::udp(build::client_v4(), build::server_v4(), b"x");
     let frame = with_time_to_live(frame, 1);
     // All packets at the same time.
     let sent: usize = (0..100)
-        .map(|_| answers(&chains, &frame).replies.len())
+        .map(|_| run_in_user_space(&chains, &frame).replies.len())
         .sum();
     assert_eq!(sent, 10);
 }
@@ -343,13 +347,13 @@ fn random_packets_match_the_reference() {
     );
 }
 
-/// The first route of each prefix.
+/// Returns the first route of each prefix.
 fn distinct(routes: impl Iterator<Item = Route>) -> Vec<Route> {
     let mut seen = HashSet::new();
     routes.filter(|route| seen.insert(route.prefix)).collect()
 }
 
-/// Returns routes to nested prefixes of few addresses, so packets meet them.
+/// Returns routes to nested prefixes of few addresses, so packets match them.
 fn nested_routes() -> impl Strategy<Value = Vec<Route>> {
     let byte = || prop::sample::select(vec![0_u8, 1, 127, 128, 254, 255]);
     let address = prop_oneof![
@@ -373,7 +377,7 @@ fn nested_routes() -> impl Strategy<Value = Vec<Route>> {
 }
 
 #[test]
-fn both_ends_of_each_prefix_and_their_neighbours_find_their_route() {
+fn addresses_at_both_ends_of_each_prefix_get_their_route() {
     let case = (nested_routes(), time_to_live(), 0..3_usize);
     for_all(40, 40, &case, |spaces, (routes, time_to_live, tags)| {
         let chains = spaces.load(&[router(&routes)]);

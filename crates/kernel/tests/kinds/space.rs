@@ -26,7 +26,7 @@ pub(crate) struct Outcome {
     pub(crate) is_forwarded: bool,
     /// The frame after the chain, dropped or not.
     pub(crate) frame: Vec<u8>,
-    /// Replies to the sender; none in the kernel.
+    /// Replies to the sender; the kernel sends none.
     pub(crate) replies: Vec<Vec<u8>>,
 }
 
@@ -40,7 +40,7 @@ impl Outcome {
 /// The flows of a function by their printed form, and its totals.
 pub(crate) type Flows = (BTreeMap<String, FlowRecord>, FlowTotals);
 
-fn by_name(records: &[FlowRecord], totals: FlowTotals) -> Flows {
+fn index_by_name(records: &[FlowRecord], totals: FlowTotals) -> Flows {
     let name = |record: &FlowRecord| record.key.five_tuple().to_string();
     let flows: BTreeMap<_, _> = records.iter().map(|one| (name(one), *one)).collect();
     assert_eq!(flows.len(), records.len(), "a flow is listed twice");
@@ -60,7 +60,7 @@ pub(crate) trait Chain {
     /// Runs the chain on frames with these arrival times, ns.
     fn run(&self, frames: &[(u64, Vec<u8>)]) -> Vec<Outcome>;
 
-    /// The flows of the first function; `None` if it keeps none.
+    /// The flows of the first function; `None` if the function keeps none.
     fn flows(&self) -> Option<Flows>;
 }
 
@@ -68,7 +68,7 @@ pub(crate) trait Chain {
 struct User {
     states: RefCell<States>,
     /// Free bytes behind each frame.
-    room: usize,
+    tailroom: usize,
 }
 
 impl Space for User {
@@ -81,7 +81,7 @@ impl Space for User {
         let mut load = |instance| states.instantiate(instance).expect("a valid configuration");
         Box::new(UserChain {
             functions: RefCell::new(functions.iter().map(&mut load).collect()),
-            room: self.room,
+            tailroom: self.tailroom,
             runs: Cell::new(0),
         })
     }
@@ -89,7 +89,7 @@ impl Space for User {
 
 struct UserChain {
     functions: RefCell<Vec<Box<dyn Function>>>,
-    room: usize,
+    tailroom: usize,
     runs: Cell<u64>,
 }
 
@@ -118,7 +118,8 @@ pub(crate) fn user_time(stamp_ns: u64) -> u64 {
 
 impl Chain for UserChain {
     fn run(&self, frames: &[(u64, Vec<u8>)]) -> Vec<Outcome> {
-        let around = |frame: &[u8]| [&[GUARD; HEADROOM], frame, &vec![GUARD; self.room]].concat();
+        let around =
+            |frame: &[u8]| [&[GUARD; HEADROOM], frame, &vec![GUARD; self.tailroom]].concat();
         let mut buffers: Vec<_> = frames.iter().map(|(_, frame)| around(frame)).collect();
         let mut batch = Batch::with_capacity(frames.len());
         for ((token, buffer), (stamp_ns, frame)) in (0..).zip(&mut buffers).zip(frames) {
@@ -140,7 +141,7 @@ impl Chain for UserChain {
             } else {
                 function.process_batch(&mut batch, &mut replies)
             };
-            assert_eq!(batch.len() + dropped, before, "packets got lost");
+            assert_eq!(batch.len() + dropped, before, "a function lost packets");
         }
         let kept = batch.packets().iter().map(|packet| {
             let headers = parse(packet.bytes());
@@ -169,7 +170,7 @@ impl Chain for UserChain {
             let mut around = buffer[..HEADROOM].iter().chain(&buffer[end..]);
             assert!(
                 around.all(|byte| *byte == GUARD),
-                "written beside the frame"
+                "a function wrote outside the frame"
             );
         }
         outcomes[0].replies = replies.0;
@@ -180,11 +181,11 @@ impl Chain for UserChain {
         let functions = self.functions.borrow();
         let mut page = FlowPage::new(64);
         loop {
-            // Page by page, like a worker.
+            // Read page by page, as a worker does.
             functions[0].read_flows(&mut page);
             let totals = page.totals?;
             if page.is_last() {
-                return Some(by_name(&page.records, totals));
+                return Some(index_by_name(&page.records, totals));
             }
         }
     }
@@ -197,7 +198,8 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Creates one for each hook, with separate maps. Without root, prints so and returns none.
+    /// Creates the kernel space of each hook, with separate maps. Without root, prints a message
+    /// and returns none.
     pub(crate) fn at_hooks() -> Vec<Self> {
         let hooks = Hook::ALL.into_iter().filter(|_| is_root());
         let plane = || Rc::new(plane());
@@ -209,20 +211,20 @@ impl Kernel {
             .collect()
     }
 
-    /// Creates the one at tcx, for properties that only an skb has.
+    /// Creates the kernel space at tcx, for properties that only an skb has.
     pub(crate) fn at_tcx() -> Option<Self> {
         let mut all = Self::at_hooks().into_iter();
         all.find(|kernel| kernel.hook == Hook::Tcx)
     }
 
-    /// Creates the one at XDP, for tests that do not depend on the hook.
+    /// Creates the kernel space at XDP, for tests that do not depend on the hook.
     pub(crate) fn at_xdp() -> Option<Self> {
         let mut all = Self::at_hooks().into_iter();
         all.find(|kernel| kernel.hook == Hook::Xdp)
     }
 
-    /// Uses the maps of `other` at this hook.
-    pub(crate) fn beside(&self, other: &Self) -> Self {
+    /// Returns this hook with the maps of `other`.
+    pub(crate) fn with_maps_of(&self, other: &Self) -> Self {
         Self {
             hook: self.hook,
             plane: Rc::clone(&other.plane),
@@ -289,7 +291,7 @@ impl KernelChain {
         slots.map(|slot| self.plane.counters().read(slot)).collect()
     }
 
-    /// Runs the chain on one frame and checks its counts. `gso_segs` of 0: not a GSO packet.
+    /// Runs the chain on one frame and checks the counters. `gso_segs` of 0: not a GSO packet.
     pub(crate) fn run_one(&self, frame: &[u8], stamp_ns: u64, gso_segs: u32) -> Outcome {
         let test = TestRun {
             meta: Some(meta_of(frame, stamp_ns)),
@@ -346,7 +348,7 @@ impl Chain for KernelChain {
 
     fn flows(&self) -> Option<Flows> {
         let flows = self.loaded.flows(0).unwrap()?;
-        Some(by_name(&flows.records, flows.totals))
+        Some(index_by_name(&flows.records, flows.totals))
     }
 }
 
@@ -355,13 +357,13 @@ pub(crate) struct Spaces(Vec<Box<dyn Space>>);
 
 impl Spaces {
     pub(crate) fn user() -> Self {
-        Self::user_with_room(64)
+        Self::user_with_tailroom(64)
     }
 
-    /// User space with `room` free bytes behind each frame.
-    pub(crate) fn user_with_room(room: usize) -> Self {
+    /// User space with `tailroom` free bytes behind each frame.
+    pub(crate) fn user_with_tailroom(tailroom: usize) -> Self {
         let states = RefCell::default();
-        Self(vec![Box::new(User { states, room })])
+        Self(vec![Box::new(User { states, tailroom })])
     }
 
     /// User space and the kernel at both hooks; without root user space alone.
@@ -391,13 +393,13 @@ impl Spaces {
         )
     }
 
-    /// A function and its reverse, with the state of that name.
+    /// Loads a function and its reverse, with the state of that name.
     pub(crate) fn pair(&self, config: &FunctionConfig, state: &str) -> [Chains; 2] {
         [Side::Forward, Side::Reply].map(|side| self.load(&[instance(config, state, side)]))
     }
 }
 
-/// A function on one side of the state with that name.
+/// Returns a function on one side, with the state of that name.
 pub(crate) fn instance(config: &FunctionConfig, state: &str, side: Side) -> FunctionInstance {
     let key = StateKey {
         chain: state.into(),
@@ -474,13 +476,13 @@ impl Chains {
         let mut all = self.0.iter().map(|(name, chain)| (name, chain.flows()));
         let (_, first) = all.next().expect("a space");
         for (name, other) in all {
-            assert_eq!(other, first, "{name} knows other flows than {USER}");
+            assert_eq!(other, first, "{name} has other flows than {USER}");
         }
         first
     }
 }
 
-/// Checks random cases in user space, then others in all spaces: fewer, because they load programs.
+/// Checks random cases in user space, then fewer cases in all spaces, because these load programs.
 pub(crate) fn for_all<S: Strategy>(
     user: u32,
     all: u32,
@@ -492,7 +494,7 @@ pub(crate) fn for_all<S: Strategy>(
     }
 }
 
-/// Checks all parseable fixtures in user space, and those that a test run accepts in all spaces.
+/// Checks all parseable fixtures in user space. Checks those that a test run accepts in all spaces.
 pub(crate) fn on_fixtures(check: impl Fn(&Spaces, &[Fixture])) {
     let mut fixtures = fixtures::all();
     fixtures.retain(|fixture| fixture.expected.is_ok());
@@ -509,7 +511,7 @@ pub(crate) fn meta_of(frame: &[u8], stamp_ns: u64) -> Meta {
 }
 
 /// Random bytes, many of them edge cases of the ones' complement sum.
-pub(crate) fn edgy_bytes(longest: usize) -> impl Strategy<Value = Vec<u8>> {
+pub(crate) fn edge_case_bytes(longest: usize) -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![Just(0_u8), Just(0xff), any::<u8>()];
     prop::collection::vec(byte, 0..longest)
 }
@@ -550,7 +552,7 @@ pub(crate) fn fix_l3(frame: &mut [u8], headers: &Headers) {
     }
 }
 
-/// A TCP segment with these flags. Its callers ignore the checksum.
+/// Returns a TCP segment with these flags and an old checksum.
 pub(crate) fn segment(from: std::net::SocketAddr, to: std::net::SocketAddr, flags: u8) -> Vec<u8> {
     let mut frame = fixtures::build::tcp(from, to, b"data");
     let at = usize::from(parse(&frame).unwrap().l4) + 13;

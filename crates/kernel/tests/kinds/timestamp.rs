@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::common;
 use crate::space::{
-    Chains, Kernel, Spaces, USER, edgy_bytes, ends, fix_l3, fix_l4, on_fixtures, user_time,
+    Chains, Kernel, Spaces, USER, edge_case_bytes, ends, fix_l3, fix_l4, on_fixtures, user_time,
 };
 
 const STAMP_NS: u64 = 0x0102_0304_f5f6_f7f8;
@@ -18,7 +18,8 @@ fn load(spaces: &Spaces) -> Chains {
     spaces.load(&[FunctionConfig::Timestamp])
 }
 
-/// `frame` has valid checksums, or no UDP checksum.
+/// Returns the frame with the stamps; `None` for a drop. `frame` has valid checksums, or no UDP
+/// checksum.
 fn reference(frame: &[u8], times: (u64, u64)) -> Option<Vec<u8>> {
     let headers = parse(frame).unwrap();
     let [l3, l4, end] = [headers.l3, headers.l4, headers.end].map(usize::from);
@@ -150,12 +151,17 @@ fn wrong_checksums_stay_wrong() {
 }
 
 #[test]
-fn padding_is_used_up_before_the_frame_grows() {
+fn padding_is_used_before_the_frame_grows() {
     // 4 bytes of payload in a frame of 60: 14 of padding, 2 are missing.
     let padded = fixtures::named("udp-v4-padded").frame;
-    let [none, some] = [1, 2].map(|room| load(&Spaces::user_with_room(room)));
-    none.expect(&padded, None, "a byte of room is missing");
-    assert!(assert_stamped(&some, &padded, STAMP_NS, "just enough room"));
+    let [none, some] = [1, 2].map(|tailroom| load(&Spaces::user_with_tailroom(tailroom)));
+    none.expect(&padded, None, "a byte of tailroom is missing");
+    assert!(assert_stamped(
+        &some,
+        &padded,
+        STAMP_NS,
+        "just enough tailroom"
+    ));
     let all = load(&Spaces::all());
     for (frame, len, end) in [
         (padded, 62, 62),
@@ -165,8 +171,8 @@ fn padding_is_used_up_before_the_frame_grows() {
         for (space, outcome) in all.each(&frame, STAMP_NS) {
             let headers = parse(&outcome.frame).unwrap();
             assert_eq!((outcome.frame.len(), headers.end), (len, end), "{space}");
-            let behind = frame.get(end.into()..).unwrap_or_default();
-            assert_eq!(&outcome.frame[end.into()..], behind, "{space}");
+            let rest = frame.get(end.into()..).unwrap_or_default();
+            assert_eq!(&outcome.frame[end.into()..], rest, "{space}");
         }
     }
 }
@@ -192,8 +198,8 @@ fn a_packet_that_cannot_grow_is_dropped() {
     for name in ["udp-v4-surplus", "tcp-v4", "icmp"] {
         all.expect(&fixtures::named(name).frame, None, name);
     }
-    let tight = load(&Spaces::user_with_room(15));
-    tight.expect(&build::udp_v4(9), None, "no room");
+    let tight = load(&Spaces::user_with_tailroom(15));
+    tight.expect(&build::udp_v4(9), None, "too little tailroom");
 }
 
 #[test]
@@ -209,7 +215,7 @@ fn fragments_are_dropped() {
 }
 
 #[test]
-fn payloads_of_every_length_up_to_the_mtu() {
+fn payloads_of_every_length_match_the_reference() {
     let chains = load(&Spaces::all());
     for len in (0..70).chain(MTU - 80..MTU) {
         let padded = build::padded(build::udp_v4(len), len + 50);
@@ -225,7 +231,7 @@ fn random_packets_match_the_reference() {
         let chains = load(&spaces);
         let held = prop::option::of(prop_oneof![Just(0_u16), Just(0xffff), any::<u16>()]);
         let stamp = prop_oneof![Just(0), Just(u64::MAX), any::<u64>()];
-        let case = (ends(), edgy_bytes(longest), 0..3_usize, held, stamp);
+        let case = (ends(), edge_case_bytes(longest), 0..3_usize, held, stamp);
         common::for_all(
             cases,
             &case,

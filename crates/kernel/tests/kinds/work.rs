@@ -28,8 +28,8 @@ fn every_frame_passes_unchanged() {
     });
 }
 
-/// Returns the shortest time of `rounds` runs of each subject. The subjects take turns. Noise only
-/// lengthens a run, and a clock change affects all subjects alike.
+/// Returns the shortest time of `rounds` runs of each subject. Alternates the subjects, so a change
+/// of the clock rate affects all alike. Noise only lengthens a run.
 fn least_ns<T>(rounds: u32, subjects: &mut [T], mut run: impl FnMut(&mut T) -> f64) -> Vec<f64> {
     let mut least = vec![f64::INFINITY; subjects.len()];
     for _ in 0..rounds {
@@ -78,7 +78,7 @@ fn kernel_ns(kernel: &Kernel, configs: &[FunctionConfig], frame: &[u8]) -> Vec<f
     })
 }
 
-/// Checks that each further cycle costs the same, and a byte's cycle the same as a packet's.
+/// Checks that all cycles take the same time, those per packet and those per byte.
 fn assert_linear(space: &str, ns: impl Fn(&[FunctionConfig]) -> Vec<f64>, bytes: usize) {
     let cycles = [(0, 0), (2_000, 0), (8_000, 0), (32_000, 0), (0, 10)];
     let ns = ns(&cycles.map(|(cycles, cycles_per_byte)| work(cycles, cycles_per_byte)));
@@ -116,7 +116,7 @@ fn time_grows_with_the_cycles_in_both_spaces() {
     }
 }
 
-/// The verifier accepts the longest work, and it is bounded.
+/// The verifier accepts the longest work. The number of steps is bounded.
 #[test]
 fn the_longest_work_is_bounded() {
     let config = WorkConfig {

@@ -6,7 +6,7 @@ use myelin_spec::{FunctionConfig, XorConfig};
 use proptest::prelude::*;
 
 use crate::common;
-use crate::space::{Kernel, Spaces, USER, edgy_bytes, ends, fix_l4, on_fixtures};
+use crate::space::{Kernel, Spaces, USER, edge_case_bytes, ends, fix_l4, on_fixtures};
 
 /// Longest payload that the kernel transforms, bytes.
 const LONGEST_IN_KERNEL: usize = 1500;
@@ -15,7 +15,7 @@ fn xor(key: u8) -> FunctionConfig {
     FunctionConfig::Xor(XorConfig { key })
 }
 
-/// `frame` has a valid checksum, or none.
+/// Returns the transformed frame. `frame` has a valid checksum, or none.
 fn reference(frame: &[u8], key: u8) -> Option<Vec<u8>> {
     let headers = parse(frame).unwrap();
     let mut frame = frame.to_vec();
@@ -124,9 +124,9 @@ fn payloads_of_every_length_match_the_reference() {
     }
 }
 
-/// These bits overflow the lanes of the sum first.
+/// Bytes of 0xff are the first to overflow the lanes of the sum.
 #[test]
-fn all_bits_set_do_not_overflow_the_sum() {
+fn a_payload_of_ones_does_not_overflow_the_sum() {
     for (spaces, lens) in [
         (Spaces::all(), &[1472, LONGEST_IN_KERNEL][..]),
         (Spaces::user(), &[2048, 2049, 4096, 65_000]),
@@ -140,9 +140,9 @@ fn all_bits_set_do_not_overflow_the_sum() {
     }
 }
 
-/// Tests both zeros of ones' complement after the update.
+/// Tests checksums that become either zero of ones' complement.
 #[test]
-fn a_zero_checksum_equals_the_recomputed_one() {
+fn a_zero_checksum_equals_the_recomputed_checksum() {
     let (client, server) = (build::client_v4(), build::server_v4());
     let (user, all) = (
         Spaces::user().load(&[xor(0x21)]),
@@ -165,7 +165,7 @@ fn a_zero_checksum_equals_the_recomputed_one() {
             chains.expect(&frame, Some(&expected), &format!("{word:#06x}"));
         }
     }
-    assert!(zeros >= 2, "neither UDP nor TCP came to zero");
+    assert!(zeros >= 2, "no checksum became zero");
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn random_packets_match_the_reference() {
         let case = (
             ends(),
             any::<bool>(),
-            edgy_bytes(longest),
+            edge_case_bytes(longest),
             0..3_usize,
             held,
             which,
@@ -205,7 +205,7 @@ fn random_packets_match_the_reference() {
                     let expected = reference(&frame, *key).unwrap();
                     chains.expect(&frame, Some(&expected), "once");
                     if held.is_none() {
-                        chains.expect(&expected, Some(&frame), "twice gives it back");
+                        chains.expect(&expected, Some(&frame), "the second run restores the frame");
                     }
                 }
                 let out = chains.run(&frame, 1).unwrap();

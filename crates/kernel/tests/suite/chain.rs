@@ -73,7 +73,7 @@ fn each_hop_counts_the_packets_that_reach_it() {
         );
         assert!(
             0 < door.last_ns && door.last_ns > egress.last_ns,
-            "the last packet that came in did not leave"
+            "the dropped packet must change the time of the front door only"
         );
         assert_eq!(bench.chain.counter_slot(3), None);
     }
@@ -163,7 +163,7 @@ fn clock_ns() -> u64 {
 }
 
 #[test]
-fn a_sample_of_packets_is_timed() {
+fn a_function_times_a_sample_of_packets() {
     if !is_root() {
         return;
     }
@@ -211,7 +211,7 @@ fn every_hop_counts_the_segments_of_a_gso_packet() {
     }
 }
 
-/// A chain of a kernel function, a user-space function and a kernel function.
+/// Returns a chain of a kernel function, a user-space function and a kernel function.
 pub(crate) fn kernel_user_kernel(
     on_failure: OnFailure,
     sockets: myelin_kernel::Sockets,
@@ -240,7 +240,7 @@ pub(crate) fn kernel_user_kernel(
 }
 
 #[test]
-fn without_a_socket_on_failure_decides() {
+fn on_failure_applies_without_a_socket() {
     if !is_root() {
         return;
     }
@@ -323,7 +323,7 @@ fn a_removed_chain_applies_on_failure_and_frees_its_slots() {
                 (verdict, frame()),
                 "{hook}: {on_failure}"
             );
-            // Many more chains than fit at a time.
+            // Many more chains than the plane can hold at the same time.
             for generation in 1..200 {
                 let chain = plane
                     .load_chain(&ChainConfig {

@@ -1,4 +1,4 @@
-//! Compares the front door's classifier with the plain one.
+//! Compares the front door's classifier with a plain reference.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use crate::common::{for_all, is_root, kernel_chain, plane};
 use crate::door_bench::{forwards, port, run_once};
 
-/// A few chains. The path identifier in the XDP metadata identifies each.
+/// A few chains. The path identifier in the XDP metadata identifies each chain.
 struct Chains {
     plane: Plane,
     chains: Vec<LoadedChain>,
@@ -46,7 +46,7 @@ fn classify(port: &Port, frame: &[u8]) -> Option<u32> {
     outcome.meta.map(|meta| meta.spi)
 }
 
-/// Fields from few values, so that many packets match.
+/// Returns a match with fields of few values, so that many packets match.
 fn rule() -> impl Strategy<Value = Match> {
     let v4 = |host: u8| {
         prop_oneof![
@@ -139,22 +139,22 @@ fn the_most_specific_match_takes_the_packet() {
             let mut reference: Vec<(Match, u32)> = Vec::new();
             for (rule, chain) in rules {
                 let chain = &chains.chains[chain];
-                let again = (rule, chain.spi());
+                let inserted = (rule, chain.spi());
                 let ties = reference
                     .iter()
-                    .any(|known| known.0.ties_with(&rule) && *known != again);
+                    .any(|known| known.0.ties_with(&rule) && *known != inserted);
                 match port.insert(&rule, chain) {
                     Ok(()) => {
                         assert!(!ties, "{rule:?} ties");
-                        if !reference.contains(&again) {
-                            reference.push(again);
+                        if !reference.contains(&inserted) {
+                            reference.push(inserted);
                         }
                     }
                     Err(Error::Classifier {
                         cause: ClassifierError::Tie,
                         ..
                     }) => {
-                        assert!(ties, "{rule:?} ties with nothing");
+                        assert!(ties, "{rule:?} ties with no match");
                     }
                     Err(error) => panic!("{rule:?}: {error}"),
                 }
@@ -331,13 +331,13 @@ fn a_change_of_generation_loses_no_packet() {
             .map(|chain| plane.counters().read(slot(chain)).packets)
             .collect()
     };
-    let (came, left) = (
+    let (entered, left) = (
         count(LoadedChain::door_slot),
         count(LoadedChain::egress_slot),
     );
-    assert_eq!(came, left);
-    assert_eq!(came.iter().sum::<u64>(), rounds * u64::from(repeat));
-    assert!(came.iter().all(|&packets| packets > 0), "{came:?}");
+    assert_eq!(entered, left);
+    assert_eq!(entered.iter().sum::<u64>(), rounds * u64::from(repeat));
+    assert!(entered.iter().all(|&packets| packets > 0), "{entered:?}");
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn one_mask_above_the_limit_is_refused() {
     assert_eq!(
         classify(&port, &to([128, 0, 0, 1])),
         Some(1),
-        "the last mask is not looked at"
+        "the search skipped the last mask"
     );
     assert_eq!(classify(&port, &to([10, 0, 0, 1])), None);
     let error = port
@@ -391,7 +391,7 @@ fn one_mask_above_the_limit_is_refused() {
         ),
         "{error}"
     );
-    // The other family has its own limit, and a removed mask frees its place.
+    // The other family has its own limit, and a removed mask frees its number.
     port.insert(
         &Match {
             source: "2001:db8::/32".parse().ok(),
@@ -437,7 +437,7 @@ fn a_failed_insertion_changes_nothing() {
     };
     port.insert(&to(1), &chain).unwrap();
     port.insert(&to(2), &chain).unwrap();
-    // The table of IPv4 has a free place, that of IPv6 has none.
+    // The IPv4 table has a free entry, the IPv6 table has none.
     let error = port.insert(&Match::default(), &chain).unwrap_err();
     assert!(error.to_string().contains("matches6"), "{error}");
     assert_eq!(

@@ -1,5 +1,5 @@
-//! Compares the conformance monitor with its twin in user space and its filter with the classifier,
-//! and tests it on real links.
+//! Compares the conformance monitor with a reference in user space and its filter with the
+//! classifier, and tests the monitor on real links.
 
 use std::net::SocketAddrV4;
 
@@ -17,7 +17,7 @@ use crate::common::{for_all, is_root, plane, runs};
 use crate::net::{Net, PATIENCE, receive};
 use crate::profiles::{bucket, profiles};
 
-fn of_packets(rate: u64, burst: u64) -> Profile {
+fn packet_profile(rate: u64, burst: u64) -> Profile {
     Profile {
         packets: Some(bucket(rate, burst)),
         bits: None,
@@ -31,7 +31,7 @@ fn strict(profile: Profile) -> ConformConfig {
     }
 }
 
-/// Payload bytes of a packet, or of a GSO packet and its segments.
+/// A packet, or a GSO packet with its segments: arrival time and payload bytes.
 #[derive(Clone, Copy, Debug)]
 struct Arrival {
     at_ns: u64,
@@ -39,7 +39,7 @@ struct Arrival {
     segment: Option<usize>,
 }
 
-/// Times may stand still, jump, and go back, like the clock readings of two CPUs.
+/// Times may repeat, jump, and go back, like the clock readings of two CPUs.
 fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
     let step = prop_oneof![
         6 => Just(0_i64),
@@ -95,17 +95,17 @@ impl Arrival {
 }
 
 #[test]
-fn it_reports_the_same_as_its_twin() {
+fn the_monitor_reports_the_same_as_the_reference() {
     if !is_root() {
         return;
     }
     for_all(48, &(profiles(), arrivals()), |(profile, trace)| {
         let trial = MonitorTrial::new(&strict(profile)).unwrap();
-        let mut twin = Meter::new(&profile);
+        let mut reference = Meter::new(&profile);
         let (mut bytes, mut latest) = (0, 0);
         for arrival in &trace {
             for length in arrival.observe(&trial) {
-                twin.record(arrival.at_ns, length);
+                reference.record(arrival.at_ns, length);
                 bytes += length;
             }
             latest = latest.max(arrival.at_ns);
@@ -113,11 +113,14 @@ fn it_reports_the_same_as_its_twin() {
         let seen = trial.report().unwrap();
         assert_eq!(
             (seen.packets, seen.bytes, seen.above),
-            (twin.packets_seen(), bytes, twin.nonconforming())
+            (reference.packets_seen(), bytes, reference.nonconforming())
         );
         assert_eq!(seen.beyond, seen.above, "without a tolerance");
-        assert_eq!(seen.of_packets.map(|fill| fill.level), twin.packets());
-        assert_eq!(seen.of_bits.map(|fill| fill.level), twin.bits());
+        assert_eq!(
+            seen.packet_bucket.map(|fill| fill.level),
+            reference.packets()
+        );
+        assert_eq!(seen.bit_bucket.map(|fill| fill.level), reference.bits());
         assert_eq!((seen.first_ns, seen.last_ns), (trace[0].at_ns, latest));
         assert_eq!(seen.violations == 0, seen.above == 0);
         let kept: u64 = seen.first_violations.iter().map(|one| one.packets).sum();
@@ -134,31 +137,31 @@ fn the_tolerance_widens_the_burst() {
         return;
     }
     let both = (1..2000_u64, 1..20_u64, 0..20_u64, arrivals());
-    for_all(24, &both, |(kilo, burst, wider, trace)| {
-        let profile = of_packets(kilo * 1000, burst);
-        let tolerance_ns = wider * 1_000_000 / kilo;
-        // Only some tolerances give whole packets. The reference checks the others in fractions.
+    for_all(24, &both, |(kilo, burst, extra_burst, trace)| {
+        let profile = packet_profile(kilo * 1000, burst);
+        let tolerance_ns = extra_burst * 1_000_000 / kilo;
+        // Only some tolerances are whole packets. The reference checks the others in fractions.
         let trial = MonitorTrial::new(&ConformConfig {
             tolerance_ns,
             ..strict(profile)
         });
         let trial = trial.unwrap();
-        let wide = burst * CREDIT + kilo * 1000 * tolerance_ns;
+        let tolerated = burst * CREDIT + kilo * 1000 * tolerance_ns;
         let (mut meter, mut strictly, mut beyond, mut most) = (Meter::new(&profile), 0, 0, 0);
         for arrival in &trace {
             for length in arrival.observe(&trial) {
                 strictly += u64::from(!meter.record(arrival.at_ns, length));
                 let level = meter.packets().unwrap();
-                beyond += u64::from(level.now > wide);
+                beyond += u64::from(level.now > tolerated);
                 most = level.most;
             }
         }
         let seen = trial.report().unwrap();
         assert_eq!((seen.above, seen.beyond), (strictly, beyond));
-        let fill = seen.of_packets.unwrap();
+        let fill = seen.packet_bucket.unwrap();
         let least_ns = fill.least_tolerance_ns(profile.packets.unwrap());
         assert_eq!(
-            fill.over(profile.packets.unwrap()),
+            fill.excess(profile.packets.unwrap()),
             most.saturating_sub(burst * CREDIT)
         );
         assert_eq!(seen.beyond == 0, least_ns <= tolerance_ns);
@@ -171,7 +174,7 @@ fn violations_have_time_and_excess() {
         return;
     }
     // A packet each microsecond; burst two.
-    let trial = MonitorTrial::new(&strict(of_packets(1_000_000, 2))).unwrap();
+    let trial = MonitorTrial::new(&strict(packet_profile(1_000_000, 2))).unwrap();
     let frame = build::udp_v4(100);
     let at = |at_ns| {
         trial
@@ -197,7 +200,7 @@ fn violations_have_time_and_excess() {
             (20_000, 20_000, 1, CREDIT)
         ]
     );
-    let fill = seen.of_packets.unwrap();
+    let fill = seen.packet_bucket.unwrap();
     assert_eq!((fill.level.burst(), fill.most_ns), (4, 10_500));
     assert_eq!(fill.least_tolerance_ns(bucket(1_000_000, 2)), 1500);
     // The monitor keeps the first violations and counts all.
@@ -212,13 +215,13 @@ fn violations_have_time_and_excess() {
 }
 
 #[test]
-fn it_stops_counting_at_its_limit() {
+fn the_monitor_stops_counting_at_its_limit() {
     if !is_root() {
         return;
     }
     let trial = MonitorTrial::new(&ConformConfig {
         most_packets: Some(3),
-        ..strict(of_packets(1, 100))
+        ..strict(packet_profile(1, 100))
     });
     let trial = trial.unwrap();
     for _ in 0..5 {
@@ -227,7 +230,7 @@ fn it_stops_counting_at_its_limit() {
     assert_eq!(trial.report().unwrap().packets, 3);
 }
 
-/// The filter takes the same packets as a classifier with this match alone.
+/// The filter accepts the same packets as a classifier with only this match.
 #[test]
 fn the_filter_equals_the_classifier() {
     if !is_root() {
@@ -281,7 +284,7 @@ fn the_filter_equals_the_classifier() {
     for filter in matches {
         let trial = MonitorTrial::new(&ConformConfig {
             filter: Some(filter),
-            ..strict(of_packets(1, 1000))
+            ..strict(packet_profile(1, 1000))
         });
         let (trial, mut expected) = (trial.unwrap(), 0);
         for fixture in fixtures::all() {
@@ -299,17 +302,17 @@ fn the_filter_equals_the_classifier() {
     assert!(taken > 50, "{taken}");
 }
 
-/// Attached before a door that takes the packets, and after all programs on egress, at tcx and at
-/// clsact. The drop detaches it.
+/// The monitor runs before a door that redirects the packets, and after all programs on egress, at
+/// tcx and at clsact. The drop detaches it.
 #[test]
-fn it_attaches_outermost_and_changes_no_packet() {
+fn the_monitor_attaches_outermost_and_changes_no_packet() {
     let Some(net) = Net::new() else { return };
-    let watch = ConformConfig {
+    let config = ConformConfig {
         filter: Some(Match {
             destination_port: Some(4000),
             ..Match::default()
         }),
-        ..strict(of_packets(1, 3))
+        ..strict(packet_profile(1, 3))
     };
     for (port, clsact) in [(1000, false), (1001, true)] {
         let plane = plane();
@@ -328,14 +331,14 @@ fn it_attaches_outermost_and_changes_no_packet() {
             Conformance::attach
         };
         let link = &net.client;
-        let incoming = attach(&link.link, link.ifindex, TrafficDirection::In, &watch).unwrap();
+        let incoming = attach(&link.link, link.ifindex, TrafficDirection::In, &config).unwrap();
         let outgoing = (net
             .server
-            .inside(|| attach("eth0", eth0(), TrafficDirection::In, &watch)))
+            .inside(|| attach("eth0", eth0(), TrafficDirection::In, &config)))
         .unwrap();
         let leaving = (net
             .client
-            .inside(|| attach("eth0", eth0(), TrafficDirection::Out, &watch)))
+            .inside(|| attach("eth0", eth0(), TrafficDirection::Out, &config)))
         .unwrap();
         let expected = if clsact { 0 } else { 2 };
         assert!(programs_at(link.ifindex).is_none_or(|count| count == expected));
@@ -361,7 +364,7 @@ fn it_attaches_outermost_and_changes_no_packet() {
             assert_eq!((seen.packets, seen.bytes), (5, 5 * 50), "{name}");
             // One more packet conforms each second, and the machine may be slow.
             assert!(seen.above <= 2, "{name}: {seen:?}");
-            assert!(seen.of_packets.is_some() && seen.of_bits.is_none());
+            assert!(seen.packet_bucket.is_some() && seen.bit_bucket.is_none());
             assert!(seen.first_ns > 0 && seen.last_ns >= seen.first_ns);
         }
         drop(incoming);

@@ -1,5 +1,5 @@
-//! Tests chains that the egress interface shapes: the class, and departure times against the bucket
-//! in user space.
+//! Tests chains that the egress interface shapes: the class, and departure times, compared with the
+//! bucket in user space.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ fn packets_get_departure_times() {
         ifindex: LOOPBACK,
         shaper: Arc::clone(&shaper),
     };
-    assert_eq!(plane.departures(&shaper).unwrap().latest_ns, 0);
+    assert_eq!(plane.shaper_counters(&shaper).unwrap().latest_ns, 0);
     // Bounds the machine's delay at 100 ms a packet.
     let (outcomes, out) = run(&plane, exit, 6);
     let times: Vec<u64> = outcomes
@@ -85,8 +85,8 @@ fn packets_get_departure_times() {
         assert!(meter.record(*time, 100), "{times:?}");
     }
     assert_eq!(times.len() as u64, out);
-    let seen = plane.departures(&shaper).unwrap();
-    assert_eq!((seen.late, seen.big), (6 - out, 0));
+    let seen = plane.shaper_counters(&shaper).unwrap();
+    assert_eq!((seen.late, seen.oversized), (6 - out, 0));
     assert_eq!(Some(&seen.latest_ns), times.last());
     assert!(seen.delayed > 0 && seen.late > 0, "{seen:?}");
 }
@@ -101,7 +101,8 @@ fn profiles() -> impl Strategy<Value = Profile> {
     })
 }
 
-/// The departure that `myelin_packet::traffic` computes; 0 for a packet that would wait too long.
+/// Returns the departure time that `myelin_packet::traffic` computes; 0 for a packet that would
+/// wait too long.
 fn expected(bucket: &mut TokenBucket, now_ns: u64, bytes: u64, limit_ns: u64) -> u64 {
     let Some(eligible_ns) = bucket.eligible_ns(1, bytes) else {
         return 0;
@@ -115,7 +116,7 @@ fn expected(bucket: &mut TokenBucket, now_ns: u64, bytes: u64, limit_ns: u64) ->
 }
 
 #[test]
-fn departures_are_those_of_the_bucket_in_user_space() {
+fn departure_times_match_the_bucket_in_user_space() {
     if !is_root() {
         return;
     }
@@ -124,7 +125,7 @@ fn departures_are_those_of_the_bucket_in_user_space() {
     let plane = plane();
     for_all(64, &cases, |(profile, limit_ns, arrivals)| {
         let shaper = plane.shaper(&profile, limit_ns).unwrap();
-        let trial = PolicerTrial::of_shaper(&plane, &shaper).unwrap();
+        let trial = PolicerTrial::for_shaper(&plane, &shaper).unwrap();
         let mut now_ns = 1_000_000;
         let mut arrivals: Vec<Arrival> = arrivals
             .into_iter()
@@ -138,10 +139,10 @@ fn departures_are_those_of_the_bucket_in_user_space() {
                 }
             })
             .collect();
-        let mut twin = TokenBucket::new(&profile);
+        let mut reference = TokenBucket::new(&profile);
         let expected_ns: Vec<u64> = arrivals
             .iter()
-            .map(|one| expected(&mut twin, one.at_ns, one.bytes.into(), limit_ns))
+            .map(|one| expected(&mut reference, one.at_ns, one.bytes.into(), limit_ns))
             .collect();
         trial.police(&mut arrivals).unwrap();
         let left: Vec<u64> = arrivals.iter().map(|one| one.at_ns).collect();

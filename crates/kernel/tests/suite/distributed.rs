@@ -14,13 +14,13 @@ use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
 use proptest::prelude::*;
 
 use crate::common::{LOOPBACK, for_all, is_root, plane};
-use crate::door_bench::{Twins, port, run_once};
+use crate::door_bench::{UserFunctions, port, run_once};
 
 const SPI: u32 = 0x00ab_cdef;
 const GENERATION: u16 = 0x1234;
 const XOR: FunctionConfig = FunctionConfig::Xor(XorConfig { key: 0x5a });
 
-/// A kernel function, then one in user space; links and egress are the loopback interface.
+/// A kernel function, then a function in user space. Links and egress are the loopback interface.
 struct Chain {
     plane: Plane,
     chain: LoadedChain,
@@ -70,7 +70,7 @@ fn config(functions: &[Option<FunctionConfig>], on_failure: OnFailure) -> Distri
     }
 }
 
-fn with_meta(program: BorrowedFd<'_>, frame: &[u8], meta: Meta) -> Outcome {
+fn run_with_meta(program: BorrowedFd<'_>, frame: &[u8], meta: Meta) -> Outcome {
     let test = TestRun {
         meta: Some(meta),
         ..TestRun::new(frame)
@@ -82,7 +82,7 @@ fn meta_of(frame: &[u8]) -> Meta {
     Meta::new(1000, SPI, GENERATION, 0, &parse(frame).unwrap())
 }
 
-fn encapsulated(frame: &[u8], position: u8) -> Vec<u8> {
+fn encapsulate(frame: &[u8], position: u8) -> Vec<u8> {
     let meta = Meta {
         stamp_ns: 77,
         spi: SPI,
@@ -94,12 +94,12 @@ fn encapsulated(frame: &[u8], position: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_function_forwards_each_fixture_like_its_twin() {
+fn a_kernel_function_forwards_each_fixture_like_user_space() {
     if !is_root() {
         return;
     }
     let chain = Chain::new();
-    let mut twins = Twins::new(&[XOR]);
+    let mut user_functions = UserFunctions::new(&[XOR]);
     let mut passed = 0;
     for fixture in fixtures::all() {
         let Ok(headers) = parse(&fixture.frame) else {
@@ -110,8 +110,8 @@ fn a_function_forwards_each_fixture_like_its_twin() {
         }
         let meta = meta_of(&fixture.frame);
         let program = chain.links[0].inner_program();
-        let outcome = with_meta(program, &fixture.frame, meta);
-        match twins.process(&fixture.frame, &headers) {
+        let outcome = run_with_meta(program, &fixture.frame, meta);
+        match user_functions.process(&fixture.frame, &headers) {
             Some(frame) => {
                 let expected = (Hook::Xdp.redirect(), &frame, Some(meta));
                 let got = (outcome.verdict, &outcome.frame, outcome.meta);
@@ -138,7 +138,7 @@ fn the_last_function_redirects_to_the_egress() {
     let frame = fixtures::named("udp-v4").frame;
     for (position, left) in [(0, 0), (1, 1)] {
         let program = links[position].inner_program();
-        let outcome = with_meta(program, &frame, meta_of(&frame));
+        let outcome = run_with_meta(program, &frame, meta_of(&frame));
         assert_eq!(outcome.verdict, Hook::Xdp.redirect());
         let egress = plane.counters().read(chain.egress_slot());
         let figures = (chain.sojourn().count(), egress.packets);
@@ -158,7 +158,7 @@ fn the_forwarder_drops_packets_of_other_chains() {
     for (name, program, position) in [
         ("the entry", entry, 0),
         ("the near end", chain.links[0].near_program(), 0),
-        ("the way to the worker", chain.links[1].inner_program(), 1),
+        ("the worker's inner end", chain.links[1].inner_program(), 1),
     ] {
         let before = chain.counted(position).drops;
         for foreign in [
@@ -171,7 +171,7 @@ fn the_forwarder_drops_packets_of_other_chains() {
                 ..meta
             },
         ] {
-            let outcome = with_meta(program, &frame, foreign);
+            let outcome = run_with_meta(program, &frame, foreign);
             assert_eq!(outcome.verdict, Hook::Xdp.drop(), "{name}");
         }
         // A packet that the namespace's own stack sends.
@@ -180,17 +180,18 @@ fn the_forwarder_drops_packets_of_other_chains() {
         assert_eq!(chain.counted(position).drops, before + 3, "{name}");
     }
     for program in [entry, chain.links[0].near_program()] {
-        let outcome = with_meta(program, &frame, meta);
+        let outcome = run_with_meta(program, &frame, meta);
         assert_eq!(outcome.verdict, Hook::Xdp.redirect());
         assert_eq!((outcome.frame, outcome.meta), (frame.clone(), Some(meta)));
     }
     assert_eq!(
         chain.chain.sojourn().count(),
         0,
-        "a packet inside counted as departed"
+        "a packet inside the chain counted as departed"
     );
-    // Without a socket: dropped. The metadata names the position for the worker.
-    let outcome = with_meta(chain.links[1].inner_program(), &frame, meta);
+    // Without a socket the program drops the packet. The metadata holds the position for the
+    // worker.
+    let outcome = run_with_meta(chain.links[1].inner_program(), &frame, meta);
     assert_eq!(outcome.verdict, Hook::Xdp.drop());
     assert_eq!(outcome.meta.map(|meta| meta.position), Some(1));
 }
@@ -207,7 +208,7 @@ fn a_workers_packet_regains_its_metadata_and_leaves_the_chain() {
         if fixture.frame.len() < 14 || fixture.frame.len() > 3000 {
             continue;
         }
-        let outcome = run_once(near, Hook::Xdp, &encapsulated(&fixture.frame, 2));
+        let outcome = run_once(near, Hook::Xdp, &encapsulate(&fixture.frame, 2));
         let Ok(headers) = parse(&fixture.frame) else {
             assert_eq!(outcome.verdict, Hook::Xdp.drop(), "{}", fixture.name);
             continue;
@@ -221,13 +222,13 @@ fn a_workers_packet_regains_its_metadata_and_leaves_the_chain() {
     assert!(left > 20);
     let frame = fixtures::named("udp-v4").frame;
     // A reply to the sender leaves at the ingress. It counts neither as a packet nor as a drop.
-    let outcome = run_once(near, Hook::Xdp, &encapsulated(&frame, 0));
+    let outcome = run_once(near, Hook::Xdp, &encapsulate(&frame, 0));
     assert_eq!(outcome.verdict, Hook::Xdp.redirect());
     assert_eq!(outcome.frame, frame);
     let refused = chain.counted(1).drops;
     for position in [1, 3] {
         // A packet of another position would skip functions.
-        let outcome = run_once(near, Hook::Xdp, &encapsulated(&frame, position));
+        let outcome = run_once(near, Hook::Xdp, &encapsulate(&frame, position));
         assert_eq!(outcome.verdict, Hook::Xdp.drop(), "position {position}");
     }
     assert_eq!(chain.counted(1).drops, refused + 2);
@@ -246,7 +247,7 @@ fn random_headers_of_a_worker_pass_only_with_its_chain_and_position() {
     let inner = fixtures::named("udp-v4").frame;
     let changes = prop::collection::vec((12_usize..38, any::<u8>(), 0_u8..8), 0..3);
     for_all(2000, &changes, |changes| {
-        let mut frame = encapsulated(&inner, 2);
+        let mut frame = encapsulate(&inner, 2);
         for (at, byte, bit) in changes {
             // Changes a whole byte, or one bit.
             frame[at] = if byte < 128 {
@@ -305,8 +306,8 @@ fn the_front_door_redirects_to_the_first_link_until_the_chain_is_removed() {
     assert_eq!(run().verdict, Hook::Xdp.pass());
 }
 
-/// Two functions at tcx.
-fn at_tcx() -> (Plane, LoadedChain, Vec<FunctionLink>) {
+/// Loads two functions at tcx.
+fn load_at_tcx() -> (Plane, LoadedChain, Vec<FunctionLink>) {
     let plane = plane();
     let config = DistributedConfig {
         hook: Hook::Tcx,
@@ -316,7 +317,7 @@ fn at_tcx() -> (Plane, LoadedChain, Vec<FunctionLink>) {
     (plane, chain, links)
 }
 
-fn at_tc(program: BorrowedFd<'_>, frame: &[u8], priority: u32) -> Outcome {
+fn run_at_tc(program: BorrowedFd<'_>, frame: &[u8], priority: u32) -> Outcome {
     let test = TestRun {
         meta: Some(meta_of(frame)),
         priority,
@@ -326,17 +327,17 @@ fn at_tc(program: BorrowedFd<'_>, frame: &[u8], priority: u32) -> Outcome {
 }
 
 #[test]
-fn at_tcx_a_tag_marks_packets_between_links_and_the_last_link_clears_it() {
+fn at_tcx_a_tag_marks_packets_between_links_and_the_last_link_clears_the_tag() {
     if !is_root() {
         return;
     }
-    let (plane, chain, links) = at_tcx();
+    let (plane, chain, links) = load_at_tcx();
     let frame = fixtures::named("udp-v4").frame;
-    let entered = at_tc(chain.program(0).unwrap(), &frame, 0);
+    let entered = run_at_tc(chain.program(0).unwrap(), &frame, 0);
     assert_eq!(entered.verdict, Hook::Tcx.redirect());
     assert_eq!(
         entered.meta,
-        at_tc(chain.program(0).unwrap(), &frame, 0).meta
+        run_at_tc(chain.program(0).unwrap(), &frame, 0).meta
     );
     let tag = entered.priority;
     assert_ne!(tag, 0, "a veth clears the priority to 0");
@@ -349,7 +350,7 @@ fn at_tcx_a_tag_marks_packets_between_links_and_the_last_link_clears_it() {
         for foreign in [0, tag ^ 1, tag ^ 1 << 24] {
             for end in ends {
                 let before = counted(position).drops;
-                let outcome = at_tc(end, &frame, foreign);
+                let outcome = run_at_tc(end, &frame, foreign);
                 assert_eq!(outcome.verdict, Hook::Tcx.drop(), "{foreign:#x}");
                 assert_eq!(counted(position).drops, before + 1);
             }
@@ -360,7 +361,7 @@ fn at_tcx_a_tag_marks_packets_between_links_and_the_last_link_clears_it() {
             "a packet of another chain reached the function"
         );
         // The function and its redirect back over the link.
-        let outcome = at_tc(link.inner_program(), &frame, tag);
+        let outcome = run_at_tc(link.inner_program(), &frame, tag);
         assert_eq!(outcome.verdict, Hook::Tcx.redirect());
         assert_eq!(counted(position).packets, 1);
         assert_eq!(outcome.priority, tag);
@@ -372,7 +373,7 @@ fn at_tcx_a_tag_marks_packets_between_links_and_the_last_link_clears_it() {
         assert_eq!(chain.sojourn().count(), 0);
     }
     for (link, (priority, left)) in links.iter().zip([(tag, 0), (0, 1)]) {
-        let outcome = at_tc(link.near_program(), &frame, tag);
+        let outcome = run_at_tc(link.near_program(), &frame, tag);
         assert_eq!(outcome.verdict, Hook::Tcx.redirect());
         assert_eq!(outcome.priority, priority);
         let egress = plane.counters().read(chain.egress_slot());
@@ -381,13 +382,13 @@ fn at_tcx_a_tag_marks_packets_between_links_and_the_last_link_clears_it() {
 }
 
 #[test]
-fn at_tcx_a_function_forwards_each_fixture_like_its_twin() {
+fn at_tcx_a_kernel_function_forwards_each_fixture_like_user_space() {
     if !is_root() {
         return;
     }
-    let (_plane, _chain, links) = at_tcx();
+    let (_plane, _chain, links) = load_at_tcx();
     let called = links[0].called_program().unwrap();
-    let mut twins = Twins::new(&[XOR]);
+    let mut user_functions = UserFunctions::new(&[XOR]);
     let mut passed = 0;
     for fixture in fixtures::all() {
         let Ok(headers) = parse(&fixture.frame) else {
@@ -396,8 +397,8 @@ fn at_tcx_a_function_forwards_each_fixture_like_its_twin() {
         if fixture.frame.len() > 3000 {
             continue;
         }
-        let outcome = at_tc(called, &fixture.frame, 0);
-        match twins.process(&fixture.frame, &headers) {
+        let outcome = run_at_tc(called, &fixture.frame, 0);
+        match user_functions.process(&fixture.frame, &headers) {
             Some(frame) => {
                 assert_eq!(outcome.verdict, Hook::Tcx.redirect(), "{}", fixture.name);
                 assert_eq!(outcome.frame[..frame.len()], frame, "{}", fixture.name);
@@ -441,8 +442,8 @@ fn a_chain_with_no_function_or_too_many_is_refused() {
     assert!(plane.load_distributed(&config).is_err());
 }
 
-/// A black box between two functions in the kernel.
-fn with_black_box() -> (Plane, LoadedChain, Vec<FunctionLink>) {
+/// Loads a chain with a black box between two kernel functions.
+fn load_black_box_chain() -> (Plane, LoadedChain, Vec<FunctionLink>) {
     let plane = plane();
     let function = |runtime| DistributedFunction {
         near: LOOPBACK,
@@ -466,7 +467,7 @@ fn a_black_box_ends_one_section_and_begins_the_next() {
     if !is_root() {
         return;
     }
-    let (plane, chain, links) = with_black_box();
+    let (plane, chain, links) = load_black_box_chain();
     let count = |slot| plane.counters().read(slot);
     let slots = links[1].black_box().unwrap();
     assert_eq!(links[0].black_box(), None);
@@ -480,13 +481,14 @@ fn a_black_box_ends_one_section_and_begins_the_next() {
             .collect::<Vec<_>>()
     };
     assert_eq!(packets(), [0, 0]);
-    let outcome = with_meta(links[0].near_program(), &frame, meta);
+    let outcome = run_with_meta(links[0].near_program(), &frame, meta);
     assert_eq!(outcome.verdict, Hook::Xdp.redirect());
     assert_eq!(packets(), [1, 0], "into the black box");
     assert_eq!(count(chain.counter_slot(1).unwrap()).packets, 1);
     assert_eq!(count(chain.egress_slot()).packets, 0);
 
-    // Packets from the box have no metadata, or those of an older generation. Both are ignored.
+    // Packets from the box have no metadata, or those of an older generation. The program ignores
+    // both.
     let stale = Meta {
         spi: 3,
         generation: 9,
@@ -501,7 +503,7 @@ fn a_black_box_ends_one_section_and_begins_the_next() {
         assert_eq!(outcome.verdict, Hook::Xdp.redirect());
         assert_eq!(outcome.frame, frame);
         let stamped = outcome.meta.unwrap();
-        assert!(stamped.stamp_ns > 1000, "the stamp is the old one");
+        assert!(stamped.stamp_ns > 1000, "the old stamp is still there");
         let expected = Meta {
             stamp_ns: stamped.stamp_ns,
             position: 2,
@@ -510,7 +512,7 @@ fn a_black_box_ends_one_section_and_begins_the_next() {
         assert_eq!(stamped, expected);
         assert_eq!(count(slots.out).packets, number);
         assert_eq!(packets(), [1, number - 1], "on to the next function");
-        let outcome = with_meta(links[2].near_program(), &frame, stamped);
+        let outcome = run_with_meta(links[2].near_program(), &frame, stamped);
         assert_eq!(outcome.verdict, Hook::Xdp.redirect());
         assert_eq!(packets(), [1, number], "out of the chain");
     }
@@ -523,7 +525,7 @@ fn frames_of_a_black_box_without_ip_are_dropped() {
     if !is_root() {
         return;
     }
-    let (plane, chain, links) = with_black_box();
+    let (plane, chain, links) = load_black_box_chain();
     let slots = links[1].black_box().unwrap();
     let ends = [
         (links[1].near_program(), slots.out),
@@ -580,7 +582,7 @@ fn each_black_box_has_its_own_counters_and_section() {
     let frame = fixtures::named("udp-v4").frame;
     let entry = chain.program(0).unwrap();
     assert_eq!(
-        with_meta(entry, &frame, meta_of(&frame)).verdict,
+        run_with_meta(entry, &frame, meta_of(&frame)).verdict,
         Hook::Xdp.redirect()
     );
     for (at, link) in links.iter().enumerate() {

@@ -22,7 +22,7 @@ pub(crate) fn port(plane: &Plane) -> Port {
         .unwrap()
 }
 
-/// `count` functions that change nothing.
+/// Returns `count` functions that change nothing.
 pub(crate) fn forwards(count: usize) -> Vec<FunctionConfig> {
     vec![FunctionConfig::Forward; count]
 }
@@ -37,7 +37,7 @@ pub(crate) struct DoorBench {
 }
 
 impl DoorBench {
-    /// Creates it with a chain of these functions.
+    /// Creates a front door with a chain of these functions.
     pub(crate) fn new(hook: Hook, functions: &[FunctionConfig]) -> Self {
         let plane = plane();
         let port = port(&plane);
@@ -82,9 +82,9 @@ pub(crate) fn run_once(program: BorrowedFd<'_>, hook: Hook, frame: &[u8]) -> Out
 }
 
 /// Functions in user space.
-pub(crate) struct Twins(Vec<Box<dyn Function>>);
+pub(crate) struct UserFunctions(Vec<Box<dyn Function>>);
 
-impl Twins {
+impl UserFunctions {
     pub(crate) fn new(functions: &[FunctionConfig]) -> Self {
         Self(
             functions

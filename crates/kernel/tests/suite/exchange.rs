@@ -9,8 +9,8 @@ use crate::chain::frame;
 use crate::common::{is_root, kernel_chain, plane};
 use crate::door_bench::{forwards, port, run_once};
 
-/// A plane with a port. Its match has the old generation as target, at one hook; the new generation
-/// is loaded at another.
+/// A plane with a port. The match of the port has the old generation as target, at one hook. The
+/// new generation is loaded at another hook.
 struct Exchange {
     plane: Plane,
     port: Port,
@@ -103,9 +103,10 @@ fn the_old_generation_keeps_its_slots_while_packets_reach_it() {
     } = Exchange::new(Hook::Tcx, Hook::Xdp);
     plane.keep_old_entry(&new, &old).unwrap();
     port.insert(&Match::default(), &new).unwrap();
-    // Removed too early: `onFailure` drops its packets; they never enter another chain.
+    // The old generation is removed too early: `onFailure` drops its packets, and they enter no
+    // other chain.
     drop(old);
-    let strangers: Vec<_> = (2..20)
+    let other_chains: Vec<_> = (2..20)
         .map(|spi| {
             plane
                 .load_chain(&kernel_chain(Hook::Tcx, spi, &forwards(2)))
@@ -116,11 +117,11 @@ fn the_old_generation_keeps_its_slots_while_packets_reach_it() {
     let outcome = run_once(door.as_fd(), Hook::Tcx, &frame());
     assert_eq!(outcome.verdict, Hook::Tcx.drop());
     let read = |chain: &LoadedChain| plane.counters().read(chain.door_slot()).packets;
-    assert!(strangers.iter().all(|chain| read(chain) == 0));
+    assert!(other_chains.iter().all(|chain| read(chain) == 0));
 }
 
 #[test]
-fn waiting_for_packets_is_bounded() {
+fn wait_for_packets_returns() {
     if is_root() {
         plane().wait_for_packets().unwrap();
     }

@@ -1,5 +1,5 @@
-//! Tests a door that is compiled for one chain: it serves every chain, and is recompiled when that
-//! chain is removed.
+//! Tests a door with a direct jump to one chain: the door forwards packets of every chain. A new
+//! generation of that chain reloads the door.
 
 use std::os::fd::AsFd;
 
@@ -18,7 +18,7 @@ fn chain(plane: &Plane, hook: Hook, spi: u32) -> LoadedChain {
 }
 
 #[test]
-fn a_door_compiled_for_one_chain_serves_all() {
+fn a_door_with_a_fast_path_forwards_packets_of_all_chains() {
     if !is_root() {
         return;
     }
@@ -26,9 +26,9 @@ fn a_door_compiled_for_one_chain_serves_all() {
     for hook in Hook::ALL {
         let plane = plane();
         let port = port(&plane);
-        // Loaded before the first chain, like an attached door.
+        // Load the door before the first chain, as an attached door is.
         let first = port.program(hook).unwrap();
-        let taken = |chain: &LoadedChain| {
+        let count_forwarded = |chain: &LoadedChain| {
             let program = port.program(hook).unwrap();
             let before = plane.counters().read(chain.egress_slot()).packets;
             let verdict = run_once(program.as_fd(), hook, &frame).verdict;
@@ -44,28 +44,28 @@ fn a_door_compiled_for_one_chain_serves_all() {
         );
         let (one, other) = (chain(&plane, hook, 1), chain(&plane, hook, 2));
         port.insert(&wide, &one).unwrap();
-        let made_for_one = port.program(hook).unwrap();
-        assert!(!std::sync::Arc::ptr_eq(&first, &made_for_one));
-        assert_eq!(taken(&one), 1);
+        let with_fast_path = port.program(hook).unwrap();
+        assert!(!std::sync::Arc::ptr_eq(&first, &with_fast_path));
+        assert_eq!(count_forwarded(&one), 1);
         port.insert(&narrow, &other).unwrap();
         assert!(
-            std::sync::Arc::ptr_eq(&made_for_one, &port.program(hook).unwrap()),
-            "it still serves the chain it was made for"
+            std::sync::Arc::ptr_eq(&with_fast_path, &port.program(hook).unwrap()),
+            "the port reloaded the door for the second chain"
         );
-        assert_eq!((taken(&other), taken(&one)), (1, 0));
+        assert_eq!((count_forwarded(&other), count_forwarded(&one)), (1, 0));
         assert!(port.remove(&narrow).unwrap());
-        // The match gets another chain as target atomically, and the door is recompiled for it.
+        // The match gets another chain as target atomically, and the port reloads the door for it.
         let next = chain(&plane, hook, 1);
         port.insert(&wide, &next).unwrap();
         drop(one);
         assert!(!std::sync::Arc::ptr_eq(
-            &made_for_one,
+            &with_fast_path,
             &port.program(hook).unwrap()
         ));
-        assert_eq!((taken(&next), taken(&other)), (1, 0));
-        // A chain that reuses the slots of the first.
+        assert_eq!((count_forwarded(&next), count_forwarded(&other)), (1, 0));
+        // The third chain reuses the slots of the first chain.
         let third = chain(&plane, hook, 3);
         port.insert(&narrow, &third).unwrap();
-        assert_eq!((taken(&third), taken(&next)), (1, 0));
+        assert_eq!((count_forwarded(&third), count_forwarded(&next)), (1, 0));
     }
 }

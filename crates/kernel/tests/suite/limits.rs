@@ -1,4 +1,4 @@
-//! Tests what a plane refuses: too many objects, contradictory ones, removed ones.
+//! Tests that a plane refuses too many objects, contradictory chains and removed chains.
 
 use std::os::fd::AsFd;
 
@@ -44,7 +44,7 @@ fn slots_of_a_stale_match_or_path_are_not_reused() {
         assert!(matches!(
             plane.load_chain(&config(3)),
             Err(Error::Full {
-                what: "kernel functions",
+                items: "kernel functions",
                 ..
             })
         ));
@@ -73,7 +73,7 @@ fn slots_of_a_stale_match_or_path_are_not_reused() {
     assert!(matches!(
         plane.load_chain(&config(3)),
         Err(Error::Full {
-            what: "kernel functions",
+            items: "kernel functions",
             ..
         })
     ));
@@ -108,7 +108,7 @@ fn a_full_table_returns_an_error_and_keeps_its_entries() {
     assert!(
         error
             .to_string()
-            .starts_with("no room for 3 more kernel functions: the plane was made for 4"),
+            .starts_with("no room for 3 more kernel functions: the agent has a capacity of 4"),
         "{error}"
     );
     let error = plane.add_port(port.config().clone()).unwrap_err();
@@ -116,7 +116,7 @@ fn a_full_table_returns_an_error_and_keeps_its_entries() {
         matches!(
             error,
             Error::Full {
-                what: "ports",
+                items: "ports",
                 wanted: 1,
                 capacity: 1
             }
@@ -181,7 +181,7 @@ fn a_contradictory_chain_is_refused() {
                 positions: 2,
                 ..good.clone()
             },
-            "must leave by the egress if and only if it is the last",
+            "must exit at the egress if and only if it is the last segment",
         ),
         (
             ChainConfig {
@@ -204,8 +204,8 @@ fn a_contradictory_chain_is_refused() {
             },
             "user space from the XDP hook only",
         ),
-        (out_of_order, "does not leave the one before by user space"),
-        (no_exit, "must leave by the egress"),
+        (out_of_order, "no function in user space lies between"),
+        (no_exit, "must exit at the egress"),
         (
             kernel_chain(Hook::Xdp, 1, &[too_many]),
             "firewall at position 0: 1025 rules are too many",

@@ -19,7 +19,7 @@ const PORT: u16 = 9000;
 const KEY: u8 = 0x5a;
 const XOR: FunctionConfig = FunctionConfig::Xor(XorConfig { key: KEY });
 
-/// A chain from client to server for one UDP port. All other traffic bypasses it in both
+/// A chain from client to server for one UDP port. All other traffic bypasses the chain in both
 /// directions.
 struct Deployed {
     plane: Plane,
@@ -80,7 +80,7 @@ impl Deployed {
     }
 }
 
-/// Sends payloads of several sizes through the chain, an xor, and one that bypasses it.
+/// Sends payloads of several sizes through the chain, an xor, and past the chain.
 fn assert_flows(net: &Net, deployed: &Deployed) {
     let sender = net.client.udp(1000);
     let (matched, unmatched) = (net.server.udp(PORT), net.server.udp(PORT + 1));
@@ -126,21 +126,26 @@ fn assert_flows(net: &Net, deployed: &Deployed) {
         "{:?}",
         sojourn.max_ns()
     );
-    let there = deployed.client.counters();
-    assert_eq!(there.unmatched.packets, count);
+    let client_counters = deployed.client.counters();
+    assert_eq!(client_counters.unmatched.packets, count);
     // ARP is not IP.
-    assert!(there.unparsed(Unparsed::NotIp).packets > 0);
+    assert!(client_counters.unparsed(Unparsed::NotIp).packets > 0);
     // A port without chains counts frames and does not parse them.
-    let here = deployed.server.counters();
+    let server_counters = deployed.server.counters();
     assert!(
-        here.unmatched.packets > 1,
+        server_counters.unmatched.packets > 1,
         "the reply, and address resolution"
     );
-    assert!(here.unparsed.iter().all(|reason| reason.packets == 0));
+    assert!(
+        server_counters
+            .unparsed
+            .iter()
+            .all(|reason| reason.packets == 0)
+    );
 }
 
 #[test]
-fn tcx_with_redirect_to_the_peer() {
+fn packets_pass_a_tcx_chain_that_redirects_to_the_peer() {
     let Some(net) = Net::new() else { return };
     // The sender leaves the checksum to the card. A veth has none, so it stays CHECKSUM_PARTIAL.
     let deployed = deploy(&net, Hook::Tcx, &[XOR], true);
@@ -149,7 +154,7 @@ fn tcx_with_redirect_to_the_peer() {
 }
 
 #[test]
-fn tcx_with_plain_redirect_and_complete_checksums() {
+fn packets_with_complete_checksums_pass_a_tcx_chain_with_plain_redirect() {
     let Some(net) = Net::new() else { return };
     net.client.offloads(&["tx", "off"]);
     let deployed = deploy(&net, Hook::Tcx, &[XOR], false);
@@ -158,7 +163,7 @@ fn tcx_with_plain_redirect_and_complete_checksums() {
 }
 
 #[test]
-fn clsact_without_tcx() {
+fn packets_pass_a_chain_at_clsact() {
     let Some(net) = Net::new() else { return };
     let deployed = deploy(&net, Hook::Tcx, &[XOR], true);
     deployed.client.attach_clsact().unwrap();
@@ -173,7 +178,7 @@ fn clsact_without_tcx() {
     assert_eq!(
         receive(&receiver, SILENCE),
         None,
-        "the filter is still there"
+        "the filter is still attached"
     );
 }
 
@@ -185,7 +190,7 @@ fn prepare_xdp(net: &Net) {
 }
 
 #[test]
-fn xdp_in_the_driver_and_tcx_for_other_chains() {
+fn packets_pass_a_chain_at_native_xdp() {
     let Some(net) = Net::new() else { return };
     prepare_xdp(&net);
     let deployed = deploy(&net, Hook::Xdp, &[XOR], true);
@@ -195,7 +200,7 @@ fn xdp_in_the_driver_and_tcx_for_other_chains() {
 }
 
 #[test]
-fn generic_xdp_without_driver_support() {
+fn packets_pass_a_chain_at_generic_xdp() {
     let Some(net) = Net::new() else { return };
     prepare_xdp(&net);
     let deployed = deploy(&net, Hook::Xdp, &[XOR], true);
@@ -205,7 +210,7 @@ fn generic_xdp_without_driver_support() {
 }
 
 #[test]
-fn the_tc_door_guards_an_xdp_chain_without_its_door() {
+fn the_tc_door_drops_packets_of_an_xdp_chain_without_its_door() {
     let Some(net) = Net::new() else { return };
     prepare_xdp(&net);
     let deployed = deploy(&net, Hook::Xdp, &[XOR], true);
@@ -274,7 +279,8 @@ fn gso_streams_pass_functions_that_keep_the_payload() {
     );
 }
 
-/// TCP packets are not linear: headers and payload lie apart. Two `xor` with one key cancel out.
+/// TCP packets are not linear: headers and payload are in separate buffers. Two `xor` with one key
+/// cancel out.
 #[test]
 fn tcp_streams_pass_functions_that_change_the_payload() {
     let Some(net) = Net::new() else { return };
@@ -295,7 +301,7 @@ fn tcp_streams_pass_functions_that_change_the_payload() {
 }
 
 #[test]
-fn odd_frames_pass_and_are_counted_by_reason() {
+fn unparsed_frames_pass_and_are_counted_by_reason() {
     let Some(net) = Net::new() else { return };
     let deployed = deploy(&net, Hook::Tcx, &[XOR], true);
     deployed.attach_tcx();
@@ -316,7 +322,7 @@ fn odd_frames_pass_and_are_counted_by_reason() {
 }
 
 #[test]
-fn vlan_tags_in_the_skb_count_too() {
+fn vlan_tags_in_the_skb_count_as_tags() {
     let Some(net) = Net::new() else { return };
     let deployed = deploy(&net, Hook::Tcx, &forwards(1), true);
     deployed.attach_tcx();
@@ -349,7 +355,7 @@ fn wait_for(port: &Port, expected: [u64; Unparsed::ALL.len()]) {
 }
 
 #[test]
-fn programs_of_others_stay_attached() {
+fn programs_of_other_owners_stay_attached() {
     let Some(net) = Net::new() else { return };
     let theirs = deploy(&net, Hook::Xdp, &[XOR], true);
     theirs.client.attach_xdp(XdpMode::Native).unwrap();

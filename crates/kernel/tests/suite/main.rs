@@ -1,7 +1,7 @@
-//! Tests the eBPF programs in the kernel: on test frames against their twins in user space, and on
-//! real links. `tests/kinds` tests the function kinds.
+//! Tests the eBPF programs in the kernel: on test frames against the same functions in user space,
+//! and on real links. `tests/kinds` tests the function kinds.
 //!
-//! Every test needs root. Without root it prints so and passes.
+//! Every test needs root. Without root it prints a message and passes.
 
 #[path = "../common/mod.rs"]
 mod common;

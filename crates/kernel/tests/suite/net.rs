@@ -14,9 +14,9 @@ use myelin_kernel::{Exit, Opposite, PortConfig};
 
 use crate::common::is_root;
 
-/// The longest wait for a packet. Later, it counts as lost.
+/// The longest wait for a packet. A later packet counts as lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// The wait after which no packet counts as proof of silence.
+/// The time without a packet after which a test expects none.
 pub(crate) const SILENCE: Duration = Duration::from_millis(200);
 
 /// A host: its namespace, its address, and the test's end of its link.
@@ -35,7 +35,7 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// Returns `None` and prints the reason if it cannot be made.
+    /// Creates the hosts. If that is impossible, prints the reason and returns `None`.
     pub(crate) fn new() -> Option<Self> {
         if !is_root() {
             return None;
@@ -62,17 +62,17 @@ impl Net {
         [&self.client, &self.server]
     }
 
-    /// The port of the client's packets, opposite the server.
+    /// Returns the port that takes the client's packets.
     pub(crate) fn client_port(&self, peer: bool) -> PortConfig {
         port(&self.client, &self.server, peer)
     }
 
-    /// The port of the server's packets.
+    /// Returns the port that takes the server's packets.
     pub(crate) fn server_port(&self, peer: bool) -> PortConfig {
         port(&self.server, &self.client, peer)
     }
 
-    /// The exit to the server.
+    /// Returns the exit to the server.
     pub(crate) fn to_server(&self, peer: bool) -> Exit {
         Exit::Egress {
             ifindex: self.server.ifindex,
@@ -120,7 +120,7 @@ impl Host {
             "netns",
             &host.namespace,
         ]);
-        // An IPv6 host sends packets on its own, and the tests count packets.
+        // An IPv6 host sends unrequested packets, and the tests count packets.
         disable_ipv6(&host.link);
         host.inside(|| disable_ipv6("eth0"));
         ip(&["link", "set", &host.link, "up"]);
@@ -186,7 +186,7 @@ impl Host {
         })
     }
 
-    /// A UDP socket of the host.
+    /// Returns a UDP socket of the host.
     pub(crate) fn udp(&self, port: u16) -> UdpSocket {
         let socket =
             self.inside(|| UdpSocket::bind(SocketAddrV4::new(self.address, port)).unwrap());

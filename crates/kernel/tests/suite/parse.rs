@@ -34,14 +34,12 @@ fn kernel_parse(bench: &DoorBench, frame: &[u8]) -> Result<Meta, Unparsed> {
     match (bench.hook, counted.as_slice()) {
         (Hook::Tcx, [reason]) => Err(*reason),
         // The XDP door leaves the counts to the tc door.
-        (Hook::Xdp, []) => {
-            Err(parse(frame).expect_err("the XDP door passed on a frame that parses"))
-        }
+        (Hook::Xdp, []) => Err(parse(frame).expect_err("the XDP door passed a frame that parses")),
         (hook, counted) => panic!("{hook}: counted under {counted:?}"),
     }
 }
 
-/// The header offsets that both hooks carry.
+/// Returns the header offsets that both hooks carry.
 fn offsets(headers: &Headers) -> (u16, u16, u16, u16, u8) {
     (
         headers.l3,
@@ -60,9 +58,9 @@ fn assert_agrees(
 ) {
     let hook = bench.hook;
     let found = kernel_parse(bench, frame);
-    let found_places = found.map(|meta| (meta.l3, meta.l4, meta.payload, meta.end, meta.flags));
+    let found_offsets = found.map(|meta| (meta.l3, meta.l4, meta.payload, meta.end, meta.flags));
     assert_eq!(
-        found_places,
+        found_offsets,
         expected.as_ref().map(offsets).map_err(|reason| *reason),
         "{hook}: {name}"
     );
@@ -139,12 +137,12 @@ fn unmatched_and_unparsed_frames_are_counted_once_and_pass_untouched() {
 }
 
 #[test]
-fn the_xdp_door_passes_tc_chains_and_the_tc_door_guards_xdp_chains() {
+fn the_xdp_door_passes_tc_chains_and_the_tc_door_drops_packets_of_xdp_chains() {
     if !is_root() {
         return;
     }
     let frame = fixtures::named("udp-v4").frame;
-    let led_to = |hook| {
+    let deploy = |hook| {
         let plane = plane();
         let port = port(&plane);
         let chain = plane
@@ -158,19 +156,20 @@ fn the_xdp_door_passes_tc_chains_and_the_tc_door_guards_xdp_chains() {
     };
     let count = |plane: &Plane, slot| plane.counters().read(slot);
 
-    let (plane, port, chain) = led_to(Hook::Tcx);
+    let (plane, port, chain) = deploy(Hook::Tcx);
     assert_eq!(door(&port, Hook::Xdp), Hook::Xdp.pass());
     assert_eq!(count(&plane, chain.door_slot()).packets, 0);
     assert_eq!(door(&port, Hook::Tcx), Hook::Tcx.redirect());
     assert_eq!(count(&plane, chain.door_slot()).packets, 1);
 
-    // A packet behind the XDP door was not redirected there, so `onFailure` applies: drop.
-    let (plane, port, chain) = led_to(Hook::Xdp);
+    // The XDP door has not redirected this packet, so `onFailure` applies: drop.
+    let (plane, port, chain) = deploy(Hook::Xdp);
     assert_eq!(door(&port, Hook::Tcx), Hook::Tcx.drop());
     assert_eq!(count(&plane, chain.door_slot()).drops, 1);
 }
 
-/// A veth's frame keeps its metadata over a redirect, so a door may find that of another door.
+/// A veth's frame keeps its metadata over a redirect, so a door may find the metadata of another
+/// door.
 #[test]
 fn metadata_of_another_door_is_replaced() {
     if !is_root() {
@@ -197,7 +196,7 @@ fn metadata_of_another_door_is_replaced() {
     assert!(meta.stamp_ns > 1);
 }
 
-/// Fixtures with a few changed bytes, truncated or extended.
+/// Returns fixtures with a few changed bytes, truncated or extended.
 fn mutated(hook: Hook) -> impl Strategy<Value = Vec<u8>> {
     let fixtures: Vec<_> = fixtures::all()
         .into_iter()
@@ -224,9 +223,10 @@ fn mutated(hook: Hook) -> impl Strategy<Value = Vec<u8>> {
             }
             frame
         })
-        .prop_filter("the kernel does not run programs on it", move |frame| {
-            runs(hook, frame)
-        })
+        .prop_filter(
+            "the kernel does not run programs on this frame",
+            move |frame| runs(hook, frame),
+        )
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn random_frames_parse_as_in_user_space() {
     for hook in Hook::ALL {
         let bench = DoorBench::new(hook, &[FunctionConfig::Forward]);
         for_all(3000, &mutated(hook), |frame| {
-            assert_agrees(&bench, &frame, &parse(&frame), "mutilated");
+            assert_agrees(&bench, &frame, &parse(&frame), "mutated");
         });
     }
 }

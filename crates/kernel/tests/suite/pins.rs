@@ -1,4 +1,4 @@
-//! Tests that kernel chains survive the death of their process.
+//! Tests that kernel chains continue after a kill of their process.
 
 use std::net::SocketAddrV4;
 use std::os::fd::AsFd;
@@ -127,7 +127,7 @@ fn chains_survive_a_killed_agent() {
     for hook in Hook::ALL {
         let Some(net) = Net::new() else { return };
         let fs = BpfFs::new();
-        // The chain takes no ARP, so the neighbour entry is static.
+        // The chain forwards no ARP, so the neighbour entry is static.
         net.client.ip(&[
             "neighbour",
             "add",
@@ -159,7 +159,7 @@ fn chains_survive_a_killed_agent() {
         assert_eq!(
             receive(&receiver, PATIENCE),
             Some(vec![254, 253, 252]),
-            "{hook}: the chain died with its agent"
+            "{hook}: the chain ended with its agent"
         );
 
         let error = create(&fs.path()).unwrap_err();
@@ -181,7 +181,7 @@ fn chains_survive_a_killed_agent() {
 }
 
 #[test]
-fn the_pin_of_a_clsact_filter_identifies_it() {
+fn the_pin_name_identifies_a_clsact_filter() {
     let Some(net) = Net::new() else { return };
     let fs = BpfFs::new();
     let plane = create(&fs.path()).unwrap();
@@ -257,7 +257,7 @@ fn a_pinned_port_keeps_its_matches_and_a_detached_port_removes_them() {
         run_once(door.as_fd(), Hook::Xdp, &frame).verdict,
         Hook::Xdp.pass()
     );
-    // Its number is free.
+    // The number of the first port is free.
     drop(first);
     let second = port(&plane);
     assert_eq!(verdict(&second), Hook::Xdp.pass());
@@ -279,7 +279,9 @@ fn pins_need_a_bpffs_and_a_private_directory() {
     let plain = tempfile::tempdir().unwrap();
     let error = create(plain.path()).unwrap_err().to_string();
     assert!(
-        error.contains("it is not on a bpffs: mount one with `mount -t bpf bpf /sys/fs/bpf`"),
+        error.contains(
+            "the directory is not on a bpffs: mount one with `mount -t bpf bpf /sys/fs/bpf`"
+        ),
         "{error}"
     );
 
@@ -300,7 +302,7 @@ fn pins_need_a_bpffs_and_a_private_directory() {
         })
         .unwrap();
     drop((port, plane));
-    // Files of others stay.
+    // Files of other programs stay.
     std::fs::create_dir(fs.path().join("theirs")).unwrap();
     Plane::remove_pins(&fs.path()).unwrap();
     assert_eq!(fs.names(), ["theirs"]);

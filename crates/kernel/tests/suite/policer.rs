@@ -1,5 +1,5 @@
-//! Compares the policer with its twin in user space, on one CPU and on several, and tests it at the
-//! front door.
+//! Compares the policer with the token bucket in user space, on one CPU and on several, and tests
+//! the policer at the front door.
 
 use std::net::SocketAddrV4;
 use std::os::fd::AsFd;
@@ -20,7 +20,7 @@ use crate::door_bench::{forwards, port};
 use crate::net::Net;
 use crate::profiles::{bucket, profiles};
 
-fn of_packets(rate: u64, burst: u64) -> Profile {
+fn packet_profile(rate: u64, burst: u64) -> Profile {
     Profile {
         packets: Some(bucket(rate, burst)),
         bits: None,
@@ -31,7 +31,7 @@ fn policer(plane: &Plane, profile: &Profile) -> Arc<Policer> {
     plane.policer(profile).unwrap().unwrap()
 }
 
-/// Times may stand still, jump, and go back, like the clock readings of two CPUs.
+/// Times may repeat, jump, and go back, like the clock readings of two CPUs.
 fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
     let step = prop_oneof![
         6 => Just(0_i64),
@@ -62,7 +62,7 @@ fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
 }
 
 #[test]
-fn it_decides_like_its_twin() {
+fn verdicts_match_the_token_bucket_in_user_space() {
     if !is_root() {
         return;
     }
@@ -74,13 +74,16 @@ fn it_decides_like_its_twin() {
             |(profile, trace, single_cpu)| {
                 let trial =
                     PolicerTrial::new(&plane, &policer(&plane, &profile), single_cpu).unwrap();
-                let mut twin = TokenBucket::new(&profile);
+                let mut reference = TokenBucket::new(&profile);
                 for arrivals in trace.chunks(MAX_ARRIVALS) {
                     let mut policed = arrivals.to_vec();
                     trial.police(&mut policed).unwrap();
                     for (arrival, policed) in arrivals.iter().zip(policed) {
-                        let expected =
-                            twin.take(arrival.at_ns, arrival.packets.into(), arrival.bytes.into());
+                        let expected = reference.take(
+                            arrival.at_ns,
+                            arrival.packets.into(),
+                            arrival.bytes.into(),
+                        );
                         prop_assert_eq!(policed.bytes == 1, expected, "{:?}", arrival);
                     }
                 }
@@ -98,7 +101,7 @@ fn a_long_trace_is_exact_to_one_packet() {
     }
     let (rate, burst) = (300_000, 20);
     let plane = plane();
-    let profile = of_packets(rate, burst);
+    let profile = packet_profile(rate, burst);
     let trial = PolicerTrial::new(&plane, &policer(&plane, &profile), true).unwrap();
     let mut meter = Meter::new(&profile);
     let (start, mut at_ns, mut passed) = (7_u64, 7_u64, 0_u64);
@@ -137,13 +140,13 @@ fn a_long_trace_is_exact_to_one_packet() {
 
 /// Two CPUs that share a bucket together get exactly the packets of one CPU.
 #[test]
-fn cpus_share_a_bucket_to_the_packet() {
+fn two_cpus_share_a_bucket_exactly() {
     if !is_root() {
         return;
     }
     let (rate, burst) = (500_000, 100);
     let plane = plane();
-    let policer = policer(&plane, &of_packets(rate, burst));
+    let policer = policer(&plane, &packet_profile(rate, burst));
     let barrier = Barrier::new(2);
     let run = || {
         let trial = PolicerTrial::new(&plane, &policer, false).unwrap();
@@ -176,7 +179,7 @@ fn cpus_share_a_bucket_to_the_packet() {
         .count() as u128;
     let earned = elapsed_ns * u128::from(rate) / 1_000_000_000;
     assert!(passed <= earned + u128::from(burst), "{passed} of {earned}");
-    // If the machine stops both for longer than the bucket takes to fill, credit is lost.
+    // If the machine stops both threads for longer than the bucket takes to fill, credit is lost.
     let fill_ns = u128::from(burst * 1_000_000_000 / rate);
     let gaps = trace
         .windows(2)
@@ -230,7 +233,7 @@ fn the_door_drops_and_counts_excess() {
     let frame = build::udp_v4(100);
     for hook in Hook::ALL {
         // A rate so low that the bucket earns nothing during the test.
-        let door = PolicedDoor::new(hook, &of_packets(1, 3));
+        let door = PolicedDoor::new(hook, &packet_profile(1, 3));
         let passed = (0..8)
             .filter(|_| door.passes(&TestRun::new(&frame)))
             .count();
@@ -274,11 +277,11 @@ fn each_segment_counts_with_its_headers() {
         gso_size,
         ..TestRun::new(&frame)
     };
-    let door = PolicedDoor::new(Hook::Tcx, &of_packets(1, 10));
+    let door = PolicedDoor::new(Hook::Tcx, &packet_profile(1, 10));
     assert!(!door.passes(&segments(11, 91)));
     assert!(door.passes(&segments(10, 100)));
     assert!(!door.passes(&TestRun::new(&frame)));
-    let unsegmented = PolicedDoor::new(Hook::Tcx, &of_packets(1, 10));
+    let unsegmented = PolicedDoor::new(Hook::Tcx, &packet_profile(1, 10));
     assert!(
         !unsegmented.passes(&segments(0, 91)),
         "12 segments by size, without a segment count"
@@ -294,12 +297,12 @@ fn each_segment_counts_with_its_headers() {
 }
 
 #[test]
-fn a_dropped_policer_frees_its_place() {
+fn a_dropped_policer_frees_its_number() {
     if !is_root() {
         return;
     }
     let plane = plane();
-    let profile = of_packets(1, 1);
+    let profile = packet_profile(1, 1);
     for _ in 0..3 {
         let held: Vec<_> = (0..1000)
             .map_while(|_| plane.policer(&profile).ok())
@@ -310,9 +313,10 @@ fn a_dropped_policer_frees_its_place() {
     assert!(plane.policer(&Profile::default()).unwrap().is_none());
 }
 
-/// The door takes no lock in the driver of an interface with one queue, and polices alike.
+/// In the driver of an interface with one queue the policer takes no lock, but gives the same
+/// verdicts.
 #[test]
-fn a_single_queue_and_a_generic_hook_police_alike() {
+fn single_queue_native_xdp_and_generic_xdp_police_alike() {
     let Some(net) = Net::new() else { return };
     for host in net.hosts() {
         host.offloads(&["tx", "off", "gro", "on"]);
@@ -327,7 +331,7 @@ fn a_single_queue_and_a_generic_hook_police_alike() {
             .unwrap();
         let server = plane.add_port(net.server_port(false)).unwrap();
         let mut config = ChainConfig {
-            policer: plane.policer(&of_packets(1, 5)).unwrap(),
+            policer: plane.policer(&packet_profile(1, 5)).unwrap(),
             ..kernel_chain(Hook::Xdp, 9, &forwards(1))
         };
         config.segments[0].exit = net.to_server(false);

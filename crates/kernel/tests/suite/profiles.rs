@@ -1,4 +1,4 @@
-//! Random traffic profiles, from slow to the fastest that a bucket can count.
+//! Random traffic profiles, from slow rates to the fastest rate of a bucket.
 
 use myelin_packet::traffic::{Bucket, Profile};
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ pub(crate) fn bucket(rate: u64, burst: u64) -> Bucket {
     Bucket::new(rate, burst).unwrap()
 }
 
-/// In packets, in bits, or in both.
+/// Returns profiles in packets, in bits, or in both.
 pub(crate) fn profiles() -> impl Strategy<Value = Profile> {
     let rate = prop_oneof![
         1..10_u64,

@@ -10,7 +10,7 @@ use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
 use proptest::prelude::*;
 
 use crate::common::{LOOPBACK, for_all, is_root, kernel_chain, plane};
-use crate::door_bench::{Twins, forwards, run_once};
+use crate::door_bench::{UserFunctions, forwards, run_once};
 
 const SPI: u32 = 0x00ab_cdef;
 const GENERATION: u16 = 0x1234;
@@ -23,7 +23,7 @@ struct ReentryBench {
 }
 
 impl ReentryBench {
-    /// A chain that begins in user space and ends with a kernel function at position 1.
+    /// Loads a chain that begins in user space and ends with a kernel function at position 1.
     fn new() -> Self {
         let plane = plane();
         let reentry = plane.add_reentry(LOOPBACK).unwrap();
@@ -58,7 +58,7 @@ fn config(spi: u32) -> ChainConfig {
     }
 }
 
-fn encapsulated(frame: &[u8], stamp_ns: u64, position: u8) -> Vec<u8> {
+fn encapsulate(frame: &[u8], stamp_ns: u64, position: u8) -> Vec<u8> {
     let meta = Meta {
         stamp_ns,
         spi: SPI,
@@ -74,21 +74,21 @@ fn every_fixture_regains_its_metadata() {
     if !is_root() {
         return;
     }
-    let back = ReentryBench::new();
-    let mut twins = Twins::new(&[XOR]);
+    let bench = ReentryBench::new();
+    let mut user_functions = UserFunctions::new(&[XOR]);
     let mut expected_sojourns = 0;
     for fixture in fixtures::all() {
         if fixture.frame.len() < 14 || fixture.frame.len() > 3000 {
             continue;
         }
-        let frame = encapsulated(&fixture.frame, 1000, 1);
-        let outcome = back.run(&frame);
+        let frame = encapsulate(&fixture.frame, 1000, 1);
+        let outcome = bench.run(&frame);
         let name = fixture.name;
         let Ok(headers) = parse(&fixture.frame) else {
             assert_eq!(outcome.verdict, Hook::Xdp.drop(), "{name}");
             continue;
         };
-        match twins.process(&fixture.frame, &headers) {
+        match user_functions.process(&fixture.frame, &headers) {
             Some(transformed) => {
                 assert_eq!(
                     (outcome.verdict, outcome.frame),
@@ -109,10 +109,10 @@ fn every_fixture_regains_its_metadata() {
         }
     }
     assert!(expected_sojourns > 20);
-    assert_eq!(back.chain.sojourn().count(), expected_sojourns);
-    assert!(back.reentry.counters().unparsed.packets > 20);
+    assert_eq!(bench.chain.sojourn().count(), expected_sojourns);
+    assert!(bench.reentry.counters().unparsed.packets > 20);
     assert_eq!(
-        back.plane.counters().read(back.chain.door_slot()).packets,
+        bench.plane.counters().read(bench.chain.door_slot()).packets,
         0,
         "counted a second time"
     );
@@ -123,12 +123,12 @@ fn packets_of_no_path_are_dropped_and_counted() {
     if !is_root() {
         return;
     }
-    let back = ReentryBench::new();
+    let bench = ReentryBench::new();
     let frame = fixtures::named("udp-v4").frame;
     let dropped = |frame: &[u8]| {
-        let before = back.reentry.counters();
-        assert_eq!(back.run(frame).verdict, Hook::Xdp.drop());
-        let after = back.reentry.counters();
+        let before = bench.reentry.counters();
+        assert_eq!(bench.run(frame).verdict, Hook::Xdp.drop());
+        let after = bench.reentry.counters();
         [
             after.foreign.packets - before.foreign.packets,
             after.unparsed.packets - before.unparsed.packets,
@@ -137,41 +137,41 @@ fn packets_of_no_path_are_dropped_and_counted() {
     };
     assert_eq!(dropped(&frame), [1, 0, 0], "without encapsulation");
     assert_eq!(
-        dropped(&encapsulated(&build::ethernet(0x0806), 1, 1)),
+        dropped(&encapsulate(&build::ethernet(0x0806), 1, 1)),
         [0, 1, 0],
         "ARP inside"
     );
     assert_eq!(
-        dropped(&encapsulated(&frame, 1, 0)),
+        dropped(&encapsulate(&frame, 1, 0)),
         [0, 0, 1],
         "another position"
     );
-    let mut old = encapsulated(&frame, 1, 1);
+    let mut old = encapsulate(&frame, 1, 1);
     // The six bits of the time to live lie in two bytes.
     old[14] &= 0xf0;
     old[15] &= 0x3f;
     assert_eq!(dropped(&old), [1, 0, 0], "the time to live is 0");
-    assert!(back.reentry.remove(1, &back.chain).unwrap());
-    assert!(!back.reentry.remove(1, &back.chain).unwrap());
+    assert!(bench.reentry.remove(1, &bench.chain).unwrap());
+    assert!(!bench.reentry.remove(1, &bench.chain).unwrap());
     assert_eq!(
-        dropped(&encapsulated(&frame, 1, 1)),
+        dropped(&encapsulate(&frame, 1, 1)),
         [0, 0, 1],
         "the path is removed"
     );
-    let error = back.reentry.insert(0, &back.chain).unwrap_err();
+    let error = bench.reentry.insert(0, &bench.chain).unwrap_err();
     assert!(
         error
             .to_string()
             .contains("no kernel segment starts at position 0"),
         "{error}"
     );
-    back.reentry.insert(1, &back.chain).unwrap();
-    drop(back.chain);
+    bench.reentry.insert(1, &bench.chain).unwrap();
+    drop(bench.chain);
     assert_eq!(
         run_once(
-            back.reentry.program(),
+            bench.reentry.program(),
             Hook::Xdp,
-            &encapsulated(&frame, 1, 1)
+            &encapsulate(&frame, 1, 1)
         )
         .verdict,
         Hook::Xdp.drop()
@@ -201,7 +201,7 @@ fn packets_at_the_reentry_door_never_reach_the_stack() {
     let outcome = run_once(
         reentry.program(),
         Hook::Xdp,
-        &encapsulated(&fixtures::named("udp-v4").frame, 1, 1),
+        &encapsulate(&fixtures::named("udp-v4").frame, 1, 1),
     );
     assert_eq!(outcome.verdict, Hook::Xdp.drop());
     assert_eq!(outcome.meta.map(|meta| meta.position), Some(2));
@@ -216,14 +216,14 @@ fn two_generations_run_at_the_same_time() {
     if !is_root() {
         return;
     }
-    let back = ReentryBench::new();
+    let bench = ReentryBench::new();
     let mut next = config(SPI);
     next.generation += 1;
     next.segments[0].functions = vec![FunctionConfig::Forward.into()];
-    let next = back.plane.load_chain(&next).unwrap();
-    back.reentry.insert(1, &next).unwrap();
+    let next = bench.plane.load_chain(&next).unwrap();
+    bench.reentry.insert(1, &next).unwrap();
     let frame = fixtures::named("udp-v4").frame;
-    assert_ne!(back.run(&encapsulated(&frame, 1, 1)).frame, frame);
+    assert_ne!(bench.run(&encapsulate(&frame, 1, 1)).frame, frame);
     let meta = Meta {
         stamp_ns: 1,
         spi: SPI,
@@ -232,7 +232,7 @@ fn two_generations_run_at_the_same_time() {
         ..Meta::default()
     };
     let newer = [&nsh::encapsulate(&meta, &frame).unwrap(), frame.as_slice()].concat();
-    assert_eq!(back.run(&newer).frame, frame);
+    assert_eq!(bench.run(&newer).frame, frame);
 }
 
 #[test]
@@ -240,11 +240,11 @@ fn random_headers_are_accepted_exactly_if_user_space_accepts_them() {
     if !is_root() {
         return;
     }
-    let back = ReentryBench::new();
+    let bench = ReentryBench::new();
     let inner = fixtures::named("udp-v4").frame;
     let changes = prop::collection::vec((12_usize..38, any::<u8>(), 0_u8..8), 0..4);
     for_all(2000, &changes, |changes| {
-        let mut frame = encapsulated(&inner, 77, 1);
+        let mut frame = encapsulate(&inner, 77, 1);
         for (at, byte, bit) in changes {
             // Changes a whole byte, or one bit.
             frame[at] = if byte < 128 {
@@ -253,9 +253,9 @@ fn random_headers_are_accepted_exactly_if_user_space_accepts_them() {
                 frame[at] ^ 1 << bit
             };
         }
-        let before = back.reentry.counters();
-        let outcome = back.run(&frame);
-        let after = back.reentry.counters();
+        let before = bench.reentry.counters();
+        let outcome = bench.run(&frame);
+        let after = bench.reentry.counters();
         match fixtures::nsh::decapsulate(&frame) {
             Err(_) => assert_eq!(after.foreign.packets, before.foreign.packets + 1),
             Ok((context, _))

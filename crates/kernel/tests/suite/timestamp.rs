@@ -13,7 +13,7 @@ use crate::common::{is_root, kernel_chain, plane};
 use crate::door_bench::DoorBench;
 use crate::net::{Net, PATIENCE, SILENCE, receive};
 
-/// The times at the end of the payload.
+/// Returns the times at the end of the payload.
 fn times(frame: &[u8], end: u16) -> (u64, u64) {
     let tail: &[u8; STAMPS_LEN] = frame[..end.into()].last_chunk().unwrap();
     let time = |at: usize| u64::from_be_bytes(*tail[at..].first_chunk().unwrap());
@@ -26,13 +26,13 @@ fn each_function_appends_clock_times() {
         return;
     }
     for hook in Hook::ALL {
-        let stand = DoorBench::new(
+        let bench = DoorBench::new(
             hook,
             &[FunctionConfig::Timestamp, FunctionConfig::Timestamp],
         );
         let frame = build::udp_v4(33);
         // The front door stamps the packet.
-        let out = stand.run(&frame).frame;
+        let out = bench.run(&frame).frame;
         let headers = parse(&out).unwrap();
         assert_eq!(out.len(), frame.len() + 32);
         assert_eq!(checksum::l4_is_valid(&out, &headers), Some(true));
@@ -44,8 +44,8 @@ fn each_function_appends_clock_times() {
     }
 }
 
-/// Over real links: with checksums left to the card, with complete ones, and at XDP. The receiver's
-/// stack drops packets with wrong checksums.
+/// Tests real links: with checksums that the NIC would complete, with complete checksums, and at
+/// XDP. The receiver's stack drops packets with wrong checksums.
 #[test]
 fn stamped_packets_arrive_over_real_links() {
     let Some(net) = Net::new() else { return };

@@ -19,7 +19,7 @@ pub(crate) struct Arrival {
     pub(crate) at_ns: u64,
     /// Number of packets.
     pub(crate) packets: u32,
-    /// Their bytes. The program stores 1 here if they conform, else 0.
+    /// Bytes of the packets. The program stores 1 here if the packets conform, else 0.
     pub(crate) bytes: u32,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct PolicerTrial {
 }
 
 impl PolicerTrial {
-    /// Creates it for a policer. `single_cpu`: without the lock, as if one CPU at a time were at
+    /// Creates a trial of a policer. `single_cpu`: without the lock, as if one CPU at a time ran
     /// the door.
     pub(crate) fn new(
         plane: &Plane,
@@ -40,8 +40,8 @@ impl PolicerTrial {
         Self::load(plane, policer, single_cpu, false)
     }
 
-    /// Creates it for a shaper, which computes each departure time; 0 means drop.
-    pub(crate) fn of_shaper(plane: &Plane, shaper: &Arc<Policer>) -> Result<Self, Error> {
+    /// Creates a trial of a shaper, which computes each departure time; 0 means drop.
+    pub(crate) fn for_shaper(plane: &Plane, shaper: &Arc<Policer>) -> Result<Self, Error> {
         Self::load(plane, shaper, false, true)
     }
 
@@ -52,12 +52,12 @@ impl PolicerTrial {
         shapes: bool,
     ) -> Result<Self, Error> {
         Ok(Self {
-            program: test_run::policer(plane, policer, single_cpu, shapes)?,
+            program: test_run::load_policer(plane, policer, single_cpu, shapes)?,
             _policer: Arc::clone(policer),
         })
     }
 
-    /// Polices at most [`MAX_ARRIVALS`] arrivals. Stores time and verdict of each in its place.
+    /// Polices at most [`MAX_ARRIVALS`] arrivals. Stores the time and the verdict in each arrival.
     pub(crate) fn police(&self, arrivals: &mut [Arrival]) -> Result<(), Error> {
         let frame = bytemuck::cast_slice(arrivals);
         let outcome = run(self.program.as_fd(), Hook::Xdp, &TestRun::new(frame))?;
@@ -77,8 +77,8 @@ pub(crate) struct MonitorTrial {
 
 impl MonitorTrial {
     /// Creates an empty monitor.
-    pub(crate) fn new(watch: &ConformConfig) -> Result<Self, Error> {
-        let (program, monitor) = Conformance::detached(watch)?;
+    pub(crate) fn new(config: &ConformConfig) -> Result<Self, Error> {
+        let (program, monitor) = Conformance::load_unattached(config)?;
         Ok(Self { program, monitor })
     }
 

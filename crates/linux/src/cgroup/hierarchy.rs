@@ -8,14 +8,14 @@ use serde::Serialize;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Which versions of cgroup are mounted.
+/// The mounted versions of cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Only cgroup v2.
     #[serde(rename = "v2")]
     Unified,
-    /// Controllers of cgroup v1, each in its own hierarchy, beside a v2 hierarchy without them.
+    /// Cgroup v1 with the controllers, and a v2 hierarchy without them.
     Hybrid,
     /// Only cgroup v1.
     #[serde(rename = "v1")]
@@ -29,7 +29,7 @@ impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Unified => "v2 (unified)",
-            Self::Hybrid => "v1 beside v2 (hybrid)",
+            Self::Hybrid => "v1 and v2 (hybrid)",
             Self::Legacy => "v1",
             Self::Absent => "not mounted",
         })
@@ -40,7 +40,7 @@ impl fmt::Display for Mode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hierarchy {
     pub(super) mount: PathBuf,
-    /// Its controllers; for v2, those that its root offers.
+    /// The controllers of the hierarchy; for v2, those of its root group.
     pub(super) controllers: Vec<String>,
     /// Whether this is cgroup v2.
     pub(super) unified: bool,
@@ -67,10 +67,10 @@ impl Hierarchies {
         Ok(found)
     }
 
-    /// Which versions of cgroup are mounted.
+    /// Returns the mounted versions of cgroup.
     pub fn mode(&self) -> Mode {
         let unified = self.0.iter().any(|hierarchy| hierarchy.unified);
-        // A named hierarchy (that of systemd) has no controller.
+        // A named hierarchy, such as systemd's, has no controller.
         let legacy = self.0.iter().any(|hierarchy| {
             !hierarchy.unified && hierarchy.controllers.iter().any(|name| !name.contains('='))
         });
@@ -82,20 +82,20 @@ impl Hierarchies {
         }
     }
 
-    /// Whether this machine has a controller (`cpu`, `memory`, ...).
-    pub fn has(&self, controller: &str) -> bool {
-        self.of(controller).is_some()
+    /// Returns whether this machine has a controller (`cpu`, `memory`, ...).
+    pub fn has_controller(&self, controller: &str) -> bool {
+        self.find(controller).is_some()
     }
 
-    /// The hierarchy of a controller.
-    pub(super) fn of(&self, controller: &str) -> Option<&Hierarchy> {
+    /// Returns the hierarchy of a controller.
+    pub(super) fn find(&self, controller: &str) -> Option<&Hierarchy> {
         let has = |hierarchy: &&Hierarchy| hierarchy.controllers.iter().any(|c| c == controller);
         self.0.iter().find(has)
     }
 
-    /// As [`Self::of`], or an error with a remedy.
-    pub(super) fn need(&self, controller: &str, action: &str) -> Result<&Hierarchy> {
-        self.of(controller).ok_or_else(|| {
+    /// Returns the hierarchy of a controller, or an error with a remedy.
+    pub(super) fn require(&self, controller: &str, action: &str) -> Result<&Hierarchy> {
+        self.find(controller).ok_or_else(|| {
             Error::new(
                 action,
                 ErrorKind::Unsupported,
@@ -108,7 +108,7 @@ impl Hierarchies {
         })
     }
 
-    /// All hierarchies, each once.
+    /// Returns all hierarchies, each once.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Hierarchy> {
         self.0.iter()
     }
@@ -121,7 +121,7 @@ fn parse(text: &str) -> Hierarchies {
         let Some(hierarchy) = parse_line(line) else {
             continue;
         };
-        // The same hierarchy may be mounted twice; use the first mount.
+        // A hierarchy may be mounted twice. Use the first mount.
         let is_same = |other: &Hierarchy| {
             (other.unified, &other.controllers) == (hierarchy.unified, &hierarchy.controllers)
         };
@@ -140,7 +140,7 @@ fn parse_line(line: &str) -> Option<Hierarchy> {
     let (root, mount) = (front.next()?, front.next()?);
     let mut back = back.split(' ');
     let (kind, options) = (back.next()?, back.nth(1)?);
-    // A mount of a subdirectory shows only a part of the hierarchy, such as that of a container.
+    // A mount with another root shows only a part of the hierarchy, for example in a container.
     if root != "/" || !matches!(kind, "cgroup" | "cgroup2") {
         return None;
     }
@@ -173,12 +173,12 @@ mod tests {
     fn hybrid_hierarchies_are_detected() {
         let found = parse(HYBRID);
         assert_eq!(found.mode(), Mode::Hybrid);
-        let mount = |controller| found.of(controller).unwrap().mount.to_str().unwrap();
+        let mount = |controller| found.find(controller).unwrap().mount.to_str().unwrap();
         assert_eq!(mount("cpu"), "/sys/fs/cgroup/cpu,cpuacct");
         assert_eq!(mount("cpuacct"), "/sys/fs/cgroup/cpu,cpuacct");
         assert_eq!(mount("memory"), "/sys/fs/cgroup/memory");
-        assert!(!found.has("pids"));
-        let error = found.need("pids", "limit it").unwrap_err().to_string();
+        assert!(!found.has_controller("pids"));
+        let error = found.require("pids", "limit it").unwrap_err().to_string();
         assert!(
             error.contains("no cgroup controller `pids`; mount it"),
             "{error}"

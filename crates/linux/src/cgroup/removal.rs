@@ -1,4 +1,5 @@
-//! Removes a group: all its processes and subgroups, then the group, in every hierarchy.
+//! Removes a group: ends its processes, removes its subgroups, then removes the group itself, in
+//! every hierarchy.
 
 use std::fs;
 use std::io;
@@ -14,15 +15,15 @@ use crate::process::{PidFd, Signal};
 const TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Ends all processes in the group at `path` and its subgroups, and removes it from every
-/// hierarchy. Then it removes the parent group if that is empty. A missing group is no error.
+/// Ends all processes in the group at `path` and its subgroups, and removes the group from every
+/// hierarchy. Then removes the parent group if it is empty. A missing group is no error.
 pub fn remove(path: &str) -> Result<()> {
     clear(path)?;
     for root in directories_of(path)? {
         remove_directory(&root).map_err(|error| Error::os(action(path), error))?;
     }
-    // The groups of a run share the run's directory, and the last group removes it. Try it even if
-    // the group is missing: a process may have been killed between the two steps.
+    // The groups of a run share a parent directory. The last removal removes the parent too. Try
+    // this even if the group is missing: a process may have died between the two steps.
     if let Some((run, _)) = path.split_once('/') {
         for hierarchy in Hierarchies::detect()?.iter() {
             let _ = fs::remove_dir(hierarchy.mount.join(run));
@@ -36,16 +37,16 @@ pub(super) fn clear(path: &str) -> Result<()> {
     let roots = directories_of(path)?;
     kill_all(&roots, &action(path))?;
     for root in &roots {
-        let mut below = tree(root);
-        below.pop();
-        for directory in below {
+        let mut subgroups = list_groups(root);
+        subgroups.pop();
+        for directory in subgroups {
             remove_directory(&directory).map_err(|error| Error::os(action(path), error))?;
         }
     }
     Ok(())
 }
 
-/// The directories of the group in all hierarchies.
+/// Returns the directories of the group in all hierarchies.
 fn directories_of(path: &str) -> Result<Vec<PathBuf>> {
     check_path(path)?;
     let hierarchies = Hierarchies::detect()?;
@@ -59,26 +60,27 @@ fn action(path: &str) -> String {
     format!("remove the control group {path}")
 }
 
-/// Kills until no process is left: the next pass finds processes forked meanwhile.
+/// Kills all processes of these groups. Repeats until none remains, because a process may have
+/// forked during a pass.
 fn kill_all(roots: &[PathBuf], action: &str) -> Result<()> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
-        let mut left = None;
+        let mut remaining = None;
         for root in roots {
-            for directory in tree(root) {
+            for directory in list_groups(root) {
                 // A frozen process (`runc pause`) does not receive the signal.
                 let _ = fs::write(directory.join("freezer.state"), "THAWED");
                 for pid in processes_in(&directory) {
-                    left = Some(pid);
+                    remaining = Some(pid);
                     kill_member(&directory, pid)?;
                 }
             }
         }
-        let Some(pid) = left else {
+        let Some(pid) = remaining else {
             return Ok(());
         };
         if Instant::now() > deadline {
-            let cause = format!("process {pid} is still in it after 5 s");
+            let cause = format!("process {pid} is still in the group after 5 s");
             return Err(Error::new(action, ErrorKind::Busy, cause));
         }
         std::thread::sleep(PAUSE);
@@ -95,7 +97,8 @@ fn kill_member(directory: &Path, pid: u32) -> Result<()> {
     }
 }
 
-/// Removes a directory. The group is busy for a moment after its last process has ended.
+/// Removes a directory. Retries while the group is busy, for some time after the end of its last
+/// process.
 fn remove_directory(directory: &Path) -> io::Result<()> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -111,11 +114,11 @@ fn remove_directory(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// The group and its subgroups, leaves first.
-pub(super) fn tree(root: &Path) -> Vec<PathBuf> {
+/// Returns the directories of the group and its subgroups, subgroups first.
+pub(super) fn list_groups(root: &Path) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = children(root)
         .iter()
-        .flat_map(|child| tree(child))
+        .flat_map(|child| list_groups(child))
         .collect();
     all.push(root.to_path_buf());
     all

@@ -13,18 +13,20 @@ impl Drop for Guard {
     }
 }
 
-/// Whether a group with that path exists in any hierarchy.
+/// Returns whether a group with that path exists in any hierarchy.
 fn exists(path: &str) -> bool {
     let hierarchies = Hierarchies::detect().unwrap();
-    hierarchies.iter().any(|one| one.mount.join(path).exists())
+    hierarchies
+        .iter()
+        .any(|hierarchy| hierarchy.mount.join(path).exists())
 }
 
-fn path(name: &str) -> Guard {
-    // Each test has its own run, because the tests run in parallel.
+fn guard_of_group(name: &str) -> Guard {
+    // Each test uses another run, because the tests run in parallel.
     Guard(format!("myelin-t{}-{name}/group", std::process::id()))
 }
 
-fn wait(what: &str, mut reached: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !reached() {
         assert!(Instant::now() < deadline, "{what}");
@@ -53,7 +55,7 @@ fn the_kernel_accepts_every_small_share() {
     if !root_or_skip("the_kernel_accepts_every_small_share") {
         return;
     }
-    let guard = path("shares");
+    let guard = guard_of_group("shares");
     let limits = |millicores| Limits {
         cpu_millicores: Some(millicores),
         memory_bytes: None,
@@ -64,8 +66,8 @@ fn the_kernel_accepts_every_small_share() {
     }
 }
 
-/// A v2 hierarchy in a directory, whose root does not delegate its controllers.
-fn undelegated(mount: &Path) -> Hierarchies {
+/// Makes a v2 hierarchy in a directory. Its root cannot delegate controllers.
+fn hierarchies_without_delegation(mount: &Path) -> Hierarchies {
     fs::create_dir(mount.join("cgroup.subtree_control")).unwrap();
     Hierarchies(vec![hierarchy::Hierarchy {
         mount: mount.to_owned(),
@@ -77,7 +79,7 @@ fn undelegated(mount: &Path) -> Hierarchies {
 #[test]
 fn only_limits_need_a_delegated_controller() {
     let mount = tempfile::tempdir().unwrap();
-    let hierarchies = undelegated(mount.path());
+    let hierarchies = hierarchies_without_delegation(mount.path());
     let make = |limits: &Limits| {
         Cgroup::make_directories("myelin-t/group", &hierarchies, limits, "make it")
     };
@@ -100,10 +102,13 @@ fn an_empty_run_directory_is_removed() {
     if !root_or_skip("an_empty_run_directory_is_removed") {
         return;
     }
-    let guard = path("bare");
+    let guard = guard_of_group("bare");
     let run = guard.0.split('/').next().unwrap();
     let hierarchies = Hierarchies::detect().unwrap();
-    let directories: Vec<PathBuf> = hierarchies.iter().map(|one| one.mount.join(run)).collect();
+    let directories: Vec<PathBuf> = hierarchies
+        .iter()
+        .map(|hierarchy| hierarchy.mount.join(run))
+        .collect();
     for directory in &directories {
         fs::create_dir(directory).unwrap();
     }
@@ -112,7 +117,7 @@ fn an_empty_run_directory_is_removed() {
 }
 
 #[test]
-fn paths_of_others_are_refused() {
+fn paths_of_other_programs_are_refused() {
     for bad in [
         "system.slice/x",
         "myelin-a",
@@ -134,13 +139,13 @@ fn removal_ends_all_processes_of_a_group() {
     if !root_or_skip("removal_ends_all_processes_of_a_group") {
         return;
     }
-    let guard = path("members");
+    let guard = guard_of_group("members");
     let group = Cgroup::create(&guard.0, &Limits::default()).unwrap();
     let mut command = Command::new("sh");
     command.args(["-c", "setsid sleep 62 & sleep 62 & wait"]);
     group.join(&mut command).unwrap();
     let mut child = Child::spawn(&mut command);
-    wait("three members", || group.processes().len() == 3);
+    wait_until("three members", || group.processes().len() == 3);
     let members: Vec<Process> = group
         .processes()
         .into_iter()
@@ -150,7 +155,7 @@ fn removal_ends_all_processes_of_a_group() {
     let run = guard.0.split('/').next().unwrap();
     remove(&guard.0).unwrap();
     child.wait().unwrap();
-    // An ended process may be a zombie of a parent that has not waited for it.
+    // An ended process may still be a zombie.
     assert!(members.iter().all(|member| !member.is_alive()));
     assert!(!exists(&guard.0));
     for hierarchy in Hierarchies::detect().unwrap().iter() {
@@ -160,11 +165,11 @@ fn removal_ends_all_processes_of_a_group() {
 }
 
 #[test]
-fn groups_of_other_runs_stay() {
-    if !root_or_skip("groups_of_other_runs_stay") {
+fn removal_keeps_groups_of_other_runs() {
+    if !root_or_skip("removal_keeps_groups_of_other_runs") {
         return;
     }
-    let (one, other) = (path("one"), path("other"));
+    let (one, other) = (guard_of_group("one"), guard_of_group("other"));
     Cgroup::create(&one.0, &Limits::default()).unwrap();
     let kept = Cgroup::create(&other.0, &Limits::default()).unwrap();
     remove(&one.0).unwrap();
@@ -176,7 +181,7 @@ fn a_spinning_process_is_limited_to_its_share() {
     if !root_or_skip("a_spinning_process_is_limited_to_its_share") {
         return;
     }
-    let guard = path("cpu");
+    let guard = guard_of_group("cpu");
     let limits = Limits {
         cpu_millicores: Some(100),
         memory_bytes: None,
@@ -187,10 +192,10 @@ fn a_spinning_process_is_limited_to_its_share() {
     group.join(&mut command).unwrap();
     let started = Instant::now();
     let _child = Child::spawn(&mut command);
-    wait("throttled", || group.usage().throttled_periods >= 20);
+    wait_until("throttled", || group.usage().throttled_periods >= 20);
     let usage = group.usage();
-    // Twice its share is far below the whole core that it wants, and beyond this machine's timing
-    // errors.
+    // The process would use a whole core. The test accepts twice its share, because timing is
+    // inexact.
     let share = usage.cpu_ns as f64 / started.elapsed().as_nanos() as f64;
     assert!(usage.cpu_ns > 0 && share < 0.2, "{usage:?} {share}");
     assert!(usage.throttled_ns > 0, "{usage:?}");
@@ -201,7 +206,9 @@ fn a_spinning_process_is_limited_to_its_share() {
     };
     group.limit(&more).unwrap();
     let before = group.usage().cpu_ns;
-    wait("runs freely", || group.usage().cpu_ns > before + 50_000_000);
+    wait_until("the raised limit applies", || {
+        group.usage().cpu_ns > before + 50_000_000
+    });
 }
 
 #[test]
@@ -209,14 +216,14 @@ fn memory_is_limited() {
     if !root_or_skip("memory_is_limited") {
         return;
     }
-    let guard = path("memory");
+    let guard = guard_of_group("memory");
     let limits = Limits {
         cpu_millicores: None,
         memory_bytes: Some(16 << 20),
     };
     let group = Cgroup::create(&guard.0, &limits).unwrap();
     let mut command = Command::new("tail");
-    // `tail` buffers its input until the end of a line.
+    // `tail` buffers its input up to the end of a line, and this input has none.
     command.arg("/dev/zero");
     group.join(&mut command).unwrap();
     let mut child = Child::spawn(&mut command);
@@ -233,7 +240,7 @@ fn real_time_priority_and_a_group_exclude_each_other() {
         return;
     }
     // The policy is that of this thread only.
-    let guard = path("real-time");
+    let guard = guard_of_group("real-time");
     let group = guard.0.clone();
     let error = std::thread::spawn(move || {
         crate::sched::set(0, Policy::Fifo(1)).unwrap();

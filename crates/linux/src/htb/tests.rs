@@ -1,22 +1,22 @@
-//! HTB on links in separate namespaces.
+//! Tests HTB on links in separate namespaces.
 
 use super::*;
 use crate::link::{self, VethEnd};
 use crate::qdisc;
 use crate::tests::{Namespace, root_or_skip};
 
-/// A veth in a new namespace.
+/// Makes a veth pair in a new namespace.
 fn create_testbed(name: &str) -> (Namespace, Netlink, Link) {
     let namespace = Namespace::new(name);
     let mut netlink = Netlink::open_in(&namespace).unwrap();
     let ends = [VethEnd::named("a"), VethEnd::named("b")];
     netlink
-        .apply([link::veth(&ends[0], &ends[1]).unwrap()])
+        .apply([link::create_veth(&ends[0], &ends[1]).unwrap()])
         .unwrap();
     for end in ["a", "b"] {
         let id = netlink.link(end).unwrap().id();
         netlink
-            .apply([link::no_ipv6_autoconfiguration(&id), link::up(&id)])
+            .apply([link::disable_ipv6_autoconfiguration(&id), link::set_up(&id)])
             .unwrap();
     }
     let link = netlink.link("a").unwrap();
@@ -33,8 +33,8 @@ const CLASS: Class = Class {
 };
 
 #[test]
-fn a_link_gets_the_qdisc_and_its_default_back() {
-    if !root_or_skip("a_link_gets_the_qdisc_and_its_default_back") {
+fn deleting_the_qdisc_restores_the_default() {
+    if !root_or_skip("deleting_the_qdisc_restores_the_default") {
         return;
     }
     let (_namespace, mut netlink, link) = create_testbed("htb");
@@ -59,7 +59,7 @@ fn a_link_gets_the_qdisc_and_its_default_back() {
         let mut all: Vec<u16> = counters(netlink, &id)
             .unwrap()
             .iter()
-            .map(|one| one.0)
+            .map(|(number, _)| *number)
             .collect();
         all.sort_unstable();
         all
@@ -81,7 +81,7 @@ fn a_qdisc_of_another_program_is_detected() {
         rate: 8_000_000,
         burst: 80_000,
     };
-    let tbf = qdisc::root(&link.id(), "tbf", token_bucket(limit));
+    let tbf = qdisc::add_root_qdisc(&link.id(), "tbf", token_bucket(limit));
     netlink.apply([tbf]).unwrap();
     let found = foreign_qdisc(&mut netlink, &link.id()).unwrap();
     assert_eq!(found.as_deref(), Some("tbf"));
@@ -89,13 +89,13 @@ fn a_qdisc_of_another_program_is_detected() {
     assert_eq!(error.kind(), ErrorKind::Exists);
 }
 
-/// The fields that the kernel reads (linux/pkt_sched.h).
+/// Compares the fields that the kernel reads (linux/pkt_sched.h).
 #[test]
 fn the_bucket_is_one_packet_smaller_and_all_frames_count_the_same() {
     let options = class_options(&CLASS, 1518);
     let word = |at: usize| u32::from_ne_bytes(options[at..at + 4].try_into().unwrap());
     let half = |at: usize| u16::from_ne_bytes(options[at..at + 2].try_into().unwrap());
-    // Behind the attribute's header: minimum packet and rate, twice; then the buffers.
+    // After the attribute's header: minimum packet and rate, twice; then the buffers.
     for spec in [4, 16] {
         assert_eq!((half(spec + 6), word(spec + 8)), (1518, 151_800));
     }
@@ -112,6 +112,6 @@ fn kernels_without_mpu_are_detected() {
         ("4.19", false),
         ("", false),
     ] {
-        assert_eq!(counts_packets(release), expected, "{release}");
+        assert_eq!(supports_packet_limits(release), expected, "{release}");
     }
 }

@@ -1,4 +1,4 @@
-//! Links compared with those of `ip link`.
+//! Tests requests for links.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ fn invalid_names_are_refused_before_the_kernel_gets_them() {
     }
     check_name("exactly15bytes_").unwrap();
     assert!(
-        veth(
+        create_veth(
             &VethEnd::named("my0"),
             &VethEnd::named("too-long-for-a-link")
         )
@@ -46,7 +46,7 @@ fn a_veth_pair_reaches_into_another_namespace() {
         mtu: Some(1400),
     };
     netlink
-        .apply([veth(&VethEnd::named(&name), &far).unwrap()])
+        .apply([create_veth(&VethEnd::named(&name), &far).unwrap()])
         .unwrap();
     let near = netlink.link(&name).unwrap();
     let mut other = Netlink::open_in(&there).unwrap();
@@ -67,13 +67,16 @@ fn a_veth_pair_reaches_into_another_namespace() {
 
     netlink
         .apply([
-            up(&near.id()),
-            promiscuous(&near.id(), true),
-            alias(&near.id(), "text"),
+            set_up(&near.id()),
+            set_promiscuous(&near.id(), true),
+            set_alias(&near.id(), "text"),
         ])
         .unwrap();
     other
-        .apply([up(&far.id()), mac(&far.id(), Mac([2, 0, 0, 0, 0, 8]))])
+        .apply([
+            set_up(&far.id()),
+            set_mac(&far.id(), Mac([2, 0, 0, 0, 0, 8])),
+        ])
         .unwrap();
     let (near, far) = (
         netlink.link_by_index(near.index).unwrap(),
@@ -84,18 +87,18 @@ fn a_veth_pair_reaches_into_another_namespace() {
     while !netlink.link(&name).unwrap().operational {
         assert!(
             Instant::now() < deadline,
-            "the link never became operational"
+            "the link did not become operational"
         );
     }
     assert_eq!(far.mac, Some(Mac([2, 0, 0, 0, 0, 8])));
-    other.apply([down(&far.id())]).unwrap();
+    other.apply([set_down(&far.id())]).unwrap();
     assert!(far.up && !other.link("eth0").unwrap().up);
 
     netlink.apply([delete(&near.id())]).unwrap();
     let error = netlink.link(&name).unwrap_err();
     assert_eq!(
         error.to_string(),
-        format!("cannot find link `{name}`: it does not exist; `ip link` shows those that exist")
+        format!("cannot find link `{name}`: it does not exist; `ip link` lists all links")
     );
     assert!(other.link("eth0").unwrap_err().is_not_found());
 }
@@ -109,8 +112,8 @@ fn a_bridge_gets_ports_and_links_are_listed() {
     let mut netlink = Netlink::open_in(&namespace).unwrap();
     netlink
         .apply([
-            bridge("br0").unwrap(),
-            veth(&VethEnd::named("mya"), &VethEnd::named("myb")).unwrap(),
+            create_bridge("br0").unwrap(),
+            create_veth(&VethEnd::named("mya"), &VethEnd::named("myb")).unwrap(),
         ])
         .unwrap();
     let (bridge_link, port) = (netlink.link("br0").unwrap(), netlink.link("mya").unwrap());
@@ -129,7 +132,7 @@ fn a_bridge_gets_ports_and_links_are_listed() {
     assert_eq!(names.len(), 2);
     assert!(names.contains(&"mya".to_owned()) && names.contains(&"myb".to_owned()));
     let again = netlink
-        .apply([veth(&VethEnd::named("mya"), &VethEnd::named("myc")).unwrap()])
+        .apply([create_veth(&VethEnd::named("mya"), &VethEnd::named("myc")).unwrap()])
         .unwrap_err();
     assert_eq!(again.kind(), ErrorKind::Exists);
     assert!(again.to_string().contains("`mya`"), "{again}");

@@ -6,8 +6,8 @@ use super::TrialResult;
 const STEP: f64 = 1.05;
 /// Smallest share of the offered rate at which sender or path keeps the rate.
 const KEPT: f64 = 0.97;
-/// Failures in a row that lower the rate. The hypervisor may cause a single one, by taking a vCPU
-/// away for a moment.
+/// Failures in a row that lower the rate. The hypervisor may cause a single one, when it
+/// pauses a vCPU.
 const FAILURES_TO_LOWER: i32 = 2;
 /// Lowest rate to try, millions of packets a second: a trial must not last for many seconds.
 const MIN_MPPS: f64 = 0.01;
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_is_the_limit_is_not_slowed() {
+    fn search_stays_at_the_highest_rate_of_a_limiting_sender() {
         let mut search = RateSearch::default();
         for _ in 0..5 {
             let (result, trials) = round(&mut search, &[2.0]);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_found_and_followed() {
+    fn search_finds_and_follows_the_limit() {
         let mut search = RateSearch::default();
         for limit in [0.5, 0.3, 0.05, 0.7] {
             for _ in 0..3 {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_failure_keeps_the_rate() {
+    fn single_failure_keeps_the_rate() {
         let mut search = RateSearch {
             offered_mpps: Some(0.5),
         };
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disturbance_affects_only_its_round() {
+    fn disturbance_affects_only_its_round() {
         let mut search = RateSearch {
             offered_mpps: Some(0.5),
         };
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blocked_path_is_tried_again_in_the_next_round() {
+    fn next_round_tries_a_blocked_path_again() {
         let mut search = RateSearch::default();
         let (result, trials) = round(&mut search, &[0.0]);
         assert!(!result.is_clean() && trials <= TRIALS as usize);

@@ -25,7 +25,7 @@ use crate::control::{Control, Watch};
 use crate::echo::{is_no_datagram, receive};
 use crate::generator::{Late, Pace, SendOutcome, Stream, Wait, generate};
 use crate::payload::{Codec, HEADER_BYTES, Header};
-use crate::run::{pin, random_run_id};
+use crate::run::{pin_thread, random_run_id};
 use crate::socket::{Sockets, forbid_fragments, widen_receive_buffer};
 
 /// Most packets of a trial; the server's socket buffer holds them all.
@@ -45,7 +45,7 @@ const MISSING_WAIT_NS: u64 = 10_000_000;
 /// Longest trial, including sending and reading.
 const LIMIT_NS: u64 = 10_000_000_000;
 /// A sender that is later than this restarts its timeline: a burst to catch up would overflow
-/// queues that the requested rate does not.
+/// queues that suffice for the requested rate.
 const MAX_LAG_NS: u64 = 1_000_000;
 /// Refused sends in a row that fail the trial.
 const MAX_REFUSALS: u32 = 100_000;
@@ -83,7 +83,7 @@ pub struct Load {
 }
 
 /// Sends `load` at `offered_mpps` millions of packets a second, or as fast as possible, and reports
-/// what arrived.
+/// the arrivals.
 ///
 /// One thread polls during the trial, at most 10 s.
 ///
@@ -101,7 +101,7 @@ pub fn run_trial(
     thread::scope(|scope| {
         // On a new thread, so that the caller's CPU affinity does not change.
         let trial = scope.spawn(|| {
-            pin(load.core)?;
+            pin_thread(load.core)?;
             let never_failed = AtomicBool::new(false);
             let watch = Watch::new(control, now_ns() + LIMIT_NS, &never_failed);
             measure(load, sockets, offered_mpps, &watch)
@@ -119,7 +119,7 @@ fn prepare_sockets(sockets: &Sockets, receive_buffer: usize) -> Result<(), Error
                 Error::system(
                     "prepare the bandwidth measurement's sockets",
                     error,
-                    "are both still open?",
+                    "check that both are open",
                 )
             })?;
     }
@@ -230,7 +230,7 @@ impl<'a> Sender<'a> {
             Err(error) => Err(Error::system(
                 format!("send {bytes} bytes to {destination}"),
                 error,
-                "is there a route, and does the link's MTU fit?",
+                "check the route and the link's MTU",
             )),
         };
         generate(
@@ -340,7 +340,7 @@ impl<'a> Receiver<'a> {
     fn queued_bytes(&self) -> Result<u32, Error> {
         let info = getsockopt(self.socket, MemInfo).map_err(|errno| {
             let what = format!("receive at {SERVER}");
-            Error::system(what, errno, "is its namespace still there?")
+            Error::system(what, errno, "check that its namespace still exists")
         })?;
         // SK_MEMINFO_RMEM_ALLOC.
         Ok(info[0])

@@ -44,7 +44,7 @@ impl TrialResult {
         }
     }
 
-    /// Whether everything arrived in order.
+    /// Whether all packets arrived in order.
     pub fn is_clean(&self) -> bool {
         self.sent > 1 && self.received >= self.sent && self.reordered.unwrap_or(0) == 0
     }

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cost_of_a_packet_is_the_difference_between_bursts() {
+    fn packet_cost_is_the_difference_between_bursts() {
         // 5 us, and 700 ns a packet.
         let burst = |packets: usize| vec![5000.0 + 700.0 * packets as f64; 100];
         let figures = || FrameSamples {
@@ -155,7 +155,10 @@ mod tests {
         assert!(bursts.sent_ns.iter().all(|ns| (ns - 800.0).abs() < 1e-9));
         let times = bursts.slowest_ns.map(|(slow, middle)| slow / middle);
         assert!((times[0] - 1.0).abs() < 1e-9);
-        assert!((times[1] - 2.0).abs() < 1e-9, "a rare gap is left out");
+        assert!(
+            (times[1] - 2.0).abs() < 1e-9,
+            "the median ignores a rare gap"
+        );
     }
 
     #[test]

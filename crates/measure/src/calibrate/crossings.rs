@@ -9,10 +9,10 @@ use myelin_linux::netns::Netns;
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Cost, StepCosts};
 
-use super::deployed::{DeployedChains, hosts};
+use super::deployed::{DeployedChains, open_hosts};
 use super::direct::{CLIENT, DirectLink, SERVER};
 use super::programs::ProgramCosts;
-use super::{Chains, FRAMES, Monitor, Result, fit_clamped, median, unmeasured};
+use super::{Chains, FRAMES, Monitor, Result, built_in_tcx_skb, fit_clamped, median};
 use crate::{Config, Control, Cores, Sockets, probe};
 
 /// Round trips of one chain in one round; the result is their median.
@@ -81,8 +81,8 @@ pub(super) fn measure(
     let hop = ns_of(programs.hop);
     let (door_tcx, door_xdp) = (ns_of(programs.door_tcx), ns_of(programs.door_xdp));
     // Compared with the direct link, a round trip through a chain also pays for door, hop and
-    // egress on the forward path. The reverse path costs about the same: a door that finds no
-    // chain, and an egress. So one egress is half of the rest.
+    // egress on the forward path. The reverse path costs about the same: a front door
+    // without a match, and an egress. So one egress is half of the rest.
     let over_direct = sub(rtt("tcx"), rtt("direct"));
     let egress_tcx_peer = sub(sub(over_direct, door_tcx), hop).map(|ns| (ns / 2.0).max(0.0));
     // The forward path of the tcx chain. The other chains are compared with it.
@@ -119,7 +119,7 @@ pub(super) fn measure(
         door_tcx: programs.door_tcx,
         door_xdp: programs.door_xdp,
         xdp_frame: fit_clamped(xdp_frame),
-        tcx_skb: unmeasured(),
+        tcx_skb: built_in_tcx_skb(),
         hop: programs.hop,
         egress_tcx_peer: fit_clamped(egress_tcx_peer),
         // The frame takes the egress' transmit path instead of bypassing it.
@@ -213,7 +213,7 @@ fn deploy_chain(
     let chain = format!("calibrate-{name}");
     let functions = spaces.iter().enumerate();
     let functions: Vec<String> = functions
-        .map(|(place, space)| format!("{{ name: f{place}, kind: forward, space: {space} }}"))
+        .map(|(position, space)| format!("{{ name: f{position}, kind: forward, space: {space} }}"))
         .collect();
     let functions = functions.join(", ");
     let text = format!(
@@ -221,7 +221,7 @@ fn deploy_chain(
          match: {{ protocol: udp, destination: {SERVER}, destinationPort: {PORT} }}, {spec}, functions: [ {functions} ] }}\n"
     );
     let up = deployed.up([chain.clone()], text)?;
-    let [client, server] = hosts(&up)?;
+    let [client, server] = open_hosts(&up)?;
     Ok(ProbedPath {
         name,
         chain: Some(chain),

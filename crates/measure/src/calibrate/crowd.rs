@@ -1,7 +1,8 @@
 //! Measures bursts at one port whose packets alternate between several chains, a crowd.
 //!
 //! A program that runs repeatedly has its code and state in the caches. The chains of a crowd evict
-//! each other's. So a function costs more in a crowd, and a bound must use this cost.
+//! the code and state of each other. So a function costs more in a crowd, and a bound must use this
+//! cost.
 
 mod testbed;
 
@@ -44,7 +45,7 @@ pub(super) fn measure(
     single: &SinglePacketCosts<'_>,
     monitor: &Monitor<'_>,
 ) -> Result<Option<CrowdCosts>> {
-    let core = Machine::with_end_hosts(affinity::cores()).default_core() as usize;
+    let core = Machine::with_end_hosts(affinity::count_cores()).default_core() as usize;
     let before = affinity::get(0)?;
     let Some(&here) = before.iter().find(|one| **one != core) else {
         return Ok(None);
@@ -58,7 +59,7 @@ pub(super) fn measure(
         let Some(testbed) = Testbed::new(chains, space, core)? else {
             return Ok(None);
         };
-        // Only this thread leaves the core: the agent reports its cores to chains.
+        // Changes only this thread: the agent's own cores decide the cores of chains.
         affinity::set(0, &[here])?;
         let measured = testbed.measure(&blocker, rounds, monitor);
         affinity::set(0, &before)?;
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_extra_cost_of_a_function_is_the_difference_to_single_packets() {
+    fn extra_cost_is_the_difference_to_single_packets() {
         let bursts = |each: f64| BurstCosts {
             sent_ns: [900.0; 2],
             each_ns: [each, each + 100.0],

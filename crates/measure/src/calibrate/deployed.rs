@@ -12,7 +12,7 @@ pub(super) struct DeployedChains<'a> {
 }
 
 impl<'a> DeployedChains<'a> {
-    /// No chains yet.
+    /// Starts without chains.
     pub(super) fn new(chains: &'a dyn Chains) -> Self {
         Self {
             chains,
@@ -44,7 +44,7 @@ impl Drop for DeployedChains<'_> {
 }
 
 /// The namespaces of client and server. One of the chains has end hosts.
-pub(super) fn hosts(up: &[ChainUp]) -> Result<[Netns; 2]> {
+pub(super) fn open_hosts(up: &[ChainUp]) -> Result<[Netns; 2]> {
     let open = |role: &str| -> Result<Netns> {
         let mut hosts = up.iter().flat_map(|one| &one.hosts);
         let host = hosts.find(|host| host.role == role);

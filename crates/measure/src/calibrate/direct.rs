@@ -27,12 +27,13 @@ impl DirectLink {
             namespace: Some(namespace),
             ..VethEnd::named("eth0")
         };
-        Netlink::open_in(&client)?.apply([link::veth(&VethEnd::named("eth0"), &end(&server))?])?;
+        Netlink::open_in(&client)?
+            .apply([link::create_veth(&VethEnd::named("eth0"), &end(&server))?])?;
         for (host, own) in [(&client, CLIENT), (&server, SERVER)] {
             host.enter(|| -> myelin_linux::Result<()> {
                 let mut netlink = Netlink::open()?;
                 let eth0 = netlink.link("eth0")?;
-                netlink.apply([address::add(&eth0.id(), own, 24), link::up(&eth0.id())])?;
+                netlink.apply([address::add(&eth0.id(), own, 24), link::set_up(&eth0.id())])?;
                 Ethtool::open()?.disable_offloads("eth0")
             })??;
         }

@@ -55,15 +55,15 @@ pub(super) fn measure(rounds: usize, dispatch_ns: f64) -> Result<Vec<(&'static s
 }
 
 fn mean_ns(feed: &mut Feed, kind: &str) -> Result<f64> {
-    let (mut sum, mut came_out) = (0, 0);
+    let (mut sum, mut packets_out) = (0, 0);
     for _ in 0..PACKETS {
         let fed = feed.feed().ok_or_else(|| {
             ApiError::failed(format!("cannot measure `{kind}`: no packet reaches it"))
         })?;
         sum += fed.ns;
-        came_out += fed.came_out;
+        packets_out += fed.packets_out;
     }
-    if came_out < PACKETS as usize / 2 {
+    if packets_out < PACKETS as usize / 2 {
         return Err(
             ApiError::failed(format!("cannot measure `{kind}`: it drops most packets")).into(),
         );

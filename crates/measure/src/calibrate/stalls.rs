@@ -1,9 +1,9 @@
 //! Measures stalls of the cores: a thread on each core reads the clock all the time and records
 //! gaps.
 //!
-//! A polling worker has the same gaps: by interrupts, other threads on its core, and the
+//! A polling worker has the same gaps: from interrupts, other threads on its core, and the
 //! hypervisor. All cores are observed at the same time. One sample may contain a rare event or
-//! miss it. So there are several, and more of them while their results disagree.
+//! miss it. So calibration takes several samples, and more while their results disagree.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -73,7 +73,10 @@ fn sample_until_agreed(
         for (samples, sample) in samples.iter_mut().zip(once()?) {
             samples.push(sample);
         }
-        if times >= first && times.is_multiple_of(first) && samples.iter().all(|core| agree(core)) {
+        if times >= first
+            && times.is_multiple_of(first)
+            && samples.iter().all(|core| halves_agree(core))
+        {
             break;
         }
     }
@@ -118,7 +121,7 @@ fn sample_core(core: usize, duration: Duration) -> Result<Sample> {
     // Written once, so that no page fault happens during the sample.
     let mut gaps = vec![1_u64; MAX_GAPS];
     let mut count = 0;
-    let waited = schedstat::of_this_thread()?.waited;
+    let waited = schedstat::read_this_thread()?.waited;
     let start_ns = now_ns();
     let end_ns = start_ns + duration.as_nanos() as u64;
     let mut last_ns = start_ns;
@@ -131,7 +134,7 @@ fn sample_core(core: usize, duration: Duration) -> Result<Sample> {
         last_ns = ns;
     }
     gaps.truncate(count);
-    let after = schedstat::of_this_thread()?;
+    let after = schedstat::read_this_thread()?;
     let waited = after.waited.saturating_sub(waited);
     Ok(Sample {
         gaps,
@@ -141,7 +144,7 @@ fn sample_core(core: usize, duration: Duration) -> Result<Sample> {
 }
 
 /// Whether both halves of the samples give about the same stall.
-fn agree(samples: &[Sample]) -> bool {
+fn halves_agree(samples: &[Sample]) -> bool {
     let (one, other) = samples.split_at(samples.len() / 2);
     let [one, other] = [one, other].map(|half| stall(half).stall_ns);
     one.max(other) <= MAX_RATIO * one.min(other)
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn one_gap_in_many_observations_is_reported_but_is_no_stall() {
+    fn single_gap_in_many_samples_is_reported_but_is_no_stall() {
         let quiet = || sample_of(&[5000; 100], 250_000_000);
         let mut samples: Vec<Sample> = (0..15).map(|_| quiet()).collect();
         samples.push(sample_of(&[3_000_000], 250_000_000));
@@ -216,18 +219,18 @@ mod tests {
         );
         assert_eq!(found.looks_ns, [5000, 3_000_000]);
         assert!((found.others_percent - 10.0).abs() < 0.1);
-        assert!(!agree(&samples[12..]), "one of four samples differs");
-        assert!(agree(&samples[..12]));
+        assert!(!halves_agree(&samples[12..]), "one of four samples differs");
+        assert!(halves_agree(&samples[..12]));
         let mut samples: Vec<Sample> = (0..12).map(|_| quiet()).collect();
         samples[0] = sample_of(&[1_200_000], 250_000_000);
         assert!(
-            agree(&samples),
+            halves_agree(&samples),
             "1.2 of the 1500 ms of one half are less than a thousandth"
         );
     }
 
     #[test]
-    fn observations_repeat_while_one_disagrees() {
+    fn sampling_repeats_while_the_halves_disagree() {
         let samples = |gap: fn(u32) -> u64| {
             let mut times = 0;
             let samples = sample_until_agreed(4, 2, || {
@@ -247,8 +250,8 @@ mod tests {
         assert_eq!(samples(first), 16, "the first sample is always in one half");
         let twice = |times| if times > 2 { 10_000 } else { 5000 };
         assert_eq!(samples(twice), 4, "about the same");
-        let begun = |times| if times > 2 { 3_000_000 } else { 5000 };
-        assert_eq!(samples(begun), 8, "the long stall is in both halves");
+        let later = |times| if times > 2 { 3_000_000 } else { 5000 };
+        assert_eq!(samples(later), 8, "the long stall is in both halves");
         let failed = sample_until_agreed(4, 2, || Err(ApiError::failed("no core").into()));
         assert!(failed.is_err());
     }
@@ -283,7 +286,7 @@ mod tests {
     #[test]
     fn waiting_for_the_core_is_counted() {
         let core = affinity::get(0).unwrap()[0];
-        // Both threads want the core. One may end before the other starts, but not always.
+        // Both threads run on the core. One may end before the other starts, but not always.
         let waited = (0..100).any(|_| {
             let samples = sample_once(&[core; 2], Duration::from_millis(10)).unwrap();
             samples.iter().any(|one| one.others_ns > 0)

@@ -54,7 +54,11 @@ fn packet_ns(function: &mut dyn Function, bytes: usize) -> Result<f64> {
     let length = frame.len();
     let mut batch = Batch::with_capacity(1);
     let packet = Packet::new(&mut frame, 0, length, meta, 0);
-    batch.push(packet.ok_or_else(|| ApiError::failed("a packet that does not fit its buffer"))?);
+    batch.push(packet.ok_or_else(|| {
+        ApiError::failed(
+            "cannot measure a user function: the packet does not fit its buffer; please report it",
+        )
+    })?);
     let start = Instant::now();
     for _ in 0..REPEAT {
         std::hint::black_box(

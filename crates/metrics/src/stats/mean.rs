@@ -24,7 +24,7 @@ impl Moments {
         });
     }
 
-    /// Adds all samples of another.
+    /// Adds all samples of `other`.
     pub fn merge(&mut self, other: &Self) {
         if other.count == 0 {
             return;
@@ -98,7 +98,7 @@ mod tests {
     /// By hand: squared deviations sum to 0.636, so s = sqrt(0.636 / 9); t(0.975, 9) = 2.262157;
     /// half = t s / sqrt(10) = 0.190165.
     #[test]
-    fn interval_is_the_one_worked_by_hand() {
+    fn interval_matches_a_manual_calculation() {
         let samples = [9.8, 10.2, 10.4, 9.9, 10.0, 10.2, 10.3, 9.7, 10.1, 9.6];
         let estimate = mean_ci(&samples, 0.95).unwrap();
         assert!((estimate.value - 10.02).abs() < 1e-12);

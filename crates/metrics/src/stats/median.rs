@@ -86,10 +86,10 @@ mod tests {
     }
 
     /// A generator with a fixed seed draws many sets from a skewed distribution with a known
-    /// median. The interval must cover it as often as the binomial distribution says: 97.9 % for
-    /// ten samples.
+    /// median. The interval must cover it at the rate of the binomial distribution: 97.9 % for ten
+    /// samples.
     #[test]
-    fn covers_the_median_as_often_as_promised() {
+    fn interval_covers_the_median_at_its_confidence() {
         let mut state = 7_u64;
         let mut uniform = || {
             state = state

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lower_half_mirrors_the_upper() {
+    fn quantiles_are_symmetric_about_zero() {
         assert!((t_quantile(0.025, 9.0) + t_quantile(0.975, 9.0)).abs() < 1e-12);
         assert!(t_quantile(0.5, 9.0).abs() < 1e-12);
         for nonsense in [0.0, 1.0, -1.0, f64::NAN] {

@@ -3,8 +3,8 @@
 use crate::lpm::NO_MATCH;
 use crate::prefix::{Family, Prefix};
 
-/// Returns the first address and the value of each interval, ascending from address 0. Neighbours
-/// have different values.
+/// Returns the first address and the value of each interval, ascending from address 0. Adjacent
+/// intervals have different values.
 pub(super) fn build(prefixes: &[(Prefix, u32)], family: Family) -> Vec<(u128, u32)> {
     let mut ranges: Vec<(u128, u8, u128, u32)> = prefixes
         .iter()
@@ -14,39 +14,44 @@ pub(super) fn build(prefixes: &[(Prefix, u32)], family: Family) -> Vec<(u128, u3
             (first, prefix.len(), last, *value)
         })
         .collect();
-    // Outer ones first; stable, so that of equal ones the last one given comes last and wins.
+    // Outer prefixes first. The sort is stable, so the last of equal prefixes wins.
     ranges.sort_by_key(|(first, len, ..)| (*first, *len));
     let end = match family {
         Family::V4 => u128::from(u32::MAX),
         Family::V6 => u128::MAX,
     };
-    let mut row = vec![(0, NO_MATCH)];
-    // Prefixes of the current address, outer ones first: prefixes nest or are disjoint.
+    let mut intervals = vec![(0, NO_MATCH)];
+    // Prefixes of the current address, outer prefixes first: prefixes nest or are disjoint.
     let mut open: Vec<(u128, u32)> = Vec::new();
     for (first, _, last, value) in ranges {
-        close(&mut open, &mut row, Some(first), end);
+        close(&mut open, &mut intervals, Some(first), end);
         open.push((last, value));
-        push(&mut row, first, value);
+        push(&mut intervals, first, value);
     }
-    close(&mut open, &mut row, None, end);
-    row
+    close(&mut open, &mut intervals, None, end);
+    intervals
 }
 
 /// Ends the prefixes that end before `until`, or all of them for `None`.
-fn close(open: &mut Vec<(u128, u32)>, row: &mut Vec<(u128, u32)>, until: Option<u128>, end: u128) {
+fn close(
+    open: &mut Vec<(u128, u32)>,
+    intervals: &mut Vec<(u128, u32)>,
+    until: Option<u128>,
+    end: u128,
+) {
     while let Some((last, _)) = open.pop_if(|(last, _)| until.is_none_or(|until| *last < until)) {
         if last < end {
             let outer = open.last().map_or(NO_MATCH, |(_, value)| *value);
-            push(row, last + 1, outer);
+            push(intervals, last + 1, outer);
         }
     }
 }
 
-fn push(row: &mut Vec<(u128, u32)>, first: u128, value: u32) {
-    if row.last().is_some_and(|last| last.0 == first) {
-        row.pop();
+fn push(intervals: &mut Vec<(u128, u32)>, first: u128, value: u32) {
+    if intervals.last().is_some_and(|last| last.0 == first) {
+        intervals.pop();
     }
-    if row.last().is_none_or(|last| last.1 != value) {
-        row.push((first, value));
+    if intervals.last().is_none_or(|last| last.1 != value) {
+        intervals.push((first, value));
     }
 }

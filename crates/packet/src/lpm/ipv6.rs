@@ -11,7 +11,7 @@ pub const MAX_DEPTH: u32 = 7;
 /// Marks an entry that is the number of a tree over the low half of the address, not a value.
 pub const IS_TREE: u32 = 1 << 31;
 
-/// The first addresses of [`NODE`] neighbouring intervals, or of the subtrees that contain them.
+/// The first addresses of [`NODE`] adjacent intervals, or of the subtrees that contain them.
 /// Same layout as `struct node` of the eBPF programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C, align(64))]
@@ -57,7 +57,7 @@ pub struct Ipv6Lpm {
 }
 
 impl Ipv6Lpm {
-    pub(super) fn build(row: &[(u128, u32)]) -> Self {
+    pub(super) fn build(intervals: &[(u128, u32)]) -> Self {
         let mut lpm = Self {
             trees: Vec::new(),
             nodes: Vec::new(),
@@ -68,17 +68,17 @@ impl Ipv6Lpm {
         lpm.trees.push(Tree::zeroed());
         let mut at = 0;
         let mut before = 0;
-        while let Some(&(first, value)) = row.get(at) {
+        while let Some(&(first, value)) = intervals.get(at) {
             let half = (first >> 64) as u64;
-            let inside = row[at..]
+            let inside = intervals[at..]
                 .iter()
                 .take_while(|(first, _)| (first >> 64) as u64 == half)
                 .count();
-            // A whole half from its first address, so it starts an interval of high halves.
+            // One interval covers this half from its first address: no low tree.
             if inside == 1 && first as u64 == 0 {
                 high.push((half, value));
             } else {
-                let mut low: Vec<(u64, u32)> = row[at..at + inside]
+                let mut low: Vec<(u64, u32)> = intervals[at..at + inside]
                     .iter()
                     .map(|(first, value)| (*first as u64, *value))
                     .collect();
@@ -87,26 +87,28 @@ impl Ipv6Lpm {
                 }
                 let tree = lpm.trees.len() as u32;
                 let last = low.last().map_or(before, |(_, value)| *value);
-                let built = lpm.tree(&low);
+                let built = lpm.add_tree(&low);
                 lpm.trees.push(built);
                 high.push((half, tree | IS_TREE));
-                let next = row.get(at + inside).map(|(first, _)| (first >> 64) as u64);
+                let next = intervals
+                    .get(at + inside)
+                    .map(|(first, _)| (first >> 64) as u64);
                 // If the next half changes too, its own tree begins with this value.
                 if half < u64::MAX && next != Some(half + 1) {
                     high.push((half + 1, last));
                 }
             }
             at += inside;
-            before = row[at - 1].1;
+            before = intervals[at - 1].1;
         }
-        lpm.trees[0] = lpm.tree(&high);
+        lpm.trees[0] = lpm.add_tree(&high);
         lpm
     }
 
     /// Appends a tree over intervals, ascending from 0.
-    fn tree(&mut self, row: &[(u64, u32)]) -> Tree {
+    fn add_tree(&mut self, intervals: &[(u64, u32)]) -> Tree {
         let mut depth = 1;
-        while NODE.pow(depth) < row.len() {
+        while NODE.pow(depth) < intervals.len() {
             depth += 1;
         }
         let inner: usize = (0..depth - 1).map(|level| NODE.pow(level)).sum();
@@ -121,7 +123,8 @@ impl Ipv6Lpm {
             let under = NODE.pow(depth - level);
             for node in 0..NODE.pow(level - 1) {
                 let key = |i: usize| {
-                    row.get((node * NODE + i) * under)
+                    intervals
+                        .get((node * NODE + i) * under)
                         .map_or(u64::MAX, |at| at.0)
                 };
                 self.nodes.push(Node {
@@ -131,8 +134,10 @@ impl Ipv6Lpm {
         }
         // The padding has the value of the last interval, because the greatest address is found
         // there.
-        let last = row.last().map_or(super::NO_MATCH, |(_, value)| *value);
-        let value = |i: usize| row.get(i).map_or(last, |(_, value)| *value);
+        let last = intervals
+            .last()
+            .map_or(super::NO_MATCH, |(_, value)| *value);
+        let value = |i: usize| intervals.get(i).map_or(last, |(_, value)| *value);
         self.leaves
             .extend((0..NODE.pow(depth - 1)).map(|leaf| Leaf {
                 values: std::array::from_fn(|i| value(leaf * NODE + i)),

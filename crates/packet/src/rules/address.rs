@@ -10,7 +10,7 @@ use crate::prefix::{Family, Prefix};
 /// Most intervals of an [`Ipv6Table`]; a search takes 12 steps. 1024 prefixes make at most 2049.
 pub const MAX_INTERVALS: usize = 4096;
 
-/// A direct table and blocks: at most three reads.
+/// Classes of IPv4 addresses. A look-up takes at most three reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ipv4Table {
@@ -23,7 +23,7 @@ pub struct Ipv4Table {
 impl Ipv4Table {
     /// Builds the table of one address field from the prefix of each rule.
     pub(super) fn build(prefixes: &[Option<Prefix>]) -> Self {
-        let (pieces, vectors) = classes(prefixes, Family::V4, u32::MAX.into());
+        let (pieces, vectors) = build_classes(prefixes, Family::V4, u32::MAX.into());
         Self {
             classes: Dir16::new(&pieces),
             vectors,
@@ -32,7 +32,7 @@ impl Ipv4Table {
 
     /// Returns the rules that `address` matches.
     #[inline]
-    pub(super) fn vector(&self, address: Ipv4Addr) -> &ClassVector {
+    pub(super) fn find_vector(&self, address: Ipv4Addr) -> &ClassVector {
         &self.vectors[self.classes.look_up(address) as usize]
     }
 }
@@ -53,7 +53,7 @@ pub struct Ipv6Table {
 impl Ipv6Table {
     /// Builds the table of one address field from the prefix of each rule.
     pub(super) fn build(prefixes: &[Option<Prefix>]) -> Self {
-        let (pieces, vectors) = classes(prefixes, Family::V6, u128::MAX);
+        let (pieces, vectors) = build_classes(prefixes, Family::V6, u128::MAX);
         let (starts, classes) = pieces
             .into_iter()
             .map(|(start, class)| (halves(start), class))
@@ -67,7 +67,7 @@ impl Ipv6Table {
 
     /// Returns the rules that `address` matches.
     #[inline]
-    pub(super) fn vector(&self, address: Ipv6Addr) -> &ClassVector {
+    pub(super) fn find_vector(&self, address: Ipv6Addr) -> &ClassVector {
         let address = halves(u128::from(address));
         let mut at = 0;
         let mut step = MAX_INTERVALS / 2;
@@ -91,11 +91,11 @@ fn halves(address: u128) -> [u64; 2] {
 
 /// Returns the classes of the addresses of `family`, which end at `last`. Prefixes of the other
 /// family match none of them.
-fn classes(
+fn build_classes(
     prefixes: &[Option<Prefix>],
     family: Family,
     last: u128,
 ) -> (Vec<(u128, u32)>, Vec<ClassVector>) {
     let range = |prefix: Prefix| (prefix.family() == family).then(|| prefix.range());
-    vectors::classes(prefixes.iter().copied(), range, last)
+    vectors::build_classes(prefixes.iter().copied(), range, last)
 }

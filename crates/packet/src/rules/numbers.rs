@@ -27,7 +27,7 @@ impl NumberTable {
             let (from, to) = range.into_inner();
             (from <= to).then(|| (from.into(), to.into()))
         };
-        let (pieces, vectors) = vectors::classes(fields, range, last.into());
+        let (pieces, vectors) = vectors::build_classes(fields, range, last.into());
         let count = usize::from(last) + 1;
         let mut classes = Vec::with_capacity(count);
         for (i, &(_, class)) in pieces.iter().enumerate() {
@@ -40,7 +40,7 @@ impl NumberTable {
 
     /// Returns the rules that a number matches, or a packet without one.
     #[inline]
-    pub(super) fn vector(&self, number: Option<u16>) -> &ClassVector {
+    pub(super) fn find_vector(&self, number: Option<u16>) -> &ClassVector {
         let class = number.map_or(NO_NUMBER, |number| self.classes[usize::from(number)]);
         &self.vectors[usize::from(class)]
     }

@@ -68,12 +68,12 @@ impl RuleTables {
     pub fn first_match(&self, tuple: &FiveTuple) -> Option<usize> {
         let (source, destination) = match (tuple.source, tuple.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => (
-                self.source_v4.vector(source),
-                self.destination_v4.vector(destination),
+                self.source_v4.find_vector(source),
+                self.destination_v4.find_vector(destination),
             ),
             (IpAddr::V6(source), IpAddr::V6(destination)) => (
-                self.source_v6.vector(source),
-                self.destination_v6.vector(destination),
+                self.source_v6.find_vector(source),
+                self.destination_v6.find_vector(destination),
             ),
             // A packet belongs to one family only.
             _ => return None,
@@ -81,9 +81,9 @@ impl RuleTables {
         first_common([
             source,
             destination,
-            self.protocol.vector(Some(tuple.protocol.into())),
-            self.source_port.vector(tuple.source_port),
-            self.destination_port.vector(tuple.destination_port),
+            self.protocol.find_vector(Some(tuple.protocol.into())),
+            self.source_port.find_vector(tuple.source_port),
+            self.destination_port.find_vector(tuple.destination_port),
         ])
     }
 }

@@ -1,4 +1,4 @@
-//! Sets of rules as bit vectors; each different set is stored once.
+//! Sets of rules as bit vectors. A field stores each different set once.
 
 use std::collections::HashMap;
 
@@ -42,7 +42,7 @@ struct Interner {
 }
 
 impl Interner {
-    fn class(&mut self, vector: ClassVector) -> u32 {
+    fn number_of(&mut self, vector: ClassVector) -> u32 {
         *self.numbers.entry(vector).or_insert_with(|| {
             self.vectors.push(vector);
             (self.vectors.len() - 1) as u32
@@ -53,7 +53,7 @@ impl Interner {
 /// Returns the classes of a field of values up to `last`. `range` returns the first and last value
 /// that a rule accepts, if any. Returns the first value and the class of each piece, and the
 /// vectors by class. Class 0 matches the rules without this field.
-pub(super) fn classes<T>(
+pub(super) fn build_classes<T>(
     fields: impl Iterator<Item = Option<T>>,
     range: impl Fn(T) -> Option<(u128, u128)>,
     last: u128,
@@ -67,16 +67,17 @@ pub(super) fn classes<T>(
         }
     }
     let mut interner = Interner::default();
-    interner.class(always);
-    let pieces = pieces(always, &ranges, last, &mut interner);
+    interner.number_of(always);
+    let pieces = cut_pieces(always, &ranges, last, &mut interner);
     (pieces, interner.vectors)
 }
 
 /// Cuts the range `0..=last` at the edges of `ranges` (first value, last value, rule). Returns the
 /// first value and the class of each piece.
 ///
-/// `always` are the rules that every value matches. Neighbours of the same class form one piece.
-fn pieces(
+/// `always` are the rules that every value matches. Adjacent values of the same class form one
+/// piece.
+fn cut_pieces(
     always: ClassVector,
     ranges: &[(u128, u128, usize)],
     last: u128,
@@ -102,7 +103,7 @@ fn pieces(
                 vector.remove(rule);
             }
         }
-        let class = interner.class(vector);
+        let class = interner.number_of(vector);
         if pieces.last().is_none_or(|piece| piece.1 != class) {
             pieces.push((at, class));
         }
@@ -134,11 +135,11 @@ mod tests {
     }
 
     #[test]
-    fn equal_sets_are_one_class() {
+    fn equal_rule_sets_share_one_class() {
         // Rules 0 and 1 have the same values. 9 lies between two gaps that match nothing.
         let ranges = [(4, 6, 0), (4, 6, 1), (9, 9, 2)];
         let mut interner = Interner::default();
-        let pieces = pieces(ClassVector::default(), &ranges, 10, &mut interner);
+        let pieces = cut_pieces(ClassVector::default(), &ranges, 10, &mut interner);
         assert_eq!(pieces, [(0, 0), (4, 1), (7, 0), (9, 2), (10, 0)]);
         assert_eq!(interner.vectors.len(), 3);
     }

@@ -6,23 +6,23 @@ use super::CREDIT;
 
 /// Rate and burst of one quantity: packets or bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written")]
+#[serde(try_from = "UncheckedBucket")]
 pub struct Bucket {
     rate: u64,
     burst: u64,
 }
 
-/// A bucket as written in a file.
+/// A bucket as a file contains it, before the range check.
 #[derive(Deserialize)]
-struct Written {
+struct UncheckedBucket {
     rate: u64,
     burst: u64,
 }
 
-impl TryFrom<Written> for Bucket {
+impl TryFrom<UncheckedBucket> for Bucket {
     type Error = ProfileError;
 
-    fn try_from(Written { rate, burst }: Written) -> Result<Self, ProfileError> {
+    fn try_from(UncheckedBucket { rate, burst }: UncheckedBucket) -> Result<Self, ProfileError> {
         Self::new(rate, burst)
     }
 }
@@ -50,7 +50,7 @@ pub enum ProfileError {
 impl Bucket {
     /// The highest rate per second: 10 Tbit/s.
     pub const MAX_RATE: u64 = 10_000_000_000_000;
-    /// The largest burst: its credit, and credit earned meanwhile, fit in 64 bits.
+    /// The largest burst: its credit, plus the credit earned until it is full, fits in 64 bits.
     pub const MAX_BURST: u64 = 1 << 33;
 
     /// Makes a bucket with `rate` per second and `burst`.

@@ -5,19 +5,19 @@ use super::{Bucket, CREDIT, Profile};
 /// A token bucket over a [`Profile`]. A packet conforms if every bucket has credit for it, and
 /// takes credit from all buckets or from none. `kernel/src/bpf/policer.h` implements the same.
 ///
-/// In any interval of length t, at most `r * t + b` conforms. It never refuses a packet that fits
-/// this limit since the bucket was last empty. It starts full.
+/// In any interval of length t, at most `r * t + b` conforms. It refuses a packet only if that
+/// packet would exceed this limit in some interval. A new bucket is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenBucket {
-    packets: Fill,
-    bits: Fill,
+    packets: BucketState,
+    bits: BucketState,
     /// Time of the latest packet, ns.
     last_ns: u64,
 }
 
 /// State of one bucket. A missing bucket is always full and its cost is zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Fill {
+struct BucketState {
     /// Credit earned per nanosecond.
     rate: u64,
     full: u64,
@@ -26,10 +26,10 @@ struct Fill {
     fill_ns: u64,
     credit: u64,
     /// Credit of one packet or bit; 0 without a bucket.
-    each: u64,
+    unit_cost: u64,
 }
 
-impl Fill {
+impl BucketState {
     fn new(bucket: Option<Bucket>) -> Self {
         match bucket {
             Some(bucket) => Self {
@@ -37,34 +37,34 @@ impl Fill {
                 full: bucket.full(),
                 fill_ns: bucket.fill_ns(),
                 credit: bucket.full(),
-                each: CREDIT,
+                unit_cost: CREDIT,
             },
             None => Self {
                 rate: 1,
                 full: 0,
                 fill_ns: 0,
                 credit: 0,
-                each: 0,
+                unit_cost: 0,
             },
         }
     }
 
     #[inline]
-    fn after(&self, elapsed_ns: u64) -> u64 {
+    fn credit_after(&self, elapsed_ns: u64) -> u64 {
         if elapsed_ns >= self.fill_ns {
             return self.full;
         }
         (self.credit + elapsed_ns * self.rate).min(self.full)
     }
 
-    /// Returns the cost of that many packets or bits.
+    /// Returns the credit that `count` packets or bits cost.
     #[inline]
     fn cost(&self, count: u64) -> u64 {
-        count.saturating_mul(self.each)
+        count.saturating_mul(self.unit_cost)
     }
 
-    /// Returns the time from the latest packet until there is credit for `cost`, ns. `None` for
-    /// never.
+    /// Returns the time from the latest packet until there is credit for `cost`, ns. `None` if
+    /// `cost` exceeds a full bucket.
     fn wait_ns(&self, cost: u64) -> Option<u64> {
         if cost > self.full {
             return None;
@@ -77,19 +77,22 @@ impl TokenBucket {
     /// Makes a full bucket.
     pub fn new(profile: &Profile) -> Self {
         Self {
-            packets: Fill::new(profile.packets),
-            bits: Fill::new(profile.bits),
+            packets: BucketState::new(profile.packets),
+            bits: BucketState::new(profile.bits),
             last_ns: 0,
         }
     }
 
     /// Returns whether `packets` with `bytes` together conform at `now_ns`. If so, takes their
-    /// credit. They count one by one but conform together or not at all, as the segments of one
-    /// buffer do.
+    /// credit. Each packet costs credit, but they conform together or not at all, as the
+    /// segments of one buffer do.
     #[inline]
     pub fn take(&mut self, now_ns: u64, packets: u64, bytes: u64) -> bool {
         let elapsed_ns = now_ns.saturating_sub(self.last_ns);
-        let held = (self.packets.after(elapsed_ns), self.bits.after(elapsed_ns));
+        let held = (
+            self.packets.credit_after(elapsed_ns),
+            self.bits.credit_after(elapsed_ns),
+        );
         let cost = self.cost(packets, bytes);
         let conform = held.0 >= cost.0 && held.1 >= cost.1;
         // A refused packet costs nothing, not even a write: later calls earn the same credit.
@@ -101,8 +104,8 @@ impl TokenBucket {
         conform
     }
 
-    /// Returns the time from which [`Self::take`] would accept this much, ns; in the past if it
-    /// would already. `None` for never, because it exceeds the burst.
+    /// Returns the earliest time at which [`Self::take`] accepts this much, ns; a past time if it
+    /// accepts it now. `None` if it exceeds the burst.
     pub fn eligible_ns(&self, packets: u64, bytes: u64) -> Option<u64> {
         let cost = self.cost(packets, bytes);
         let wait_ns = self

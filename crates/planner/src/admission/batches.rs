@@ -1,13 +1,14 @@
-//! The longest stay in a worker that works in batches.
+//! The longest stay in a server that works in batches.
 
 use crate::calculus::{ArrivalCurve, LeakyBucket, RateLatency, after_delay, busy_period};
 
-/// Such a worker holds no packets back.
+/// No packets return, because such a server holds none back.
 const NOTHING: ArrivalCurve = ArrivalCurve::of(LeakyBucket::new(0, 0));
 
-/// A worker that has its core alone and takes packets from one port.
+/// A server that works in batches: a port, or a worker with one port and no other worker on its
+/// core.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Batches {
+pub(super) struct BatchServer {
     /// The core; its latency is the stall and the wake-up.
     pub(super) core: RateLatency,
     /// Most packets in a batch.
@@ -20,14 +21,14 @@ pub(super) struct Batches {
     pub(super) departures: LeakyBucket,
 }
 
-impl Batches {
-    /// The part of [`Self::max_stay_fs`] that is no work, fs.
+impl BatchServer {
+    /// The part of [`Self::max_stay_fs`] without work, fs.
     pub(super) fn latency_fs(&self) -> Option<u128> {
         let batches_fs = self.batch_fs.checked_mul(2)?;
         self.core.latency_fs.checked_add(batches_fs)
     }
 
-    /// Longest stay of a packet, fs, whatever arrives before or after it. `all`: arrivals, each
+    /// Longest stay of a packet, fs, for any arrivals before and after it. `all`: arrivals, each
     /// packet with its share of a full batch. `None`: no bound. Proof: `docs/guarantees/proofs.md`,
     /// theorem 5.
     pub(super) fn max_stay_fs(&self, all: &ArrivalCurve) -> Option<u128> {
@@ -54,18 +55,27 @@ mod tests {
     /// Femtoseconds of a microsecond.
     const US: u128 = SECOND / 1_000_000;
 
-    /// A worker that takes all waiting packets, at most a full batch, and sends them when the last
-    /// is done; packets arrive at these times, us.
-    fn simulate(came: &[u128], full: usize, each: u128, packet: u128, stall: (u128, u128)) -> u128 {
-        let (mut now, mut next, mut longest, mut stood) = (0, 0, 0, false);
-        while next < came.len() {
-            now = now.max(came[next]);
-            let waiting = came[next..].iter().take_while(|at| **at <= now).count();
-            let batch = &came[next..next + waiting.min(full)];
+    /// Longest stay in a worker that takes all waiting packets, at most a full batch, and sends
+    /// them after the last one; us. Packets arrive at `arrivals_us`.
+    fn simulate(
+        arrivals_us: &[u128],
+        full: usize,
+        each: u128,
+        packet: u128,
+        stall: (u128, u128),
+    ) -> u128 {
+        let (mut now, mut next, mut longest, mut has_stalled) = (0, 0, 0, false);
+        while next < arrivals_us.len() {
+            now = now.max(arrivals_us[next]);
+            let waiting = arrivals_us[next..]
+                .iter()
+                .take_while(|at| **at <= now)
+                .count();
+            let batch = &arrivals_us[next..next + waiting.min(full)];
             now += each + packet * batch.len() as u128;
-            if !stood && now >= stall.0 {
+            if !has_stalled && now >= stall.0 {
                 now += stall.1;
-                stood = true;
+                has_stalled = true;
             }
             longest = longest.max(batch.iter().map(|at| now - at).max().unwrap_or(0));
             next += batch.len();
@@ -81,43 +91,42 @@ mod tests {
             burst in 1_u128..60, period in 5_u128..40, full in 1_usize..20, each in 0_u128..12, packet in 1_u128..4,
             stall in (0_u128..2000, 0_u128..100),
         ) {
-            let mut came: Vec<u128> = Vec::new();
+            let mut arrivals_us: Vec<u128> = Vec::new();
             let mut at = 0;
             for gap in gaps {
                 at += gap;
-                // Not before the bucket allows: each packet, and the `burst` before it, in `period`
-                // each.
+                // Not before the bucket allows: a packet in each `period`, after the `burst`.
                 let earliest = |before: usize| {
-                    let number = came.len() - before + 1;
-                    came[before] + period * (number as u128).saturating_sub(burst)
+                    let number = arrivals_us.len() - before + 1;
+                    arrivals_us[before] + period * (number as u128).saturating_sub(burst)
                 };
-                at = (0..came.len()).map(earliest).fold(at, u128::max);
-                came.push(at);
+                at = (0..arrivals_us.len()).map(earliest).fold(at, u128::max);
+                arrivals_us.push(at);
             }
             let share = (each * US).div_ceil(full as u128);
             let cost = packet * US + share;
             let all = ArrivalCurve::of(LeakyBucket::new(burst * cost, (cost * SECOND).div_ceil(period * US)));
-            let batches = Batches {
+            let server = BatchServer {
                 core: RateLatency::core(stall.1 * US),
                 packets: full as u16,
                 batch_fs: each * US,
                 max_packet_fs: cost,
                 departures: LeakyBucket::new(0, 0),
             };
-            if let Some(bound) = batches.max_stay_fs(&all) {
-                let longest = simulate(&came, full, each, packet, stall) * US;
+            if let Some(bound) = server.max_stay_fs(&all) {
+                let longest = simulate(&arrivals_us, full, each, packet, stall) * US;
                 prop_assert!(longest <= bound, "{} above {}", longest, bound);
             }
         }
     }
 
     #[test]
-    fn a_burst_of_full_batches_nearly_meets_the_bound() {
-        let came = [0; 60];
-        let longest = simulate(&came, 20, 10, 1, (0, 0)) * US;
+    fn burst_of_full_batches_nearly_meets_the_bound() {
+        let arrivals_us = [0; 60];
+        let longest = simulate(&arrivals_us, 20, 10, 1, (0, 0)) * US;
         assert_eq!(longest, 90 * US);
         let cost = US + US / 2;
-        let batches = Batches {
+        let server = BatchServer {
             core: RateLatency::core(0),
             packets: 20,
             batch_fs: 10 * US,
@@ -125,6 +134,6 @@ mod tests {
             departures: LeakyBucket::new(0, 0),
         };
         let all = ArrivalCurve::of(LeakyBucket::new(60 * cost, 0));
-        assert_eq!(batches.max_stay_fs(&all), Some(longest + 20 * US));
+        assert_eq!(server.max_stay_fs(&all), Some(longest + 20 * US));
     }
 }

@@ -1,4 +1,4 @@
-//! What a chain uses of a node, and the delay that it is promised.
+//! The share of a node that a chain uses, and the delay that the node promises.
 
 use myelin_packet::traffic::Profile;
 use myelin_spec::{Enforce, ServiceChain, Space};
@@ -11,28 +11,27 @@ use crate::calculus::ArrivalCurve;
 use crate::costs::Costs;
 use crate::plan::Plan;
 
-/// A chain as the ledger sees it.
+/// A chain's entry in the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Booking {
     /// The chain's name.
     pub chain: String,
     /// The promised delay, ns.
     pub latency_ns: Option<u64>,
-    /// The policer's profile; without a rate nothing is agreed.
+    /// The policer's profile; unlimited without an agreed rate.
     pub profile: Profile,
     /// Whether a policer enforces the profile.
     pub policed: bool,
     /// The servers on its path, in order; empty if it has no bound.
     pub visits: Vec<Visit>,
-    /// Why it has no bound, whatever it sends.
+    /// Why it has no bound for any traffic.
     pub unbounded: Option<String>,
     pub(super) hops: Vec<HopWork>,
     pub(super) hold: Hold,
     pub(super) port_turn: u16,
-    /// The part of the worker's work that it does when a packet leaves its shaper, if it has one.
+    /// The part of the worker's work when a packet leaves its shaper, if it has a shaper.
     pub(super) at_departure: Option<Work>,
-    /// Longest time until a packet is at that shaper for which the shaper has room for clustered
-    /// packets, fs.
+    /// Longest time from the policer to that shaper, fs, for which the shaper's queue has room.
     pub(super) room_fs: Option<u128>,
     /// Time that functions and a shaper stricter than the policer hold a packet back, fs; `None`
     /// without a bound.
@@ -50,11 +49,11 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
     let (path, unbounded) = match path::server_path(chain, plan, costs, site) {
         Ok(path) => (path, None),
         Err(why) => {
-            let nowhere = ServerPath {
+            let path = ServerPath {
                 visits: shared_servers(chain, plan, site),
                 ..ServerPath::default()
             };
-            (nowhere, Some(why))
+            (path, Some(why))
         }
     };
     let held_fs = release::shaper_hold_fs(chain, plan);
@@ -83,7 +82,7 @@ fn shared_servers(chain: &ServiceChain, plan: &Plan, site: &Site) -> Vec<Visit> 
         resource,
         work: Work::default(),
         returns: true,
-        growth: Growth::none(site.longest()),
+        growth: Growth::none(site.longest_frame()),
     };
     let port = (!chain.is_over_dpdk()).then(|| visit(site.port()));
     let worker = visit(Resource::Worker {
@@ -100,23 +99,23 @@ fn shared_servers(chain: &ServiceChain, plan: &Plan, site: &Site) -> Vec<Visit> 
 }
 
 impl Booking {
-    /// Its work at one of its servers.
-    pub(super) fn curve(&self, visit: &Visit) -> Option<ArrivalCurve> {
-        flow::curve(&self.profile, &visit.work, &visit.growth)
+    /// Arrival curve of its work at one of its servers.
+    pub(super) fn work_curve(&self, visit: &Visit) -> Option<ArrivalCurve> {
+        flow::work_curve(&self.profile, &visit.work, &visit.growth)
     }
 
-    /// Its work, each packet at the server where it costs most.
-    pub(super) fn most(&self) -> Option<ArrivalCurve> {
+    /// Arrival curve of its work, each packet at the server where it costs most.
+    pub(super) fn max_work_curve(&self) -> Option<ArrivalCurve> {
         let visits = self.visits.iter();
         let work = visits
             .clone()
-            .fold(Work::default(), |most, visit| most.max_of_each(visit.work));
-        flow::curve(&self.profile, &work, &visits.last()?.growth)
+            .fold(Work::default(), |work, visit| work.max_of_each(visit.work));
+        flow::work_curve(&self.profile, &work, &visits.last()?.growth)
     }
 
-    /// Most packets that arrive at the worker's sockets.
-    pub(super) fn count(&self) -> Option<ArrivalCurve> {
-        const EACH: Work = Work {
+    /// Arrival curve of its packets at the worker's sockets.
+    pub(super) fn packet_curve(&self) -> Option<ArrivalCurve> {
+        const ONE_EACH: Work = Work {
             packet_fs: 1,
             byte_fs: 0,
         };
@@ -127,22 +126,22 @@ impl Booking {
         } else {
             self.visits.first()
         };
-        flow::curve(&self.profile, &EACH, &visit?.growth)
+        flow::work_curve(&self.profile, &ONE_EACH, &visit?.growth)
     }
 
-    /// The worker's work at departures from its shaper, and that of one packet, fs; zero without a
-    /// shaper.
-    pub(super) fn at_departure(&self) -> Option<(ArrivalCurve, u128)> {
+    /// Arrival curve of the worker's work at departures from its shaper, and the work of one
+    /// packet, fs; zero without a shaper.
+    pub(super) fn departure_curve(&self) -> Option<(ArrivalCurve, u128)> {
         let Some(work) = &self.at_departure else {
             return Some(Default::default());
         };
         let is_worker = |visit: &&Visit| matches!(visit.resource, Resource::Worker { .. });
         let growth = &self.visits.iter().find(is_worker)?.growth;
-        let curve = flow::curve(&self.profile, work, growth)?;
-        Some((curve, work.of_fs(growth.longest)))
+        let curve = flow::work_curve(&self.profile, work, growth)?;
+        Some((curve, work.frame_fs(growth.longest)))
     }
 
-    /// Lateness of its shaper when the worker has nothing else to do, fs.
+    /// Lateness of its shaper if the worker has no other work, fs.
     pub(super) fn min_lateness_fs(&self, platform: &Platform) -> u128 {
         let late = self.visits.iter().map(|visit| match &visit.resource {
             Resource::Worker {
@@ -158,7 +157,7 @@ impl Booking {
         self.policed && self.unbounded.is_none()
     }
 
-    /// Its promised delay without hold times, fs; `None` without a promise.
+    /// Its promised delay less its hold times, fs; `None` without a promise.
     pub(super) fn promise_fs(&self) -> Option<u128> {
         let latency_ns = self.latency_ns.filter(|_| self.is_bounded())?;
         Some((u128::from(latency_ns) * NS).saturating_sub(self.held_fs?))

@@ -16,24 +16,23 @@ use crate::plan::{Bound, HopShare, ServerShare};
 /// The result of admission for one chain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Its worst case beside all admitted chains.
+    /// Its worst case with all admitted chains.
     pub bound: Option<Bound>,
     /// Why it has no bound.
     pub no_bound: Option<String>,
-    /// Why it is refused.
+    /// Why admission refuses it.
     pub refusal: Option<String>,
     /// Lateness of its worker's shaper, fs; `None` without a bound.
     pub(super) late_fs: Option<u128>,
-    /// Longest time until a packet is at that shaper, fs.
+    /// Longest time from the policer to that shaper, fs.
     pub(super) to_shaper_fs: Option<u128>,
 }
 
-/// Decides whether one more chain fits, in place of a chain with its name. The ledger is not
-/// changed.
+/// Decides whether one more chain fits, in place of a chain with its name; does not change the
+/// ledger.
 ///
-/// A chain is refused if its own promise or that of another chain cannot be kept. The decision
-/// checks the chain's own group and each group whose delay it changes, each by its tightest
-/// promise.
+/// Refuses the chain if the node cannot keep its promise or that of another chain. Checks the
+/// chain's own group and each group whose delay it changes, each by its tightest promise.
 pub fn admit(ledger: &Ledger, booking: &Booking, platform: &Platform) -> Decision {
     if ledger.get(&booking.chain).is_some() {
         let mut without = ledger.clone();
@@ -41,15 +40,15 @@ pub fn admit(ledger: &Ledger, booking: &Booking, platform: &Platform) -> Decisio
         return admit(&without, booking, platform);
     }
     let evaluator = Evaluator::new(ledger, platform, Some(booking));
-    let mut decision = own(booking, &evaluator);
+    let mut decision = check_own_promise(booking, &evaluator);
     if decision.refusal.is_none() {
-        decision.refusal = broken(booking, ledger, platform, &evaluator);
+        decision.refusal = find_broken_promise(booking, ledger, platform, &evaluator);
     }
     decision
 }
 
 /// Compares the chain's worst case with its own promise.
-fn own(booking: &Booking, evaluator: &Evaluator<'_>) -> Decision {
+fn check_own_promise(booking: &Booking, evaluator: &Evaluator<'_>) -> Decision {
     let no_bound = |why: String| Decision {
         no_bound: Some(why),
         ..Decision::default()
@@ -69,12 +68,14 @@ fn own(booking: &Booking, evaluator: &Evaluator<'_>) -> Decision {
             "no policer limits the chain at its ingress; remove `enforce`, or write `enforce: policer`".to_owned(),
         );
     }
-    let worst = evaluator.own().map(|group| evaluator.worst_case(group));
+    let worst = evaluator
+        .new_group()
+        .map(|group| evaluator.worst_case(group));
     let worst = worst.unwrap_or(Err(Unbounded::UnknownPath));
     let held_fs = booking.held_fs.ok_or(Unbounded::ShaperWait);
     match worst.and_then(|worst| Ok((worst, held_fs?))) {
         Ok((worst, held_fs)) => {
-            let bound = bound(booking, held_fs, &worst);
+            let bound = divide_bound(booking, held_fs, &worst);
             let refusal = booking
                 .latency_ns
                 .filter(|latency_ns| bound.bound_ns > *latency_ns)
@@ -95,7 +96,7 @@ fn own(booking: &Booking, evaluator: &Evaluator<'_>) -> Decision {
         }
         Err(why) => {
             let is_promised = booking.latency_ns.is_some() || matches!(why, Unbounded::Overload(_));
-            let why = reason(&why, booking);
+            let why = explain(&why, booking);
             Decision {
                 refusal: is_promised.then(|| format!("there is no worst-case bound: {why}")),
                 no_bound: Some(why),
@@ -105,25 +106,25 @@ fn own(booking: &Booking, evaluator: &Evaluator<'_>) -> Decision {
     }
 }
 
-/// Finds a promise to another chain that would break: that of the first path among those whose
-/// delay changes.
-fn broken(
+/// Finds a promise to another chain that would break, and explains it. Checks the paths whose delay
+/// changes, in their order.
+fn find_broken_promise(
     booking: &Booking,
     ledger: &Ledger,
     platform: &Platform,
     evaluator: &Evaluator<'_>,
 ) -> Option<String> {
-    let affected = evaluator.affected().unwrap_or_default();
+    let affected = evaluator.affected_groups().unwrap_or_default();
     let promised = affected
         .into_iter()
-        .filter_map(|group| ledger.group(group).map(|of| (group, of)));
+        .filter_map(|group| ledger.group(group).map(|chains| (group, chains)));
     // The quick bound suffices for nearly all groups.
     let is_kept = |number: usize, group: &Group| {
         let Some((promise_fs, _)) = group.tightest_promise(0) else {
             return true;
         };
-        let rough = evaluator.quick_bound_fs(number);
-        rough.is_ok_and(|(quick_bound_fs, to_shaper_fs)| {
+        let quick = evaluator.quick_bound_fs(number);
+        quick.is_ok_and(|(quick_bound_fs, to_shaper_fs)| {
             let room = group.least_room(0);
             quick_bound_fs <= promise_fs && room.is_none_or(|(room_fs, _)| to_shaper_fs <= room_fs)
         })
@@ -135,12 +136,12 @@ fn broken(
     let before = Evaluator::new(ledger, platform, None);
     doubtful
         .into_iter()
-        .find_map(|(number, group)| broken_of(number, group, booking, (evaluator, &before)))
+        .find_map(|(number, group)| check_promises(number, group, booking, (evaluator, &before)))
 }
 
-/// Checks the promises of one path. A promise that an earlier best-effort chain broke does not
-/// count.
-fn broken_of(
+/// Checks the promises of one path, and explains one that would break. A promise that an earlier
+/// best-effort chain broke does not count.
+fn check_promises(
     number: usize,
     group: &Group,
     booking: &Booking,
@@ -163,7 +164,7 @@ fn broken_of(
             ),
             Err(why) => format!(
                 "it would have no worst-case bound: {}",
-                reason(why, booking)
+                explain(why, booking)
             ),
         };
         return Some(format!(
@@ -176,26 +177,26 @@ fn broken_of(
     let (room_fs, chain) = full.filter(|(room_fs, _)| after_fs > *room_fs)?;
     Some(format!(
         "the promise to chain `{chain}` would break: its packets would take up to {} to reach its shaper, \
-         which has room for {}",
+         whose queue has room only for {} of traffic",
         time(ns_up(after_fs)),
         time((room_fs / NS) as u64)
     ))
 }
 
-fn reason(why: &Unbounded, booking: &Booking) -> String {
+fn explain(why: &Unbounded, booking: &Booking) -> String {
     match why {
         Unbounded::Overload(resource) => format!(
             "the agreed rates exceed the capacity of {resource}{}",
-            capacity(booking, resource)
+            describe_capacity(booking, resource)
         ),
         Unbounded::Unpoliced { chain, at } => {
-            let whose = if *chain == booking.chain {
+            let which = if *chain == booking.chain {
                 "the chain itself"
             } else {
                 "another chain"
             };
             format!(
-                "`{chain}` ({whose}) shares {at}, and no rate limits it; give it a `rate`, another core \
+                "`{chain}` ({which}) shares {at}, and no rate limits it; give it a `rate`, another core \
                  (`worker: {{ core: N }}`) or other interfaces"
             )
         }
@@ -205,7 +206,7 @@ fn reason(why: &Unbounded, booking: &Booking) -> String {
             packets,
             ring,
         } => format!(
-            "{packets} packets may wait for {at} behind {port}, and its ring there holds {ring}; \
+            "up to {packets} packets from {port} may wait for {at}, but its ring for them holds {ring}; \
              reduce bursts, add a rate in packets to a rate in bits, or use another core"
         ),
         Unbounded::ShaperWait => {
@@ -221,7 +222,7 @@ fn reason(why: &Unbounded, booking: &Booking) -> String {
     }
 }
 
-fn capacity(booking: &Booking, resource: &Resource) -> String {
+fn describe_capacity(booking: &Booking, resource: &Resource) -> String {
     let visit = booking
         .visits
         .iter()
@@ -232,13 +233,13 @@ fn capacity(booking: &Booking, resource: &Resource) -> String {
     })
 }
 
-/// The bound with its shares. Work time is divided among the hops by their cost.
-fn bound(booking: &Booking, hold_fs: u128, worst: &WorstCase) -> Bound {
+/// The bound with its shares: divides the work time among the hops by their cost.
+fn divide_bound(booking: &Booking, hold_fs: u128, worst: &WorstCase) -> Bound {
     let servers = || worst.servers.iter().zip(&booking.visits);
-    let standing_fs: u128 = worst.servers.iter().map(|served| served.latency_fs).sum();
+    let latencies_fs: u128 = worst.servers.iter().map(|served| served.latency_fs).sum();
     let held_fs = hold_fs.saturating_add(worst.late_fs);
     let bound_fs = worst.bound_fs().saturating_add(hold_fs);
-    let working_fs = bound_fs.saturating_sub(held_fs.saturating_add(standing_fs));
+    let working_fs = bound_fs.saturating_sub(held_fs.saturating_add(latencies_fs));
     let all_fs: u128 = worst
         .servers
         .iter()
@@ -251,7 +252,7 @@ fn bound(booking: &Booking, hold_fs: u128, worst: &WorstCase) -> Bound {
         let served = &worst.servers[hop.visit];
         let here_fs = served.delay_fs.saturating_sub(served.latency_fs);
         let longest = booking.visits[hop.visit].growth.longest;
-        let work_ns = |work: &Work| work.of_fs(longest) / NS;
+        let work_ns = |work: &Work| work.frame_fs(longest) / NS;
         let of_server = part(
             here_fs,
             work_ns(&hop.work),
@@ -259,19 +260,19 @@ fn bound(booking: &Booking, hold_fs: u128, worst: &WorstCase) -> Bound {
         );
         HopShare {
             name: hop.name.clone(),
-            cost_ns: ns_up(hop.work.of_fs(longest)),
+            cost_ns: ns_up(hop.work.frame_fs(longest)),
             share_ns: part(working_fs, of_server, all_fs / NS) as u64,
             paper_ns: worst.sum_fs().map(|_| of_server as u64),
         }
     });
     let mut hops: Vec<_> = hops.collect();
     let bound_ns = ns_up(bound_fs);
-    let latency_ns = ns_up(standing_fs.saturating_add(held_fs).min(bound_fs));
-    // The rounding rest goes to the hop with the largest share.
-    let shown: u64 = hops.iter().map(|hop| hop.share_ns).sum();
-    if let Some(dearest) = hops.iter_mut().max_by_key(|hop| hop.share_ns) {
-        let rest = i128::from(bound_ns) - i128::from(latency_ns) - i128::from(shown);
-        dearest.share_ns = u64::try_from(i128::from(dearest.share_ns) + rest).unwrap_or(0);
+    let latency_ns = ns_up(latencies_fs.saturating_add(held_fs).min(bound_fs));
+    // The hop with the largest share gets the rest from rounding.
+    let divided: u64 = hops.iter().map(|hop| hop.share_ns).sum();
+    if let Some(largest) = hops.iter_mut().max_by_key(|hop| hop.share_ns) {
+        let rest = i128::from(bound_ns) - i128::from(latency_ns) - i128::from(divided);
+        largest.share_ns = u64::try_from(i128::from(largest.share_ns) + rest).unwrap_or(0);
     }
     Bound {
         bound_ns,

@@ -48,13 +48,13 @@ pub(super) struct ServerCache {
     total: Option<Result<Total, Unbounded>>,
     /// Delay of a packet in one passage of the server.
     delay_fs: Option<Result<u128, Unbounded>>,
-    pub(super) late_fs: Option<Result<u128, Unbounded>>,
-    /// Longest stay by batches, and the part of it that is latency, fs.
-    pause: Option<Result<Option<(u128, u128)>, Unbounded>>,
+    pub(super) lateness_fs: Option<Result<u128, Unbounded>>,
+    /// Longest stay by theorem 5, and its latency part, fs.
+    batch_stay: Option<Result<Option<(u128, u128)>, Unbounded>>,
 }
 
 /// The new chain.
-struct Added<'a> {
+struct AddedChain<'a> {
     /// Its group: one of the ledger's, or a new one.
     group: usize,
     route: Route,
@@ -64,8 +64,8 @@ struct Added<'a> {
     new: Vec<&'a Resource>,
 }
 
-/// A group of the ledger, or that of the new chain.
-pub(super) struct View<'a> {
+/// A group of the ledger, or the new chain's group.
+pub(super) struct GroupView<'a> {
     pub(super) route: &'a Route,
     /// The servers of the path, by number.
     pub(super) servers: &'a [usize],
@@ -75,10 +75,10 @@ pub(super) struct View<'a> {
 pub(super) struct Evaluator<'a> {
     ledger: &'a Ledger,
     pub(super) platform: &'a Platform,
-    added: Option<Added<'a>>,
-    /// Index of each server in `cache`, from 1; 0 for none.
-    places: RefCell<Vec<u32>>,
-    known: RefCell<Vec<ServerCache>>,
+    added: Option<AddedChain<'a>>,
+    /// Index of each server in `caches`, from 1; 0 for none.
+    cache_numbers: RefCell<Vec<u32>>,
+    caches: RefCell<Vec<ServerCache>>,
 }
 
 impl<'a> Evaluator<'a> {
@@ -89,20 +89,20 @@ impl<'a> Evaluator<'a> {
     ) -> Self {
         let added = booking.map(|booking| {
             let route = booking.route();
-            let group = ledger.number_of(&route);
+            let group = ledger.group_number(&route);
             let sums = match group.and_then(|group| ledger.group(group)) {
                 Some(group) => group.sums.with(booking),
                 None => GroupSums::default().with(booking),
             };
             let mut new = Vec::new();
             let servers = booking.visits.iter().map(|visit| {
-                let known = ledger.server_of(&visit.resource);
+                let known = ledger.server_number(&visit.resource);
                 known.unwrap_or_else(|| {
                     new.push(&visit.resource);
                     ledger.servers_end() + new.len() - 1
                 })
             });
-            Added {
+            AddedChain {
                 group: group.unwrap_or(ledger.groups_end()),
                 servers: servers.collect(),
                 route,
@@ -115,28 +115,28 @@ impl<'a> Evaluator<'a> {
             ledger,
             platform,
             added,
-            places: RefCell::new(vec![0; servers]),
-            known: RefCell::default(),
+            cache_numbers: RefCell::new(vec![0; servers]),
+            caches: RefCell::default(),
         }
     }
 
     /// The group of the new chain.
-    pub(super) fn own(&self) -> Option<usize> {
+    pub(super) fn new_group(&self) -> Option<usize> {
         self.added.as_ref().map(|added| added.group)
     }
 
-    fn added_as(&self, group: usize) -> Option<&Added<'a>> {
+    fn added_in(&self, group: usize) -> Option<&AddedChain<'a>> {
         self.added.as_ref().filter(|added| added.group == group)
     }
 
-    pub(super) fn group(&self, group: usize) -> Result<View<'_>, Unbounded> {
-        let (route, servers, sums) = if let Some(added) = self.added_as(group) {
+    pub(super) fn group(&self, group: usize) -> Result<GroupView<'_>, Unbounded> {
+        let (route, servers, sums) = if let Some(added) = self.added_in(group) {
             (&added.route, &added.servers, &added.sums)
         } else {
             let group = self.ledger.group(group).ok_or(Unbounded::UnknownPath)?;
             (&group.route, &group.servers, &group.sums)
         };
-        Ok(View {
+        Ok(GroupView {
             route,
             servers,
             sums,
@@ -165,7 +165,7 @@ impl<'a> Evaluator<'a> {
         groups.chain(new.map(|added| added.group))
     }
 
-    /// The workers of a core, with that of the new chain.
+    /// The workers of a core, including the new chain's.
     pub(super) fn workers_on(&self, core: u32) -> BTreeSet<usize> {
         let added = self.added.iter().flat_map(|added| {
             let servers = added.servers.iter().zip(&added.route.resources);
@@ -178,40 +178,40 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Returns a cached result of a server, or computes and caches it.
-    pub(super) fn cached<T: Clone>(
+    pub(super) fn get_or_compute<T: Clone>(
         &self,
         server: usize,
         field: impl Fn(&mut ServerCache) -> &mut Option<T>,
-        find: impl FnOnce() -> T,
+        compute: impl FnOnce() -> T,
     ) -> T {
-        let place = {
-            let mut places = self.places.borrow_mut();
-            let mut known = self.known.borrow_mut();
-            if places[server] == 0 {
-                known.push(ServerCache::default());
-                places[server] = known.len() as u32;
+        let index = {
+            let mut numbers = self.cache_numbers.borrow_mut();
+            let mut caches = self.caches.borrow_mut();
+            if numbers[server] == 0 {
+                caches.push(ServerCache::default());
+                numbers[server] = caches.len() as u32;
             }
-            places[server] as usize - 1
+            numbers[server] as usize - 1
         };
-        if let Some(found) = field(&mut self.known.borrow_mut()[place]) {
-            return found.clone();
+        if let Some(cached) = field(&mut self.caches.borrow_mut()[index]) {
+            return cached.clone();
         }
-        let found = find();
-        *field(&mut self.known.borrow_mut()[place]) = Some(found.clone());
-        found
+        let result = compute();
+        *field(&mut self.caches.borrow_mut()[index]) = Some(result.clone());
+        result
     }
 
-    /// The groups whose delay the new chain changes: those that share a server or a worker's core
-    /// with it, and those behind that share a server with these, because they arrive in other
-    /// clusters. In no order.
-    pub(super) fn affected(&self) -> Result<Vec<usize>, Unbounded> {
+    /// The groups whose delay the new chain changes, in no order. They share a server or a worker's
+    /// core with it. Or they share a later server with an affected group, whose packets arrive
+    /// there in larger clusters.
+    pub(super) fn affected_groups(&self) -> Result<Vec<usize>, Unbounded> {
         let Some(added) = &self.added else {
             return Ok(Vec::new());
         };
         let mut groups = vec![added.group];
         let mut is_found = vec![false; self.ledger.groups_end() + 1];
         is_found[added.group] = true;
-        let mut is_seen = vec![false; self.places.borrow().len()];
+        let mut is_seen = vec![false; self.cache_numbers.borrow().len()];
         let mut open = added.servers.clone();
         while let Some(server) = open.pop() {
             if std::mem::replace(&mut is_seen[server], true) {
@@ -234,32 +234,32 @@ impl<'a> Evaluator<'a> {
 
     /// Longest stay of any packet at a server, in each passage, fs.
     pub(super) fn delay_at(&self, server: usize) -> Result<u128, Unbounded> {
-        let find = || {
+        let compute = || {
             let (order, _) = self.order(server)?;
             let total = self.total(server, order)?;
-            let in_order_fs = longest(&total, order);
+            let in_order_fs = longest_delay(&total, order);
             let in_order_fs =
                 in_order_fs.ok_or_else(|| self.error_at(server, Unbounded::Overload))?;
-            let pause = self.batch_stay(server)?;
-            let delay_fs = pause.map_or(in_order_fs, |(stay_fs, _)| in_order_fs.min(stay_fs));
+            let batch_stay = self.batch_stay(server)?;
+            let delay_fs = batch_stay.map_or(in_order_fs, |(stay_fs, _)| in_order_fs.min(stay_fs));
             self.check_rings(server, delay_fs)?;
             Ok(delay_fs)
         };
-        self.cached(server, |known| &mut known.delay_fs, find)
+        self.get_or_compute(server, |cache| &mut cache.delay_fs, compute)
     }
 
-    /// An error with the server as its place.
+    /// An error that names the server.
     pub(super) fn error_at(&self, server: usize, why: impl Fn(Resource) -> Unbounded) -> Unbounded {
         match self.resource(server) {
             Ok(resource) => why(resource.clone()),
-            Err(nobody) => nobody,
+            Err(unknown) => unknown,
         }
     }
 
-    /// Longest time of a group's packets before one of its servers, fs, with the hold times of
-    /// functions before it.
+    /// Longest time of a group's packets before one of its servers, fs, including hold times of
+    /// earlier functions.
     pub(super) fn delay_before_fs(&self, group: usize, index: usize) -> Result<u128, Unbounded> {
-        let View {
+        let GroupView {
             route,
             servers: path,
             ..
@@ -276,16 +276,17 @@ impl<'a> Evaluator<'a> {
         Ok(before_fs)
     }
 
-    /// Aggregate arrival curve of a group at one of its servers, with upstream burstiness and with
+    /// Aggregate arrival curve of a group at one of its servers, including upstream burstiness and
     /// the hold times there, because held packets return.
     pub(super) fn arrivals(&self, group: usize, index: usize) -> Result<ArrivalCurve, Unbounded> {
-        let View { route, sums, .. } = self.group(group)?;
-        let full = || Unbounded::Overload(route.resources[index].clone());
-        after_delay(&sums.curves[index], self.delay_variation_fs(group, index)?).ok_or_else(full)
+        let GroupView { route, sums, .. } = self.group(group)?;
+        let overload = || Unbounded::Overload(route.resources[index].clone());
+        after_delay(&sums.curves[index], self.delay_variation_fs(group, index)?)
+            .ok_or_else(overload)
     }
 
-    /// Greatest delay variation of its packets at a server, fs: from the path before, and from hold
-    /// times there.
+    /// Greatest delay variation of a group's packets at one of its servers, fs: from earlier
+    /// servers, and from hold times there.
     fn delay_variation_fs(&self, group: usize, index: usize) -> Result<u128, Unbounded> {
         let route = self.group(group)?.route;
         let held_fs = route.held_before(index + 1) - route.held_before(index);
@@ -293,25 +294,25 @@ impl<'a> Evaluator<'a> {
         late_fs.ok_or_else(|| Unbounded::Overload(route.resources[index].clone()))
     }
 
-    /// Longest stay at a first-come, first-served server that works in batches, and the part of it
-    /// that is latency, fs. `None` if unknown. Theorem 5 of `docs/guarantees/proofs.md`.
+    /// Longest stay at a first-come, first-served server that works in batches, and its latency
+    /// part, fs. `None` if unknown. Theorem 5 of `docs/guarantees/proofs.md`.
     pub(super) fn batch_stay(&self, server: usize) -> Result<Option<(u128, u128)>, Unbounded> {
-        let find = || {
-            let Some(batches) = self.batches(server)? else {
+        let compute = || {
+            let Some(batch_server) = self.batch_server(server)? else {
                 return Ok(None);
             };
             let all = self.total(server, self.order(server)?.0)?;
-            let longest_fs = batches.max_stay_fs(&all.curve);
-            Ok(longest_fs.zip(batches.latency_fs()))
+            let longest_fs = batch_server.max_stay_fs(&all.curve);
+            Ok(longest_fs.zip(batch_server.latency_fs()))
         };
-        self.cached(server, |known| &mut known.pause, find)
+        self.get_or_compute(server, |cache| &mut cache.batch_stay, compute)
     }
 
-    /// All arrivals at a server, with upstream burstiness. If the order is unknown, with all work
+    /// All arrivals at a server, including upstream burstiness; if its order is unknown, all work
     /// of its core.
     pub(super) fn total(&self, server: usize, order: Order) -> Result<Total, Unbounded> {
-        let find = || self.compute_total(server, order);
-        self.cached(server, |known| &mut known.total, find)
+        let compute = || self.compute_total(server, order);
+        self.get_or_compute(server, |cache| &mut cache.total, compute)
     }
 
     fn compute_total(&self, server: usize, order: Order) -> Result<Total, Unbounded> {
@@ -319,11 +320,11 @@ impl<'a> Evaluator<'a> {
             (Resource::Worker { core, .. }, Order::Shared(_)) => self.workers_on(*core),
             _ => BTreeSet::from([server]),
         };
-        let full = || self.error_at(server, Unbounded::Overload);
+        let overload = || self.error_at(server, Unbounded::Overload);
         let mut sum = Total::default();
         for server in servers {
             for group in self.groups_at(server) {
-                let View {
+                let GroupView {
                     route,
                     servers: path,
                     sums,
@@ -337,21 +338,21 @@ impl<'a> Evaluator<'a> {
                 let index = path
                     .iter()
                     .position(|one| *one == server)
-                    .ok_or_else(full)?;
+                    .ok_or_else(overload)?;
                 let mut arrived = self.arrivals(group, index)?;
                 // A batch may have a single packet.
                 if let (Resource::Worker { batch_fs, .. }, Order::Any(_) | Order::Shared(_)) =
                     (&route.resources[index], order)
                 {
                     let late_fs = self.delay_variation_fs(group, index)?;
-                    let alone = after_delay(&sums.count, late_fs)
+                    let single_packets = after_delay(&sums.packet_count, late_fs)
                         .and_then(|count| count.times(*batch_fs))
-                        .ok_or_else(full)?;
-                    arrived = arrived.plus(&alone).ok_or_else(full)?;
+                        .ok_or_else(overload)?;
+                    arrived = arrived.plus(&single_packets).ok_or_else(overload)?;
                 }
-                sum.curve = sum.curve.plus(&arrived).ok_or_else(full)?;
+                sum.curve = sum.curve.plus(&arrived).ok_or_else(overload)?;
                 for _ in 1..route.passages(&route.resources[index]) {
-                    sum.returning = sum.returning.plus(&arrived).ok_or_else(full)?;
+                    sum.returning = sum.returning.plus(&arrived).ok_or_else(overload)?;
                 }
             }
         }
@@ -360,19 +361,20 @@ impl<'a> Evaluator<'a> {
 
     /// The order and service of a server, and its service in any order.
     pub(super) fn order(&self, server: usize) -> Result<(Order, RateLatency), Unbounded> {
-        let find = || self.compute_order(server);
-        self.cached(server, |known| &mut known.order, find)
+        let compute = || self.compute_order(server);
+        self.get_or_compute(server, |cache| &mut cache.order, compute)
     }
 }
 
-pub(super) fn longest(total: &Total, order: Order) -> Option<u128> {
+/// The longest delay of a packet in one passage of a server, fs.
+pub(super) fn longest_delay(total: &Total, order: Order) -> Option<u128> {
     match order {
         Order::Fcfs(service) => delay(&total.curve, &service),
-        Order::Any(service) | Order::Shared(service) => longest_busy(total, &service),
+        Order::Any(service) | Order::Shared(service) => longest_busy_period(total, &service),
     }
 }
 
 /// The longest busy period of a server, fs.
-pub(super) fn longest_busy(total: &Total, service: &RateLatency) -> Option<u128> {
+pub(super) fn longest_busy_period(total: &Total, service: &RateLatency) -> Option<u128> {
     busy_period(&total.curve, &total.returning, service)
 }

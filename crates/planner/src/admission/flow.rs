@@ -17,7 +17,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// The sum of both, saturating.
+    /// The sum, saturating.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -26,7 +26,7 @@ impl Work {
         }
     }
 
-    /// The greater of each part.
+    /// The greater packet cost and the greater byte cost.
     pub(super) fn max_of_each(self, other: Self) -> Self {
         Self {
             packet_fs: self.packet_fs.max(other.packet_fs),
@@ -35,15 +35,15 @@ impl Work {
     }
 
     /// Cost of a frame with this many bytes, fs.
-    pub fn of_fs(&self, bytes: u128) -> u128 {
+    pub fn frame_fs(&self, bytes: u128) -> u128 {
         self.packet_fs
             .saturating_add(self.byte_fs.saturating_mul(bytes))
     }
 }
 
-/// How functions change the packets before a server: at most `scale` packets for each one in the
-/// long run and `extra` more at once, each longer by at most `bytes`, and none longer than
-/// `longest`.
+/// The change of traffic by the functions before a server. Each packet becomes at most `scale`
+/// packets in the long run, and `extra` more at once. Each is longer by at most `bytes`, and not
+/// longer than `longest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Growth {
     /// In parts of [`Growth::ONE`].
@@ -68,12 +68,12 @@ impl Growth {
     }
 
     /// Adds a function that creates packets.
-    pub(super) fn with_added_packets(self, made: AddedPackets) -> Self {
-        let redundancy = u128::from(made.parts);
+    pub(super) fn with_added_packets(self, added: AddedPackets) -> Self {
+        let redundancy = u128::from(added.parts);
         let factor = Self::ONE + redundancy;
         let grown = |amount: u128| (amount * factor).div_ceil(Self::ONE);
-        // One more: the timer sends a repair packet for packets without one.
-        let at_once = (u128::from(made.window) * redundancy).div_ceil(Self::ONE) + 1;
+        // Plus the repair packet that the timer sends for packets without one.
+        let at_once = (u128::from(added.window) * redundancy).div_ceil(Self::ONE) + 1;
         Self {
             scale: grown(self.scale),
             extra: grown(self.extra) + at_once,
@@ -81,10 +81,10 @@ impl Growth {
         }
     }
 
-    /// Adds a function that lengthens packets. Packets that it leaves alone keep their length.
-    pub(super) fn with_added_bytes(self, longer: AddedBytes) -> Self {
-        let bytes = u128::from(longer.bytes);
-        let most = u128::from(frame::longest(longer.mtu));
+    /// Adds a function that lengthens packets. Other packets keep their length.
+    pub(super) fn with_added_bytes(self, added: AddedBytes) -> Self {
+        let bytes = u128::from(added.bytes);
+        let most = u128::from(frame::longest(added.mtu));
         Self {
             bytes: self.bytes + bytes,
             longest: (self.longest + bytes).min(most).max(self.longest),
@@ -93,18 +93,18 @@ impl Growth {
     }
 
     /// Greatest length of a frame that arrived with this many bytes.
-    fn frame(&self, came: u128) -> u128 {
-        (came + self.bytes).min(self.longest)
+    fn max_bytes(&self, arrived: u128) -> u128 {
+        (arrived + self.bytes).min(self.longest)
     }
 }
 
-/// The work of a profile at a server: the least of three buckets. `None` without a rate, or beyond
-/// 128 bits.
+/// Arrival curve of a profile's work at a server: the least of three buckets. `None` without a
+/// rate, or beyond 128 bits.
 ///
-/// By packets: all frames as long as possible. By bits: all frames as short as possible. By both:
-/// packets pay the cost of packets, bits the cost of bytes. Packets pay for added bytes, and
-/// created packets are as long as possible.
-pub(super) fn curve(profile: &Profile, work: &Work, growth: &Growth) -> Option<ArrivalCurve> {
+/// By packets: all frames are as long as possible. By bits: all frames are as short as possible. By
+/// both: the packets have the cost of packets and added bytes, the bits have the cost of bytes.
+/// Created packets are as long as possible.
+pub(super) fn work_curve(profile: &Profile, work: &Work, growth: &Growth) -> Option<ArrivalCurve> {
     let bucket = |bucket: myelin_packet::traffic::Bucket| {
         LeakyBucket::new(u128::from(bucket.burst()), u128::from(bucket.rate()))
     };
@@ -117,13 +117,17 @@ pub(super) fn curve(profile: &Profile, work: &Work, growth: &Growth) -> Option<A
     let of_frame = |bytes: u128| work.packet_fs.checked_add(work.byte_fs.checked_mul(bytes)?);
     let max_packet_fs = of_frame(growth.longest)?;
     // In parts of `Growth::ONE`: a packet of this length, with its share of created packets.
-    let made = (growth.scale - Growth::ONE).checked_mul(max_packet_fs)?;
-    let with_made = |bytes: u128| of_frame(bytes)?.checked_mul(Growth::ONE)?.checked_add(made);
+    let created = (growth.scale - Growth::ONE).checked_mul(max_packet_fs)?;
+    let with_created = |bytes: u128| {
+        of_frame(bytes)?
+            .checked_mul(Growth::ONE)?
+            .checked_add(created)
+    };
     let (long, short) = (
-        with_made(growth.longest)?,
-        with_made(growth.frame(SHORTEST.into()))?,
+        with_created(growth.longest)?,
+        with_created(growth.max_bytes(SHORTEST.into()))?,
     );
-    let longer = with_made(growth.bytes.min(growth.longest))?;
+    let longer = with_created(growth.bytes.min(growth.longest))?;
     let by_packets = packets.and_then(|packets| times(packets, long, Growth::ONE));
     let by_bits = bits.and_then(|bits| times(bits, short, 8 * u128::from(SHORTEST) * Growth::ONE));
     let by_both = packets.zip(bits).and_then(|(packets, bits)| {
@@ -151,7 +155,7 @@ mod tests {
         }
     }
 
-    fn made(parts: u32, window: u8) -> AddedPackets {
+    fn added(parts: u32, window: u8) -> AddedPackets {
         AddedPackets {
             parts,
             window,
@@ -166,38 +170,38 @@ mod tests {
     };
 
     #[test]
-    fn without_a_rate_there_is_no_curve() {
-        assert_eq!(curve(&profile(None, None), &WORK, &PLAIN), None);
+    fn profile_without_a_rate_has_no_curve() {
+        assert_eq!(work_curve(&profile(None, None), &WORK, &PLAIN), None);
     }
 
     #[test]
     fn created_packets_add_work_behind_the_function() {
         let profile = profile(Some((100, 10)), None);
-        let plain = curve(&profile, &WORK, &PLAIN).unwrap().long();
-        let quarter = PLAIN.with_added_packets(made(250_000, 8));
+        let plain = work_curve(&profile, &WORK, &PLAIN).unwrap().long();
+        let quarter = PLAIN.with_added_packets(added(250_000, 8));
         assert_eq!((quarter.scale, quarter.extra), (1_250_000, 3));
-        let grown = curve(&profile, &WORK, &quarter).unwrap().long();
+        let grown = work_curve(&profile, &WORK, &quarter).unwrap().long();
         assert_eq!(grown.rate, plain.rate / 4 * 5);
-        assert_eq!(grown.burst, plain.burst / 4 * 5 + 3 * WORK.of_fs(1518));
+        assert_eq!(grown.burst, plain.burst / 4 * 5 + 3 * WORK.frame_fs(1518));
     }
 
-    /// Frames of 60 B that become full ones cost all their bytes, though the profile has few.
+    /// Frames of 60 B that become full frames cost all their bytes, although the profile has few.
     #[test]
     fn longer_packets_add_bytes_behind_the_function() {
         let bits = profile(None, Some((480_000, 4800)));
         let with = |bytes, mtu| PLAIN.with_added_bytes(AddedBytes { bytes, mtu });
         let (stamped, unpacked) = (with(16, 1500), with(1500, 1500));
         let burst = |profile: &Profile, growth: &Growth| {
-            curve(profile, &WORK, growth).unwrap().short().burst
+            work_curve(profile, &WORK, growth).unwrap().short().burst
         };
-        assert_eq!(burst(&bits, &PLAIN), 10 * WORK.of_fs(60));
-        assert_eq!(burst(&bits, &stamped), 10 * WORK.of_fs(76));
-        assert_eq!(burst(&bits, &unpacked), 10 * WORK.of_fs(1518));
+        assert_eq!(burst(&bits, &PLAIN), 10 * WORK.frame_fs(60));
+        assert_eq!(burst(&bits, &stamped), 10 * WORK.frame_fs(76));
+        assert_eq!(burst(&bits, &unpacked), 10 * WORK.frame_fs(1518));
         let both = profile(Some((1000, 5)), Some((480_000, 4800)));
         assert_eq!(burst(&both, &PLAIN), 5 * 1_000_000 + 600 * 1000);
         assert_eq!(burst(&both, &stamped), 5 * 1_016_000 + 600 * 1000);
-        assert_eq!(burst(&both, &unpacked), 5 * WORK.of_fs(1518));
-        // No frame is longer than the MTU allows, and none shorter than it arrived.
+        assert_eq!(burst(&both, &unpacked), 5 * WORK.frame_fs(1518));
+        // No frame exceeds the MTU, and none is shorter than at its arrival.
         assert_eq!(with(9000, 9000).longest, 9018);
         let jumbo = Growth::none(longest(9000));
         assert_eq!(
@@ -211,22 +215,25 @@ mod tests {
         );
         assert_eq!(
             burst(&profile(Some((1, 1)), None), &jumbo),
-            WORK.of_fs(9018)
+            WORK.frame_fs(9018)
         );
     }
 
     #[test]
     fn figures_beyond_128_bits_have_no_curve() {
-        let dear = Work {
+        let expensive = Work {
             packet_fs: u128::MAX,
             byte_fs: 1,
         };
-        assert_eq!(curve(&profile(Some((1, 2)), None), &dear, &PLAIN), None);
+        assert_eq!(
+            work_curve(&profile(Some((1, 2)), None), &expensive, &PLAIN),
+            None
+        );
     }
 
     proptest! {
         /// Bursts of frames of any lengths within the profile bring no more work than the curve,
-        /// whatever functions add to them.
+        /// for any functions that add packets or bytes.
         #[test]
         fn no_burst_brings_more_work_than_the_curve(
             frames in prop::collection::vec((60_u64..=1518, 0_u64..2000), 1..60), some_packets: bool, some_bits: bool,
@@ -238,22 +245,22 @@ mod tests {
                 some_packets.then_some((1, frames.len() as u64)),
                 some_bits.then_some((1, bits)),
             );
-            let came = frames.len() as u128 * WORK.packet_fs + u128::from(bits / 8) * WORK.byte_fs;
-            let plain = curve(&profile, &WORK, &PLAIN).unwrap();
-            prop_assert!(came <= plain.at(0).unwrap());
+            let arrived = frames.len() as u128 * WORK.packet_fs + u128::from(bits / 8) * WORK.byte_fs;
+            let plain = work_curve(&profile, &WORK, &PLAIN).unwrap();
+            prop_assert!(arrived <= plain.at(0).unwrap());
             if some_packets && some_bits {
-                prop_assert_eq!(came, plain.short().burst, "nothing is left to guess");
+                prop_assert_eq!(arrived, plain.short().burst, "both limits give the exact work");
             }
-            let growth = PLAIN.with_added_bytes(AddedBytes { bytes: longer, mtu }).with_added_packets(made(redundancy, window));
-            let grown = curve(&profile, &WORK, &growth).unwrap();
-            // Each frame grows up to the MTU; and the created packets.
-            let own: u128 = frames.iter().map(|(came, more)| {
-                let left = (came + more.min(&longer)).min(longest(mtu)).max(*came);
-                WORK.of_fs(u128::from(left))
+            let growth = PLAIN.with_added_bytes(AddedBytes { bytes: longer, mtu }).with_added_packets(added(redundancy, window));
+            let grown = work_curve(&profile, &WORK, &growth).unwrap();
+            // Each frame grows up to the MTU; the function creates more packets.
+            let own: u128 = frames.iter().map(|(bytes, more)| {
+                let grown = (bytes + more.min(&longer)).min(longest(mtu)).max(*bytes);
+                WORK.frame_fs(u128::from(grown))
             }).sum();
-            let made = frames.len() as u64 * u64::from(redundancy) / 1_000_000;
-            let beside = u128::from(made) * WORK.of_fs(growth.longest);
-            prop_assert!(own + beside <= grown.at(0).unwrap(), "{} and {} above {:?}", own, beside, grown);
+            let created = frames.len() as u64 * u64::from(redundancy) / 1_000_000;
+            let created_fs = u128::from(created) * WORK.frame_fs(growth.longest);
+            prop_assert!(own + created_fs <= grown.at(0).unwrap(), "{} and {} above {:?}", own, created_fs, grown);
         }
     }
 }

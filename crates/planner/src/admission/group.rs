@@ -18,9 +18,9 @@ pub(super) struct Group {
     packets: Vec<BTreeMap<u128, usize>>,
     /// Chains whose packets return to each server.
     returns: Vec<usize>,
-    /// Promised delays without hold times, fs; the tightest first.
+    /// Promised delays less hold times, fs; the tightest first.
     promises: BTreeSet<(u128, String)>,
-    /// Longest times before the shapers of these chains, fs; the tightest first.
+    /// Longest times from the policer to the shapers of these chains, fs; the tightest first.
     rooms: BTreeSet<(u128, String)>,
     /// Chains whose traffic nothing limits.
     unpoliced: BTreeSet<String>,
@@ -33,9 +33,9 @@ pub(super) struct GroupSums {
     /// Their work at each server, as sent.
     pub(super) curves: Vec<ArrivalCurve>,
     /// Their work, each packet at the server where it costs most.
-    pub(super) most: ArrivalCurve,
+    pub(super) max_work: ArrivalCurve,
     /// Their packets, as sent.
-    pub(super) count: ArrivalCurve,
+    pub(super) packet_count: ArrivalCurve,
     /// The part of their worker's work at departures from its shaper.
     pub(super) at_departure: ArrivalCurve,
     /// That work for one packet of each chain, fs.
@@ -48,12 +48,12 @@ pub(super) struct GroupSums {
     pub(super) unpoliced: Option<String>,
 }
 
-/// The part of one booking in its group.
+/// One booking's part of the sums of its group.
 #[derive(Debug, Clone)]
 struct BookingShare {
     curves: Vec<ArrivalCurve>,
-    most: ArrivalCurve,
-    count: ArrivalCurve,
+    max_work: ArrivalCurve,
+    packet_count: ArrivalCurve,
     at_departure: ArrivalCurve,
     departure_fs: u128,
 }
@@ -64,12 +64,12 @@ impl BookingShare {
         if !booking.is_bounded() {
             return None;
         }
-        let curves = booking.visits.iter().map(|visit| booking.curve(visit));
-        let (at_departure, departure_fs) = booking.at_departure()?;
+        let curves = booking.visits.iter().map(|visit| booking.work_curve(visit));
+        let (at_departure, departure_fs) = booking.departure_curve()?;
         Some(Self {
             curves: curves.collect::<Option<_>>()?,
-            most: booking.most()?,
-            count: booking.count()?,
+            max_work: booking.max_work_curve()?,
+            packet_count: booking.packet_curve()?,
             at_departure,
             departure_fs,
         })
@@ -86,7 +86,7 @@ impl GroupSums {
         sums
     }
 
-    /// `false` if nothing limits the chain's traffic, or for figures beyond 128 bits.
+    /// Adds a chain. `false` if nothing limits its traffic, or for figures beyond 128 bits.
     fn add(&mut self, booking: &Booking) -> bool {
         let servers = booking.visits.len();
         self.curves.resize(servers, ArrivalCurve::default());
@@ -115,14 +115,14 @@ impl GroupSums {
         let share = BookingShare::of(booking)?;
         let curves = self.curves.iter().zip(&share.curves);
         let curves = curves.map(|(all, own)| sum(all, own));
-        let (curves, most, count, at_departure, departure_fs) = (
+        let (curves, max_work, packet_count, at_departure, departure_fs) = (
             curves.collect::<Option<_>>()?,
-            sum(&self.most, &share.most)?,
-            sum(&self.count, &share.count)?,
+            sum(&self.max_work, &share.max_work)?,
+            sum(&self.packet_count, &share.packet_count)?,
             sum(&self.at_departure, &share.at_departure)?,
             sum_fs(self.departure_fs, share.departure_fs)?,
         );
-        (self.curves, self.most, self.count) = (curves, most, count);
+        (self.curves, self.max_work, self.packet_count) = (curves, max_work, packet_count);
         (self.at_departure, self.departure_fs) = (at_departure, departure_fs);
         Some(())
     }
@@ -142,7 +142,7 @@ impl Group {
         self.chains == 0
     }
 
-    /// Without server numbers, which differ between ledgers.
+    /// The group without server numbers, which differ between ledgers.
     pub(super) fn without_numbers(self) -> Self {
         Self {
             servers: Vec::new(),
@@ -174,8 +174,8 @@ impl Group {
         self.chains -= 1;
         let chain = &booking.chain;
         if !self.unpoliced.remove(chain) {
-            let taken = self.sums.subtract(booking);
-            debug_assert!(taken, "what was added can be taken out");
+            let is_done = self.sums.subtract(booking);
+            debug_assert!(is_done, "the sums include the booking");
             if let Some(promise_fs) = booking.promise_fs() {
                 self.promises.remove(&(promise_fs, chain.clone()));
             }
@@ -193,27 +193,27 @@ impl Group {
             }
             *returns -= usize::from(visit.returns);
         }
-        let dearest = |packets: &BTreeMap<u128, usize>| {
+        let highest = |packets: &BTreeMap<u128, usize>| {
             packets.last_key_value().map_or(0, |(cost_fs, _)| *cost_fs)
         };
-        self.sums.packets_fs = self.packets.iter().map(dearest).collect();
+        self.sums.packets_fs = self.packets.iter().map(highest).collect();
         self.sums.returns = self.returns.iter().map(|count| *count > 0).collect();
         self.sums.unpoliced = self.unpoliced.first().cloned();
     }
 
     /// The tightest promise of at least `least_fs`, fs, and its chain.
     pub(super) fn tightest_promise(&self, least_fs: u128) -> Option<(u128, &str)> {
-        first(&self.promises, least_fs)
+        first_from(&self.promises, least_fs)
     }
 
-    /// The least room of a shaper, as a time of at least `least_fs`, fs, and its chain; chains with
-    /// a promise only.
+    /// The least time of at least `least_fs` for which a shaper has room, fs, and its chain; only
+    /// chains with a promise.
     pub(super) fn least_room(&self, least_fs: u128) -> Option<(u128, &str)> {
-        first(&self.rooms, least_fs)
+        first_from(&self.rooms, least_fs)
     }
 }
 
-fn first(of: &BTreeSet<(u128, String)>, least_fs: u128) -> Option<(u128, &str)> {
-    let (fs, chain) = of.range((least_fs, String::new())..).next()?;
+fn first_from(times: &BTreeSet<(u128, String)>, least_fs: u128) -> Option<(u128, &str)> {
+    let (fs, chain) = times.range((least_fs, String::new())..).next()?;
     Some((*fs, chain))
 }

@@ -1,6 +1,6 @@
 //! The lateness of a worker's shaper.
 
-use super::evaluate::{Evaluator, Unbounded, longest_busy};
+use super::evaluate::{Evaluator, Unbounded, longest_busy_period};
 use super::order::Order;
 use super::path::Resource;
 use crate::calculus::{RateLatency, SECOND, mul_div_up};
@@ -8,36 +8,36 @@ use crate::calculus::{RateLatency, SECOND, mul_div_up};
 impl Evaluator<'_> {
     /// Longest time from a packet's departure time to its departure, fs.
     ///
-    /// The core may stall, and the worker must wake up or get its turn. Then it may hold a batch of
-    /// each port, and other shapers' departures precede: one packet of each chain, and those that
-    /// their rates bring meanwhile. The lateness is at most a busy period, because a due departure
-    /// is work. Theorem 9 of `docs/guarantees/proofs.md`.
+    /// The core may stall, and the worker must wake up or get its turn. Then it may first process a
+    /// batch of each port, and the departures of other shapers: one packet of each chain, and more
+    /// at their rates. The lateness is at most a busy period, because a due departure is work.
+    /// Theorem 9 of `docs/guarantees/proofs.md`.
     pub(super) fn shaper_lateness(&self, worker: usize) -> Result<u128, Unbounded> {
-        let find = || {
+        let compute = || {
             let (order, service) = self.order(worker)?;
             let busy_fs = match self.batch_stay(worker)? {
                 // A packet that arrived at the departure time would leave later.
                 Some((stay_fs, _)) => Some(stay_fs),
-                // This work does not count the cost of batches.
+                // The total does not count the cost of batches.
                 None if self.batch_fs(worker)? > 0 && matches!(order, Order::Fcfs(_)) => None,
-                None => longest_busy(&self.total(worker, order)?, &service),
+                None => longest_busy_period(&self.total(worker, order)?, &service),
             };
             let turn_fs = self.turn_fs(worker, &service)?;
             let least_fs = busy_fs.into_iter().chain(turn_fs).min();
             least_fs.ok_or_else(|| self.error_at(worker, Unbounded::Overload))
         };
-        self.cached(worker, |known| &mut known.late_fs, find)
+        self.get_or_compute(worker, |cache| &mut cache.lateness_fs, compute)
     }
 
-    /// One turn of the worker's loop; `None` if it has no bound: functions release held packets at
-    /// once, or other processes have the core as long as they have work.
+    /// Longest turn of the worker's loop, fs. `None`: no bound, because functions release all held
+    /// packets at once, or other processes keep the core as long as they have work.
     fn turn_fs(&self, worker: usize, service: &RateLatency) -> Result<Option<u128>, Unbounded> {
         let Resource::Worker { batch, devices, .. } = self.resource(worker)? else {
             return Ok(None);
         };
         let batch_fs = self.batch_fs(worker)?;
         let worker_chains = self.worker_chains(worker)?;
-        if worker_chains.hold || matches!(self.order(worker)?, (Order::Shared(_), _)) {
+        if worker_chains.holds_packets || matches!(self.order(worker)?, (Order::Shared(_), _)) {
             return Ok(None);
         }
         let ports = if *devices { 2 } else { worker_chains.ports };
@@ -45,9 +45,9 @@ impl Evaluator<'_> {
         let departures = worker_chains.at_departure;
         let departures = departures.short().rate.min(departures.long().rate);
         let turn = || {
-            let in_hand_fs = worker_chains.max_packet_fs.checked_mul(packets)?;
+            let packets_fs = worker_chains.max_packet_fs.checked_mul(packets)?;
             let batches_fs = batch_fs.checked_mul(ports.into())?;
-            let work_fs = in_hand_fs.checked_add(batches_fs)?;
+            let work_fs = packets_fs.checked_add(batches_fs)?;
             let work_fs = work_fs.checked_add(worker_chains.departure_fs)?;
             let left = service.rate.checked_sub(departures)?;
             let latency_fs = mul_div_up(service.latency_fs, service.rate, left)?;

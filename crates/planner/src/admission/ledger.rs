@@ -10,9 +10,9 @@ use super::path::{Resource, Route};
 
 /// The admitted chains of a node, grouped by path.
 ///
-/// Chains with the same path are one flow to all others, and have the same delay under first come,
-/// first served. So the ledger keeps their sums and their tightest promise. All figures are
-/// integers, so removal of a chain subtracts exactly its part.
+/// To all other chains, the chains of one path are one flow, and under first come, first served
+/// they have the same delay. So the ledger keeps their sums and their tightest promise. All figures
+/// are integers, so removal of a chain subtracts exactly its part.
 ///
 /// Servers and paths have numbers, so a decision compares no names.
 #[derive(Debug, Clone, Default)]
@@ -47,13 +47,13 @@ impl PartialEq for Ledger {
 impl Eq for Ledger {}
 
 impl Ledger {
-    /// Enters a chain, in place of one with the same name.
+    /// Adds a chain; replaces a chain with the same name.
     pub fn insert(&mut self, booking: Booking) {
         self.remove(&booking.chain);
         let route = booking.route();
         let number = match self.paths.get(&route) {
             Some(number) => *number,
-            None => self.open(route),
+            None => self.add_group(route),
         };
         if let Some(group) = self.groups.get_mut(number) {
             group.add(&booking);
@@ -62,7 +62,7 @@ impl Ledger {
     }
 
     /// Creates the group of a new path.
-    fn open(&mut self, route: Route) -> usize {
+    fn add_group(&mut self, route: Route) -> usize {
         let servers = route.resources.iter().map(|resource| {
             *self.resources.entry(resource.clone()).or_insert_with(|| {
                 self.servers.insert(Server {
@@ -84,8 +84,8 @@ impl Ledger {
             if let Some(server) = all.get_mut(server) {
                 let before =
                     |other: &usize| groups.get(*other).is_some_and(|other| other.route < route);
-                let place = server.groups.partition_point(before);
-                server.groups.insert(place, number);
+                let index = server.groups.partition_point(before);
+                server.groups.insert(index, number);
             }
         }
         self.paths.insert(route, number);
@@ -99,23 +99,23 @@ impl Ledger {
         let group = self.groups.get_mut(number)?;
         group.subtract(&booking);
         if group.is_empty() {
-            self.close(number);
+            self.remove_group(number);
         }
         Some(booking)
     }
 
-    fn close(&mut self, number: usize) {
+    fn remove_group(&mut self, number: usize) {
         let Some(group) = self.groups.try_remove(number) else {
             return;
         };
         self.paths.remove(&group.route);
-        for number_of_server in group.servers {
-            let Some(server) = self.servers.get_mut(number_of_server) else {
+        for server_number in group.servers {
+            let Some(server) = self.servers.get_mut(server_number) else {
                 continue;
             };
             server.groups.retain(|other| *other != number);
             if server.groups.is_empty()
-                && let Some(server) = self.servers.try_remove(number_of_server)
+                && let Some(server) = self.servers.try_remove(server_number)
             {
                 self.resources.remove(&server.resource);
             }
@@ -138,7 +138,7 @@ impl Ledger {
     }
 
     /// The number of the path's group.
-    pub(super) fn number_of(&self, route: &Route) -> Option<usize> {
+    pub(super) fn group_number(&self, route: &Route) -> Option<usize> {
         self.paths.get(route).copied()
     }
 
@@ -152,7 +152,7 @@ impl Ledger {
     }
 
     /// The number of a server.
-    pub(super) fn server_of(&self, resource: &Resource) -> Option<usize> {
+    pub(super) fn server_number(&self, resource: &Resource) -> Option<usize> {
         self.resources.get(resource).copied()
     }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::batches::Batches;
-use super::evaluate::{Evaluator, Unbounded, View};
+use super::batches::BatchServer;
+use super::evaluate::{Evaluator, GroupView, Unbounded};
 use super::path::Resource;
 use crate::calculus::{ArrivalCurve, LeakyBucket, RateLatency, SECOND, fair_share, mul_div_up};
 
@@ -20,9 +20,9 @@ pub(super) enum Order {
 }
 
 impl Evaluator<'_> {
-    /// The batches of a port, or of a worker that has its core alone and serves first come, first
-    /// served.
-    pub(super) fn batches(&self, server: usize) -> Result<Option<Batches>, Unbounded> {
+    /// The batch server of a port, or of a first-come, first-served worker without another worker
+    /// on its core; else `None`.
+    pub(super) fn batch_server(&self, server: usize) -> Result<Option<BatchServer>, Unbounded> {
         let (core, wake_up_fs, batch, batch_fs) = match self.resource(server)? {
             Resource::Worker {
                 core,
@@ -33,7 +33,7 @@ impl Evaluator<'_> {
             } => (core, wake_up_fs, batch, batch_fs),
             Resource::Port { .. } => {
                 // A turn has no cost besides its packets, so the batch size does not matter.
-                return Ok(Some(Batches {
+                return Ok(Some(BatchServer {
                     core: RateLatency::core(self.platform.worst_stall_fs()),
                     packets: 1,
                     batch_fs: 0,
@@ -49,7 +49,7 @@ impl Evaluator<'_> {
         }
         let stall_fs = self.platform.stall_fs(*core);
         let worker_chains = self.worker_chains(server)?;
-        Ok(Some(Batches {
+        Ok(Some(BatchServer {
             core: RateLatency::core(stall_fs.saturating_add(*wake_up_fs)),
             packets: *batch,
             batch_fs: *batch_fs,
@@ -60,7 +60,7 @@ impl Evaluator<'_> {
 
     pub(super) fn compute_order(&self, server: usize) -> Result<(Order, RateLatency), Unbounded> {
         let resource = self.resource(server)?;
-        let beyond = || Unbounded::NotComputable(resource.clone());
+        let not_computable = || Unbounded::NotComputable(resource.clone());
         let Resource::Worker {
             core,
             wake_up_fs,
@@ -75,26 +75,26 @@ impl Evaluator<'_> {
                 return Ok((Order::Fcfs(service), service));
             }
             let service = RateLatency::core(self.platform.worst_stall_fs());
-            let later_fs = self.later_in_turn_fs(server)?.ok_or_else(beyond)?;
+            let later_fs = self.later_in_turn_fs(server)?.ok_or_else(not_computable)?;
             let latency_fs = service.latency_fs.checked_add(later_fs);
-            let in_turns = RateLatency::new(service.rate, latency_fs.ok_or_else(beyond)?);
+            let in_turns = RateLatency::new(service.rate, latency_fs.ok_or_else(not_computable)?);
             return Ok((Order::Fcfs(in_turns), service));
         };
         let stall_fs = self.platform.stall_fs(*core);
         let workers = self.workers_on(*core);
         let worker_chains = self.worker_chains(server)?;
-        let in_turn = *devices || worker_chains.ports > 1 || worker_chains.hold;
+        let in_turn = *devices || worker_chains.ports > 1 || worker_chains.holds_packets;
         let in_order =
             |service: RateLatency| worker_chains.fcfs_in_batches(*batch, *batch_fs, service);
-        let whole = RateLatency::core(stall_fs.saturating_add(*wake_up_fs));
+        let whole_core = RateLatency::core(stall_fs.saturating_add(*wake_up_fs));
         let others = workers.iter().filter(|one| **one != server);
         if workers.len() <= 1 {
-            let order = if worker_chains.return_here || in_turn {
-                Order::Any(whole)
+            let order = if worker_chains.has_returns || in_turn {
+                Order::Any(whole_core)
             } else {
-                in_order(whole).ok_or_else(beyond)?
+                in_order(whole_core).ok_or_else(not_computable)?
             };
-            return Ok((order, whole));
+            return Ok((order, whole_core));
         }
         let mut wake_ups_fs = *wake_up_fs;
         let mut others_poll = false;
@@ -111,23 +111,23 @@ impl Evaluator<'_> {
             let service = RateLatency::core(stall_fs.saturating_add(wake_ups_fs));
             return Ok((Order::Shared(service), service));
         }
-        // A polling process takes its share even without work.
-        if worker_chains.return_here {
-            return Err(beyond());
+        // A polling process uses its share even without work.
+        if worker_chains.has_returns {
+            return Err(not_computable());
         }
         let others_weight = (workers.len() - 1) as u64;
-        let share = fair_share(&whole, 1, others_weight, self.platform.slice_fs);
-        let share = share.ok_or_else(beyond)?;
+        let share = fair_share(&whole_core, 1, others_weight, self.platform.slice_fs);
+        let share = share.ok_or_else(not_computable)?;
         let order = if in_turn {
             Order::Any(share)
         } else {
-            in_order(share).ok_or_else(beyond)?
+            in_order(share).ok_or_else(not_computable)?
         };
         Ok((order, share))
     }
 
-    /// Work of packets that arrive later at a port and leave in the same turn, fs. `None`: beyond
-    /// 128 bits.
+    /// Work of packets that arrive later at a port and leave in the same turn, fs. `None`: more
+    /// than 128 bits.
     fn later_in_turn_fs(&self, port: usize) -> Result<Option<u128>, Unbounded> {
         let (mut turn, mut max_packet_fs) = (1, 0);
         for group in self.groups_at(port) {
@@ -139,24 +139,24 @@ impl Evaluator<'_> {
         Ok(max_packet_fs.checked_mul(u128::from(turn - 1)))
     }
 
-    /// Sums up the chains of a worker.
+    /// Sums up the properties of a worker's chains.
     pub(super) fn worker_chains(&self, worker: usize) -> Result<WorkerChains, Unbounded> {
         let mut all = WorkerChains::default();
         let mut ports = BTreeMap::new();
         for group in self.groups_at(worker) {
-            let View {
+            let GroupView {
                 route,
                 servers: path,
                 sums,
             } = self.group(group)?;
-            let beyond = || self.error_at(worker, Unbounded::NotComputable);
+            let not_computable = || self.error_at(worker, Unbounded::NotComputable);
             let index = path.iter().position(|one| *one == worker);
-            let index = index.ok_or_else(beyond)?;
-            all.return_here |= sums.returns[index];
-            all.hold |= route.hold.times > 0;
+            let index = index.ok_or_else(not_computable)?;
+            all.has_returns |= sums.returns[index];
+            all.holds_packets |= route.hold.times > 0;
             all.max_packet_fs = all.max_packet_fs.max(sums.packets_fs[index]);
             let at_departure = all.at_departure.plus(&sums.at_departure);
-            all.at_departure = at_departure.ok_or_else(beyond)?;
+            all.at_departure = at_departure.ok_or_else(not_computable)?;
             all.departure_fs = all.departure_fs.saturating_add(sums.departure_fs);
             let queues = match &route.resources[0] {
                 Resource::Port { queues, .. } => *queues,
@@ -169,13 +169,13 @@ impl Evaluator<'_> {
     }
 }
 
-/// The chains of a worker, summed up.
+/// The summed properties of a worker's chains.
 #[derive(Debug, Default)]
 pub(super) struct WorkerChains {
     /// Whether packets return to it.
-    return_here: bool,
+    has_returns: bool,
     /// Whether functions hold packets back.
-    pub(super) hold: bool,
+    pub(super) holds_packets: bool,
     /// Ports that it serves in turn: each receive queue of each interface is one.
     pub(super) ports: u32,
     /// Cost of the most expensive packet, fs.
@@ -188,8 +188,8 @@ pub(super) struct WorkerChains {
 
 impl WorkerChains {
     /// Work of departures that waited in a shaper. Each chain's departures come at its rate.
-    /// Departures that became due while the worker was away leave in one turn: at most one packet
-    /// of each chain before a time begins, and one in it.
+    /// Departures that became due while the worker did not run leave in one turn. In any
+    /// interval these are at most two packets of each chain: one due before it, and one in it.
     fn departures(&self) -> LeakyBucket {
         let rates = [
             self.at_departure.short().rate,
@@ -202,11 +202,11 @@ impl WorkerChains {
     }
 
     /// First come, first served in batches: a packet leaves with its batch, so later packets of the
-    /// batch may precede it. Departures of shapers precede too; if they need more than half of the
-    /// core, the order is unknown.
+    /// batch may precede it. Departures of shapers precede it too; if they need more than half of
+    /// the core, the order is unknown.
     ///
-    /// If a batch has a cost of its own, this batch and the one before may be small, and departures
-    /// are such batches. Theorem 6 of `docs/guarantees/proofs.md`.
+    /// If `batch_fs` is not 0, this batch and the previous one may be small, and each departure is
+    /// such a batch. Theorem 6 of `docs/guarantees/proofs.md`.
     fn fcfs_in_batches(&self, batch: u16, batch_fs: u128, service: RateLatency) -> Option<Order> {
         let departures = self.departures();
         let Some(rate) = service

@@ -11,11 +11,11 @@ use crate::plan::{Plan, ShaperPlace, Step};
 
 /// A server that several chains may share.
 ///
-/// Servers are ordered as on a path, so the arrivals at one depend only on servers before it.
+/// The order of servers is that of a path, so arrivals at a server depend only on earlier servers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
-    /// The kernel part of an ingress port, in softirq: on any core, but on one at a time, in order
-    /// of arrival.
+    /// The kernel part of an ingress port, in softirq. It runs on any core, on one at a time, in
+    /// order of arrival.
     Port {
         /// The interface.
         name: String,
@@ -28,16 +28,16 @@ pub enum Resource {
         core: u32,
         /// Its name.
         name: String,
-        /// Whether it keeps its core without work, at least for some time.
+        /// Whether it occupies its core without work, at least for some time.
         polls: bool,
         /// Cost of its wake-up, fs; 0 if it never sleeps.
         wake_up_fs: u128,
         /// Most packets that it takes from a port before it sends them and serves the next port.
         batch: u16,
-        /// Cost of a batch besides its packets, fs: the extra cost of a single packet over one of a
-        /// burst.
+        /// Cost of a batch besides its packets, fs: the cost of a single packet less that of a
+        /// packet of a burst.
         batch_fs: u128,
-        /// Whether its ports are DPDK devices: one at each end, served in turn.
+        /// Whether its ports are two DPDK devices, which it serves in turn.
         devices: bool,
     },
     /// A link with a speed.
@@ -54,7 +54,7 @@ impl std::fmt::Display for Resource {
     }
 }
 
-/// The common properties of chains that are one flow to all others.
+/// The common properties of chains on one path: to all others they are one flow.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Route {
     /// The servers, in order.
@@ -62,7 +62,7 @@ pub(super) struct Route {
     pub(super) hold: Hold,
     /// Whether the worker shapes the departures.
     pub(super) is_shaped: bool,
-    /// Packets processed at the port before the first of them is forwarded, at most.
+    /// Most packets that the port processes before it forwards the first of them.
     pub(super) port_turn: u16,
 }
 
@@ -92,8 +92,8 @@ impl Route {
 
     /// Hold time of a packet in the first `servers` servers, fs.
     pub(super) fn held_before(&self, servers: usize) -> u128 {
-        let is_behind = self.worker().is_some_and(|worker| worker < servers);
-        if is_behind { self.hold.for_fs } else { 0 }
+        let includes_worker = self.worker().is_some_and(|worker| worker < servers);
+        if includes_worker { self.hold.for_fs } else { 0 }
     }
 }
 
@@ -109,7 +109,7 @@ pub struct Visit {
     pub(super) growth: Growth,
 }
 
-/// A step of the path, for the shares in the output.
+/// A step of the path, for the shares of the bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HopWork {
     pub(super) name: String,
@@ -126,7 +126,7 @@ pub(super) struct ServerPath {
     pub(super) hold: Hold,
     /// The part of the worker's work at departures from its shaper, if it has one.
     pub(super) at_departure: Option<Work>,
-    /// Packets processed at the port before the first of them is forwarded, at most.
+    /// Most packets that the port processes before it forwards the first of them.
     pub(super) port_turn: u16,
 }
 
@@ -148,7 +148,7 @@ pub(super) fn server_path(
         functions.find(|function| function.sandbox.limits.cpu_millicores.is_some())
     {
         return Err(format!(
-            "`{}` stops when its `limits: {{ cpu }}` is used up",
+            "the scheduler stops `{}` when it has used its `limits: {{ cpu }}`",
             function.name
         ));
     }
@@ -158,20 +158,20 @@ pub(super) fn server_path(
         );
     }
     let mut builder = Builder::new(chain, plan, costs, site);
-    builder.walk();
+    builder.add_steps();
     Ok(builder.finish())
 }
 
 /// Most packets of one turn of receive work (Linux, `NAPI_POLL_WEIGHT`). XDP forwards redirected
-/// packets at its end, or in lots of 16.
+/// packets at the end of a turn, or in groups of 16.
 const RECEIVE_TURN: u16 = 64;
 /// Most packets that a port passes to the stack, and so to tcx, at once when it merges segments
 /// (Linux, `net.core.gro_normal_batch`).
 const RECEIVE_LIST: u16 = 8;
 /// The longest frame in a worker's packet memory, bytes.
 const FRAME: u128 = 4096;
-/// The shortest period of a function's timer, ns; a worker without packets checks its timers in
-/// less time.
+/// The shortest period of a function's timer, ns; a worker without packets checks its timers more
+/// often.
 const LEAST_PERIOD_NS: u64 = 10_000;
 
 struct Builder<'a> {
@@ -180,20 +180,20 @@ struct Builder<'a> {
     costs: &'a Costs,
     site: &'a Site,
     path: ServerPath,
-    /// Index of the visit whose work the current kernel functions add to.
-    here: usize,
+    /// Index of the visit that gets the work of the next steps.
+    current: usize,
     growth: Growth,
     worker: Option<usize>,
     /// Costs of packets in bursts, if the mapping has measured batches.
     in_burst: Option<InBurst>,
-    /// User segments so far.
-    entries: u32,
+    /// Number of user segments so far.
+    user_segments: u32,
 }
 
 impl Visit {
     /// Cost of the longest frame there, fs.
     pub fn max_packet_fs(&self) -> u128 {
-        self.work.of_fs(self.growth.longest)
+        self.work.frame_fs(self.growth.longest)
     }
 }
 
@@ -212,31 +212,31 @@ impl<'a> Builder<'a> {
             costs,
             site,
             path,
-            here: 0,
-            growth: Growth::none(site.longest()),
+            current: 0,
+            growth: Growth::none(site.longest_frame()),
             worker: None,
             in_burst: costs
                 .in_burst
                 .filter(|_| plan.mapping == Mapping::Compact && !chain.is_over_dpdk()),
-            entries: 0,
+            user_segments: 0,
         }
     }
 
-    fn walk(&mut self) {
+    fn add_steps(&mut self) {
         let (plan, chain) = (self.plan, self.chain);
-        // A DPDK device belongs to the worker; the kernel has no part in the path.
+        // The worker owns the DPDK devices; packets bypass the kernel.
         if chain.is_over_dpdk() {
             self.enter_worker();
         } else {
-            self.path.visits.push(self.visit(self.site.port()));
+            self.path.visits.push(self.new_visit(self.site.port()));
         }
-        self.step("front door", self.at_door());
+        self.add_step("front door", self.door_work());
         let mut from = Space::Kernel;
         for (hop, function) in plan.hops.iter().zip(&chain.functions) {
-            // In mapping `distributed` each user function has its own worker, and the kernel
-            // function behind it runs where that worker transmits.
+            // In mapping `distributed` each user function has its own worker, and the next kernel
+            // function runs where that worker transmits.
             if hop.space == Space::User {
-                // The shaper is behind the last user function.
+                // The shaper is after the last user function.
                 self.path.at_departure = self.path.at_departure.map(|_| Work::default());
             }
             if hop.space == Space::User
@@ -247,31 +247,31 @@ impl<'a> Builder<'a> {
             from = hop.space;
             let own = self
                 .costs
-                .of(&function.config, hop.space)
+                .function_cost(&function.config, hop.space)
                 .unwrap_or_default();
             let work = self
                 .work_of(&hop.reach)
                 .plus(self.worst_case(own))
-                .plus(self.crowded(hop.space));
+                .plus(self.cold_cache_work(hop.space));
             let effect = function.config.effect();
             self.growth = self.growth.with_added_bytes(effect.added_bytes);
             if hop.space == Space::Kernel {
-                self.depart(work);
+                self.add_departure_work(work);
             }
-            self.step(&hop.name, work);
-            self.grow(&effect);
+            self.add_step(&hop.name, work);
+            self.add_effect(&effect);
         }
-        self.depart(self.alone(&plan.egress));
-        self.step("egress", self.work_of(&plan.egress));
+        self.add_departure_work(self.single_packet_step_work(&plan.egress));
+        self.add_step("egress", self.work_of(&plan.egress));
         if let Some(bps) = self.site.egress_bps.filter(|bps| *bps > 0) {
-            self.link(bps);
+            self.add_link(bps);
         }
     }
 
-    /// Adds a function's effect on the packets behind it.
-    fn grow(&mut self, effect: &Effect) {
+    /// Adds a function's effect on the packets after it.
+    fn add_effect(&mut self, effect: &Effect) {
         if let Some(held_ns) = effect.held_ns {
-            // The timer has this period, so it may miss a packet by nearly one period; a worker
+            // The timer has this period, so it may miss a packet by nearly one period. A worker
             // checks its timers once in several turns.
             let period_ns = held_ns.max(LEAST_PERIOD_NS);
             let held_ns = u128::from(held_ns) + u128::from(period_ns) + u128::from(LEAST_PERIOD_NS);
@@ -281,11 +281,11 @@ impl<'a> Builder<'a> {
         if effect.added_packets.window > 0 {
             self.growth = self.growth.with_added_packets(effect.added_packets);
         }
-        // Kept packets leave when others arrive.
+        // The function releases kept packets when others arrive.
         self.growth.extra += u128::from(effect.released);
     }
 
-    fn visit(&self, resource: Resource) -> Visit {
+    fn new_visit(&self, resource: Resource) -> Visit {
         Visit {
             resource,
             work: Work::default(),
@@ -296,14 +296,14 @@ impl<'a> Builder<'a> {
 
     /// Adds the worker; all workers of a chain share one core.
     fn enter_worker(&mut self) {
-        self.entries += 1;
+        self.user_segments += 1;
         if let Some(worker) = self.worker {
             self.path.visits[worker].returns = true;
-            self.here = worker;
+            self.current = worker;
             return;
         }
         let spec = &self.chain.worker;
-        let several = self.plan.mapping == Mapping::Distributed
+        let has_several = self.plan.mapping == Mapping::Distributed
             && self
                 .plan
                 .hops
@@ -312,7 +312,7 @@ impl<'a> Builder<'a> {
                 .count()
                 > 1;
         let wake_up_fs = wake_up_fs(self.costs);
-        self.path.visits.push(self.visit(Resource::Worker {
+        self.path.visits.push(self.new_visit(Resource::Worker {
             core: self.site.core,
             name: if self.plan.mapping == Mapping::Distributed {
                 format!("{}.{}", self.chain.owner(), self.chain.name)
@@ -320,7 +320,7 @@ impl<'a> Builder<'a> {
                 self.site.worker.clone()
             },
             // Workers of one chain that share a core do not poll before they sleep.
-            polls: spec.idle == Idle::Spin || spec.idle == Idle::Adaptive && !several,
+            polls: spec.idle == Idle::Spin || spec.idle == Idle::Adaptive && !has_several,
             wake_up_fs: if spec.idle == Idle::Spin {
                 0
             } else {
@@ -330,76 +330,77 @@ impl<'a> Builder<'a> {
             batch_fs: self.batch_fs(),
             devices: self.chain.is_over_dpdk(),
         }));
-        self.here = self.path.visits.len() - 1;
-        self.worker = Some(self.here);
+        self.current = self.path.visits.len() - 1;
+        self.worker = Some(self.current);
     }
 
-    fn step(&mut self, name: &str, work: Work) {
-        let visit = &mut self.path.visits[self.here];
+    fn add_step(&mut self, name: &str, work: Work) {
+        let visit = &mut self.path.visits[self.current];
         visit.work = visit.work.plus(work);
-        // Earlier work is for at most as many packets, and no longer ones.
+        // Earlier steps have at most as many packets, and no longer ones.
         visit.growth = self.growth;
         self.path.hops.push(HopWork {
             name: name.to_owned(),
-            visit: self.here,
+            visit: self.current,
             work,
         });
     }
 
-    /// Counts work behind the last user function as done at the departure.
-    fn depart(&mut self, work: Work) {
+    /// Counts work after the last user function as work at the departure.
+    fn add_departure_work(&mut self, work: Work) {
         if let Some(departure) = &mut self.path.at_departure {
             *departure = departure.plus(work);
         }
     }
 
-    /// Adds the egress link. A frame takes 24 bytes more: preamble, frame check sequence and gap.
-    fn link(&mut self, bps: u64) {
+    /// Adds the egress link. A frame occupies 24 bytes more: preamble, frame check sequence and
+    /// gap.
+    fn add_link(&mut self, bps: u64) {
         let byte_fs = (8 * SECOND).div_ceil(u128::from(bps));
         let work = Work {
             packet_fs: 24 * byte_fs,
             byte_fs,
         };
-        let visit = self.visit(Resource::Link(self.site.egress.clone()));
+        let visit = self.new_visit(Resource::Link(self.site.egress.clone()));
         self.path.visits.push(visit);
-        self.here = self.path.visits.len() - 1;
-        self.step("egress link", work);
+        self.current = self.path.visits.len() - 1;
+        self.add_step("egress link", work);
     }
 
     /// Work of the front door with all receive work: up to a worker's ring, or through the kernel
-    /// to the egress, whose steps then count twice.
-    fn at_door(&self) -> Work {
+    /// to the egress. In the second case the egress counts twice.
+    fn door_work(&self) -> Work {
         let door = self.work_of(&self.plan.door);
         let Some(in_burst) = self.in_burst else {
             return door;
         };
-        let all = if self.plan.uses(Space::User) {
+        let receive = if self.plan.uses(Space::User) {
             in_burst.port
         } else {
             in_burst.kernel
         };
-        door.max_of_each(self.worst_case(all))
+        door.max_of_each(self.worst_case(receive))
     }
 
-    /// Extra cost of a single packet in a worker over one of a burst, at most, fs.
+    /// Most that a single packet costs in a worker above a packet of a burst, fs.
     fn batch_fs(&self) -> u128 {
         let Some(in_burst) = self.in_burst else {
             return 0;
         };
         let steps = &self.costs.steps;
-        let alone = self
+        let single = self
             .worst_case(steps.enter_user)
             .plus(self.worst_case(steps.user_egress));
-        let many = self.worst_case(in_burst.worker);
+        let burst = self.worst_case(in_burst.worker);
         [SHORTEST.into(), FRAME]
-            .map(|bytes| alone.of_fs(bytes).saturating_sub(many.of_fs(bytes)))
+            .map(|bytes| single.frame_fs(bytes).saturating_sub(burst.frame_fs(bytes)))
             .into_iter()
             .fold(0, u128::max)
     }
 
-    /// Cost of a packet of a burst for a part of a step. Each packet of a full batch pays its share
-    /// of the batch's own cost.
-    fn in_burst(&self, part: &str) -> Option<Work> {
+    /// Cost of a packet of a burst for a part of a step, including its share of the cost of a full
+    /// batch.
+    fn in_burst_work(&self, part: &str) -> Option<Work> {
         let in_burst = self.in_burst?;
         match part {
             "enter_user" => {
@@ -416,26 +417,26 @@ impl<'a> Builder<'a> {
     }
 
     /// Extra cost of a function when packets of other chains alternate with its own.
-    fn crowded(&self, space: Space) -> Work {
-        let crowded = self.costs.in_burst.map(|in_burst| match space {
+    fn cold_cache_work(&self, space: Space) -> Work {
+        let extra = self.costs.in_burst.map(|in_burst| match space {
             Space::Kernel => in_burst.kernel_function,
             Space::User => in_burst.user_function,
         });
-        self.worst_case(crowded.unwrap_or_default())
+        self.worst_case(extra.unwrap_or_default())
     }
 
     /// Cost of a packet of a burst for a step.
     fn work_of(&self, step: &Step) -> Work {
         let parts = step.parts.iter();
         let parts = parts.filter_map(|part| {
-            self.in_burst(part)
+            self.in_burst_work(part)
                 .or_else(|| self.single_packet_work(part))
         });
         parts.fold(Work::default(), Work::plus)
     }
 
     /// Cost of a single packet for a step.
-    fn alone(&self, step: &Step) -> Work {
+    fn single_packet_step_work(&self, step: &Step) -> Work {
         let parts = step
             .parts
             .iter()
@@ -450,23 +451,23 @@ impl<'a> Builder<'a> {
     }
 
     fn worst_case(&self, cost: Cost) -> Work {
-        worst(self.costs, cost)
+        worst_case_work(self.costs, cost)
     }
 
     fn finish(mut self) -> ServerPath {
-        // In mapping `distributed` each worker of a user function sleeps.
+        // In mapping `distributed` the worker of each user function must wake up.
         if let Some(worker) = self.worker
             && self.plan.mapping == Mapping::Distributed
             && let Resource::Worker { wake_up_fs, .. } = &mut self.path.visits[worker].resource
         {
-            *wake_up_fs = wake_up_fs.saturating_mul(u128::from(self.entries));
+            *wake_up_fs = wake_up_fs.saturating_mul(u128::from(self.user_segments));
         }
         self.path
     }
 }
 
-/// Packets of one turn. Each link of mapping `distributed` is a port whose turns alternate with the
-/// first one's.
+/// Packets of one turn. In mapping `distributed` each link is a port too, and the turns of all
+/// ports alternate.
 fn port_turn(plan: &Plan) -> u16 {
     let links = match plan.mapping {
         Mapping::Distributed => plan.hops.len() as u16,
@@ -481,13 +482,12 @@ fn port_turn(plan: &Plan) -> u16 {
 
 /// Worst-case cost of a worker's wake-up, fs.
 pub(super) fn wake_up_fs(costs: &Costs) -> u128 {
-    worst(costs, costs.steps.wake_up).of_fs(LONGEST.into())
+    worst_case_work(costs, costs.steps.wake_up).frame_fs(LONGEST.into())
 }
 
 /// The mean cost times the worst-case factor.
-pub(super) fn worst(costs: &Costs, cost: Cost) -> Work {
+pub(super) fn worst_case_work(costs: &Costs, cost: Cost) -> Work {
     // Times of seconds in fs are below 2^53, so f64 is exact; rounded up.
-    // up.
     let fs = |ns: f64| (ns * costs.worst_case * NS as f64).ceil() as u128;
     Work {
         packet_fs: fs(cost.per_packet_ns),

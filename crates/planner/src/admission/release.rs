@@ -7,7 +7,7 @@ use super::site::NS;
 use crate::calculus::{SECOND, mul_div_down, mul_div_up};
 use crate::frame::SHORTEST;
 use crate::plan::{Plan, ShaperPlace};
-use crate::shaping::profile_behind;
+use crate::shaping::profile_after;
 
 /// The longest hold time in a shaper that is stricter than the policer, fs; `None` without a bound.
 pub(super) fn shaper_hold_fs(chain: &ServiceChain, plan: &Plan) -> Option<u128> {
@@ -22,8 +22,8 @@ pub(super) fn shaper_hold_fs(chain: &ServiceChain, plan: &Plan) -> Option<u128> 
 fn shaper_wait_fs(shaped: &Profile, policed: &Profile) -> Option<u128> {
     let wait = |shaped: Option<Bucket>, policed: Option<Bucket>| {
         let (shaped, policed) = shaped.zip(policed)?;
-        let more = u128::from(policed.burst().saturating_sub(shaped.burst()));
-        Some((more * SECOND).div_ceil(u128::from(shaped.rate())))
+        let excess = u128::from(policed.burst().saturating_sub(shaped.burst()));
+        Some((excess * SECOND).div_ceil(u128::from(shaped.rate())))
     };
     let packets = wait(shaped.packets, policed.packets);
     match (packets, wait(shaped.bits, policed.bits)) {
@@ -32,8 +32,8 @@ fn shaper_wait_fs(shaped: &Profile, policed: &Profile) -> Option<u128> {
     }
 }
 
-/// Warns of a shaper whose lateness exceeds its tolerance and its bucket: it loses credit, so
-/// packets leave more slowly than they arrive.
+/// Warns of a shaper whose lateness exceeds its tolerance and its bucket: the bucket loses credit,
+/// so packets leave more slowly than they arrive.
 pub(super) fn warn_of_lost_credit(
     chain: &ServiceChain,
     plan: &Plan,
@@ -50,14 +50,14 @@ pub(super) fn warn_of_lost_credit(
     // The bucket must hold one packet and the credit of the lateness.
     let needed = |bucket: Option<Bucket>, packet: u64| {
         let bucket = bucket?;
-        let meanwhile = mul_div_up(u128::from(bucket.rate()), lost_fs, SECOND)?;
-        let needed = meanwhile.checked_add(u128::from(packet))?;
+        let earned = mul_div_up(u128::from(bucket.rate()), lost_fs, SECOND)?;
+        let needed = earned.checked_add(u128::from(packet))?;
         (needed > u128::from(bucket.burst())).then_some(needed)
     };
     let packets = needed(profile.packets, 1).map(|burst| (burst, "packets"));
     let (burst, unit) =
         packets.or_else(|| needed(profile.bits, FULL_FRAME * 8).map(|burst| (burst, "bits")))?;
-    let awake = match chain.worker.idle {
+    let spin = match chain.worker.idle {
         Idle::Spin => "",
         _ => ", or write `worker: { idle: spin }`",
     };
@@ -65,12 +65,13 @@ pub(super) fn warn_of_lost_credit(
     Some(format!(
         "the shaper may be {late_us} us late and earn more credit than its burst holds: then it sends \
          less than the agreed rate; write a burst of at least {burst} {unit}, or \
-         `shaper: {{ tolerance: {late_us}us }}`{awake}"
+         `shaper: {{ tolerance: {late_us}us }}`{spin}"
     ))
 }
 
-/// Longest time before the shaper, fs, for which its queue has room and no packet waits too long:
-/// packets cluster meanwhile, besides the policer's burst. `None`: never.
+/// Longest time from the policer to the shaper, fs, for which the shaper's queue has room and no
+/// packet waits too long. During that time packets cluster, in addition to the policer's burst.
+/// `None`: no such time.
 pub(super) fn room_fs(chain: &ServiceChain, plan: &Plan) -> Option<u128> {
     let shaper = &plan.shaper.as_ref()?.shaping;
     let wait_fs = shaper_hold_fs(chain, plan)?;
@@ -81,11 +82,11 @@ pub(super) fn room_fs(chain: &ServiceChain, plan: &Plan) -> Option<u128> {
 }
 
 /// The part of the policer's burst that may wait in the shaper, the policer's rate, and the
-/// shortest packet: in packets, or in bits. Theorem 10 of `docs/guarantees/proofs.md`.
+/// shortest packet; all in packets, or all in bits. Theorem 10 of `docs/guarantees/proofs.md`.
 fn burst_in_queue(chain: &ServiceChain, plan: &Plan) -> Option<(u128, u128, u128)> {
     let shaper = plan.shaper.as_ref()?;
     let shaped = shaper.shaping.profile();
-    let policed = profile_behind(chain.sla.policing_profile(), chain, shaper.behind);
+    let policed = profile_after(chain.sla.policing_profile(), chain, shaper.functions_before);
     let (burst, policed, packet) = match (shaped.packets, policed.packets) {
         // With two rates packets may wait for the bits of others.
         (Some(_), Some(policed)) if shaped.bits.is_some() => (0, policed, 1),
@@ -96,7 +97,8 @@ fn burst_in_queue(chain: &ServiceChain, plan: &Plan) -> Option<(u128, u128, u128
     Some((more.into(), policed.rate().into(), packet.into()))
 }
 
-/// Why a shaper drops conforming packets that take up to `before_fs` to reach it, with the remedy.
+/// Refuses a shaper that would drop conforming packets, which take up to `before_fs` to reach it;
+/// with the remedy.
 pub(super) fn room_refusal(chain: &ServiceChain, plan: &Plan, before_fs: u128) -> Option<String> {
     let shaper = &plan.shaper.as_ref()?.shaping;
     let wait_fs = shaper_hold_fs(chain, plan)?;
@@ -138,7 +140,7 @@ mod tests {
         }
     }
 
-    /// A policer, a path with a delay of its own for each packet, and a shaper.
+    /// A policer, a path that delays each packet by a given time, and a shaper.
     struct Simulation {
         policer: TokenBucket,
         shaper: TokenBucket,
@@ -156,7 +158,7 @@ mod tests {
             }
         }
 
-        /// Time from the policer to the departure, ns; `None` for a policed packet.
+        /// Time from the policer to the departure, ns; `None` if the policer drops the packet.
         fn send(&mut self, at_ns: u64, bytes: u64, delay_ns: u64) -> Option<u64> {
             self.policer.take(at_ns, 1, bytes).then(|| {
                 self.reached_ns = self.reached_ns.max(at_ns + delay_ns);
@@ -169,8 +171,9 @@ mod tests {
     }
 
     proptest! {
-        /// Bursts from two packets on: theorem 9 excludes a bucket that is full when a packet is
-        /// due. A bucket of one packet is, and loses the credit of each rounding to nanoseconds.
+        /// Bursts have at least two packets: theorem 9 excludes a bucket that is full when a packet
+        /// is due. A bucket of one packet is full then, and loses the credit of each rounding to
+        /// nanoseconds.
         #[test]
         fn shaped_packets_leave_within_the_bound(
             packets in prop::option::of((1_u64..200, 2_u64..20)), bits in prop::option::of((1_u64..1000, 2_u64..20)),
@@ -180,7 +183,7 @@ mod tests {
             prop_assume!(packets.is_some() || bits.is_some());
             let packets = packets.map(|(rate, burst)| (rate * 1000, burst));
             let bits = bits.map(|(rate, burst)| (rate * 1_000_000, burst * 12_144));
-            // Wider with one rate only.
+            // The policer's burst is wider only with one rate.
             let wider = if packets.is_some() && bits.is_some() { 0 } else { wider };
             let shaped = profile(packets, bits);
             let policed = profile(
@@ -191,7 +194,7 @@ mod tests {
             let bound_ns = delay_us * 1000 + wait_fs.div_ceil(NS) as u64;
             let (mut simulation, mut at_ns) = (Simulation::new(&shaped, &policed), 0);
             for (pause_us, bytes, late_percent) in sent {
-                // Mostly in bursts.
+                // Most packets arrive in bursts.
                 at_ns += pause_us.saturating_sub(300) * 1000;
                 if let Some(took_ns) = simulation.send(at_ns, bytes, delay_us * late_percent * 10) {
                     // The shaper's clock has whole nanoseconds.

@@ -1,4 +1,4 @@
-//! Remedies for a refused chain, found by trials.
+//! Finds remedies for a refused chain by trials.
 
 use myelin_packet::traffic::{Bucket, Profile};
 use myelin_spec::units::DURATION;
@@ -8,11 +8,11 @@ use super::decision::admit;
 use super::ledger::Ledger;
 use super::site::Platform;
 
-/// The same chain with another key.
+/// A refused chain with another value of one key.
 #[derive(Debug, Clone)]
 pub struct Alternative {
-    /// The key to write.
-    pub what: String,
+    /// The key and value to write.
+    pub key: String,
     /// Its booking.
     pub booking: Booking,
 }
@@ -28,26 +28,29 @@ pub fn remedies(
     let fits = |booking: &Booking| admit(ledger, booking, platform).refusal.is_none();
     let mut all = Vec::new();
     if booking.policed {
-        let rate = largest(booking, &fits, |bucket, share| {
-            Bucket::new(share.of(bucket.rate()), bucket.burst())
+        let rate = largest_profile(booking, &fits, |bucket, share| {
+            Bucket::new(share.scale(bucket.rate()), bucket.burst())
         });
-        all.extend(
-            rate.map(|profile| {
-                format!("`rate: {}`", shown(&profile, Bucket::rate, ["pps", "bit"]))
-            }),
-        );
-        let burst = largest(booking, &fits, |bucket, share| {
-            Bucket::new(bucket.rate(), share.of(bucket.burst()))
+        all.extend(rate.map(|profile| {
+            format!(
+                "`rate: {}`",
+                format_profile(&profile, Bucket::rate, ["pps", "bit"])
+            )
+        }));
+        let burst = largest_profile(booking, &fits, |bucket, share| {
+            Bucket::new(bucket.rate(), share.scale(bucket.burst()))
         });
-        all.extend(
-            burst
-                .map(|profile| format!("`burst: {}`", shown(&profile, Bucket::burst, ["", "bit"]))),
-        );
-        let patient = Booking {
+        all.extend(burst.map(|profile| {
+            format!(
+                "`burst: {}`",
+                format_profile(&profile, Bucket::burst, ["", "bit"])
+            )
+        }));
+        let without_promise = Booking {
             latency_ns: None,
             ..booking.clone()
         };
-        let decision = admit(ledger, &patient, platform);
+        let decision = admit(ledger, &without_promise, platform);
         if let (Some(_), None, Some(bound)) =
             (booking.latency_ns, &decision.refusal, &decision.bound)
         {
@@ -58,34 +61,34 @@ pub fn remedies(
         }
     }
     let others = alternatives.iter().filter(|other| fits(&other.booking));
-    all.extend(others.map(|other| other.what.clone()));
+    all.extend(others.map(|other| other.key.clone()));
     all
 }
 
 /// Steps of the search.
 const PARTS: u64 = 1 << 12;
-/// Further searches in the lowest part, if not even one part fits: a bucket's largest figure goes
-/// down to one.
-const SMALLER: u32 = 4;
+/// Further searches in the lowest part, if not even one part fits: enough to scale a bucket's
+/// largest figure to one.
+const MAX_DEPTH: u32 = 4;
 
-/// A share of the agreed figure: `parts` of `PARTS`, `smaller` times in the lowest part.
+/// A share of the agreed figure: `parts / PARTS^(1 + depth)`.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     parts: u64,
-    smaller: u32,
+    depth: u32,
 }
 
 impl Share {
-    fn of(self, amount: u64) -> u64 {
-        let whole = u128::from(PARTS).pow(1 + self.smaller);
+    fn scale(self, amount: u64) -> u64 {
+        let whole = u128::from(PARTS).pow(1 + self.depth);
         let scaled = u128::from(amount) * u128::from(self.parts) / whole;
         (scaled as u64).max(1)
     }
 }
 
-/// The largest profile that fits, where `change` scales each bucket: if a profile fits, so does a
-/// smaller one.
-fn largest<E>(
+/// The largest profile that fits, where `change` scales each bucket. Every smaller profile fits
+/// too.
+fn largest_profile<E>(
     booking: &Booking,
     fits: &impl Fn(&Booking) -> bool,
     change: impl Fn(Bucket, Share) -> Result<Bucket, E>,
@@ -100,15 +103,15 @@ fn largest<E>(
             ..booking.clone()
         }
     };
-    let fits_at = |smaller: u32, parts: u64| fits(&with(Share { parts, smaller }));
-    let (smaller, mut fitting, mut too_much) = match (0..SMALLER).find(|at| fits_at(*at, 1))? {
+    let fits_at = |depth: u32, parts: u64| fits(&with(Share { parts, depth }));
+    let (depth, mut fitting, mut too_much) = match (0..MAX_DEPTH).find(|at| fits_at(*at, 1))? {
         0 => (0, 1, PARTS),
         // Rounding: a small part may fit in full.
         at => (at + 1, PARTS, PARTS * PARTS),
     };
     while too_much - fitting > 1 {
         let middle = fitting.midpoint(too_much);
-        if fits_at(smaller, middle) {
+        if fits_at(depth, middle) {
             fitting = middle;
         } else {
             too_much = middle;
@@ -116,12 +119,12 @@ fn largest<E>(
     }
     let share = Share {
         parts: fitting,
-        smaller,
+        depth,
     };
     Some(with(share).profile)
 }
 
-fn shown(profile: &Profile, figure: impl Fn(Bucket) -> u64, units: [&str; 2]) -> String {
+fn format_profile(profile: &Profile, figure: impl Fn(Bucket) -> u64, units: [&str; 2]) -> String {
     let buckets = [profile.packets, profile.bits];
     let parts = buckets.into_iter().zip(units);
     let parts: Vec<_> = parts

@@ -14,24 +14,25 @@ use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::planning;
 
-/// A node for the admission of a chain.
+/// The node that admits a chain.
 #[derive(Debug, Clone, Copy)]
 pub struct Node<'a> {
-    /// The costs of packets there.
+    /// Its packet costs.
     pub costs: &'a Costs,
-    /// The machine, and the chain's ports.
+    /// Its cores, and the chain's ports.
     pub machine: &'a Machine,
-    /// The admitted chains there.
+    /// Its admitted chains.
     pub ledger: &'a Ledger,
 }
 
-/// Plans a chain for a machine: places each function, predicts the cost, compares it with the
+/// Plans a chain for a machine: places each function, predicts the cost, and compares it with the
 /// contract.
 ///
 /// A chain whose contract the machine cannot keep gets a plan that is not
-/// [`admitted`](Plan::admitted). The node has no other chain here; [`review`] considers others.
+/// [`admitted`](Plan::admitted). [`plan`] assumes no other chain on the node; [`review`] considers
+/// others.
 pub fn plan(chain: &ServiceChain, costs: &Costs, machine: &Machine) -> Result<Plan, PlanError> {
-    let mut plan = planning::place(chain, costs, machine)?;
+    let mut plan = planning::plan_before_admission(chain, costs, machine)?;
     let site = Site::planned(chain, machine);
     review(
         &mut plan,
@@ -52,17 +53,17 @@ pub fn review(plan: &mut Plan, chain: &ServiceChain, node: &Node<'_>, site: &Sit
     let platform = Platform::new(node.costs);
     let mut booking = book(chain, plan, node.costs, site);
     let decision = admit(node.ledger, &booking, &platform);
-    // A mean above the contract is a refusal in any case.
+    // A mean above the contract is always a refusal.
     let refusal = planning::refusal(plan).or(decision.refusal);
-    let try_others = refusal.is_some();
-    // A shaper without room concerns no other chain: its refusal has the remedy.
+    let has_remedies = refusal.is_some();
+    // A shaper without room affects no other chain, and its refusal has the remedy.
     let to_shaper_fs = decision.to_shaper_fs.unwrap_or(0);
     plan.refusal = refusal.or_else(|| release::room_refusal(chain, plan, to_shaper_fs));
     plan.admitted = plan.refusal.is_none();
     plan.best_effort = false;
     plan.bound = decision.bound;
     plan.no_bound = decision.no_bound;
-    plan.remedies = if try_others {
+    plan.remedies = if has_remedies {
         remedies(
             node.ledger,
             &booking,
@@ -79,7 +80,7 @@ pub fn review(plan: &mut Plan, chain: &ServiceChain, node: &Node<'_>, site: &Sit
             .late_fs
             .unwrap_or_else(|| booking.min_lateness_fs(&platform)),
     );
-    for warning in [short_burst(chain), warn_of_lost_credit]
+    for warning in [warn_short_burst(chain), warn_of_lost_credit]
         .into_iter()
         .flatten()
     {
@@ -94,7 +95,7 @@ pub fn review(plan: &mut Plan, chain: &ServiceChain, node: &Node<'_>, site: &Sit
     booking
 }
 
-/// The chain with other keys that may be cheaper.
+/// The chain with other values of keys that may reduce its bound.
 fn alternatives(
     plan: &Plan,
     chain: &ServiceChain,
@@ -102,13 +103,13 @@ fn alternatives(
     site: &Site,
 ) -> Vec<Alternative> {
     let mut all = Vec::new();
-    let mut consider = |what: String, chain: &ServiceChain, site: &Site| {
-        let Ok(plan) = planning::place(chain, node.costs, node.machine) else {
+    let mut add = |key: String, chain: &ServiceChain, site: &Site| {
+        let Ok(plan) = planning::plan_before_admission(chain, node.costs, node.machine) else {
             return;
         };
         if planning::refusal(&plan).is_none() {
             let booking = book(chain, &plan, node.costs, site);
-            all.push(Alternative { what, booking });
+            all.push(Alternative { key, booking });
         }
     };
     if plan.uses(Space::User) {
@@ -117,12 +118,12 @@ fn alternatives(
                 core,
                 ..site.clone()
             };
-            consider(format!("`worker: {{ core: {core} }}`"), chain, &site);
+            add(format!("`worker: {{ core: {core} }}`"), chain, &site);
         }
         if chain.worker.idle != Idle::Spin {
-            let mut awake = chain.clone();
-            awake.worker.idle = Idle::Spin;
-            consider("`worker: { idle: spin }`".to_owned(), &awake, site);
+            let mut spinning = chain.clone();
+            spinning.worker.idle = Idle::Spin;
+            add("`worker: { idle: spin }`".to_owned(), &spinning, site);
         }
     }
     for mapping in [Mapping::Compact, Mapping::Distributed] {
@@ -131,14 +132,14 @@ fn alternatives(
                 mapping,
                 ..chain.clone()
             };
-            consider(format!("`mapping: {mapping}`"), &mapped, site);
+            add(format!("`mapping: {mapping}`"), &mapped, site);
         }
     }
     all
 }
 
 /// Warns of a burst in bits that is shorter than a full frame.
-fn short_burst(chain: &ServiceChain) -> Option<String> {
+fn warn_short_burst(chain: &ServiceChain) -> Option<String> {
     let bits = chain.sla.policing_profile().bits?;
     (bits.burst() < FULL_FRAME * 8).then(|| {
         format!(

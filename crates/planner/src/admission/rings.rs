@@ -11,28 +11,28 @@ pub const SMALL_RING: u32 = 256;
 
 impl Evaluator<'_> {
     /// Checks that each ring of a worker holds the packets that may wait there, if no packet stays
-    /// longer than `delay_fs`. All of them arrived at the port within the delays before and here,
-    /// perhaps in one receive queue. Theorem 10 of `docs/guarantees/proofs.md`.
+    /// longer than `delay_fs`. All of them arrived at the port within the sum of the earlier delays
+    /// and this one, possibly in one receive queue. Theorem 10 of `docs/guarantees/proofs.md`.
     pub(super) fn check_rings(&self, worker: usize, delay_fs: u128) -> Result<(), Unbounded> {
         let resource = self.resource(worker)?;
         if !matches!(resource, Resource::Worker { devices: false, .. }) {
             return Ok(());
         }
-        let beyond = || Unbounded::NotComputable(resource.clone());
+        let not_computable = || Unbounded::NotComputable(resource.clone());
         // Groups of one port are adjacent, except the new chain's.
         let mut waiting: Vec<(usize, u128)> = Vec::new();
         for group in self.groups_at(worker) {
             let path = self.group(group)?.servers;
             let index = path.iter().position(|one| *one == worker);
-            let before_fs = self.delay_before_fs(group, index.ok_or_else(beyond)?)?;
-            let within_fs = before_fs.checked_add(delay_fs).ok_or_else(beyond)?;
+            let before_fs = self.delay_before_fs(group, index.ok_or_else(not_computable)?)?;
+            let within_fs = before_fs.checked_add(delay_fs).ok_or_else(not_computable)?;
             let packets = self
                 .group(group)?
                 .sums
-                .count
+                .packet_count
                 .at(within_fs)
-                .ok_or_else(beyond)?;
-            let is_new = self.own() == Some(group);
+                .ok_or_else(not_computable)?;
+            let is_new = self.new_group() == Some(group);
             let place = if is_new {
                 waiting.iter().position(|(port, _)| *port == path[0])
             } else {

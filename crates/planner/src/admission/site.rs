@@ -13,7 +13,7 @@ use crate::machine::Machine;
 /// Femtoseconds of a nanosecond.
 pub(crate) const NS: u128 = SECOND / 1_000_000_000;
 
-/// The place of a chain: chains with the same names here share servers.
+/// The place of a chain on a node. Chains share the servers that have the same names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
     /// The ingress interface or device.
@@ -33,8 +33,8 @@ pub struct Site {
 }
 
 impl Site {
-    /// The site of a chain that is not deployed: the interfaces in its file or its own ones, and
-    /// the core that the agent would choose.
+    /// The site of a chain that is not deployed: the interfaces in its file, or names for its own
+    /// end hosts, and the core that the agent would choose.
     pub fn planned(chain: &ServiceChain, machine: &Machine) -> Self {
         // A chain and its reverse share two links.
         let link_pair = chain
@@ -55,8 +55,8 @@ impl Site {
                 (ingress, egress, format!("{}@{link_pair}", chain.owner()))
             },
             |ports| {
-                // An owner has one worker for all named interfaces, and one for each pair of
-                // devices.
+                // An owner has one worker for all interfaces in chain files, and one for each pair
+                // of DPDK devices.
                 let pair = if chain.is_over_dpdk() {
                     let (one, other) = (&ports.ingress, &ports.egress);
                     format!("{} {}", one.min(other), one.max(other))
@@ -82,7 +82,7 @@ impl Site {
     }
 
     /// The longest incoming frame, without frame check sequence, bytes.
-    pub(super) fn longest(&self) -> u64 {
+    pub(super) fn longest_frame(&self) -> u64 {
         self.ingress_mtu
             .map_or(LONGEST, |mtu| frame::longest(mtu.into()))
     }
@@ -96,7 +96,7 @@ impl Site {
     }
 }
 
-/// The properties of a node besides packet costs.
+/// The stalls and the slice of a node's cores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Platform {
     stalls_fs: BTreeMap<u32, u128>,
@@ -105,7 +105,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// The node on which the costs were measured.
+    /// The properties of the node with these measured costs.
     pub fn new(costs: &Costs) -> Self {
         let stalls = costs.stalls.iter();
         let stalls_fs: BTreeMap<_, _> = stalls

@@ -1,4 +1,5 @@
-//! A plain reference of the decision, without caches and numbers. A property test compares both.
+//! A plain reference of the decision, without caches and without server numbers. A property test
+//! compares both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,24 +19,25 @@ use crate::calculus::{
 use crate::costs::{Cost, InBurst};
 use crate::{Costs, Machine, plan};
 
-/// Chains by their paths.
-struct Plain<'a> {
+/// The reference of the evaluator: chains by their paths.
+struct Reference<'a> {
     paths: BTreeMap<Route, GroupSums>,
     platform: &'a Platform,
 }
 
 struct Server {
     service: RateLatency,
-    /// Its service under first come, first served, behind batches and departures; else any order.
+    /// Its service under first come, first served, after batches and departures; `None`: the order
+    /// is unknown.
     fcfs: Option<RateLatency>,
     whole_core: bool,
-    /// The batches of a lone first-come, first-served worker: packets, cost of a batch, and
-    /// departures.
+    /// The batches of a first-come, first-served worker without others on its core: packets, cost
+    /// of a batch, and departures.
     batches: Option<(u16, u128, LeakyBucket)>,
 }
 
-impl<'a> Plain<'a> {
-    fn of(bookings: impl Iterator<Item = &'a Booking>, platform: &'a Platform) -> Self {
+impl<'a> Reference<'a> {
+    fn new(bookings: impl Iterator<Item = &'a Booking>, platform: &'a Platform) -> Self {
         let mut paths: BTreeMap<Route, GroupSums> = BTreeMap::new();
         for booking in bookings {
             let sums = paths.entry(booking.route()).or_default();
@@ -109,19 +111,25 @@ impl<'a> Plain<'a> {
             }
             service = fair_share(&service, 1, others.len() as u64, self.platform.slice_fs)?;
         }
-        let (departures, each) = self.departures(server)?;
+        let (departures, departure_fs) = self.departures(server)?;
         let departures = departures.short().rate.max(departures.long().rate);
         let left = service.rate.saturating_sub(departures);
         let fcfs = (!returns && !any && 2 * left >= service.rate).then(|| {
-            let mut dearest = self.max_packet_fs(server) * u128::from(batch.max(&1) - 1);
+            let mut later = self.max_packet_fs(server) * u128::from(batch.max(&1) - 1);
             if *batch_fs > 0 {
-                dearest = 2 * (dearest + batch_fs + each);
+                later = 2 * (later + batch_fs + departure_fs);
             }
-            let stands = mul_div_up(service.latency_fs, service.rate, left).unwrap();
-            RateLatency::new(left, stands + mul_div_up(dearest, SECOND, left).unwrap())
+            let latency = mul_div_up(service.latency_fs, service.rate, left).unwrap();
+            RateLatency::new(left, latency + mul_div_up(later, SECOND, left).unwrap())
         });
         let alone = others.is_empty() && fcfs.is_some();
-        let batches = alone.then(|| (*batch, *batch_fs, LeakyBucket::new(2 * each, departures)));
+        let batches = alone.then(|| {
+            (
+                *batch,
+                *batch_fs,
+                LeakyBucket::new(2 * departure_fs, departures),
+            )
+        });
         Some(Server {
             service,
             fcfs,
@@ -158,14 +166,17 @@ impl<'a> Plain<'a> {
     fn departures(&self, worker: &Resource) -> Option<(ArrivalCurve, u128)> {
         self.at(worker).try_fold(
             Default::default(),
-            |(sum, each): (ArrivalCurve, u128), (_, sums, _)| {
-                Some((sum.plus(&sums.at_departure)?, each + sums.departure_fs))
+            |(sum, departure_fs): (ArrivalCurve, u128), (_, sums, _)| {
+                Some((
+                    sum.plus(&sums.at_departure)?,
+                    departure_fs + sums.departure_fs,
+                ))
             },
         )
     }
 
     /// The delay of the first servers of a path.
-    fn before(&self, route: &Route, servers: usize) -> Option<u128> {
+    fn delay_before(&self, route: &Route, servers: usize) -> Option<u128> {
         let stays = route.resources[..servers]
             .iter()
             .try_fold(0_u128, |sum, server| {
@@ -176,29 +187,30 @@ impl<'a> Plain<'a> {
 
     fn arrivals(&self, route: &Route, sums: &GroupSums, index: usize) -> Option<ArrivalCurve> {
         let held = route.held_before(index + 1) - route.held_before(index);
-        after_delay(&sums.curves[index], self.before(route, index)? + held)
+        after_delay(&sums.curves[index], self.delay_before(route, index)? + held)
     }
 
     /// All arrivals at a server, and the returning part.
-    fn total(&self, server: &Resource, does: &Server) -> Option<(ArrivalCurve, ArrivalCurve)> {
-        let is_any = does.fcfs.is_none();
+    fn total(&self, server: &Resource, model: &Server) -> Option<(ArrivalCurve, ArrivalCurve)> {
+        let is_any = model.fcfs.is_none();
         let servers = match server {
-            Resource::Worker { core, .. } if does.whole_core => self.workers(*core),
+            Resource::Worker { core, .. } if model.whole_core => self.workers(*core),
             _ => BTreeSet::from([server]),
         };
         let mut sums = (ArrivalCurve::default(), ArrivalCurve::default());
         for server in servers {
-            for (route, of, index) in self.at(server) {
-                if of.unpoliced.is_some() {
+            for (route, chains, index) in self.at(server) {
+                if chains.unpoliced.is_some() {
                     return None;
                 }
-                let mut arrived = self.arrivals(route, of, index)?;
+                let mut arrived = self.arrivals(route, chains, index)?;
                 if let Resource::Worker { batch_fs, .. } = &route.resources[index]
                     && is_any
                 {
                     let held = route.held_before(index + 1) - route.held_before(index);
-                    let late = self.before(route, index)? + held;
-                    arrived = arrived.plus(&after_delay(&of.count, late)?.times(*batch_fs)?)?;
+                    let late = self.delay_before(route, index)? + held;
+                    arrived = arrived
+                        .plus(&after_delay(&chains.packet_count, late)?.times(*batch_fs)?)?;
                 }
                 sums.0 = sums.0.plus(&arrived)?;
                 for _ in 1..route.passages(server) {
@@ -209,34 +221,34 @@ impl<'a> Plain<'a> {
         Some(sums)
     }
 
-    /// The longest stay by batches, if known.
-    fn pause(&self, server: &Resource, does: &Server) -> Option<u128> {
-        let (packets, batch, departures) = does.batches?;
-        let (total, _) = self.total(server, does)?;
+    /// The longest stay by theorem 5, if known.
+    fn batch_stay(&self, server: &Resource, model: &Server) -> Option<u128> {
+        let (packets, batch, departures) = model.batches?;
+        let (total, _) = self.total(server, model)?;
         let nothing = ArrivalCurve::default();
         if batch == 0 {
-            return busy_period(&total, &nothing, &does.service);
+            return busy_period(&total, &nothing, &model.service);
         }
         let back =
-            self.max_packet_fs(server) * u128::from(packets) + batch + does.service.latency_fs;
+            self.max_packet_fs(server) * u128::from(packets) + batch + model.service.latency_fs;
         let all = after_delay(&total, back)?.plus(&ArrivalCurve::of(departures))?;
-        let stands = does.service.latency_fs + 2 * batch;
-        busy_period(&all, &nothing, &RateLatency::new(SECOND, stands))
+        let latency = model.service.latency_fs + 2 * batch;
+        busy_period(&all, &nothing, &RateLatency::new(SECOND, latency))
     }
 
     fn delay(&self, server: &Resource) -> Option<u128> {
-        let does = self.server(server)?;
-        let (total, returning) = self.total(server, &does)?;
-        let delay = match does.fcfs {
+        let model = self.server(server)?;
+        let (total, returning) = self.total(server, &model)?;
+        let delay = match model.fcfs {
             Some(fcfs) => delay(&total, &fcfs)?,
-            None => busy_period(&total, &returning, &does.service)?,
+            None => busy_period(&total, &returning, &model.service)?,
         };
-        let delay = delay.min(self.pause(server, &does).unwrap_or(u128::MAX));
+        let delay = delay.min(self.batch_stay(server, &model).unwrap_or(u128::MAX));
         if let Resource::Worker { devices: false, .. } = server {
             let mut rings: BTreeMap<&Resource, u128> = BTreeMap::new();
             for (route, sums, index) in self.at(server) {
-                let within = self.before(route, index)? + delay;
-                *rings.entry(&route.resources[0]).or_default() += sums.count.at(within)?;
+                let within = self.delay_before(route, index)? + delay;
+                *rings.entry(&route.resources[0]).or_default() += sums.packet_count.at(within)?;
             }
             let fits = |(port, packets): (&&Resource, &u128)| {
                 let many = matches!(port, Resource::Port { queues, .. } if *queues > 1);
@@ -249,7 +261,7 @@ impl<'a> Plain<'a> {
         Some(delay)
     }
 
-    fn late(&self, worker: &Resource) -> Option<u128> {
+    fn lateness(&self, worker: &Resource) -> Option<u128> {
         let Resource::Worker {
             batch,
             batch_fs,
@@ -259,27 +271,27 @@ impl<'a> Plain<'a> {
         else {
             return None;
         };
-        let does = self.server(worker)?;
-        let (total, returning) = self.total(worker, &does)?;
-        let busy = match self.pause(worker, &does) {
-            None if does.fcfs.is_some() && *batch_fs > 0 => None,
-            None => busy_period(&total, &returning, &does.service),
-            pause => pause,
+        let model = self.server(worker)?;
+        let (total, returning) = self.total(worker, &model)?;
+        let busy = match self.batch_stay(worker, &model) {
+            None if model.fcfs.is_some() && *batch_fs > 0 => None,
+            None => busy_period(&total, &returning, &model.service),
+            known => known,
         };
-        let (departures, each) = self.departures(worker)?;
-        let rate = does
+        let (departures, departure_fs) = self.departures(worker)?;
+        let rate = model
             .service
             .rate
             .checked_sub(departures.long().rate.min(departures.short().rate));
         let ports = if *devices { 2 } else { self.ports(worker) };
-        let in_hand = self.max_packet_fs(worker) * u128::from(*batch) + batch_fs;
-        let work = in_hand * u128::from(ports) + each;
+        let batch_work = self.max_packet_fs(worker) * u128::from(*batch) + batch_fs;
+        let work = batch_work * u128::from(ports) + departure_fs;
         let turn = rate
-            .filter(|_| !does.whole_core && !self.holds(worker))
+            .filter(|_| !model.whole_core && !self.holds(worker))
             .and_then(|rate| {
                 Some(
                     mul_div_up(work, SECOND, rate)?
-                        + mul_div_up(does.service.latency_fs, does.service.rate, rate)?,
+                        + mul_div_up(model.service.latency_fs, model.service.rate, rate)?,
                 )
             });
         busy.into_iter().chain(turn).min()
@@ -292,14 +304,14 @@ impl<'a> Plain<'a> {
         let (mut is_fifo, mut tandem_servers) = (true, Vec::new());
         for (index, server) in route.resources.iter().enumerate() {
             self.delay(server)?;
-            let does = self.server(server)?;
-            let (total, returning) = self.total(server, &does)?;
+            let model = self.server(server)?;
+            let (total, returning) = self.total(server, &model)?;
             let arrived = self.arrivals(route, sums, index)?;
             let others = total.minus(&arrived)?;
-            is_fifo &= does.fcfs.is_some();
+            is_fifo &= model.fcfs.is_some();
             let own = if is_fifo { sums.curves[index] } else { arrived };
             let all = own.plus(&others)?;
-            let once = match does.fcfs {
+            let once = match model.fcfs {
                 Some(service) => {
                     tandem_servers.push(TandemServer {
                         service,
@@ -308,19 +320,19 @@ impl<'a> Plain<'a> {
                     });
                     delay(&all, &service)?
                 }
-                None => busy_period(&all, &returning, &does.service)?,
+                None => busy_period(&all, &returning, &model.service)?,
             };
-            let once = once.min(self.pause(server, &does).unwrap_or(u128::MAX));
+            let once = once.min(self.batch_stay(server, &model).unwrap_or(u128::MAX));
             sum += once * route.passages(server);
             let all = tandem_servers.len() == index + 1;
             let once = if all {
-                tandem(&sums.most, &tandem_servers)
+                tandem(&sums.max_work, &tandem_servers)
             } else {
                 None
             };
             least = once.map_or(sum, |once| once.min(sum));
             if route.is_shaped && matches!(server, Resource::Worker { .. }) {
-                late = self.late(server)?;
+                late = self.lateness(server)?;
                 to_shaper = least + route.hold.for_fs;
             }
         }
@@ -328,8 +340,7 @@ impl<'a> Plain<'a> {
     }
 }
 
-/// The bound of the new chain, ns, and the chain whose promise would break: its own or that of the
-/// first path.
+/// The bound of the new chain, ns, and a chain whose promise would break: the new one or `another`.
 fn decide(
     ledger: &Ledger,
     booking: &Booking,
@@ -340,9 +351,9 @@ fn decide(
         .filter(|other| other.chain != booking.chain);
     let before: Vec<&Booking> = all.collect();
     let with = before.iter().copied().chain([booking]);
-    let (with, before_it) = (
-        Plain::of(with, platform),
-        Plain::of(before.iter().copied(), platform),
+    let (with, without) = (
+        Reference::new(with, platform),
+        Reference::new(before.iter().copied(), platform),
     );
     let own = if booking.is_bounded() {
         with.worst_case(&booking.route())
@@ -360,7 +371,7 @@ fn decide(
         let Some(promise_fs) = other.promise_fs() else {
             return false;
         };
-        let Some((was_fs, was_to_shaper_fs)) = before_it.worst_case(&other.route()) else {
+        let Some((was_fs, was_to_shaper_fs)) = without.worst_case(&other.route()) else {
             return false;
         };
         let Some((fs, to_shaper_fs)) = with.worst_case(&other.route()) else {
@@ -375,7 +386,7 @@ fn decide(
 
 /// A random chain: its functions, place and contract.
 #[derive(Debug, Clone)]
-struct Drawn {
+struct RandomChain {
     function: usize,
     ports: (u32, u32),
     queues: u32,
@@ -389,7 +400,7 @@ struct Drawn {
     enforce: usize,
 }
 
-fn drawn() -> impl Strategy<Value = Drawn> {
+fn random_chain() -> impl Strategy<Value = RandomChain> {
     let place = (0_u32..3, 0_u32..3, 1_u32..3, 0_u32..2, 0_u32..3);
     let agreed = (
         10_u64..40_000,
@@ -397,7 +408,7 @@ fn drawn() -> impl Strategy<Value = Drawn> {
         prop::option::weighted(0.8, 50_u64..20_000),
     );
     let form = (0_usize..6, 0_usize..6, any::<bool>(), 0_usize..12);
-    (place, agreed, form).prop_map(|(place, agreed, form)| Drawn {
+    (place, agreed, form).prop_map(|(place, agreed, form)| RandomChain {
         ports: (place.0, place.1),
         queues: place.2,
         core: place.3,
@@ -412,7 +423,7 @@ fn drawn() -> impl Strategy<Value = Drawn> {
     })
 }
 
-impl Drawn {
+impl RandomChain {
     fn book(&self, name: &str, costs: &Costs) -> Booking {
         let functions = [
             "{ name: f, kind: forward }",
@@ -447,7 +458,7 @@ impl Drawn {
         );
         let chains = myelin_spec::parse(
             &text,
-            &myelin_spec::Source::new("drawn.yaml"),
+            &myelin_spec::Source::new("random.yaml"),
             &myelin_spec::NoFiles,
         );
         let chain = chains.unwrap_or_else(|errors| panic!("{errors}")).remove(0);
@@ -467,22 +478,21 @@ impl Drawn {
 }
 
 proptest! {
-    /// The fast decision equals the plain one, with any chains admitted or run as best effort
-    /// before.
+    /// The fast decision equals the reference's, for any chains that the ledger already has.
     #[test]
-    fn fast_decisions_equal_plain_ones(drawn in prop::collection::vec(drawn(), 1..9), gone in 0_usize..9, in_burst: bool) {
+    fn fast_decisions_equal_the_references(chains in prop::collection::vec(random_chain(), 1..9), removed_at in 0_usize..9, in_burst: bool) {
         let cost = |ns| Cost::new(ns, 0.1);
         let in_burst = in_burst.then(|| InBurst { kernel: cost(1000.0), port: cost(900.0), worker: cost(700.0), ..InBurst::default() });
         let costs = Costs { in_burst, ..Costs::default() };
         let platform = Platform::new(&costs);
         let mut ledger = Ledger::default();
-        for (index, drawn) in drawn.iter().enumerate() {
-            let mut booking = drawn.book(&format!("c{index}"), &costs);
+        for (index, chain) in chains.iter().enumerate() {
+            let mut booking = chain.book(&format!("c{index}"), &costs);
             let fast = admit(&ledger, &booking, &platform);
             let (bound_ns, refusal) = decide(&ledger, &booking, &platform);
             prop_assert_eq!(fast.bound.as_ref().map(|bound| bound.bound_ns), bound_ns, "{:?}", &fast);
-            // A chain without a promise is refused if its core is full, but not if its worst case
-            // is unknown.
+            // Admission refuses a chain without a promise if its core is full, but not if its worst
+            // case is unknown.
             let is_own = booking.latency_ns.is_none() && fast.no_bound.is_some() && fast.refusal.is_some();
             if !is_own || refusal.is_some() {
                 prop_assert_eq!(fast.refusal.is_some(), refusal.is_some(), "{:?} against {:?}", &fast, refusal);
@@ -491,7 +501,7 @@ proptest! {
                 booking.latency_ns = None;
             }
             ledger.insert(booking);
-            if index == gone {
+            if index == removed_at {
                 ledger.remove("c0");
             }
         }

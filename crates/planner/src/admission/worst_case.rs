@@ -1,6 +1,6 @@
 //! The worst case of each path.
 
-use super::evaluate::{Evaluator, Total, Unbounded, View, longest};
+use super::evaluate::{Evaluator, GroupView, Total, Unbounded, longest_delay};
 use super::order::Order;
 use super::path::Resource;
 use crate::calculus::{ArrivalCurve, TandemServer, paper_sum, tandem};
@@ -13,7 +13,7 @@ pub(super) struct WorstCase {
     sum_fs: Option<u128>,
     /// Lateness of the worker's shaper.
     pub(super) late_fs: u128,
-    /// Longest time until a packet is at the worker's shaper, with hold times of functions.
+    /// Longest time from the policer to the worker's shaper, including hold times of functions.
     pub(super) to_shaper_fs: Option<u128>,
     pub(super) servers: Vec<ServerResult>,
 }
@@ -42,12 +42,12 @@ pub(super) struct ServerResult {
 impl Evaluator<'_> {
     /// Computes the worst case of a group.
     pub(super) fn worst_case(&self, group: usize) -> Result<WorstCase, Unbounded> {
-        let View {
+        let GroupView {
             route,
             servers: path,
             sums,
         } = self.group(group)?;
-        let beyond = || Unbounded::NotComputable(route.resources[0].clone());
+        let not_computable = || Unbounded::NotComputable(route.resources[0].clone());
         let mut servers = Vec::with_capacity(path.len());
         let mut tandem_servers = Vec::with_capacity(path.len());
         let mut sum_fs = Some(0_u128);
@@ -55,29 +55,29 @@ impl Evaluator<'_> {
         let mut is_fifo = true;
         let (mut late_fs, mut to_shaper_fs) = (0, None);
         for (index, (server, resource)) in path.iter().zip(&route.resources).enumerate() {
-            let full = || Unbounded::Overload(resource.clone());
+            let overload = || Unbounded::Overload(resource.clone());
             let (order, _) = self.order(*server)?;
             let (Order::Fcfs(service) | Order::Any(service) | Order::Shared(service)) = order;
             let arrived = self.arrivals(group, index)?;
             let all = self.total(*server, order)?;
-            let others = all.curve.minus(&arrived).ok_or_else(full)?;
-            // The group's own arrivals count as sent while all servers so far are first come, first
-            // served: theorem 8 of docs/guarantees/proofs.md.
+            let others = all.curve.minus(&arrived).ok_or_else(overload)?;
+            // While all servers so far are first come, first served, the group's own arrivals count
+            // without upstream burstiness: theorem 8 of docs/guarantees/proofs.md.
             is_fifo &= matches!(order, Order::Fcfs(_));
             let own = if is_fifo { sums.curves[index] } else { arrived };
             // Checks the rings.
             self.delay_at(*server)?;
-            let curve = own.plus(&others).ok_or_else(full)?;
+            let curve = own.plus(&others).ok_or_else(overload)?;
             let total = Total { curve, ..all };
-            let in_order_fs = longest(&total, order).ok_or_else(full)?;
+            let in_order_fs = longest_delay(&total, order).ok_or_else(overload)?;
             let (stays_fs, latency_fs) = match self.batch_stay(*server)? {
                 Some((stay_fs, latency_fs)) if stay_fs < in_order_fs => (stay_fs, latency_fs),
                 _ => (in_order_fs, service.latency_fs),
             };
             let delay_fs = stays_fs
                 .checked_mul(route.passages(resource))
-                .ok_or_else(beyond)?;
-            added_fs = added_fs.checked_add(delay_fs).ok_or_else(beyond)?;
+                .ok_or_else(not_computable)?;
+            added_fs = added_fs.checked_add(delay_fs).ok_or_else(not_computable)?;
             if let Order::Fcfs(service) = order {
                 tandem_servers.push(TandemServer {
                     service,
@@ -97,7 +97,7 @@ impl Evaluator<'_> {
             }
             if route.is_shaped && matches!(resource, Resource::Worker { .. }) {
                 late_fs = self.shaper_lateness(*server)?;
-                let tandem_fs = tandem_fs(&sums.most, &tandem_servers, index + 1);
+                let tandem_fs = tandem_fs(&sums.max_work, &tandem_servers, index + 1);
                 let least_fs = tandem_fs.map_or(added_fs, |once| once.min(added_fs));
                 to_shaper_fs = Some(least_fs.saturating_add(route.hold.for_fs));
             }
@@ -108,7 +108,7 @@ impl Evaluator<'_> {
                 delay_fs,
             });
         }
-        let tandem_fs = tandem_fs(&sums.most, &tandem_servers, path.len());
+        let tandem_fs = tandem_fs(&sums.max_work, &tandem_servers, path.len());
         Ok(WorstCase {
             bound_fs: tandem_fs.map_or(added_fs, |once| once.min(added_fs)),
             sum_fs,
@@ -118,19 +118,19 @@ impl Evaluator<'_> {
         })
     }
 
-    /// A quick and looser bound of a group: the sum of the longest stays at its servers; and the
-    /// time until its shaper.
+    /// A quick and looser bound of a group, the sum of the longest stays at its servers; and the
+    /// time to its shaper.
     pub(super) fn quick_bound_fs(&self, group: usize) -> Result<(u128, u128), Unbounded> {
-        let View {
+        let GroupView {
             route,
             servers: path,
             ..
         } = self.group(group)?;
-        let until = |end| {
+        let sum_to = |end| {
             let delay_fs = self.delay_before_fs(group, end)?;
             Ok::<_, Unbounded>(delay_fs - route.held_before(end))
         };
-        let mut all_fs = until(path.len())?;
+        let mut all_fs = sum_to(path.len())?;
         let mut to_shaper_fs = 0;
         if let Some(worker) = route.worker().filter(|_| route.is_shaped) {
             all_fs = all_fs.saturating_add(self.shaper_lateness(path[worker])?);
@@ -140,10 +140,14 @@ impl Evaluator<'_> {
     }
 }
 
-/// The tandem bound of the first servers; `None` unless all are first come, first served. It is
-/// below the sum unless the others need nearly the whole rate of a server.
-fn tandem_fs(most: &ArrivalCurve, tandem_servers: &[TandemServer], servers: usize) -> Option<u128> {
+/// The tandem bound of the first servers; `None` unless all are first come, first served. This
+/// bound is below the sum unless other chains need nearly the whole rate of a server.
+fn tandem_fs(
+    max_work: &ArrivalCurve,
+    tandem_servers: &[TandemServer],
+    servers: usize,
+) -> Option<u128> {
     (tandem_servers.len() == servers)
-        .then(|| tandem(most, tandem_servers))
+        .then(|| tandem(max_work, tandem_servers))
         .flatten()
 }

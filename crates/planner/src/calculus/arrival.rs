@@ -24,7 +24,7 @@ impl LeakyBucket {
         mul_div_up(self.rate, time_fs, SECOND)?.checked_add(self.burst)
     }
 
-    /// The sum of both.
+    /// The sum of two buckets.
     pub(crate) fn plus(&self, other: &Self) -> Option<Self> {
         Some(Self {
             burst: self.burst.checked_add(other.burst)?,
@@ -42,10 +42,10 @@ impl LeakyBucket {
 
 /// The minimum of two leaky buckets: the one with the least burst and the one with the least rate.
 ///
-/// A profile in packets and bits gives several buckets of work. Two are kept:
+/// A profile in packets and bits gives several buckets of work. The curve keeps two:
 /// [`short`](Self::short) is lowest over short intervals, [`long`](Self::long) over long ones. Sums
 /// add the short buckets and the long buckets separately. The minimum of the sums is at least the
-/// sum of the minima, so it is a valid curve. So ten thousand flows need two buckets, and
+/// sum of the minima, so it is a valid curve. Thus ten thousand flows need two buckets, and
 /// subtraction of a flow is exact.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ArrivalCurve {
@@ -111,7 +111,7 @@ impl ArrivalCurve {
         Some((crossover_fs, short.at(crossover_fs.checked_add(1)?)?))
     }
 
-    /// The sum of both.
+    /// The sum of two curves.
     pub fn plus(&self, other: &Self) -> Option<Self> {
         Some(Self {
             short: self.short.plus(&other.short)?,
@@ -119,7 +119,7 @@ impl ArrivalCurve {
         })
     }
 
-    /// The sum without one of its parts; `None` if `part` is greater.
+    /// This sum without one of its parts; `None` if `part` is greater.
     pub fn minus(&self, part: &Self) -> Option<Self> {
         Some(Self {
             short: self.short.minus(&part.short)?,
@@ -151,7 +151,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Curves with a crossover whose long bucket has a rate below 20 a second.
-    pub(in super::super) fn bent() -> impl Strategy<Value = ArrivalCurve> {
+    pub(in super::super) fn curve_with_crossover() -> impl Strategy<Value = ArrivalCurve> {
         let drawn = (1_u128..40, 0_u128..200, 20_u128..1000, 1_u128..20);
         drawn.prop_map(|(burst, more, short_rate, long_rate)| {
             let short = LeakyBucket::new(burst, short_rate);
@@ -160,7 +160,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_curve_is_the_minimum_of_its_buckets() {
+    fn curve_is_the_minimum_of_its_buckets() {
         let (peak, mean) = (LeakyBucket::new(10, 1000), LeakyBucket::new(100, 10));
         let useless = LeakyBucket::new(200, 2000);
         let curve = ArrivalCurve::least_of([mean, useless, peak]).unwrap();
@@ -180,6 +180,6 @@ pub(super) mod tests {
         assert_eq!(one.minus(&both), None);
         let huge = ArrivalCurve::of(LeakyBucket::new(u128::MAX, 1));
         assert_eq!(huge.plus(&one), None);
-        assert_eq!(huge.at(SECOND), None, "more than can be counted");
+        assert_eq!(huge.at(SECOND), None, "more than 128 bits");
     }
 }

@@ -14,7 +14,7 @@ pub fn busy_period(
     returning: &ArrivalCurve,
     service: &RateLatency,
 ) -> Option<u128> {
-    let until_met = |bucket: LeakyBucket, returning: LeakyBucket| {
+    let busy_fs = |bucket: LeakyBucket, returning: LeakyBucket| {
         let rate = bucket.rate.checked_add(returning.rate)?;
         let spare = service.rate.checked_sub(rate).filter(|rate| *rate > 0)?;
         let burst_fs = mul_div_up(bucket.burst, SECOND, spare)?;
@@ -22,8 +22,8 @@ pub fn busy_period(
         burst_fs.checked_add(latency_fs)
     };
     let (short, long) = (
-        until_met(arrival.short(), returning.short()),
-        until_met(arrival.long(), returning.long()),
+        busy_fs(arrival.short(), returning.short()),
+        busy_fs(arrival.long(), returning.long()),
     );
     short.into_iter().chain(long).min()
 }
@@ -53,7 +53,7 @@ mod tests {
     proptest! {
         /// At the bound both curves are equal.
         #[test]
-        fn the_busy_period_ends_where_the_curves_meet(burst in 0_u128..1000, rate in 0_u128..99, latency_ms in 0_u128..500) {
+        fn busy_period_ends_where_the_curves_meet(burst in 0_u128..1000, rate in 0_u128..99, latency_ms in 0_u128..500) {
             let arrival = ArrivalCurve::of(LeakyBucket::new(burst, rate));
             let service = RateLatency::new(100, latency_ms * (SECOND / 1000));
             let end = busy_period(&arrival, &NOTHING, &service).unwrap();
@@ -65,8 +65,8 @@ mod tests {
             prop_assert_eq!(busy_period(&arrival, &NOTHING, &RateLatency::new(rate, 0)), None);
         }
 
-        /// Packets conform to a leaky bucket, are served, held until a gate opens, and served
-        /// again. No stay exceeds the bound.
+        /// Packets conform to a leaky bucket. The server serves each, a gate holds it until it
+        /// opens, and the server serves it again. No stay exceeds the bound.
         #[test]
         fn no_stay_of_a_returning_packet_exceeds_the_bound(
             burst in 1_u128..30, rate in 1_u128..150, gate_ms in 1_u128..200, latency_ms in 0_u128..100, last: bool,
@@ -78,13 +78,13 @@ mod tests {
             let arrival = after_delay(&sent, gate_ms * ms).unwrap();
             let service = RateLatency::core(latency_ms * ms);
             let bound = busy_period(&arrival, &sent, &service).unwrap();
-            // Arrival time of each packet, and whether it returns.
+            // Arrival time of each packet, and whether it is in its second passage.
             let mut open: Vec<(u128, bool)> = Vec::new();
             for (index, pause_ms) in pauses.iter().enumerate() {
                 let mut at = open.last().map_or(0, |(at, _)| *at) + pause_ms * ms;
-                for (before, (came, _)) in open.iter().enumerate() {
+                for (before, (arrived, _)) in open.iter().enumerate() {
                     let count = (index - before + 1) as u128;
-                    at = at.max(came + (count.saturating_sub(burst) * SECOND).div_ceil(rate));
+                    at = at.max(arrived + (count.saturating_sub(burst) * SECOND).div_ceil(rate));
                 }
                 open.push((at, false));
             }
@@ -94,12 +94,12 @@ mod tests {
                     now = next + latency_ms * ms;
                 }
                 // Serves the first arrival, or the last.
-                let come = (0..open.len()).filter(|one| open[*one].0 <= now);
-                let one = if last { come.max_by_key(|one| open[*one].0) } else { come.min_by_key(|one| open[*one].0) };
-                let (at, was_here) = open.swap_remove(one.unwrap());
+                let arrived = (0..open.len()).filter(|one| open[*one].0 <= now);
+                let one = if last { arrived.max_by_key(|one| open[*one].0) } else { arrived.min_by_key(|one| open[*one].0) };
+                let (at, has_returned) = open.swap_remove(one.unwrap());
                 now += ms;
                 prop_assert!(now - at <= bound, "{} above {}", now - at, bound);
-                if !was_here {
+                if !has_returned {
                     open.push(((now / (gate_ms * ms) + 1) * gate_ms * ms, true));
                 }
             }

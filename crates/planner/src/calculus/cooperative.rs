@@ -14,7 +14,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    fn fs(&self) -> Option<u128> {
+    fn time_fs(&self) -> Option<u128> {
         u128::from(self.batches)
             .checked_mul(u128::from(self.packets))?
             .checked_mul(self.packet_fs)
@@ -22,8 +22,8 @@ impl Turn {
 }
 
 /// The leftover service under cooperative yielding: round robin whose quanta are turns (the
-/// cooperative mode of NFVnice, Kulkarni et al. 2017). Work counts at the greatest cost of a
-/// packet, because a turn is a number of packets, however cheap. `switch_fs`: cost of a context
+/// cooperative mode of NFVnice, Kulkarni et al. 2017). Each packet counts with the
+/// greatest cost, because a turn is a number of packets of any cost. `switch_fs`: cost of a context
 /// switch, fs.
 pub fn cooperative(
     service: &RateLatency,
@@ -34,9 +34,11 @@ pub fn cooperative(
     // One switch for each turn.
     let mut others_fs = switch_fs;
     for turn in others {
-        others_fs = others_fs.checked_add(turn.fs()?)?.checked_add(switch_fs)?;
+        others_fs = others_fs
+            .checked_add(turn.time_fs()?)?
+            .checked_add(switch_fs)?;
     }
-    round_robin(service, own.fs()?, others_fs)
+    round_robin(service, own.time_fs()?, others_fs)
 }
 
 #[cfg(test)]

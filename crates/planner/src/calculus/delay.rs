@@ -6,7 +6,7 @@ use super::{ArrivalCurve, RateLatency, SECOND};
 /// The longest delay at a first-come, first-served server, fs: the horizontal deviation of both
 /// curves (LBT theorem 1.4.2).
 ///
-/// A packet counts when its last part is served, so the bound holds for whole packets (LBT theorem
+/// A packet leaves after its last part, so the bound is valid for whole packets (LBT theorem
 /// 1.7.1). `None`: the arrival rate exceeds the service rate, or the figures exceed 128 bits.
 pub fn delay(arrival: &ArrivalCurve, service: &RateLatency) -> Option<u128> {
     if arrival.is_zero() {
@@ -30,7 +30,7 @@ pub fn delay(arrival: &ArrivalCurve, service: &RateLatency) -> Option<u128> {
 /// The wait at the crossover: until then work arrives faster than the server works, so the wait is
 /// longest there.
 fn wait_at_crossover(arrival: &ArrivalCurve, rate: u128) -> Option<u128> {
-    // Arrivals one femtosecond after the crossover, waiting since one before: rounded up.
+    // Work at one femtosecond after the crossover, as if it waited since the crossover: rounded up.
     let (crossover_fs, arrived) = arrival.crossover()?;
     Some(mul_div_up(arrived, SECOND, rate)?.saturating_sub(crossover_fs))
 }
@@ -39,19 +39,19 @@ fn wait_at_crossover(arrival: &ArrivalCurve, rate: u128) -> Option<u128> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::arrival::tests::bent;
+    use super::super::arrival::tests::curve_with_crossover;
     use super::*;
     use crate::calculus::LeakyBucket;
 
     #[test]
-    fn a_burst_waits_for_the_latency_and_its_own_service() {
+    fn burst_waits_for_the_latency_and_its_own_service() {
         let arrival = ArrivalCurve::of(LeakyBucket::new(30, 5));
         let service = RateLatency::new(10, SECOND / 2);
         assert_eq!(delay(&arrival, &service), Some(7 * SECOND / 2));
         assert_eq!(
             delay(&arrival, &RateLatency::new(4, 0)),
             None,
-            "it grows without end"
+            "the backlog grows without end"
         );
         assert_eq!(delay(&arrival, &RateLatency::new(0, 0)), None);
         assert_eq!(delay(&ArrivalCurve::default(), &service), Some(SECOND / 2));
@@ -64,7 +64,7 @@ mod tests {
         /// arrives as soon as both buckets allow.
         #[test]
         fn no_unit_exceeds_the_bound_and_one_nearly_meets_it(
-            arrival in bent(), rate in 20_u128..500, latency_us in 0_u128..100_000,
+            arrival in curve_with_crossover(), rate in 20_u128..500, latency_us in 0_u128..100_000,
         ) {
             let service = RateLatency::new(rate, latency_us * 1_000_000_000);
             let bound = delay(&arrival, &service).unwrap();
@@ -78,7 +78,7 @@ mod tests {
                 longest = longest.max(served.saturating_sub(arrived));
             }
             prop_assert!(longest <= bound, "{} above {}", longest, bound);
-            // At the crossover part of a unit may be in transit.
+            // At the crossover a part of a unit may have arrived.
             let slack = SECOND / rate + 2;
             prop_assert!(bound <= longest + slack, "{} far above {}", bound, longest);
         }

@@ -23,11 +23,11 @@ pub fn fair_share(
     if others_weight == 0 {
         return Some(*service);
     }
-    // During a stall the scheduler may charge this process for the time.
-    let late_fs = slice_fs.checked_add(service.latency_fs)?;
+    // The scheduler may charge a stall to this process.
+    let lag_fs = slice_fs.checked_add(service.latency_fs)?;
     Some(RateLatency::new(
         rate,
-        mul_div_up(late_fs, all, u128::from(weight))?,
+        mul_div_up(lag_fs, all, u128::from(weight))?,
     ))
 }
 
@@ -39,7 +39,7 @@ mod tests {
     use crate::calculus::SECOND;
 
     #[test]
-    fn a_share_is_late_by_a_slice_and_alone_it_is_the_whole() {
+    fn share_lags_one_slice_and_lone_process_gets_the_core() {
         let service = RateLatency::new(100, 5);
         assert_eq!(fair_share(&service, 1024, 0, SECOND), Some(service));
         let third = fair_share(&service, 1, 2, SECOND).unwrap();

@@ -4,8 +4,8 @@ use super::rounding::mul_div_up;
 use super::{ArrivalCurve, RateLatency, SECOND};
 
 /// The leftover service of one flow under first come, first served (LBT proposition 6.2.1, after
-/// Cruz 1998, with the parameter that gives a rate-latency curve): the rate that the others leave,
-/// after the latency and their whole burst. `None`: the others need the whole rate.
+/// Cruz 1998, with the parameter that gives a rate-latency curve): the rate that other flows
+/// leave, after the latency and their whole burst. `None`: they need the whole rate.
 ///
 /// At a single server the delay of the aggregate is tighter ([`delay`](super::delay()) of the sum).
 /// This curve is for [`tandem`](super::tandem).
@@ -28,7 +28,7 @@ mod tests {
     use crate::calculus::{LeakyBucket, delay};
 
     #[test]
-    fn the_burst_of_others_is_latency_and_their_rate_is_lost() {
+    fn other_flows_add_latency_and_reduce_the_rate() {
         let others = ArrivalCurve::of(LeakyBucket::new(50, 4));
         let left = fcfs(&RateLatency::new(10, SECOND), &others).unwrap();
         assert_eq!(left, RateLatency::new(6, 6 * SECOND));

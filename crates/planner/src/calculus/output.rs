@@ -23,8 +23,8 @@ mod tests {
     use crate::calculus::RateLatency;
 
     proptest! {
-        /// Units conform to a leaky bucket, arrive early or late, and leave a server within its
-        /// curve. The departures conform to the arrivals delayed by the server's latency.
+        /// Units conform to a leaky bucket and leave a server within its curve. The departures
+        /// conform to the arrival curve after the server's latency.
         #[test]
         fn departures_conform_to_the_output_curve(
             burst in 1_u128..20, arrival_rate in 1_u128..50, faster in 0_u128..50, latency_ms in 0_u128..2000,
@@ -34,20 +34,20 @@ mod tests {
             let service = RateLatency::new(arrival_rate + faster, latency_ms * (SECOND / 1000));
             let out = after_delay(&arrival, service.latency_fs).unwrap();
             let (mut finish, mut sent) = (0_u128, Vec::new());
-            let mut came: Vec<u128> = Vec::new();
+            let mut arrivals: Vec<u128> = Vec::new();
             let mut departures: Vec<u128> = Vec::new();
             for pause_ms in pauses {
                 // The earliest time that the bucket allows, and a pause.
-                let mut at = came.last().copied().unwrap_or(0) + pause_ms * (SECOND / 1000);
-                if came.len() >= burst as usize {
-                    for (index, before) in came.iter().enumerate() {
-                        let count = (came.len() - index + 1) as u128;
+                let mut at = arrivals.last().copied().unwrap_or(0) + pause_ms * (SECOND / 1000);
+                if arrivals.len() >= burst as usize {
+                    for (index, before) in arrivals.iter().enumerate() {
+                        let count = (arrivals.len() - index + 1) as u128;
                         at = at.max(before + mul_div_up(count.saturating_sub(burst), SECOND, arrival_rate).unwrap());
                     }
                 }
-                came.push(at);
+                arrivals.push(at);
                 finish = finish.max(at) + SECOND.div_ceil(service.rate);
-                // Some leave as late as the curve allows, some at once.
+                // Some units leave as late as the curve allows, others at once.
                 let late = if sent.len() % 7 < 5 { service.latency_fs } else { 0 };
                 let left = departures.last().copied().unwrap_or(0).max(finish + late);
                 departures.push(left);

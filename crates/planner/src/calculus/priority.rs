@@ -6,7 +6,7 @@ use super::{ArrivalCurve, RateLatency, SECOND};
 /// The leftover service of one level under static priority (`SCHED_FIFO`): the rate that higher
 /// levels leave, after their burst and `blocking`, the longest work of a lower level that finishes
 /// first (LBT theorem 6.2.1 and corollary 6.2.1). The order among higher levels does not matter.
-/// `None`: they need the whole rate.
+/// `None`: higher levels need the whole rate.
 pub fn priority(
     service: &RateLatency,
     higher: &ArrivalCurve,
@@ -31,7 +31,7 @@ mod tests {
     use crate::calculus::{LeakyBucket, delay};
 
     #[test]
-    fn a_level_waits_for_higher_levels_and_one_lower_packet() {
+    fn level_waits_for_higher_levels_and_one_lower_packet() {
         let higher = ArrivalCurve::of(LeakyBucket::new(50, 4));
         let left = priority(&RateLatency::new(10, 3 * SECOND), &higher, 10).unwrap();
         assert_eq!(left, RateLatency::new(6, 15 * SECOND));

@@ -19,9 +19,9 @@ pub fn round_robin(
         .checked_mul(quantum_fs)?
         .checked_div(round_fs)
         .filter(|rate| *rate > 0)?;
-    // A stall may fall into this process's quanta and use them up.
-    let still_fs = mul_div_up(service.latency_fs, round_fs, quantum_fs)?;
-    Some(RateLatency::new(rate, still_fs.checked_add(others_fs)?))
+    // A stall may consume this process's quanta.
+    let stall_fs = mul_div_up(service.latency_fs, round_fs, quantum_fs)?;
+    Some(RateLatency::new(rate, stall_fs.checked_add(others_fs)?))
 }
 
 #[cfg(test)]
@@ -32,7 +32,7 @@ mod tests {
     use crate::calculus::SECOND;
 
     #[test]
-    fn a_quantum_comes_after_all_others() {
+    fn quantum_comes_after_all_others() {
         let share =
             round_robin(&RateLatency::new(100, SECOND), SECOND / 4, 3 * SECOND / 4).unwrap();
         assert_eq!(share, RateLatency::new(25, 4 * SECOND + 3 * SECOND / 4));
@@ -44,7 +44,7 @@ mod tests {
         /// The staircase of a server whose other processes use all their quanta is never below the
         /// curve, and touches it.
         #[test]
-        fn the_staircase_is_above_the_curve_and_touches_it(quantum_ms in 1_u128..50, others_ms in 0_u128..200) {
+        fn staircase_is_above_the_curve_and_touches_it(quantum_ms in 1_u128..50, others_ms in 0_u128..200) {
             let ms = SECOND / 1000;
             let share = round_robin(&RateLatency::core(0), quantum_ms * ms, others_ms * ms).unwrap();
             let round = quantum_ms + others_ms;
@@ -58,7 +58,7 @@ mod tests {
                     nearest = nearest.min(done - promised);
                 }
             }
-            prop_assert!(nearest <= ms, "{} fs apart", nearest);
+            prop_assert!(nearest <= ms, "{} fs above the curve", nearest);
         }
     }
 }

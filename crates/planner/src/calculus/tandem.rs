@@ -14,7 +14,7 @@ pub struct TandemServer {
     pub packet: u128,
 }
 
-/// The longest delay of a flow through all servers, fs, where its burst is paid once (LBT theorems
+/// The longest delay of a flow through all servers, fs, where its burst counts once (LBT theorems
 /// 1.4.6 and 2.1.3; Goyal, Lam and Vin 1995). `flow`: arrival curve of the flow, each packet with
 /// its work at the server where it costs most. `None`: no bound. Proof:
 /// `docs/guarantees/proofs.md`, theorem 7.
@@ -45,7 +45,7 @@ mod tests {
 
     const US: u128 = SECOND / 1_000_000;
 
-    /// A simulated server: its latency, the work of a packet, and packets of others.
+    /// A simulated server: its latency, the work of a packet, and the packets of other flows.
     #[derive(Debug, Clone)]
     struct Stage {
         latency_fs: u128,
@@ -91,7 +91,8 @@ mod tests {
         }
     }
 
-    /// Arrivals that conform to a bucket of packets: each after its pause, or as early as allowed.
+    /// Arrivals that conform to a bucket of packets: each after its pause, but not before the
+    /// bucket allows.
     fn arrivals(burst: u128, rate: u128, pauses: &[u128]) -> Vec<u128> {
         let mut all: Vec<u128> = Vec::new();
         for pause_us in pauses {
@@ -105,11 +106,14 @@ mod tests {
         all
     }
 
-    fn longest(stages: &[Stage], came: &[u128]) -> u128 {
+    fn longest_delay(stages: &[Stage], arrived: &[u128]) -> u128 {
         let left = stages
             .iter()
-            .fold(came.to_vec(), |packets, stage| stage.serve(&packets));
-        let delays = left.iter().zip(came).map(|(left, came)| left - came);
+            .fold(arrived.to_vec(), |packets, stage| stage.serve(&packets));
+        let delays = left
+            .iter()
+            .zip(arrived)
+            .map(|(left, arrived)| left - arrived);
         delays.max().unwrap()
     }
 
@@ -123,7 +127,7 @@ mod tests {
     }
 
     proptest! {
-        /// No packet exceeds either bound, whatever the other flows send.
+        /// No packet exceeds either bound, for any traffic of the other flows.
         #[test]
         fn no_packet_exceeds_the_tandem_bound(
             stages in prop::collection::vec(stage(), 1..4), burst in 1_u128..30, rate in 1_u128..20_000,
@@ -132,7 +136,7 @@ mod tests {
             let max_packet = stages.iter().map(|stage| stage.packet_fs).max().unwrap();
             let flow = ArrivalCurve::of(LeakyBucket::new(burst * max_packet, rate * max_packet));
             let servers: Vec<_> = stages.iter().map(Stage::server).collect();
-            let took = longest(&stages, &arrivals(burst, rate, &pauses));
+            let took = longest_delay(&stages, &arrivals(burst, rate, &pauses));
             if let Some(bound) = tandem(&flow, &servers) {
                 prop_assert!(took <= bound, "{} above {}", took, bound);
             }
@@ -147,10 +151,10 @@ mod tests {
             }
         }
 
-        /// Alone, a greedy source meets the bound exactly, and the bound is at most the paper's
-        /// sum.
+        /// Without other flows a greedy source meets the bound exactly, and the bound is at most
+        /// the paper's sum.
         #[test]
-        fn a_lone_greedy_flow_meets_the_tandem_bound(
+        fn greedy_flow_without_others_meets_the_tandem_bound(
             stages in prop::collection::vec(stage(), 1..6), burst in 1_u128..50,
         ) {
             let alone: Vec<_> = stages.into_iter().map(|stage| Stage { others: (0, 0, 0, 0), ..stage }).collect();
@@ -159,7 +163,7 @@ mod tests {
             let flow = ArrivalCurve::of(LeakyBucket::new(burst * max_packet, rate * max_packet));
             let servers: Vec<_> = alone.iter().map(Stage::server).collect();
             let bound = tandem(&flow, &servers).unwrap();
-            prop_assert_eq!(bound, longest(&alone, &vec![0; burst as usize]));
+            prop_assert_eq!(bound, longest_delay(&alone, &vec![0; burst as usize]));
             let sum: u128 = alone
                 .iter()
                 .map(|stage| paper_sum([burst * stage.packet_fs], SECOND, stage.latency_fs).unwrap())
@@ -169,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_tandem_has_no_delay_and_a_full_one_no_bound() {
+    fn empty_tandem_has_no_delay_and_overload_has_no_bound() {
         let flow = ArrivalCurve::of(LeakyBucket::new(10, 10));
         assert_eq!(tandem(&flow, &[]), Some(0));
         let full = TandemServer {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The worst-case delay of a chain whose traffic keeps to its profile, from the arrival at the
+/// The worst-case delay of a chain whose traffic conforms to its profile, from the arrival at the
 /// ingress port to the departure from the egress port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -33,7 +33,7 @@ pub struct ServerShare {
     pub capacity_pps: u64,
     /// Reserved share of it, with this chain, in millionths.
     pub reserved_ppm: u64,
-    /// Its latency, ns: in the bound once.
+    /// Its latency, ns; the bound counts it once.
     pub latency_ns: u64,
     /// Its delay in the sum, ns.
     pub delay_ns: u64,

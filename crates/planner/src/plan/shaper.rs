@@ -20,11 +20,11 @@ pub enum ShaperPlace {
 pub struct ShaperPlan {
     /// Its place.
     pub place: ShaperPlace,
-    /// The profile there: the agreed one with the packets and bytes that functions before it add,
-    /// and the limits of its queue.
+    /// Its profile, and the limits of its queue. The profile is the agreed one, plus the packets
+    /// and bytes that earlier functions add.
     #[serde(flatten)]
     pub shaping: Shaping,
     /// Number of functions before it.
     #[serde(skip)]
-    pub(crate) behind: usize,
+    pub(crate) functions_before: usize,
 }

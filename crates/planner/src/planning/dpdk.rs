@@ -8,9 +8,9 @@ use crate::error::PlanError;
 use crate::machine::Machine;
 use crate::plan::Plan;
 
-/// Plans a chain for a machine, without admission: places each function, predicts the cost,
+/// Plans a chain for a machine, without admission: places each function, predicts the cost, and
 /// compares it with the contract.
-pub(crate) fn place(
+pub(crate) fn plan_before_admission(
     chain: &ServiceChain,
     costs: &Costs,
     machine: &Machine,
@@ -20,11 +20,11 @@ pub(crate) fn place(
     }
     let mut plan = mapping::plan(&in_user_space(chain)?, costs, machine)?;
     for hop in &mut plan.hops {
-        hop.why = String::from("devices of DPDK");
+        hop.why = String::from("the chain's ports are DPDK devices");
     }
     plan.mapping_why = String::from(
-        "one worker has the devices, and with them all functions; no hook takes part, and the costs of entering and \
-         leaving are those of AF_XDP sockets",
+        "one worker owns the devices and runs all functions, without a hook; the predicted cost of receive and \
+         transmit is that of AF_XDP sockets",
     );
     Ok(plan)
 }
@@ -39,7 +39,7 @@ fn in_user_space(original: &ServiceChain) -> Result<ServiceChain, PlanError> {
         let why = if kind.is_black_box() {
             "a black box needs interfaces; remove it, or name interfaces in `spec.ports`"
         } else if kind.user.is_none() {
-            "its kind has no form in user space; remove it, or name interfaces in `spec.ports`"
+            "its kind has no user-space implementation; remove it, or name interfaces in `spec.ports`"
         } else if function.space == Some(Space::Kernel) {
             "remove `space: kernel`"
         } else {
@@ -47,7 +47,7 @@ fn in_user_space(original: &ServiceChain) -> Result<ServiceChain, PlanError> {
             continue;
         };
         let problem =
-            format!("the chain's ports are devices of DPDK, which the kernel does not see: {why}");
+            format!("the chain's ports are DPDK devices, whose packets bypass the kernel: {why}");
         return Err(PlanError::function(original, function, &problem));
     }
     Ok(chain)

@@ -8,7 +8,7 @@ use crate::error::PlanError;
 use crate::machine::Machine;
 use crate::plan::{Hop, Plan, Step};
 
-/// Plans a chain for a machine: chooses its mapping, places each function, predicts the cost,
+/// Plans a chain for a machine: chooses its mapping, places each function, predicts the cost, and
 /// compares it with the contract.
 ///
 /// A chain whose contract the machine cannot keep gets a plan that is not
@@ -30,7 +30,7 @@ pub(super) fn plan(
             .extend(warn_too_few_cores(&plan, chain, machine));
         return Ok(plan);
     }
-    if let Some(why) = black_box(chain).or_else(|| sandboxed(chain)) {
+    if let Some(why) = black_box_reason(chain).or_else(|| sandbox_reason(chain)) {
         let mut plan = mapped(Mapping::Distributed)?;
         plan.mapping_why = why;
         return Ok(plan);
@@ -63,23 +63,23 @@ pub(super) fn plan(
     Ok(best)
 }
 
-/// Why a chain needs sandboxes, if a function asks for one.
-fn sandboxed(chain: &ServiceChain) -> Option<String> {
+/// Why a chain needs sandboxes, if a function requests one.
+fn sandbox_reason(chain: &ServiceChain) -> Option<String> {
     chain.functions.iter().find_map(|function| {
-        let what = function.sandbox.demand()?;
+        let request = function.sandbox.demand()?;
         let name = &function.name;
         Some(format!(
-            "`{name}` has `{what}`, which only a function with a sandbox of its own can have"
+            "`{name}` has `{request}`, which needs its own sandbox"
         ))
     })
 }
 
 /// Why a chain needs sandboxes, if it has a black box.
-fn black_box(chain: &ServiceChain) -> Option<String> {
+fn black_box_reason(chain: &ServiceChain) -> Option<String> {
     let mut functions = chain.functions.iter();
     let function = functions.find(|function| function.kind().is_black_box())?;
     Some(format!(
-        "`{}` is a black box, which stands in a namespace of its own, between two links",
+        "`{}` is a black box and needs its own namespace, between two links",
         function.name
     ))
 }
@@ -90,15 +90,15 @@ fn warn_too_few_cores(plan: &Plan, chain: &ServiceChain, machine: &Machine) -> O
     let polls = plan.own_processes > 0 && chain.worker.idle == Idle::Spin;
     (polls && processes > machine.cores).then(|| {
         format!(
-            "{processes} processes that poll (`worker: {{ idle: spin }}`) take turns on {} cores, milliseconds each; \
+            "{processes} processes that poll (`worker: {{ idle: spin }}`) share {} cores in slices of milliseconds; \
              write `idle: adaptive`, or `mapping: compact`",
             machine.cores
         )
     })
 }
 
-/// Adds the rings between the processes of a pipeline to the steps to the functions and to the
-/// egress. Returns the number of functions with their own process, and of rings.
+/// Adds the rings between the processes of a pipeline to the steps before the functions and to the
+/// egress step. Returns the number of functions with their own process, and of rings.
 pub(super) fn add_rings(
     functions: &[FunctionSpec],
     hops: &mut [Hop],
@@ -108,23 +108,22 @@ pub(super) fn add_rings(
 ) -> (u32, u32) {
     let ns = ring.at_ns(frame_bytes);
     let (mut own_processes, mut rings) = (0, 0);
-    let mut pass = |step: &mut Step, before: &str| {
+    let mut add_ring = |step: &mut Step, before: &str| {
         step.insert("ring", ns, before);
         rings += 1;
     };
-    // `away`: the packet is in the process of a single function. The first user function runs in
-    // the first process.
+    // `away`: the packet is not in the first process, which runs the first user function.
     let (mut away, mut first) = (false, true);
     for (hop, function) in hops.iter_mut().zip(functions) {
         if hop.space == Space::Kernel {
             if std::mem::take(&mut away) {
-                pass(&mut hop.reach, "");
+                add_ring(&mut hop.reach, "");
             }
             continue;
         }
         let own = !std::mem::take(&mut first) && !function.config.needs_socket_worker();
         if own || away {
-            pass(&mut hop.reach, "dispatch");
+            add_ring(&mut hop.reach, "dispatch");
         }
         if own {
             own_processes += 1;
@@ -133,7 +132,7 @@ pub(super) fn add_rings(
         away = own;
     }
     if away {
-        pass(egress, "");
+        add_ring(egress, "");
     }
     (own_processes, rings)
 }

@@ -9,18 +9,18 @@ use crate::plan::{Hop, Plan};
 /// Share of a core above which waiting times grow fast (Xiang 2022, section 4.3, after Li et al.).
 const BUSY: f64 = 0.8;
 
-/// Sets the plan's verdict by the mean, and its warnings.
+/// Sets the plan's verdict by the mean cost, and its warnings.
 pub(super) fn compare_with_contract(plan: &mut Plan, chain: &ServiceChain, costs: &Costs) {
     let wake_up_ns = wake_up_ns(plan, chain, costs);
     plan.refusal = refusal(plan);
     plan.admitted = plan.refusal.is_none();
-    plan.worst_case_note = worst_case_note(wake_up_ns) + &unknown_parts(plan);
+    plan.worst_case_note = worst_case_note(wake_up_ns) + &black_box_note(plan);
     plan.warnings = [
         warn_late_wake_up(plan, wake_up_ns),
         warn_overload(plan),
         warn_unused_worker(plan, chain),
         warn_spinning_workers(plan, chain),
-        warn_sleepless_cores(chain),
+        warn_cpu_latency(chain),
         warn_bypassed_guards(chain),
     ]
     .into_iter()
@@ -40,7 +40,7 @@ fn wake_up_ns(plan: &Plan, chain: &ServiceChain, costs: &Costs) -> Option<f64> {
     sleeps.then(|| wake_ups * costs.steps.wake_up.at_ns(plan.frame_bytes))
 }
 
-/// Refuses a mean above the agreed delay, which no load can keep.
+/// Refuses a mean above the agreed delay: the chain would miss its contract at any load.
 pub(crate) fn refusal(plan: &Plan) -> Option<String> {
     let bounds = [
         ("latency", plan.sla.latency_ns),
@@ -52,9 +52,9 @@ pub(crate) fn refusal(plan: &Plan) -> Option<String> {
         .find(|(_, bound)| plan.predicted_ns > *bound as f64)?;
     let most = plan.costliest().map_or_else(String::new, |hop| {
         format!(
-            "; most of it, {}, is `{}` and the step to it",
-            nanoseconds(hop.total_ns()),
-            hop.name
+            "; the largest part is `{}` with the step to it, {}",
+            hop.name,
+            nanoseconds(hop.total_ns())
         )
     });
     Some(format!(
@@ -75,7 +75,7 @@ fn warn_bypassed_guards(chain: &ServiceChain) -> Option<String> {
     (chain.on_failure == Some(OnFailure::Pass) && !guards.is_empty()).then(|| {
         format!(
             "with `onFailure: pass` packets bypass {} when the chain fails, unchecked or in clear text; \
-             remove it to drop them",
+             remove `onFailure` to drop them",
             guards.join(", ")
         )
     })
@@ -97,13 +97,13 @@ fn worst_case_note(wake_up_ns: Option<f64>) -> String {
         )
     });
     format!(
-        "the prediction is a mean on an idle machine, not a bound: it excludes waits for queues and \
-         cores{wake_up}"
+        "the prediction is a mean on an idle machine, not a bound: it excludes the waiting time in queues and \
+         for cores{wake_up}"
     )
 }
 
-/// Names the black boxes, which no prediction includes.
-fn unknown_parts(plan: &Plan) -> String {
+/// Names the black boxes, whose delay the prediction excludes.
+fn black_box_note(plan: &Plan) -> String {
     let names: Vec<String> = plan
         .black_boxes()
         .map(|hop| format!("`{}`", hop.name))
@@ -131,7 +131,7 @@ fn warn_late_wake_up(plan: &Plan, wake_up_ns: Option<f64>) -> Option<String> {
 }
 
 /// Warns of an overloaded core. The kernel part of a chain, its worker, and each stage of a
-/// pipeline have a core each.
+/// pipeline run on different cores.
 fn warn_overload(plan: &Plan) -> Option<String> {
     let rate_pps = plan.sla.rate_pps.or_else(|| {
         let frame_bits = plan.frame_bytes * 8;
@@ -176,7 +176,7 @@ fn user_hops(plan: &Plan) -> impl Iterator<Item = &Hop> {
     hops.filter(|hop| hop.space == Space::User && !hop.is_black_box())
 }
 
-/// Warns of spinning workers: those of a distributed chain share one core.
+/// Warns of several spinning workers in a distributed chain: they share one core.
 fn warn_spinning_workers(plan: &Plan, chain: &ServiceChain) -> Option<String> {
     let count = user_hops(plan).count();
     let spin = plan.mapping == Mapping::Distributed && count > 1 && chain.worker.idle == Idle::Spin;
@@ -188,7 +188,7 @@ fn warn_spinning_workers(plan: &Plan, chain: &ServiceChain) -> Option<String> {
     })
 }
 
-fn warn_sleepless_cores(chain: &ServiceChain) -> Option<String> {
+fn warn_cpu_latency(chain: &ServiceChain) -> Option<String> {
     (chain.cpu_latency_ns? < 1000).then(|| {
         "`spec.cpuLatency` below 1 us: while the chain is up, all cores of the machine poll and use \
          the power of busy cores"

@@ -1,15 +1,16 @@
 //! Chooses a space for each function so that the whole chain costs least.
 //!
-//! A chain costs the sum of its functions, the steps between them, and its two ends. Only
-//! neighbours affect each other. So a dynamic program over the positions finds the optimum in
-//! linear time: for each position and space, the least cost from there to the end.
+//! The cost of a chain is the sum of its functions, the steps between them, and its two ends. The
+//! space of a function changes only the steps before and after it. So a dynamic program over the
+//! positions finds the optimum in linear time: for each position and space, the least cost from
+//! there to the end.
 //!
 //! Costs are whole picoseconds: sums of floating-point numbers depend on their order, and rounding
 //! would decide ties.
 
 use myelin_spec::Space;
 
-/// Both spaces, by their numbers.
+/// Both spaces, in the order of their numbers.
 pub(crate) const SPACES: [Space; 2] = [Space::Kernel, Space::User];
 
 /// Costs of the steps at one hook and one frame size, ps.
@@ -24,19 +25,19 @@ pub(crate) struct Steps {
 }
 
 /// Cost of a function in each allowed space, ps.
-pub(crate) type Choice = [Option<u64>; 2];
+pub(crate) type SpaceCosts = [Option<u64>; 2];
 
-/// The choice restricted to one space.
-pub(crate) fn only(choice: Choice, space: Space) -> Choice {
+/// Restricts a choice to one space.
+pub(crate) fn restrict_to(choice: SpaceCosts, space: Space) -> SpaceCosts {
     SPACES.map(|one| choice[one as usize].filter(|_| one == space))
 }
 
-/// The score of a placement; the least is the best. Among equal costs the one with fewer user
-/// functions wins.
+/// The score of a placement; the least is the best. Of placements with equal cost, the one with
+/// fewer user functions wins.
 ///
-/// The best score has one placement. Of two placements with equal cost, use a kernel function
-/// wherever either has one: this costs no more (two changes of space never cost less than none),
-/// and has fewer user functions.
+/// Only one placement has the best score. Proof: let two placements have the best score. A third
+/// one puts a function into the kernel wherever either of them does. It costs no more (two changes
+/// of space never cost less than none), and has fewer user functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Score {
     pub(crate) cost_ps: u64,
@@ -51,7 +52,7 @@ pub(crate) struct Placement {
 }
 
 /// The best placement. `None` if a function has no allowed space.
-pub(crate) fn find_cheapest(functions: &[Choice], steps: &Steps) -> Option<Placement> {
+pub(crate) fn find_cheapest(functions: &[SpaceCosts], steps: &Steps) -> Option<Placement> {
     // rest[p][s]: the best score from function p in space s to the end of the chain, without the
     // step to p.
     let mut rest = vec![[None; 2]; functions.len()];
@@ -62,7 +63,7 @@ pub(crate) fn find_cheapest(functions: &[Choice], steps: &Steps) -> Option<Place
                     cost_ps: steps.leave[space as usize],
                     user_functions: 0,
                 }),
-                Some(next) => best(next, steps, space).map(|(_, score)| score),
+                Some(next) => best_next(next, steps, space).map(|(_, score)| score),
             };
             let cost = functions[position][space as usize];
             rest[position][space as usize] = cost.zip(onward).map(|(cost, onward)| Score {
@@ -75,7 +76,7 @@ pub(crate) fn find_cheapest(functions: &[Choice], steps: &Steps) -> Option<Place
     let mut total = None;
     for scores in &rest {
         let from = spaces.last().copied().unwrap_or(Space::Kernel);
-        let (space, score) = best(scores, steps, from)?;
+        let (space, score) = best_next(scores, steps, from)?;
         total.get_or_insert(score);
         spaces.push(space);
     }
@@ -85,7 +86,7 @@ pub(crate) fn find_cheapest(functions: &[Choice], steps: &Steps) -> Option<Place
 }
 
 /// The better space for the next function, and the score from the current function to the end.
-fn best(scores: &[Option<Score>; 2], steps: &Steps, from: Space) -> Option<(Space, Score)> {
+fn best_next(scores: &[Option<Score>; 2], steps: &Steps, from: Space) -> Option<(Space, Score)> {
     let reached = SPACES.into_iter().filter_map(|space| {
         let mut score = scores[space as usize]?;
         score.cost_ps += steps.reach[from as usize][space as usize];
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     /// The cost of one placement, summed along the path.
-    fn cost(functions: &[Choice], steps: &Steps, spaces: &[Space]) -> Option<u64> {
+    fn cost(functions: &[SpaceCosts], steps: &Steps, spaces: &[Space]) -> Option<u64> {
         let mut total = steps.door;
         let mut from = Space::Kernel;
         for (function, &space) in functions.iter().zip(spaces) {
@@ -113,7 +114,7 @@ mod tests {
     }
 
     /// Tries every placement.
-    fn brute_force(functions: &[Choice], steps: &Steps) -> Option<Placement> {
+    fn brute_force(functions: &[SpaceCosts], steps: &Steps) -> Option<Placement> {
         let mut found: Option<Placement> = None;
         for bits in 0..1_u32 << functions.len() {
             let spaces: Vec<_> = (0..functions.len())
@@ -140,15 +141,15 @@ mod tests {
         found
     }
 
-    /// Few different figures, so that ties are common, or many.
-    fn figure() -> impl Strategy<Value = u64> {
+    /// A cost from a small range, so that equal costs are common, or from a large one.
+    fn cost_ps() -> impl Strategy<Value = u64> {
         prop_oneof![0..4_u64, 0..5_000_000_u64]
     }
 
-    fn choice() -> impl Strategy<Value = Choice> {
+    fn choice() -> impl Strategy<Value = SpaceCosts> {
         // Free, pinned to either space, or impossible.
         let kind = prop_oneof![8 => Just(0), 2 => Just(1), 2 => Just(2), 1 => Just(3)];
-        (kind, figure(), figure()).prop_map(|(kind, kernel, user)| {
+        (kind, cost_ps(), cost_ps()).prop_map(|(kind, kernel, user)| {
             [
                 (kind == 0 || kind == 1).then_some(kernel),
                 (kind == 0 || kind == 2).then_some(user),
@@ -157,18 +158,18 @@ mod tests {
     }
 
     fn steps() -> impl Strategy<Value = Steps> {
-        prop::array::uniform7(figure()).prop_map(
+        prop::array::uniform7(cost_ps()).prop_map(
             |[
                 door,
                 hop,
                 enter,
                 dispatch,
-                come_back,
+                return_to_kernel,
                 kernel_egress,
                 user_egress,
             ]| Steps {
                 door,
-                reach: [[hop, enter + dispatch], [come_back + hop, dispatch]],
+                reach: [[hop, enter + dispatch], [return_to_kernel + hop, dispatch]],
                 leave: [kernel_egress, user_egress],
             },
         )
@@ -176,7 +177,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_dynamic_program_equals_brute_force(
+        fn dynamic_program_equals_brute_force(
             functions in prop::collection::vec(choice(), 1..=12),
             steps in steps(),
         ) {
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tie_goes_to_the_kernel() {
+    fn equal_costs_choose_the_kernel() {
         let zero = Steps {
             door: 0,
             reach: [[0; 2]; 2],
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_of_nothing_has_no_placement() {
+    fn chain_without_functions_has_no_placement() {
         let steps = Steps {
             door: 1,
             reach: [[1; 2]; 2],

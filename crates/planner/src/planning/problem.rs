@@ -3,9 +3,9 @@
 
 use myelin_spec::{Classify, FunctionSpec, Hook, Mapping, ServiceChain, Space};
 
-use super::place::{Choice, Placement, SPACES, Score, Steps, find_cheapest, only};
-use super::reach::{Part, reach};
-use crate::classify::required;
+use super::place::{Placement, SPACES, Score, SpaceCosts, Steps, find_cheapest, restrict_to};
+use super::reach::{Part, reach_parts};
+use crate::classify::required_space;
 use crate::costs::{Cost, Costs};
 use crate::error::PlanError;
 use crate::machine::{Machine, PortKind};
@@ -16,7 +16,7 @@ const HOOKS: [Hook; 2] = [Hook::Tcx, Hook::Xdp];
 /// The placement problem of one chain.
 pub(super) struct Problem<'c> {
     pub(super) chain: &'c ServiceChain,
-    choices: Vec<Choice>,
+    choices: Vec<SpaceCosts>,
     /// The allowed hooks with their steps.
     hooks: Vec<(Hook, Steps)>,
     /// Whether each function has its own namespace.
@@ -34,13 +34,13 @@ impl<'c> Problem<'c> {
             // On average one ring for each user function.
             let ring = (chain.mapping == Mapping::Pipeline).then_some(costs.steps.ring);
             let cost = |space| {
-                let own = costs.of(&function.config, space)?;
+                let own = costs.function_cost(&function.config, space)?;
                 let ring_cost = ring.filter(|_| space == Space::User).unwrap_or_default();
                 Some(picoseconds([own, ring_cost], frame_bytes))
             };
             let all = SPACES.map(cost);
-            let required_space = required(function, chain.classify);
-            let choice = required_space.map_or(all, |space| only(all, space));
+            let required = required_space(function, chain.classify);
+            let choice = required.map_or(all, |space| restrict_to(all, space));
             match function.required_space() {
                 Some(space) if choice[space as usize].is_none() => {
                     let kind = function.kind().name;
@@ -62,7 +62,7 @@ impl<'c> Problem<'c> {
         let hooks = HOOKS
             .into_iter()
             .filter(|hook| chain.hook == Hook::Auto || chain.hook == *hook)
-            // Only XDP reaches a black box, as it alone reaches user space.
+            // Only XDP can send packets to a black box or to user space.
             .filter(|hook| !black_box || *hook == Hook::Xdp)
             .map(|hook| {
                 let ends = Ends::new(hook, machine, costs, distributed);
@@ -81,9 +81,11 @@ impl<'c> Problem<'c> {
         self.solve_with(&self.choices)
     }
 
-    /// The best hook and placement; only XDP reaches user space.
-    fn solve_with(&self, choices: &[Choice]) -> Option<(Hook, Placement)> {
-        let kernel_only = choices.iter().map(|choice| only(*choice, Space::Kernel));
+    /// The best hook and placement. At tcx all functions run in the kernel.
+    fn solve_with(&self, choices: &[SpaceCosts]) -> Option<(Hook, Placement)> {
+        let kernel_only = choices
+            .iter()
+            .map(|choice| restrict_to(*choice, Space::Kernel));
         let kernel_only: Vec<_> = kernel_only.collect();
         let solved = self.hooks.iter().filter_map(|(hook, steps)| {
             let choices = if *hook == Hook::Tcx {
@@ -99,7 +101,7 @@ impl<'c> Problem<'c> {
     /// The best score of the chain with the function at `position` in `space`.
     fn score_with(&self, position: usize, space: Space) -> Option<Score> {
         let mut choices = self.choices.clone();
-        choices[position] = only(choices[position], space);
+        choices[position] = restrict_to(choices[position], space);
         self.solve_with(&choices)
             .map(|(_, placement)| placement.score)
     }
@@ -118,15 +120,17 @@ impl<'c> Problem<'c> {
         if function.space.is_some() {
             return format!("pinned by `space: {space}`");
         }
-        if let (Some(_), Some(what)) = (&function.sandbox.requested_at, function.sandbox.demand()) {
-            return format!("`{what}` needs a process");
+        if let (Some(_), Some(request)) =
+            (&function.sandbox.requested_at, function.sandbox.demand())
+        {
+            return format!("`{request}` needs a process");
         }
         if kind.default_cost(other).is_none() {
             return format!("`{}` exists in the {space} space only", kind.name);
         }
         if function.paired {
             return format!(
-                "shares its state with a function of `{}`; `space: {other}` at either moves both",
+                "shares its state with a function of `{}`; to move both, write `space: {other}` at one of them",
                 self.chain.reverse.as_deref().unwrap_or_default()
             );
         }
@@ -135,7 +139,7 @@ impl<'c> Problem<'c> {
         }
         match self.score_with(position, other) {
             Some(alternative) if alternative.cost_ps == placement.score.cost_ps => {
-                format!("costs the same in either space; the {space} is preferred")
+                format!("costs the same in either space; Myelin prefers the {space}")
             }
             Some(alternative) => {
                 let more_ps = alternative.cost_ps.saturating_sub(placement.score.cost_ps);
@@ -145,7 +149,7 @@ impl<'c> Problem<'c> {
                 )
             }
             None => format!(
-                "`hook: {}` does not reach the {other} space",
+                "`hook: {}` cannot send packets to the {other} space",
                 self.chain.hook
             ),
         }
@@ -155,9 +159,9 @@ impl<'c> Problem<'c> {
 /// Both ends of a chain at a hook.
 pub(super) struct Ends {
     pub(super) door: Vec<Part>,
-    /// The egress step from a last function in each space.
+    /// The egress step if the last function runs in the kernel, and if in user space.
     pub(super) egress: [Part; 2],
-    /// The hook, if each function has its own link.
+    /// The hook if each function has its own link.
     pub(super) link: Option<Hook>,
 }
 
@@ -195,7 +199,7 @@ impl Ends {
 
 fn steps(ends: &Ends, costs: &Costs, frame_bytes: u64) -> Steps {
     let at = |parts: &[Part]| picoseconds(parts.iter().map(|(_, cost)| *cost), frame_bytes);
-    let reach = |from, space| at(&reach(from, space, ends.link, &costs.steps));
+    let reach = |from, space| at(&reach_parts(from, space, ends.link, &costs.steps));
     Steps {
         door: at(&ends.door),
         reach: SPACES.map(|from| SPACES.map(|space| reach(from, space))),

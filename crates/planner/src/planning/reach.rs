@@ -5,23 +5,30 @@ use myelin_spec::{Hook, Space};
 use crate::costs::{Cost, StepCosts};
 use crate::plan::Step;
 
-/// A cost and its name.
+/// The name and the cost of a part of a step.
 pub(super) type Part = (&'static str, Cost);
 
-/// The steps into a function in `space` from the function before, in `from`; the front door is in
-/// the kernel. `link`: the hook, if each function has its own link; then the function before does
-/// not matter.
-pub(super) fn reach(from: Space, space: Space, link: Option<Hook>, costs: &StepCosts) -> Vec<Part> {
+/// The parts of the step from the previous function, in `from`, to a function in `space`; the front
+/// door is in the kernel. `link`: the hook if each function has its own link; then `from` does not
+/// matter.
+pub(super) fn reach_parts(
+    from: Space,
+    space: Space,
+    link: Option<Hook>,
+    costs: &StepCosts,
+) -> Vec<Part> {
     let (hop, dispatch) = (("hop", costs.hop), ("dispatch", costs.dispatch));
     let enter = ("enter_user", costs.enter_user);
-    let come_back = ("user_to_kernel", costs.user_to_kernel);
+    let return_to_kernel = ("user_to_kernel", costs.user_to_kernel);
     match (link, from, space) {
         (Some(hook), _, Space::Kernel) => vec![costs.link_at(hook)],
-        (Some(hook), _, Space::User) => vec![costs.link_at(hook), enter, dispatch, come_back],
+        (Some(hook), _, Space::User) => {
+            vec![costs.link_at(hook), enter, dispatch, return_to_kernel]
+        }
         (None, Space::Kernel, Space::Kernel) => vec![hop],
         (None, Space::Kernel, Space::User) => vec![enter, dispatch],
         (None, Space::User, Space::User) => vec![dispatch],
-        (None, Space::User, Space::Kernel) => vec![come_back, hop],
+        (None, Space::User, Space::Kernel) => vec![return_to_kernel, hop],
     }
 }
 
@@ -34,7 +41,7 @@ pub(super) struct Crossings {
 
 impl Crossings {
     /// Makes a step of these parts and counts its crossings.
-    pub(super) fn step(&mut self, parts: &[Part], frame_bytes: u64) -> Step {
+    pub(super) fn add_step(&mut self, parts: &[Part], frame_bytes: u64) -> Step {
         const CROSSINGS: [&str; 3] = ["enter_user", "user_to_kernel", "user_egress"];
         for (_, cost) in parts.iter().filter(|(name, _)| CROSSINGS.contains(name)) {
             self.count += 1;

@@ -1,4 +1,4 @@
-//! Chains beside others on a node.
+//! Chains on a node with other chains.
 
 use myelin_planner::admission::{Booking, Ledger, Node, Site, review};
 use myelin_planner::{Bound, Costs, Machine, Plan, plan};
@@ -9,12 +9,16 @@ use super::named;
 pub(crate) const PORTS: &str = "  ports: { ingress: eth1, egress: eth2 }\n";
 
 /// Plans a chain on a node with the chains of the ledger.
-pub(crate) fn beside(ledger: &Ledger, chain: &ServiceChain, machine: &Machine) -> (Plan, Booking) {
-    at(ledger, chain, machine, &Site::planned(chain, machine))
+pub(crate) fn plan_on_node(
+    ledger: &Ledger,
+    chain: &ServiceChain,
+    machine: &Machine,
+) -> (Plan, Booking) {
+    plan_at(ledger, chain, machine, &Site::planned(chain, machine))
 }
 
 /// The same at a given site.
-pub(crate) fn at(
+pub(crate) fn plan_at(
     ledger: &Ledger,
     chain: &ServiceChain,
     machine: &Machine,

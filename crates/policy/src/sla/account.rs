@@ -1,7 +1,7 @@
 //! Accounts for each packet of a chain: where it is, or where it was lost. Pure.
 //!
 //! All counters grow. With no packet in transit, `in + made = policed + door + rings + functions +
-//! shaper + out`. A difference is packets in transit, or packets lost where no counter is.
+//! shaper + out`. A difference is packets in transit, or packets lost without a counter.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct Counts {
     pub policed: u64,
     /// Bytes of those, as the policer counts them.
     pub policed_bytes: u64,
-    /// Packets that the front door dropped because no program and no worker was there.
+    /// Packets that the front door dropped because no program and no worker could take them.
     pub door: u64,
     /// Packets that functions dropped, by function name.
     pub drops: BTreeMap<String, u64>,
@@ -62,7 +62,7 @@ pub struct LossCounter {
     pub place: LossPlace,
     /// Position of the function behind it; `None` at the egress.
     pub next_position: Option<u8>,
-    /// Packets lost there since the place exists.
+    /// Packets lost at the place since its creation.
     pub lost: u64,
 }
 
@@ -71,7 +71,7 @@ pub struct LossCounter {
 pub enum LossPlace {
     /// The receive rings of a worker's sockets on one interface.
     Sockets {
-        /// The worker's process group.
+        /// The worker's key.
         worker: String,
         /// The interface's index.
         interface: u32,
@@ -113,7 +113,7 @@ pub struct WorkerTimes {
     pub pid: u32,
     /// The core it is bound to.
     pub core: Option<u32>,
-    /// It polls and never sleeps, so its run time does not tell its load.
+    /// It polls and never sleeps, so its run time does not show its load.
     pub is_polling: bool,
     /// Restarts.
     pub restarts: u64,
@@ -130,14 +130,14 @@ pub struct WorkerTimes {
 /// Whether a worker runs on its core.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Binding {
-    /// It runs there, or has no core of its own.
+    /// It runs there, or is bound to no core.
     #[default]
     Kept,
     /// It was moved off the core, and is bound to it again.
     Restored,
     /// The core is offline.
     Offline,
-    /// The core is online, but its control group forbids it to the worker.
+    /// The core is online, but the worker's control group does not include it.
     Forbidden,
 }
 
@@ -200,10 +200,10 @@ pub(crate) fn losses_by_hop(hops: &[HopCounts]) -> Vec<u64> {
         let mut before = hops[..end].iter();
         if let Some(begin) = before.rposition(|hop| coding(hop) == Some(Coding::Begins)) {
             let section = &hops[begin..=end];
-            let gone: u64 = section.iter().map(|hop| hop.counted.drops).sum();
+            let dropped: u64 = section.iter().map(|hop| hop.counted.drops).sum();
             let made: u64 = section.iter().map(|hop| hop.counted.emitted).sum();
             lost[begin..end].fill(0);
-            lost[end] = gone.saturating_sub(made);
+            lost[end] = dropped.saturating_sub(made);
         }
     }
     lost
@@ -261,13 +261,13 @@ impl Counts {
         (self.packets_in + self.made).saturating_sub(self.policed)
     }
 
-    /// Packets in transit, or lost without a counter. `transit` were lost in rings and on links.
+    /// Packets in transit, or lost without a counter. Rings and links lost `transit` packets.
     pub fn missing(&self, transit: u64) -> u64 {
-        (self.packets_in + self.made).saturating_sub(self.accounted_for(transit) + self.packets_out)
+        (self.packets_in + self.made).saturating_sub(self.sum_removed(transit) + self.packets_out)
     }
 
     /// Packets policed, dropped, or lost.
-    fn accounted_for(&self, transit: u64) -> u64 {
+    fn sum_removed(&self, transit: u64) -> u64 {
         let in_functions: u64 = self.drops.values().sum();
         self.policed + self.door + in_functions + self.shaper + transit
     }
@@ -275,7 +275,7 @@ impl Counts {
 
 impl PacketAccount {
     /// Accounts for `counts`. Rings and links lost `transit`, black boxes hold `stuck`, and
-    /// `unseen` packets were lost where no counter is.
+    /// `unseen` packets were lost without a counter.
     pub(crate) fn new(
         counts: &Counts,
         transit: TransitLosses,
@@ -294,7 +294,7 @@ impl PacketAccount {
         let at_egress = transit.egress.min(counts.packets_out);
         // The agent reads the front door's counters first, so later counters may include more
         // packets.
-        let behind_door = counts.accounted_for(transit.ring + transit.inner) + counts.packets_out;
+        let behind_door = counts.sum_removed(transit.ring + transit.inner) + counts.packets_out;
         let mut lost = BTreeMap::new();
         add(&mut lost, "door", counts.door);
         add(&mut lost, "ring", transit.ring);
@@ -315,23 +315,23 @@ impl PacketAccount {
 }
 
 /// A packet that has not left after this time is lost, ns.
-const UNDER_WAY_NS: u64 = 1_000_000_000;
-/// Added to the longest sojourn: a worker that is off its core while its chain is read has packets
-/// of this time in its rings, ns.
-const IN_RINGS_NS: u64 = 10_000_000;
+const MAX_TRANSIT_NS: u64 = 1_000_000_000;
+/// Added to the longest sojourn, ns: a worker that is off its core during a reading may have the
+/// packets of this time in its rings.
+const OFF_CORE_NS: u64 = 10_000_000;
 
 /// The most packets in transit at the end of an interval of `length_s`, in which `arrived` packets
 /// arrived. A packet takes at most the longest sojourn of those that left; without one, a second.
 pub(crate) fn most_in_transit(arrived: u64, length_s: f64, sojourn: Option<&Histogram>) -> u64 {
     let longest_ns = sojourn.and_then(|sojourn| sojourn.quantile(1.0));
-    let way_ns = longest_ns.map_or(UNDER_WAY_NS, |ns| {
-        ns.saturating_add(IN_RINGS_NS).min(UNDER_WAY_NS)
+    let transit_ns = longest_ns.map_or(MAX_TRANSIT_NS, |ns| {
+        ns.saturating_add(OFF_CORE_NS).min(MAX_TRANSIT_NS)
     });
     let length_ns = length_s * 1e9;
-    if length_ns <= way_ns as f64 {
+    if length_ns <= transit_ns as f64 {
         return arrived;
     }
-    (arrived as f64 * (way_ns as f64 / length_ns)).ceil() as u64
+    (arrived as f64 * (transit_ns as f64 / length_ns)).ceil() as u64
 }
 
 /// The counters that grew, and by how much.

@@ -18,7 +18,7 @@ const TICK: f64 = 0.01;
 /// A function whose packets cost this many times their usual cost is named as the hop.
 const GROWN: f64 = 2.0;
 
-/// What one worker of the chain did in the second.
+/// How one worker of the chain spent the second.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct WorkerLoad {
     pub(crate) pid: u32,
@@ -38,7 +38,7 @@ pub(crate) struct WorkerLoad {
     pub(crate) neighbour: Option<(String, f64)>,
 }
 
-/// What one core did in the second.
+/// How one core spent the second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CoreLoad {
     /// Core number.
@@ -85,7 +85,7 @@ impl Finding {
     }
 }
 
-/// Hop of a cause that no function explains.
+/// The hop of a cause outside the functions.
 const NOWHERE: &str = "-";
 
 /// Finds the cause of the worst breach of a second.
@@ -102,10 +102,10 @@ pub(crate) fn find_cause(
             let late = (1.0 - percentile / 100.0).max(TICK);
             let mut finding = explain_delay(late, second.lost.ring, context);
             if finding.hop == NOWHERE
-                && let Some((hop, what)) = find_costlier_function(context)
+                && let Some((hop, text)) = find_costlier_function(context)
             {
                 finding.hop = hop;
-                finding.evidence.push(what);
+                finding.evidence.push(text);
             }
             let lossy = second
                 .lost
@@ -123,12 +123,12 @@ pub(crate) fn find_cause(
 /// Explains a worker that was moved off its core.
 fn explain_lost_core(context: &Context) -> Finding {
     let mut workers = context.workers.iter();
-    let taken = workers.find(|worker| worker.binding != Binding::Kept);
-    let Some((worker, core)) = taken.and_then(|worker| Some((worker, worker.core?))) else {
-        return unknown(Vec::new());
+    let moved = workers.find(|worker| worker.binding != Binding::Kept);
+    let Some((worker, core)) = moved.and_then(|worker| Some((worker, worker.core?))) else {
+        return unknown_cause(Vec::new());
     };
     let pid = worker.pid;
-    let (what, remedy) = match worker.binding {
+    let (fault, remedy) = match worker.binding {
         Binding::Offline => (
             format!("core {core} is offline"),
             format!("write 1 to /sys/devices/system/cpu/cpu{core}/online"),
@@ -138,16 +138,18 @@ fn explain_lost_core(context: &Context) -> Finding {
             format!("give core {core} back to the cpuset of its control group"),
         ),
         Binding::Kept | Binding::Restored => {
-            let what = format!("worker {pid} had left core {core}; the agent bound it again");
-            return Finding::new(SlaCause::Core, first_hop(context, worker), vec![what]);
+            let fault = format!("worker {pid} had left core {core}; the agent bound it again");
+            return Finding::new(SlaCause::Core, first_hop(context, worker), vec![fault]);
         }
     };
     Finding::new(
         SlaCause::Core,
         first_hop(context, worker),
         vec![
-            what,
-            format!("worker {pid} runs on other cores, beside other programs, without a guarantee"),
+            fault,
+            format!(
+                "worker {pid} runs on other cores together with other programs, without a guarantee"
+            ),
             format!(
                 "remedy: {remedy}, or `myelin down` the chain and bring it up with another `worker: {{ core }}`"
             ),
@@ -159,7 +161,7 @@ fn explain_loss(second: &SlaWindow, context: &Context) -> Finding {
     let lost = &second.lost;
     let places = lost.by_place();
     let Some((place, packets)) = places.into_iter().max_by_key(|(_, packets)| *packets) else {
-        return unknown(Vec::new());
+        return unknown_cause(Vec::new());
     };
     match place {
         "function" => {
@@ -183,7 +185,7 @@ fn explain_loss(second: &SlaWindow, context: &Context) -> Finding {
             let mut finding = explain_delay(TICK, packets, context);
             finding.hop = context
                 .ring
-                .and_then(|position| name(context, position))
+                .and_then(|position| hop_name(context, position))
                 .unwrap_or_else(|| "egress".to_owned());
             let before = format!("rings before {} lost {packets} packets", finding.hop);
             finding.evidence.insert(0, before);
@@ -209,14 +211,14 @@ fn explain_loss(second: &SlaWindow, context: &Context) -> Finding {
                 .first()
                 .map_or_else(|| NOWHERE.to_owned(), |worker| first_hop(context, worker)),
             vec![format!(
-                "the front door dropped {packets} packets: no worker and no program was there"
+                "the front door dropped {packets} packets: no worker and no program could take them"
             )],
         ),
         _ => {
             let missing = format!("{packets} packets are missing for a second");
             let restarted = context.workers.iter().find(|worker| worker.restarted);
             let Some(worker) = restarted else {
-                return unknown(vec![missing]);
+                return unknown_cause(vec![missing]);
             };
             Finding::new(
                 SlaCause::Failure,
@@ -228,7 +230,7 @@ fn explain_loss(second: &SlaWindow, context: &Context) -> Finding {
 }
 
 /// Explains late packets. `late`: share of the second above the percentile; `overflowed`: packets
-/// that found a ring full.
+/// that full rings dropped.
 fn explain_delay(late: f64, overflowed: u64, context: &Context) -> Finding {
     if let Some(worker) = context.workers.iter().find(|worker| worker.restarted) {
         return Finding::new(
@@ -266,8 +268,8 @@ fn explain_worker(late: f64, overflowed: u64, context: &Context, worker: &Worker
     )];
     let hop = first_hop(context, worker);
     let is_full = !worker.is_polling && worker.busy >= BUSY;
-    let kept = steal.max(worker.waited);
-    if kept >= late && !is_full {
+    let blocked = steal.max(worker.waited);
+    if blocked >= late && !is_full {
         if steal >= worker.waited {
             let part = steal * 100.0;
             evidence.push(format!(
@@ -282,7 +284,7 @@ fn explain_worker(late: f64, overflowed: u64, context: &Context, worker: &Worker
         return Finding::new(cause, hop, evidence);
     }
     if !is_full && overflowed == 0 {
-        return unknown(evidence);
+        return unknown_cause(evidence);
     }
     let cause = match &worker.neighbour {
         Some((chain, share)) => {
@@ -316,7 +318,7 @@ fn explain_cores(late: f64, context: &Context) -> Finding {
     }
     let fullest = cores.min_by(|one, other| one.idle.total_cmp(&other.idle));
     let Some(core) = fullest.filter(|core| core.idle < 1.0 - BUSY) else {
-        return unknown(Vec::new());
+        return unknown_cause(Vec::new());
     };
     let evidence = vec![format!(
         "core {} was idle for {:.1} % of the second and in soft interrupts for {:.1} %",
@@ -350,7 +352,7 @@ fn find_costlier_function(context: &Context) -> Option<(String, String)> {
         |(hop, now, usual): &(&HopCounts, f64, f64)| (now - usual) * hop.counted.packets_in as f64;
     let (hop, now, usual) = grown.max_by(|one, other| above(one).total_cmp(&above(other)))?;
     let text = format!(
-        "{}: {now:.0} ns a packet in the mean, usually {usual:.0} ns",
+        "{}: {now:.0} ns a packet on average, usually {usual:.0} ns",
         hop.name
     );
     Some((hop.name.clone(), text))
@@ -365,17 +367,17 @@ fn stolen_share(context: &Context, core: Option<u32>) -> f64 {
 fn first_hop(context: &Context, worker: &WorkerLoad) -> String {
     worker
         .first_position
-        .and_then(|position| name(context, position))
+        .and_then(|position| hop_name(context, position))
         .unwrap_or_else(|| NOWHERE.to_owned())
 }
 
-fn name(context: &Context, position: u8) -> Option<String> {
+fn hop_name(context: &Context, position: u8) -> Option<String> {
     let mut hops = context.hops.iter();
     let hop = hops.find(|hop| hop.position == position)?;
     Some(hop.name.clone())
 }
 
-fn unknown(evidence: Vec<String>) -> Finding {
+fn unknown_cause(evidence: Vec<String>) -> Finding {
     Finding::new(SlaCause::Unknown, NOWHERE, evidence)
 }
 

@@ -21,10 +21,10 @@ pub struct ProbeTotals {
 }
 
 /// Compares each figure of the SLA with the measured one. A figure that the SLA leaves out gives no
-/// claim; one that was not measured does not hold. Where black boxes divide the chain into
-/// sections, no sojourn covers the whole chain. There the probe's one-way delay counts, which
+/// claim. A claim without a measured figure does not hold. If black boxes divide the chain into
+/// sections, no sojourn covers the whole chain. Then the probe's one-way delay counts, which
 /// includes the end hosts. `account` covers all traffic.
-pub fn claims(
+pub fn check_claims(
     sla: &Sla,
     sojourn: &[Histogram],
     probed: &ProbeTotals,
@@ -33,7 +33,7 @@ pub fn claims(
     let mut claims = Vec::new();
     let percentile = sla.percentile;
     if let Some(bound_ns) = sla.latency_ns {
-        let (what, measured) = match sojourn {
+        let (figure, measured) = match sojourn {
             [whole] => {
                 let ns = whole.quantile(percentile / 100.0);
                 ("sojourn", ns.map(|ns| ns as f64 / 1e3))
@@ -43,27 +43,27 @@ pub fn claims(
                 probed.one_way_us,
             ),
         };
-        claims.push(claim(
-            format!("sla.latency: {what} at p{percentile}, us"),
+        claims.push(make_claim(
+            format!("sla.latency: {figure} at p{percentile}, us"),
             measured,
             bound_ns as f64 / 1e3,
         ));
     }
     if let Some(bound) = sla.loss_percent {
         let measured = (probed.sent > 0).then(|| probed.lost as f64 * 100.0 / probed.sent as f64);
-        claims.push(claim(
+        claims.push(make_claim(
             "sla.loss: probe packets lost, %".to_owned(),
             measured,
             bound,
         ));
-        claims.push(claim(
+        claims.push(make_claim(
             "sla.loss: conforming packets lost, all traffic, %".to_owned(),
             account.loss_percent,
             bound,
         ));
     }
     if let Some(bound_ns) = sla.round_trip_ns {
-        claims.push(claim(
+        claims.push(make_claim(
             format!("sla.roundTrip: round trip at p{percentile}, us"),
             probed.round_trip_us,
             bound_ns as f64 / 1e3,
@@ -78,7 +78,7 @@ pub fn all_hold(claims: &[Claim]) -> bool {
 }
 
 /// A claim. Without a measured value it does not hold.
-fn claim(id: String, measured: Option<f64>, bound: f64) -> Claim {
+fn make_claim(id: String, measured: Option<f64>, bound: f64) -> Claim {
     let holds = measured.is_some_and(|measured| measured <= bound);
     Claim::new(id, measured).with_bound(format!("<= {bound}"), Some(holds))
 }
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn figures_outside_the_sla_give_no_claim() {
         assert!(
-            claims(
+            check_claims(
                 &Sla::default(),
                 &sojourn(&[1]),
                 &ProbeTotals::default(),
@@ -118,13 +118,13 @@ mod tests {
             percentile,
             ..Sla::default()
         };
-        assert!(all_hold(&claims(
+        assert!(all_hold(&check_claims(
             &sla(98.0),
             &sojourn(&samples),
             &ProbeTotals::default(),
             &SlaWindow::default()
         )));
-        assert!(!all_hold(&claims(
+        assert!(!all_hold(&check_claims(
             &sla(99.0),
             &sojourn(&samples),
             &ProbeTotals::default(),
@@ -144,7 +144,7 @@ mod tests {
                 one_way_us,
                 ..ProbeTotals::default()
             };
-            claims(&sla, &sections, &probed, &SlaWindow::default()).remove(0)
+            check_claims(&sla, &sections, &probed, &SlaWindow::default()).remove(0)
         };
         assert_eq!(of(None).holds, Some(false));
         assert_eq!(of(Some(101.0)).holds, Some(false));
@@ -163,7 +163,7 @@ mod tests {
                 loss_percent,
                 ..SlaWindow::default()
             };
-            all_hold(&claims(
+            all_hold(&check_claims(
                 &sla,
                 &sojourn(&[]),
                 &ProbeTotals {
@@ -189,7 +189,7 @@ mod tests {
             round_trip_ns: Some(1),
             ..Sla::default()
         };
-        let claims = claims(
+        let claims = check_claims(
             &sla,
             &sojourn(&[]),
             &ProbeTotals::default(),

@@ -75,7 +75,7 @@ impl Events {
             self.all.push_back(SlaEvent {
                 serial: *serial,
                 chain: (*chain).to_owned(),
-                start: date(begin.unwrap_or(*end)),
+                start: format_date(begin.unwrap_or(*end)),
                 end: None,
                 seconds: 0,
                 terms: Vec::new(),
@@ -130,7 +130,7 @@ impl Events {
         open.kept_seconds += 1;
         if open.kept_seconds == KEPT_SECONDS_TO_END {
             if let Some(event) = self.all.back_mut() {
-                event.end = Some(date(open.end));
+                event.end = Some(format_date(open.end));
             }
             self.open = None;
         }
@@ -138,7 +138,7 @@ impl Events {
 }
 
 /// The time as RFC 3339 text.
-pub(super) fn date(time: SystemTime) -> String {
+pub(super) fn format_date(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 
@@ -152,7 +152,7 @@ mod tests {
     }
 
     /// Records a second whose loss is `ratio` times its bound of 1 %.
-    fn violate(events: &mut Events, serial: &mut u64, second: u64, ratio: f64, hop: &str) {
+    fn add_violation(events: &mut Events, serial: &mut u64, second: u64, ratio: f64, hop: &str) {
         let mut window = SlaWindow {
             seconds: 1.0,
             ..SlaWindow::default()
@@ -179,9 +179,9 @@ mod tests {
     #[test]
     fn consecutive_violated_seconds_are_one_event_with_its_worst_second() {
         let (mut events, mut serial) = (Events::default(), 5);
-        violate(&mut events, &mut serial, 10, 3.0, "first");
-        violate(&mut events, &mut serial, 11, 9.0, "worst");
-        violate(&mut events, &mut serial, 12, 4.0, "last");
+        add_violation(&mut events, &mut serial, 10, 3.0, "first");
+        add_violation(&mut events, &mut serial, 11, 9.0, "worst");
+        add_violation(&mut events, &mut serial, 12, 4.0, "last");
         assert_eq!((events.iter().count(), serial), (1, 6));
         let event = events.last().unwrap().clone();
         assert_eq!((event.serial, event.seconds, event.lost), (6, 3, 6));
@@ -197,10 +197,10 @@ mod tests {
     #[test]
     fn a_violation_ends_after_three_kept_seconds() {
         let (mut events, mut serial) = (Events::default(), 0);
-        violate(&mut events, &mut serial, 10, 3.0, "a");
+        add_violation(&mut events, &mut serial, 10, 3.0, "a");
         events.record_kept();
         events.record_kept();
-        violate(&mut events, &mut serial, 13, 3.0, "a");
+        add_violation(&mut events, &mut serial, 13, 3.0, "a");
         assert_eq!(events.iter().count(), 1);
         for _ in 0..2 {
             events.record_kept();
@@ -210,7 +210,7 @@ mod tests {
         let end = events.last().unwrap().end.as_deref();
         assert_eq!(end, Some("1970-01-01T00:00:13.000Z"));
         events.record_kept();
-        violate(&mut events, &mut serial, 20, 1.5, "b");
+        add_violation(&mut events, &mut serial, 20, 1.5, "b");
         let all: Vec<_> = events.iter().map(|one| (one.serial, one.seconds)).collect();
         assert_eq!(all, [(1, 2), (2, 1)]);
         assert_eq!(events.last().unwrap().worst_loss_percent, Some(1.5));
@@ -220,7 +220,7 @@ mod tests {
     fn the_oldest_events_are_removed_first() {
         let (mut events, mut serial) = (Events::default(), 0);
         for second in 10..MAX_EVENTS as u64 + 13 {
-            violate(&mut events, &mut serial, second, 2.0, "a");
+            add_violation(&mut events, &mut serial, second, 2.0, "a");
             (0..KEPT_SECONDS_TO_END).for_each(|_| events.record_kept());
         }
         assert_eq!(events.iter().count(), MAX_EVENTS);

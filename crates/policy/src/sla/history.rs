@@ -9,7 +9,7 @@ use myelin_spec::Sla;
 use crate::sla::Binding;
 use crate::sla::account::{Counts, HopCounts, Reading, WorkerTimes, most_in_transit, since};
 use crate::sla::cause::{self, Context};
-use crate::sla::events::{Events, Violation, date};
+use crate::sla::events::{Events, Violation, format_date};
 use crate::sla::judge;
 use crate::sla::{
     Losses, PacketAccount, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus,
@@ -32,6 +32,7 @@ pub(crate) struct History {
     egress: u64,
     /// Packets that a black box has kept for a second, by function; of this generation.
     stuck: BTreeMap<String, u64>,
+    /// Lost packets that no counter shows.
     unseen: u64,
     /// Packets missing at the last reading beyond those that could be in transit.
     overdue: u64,
@@ -110,16 +111,16 @@ impl History {
             end,
             context,
         } = second;
-        let window = self.window(&reading, transit, length_s, &context);
+        let window = self.advance_window(&reading, transit, length_s, &context);
         let sla = &reading.sla;
-        let mut breaches = judge::breaches(sla, &window);
+        let mut breaches = judge::find_breaches(sla, &window);
         breaches.sort_by(|one, other| other.ratio.total_cmp(&one.ratio));
         self.violated_now = !breaches.is_empty();
         self.violated_s += u64::from(self.violated_now);
         let mut workers = context.workers.iter();
-        let taken = workers.find(|worker| worker.binding != Binding::Kept);
-        if let Some((worker, core)) = taken.and_then(|worker| Some((worker, worker.core?))) {
-            breaches.insert(0, judge::lost_core(core, worker.binding.is_lost()));
+        let moved = workers.find(|worker| worker.binding != Binding::Kept);
+        if let Some((worker, core)) = moved.and_then(|worker| Some((worker, worker.core?))) {
+            breaches.insert(0, judge::lost_core_breach(core, worker.binding.is_lost()));
         }
         if judge::has_terms(sla) && judge::has_traffic(&window) {
             self.judged_s += 1;
@@ -148,7 +149,7 @@ impl History {
     }
 
     /// Computes the figures since the last reading, and updates the loss counters of this history.
-    fn window(
+    fn advance_window(
         &mut self,
         now: &Reading,
         transit: TransitLosses,
@@ -179,7 +180,7 @@ impl History {
                 .unwrap_or_default(),
         );
         let counts = now.counts.since(&self.last.counts);
-        let mut window = window(length_s, &counts, (lost, lost_in), sojourn.as_ref(), now);
+        let mut window = compute_window(length_s, &counts, (lost, lost_in), sojourn.as_ref(), now);
         let busy: f64 = context.workers.iter().map(|worker| worker.busy).sum();
         window.worker_cores = (!context.workers.is_empty()).then_some(busy);
         window
@@ -190,7 +191,7 @@ impl History {
     fn update_stuck(&mut self, now: &Reading) {
         let is_same = now.generation == self.last.generation;
         if !is_same {
-            // The former generation's stuck packets are among its drops now.
+            // The drops of the previous generation now include its stuck packets.
             self.stuck.clear();
         }
         for hop in now.hops.iter().filter(|hop| hop.is_black_box) {
@@ -206,7 +207,8 @@ impl History {
 
     /// Finds lost packets that no counter shows. A packet is lost if it arrived before the last
     /// reading, and has neither left nor been counted as lost. Packets beyond [`most_in_transit`]
-    /// are lost if two readings in a row miss them: a single one may find a worker off its core.
+    /// are lost if two readings in a row miss them: a worker may be off its core during one
+    /// reading.
     fn update_unseen(&mut self, now: &Reading, length_s: f64, sojourn: Option<&Histogram>) {
         // Packets that a black box creates are not counted.
         if now.may_bypass || now.hops.iter().any(|hop| hop.is_black_box) {
@@ -224,7 +226,7 @@ impl History {
         self.unseen = self.unseen.max(lost);
     }
 
-    /// Packets in transit, or lost where no counter is and not found missing yet.
+    /// Packets in transit, or lost without a counter and not yet found missing.
     fn missing(&self, now: &Reading) -> u64 {
         let missing = now.counts.missing(self.ring + self.inner);
         missing.saturating_sub(self.unseen)
@@ -249,7 +251,7 @@ impl History {
         }
     }
 
-    /// Where the packets of `counts` are. `counts` may be newer than the last reading.
+    /// Accounts for the packets of `counts`, which may be newer than the last reading.
     pub(crate) fn account(&self, counts: &Counts) -> PacketAccount {
         let (ring, inner, egress) = (self.ring, self.inner, self.egress);
         let transit = TransitLosses {
@@ -280,7 +282,7 @@ impl History {
             lost_cores: self.lost_cores(),
             second: self.second(),
             minute: self.minute(),
-            life: window(last.up_s, counts, lost, last.sojourn.as_ref(), last),
+            life: compute_window(last.up_s, counts, lost, last.sojourn.as_ref(), last),
             under_way: if held > 0 { held } else { self.missing(last) },
             last_event: self.events.last().cloned(),
         }
@@ -297,7 +299,7 @@ impl History {
         let seconds = self.seconds.iter().skip(older);
         seconds
             .map(|(end, window)| SlaSecond {
-                end: date(*end),
+                end: format_date(*end),
                 window: window.clone(),
             })
             .collect()
@@ -324,12 +326,12 @@ impl History {
             }
             sum_ns = sum_ns.saturating_add(sparse.sum_ns);
         }
-        let whole = Histogram::from_counts(&counts);
-        let sojourn = self.last.sojourn.as_ref().map(|_| &whole);
+        let histogram = Histogram::from_counts(&counts);
+        let sojourn = self.last.sojourn.as_ref().map(|_| &histogram);
         with_rates(sum, sojourn, &self.last.sla)
     }
 
-    /// Events with a serial above `serial`, and one that still lasts, the oldest first.
+    /// Events with a serial above `serial`, the oldest first.
     pub(crate) fn events_after(&self, serial: u64) -> impl Iterator<Item = &SlaEvent> {
         let is_wanted = move |event: &&SlaEvent| event.serial > serial;
         self.events.iter().filter(is_wanted)
@@ -357,8 +359,8 @@ impl History {
     }
 }
 
-/// The figures of a time from its counters and losses.
-pub(super) fn window(
+/// Computes the figures of an interval from its counters and losses.
+pub(super) fn compute_window(
     seconds: f64,
     counts: &Counts,
     (lost, lost_in): (Losses, BTreeMap<String, u64>),
@@ -394,7 +396,7 @@ fn add(sum: &mut SlaWindow, window: &SlaWindow) {
     }
 }
 
-/// Adds rates and percentiles to the sums of a time.
+/// Adds rates and percentiles to the sums of an interval.
 fn with_rates(sums: SlaWindow, sojourn: Option<&Histogram>, sla: &Sla) -> SlaWindow {
     let rate = |count: u64| {
         if sums.seconds > 0.0 {
@@ -405,7 +407,7 @@ fn with_rates(sums: SlaWindow, sojourn: Option<&Histogram>, sla: &Sla) -> SlaWin
     };
     SlaWindow {
         loss_percent: judge::loss_percent(sums.packets_in, sums.policed, sums.lost.total()),
-        sojourn: sojourn.and_then(|sojourn| figures(sojourn, sla)),
+        sojourn: sojourn.and_then(|sojourn| summarize(sojourn, sla)),
         in_pps: rate(sums.packets_in),
         in_bps: rate(sums.bytes_in) * 8.0,
         out_pps: rate(sums.packets_out),
@@ -414,7 +416,7 @@ fn with_rates(sums: SlaWindow, sojourn: Option<&Histogram>, sla: &Sla) -> SlaWin
     }
 }
 
-fn figures(sojourn: &Histogram, sla: &Sla) -> Option<SlaSojourn> {
+fn summarize(sojourn: &Histogram, sla: &Sla) -> Option<SlaSojourn> {
     let us = |quantile: f64| Some(sojourn.quantile(quantile)? as f64 / 1e3);
     Some(SlaSojourn {
         packets: sojourn.count(),

@@ -26,19 +26,19 @@ pub(crate) fn has_traffic(second: &SlaWindow) -> bool {
 
 /// The terms that a second violated. Packets that the policer dropped were above the profile and do
 /// not count.
-pub(crate) fn breaches(sla: &Sla, second: &SlaWindow) -> Vec<Breach> {
+pub(crate) fn find_breaches(sla: &Sla, second: &SlaWindow) -> Vec<Breach> {
     let latency = sla.latency_ns.and_then(|ns| {
         let measured = second.sojourn?.agreed_us;
-        breach(SlaTerm::Latency, measured, ns as f64 / 1e3)
+        check_bound(SlaTerm::Latency, measured, ns as f64 / 1e3)
     });
     let loss = sla
         .loss_percent
-        .and_then(|bound| breach(SlaTerm::Loss, second.loss_percent?, bound));
+        .and_then(|bound| check_bound(SlaTerm::Loss, second.loss_percent?, bound));
     latency.into_iter().chain(loss).collect()
 }
 
 /// The breach of a worker that was moved off its core: worse than any measured breach.
-pub(crate) fn lost_core(core: u32, is_lost: bool) -> Breach {
+pub(crate) fn lost_core_breach(core: u32, is_lost: bool) -> Breach {
     Breach {
         term: SlaTerm::Core,
         measured: f64::from(core),
@@ -46,7 +46,7 @@ pub(crate) fn lost_core(core: u32, is_lost: bool) -> Breach {
     }
 }
 
-fn breach(term: SlaTerm, measured: f64, bound: f64) -> Option<Breach> {
+fn check_bound(term: SlaTerm, measured: f64, bound: f64) -> Option<Breach> {
     (measured > bound).then(|| Breach {
         term,
         measured,
@@ -90,7 +90,7 @@ mod tests {
     }
 
     fn terms(sla: &Sla, second: &SlaWindow) -> Vec<SlaTerm> {
-        let breaches = breaches(sla, second);
+        let breaches = find_breaches(sla, second);
         breaches.iter().map(|breach| breach.term).collect()
     }
 
@@ -100,7 +100,7 @@ mod tests {
         assert!(terms(&both, &second(100.0, Some(1.0))).is_empty());
         assert_eq!(terms(&both, &second(100.1, Some(1.0))), [SlaTerm::Latency]);
         assert_eq!(terms(&both, &second(99.0, Some(1.1))), [SlaTerm::Loss]);
-        let worst = breaches(&both, &second(300.0, Some(2.0)));
+        let worst = find_breaches(&both, &second(300.0, Some(2.0)));
         assert_eq!(
             worst.iter().map(|one| one.ratio).collect::<Vec<_>>(),
             [3.0, 2.0]
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_bound_of_zero_allows_no_loss() {
-        let breaches = breaches(&sla(None, Some(0.0)), &second(1.0, Some(0.1)));
+        let breaches = find_breaches(&sla(None, Some(0.0)), &second(1.0, Some(0.1)));
         assert!(breaches[0].ratio.is_infinite());
     }
 }

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-use crate::sla::{PacketAccount, SlaEvent, SlaSecond, SlaStatus};
-
 use crate::sla::account::{
     Counts, HopCounts, LossCounter, LossPlace, Reading, WorkerTimes, divide_by_weight,
 };
 use crate::sla::cause::{Context, CoreLoad, WorkerLoad};
 use crate::sla::history::{History, Second, TransitLosses};
+use crate::sla::{PacketAccount, SlaEvent, SlaSecond, SlaStatus};
 
 /// Another chain with more than this share of a worker's packets is a neighbour.
 const MAJORITY: f64 = 0.5;
@@ -29,7 +28,7 @@ pub struct Round {
     pub running: BTreeSet<(String, u32)>,
     /// Their readings; a chain whose worker is being restarted has none.
     pub readings: Vec<Reading>,
-    /// What the cores did since the last round.
+    /// How the cores spent the time since the last round.
     pub cores: Vec<CoreLoad>,
     /// Time of the readings.
     pub end: SystemTime,
@@ -47,8 +46,8 @@ struct Delta {
 }
 
 impl SlaMonitor {
-    /// Adds a round of readings. Forgets chains that no longer run, and starts anew for a chain
-    /// that came up again under its name.
+    /// Adds a round of readings. Removes the histories of chains that no longer run. A chain that
+    /// came up again under its name gets an empty history.
     pub fn add_round(&mut self, round: Round) {
         let Round {
             running,
@@ -63,7 +62,10 @@ impl SlaMonitor {
                 .entry(reading.name.clone())
                 .or_insert_with(|| History::new(reading));
         }
-        let mut deltas: Vec<Delta> = readings.iter().map(|reading| self.delta(reading)).collect();
+        let mut deltas: Vec<Delta> = readings
+            .iter()
+            .map(|reading| self.compute_delta(reading))
+            .collect();
         self.divide_losses(&readings, &mut deltas, running.len() == readings.len());
         let context: Vec<Context> = readings
             .iter()
@@ -97,7 +99,7 @@ impl SlaMonitor {
         (history.last.spi == spi).then(|| history.status())
     }
 
-    /// Where the packets of a chain are, whose counters are now `counts`.
+    /// Accounts for the packets of a chain whose counters are now `counts`.
     pub fn account(&self, name: &str, spi: u32, counts: &Counts) -> PacketAccount {
         let history = self.chains.get(name);
         let history = history.filter(|history| history.last.spi == spi);
@@ -124,7 +126,7 @@ impl SlaMonitor {
         events
     }
 
-    fn delta(&self, reading: &Reading) -> Delta {
+    fn compute_delta(&self, reading: &Reading) -> Delta {
         let last = self.chains.get(&reading.name).map(|history| &history.last);
         let is_same = last.is_some_and(|last| last.generation == reading.generation);
         let hops = reading
@@ -230,10 +232,10 @@ impl SlaMonitor {
                 others.filter(|(other, _)| other.workers.iter().any(|one| one.pid == worker.pid));
             let all: u64 = served.clone().map(|(_, other)| other.conformed).sum();
             let most = served.max_by_key(|(_, other)| other.conformed);
-            let neighbour = most.and_then(|(other, its)| {
-                let share = its.conformed as f64 / all.max(1) as f64;
-                let fills = other.name != reading.name && share > MAJORITY;
-                fills.then(|| (other.name.clone(), share))
+            let neighbour = most.and_then(|(other, delta)| {
+                let share = delta.conformed as f64 / all.max(1) as f64;
+                let is_neighbour = other.name != reading.name && share > MAJORITY;
+                is_neighbour.then(|| (other.name.clone(), share))
             });
             WorkerLoad {
                 pid: worker.pid,
@@ -261,7 +263,7 @@ impl SlaMonitor {
 }
 
 impl Delta {
-    /// Packets that reached the place and not the function behind it; at the egress those that
+    /// Packets that reached the place but not the function behind it; at the egress, packets that
     /// left.
     fn missing_before(&self, counter: usize) -> u64 {
         let Some(position) = self.loss_shares[counter].0.next_position else {

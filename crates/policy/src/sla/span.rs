@@ -4,11 +4,11 @@ use crate::sla::account::{LossPlace, Reading, most_in_transit};
 use crate::sla::{Losses, SlaWindow, history};
 
 /// Packets that arrived before `end`, have not left until `now`, and cannot be in transit.
-fn overdue(start: &Reading, end: &Reading, now: &Reading) -> u64 {
+fn count_overdue(start: &Reading, end: &Reading, now: &Reading) -> u64 {
     if now.may_bypass || now.hops.iter().any(|hop| hop.is_black_box) {
         return 0;
     }
-    let missing = |reading: &Reading| reading.counts.missing(in_rings(reading));
+    let missing = |reading: &Reading| reading.counts.missing(losses_inside(reading));
     let before = missing(start);
     let arrived = now.counts.due_out().saturating_sub(end.counts.due_out());
     let sojourn = now.sojourn.as_ref().zip(start.sojourn.as_ref());
@@ -18,7 +18,7 @@ fn overdue(start: &Reading, end: &Reading, now: &Reading) -> u64 {
 }
 
 /// Packets that arrived in black boxes before `end` and are still in them.
-fn stuck(start: &Reading, end: &Reading, now: &Reading) -> u64 {
+fn count_stuck(start: &Reading, end: &Reading, now: &Reading) -> u64 {
     let boxes = now
         .hops
         .iter()
@@ -35,28 +35,29 @@ fn stuck(start: &Reading, end: &Reading, now: &Reading) -> u64 {
 }
 
 /// Packets that arrived before `end` and have neither left nor been counted as lost.
-pub fn under_way_since(start: &Reading, end: &Reading, now: &Reading) -> u64 {
-    overdue(start, end, now) + stuck(start, end, now)
+pub fn count_missing(start: &Reading, end: &Reading, now: &Reading) -> u64 {
+    count_overdue(start, end, now) + count_stuck(start, end, now)
 }
 
 /// The figures from `start` on, of packets that arrived before `end`.
-pub fn window(start: &Reading, end: &Reading, now: &Reading) -> SlaWindow {
+pub fn compute_window(start: &Reading, end: &Reading, now: &Reading) -> SlaWindow {
     let counts = now.counts.since(&start.counts);
     let lost = Losses {
         door: counts.door,
-        ring: in_rings(now).saturating_sub(in_rings(start)),
-        function: counts.lost.values().sum::<u64>() + stuck(start, end, now),
+        ring: losses_inside(now).saturating_sub(losses_inside(start)),
+        function: counts.lost.values().sum::<u64>() + count_stuck(start, end, now),
         shaper: counts.shaper,
         link: 0,
-        unseen: overdue(start, end, now),
+        unseen: count_overdue(start, end, now),
     };
     let sojourn = now.sojourn.as_ref().zip(start.sojourn.as_ref());
     let sojourn = sojourn.map(|(now, start)| now.since(start));
     let lost = (lost, counts.lost.clone());
-    history::window(now.up_s - start.up_s, &counts, lost, sojourn.as_ref(), now)
+    history::compute_window(now.up_s - start.up_s, &counts, lost, sojourn.as_ref(), now)
 }
 
-fn in_rings(reading: &Reading) -> u64 {
+/// Packets lost in rings and on links before the egress.
+fn losses_inside(reading: &Reading) -> u64 {
     let rings = reading.loss_counters.iter();
     let rings = rings.filter(|counter| !matches!(counter.place, LossPlace::Egress { .. }));
     rings.map(|counter| counter.lost).sum()
@@ -95,12 +96,12 @@ mod tests {
         // Two packets were missing before `start`.
         let start = reading(100, 0, 98, 0);
         let end = reading(1100, 500, 580, 10);
-        assert_eq!(overdue(&start, &end, &end), 8);
+        assert_eq!(count_overdue(&start, &end, &end), 8);
         // Five of them leave, and others arrive.
         let now = reading(1120, 500, 597, 10);
-        assert_eq!(overdue(&start, &end, &now), 0);
+        assert_eq!(count_overdue(&start, &end, &now), 0);
         let still = reading(1100, 500, 585, 10);
-        let window = window(&start, &end, &still);
+        let window = compute_window(&start, &end, &still);
         assert_eq!((window.packets_in, window.policed), (1000, 500));
         assert_eq!((window.lost.ring, window.lost.unseen), (10, 3));
         assert_eq!(window.loss_percent, Some(2.6));
@@ -116,10 +117,14 @@ mod tests {
         // the longest sojourn may be in transit.
         (end.up_s, now.up_s) = (1.0, 1.1);
         now.sojourn = Some(Histogram::new());
-        assert_eq!(overdue(&start, &end, &now), 0, "nothing tells the way");
+        assert_eq!(
+            count_overdue(&start, &end, &now),
+            0,
+            "without a measured sojourn, all may be in transit"
+        );
         now.counts.packets_out = 1880;
         now.sojourn.as_mut().unwrap().record_many(1000, 1880);
-        assert_eq!(overdue(&start, &end, &now), 120 - 101);
+        assert_eq!(count_overdue(&start, &end, &now), 120 - 101);
     }
 
     #[test]
@@ -139,18 +144,18 @@ mod tests {
             reading
         };
         let (start, end) = (with_box(100, 5), with_box(200, 25));
-        assert_eq!(window(&start, &end, &end).lost.function, 20);
+        assert_eq!(compute_window(&start, &end, &end).lost.function, 20);
         let now = with_box(203, 15);
-        assert_eq!(window(&start, &end, &now).lost.function, 7);
-        assert_eq!(window(&start, &end, &now).lost.unseen, 0);
+        assert_eq!(compute_window(&start, &end, &now).lost.function, 7);
+        assert_eq!(compute_window(&start, &end, &now).lost.unseen, 0);
     }
 
     #[test]
     fn packets_in_the_shaper_or_bypassing_are_not_lost() {
         let (start, mut end) = (reading(0, 0, 0, 0), reading(10, 0, 6, 0));
         end.in_shaper = 3;
-        assert_eq!(overdue(&start, &end, &end), 1);
+        assert_eq!(count_overdue(&start, &end, &end), 1);
         end.may_bypass = true;
-        assert_eq!(overdue(&start, &end, &end), 0);
+        assert_eq!(count_overdue(&start, &end, &end), 0);
     }
 }

@@ -44,7 +44,7 @@ impl From<&Sla> for SlaContract {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Losses {
-    /// At the front door: no program or no worker was there.
+    /// At the front door: no program and no worker could take them.
     pub door: u64,
     /// In rings: of a worker's sockets, and between the processes of a pipeline.
     pub ring: u64,
@@ -54,7 +54,7 @@ pub struct Losses {
     pub shaper: u64,
     /// At interfaces that should have sent them.
     pub link: u64,
-    /// Where no counter is: missing for a second.
+    /// Without a counter: missing for a second.
     pub unseen: u64,
 }
 
@@ -77,7 +77,7 @@ impl Losses {
         }
     }
 
-    /// Adds the losses of another time.
+    /// Adds the losses of another interval.
     pub fn add(&mut self, other: &Self) {
         self.door += other.door;
         self.ring += other.ring;
@@ -100,7 +100,7 @@ impl Losses {
     }
 }
 
-/// Where each packet of a chain is:
+/// Counts each packet of a chain once:
 /// `packets_in + made = packets_out + policed + dropped + lost + under_way`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -121,8 +121,8 @@ pub struct PacketAccount {
     pub under_way: u64,
 }
 
-/// Sojourn (front door to egress) of the packets that left in a time. Figures come from a histogram
-/// with 32 buckets an octave, so they are within 1.6 %.
+/// Sojourn (front door to egress) of the packets that left in an interval. Figures come from a
+/// histogram with 32 buckets an octave, so they are within 1.6 %.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlaSojourn {
@@ -138,11 +138,11 @@ pub struct SlaSojourn {
     pub max_us: f64,
 }
 
-/// Figures of all traffic of a chain in a time.
+/// Figures of all traffic of a chain in an interval.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlaWindow {
-    /// Length of the time, s.
+    /// Length of the interval, s.
     pub seconds: f64,
     /// Packets classified to the chain at the front door.
     pub packets_in: u64,
@@ -164,7 +164,7 @@ pub struct SlaWindow {
     /// Sojourn; absent if no packet left, or where black boxes divide the chain into sections.
     pub sojourn: Option<SlaSojourn>,
     /// Cores that the chain's workers used, for all their chains; absent without a worker, and for
-    /// times longer than a second.
+    /// intervals longer than a second.
     pub worker_cores: Option<f64>,
     /// Mean rate in, packets a second.
     pub in_pps: f64,
@@ -255,7 +255,7 @@ impl SlaTerm {
     }
 }
 
-/// The cause of a violation, as far as the same second's measurements tell it.
+/// The cause of a violation, as far as the measurements of that second show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -302,7 +302,7 @@ pub struct SlaEvent {
     pub serial: u64,
     /// The chain's name.
     pub chain: String,
-    /// Begin of the first violated second, RFC 3339.
+    /// Start of the first violated second, RFC 3339.
     pub start: String,
     /// End of the last violated second, RFC 3339; absent until three seconds in a row were kept.
     pub end: Option<String>,

@@ -22,7 +22,7 @@ pub(super) fn cdf(
         .enumerate()
         .map(|(series, distribution)| Curve {
             series,
-            points: steps(&distribution.cdf()),
+            points: to_steps(&distribution.cdf()),
             stroke: Stroke::Line,
         })
         .collect();
@@ -34,7 +34,7 @@ pub(super) fn cdf(
         title: "",
         scale: Scale::Percent,
     };
-    let label = label(bound_us);
+    let label = bound_label(bound_us);
     lines(
         name,
         Width::Full,
@@ -61,7 +61,7 @@ pub(super) fn histogram(
     let all = delays.count().max(1) as f64;
     let share = |count: u64| count as f64 / all;
     let shares = Axis::around(Scale::Percent, bins.iter().map(|bin| share(bin.count)));
-    let label = label(bound_us);
+    let label = bound_label(bound_us);
     let bound = bound(bound_us, &label, true).map(|bound| (bound, VPos::Top));
     let x = (axis, "microseconds");
     chart(name, Width::Full, x, (shares, ""), bound, |_, chart| {
@@ -86,7 +86,7 @@ pub(super) fn over_time(
     let delays = points.iter().flat_map(|point| [point.min_us, point.max_us]);
     let delays = Axis::around(Scale::Log, delays.chain(bound_us));
     let time = Axis::exactly(Scale::Linear, 0.0, end);
-    let label = label(bound_us);
+    let label = bound_label(bound_us);
     let bound = bound(bound_us, &label, false).map(|bound| (bound, VPos::Bottom));
     let (x, y) = ((time, "seconds"), (delays, "microseconds"));
     chart(name, Width::Full, x, y, bound, |_, chart| {
@@ -102,7 +102,7 @@ pub(super) fn over_time(
 }
 
 /// The label of the bound's line.
-fn label(bound_us: Option<f64>) -> String {
+fn bound_label(bound_us: Option<f64>) -> String {
     bound_us.map_or_else(String::new, |us| format!("SLA {} us", format_us(us)))
 }
 
@@ -111,7 +111,7 @@ fn bound(bound_us: Option<f64>, name: &str, upright: bool) -> Option<Bound<'_>> 
 }
 
 /// The steps of a distribution function: straight lines would suggest delays that no packet had.
-fn steps(points: &[(f64, f64)]) -> Vec<Point> {
+fn to_steps(points: &[(f64, f64)]) -> Vec<Point> {
     let mut last = 0.0;
     points
         .iter()

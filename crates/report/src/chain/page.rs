@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use myelin_api::ReportReply;
 use myelin_metrics::ChainReport;
 
-use super::{FLOODS, TERMS, account, date, sections, term_cells};
+use super::{FLOODS, TERMS, date, describe_account, sections, term_cells};
 use crate::Error;
 use crate::graph::ChainGraph;
 use crate::html::document;
@@ -15,12 +15,12 @@ use crate::terminal::{format_ns, head_and_rows};
 /// The whole page, UTF-8.
 ///
 /// # Errors
-/// [`Error::Plot`] when a plot cannot be drawn.
+/// [`Error::Plot`] if the library cannot draw a plot.
 pub fn page(ReportReply { report, status, .. }: &ReportReply) -> Result<String, Error> {
     let mut header = String::new();
     write_head(&mut header, report);
     let picture = ChainGraph::running(status).svg_element()?;
-    let caption = "The way of the packets, with the cost of each and the places that lost some.";
+    let caption = "The path of the packets: the cost of each step, and the places of losses.";
     let mut out = figure("", &picture, &[], caption);
     write_terms(&mut out, report);
     write_floods(&mut out, report);
@@ -47,7 +47,7 @@ pub fn page(ReportReply { report, status, .. }: &ReportReply) -> Result<String, 
     let _ = write!(
         out,
         "<section><h2>Environment</h2>\n{}</section>\n",
-        table("Where the figures come from.", &["what", "value"], &lines),
+        table("Origin of the figures.", &["property", "value"], &lines),
     );
     Ok(document(
         &format!("Chain {}", report.chain),
@@ -74,7 +74,7 @@ fn write_head(out: &mut String, report: &ChainReport) {
         };
         let _ = writeln!(
             out,
-            "<p>The hop that costs most is <strong>{}</strong> with {} a packet, {source}.</p>",
+            "<p>The most expensive hop is <strong>{}</strong> with {} a packet, {source}.</p>",
             escape(&hop.name),
             format_ns(cost),
         );
@@ -84,7 +84,7 @@ fn write_head(out: &mut String, report: &ChainReport) {
         "<p class=\"soft\">Measured {}.</p>",
         escape(&date(&report.environment))
     );
-    let account = format!("all traffic: {}", account(&report.traffic));
+    let account = format!("all traffic: {}", describe_account(&report.traffic));
     for note in report.notes.iter().chain([&account]) {
         let _ = writeln!(out, "<p class=\"soft\">{}</p>", escape(note));
     }
@@ -97,7 +97,7 @@ fn write_terms(out: &mut String, report: &ChainReport) {
     let rows: Vec<_> = report.claims.iter().map(term_cells).collect();
     out.push_str("<section><h2>Contract</h2>\n");
     out.push_str(&table(
-        "What the chain is owed and what it got.",
+        "The agreed and the measured figures.",
         &TERMS,
         &rows,
     ));
@@ -109,9 +109,9 @@ fn write_floods(out: &mut String, report: &ChainReport) {
         return;
     }
     let (head, rows) = head_and_rows(&FLOODS, &report.floods);
-    out.push_str("<section><h2>Flooded meanwhile</h2>\n");
+    out.push_str("<section><h2>Flooded chains</h2>\n");
     out.push_str(&table(
-        "Chains that were sent more than they agreed while this one was measured.",
+        "Chains that received more than their agreed rate during the measurement.",
         &head,
         &rows,
     ));

@@ -54,12 +54,12 @@ pub(super) fn write_probe(
             "Share of packets by round trip; bins are equally wide on the logarithmic axis.",
         ));
         let svg = delays::over_time(name(&time, "Round trip over time"), &probe.timeline, bound)?;
-        let legend = legend(["median of each stretch", "longest of each stretch"]);
+        let legend = legend(["median of each part", "longest of each part"]);
         out.push_str(&figure(
             "",
             &svg,
             &legend,
-            "Round trips in the order of sending, in stretches of equally many packets.",
+            "Round trips in the order of sending, in parts of equally many packets.",
         ));
         let columns: Vec<(&str, &Summary)> = [
             ("round trip", probe.rtt.as_ref()),
@@ -70,20 +70,20 @@ pub(super) fn write_probe(
         .filter_map(|(name, summary)| Some((name, summary?)))
         .collect();
         out.push_str("<div class=\"tables\">");
-        out.push_str(&latency(&columns));
+        out.push_str(&latency_html(&columns));
     } else {
         out.push_str("<div class=\"tables\">");
     }
     out.push_str(&table(
         "The probe's packets.",
-        &["what", "count"],
-        &packets(probe),
+        &["packets", "count"],
+        &packet_rows(probe),
     ));
     out.push_str("</div></section>\n");
     Ok(())
 }
 
-fn packets(probe: &ProbeResult) -> Vec<Vec<String>> {
+fn packet_rows(probe: &ProbeResult) -> Vec<Vec<String>> {
     let counts = &probe.counts;
     let mut rows: Vec<Vec<String>> = [
         ("sent", counts.sent),
@@ -116,12 +116,12 @@ fn probe_settings(probe: &ProbeResult) -> String {
         probe.mode, probe.payload_bytes, probe.repeats, probe.count
     );
     if probe.matching == Matching::ByOrder {
-        text.push_str(" Answers were matched by order, since the payload came back unreadable.");
+        text.push_str(" Answers were matched by order, because their payloads were unreadable.");
     }
     match probe.stopped {
         Some(Stop::Deadline) => text.push_str(" It ended early, at its deadline."),
         Some(Stop::Cancelled) => text.push_str(" It was cancelled."),
-        Some(Stop::NoAnswer) => text.push_str(" It ended early, since nothing was answered."),
+        Some(Stop::NoAnswer) => text.push_str(" It ended early, because no packet was answered."),
         None => {}
     }
     text
@@ -159,7 +159,7 @@ pub(super) fn write_sojourn(out: &mut String, report: &ChainReport) -> Result<()
     let legend = if legend.len() > 1 { legend } else { Vec::new() };
     out.push_str(&figure("", &svg, &legend, &descriptions.join(" ")));
     let columns: Vec<(&str, &Summary)> = summaries.iter().map(|(name, s)| (*name, s)).collect();
-    out.push_str(&latency(&columns));
+    out.push_str(&latency_html(&columns));
     out.push_str("</section>\n");
     Ok(())
 }
@@ -181,7 +181,7 @@ pub(super) fn write_hops(out: &mut String, report: &ChainReport) -> Result<(), E
         .hops
         .iter()
         .map(|hop| Group {
-            name: place(hop),
+            name: hop_label(hop),
             bars: [bar(0, hop.measured_ns), bar(1, hop.predicted_ns)]
                 .into_iter()
                 .flatten()
@@ -209,11 +209,11 @@ pub(super) fn write_hops(out: &mut String, report: &ChainReport) -> Result<(), E
             "",
             &svg,
             &legend,
-            "Cost of each hop for one packet, in the order of the way.",
+            "Cost of each hop for one packet, in the order of the path.",
         ));
     }
     let (head, cells) = head_and_rows(&HOPS, &report.hops);
-    out.push_str(&table("The packet's way.", &head, &cells));
+    out.push_str(&table("The hops of a packet.", &head, &cells));
     out.push_str("</section>\n");
     Ok(())
 }
@@ -266,7 +266,7 @@ pub(super) fn write_cpu(out: &mut String, cpu: &CpuUse) -> Result<(), Error> {
         };
         let svg = bars::stacked(name, Width::Full, "", &rows)?;
         let legend = legend(parts.map(|(name, _)| name));
-        out.push_str(&figure("", &svg, &legend, "How the cores spent the time. Packets on virtual links are processed as softirq on the sender's core."));
+        out.push_str(&figure("", &svg, &legend, "CPU time by kind. The kernel processes packets on virtual links as softirq on the sender's core."));
         let mut head = vec!["cores"];
         head.extend(parts.map(|(name, _)| name));
         let cells: Vec<Vec<String>> = shares
@@ -327,13 +327,13 @@ fn describe(summary: &Summary, delays: &Distribution, bound_us: Option<f64>) -> 
     text
 }
 
-fn latency(columns: &[(&str, &Summary)]) -> String {
+fn latency_html(columns: &[(&str, &Summary)]) -> String {
     let mut head = vec!["microseconds"];
     head.extend(columns.iter().map(|(name, _)| *name));
     table("Delays.", &head, &latency_rows(columns))
 }
 
-fn place(hop: &Hop) -> String {
+fn hop_label(hop: &Hop) -> String {
     if hop.space.is_empty() {
         hop.name.clone()
     } else {

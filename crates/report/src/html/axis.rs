@@ -124,7 +124,7 @@ impl Axis {
         (first..=last).map(|tick| tick as f64 * step).collect()
     }
 
-    /// A label.
+    /// The label of a value.
     pub(crate) fn format(&self, value: f64) -> String {
         let (value, unit) = match self.scale {
             Scale::Percent => (value * 100.0, " %"),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_round_and_neither_few_nor_many() {
+    fn the_number_of_labels_depends_on_the_range_and_all_are_round() {
         let log = |low, high| shown(Scale::Log, &[low, high], 15);
         assert_eq!(log(8.0, 350.0), ["10", "20", "50", "100", "200"]);
         assert_eq!(
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_differences_are_equally_far_apart_and_zero_is_in() {
+    fn equal_differences_are_equally_far_apart_on_an_axis_with_zero() {
         let axis = Axis::around(Scale::Linear, [50.0, 100.0]);
         let x = |value: f64| axis.map(&value, (0, 10_600));
         assert_eq!((x(0.0), x(50.0), x(100.0)), (0, 5000, 10_000));

@@ -8,7 +8,7 @@ use super::canvas::{
     Area, BOUND, Drawn, FONT_SIZE, GRID, INK, Name, SERIES_COLOURS, Width, drawing, letters_in,
     text, text_width,
 };
-use super::lines::{Bound, finite, whisker};
+use super::lines::{Bound, draw_whisker, is_finite_interval};
 use crate::Error;
 
 /// A bar.
@@ -46,7 +46,7 @@ const ON_BAR: RGBColor = RGBColor(0x00, 0x00, 0x01);
 /// bars show their values.
 ///
 /// # Errors
-/// [`Error::Plot`] when it cannot be drawn.
+/// [`Error::Plot`] if the library cannot draw it.
 pub fn bars(
     name: Name<'_>,
     width: Width,
@@ -64,7 +64,7 @@ pub fn bars(
     let longest = all().map(|bar| text_width(&bar.label)).max().unwrap_or(0);
     let frame = Frame::new(width, groups, axis, longest + 12);
     let bottom = GAP / 2 + groups.iter().map(row_height).sum::<i32>();
-    let height = bottom + axis_room(axis_title);
+    let height = bottom + axis_height(axis_title);
     drawing(name, (width.pixels(), height), |area| {
         frame.draw_axis(area, bottom, axis_title, width.labels() - 2)?;
         let mut y = GAP / 2;
@@ -82,14 +82,15 @@ pub fn bars(
 /// A bar for each group, divided into its parts: shares (0 to 1) of a whole.
 ///
 /// # Errors
-/// [`Error::Plot`] when it cannot be drawn.
+/// [`Error::Plot`] if the library cannot draw it.
 pub fn stacked(
     name: Name<'_>,
     width: Width,
     axis_title: &str,
     groups: &[Group],
 ) -> Result<String, Error> {
-    let sum = |group: &Group| -> f64 { group.bars.iter().map(|bar| shown(bar.value)).sum() };
+    let sum =
+        |group: &Group| -> f64 { group.bars.iter().map(|bar| finite_or_zero(bar.value)).sum() };
     let longest = groups.iter().map(sum).fold(1.0, f64::max);
     let frame = Frame::new(
         width,
@@ -98,7 +99,7 @@ pub fn stacked(
         20,
     );
     let bottom = GAP / 2 + pixels(groups.len()) * STACK_HEIGHT;
-    let height = bottom + axis_room(axis_title);
+    let height = bottom + axis_height(axis_title);
     drawing(name, (width.pixels(), height), |area| {
         frame.draw_axis(area, bottom, axis_title, 5)?;
         for (index, group) in groups.iter().enumerate() {
@@ -106,7 +107,7 @@ pub fn stacked(
             frame.draw_name(area, &group.name, top + STACK_HEIGHT / 2)?;
             let mut from = 0.0;
             for part in &group.bars {
-                let to = from + shown(part.value);
+                let to = from + finite_or_zero(part.value);
                 let ends = (frame.x(from), frame.x(to));
                 from = to;
                 draw_part(
@@ -154,7 +155,7 @@ struct Frame {
 }
 
 impl Frame {
-    /// Leaves so many pixels right of the longest bar.
+    /// Leaves `right` pixels right of the longest bar.
     fn new(width: Width, groups: &[Group], axis: Axis, right: i32) -> Self {
         let names = groups.iter().map(|group| text_width(&group.name));
         let left = names.max().unwrap_or(0).clamp(40, width.pixels() / 3) + 12;
@@ -203,7 +204,7 @@ impl Frame {
     }
 
     fn draw_bar(&self, area: &Area<'_>, bar: &Bar, top: i32) -> Drawn {
-        let (zero, tip) = (self.x(0.0), self.x(shown(bar.value)));
+        let (zero, tip) = (self.x(0.0), self.x(finite_or_zero(bar.value)));
         // The shortest bar is visible.
         let (left, right) = (zero.min(tip), zero.max(tip).max(zero.min(tip) + 1));
         let middle = top + (BAR_HEIGHT - 2) / 2;
@@ -212,8 +213,8 @@ impl Frame {
             SERIES_COLOURS[bar.series % SERIES_COLOURS.len()].filled(),
         ))?;
         let mut end = right;
-        if let Some((low, high)) = bar.interval.filter(finite) {
-            whisker(area, [(self.x(low), middle), (self.x(high), middle)])?;
+        if let Some((low, high)) = bar.interval.filter(is_finite_interval) {
+            draw_whisker(area, [(self.x(low), middle), (self.x(high), middle)])?;
             end = end.max(self.x(high) + 3);
         }
         area.draw(&Text::new(
@@ -241,7 +242,7 @@ impl Frame {
     }
 }
 
-fn axis_room(title: &str) -> i32 {
+fn axis_height(title: &str) -> i32 {
     if title.is_empty() {
         GAP / 2
     } else {
@@ -253,8 +254,8 @@ fn row_height(group: &Group) -> i32 {
     pixels(group.bars.len().max(1)) * BAR_HEIGHT + GAP
 }
 
-/// A bar's length: 0 for a value that is no number.
-fn shown(value: f64) -> f64 {
+/// A bar's length: 0 for a value that is not finite.
+fn finite_or_zero(value: f64) -> f64 {
     if value.is_finite() { value } else { 0.0 }
 }
 

@@ -116,13 +116,13 @@ pub(crate) fn text_width(text: &str) -> i32 {
     (text.chars().count() as f64 * LETTER).ceil() as i32
 }
 
-/// The estimated number of letters that fit into so many pixels.
+/// The estimated number of letters that fit into `pixels`.
 pub(crate) fn letters_in(pixels: i32) -> usize {
     (f64::from(pixels.max(0)) / LETTER) as usize
 }
 
 /// A chart with margins for its labels.
-pub(crate) fn margins<'a, 's>(area: &'a Area<'s>) -> ChartBuilder<'a, 'static, SVGBackend<'s>> {
+pub(crate) fn build_chart<'a, 's>(area: &'a Area<'s>) -> ChartBuilder<'a, 'static, SVGBackend<'s>> {
     let mut builder = ChartBuilder::on(area);
     builder
         .margin(8)
@@ -133,7 +133,7 @@ pub(crate) fn margins<'a, 's>(area: &'a Area<'s>) -> ChartBuilder<'a, 'static, S
 }
 
 /// Draws thin lines at the labels only.
-pub(crate) fn plain<'m, 'a, 'b, 's>(
+pub(crate) fn style_mesh<'m, 'a, 'b, 's>(
     mesh: &'m mut MeshStyle<'a, 'b, Axis, Axis, SVGBackend<'s>>,
 ) -> &'m mut MeshStyle<'a, 'b, Axis, Axis, SVGBackend<'s>> {
     mesh.axis_style(INK)

@@ -6,7 +6,7 @@ use plotters::style::text_anchor::{HPos, VPos};
 use super::axis::{Axis, Scale};
 use super::canvas::{
     Area, BOUND, Chart, Drawn, FONT_SIZE, HEIGHT, INK, LABELS, Name, SERIES_COLOURS, Width,
-    drawing, margins, plain, text, text_width,
+    build_chart, drawing, style_mesh, text, text_width,
 };
 use crate::Error;
 
@@ -30,7 +30,7 @@ pub struct Point {
     pub interval: Option<(f64, f64)>,
 }
 
-/// How a curve is drawn.
+/// The style of a curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stroke {
     /// A line: the points are close together.
@@ -48,7 +48,7 @@ pub struct Curve {
     pub series: usize,
     /// In the order of the line.
     pub points: Vec<Point>,
-    /// How it is drawn.
+    /// Its style.
     pub stroke: Stroke,
 }
 
@@ -63,14 +63,14 @@ pub struct Bound<'a> {
     pub upright: bool,
 }
 
-/// The marks of the series in turn, as a legend shows them. With one mark less than colours, few
-/// series share both.
+/// The marks of the series in turn, as a legend shows them. The list has one mark less than
+/// there are colours, so few series share both.
 pub const MARKS: [char; 5] = ['●', '■', '▲', '◆', '▼'];
 
-/// Curves over common axes. Points that are no numbers are left out.
+/// Curves over common axes. The drawing omits points that are not finite.
 ///
 /// # Errors
-/// [`Error::Plot`] when it cannot be drawn.
+/// [`Error::Plot`] if the library cannot draw it.
 pub fn lines(
     name: Name<'_>,
     width: Width,
@@ -117,8 +117,8 @@ pub(crate) fn chart(
 ) -> Result<String, Error> {
     drawing(name, (width.pixels(), HEIGHT), |area| {
         let labels = if y.is_logarithmic() { LABELS } else { 6 };
-        let mut chart = margins(area).build_cartesian_2d(x, y)?;
-        plain(&mut chart.configure_mesh())
+        let mut chart = build_chart(area).build_cartesian_2d(x, y)?;
+        style_mesh(&mut chart.configure_mesh())
             .x_desc(x_title)
             .y_desc(y_title)
             .x_labels(width.labels())
@@ -144,24 +144,24 @@ fn draw_curve(area: &Area<'_>, chart: &mut Chart<'_, '_>, curve: &Curve) -> Draw
     }
     for point in points {
         let (x, y) = chart.backend_coord(&(point.x, point.y));
-        if let Some((low, high)) = point.interval.filter(finite) {
+        if let Some((low, high)) = point.interval.filter(is_finite_interval) {
             let (_, low) = chart.backend_coord(&(point.x, low));
             let (_, high) = chart.backend_coord(&(point.x, high));
-            whisker(area, [(x, low), (x, high)])?;
+            draw_whisker(area, [(x, low), (x, high)])?;
         }
         if curve.stroke != Stroke::Line {
-            mark(area, (x, y), curve.series, colour)?;
+            draw_mark(area, (x, y), curve.series, colour)?;
         }
     }
     Ok(())
 }
 
-pub(crate) fn finite((low, high): &(f64, f64)) -> bool {
+pub(crate) fn is_finite_interval((low, high): &(f64, f64)) -> bool {
     low.is_finite() && high.is_finite()
 }
 
 /// An interval, horizontal or vertical, with its ends.
-pub(crate) fn whisker(area: &Area<'_>, ends: [(i32, i32); 2]) -> Drawn {
+pub(crate) fn draw_whisker(area: &Area<'_>, ends: [(i32, i32); 2]) -> Drawn {
     let level = ends[0].1 == ends[1].1 && ends[0].0 != ends[1].0;
     let (dx, dy) = if level { (0, 3) } else { (3, 0) };
     let style = INK.stroke_width(1);
@@ -173,7 +173,7 @@ pub(crate) fn whisker(area: &Area<'_>, ends: [(i32, i32); 2]) -> Drawn {
     Ok(())
 }
 
-fn mark(area: &Area<'_>, (x, y): (i32, i32), series: usize, colour: RGBColor) -> Drawn {
+fn draw_mark(area: &Area<'_>, (x, y): (i32, i32), series: usize, colour: RGBColor) -> Drawn {
     let style = colour.filled();
     let shape = |corners: &[(i32, i32)]| {
         let corners: Vec<_> = corners.iter().map(|(dx, dy)| (x + dx, y + dy)).collect();

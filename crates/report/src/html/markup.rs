@@ -26,7 +26,7 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// A table with a caption. A row's first cell is its head. Columns of figures are flush right.
+/// A table with a caption. A row's first cell is its heading. Columns of figures are right-aligned.
 pub fn table(caption: &str, head: &[&str], rows: &[Vec<String>]) -> String {
     let class = |column: usize| {
         let mut cells = rows.iter().filter_map(|row| row.get(column)).peekable();
@@ -106,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_survives(characters in prop::collection::vec(any::<char>(), 0..50)) {
+        fn escaped_text_round_trips(characters in prop::collection::vec(any::<char>(), 0..50)) {
             let text: String = characters.into_iter().collect();
             let document = format!("<p title=\"{0}\">{0}</p>", escape(&text));
             let parsed = roxmltree::Document::parse(&document).unwrap();

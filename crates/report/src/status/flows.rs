@@ -17,10 +17,10 @@ pub fn flows(functions: &[FunctionFlows], width: u16) -> String {
         let FunctionFlows { kind, flows, .. } = function;
         let noun = if kind == "nat" { "mappings" } else { "flows" };
         let mut parts = vec![format!("{} {noun}", flows.len())];
-        parts.extend(function.begun.map(|begun| format!("{begun} begun")));
+        parts.extend(function.begun.map(|begun| format!("{begun} started")));
         parts.extend(function.evicted.map(|evicted| format!("{evicted} evicted")));
         let outside = function.outside;
-        parts.extend(outside.map(|outside| format!("{outside} packets of no flow")));
+        parts.extend(outside.map(|outside| format!("{outside} packets without a flow")));
         let FunctionFlows {
             chain,
             function,
@@ -59,7 +59,7 @@ fn flow_table(flows: &[FlowStatus], width: u16) -> String {
         (">replies", |flow| Some(flow.reply_packets?.to_string())),
         (">reply bytes", |flow| Some(flow.reply_bytes?.to_string())),
         (">idle s", |flow| flow.last_packet_ms_ago.map(format_s)),
-        // The idle time says the same where a function keeps it.
+        // Functions that keep the idle time need no expiry time.
         (">expires in s", |flow| match flow.last_packet_ms_ago {
             None => flow.expires_in_ms.map(format_s),
             Some(_) => None,
@@ -94,7 +94,7 @@ mod tests {
 
     const WIDTH: u16 = 100;
 
-    /// What a `monitor` shows of a flow between such endpoints.
+    /// Returns the status of a flow as a `monitor` reports it.
     fn flow(text: &str) -> FlowStatus {
         FlowStatus {
             flow: text.into(),
@@ -129,7 +129,7 @@ mod tests {
         }
     }
 
-    /// The lines of the text, with the spaces between words made single.
+    /// The lines of the text, with single spaces between words.
     fn lines(function: FunctionFlows) -> Vec<String> {
         let text = flows(&[function], WIDTH);
         assert!(
@@ -145,13 +145,13 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_the_columns_that_the_function_keeps() {
+    fn a_table_has_columns_only_for_known_values() {
         let text = "udp 10.0.0.1:5000 > 10.0.0.2:9000";
         let shown = lines(function("monitor", Some(3), vec![flow(text)]));
         assert_eq!(
             shown,
             [
-                "c/f (monitor, user): 1 flows, 3 begun, 3 evicted, 3 packets of no flow",
+                "c/f (monitor, user): 1 flows, 3 started, 3 evicted, 3 packets without a flow",
                 "flow packets bytes idle s",
                 "udp 10.0.0.1:5000 > 10.0.0.2:9000 7 700 1.5"
             ]

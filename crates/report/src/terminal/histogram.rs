@@ -12,7 +12,7 @@ use crate::bins::{Bin, SERIES, bins_of};
 
 /// The most rows of a histogram.
 const MAX_ROWS: usize = 20;
-/// So many neighbouring empty bins become one row.
+/// From this number of adjacent empty bins on, one row replaces them.
 const GAP: usize = 3;
 const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
@@ -29,7 +29,7 @@ pub struct Histogram<'a> {
 }
 
 impl Histogram<'_> {
-    /// The text, a line a bin, without a final line end. Empty without delays.
+    /// The text, one line for each bin, without a final line end. Empty without delays.
     pub fn render(&self, style: Style) -> String {
         let bins = self.bins();
         let bound_ns = self.bound_ns().unwrap_or(u64::MAX);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_as_it_should_in_a_pipe() {
+    fn ascii_text_equals_the_expected_lines() {
         let text = drawn(
             &delays(),
             Some(350.0),
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_one_delay() {
+    fn no_delay_gives_no_text_and_one_delay_one_bin() {
         assert_eq!(drawn(&Distribution::new(), Some(1.0), Style::default()), "");
         let mut one = Distribution::new();
         one.record(5);
@@ -301,7 +301,7 @@ mod tests {
     proptest! {
         /// Any delays, any width: lines fit, ASCII is kept, and the shares of the bins add up.
         #[test]
-        fn fits_and_adds_up(
+        fn lines_fit_the_width_and_counts_add_up(
             delays_ns in prop::collection::vec(1..10_000_000_000_u64, 1..100),
             bound in 0.001..1e7f64,
             width in 40..200_usize,

@@ -8,7 +8,7 @@ use textwrap::{Options, WordSplitter};
 
 use super::{Style, format_share, format_us};
 
-/// A table with a head. Columns of figures are flush right. Cells wrap within the width.
+/// A table with a head. Columns of figures are right-aligned. Cells wrap within the width.
 pub fn table(head: &[&str], rows: &[Vec<String>], style: Style) -> String {
     let line = if style.ascii { '-' } else { '─' };
     let mut table = ruled(line, style.columns());
@@ -33,7 +33,7 @@ fn ruled(line: char, width: u16) -> Table {
     table
 }
 
-/// An empty table. Columns whose heading starts with `>` are flush right. Cells wrap within `width`
+/// An empty table. A `>` in front of a heading right-aligns the column. Cells wrap within `width`
 /// columns.
 pub fn grid<'a>(headings: impl IntoIterator<Item = &'a str>, width: u16) -> Table {
     let mut table = ruled('─', width);
@@ -63,8 +63,8 @@ pub fn listing<T>(columns: &[Column<T>], items: &[T], width: u16) -> String {
     table.trim_fmt()
 }
 
-/// Breaks `text` between words: each line has room for `width` columns without `indent`, and each
-/// after the first begins with `indent` spaces.
+/// Breaks `text` between words. Each line has at most `width - indent` columns of text; each after
+/// the first begins with `indent` spaces.
 pub fn wrap(text: &str, indent: usize, width: u16) -> String {
     let room = usize::from(width).saturating_sub(indent);
     let options = Options::new(room)
@@ -94,7 +94,7 @@ pub(crate) fn or_dash(figure: Option<impl ToString>) -> String {
     figure.map_or_else(|| "-".to_owned(), |figure| figure.to_string())
 }
 
-/// A figure with so many digits behind the point, or `-` for none.
+/// A figure with `digits` decimal places, or `-` for none.
 pub(crate) fn digits_or_dash(digits: usize, figure: Option<f64>) -> String {
     or_dash(figure.map(|figure| format!("{figure:.digits$}")))
 }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_flush_right_and_words_left() {
+    fn figures_are_right_aligned_and_words_left_aligned() {
         let text = table(
             &["function", "us", "space"],
             &rows(),

@@ -1,4 +1,4 @@
-//! Chains for tests of what is drawn.
+//! Chains for the tests of drawings.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -30,7 +30,7 @@ pub(crate) fn plan(name: &str, functions: &[(&str, &str)], more: &str) -> Plan {
     myelin_planner::plan(chain, &Costs::default(), &machine).unwrap()
 }
 
-/// The status of a chain that was deployed by `plan`.
+/// The status of a running chain with this plan.
 pub(crate) fn status(plan: &Plan, account: PacketAccount) -> ChainStatus {
     let host = |role: &str, address: &str, link: &str| HostInfo {
         role: role.to_owned(),

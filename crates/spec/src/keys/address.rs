@@ -17,8 +17,8 @@ pub(crate) fn is_host(address: &IpAddr) -> bool {
         && *address != IpAddr::from([255; 4])
 }
 
-/// Reads the required address of one host; returns the unspecified address for a faulty one. The
-/// examples are for a missing key and for a wrong value.
+/// Reads the required address of one host; returns the unspecified address for a faulty one. `what`
+/// names the address in errors. The examples are for a missing key and for a wrong value.
 pub(crate) fn read_host(
     fields: &Fields<'_>,
     key: &str,

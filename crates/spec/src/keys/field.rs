@@ -13,7 +13,7 @@ use crate::yaml::{Key, Node, Value};
 /// A value with the path of its key, and the log for its faults.
 #[derive(Clone)]
 pub(crate) struct Field<'a> {
-    /// From the top of the object, for example `spec.functions[1].config.key`.
+    /// The path from the top of the object, for example `spec.functions[1].config.key`.
     pub(crate) path: String,
     /// The span that errors mark: a scalar itself, or the key of any other value.
     pub(crate) span: Span,
@@ -137,11 +137,11 @@ impl<'a> Field<'a> {
     pub(crate) fn list(&self, expected: &str) -> Option<Vec<Field<'a>>> {
         let Value::List(items) = &self.node.value else {
             // YAML reads `-name: f` as a mapping with the key `-name`.
-            let glued = match &self.node.value {
+            let without_space = match &self.node.value {
                 Value::Map(entries) => entries.iter().find(|(key, _)| key.name.starts_with('-')),
                 _ => None,
             };
-            let Some((key, _)) = glued else {
+            let Some((key, _)) = without_space else {
                 let help = "write each element on a line after `- `, or all of them in brackets";
                 self.mismatch(expected, help);
                 return None;
@@ -174,7 +174,7 @@ impl<'a> Field<'a> {
         matches!(self.node.value, Value::Map(_))
     }
 
-    /// Reads a text. A number counts as its spelling.
+    /// Reads a text. A number counts as its text in the file.
     pub(crate) fn text(&self, expected: &str, help: impl Display) -> Option<&'a str> {
         let text = self.node.text();
         if text.is_none() {
@@ -268,7 +268,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The field of a key that the file gives.
+    /// The field of a key, if the file has the key.
     pub(crate) fn get(&self, key: &str) -> Option<Field<'a>> {
         let (span, node) = self.entry(key)?;
         Some(Field {
@@ -304,7 +304,7 @@ impl<'a> Fields<'a> {
         field
     }
 
-    /// The location of a key's value, else of the mapping.
+    /// The location of a key's value, or of the mapping without the key.
     pub(crate) fn place_of(&self, key: &str) -> FileLocation {
         let span = self.entry(key).map_or(self.span, |(span, _)| span);
         self.faults.place(span)

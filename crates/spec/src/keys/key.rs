@@ -12,14 +12,13 @@ pub struct ConfigKey {
     /// The type of its value.
     #[serde(rename = "type")]
     pub value: ValueType,
-    /// Whether the file must give it.
+    /// Whether the file must have it.
     pub required: bool,
     /// The value that applies without the key, as a chain file writes it.
     pub default: Option<&'static str>,
     /// Its meaning.
     pub doc: &'static str,
-    /// For errors: the counted thing of an integer; for other types an example, if there is no
-    /// default.
+    /// For errors: the unit of an integer, or an example for another type without a default.
     #[serde(skip)]
     pub(crate) hint: Option<&'static str>,
 }
@@ -63,7 +62,7 @@ impl ConfigKey {
     }
 }
 
-/// The keys, and those of their nested mappings, each with its path: `rules`, `rules[].action`.
+/// The keys and the keys of nested mappings, each with its path: `rules`, `rules[].action`.
 pub fn flatten(keys: &'static [ConfigKey], parent: &str) -> Vec<(String, &'static ConfigKey)> {
     let with_nested = |key: &'static ConfigKey| {
         let path = format!("{parent}{}", key.key);
@@ -139,7 +138,7 @@ pub enum ValueType {
 }
 
 impl ValueType {
-    /// The keys of the mapping that the value is, or of each element of it; `[]` marks a list.
+    /// The keys of a mapping, or of each element of a list, which `[]` marks.
     pub fn nested(self) -> (&'static str, &'static [ConfigKey]) {
         match self {
             Self::Map(keys) | Self::Mirror(keys) | Self::TextOrMap(keys) => ("", keys),
@@ -193,7 +192,7 @@ pub(crate) const FILE: ConfigKey = ConfigKey::new(ValueType::File);
 /// `true` or `false`.
 pub(crate) const BOOLEAN: ConfigKey = ConfigKey::new(ValueType::Choice(&["true", "false"]));
 
-/// A whole number; `what` names the counted thing in errors.
+/// A whole number; `what` names the number in errors.
 pub(crate) const fn integer(min: u64, max: u64, what: &'static str) -> ConfigKey {
     ConfigKey::new(ValueType::Integer { min, max }).with_hint(what)
 }
@@ -201,10 +200,10 @@ pub(crate) const fn integer(min: u64, max: u64, what: &'static str) -> ConfigKey
 /// The size of a table of flows.
 pub(crate) const FLOWS: ConfigKey = integer(1, 1_048_576, "a number of flows").with_default("4096");
 
-/// Names the function of the reverse chain whose work this function undoes. No other key may be
-/// given beside it.
+/// Names the function of the reverse chain whose work this function undoes. It excludes all other
+/// keys.
 pub(crate) const REVERSE_OF: ConfigKey = ConfigKey::new(ValueType::Function).named(
     "reverseOf",
     "The function of the chain `spec.reverse` whose work this function undoes for the replies. \
-     Give no other key beside it: configuration, space and state are those of the named function.",
+     Excludes all other keys: configuration, space and state are those of the named function.",
 );

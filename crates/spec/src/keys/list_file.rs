@@ -1,4 +1,4 @@
-//! Reads lists that are in the chain file, in a file of their own, or in both.
+//! Reads lists that are in the chain file, in another file, or in both.
 
 use super::field::{Field, Fields};
 use crate::error::{Fault, FaultLog};
@@ -52,7 +52,7 @@ impl ListOrFile {
         let Some((path, text)) = read_text(field, self.file) else {
             return;
         };
-        let inner = FaultLog::within(field.faults, path, &text);
+        let inner = FaultLog::for_named_file(field.faults, path, &text);
         match yaml::load(&text).as_deref() {
             Ok([]) => {}
             Ok([document]) => list(&Field {

@@ -32,7 +32,7 @@ keys! {
 /// The remedy for a wildcard.
 const ANY: &str = "remove the key: without it, every packet matches";
 
-/// The protocols with names; a chain file gives all others as numbers.
+/// The protocols with names; a chain file has numbers for all others.
 const PROTOCOLS: [(&str, u8); 4] = [
     ("udp", UDP),
     ("tcp", TCP),
@@ -67,7 +67,7 @@ pub(crate) struct PacketFields<P> {
     pub(crate) ports: [Option<P>; 2],
 }
 
-/// Reads the fields, ports by `port`. Logs fields that no packet can match together.
+/// Reads the fields; `port` reads each port. Logs fields that no packet can match together.
 pub(crate) fn read_packets<P>(
     fields: &Fields<'_>,
     port: impl Fn(&str) -> Option<P>,

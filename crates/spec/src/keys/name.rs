@@ -3,7 +3,7 @@
 use super::field::{Field, Fields};
 use crate::printable::Printable;
 
-/// The longest name, characters. Network namespaces are named after chains.
+/// The longest name, characters. Network namespaces have the names of chains.
 pub const MAX_NAME: usize = 32;
 
 /// The longest name of an interface: the kernel's IFNAMSIZ without the final zero byte.
@@ -14,7 +14,7 @@ pub(crate) fn read_required(fields: &Fields<'_>, key: &str, example: &str) -> Op
     read_label(&fields.required(key, "a name", example)?)
 }
 
-/// Reads a DNS label (RFC 1123, section 2.1), shorter than DNS allows.
+/// Reads a DNS label (RFC 1123, section 2.1) of at most [`MAX_NAME`] characters.
 pub(crate) fn read_label(field: &Field<'_>) -> Option<String> {
     let is_plain = |text: &str| {
         let mut bytes = text.bytes();

@@ -1,4 +1,4 @@
-//! Defines enums with words of the chain file as values.
+//! Defines enums whose values are words of the chain file.
 
 /// Defines an enum by its words. Chain files, JSON and tables use the same word.
 macro_rules! word_enum {

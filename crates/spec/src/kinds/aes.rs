@@ -4,13 +4,13 @@ use super::mtu;
 use super::prelude::*;
 use crate::secret::SecretKey;
 
-/// Keys in one key file at most.
+/// Most keys in one key file.
 const MAX_KEYS: usize = 16;
 /// Lengths of keys, bytes.
 const KEY_LENGTHS: [usize; 2] = [16, 32];
 
 word_enum! {
-    /// How payloads are encrypted.
+    /// The cipher of payloads.
     #[derive(Default, Hash)]
     pub enum Cipher {
         /// AES in Galois/Counter Mode (NIST SP 800-38D) with a key of 128 bits.
@@ -49,8 +49,8 @@ impl Cipher {
     fn caution(self) -> Option<String> {
         (!self.is_authenticated()).then(|| {
             format!(
-                "uses {self}, which authenticates nothing: whoever is on the way can change any bit of the payload unnoticed; \
-                 write `cipher: aes-128-gcm` unless you compare"
+                "uses {self}, which authenticates nothing: an attacker on the path can change any bit of the payload unnoticed; \
+                 write `cipher: aes-128-gcm`"
             )
         })
     }
@@ -89,10 +89,10 @@ config! {
         /// The cipher, the same on both sides. `ctr` authenticates nothing: an attacker on the path
         /// can flip bits of the payload and forge counters.
         "cipher" cipher: Cipher = CIPHER;
-        /// How many packets late a packet may arrive; 0 accepts every packet any number of times.
+        /// The most packets that may overtake a packet; 0 accepts every packet any number of times.
         "replayWindow" replay_window: u32 = integer(0, 65_536, "a number of packets").with_default("1024");
-        /// Encrypters that may be live at once. Each start of an encrypter begins a session; a
-        /// session stays live for 10 s after its last packet.
+        /// The most live sessions. Each start of an encrypter begins a session, which stays live
+        /// for 10 s after its last packet.
         "sessions" sessions: u16 = integer(1, 256, "a number of sessions").with_default("16");
     }
 }
@@ -142,7 +142,7 @@ pub static AES_ENCRYPT: Kind = Kind {
         ("not-udp", "dropped: another protocol"),
         (
             "surplus",
-            "dropped: something follows the datagram in the IP packet",
+            "dropped: the IP packet has bytes after the datagram",
         ),
         ("too-long", "dropped: it would be longer than the MTU"),
         ("no-room", "dropped: it would be longer than its buffer"),
@@ -181,7 +181,7 @@ pub static AES_DECRYPT: Kind = Kind {
         ("not-udp", "dropped: another protocol"),
         (
             "surplus",
-            "dropped: something follows the datagram in the IP packet",
+            "dropped: the IP packet has bytes after the datagram",
         ),
         ("no-session", "dropped: the library had no memory"),
         ("too-short", "dropped: shorter than trailer and tag"),
@@ -191,14 +191,14 @@ pub static AES_DECRYPT: Kind = Kind {
         ),
         (
             "not-authentic",
-            "dropped: changed on the way, forged, or another cipher",
+            "dropped: changed, forged, or another cipher",
         ),
-        ("replayed", "dropped: it came before"),
-        ("too-old", "dropped: it lies behind the window"),
+        ("replayed", "dropped: received before"),
+        ("too-old", "dropped: older than the window"),
         ("session-evicted", "dropped: its session was evicted"),
         (
             "sessions-full",
-            "dropped: its session is new, and all that are kept are in use",
+            "dropped: its session is new, and all sessions are live",
         ),
         ("sessions-started", "sessions that started"),
         ("sessions-evicted", "sessions that were evicted"),
@@ -214,7 +214,7 @@ pub static AES_DECRYPT: Kind = Kind {
     ..Kind::BASE
 };
 
-/// Reads the key file. Faults name its lines by number and never show their content.
+/// Reads the key file. Faults have line numbers, and never show the text of a line.
 fn keys(fields: &Fields<'_>) -> Vec<SecretKey> {
     fields
         .get("keyFile")
@@ -238,8 +238,8 @@ fn read_keys(field: &Field<'_>, fields: &Fields<'_>) -> Option<Vec<SecretKey>> {
     let read = field.faults.files.read(path);
     match read.map(|text| parse_keys(&text, cipher)) {
         Ok(Ok(keys)) => return Some(keys),
-        Ok(Err(what)) => field.fault(
-            format!("`{shown}`: {what}"),
+        Ok(Err(problem)) => field.fault(
+            format!("`{shown}`: {problem}"),
             EXPECTED,
             format!("make a key with `openssl rand -hex {}`", cipher.key_len()),
         ),
@@ -252,7 +252,7 @@ fn read_keys(field: &Field<'_>, fields: &Fields<'_>) -> Option<Vec<SecretKey>> {
     None
 }
 
-/// The keys of the file, or its fault.
+/// Parses a key file; the error is its fault.
 fn parse_keys(text: &str, cipher: Cipher) -> Result<Vec<SecretKey>, String> {
     let mut keys: Vec<SecretKey> = Vec::new();
     let lines = text
@@ -262,15 +262,16 @@ fn parse_keys(text: &str, cipher: Cipher) -> Result<Vec<SecretKey>, String> {
         let length = digits.chars().count();
         if !KEY_LENGTHS.contains(&(length / 2)) || length % 2 != 0 {
             return Err(format!(
-                "line {number} has {length} characters, which is no key"
+                "line {number} has {length} characters, but a key has 32 or 64"
             ));
         }
-        let key = SecretKey::from_hex(digits)
-            .ok_or_else(|| format!("line {number} holds something else than digits"))?;
+        let key = SecretKey::from_hex(digits).ok_or_else(|| {
+            format!("line {number} contains characters other than hexadecimal digits")
+        })?;
         let (length, needed) = (key.expose().len(), cipher.key_len());
         if length < needed {
             return Err(format!(
-                "line {number} has a key of {length} bytes, {cipher} needs {needed}"
+                "line {number} has a key of {length} bytes, but {cipher} needs {needed}"
             ));
         }
         if keys.contains(&key) {
@@ -279,10 +280,10 @@ fn parse_keys(text: &str, cipher: Cipher) -> Result<Vec<SecretKey>, String> {
         keys.push(key);
     }
     match keys.len() {
-        0 => Err("the file holds no key".to_owned()),
+        0 => Err("the file has no key".to_owned()),
         1..=MAX_KEYS => Ok(keys),
         count => Err(format!(
-            "the file holds {count} keys, {MAX_KEYS} are the most"
+            "the file has {count} keys; the maximum is {MAX_KEYS}"
         )),
     }
 }
@@ -312,7 +313,7 @@ mod tests {
         let long = KEY.repeat(2);
         let file = format!("# the new one\n{long}\n\n  {KEY}  \r\n");
         let Ok(FunctionConfig::AesDecrypt(config)) = read("aes-decrypt", "", &file) else {
-            panic!("it is valid");
+            panic!("the key file is valid");
         };
         let lengths: Vec<_> = config.keys.iter().map(|key| key.expose().len()).collect();
         assert_eq!(lengths, [32, 16]);
@@ -327,7 +328,7 @@ mod tests {
             (
                 "",
                 "5ec2e7005ec2e7005ec2e7005ec2e70g",
-                "line 1 holds something else",
+                "line 1 contains characters other",
             ),
             ("cipher: aes-256-gcm", KEY, "line 1 has a key of 16 bytes"),
             ("", &format!("{KEY}\n\n{KEY}"), "line 3 repeats"),

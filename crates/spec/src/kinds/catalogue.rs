@@ -1,7 +1,7 @@
 //! The descriptions of the function kinds, as data.
 //!
-//! Each kind has one description, a file of [`super`]. The planner places functions by it, `myelin
-//! functions` prints it, and the chain reader and the JSON Schema take the keys from it.
+//! Each kind has one description, in its file of [`super`]. The planner places functions by it,
+//! `myelin functions` prints it, and the chain reader and the JSON Schema take the keys from it.
 
 use myelin_packet::FlowState;
 use serde::Serialize;
@@ -80,7 +80,7 @@ pub struct Kind {
     pub works_on: PacketParts,
     /// Its state.
     pub state: State,
-    /// Whether its chain drops by default when the function fails (fails closed).
+    /// Whether its chain drops packets by default while the function fails (fails closed).
     pub guards: bool,
     /// The keys of its configuration.
     pub config: &'static [ConfigKey],
@@ -91,23 +91,23 @@ pub struct Kind {
     /// The kinds of its example chain, if other kinds belong to it; empty for the kind alone.
     #[serde(skip)]
     pub example_chain: &'static [&'static str],
-    /// Its counters, beside packets in, out and dropped: name and meaning.
+    /// Its counters, in addition to packets in, out and dropped: name and meaning.
     #[serde(skip)]
     pub counters: &'static [(&'static str, &'static str)],
     /// Its role in an erasure code.
     #[serde(skip)]
     pub coding: Option<Coding>,
-    /// The constants of its kernel program, if it needs nothing else.
+    /// Returns the constants of its kernel program, if the program needs no other data.
     #[serde(skip)]
     pub(crate) kernel_constants: Option<fn(&FunctionConfig) -> Vec<u64>>,
     /// Reads the configuration and logs its faults.
     #[serde(skip)]
     pub(crate) read: fn(&Fields<'_>) -> FunctionConfig,
-    /// The effect of a function with this configuration on traffic.
+    /// Returns the effect of a function with this configuration on traffic.
     #[serde(skip)]
     pub(crate) effect: fn(&FunctionConfig) -> Effect,
-    /// The lifetime of a flow after its last packet, ns, given whether it is TCP and its state;
-    /// `None` if only a full table ends it.
+    /// Returns the lifetime of a flow after its last packet, ns, given whether it is TCP and its
+    /// state; `None` if only a full table ends it.
     #[serde(skip)]
     pub(crate) flow_lifetime_ns: fn(&FunctionConfig, bool, Option<FlowState>) -> Option<u64>,
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::mtu;
 use super::prelude::*;
 
-/// Lengths of dictionaries, bytes. Shorter ones help no algorithm. LZ4 uses the last 64 KiB.
+/// Lengths of dictionaries, bytes. Shorter ones improve no algorithm. LZ4 uses the last 64 KiB.
 const DICTIONARY: RangeInclusive<usize> = 8..=128 << 10;
 /// The largest value of `mtu`, bytes: usual for jumbo frames.
 const MAX_MTU: u16 = 9000;
@@ -32,16 +32,17 @@ word_enum! {
 config! {
     /// Configuration of a `compress` function.
     pub struct CompressConfig {
-        /// The algorithm: lz4 is fast; zstd makes packets smaller and costs some ten times as much.
+        /// The algorithm: lz4 is fast; zstd makes packets smaller and costs about ten times as
+        /// much.
         "algorithm" algorithm: CompressionAlgorithm = CompressionAlgorithm::KEY.with_default("lz4");
-        /// The level. zstd: a higher level makes packets smaller and takes longer. lz4 (its
-        /// acceleration): a higher level takes less time and makes packets larger.
+        /// The level. zstd: a higher level makes packets smaller and takes longer. lz4
+        /// (acceleration): a higher level takes less time and makes packets larger.
         "level" level: u8 = integer(1, 19, "a level").with_default("1");
-        /// A file of 8 bytes to 128 KiB, the same on both sides: bytes that the traffic often
-        /// holds, or the output of `zstd --train`. Packets carry its hash, so the receiver detects
-        /// another one. LZ4 uses the last 64 KiB.
+        /// A file of 8 bytes to 128 KiB, the same on both sides: bytes that are frequent in the
+        /// traffic, or the output of `zstd --train`. Packets carry its hash, so the receiver
+        /// detects another one. LZ4 uses the last 64 KiB.
         "dictionary" dictionary: Option<Dictionary> = FILE, from dictionary;
-        /// The longest IP packet that it may create, bytes; it drops longer ones.
+        /// The longest IP packet that may leave, bytes; the function drops longer ones.
         "mtu" mtu: u16 = mtu(MAX_MTU);
     }
 }
@@ -49,16 +50,16 @@ config! {
 config! {
     /// Configuration of a `decompress` function. Each packet names its algorithm.
     pub struct DecompressConfig {
-        /// A file of 8 bytes to 128 KiB, the same on both sides: bytes that the traffic often
-        /// holds, or the output of `zstd --train`. Packets carry its hash, so the receiver detects
-        /// another one. LZ4 uses the last 64 KiB.
+        /// A file of 8 bytes to 128 KiB, the same on both sides: bytes that are frequent in the
+        /// traffic, or the output of `zstd --train`. Packets carry its hash, so the receiver
+        /// detects another one. LZ4 uses the last 64 KiB.
         "dictionary" dictionary: Option<Dictionary> = FILE, from dictionary;
-        /// The longest IP packet that it may create, bytes; it drops longer ones.
+        /// The longest IP packet that may leave, bytes; the function drops longer ones.
         "mtu" mtu: u16 = mtu(MAX_MTU);
     }
 }
 
-/// `compress`. The cost is that of lz4 on JSON. A kind has one cost; zstd costs some ten times as
+/// `compress`. The cost is that of lz4 on JSON. A kind has one cost; zstd costs about ten times as
 /// much.
 pub static COMPRESS: Kind = Kind {
     name: "compress",
@@ -81,7 +82,7 @@ pub static COMPRESS: Kind = Kind {
     ],
     read: |fields| FunctionConfig::Compress(CompressConfig::from_fields(fields)),
     effect: |config| match config {
-        FunctionConfig::Compress(config) => longer(MARK_BYTES, config.mtu),
+        FunctionConfig::Compress(config) => added_bytes_effect(MARK_BYTES, config.mtu),
         _ => Effect::default(),
     },
     ..Kind::BASE
@@ -108,7 +109,7 @@ pub static DECOMPRESS: Kind = Kind {
         ("bytes-out", "bytes of payloads after"),
         (
             "malformed",
-            "dropped: damaged, or of another length than it says",
+            "dropped: damaged, or its length field is wrong",
         ),
         (
             "wrong-dictionary",
@@ -119,20 +120,21 @@ pub static DECOMPRESS: Kind = Kind {
     read: |fields| FunctionConfig::Decompress(DecompressConfig::from_fields(fields)),
     effect: |config| match config {
         // Any packet may grow to the MTU.
-        FunctionConfig::Decompress(config) => longer(config.mtu.into(), config.mtu),
+        FunctionConfig::Decompress(config) => added_bytes_effect(config.mtu.into(), config.mtu),
         _ => Effect::default(),
     },
     ..Kind::BASE
 };
 
-fn longer(bytes: u64, mtu: u16) -> Effect {
+fn added_bytes_effect(bytes: u64, mtu: u16) -> Effect {
     Effect {
         added_bytes: AddedBytes::new(bytes, mtu),
         ..Effect::default()
     }
 }
 
-/// A dictionary that both sides have: bytes that the traffic often holds, or the output of `zstd
+/// A dictionary that both sides have: bytes that are frequent in the traffic, or the output of
+/// `zstd
 /// --train`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Dictionary(Vec<u8>);
@@ -195,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dictionary_of_any_bytes_survives_json() {
+    fn dictionary_of_any_bytes_round_trips_through_json() {
         let dictionary = Dictionary::new((0..=255).collect());
         let json = serde_json::to_string(&dictionary).unwrap();
         assert_eq!(

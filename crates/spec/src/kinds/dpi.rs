@@ -53,10 +53,10 @@ word_enum! {
     /// The action on fragments: a payload may span several.
     #[derive(Default)]
     pub enum DpiFragments {
-        /// Drop them, so that fragmenting evades no pattern.
+        /// Drop them, so that fragmentation evades no pattern.
         #[default]
         Drop = "drop",
-        /// Inspect each separately. A pattern that spans two fragments is not found.
+        /// Inspect each separately. This misses a pattern that spans two fragments.
         Pass = "pass",
     }
 }
@@ -79,27 +79,27 @@ const NOCASE: ConfigKey = BOOLEAN.with_default("false").named(
 const MIRROR: ConfigKey = ConfigKey::new(ValueType::Mirror(MirrorConfig::KEYS));
 
 config! {
-    /// Configuration of a `dpi` function. The patterns are grouped by file; there is at least one.
-    /// The mirror is present if a pattern has the action `mirror`.
+    /// Configuration of a `dpi` function. It has at least one pattern, in groups by file, and a
+    /// mirror if a pattern has the action `mirror`.
     pub struct DpiConfig {
         /// The patterns, each a text or a mapping. A text is a literal or /REGEX/FLAGS, with the
         /// flags i (either case), s (. matches line breaks), m (^ and $ match at line breaks). In a
         /// literal, \xNN is any byte, \\ a backslash, \/ a slash at its beginning. At most 65536
         /// with those of patternsFile, 1024 of them regular expressions, 1024 bytes each.
-        "patterns" lists: Vec<PatternList> = ConfigKey::new(ValueType::Patterns(PATTERN_KEYS)).with_default("[]"), from lists,
+        "patterns" lists: Vec<PatternList> = ConfigKey::new(ValueType::Patterns(PATTERN_KEYS)).with_default("[]"), from read_lists,
             with PATTERNS_FILE, with ACTION, with NOCASE;
         /// The DSCP of marked packets.
         "dscp" dscp: u8 = integer(0, 63, "a DSCP").with_default("8");
         /// The collector of copies. They are TZSP over UDP and leave at the chain's egress.
         "mirror" mirror: Option<MirrorConfig> = MIRROR, from mirror;
-        /// Drop fragments, or inspect each separately, without finding a pattern that two of them
-        /// share.
+        /// Drop fragments, or inspect each separately. Inspection misses a pattern that spans two
+        /// fragments.
         "fragments" fragments: DpiFragments = DpiFragments::KEY.with_default("drop");
     }
 }
 
 keys! {
-    /// Keys of a pattern with an action or case of its own.
+    /// Keys of a pattern with its own action or case.
     PATTERN_KEYS {
         /// The literal, or /REGEX/FLAGS.
         "pattern" = TEXT.required();
@@ -118,11 +118,11 @@ config! {
         "address" address: IpAddr = TEXT.required(), from address;
         /// Its UDP port.
         "port" port: u16 = integer(1, 65_535, "a port").with_default("37008");
-        /// The address that copies come from, of the same family.
+        /// The source address of copies, of the same family.
         "source" source: IpAddr = TEXT.required(), from source;
-        /// The Ethernet address that copies go to; left out, that of the packet.
+        /// The Ethernet destination of copies. Default: that of the packet.
         "mac" mac: Option<MacAddr> = TEXT;
-        /// The Ethernet address that copies come from; left out, that of the packet.
+        /// The Ethernet source of copies. Default: that of the packet.
         "sourceMac" source_mac: Option<MacAddr> = TEXT;
     }
 }
@@ -135,7 +135,7 @@ impl DpiConfig {
             .flat_map(|list| list.patterns.iter().map(|pattern| (&*list.file, pattern)))
     }
 
-    /// The part that compiled patterns depend on. Other changes need no compiling.
+    /// The part that compiled patterns depend on. Other changes need no compilation.
     #[must_use]
     pub fn state_config(&self) -> Self {
         Self {
@@ -168,7 +168,7 @@ pub static DPI: Kind = Kind {
     read: |fields| {
         let before = fields.faults.count();
         let config = DpiConfig::from_fields(fields);
-        // After a fault, missing parts are no further fault.
+        // A faulty part may be missing here, which is no further fault.
         if fields.faults.count() == before {
             check_amount(&config, fields);
             check_mirror(&config, fields);
@@ -220,7 +220,7 @@ pub struct Pattern {
     pub dotall: bool,
 }
 
-fn lists(fields: &Fields<'_>) -> Vec<PatternList> {
+fn read_lists(fields: &Fields<'_>) -> Vec<PatternList> {
     let (action, nocase) = (fields.value(&ACTION), fields.value(&NOCASE));
     let in_list = fields.get("patterns").map(|field| PatternList {
         file: field.faults.place(field.span).file,
@@ -228,18 +228,18 @@ fn lists(fields: &Fields<'_>) -> Vec<PatternList> {
             .list(PATTERNS)
             .unwrap_or_default()
             .iter()
-            .filter_map(|item| listed(item, action, nocase))
+            .filter_map(|item| read_element(item, action, nocase))
             .collect(),
     });
     let in_file = fields
         .get("patternsFile")
-        .and_then(|field| file(&field, action, nocase));
+        .and_then(|field| read_file(&field, action, nocase));
     in_list.into_iter().chain(in_file).collect()
 }
 
 /// Reads an element of `patterns`; `action` and `nocase` are the defaults. A fault marks the whole
-/// element, because YAML has quotes and escapes too.
-fn listed(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<Pattern> {
+/// element: YAML's own quotes and escapes hide the exact column.
+fn read_element(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<Pattern> {
     if !field.is_mapping() {
         return parse(field, action, nocase);
     }
@@ -255,8 +255,8 @@ fn listed(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<Pattern>
     if let Some(field) = fields.get("nocase").filter(|_| !pattern.literal) {
         field.fault(
             "`nocase` of a regular expression",
-            "`nocase` beside a literal",
-            "remove it, and write the flag i behind the last slash where letters shall match in either case",
+            "`nocase` only for a literal",
+            "remove `nocase`; add the flag i after the last slash to match letters in either case",
         );
         return None;
     }
@@ -271,10 +271,10 @@ fn parse(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<Pattern> 
 }
 
 /// Reads the patterns of a file, one a line.
-fn file(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<PatternList> {
+fn read_file(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<PatternList> {
     const BLANKS: [char; 3] = [' ', '\t', '\r'];
     let (path, text) = list_file::read_text(field, "rules/ids.patterns")?;
-    let inner = FaultLog::within(field.faults, path, &text);
+    let inner = FaultLog::for_named_file(field.faults, path, &text);
     let mut patterns = Vec::new();
     for (line, number) in text.lines().zip(1..) {
         let text = line.trim_matches(BLANKS);
@@ -294,7 +294,7 @@ fn file(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<PatternLis
                 inner.add(&field.path, span, fault);
             }
         }
-        // One too many is enough for the fault.
+        // One pattern above the limit is enough for the fault.
         if patterns.len() > MAX_PATTERNS || inner.count() == MAX_FAULTS {
             break;
         }
@@ -312,10 +312,10 @@ fn check_amount(config: &DpiConfig, fields: &Fields<'_>) {
         bytes += pattern.regex.len();
     }
     let expected = format!("1 to {MAX_PATTERNS} patterns, in `patterns` and `patternsFile`");
-    let listed = fields
+    let last = fields
         .get("patternsFile")
         .or_else(|| fields.get("patterns"));
-    let Some(field) = listed else {
+    let Some(field) = last else {
         fields.required("patterns", &expected, "[ cmd.exe ]");
         return;
     };
@@ -324,18 +324,18 @@ fn check_amount(config: &DpiConfig, fields: &Fields<'_>) {
         field.fault("there is no pattern", expected, help);
     } else if count > MAX_PATTERNS {
         let message = format!("more than {MAX_PATTERNS} patterns");
-        field.fault(message, expected, "split them over two functions");
+        field.fault(message, expected, "split the patterns over two functions");
     } else if regexes > MAX_REGEXES {
         field.fault(
             format!("{regexes} regular expressions"),
             format!("at most {MAX_REGEXES} regular expressions in one dpi; literals do not count"),
-            "write those that are plain text as literals, or split them over two functions",
+            "write plain texts as literals, or split the patterns over two functions",
         );
     } else if bytes > MAX_TOTAL_BYTES {
         field.fault(
             format!("patterns of {bytes} bytes in all, as regular expressions"),
             format!("at most {MAX_TOTAL_BYTES} bytes in one dpi"),
-            "look for shorter parts, or split the patterns over two functions",
+            "search for shorter parts, or split the patterns over two functions",
         );
     }
 }
@@ -346,11 +346,15 @@ fn check_mirror(config: &DpiConfig, fields: &Fields<'_>) {
         .any(|(_, pattern)| pattern.action == DpiAction::Mirror);
     if mirrors && config.mirror.is_none() {
         let example = "{ address: 10.0.0.9, source: 10.0.0.1 }";
-        fields.required("mirror", "where the copies of `action: mirror` go", example);
+        fields.required(
+            "mirror",
+            "the destination of the copies of `action: mirror`",
+            example,
+        );
     } else if let Some(field) = fields.get("mirror").filter(|_| !mirrors) {
         field.fault(
             "no pattern has the action `mirror`",
-            "`mirror` beside `action: mirror`",
+            "`mirror` only with `action: mirror`",
             "remove `mirror`, or write `action: mirror`",
         );
     }

@@ -140,7 +140,7 @@ fn read_environment(fields: &Fields<'_>) -> BTreeMap<String, String> {
         let message = if name.is_empty() || name.contains(['=', '\0']) {
             format!("`{}` is not the name of a variable", Printable(name))
         } else if name.starts_with(RESERVED) {
-            format!("`{}` is set by Myelin", Printable(name))
+            format!("Myelin sets `{}` itself", Printable(name))
         } else {
             environment.insert(name.to_owned(), text);
             continue;

@@ -10,7 +10,7 @@ word_enum! {
     /// The action on fragments if a rule names a port: a fragment shows no ports.
     #[derive(Default)]
     pub enum FragmentPolicy {
-        /// Drop them, so that fragmenting evades no rule.
+        /// Drop them, so that fragmentation evades no rule.
         #[default]
         Drop = "drop",
         /// Match them without ports: rules with a port do not match them.
@@ -25,7 +25,7 @@ const RULES: ListOrFile = ListOrFile {
     file: "rules.yaml",
     most: MAX_RULES,
     kind: "firewall",
-    too_many: "merge neighbouring prefixes or port ranges, or split the rules over two firewalls",
+    too_many: "merge adjacent prefixes or port ranges, or split the rules over two firewalls",
 };
 const RULES_FILE: ConfigKey = FILE.named(
     "rulesFile",

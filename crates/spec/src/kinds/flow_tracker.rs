@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn established_state_lives_longest() {
+    fn established_state_has_the_longest_lifetime() {
         let config = FlowTrackerConfig {
             timeout_ns: 7,
             tcp_timeout_ns: 5,

@@ -18,7 +18,7 @@ config! {
         "backends" backends: Vec<BackendSpec> = BACKENDS, from read_backends;
         /// The time that an idle flow keeps its backend.
         "timeout" timeout_ns: u64 = DURATION.with_default("300s");
-        /// The flows in the table. A further flow replaces one that was idle for long.
+        /// The most flows in the table. A further flow replaces one that was idle for long.
         "flows" flows: u32 = integer(1024, 1 << 20, "a number of flows").with_default("65536"), with REVERSE_OF;
     }
 }

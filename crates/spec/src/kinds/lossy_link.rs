@@ -50,7 +50,7 @@ fn check(config: LossyLinkConfig, fields: &Fields<'_>) {
     if config.loss_ppm < ALL_PPM && u64::from(config.loss_ppm) > most_ppm {
         let most = most_ppm as f64 / 10_000.0;
         loss.fault(
-            format!("bursts of {burst} packets cannot lose as much"),
+            format!("the loss is too high for bursts of {burst} packets"),
             format!("at most {most}% with `burst: {burst}`: one packet passes between two bursts"),
             "write a longer `burst`, or remove the key",
         );

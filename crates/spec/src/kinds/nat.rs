@@ -24,8 +24,8 @@ config! {
         /// The external address, or a list of at most 16, IPv4, IPv6 or both. All flows of an
         /// inside address get the same external address.
         "address" addresses: Vec<IpAddr> = ConfigKey::new(ValueType::Addresses).required(), from read_addresses;
-        /// The external ports, and identifiers of ICMP echoes. A flow keeps its own port if that is
-        /// in the range and free.
+        /// The external ports, and identifiers of ICMP echoes. A flow keeps its port if the port is
+        /// free and in the range.
         "ports" ports: RangeInclusive<u16> = ConfigKey::new(ValueType::Ports).with_default("1024-65535"), from read_external_ports;
         /// The lifetime of a UDP or ICMP mapping after the last packet from inside.
         "timeout" timeout_ns: u64 = DURATION.with_default("120s");

@@ -1,8 +1,8 @@
 //! Random linear network coding: `rlnc-encode`, `rlnc-recode`, `rlnc-decode`.
 //!
-//! The costs are those of the default configurations without loss, for each source packet, repair
-//! packets included, on a Xeon with AVX-512 and GFNI: the least of `cargo bench -p myelin-functions
-//! --bench rlnc`, less those of `forward`.
+//! The costs are for the default configurations without loss, on a Xeon with AVX-512 and GFNI. They
+//! count each source packet with its share of repair packets: the least of `cargo bench -p
+//! myelin-functions --bench rlnc`, less the cost of `forward`.
 
 use super::mtu;
 use super::prelude::*;
@@ -45,11 +45,11 @@ word_enum! {
 
 /// Redundancies are stored in millionths.
 pub const MILLIONTHS: u32 = crate::keys::MILLIONTHS;
-/// The largest value of `mtu`, bytes: the room of a worker's frame without its headroom.
+/// The largest value of `mtu`, bytes: the size of a worker's frame without its headroom.
 pub const MAX_MTU: u16 = 1700;
-/// The bytes of a repair packet (RFC 8681) beside its symbol: identifier, seed of the coefficients,
-/// length of the data unit. A recoded packet also has a coefficient byte for each packet of the
-/// window.
+/// The bytes of a repair packet (RFC 8681) besides its symbol: identifier, seed of the
+/// coefficients, length of the data unit. A recoded packet also has a coefficient byte for each
+/// packet of the window.
 const CODING_BYTES: u64 = 12;
 /// The most packets that a decoder recovers at once: the number of its equations.
 const EQUATIONS: u32 = 64;
@@ -100,7 +100,7 @@ config! {
     /// Configuration of an `rlnc-decode` function.
     #[derive(Copy)]
     pub struct RlncDecodeConfig {
-        /// Forward each packet when it arrives or is recovered, or hold it until the ones before it
+        /// Forward each packet when it arrives or is recovered, or hold it until all earlier ones
         /// are there.
         "delivery" delivery: RlncDelivery = RlncDelivery::KEY.with_default("immediate");
         /// With delivery: in-order, the longest time that a packet waits.
@@ -173,7 +173,7 @@ impl RlncDecodeConfig {
         }
     }
 
-    /// It creates no packets: recovered packets were lost after the encoder.
+    /// The decoder creates no packets: it recovers packets that were lost after the encoder.
     fn effect(self) -> Effect {
         Effect {
             released: EQUATIONS,
@@ -201,11 +201,11 @@ pub static RLNC_ENCODE: Kind = Kind {
         ("repair", "repair packets sent"),
         (
             "unsupported",
-            "dropped: not UDP, a fragment, or bytes behind the datagram",
+            "dropped: not UDP, a fragment, or bytes after the datagram",
         ),
         (
             "too-long",
-            "dropped: it or its repair packet longer than the MTU",
+            "dropped: its repair packet or it would exceed the MTU",
         ),
         ("no-room", "dropped: no room in its buffer"),
     ],
@@ -226,7 +226,7 @@ pub static RLNC_RECODE: Kind = Kind {
     state: State::PerInstance,
     config: RlncRecodeConfig::KEYS,
     description: "Sends new combinations of received coded packets, without decoding. They help against \
-                  losses before and behind it. Source packets pass unchanged. Drops packets that are not \
+                  losses before and after the function. Source packets pass unchanged. Drops packets that are not \
                   from an `rlnc-encode`.",
     example: "{ name: relay, kind: rlnc-recode, config: { redundancy: 0.25 } }",
     counters: &[
@@ -263,12 +263,12 @@ pub static RLNC_DECODE: Kind = Kind {
         ("coded", "coded packets received"),
         ("redundant", "coded packets without new information"),
         ("recovered", "packets recovered"),
-        ("lost", "packets given up"),
-        ("late", "dropped: before the buffer, or given up"),
+        ("lost", "packets counted as lost"),
+        ("late", "dropped: older than the buffer, or counted as lost"),
         ("duplicate", "dropped: received before"),
         ("malformed", "dropped: not from an encoder, or too long"),
         ("corrupt", "recovered, but not a valid UDP packet"),
-        ("reset", "resets after jumps of the numbers"),
+        ("reset", "resets after jumps of packet numbers"),
     ],
     read: |fields| FunctionConfig::RlncDecode(RlncDecodeConfig::from_fields(fields)),
     effect: |config| match config {

@@ -18,7 +18,7 @@ const ROUTES: ListOrFile = ListOrFile {
     file: "routes.yaml",
     most: MAX_ROUTES,
     kind: "router",
-    too_many: "merge neighbouring prefixes, or let a default route cover those that share its next hop",
+    too_many: "merge adjacent prefixes, or let a default route cover those that share its next hop",
 };
 
 const ROUTES_FILE: ConfigKey =
@@ -73,13 +73,13 @@ pub static ROUTER: Kind = Kind {
 };
 
 fn read_routes(fields: &Fields<'_>) -> Vec<Route> {
-    // Where the route of each prefix is.
+    // The location of each prefix's route.
     let mut seen: HashMap<Prefix, FileLocation> = HashMap::new();
     ROUTES.read(fields, |item| {
         let route = read_route(item)?;
-        if let Some(twin) = seen.insert(route.prefix, item.faults.place(item.span)) {
+        if let Some(first) = seen.insert(route.prefix, item.faults.place(item.span)) {
             item.fault(
-                format!("{} already has a route, at {twin}", route.prefix),
+                format!("{} already has a route, at {first}", route.prefix),
                 "each prefix once",
                 "remove one of the two routes",
             );
@@ -114,12 +114,12 @@ fn read_addresses(fields: &Fields<'_>) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
             let address = text.parse().ok().filter(is_host);
             address.ok_or_else(|| format!("`{}` is not an address of one host", Printable(text)))
         });
-        let taken = match address {
+        let is_second = match address {
             Some(IpAddr::V4(address)) => own.0.replace(address).is_some(),
             Some(IpAddr::V6(address)) => own.1.replace(address).is_some(),
             None => false,
         };
-        if let (true, Some(text)) = (taken, item.node.text()) {
+        if let (true, Some(text)) = (is_second, item.node.text()) {
             let message = format!("`{}` is the second address of its family", Printable(text));
             item.fault(message, LIST, "remove one of the two");
         }

@@ -43,13 +43,13 @@ keys! {
         /// The rule that chooses kernel or user space: calvin by the kind's class, cost by the
         /// least predicted cost of the chain.
         "classify" = Classify::KEY.with_default("cost");
-        /// Where the front door takes packets: xdp in the driver, tcx at traffic control, auto the
-        /// cheaper of both.
+        /// Where the front door takes packets: xdp in the driver, tcx at traffic control, auto at
+        /// the cheaper of both.
         "hook" = Hook::KEY.with_default("auto");
         /// The two interfaces of the chain. Without them, Myelin makes two end hosts, client and
         /// server.
         "ports" = ConfigKey::new(ValueType::Map(ports::KEYS));
-        /// The chain of this file for the traffic of the other direction.
+        /// The chain of this file for the other direction.
         "reverse" = TEXT;
         /// The action on packets that the functions cannot process. Default: drop if a kind guards
         /// the chain, else pass.
@@ -69,7 +69,11 @@ pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
     let metadata = metadata(top);
     let example = "{ match: {}, functions: [ ... ] }";
     let fields = top
-        .required("spec", "what the chain does", example)?
+        .required(
+            "spec",
+            "traffic, functions and contract of the chain",
+            example,
+        )?
         .mapping(KEYS)?;
     fields.required(
         "match",
@@ -89,12 +93,12 @@ pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
         .get("isolation")
         .filter(|_| isolation == Isolation::Container);
     isolation::check(own, container.as_ref(), mapping, ports.as_ref(), faults);
-    // Zero is a valid limit: idle cores then poll.
+    // Zero is valid: idle cores then poll.
     let duration_ns = |text: &str| units::DURATION.parse(text);
     let cpu_latency_ns = fields
         .get("cpuLatency")
         .and_then(|field| field.unit(duration_ns, "a number with a unit", "0us"));
-    // Read everything before the first return, so that all faults are reported.
+    // Read everything before the first return, to report all faults.
     let matches: Option<_> = fields.read(KEYS, "match");
     let places = places(top, &fields, metadata.as_ref());
     let names = metadata.map(|metadata| (metadata.name, metadata.namespace));
@@ -159,8 +163,7 @@ struct Metadata {
     place: FileLocation,
 }
 
-/// Reads name and owner. Accepts and ignores labels and annotations, as Kubernetes objects have
-/// them.
+/// Reads name and owner. Ignores labels and annotations, which Kubernetes objects have.
 fn metadata(top: &Fields<'_>) -> Option<Metadata> {
     let field = top.required("metadata", "the name of the chain", "{ name: tactile }")?;
     let fields = field.mapping(METADATA_KEYS)?;

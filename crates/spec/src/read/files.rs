@@ -1,4 +1,4 @@
-//! Finds the files that a chain file names, before it is parsed.
+//! Finds the files that a chain file names, before the parser reads it.
 
 use crate::keys::{ConfigKey, ValueType};
 use crate::kinds::catalogue;
@@ -9,7 +9,7 @@ use crate::yaml::{self, Node, Value};
 pub struct ReferencedFile {
     /// Its path in the chain file.
     pub path: String,
-    /// Whether it holds secrets ([`ValueType::SecretFile`]): only its owner may have access.
+    /// Whether it contains secrets ([`ValueType::SecretFile`]): only its owner may have access.
     pub is_secret: bool,
 }
 
@@ -23,7 +23,7 @@ pub fn referenced_files(text: &str) -> Vec<ReferencedFile> {
         let Some(Value::List(functions)) = functions.map(|node| &node.value) else {
             continue;
         };
-        for file in functions.iter().flat_map(named_by) {
+        for file in functions.iter().flat_map(files_of_function) {
             match files.iter_mut().find(|known| known.path == file.path) {
                 Some(known) => known.is_secret |= file.is_secret,
                 None => files.push(file),
@@ -34,7 +34,7 @@ pub fn referenced_files(text: &str) -> Vec<ReferencedFile> {
 }
 
 /// The files that a function names.
-fn named_by(function: &Node) -> Vec<ReferencedFile> {
+fn files_of_function(function: &Node) -> Vec<ReferencedFile> {
     let kind = function
         .get("kind")
         .and_then(Node::text)
@@ -42,7 +42,7 @@ fn named_by(function: &Node) -> Vec<ReferencedFile> {
     let (Some(kind), Some(config)) = (kind, function.get("config")) else {
         return Vec::new();
     };
-    let named = |key: &ConfigKey| {
+    let file_at = |key: &ConfigKey| {
         let is_secret = match key.value {
             ValueType::File => false,
             ValueType::SecretFile => true,
@@ -51,7 +51,7 @@ fn named_by(function: &Node) -> Vec<ReferencedFile> {
         let path = config.get(key.key).and_then(Node::text)?.to_owned();
         Some(ReferencedFile { path, is_secret })
     };
-    kind.config.iter().filter_map(named).collect()
+    kind.config.iter().filter_map(file_at).collect()
 }
 
 #[cfg(test)]

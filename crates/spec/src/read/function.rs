@@ -40,7 +40,7 @@ pub(super) fn read(field: &Field<'_>, isolation: Isolation) -> Option<Vec<Functi
         let count = items.len();
         let help = match count {
             0 => "add a function, for example { name: pass-on, kind: forward }",
-            _ => "split the chain into two, one after the other",
+            _ => "split the chain into two chains in series",
         };
         let expected = format!("1 to {MAX_FUNCTIONS} functions");
         field.fault(format!("{count} functions"), expected, help);
@@ -50,11 +50,11 @@ pub(super) fn read(field: &Field<'_>, isolation: Isolation) -> Option<Vec<Functi
         let Some(function) = function(item, isolation) else {
             continue;
         };
-        if let Some(twin) = functions.iter().find(|other| other.name == function.name) {
+        if let Some(other) = functions.iter().find(|other| other.name == function.name) {
             item.fault(
                 format!(
                     "the function `{}` was already named on line {}",
-                    function.name, twin.place.line
+                    function.name, other.place.line
                 ),
                 "names that differ within a chain",
                 "rename one of the two",
@@ -136,21 +136,21 @@ fn config(kind: &Kind, fields: &Fields<'_>) -> Option<(FunctionConfig, Option<St
         .config
         .iter()
         .filter(|key| key.required && reverse_of.is_none() && config.get(key.key).is_none());
-    let mut complete = true;
+    let mut is_complete = true;
     for key in missing {
-        complete = false;
+        is_complete = false;
         field.fault(
             format!("the {} needs `{}`", kind.name, key.key),
             format!("`{}`: {}", key.key, key.doc),
             format!("write for example {}", kind.example),
         );
     }
-    // `check` copies the configuration of the other side.
+    // `replies::resolve_reverse_of` copies the configuration of the named function.
     let config = (kind.read)(&config);
-    complete.then_some((config, reverse_of))
+    is_complete.then_some((config, reverse_of))
 }
 
-/// Reads `reverseOf`: the function to undo. No other key is allowed beside it.
+/// Reads `reverseOf`: the function to undo. Logs all other keys.
 fn reverse_of(kind: &Kind, config: &Fields<'_>) -> Option<String> {
     let field = config
         .get(REVERSE_OF.key)
@@ -159,8 +159,8 @@ fn reverse_of(kind: &Kind, config: &Fields<'_>) -> Option<String> {
     for other in others.filter_map(|key| config.get(key.key).map(|field| (key, field))) {
         let (key, field) = other;
         field.fault(
-            format!("`{}` beside `reverseOf`", key.key),
-            "`reverseOf` alone: the configuration is that of the function it names",
+            format!("`{}` together with `reverseOf`", key.key),
+            "only `reverseOf`: the configuration is that of the named function",
             format!("remove `{}`", key.key),
         );
     }
@@ -175,7 +175,7 @@ mod tests {
     use crate::yaml;
 
     #[test]
-    fn a_pin_needs_a_kind_of_that_space() {
+    fn pin_to_a_missing_space_is_refused() {
         let mut kernel_only = FORWARD.clone();
         kernel_only.user = None;
         let documents = yaml::load("user").unwrap();

@@ -11,7 +11,7 @@ use crate::printable::Printable;
 
 use super::function::KEYS;
 
-/// Reads the sandbox of a function. Its own keys precede the isolation of its chain.
+/// Reads the sandbox of a function. The function's `isolation` precedes the chain's.
 pub(super) fn read(
     fields: &Fields<'_>,
     kind: Option<&Kind>,
@@ -25,23 +25,23 @@ pub(super) fn read(
     if let Some(field) = &rootfs {
         check_rootfs(field, kind, isolation);
     }
-    let asked = if own == Some(Isolation::Container) {
+    let request = if own == Some(Isolation::Container) {
         fields
             .get("isolation")
             .map(|field| ("isolation: container", field))
-    } else if limits.any() {
+    } else if limits.has_any() {
         fields.get("limits").map(|field| ("limits", field))
     } else {
         None
     };
-    if let Some((what, field)) = &asked {
-        check_space(what, field, kind, pin);
+    if let Some((key, field)) = &request {
+        check_space(key, field, kind, pin);
     }
     SandboxSpec {
         isolation,
         limits,
         rootfs: rootfs.and_then(|field| read_rootfs(&field)),
-        requested_at: asked.map(|(_, field)| field.faults.place(field.span)),
+        requested_at: request.map(|(_, field)| field.faults.place(field.span)),
     }
 }
 
@@ -56,7 +56,7 @@ fn check_rootfs(field: &Field<'_>, kind: Option<&Kind>, isolation: Isolation) {
         field.fault(
             format!("`rootfs` for a function of the kind `{}`", kind.name),
             format!(
-                "`rootfs` only for the kind `{}`: all others run in Myelin's own worker, from the host's files",
+                "`rootfs` only for the kind `{}`: Myelin's worker runs all others, with the host's files",
                 EXTERNAL.name
             ),
             "remove `rootfs`",
@@ -64,13 +64,13 @@ fn check_rootfs(field: &Field<'_>, kind: Option<&Kind>, isolation: Isolation) {
     }
 }
 
-/// The key that requests a sandbox or limits.
-fn key_of(what: &str) -> &str {
-    what.split(':').next().unwrap_or(what)
+/// The key of a request for a sandbox or limits.
+fn key_of(request: &str) -> &str {
+    request.split(':').next().unwrap_or(request)
 }
 
 /// Logs a kernel function that requests its own process.
-fn check_space(what: &str, field: &Field<'_>, kind: Option<&Kind>, pin: Option<Space>) {
+fn check_space(request: &str, field: &Field<'_>, kind: Option<&Kind>, pin: Option<Space>) {
     let kernel_only = kind.is_some_and(|kind| kind.user.is_none());
     if pin != Some(Space::Kernel) && !kernel_only {
         return;
@@ -81,10 +81,9 @@ fn check_space(what: &str, field: &Field<'_>, kind: Option<&Kind>, pin: Option<S
         "write `space: user`, or "
     };
     field.fault(
-        format!("`{what}` for a function in the kernel"),
-        "a function in user space: one in the kernel runs in the thread that brings the packet and has no process of its \
-         own, to be contained or limited",
-        format!("{move_it}remove `{}`", key_of(what)),
+        format!("`{request}` for a function in the kernel"),
+        "a function in user space: a kernel function has no process to contain or limit",
+        format!("{move_it}remove `{}`", key_of(request)),
     );
 }
 
@@ -99,31 +98,29 @@ pub(super) fn check(
 ) {
     let over_dpdk = ports.is_some_and(|ports| ports.driver == PortDriver::Dpdk);
     let obstacle = match mapping {
-        _ if over_dpdk => "`ports` of DPDK, whose worker runs all functions of the chain",
-        Mapping::Compact => "`mapping: compact`, where all functions of a chain share a worker",
-        Mapping::Pipeline => {
-            "`mapping: pipeline`, where the functions of a chain share their packets' memory"
-        }
+        _ if over_dpdk => "DPDK `ports`, whose worker runs all functions",
+        Mapping::Compact => "`mapping: compact`, whose functions share a worker",
+        Mapping::Pipeline => "`mapping: pipeline`, whose functions share the packet memory",
         Mapping::Auto | Mapping::Distributed => return,
     };
-    let fault = |what: &str| {
+    let fault = |request: &str| {
         let help = if over_dpdk {
-            "remove it, or put the chain between interfaces"
+            "remove the key, or name interfaces in `spec.ports`"
         } else {
-            "write `mapping: distributed` or `mapping: auto`, or remove it"
+            "write `mapping: distributed` or `mapping: auto`, or remove the key"
         };
         let expected = "a sandbox for each function (`mapping: distributed`)";
-        Fault::new(format!("`{what}` with {obstacle}"), expected, help)
+        Fault::new(format!("`{request}` with {obstacle}"), expected, help)
     };
     if let Some(field) = of_chain {
         field.add(fault("isolation: container"));
     }
     for (index, function) in functions.iter().enumerate() {
-        if let (Some(place), Some(what)) =
+        if let (Some(place), Some(request)) =
             (&function.sandbox.requested_at, function.sandbox.demand())
         {
-            let key = format!("spec.functions[{index}].{}", key_of(what));
-            faults.add(&key, faults.span(place), fault(what));
+            let key = format!("spec.functions[{index}].{}", key_of(request));
+            faults.add(&key, faults.span(place), fault(request));
         }
     }
 }
@@ -132,11 +129,11 @@ fn read_rootfs(field: &Field<'_>) -> Option<String> {
     let expected = "the path of a directory with a root file system";
     let text = field.text(expected, "write for example /srv/rootfs")?;
     if !text.starts_with('/') {
-        // A relative path would start at the chain file's directory, which the agent does not know.
+        // The agent does not know the chain file's directory, where a relative path would start.
         field.fault(
             format!("`{}` is not an absolute path", Printable(text)),
             expected,
-            "write the path from / on: the agent looks there, and it runs in another directory than you",
+            "write an absolute path, because the agent runs in another directory",
         );
         return None;
     }

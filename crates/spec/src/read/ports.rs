@@ -1,4 +1,4 @@
-//! Reads `spec.ports`: two interfaces, or two devices of DPDK.
+//! Reads `spec.ports`: two interfaces, or two DPDK devices.
 
 use crate::chain::{Hook, Mapping, PortDriver, Ports, WorkerSpec};
 use crate::dpdk::DpdkDevice;
@@ -7,7 +7,7 @@ use crate::keys::{ConfigKey, Readable, TEXT, ValueType, keys, name};
 use crate::printable::Printable;
 
 keys! {
-    /// Keys of a port of DPDK.
+    /// Keys of a DPDK port.
     DPDK_KEYS {
         /// The DPDK device: a PCI address, or a virtual device with a number and its arguments.
         "dpdk" = TEXT.required();
@@ -28,13 +28,13 @@ impl Readable for Ports {
     fn read(field: &Field<'_>, _: &ConfigKey) -> Option<Self> {
         let fields = field.mapping(KEYS)?;
         let port = |key: &str, example: &str| {
-            one(&fields.required(key, "the name of an interface", example)?)
+            read_port(&fields.required(key, "the name of an interface", example)?)
         };
         let (ingress, egress) = (port("ingress", "eth1"), port("egress", "eth2"));
         let ((ingress, driver), (egress, other)) = (ingress?, egress?);
         if driver != other {
             field.fault(
-                "one port is an interface and the other a device of DPDK",
+                "one port is an interface and the other a DPDK device",
                 "two interfaces or two devices",
                 "write `dpdk: DEVICE` at both; an interface becomes a device by `dpdk: \"net_af_xdp0,iface=NAME\"`",
             );
@@ -54,7 +54,7 @@ impl Readable for Ports {
                     "two devices: net_tap0 and net_tap1",
                 ),
             };
-            let help = "name the interface that packets leave by, which is another than the one they come in by";
+            let help = "name two different ports: packets arrive at one and leave at the other";
             field.fault(message, expected, help);
         }
         Some(Self {
@@ -66,7 +66,7 @@ impl Readable for Ports {
 }
 
 /// Reads one port and its driver.
-fn one(field: &Field<'_>) -> Option<(String, PortDriver)> {
+fn read_port(field: &Field<'_>) -> Option<(String, PortDriver)> {
     const EXPECTED: &str = "a PCI address, or a virtual device with a number and its arguments";
     const HELP: &str =
         "write for example \"0000:01:00.0\", \"net_tap0,iface=tap0\" or \"net_af_xdp0,iface=eth1\"";
@@ -74,14 +74,14 @@ fn one(field: &Field<'_>) -> Option<(String, PortDriver)> {
         return name::read_interface(field).map(|name| (name, PortDriver::Kernel));
     }
     let fields = field.mapping(DPDK_KEYS)?;
-    let field = fields.required("dpdk", "a device of DPDK", "\"net_tap0,iface=tap0\"")?;
+    let field = fields.required("dpdk", "a DPDK device", "\"net_tap0,iface=tap0\"")?;
     let device = field.parsed(EXPECTED, HELP, |text| {
         DpdkDevice::new(text).map_err(|problem| format!("`{}` {problem}", Printable(text)))
     });
     device.map(|device| (device.into(), PortDriver::Dpdk))
 }
 
-/// Logs keys that only DPDK devices take, or that they do not take.
+/// Logs keys for DPDK devices without such devices, and keys that DPDK devices do not support.
 pub(super) fn check(spec: &Fields<'_>, ports: Option<&Ports>, worker: &WorkerSpec) {
     let over_dpdk = ports.is_some_and(|ports| ports.driver == PortDriver::Dpdk);
     let names_ports = spec.get("ports").is_some() || spec.get("reverse").is_some();
@@ -92,7 +92,7 @@ pub(super) fn check(spec: &Fields<'_>, ports: Option<&Ports>, worker: &WorkerSpe
         .filter(|_| worker.hugepages && has_interfaces)
     {
         field.fault(
-            "`hugepages` has no effect without devices of DPDK",
+            "`hugepages` has no effect without DPDK devices",
             "`hugepages` only with `dpdk` in `spec.ports`",
             "remove `hugepages`",
         );
@@ -101,31 +101,31 @@ pub(super) fn check(spec: &Fields<'_>, ports: Option<&Ports>, worker: &WorkerSpe
         return;
     }
     // The word at a key, unless it is one of `words`.
-    let other = |key: &str, words: &[&str]| {
+    let other_word = |key: &str, words: &[&str]| {
         let field = spec.get(key)?;
         let text = field.node.text().filter(|text| !words.contains(text))?;
         Some((field, text))
     };
-    if let Some((field, _)) = other("hook", &[Hook::Auto.as_str()]) {
+    if let Some((field, _)) = other_word("hook", &[Hook::Auto.as_str()]) {
         field.fault(
-            "a device of DPDK has no hook: its worker takes the packets",
+            "DPDK devices have no hook: the worker receives their packets",
             "no `hook`",
             "remove `hook`",
         );
     }
     let mappings = [Mapping::Auto.as_str(), Mapping::Compact.as_str()];
-    if let Some((field, text)) = other("mapping", &mappings) {
+    if let Some((field, text)) = other_word("mapping", &mappings) {
         field.fault(
-            format!("`{}` is not for devices of DPDK", Printable(text)),
-            "compact or auto: all functions run in the worker that has the devices",
-            "write `mapping: compact`, or remove it",
+            format!("`{}` does not support DPDK devices", Printable(text)),
+            "compact or auto: all functions run in the worker that owns the devices",
+            "write `mapping: compact`, or remove the key",
         );
     }
     if let Some(field) = worker_field.filter(|_| worker.busy_poll_ns.is_some()) {
         field.fault(
-            "`busyPoll` is of sockets; a device of DPDK is polled in any case",
+            "`busyPoll` applies to sockets; a worker always polls DPDK devices",
             "no `busyPoll`",
-            "remove `busyPoll`; `idle: spin` polls without a nap",
+            "remove `busyPoll`; write `idle: spin` to poll without sleep",
         );
     }
 }

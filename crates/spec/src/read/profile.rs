@@ -16,8 +16,8 @@ const MIN_FRAME_BITS: u64 = 60 * 8;
 pub(super) struct PacketsAndBits {
     pub(super) packets: Option<u64>,
     pub(super) bits: Option<u64>,
-    /// Whether a part has a fault: an absent value may have been given.
-    pub(super) faulty: bool,
+    /// Whether a part has a fault: then an absent value may be in the file.
+    pub(super) is_faulty: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -58,14 +58,14 @@ impl ProfileKey {
         }
     }
 
-    /// A rate's unit says whether it counts packets. A burst in packets is a bare number: packets
-    /// are its unit.
+    /// Parses a rate or a burst. The unit of a rate decides between packets and bits. A burst in
+    /// packets is a number without a unit.
     fn parse(self, text: &str) -> Result<Rate, Fault> {
         match (self, whole_number(text)) {
             (Self::Rate, _) => units::parse_rate(text),
             (Self::Burst, Some(packets)) => Ok(Rate::Packets(packets)),
             (Self::Burst, None) if !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit()) => {
-                // More digits than a u64 has: also too large for a bucket.
+                // More digits than a u64 has are too large for a bucket too.
                 Ok(Rate::Packets(u64::MAX))
             }
             (Self::Burst, None) => {
@@ -83,7 +83,7 @@ impl ProfileKey {
     }
 
     /// The fault of a value that no token bucket can have.
-    fn refuse(self, text: &str, value: u64, counted: &str) -> Option<Fault> {
+    fn range_fault(self, text: &str, value: u64, counted: &str) -> Option<Fault> {
         let shown = Printable(text);
         let example = format!("write for example {}", self.example());
         let remove = format!("{example}, or remove the key");
@@ -130,33 +130,32 @@ impl PacketsAndBits {
                     continue;
                 }
             };
-            if let Some(fault) = key.refuse(text, value, counted) {
+            if let Some(fault) = key.range_fault(text, value, counted) {
                 part.add(fault);
             } else if slot.replace(value).is_some() {
                 let message = format!("`{}` is the second one in {counted}", Printable(text));
                 part.fault(message, expected, "remove one of the two");
             }
         }
-        quantity.faulty = field.faults.count() > before;
+        quantity.is_faulty = field.faults.count() > before;
         quantity
     }
 }
 
 /// Reports a key that needs a rate, if the contract has none: policer and shaper enforce a rate.
 pub(super) fn check_rate(rate: &PacketsAndBits, field: &Field<'_>) {
-    if rate.packets.is_none() && rate.bits.is_none() && !rate.faulty {
+    if rate.packets.is_none() && rate.bits.is_none() && !rate.is_faulty {
         field.fault(
-            "it has no effect without a rate",
+            "the key has no effect without a rate",
             "`rate` too",
             "add for example `rate: 20kpps`, or remove the key",
         );
     }
 }
 
-/// Reports a burst without a rate: a burst is an excess over a rate. A faulty rate has its own
-/// fault.
+/// Reports a burst without a rate. A faulty rate has its own fault.
 pub(super) fn check_burst(burst: &PacketsAndBits, field: &Field<'_>, rate: &PacketsAndBits) {
-    if rate.faulty {
+    if rate.is_faulty {
         return;
     }
     let cases = [
@@ -174,17 +173,17 @@ pub(super) fn check_burst(burst: &PacketsAndBits, field: &Field<'_>, rate: &Pack
     }
 }
 
-/// Reports a policer's burst below the profile's, given or default: the policer would drop
-/// conforming packets. `burst` is the profile's as read. If it is faulty, its absent part is
-/// unknown and not compared.
-pub(super) fn check_wider(sla: &Sla, burst: &PacketsAndBits, field: &Field<'_>) {
+/// Reports a policer's burst below the profile's burst, given or default: the policer would drop
+/// conforming packets. `burst` is the profile's burst in the file. If `burst` is faulty, does not
+/// compare its absent part, which is unknown.
+pub(super) fn check_policing_burst(sla: &Sla, burst: &PacketsAndBits, field: &Field<'_>) {
     let (policing, profile) = (sla.policing_profile(), sla.profile());
     let cases = [
         (policing.packets, profile.packets, burst.packets, "packets"),
         (policing.bits, profile.bits, burst.bits, "bits"),
     ];
     for (policing, profile, given, counted) in cases {
-        if burst.faulty && given.is_none() {
+        if burst.is_faulty && given.is_none() {
             continue;
         }
         let bursts = policing.zip(profile).map(|(a, b)| (a.burst(), b.burst()));

@@ -23,8 +23,8 @@ keys! {
         "burst" = QUANTITY;
         /// The burst that the policer admits, if it is larger than `burst`.
         "policingBurst" = QUANTITY;
-        /// What enforces the profile: the policer, the shaper, both or none. With auto, the
-        /// policer, and the shaper unless the chain runs in the kernel alone.
+        /// The enforcement of the profile: policer, shaper, both or none. With auto, the policer,
+        /// and the shaper unless the chain runs in the kernel alone.
         "enforce" = Enforce::KEY.with_default("auto");
         /// The shaper's queue.
         "shaper" = ConfigKey::new(ValueType::Map(Shaper::KEYS));
@@ -46,7 +46,7 @@ config! {
         "queue" queue: Option<u32> = integer(1, MAX_SHAPER_QUEUE as u64, "a number of packets");
         /// The longest wait of a packet. Default: `latency`, else 10ms.
         "delay" delay_ns: Option<u64> = DURATION.with_hint("2ms");
-        /// The largest lateness of a departure that later departures make up for.
+        /// The largest lateness of a departure that later departures compensate.
         "tolerance" tolerance_ns: u64 = DURATION.with_hint("100us");
     }
 }
@@ -68,24 +68,26 @@ impl Readable for Sla {
 }
 
 fn sla(fields: &Fields<'_>) -> Sla {
-    let quantity = |key: &str, of: ProfileKey| {
+    let quantity = |key: &str, kind: ProfileKey| {
         let field = fields.get(key);
-        let read = field.as_ref().map(|field| PacketsAndBits::read(field, of));
+        let read = field
+            .as_ref()
+            .map(|field| PacketsAndBits::read(field, kind));
         (read.unwrap_or_default(), field)
     };
     let (rate, _) = quantity("rate", ProfileKey::Rate);
     let (burst, burst_field) = quantity("burst", ProfileKey::Burst);
     let (policing, policing_field) = quantity("policingBurst", ProfileKey::Burst);
-    for (of, field) in [(&burst, &burst_field), (&policing, &policing_field)] {
+    for (quantity, field) in [(&burst, &burst_field), (&policing, &policing_field)] {
         if let Some(field) = field {
-            profile::check_burst(of, field, &rate);
+            profile::check_burst(quantity, field, &rate);
         }
     }
     let shaper: Shaper = fields.read(KEYS, "shaper");
     let enforce = fields.read(KEYS, "enforce");
-    let is_asked = matches!(enforce, Enforce::Both | Enforce::Policer | Enforce::Shaper);
-    let asked = fields.get("enforce").filter(|_| is_asked);
-    if let Some(field) = asked.or(fields.get("shaper")) {
+    let needs_rate = matches!(enforce, Enforce::Both | Enforce::Policer | Enforce::Shaper);
+    let enforcing = fields.get("enforce").filter(|_| needs_rate);
+    if let Some(field) = enforcing.or(fields.get("shaper")) {
         profile::check_rate(&rate, &field);
     }
     let sla = Sla {
@@ -110,7 +112,7 @@ fn sla(fields: &Fields<'_>) -> Sla {
         round_trip_ns: fields.read(KEYS, "roundTrip"),
     };
     if let Some(field) = &policing_field {
-        profile::check_wider(&sla, &burst, field);
+        profile::check_policing_burst(&sla, &burst, field);
     }
     sla
 }

@@ -17,8 +17,8 @@ use crate::api::ApiError;
 use crate::node::Parts;
 use crate::node::chains::kernel_hook;
 use crate::node::discipline::Class;
-use crate::node::layout::{Figures, FrontDoor, Layout, kernel_counters};
-use crate::node::stages::RunningPart;
+use crate::node::layout::{FrontDoor, GenerationCounts, Layout, kernel_counters};
+use crate::node::stages::RunningSegments;
 use crate::node::workers::{Key, OpenPort, Worker, WorkerLease, WorkerStart};
 
 /// A generation in this mapping.
@@ -36,10 +36,10 @@ pub(super) struct Compact {
 /// The user functions of a generation.
 struct UserPart {
     // Fields drop in this order: the chain leaves the worker before its paths and sockets close.
-    part: RunningPart,
+    running: RunningSegments,
     _paths: Vec<ReentryPath>,
     _ports: Vec<OpenPort>,
-    /// Where packets enter from the kernel: position, interface and sockets.
+    /// Position, interface and sockets of each segment that packets enter from the kernel.
     entries: Vec<(u8, u32, Vec<SocketId>)>,
     worker: WorkerLease,
 }
@@ -71,11 +71,11 @@ struct OpenWorker {
 /// Starts the worker, opens its sockets, loads the programs and connects both.
 pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Compact, ApiError> {
     let LayoutJob {
-        plan, place, spi, ..
+        plan, ports, spi, ..
     } = job;
-    let (circuit, _, egress) = place.ports()?;
+    let (circuit, _, egress) = ports.kernel_ports()?;
     let opened = if plan.uses(Space::User) {
-        Some(open(parts, job)?)
+        Some(open_worker(parts, job)?)
     } else {
         None
     };
@@ -92,9 +92,9 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Compact, ApiErr
         ),
         None => None,
     };
-    let loaded = load(parts, job, opened.as_ref(), class.as_deref())?;
+    let loaded = load_programs(parts, job, opened.as_ref(), class.as_deref())?;
     let user = match opened {
-        Some(opened) => Some(connect(job, opened, &loaded)?),
+        Some(opened) => Some(run_user_functions(job, opened, &loaded)?),
         None => None,
     };
     let last = plan.segments.last();
@@ -111,12 +111,12 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Compact, ApiErr
     })
 }
 
-fn open(parts: &Parts, job: LayoutJob<'_>) -> Result<OpenWorker, ApiError> {
+fn open_worker(parts: &Parts, job: LayoutJob<'_>) -> Result<OpenWorker, ApiError> {
     let LayoutJob {
-        chain, plan, place, ..
+        chain, plan, ports, ..
     } = job;
-    let (_, ingress, egress) = place.ports()?;
-    let key = Key::of(chain, &place.made_by);
+    let (_, ingress, egress) = ports.kernel_ports()?;
+    let key = Key::of(chain, &ports.made_by);
     let sandbox = SandboxSpec::default();
     let start = WorkerStart {
         spec: &chain.worker,
@@ -144,7 +144,7 @@ fn open(parts: &Parts, job: LayoutJob<'_>) -> Result<OpenWorker, ApiError> {
     })
 }
 
-fn load(
+fn load_programs(
     parts: &Parts,
     job: LayoutJob<'_>,
     opened: Option<&OpenWorker>,
@@ -176,7 +176,7 @@ fn kernel_segments(
     opened: Option<&OpenWorker>,
     class: Option<&Class>,
 ) -> Result<Vec<KernelSegment>, ApiError> {
-    let (circuit, ingress, egress) = job.place.ports()?;
+    let (circuit, ingress, egress) = job.ports.kernel_ports()?;
     let internal = opened.and_then(|opened| opened.internal.as_ref());
     // The first segment gets packets from the port, later segments from the internal link.
     let sockets = |first_position: u8| -> Sockets {
@@ -205,7 +205,7 @@ fn kernel_segments(
 }
 
 /// Starts the user functions in the worker, and opens its paths back into the kernel.
-fn connect(
+fn run_user_functions(
     job: LayoutJob<'_>,
     opened: OpenWorker,
     loaded: &Arc<LoadedChain>,
@@ -216,13 +216,13 @@ fn connect(
         worker,
     } = opened;
     let plan = job.plan;
-    let (_, ingress, egress) = job.place.ports()?;
+    let (_, ingress, egress) = job.ports.kernel_ports()?;
     let mut sockets = ports.iter();
     let out = sockets.find(|port| port.ifindex == egress.ifindex);
     let out = out.map(|port| port.socket);
     let out = out.ok_or_else(|| ApiError::failed("a worker has no socket at the egress"))?;
     let chain = user_chain(job, out, internal.as_ref().map(|(socket, _)| *socket));
-    let part = RunningPart::run(&worker, plan.mapping, chain)?;
+    let running = RunningSegments::run(&worker, plan.mapping, chain)?;
     let mut paths = Vec::new();
     if let Some((_, door)) = &internal {
         let later = segments(plan, Space::Kernel).filter(|segment| segment.first_position > 0);
@@ -246,7 +246,7 @@ fn connect(
     let entries = entries.collect();
     drop(state);
     Ok(UserPart {
-        part,
+        running,
         _paths: paths,
         _ports: ports,
         entries,
@@ -284,7 +284,7 @@ fn user_chain(job: LayoutJob<'_>, out: SocketId, back: Option<SocketId>) -> User
 impl Compact {
     fn user_stats(&self) -> Option<ChainStats> {
         let user = self.user.as_ref()?;
-        match &user.part.pipeline {
+        match &user.running.pipeline {
             Some(pipeline) => pipeline.stats(),
             None => user.worker.stats.chain(self.spi, self.generation),
         }
@@ -296,7 +296,7 @@ impl Layout for Compact {
         FrontDoor::Kernel(&self.loaded)
     }
 
-    fn read(&self, plane: &Plane) -> Figures {
+    fn read(&self, plane: &Plane) -> GenerationCounts {
         let user = self.user_stats();
         let hops = self.spaces.iter().zip(0_u8..).map(|(space, position)| {
             let at = usize::from(position);
@@ -317,7 +317,7 @@ impl Layout for Compact {
         } else {
             self.loaded.sojourn()
         };
-        Figures {
+        GenerationCounts {
             door: plane.counters().read(self.loaded.door_slot()),
             hops,
             packets_out: if ends_in_user {
@@ -336,7 +336,7 @@ impl Layout for Compact {
             return Vec::new();
         };
         let worker = format!("{:?}", user.worker.key);
-        let ways = user
+        let rings = user
             .entries
             .iter()
             .map(|(position, interface, sockets)| LossCounter {
@@ -345,7 +345,7 @@ impl Layout for Compact {
                     interface: *interface,
                 },
                 next_position: Some(*position),
-                lost: user.worker.overflowed(sockets),
+                lost: user.worker.count_overflows(sockets),
             });
         let transmit = LossCounter {
             place: LossPlace::Transmit {
@@ -356,7 +356,7 @@ impl Layout for Compact {
             next_position: None,
             lost: self.user_stats().map_or(0, |chain| chain.transmit_drops),
         };
-        ways.chain([transmit]).collect()
+        rings.chain([transmit]).collect()
     }
 
     fn workers(&self) -> Vec<&WorkerLease> {
@@ -364,7 +364,7 @@ impl Layout for Compact {
     }
 
     fn pipeline(&self) -> Option<&Arc<PipelineReader>> {
-        self.user.as_ref()?.part.pipeline.as_ref()
+        self.user.as_ref()?.running.pipeline.as_ref()
     }
 
     fn shaped_by(&self) -> &'static str {
@@ -373,7 +373,7 @@ impl Layout for Compact {
 
     fn has_failed(&self) -> bool {
         let user = self.user.as_ref();
-        user.is_some_and(|user| user.worker.has_failed() || user.part.has_failed())
+        user.is_some_and(|user| user.worker.has_failed() || user.running.has_failed())
     }
 }
 

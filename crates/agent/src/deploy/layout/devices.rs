@@ -11,14 +11,14 @@ use myelin_spec::SandboxSpec;
 use super::LayoutJob;
 use crate::api::ApiError;
 use crate::node::Parts;
-use crate::node::layout::{Figures, FrontDoor, Layout};
-use crate::node::stages::RunningPart;
+use crate::node::layout::{FrontDoor, GenerationCounts, Layout};
+use crate::node::stages::RunningSegments;
 use crate::node::workers::{Key, Worker, WorkerLease, WorkerStart};
 
 /// A generation between two DPDK devices.
 pub(super) struct BetweenDevices {
     // Fields drop in this order.
-    _part: RunningPart,
+    _running: RunningSegments,
     worker: WorkerLease,
     direction: Direction,
     policing: Profile,
@@ -62,9 +62,9 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<BetweenDevices,
             shaping: plan.worker_shaping(),
         }],
     };
-    let part = RunningPart::run(&worker, plan.mapping, user).map_err(failed)?;
+    let running = RunningSegments::run(&worker, plan.mapping, user).map_err(failed)?;
     Ok(BetweenDevices {
-        _part: part,
+        _running: running,
         worker,
         direction,
         policing: if chain.sla.is_policed() {
@@ -83,7 +83,7 @@ impl Layout for BetweenDevices {
         FrontDoor::Worker(&self.worker, self.direction, self.policing)
     }
 
-    fn read(&self, _plane: &Plane) -> Figures {
+    fn read(&self, _plane: &Plane) -> GenerationCounts {
         let stats = &self.worker.stats;
         let door = stats.door(self.spi).unwrap_or_default();
         let door = CounterLine {
@@ -95,13 +95,13 @@ impl Layout for BetweenDevices {
             ..CounterLine::default()
         };
         let Some(chain) = stats.chain(self.spi, self.generation) else {
-            return Figures {
+            return GenerationCounts {
                 door,
                 hops: vec![HopCounters::default(); self.functions],
-                ..Figures::default()
+                ..GenerationCounts::default()
             };
         };
-        Figures {
+        GenerationCounts {
             door,
             hops: chain.positions,
             packets_out: chain.transmitted,

@@ -1,6 +1,6 @@
 //! Mapping `distributed`: each function has its own network namespace; the forwarder redirects
-//! between them (CALVIN's mapping, Xiang et al. 2019, section IV). A user function has its own
-//! worker, a black box a second link.
+//! packets between them (CALVIN's mapping, Xiang et al. 2019, section IV). A user function has its
+//! own worker, a black box a second link.
 
 use std::time::Instant;
 
@@ -21,9 +21,9 @@ use crate::node::Parts;
 use crate::node::black_box::{self, BlackBox, BlackBoxDirs, BlackBoxLease};
 use crate::node::chains::kernel_hook;
 use crate::node::circuit::MTU;
-use crate::node::layout::{Figures, FrontDoor, Layout, kernel_counters};
+use crate::node::layout::{FrontDoor, GenerationCounts, Layout, kernel_counters};
 use crate::node::sandbox::{FunctionId, Sandbox};
-use crate::node::stages::RunningPart;
+use crate::node::stages::RunningSegments;
 use crate::node::workers::{Key, Worker, WorkerLease, WorkerStart, socket_redirect};
 
 /// A generation in this mapping.
@@ -31,7 +31,7 @@ pub(super) struct Distributed {
     // Fields drop in this order. Functions drop in chain order, so packets inside still reach the
     // end.
     loaded: LoadedChain,
-    functions: Vec<FunctionPlace>,
+    functions: Vec<DeployedFunction>,
     spi: u32,
     generation: u16,
     /// The last function's worker transmits at the egress and records the sojourn.
@@ -39,18 +39,18 @@ pub(super) struct Distributed {
 }
 
 /// One function: its process, link and sandbox.
-struct FunctionPlace {
+struct DeployedFunction {
     // Fields drop in this order.
     user: Option<UserFunction>,
     black_box: Option<BlackBoxLease>,
-    link: Attached,
+    link: AttachedPrograms,
     sandbox: Sandbox,
 }
 
 /// A user function in its worker.
 struct UserFunction {
     // Fields drop in this order.
-    _part: RunningPart,
+    _running: RunningSegments,
     socket: OpenSocket,
 }
 
@@ -61,7 +61,7 @@ struct OpenSocket {
 }
 
 /// The programs of a function's link. Dropping it detaches them.
-struct Attached(FunctionLink);
+struct AttachedPrograms(FunctionLink);
 
 impl Drop for OpenSocket {
     fn drop(&mut self) {
@@ -69,7 +69,7 @@ impl Drop for OpenSocket {
     }
 }
 
-impl Drop for Attached {
+impl Drop for AttachedPrograms {
     fn drop(&mut self) {
         if let Err(error) = self.0.detach() {
             tracing::warn!(%error, "cannot detach the forwarder");
@@ -79,8 +79,12 @@ impl Drop for Attached {
 
 /// Makes the sandboxes, loads the programs, starts the workers and connects them.
 pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Distributed, ApiError> {
-    let (circuit, ingress, egress) = job.place.ports()?;
-    let sandboxes = job.plan.hops.iter().map(|hop| sandbox(parts, job, hop));
+    let (circuit, ingress, egress) = job.ports.kernel_ports()?;
+    let sandboxes = job
+        .plan
+        .hops
+        .iter()
+        .map(|hop| make_sandbox(parts, job, hop));
     let sandboxes: Vec<Sandbox> = sandboxes.collect::<Result<_, _>>()?;
     let peer = circuit.has_hosts();
     let hook = kernel_hook(job.plan);
@@ -112,13 +116,13 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Distributed, Ap
     let mut starting = Vec::new();
     for ((sandbox, hop), link) in sandboxes.into_iter().zip(&job.plan.hops).zip(links) {
         let started = Instant::now();
-        let place = FunctionPlace::connect(parts, job, (hop, sandbox), link)?;
-        starting.extend(place.black_box.clone().map(|one| (one, started)));
-        functions.push(place);
+        let function = DeployedFunction::connect(parts, job, (hop, sandbox), link)?;
+        starting.extend(function.black_box.clone().map(|one| (one, started)));
+        functions.push(function);
     }
     // All black boxes start at the same time.
     for (black_box, started) in starting {
-        black_box.await_up(started, job.is_cancelled)?;
+        black_box.wait_until_up(started, job.is_cancelled)?;
     }
     let ends_in_worker = job
         .plan
@@ -146,8 +150,8 @@ fn may_answer_senders(job: LayoutJob<'_>, hop: &Hop) -> bool {
     hop.is_black_box() || hop.space == Space::User && config.effect().answers_senders
 }
 
-/// Whether a worker transmits directly at the egress: the last function does. One that answers
-/// senders needs the forwarder, which separates answers from forwarded packets.
+/// Whether a worker transmits directly at the egress: the worker of the last function does. A
+/// function that answers senders needs the forwarder, which separates answers from other packets.
 fn transmits_at_egress(job: LayoutJob<'_>, hop: &Hop) -> bool {
     is_last(job, hop) && hop.space == Space::User && !may_answer_senders(job, hop)
 }
@@ -161,7 +165,7 @@ fn instance(job: LayoutJob<'_>, position: u8) -> FunctionInstance {
     job.chain.instances(at..at + 1).remove(0)
 }
 
-fn sandbox(parts: &Parts, job: LayoutJob<'_>, hop: &Hop) -> Result<Sandbox, ApiError> {
+fn make_sandbox(parts: &Parts, job: LayoutJob<'_>, hop: &Hop) -> Result<Sandbox, ApiError> {
     let id = FunctionId {
         run: &parts.run_id,
         chain: &job.chain.name,
@@ -174,12 +178,12 @@ fn sandbox(parts: &Parts, job: LayoutJob<'_>, hop: &Hop) -> Result<Sandbox, ApiE
     match hop.space {
         _ if hop.is_black_box() => Sandbox::between_links(&id, MTU, journal),
         Space::Kernel => Sandbox::create(&id, MTU, journal),
-        // A worker's packets return with a header.
+        // A worker's packets return with an NSH header.
         Space::User => Sandbox::create(&id, MTU + ENCAPSULATION_LEN as u32, journal),
     }
 }
 
-impl FunctionPlace {
+impl DeployedFunction {
     /// Attaches the programs of the link, and starts the user function or the black box.
     fn connect(
         parts: &Parts,
@@ -187,19 +191,19 @@ impl FunctionPlace {
         (hop, sandbox): (&Hop, Sandbox),
         link: FunctionLink,
     ) -> Result<Self, ApiError> {
-        let mut place = Self {
+        let mut function = Self {
             user: None,
             black_box: None,
-            link: Attached(link),
+            link: AttachedPrograms(link),
             sandbox,
         };
-        attach(&place.sandbox, &place.link.0)?;
-        if place.sandbox.out.is_some() {
-            place.black_box = Some(start_black_box(parts, job, hop, &place.sandbox)?);
+        attach(&function.sandbox, &function.link.0)?;
+        if function.sandbox.out.is_some() {
+            function.black_box = Some(start_black_box(parts, job, hop, &function.sandbox)?);
         } else if hop.space == Space::User {
-            place.user = Some(place.run_user_function(parts, job, hop)?);
+            function.user = Some(function.run_user_function(parts, job, hop)?);
         }
-        Ok(place)
+        Ok(function)
     }
 
     fn run_user_function(
@@ -243,17 +247,17 @@ impl FunctionPlace {
                 shaping: job.plan.worker_shaping().filter(|_| is_last(job, hop)),
             }],
         };
-        let part = RunningPart::run(&socket.worker, job.plan.mapping, chain)?;
+        let running = RunningSegments::run(&socket.worker, job.plan.mapping, chain)?;
         Ok(UserFunction {
-            _part: part,
+            _running: running,
             socket,
         })
     }
 
     fn open_socket(&self, job: LayoutJob<'_>, worker: WorkerLease) -> Result<OpenSocket, ApiError> {
         let mut state = worker.state();
-        // The workers of a chain share a core: a polling worker would keep it from the worker that
-        // has the packet.
+        // The workers of a chain share a core: a polling worker would keep the core from the worker
+        // that has the packet.
         let hops = job.plan.hops.iter();
         let workers = hops.filter(|hop| hop.space == Space::User && !hop.is_black_box());
         let shares_core = workers.count() > 1;
@@ -306,26 +310,31 @@ fn start_black_box(
         generation: job.generation,
         position: hop.position,
     };
-    let surroundings = BlackBoxDirs {
+    let dirs = BlackBoxDirs {
         run_dir: &parts.run_dir,
         journal: &parts.journal,
     };
     let chain = &job.chain.name;
     parts.black_boxes.acquire(&key, || {
-        BlackBox::start(surroundings, chain, (function, config), key, sandbox)
+        BlackBox::start(dirs, chain, (function, config), key, sandbox)
     })
 }
 
 impl Distributed {
     /// The counts of this generation in a function's worker.
-    fn user_stats(&self, place: &FunctionPlace) -> Option<ChainStats> {
-        let worker = &place.user.as_ref()?.socket.worker;
+    fn user_stats(&self, function: &DeployedFunction) -> Option<ChainStats> {
+        let worker = &function.user.as_ref()?.socket.worker;
         worker.stats.chain(self.spi, self.generation)
     }
 
-    fn hop(&self, plane: &Plane, place: &FunctionPlace, position: u8) -> HopCounters {
+    fn hop_counters(
+        &self,
+        plane: &Plane,
+        function: &DeployedFunction,
+        position: u8,
+    ) -> HopCounters {
         let kernel = kernel_counters(plane, &self.loaded, position);
-        if let Some(slots) = place.link.0.black_box() {
+        if let Some(slots) = function.link.0.black_box() {
             let counted = |slot| plane.counters().read(slot).packets;
             let returned = counted(slots.out) + counted(slots.back);
             // An unreadable packet that came out already counts as a drop.
@@ -336,10 +345,10 @@ impl Distributed {
                 ..kernel
             };
         }
-        if place.user.is_none() {
+        if function.user.is_none() {
             return kernel;
         }
-        let user = self.user_stats(place);
+        let user = self.user_stats(function);
         let user = user.and_then(|user| user.positions.get(usize::from(position)).copied());
         let user = user.unwrap_or_default();
         HopCounters {
@@ -349,7 +358,7 @@ impl Distributed {
         }
     }
 
-    fn place(&self, position: u8) -> Option<&FunctionPlace> {
+    fn function(&self, position: u8) -> Option<&DeployedFunction> {
         self.functions.get(usize::from(position))
     }
 }
@@ -359,12 +368,13 @@ impl Layout for Distributed {
         FrontDoor::Kernel(&self.loaded)
     }
 
-    fn read(&self, plane: &Plane) -> Figures {
-        let places = self.functions.iter().zip(0_u8..);
-        let hops = places.map(|(place, position)| self.hop(plane, place, position));
+    fn read(&self, plane: &Plane) -> GenerationCounts {
+        let functions = self.functions.iter().zip(0_u8..);
+        let hops =
+            functions.map(|(function, position)| self.hop_counters(plane, function, position));
         let hops = hops.collect();
         let last = self.functions.last();
-        let last = last.and_then(|place| self.user_stats(place));
+        let last = last.and_then(|function| self.user_stats(function));
         let shaper = last.as_ref().map(|last| last.shaper).unwrap_or_default();
         let mut sections = self.loaded.sections();
         let egress = plane.counters().read(self.loaded.egress_slot());
@@ -378,7 +388,7 @@ impl Layout for Distributed {
         } else {
             (egress.packets, Some(egress.bytes))
         };
-        Figures {
+        GenerationCounts {
             door: plane.counters().read(self.loaded.door_slot()),
             hops,
             packets_out,
@@ -390,15 +400,15 @@ impl Layout for Distributed {
 
     fn loss_counters(&self) -> Vec<LossCounter> {
         let mut loss_counters = Vec::new();
-        for (place, position) in self.functions.iter().zip(0..) {
-            let interface = place.sandbox.near.index;
+        for (function, position) in self.functions.iter().zip(0..) {
+            let interface = function.sandbox.near.index;
             loss_counters.push(LossCounter {
                 place: LossPlace::Inner { interface },
                 next_position: Some(position),
                 // `control::reading` reads the interface's losses.
                 lost: 0,
             });
-            let Some(user) = &place.user else {
+            let Some(user) = &function.user else {
                 continue;
             };
             let OpenSocket { worker, id } = &user.socket;
@@ -408,9 +418,9 @@ impl Layout for Distributed {
                     interface,
                 },
                 next_position: Some(position),
-                lost: worker.overflowed(std::slice::from_ref(id)),
+                lost: worker.count_overflows(std::slice::from_ref(id)),
             });
-            let stats = self.user_stats(place);
+            let stats = self.user_stats(function);
             loss_counters.push(LossCounter {
                 place: LossPlace::Transmit {
                     spi: self.spi,
@@ -428,40 +438,40 @@ impl Layout for Distributed {
         let users = self
             .functions
             .iter()
-            .filter_map(|place| place.user.as_ref());
+            .filter_map(|function| function.user.as_ref());
         users.map(|user| &user.socket.worker).collect()
     }
 
     fn sandbox(&self, position: u8) -> Option<SandboxStatus> {
-        let place = self.place(position)?;
-        if let Some(black_box) = &place.black_box {
+        let function = self.function(position)?;
+        if let Some(black_box) = &function.black_box {
             return black_box.sandbox();
         }
-        let worker = &place.user.as_ref()?.socket.worker;
+        let worker = &function.user.as_ref()?.socket.worker;
         Some(worker.confinement.as_ref()?.status())
     }
 
     fn black_box(&self, plane: &Plane, position: u8) -> Option<BlackBoxStatus> {
-        let place = self.place(position)?;
-        let slots = place.link.0.black_box()?;
+        let function = self.function(position)?;
+        let slots = function.link.0.black_box()?;
         let counted = |slot| plane.counters().read(slot).packets;
         Some(BlackBoxStatus {
             packets_out: counted(slots.out),
             packets_back: counted(slots.back),
-            ..place.black_box.as_ref()?.status()
+            ..function.black_box.as_ref()?.status()
         })
     }
 
     fn kernel_flows(&self, position: u8) -> Result<Option<Flows>, myelin_kernel::Error> {
-        let place = self.place(position);
-        place.map_or(Ok(None), |place| place.link.0.flows())
+        let function = self.function(position);
+        function.map_or(Ok(None), |function| function.link.0.flows())
     }
 
     fn has_failed(&self) -> bool {
         let mut boxes = self
             .functions
             .iter()
-            .filter_map(|place| place.black_box.as_ref());
+            .filter_map(|function| function.black_box.as_ref());
         let mut workers = self.workers().into_iter();
         boxes.any(|black_box| black_box.has_failed()) || workers.any(|worker| worker.has_failed())
     }

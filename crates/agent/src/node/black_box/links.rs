@@ -1,4 +1,4 @@
-//! Observes from outside how a program uses the interfaces of its namespace.
+//! Checks whether a program uses the interfaces of its namespace.
 
 use std::collections::BTreeSet;
 
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bound_sockets_name_their_interfaces() {
+    fn interfaces_of_bound_packet_sockets_are_listed() {
         let text = "sk               RefCnt Type Proto  Iface R Rmem   User   Inode\n\
                     0000000000000000 3      3    0003   7     1 0      0      5461\n\
                     0000000000000000 3      3    0003   0     1 0      0      5462\n\

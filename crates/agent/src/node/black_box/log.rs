@@ -1,5 +1,5 @@
-//! The output of a black box: a file in the run directory. The program writes to it directly, so it
-//! can keep running when the agent dies.
+//! The output of a black box: a file in the run directory. The program writes to the file directly,
+//! so the program can keep running when the agent dies.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -11,7 +11,7 @@ use myelin_linux::journal::{Journal, Resource, ResourceGuard};
 
 use crate::api::{ApiError, RunDir};
 
-/// A longer file is cut to its end.
+/// The agent shortens a longer file to its end.
 const MAX_BYTES: u64 = 1 << 20;
 /// Bytes kept of a longer file.
 const KEPT_BYTES: u64 = 64 << 10;
@@ -36,7 +36,7 @@ impl Log {
         let path = run_dir.path().join(format!("{name}.log"));
         let resource = Resource::File { path: path.clone() };
         let made = journal.guard(resource).map_err(ApiError::failed)?;
-        // Only root can have put a file there: the directory is the agent's.
+        // Only root can have put a file there: the directory belongs to the agent.
         let opened = OpenOptions::new()
             .read(true)
             .append(true)
@@ -61,13 +61,16 @@ impl Log {
     /// A handle for the program. It appends, also after the agent has shortened the file.
     pub(super) fn handle(&self) -> Result<OwnedFd, ApiError> {
         self.file.try_clone().map(OwnedFd::from).map_err(|error| {
-            ApiError::failed(format!("cannot hold {}: {error}", self.path.display()))
+            ApiError::failed(format!(
+                "cannot duplicate the file descriptor of {}: {error}",
+                self.path.display()
+            ))
         })
     }
 
     /// The last lines, as the end of a sentence.
     pub(super) fn last_lines(&self) -> String {
-        let text = String::from_utf8_lossy(&self.end(KEPT_BYTES)).into_owned();
+        let text = String::from_utf8_lossy(&self.read_end(KEPT_BYTES)).into_owned();
         let lines: Vec<&str> = text
             .lines()
             .filter(|line| !line.trim().is_empty())
@@ -86,7 +89,7 @@ impl Log {
             .metadata()
             .is_ok_and(|data| data.len() > MAX_BYTES);
         if is_long {
-            let end = self.end(KEPT_BYTES);
+            let end = self.read_end(KEPT_BYTES);
             // The log is only a help: a failure to shorten it is not reported.
             let _ = self
                 .file
@@ -95,11 +98,11 @@ impl Log {
         }
     }
 
-    fn end(&self, bytes: u64) -> Vec<u8> {
+    fn read_end(&self, bytes: u64) -> Vec<u8> {
         let length = self.file.metadata().map_or(0, |data| data.len());
         let mut end = Vec::new();
         let mut file = &self.file;
-        // An error returns the part that was read.
+        // After an error, return the part that was read.
         let _ = file
             .seek(SeekFrom::Start(length.saturating_sub(bytes)))
             .and_then(|_| file.take(bytes).read_to_end(&mut end));

@@ -13,7 +13,7 @@ pub(super) fn search_path(variables: &BTreeMap<String, String>) -> String {
         .map_or_else(|| PATH.to_owned(), Clone::clone)
 }
 
-/// Finds an executable by path or name. An error says why there is none.
+/// Finds an executable by path or name. The error says why none was found.
 pub(super) fn find(program: &str, search: &str) -> Result<PathBuf, String> {
     if program.contains('/') {
         let path = Path::new(program);

@@ -60,7 +60,7 @@ impl Contract {
     /// Draws a contract. `slots` are the chain's slots in the link's ring, `stall_ns` is the
     /// cores' stall.
     fn draw(random: &mut SplitMix, slots: u64, stall_ns: u64) -> Self {
-        let mut between = |[least, most]: [u64; 2]| least + random.below(most - least + 1);
+        let mut between = |[least, most]: [u64; 2]| least + random.draw_below(most - least + 1);
         let burst = between([BURSTS[0], BURSTS[1].min(slots * 2 / 3)]);
         // Packets sent during two stalls must fit into the ring.
         let most_pps = ((slots - burst) * 1_000_000_000 / (2 * stall_ns.max(1))).max(1);
@@ -121,9 +121,9 @@ const KINDS: [&str; 5] = [
 impl Pool {
     pub(super) fn draw(kind: PoolKind, core: usize, random: &mut SplitMix) -> Self {
         let functions = (0..POOL).map(|_| {
-            let count = 1 + random.below(FUNCTIONS);
+            let count = 1 + random.draw_below(FUNCTIONS);
             (0..count)
-                .map(|_| KINDS[random.below(KINDS.len() as u64) as usize])
+                .map(|_| KINDS[random.draw_below(KINDS.len() as u64) as usize])
                 .collect()
         });
         Self {
@@ -169,7 +169,7 @@ impl Pool {
             let mut contracts = [None; POOL];
             for _ in 0..count {
                 let index = loop {
-                    let index = random.below(POOL as u64) as usize;
+                    let index = random.draw_below(POOL as u64) as usize;
                     if contracts[index].is_none() {
                         break index;
                     }

@@ -161,7 +161,7 @@ impl BoundTestbed {
             contracts[member.index] = Some(contract);
             let payload = (contract.frame_bytes - HEADERS) as u16;
             *self.senders[member.index].frame_mut() =
-                frames::udp([10, 0, 0, 1], [10, 0, 0, 2], port(member.index), payload);
+                frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], port(member.index), payload);
         }
         let text = self.pool.text(&self.names, &contracts);
         let netns = &self.network.middle.netns;
@@ -187,7 +187,7 @@ impl BoundTestbed {
         let policed = self.count_policed();
         let turns = (0..count)
             .map(|_| {
-                wait_until_full(set, &buckets, stall_ns);
+                wait_until_buckets_are_full(set, &buckets, stall_ns);
                 self.run_turn(set, &mut buckets, stall_ns, random)
             })
             .collect::<Result<_, Error>>();
@@ -218,7 +218,7 @@ impl BoundTestbed {
             .flat_map(|(member, one)| std::iter::repeat_n(member, one.contract.burst as usize))
             .collect();
         for index in (1..order.len()).rev() {
-            order.swap(index, random.below(index as u64 + 1) as usize);
+            order.swap(index, random.draw_below(index as u64 + 1) as usize);
         }
         let drain_ns = members.iter().map(|one| one.bound.bound_ns).max();
         let drain_ns = drain_ns.unwrap_or(0) + DRAIN_NS;
@@ -228,7 +228,7 @@ impl BoundTestbed {
             buckets,
             numbers: members
                 .iter()
-                .map(|_| random.below(PACKETS as u64) as u16)
+                .map(|_| random.draw_below(PACKETS as u64) as u16)
                 .collect(),
             log: Vec::with_capacity(PACKETS),
         };
@@ -324,7 +324,7 @@ fn profile(contract: &Contract) -> Result<Profile, Error> {
     })
 }
 
-fn wait_until_full(set: &Set, buckets: &[TokenBucket], stall_ns: u64) {
+fn wait_until_buckets_are_full(set: &Set, buckets: &[TokenBucket], stall_ns: u64) {
     let full = set
         .members
         .iter()

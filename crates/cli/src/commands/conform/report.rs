@@ -16,7 +16,7 @@ use crate::output;
 struct BucketReport {
     /// `packets` or `bits`.
     quantity: &'static str,
-    /// Rate of the profile, a second.
+    /// Rate of the profile, per second.
     rate: u64,
     /// Burst of the profile.
     burst: u64,
@@ -70,16 +70,16 @@ pub(super) struct Report {
     first_violations: Vec<ViolationReport>,
 }
 
-fn from_credit(credit: u64) -> f64 {
+fn credit_to_units(credit: u64) -> f64 {
     credit as f64 / CREDIT as f64
 }
 
-fn seconds(from_ns: u64, to_ns: u64) -> f64 {
+fn seconds_between(from_ns: u64, to_ns: u64) -> f64 {
     to_ns.saturating_sub(from_ns) as f64 / 1e9
 }
 
-/// A number of packets, with more digits of small numbers.
-fn packets(number: f64) -> String {
+/// Formats a number of packets, with more digits for small numbers.
+fn format_packets(number: f64) -> String {
     if number < 1.0 {
         format!("{number:.4}")
     } else {
@@ -88,7 +88,7 @@ fn packets(number: f64) -> String {
 }
 
 /// Rounds to four figures, since more are noise.
-fn rounded(value: f64) -> u64 {
+fn round_figure(value: f64) -> u64 {
     let unit = 10_f64.powi((value.max(1.0).log10() as i32 - 3).max(0));
     ((value / unit).round() * unit) as u64
 }
@@ -101,8 +101,8 @@ impl BucketReport {
             burst: bucket.burst(),
             measured_burst: fill.level.burst(),
             saturated: fill.is_saturated(),
-            excess: from_credit(fill.over(bucket)),
-            fullest_s: seconds(first_ns, fill.most_ns),
+            excess: credit_to_units(fill.excess(bucket)),
+            fullest_s: seconds_between(first_ns, fill.most_ns),
             least_tolerance_ns: fill.least_tolerance_ns(bucket),
         }
     }
@@ -128,15 +128,15 @@ impl BucketReport {
     }
 
     fn format_measured(&self) -> String {
-        self.at_least(self.format_burst(self.measured_burst))
+        self.mark_saturated(self.format_burst(self.measured_burst))
     }
 
     fn format_tolerance(&self) -> String {
-        self.at_least(units::DURATION.format(self.least_tolerance_ns))
+        self.mark_saturated(units::DURATION.format(self.least_tolerance_ns))
     }
 
-    /// Marks a figure whose counter was full.
-    fn at_least(&self, figure: String) -> String {
+    /// Adds "or more" to a figure whose counter was full.
+    fn mark_saturated(&self, figure: String) -> String {
         if self.saturated {
             format!("{figure} or more")
         } else {
@@ -148,7 +148,7 @@ impl BucketReport {
         if self.excess == 0.0 {
             "-".to_owned()
         } else if self.counts_packets() {
-            packets(self.excess)
+            format_packets(self.excess)
         } else {
             units::SIZE.format(self.excess.ceil() as u64)
         }
@@ -159,41 +159,41 @@ impl Report {
     pub(super) fn new(
         arguments: &Arguments,
         netns: Option<&str>,
-        watch: &ConformConfig,
+        config: &ConformConfig,
         seen: &ConformReport,
     ) -> Self {
-        let span_s = seconds(seen.first_ns, seen.last_ns);
+        let span_s = seconds_between(seen.first_ns, seen.last_ns);
         // The span from the first to the last packet has one interval less than packets.
         let per_second = |count: f64| if span_s > 0.0 { count / span_s } else { 0.0 };
         let intervals = seen.packets.saturating_sub(1) as f64;
         let bytes_a_packet = seen.bytes as f64 / seen.packets.max(1) as f64;
         let bucket = |(quantity, bucket)| {
             let (quantity, fill) = match quantity {
-                Quantity::Packets => ("packets", &seen.of_packets),
-                Quantity::Bits => ("bits", &seen.of_bits),
+                Quantity::Packets => ("packets", &seen.packet_bucket),
+                Quantity::Bits => ("bits", &seen.bit_bucket),
             };
             let fill = fill.as_ref()?;
             Some(BucketReport::new(quantity, bucket, fill, seen.first_ns))
         };
         let violation = |one: &myelin_kernel::Violation| ViolationReport {
-            from_s: seconds(seen.first_ns, one.from_ns),
-            to_s: seconds(seen.first_ns, one.to_ns),
+            from_s: seconds_between(seen.first_ns, one.from_ns),
+            to_s: seconds_between(seen.first_ns, one.to_ns),
             packets: one.packets,
-            excess_packets: from_credit(one.packets_over),
-            excess_bits: from_credit(one.bits_over),
+            excess_packets: credit_to_units(one.packets_over),
+            excess_bits: credit_to_units(one.bits_over),
         };
         Self {
             interface: arguments.interface.clone(),
             netns: netns.map(str::to_owned),
             direction: arguments.direction.clone(),
             filter: arguments.filter.clone(),
-            tolerance_ns: watch.tolerance_ns,
+            tolerance_ns: config.tolerance_ns,
             packets: seen.packets,
             bytes: seen.bytes,
             span_s,
             mean_pps: per_second(intervals),
             mean_bps: per_second(intervals * bytes_a_packet * 8.0),
-            buckets: watch.profile.buckets().filter_map(bucket).collect(),
+            buckets: config.profile.buckets().filter_map(bucket).collect(),
             above: seen.above,
             above_with_tolerance: seen.beyond,
             conforms_strictly: seen.above == 0,
@@ -203,20 +203,20 @@ impl Report {
         }
     }
 
-    /// Whether packets were seen and all conform.
+    /// Whether the monitor saw packets and all conform.
     pub(super) fn conforms(&self) -> bool {
         self.conforms == Some(true)
     }
 
-    /// The state in one line. `last` was read `since` ago.
-    pub(super) fn progress(
+    /// Formats the state in one line. `last` was read `since` ago.
+    pub(super) fn format_progress(
         &self,
         elapsed: Duration,
         last: &ConformReport,
         since: Duration,
     ) -> String {
         let rate = |now: u64, before: u64| {
-            rounded((now.saturating_sub(before)) as f64 / since.as_secs_f64())
+            round_figure((now.saturating_sub(before)) as f64 / since.as_secs_f64())
         };
         let bursts: Vec<_> = self
             .buckets
@@ -234,7 +234,7 @@ impl Report {
         )
     }
 
-    /// The verdict, the traffic, and each bucket; if `verbose`, the violations too.
+    /// Prints the verdict, the traffic, and each bucket; if `verbose`, the violations too.
     pub(super) fn print(&self, verbose: bool) {
         let traffic = format!(
             "{} ({}): {} packets, {} bytes in {:.3} s: {}, {}",
@@ -243,14 +243,14 @@ impl Report {
             self.packets,
             self.bytes,
             self.span_s,
-            units::PACKET_RATE.format(rounded(self.mean_pps)),
-            units::BIT_RATE.format(rounded(self.mean_bps))
+            units::PACKET_RATE.format(round_figure(self.mean_pps)),
+            units::BIT_RATE.format(round_figure(self.mean_bps))
         );
         if self.packets == 0 {
             println!("{}", output::wrap(&traffic));
             return;
         }
-        println!("{}", output::wrap(&self.verdict()));
+        println!("{}", output::wrap(&self.format_verdict()));
         println!("{}", output::wrap(&traffic));
         let columns: [Column<BucketReport>; 7] = [
             ("bucket", |one| one.quantity.to_owned()),
@@ -261,7 +261,7 @@ impl Report {
             (">fullest after s", |one| format!("{:.6}", one.fullest_s)),
             (">least tolerance", BucketReport::format_tolerance),
         ];
-        println!("{}", output::listing(&columns, &self.buckets));
+        println!("{}", output::format_table(&columns, &self.buckets));
         if verbose {
             self.print_violations();
         } else if self.violations > 0 {
@@ -273,7 +273,7 @@ impl Report {
         for one in &self.first_violations {
             let mut excess = Vec::new();
             if one.excess_packets > 0.0 {
-                excess.push(format!("{} packets", packets(one.excess_packets)));
+                excess.push(format!("{} packets", format_packets(one.excess_packets)));
             }
             if one.excess_bits > 0.0 {
                 excess.push(units::SIZE.format(one.excess_bits.ceil() as u64));
@@ -294,7 +294,7 @@ impl Report {
         }
     }
 
-    fn verdict(&self) -> String {
+    fn format_verdict(&self) -> String {
         let tolerance = units::DURATION.format(self.tolerance_ns);
         let least = self.buckets.iter().max_by_key(|one| one.least_tolerance_ns);
         let least = least.map_or_else(String::new, BucketReport::format_tolerance);
@@ -334,10 +334,10 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::rounded;
+    use super::round_figure;
 
     #[test]
-    fn four_figures_are_kept() {
+    fn round_figure_keeps_four_figures() {
         let cases = [
             (0.0, 0),
             (7.4, 7),
@@ -346,7 +346,7 @@ mod tests {
             (123_456.0, 123_500),
         ];
         for (value, expected) in cases {
-            assert_eq!(rounded(value), expected, "{value}");
+            assert_eq!(round_figure(value), expected, "{value}");
         }
     }
 }

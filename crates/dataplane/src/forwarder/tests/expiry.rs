@@ -1,10 +1,10 @@
-//! Tests timers of functions, and counters that functions name.
+//! Tests the timers and the named counters of functions.
 
 use super::*;
 
 const PERIOD_NS: u64 = 100_000;
 
-/// Holds packets until its timer expires, and counts them.
+/// Holds packets until its timer expires. Counts the released packets.
 #[derive(Default)]
 struct PacketHolder {
     held: Vec<(Meta, Vec<u8>)>,
@@ -38,7 +38,7 @@ impl Function for PacketHolder {
 }
 
 #[test]
-fn a_due_function_is_called_and_its_packets_continue_at_the_next_function() {
+fn a_due_timer_calls_its_function_and_emitted_packets_continue() {
     let mut stats_fixture = ForwarderFixture::new();
     let fixture = ForwarderFixture::new();
     let mut forwarder = fixture.forwarder(8);
@@ -46,7 +46,7 @@ fn a_due_function_is_called_and_its_packets_continue_at_the_next_function() {
     let xor = || instantiate(&FunctionConfig::Xor(XorConfig { key: 0xff })).unwrap();
     let functions = vec![xor(), Box::new(PacketHolder::default()), xor()];
     add_functions(&mut stats_fixture, &mut forwarder, functions, None);
-    // The first call only gives the function the time. It holds no packet yet.
+    // The first call only gives the function the time, because the function holds no packet yet.
     assert_eq!(forwarder.next_timer_ns(), Some(0));
     forwarder.run_timers();
     assert_eq!(forwarder.next_timer_ns(), None);

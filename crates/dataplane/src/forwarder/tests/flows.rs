@@ -5,7 +5,7 @@ use myelin_spec::MonitorConfig;
 
 use super::*;
 
-fn add(
+fn add_chain(
     fixture: &mut ForwarderFixture,
     forwarder: &mut Forwarder<'_, MemoryPort>,
     chain: &UserChain,
@@ -16,15 +16,15 @@ fn add(
     forwarder.add_segments(segments);
 }
 
-/// Returns the two times that a `timestamp` appended.
-fn times(packet: &[u8]) -> [u64; 2] {
+/// Returns the two times that a `timestamp` function appended.
+fn read_times(packet: &[u8]) -> [u64; 2] {
     let (front, sent) = packet.split_last_chunk::<8>().unwrap();
     let received = front.last_chunk::<8>().unwrap();
     [*received, *sent].map(u64::from_be_bytes)
 }
 
 #[test]
-fn set_time_precedes_each_batch() {
+fn functions_get_the_time_before_each_batch() {
     let mut stats_fixture = ForwarderFixture::new();
     let fixture = ForwarderFixture::new();
     let mut forwarder = fixture.forwarder(8);
@@ -33,7 +33,7 @@ fn set_time_precedes_each_batch() {
         FunctionConfig::Forward,
         FunctionConfig::Timestamp,
     ]);
-    add(&mut stats_fixture, &mut forwarder, &chain);
+    add_chain(&mut stats_fixture, &mut forwarder, &chain);
     let packet = udp(30);
     for _ in 0..2 {
         let start = tick_and_read_clock();
@@ -44,8 +44,8 @@ fn set_time_precedes_each_batch() {
         let out = take_sent(&mut forwarder);
         assert_eq!(out.len(), 3);
         for packet in &out {
-            let second = times(packet);
-            let first = times(&packet[..packet.len() - 16]);
+            let second = read_times(packet);
+            let first = read_times(&packet[..packet.len() - 16]);
             // The clock advances 10 ns with each reading: one reading per function and batch.
             assert_eq!(first, [STAMP_NS, start + 10]);
             assert_eq!(second, [STAMP_NS, start + 20]);
@@ -60,7 +60,7 @@ fn flows_are_read_by_position() {
     let mut forwarder = fixture.forwarder(8);
     let monitor = FunctionConfig::Monitor(MonitorConfig { flows: 10 });
     let chain = one_segment(vec![FunctionConfig::Forward, monitor]);
-    add(&mut stats_fixture, &mut forwarder, &chain);
+    add_chain(&mut stats_fixture, &mut forwarder, &chain);
     let packet = udp(30);
     for _ in 0..5 {
         inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);

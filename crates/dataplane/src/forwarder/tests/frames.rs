@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn emission_stops_without_free_frames() {
+fn packets_emitted_without_a_free_frame_are_lost_and_counted() {
     let mut stats_fixture = ForwarderFixture::new();
     let fixture = ForwarderFixture::new();
     let mut forwarder = fixture.forwarder(1);
@@ -29,8 +29,8 @@ fn emission_stops_without_free_frames() {
     assert_eq!(count_frames(&forwarder), FRAMES as usize);
 }
 
-/// A million packets of known and unknown chains, over links that go up and down. All frames stay
-/// accounted for.
+/// Forwards a million packets of known and unknown chains, over a link that goes up and down. Each
+/// frame is always in the pool or in a port.
 #[test]
 fn no_frame_is_lost_in_a_million_packets() {
     const PACKETS: usize = 1_000_000;
@@ -94,12 +94,12 @@ fn no_frame_is_lost_in_a_million_packets() {
     assert_eq!(count_frames(&forwarder), FRAMES as usize);
     assert!(
         refused > 0,
-        "the fill ring never ran empty: the test is too easy"
+        "the fill ring never ran empty: the test must inject more packets"
     );
     let (chain, worker) = (stats.chain(1, 0).unwrap(), fixture.stats.worker());
     assert!(
         chain.transmit_drops > 0,
-        "the TX ring never was full: the test is too easy"
+        "the TX ring was never full: the test must keep the link down longer"
     );
     assert_eq!(worker.received, injected as u64);
     assert_eq!(chain.transmitted, left as u64);
@@ -110,7 +110,7 @@ fn no_frame_is_lost_in_a_million_packets() {
 }
 
 #[test]
-fn a_full_transmit_ring_drops_the_newest_and_recovers() {
+fn a_full_transmit_ring_drops_the_newest_packets_until_the_link_is_up() {
     let stats = Stats::create().unwrap();
     let fixture = ForwarderFixture::new();
     let mut forwarder = fixture.forwarder(RING as u16);
@@ -126,7 +126,7 @@ fn a_full_transmit_ring_drops_the_newest_and_recovers() {
         forwarder.process_batches();
     }
     assert_eq!(stats.chain(1, 0).unwrap().transmit_drops, 120 - RING as u64);
-    // One kick per batch, and one per batch without room. Not one per dropped packet.
+    // One kick per batch, and one more per batch that found the ring full: none per dropped packet.
     assert_eq!(fixture.stats.worker().kicks, 3 + 2);
     assert_eq!(count_frames(&forwarder), FRAMES as usize);
     forwarder.port_mut(OUT).unwrap().set_link(true);
@@ -136,7 +136,7 @@ fn a_full_transmit_ring_drops_the_newest_and_recovers() {
 }
 
 #[test]
-fn the_frames_of_a_removed_port_come_back() {
+fn frames_of_a_removed_port_return_to_the_pool() {
     let fixture = ForwarderFixture::new();
     let mut forwarder = fixture.forwarder(4);
     let packet = udp(10);
@@ -151,7 +151,7 @@ fn the_frames_of_a_removed_port_come_back() {
 
 #[test]
 fn a_packet_longer_than_a_frame_is_not_emitted() {
-    /// Emits one packet that just fits a frame, and one that does not.
+    /// Emits one packet that just fits a frame, and one that is a byte too long.
     struct LongEmitter;
     impl Function for LongEmitter {
         fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
@@ -177,7 +177,7 @@ fn a_packet_longer_than_a_frame_is_not_emitted() {
     assert_eq!(count_frames(&forwarder), FRAMES as usize);
 }
 
-/// Damages a packet.
+/// Calls a function that damages the packet. Also emits bytes that are no packet.
 struct PacketDamager(fn(&mut Packet<'_>));
 
 impl Function for PacketDamager {

@@ -18,7 +18,7 @@ impl Function for PayloadReplier {
     }
 }
 
-/// Adds a segment with one such function.
+/// Adds a segment with one [`PayloadReplier`].
 fn add_replier(
     fixture: &mut ForwarderFixture,
     forwarder: &mut Forwarder<'_, MemoryPort>,

@@ -72,7 +72,7 @@ fn a_burst_leaves_at_the_rate_and_the_sojourn_includes_the_wait() {
     assert_eq!(forwarder.shaped_packets(1, 0), 3);
     for (number, us) in [(2, 100), (3, 200), (4, 300)] {
         let due_ns = forwarder.next_departure_ns().unwrap();
-        // The clock advanced a little while the burst arrived.
+        // The clock advanced by less than 1 us during the burst.
         assert!(due_ns.abs_diff(START_NS + us * US) < US, "{due_ns}");
         NOW_NS.set(due_ns - 100);
         assert_eq!(forwarder.send_due_packets(), 0);
@@ -214,7 +214,8 @@ fn the_next_generation_keeps_the_bucket_and_the_queue() {
     };
     inject(&mut forwarder, &of_next, &packet);
     forwarder.process_batches();
-    // The packet queues behind the old generation, although its own generation has sent none.
+    // The packet queues behind the old generation's packet, although the new generation has sent
+    // none.
     assert_eq!(take_sent(&mut forwarder).len(), 1);
     assert_eq!(
         (
@@ -240,7 +241,7 @@ fn the_next_generation_keeps_the_bucket_and_the_queue() {
 }
 
 #[test]
-fn a_removed_chain_first_sends_its_queue() {
+fn removing_a_chain_first_sends_its_queue() {
     let stats = Stats::create().unwrap();
     let fixture = ForwarderFixture::new();
     let mut forwarder = fixture.forwarder(8);
@@ -281,8 +282,8 @@ fn waiting_packets_of_a_removed_segment_are_lost_and_their_frames_are_free() {
     assert_eq!(count_frames(&forwarder), FRAMES as usize);
 }
 
-/// Like a worker that starts after one that died: the shared file holds the counters, but no
-/// packets.
+/// Acts like a worker that starts after another has died: the shared file holds the counters, but
+/// the packets are lost.
 #[test]
 fn packets_that_waited_in_a_dead_worker_count_as_lost() {
     let stats = Stats::create().unwrap();

@@ -1,10 +1,10 @@
 //! Checks that the library finds all matches.
 //!
-//! Its loops over vector registers are wrong in some releases. Vectorscan 5.4.9 misses matches near
-//! the end of a buffer on processors with AVX-512; its issue 317 and its pull request 378 describe
-//! other cases. A filter that misses matches is worse than none. So this check runs several kinds
-//! of loops on the present processor, for every offset of a match in buffers of every length up to
-//! two registers. It takes about 20 ms, once per process.
+//! Some releases have wrong loops over vector registers. Vectorscan 5.4.9 misses matches near the
+//! end of a buffer on processors with AVX-512; its issue 317 and its pull request 378 describe
+//! other cases. A filter that misses matches is worse than no filter. So this check runs several
+//! kinds of loops on this processor. It tries every offset of a match in buffers of every length up
+//! to two registers. It takes about 20 ms, once per process.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(super) fn check_library(functions: &'static HyperscanApi) -> Result<(), Libr
         let expressions: Vec<_> = expressions.iter().map(|regex| expression(regex)).collect();
         let database = Database::compile_with(functions, &expressions).map_err(|_| wrong())?;
         let mut scanner = Scanner::new(Arc::new(database)).ok_or_else(wrong)?;
-        if finds_everywhere(&mut scanner, needle) {
+        if finds_needle_at_every_offset(&mut scanner, needle) {
             Ok(())
         } else {
             Err(wrong())
@@ -60,7 +60,7 @@ fn expression(regex: &str) -> Expression<'_> {
     }
 }
 
-fn finds_everywhere(scanner: &mut Scanner, needle: &[u8]) -> bool {
+fn finds_needle_at_every_offset(scanner: &mut Scanner, needle: &[u8]) -> bool {
     let mut buffer = [FILLER; LENGTHS];
     (needle.len()..=LENGTHS).all(|length| {
         let nothing = scanner.scan(&buffer[..length], 1) == Some(0);

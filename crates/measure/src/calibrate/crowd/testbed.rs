@@ -10,7 +10,7 @@ use myelin_linux::packet_socket::PacketSender;
 use myelin_spec::Space;
 
 use super::super::bursts::{self, BurstSamples, Senders};
-use super::super::deployed::{DeployedChains, hosts};
+use super::super::deployed::{DeployedChains, open_hosts};
 use super::super::direct::SERVER;
 use super::super::{Chains, FRAMES, Monitor, Result, frame};
 use super::{CHAINS, Crowds, FUNCTIONS};
@@ -78,7 +78,7 @@ impl<'a> Testbed<'a> {
         {
             return Ok(None);
         }
-        let [client, server] = hosts(&up)?;
+        let [client, server] = open_hosts(&up)?;
         let mut netlink = Netlink::open_in(&server)?;
         let end = netlink.link("eth0")?;
         let mac = end.mac.map(|mac| mac.0);
@@ -90,10 +90,10 @@ impl<'a> Testbed<'a> {
         });
         let sockets = sockets.collect::<Result<_>>()?;
         let [few, many] =
-            members.map(|crowd| senders(&client, mac, &crowd.map(|member| member.port)));
+            members.map(|crowd| create_senders(&client, mac, &crowd.map(|member| member.port)));
         Ok(Some(Self {
             crowds: [few?, many?],
-            dropped: senders(&client, mac, &[DROPPED_PORT])?,
+            dropped: create_senders(&client, mac, &[DROPPED_PORT])?,
             end: end.id().index,
             server: netlink,
             _sockets: sockets,
@@ -111,7 +111,7 @@ impl<'a> Testbed<'a> {
     ) -> Result<(Crowds, [f64; FRAMES.len()])> {
         let mut samples: [BurstSamples; FUNCTIONS.len()] = Default::default();
         let (server, end) = (&mut self.server, self.end);
-        let mut arrived = || Ok(server.received(end)?);
+        let mut arrived = || Ok(server.received_packets(end)?);
         for round in 0..rounds {
             monitor.progress("crowds", round as u64, rounds as u64);
             for (senders, samples) in self.crowds.iter().zip(&mut samples) {
@@ -180,7 +180,7 @@ fn chain_text(port: u16, spec: &str) -> String {
 }
 
 /// Makes one sender for each frame and port.
-fn senders(client: &Netns, mac: Option<[u8; 6]>, ports: &[u16]) -> Result<Senders> {
+fn create_senders(client: &Netns, mac: Option<[u8; 6]>, ports: &[u16]) -> Result<Senders> {
     let of = |bytes: usize| {
         client.enter(|| {
             let link = Netlink::open()?.link("eth0")?.id().index;

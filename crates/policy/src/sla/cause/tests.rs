@@ -5,7 +5,7 @@ use myelin_packet::HopCounters;
 use super::*;
 use crate::sla::Losses;
 
-fn late() -> Breach {
+fn late_breach() -> Breach {
     Breach {
         term: SlaTerm::Latency,
         measured: 900.0,
@@ -13,7 +13,7 @@ fn late() -> Breach {
     }
 }
 
-fn losing() -> Breach {
+fn loss_breach() -> Breach {
     Breach {
         term: SlaTerm::Loss,
         measured: 5.0,
@@ -21,7 +21,7 @@ fn losing() -> Breach {
     }
 }
 
-fn worker(busy: f64, waited: f64) -> Context {
+fn context_of_worker(busy: f64, waited: f64) -> Context {
     Context {
         workers: vec![WorkerLoad {
             pid: 7,
@@ -60,16 +60,20 @@ fn worker(busy: f64, waited: f64) -> Context {
     }
 }
 
-fn cause(breach: &Breach, second: &SlaWindow, context: &Context) -> (SlaCause, String) {
+fn find_cause_and_hop(
+    breach: &Breach,
+    second: &SlaWindow,
+    context: &Context,
+) -> (SlaCause, String) {
     let finding = find_cause(breach, 99.0, second, context);
     (finding.cause, finding.hop)
 }
 
-fn explain_delay(context: &Context) -> (SlaCause, String) {
-    cause(&late(), &SlaWindow::default(), context)
+fn find_delay_cause(context: &Context) -> (SlaCause, String) {
+    find_cause_and_hop(&late_breach(), &SlaWindow::default(), context)
 }
 
-fn lost(losses: Losses) -> SlaWindow {
+fn window_with_losses(losses: Losses) -> SlaWindow {
     SlaWindow {
         lost: losses,
         ..SlaWindow::default()
@@ -80,38 +84,42 @@ fn lost(losses: Losses) -> SlaWindow {
 fn a_full_worker_is_overloaded_and_a_waiting_one_has_a_neighbour() {
     let coder = "coder".to_owned();
     assert_eq!(
-        explain_delay(&worker(0.95, 0.0)),
+        find_delay_cause(&context_of_worker(0.95, 0.0)),
         (SlaCause::Overload, coder.clone())
     );
     assert_eq!(
-        explain_delay(&worker(0.3, 0.2)),
+        find_delay_cause(&context_of_worker(0.3, 0.2)),
         (SlaCause::Neighbour, coder.clone())
     );
     // A full worker is overloaded, even if it waited a little.
     assert_eq!(
-        explain_delay(&worker(0.95, 0.04)),
+        find_delay_cause(&context_of_worker(0.95, 0.04)),
         (SlaCause::Overload, coder.clone())
     );
     // Steal of another core does not matter.
-    assert_eq!(explain_delay(&worker(0.3, 0.0)).0, SlaCause::Unknown);
-    let mut stolen = worker(0.3, 0.02);
+    assert_eq!(
+        find_delay_cause(&context_of_worker(0.3, 0.0)).0,
+        SlaCause::Unknown
+    );
+    let mut stolen = context_of_worker(0.3, 0.02);
     stolen.cores[1].steal = 0.05;
-    assert_eq!(explain_delay(&stolen), (SlaCause::Steal, coder));
+    assert_eq!(find_delay_cause(&stolen), (SlaCause::Steal, coder));
 }
 
 #[test]
 fn waiting_explains_a_percentile_if_it_is_the_share_above_it() {
-    let context = worker(0.3, 0.03);
-    let at = |percentile| find_cause(&late(), percentile, &SlaWindow::default(), &context).cause;
+    let context = context_of_worker(0.3, 0.03);
+    let at =
+        |percentile| find_cause(&late_breach(), percentile, &SlaWindow::default(), &context).cause;
     assert_eq!(at(99.0), SlaCause::Neighbour);
     assert_eq!(at(95.0), SlaCause::Unknown);
 }
 
 #[test]
 fn a_worker_full_of_another_chains_packets_has_a_neighbour() {
-    let mut context = worker(0.99, 0.0);
+    let mut context = context_of_worker(0.99, 0.0);
     context.workers[0].neighbour = Some(("bulk".to_owned(), 0.8));
-    let finding = find_cause(&late(), 99.0, &SlaWindow::default(), &context);
+    let finding = find_cause(&late_breach(), 99.0, &SlaWindow::default(), &context);
     assert_eq!(finding.cause, SlaCause::Neighbour);
     assert!(finding.evidence.concat().contains("80 %"), "{finding:?}");
     assert!(finding.evidence.concat().contains("bulk"), "{finding:?}");
@@ -119,89 +127,98 @@ fn a_worker_full_of_another_chains_packets_has_a_neighbour() {
 
 #[test]
 fn a_polling_worker_is_judged_by_its_rings() {
-    let mut context = worker(1.0, 0.0);
+    let mut context = context_of_worker(1.0, 0.0);
     context.workers[0].is_polling = true;
-    assert_eq!(explain_delay(&context).0, SlaCause::Unknown);
+    assert_eq!(find_delay_cause(&context).0, SlaCause::Unknown);
     context.ring = Some(1);
-    let overflow = lost(Losses {
+    let overflow = window_with_losses(Losses {
         ring: 9,
         ..Losses::default()
     });
     assert_eq!(
-        cause(&losing(), &overflow, &context),
+        find_cause_and_hop(&loss_breach(), &overflow, &context),
         (SlaCause::Overload, "coder".to_owned())
     );
     context.workers[0].waited = 0.2;
-    assert_eq!(cause(&losing(), &overflow, &context).0, SlaCause::Neighbour);
+    assert_eq!(
+        find_cause_and_hop(&loss_breach(), &overflow, &context).0,
+        SlaCause::Neighbour
+    );
 }
 
 #[test]
 fn lost_packets_are_evidence_of_a_late_second() {
-    let second = lost(Losses {
+    let second = window_with_losses(Losses {
         ring: 20,
         ..Losses::default()
     });
-    let finding = find_cause(&late(), 99.0, &second, &worker(0.95, 0.0));
+    let finding = find_cause(&late_breach(), 99.0, &second, &context_of_worker(0.95, 0.0));
     assert_eq!(finding.cause, SlaCause::Overload);
-    let told = finding.evidence.last().map(String::as_str);
-    assert_eq!(told, Some("20 packets lost: ring"));
+    let last = finding.evidence.last().map(String::as_str);
+    assert_eq!(last, Some("20 packets lost: ring"));
 }
 
 #[test]
 fn the_place_that_lost_most_is_the_cause() {
-    let context = worker(0.99, 0.0);
-    let mut second = lost(Losses {
+    let context = context_of_worker(0.99, 0.0);
+    let mut second = window_with_losses(Losses {
         function: 10,
         ring: 3,
         unseen: 2,
         ..Losses::default()
     });
     second.lost_in = [("filter".to_owned(), 8), ("coder".to_owned(), 2)].into();
-    let finding = find_cause(&losing(), 99.0, &second, &context);
+    let finding = find_cause(&loss_breach(), 99.0, &second, &context);
     assert_eq!(finding.cause, SlaCause::Function);
     assert_eq!(finding.hop, "filter");
     assert_eq!(
         finding.evidence,
         ["function filter dropped 8 of 1000 packets"]
     );
-    let link = lost(Losses {
+    let link = window_with_losses(Losses {
         link: 4,
         ..Losses::default()
     });
     assert_eq!(
-        cause(&losing(), &link, &context),
+        find_cause_and_hop(&loss_breach(), &link, &context),
         (SlaCause::Link, "egress".to_owned())
     );
 }
 
 #[test]
 fn packets_missing_after_a_restart_are_a_failure() {
-    let unseen = lost(Losses {
+    let unseen = window_with_losses(Losses {
         unseen: 4,
         ..Losses::default()
     });
-    let mut context = worker(0.1, 0.0);
-    assert_eq!(cause(&losing(), &unseen, &context).0, SlaCause::Unknown);
+    let mut context = context_of_worker(0.1, 0.0);
+    assert_eq!(
+        find_cause_and_hop(&loss_breach(), &unseen, &context).0,
+        SlaCause::Unknown
+    );
     context.workers[0].restarted = true;
     assert_eq!(
-        cause(&losing(), &unseen, &context),
+        find_cause_and_hop(&loss_breach(), &unseen, &context),
         (SlaCause::Failure, "coder".to_owned())
     );
-    assert_eq!(explain_delay(&context).0, SlaCause::Failure);
-    let door = lost(Losses {
+    assert_eq!(find_delay_cause(&context).0, SlaCause::Failure);
+    let door = window_with_losses(Losses {
         door: 4,
         ..Losses::default()
     });
-    assert_eq!(cause(&losing(), &door, &context).0, SlaCause::Failure);
+    assert_eq!(
+        find_cause_and_hop(&loss_breach(), &door, &context).0,
+        SlaCause::Failure
+    );
 }
 
 #[test]
 fn a_kernel_chain_is_explained_by_any_core() {
     let mut context = Context {
         workers: Vec::new(),
-        ..worker(0.0, 0.0)
+        ..context_of_worker(0.0, 0.0)
     };
-    assert_eq!(explain_delay(&context).0, SlaCause::Steal);
+    assert_eq!(find_delay_cause(&context).0, SlaCause::Steal);
     context.cores[0] = CoreLoad {
         core: 0,
         steal: 0.0,
@@ -209,11 +226,14 @@ fn a_kernel_chain_is_explained_by_any_core() {
         idle: 0.0,
     };
     context.cores[1].idle = 1.0;
-    assert_eq!(explain_delay(&context).0, SlaCause::Overload);
+    assert_eq!(find_delay_cause(&context).0, SlaCause::Overload);
     context.cores[0].softirq = 0.1;
-    assert_eq!(explain_delay(&context).0, SlaCause::Neighbour);
+    assert_eq!(find_delay_cause(&context).0, SlaCause::Neighbour);
     context.cores[0].idle = 0.5;
-    assert_eq!(explain_delay(&context), (SlaCause::Unknown, "-".to_owned()));
+    assert_eq!(
+        find_delay_cause(&context),
+        (SlaCause::Unknown, "-".to_owned())
+    );
 }
 
 #[test]
@@ -221,14 +241,14 @@ fn the_function_whose_cost_grew_is_the_hop() {
     let mut context = Context {
         workers: Vec::new(),
         cores: Vec::new(),
-        ..worker(0.0, 0.0)
+        ..context_of_worker(0.0, 0.0)
     };
     context.hops[0].counted.samples = 2;
     context.hops[0].counted.sampled_ns = 390;
-    assert_eq!(explain_delay(&context).1, "-");
+    assert_eq!(find_delay_cause(&context).1, "-");
     context.hops[0].counted.sampled_ns = 500;
     assert_eq!(
-        explain_delay(&context),
+        find_delay_cause(&context),
         (SlaCause::Unknown, "filter".to_owned())
     );
 }

@@ -50,7 +50,7 @@ fn reading(up_s: f64, packets_in: u64, dropped: u64) -> Reading {
     }
 }
 
-fn take(history: &mut History, reading: Reading, transit: TransitLosses) -> SlaWindow {
+fn add_second(history: &mut History, reading: Reading, transit: TransitLosses) -> SlaWindow {
     let length_s = reading.up_s - history.last.up_s;
     let second = Second {
         end: SystemTime::UNIX_EPOCH + Duration::from_secs_f64(reading.up_s),
@@ -65,7 +65,7 @@ fn take(history: &mut History, reading: Reading, transit: TransitLosses) -> SlaW
 
 fn history_of(reading: Reading) -> History {
     let mut history = History::new(&reading);
-    take(&mut history, reading, TransitLosses::default());
+    add_second(&mut history, reading, TransitLosses::default());
     history
 }
 
@@ -78,7 +78,7 @@ fn a_second_is_the_difference_of_two_readings() {
         (100, 0.5)
     );
     assert!((status.second.in_pps - 200.0).abs() < 1e-9);
-    let second = take(
+    let second = add_second(
         &mut history,
         reading(1.5, 1100, 5),
         TransitLosses::default(),
@@ -102,7 +102,7 @@ fn a_second_is_the_difference_of_two_readings() {
 #[test]
 fn a_violation_shows_in_state_and_events_until_it_ends() {
     let mut history = history_of(reading(1.0, 100, 0));
-    take(
+    add_second(
         &mut history,
         reading(2.0, 200, 50),
         TransitLosses::default(),
@@ -121,7 +121,7 @@ fn a_violation_shows_in_state_and_events_until_it_ends() {
     assert_eq!((event.lost, event.worst_loss_percent), (50, Some(50.0)));
     assert!(event.end.is_none());
     for second in 3..6 {
-        take(
+        add_second(
             &mut history,
             reading(f64::from(second), 200, 50),
             TransitLosses::default(),
@@ -142,7 +142,7 @@ fn late_packets_violate_the_latency() {
     *sojourn = Histogram::new();
     sojourn.record_many(10_000, 198);
     sojourn.record_many(1_000_000, 2);
-    take(&mut history, late, TransitLosses::default());
+    add_second(&mut history, late, TransitLosses::default());
     let event = history.status().last_event.unwrap();
     assert_eq!(event.terms, [SlaTerm::Latency]);
     assert!((event.worst_latency_us.unwrap() - 1000.0).abs() < 20.0);
@@ -155,7 +155,7 @@ fn a_chain_without_bounds_is_not_judged() {
         ..reading(up_s, packets_in, dropped)
     };
     let mut history = history_of(free(1.0, 100, 100));
-    take(&mut history, free(2.0, 200, 200), TransitLosses::default());
+    add_second(&mut history, free(2.0, 200, 200), TransitLosses::default());
     let status = history.status();
     assert_eq!((status.state, status.judged_s), (SlaState::NoContract, 0));
     assert!(status.last_event.is_none());
@@ -173,14 +173,14 @@ fn packets_missing_for_a_second_are_lost_and_new_ones_are_in_transit() {
     let mut history = history_of(with_missing(1.0, 100, 7));
     assert_eq!(history.status().under_way, 7);
     // As many are missing, but these may be other packets.
-    let second = take(
+    let second = add_second(
         &mut history,
         with_missing(2.0, 200, 7),
         TransitLosses::default(),
     );
     assert_eq!((second.lost.unseen, history.status().under_way), (0, 7));
     // Only three have arrived since.
-    let second = take(
+    let second = add_second(
         &mut history,
         with_missing(3.0, 203, 7),
         TransitLosses::default(),
@@ -191,25 +191,25 @@ fn packets_missing_for_a_second_are_lost_and_new_ones_are_in_transit() {
         ring: 2,
         ..TransitLosses::default()
     };
-    let second = take(&mut history, with_missing(4.0, 300, 7), transit);
+    let second = add_second(&mut history, with_missing(4.0, 300, 7), transit);
     assert_eq!((second.lost.unseen, second.lost.ring), (0, 2));
     // Packets in the shaper are not missing; its drops count as `shaper`.
     let mut shaped = with_missing(4.5, 300, 50);
     shaped.in_shaper = 40;
     shaped.counts.shaper = 3;
-    let second = take(&mut history, shaped, TransitLosses::default());
+    let second = add_second(&mut history, shaped, TransitLosses::default());
     assert_eq!((second.lost.shaper, second.lost.unseen), (3, 1));
     // With `onFailure: pass` a missing packet is not lost.
     let mut passing = with_missing(5.0, 300, 50);
     passing.may_bypass = true;
-    let second = take(&mut history, passing, TransitLosses::default());
+    let second = add_second(&mut history, passing, TransitLosses::default());
     assert_eq!(second.lost.unseen, 0);
 }
 
 #[test]
-fn a_steady_loss_is_found_beside_many_packets() {
-    // 10,000 packets arrive each second, 9,000 above the profile; five of the others are lost where
-    // no counter is.
+fn a_steady_loss_is_found_among_many_packets() {
+    // 10,000 packets arrive each second, 9,000 above the profile; five of the others are lost
+    // without a counter.
     let losing = |second: u64, more| {
         let mut reading = reading(second as f64, 1000 * second, 0);
         reading.counts.packets_in += 9000 * second;
@@ -219,16 +219,16 @@ fn a_steady_loss_is_found_beside_many_packets() {
     };
     let mut history = history_of(losing(1, 0));
     for second in 2..=4 {
-        take(&mut history, losing(second, 0), TransitLosses::default());
+        add_second(&mut history, losing(second, 0), TransitLosses::default());
     }
     // A worker that is off its core during the reading has lost nothing.
-    take(&mut history, losing(5, 60), TransitLosses::default());
+    add_second(&mut history, losing(5, 60), TransitLosses::default());
     for second in 6..=9 {
-        take(&mut history, losing(second, 0), TransitLosses::default());
+        add_second(&mut history, losing(second, 0), TransitLosses::default());
     }
-    let second = take(&mut history, losing(10, 0), TransitLosses::default());
+    let second = add_second(&mut history, losing(10, 0), TransitLosses::default());
     assert_eq!(second.lost.unseen, 5);
-    // All but those that may be in transit at the last reading but one: those of 10.01 ms.
+    // Except the packets of 10.01 ms, which may be in transit at the last reading but one.
     assert_eq!(history.status().life.lost.unseen, 9 * 5 - 11);
 }
 
@@ -245,13 +245,13 @@ fn packets_that_a_black_box_keeps_for_a_second_are_lost_in_it() {
     };
     let mut history = history_of(with_box(1.0, 100, 20));
     assert_eq!(history.status().under_way, 20);
-    let second = take(
+    let second = add_second(
         &mut history,
         with_box(2.0, 200, 20),
         TransitLosses::default(),
     );
     assert_eq!(second.lost.total(), 0);
-    let second = take(
+    let second = add_second(
         &mut history,
         with_box(3.0, 205, 20),
         TransitLosses::default(),
@@ -259,7 +259,7 @@ fn packets_that_a_black_box_keeps_for_a_second_are_lost_in_it() {
     assert_eq!((second.lost.function, second.lost_in["filter"]), (15, 15));
     assert_eq!(second.lost.unseen, 0);
     assert!(second.sojourn.is_none());
-    let second = take(
+    let second = add_second(
         &mut history,
         with_box(4.0, 205, 20),
         TransitLosses::default(),
@@ -275,7 +275,7 @@ fn figures_continue_over_a_live_change() {
     next.generation = 1;
     next.hops[0].counted.packets_in = 40;
     next.hops[0].counted.drops = 0;
-    let second = take(&mut history, next, TransitLosses::default());
+    let second = add_second(&mut history, next, TransitLosses::default());
     assert_eq!((second.packets_in, second.lost.total()), (50, 0));
     assert_eq!(history.status().life.lost_in["filter"], 3);
 }
@@ -284,7 +284,7 @@ fn figures_continue_over_a_live_change() {
 fn only_the_last_seconds_are_kept() {
     let mut history = history_of(reading(1.0, 1, 0));
     for second in 2..=(SECONDS as u64 + 5) {
-        take(
+        add_second(
             &mut history,
             reading(second as f64, second, 0),
             TransitLosses::default(),
@@ -298,7 +298,7 @@ fn only_the_last_seconds_are_kept() {
 }
 
 /// Adds a second in which the function's worker has `binding` to core 3.
-fn take_bound(history: &mut History, second: u8, binding: Binding) -> SlaStatus {
+fn add_second_with_binding(history: &mut History, second: u8, binding: Binding) -> SlaStatus {
     let worker = WorkerTimes {
         pid: 7,
         core: Some(3),
@@ -334,7 +334,7 @@ fn take_bound(history: &mut History, second: u8, binding: Binding) -> SlaStatus 
 #[test]
 fn a_lost_core_is_an_event_until_it_is_back() {
     let mut history = history_of(reading(1.0, 100, 0));
-    let status = take_bound(&mut history, 2, Binding::Offline);
+    let status = add_second_with_binding(&mut history, 2, Binding::Offline);
     assert_eq!(status.lost_cores, [3]);
     // No packet was late or lost.
     assert_eq!(
@@ -346,27 +346,31 @@ fn a_lost_core_is_an_event_until_it_is_back() {
         (event.cause, event.hop.as_str(), &event.terms[..]),
         (SlaCause::Core, "filter", &[SlaTerm::Core][..])
     );
-    let told = event.evidence.join("; ");
+    let evidence = event.evidence.join("; ");
     assert!(
-        told.contains("core 3 is offline") && told.contains("remedy: write 1 to "),
-        "{told}"
+        evidence.contains("core 3 is offline") && evidence.contains("remedy: write 1 to "),
+        "{evidence}"
     );
-    let back = take_bound(&mut history, 3, Binding::Restored);
+    let back = add_second_with_binding(&mut history, 3, Binding::Restored);
     assert!(back.lost_cores.is_empty());
     for second in 4..7 {
-        take_bound(&mut history, second, Binding::Kept);
+        add_second_with_binding(&mut history, second, Binding::Kept);
     }
     let event = history.status().last_event.unwrap();
     assert_eq!((event.seconds, event.end.is_some()), (2, true));
-    assert_eq!(event.evidence.join("; "), told, "the worst second's");
+    assert_eq!(
+        event.evidence.join("; "),
+        evidence,
+        "the event keeps the evidence of its worst second"
+    );
 }
 
 #[test]
 fn a_chain_without_bounds_reports_a_lost_core_too() {
-    let mut unpromised = reading(1.0, 100, 0);
-    unpromised.sla = Sla::default();
-    let mut history = history_of(unpromised);
-    let status = take_bound(&mut history, 2, Binding::Forbidden);
+    let mut unbounded = reading(1.0, 100, 0);
+    unbounded.sla = Sla::default();
+    let mut history = history_of(unbounded);
+    let status = add_second_with_binding(&mut history, 2, Binding::Forbidden);
     assert_eq!(status.lost_cores, [3]);
     let event = status.last_event.unwrap();
     assert!(event.evidence.join("; ").contains("cpuset"), "{event:?}");
@@ -377,7 +381,7 @@ fn seconds_are_listed_with_their_ends() {
     let mut history = history_of(reading(1.0, 100, 0));
     for second in 2..=SECONDS as u32 + 10 {
         let packets = u64::from(second) * 100;
-        take(
+        add_second(
             &mut history,
             reading(f64::from(second), packets, 0),
             TransitLosses::default(),

@@ -67,7 +67,7 @@ fn cores() -> Vec<CoreLoad> {
     vec![CoreLoad::default()]
 }
 
-fn take(monitor: &mut SlaMonitor, second: u64, readings: Vec<Reading>) {
+fn add_round(monitor: &mut SlaMonitor, second: u64, readings: Vec<Reading>) {
     monitor.add_round(Round {
         running: readings
             .iter()
@@ -82,7 +82,7 @@ fn take(monitor: &mut SlaMonitor, second: u64, readings: Vec<Reading>) {
 #[test]
 fn losses_of_a_shared_ring_count_for_the_chain_with_missing_packets() {
     let mut monitor = SlaMonitor::default();
-    take(
+    add_round(
         &mut monitor,
         1,
         vec![
@@ -91,7 +91,7 @@ fn losses_of_a_shared_ring_count_for_the_chain_with_missing_packets() {
         ],
     );
     // Of b's 1000 packets 300 are missing; one of a's is in transit.
-    take(
+    add_round(
         &mut monitor,
         2,
         vec![
@@ -114,9 +114,9 @@ fn losses_of_a_shared_ring_count_for_the_chain_with_missing_packets() {
 }
 
 #[test]
-fn a_chain_with_most_of_a_worker_is_the_others_neighbour() {
+fn a_chain_with_most_packets_of_a_worker_is_the_neighbour_of_the_others() {
     let mut monitor = SlaMonitor::default();
-    take(
+    add_round(
         &mut monitor,
         1,
         vec![
@@ -124,7 +124,7 @@ fn a_chain_with_most_of_a_worker_is_the_others_neighbour() {
             chain("b", 2, 1.0, 100, 100, 0),
         ],
     );
-    take(
+    add_round(
         &mut monitor,
         2,
         vec![
@@ -145,22 +145,22 @@ fn a_chain_with_most_of_a_worker_is_the_others_neighbour() {
 #[test]
 fn a_chain_with_a_new_spi_starts_with_an_empty_history() {
     let mut monitor = SlaMonitor::default();
-    take(&mut monitor, 1, vec![chain("a", 1, 1.0, 100, 100, 0)]);
-    take(&mut monitor, 2, vec![chain("a", 1, 2.0, 200, 100, 100)]);
+    add_round(&mut monitor, 1, vec![chain("a", 1, 1.0, 100, 100, 0)]);
+    add_round(&mut monitor, 2, vec![chain("a", 1, 2.0, 200, 100, 100)]);
     assert_eq!(monitor.events(None, 0).len(), 1);
-    take(&mut monitor, 3, vec![chain("a", 4, 0.5, 10, 10, 0)]);
+    add_round(&mut monitor, 3, vec![chain("a", 4, 0.5, 10, 10, 0)]);
     assert!(monitor.status("a", 1).is_none());
     let status = monitor.status("a", 4).unwrap();
     assert_eq!((status.life.packets_in, status.violated_s), (10, 0));
     assert!(monitor.events(None, 0).is_empty());
-    take(&mut monitor, 4, Vec::new());
+    add_round(&mut monitor, 4, Vec::new());
     assert!(monitor.status("a", 4).is_none());
 }
 
 #[test]
 fn a_chain_without_a_reading_is_kept_and_its_losses_count_once() {
     let mut monitor = SlaMonitor::default();
-    take(&mut monitor, 1, vec![chain("a", 1, 1.0, 100, 90, 10)]);
+    add_round(&mut monitor, 1, vec![chain("a", 1, 1.0, 100, 90, 10)]);
     assert_eq!(monitor.status("a", 1).unwrap().life.lost.ring, 10);
     monitor.add_round(Round {
         running: [("a".to_owned(), 1)].into(),
@@ -168,7 +168,7 @@ fn a_chain_without_a_reading_is_kept_and_its_losses_count_once() {
         cores: cores(),
         end: SystemTime::UNIX_EPOCH,
     });
-    take(&mut monitor, 3, vec![chain("a", 1, 3.0, 300, 280, 20)]);
+    add_round(&mut monitor, 3, vec![chain("a", 1, 3.0, 300, 280, 20)]);
     let status = monitor.status("a", 1).unwrap();
     assert_eq!(status.life.lost.ring, 20);
     assert!((status.second.seconds - 2.0).abs() < 1e-9);
@@ -201,15 +201,15 @@ fn an_idle_chain_has_no_share_of_egress_losses() {
         let of = |name, spi| monitor.status(name, spi).unwrap().life.lost.link;
         (of("a", 1), of("b", 2))
     };
-    take(&mut monitor, 1, both(1.0, 100, 0));
+    add_round(&mut monitor, 1, both(1.0, 100, 0));
     // Neither chain has sent, so neither has lost.
-    take(&mut monitor, 2, both(2.0, 100, 40));
+    add_round(&mut monitor, 2, both(2.0, 100, 40));
     assert_eq!(link(&monitor), (0, 0));
     // A chain loses no more than it has sent.
-    take(&mut monitor, 3, both(3.0, 107, 80));
+    add_round(&mut monitor, 3, both(3.0, 107, 80));
     assert_eq!(link(&monitor), (0, 7));
     // The chain sent more than were lost.
-    take(&mut monitor, 4, both(4.0, 207, 85));
+    add_round(&mut monitor, 4, both(4.0, 207, 85));
     assert_eq!(link(&monitor), (0, 12));
     assert!(monitor.events(Some("a"), 0).is_empty());
 }
@@ -218,9 +218,9 @@ fn an_idle_chain_has_no_share_of_egress_losses() {
 fn egress_losses_before_the_first_reading_do_not_count() {
     let at = |up_s, packets, lost| at_egress("a", 1, up_s, packets, lost);
     let mut monitor = SlaMonitor::default();
-    take(&mut monitor, 1, vec![at(1.0, 100, 50)]);
+    add_round(&mut monitor, 1, vec![at(1.0, 100, 50)]);
     assert_eq!(monitor.status("a", 1).unwrap().life.lost.link, 0);
-    take(&mut monitor, 2, vec![at(2.0, 200, 53)]);
+    add_round(&mut monitor, 2, vec![at(2.0, 200, 53)]);
     assert_eq!(monitor.status("a", 1).unwrap().life.lost.link, 3);
     let event = &monitor.events(None, 0)[0];
     assert_eq!(
@@ -233,19 +233,19 @@ fn egress_losses_before_the_first_reading_do_not_count() {
 #[test]
 fn a_restarted_worker_is_the_cause_of_missing_packets() {
     let mut monitor = SlaMonitor::default();
-    take(&mut monitor, 1, vec![chain("a", 1, 1.0, 100, 100, 0)]);
+    add_round(&mut monitor, 1, vec![chain("a", 1, 1.0, 100, 100, 0)]);
     let again = |up_s: f64, arrived| {
         let mut reading = chain("a", 1, up_s, 200, arrived, 0);
         reading.workers[0].pid = 8;
         reading.workers[0].restarts = 1;
         reading
     };
-    take(&mut monitor, 2, vec![again(2.0, 190)]);
+    add_round(&mut monitor, 2, vec![again(2.0, 190)]);
     assert!(
         monitor.events(None, 0).is_empty(),
         "the packets may still arrive"
     );
-    take(&mut monitor, 3, vec![again(3.0, 190)]);
+    add_round(&mut monitor, 3, vec![again(3.0, 190)]);
     let event = &monitor.events(None, 0)[0];
     assert_eq!(
         (event.cause, event.hop.as_str()),

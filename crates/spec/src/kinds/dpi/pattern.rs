@@ -41,7 +41,8 @@ pub(super) fn parse(
 
 /// Parses a regular expression and its flags after the first slash.
 fn regex(rest: &str) -> Result<(String, &str), BadPattern> {
-    const LITERAL: &str = "a literal that begins with a slash is written with a backslash before it, as in \\/etc/passwd";
+    const LITERAL: &str =
+        "for a literal, write a backslash before the first slash, as in \\/etc/passwd";
     let bad = |at, message: String, expected: &str, help: &str| {
         let fault = Fault::new(message, expected, help);
         Err(BadPattern { at, fault })
@@ -52,7 +53,7 @@ fn regex(rest: &str) -> Result<(String, &str), BadPattern> {
             0,
             message,
             "/REGEX/FLAGS",
-            &format!("add a slash behind it; {LITERAL}"),
+            &format!("add a slash at the end; {LITERAL}"),
         );
     };
     if let Some(flag) = flags.chars().find(|flag| !"ism".contains(*flag)) {
@@ -62,7 +63,7 @@ fn regex(rest: &str) -> Result<(String, &str), BadPattern> {
         return bad(
             at,
             message,
-            "the flags i, s and m behind the last slash",
+            "the flags i, s and m after the last slash",
             &help,
         );
     }
@@ -71,16 +72,21 @@ fn regex(rest: &str) -> Result<(String, &str), BadPattern> {
         return bad(
             0,
             message,
-            "something to look for",
+            "at least one byte",
             "remove the pattern, or write one",
         );
     }
     if expression.contains('\0') {
         let at = 1 + expression.chars().take_while(|c| *c != '\0').count();
         let message = "a null character".to_owned();
-        return bad(at, message, "text without one", "write \\x00 instead");
+        return bad(
+            at,
+            message,
+            "text without a null character",
+            "write \\x00 instead",
+        );
     }
-    // Unicode flags require UTF-8 payloads; payloads hold any bytes.
+    // Unicode flags require UTF-8 payloads, but payloads have any bytes.
     if expression.starts_with("(*") {
         let message = "a regular expression that begins with `(*`".to_owned();
         return bad(
@@ -107,7 +113,7 @@ fn literal(text: &str) -> Result<Vec<u8>, BadPattern> {
                     fault: Fault::new(
                         format!("unknown escape `{}`", Printable(&shown)),
                         "\\xNN with two hexadecimal digits, \\t, \\n, \\r, or a backslash before \\, / or #",
-                        "write \\\\ for a backslash; a regular expression stands between slashes",
+                        "write \\\\ for a backslash, and slashes around a regular expression",
                     ),
                 }
             })?,
@@ -122,7 +128,7 @@ fn literal(text: &str) -> Result<Vec<u8>, BadPattern> {
     if bytes.is_empty() {
         let fault = Fault::new(
             "the pattern is empty",
-            "something to look for",
+            "at least one byte",
             "remove the pattern, or write one",
         );
         return Err(BadPattern { at: 0, fault });
@@ -148,7 +154,7 @@ fn escaped(escape: &str) -> Option<(Option<u8>, usize)> {
     Some((Some(byte), 2))
 }
 
-/// The regular expression that matches just these bytes.
+/// The regular expression that matches exactly these bytes.
 fn as_regex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut regex, byte| {
         if byte.is_ascii_alphanumeric() {
@@ -167,7 +173,7 @@ fn check_length(len: usize) -> Result<(), BadPattern> {
     let fault = Fault::new(
         format!("a pattern of {len} bytes"),
         format!("at most {MAX_PATTERN_BYTES} bytes"),
-        "look for a part of it",
+        "search for a part of it",
     );
     Err(BadPattern { at: 0, fault })
 }
@@ -261,16 +267,15 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// A literal can hold any bytes.
         #[test]
-        fn a_literal_can_hold_any_bytes(bytes in prop::collection::vec(any::<u8>(), 1..100)) {
+        fn literal_can_have_any_bytes(bytes in prop::collection::vec(any::<u8>(), 1..100)) {
             let escaped: Vec<_> = bytes.iter().map(|byte| format!("\\x{byte:02X}")).collect();
             let text = escaped.concat();
             prop_assert_eq!(literal(&text).ok(), Some(bytes));
         }
 
         #[test]
-        fn nothing_panics(text in "([/\\\\xism#(*é]|[0-9a-f]|\\PC|[\\x00-\\x1f]){0,30}") {
+        fn no_pattern_panics(text in "([/\\\\xism#(*é]|[0-9a-f]|\\PC|[\\x00-\\x1f]){0,30}") {
             let _ = read(&text);
         }
     }

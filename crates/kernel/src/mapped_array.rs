@@ -10,20 +10,20 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 
 use crate::Error;
 
-/// The elements of an array map with `BPF_F_MMAPABLE`, shared with the kernel. Consists of 64-bit
-/// words: the kernel pads every element to a multiple of eight bytes.
+/// The elements of an array map with `BPF_F_MMAPABLE`, in memory shared with the kernel. They are
+/// 64-bit words: the kernel pads every element to a multiple of eight bytes.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub(crate) struct MappedArray {
     start: NonNull<AtomicU64>,
     words: usize,
 }
 
 // SAFETY: the memory is shared with the kernel anyway, and is only reached through atomics.
-unsafe impl Send for Mapping {}
+unsafe impl Send for MappedArray {}
 // SAFETY: as above.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for MappedArray {}
 
-impl Mapping {
+impl MappedArray {
     /// Maps the first `bytes` bytes of `map`.
     pub(crate) fn new(
         map: BorrowedFd<'_>,
@@ -68,7 +68,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for MappedArray {
     fn drop(&mut self) {
         // SAFETY: start and length are those of the mapping, and no reference into it outlives
         // `self`.
