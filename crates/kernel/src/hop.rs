@@ -37,7 +37,7 @@ pub(crate) enum HopExit {
 impl HopExit {
     /// Returns the same exit, for a program in another namespace. `device` is the index of the
     /// interface.
-    pub(crate) fn from_other_namespace(self, device: u32) -> Self {
+    pub(crate) fn into_other_namespace(self, device: u32) -> Self {
         match self {
             Self::Out { line, .. } => Self::OtherNamespace {
                 device,

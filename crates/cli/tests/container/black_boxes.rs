@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Myelin, sh, skip_unless_root, skip_without};
+use crate::common::{Myelin, sh, skip_unless_root, skip_without, wait_for};
 use crate::{assert_no_loss, read_status};
 
 /// A program that forwards each frame from ingress to egress.
@@ -102,6 +102,10 @@ fn mounts_below_the_root_file_system_are_read_only() {
         .unwrap();
     assert!(up.status.success(), "{up:?}");
     let pid = &read_status(&myelin)["hops"][0]["black_box"]["pid"];
+    // `up` waits only 1 ms, so runc may not have changed the root directory yet.
+    wait_for("the root directory of the container", || {
+        Path::new(&format!("/proc/{pid}/root/data/disk")).is_dir()
+    });
     for place in ["data/x", "data/disk/x"] {
         let error = fs::write(format!("/proc/{pid}/root/{place}"), "").unwrap_err();
         let kind = std::io::ErrorKind::ReadOnlyFilesystem;

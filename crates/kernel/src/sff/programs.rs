@@ -105,7 +105,7 @@ impl Loader<'_> {
         function: &FunctionInstance,
     ) -> Result<FunctionLink, Error> {
         let exit = self.exit_to(position + 1);
-        let hop = self.hop(position, exit.from_other_namespace(u32::from(position) + 1));
+        let hop = self.hop(position, exit.into_other_namespace(u32::from(position) + 1));
         let mut maps = self.maps(self.section(position), None);
         maps.insert(0, ("devices", self.devices.as_fd()));
         let states = &self.shared.states;
