@@ -1,7 +1,7 @@
 //! Compiles the shim into a shared object, which `src/library.rs` embeds and loads on demand. So a
-//! program built with DPDK runs on machines without it, and only a worker with DPDK ports loads it.
+//! program built with DPDK runs on machines without DPDK. Only a worker with DPDK ports loads DPDK.
 //!
-//! DPDK is optional: without it the crate builds, and each start reports why DPDK is missing.
+//! DPDK is optional: without DPDK the crate builds, and each start reports why DPDK is missing.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ fn compile_shim() -> Result<String> {
     ]))?;
     let version = run(Command::new("pkg-config").args(["--modversion", "libdpdk"]))?;
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
-    // Also optimised in debug builds: DPDK's burst functions are inlined into the shim.
+    // Also optimise in debug builds, because DPDK's burst functions are inlined into the shim.
     let compiler = cc::Build::new()
         .opt_level(2)
         .cargo_metadata(false)

@@ -1,13 +1,13 @@
 //! Deploys chains in seven steps, one file each: parse, plan, admit, place, build, switch on,
 //! retire.
 //!
-//! All chains of a file change, or none. Each step runs for all of them before the next step
-//! begins. If a step fails, the agent removes everything that earlier steps made. It makes nothing
+//! All chains of a file change, or none. Each step runs for all chains before the next step begins.
+//! If a step fails, the agent removes everything that earlier steps made. The agent makes nothing
 //! before admission. A live change takes the same steps, with a previous generation.
 //!
-//! A request first reserves the names of its chains (`node::chains`). It holds no lock that other
-//! requests need. A slow step, such as the start of a worker, delays only requests for the same
-//! chain or worker.
+//! A request first reserves the names of its chains (`node::chains`). The request holds no lock
+//! that other requests need. A slow step, such as the start of a worker, delays only requests for
+//! the same chain or worker.
 
 mod admit;
 mod layout;
@@ -44,7 +44,7 @@ pub struct UpOptions<'a> {
     pub only_new: bool,
     /// Chains of the file that will be flooded.
     pub floods: &'a [FloodRequest],
-    /// Set when the client has disconnected.
+    /// Becomes true when the client disconnects.
     pub cancelled: Option<&'a AtomicBool>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn up(
         options.force,
         is_cancelled,
     )?;
-    let latencies = cpu_latency::request(planned.iter().map(|planned| &planned.chain))?;
+    let latencies = cpu_latency::request_limits(planned.iter().map(|planned| &planned.chain))?;
     let placed = run_step(planned, |planned| place::place(&node.parts, planned))?;
     drop(interfaces);
     let source = Arc::new(source.clone());
@@ -114,18 +114,18 @@ fn run_step<T, U>(
     chains: Vec<T>,
     mut step: impl FnMut(T) -> Result<U, ApiError>,
 ) -> Result<Vec<U>, ApiError> {
-    let mut done = Vec::with_capacity(chains.len());
+    let mut results = Vec::with_capacity(chains.len());
     for chain in chains {
         match step(chain) {
-            Ok(one) => done.push(one),
+            Ok(result) => results.push(result),
             Err(error) => {
                 tracing::info!(%error, "cannot deploy the chain file");
-                while done.pop().is_some() {}
+                while results.pop().is_some() {}
                 return Err(error);
             }
         }
     }
-    Ok(done)
+    Ok(results)
 }
 
 /// Redirects packets to all chains of a file, or to none, and retires the previous generations. All
@@ -218,14 +218,14 @@ fn take_down(node: &Node, running: Arc<RunningChain>) {
     tracing::info!(chain = name, "down");
 }
 
-/// Refuses running chains: `run` removes at its end only chains that it has deployed.
+/// Refuses running chains, because `run` removes at its end all chains of its file.
 fn refuse_running_chains(node: &Node, chains: &[ServiceChain]) -> Result<(), ApiError> {
     let mut chains = chains.iter();
     let running = chains.find(|chain| node.chains.get(&chain.name).is_some());
     running.map_or(Ok(()), |chain| {
         let name = &chain.name;
         Err(ApiError::failed(format!(
-            "{}: chain `{name}` runs already: `myelin probe {name}` measures it as it is, `myelin down {name}` removes it",
+            "{}: chain `{name}` runs already: `myelin probe {name}` measures the running chain, `myelin down {name}` removes it",
             chain.places.name
         )))
     })
@@ -260,7 +260,7 @@ fn describe_up(running: &RunningChain, change: Change, rendering_ms: f64) -> Cha
     }
 }
 
-/// The costs measured on this machine, or the built-in costs without a calibration file.
+/// Returns the costs measured on this machine, or the built-in costs if no calibration file exists.
 ///
 /// # Errors
 /// The calibration file is not valid.

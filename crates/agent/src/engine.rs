@@ -27,7 +27,7 @@ pub struct Engine {
     pub(crate) node: Arc<Node>,
     sla: sampler::SharedMonitor,
     run_dir: RunDir,
-    /// Measurements that run. Meanwhile the agent does not exit for idleness.
+    /// Number of running measurements. Above 0, the agent does not exit for idleness.
     pub(crate) measurements: AtomicUsize,
     /// Number of calls of [`Engine::cancel_changes`].
     cancellations: AtomicU64,
@@ -53,7 +53,7 @@ impl Engine {
         })
     }
 
-    /// Whether a chain runs, a request changes one, or a measurement runs.
+    /// Whether a chain or a measurement runs, or a request changes a chain.
     pub fn is_busy(&self) -> bool {
         self.measurements.load(Ordering::Relaxed) > 0 || !self.node.chains.names().is_empty()
     }
@@ -136,30 +136,31 @@ impl Engine {
         Ok(removed)
     }
 
-    /// The running chains.
+    /// Returns the status of all running chains.
     pub fn list(&self) -> Vec<ChainStatus> {
         let running = self.node.chains.all();
         let plane = &self.node.parts.plane;
-        let views: Vec<_> = running.iter().map(|one| one.read(plane)).collect();
-        let mut all: Vec<_> = running
+        let views: Vec<_> = running.iter().map(|running| running.read(plane)).collect();
+        let mut statuses: Vec<_> = running
             .iter()
             .zip(&views)
-            .map(|(one, view)| status::chain_status(one, view, plane))
+            .map(|(running, counts)| status::chain_status(running, counts, plane))
             .collect();
         let monitor = lock(&self.sla);
-        for (status, view) in all.iter_mut().zip(&views) {
+        for (status, view) in statuses.iter_mut().zip(&views) {
             status.account = monitor.account(&status.chain, status.spi, &view.counts());
             let sla_status = monitor.status(&status.chain, status.spi);
-            let lost = sla_status
+            let has_lost_core = sla_status
                 .as_ref()
                 .is_some_and(|sla_status| !sla_status.lost_cores.is_empty());
-            status.best_effort |= lost;
+            status.best_effort |= has_lost_core;
             status.sla = sla_status.map(Box::new);
         }
-        all
+        statuses
     }
 
-    /// Contract violations with serial numbers above `after`, of one running chain or of all.
+    /// Returns contract violations with serial numbers above `after`, of one running chain or of
+    /// all.
     ///
     /// # Errors
     /// No chain has that name.
@@ -170,7 +171,7 @@ impl Engine {
         Ok(lock(&self.sla).events(chain, after))
     }
 
-    /// The last seconds of a running chain, at most `limit`, the oldest first.
+    /// Returns the last seconds of a running chain, at most `limit`, the oldest first.
     ///
     /// # Errors
     /// No chain has that name.
@@ -179,7 +180,7 @@ impl Engine {
         Ok(lock(&self.sla).seconds(chain, limit))
     }
 
-    /// The sojourns of all packets of a chain since it came up, one histogram for each section.
+    /// Returns the sojourns of all packets since the chain came up, one histogram for each section.
     ///
     /// # Errors
     /// No chain has that name.
@@ -188,7 +189,7 @@ impl Engine {
         Ok(running.read(&self.node.parts.plane).sections())
     }
 
-    /// The flow tables of one chain's functions, or of all chains.
+    /// Reads the flow tables of one chain's functions, or of all chains.
     ///
     /// # Errors
     /// No chain has that name, or a table or a worker cannot be read.
@@ -197,11 +198,11 @@ impl Engine {
             Some(name) => vec![self.node.chains.expect(name)?],
             None => self.node.chains.all(),
         };
-        let mut all = Vec::new();
+        let mut tables = Vec::new();
         for running in running {
-            all.extend(status::flows::read(&running)?);
+            tables.extend(status::flows::read(&running)?);
         }
-        Ok(all)
+        Ok(tables)
     }
 
     /// Measures a running chain.
@@ -220,7 +221,7 @@ impl Engine {
     /// removes all chains of the file.
     ///
     /// # Errors
-    /// As [`up`](Self::up) and [`probe`](Self::probe).
+    /// The errors of [`up`](Self::up) and [`probe`](Self::probe).
     pub fn run(&self, request: &RunRequest, monitor: &Monitor<'_>) -> Result<(), ApiError> {
         let _counted = MeasurementGuard::new(&self.measurements);
         monitor.progress("deploying", 0, 1);
@@ -232,9 +233,9 @@ impl Engine {
         };
         let up = self.up(&request.source, options)?;
         let measured = self.measure_all(&up, request, monitor);
-        for one in up.iter().rev() {
+        for chain_up in up.iter().rev() {
             // Another request may have removed the chain.
-            let _ = self.down(&one.chain);
+            let _ = self.down(&chain_up.chain);
         }
         measured
     }
@@ -246,20 +247,24 @@ impl Engine {
         monitor: &Monitor<'_>,
     ) -> Result<(), ApiError> {
         let mut reports = 0;
-        for one in up {
-            (monitor.emit)(Event::Up(Box::new(one.clone())));
+        for chain_up in up {
+            (monitor.emit)(Event::Up(Box::new(chain_up.clone())));
             // A reverse chain is measured together with the chain whose replies it carries.
-            let is_reverse_of_another = one.hosts.is_empty()
+            let is_reverse_of_another = chain_up.hosts.is_empty()
                 || up
                     .iter()
-                    .take_while(|other| other.chain != one.chain)
-                    .any(|other| other.hosts == one.hosts);
-            let is_flooded = request.floods.iter().any(|flood| flood.chain == one.chain);
+                    .take_while(|earlier| earlier.chain != chain_up.chain)
+                    .any(|earlier| earlier.hosts == chain_up.hosts);
+            let is_flooded = request
+                .floods
+                .iter()
+                .any(|flood| flood.chain == chain_up.chain);
             if is_reverse_of_another || is_flooded || monitor.is_cancelled() {
                 continue;
             }
             let (options, floods) = (&request.options, &request.floods);
-            let report = crate::measure::measure_chain(self, &one.chain, options, floods, monitor)?;
+            let report =
+                crate::measure::measure_chain(self, &chain_up.chain, options, floods, monitor)?;
             (monitor.emit)(Event::Report(Box::new(report)));
             reports += 1;
         }
@@ -289,7 +294,7 @@ impl Drop for Engine {
     }
 }
 
-/// Counts a measurement until it is dropped.
+/// Counts a measurement until the guard is dropped.
 pub(crate) struct MeasurementGuard<'a>(&'a AtomicUsize);
 
 impl<'a> MeasurementGuard<'a> {

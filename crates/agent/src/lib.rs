@@ -100,7 +100,7 @@ fn lock(run_dir: &RunDir) -> Result<Flock<File>, ApiError> {
             }
             Err(_) => {
                 return Err(ApiError::failed(format!(
-                    "another agent serves {} already: stop it with `myelin down --all`, or name another `--run-dir`",
+                    "another agent serves {} already: stop that agent with `myelin down --all`, or use another `--run-dir`",
                     run_dir.path().display()
                 )));
             }
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shifted_clock_is_refused() {
+    fn the_agent_refuses_a_shifted_clock() {
         assert!(refuse_shifted_clock(Ok(0)).is_ok());
         for (offset_ns, expected) in [
             (1_500_000_000, "1.5 s ahead of"),

@@ -28,12 +28,12 @@ use crate::node::Node;
 use crate::node::circuit::MTU;
 use crate::status;
 
-/// The probe server's port, if the chain's match names none.
+/// The probe server's port, if the chain's match names no port.
 const DEFAULT_PORT: u16 = 9000;
-/// Extra time beyond the sending time, after which a measurement is cut off.
+/// The deadline of a measurement is twice its sending time plus this time.
 const EXTRA_TIME: Duration = Duration::from_secs(30);
 
-/// The result of one combination of mode and payload.
+/// The result of one measurement: one mode with one payload.
 pub(crate) struct Row {
     pub(crate) probe: ProbeResult,
     /// Sojourns of all packets of the chain during the row, by section.
@@ -47,7 +47,7 @@ pub(crate) struct MeasuredChain {
     pub(crate) rows: Vec<Row>,
     /// The sojourns of all rows, by section.
     pub(crate) sojourn: Vec<Histogram>,
-    /// The chain at the end of the measurement.
+    /// The chain's status at the end of the measurement.
     pub(crate) status: ChainStatus,
     /// The account of all packets of the chain during the measurement.
     pub(crate) account: SlaWindow,
@@ -55,12 +55,12 @@ pub(crate) struct MeasuredChain {
 }
 
 impl MeasuredChain {
-    /// The results of all probes together.
+    /// Sums the packet counts of all probes, and takes the worst delays.
     pub(crate) fn probe_totals(&self) -> ProbeTotals {
         let quantile = self.target.chain.sla.percentile / 100.0;
-        let worst = |of: &dyn Fn(&ProbeResult) -> &Distribution| {
+        let worst = |delays: &dyn Fn(&ProbeResult) -> &Distribution| {
             let rows = self.rows.iter();
-            rows.filter_map(|row| of(&row.probe).quantile_us(quantile))
+            rows.filter_map(|row| delays(&row.probe).quantile_us(quantile))
                 .max_by(f64::total_cmp)
         };
         ProbeTotals {
@@ -80,7 +80,7 @@ pub(crate) fn measure_chain(
     floods: &[FloodRequest],
     monitor: &Monitor<'_>,
 ) -> Result<ReportReply, ApiError> {
-    let target = ProbeTarget::of(&engine.node, name)?;
+    let target = ProbeTarget::find(&engine.node, name)?;
     let modes = options.modes.iter().map(|mode| mode.parse());
     let modes: Vec<Mode> = modes.collect::<Result<_, _>>().map_err(ApiError::usage)?;
     let sockets = target.bind_sockets()?;
@@ -109,7 +109,7 @@ pub(crate) fn measure_chain(
             let cpu = meter.usage().map_err(ApiError::failed)?;
             rows.push(Row {
                 probe,
-                sojourn: sojourn_growth(&engine.sojourn(name)?, &start),
+                sojourn: sojourn_since(&engine.sojourn(name)?, &start),
                 cpu,
             });
         }
@@ -118,7 +118,7 @@ pub(crate) fn measure_chain(
     let floods = flood::stop(engine, floods)?;
     let running = engine.node.chains.expect_during("measured", name)?;
     let plane = &engine.node.parts.plane;
-    let sojourn = sojourn_growth(&running.read(plane).sections(), &before);
+    let sojourn = sojourn_since(&running.read(plane).sections(), &before);
     let status = status::read(&running, plane);
     Ok(report::build_reply(MeasuredChain {
         target,
@@ -131,12 +131,12 @@ pub(crate) fn measure_chain(
 }
 
 /// The sojourns since `start`, by section.
-fn sojourn_growth(now: &[Histogram], start: &[Histogram]) -> Vec<Histogram> {
+fn sojourn_since(now: &[Histogram], start: &[Histogram]) -> Vec<Histogram> {
     let sections = now.iter().zip(start);
     sections.map(|(now, start)| now.since(start)).collect()
 }
 
-/// Everything that a probe needs to know about a chain.
+/// The description of a chain that a probe needs.
 pub(crate) struct ProbeTarget {
     pub(crate) chain: ServiceChain,
     pub(crate) source: Arc<ChainSource>,
@@ -150,7 +150,11 @@ pub(crate) struct ProbeTarget {
 }
 
 impl ProbeTarget {
-    pub(crate) fn of(node: &Node, name: &str) -> Result<Self, ApiError> {
+    /// Describes a running chain for a probe.
+    ///
+    /// # Errors
+    /// No such chain, a chain without end hosts, or a match that excludes the probe's packets.
+    pub(crate) fn find(node: &Node, name: &str) -> Result<Self, ApiError> {
         let running = node.chains.expect(name)?;
         let generation = running.generation();
         let refusal = |between: &str| {
@@ -169,12 +173,11 @@ impl ProbeTarget {
         } else {
             (client, server)
         };
-        let end = |host: &myelin_emulator::Host, other: &myelin_emulator::Host| {
+        let end = |host: &myelin_emulator::Host, peer: &myelin_emulator::Host| {
             let fits = |address: &&IpAddr| {
-                other
-                    .addresses
+                peer.addresses
                     .iter()
-                    .any(|peer| peer.is_ipv4() == address.is_ipv4())
+                    .any(|peer_address| peer_address.is_ipv4() == address.is_ipv4())
             };
             let address = host.addresses.iter().find(fits).copied();
             address
@@ -202,7 +205,7 @@ impl ProbeTarget {
         let forward = target.five_tuple();
         if !target.chain.matches.matches(&forward) {
             return Err(ApiError::failed(format!(
-                "{}: chain `{name}` takes no UDP packets between its end hosts, so the probe would bypass it: use \
+                "{}: chain `{name}` takes no UDP packets between its end hosts, so the probe would bypass the chain: use \
                  `myelin exec client -- PROGRAM` instead",
                 target.chain.places.matches
             )));
@@ -298,7 +301,7 @@ pub(crate) fn deadline(options: &ProbeOptions) -> Duration {
 }
 
 /// The client gets core 0; a separate server gets core 1. Workers default to the last core, so on
-/// two cores an inline probe shares none with a worker.
+/// two cores an inline probe shares no core with a worker.
 fn choose_cores(mode: Mode) -> Option<Cores> {
     let usable = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     match mode {

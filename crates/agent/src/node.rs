@@ -49,13 +49,14 @@ pub(crate) struct Node {
     pub(crate) chains: Chains,
     /// The bookings of admitted chains.
     pub(crate) ledger: NodeLedger,
-    /// Interfaces that a request plans for: planning decides which worker gets their queues.
+    /// Interfaces that requests reserve while they plan, because planning decides which worker gets
+    /// an interface's queues.
     pub(crate) interfaces: ReservedNames,
     /// Idle-state limits that running chains request.
     pub(crate) latencies: CpuLatencies,
     pub(crate) parts: Parts,
     pin_dir: PathBuf,
-    /// Resources of a killed agent, which the journal listed at start.
+    /// Resources of a killed agent, from the journal at start.
     orphans: Mutex<Vec<Resource>>,
 }
 
@@ -82,11 +83,11 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Returns an unused service path identifier. Removed chains keep theirs, so a late packet
-    /// cannot enter another chain.
+    /// Returns an unused service path identifier (SPI). The SPI of a removed chain is not reused,
+    /// so a late packet cannot enter another chain.
     pub(crate) fn take_spi(&self) -> u32 {
-        let taken = self.next_spi.fetch_add(1, Ordering::Relaxed);
-        taken % myelin_packet::meta::MAX_SPI + 1
+        let number = self.next_spi.fetch_add(1, Ordering::Relaxed);
+        number % myelin_packet::meta::MAX_SPI + 1
     }
 
     /// Returns an unused worker number.
@@ -131,7 +132,7 @@ impl Node {
         lock(&self.orphans).iter().map(describe).collect()
     }
 
-    /// Removes the resources of a killed agent, and returns the list.
+    /// Removes the resources of a killed agent, and returns their list.
     ///
     /// # Errors
     /// The first resource that could not be removed; all others are removed.
@@ -141,8 +142,8 @@ impl Node {
         let mut recovered = Vec::new();
         for resource in orphans {
             let removed = match &resource {
-                // This agent's own pins are in the same file system: remove only the pins of
-                // others.
+                // This agent's own pins are in the same file system, so remove only the pins of
+                // other agents.
                 Resource::Bpffs { path } => self.remove_foreign_pins(path),
                 _ => myelin_linux::journal::remove(&resource)
                     .and_then(|()| self.parts.journal.record_removal(&resource))
@@ -208,7 +209,7 @@ fn open_plane(run_dir: &RunDir, journal: &Journal) -> Result<(Plane, PathBuf), A
     Ok((plane, pin_dir))
 }
 
-/// A resource in words for messages.
+/// Names a resource in messages.
 fn describe(resource: &Resource) -> String {
     match resource {
         Resource::Netns { name, .. } => format!("network namespace {name}"),

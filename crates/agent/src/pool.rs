@@ -1,7 +1,7 @@
-//! Members that several chains share: the first user makes a member, the last user ends it.
+//! Members that several chains share. The first user makes a member, the last user ends it.
 //!
-//! Either may take seconds (a worker's environment, a container). Meanwhile the pool locks only
-//! that member, so the list and the other members stay available.
+//! To make or end a member may take seconds (a worker's environment, a container). Meanwhile the
+//! pool locks only that member, so the list and the other members stay available.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Time between two checks of the last user whether readers remain.
+/// Interval at which the last user checks for remaining readers.
 const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
 /// All members, by key.
@@ -21,7 +21,7 @@ struct PoolSlot<T>(Mutex<SlotState<T>>);
 
 struct SlotState<T> {
     users: u32,
-    /// `None` before the first user has made it, and after the last one has ended it.
+    /// `None` before the first user has made the member, and after the last user has ended it.
     member: Option<Arc<T>>,
 }
 
@@ -47,8 +47,8 @@ impl<K, T> Clone for Pool<K, T> {
 }
 
 impl<K: Ord + Clone, T> Pool<K, T> {
-    /// Returns a lease on the member with that key; `make` makes a missing one. Waits for a member
-    /// that is being made or ended.
+    /// Returns a lease on the member with that key, and calls `make` if the member is missing.
+    /// Waits for a member that another thread makes or ends.
     pub(crate) fn acquire<E>(
         &self,
         key: &K,
@@ -83,8 +83,8 @@ impl<K: Ord + Clone, T> Pool<K, T> {
         })
     }
 
-    /// Returns a lease on an existing member, or `None`; never waits. A member that is being made
-    /// or ended counts as missing.
+    /// Returns a lease on an existing member, or `None`. Never waits: a member that another thread
+    /// makes or ends counts as missing.
     pub(crate) fn share(&self, key: &K) -> Option<Lease<K, T>> {
         let slot = Arc::clone(lock(&self.0).get(key)?);
         let mut state = slot.0.try_lock().ok()?;
@@ -99,7 +99,8 @@ impl<K: Ord + Clone, T> Pool<K, T> {
         })
     }
 
-    /// All members with their keys, except those being made or ended. Never waits.
+    /// Returns all members with their keys. Never waits: skips members that another thread makes or
+    /// ends.
     pub(crate) fn members(&self) -> Vec<(K, Arc<T>)> {
         let slots = lock(&self.0);
         let members = slots.iter().filter_map(|(key, slot)| {
@@ -112,8 +113,8 @@ impl<K: Ord + Clone, T> Pool<K, T> {
     /// Removes an empty slot that no thread waits for.
     fn remove_unused(&self, key: &K, slot: &Arc<PoolSlot<T>>) {
         let mut slots = lock(&self.0);
-        // The caller and the list each hold a reference. A thread gets a further one only under the
-        // list's lock, which this function holds.
+        // The caller and the list each hold a reference. A thread gets a further reference only
+        // under the list's lock, which this function holds.
         if Arc::strong_count(slot) == 2 && lock(&slot.0).users == 0 {
             slots.remove(key);
         }
@@ -168,7 +169,8 @@ impl<K: Ord, T> Drop for Lease<K, T> {
     }
 }
 
-/// Waits until this is the only reference: readers and the supervisor hold others briefly.
+/// Waits until this is the only reference. Readers and the supervisor hold other references
+/// briefly.
 pub(crate) fn wait_until_unique<T>(mut shared: Arc<T>) -> T {
     loop {
         match Arc::try_unwrap(shared) {
@@ -179,8 +181,8 @@ pub(crate) fn wait_until_unique<T>(mut shared: Arc<T>) -> T {
     }
 }
 
-/// Locks a mutex also after another thread panicked: each step undoes itself, so the data is
-/// consistent.
+/// Locks a mutex, also after another thread panicked. The data is consistent then, because each
+/// step undoes itself.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -29,26 +29,26 @@ use crate::api::{
 use crate::deploy::UpOptions;
 use crate::engine::Engine;
 
-/// Longest request, bytes: a chain file with the files that it names. The longest route list takes
+/// Longest request, bytes: a chain file and the files that it names. The longest route list takes
 /// about 16 MiB.
 const MAX_REQUEST: usize = 64 << 20;
 
-/// Most requests that may wait at the same time.
+/// Maximum number of requests that may wait at the same time.
 const MAX_WAITING_REQUESTS: usize = 48;
-/// Further threads, for requests that only read.
+/// Additional threads for requests that only read.
 const READER_THREADS: usize = 16;
 /// The agent cancels the work of a client that reads no event for this long.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest time for the last answers after a request to stop.
+/// Longest time for the last answers after the server begins to stop.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two attempts to send into a full stream.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// When the server ends.
+/// Options of the server.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ServeOptions {
-    /// Stop after this time without chains. A client that starts an agent sets it, so no agent
-    /// stays on a machine without chains.
+    /// Stop after this time without chains. A client that starts an agent sets this time, so no
+    /// agent stays on a machine without chains.
     pub idle_exit: Option<Duration>,
 }
 
@@ -64,7 +64,7 @@ impl ServerState {
     fn acquire_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
             ApiError::failed(format!(
-                "{MAX_WAITING_REQUESTS} requests wait in this agent: try again when one has ended, or cancel all deployments with \
+                "this agent already has its maximum of {MAX_WAITING_REQUESTS} waiting requests: try again later, or cancel all deployments with \
                  `myelin down --all`"
             ))
         })
@@ -110,7 +110,7 @@ async fn not_found(uri: Uri) -> HttpError {
     )))
 }
 
-/// Serves until a request, a signal or idleness stops it.
+/// Serves until a request, a signal or idleness stops the server.
 ///
 /// # Errors
 /// The socket cannot be made (another agent serves the directory, or no permission).
@@ -167,7 +167,7 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         .with_state(Arc::clone(&state));
     tracing::info!(socket = %path.display(), "agent ready");
     let ending = Arc::new(Notify::new());
-    let is_ending = Arc::clone(&ending);
+    let announce_end = Arc::clone(&ending);
     let served = axum::serve(listener, router)
         .with_graceful_shutdown(async move {
             tokio::select! {
@@ -177,7 +177,7 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
             }
             // The server ends after all requests are answered.
             state.engine.cancel_changes();
-            is_ending.notify_one();
+            announce_end.notify_one();
         })
         .into_future();
     // A client that has sent only half of its request must not delay the end.
@@ -231,7 +231,7 @@ async fn wait_until_idle(engine: Arc<Engine>, limit: Option<Duration>) {
     let mut since = Instant::now();
     loop {
         tokio::time::sleep(Duration::from_millis(500).min(limit)).await;
-        // The check may wait for a lock; the agent must answer other clients meanwhile.
+        // The check may wait for a lock, and the agent must answer other clients meanwhile.
         let checked = Arc::clone(&engine);
         let busy = tokio::task::spawn_blocking(move || checked.is_busy()).await;
         if busy.unwrap_or(true) {
@@ -242,7 +242,7 @@ async fn wait_until_idle(engine: Arc<Engine>, limit: Option<Duration>) {
     }
 }
 
-/// Sets the flag when it drops: the client has disconnected or has its answer.
+/// Sets the flag when dropped, because the client has disconnected or has its answer.
 struct CancelOnDrop(Arc<AtomicBool>);
 
 impl Drop for CancelOnDrop {
@@ -251,7 +251,7 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// As [`run_blocking`], for work that may wait.
+/// Runs work that may wait, under a permit, as [`run_blocking`] does.
 async fn run_waiting<T: Send + 'static>(
     state: Arc<ServerState>,
     work: impl FnOnce(&Engine) -> Result<T, ApiError> + Send + 'static,
@@ -370,7 +370,7 @@ async fn down(
 }
 
 async fn down_all(State(state): State<Arc<ServerState>>) -> Result<Json<DownReply>, HttpError> {
-    // Cancel first: the cancelled requests may hold all threads for waiting requests.
+    // Cancel first, because the cancelled requests may hold all threads for waiting requests.
     state.engine.cancel_changes();
     run_blocking(state, super::engine::Engine::down_all).await
 }

@@ -1,5 +1,5 @@
-//! Builds the status of a chain for `ps` from the counters of the kernel and of its workers. Takes
-//! no lock that a request holds.
+//! Builds the status of a chain for `ps`, from the counters of the kernel and of the chain's
+//! workers. The reader takes no lock that a request holds.
 
 pub(crate) mod flows;
 mod named;
@@ -30,13 +30,13 @@ pub(crate) fn read(running: &RunningChain, plane: &Plane) -> ChainStatus {
     chain_status(running, &running.read(plane), plane)
 }
 
-/// The status of a chain in `view`, without its contract and its account of packets.
+/// Builds the status of a chain from `counts`, without the contract and the packet account.
 pub(crate) fn chain_status(
     running: &RunningChain,
-    view: &ChainCounts,
+    counts: &ChainCounts,
     plane: &Plane,
 ) -> ChainStatus {
-    let generation = &view.generation;
+    let generation = &counts.generation;
     let mut workers: Vec<_> = generation
         .layout
         .workers()
@@ -49,14 +49,14 @@ pub(crate) fn chain_status(
         workers.extend(stages.map(|(_, facts)| worker_status(facts)));
     }
     let mut workers = workers.into_iter();
-    let door = view.figures.door;
-    let counts = view.counts();
+    let door = counts.figures.door;
+    let totals = counts.counts();
     let now_ns = myelin_measure::clock::now_ns();
-    let sections = view.sections();
+    let sections = counts.sections();
     let (sojourn, sojourn_sections) = match &sections[..] {
-        [whole] => (Some(summary(whole)), Vec::new()),
+        [whole] => (Some(summarize(whole)), Vec::new()),
         [] => (Some(SojournStatus::default()), Vec::new()),
-        sections => (None, sections.iter().map(summary).collect()),
+        sections => (None, sections.iter().map(summarize).collect()),
     };
     ChainStatus {
         chain: running.name.clone(),
@@ -79,20 +79,20 @@ pub(crate) fn chain_status(
         },
         ingress: running.ports.ingress.clone(),
         egress: running.ports.egress.clone(),
-        packets_in: counts.packets_in,
-        bytes_in: counts.bytes_in,
-        policed: counts.policed,
-        policed_bytes: counts.policed_bytes,
-        packets_out: counts.packets_out,
-        drops: view.drops(),
+        packets_in: totals.packets_in,
+        bytes_in: totals.bytes_in,
+        policed: totals.policed,
+        policed_bytes: totals.policed_bytes,
+        packets_out: totals.packets_out,
+        drops: counts.drops(),
         last_packet_ms_ago: (door.last_ns > 0)
             .then(|| now_ns.saturating_sub(door.last_ns) as f64 / 1e6),
         account: PacketAccount::default(),
-        hops: hop_statuses(running, view, plane),
+        hops: hop_statuses(running, counts, plane),
         shaper: generation
             .plan
             .shaper
-            .map(|plan| shaper::status(plan, generation.layout.shaped_by(), &view.shaper())),
+            .map(|plan| shaper::status(plan, generation.layout.shaped_by(), &counts.shaper())),
         sojourn,
         sojourn_sections,
         worker: workers.next(),
@@ -104,10 +104,10 @@ pub(crate) fn chain_status(
     }
 }
 
-fn hop_statuses(running: &RunningChain, view: &ChainCounts, plane: &Plane) -> Vec<HopStatus> {
-    let generation = &view.generation;
+fn hop_statuses(running: &RunningChain, counts: &ChainCounts, plane: &Plane) -> Vec<HopStatus> {
+    let generation = &counts.generation;
     let named = named::read(running.spi, generation);
-    let hops = generation.plan.hops.iter().zip(&view.figures.hops);
+    let hops = generation.plan.hops.iter().zip(&counts.figures.hops);
     hops.map(|(hop, counted): (&Hop, _)| HopStatus {
         position: hop.position,
         name: hop.name.clone(),
@@ -146,14 +146,14 @@ fn worker_status(facts: &WorkerFacts) -> WorkerStatus {
 
 /// The named counters of the function at a position.
 fn counters_at(counts: &[NamedCount], position: u8) -> BTreeMap<String, u64> {
-    let of_function = counts.iter().filter(|count| count.position == position);
-    of_function
+    let counters = counts.iter().filter(|count| count.position == position);
+    counters
         .map(|count| (count.name.clone(), count.count))
         .collect()
 }
 
-/// Statistics of a sojourn histogram.
-pub(crate) fn summary(sojourn: &Histogram) -> SojournStatus {
+/// Computes the statistics of a sojourn histogram.
+pub(crate) fn summarize(sojourn: &Histogram) -> SojournStatus {
     let us = |quantile: f64| sojourn.quantile(quantile).map_or(0.0, |ns| ns as f64 / 1e3);
     SojournStatus {
         packets: sojourn.count(),

@@ -28,7 +28,7 @@ const KILL_LIMIT: Duration = Duration::from_secs(2);
 /// An agent that a client started stops after this time without a chain.
 const IDLE_EXIT: &str = "60s";
 
-/// A client of the agent of one run directory; each call opens a new connection.
+/// A client of the agent that serves one run directory. Each call opens a new connection.
 pub struct Client {
     runtime: tokio::runtime::Runtime,
     run_dir: RunDir,
@@ -38,7 +38,8 @@ impl Client {
     /// Connects to a running agent.
     ///
     /// # Errors
-    /// The agent runs but its socket refuses this user. Without an agent the result is `Ok(None)`.
+    /// The agent runs, but its socket refuses this user. Without an agent, the result is
+    /// `Ok(None)`.
     pub fn connect(run_dir: &RunDir) -> Result<Option<Self>, ApiError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -53,7 +54,7 @@ impl Client {
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 Err(ApiError::failed(format!(
                     "{}: permission denied: the agent serves root and the group `myelin`; use sudo, or have \
-                     root create that group and add you to it before the agent starts",
+                    root create that group and add you to the group before the agent starts",
                     run_dir.socket().display()
                 )))
             }
@@ -71,8 +72,8 @@ impl Client {
     /// Connects to a running agent, or starts one.
     ///
     /// # Errors
-    /// No agent runs and the user is not root; or the new agent did not start (the message has its
-    /// last log line).
+    /// No agent runs and the user is not root, or the new agent did not start. The message then has
+    /// the last line of the agent's log.
     pub fn connect_or_start(run_dir: &RunDir, program: &Path) -> Result<Self, ApiError> {
         if let Some(client) = Self::connect(run_dir)? {
             return Ok(client);
@@ -86,7 +87,7 @@ impl Client {
         start_agent(run_dir, program)?;
         Self::connect(run_dir)?.ok_or_else(|| {
             ApiError::failed(format!(
-                "the agent stopped right after its start; see its log {}",
+                "the agent stopped right after its start; see the log {}",
                 run_dir.log().display()
             ))
         })
@@ -102,7 +103,7 @@ impl Client {
         self.get("/chains")
     }
 
-    /// Lists the flows of one chain's functions, or of all chains'.
+    /// Lists the flows of one chain's functions, or of all functions.
     pub fn flows(&self, chain: Option<&str>) -> Result<Vec<FunctionFlows>, ApiError> {
         self.get(&chain_path("/flows", chain))
     }
@@ -131,8 +132,8 @@ impl Client {
         )
     }
 
-    /// Removes all chains and the objects of a killed agent, and stops the agent. Stops an agent of
-    /// another version too, which removes its own chains.
+    /// Removes all chains and the objects of a killed agent, and stops the agent. Also stops an
+    /// agent of another version, which then removes its own chains.
     pub fn down_all(&self) -> Result<DownReply, ApiError> {
         let agent = self.runtime.block_on(async {
             let response = self.send(Method::GET, "/", None::<&()>).await?;
@@ -184,25 +185,25 @@ impl Client {
     pub fn stop(&self) -> Result<(), ApiError> {
         self.runtime.block_on(async {
             let response = self.send(Method::DELETE, STOP, None::<&()>).await?;
-            body_or_error(response).await.map(drop)
+            check_response(response).await.map(drop)
         })?;
-        if self.ends_within(STOP_LIMIT) {
+        if self.wait_for_end(STOP_LIMIT) {
             return Ok(());
         }
         Err(ApiError::failed(format!(
-            "the agent at {} does not end; see its log {}",
+            "the agent at {} does not end; see the log {}",
             self.run_dir.path().display(),
             self.run_dir.log().display()
         )))
     }
 
-    /// Whether the agent has ended. A killed agent accepts connections until the kernel has ended
-    /// it, so this waits a moment.
+    /// Whether the agent has ended. Waits a moment, because a killed agent accepts connections
+    /// until the kernel has ended its process.
     pub fn has_ended(&self) -> bool {
-        self.ends_within(KILL_LIMIT)
+        self.wait_for_end(KILL_LIMIT)
     }
 
-    fn ends_within(&self, limit: Duration) -> bool {
+    fn wait_for_end(&self, limit: Duration) -> bool {
         let start = Instant::now();
         while self.run_dir.is_served() {
             if start.elapsed() > limit {
@@ -263,7 +264,7 @@ impl Client {
         let path = format!("{PREFIX}{path}");
         let response = self.send(method, &path, body).await?;
         check_agent(version_of(&response))?;
-        body_or_error(response).await
+        check_response(response).await
     }
 
     async fn send(
@@ -292,7 +293,7 @@ impl Client {
     }
 }
 
-/// The path for one chain, or for all.
+/// Builds the path for one chain, or for all chains.
 fn chain_path(path: &str, chain: Option<&str>) -> String {
     chain.map_or_else(|| path.to_owned(), |chain| format!("{path}/{chain}"))
 }
@@ -301,8 +302,8 @@ fn version_of(response: &Response<Incoming>) -> Option<&str> {
     response.headers().get(VERSION_HEADER)?.to_str().ok()
 }
 
-/// The body of a successful answer, or its error.
-async fn body_or_error(response: Response<Incoming>) -> Result<Incoming, ApiError> {
+/// Returns the body of a successful answer, or the error in another answer.
+async fn check_response(response: Response<Incoming>) -> Result<Incoming, ApiError> {
     let status = response.status();
     let body = response.into_body();
     if status.is_success() {
@@ -317,21 +318,21 @@ async fn body_or_error(response: Response<Incoming>) -> Result<Incoming, ApiErro
 
 fn connection_error(error: impl std::fmt::Display) -> ApiError {
     ApiError::failed(format!(
-        "lost the connection to the agent: {error}; check with `myelin ps` whether it still runs"
+        "lost the connection to the agent: {error}; check with `myelin ps` whether the agent still runs"
     ))
 }
 
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(bytes).map_err(|error| {
         ApiError::failed(format!(
-            "cannot parse the agent's answer ({error}): it may be another build of version {VERSION}; \
-             `myelin down --all` stops it"
+            "cannot parse the agent's answer ({error}): the agent may be another build of version {VERSION}; \
+             `myelin down --all` stops the agent"
         ))
     })
 }
 
-/// Starts `PROGRAM agent` in its own process group, so that it outlives the client and its
-/// terminal.
+/// Starts `PROGRAM agent` in its own process group, so the agent outlives the client and the
+/// client's terminal.
 fn start_agent(run_dir: &RunDir, program: &Path) -> Result<(), ApiError> {
     let failed = |path: &str, error: std::io::Error| {
         ApiError::failed(format!("cannot start the agent: {path}: {error}"))
@@ -360,7 +361,7 @@ fn start_agent(run_dir: &RunDir, program: &Path) -> Result<(), ApiError> {
             let log = std::fs::read_to_string(run_dir.log()).unwrap_or_default();
             return Err(ApiError::failed(format!(
                 "the agent did not start: {}",
-                log.lines().last().unwrap_or("its log is empty").trim()
+                log.lines().last().unwrap_or("the log is empty").trim()
             )));
         }
         std::thread::sleep(Duration::from_millis(2));

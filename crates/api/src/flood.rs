@@ -1,4 +1,4 @@
-//! Chains of a file that are flooded while the others are measured.
+//! Requests to flood chains of a file while the file's other chains are measured.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ApiError;
 
-/// Multiple of the chain's rate, if the request gives none.
+/// Multiple of the chain's rate, if the request has no multiple.
 const DEFAULT_TIMES: f64 = 10.0;
 
 /// A chain to flood.
@@ -16,7 +16,7 @@ const DEFAULT_TIMES: f64 = 10.0;
 pub struct FloodRequest {
     /// The chain's name.
     pub chain: String,
-    /// Multiple of its profile's rate; above 0.
+    /// Multiple of the rate in the chain's profile; above 0.
     pub times: f64,
 }
 
@@ -34,7 +34,7 @@ impl FromStr for FloodRequest {
                 .parse()
                 .ok()
                 .filter(|times| is_valid_multiple(*times))
-                .ok_or_else(|| format!("`{written}` is not a number above 0: write a multiple of its rate, as in `{chain}=10`"))?,
+                .ok_or_else(|| format!("`{written}` is not a number above 0: write a multiple of the chain's rate, as in `{chain}=10`"))?,
         };
         Ok(Self {
             chain: chain.to_owned(),
@@ -47,7 +47,7 @@ fn is_valid_multiple(times: f64) -> bool {
     times.is_finite() && times > 0.0
 }
 
-/// Checks that each flood is possible and that a chain is left to measure.
+/// Checks that each flood is possible, and that at least one chain is not flooded.
 ///
 /// # Errors
 /// Usage: the file has no such chain; a chain is named twice, has no rate, or uses named interfaces
@@ -62,12 +62,12 @@ pub fn check_floods(floods: &[FloodRequest], chains: &[ServiceChain]) -> Result<
                 .map(|chain| format!("`{}`", chain.name))
                 .collect();
             return refuse(format!(
-                "this file has no chain `{name}`; it has {}",
+                "this file has no chain `{name}`, only {}",
                 names.join(", ")
             ));
         };
         let places = &chain.places;
-        if floods[..index].iter().any(|other| other.chain == *name) {
+        if floods[..index].iter().any(|earlier| earlier.chain == *name) {
             return refuse(format!("chain `{name}` is named twice: name it once"));
         }
         if !is_valid_multiple(flood.times) {
@@ -75,7 +75,7 @@ pub fn check_floods(floods: &[FloodRequest], chains: &[ServiceChain]) -> Result<
         }
         if chain.sla.profile().is_unlimited() {
             return refuse(format!(
-                "{}: chain `{name}` has no rate to multiply: write `rate` in its `sla`",
+                "{}: chain `{name}` has no rate to multiply: write `rate` in the chain's `sla`",
                 places.sla
             ));
         }
@@ -86,15 +86,15 @@ pub fn check_floods(floods: &[FloodRequest], chains: &[ServiceChain]) -> Result<
                 places.ports
             ));
         }
-        // Replies of another chain use the sockets that its probe needs.
+        // A chain of replies uses the sockets that the probe of the forward chain needs.
         let forward = chain.reverse.as_ref().and_then(|reverse| {
             let mut before = chains.iter().take_while(|other| other.name != *name);
             before.find(|other| other.name == *reverse)
         });
         if let Some(forward) = forward {
             return refuse(format!(
-                "{}: chain `{name}` carries the replies of chain `{}` and uses its end hosts: \
-                 flood that chain",
+                "{}: chain `{name}` carries the replies of chain `{}` and uses that chain's end hosts: \
+                flood that chain",
                 places.reverse, forward.name
             ));
         }
@@ -102,7 +102,7 @@ pub fn check_floods(floods: &[FloodRequest], chains: &[ServiceChain]) -> Result<
     let is_flooded = |chain: &ServiceChain| floods.iter().any(|flood| flood.chain == chain.name);
     if !floods.is_empty() && chains.iter().all(is_flooded) {
         return Err(ApiError::usage(
-            "--flood: all chains of this file are flooded, and none is left to measure: leave one out",
+            "--flood: all chains of this file are flooded, so no chain can be measured: omit one of them",
         ));
     }
     Ok(())
@@ -169,10 +169,10 @@ mod tests {
         };
         assert_eq!(check(&[]), Ok(()));
         assert_eq!(check(&["c0=3"]), Ok(()));
-        for (names, says) in [
+        for (names, expected) in [
             (
                 &["nobody"][..],
-                "this file has no chain `nobody`; it has `c0`, `c1`",
+                "this file has no chain `nobody`, only `c0`, `c1`",
             ),
             (&["c0", "c0"], "named twice"),
             (&["c1"], "has no rate"),
@@ -182,7 +182,7 @@ mod tests {
             let (status, message) = check(names).unwrap_err();
             assert_eq!(status, 2);
             assert!(
-                message.contains(says) && message.starts_with("--flood "),
+                message.contains(expected) && message.starts_with("--flood "),
                 "{message}"
             );
         }
@@ -192,6 +192,9 @@ mod tests {
         };
         assert!(check_floods(&[zero], &chains).is_err());
         let error = check_floods(&[request("c0").unwrap()], &chains[..1]).unwrap_err();
-        assert!(error.message.contains("none is left to measure"), "{error}");
+        assert!(
+            error.message.contains("no chain can be measured"),
+            "{error}"
+        );
     }
 }

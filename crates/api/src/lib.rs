@@ -13,7 +13,7 @@
 //! | `GET /v2/chains` | - | [`ChainStatus`] list |
 //! | `POST /v2/chains` | [`UpRequest`] | [`ChainUp`] list: deploys chains, or changes them |
 //! | `GET /v2/events?after=SERIAL` | - | [`SlaEvent`] list: violations with higher serials |
-//! | `GET /v2/events/NAME?after=SERIAL` | - | the same, of one chain |
+//! | `GET /v2/events/NAME?after=SERIAL` | - | [`SlaEvent`] list of one chain |
 //! | `GET /v2/seconds/NAME?last=COUNT` | - | [`SlaSecond`] list, the oldest first (1) |
 //! | `GET /v2/flows`, `GET /v2/flows/NAME` | - | [`FunctionFlows`] list: of all chains, of one |
 //! | `DELETE /v2/chains/NAME`, `DELETE /v2/chains` | - | [`DownReply`] |
@@ -57,13 +57,14 @@ pub use status::{
 };
 pub use version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_client};
 
-/// The JSON Schema (2020-12) of the API. `$defs` has the types; `endpoints` has each method and
-/// path with the types of its request and answer. An answer in `lines` is a stream, one JSON object
-/// a line. Any endpoint may answer an `error` instead. A test generates the text from the types
-/// (feature `schema`) and compares it.
+/// The JSON Schema (2020-12) of the API. `$defs` has the types. `endpoints` has each method and
+/// path, and the types of request and answer. An answer in `lines` is a stream, one JSON object a
+/// line. Any endpoint may answer an `error` instead. A test generates this text from the types
+/// (feature `schema`) and compares both.
 pub const SCHEMA: &str = include_str!("../schema.json");
 
-/// A chain file with the files that it names, as the client read them with its user's rights.
+/// A chain file and the files that it names. The client reads all of them with the rights of its
+/// user.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChainSource {
@@ -71,7 +72,7 @@ pub struct ChainSource {
     pub name: String,
     /// The YAML text.
     pub text: String,
-    /// Contents of the files named in the text, by the path written there.
+    /// Contents of the files that the text names, by the path in the text.
     pub files: BTreeMap<String, FileContents>,
 }
 
@@ -79,14 +80,14 @@ impl ChainSource {
     /// Parses the file.
     ///
     /// # Errors
-    /// Every fault of the file, each with its place.
+    /// All faults of the file, each with its position.
     pub fn parse(&self) -> Result<Vec<ServiceChain>, ApiError> {
         let source = myelin_spec::Source::new(&self.name);
         myelin_spec::parse(&self.text, &source, &self.files).map_err(ApiError::usage)
     }
 }
 
-/// Leaves out the contents of files: some are keys.
+/// Omits the contents of the files, because some are secret keys.
 impl fmt::Debug for ChainSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChainSource")
@@ -115,9 +116,9 @@ pub struct UpRequest {
 pub struct AgentInfo {
     /// The agent's version.
     pub version: String,
-    /// Its process number.
+    /// The agent's process number.
     pub pid: u32,
-    /// Its run directory.
+    /// The agent's run directory.
     pub run_dir: String,
     /// Objects that a killed agent left; `down --all` removes them.
     pub orphans: Vec<String>,
@@ -131,13 +132,13 @@ pub struct AgentInfo {
 pub struct HostInfo {
     /// `client` or `server`.
     pub role: String,
-    /// Its network namespace, as `ip netns` lists it.
+    /// The host's network namespace, as in `ip netns`.
     pub netns: String,
-    /// Its address.
+    /// The host's IP address.
     pub address: String,
-    /// Its interface inside the namespace.
+    /// The host's interface inside the namespace.
     pub interface: String,
-    /// The other end of that link, on the agent's side.
+    /// The interface at the agent's end of the host's link.
     pub link: String,
 }
 
@@ -160,27 +161,27 @@ pub enum Change {
 pub struct ChainUp {
     /// The chain's name.
     pub chain: String,
-    /// Its owner (`metadata.namespace`).
+    /// The chain's owner (`metadata.namespace`).
     pub owner: String,
     /// The effect of `up`.
     pub change: Change,
-    /// Its service path identifier on this node.
+    /// The chain's service path identifier on this node.
     pub spi: u32,
-    /// Its generation: 0 when it comes up, one more with each change.
+    /// The chain's generation: 0 for a new chain, one more with each change.
     pub generation: u16,
     /// The deployed plan.
     pub plan: Plan,
     /// Interface where packets enter.
     pub ingress: String,
-    /// Interface where they leave.
+    /// Interface where packets leave.
     pub egress: String,
-    /// The end hosts, where Myelin made them.
+    /// The end hosts, if Myelin made them.
     pub hosts: Vec<HostInfo>,
     /// Time from the request until the chain is active, ms (the rendering delay of SFC-OStack); 0
     /// for an unchanged chain.
     pub rendering_ms: f64,
     /// Duration of a live change, ms: from the first packet that could take the new generation to
-    /// the last packet of the old one.
+    /// the last packet of the old generation.
     pub exchange_ms: Option<f64>,
 }
 
@@ -231,7 +232,7 @@ pub struct ReportReply {
     pub envelope: serde_json::Value,
     /// For people: the figures, with the distributions for plots.
     pub report: ChainReport,
-    /// The chain at the end of the measurement; its account is that of the measurement.
+    /// The chain's status at the end of the measurement. `account` covers only the measurement.
     pub status: Box<ChainStatus>,
 }
 
@@ -251,12 +252,13 @@ pub struct ProbeRequest {
 pub struct RunRequest {
     /// The chain file.
     pub source: ChainSource,
-    /// How to probe.
+    /// Options of the probes.
     pub options: ProbeOptions,
-    /// As in [`UpRequest`].
+    /// Deploy chains that admission refuses, as best effort without a guarantee.
+
     #[serde(default)]
     pub force: bool,
-    /// Chains that get more traffic than their rate, while the others are probed.
+    /// Chains that get more traffic than their rate while the other chains are probed.
     #[serde(default)]
     pub floods: Vec<FloodRequest>,
 }
@@ -265,7 +267,7 @@ pub struct RunRequest {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CalibrateRequest {
-    /// Fewer rounds: seconds instead of half a minute.
+    /// Measure fewer rounds: seconds instead of half a minute.
     pub quick: bool,
     /// File for the result.
     pub file: String,
@@ -295,14 +297,14 @@ pub enum Event {
     Error(ApiError),
 }
 
-/// Kind of an error; it decides the exit status.
+/// Kind of an error. The kind decides the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ErrorKind {
     /// Bad usage or a bad file: exit status 2.
     Usage,
-    /// Something failed: exit status 1.
+    /// The request failed: exit status 1.
     Failed,
     /// Refused by admission: exit status 3.
     Refused,
@@ -313,9 +315,9 @@ pub enum ErrorKind {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[error("{message}")]
 pub struct ApiError {
-    /// Its kind.
+    /// Kind of the error.
     pub kind: ErrorKind,
-    /// Its text.
+    /// Text of the error.
     pub message: String,
 }
 
@@ -329,17 +331,20 @@ impl ApiError {
         }
     }
 
-    /// Bad usage or a bad file.
+    /// Makes an error of kind `usage`: bad usage or a bad file.
+
     pub fn usage(message: impl ToString) -> Self {
         Self::new(ErrorKind::Usage, message)
     }
 
-    /// Something failed.
+    /// Makes an error of kind `failed`.
+
     pub fn failed(message: impl ToString) -> Self {
         Self::new(ErrorKind::Failed, message)
     }
 
-    /// Refused by admission.
+    /// Makes an error of kind `refused`: admission refused the chain.
+
     pub fn refused(message: impl ToString) -> Self {
         Self::new(ErrorKind::Refused, message)
     }

@@ -21,7 +21,7 @@ const DEFAULT_CALIBRATION: &str = "/var/lib/myelin/calibration.json";
 pub struct RunDir(PathBuf);
 
 impl RunDir {
-    /// The directory named by the argument, else by `MYELIN_RUN_DIR`, else `/run/myelin`.
+    /// Returns the directory of the argument, else of `MYELIN_RUN_DIR`, else `/run/myelin`.
     pub fn resolve(argument: Option<&Path>) -> Self {
         let path = argument.map(Path::to_path_buf).or_else(|| {
             std::env::var_os(RUN_DIR_VARIABLE)
@@ -29,7 +29,8 @@ impl RunDir {
                 .map(PathBuf::from)
         });
         let path = path.unwrap_or_else(|| PathBuf::from(DEFAULT_RUN_DIR));
-        // The agent has another working directory than its clients: make a relative path absolute.
+        // Make a relative path absolute, because the agent has another working directory than its
+        // clients.
         Self(std::path::absolute(&path).unwrap_or(path))
     }
 
@@ -38,12 +39,12 @@ impl RunDir {
         &self.0
     }
 
-    /// The agent's Unix socket; its permissions are the access control.
+    /// The agent's Unix socket. The socket's permissions control the access.
     pub fn socket(&self) -> PathBuf {
         self.0.join("agent.sock")
     }
 
-    /// The agent that serves this directory holds a lock (`flock`) on this file.
+    /// The file on which the agent of this directory holds a lock (`flock`).
     pub fn lock(&self) -> PathBuf {
         self.0.join("agent.lock")
     }
@@ -68,7 +69,7 @@ impl RunDir {
         self.0.join("runc")
     }
 
-    /// The journal: lists each object before the agent makes it.
+    /// The journal. The agent lists each object here before it makes the object.
     pub fn journal(&self) -> PathBuf {
         self.0.join("journal")
     }
@@ -94,8 +95,8 @@ impl RunDir {
         }
     }
 
-    /// A short name of this directory (8 hex digits), part of the names of links and worker
-    /// processes: it distinguishes the objects of different agents.
+    /// A short name of this directory (8 hex digits). The names of links and worker processes
+    /// contain it, to distinguish the objects of different agents.
     pub fn id(&self) -> String {
         short_hash(self.0.as_os_str().as_encoded_bytes())
     }
@@ -103,7 +104,7 @@ impl RunDir {
 
 /// Hashes a long name to 8 hex digits, for names with a length limit such as links.
 pub fn short_hash(bytes: &[u8]) -> String {
-    // FNV-1a: stable across runs and builds, which std's hasher is not.
+    // FNV-1a is stable across runs and builds; the hasher of std is not.
     let hash = bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
     });

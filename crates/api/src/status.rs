@@ -17,7 +17,7 @@ use super::{HostInfo, PacketAccount, SlaStatus};
 pub enum ChainState {
     /// The chain processes packets.
     Active,
-    /// A worker or a black box ended too often; the chain's `onFailure` rule applies.
+    /// A worker or a black box ended too often, so the chain's `onFailure` rule applies.
     Failed,
 }
 
@@ -29,50 +29,51 @@ pub struct HopStatus {
     pub position: u8,
     /// The function's name.
     pub name: String,
-    /// Its kind.
+    /// The function's kind.
     pub kind: String,
     /// `kernel` or `user`.
     pub space: String,
-    /// Its packet counters.
+    /// The function's packet counters.
     #[serde(flatten)]
     pub counted: HopCounters,
-    /// Mean processing time of the sampled packets, ns; absent until one packet was sampled.
+    /// Mean processing time of the sampled packets, ns; absent until the first sample.
     pub cost_ns: Option<f64>,
-    /// Its container and limits, if it has any.
+    /// The function's container and limits; absent without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxStatus>,
-    /// Its own counters by name, as the kind's documentation lists them.
+    /// Counters that only this kind of function has, by name. The kind's reference page lists them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, u64>,
-    /// The program of a black box (`kind: external`). Its `drops` are packets that entered and have
-    /// not left, so they include packets in transit.
+    /// The program of a black box (`kind: external`). The `drops` of a black box are packets that
+    /// entered and have not left, so they include packets in transit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub black_box: Option<BlackBoxStatus>,
 }
 
-/// A black box: a program that Myelin does not know.
+/// The program of a black box.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BlackBoxStatus {
-    /// Its process number; absent while it does not run.
+    /// Process number; absent while the program does not run.
     pub pid: Option<u32>,
-    /// Restarts.
+    /// Number of restarts.
     pub restarts: u64,
-    /// How its last process ended, with the end of its output; absent if none has ended.
+    /// Exit status of the last process, and the last lines of its output; absent if no process has
+    /// ended.
     pub last_end: Option<String>,
-    /// File with its standard output and error.
+    /// File with the program's standard output and error.
     pub log: String,
-    /// Resident memory of its process, KiB.
+    /// Resident memory of the process, KiB.
     pub resident_kib: u64,
-    /// CPU time of all its processes and their children, ended ones included, s.
+    /// CPU time of all processes of the black box and their children, including ended processes, s.
     pub cpu_s: f64,
-    /// Packets that it forwarded.
+    /// Packets that the program forwarded.
     pub packets_out: u64,
-    /// Packets that it sent back to the senders.
+    /// Packets that the program sent back to the senders.
     pub packets_back: u64,
 }
 
-/// A function's container, limits and resource use since it came up, restarts included.
+/// A function's container, limits and resource use since the chain came up, including restarts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SandboxStatus {
@@ -86,11 +87,11 @@ pub struct SandboxStatus {
     pub cpu_s: f64,
     /// Memory in use, bytes; includes memory shared with the agent that the function touched first.
     pub memory_bytes: u64,
-    /// Periods (mostly of 10 ms) in which it used up its processor time.
+    /// Periods (mostly of 10 ms) in which the function used up its processor time.
     pub throttled_periods: u64,
-    /// Time without the processor because of the limit, s.
+    /// Time in which the limit kept the function from the processor, s.
     pub throttled_s: f64,
-    /// Processes killed at the memory limit.
+    /// Processes that the kernel killed at the memory limit.
     pub oom_kills: u64,
     /// The container's name in `runc --root RUN_DIR/runc list`.
     pub container: Option<String>,
@@ -100,21 +101,21 @@ pub struct SandboxStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SojournStatus {
-    /// Packets measured.
+    /// Number of measured packets.
     pub packets: u64,
-    /// Mean, us.
+    /// Mean sojourn, us.
     pub mean_us: f64,
-    /// Median, us.
+    /// Median sojourn, us.
     pub p50_us: f64,
-    /// 99th percentile, us.
+    /// 99th percentile of the sojourn, us.
     pub p99_us: f64,
-    /// 99.9th percentile, us.
+    /// 99.9th percentile of the sojourn, us.
     pub p99_9_us: f64,
-    /// Largest, us.
+    /// Longest sojourn, us.
     pub max_us: f64,
 }
 
-/// The shaper of a chain: its profile, and its counters over all generations.
+/// The profile of a chain's shaper, and the counters over all generations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShaperStatus {
@@ -128,13 +129,13 @@ pub struct ShaperStatus {
     pub rate_bps: Option<u64>,
     /// Burst, bits.
     pub burst_bits: Option<u64>,
-    /// Longest queue, packets.
+    /// Capacity of the queue, packets.
     pub queue: u32,
     /// Longest time that a packet may wait, us.
     pub delay_us: f64,
-    /// Packets that waited; `htb` does not count them.
+    /// Packets that waited; absent for `htb`, which does not count them.
     pub delayed: Option<u64>,
-    /// Mean wait of those packets, us.
+    /// Mean wait of the packets that waited, us; only for `worker`.
     pub mean_wait_us: Option<f64>,
     /// Packets dropped because the queue was full.
     pub drops_full: u64,
@@ -142,11 +143,11 @@ pub struct ShaperStatus {
     pub drops_late: u64,
     /// Packets dropped because they are larger than the burst.
     pub drops_too_big: u64,
-    /// Packets lost with a worker that ended.
+    /// Packets that waited in a worker when it ended.
     pub lost: u64,
     /// Packets in the queue now.
     pub waiting: u64,
-    /// Longest queue so far, packets.
+    /// Largest number of waiting packets so far; only for `worker`.
     pub most_waiting: Option<u64>,
     /// Whether the time in the queue is part of the sojourn.
     pub in_sojourn: bool,
@@ -156,9 +157,9 @@ pub struct ShaperStatus {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WorkerStatus {
-    /// Its process number.
+    /// Process number.
     pub pid: u32,
-    /// Restarts.
+    /// Number of restarts.
     pub restarts: u64,
     /// Resident memory, KiB.
     pub resident_kib: u64,
@@ -174,13 +175,13 @@ pub struct RingStatus {
     pub from: Option<u8>,
     /// Position of the function whose process receives; absent for the first process.
     pub to: Option<u8>,
-    /// Descriptors it can hold.
+    /// Capacity of the ring, descriptors.
     pub capacity: u32,
-    /// Descriptors in it now.
+    /// Descriptors in the ring now.
     pub occupancy: u32,
-    /// Descriptors put in since it was made.
+    /// Descriptors put into the ring since its creation.
     pub enqueued: u64,
-    /// Descriptors taken out since it was made.
+    /// Descriptors taken from the ring since its creation.
     pub dequeued: u64,
 }
 
@@ -190,17 +191,17 @@ pub struct RingStatus {
 pub struct ChainStatus {
     /// The chain's name.
     pub chain: String,
-    /// Its owner.
+    /// The chain's owner.
     pub owner: String,
-    /// Its service path identifier.
+    /// The chain's service path identifier.
     pub spi: u32,
-    /// Its generation. Counters of functions cover this generation, counters of the chain all of
-    /// them.
+    /// The current generation. Counters of functions cover this generation, counters of the chain
+    /// cover all generations.
     pub generation: u16,
-    /// Its state.
+    /// Whether the chain processes packets.
     pub state: ChainState,
-    /// Whether it has no guarantee: deployed with `--force` against admission, or a core of its
-    /// workers is lost (`lost_cores` of `sla`).
+    /// Whether the chain has no guarantee, because `--force` deployed it against admission, or
+    /// because its workers have lost a core (`lost_cores` of `sla`).
     #[serde(default)]
     pub best_effort: bool,
     /// The worst-case delay at admission, ns; absent for a chain without a bound.
@@ -208,102 +209,104 @@ pub struct ChainStatus {
     pub bound_ns: Option<u64>,
     /// The deployed plan.
     pub plan: Box<Plan>,
-    /// Its mapping: how functions are placed in processes.
+    /// The chain's mapping of functions to processes.
     pub mapping: String,
-    /// `xdp` or `tcx`.
+    /// The hook at the ingress: `xdp`, `tcx` or `dpdk`.
     pub hook: String,
     /// Ingress interface.
     pub ingress: String,
     /// Egress interface.
     pub egress: String,
-    /// Packets classified to it at the front door.
+    /// Packets classified to the chain at the front door.
     pub packets_in: u64,
-    /// Bytes classified to it at the front door.
+    /// Bytes classified to the chain at the front door.
     pub bytes_in: u64,
     /// Packets above the profile, which the policer dropped.
     #[serde(default)]
     pub policed: u64,
-    /// Bytes of those, as the policer counts them.
+    /// Bytes of the policed packets, as the policer counts bytes.
     #[serde(default)]
     pub policed_bytes: u64,
-    /// Packets that left at its egress.
+    /// Packets that left at the egress.
     pub packets_out: u64,
-    /// Packets that its functions and its shaper dropped.
+    /// Packets that functions and shaper dropped.
     pub drops: u64,
-    /// The account of its packets.
+    /// Counts each packet of the chain once, by the place where it is or was lost.
+
     #[serde(default)]
     pub account: PacketAccount,
-    /// Time since its last packet came in, ms; absent if none came.
+    /// Time since the last packet came in, ms; absent before the first packet.
     pub last_packet_ms_ago: Option<f64>,
-    /// Its functions.
+    /// The functions, in chain order.
     pub hops: Vec<HopStatus>,
-    /// Its shaper at the egress; absent without one.
+    /// The shaper at the egress; absent without a shaper.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shaper: Option<ShaperStatus>,
-    /// Its in-band sojourn; absent where black boxes divide it into sections, since the time inside
-    /// them is not measured.
+    /// The in-band sojourn. Absent if black boxes divide the chain into sections, because the time
+    /// inside black boxes is not measured.
     pub sojourn: Option<SojournStatus>,
-    /// The sojourn of each section of a chain with black boxes: from the front door to the first,
-    /// from one to the next, from the last to the egress.
+    /// The sojourn of each section of a chain with black boxes: from the front door to the first
+    /// black box, from each black box to the next, from the last to the egress.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sojourn_sections: Vec<SojournStatus>,
-    /// Its worker, if it has user functions; the first if each function has its own worker.
+    /// The worker of the user functions; the first worker if each function has its own.
     pub worker: Option<WorkerStatus>,
-    /// The workers of its other user functions, if each has its own.
+    /// The workers of the other user functions, if each has its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more_workers: Vec<WorkerStatus>,
-    /// The rings between its processes, in mapping `pipeline`.
+    /// In mapping `pipeline`: the rings between the chain's processes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rings: Vec<RingStatus>,
-    /// Its end hosts, where Myelin made them.
+    /// The end hosts, if Myelin made them.
     pub hosts: Vec<HostInfo>,
-    /// Its contract and the measured figures; absent in its first second.
+    /// The contract and the measured figures; absent in the chain's first second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sla: Option<Box<SlaStatus>>,
-    /// Seconds since it came up.
+    /// Time since the chain came up, s.
     pub up_s: f64,
 }
 
-/// The flows of a function that keeps a table of them.
+/// The flow table of a function.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FunctionFlows {
     /// The chain's name.
     pub chain: String,
-    /// The function's name in it.
+    /// The function's name in the chain.
     pub function: String,
-    /// Its kind.
+    /// The function's kind.
     pub kind: String,
     /// `kernel` or `user`.
     pub space: String,
-    /// Flows that began; null for `nat`, which counts none.
+    /// Flows that began; null for `nat`, which does not count flows.
     pub begun: Option<u64>,
-    /// Flows that the full table evicted for new ones; null for `nat`.
+    /// Flows that the full table evicted for new flows; null for `nat`.
     pub evicted: Option<u64>,
-    /// Packets that belong to no flow; null for `nat`.
+    /// Packets that belong to no flow in the table; null for `nat`.
     pub outside: Option<u64>,
-    /// The flows in the table, the one with the most bytes first; for `nat` its mappings.
+    /// The flows in the table, sorted by bytes, the largest first. For `nat`: the mappings.
     pub flows: Vec<FlowStatus>,
 }
 
-/// One flow, or one mapping of a `nat`. Fields that the function does not keep are null. Bytes are
-/// those of whole frames, with the Ethernet header.
+/// One flow, or one mapping of a `nat`. Fields that the function does not keep are null. Byte
+/// counts include the Ethernet header.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FlowStatus {
-    /// The flow as text, in the direction of its first packet: `udp 10.0.0.1:5000 >
-    /// 10.0.0.2:9000`. For a mapping the protocol and the inside endpoint: `udp 10.0.0.1:5000`.
+    /// The flow as text, in the direction of its first packet: `udp 10.0.0.1:5000 > 10.0.0.2:9000`.
+    /// For a mapping, the protocol and the inside endpoint: `udp 10.0.0.1:5000`.
     pub flow: String,
     /// IP protocol number.
     pub protocol: u8,
-    /// Source of its first packet; for a mapping the inside address.
+    /// Source address of the first packet; for a mapping, the inside address.
     pub source: IpAddr,
-    /// Its port; null for fragments and other protocols than UDP and TCP. For a mapping of an ICMP
-    /// echo the identifier.
+    /// Source port; null for fragments and other protocols than UDP and TCP. For a mapping of an
+    /// ICMP echo, the identifier.
     pub source_port: Option<u16>,
-    /// Destination of its first packet; null for a mapping, which applies to all destinations.
+    /// Destination address of the first packet; null for a mapping, which applies to all
+    /// destinations.
     pub destination: Option<IpAddr>,
-    /// Its port.
+    /// Destination port; null as `source_port`, and for a mapping.
     pub destination_port: Option<u16>,
     /// The source that `nat` gives the packets.
     pub translated: Option<Endpoint>,
@@ -311,19 +314,19 @@ pub struct FlowStatus {
     pub backend: Option<IpAddr>,
     /// State of the flow, from `flow-tracker`.
     pub state: Option<FlowState>,
-    /// Packets in the direction of the first one.
+    /// Packets in the direction of the first packet.
     pub packets: Option<u64>,
-    /// Their bytes.
+    /// Bytes in the direction of the first packet.
     pub bytes: Option<u64>,
     /// Packets in the other direction, from `flow-tracker`.
     pub reply_packets: Option<u64>,
-    /// Their bytes.
+    /// Bytes in the other direction, from `flow-tracker`.
     pub reply_bytes: Option<u64>,
-    /// Time since its first packet, ms.
+    /// Time since the first packet, ms.
     pub age_ms: Option<f64>,
-    /// Time since its last packet, ms.
+    /// Time since the last packet, ms.
     pub last_packet_ms_ago: Option<f64>,
-    /// Time until it expires unless a packet renews it, ms.
+    /// Time until the flow expires unless a packet renews it, ms.
     pub expires_in_ms: Option<f64>,
 }
 
@@ -331,8 +334,8 @@ pub struct FlowStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Endpoint {
-    /// The address.
+    /// IP address.
     pub address: IpAddr,
-    /// The port, or the identifier of an ICMP echo.
+    /// Port, or the identifier of an ICMP echo.
     pub port: u16,
 }

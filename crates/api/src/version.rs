@@ -1,13 +1,14 @@
-//! The version check of client and agent. Neither acts on a message of another version.
+//! The version check of client and agent. Neither side acts on a message of another version.
 //!
 //! Every request and answer names its sender's version in a header, which costs no round trip. The
-//! agent refuses a request of another version, or of none, before it parses it. An agent older than
-//! this header has no path that begins with [`PREFIX`], and does not act either. One request is the
-//! same in all versions: `DELETE` of [`STOP`], so that `myelin down --all` stops any agent.
+//! agent checks the version before it parses a request, and refuses a request of another version or
+//! without a version. An agent older than this header has no path that begins with [`PREFIX`], and
+//! does not act either. One request is the same in all versions: `DELETE` of [`STOP`]. So `myelin
+//! down --all` stops any agent.
 
 use crate::ApiError;
 
-/// The version of this library, and so of the client or agent that uses it.
+/// The version of this library, and of the client or agent that uses this library.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The header that names the sender's version.
 pub const VERSION_HEADER: &str = "myelin-version";
@@ -16,22 +17,22 @@ pub const PREFIX: &str = "/v2";
 /// The path that stops an agent of any version.
 pub const STOP: &str = "/v1/agent";
 
-/// The client's check of the agent's version; an agent older than the header names none.
+/// Checks the agent's version for a client. `None`: the agent is older than the version header.
 pub(crate) fn check_agent(agent: Option<&str>) -> Result<(), ApiError> {
     if agent == Some(VERSION) {
         return Ok(());
     }
-    let (agent, other) = agent.map_or_else(
+    let (agent, needed) = agent.map_or_else(
         || ("an older version".to_owned(), "that version".to_owned()),
         |agent| (format!("version {agent}"), format!("version {agent}")),
     );
     Err(ApiError::failed(format!(
         "the agent is {agent} and this `myelin` is version {VERSION}: nothing was done; run `myelin down --all`, which stops that \
-         agent and removes its chains, then this command again, or use `myelin` of {other}"
+         agent and removes its chains, then this command again, or use `myelin` of {needed}"
     )))
 }
 
-/// The agent's check of a client's version; a client older than the header names none.
+/// Checks a client's version for the agent. `None`: the client is older than the version header.
 ///
 /// # Errors
 /// The versions differ: the message names both, and the remedy.

@@ -21,23 +21,27 @@ use serde_json::Value;
 
 /// The schema that `myelin schema api` prints.
 fn schema() -> Value {
-    serde_json::from_str(SCHEMA).expect("a document of JSON")
+    serde_json::from_str(SCHEMA).expect("the schema is JSON")
 }
 
 /// `WRITE_SCHEMA=1 cargo test -p myelin-api` writes the file after a change of a type.
 #[test]
 fn the_schema_matches_the_types() {
-    let made = serde_json::to_string_pretty(&generate::schema()).unwrap() + "\n";
+    let generated = serde_json::to_string_pretty(&generate::generate_schema()).unwrap() + "\n";
     if std::env::var_os("WRITE_SCHEMA").is_some() {
-        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/schema.json"), &made).unwrap();
+        std::fs::write(
+            concat!(env!("CARGO_MANIFEST_DIR"), "/schema.json"),
+            &generated,
+        )
+        .unwrap();
     }
-    let differs = made
+    let difference = generated
         .lines()
         .zip(SCHEMA.lines())
-        .find(|(now, then)| now != then);
+        .find(|(generated, stored)| generated != stored);
     assert!(
-        made == SCHEMA,
-        "crates/api/schema.json does not match the types (first different line, of the types and of the file: {differs:?}): \
+        generated == SCHEMA,
+        "crates/api/schema.json does not match the types (first different line, of the types and of the file: {difference:?}): \
          `WRITE_SCHEMA=1 cargo test -p myelin-api` writes the file"
     );
 }
@@ -45,20 +49,20 @@ fn the_schema_matches_the_types() {
 #[test]
 fn the_schema_is_valid_and_has_every_endpoint() {
     let schema = schema();
-    for (name, of) in schema["$defs"].as_object().unwrap() {
-        validate::assert_understood(&schema, of);
+    for (name, definition) in schema["$defs"].as_object().unwrap() {
+        validate::assert_known_keywords(&schema, definition);
         assert!(
-            !name.ends_with(|end: char| end.is_ascii_digit()),
-            "two types have the name of {name}"
+            !name.ends_with(|last: char| last.is_ascii_digit()),
+            "{name}: schemars adds a digit if two types have the same name"
         );
     }
-    validate::assert_understood(&schema, &schema["error"]);
+    validate::assert_known_keywords(&schema, &schema["error"]);
     let endpoints = schema["endpoints"].as_array().unwrap();
     assert_eq!(endpoints.len(), 14);
     for endpoint in endpoints {
         for key in ["request", "answer", "lines"] {
-            if let Some(of) = endpoint.get(key) {
-                validate::assert_understood(&schema, of);
+            if let Some(part) = endpoint.get(key) {
+                validate::assert_known_keywords(&schema, part);
             }
         }
     }
@@ -70,12 +74,12 @@ fn check<T: Serialize + DeserializeOwned>(endpoint: &str, key: &str, sent: &T) -
     let schema = schema();
     let (method, path) = endpoint.split_once(' ').unwrap();
     let endpoints = schema["endpoints"].as_array().unwrap();
-    let of = endpoints
+    let description = endpoints
         .iter()
-        .find(|one| one["method"] == method && one["path"] == path)
+        .find(|candidate| candidate["method"] == method && candidate["path"] == path)
         .unwrap_or_else(|| panic!("no endpoint {endpoint}"));
     let json = serde_json::to_value(sent).unwrap();
-    if let Some(fault) = validate::fault(&schema, &of[key], &json) {
+    if let Some(fault) = validate::find_fault(&schema, &description[key], &json) {
         panic!("{endpoint}, {key}: {fault}");
     }
     let back: T = serde_json::from_value(json.clone()).unwrap();
@@ -109,7 +113,7 @@ fn host() -> HostInfo {
     }
 }
 
-/// A chain after `up`, with a plan of the planner.
+/// A chain after `up`, with a real plan.
 fn up() -> ChainUp {
     let chains = source().parse().unwrap();
     let machine = myelin_planner::Machine::with_end_hosts(2);
@@ -449,9 +453,9 @@ fn every_request_and_every_line_fits_the_schema_and_parses_back() {
 #[test]
 fn a_wrong_value_does_not_fit_the_schema() {
     let schema = schema();
-    let of = serde_json::json!({ "$ref": "#/$defs/ChainStatus" });
+    let chain_status = serde_json::json!({ "$ref": "#/$defs/ChainStatus" });
     let good = serde_json::to_value(status()).unwrap();
-    assert_eq!(validate::fault(&schema, &of, &good), None);
+    assert_eq!(validate::find_fault(&schema, &chain_status, &good), None);
     for (key, wrong) in [
         ("spi", Value::from("7")),
         ("state", "asleep".into()),
@@ -459,10 +463,13 @@ fn a_wrong_value_does_not_fit_the_schema() {
     ] {
         let mut bad = good.clone();
         bad[key] = wrong;
-        assert!(validate::fault(&schema, &of, &bad).is_some(), "{key}");
+        assert!(
+            validate::find_fault(&schema, &chain_status, &bad).is_some(),
+            "{key}"
+        );
         bad.as_object_mut().unwrap().remove(key);
         assert!(
-            validate::fault(&schema, &of, &bad).is_some(),
+            validate::find_fault(&schema, &chain_status, &bad).is_some(),
             "without {key}"
         );
     }

@@ -7,13 +7,13 @@ use std::sync::mpsc::{Receiver, channel};
 
 use myelin_api::{Client, RunDir, UpRequest, VERSION, check_client};
 
-/// An agent that sends every request the same answer, and reports the request heads.
-fn agent(run_dir: &RunDir, answer: &'static str) -> Receiver<String> {
+/// Starts an agent that gives every request the same answer, and reports the request heads.
+fn start_agent(run_dir: &RunDir, answer: &'static str) -> Receiver<String> {
     let listener = UnixListener::bind(run_dir.socket()).unwrap();
     let (sender, heads) = channel();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            if let Some(head) = serve(&stream.unwrap(), answer) {
+            if let Some(head) = answer_request(&stream.unwrap(), answer) {
                 // The test has ended.
                 if sender.send(head).is_err() {
                     return;
@@ -24,8 +24,8 @@ fn agent(run_dir: &RunDir, answer: &'static str) -> Receiver<String> {
     heads
 }
 
-/// `None` for a connection without a request.
-fn serve(mut stream: &UnixStream, answer: &str) -> Option<String> {
+/// Answers one request and returns its head; `None` for a connection without a request.
+fn answer_request(mut stream: &UnixStream, answer: &str) -> Option<String> {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -45,26 +45,29 @@ fn serve(mut stream: &UnixStream, answer: &str) -> Option<String> {
     Some(head)
 }
 
-fn client(directory: &Path, answer: &'static str) -> (Client, Receiver<String>) {
+/// Starts an agent in `directory` and connects a client.
+fn connect_client(directory: &Path, answer: &'static str) -> (Client, Receiver<String>) {
     let run_dir = RunDir::resolve(Some(directory));
-    let heads = agent(&run_dir, answer);
+    let heads = start_agent(&run_dir, answer);
     (Client::connect(&run_dir).unwrap().unwrap(), heads)
 }
 
 const NEWER: &str = "HTTP/1.1 200 OK\r\nmyelin-version: 99.1.2\r\ncontent-length: 2\r\n\r\n[]";
-/// Answer of an agent older than the version header to an unknown path.
+/// The answer of an agent that is older than the version header, to an unknown path.
 const OLDER: &str = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
 
 #[test]
 fn a_client_reports_both_versions_and_the_remedy() {
     for (answer, agent) in [(NEWER, "version 99.1.2"), (OLDER, "an older version")] {
         let directory = tempfile::tempdir().unwrap();
-        let (client, heads) = client(directory.path(), answer);
+        let (client, heads) = connect_client(directory.path(), answer);
         let errors = [
             client.list().unwrap_err(),
             client.up(&UpRequest::default()).unwrap_err(),
             client
-                .probe(&probe(), &mut |_| panic!("an event"))
+                .probe(&probe(), &mut |_| {
+                    panic!("the client accepted an event of another version")
+                })
                 .unwrap_err(),
         ];
         for error in errors {
@@ -98,8 +101,8 @@ fn probe() -> myelin_api::ProbeRequest {
 #[test]
 fn down_all_stops_an_agent_of_another_version() {
     let directory = tempfile::tempdir().unwrap();
-    // Its socket stays, but no process holds the lock: it has ended.
-    let (client, heads) = client(directory.path(), NEWER);
+    // The socket stays, but no process holds the lock, so the client regards the agent as ended.
+    let (client, heads) = connect_client(directory.path(), NEWER);
     let reply = client.down_all().unwrap();
     assert_eq!(
         reply.removed,

@@ -71,7 +71,7 @@ enum Command {
     Exec(commands::exec::Arguments),
     /// Show the catalogue of function kinds.
     Functions(commands::functions::Arguments),
-    /// Measure the costs of functions and crossings on this machine, for `plan`.
+    /// Measure the costs of functions and space changes on this machine, for `plan`.
     Calibrate(commands::calibrate::Arguments),
     /// Check whether this machine can run chains, and list missing features.
     Doctor(commands::doctor::Arguments),
@@ -136,7 +136,7 @@ mod tests {
 
     use super::Arguments;
 
-    /// The example commands of a help text, without `sudo`, comment and redirection.
+    /// Lists the example commands of a help text, without `sudo`, comment and redirection.
     fn list_examples(help: &str) -> Vec<String> {
         let lines = help.lines().skip_while(|line| *line != "Examples:").skip(1);
         lines

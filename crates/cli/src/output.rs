@@ -16,7 +16,7 @@ pub(crate) const REFUSED_STATUS: u8 = 3;
 /// Exit status when an SLA is not met, or traffic does not conform.
 pub(crate) const NOT_MET_STATUS: u8 = 5;
 
-/// The path of this program. Agent and workers run the same program.
+/// Returns the path of this program. The agent and the workers run the same program.
 pub(crate) fn program_path() -> Result<PathBuf, ApiError> {
     std::env::current_exe()
         .map_err(|error| ApiError::failed(format!("cannot find the path of this program: {error}")))
@@ -38,7 +38,7 @@ pub(crate) fn print_json_line(value: &impl Serialize) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The error of a command whose chain does not run.
+/// Makes the error of a command whose chain does not run.
 pub(crate) fn not_running_error(name: &str) -> ApiError {
     ApiError::failed(format!(
         "no chain `{name}` runs; `myelin ps` lists the running chains"
@@ -63,7 +63,7 @@ pub(crate) fn exit_status(is_success: bool, failure: u8) -> ExitCode {
 /// Longest line, columns.
 const MAX_COLUMNS: u16 = 100;
 
-/// Columns of a line: those of the terminal, at most 100; in a pipe 100.
+/// Returns the columns of a line: the terminal's columns, at most 100, or 100 in a pipe.
 pub(crate) fn width() -> u16 {
     let size = console::Term::stdout().size_checked();
     size.map_or(MAX_COLUMNS, |(_, columns)| columns.min(MAX_COLUMNS))
@@ -144,8 +144,8 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
 const BROKEN_PIPE: i32 = 128 + 13;
 
 /// Ends the process quietly when it writes to a closed pipe (`myelin ps | head`). SIGPIPE stays
-/// ignored, Rust's default: the signal would also end an agent whose client disconnects, and a
-/// client whose agent ends.
+/// ignored (Rust's default), because the signal would also end an agent whose client disconnects,
+/// and a client whose agent ends.
 pub(crate) fn end_on_closed_pipe() {
     let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -160,7 +160,7 @@ pub(crate) fn end_on_closed_pipe() {
     }));
 }
 
-/// The style of tables.
+/// Returns the style of tables.
 pub(crate) fn style() -> terminal::Style {
     terminal::Style {
         ascii: false,

@@ -27,13 +27,13 @@ impl Page {
         // A page replaces the target of a link, not the link.
         let target = match path.canonicalize() {
             Ok(target) if !target.is_file() => {
-                return Err(refused(io::Error::other("it is not a regular file")));
+                return Err(refused(io::Error::other("the path is not a regular file")));
             }
             Ok(target) => target,
             Err(_) => path.to_owned(),
         };
         if target.file_name().is_none() {
-            return Err(refused(io::Error::other("it names no file")));
+            return Err(refused(io::Error::other("the path names no file")));
         }
         let page = Self(target);
         page.create_draft().map_err(refused)?;
@@ -53,8 +53,8 @@ impl Page {
         })
     }
 
-    /// Creates a temporary file in the page's directory, with the mode of any new file. Dropping it
-    /// removes the file.
+    /// Creates a temporary file in the page's directory, with the mode of any new file. Dropping
+    /// the draft removes the file.
     fn create_draft(&self) -> io::Result<NamedTempFile> {
         let directory = match self.0.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,

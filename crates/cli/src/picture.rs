@@ -33,13 +33,14 @@ pub(crate) enum PictureFormat {
     File(PathBuf),
 }
 
-/// A file's name must end in `.svg`, so that it cannot be the chain file's by mistake.
+/// Parses the format. A file's name must end in `.svg`, so that a mistake cannot overwrite the
+/// chain file.
 fn parse_format(text: &str) -> Result<PictureFormat, String> {
     let path = PathBuf::from(text);
     match path.extension() {
         _ if text.is_empty() => Ok(PictureFormat::Text),
         Some(extension) if extension == "svg" => Ok(PictureFormat::File(path)),
-        _ => Err("its name must end in .svg".to_owned()),
+        _ => Err("the file's name must end in .svg".to_owned()),
     }
 }
 

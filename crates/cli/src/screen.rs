@@ -18,7 +18,7 @@ const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// Ctrl-C and escape arrive as keys, since the terminal sends no signals.
+/// Ctrl-C and escape arrive as keys, because the terminal sends no signals.
 const INTERRUPT: u8 = 3;
 const ESCAPE: u8 = 27;
 
@@ -26,7 +26,7 @@ const ESCAPE: u8 = 27;
 pub(crate) struct Screen {
     term: console::Term,
     /// The terminal's former settings. `None` if standard input is no terminal.
-    before: Option<Termios>,
+    saved_settings: Option<Termios>,
     /// The signals that end this process.
     signals: SignalFd,
 }
@@ -38,24 +38,24 @@ impl Screen {
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
             end_signals.add(signal);
         }
-        // No thread runs yet, so this blocks the signals in all threads. Nothing unblocks them: the
-        // process ends with its screen.
+        // No other thread runs yet, so this call blocks the signals in all threads. Nothing
+        // unblocks the signals, because the process ends with its screen.
         end_signals.thread_block().map_err(terminal_error)?;
         let signals =
             SignalFd::with_flags(&end_signals, SfdFlags::SFD_CLOEXEC).map_err(terminal_error)?;
         let stdin = io::stdin();
-        let before = if stdin.is_terminal() {
-            let before = tcgetattr(&stdin).map_err(terminal_error)?;
-            let mut keys = before.clone();
+        let saved_settings = if stdin.is_terminal() {
+            let saved_settings = tcgetattr(&stdin).map_err(terminal_error)?;
+            let mut keys = saved_settings.clone();
             keys.local_flags
                 .remove(LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG);
             tcsetattr(&stdin, SetArg::TCSANOW, &keys).map_err(terminal_error)?;
-            Some(before)
+            Some(saved_settings)
         } else {
             None
         };
         let screen = Self {
-            before,
+            saved_settings,
             signals,
             term: console::Term::stdout(),
         };
@@ -63,7 +63,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Replaces the text on the screen, in one write to avoid flicker.
+    /// Replaces the text on the screen with one write, to avoid flicker.
     pub(crate) fn draw(&self, text: &str) -> Result<(), ApiError> {
         let (rows, columns) = self.term.size();
         write(&format_screen(text, rows.into(), columns.into()))
@@ -74,13 +74,13 @@ impl Screen {
         let stdin = io::stdin();
         let end = Instant::now() + time;
         loop {
-            let left = end.saturating_duration_since(Instant::now());
+            let remaining = end.saturating_duration_since(Instant::now());
             let mut sources = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-            if self.before.is_some() {
+            if self.saved_settings.is_some() {
                 sources.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
             }
-            // Rounded up, to avoid polling with a timeout of 0.
-            let millis = left.as_millis() + u128::from(!left.is_zero());
+            // Rounds up, to avoid polling with a timeout of 0.
+            let millis = remaining.as_millis() + u128::from(!remaining.is_zero());
             let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
             match poll(&mut sources, timeout) {
                 Ok(0) => return Ok(false),
@@ -95,7 +95,7 @@ impl Screen {
                 let mut keys = [0; 16];
                 let read = nix::unistd::read(&stdin, &mut keys).map_err(terminal_error)?;
                 // A read of 0 bytes means that the terminal is closed.
-                if read == 0 || keys[..read].iter().any(|key| is_end(*key)) {
+                if read == 0 || keys[..read].iter().any(|key| is_end_key(*key)) {
                     return Ok(true);
                 }
             }
@@ -107,8 +107,8 @@ impl Drop for Screen {
     fn drop(&mut self) {
         // An error cannot be reported here.
         let _ = write(END);
-        if let Some(before) = &self.before {
-            let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, before);
+        if let Some(saved_settings) = &self.saved_settings {
+            let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, saved_settings);
         }
     }
 }
@@ -121,7 +121,7 @@ fn write(text: &str) -> Result<(), ApiError> {
         .map_err(terminal_error)
 }
 
-fn is_end(key: u8) -> bool {
+fn is_end_key(key: u8) -> bool {
     matches!(key, b'q' | b'Q' | INTERRUPT | ESCAPE)
 }
 
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn q_escape_and_ctrl_c_end_the_screen() {
-        assert!([b'q', b'Q', 3, 27].into_iter().all(is_end));
-        assert!(!is_end(b'x'));
+        assert!([b'q', b'Q', 3, 27].into_iter().all(is_end_key));
+        assert!(!is_end_key(b'x'));
     }
 }

@@ -19,8 +19,8 @@ const RANDOM: &str = "/dev/urandom";
 /// makes a key of 256 bits in hexadecimal digits.
 ///
 /// # Errors
-/// The file cannot be read or is too long; its group or others have access to it; it belongs to
-/// neither the user nor root. The error names the file and the remedy.
+/// The file cannot be read or is too long; the file's group or others have access; neither the user
+/// nor root owns the file. The error names the file and the remedy.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, String> {
     match read_text(path) {
         Ok(text) => Ok(Some(text)),
@@ -33,8 +33,8 @@ fn read_text(path: &Path) -> io::Result<String> {
     if path == Path::new(RANDOM) {
         return make_random_key();
     }
-    // Checks the open file, since another process may replace the file at the path. Opening a pipe
-    // must not block.
+    // Checks the open file, because another process may replace the file at the path. Opening a
+    // pipe must not block.
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(OFlag::O_NONBLOCK.bits())
@@ -45,7 +45,7 @@ fn read_text(path: &Path) -> io::Result<String> {
     }
     if !metadata.is_file() {
         return Err(io::Error::other(
-            "it is not a regular file: name a key file",
+            "the path is not a regular file: name a key file",
         ));
     }
     let users = [geteuid().as_raw(), find_sudo_user().unwrap_or(0), 0];
@@ -56,12 +56,13 @@ fn read_text(path: &Path) -> io::Result<String> {
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(io::Error::other(format!(
-            "it is longer than {MAX_BYTES} bytes, so it is not a key file: name a key file"
+            "the file is longer than {MAX_BYTES} bytes, so it is no key file: name a key file"
         )));
     }
     // The library's error would contain the bytes.
-    String::from_utf8(bytes)
-        .map_err(|_| io::Error::other("it is not text (UTF-8): write keys in hexadecimal digits"))
+    String::from_utf8(bytes).map_err(|_| {
+        io::Error::other("the file is not text (UTF-8): write keys in hexadecimal digits")
+    })
 }
 
 fn make_random_key() -> io::Result<String> {
@@ -82,14 +83,14 @@ fn find_sudo_user() -> Option<u32> {
     user?.parse().ok()
 }
 
-/// Describes the fault in the access rights of a file with secrets, and the remedy. The file may
-/// belong to one of `users`.
+/// Describes the fault in the access rights of a file with secrets, and the remedy. One of `users`
+/// must own the file.
 fn find_access_fault(path: &Path, metadata: &Metadata, users: &[u32]) -> Option<String> {
     let owner = metadata.uid();
     if !users.contains(&owner) {
         return Some(format!(
-            "the file holds keys and belongs to user {owner}, neither to you nor to root: name your copy \
-             of it, readable by no other user"
+            "the file holds keys and belongs to user {owner}, neither to you nor to root: make a copy that \
+             no other user can read, and name the copy"
         ));
     }
     let mode = metadata.mode() & 0o7777;
@@ -195,6 +196,9 @@ mod tests {
         let refusal = write_and_read(&[&longest[..], b"#"].concat()).unwrap_err();
         assert!(refusal.contains("longer than 65536 bytes"), "{refusal}");
         let refusal = write_and_read(&[b'5', 0xff]).unwrap_err();
-        assert!(refusal.contains("tactile.key: it is not text"), "{refusal}");
+        assert!(
+            refusal.contains("tactile.key: the file is not text"),
+            "{refusal}"
+        );
     }
 }

@@ -12,7 +12,7 @@ use crate::secret_file;
 /// Reads FILE (`-`: standard input) and every file that it names.
 ///
 /// # Errors
-/// The chain file cannot be read; a key file cannot be read, or others have access to it.
+/// The chain file cannot be read; a key file cannot be read, or others have access to the key file.
 pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
     let (name, text) = if file == Path::new("-") {
         let text = std::io::read_to_string(std::io::stdin())
@@ -36,7 +36,7 @@ pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
                 .map_err(ApiError::usage)?
                 .map(FileContents::Text)
         } else {
-            read_bounded(&path)?.map(FileContents::from)
+            read_limited(&path)?.map(FileContents::from)
         };
         // The parser reports a missing file with the line that names it.
         if let Some(contents) = contents {
@@ -46,12 +46,12 @@ pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
     Ok(source)
 }
 
-/// Longest file that a chain file may name, bytes. A list of 131 072 routes has a tenth of that.
+/// Longest file that a chain file may name, bytes. A list of 131 072 routes is a tenth as long.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Reads a file's bytes. Returns `None` if it cannot be read. Refuses a file above the limit, so
-/// also an endless device.
-fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>, ApiError> {
+/// Reads a file's bytes. Returns `None` if the read fails. Refuses a file above the limit, so also
+/// an endless device.
+fn read_limited(path: &Path) -> Result<Option<Vec<u8>>, ApiError> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
     if bytes.len() as u64 > MAX_BYTES {
@@ -106,7 +106,7 @@ mod tests {
         assert!(refused.contains("/dev/zero") && refused.contains("64 MiB"));
     }
 
-    /// From the disk to the parsed chain, as the agent's socket carries it.
+    /// Sends the file as JSON, like the agent's socket, and parses the received chain.
     #[test]
     fn a_binary_file_reaches_the_agent() {
         let directory = tempfile::tempdir().unwrap();
@@ -127,7 +127,7 @@ spec:
         let received: ChainSource = serde_json::from_str(&sent).unwrap();
         let chains = received.parse().ok().unwrap();
         let FunctionConfig::Compress(config) = &chains[0].functions[0].config else {
-            panic!("not a compress");
+            panic!("the function is not `compress`");
         };
         assert_eq!(config.dictionary.as_ref().unwrap().bytes(), dictionary);
     }

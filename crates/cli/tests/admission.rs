@@ -5,7 +5,7 @@ mod common;
 
 use common::{Myelin, skip_unless_root};
 
-/// A chain of one user function: `burst` in packets, `latency_us` in us.
+/// Formats a chain of one user function. `burst` is in packets, `latency_us` in us.
 fn format_chain(name: &str, burst: u32, latency_us: u32, more: &str) -> String {
     format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: @{name} }}\nspec:\n  \
@@ -68,7 +68,7 @@ fn up_refuses_an_impossible_contract_and_deploys_it_with_force_as_best_effort() 
     let error = myelin.run_failing(3, &["up", strict]);
     assert!(
         error.contains("is refused: the worst-case bound of ")
-            && error.contains("it would be admitted with "),
+            && error.contains("the chain would be admitted with "),
         "{error}"
     );
     let location = format!("{strict}:7:3: chain `");

@@ -11,10 +11,10 @@ use std::time::Duration;
 use common::{Myelin, repository_root, skip, skip_unless_root, skip_without, wait_for};
 use serde_json::Value;
 
-/// Copies an example with this test's chain name; the paths of its files become absolute.
+/// Copies an example, with this test's chain name and with absolute paths of its files.
 fn copy_example(myelin: &Myelin, name: &str) -> std::path::PathBuf {
     let text = fs::read_to_string(repository_root().join(format!("examples/{name}.yaml")))
-        .expect("the example");
+        .expect("the example is readable");
     let files = format!(
         "patternsFile: {}/examples/rules/",
         repository_root().display()
@@ -28,10 +28,10 @@ fn copy_example(myelin: &Myelin, name: &str) -> std::path::PathBuf {
 /// Reads a counter of a function of a running chain.
 fn read_counter(myelin: &Myelin, chain: &str, function: &str, name: &str) -> u64 {
     let hops = myelin.read_status(chain)["hops"].clone();
-    let mut hops = hops.as_array().expect("hops").iter();
+    let mut hops = hops.as_array().expect("the status lists hops").iter();
     let hop = hops
         .find(|hop| hop["name"] == function)
-        .expect("the function");
+        .expect("the chain has the function");
     hop["counters"][name]
         .as_u64()
         .unwrap_or_else(|| panic!("{function} does not count {name}: {hop}"))
@@ -93,12 +93,12 @@ fn the_wan_optimizer_example_compresses_text_and_restores_it() {
         ])
         .stdout(Stdio::piped())
         .spawn()
-        .expect("a server");
-    let bound = || {
+        .expect("the server starts");
+    let is_bound = || {
         let sockets = myelin.run_ok(&["exec", &host("server"), "--", "cat", "/proc/net/udp"]);
         sockets.contains(":2328")
     };
-    wait_for("the server to listen", bound);
+    wait_for("the server to listen", is_bound);
     myelin.run_ok(&[
         "exec",
         &host("client"),
@@ -109,9 +109,9 @@ fn the_wan_optimizer_example_compresses_text_and_restores_it() {
          for number in range(20): s.sendto((f'reading {number:03d} ' + 'temperature=21.5 ' * 60).encode(), ('10.0.0.2', 9000)); time.sleep(0.002)",
     ]);
     let mut received = String::new();
-    let mut output = server.stdout.take().expect("its output");
-    std::io::Read::read_to_string(&mut output, &mut received).expect("text");
-    assert!(server.wait().expect("its end").success());
+    let mut output = server.stdout.take().expect("standard output is piped");
+    std::io::Read::read_to_string(&mut output, &mut received).expect("the output is UTF-8");
+    assert!(server.wait().expect("the process ends").success());
     for number in 0..20 {
         let line = format!("reading {number:03} temperature=21");
         assert!(received.contains(&line), "{received}");
@@ -207,7 +207,7 @@ fn keys_change_under_traffic_and_no_packet_is_lost() {
         ])
         .stdout(Stdio::piped())
         .spawn()
-        .expect("a probe");
+        .expect("the probe starts");
     for next in 2..5 {
         std::thread::sleep(Duration::from_millis(150));
         // First the decrypter accepts the new key, then the encrypter uses it, then the decrypter
@@ -220,10 +220,10 @@ fn keys_change_under_traffic_and_no_packet_is_lost() {
         up();
     }
     let mut report = String::new();
-    let mut output = probe.stdout.take().expect("its output");
-    std::io::Read::read_to_string(&mut output, &mut report).expect("text");
-    probe.wait().expect("its end");
-    let report: Value = serde_json::from_str(&report).expect("JSON");
+    let mut output = probe.stdout.take().expect("standard output is piped");
+    std::io::Read::read_to_string(&mut output, &mut report).expect("the output is UTF-8");
+    probe.wait().expect("the process ends");
+    let report: Value = serde_json::from_str(&report).expect("the output is JSON");
     let row = &report["rows"][0];
     assert_eq!(
         (&row["lost"], &row["corrupted"]),

@@ -104,7 +104,7 @@ fn every_answer_of_the_agent_matches_the_printed_schema() {
         let body = answer.split_once("\r\n\r\n").unwrap().1;
         let body: Value = serde_json::from_str(body).unwrap();
         assert_eq!(
-            validate::fault(&schema, &endpoint["answer"], &body),
+            validate::find_fault(&schema, &endpoint["answer"], &body),
             None,
             "{path}"
         );

@@ -18,7 +18,12 @@ impl Experiment {
         use std::os::unix::process::CommandExt;
         let mut command: Command = myelin.command(&["bench", "hop-cost", "--quick"]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let experiment = Self(command.process_group(0).spawn().expect("an experiment"));
+        let experiment = Self(
+            command
+                .process_group(0)
+                .spawn()
+                .expect("the experiment starts"),
+        );
         wait_for("a chain", || {
             !experiment.list_namespaces().is_empty() && experiment.find_pin().is_some()
         });
@@ -44,7 +49,7 @@ impl Experiment {
 
     /// Kills the experiment and its children.
     fn kill(&mut self) {
-        let group = Pid::from_raw(self.0.id().try_into().expect("a process number"));
+        let group = Pid::from_raw(self.0.id().try_into().expect("the process number fits"));
         // The group may have ended.
         let _ = killpg(group, Signal::SIGKILL);
         let _ = self.0.wait();
@@ -80,10 +85,10 @@ fn down_all_removes_a_killed_experiment_and_keeps_a_running_one() {
     let mut killed = Experiment::start(&myelin);
     let mut running = Experiment::start(&myelin);
     killed.kill();
-    let left = killed.list_leftovers();
+    let leftovers = killed.list_leftovers();
     let run_dir = killed.run_dir();
     for expected in ["-bench-", &*run_dir.to_string_lossy()] {
-        assert!(left.contains(expected), "{left}");
+        assert!(leftovers.contains(expected), "{leftovers}");
     }
     let text = myelin.run_ok(&["down", "--all"]);
     assert!(
@@ -91,7 +96,13 @@ fn down_all_removes_a_killed_experiment_and_keeps_a_running_one() {
         "{text}"
     );
     assert_eq!(killed.list_leftovers(), "");
-    assert!(running.0.try_wait().expect("its state").is_none());
+    assert!(
+        running
+            .0
+            .try_wait()
+            .expect("the state is readable")
+            .is_none()
+    );
     let other = running.run_dir();
     assert!(
         Path::new(&other).exists() && !text.contains(&*other.to_string_lossy()),

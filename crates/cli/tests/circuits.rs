@@ -44,7 +44,7 @@ fn a_chain_is_refused_while_its_reverse_still_uses_the_interfaces() {
     myelin.run_ok(&["down", &there]);
     let error = myelin.run_failing(1, &["up", alone.to_str().unwrap()]);
     assert!(
-        error.contains(&format!("still serve {back}: `myelin down {back}` first")),
+        error.contains(&format!("still serve {back}: run `myelin down {back}`")),
         "{error}"
     );
     let hosts = &myelin.run_json(&["ps", "--json"])[0]["hosts"];

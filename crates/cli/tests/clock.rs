@@ -27,7 +27,7 @@ fn an_agent_in_a_time_namespace_with_another_clock_is_refused() {
             .args([env!("CARGO_BIN_EXE_myelin"), "agent", "--idle-exit", "1s"])
             .env("MYELIN_RUN_DIR", myelin.run_dir())
             .output()
-            .expect("unshare");
+            .expect("unshare runs");
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{text}");
         assert!(

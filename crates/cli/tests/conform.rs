@@ -22,7 +22,8 @@ for _ in range(count):
         time.sleep(pause)
 ";
 
-/// Two namespaces and a veth pair between them, each end named `eth0`. Dropping it removes them.
+/// Two namespaces and a veth pair between them, each end named `eth0`. Dropping the link removes
+/// the namespaces.
 struct Link {
     sender: String,
     receiver: String,
@@ -147,7 +148,7 @@ fn even_traffic_conforms_and_bursts_do_not() {
     assert_eq!(report["conforms_strictly"], false, "{report}");
 }
 
-/// The flood has 20 times the rate of the chain: once with a policer, once with a shaper too.
+/// Floods a chain at 20 times its rate: once with a policer, once with a shaper too.
 #[test]
 fn the_output_of_a_flooded_chain_conforms_to_its_profile() {
     if skip_without_tools() {
@@ -172,7 +173,7 @@ spec:
   sla: {{ rate: 1kpps, burst: 8, enforce: {enforce} }}
 "
     ));
-    myelin.run_ok(&["up", file.to_str().expect("a path")]);
+    myelin.run_ok(&["up", file.to_str().expect("the path is UTF-8")]);
     // The tolerance allows a stall of half a second between the policer and the monitor. The flood
     // holds the packets of 20 s.
     let profile = ["--rate", "1kpps", "--burst", "8", "--tolerance", "500ms"];
@@ -219,7 +220,7 @@ fn follow_prints_a_report_each_second() {
     assert_eq!(status, Some(0), "{lines}");
     let reports: Vec<Value> = lines
         .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .map(|line| serde_json::from_str(line).expect("the output is JSON"))
         .collect();
     assert!(reports.len() >= 2, "{lines}");
     assert!(

@@ -15,7 +15,7 @@ use common::{Myelin, repository_root, sh, skip_unless_root, skip_without, wait_f
 use serde_json::Value;
 use traffic::Traffic;
 
-/// A chain of two user functions; `sandbox` is a key of the second one.
+/// Formats a chain of two user functions. `sandbox` holds keys of the second function.
 fn format_chain(sandbox: &str) -> String {
     format!(
         "
@@ -42,7 +42,7 @@ fn read_status(myelin: &Myelin) -> Value {
 }
 
 /// Reads the process number of the worker of `kept`.
-fn worker_pid(status: &Value) -> u64 {
+fn read_worker_pid(status: &Value) -> u64 {
     status["more_workers"][0]["pid"].as_u64().unwrap()
 }
 
@@ -118,7 +118,7 @@ fn a_worker_in_a_container_has_its_own_namespaces_and_no_privileges() {
     let text = myelin.run_ok(&["ps", "-v", &myelin.chain_name("c")]);
     assert!(text.contains("kept: container myelin-"), "{text}");
 
-    let pid = worker_pid(&status);
+    let pid = read_worker_pid(&status);
     for namespace in ["pid", "mnt", "net", "ipc", "uts"] {
         let read_namespace =
             |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{namespace}")).unwrap();
@@ -155,7 +155,7 @@ fn a_killed_worker_in_a_container_is_restarted_under_traffic() {
     let myelin = Myelin::new();
     let file = myelin.write_file(&format_chain("isolation: container"));
     let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"])[0].clone();
-    let mut pid = worker_pid(&read_status(&myelin));
+    let mut pid = read_worker_pid(&read_status(&myelin));
     let container = sandbox(&read_status(&myelin))["container"]
         .as_str()
         .unwrap()
@@ -171,9 +171,11 @@ fn a_killed_worker_in_a_container_is_restarted_under_traffic() {
         wait_for("another worker", || {
             let now = read_status(&myelin);
             let restarts = now["more_workers"][0]["restarts"].as_u64();
-            restarts == Some(number as u64 + 1) && worker_pid(&now) != pid && worker_pid(&now) != 0
+            restarts == Some(number as u64 + 1)
+                && read_worker_pid(&now) != pid
+                && read_worker_pid(&now) != 0
         });
-        let now = worker_pid(&read_status(&myelin));
+        let now = read_worker_pid(&read_status(&myelin));
         assert_ne!(now, pid, "{command}");
         pid = now;
         traffic.wait_for_packets(1000);
@@ -186,7 +188,7 @@ fn a_killed_worker_in_a_container_is_restarted_under_traffic() {
     assert_no_loss(&myelin);
     assert_eq!(read_status(&myelin)["state"], "active");
     let log = fs::read_to_string(myelin.run_dir().join("agent.log")).unwrap();
-    assert!(log.contains("a worker died and was started again"), "{log}");
+    assert!(log.contains("a worker died and was restarted"), "{log}");
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
@@ -197,7 +199,7 @@ fn a_live_change_keeps_the_worker_in_its_container() {
         return;
     }
     let myelin = Myelin::new();
-    let old_pid = worker_pid(&up(&myelin, "isolation: container"));
+    let old_pid = read_worker_pid(&up(&myelin, "isolation: container"));
     let changed = format_chain("isolation: container").replace(
         "    - { name: plain",
         "    - { name: first, kind: forward, space: kernel }\n    - { name: plain",
@@ -206,13 +208,13 @@ fn a_live_change_keeps_the_worker_in_its_container() {
     assert_no_loss(&myelin);
     let status = read_status(&myelin);
     assert_eq!(
-        (worker_pid(&status), &status["generation"]),
+        (read_worker_pid(&status), &status["generation"]),
         (old_pid, &1.into())
     );
     // The old generation owned the namespace of the worker. A new worker must start without it.
     sh(&format!("kill -9 {old_pid}"));
     wait_for("another worker", || {
-        let now = worker_pid(&self::read_status(&myelin));
+        let now = read_worker_pid(&read_status(&myelin));
         now != old_pid && now != 0
     });
     assert_no_loss(&myelin);
@@ -234,7 +236,7 @@ fn down_removes_the_containers_of_a_killed_agent() {
         return;
     }
     let myelin = Myelin::new_shared();
-    let pid = worker_pid(&up(
+    let pid = read_worker_pid(&up(
         &myelin,
         "isolation: container, limits: { memory: 64MiB }",
     ));
@@ -247,7 +249,7 @@ fn down_removes_the_containers_of_a_killed_agent() {
         myelin
             .list_leftovers()
             .iter()
-            .any(|what| what.starts_with("control group"))
+            .any(|object| object.starts_with("control group"))
     );
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
@@ -260,7 +262,7 @@ fn down_removes_a_container_of_an_agent_killed_during_up() {
     }
     for delay_ms in [20, 60, 100, 140, 200] {
         let myelin = Myelin::new_shared();
-        // Starts the agent first: the delay then counts from the beginning of the deployment.
+        // Starts the agent first, so that the delay counts from the beginning of the deployment.
         myelin.run_ok(&[
             "up",
             myelin
@@ -334,8 +336,8 @@ fn a_cpu_limit_throttles_a_polling_worker() {
         sandbox(&read_status(&myelin))["throttled_periods"].as_u64() > Some(50)
     });
     let after = read_status(&myelin);
-    let increase = |name: &str, of: fn(&Value) -> &Value| {
-        of(&after)[name].as_f64().unwrap() - of(&before)[name].as_f64().unwrap()
+    let increase = |name: &str, select: fn(&Value) -> &Value| {
+        select(&after)[name].as_f64().unwrap() - select(&before)[name].as_f64().unwrap()
     };
     let share = increase("cpu_s", sandbox) / increase("up_s", |status| status);
     assert!(share < 0.3, "{share}: {after}");
@@ -355,7 +357,7 @@ fn a_worker_killed_at_its_memory_limit_is_restarted_and_reported() {
         return;
     }
     let myelin = Myelin::new_shared();
-    let pid = worker_pid(&up(&myelin, "limits: { memory: 48MiB }"));
+    let pid = read_worker_pid(&up(&myelin, "limits: { memory: 48MiB }"));
     let group = find_control_group(&myelin, "memory");
     assert!(
         fs::read_to_string(group.join("cgroup.procs"))
@@ -370,7 +372,7 @@ fn a_worker_killed_at_its_memory_limit_is_restarted_and_reported() {
     );
     let _ = Command::new("sh").args(["-c", &allocate]).status().unwrap();
     wait_for("another worker", || {
-        let now = worker_pid(&read_status(&myelin));
+        let now = read_worker_pid(&read_status(&myelin));
         now != pid && now != 0
     });
     let now = read_status(&myelin);
@@ -491,7 +493,8 @@ fn the_container_example_runs() {
     ]);
     // Status 5: the SLA was not met, which may happen on a loaded machine.
     assert!(matches!(output.status.code(), Some(0 | 5)), "{output:?}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let report: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("the output is JSON");
     assert_eq!(report["rows"][0]["lost"], 0, "{report}");
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use common::chains::chains_on_two_cores;
+use common::chains::format_chains_on_two_cores;
 use common::load::{
     Sender, assert_contract_kept, assert_core_returned, assert_last_event_ended, read_count,
     read_judged_seconds, sum_lost_packets, wait_until_settled,
@@ -45,12 +45,12 @@ impl RealTimeLoad {
         let stop = Arc::new(AtomicBool::new(false));
         let stop_requested = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            affinity::set(0, &[core]).expect("the core");
+            affinity::set(0, &[core]).expect("the thread runs on the core");
             // A control group without a real-time budget refuses FIFO; nice -20 takes nearly all of
             // the core too.
             sched::set(0, Policy::Fifo(1))
                 .or_else(|_| sched::set_nice(0, -20))
-                .expect("a priority");
+                .expect("the thread gets a priority");
             let start = Instant::now();
             while !stop_requested.load(Ordering::Relaxed) && start.elapsed() < Self::MAX_TIME {
                 let busy_since = Instant::now();
@@ -86,16 +86,16 @@ fn a_real_time_program_on_a_core_violates_only_the_chain_on_that_core() {
     };
     let myelin = Myelin::new();
     // One packet in ten may be late.
-    let file = myelin.write_file(&chains_on_two_cores(core, "30ms, percentile: 90"));
+    let file = myelin.write_file(&format_chains_on_two_cores(core, "30ms, percentile: 90"));
     let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
     assert_eq!(up[0]["plan"]["admitted"], true, "{up}");
-    let senders = [&up[0], &up[1]].map(|up| Sender::through_chain(up, 100));
+    let senders = [&up[0], &up[1]].map(|up| Sender::start_through_chain(up, 100));
     wait_for("a second", || read_judged_seconds(&myelin, "taken") >= 1);
     let load = RealTimeLoad::start(core);
     let mut event = Value::Null;
     wait_for("a violation", || {
         let events = myelin.run_json(&["events", &myelin.chain_name("taken"), "--json"]);
-        let mut events = events.as_array().expect("a list").iter();
+        let mut events = events.as_array().expect("the JSON is a list").iter();
         // `steal` if the hypervisor took more time than the program.
         let has_expected_cause =
             |event: &&Value| event["cause"] == "neighbour" || event["cause"] == "steal";
@@ -105,7 +105,7 @@ fn a_real_time_program_on_a_core_violates_only_the_chain_on_that_core() {
     drop(load);
     let all_events = myelin.run_json(&["events", "--json"]);
     assert_eq!(event["hop"], "one", "{all_events}");
-    let terms = event["terms"].as_array().expect("terms");
+    let terms = event["terms"].as_array().expect("the event lists terms");
     assert!(terms.contains(&"latency".into()), "{all_events}");
     let evidence = event["evidence"].to_string();
     assert!(
@@ -115,7 +115,7 @@ fn a_real_time_program_on_a_core_violates_only_the_chain_on_that_core() {
     for sender in senders {
         assert!(sender.stop() > 0);
     }
-    // The ring has room for the packets that waited, so none is lost.
+    // The ring has room for the waiting packets, so the chain loses no packet.
     let status = wait_until_settled(&myelin, "taken");
     assert_eq!(status["packets_out"], status["packets_in"], "{status}");
     assert_eq!(sum_lost_packets(&status["sla"]["life"]), 0, "{status}");
@@ -129,7 +129,7 @@ fn a_real_time_program_on_a_core_violates_only_the_chain_on_that_core() {
     myelin.assert_clean();
 }
 
-/// A control group of the cpuset controller. Dropping it moves its processes back to the parent.
+/// A control group of the cpuset controller. Dropping the group moves its processes to the parent.
 struct CpuSet {
     /// One test at a time: the group is named after this process, and a polling worker without its
     /// core takes the time of other tests.
@@ -153,7 +153,7 @@ impl CpuSet {
         // In v2 the parent must enable the controller for its children.
         let _ = std::fs::write(parent.join("cgroup.subtree_control"), "+cpuset");
         let cpus: Vec<_> = affinity::get(0)
-            .expect("cores")
+            .expect("the affinity is readable")
             .into_iter()
             .filter(|cpu| *cpu != core)
             .map(|cpu| cpu.to_string())
@@ -192,13 +192,15 @@ impl CpuSet {
             let is_v1 = words[2] == "cgroup" && words[3].split(',').any(|word| word == "cpuset");
             let controllers = std::fs::read_to_string(path.join("cgroup.controllers"));
             let is_v2 = words[2] == "cgroup2"
-                && controllers.is_ok_and(|text| text.split_whitespace().any(|one| one == "cpuset"));
+                && controllers
+                    .is_ok_and(|text| text.split_whitespace().any(|word| word == "cpuset"));
             (is_v1 || is_v2).then_some(path)
         })
     }
 
     fn add(&self, pid: u32) {
-        std::fs::write(self.path.join("cgroup.procs"), pid.to_string()).expect("a process");
+        std::fs::write(self.path.join("cgroup.procs"), pid.to_string())
+            .expect("the process joins the group");
     }
 
     fn move_processes_back(&self) {
@@ -229,11 +231,14 @@ fn a_chain_whose_core_leaves_the_cpuset_is_best_effort_until_the_core_returns() 
         return;
     };
     let myelin = Myelin::new();
-    let file = myelin.write_file(&chains_on_two_cores(core, "10s, percentile: 50"));
+    let file = myelin.write_file(&format_chains_on_two_cores(core, "10s, percentile: 50"));
     let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
-    let senders = [&up[0], &up[1]].map(|up| Sender::through_chain(up, 100));
+    let senders = [&up[0], &up[1]].map(|up| Sender::start_through_chain(up, 100));
     let worker = || read_count(&myelin.read_status("taken")["worker"]["pid"]) as u32;
-    assert_eq!(affinity::get(worker()).expect("its cores"), [core]);
+    assert_eq!(
+        affinity::get(worker()).expect("the process has an affinity"),
+        [core]
+    );
 
     // Adds the agent too: the agent starts the next worker, which inherits the cpuset.
     set.add(worker());
@@ -256,7 +261,7 @@ fn a_chain_whose_core_leaves_the_cpuset_is_best_effort_until_the_core_returns() 
     assert_eq!(event["terms"], serde_json::json!(["core"]), "{status}");
     let evidence = event["evidence"].to_string();
     assert!(
-        evidence.contains(&format!("has no core {core} any more"))
+        evidence.contains(&format!("no longer includes core {core}"))
             && evidence.contains("remedy: give core"),
         "{evidence}"
     );
@@ -341,7 +346,9 @@ spec:
         let client = hosts.open_socket("a", "10.78.0.1:0");
         let before = read_count(&status()["packets_out"]);
         wait_for("packets", || {
-            client.send_to(&[0; 32], "10.78.0.2:9000").expect("sent");
+            client
+                .send_to(&[0; 32], "10.78.0.2:9000")
+                .expect("the datagram is sent");
             read_count(&status()["packets_out"]) > before
         });
         assert!(
@@ -351,7 +358,10 @@ spec:
         );
     };
     assert_carries_packets();
-    assert_eq!(affinity::get(worker()).expect("its cores"), [core]);
+    assert_eq!(
+        affinity::get(worker()).expect("the process has an affinity"),
+        [core]
+    );
 
     set.add(worker());
     set.add(myelin.read_agent_pid().cast_unsigned());
@@ -359,7 +369,7 @@ spec:
     // agent checks only workers that no request holds.
     let is_core_lost = || {
         let events = myelin.run_json(&["events", &myelin.chain_name("taken"), "--json"]);
-        let mut events = events.as_array().expect("a list").iter();
+        let mut events = events.as_array().expect("the JSON is a list").iter();
         events.any(|event| event["cause"] == "core" && event["end"].is_null())
     };
     wait_for("the core to be reported lost", is_core_lost);

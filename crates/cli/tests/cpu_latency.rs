@@ -19,11 +19,13 @@ spec:
   cpuLatency: 3us
 ";
 
-/// The current limit of the kernel, us.
+/// Reads the current limit of the kernel, us.
 fn read_limit() -> i32 {
     let mut value = [0; 4];
     let mut device = File::open(DEVICE).expect(DEVICE);
-    device.read_exact(&mut value).expect("four bytes");
+    device
+        .read_exact(&mut value)
+        .expect("the device has four bytes");
     i32::from_ne_bytes(value)
 }
 
@@ -40,7 +42,7 @@ fn cpu_latency_is_limited_while_the_chain_is_up() {
     let before = read_limit();
     if before <= 3 {
         println!(
-            "skipped cpu_latency_is_limited_while_the_chain_is_up: another process limits it to {before} us"
+            "skipped cpu_latency_is_limited_while_the_chain_is_up: another process limits the latency to {before} us"
         );
         return;
     }

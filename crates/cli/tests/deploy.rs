@@ -18,7 +18,7 @@ impl Server {
                 .stdout(null())
                 .stderr(null())
                 .spawn()
-                .expect("a server"),
+                .expect("the server starts"),
         )
     }
 }
@@ -63,15 +63,15 @@ fn a_kernel_chain_carries_and_counts_packets() {
 }
 
 #[test]
-fn a_chain_that_crosses_spaces_at_each_function_keeps_payloads_and_counts() {
+fn a_chain_that_changes_space_at_each_function_keeps_payloads_and_counts() {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
     let file = myelin.write_file(MIXED);
     myelin.run_ok(&["up", file.to_str().unwrap()]);
-    // Two xor functions with one key restore the payload. UDP delivers it only if the checksum is
-    // right.
+    // Two xor functions with one key restore the payload. UDP delivers a datagram only if the
+    // checksum is right.
     let row = myelin.probe("m", 1400, 400);
     assert_eq!(row["lost"], 0, "{row}");
     assert_eq!(row["corrupted"], 0, "{row}");
@@ -123,7 +123,7 @@ fn irtt_iperf3_and_sockperf_work_through_a_chain_of_both_spaces() {
         "10.0.0.2",
     ]);
     drop(iperf);
-    let iperf: serde_json::Value = serde_json::from_str(&text).expect("iperf3's JSON");
+    let iperf: serde_json::Value = serde_json::from_str(&text).expect("iperf3 prints JSON");
     assert!(
         iperf["end"]["sum"]["packets"].as_u64().unwrap() > 100,
         "{text}"
@@ -196,7 +196,7 @@ fn run_reports_and_removes_the_chain() {
     }
     let myelin = Myelin::new();
     let text = std::fs::read_to_string(repository_root().join("examples/tactile.yaml"))
-        .expect("the example");
+        .expect("the example is readable");
     let file = myelin.write_file(&text.replace("name: tactile", "name: @tactile"));
     let page = myelin.run_dir().with_extension("html");
     let nowhere = ["run", file.to_str().unwrap(), "--report", "/nowhere/page"];
@@ -221,7 +221,8 @@ fn run_reports_and_removes_the_chain() {
     ]);
     // Status 5: the SLA was not met, which may happen on a loaded machine.
     assert!(matches!(output.status.code(), Some(0 | 5)), "{output:?}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let report: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("the output is JSON");
     assert!(report["environment"]["kernel"].is_string(), "{report}");
     let row = &report["rows"][0];
     for key in ["rtt_p99_us", "sojourn_p99_us", "lost"] {
@@ -234,7 +235,7 @@ fn run_reports_and_removes_the_chain() {
     );
     assert!(
         std::fs::read_to_string(page)
-            .expect("the page")
+            .expect("the page is readable")
             .contains("<svg")
     );
     assert_eq!(
@@ -278,8 +279,8 @@ fn an_idle_worker_uses_less_than_a_tenth_of_a_core() {
     let file = myelin.write_file(MIXED);
     myelin.run_ok(&["up", file.to_str().unwrap()]);
     let read_cpu_s = |myelin: &Myelin| myelin.read_status("m")["worker"]["cpu_s"].as_f64().unwrap();
-    // One idle second of ten is enough: the worker may still start, and the kernel may charge it
-    // for the time of interrupts.
+    // One idle second of ten is enough, because the worker may still start, and the kernel may
+    // charge the worker for the time of interrupts.
     let mut shares = (0..10).map(|_| {
         let (start, before) = (Instant::now(), read_cpu_s(&myelin));
         std::thread::sleep(Duration::from_secs(1));

@@ -40,10 +40,10 @@ fn read_status(myelin: &Myelin) -> serde_json::Value {
     myelin.run_json(&["ps", "--json"])[0].clone()
 }
 
-/// Asserts that each function took each packet, that none was dropped, and that all have left.
-fn assert_all_packets_counted(status: &serde_json::Value, least: u64) {
+/// Asserts that each function took each packet, dropped no packet, and that all packets have left.
+fn assert_all_packets_counted(status: &serde_json::Value, min_packets: u64) {
     let sent = status["packets_in"].as_u64().unwrap();
-    assert!(sent >= least, "{status}");
+    assert!(sent >= min_packets, "{status}");
     for hop in status["hops"].as_array().unwrap() {
         assert_eq!(hop["packets_in"].as_u64(), Some(sent), "{hop}");
         assert_eq!(hop["drops"], 0, "{hop}");
@@ -53,7 +53,7 @@ fn assert_all_packets_counted(status: &serde_json::Value, least: u64) {
     assert!(status["sojourn"]["p50_us"].as_f64().unwrap() > 0.0);
 }
 
-/// Sends `count` datagrams to an echo server on the server host; returns `all` if all came back.
+/// Sends `count` datagrams to an echo server on the server host; returns `all` if all return.
 fn echo_packets(myelin: &Myelin, chain: &str, count: u32) -> String {
     let chain = myelin.chain_name(chain);
     let ready = myelin.run_dir().with_extension("ready");
@@ -337,7 +337,7 @@ fn the_distributed_example_carries_packets() {
     }
     let myelin = Myelin::new();
     let text = std::fs::read_to_string(repository_root().join("examples/distributed.yaml"))
-        .expect("the example");
+        .expect("the example is readable");
     let file = myelin.write_file(&text.replace("name: distributed }", "name: @e }"));
     myelin.run_ok(&["up", file.to_str().unwrap()]);
     assert_eq!(myelin.probe("e", 256, 400)["lost"], 0);

@@ -34,7 +34,7 @@ fn xor_functions() -> String {
 }
 
 fn up(myelin: &Myelin, file: &std::path::Path) -> serde_json::Value {
-    myelin.run_json(&["up", file.to_str().expect("a path"), "--json"])
+    myelin.run_json(&["up", file.to_str().expect("the path is UTF-8"), "--json"])
 }
 
 fn read_status(myelin: &Myelin) -> serde_json::Value {
@@ -181,13 +181,13 @@ fn a_chain_on_af_xdp_devices_carries_packets_and_down_removes_its_programs() {
 /// Number of clusters that the test sends, and packets in each.
 const CLUSTERS: u64 = 20;
 const CLUSTER_SIZE: u64 = 100;
-/// Profile at egress: packets a second, burst in packets; burst of the policer in packets.
+/// Profile at egress: rate in packets a second, then the bursts of shaper and policer in packets.
 const RATE: u64 = 500;
 const BURST: u64 = 4;
 const POLICING_BURST: u64 = 40;
 /// Decrease of gaps between packets after egress that a busy machine may cause.
 const TOLERANCE: &str = "10ms";
-/// Most attempts: a longer stall of the machine spoils one.
+/// Most attempts, because a longer stall of the machine spoils an attempt.
 const TRIES: usize = 20;
 
 /// Sends clusters; returns the report of `myelin conform` on host `b`.
@@ -207,17 +207,17 @@ fn measure_conformance(
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
         .spawn()
-        .expect("myelin conform");
+        .expect("myelin conform starts");
     let mut first_line = String::new();
-    let errors = conform.stderr.as_mut().expect("its standard error");
+    let errors = conform.stderr.as_mut().expect("standard error is piped");
     // `myelin conform` prints "watching ..." after it attaches its program.
     std::io::BufRead::read_line(&mut std::io::BufReader::new(errors), &mut first_line)
-        .expect("a line");
+        .expect("a line is readable");
     for _ in 0..CLUSTERS {
         for number in 0..CLUSTER_SIZE {
             client
                 .send_to(&[number as u8; 32], "10.78.0.2:9000")
-                .expect("sent");
+                .expect("the datagram is sent");
         }
         std::thread::sleep(pause);
     }
@@ -227,7 +227,9 @@ fn measure_conformance(
         status["packets_in"].as_u64() == Some(counted.iter().sum())
     });
     sh(&format!("kill -INT {}", conform.id()));
-    let output = conform.wait_with_output().expect("the report");
+    let output = conform
+        .wait_with_output()
+        .expect("the command prints the report");
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
         panic!(
             "{error}: {first_line}{}",
@@ -261,9 +263,9 @@ fn packets_on_devices_are_policed_and_shaped_to_the_profile() {
     let conformed = (0..TRIES).find_map(|_| {
         let before = read_status(&myelin)["packets_out"].as_u64().unwrap();
         let report = measure_conformance(&myelin, &hosts, &links[1], Duration::from_millis(20));
-        let left = read_status(&myelin)["packets_out"].as_u64().unwrap() - before;
+        let departed = read_status(&myelin)["packets_out"].as_u64().unwrap() - before;
         assert_eq!(
-            report["packets"], left,
+            report["packets"], departed,
             "packets were lost after egress: {report}"
         );
         let conforms = report["conforms"] == true;
@@ -413,7 +415,7 @@ fn a_killed_worker_is_restarted_and_down_all_cleans_up_after_a_killed_agent() {
     up(&myelin, &file);
     let pid = read_status(&myelin)["worker"]["pid"]
         .as_u64()
-        .expect("a process");
+        .expect("the status has a process number");
     sh(&format!("kill -9 {pid}"));
     wait_for("a restart", || {
         read_status(&myelin)["worker"]["restarts"] == 1
@@ -424,7 +426,9 @@ fn a_killed_worker_is_restarted_and_down_all_cleans_up_after_a_killed_agent() {
         (&1.into(), &"active".into())
     );
 
-    let worker = now["worker"]["pid"].as_u64().expect("a process");
+    let worker = now["worker"]["pid"]
+        .as_u64()
+        .expect("the status has a process number");
     myelin.kill_agent();
     sh(&format!("kill -9 {worker}"));
     assert_eq!(
@@ -508,8 +512,10 @@ fn ps_flows_shows_the_mappings_and_backends_that_the_server_sees() {
     ));
     let client = hosts.open_socket("a", "10.78.0.1:4000");
     let server = hosts.open_socket("b", "10.78.0.3:9000");
-    client.send_to(b"hello", "10.78.0.2:9000").expect("sent");
-    let (_, seen) = server.recv_from(&mut [0; 64]).expect("a datagram");
+    client
+        .send_to(b"hello", "10.78.0.2:9000")
+        .expect("the datagram is sent");
+    let (_, seen) = server.recv_from(&mut [0; 64]).expect("a datagram arrives");
     let flows = myelin.run_json(&["ps", &myelin.chain_name("d"), "--flows", "--json"]);
     let balanced = &flows[0]["flows"][0];
     assert_eq!(
@@ -556,7 +562,7 @@ fn devices_whose_worker_keeps_dying_are_refused_until_the_chain_is_removed() {
     assert_no_runtime_files(&myelin);
 }
 
-/// Reserved hugepages and their mount for DPDK. Dropping it frees both.
+/// Reserved hugepages and their mount for DPDK. Dropping the value frees pages and mount.
 struct HugePages {
     mount: tempfile::TempDir,
 }
@@ -570,7 +576,7 @@ impl HugePages {
             skip("another program uses the hugepages of this machine");
             return None;
         }
-        let mount = tempfile::tempdir().expect("a directory");
+        let mount = tempfile::tempdir().expect("a temporary directory is made");
         let path = mount.path().display();
         sh(&format!(
             "echo {pages} > {}; mount -t hugetlbfs none {path}",
@@ -592,7 +598,7 @@ impl HugePages {
 
 impl Drop for HugePages {
     fn drop(&mut self) {
-        // Ignores errors: a second panic would hide the first one.
+        // Ignores errors, because a second panic would hide the first one.
         let _ = std::fs::write(Self::COUNT, "0");
         let _ = Command::new("umount")
             .arg("-l")

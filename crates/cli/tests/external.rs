@@ -11,8 +11,8 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use boxes::{
-    ECHO, FORWARDER, LOSS_WAIT, STARTUP_WAIT, black_box, can_reach_server, format_chain, probe,
-    read_status, send, wait_for_sleep,
+    ECHO, FORWARDER, LOSS_WAIT, STARTUP_WAIT, can_reach_server, format_chain, probe,
+    read_black_box, read_status, send, wait_for_sleep,
 };
 use common::{Myelin, is_alive, repository_root, sh, skip_unless_root, skip_without, wait_for};
 use traffic::Traffic;
@@ -21,7 +21,7 @@ use traffic::Traffic;
 fn assert_example_forwards(file: &str, name: &str, position: usize) {
     let myelin = Myelin::new();
     let text = std::fs::read_to_string(repository_root().join("examples").join(file))
-        .expect("the example");
+        .expect("the example is readable");
     let path = myelin.write_file(&text.replace(&format!("name: {name} }}"), "name: @e }"));
     let plan = myelin.run_json(&["plan", path.to_str().unwrap(), "--json"]);
     assert_eq!(plan[0]["mapping"], "distributed");
@@ -125,7 +125,7 @@ exec sleep infinity";
 /// The kernel routes only packets to the Ethernet address of the interface. `meta pkttype set host`
 /// makes the kernel accept packets to other addresses.
 #[test]
-fn kernel_routing_in_its_namespace_forwards_as_a_black_box() {
+fn kernel_routing_in_the_namespace_forwards_as_a_black_box() {
     if skip_unless_root() || skip_without("nft") {
         return;
     }
@@ -231,7 +231,9 @@ fn up_names_a_missing_program_and_the_search_path() {
     let myelin = Myelin::new_shared();
     let write_file_with_command = |command: &str| {
         let text = format_chain("n", 9000, "", "", "1s");
-        let at = text.find("        command:").expect("a command");
+        let at = text
+            .find("        command:")
+            .expect("the text has a command");
         myelin.write_file(&format!("{}        command: {command}\n", &text[..at]))
     };
     for (command, expected) in [
@@ -307,15 +309,15 @@ fn a_black_box_that_keeps_ending_fails_its_chain() {
         let file = myelin.write_file(&format_chain("k", 9000, &spec, FORWARDER, "5s"));
         myelin.run_ok(&["up", file.to_str().unwrap()]);
         for restarts in 1..=3 {
-            let pid = black_box(&myelin, "k", 0)["pid"]
+            let pid = read_black_box(&myelin, "k", 0)["pid"]
                 .as_u64()
-                .expect("a process");
+                .expect("the status has a process number");
             sh(&format!("kill -9 {pid}"));
             wait_for("the restart", || {
-                let now = black_box(&myelin, "k", 0);
+                let now = read_black_box(&myelin, "k", 0);
                 now["restarts"] == restarts && !now["pid"].is_null()
             });
-            let now = black_box(&myelin, "k", 0);
+            let now = read_black_box(&myelin, "k", 0);
             assert_eq!(now["restarts"], restarts);
             assert!(
                 now["last_end"].as_str().unwrap().contains("signal 9"),
@@ -329,13 +331,13 @@ fn a_black_box_that_keeps_ending_fails_its_chain() {
         // On a busy machine four deaths may take longer than the supervisor's time window. Then
         // the test kills the program again.
         wait_for("the chain to fail", || {
-            if let Some(pid) = black_box(&myelin, "k", 0)["pid"].as_u64() {
+            if let Some(pid) = read_black_box(&myelin, "k", 0)["pid"].as_u64() {
                 sh(&format!("kill -9 {pid} || true"));
             }
             read_status(&myelin, "k")["state"] == "failed"
         });
         assert_eq!(read_status(&myelin, "k")["state"], "failed");
-        assert!(black_box(&myelin, "k", 0)["pid"].is_null());
+        assert!(read_black_box(&myelin, "k", 0)["pid"].is_null());
         let timeout = if passes { STARTUP_WAIT } else { LOSS_WAIT };
         assert_eq!(
             can_reach_server(&myelin, "k", 9000, timeout),
@@ -376,7 +378,7 @@ exec sleep infinity";
     myelin.run_ok(&["up", file.to_str().unwrap()]);
     assert!(can_reach_server(&myelin, "c", 9000, STARTUP_WAIT));
     wait_for("the chain to fail", || {
-        if let Some(pid) = black_box(&myelin, "c", 0)["pid"].as_u64() {
+        if let Some(pid) = read_black_box(&myelin, "c", 0)["pid"].as_u64() {
             sh(&format!("kill -9 {pid} || true"));
         }
         read_status(&myelin, "c")["state"] == "failed"
@@ -386,8 +388,8 @@ exec sleep infinity";
         !can_reach_server(&myelin, "c", 9000, LOSS_WAIT),
         "the bridge still forwards"
     );
-    let left = sh("pgrep -f '^sleep 7332.25' || true");
-    assert_eq!(left, "", "a child of the black box still runs");
+    let children = sh("pgrep -f '^sleep 7332.25' || true");
+    assert_eq!(children, "", "a child of the black box still runs");
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
@@ -435,7 +437,7 @@ fn a_cpu_limit_throttles_a_black_box_that_spins() {
     let other = myelin.write_file(&format_chain("o", 9000, "", FORWARDER, "5s"));
     myelin.run_ok(&["up", file.to_str().unwrap()]);
     myelin.run_ok(&["up", other.to_str().unwrap()]);
-    let read_cpu_s = || black_box(&myelin, "s", 0)["cpu_s"].as_f64().unwrap();
+    let read_cpu_s = || read_black_box(&myelin, "s", 0)["cpu_s"].as_f64().unwrap();
     let (before, start) = (read_cpu_s(), std::time::Instant::now());
     let row = probe(&myelin, "o", "256");
     assert_eq!(row["lost"], 0, "{row}");
@@ -466,7 +468,7 @@ fn a_frame_that_is_no_ip_packet_counts_as_one_drop() {
     myelin.run_ok(&["up", file.to_str().unwrap()]);
     send(&myelin, "u", 9000, 12);
     // Frames keep their order: if the last two have left, the chain has dropped the first ten.
-    let packets_out = || black_box(&myelin, "u", 0)["packets_out"].clone();
+    let packets_out = || read_black_box(&myelin, "u", 0)["packets_out"].clone();
     wait_for("the last two packets", || packets_out() == 2);
     let status = read_status(&myelin, "u");
     assert_eq!(status["hops"][0]["packets_in"], 12, "{status}");
@@ -475,14 +477,14 @@ fn a_frame_that_is_no_ip_packet_counts_as_one_drop() {
     myelin.assert_clean();
 }
 
-/// Starts `up` for a black box with a long startup; returns when its program runs.
+/// Starts `up` for a black box with a long startup; returns when the program runs.
 fn start_slow_up(myelin: &Myelin, file: &Path) -> Child {
     let client = myelin
         .command(&["up", file.to_str().unwrap()])
         .stderr(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()
-        .expect("a client");
+        .expect("the client starts");
     let is_running = || !sh("pgrep -f '^sleep 7333.25' || true").is_empty();
     wait_for("the program", is_running);
     assert!(is_running());
@@ -498,7 +500,7 @@ fn up_is_cancelled_while_it_waits_for_a_black_box() {
     let file = myelin.write_file(&format_chain("w", 9000, "", "exec sleep 7333.25", "60s"));
     // First the client ends. Without the cancellation `ps` would wait until the chain is up.
     let mut client = start_slow_up(&myelin, &file);
-    client.kill().expect("kill");
+    client.kill().expect("the client is killed");
     let _ = client.wait();
     assert_eq!(
         myelin.run_json(&["ps", "--json"]).as_array().unwrap().len(),
@@ -512,7 +514,7 @@ fn up_is_cancelled_while_it_waits_for_a_black_box() {
         } else {
             myelin.run_ok(&["down", "--all"]);
         }
-        let output = client.wait_with_output().expect("its end");
+        let output = client.wait_with_output().expect("the process ends");
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(
@@ -540,7 +542,7 @@ fn live_changes_of_a_chain_with_a_black_box_lose_no_packet() {
         |key: u8| myelin.run_json(&["up", variant(key).to_str().unwrap(), "--json"])[0].clone();
     let traffic = Traffic::start(&deploy(1), 9000);
     traffic.wait_for_packets(100);
-    let first = black_box(&myelin, "l", 0)["pid"].clone();
+    let first = read_black_box(&myelin, "l", 0)["pid"].clone();
     for key in [2, 4, 8] {
         let changed = deploy(key);
         assert_eq!(changed["change"], "changed", "{changed}");
@@ -573,14 +575,14 @@ fn a_live_change_whose_black_box_ends_leaves_the_chain_unchanged() {
     let myelin = Myelin::new_shared();
     let good = myelin.write_file(&format_chain("g", 9000, "", FORWARDER, "5s"));
     myelin.run_ok(&["up", good.to_str().unwrap()]);
-    let before = black_box(&myelin, "g", 0)["pid"].clone();
+    let before = read_black_box(&myelin, "g", 0)["pid"].clone();
     let bad = myelin.write_file(&format_chain("g", 9000, "", "exit 3", "5s"));
     let error = myelin.run_failing(1, &["up", bad.to_str().unwrap()]);
     assert!(
-        error.contains("exited with status 3") && error.contains("it wrote nothing"),
+        error.contains("exited with status 3") && error.contains("the program wrote no output"),
         "{error}"
     );
-    assert_eq!(black_box(&myelin, "g", 0)["pid"], before);
+    assert_eq!(read_black_box(&myelin, "g", 0)["pid"], before);
     assert!(can_reach_server(&myelin, "g", 9000, STARTUP_WAIT));
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
@@ -595,7 +597,7 @@ fn a_black_box_survives_its_agent_and_down_removes_it_with_its_children() {
     let command = format!("sleep 7331.25 &\n{FORWARDER}");
     let file = myelin.write_file(&format_chain("a", 9000, "", &command, "5s"));
     myelin.run_ok(&["up", file.to_str().unwrap()]);
-    let black_box = black_box(&myelin, "a", 0);
+    let black_box = read_black_box(&myelin, "a", 0);
     let child = sh("pgrep -f '^sleep 7331.25'");
     myelin.kill_agent();
     assert!(can_reach_server(&myelin, "a", 9000, STARTUP_WAIT));

@@ -136,8 +136,8 @@ fn a_worker_that_does_not_answer_delays_no_restart_of_another() {
         return;
     }
     let myelin = Myelin::new_shared();
-    let one = USER.replace("kind: forward", "kind: monitor");
-    let file = myelin.write_file(&format!("{one}---{}", USER.replace("@u", "@v")));
+    let monitored = USER.replace("kind: forward", "kind: monitor");
+    let file = myelin.write_file(&format!("{monitored}---{}", USER.replace("@u", "@v")));
     myelin.run_ok(&["up", file.to_str().unwrap()]);
     let pid = |name| myelin.read_status(name)["worker"]["pid"].clone();
     let (stuck, other) = (pid("u"), pid("v"));
@@ -148,7 +148,7 @@ fn a_worker_that_does_not_answer_delays_no_restart_of_another() {
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .spawn()
-        .expect("a client");
+        .expect("the client starts");
     std::thread::sleep(Duration::from_millis(300));
     common::kill(&other);
     // Reads the process list, because `ps` would wait for the stopped worker.
@@ -183,7 +183,7 @@ fn down_all_returns_after_the_agent_has_removed_everything() {
     for _ in 0..5 {
         myelin.run_ok(&["up", file.to_str().unwrap()]);
         myelin.run_ok(&["down", "--all"]);
-        // Checks at once: `down --all` must not return earlier.
+        // Checks at once, because `down --all` must not return earlier.
         assert_eq!(myelin.list_leftovers(), Vec::<String>::new());
     }
 }
@@ -248,7 +248,7 @@ fn down_all_cleans_up_after_an_agent_killed_during_up() {
 #[test]
 fn a_closed_pipe_ends_a_command_without_an_error_message() {
     for arguments in [["completions", "zsh"], ["functions", "--json"]] {
-        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let (reader, writer) = std::io::pipe().expect("the pipe opens");
         drop(reader);
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_myelin"))
             .args(arguments)
@@ -278,14 +278,14 @@ fn a_run_whose_client_is_killed_removes_its_chain() {
         ])
         .stdout(std::process::Stdio::null())
         .spawn()
-        .expect("a client");
+        .expect("the client starts");
     wait_for("the chain", || {
         !myelin
             .list_leftovers()
             .iter()
-            .all(|one| !one.starts_with("namespace"))
+            .all(|object| !object.starts_with("namespace"))
     });
-    run.kill().expect("kill");
+    run.kill().expect("the client is killed");
     let _ = run.wait();
     wait_for("the end of the chain", || {
         myelin
@@ -319,9 +319,9 @@ fn up_without_root_says_to_use_sudo() {
         ])
         .arg("/dev/stdin")
         .env("MYELIN_RUN_DIR", "/run/myelin-test-nobody")
-        .stdin(std::fs::File::open(file).expect("the file"))
+        .stdin(std::fs::File::open(file).expect("the file opens"))
         .output()
-        .expect("setpriv");
+        .expect("setpriv runs");
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("root") && text.contains("sudo"), "{text}");

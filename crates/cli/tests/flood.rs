@@ -1,4 +1,4 @@
-//! `run --flood`: sends one chain more than its rate while it measures another.
+//! `run --flood` sends one chain more than its rate and measures another chain.
 
 mod common;
 
@@ -56,7 +56,7 @@ fn a_flood_is_policed_and_the_measured_chain_loses_no_packet() {
         myelin.chain_name("good"),
         "the flooded chain has no report"
     );
-    for row in report["rows"].as_array().expect("rows") {
+    for row in report["rows"].as_array().expect("the report lists rows") {
         assert_eq!(
             (&row["received"], &row["lost"]),
             (&500.into(), &0.into()),
@@ -86,9 +86,9 @@ fn a_flood_is_policed_and_the_measured_chain_loses_no_packet() {
     );
     assert_eq!(flood["packets_in"], flood["sent"], "{flood}");
     // The policer passes at most the rate times the duration plus the burst.
-    let most = figure_of("duration_s") * figure_of("agreed_pps") + 8.0;
+    let max_passed = figure_of("duration_s") * figure_of("agreed_pps") + 8.0;
     assert!(
-        figure_of("policed") > 0.0 && figure_of("passed") <= most + 1.0,
+        figure_of("policed") > 0.0 && figure_of("passed") <= max_passed + 1.0,
         "{flood}"
     );
     let difference = figure_of("policed") + figure_of("passed") - figure_of("sent");
@@ -118,7 +118,7 @@ fn text_and_page_of_the_isolation_example_show_the_flood() {
     }
     let myelin = Myelin::new();
     let text = std::fs::read_to_string(repository_root().join("examples/isolation.yaml"))
-        .expect("the example");
+        .expect("the example is readable");
     let text = text
         .replace("name: control", "name: @control")
         .replace("name: noisy", "name: @noisy");
@@ -141,7 +141,7 @@ fn text_and_page_of_the_isolation_example_show_the_flood() {
     assert!(matches!(output.status.code(), Some(0 | 5)), "{output:?}");
     let shown = String::from_utf8_lossy(&output.stdout);
     let line = format!("{noisy} x 10");
-    let page = std::fs::read_to_string(page).expect("the page");
+    let page = std::fs::read_to_string(page).expect("the page is readable");
     assert!(
         shown.contains("flooded chain") && shown.contains(&line),
         "{shown}"
@@ -174,7 +174,7 @@ fn a_flood_and_its_chains_end_when_the_client_is_killed() {
         ])
         .stdout(std::process::Stdio::null())
         .spawn()
-        .expect("a client");
+        .expect("the client starts");
     let count_floods = || {
         let pid = myelin.read_agent_pid();
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
@@ -185,7 +185,7 @@ fn a_flood_and_its_chains_end_when_the_client_is_killed() {
         names.filter(|name| name.trim() == "flood").count()
     };
     common::wait_for("the flood", || count_floods() == 1);
-    run.kill().expect("kill -9");
+    run.kill().expect("the process is killed");
     let _ = run.wait();
     common::wait_for("the end of the flood", || count_floods() == 0);
     common::wait_for("the end of the chains", || {

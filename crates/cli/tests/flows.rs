@@ -5,7 +5,7 @@ mod common;
 use common::{Myelin, skip_unless_root};
 use serde_json::Value;
 
-/// A chain and its reverse chain with all functions in one space.
+/// Formats a chain and its reverse chain with all functions in one space.
 fn format_chain_pair(space: &str, more: &str) -> String {
     format!(
         "
@@ -42,16 +42,16 @@ fn assert_probe_loses_nothing(myelin: &Myelin) {
 fn find_only_flow(all: &Value, function: &str) -> (Value, Value) {
     let found = all
         .as_array()
-        .expect("a list")
+        .expect("the JSON is a list")
         .iter()
-        .find(|one| one["function"] == function)
+        .find(|entry| entry["function"] == function)
         .unwrap_or_else(|| panic!("no {function} in {all}"));
     assert_eq!(found["flows"].as_array().unwrap().len(), 1, "{found}");
     (found["flows"][0].clone(), found.clone())
 }
 
 fn read_count(value: &Value) -> u64 {
-    value.as_u64().expect("a number")
+    value.as_u64().expect("the text is a number")
 }
 
 #[test]
@@ -66,12 +66,12 @@ fn ps_flows_shows_flows_of_both_spaces_before_and_after_a_live_change() {
         assert_probe_loses_nothing(&myelin);
         let chain = myelin.chain_name("f");
         let flows = myelin.run_json(&["ps", &chain, "--flows", "--json"]);
-        // `answers` and `connections` share one table, so `ps` shows it once.
+        // `answers` and `connections` share one table, so `ps` shows the table once.
         let functions: Vec<&str> = flows
             .as_array()
             .unwrap()
             .iter()
-            .map(|one| one["function"].as_str().unwrap())
+            .map(|entry| entry["function"].as_str().unwrap())
             .collect();
         assert_eq!(functions, ["before", "after", "connections"], "{space}");
         assert_eq!(

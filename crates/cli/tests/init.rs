@@ -6,12 +6,12 @@ use std::process::{Command, Output};
 fn run_myelin(directory: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_myelin"));
     command.args(arguments).current_dir(directory);
-    command.output().expect("myelin")
+    command.output().expect("myelin runs")
 }
 
 fn expect_stdout(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout.clone()).expect("text")
+    String::from_utf8(output.stdout.clone()).expect("the output is UTF-8")
 }
 
 #[test]

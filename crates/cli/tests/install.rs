@@ -11,11 +11,16 @@ use common::{repository_root, skip_without};
 const MYELIN: &str = env!("CARGO_BIN_EXE_myelin");
 
 fn list_names(directory: &Path) -> BTreeSet<String> {
-    let entries = std::fs::read_dir(directory).expect("a directory");
+    let entries = std::fs::read_dir(directory).expect("the directory exists");
     entries
-        .map(|entry| entry.expect("an entry").file_name().into_string())
+        .map(|entry| {
+            entry
+                .expect("the entry is readable")
+                .file_name()
+                .into_string()
+        })
         .collect::<Result<_, _>>()
-        .expect("names in UTF-8")
+        .expect("the names are UTF-8")
 }
 
 #[test]
@@ -23,14 +28,14 @@ fn make_install_copies_the_binary_manual_pages_and_completions() {
     if skip_without("make") {
         return;
     }
-    let staging = tempfile::tempdir().expect("a directory");
+    let staging = tempfile::tempdir().expect("a temporary directory is made");
     let output = Command::new("make")
         .current_dir(repository_root())
         .args(["install", "PREFIX=/usr"])
         .arg(format!("MYELIN={MYELIN}"))
         .arg(format!("DESTDIR={}", staging.path().display()))
         .output()
-        .expect("make");
+        .expect("make runs");
     assert!(output.status.success(), "{output:?}");
     let usr = staging.path().join("usr");
     let version = Command::new(usr.join("bin/myelin"))
@@ -45,8 +50,11 @@ fn make_install_copies_the_binary_manual_pages_and_completions() {
         let text = std::fs::read_to_string(usr.join("share").join(file)).expect(file);
         assert!(text.contains("calibrate"), "{file}");
     }
-    let help = Command::new(MYELIN).arg("--help").output().expect("myelin");
-    let help = String::from_utf8(help.stdout).expect("text");
+    let help = Command::new(MYELIN)
+        .arg("--help")
+        .output()
+        .expect("myelin runs");
+    let help = String::from_utf8(help.stdout).expect("the output is UTF-8");
     let list = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let commands = list
         .take_while(|line| !line.is_empty())
@@ -68,7 +76,7 @@ fn make_install_copies_the_binary_manual_pages_and_completions() {
             .args(["-man", "-ww", "-Tutf8", "-P-cbou"])
             .arg(&path)
             .output()
-            .expect("groff");
+            .expect("groff runs");
         let text = String::from_utf8_lossy(&shown.stdout);
         assert!(
             shown.status.success() && shown.stderr.is_empty(),
@@ -85,7 +93,7 @@ fn man_refuses_a_missing_directory_and_names_the_remedy() {
     let output = Command::new(MYELIN)
         .args(["man", "/no-such-directory"])
         .output();
-    let output = output.expect("myelin");
+    let output = output.expect("myelin runs");
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
     for part in ["/no-such-directory", "name a directory that exists"] {

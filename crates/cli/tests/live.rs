@@ -15,20 +15,20 @@ use variant::ChainVariant;
 
 const PORT: u16 = 9000;
 
-/// Asserts that the XOR of each mixture of two successive variants differs from both: only then can
-/// the server detect a packet that passed a mixture.
+/// Asserts that the XOR of each mixture of two successive variants differs from the XOR of both
+/// variants. Only then can the server detect a packet that passed a mixture.
 fn assert_mixtures_differ(variants: &[ChainVariant]) {
     let sum = |keys: &[u8]| keys.iter().fold(0, |all, key| all ^ key);
-    for (at, one) in variants.iter().enumerate() {
-        let (one, next) = (&one.keys, &variants[(at + 1) % variants.len()].keys);
-        for head in 0..=one.len() {
+    for (at, variant) in variants.iter().enumerate() {
+        let (first, next) = (&variant.keys, &variants[(at + 1) % variants.len()].keys);
+        for head in 0..=first.len() {
             for tail in 0..=next.len() {
                 let is_one_variant =
-                    (head, tail) == (one.len(), next.len()) || (head, tail) == (0, 0);
-                let mixed = sum(&one[..head]) ^ sum(&next[tail..]);
+                    (head, tail) == (first.len(), next.len()) || (head, tail) == (0, 0);
+                let mixed = sum(&first[..head]) ^ sum(&next[tail..]);
                 assert!(
-                    is_one_variant || (mixed != sum(one) && mixed != sum(next)),
-                    "{one:02x?}, {next:02x?}: the first {head} keys and those from {tail} on give {mixed:#x}"
+                    is_one_variant || (mixed != sum(first) && mixed != sum(next)),
+                    "{first:02x?}, {next:02x?}: keys before {head} and keys from {tail} on give {mixed:#x}"
                 );
             }
         }
@@ -214,7 +214,7 @@ fn a_function_keeps_its_state_over_a_live_change() {
         }
         traffic.wait_for_packets(500);
         let (sent, arrivals) = traffic.stop();
-        assert_eq!(arrivals.keys.len() as u64, sent, "lost");
+        assert_eq!(arrivals.keys.len() as u64, sent, "packets were lost");
         let flows = myelin.run_json(&["ps", "--flows", "--json"]);
         let meter = &flows[0];
         assert_eq!(meter["function"], "meter", "{flows}");
@@ -226,10 +226,10 @@ fn a_function_keeps_its_state_over_a_live_change() {
 /// Lists `change` and `generation` of each chain in the output of `up --json`.
 fn list_changes(up: &serde_json::Value) -> Vec<(String, u64)> {
     let all = up.as_array().unwrap().iter();
-    all.map(|one| {
+    all.map(|chain| {
         (
-            one["change"].as_str().unwrap().to_owned(),
-            one["generation"].as_u64().unwrap(),
+            chain["change"].as_str().unwrap().to_owned(),
+            chain["generation"].as_u64().unwrap(),
         )
     })
     .collect()
@@ -320,7 +320,7 @@ fn a_live_change_of_one_chain_of_a_pair_leaves_the_other_unchanged() {
     }
     traffic.wait_for_packets(200);
     let (sent, arrivals) = traffic.stop();
-    assert_eq!(arrivals.keys.len() as u64, sent, "lost");
+    assert_eq!(arrivals.keys.len() as u64, sent, "packets were lost");
     let probe = myelin.probe("live", 64, 50);
     assert_eq!(probe["lost"], 0, "{probe}");
     myelin.run_ok(&["down", "--all"]);
@@ -396,7 +396,7 @@ fn fail_up_with_broken_second_chain(
     let rolled_back = traffic.sent();
     traffic.wait_for_packets(100);
     let (sent, arrivals) = traffic.stop();
-    assert_eq!(arrivals.keys.len() as u64, sent, "lost");
+    assert_eq!(arrivals.keys.len() as u64, sent, "packets were lost");
     assert_eq!((arrivals.damaged, arrivals.duplicates), (0, 0));
     let by_next = arrivals.keys.iter().filter(|(_, key)| **key == 4);
     assert!(
@@ -496,7 +496,7 @@ fn a_generation_that_fails_to_load_leaves_the_old_one_unchanged() {
     wait_for("all descriptors", || descriptors() <= before);
     assert!(descriptors() <= before, "{} leaked", descriptors() - before);
     let (sent, arrivals) = traffic.stop();
-    assert_eq!(arrivals.keys.len() as u64, sent, "lost");
+    assert_eq!(arrivals.keys.len() as u64, sent, "packets were lost");
     assert!(arrivals.keys.values().all(|key| *key == 1));
     assert_first_generation(&myelin, sent);
 }

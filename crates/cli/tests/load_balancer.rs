@@ -1,5 +1,5 @@
-//! A load balancer spreads flows over two addresses, keeps each flow on one, and restores the
-//! source address of replies.
+//! A load balancer spreads flows over two addresses, keeps the address of each flow, and restores
+//! the source address of replies.
 
 mod common;
 
@@ -78,10 +78,10 @@ impl Server {
             .command(&["exec", "server", "--", "python3", "-c", SERVER])
             .stdout(Stdio::piped())
             .spawn()
-            .expect("a server");
+            .expect("the server starts");
         let mut ready = [0; 6];
-        let output = child.stdout.as_mut().expect("its output");
-        std::io::Read::read_exact(output, &mut ready).expect("a ready server");
+        let output = child.stdout.as_mut().expect("standard output is piped");
+        std::io::Read::read_exact(output, &mut ready).expect("the server is ready");
         Self(child)
     }
 }
@@ -112,7 +112,7 @@ fn assert_flows_are_spread(space: &str) {
     let myelin = Myelin::new();
     let both = format_chain_pair(space, "{ address: 10.0.0.11 }, { address: 10.0.0.12 }");
     let file = myelin.write_file(&both);
-    myelin.run_ok(&["up", file.to_str().expect("a path")]);
+    myelin.run_ok(&["up", file.to_str().expect("the path is UTF-8")]);
     let server = Server::start(&myelin);
     let first = query_backends(&myelin);
     for last in ["11", "12"] {
@@ -121,7 +121,7 @@ fn assert_flows_are_spread(space: &str) {
     }
     assert_eq!(query_backends(&myelin), first);
     let status = myelin.run_json(&["ps", "--json"]);
-    for chain in status.as_array().expect("a list") {
+    for chain in status.as_array().expect("the JSON is a list") {
         assert_eq!(chain["packets_out"], 240, "{chain}");
         assert_eq!(chain["hops"][0]["drops"], 0, "{chain}");
         assert_eq!(chain["hops"][0]["space"], space, "{chain}");
@@ -133,13 +133,15 @@ fn assert_flows_are_spread(space: &str) {
         (&40.into(), &0.into()),
         "{function}"
     );
-    let flows = function["flows"].as_array().expect("a list");
+    let flows = function["flows"].as_array().expect("the JSON is a list");
     assert!(
         flows.len() == 40 && flows.iter().all(|flow| flow["packets"] == 6),
         "{function}"
     );
     for flow in flows {
-        let port = flow["source_port"].as_u64().expect("a port") as usize;
+        let port = flow["source_port"]
+            .as_u64()
+            .expect("the flow has a source port") as usize;
         let answered = format!("10.0.0.{}", first[port - 20_000]);
         assert_eq!(flow["backend"], *answered, "{flow}");
     }
@@ -171,7 +173,7 @@ fn a_load_balancer_without_backends_counts_packets_as_drops() {
     }
     let myelin = Myelin::new();
     let file = myelin.write_file(&format_chain_pair("kernel", ""));
-    myelin.run_ok(&["up", file.to_str().expect("a path")]);
+    myelin.run_ok(&["up", file.to_str().expect("the path is UTF-8")]);
     let send = "
 import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -180,10 +182,10 @@ for _ in range(5): s.sendto(b'x', ('10.0.0.2', 9000))";
     let status = myelin.run_json(&["ps", "--json"]);
     let there = status
         .as_array()
-        .expect("a list")
+        .expect("the JSON is a list")
         .iter()
         .find(|chain| chain["chain"] == myelin.chain_name("there").as_str())
-        .expect("the chain");
+        .expect("the chain runs");
     assert_eq!(there["hops"][0]["drops"], 5, "{there}");
     assert_eq!(there["packets_out"], 0, "{there}");
     myelin.run_ok(&["down", "--all"]);

@@ -1,4 +1,4 @@
-//! A CPU that goes offline, and a wall clock that is set. Both change the whole machine, so these
+//! A CPU goes offline, and the wall clock is set. Both change the whole machine, so these
 //! tests run only where `MYELIN_TEST_MACHINE=1` is set, as in the emulated machine of
 //! `scripts/test-old-kernel`.
 
@@ -6,7 +6,7 @@ mod common;
 
 use std::time::{Instant, SystemTime};
 
-use common::chains::chains_on_two_cores;
+use common::chains::format_chains_on_two_cores;
 use common::load::{
     Sender, assert_contract_kept, assert_core_returned, assert_last_event_ended, read_count,
     read_judged_seconds, sum_lost_packets, wait_until_settled,
@@ -25,13 +25,13 @@ fn skip_on_a_shared_machine() -> bool {
     !is_dedicated
 }
 
-/// An offline CPU. Dropping it brings the CPU online.
+/// An offline CPU. Dropping the value brings the CPU online.
 struct OfflineCpu(usize);
 
 impl OfflineCpu {
     fn start(cpu: usize) -> Self {
         let offline = Self(cpu);
-        offline.write("0").expect("CPU hotplug");
+        offline.write("0").expect("the kernel supports CPU hotplug");
         offline
     }
 
@@ -45,20 +45,20 @@ impl OfflineCpu {
 
 impl Drop for OfflineCpu {
     fn drop(&mut self) {
-        self.write("1").expect("CPU hotplug");
+        self.write("1").expect("the kernel supports CPU hotplug");
     }
 }
 
-/// Reads `Cpus_allowed_list` of each thread of a process. It includes offline CPUs.
+/// Reads `Cpus_allowed_list` of each thread of a process. The list includes offline CPUs.
 fn read_allowed_cpus(pid: i32) -> Vec<String> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process has threads");
     let status = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status")).ok();
     let tasks = tasks.flatten().filter_map(status);
     tasks
         .map(|status| {
             let mut lines = status.lines();
             let line = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-            line.expect("its CPUs").trim().to_owned()
+            line.expect("the thread has allowed CPUs").trim().to_owned()
         })
         .collect()
 }
@@ -71,12 +71,15 @@ fn a_chain_whose_cpu_is_offline_is_best_effort_until_the_cpu_is_online() {
     }
     let core = 1;
     let myelin = Myelin::new();
-    let text = chains_on_two_cores(core, "10s, percentile: 50");
+    let text = format_chains_on_two_cores(core, "10s, percentile: 50");
     let file = myelin.write_file(&text);
     let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
-    let senders = [&up[0], &up[1]].map(|up| Sender::through_chain(up, 100));
+    let senders = [&up[0], &up[1]].map(|up| Sender::start_through_chain(up, 100));
     let worker = || read_count(&myelin.read_status("taken")["worker"]["pid"]) as u32;
-    assert_eq!(affinity::get(worker()).expect("its cores"), [core]);
+    assert_eq!(
+        affinity::get(worker()).expect("the process has an affinity"),
+        [core]
+    );
     assert_eq!(up[0]["plan"]["admitted"], true, "{up}");
     let allowed_before = read_allowed_cpus(myelin.read_agent_pid());
 
@@ -122,7 +125,7 @@ fn a_chain_whose_cpu_is_offline_is_best_effort_until_the_cpu_is_online() {
         assert!(out() > before, "{}", myelin.read_status("taken"));
     };
     assert_carries_packets();
-    let (taken, other) = text.split_once("---").expect("two chains");
+    let (taken, other) = text.split_once("---").expect("the file has two chains");
     let changed = other.replace("name: one, kind: forward", "name: one, kind: monitor");
     let changed = myelin.write_file(&format!("{taken}---{changed}"));
     let up = myelin.run_json(&["up", changed.to_str().unwrap(), "--json"]);
@@ -164,7 +167,7 @@ fn a_chain_whose_cpu_is_offline_is_best_effort_until_the_cpu_is_online() {
     myelin.assert_clean();
 }
 
-/// The wall clock. Dropping it sets the right time again.
+/// The wall clock. Dropping the value sets the right time again.
 struct WallClock {
     start: SystemTime,
     since: Instant,
@@ -182,7 +185,10 @@ impl WallClock {
     fn set(&self, off_s: i64) {
         let right = self.start + self.since.elapsed();
         let right = right.duration_since(SystemTime::UNIX_EPOCH);
-        let right_s = right.expect("after 1970").as_secs().cast_signed();
+        let right_s = right
+            .expect("the time is after 1970")
+            .as_secs()
+            .cast_signed();
         sh(&format!("date -s @{}", right_s + off_s));
     }
 }
@@ -233,9 +239,9 @@ spec:
     let start = Instant::now();
     let up = myelin.run_json(&["up", file.to_str().unwrap(), "--json"]);
     let senders = [
-        Sender::through_chain(&up[0], 100),
-        Sender::through_chain(&up[1], 100),
-        Sender::through_chain(&up[2], 10 * rate),
+        Sender::start_through_chain(&up[0], 100),
+        Sender::start_through_chain(&up[1], 100),
+        Sender::start_through_chain(&up[2], 10 * rate),
     ];
     let names = ["kernel", "user", "loud"];
     let assert_two_seconds_judged = || {
@@ -270,9 +276,9 @@ spec:
     ]);
     let ends: Vec<_> = seconds
         .as_array()
-        .expect("seconds")
+        .expect("the JSON lists seconds")
         .iter()
-        .map(|second| second["end"].as_str().expect("a date"))
+        .map(|second| second["end"].as_str().expect("the second has a date"))
         .collect();
     let decreases = ends.windows(2).filter(|pair| pair[1] < pair[0]).count();
     assert_eq!(decreases, 1, "{ends:?}");
@@ -281,7 +287,9 @@ spec:
     let elapsed_s = start.elapsed().as_secs_f64();
     for name in names {
         let status = wait_until_settled(&myelin, name);
-        let max_us = status["sojourn"]["max_us"].as_f64().expect("a sojourn");
+        let max_us = status["sojourn"]["max_us"]
+            .as_f64()
+            .expect("the status has a sojourn");
         assert!((0.1..60e6).contains(&max_us), "{name}: {status}");
         assert_eq!(
             (&status["drops"], sum_lost_packets(&status["sla"]["life"])),

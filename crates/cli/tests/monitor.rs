@@ -40,8 +40,8 @@ spec:
   sla: { latency: 10s, loss: 1% }
 ";
 
-/// A thread that sends up to ten packets a millisecond from the client to the server. Dropping it
-/// stops the thread.
+/// A thread that sends up to ten packets a millisecond from the client to the server. Dropping the
+/// sender stops the thread.
 struct Sender {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -51,25 +51,25 @@ impl Sender {
     fn start(up: &Value) -> Self {
         let host = |at: usize| {
             let host = &up["hosts"][at];
-            let address = host["address"].as_str().expect("an address");
-            let netns = host["netns"].as_str().expect("a namespace");
+            let address = host["address"].as_str().expect("the host has an address");
+            let netns = host["netns"].as_str().expect("the host has a namespace");
             (
-                Netns::open(netns).expect("a namespace"),
-                address.parse().expect("an address"),
+                Netns::open(netns).expect("the host has a namespace"),
+                address.parse().expect("the host has an address"),
             )
         };
         let ((client, from), (_, to)) = (host(0), host(1));
         let socket = client
             .enter(|| UdpSocket::bind(SocketAddr::new(from, 0)))
-            .expect("the namespace")
-            .expect("a socket");
+            .expect("the thread enters the namespace")
+            .expect("the socket binds");
         let stop = Arc::new(AtomicBool::new(false));
         let stop_requested = Arc::clone(&stop);
         let to = SocketAddr::new(to, 9000);
         let thread = std::thread::spawn(move || {
             while !stop_requested.load(Ordering::Relaxed) {
                 for _ in 0..10 {
-                    // No socket listens: ICMP errors arrive, and some calls fail.
+                    // No socket listens, so ICMP errors arrive and some calls fail.
                     let _ = socket.send_to(&[0; 64], to);
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -97,7 +97,9 @@ fn read_count(value: &Value) -> u64 {
 
 /// Sums the packets that the SLA monitor counts as lost, over all places.
 fn sum_lost_packets(window: &Value) -> u64 {
-    let places = window["lost"].as_object().expect("places");
+    let places = window["lost"]
+        .as_object()
+        .expect("the losses are an object");
     places.values().map(read_count).sum()
 }
 
@@ -109,7 +111,7 @@ fn assert_account_adds_up(status: &Value) {
     let places = |key: &str| {
         account[key]
             .as_object()
-            .expect("places")
+            .expect("the losses are an object")
             .values()
             .map(read_count)
             .sum::<u64>()
@@ -232,7 +234,7 @@ fn an_event_names_the_hop_and_the_cause_of_a_violation() {
         .command(&["events", &chain, "--follow", "--json"])
         .stdout(Stdio::piped())
         .spawn()
-        .expect("a follower");
+        .expect("the command starts");
     let sender = Sender::start(&up[0]);
     let event = || myelin.read_status("w")["sla"]["last_event"].clone();
     wait_for("a violation that lasts", || {
@@ -266,10 +268,13 @@ fn an_event_names_the_hop_and_the_cause_of_a_violation() {
     let text = myelin.run_ok(&["events"]);
     assert!(text.contains("cause function, hop wall"), "{text}");
     // `--follow` prints the event at its beginning and at its end.
-    let mut lines = BufReader::new(follow.stdout.take().expect("its output")).lines();
+    let mut lines = BufReader::new(follow.stdout.take().expect("standard output is piped")).lines();
     for has_ended in [false, true] {
-        let line = lines.next().expect("an event").expect("a line");
-        let event: Value = serde_json::from_str(&line).expect("JSON");
+        let line = lines
+            .next()
+            .expect("the command prints an event")
+            .expect("a line is readable");
+        let event: Value = serde_json::from_str(&line).expect("the output is JSON");
         assert_eq!(event["serial"], events[0]["serial"]);
         assert_eq!(event["end"].is_string(), has_ended, "{event}");
     }
@@ -280,7 +285,7 @@ fn an_event_names_the_hop_and_the_cause_of_a_violation() {
     let error = myelin.run_failing(1, &["events", &chain]);
     assert!(error.contains("myelin ps"), "{error}");
     myelin.run_ok(&["up", file.to_str().unwrap()]);
-    wait_for("its first second", || {
+    wait_for("the first second of the chain", || {
         myelin.read_status("w")["sla"].is_object()
     });
     assert_eq!(myelin.read_status("w")["sla"]["state"], "kept");
@@ -310,16 +315,19 @@ fn ps_seconds_shows_each_of_the_last_seconds() {
     });
     let life = myelin.read_status("p")["sla"]["life"].clone();
     let all = myelin.run_json(&["ps", &chain, "--seconds", "--json"]);
-    let all = all.as_array().expect("a list");
+    let all = all.as_array().expect("the JSON is a list");
     assert!(all.len() >= 3, "{all:?}");
     for count in ["packets_in", "policed", "packets_out"] {
         let sum: u64 = all.iter().map(|second| read_count(&second[count])).sum();
         assert_eq!(sum, read_count(&life[count]), "{count}: {all:?}");
     }
-    let ends: Vec<_> = all.iter().map(|one| one["end"].as_str().unwrap()).collect();
+    let ends: Vec<_> = all
+        .iter()
+        .map(|second| second["end"].as_str().unwrap())
+        .collect();
     assert!(ends.is_sorted(), "{ends:?}");
     let last = myelin.run_json(&["ps", &chain, "--seconds", "2", "--json"]);
-    let last = last.as_array().expect("a list");
+    let last = last.as_array().expect("the JSON is a list");
     assert_eq!(last.len(), 2);
     assert!(last[0]["end"].as_str() >= Some(ends[ends.len() - 2]));
     let text = myelin.run_ok(&["ps", &chain, "--seconds"]);
@@ -394,7 +402,7 @@ fn top_prints_the_chains_at_each_interval() {
     ]);
     let samples: Vec<Value> = text
         .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .map(|line| serde_json::from_str(line).expect("the output is JSON"))
         .collect();
     assert_eq!(samples.len(), 2);
     for sample in &samples {

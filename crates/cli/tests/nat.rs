@@ -87,11 +87,11 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .expect("the server starts");
-        let output = child.stdout.take().expect("its output");
+        let output = child.stdout.take().expect("standard output is piped");
         let mut line = String::new();
         BufReader::new(output.take(64))
             .read_line(&mut line)
-            .expect("a line");
+            .expect("a line is readable");
         let server = Self(child);
         assert_eq!(line, "ready\n");
         server
@@ -129,19 +129,22 @@ fn assert_mappings(myelin: &Myelin, convert: &impl Fn(&str) -> String, second_po
     let all = myelin.run_json(&["ps", "--flows", "--json"]);
     assert_eq!(all.as_array().unwrap().len(), 1, "both sides share a table");
     assert_eq!(all[0]["function"], "masquerade", "{all}");
-    let mappings = all[0]["flows"].as_array().expect("a list");
+    let mappings = all[0]["flows"].as_array().expect("the JSON is a list");
     let assert_mapping = |protocol: u8, inside: &str, port: u16| {
         let inside = convert(inside);
-        let is_match = |one: &&Value| one["protocol"] == protocol && one["source"] == *inside;
-        let mapping = mappings.iter().find(is_match).expect("a mapping");
+        let is_match = |entry: &&Value| entry["protocol"] == protocol && entry["source"] == *inside;
+        let mapping = mappings
+            .iter()
+            .find(is_match)
+            .expect("the table has the mapping");
         assert_eq!(mapping["source_port"], 40_000, "{mapping}");
         let translated = json!({ "address": convert("198.51.100.7"), "port": port });
         assert_eq!(mapping["translated"], translated, "{mapping}");
         assert_eq!(mapping["destination"], Value::Null, "{mapping}");
         let expires_in_ms = mapping["expires_in_ms"].as_f64().unwrap();
-        let most_ms = if protocol == TCP { 240e3 } else { 120e3 };
+        let max_ms = if protocol == TCP { 240e3 } else { 120e3 };
         assert!(
-            (most_ms - 60e3..=most_ms).contains(&expires_in_ms),
+            (max_ms - 60e3..=max_ms).contains(&expires_in_ms),
             "{mapping}"
         );
     };
@@ -149,7 +152,7 @@ fn assert_mappings(myelin: &Myelin, convert: &impl Fn(&str) -> String, second_po
     // The connection is closed.
     assert_mapping(TCP, "10.0.0.1", 40_000);
     assert_mapping(UDP, "10.0.0.9", second_port);
-    let is_echo = |one: &&Value| one["protocol"] == ICMP || one["protocol"] == ICMPV6;
+    let is_echo = |entry: &&Value| entry["protocol"] == ICMP || entry["protocol"] == ICMPV6;
     assert_eq!(mappings.iter().filter(is_echo).count(), 1, "{all}");
     let table = myelin.run_ok(&["ps", "--flows"]);
     let translated =
@@ -220,15 +223,15 @@ fn assert_nat_translates(space: &str, v6: bool) {
     for chain in myelin
         .run_json(&["ps", "--json"])
         .as_array()
-        .expect("a list")
+        .expect("the JSON is a list")
     {
-        for hop in chain["hops"].as_array().expect("hops") {
+        for hop in chain["hops"].as_array().expect("the status lists hops") {
             assert_eq!(hop["drops"], 0, "{chain}");
             assert!(hop["packets_in"].as_u64().unwrap() > 10, "{chain}");
         }
     }
-    // If the live change lost the mappings, the second address would get port 40000: the first
-    // address sends nothing after the change.
+    // If the live change lost the mappings, the second address would get port 40000, because the
+    // first address sends nothing after the change.
     let changed = pair
         .replace("    - { name: first, kind: forward }\n", "")
         .replace(

@@ -13,8 +13,8 @@ use common::port_pair::PortPair;
 use common::{Myelin, skip_unless_root, wait_for};
 use serde_json::Value;
 
-/// A chain that takes UDP packets to one destination port, or to all ports that match no other
-/// chain.
+/// Formats a chain that takes UDP packets to one destination port, or to all ports that match no
+/// other chain.
 fn format_chain(
     ports: &PortPair,
     name: &str,
@@ -128,12 +128,12 @@ fn no_flood_of_one_chain_makes_another_chain_lose_packets() {
                 "the chains do not share a worker"
             );
         }
-        let sender = Sender::through_ports(&ports, QUIET);
+        let sender = Sender::start_through_ports(&ports, QUIET);
         let (mut passed, mut arrived) = (0, 0);
         for (kind, load) in floods {
             let when = format!("{kind}, {space}");
             let start = Instant::now();
-            let flood = Sender::through_ports(&ports, load);
+            let flood = Sender::start_through_ports(&ports, load);
             let before = read_judged_seconds(&myelin, "quiet");
             wait_for("two judged seconds", || {
                 read_judged_seconds(&myelin, "quiet") >= before + 2
@@ -164,7 +164,7 @@ fn no_flood_of_one_chain_makes_another_chain_lose_packets() {
                 (&0.into(), 0),
                 "{when}: {status}"
             );
-            // While packets arrive only counts that stay 0 can be compared.
+            // While packets arrive, the test can compare only counts that stay 0.
             let quiet = myelin.read_status("quiet");
             assert_eq!(
                 sum_lost_packets(&quiet["sla"]["life"]),
@@ -216,8 +216,8 @@ fn the_event_of_a_chain_names_the_neighbour_that_filled_its_worker() {
         myelin.read_status("quiet")["worker"]["pid"],
         myelin.read_status("loud")["worker"]["pid"]
     );
-    let quiet_sender = Sender::through_ports(&ports, QUIET);
-    let loud_sender = Sender::through_ports(
+    let quiet_sender = Sender::start_through_ports(&ports, QUIET);
+    let loud_sender = Sender::start_through_ports(
         &ports,
         Load {
             to: server_address(10_000),
@@ -231,7 +231,7 @@ fn the_event_of_a_chain_names_the_neighbour_that_filled_its_worker() {
     let causes = ["neighbour", "steal", "overload"];
     wait_for("the event", || {
         let events = myelin.run_json(&["events", &myelin.chain_name("quiet"), "--json"]);
-        let mut events = events.as_array().expect("a list").iter();
+        let mut events = events.as_array().expect("the JSON is a list").iter();
         let event = events.find(|event| causes.iter().any(|cause| event["cause"] == *cause));
         loss_event = event.cloned().unwrap_or_default();
         !loss_event.is_null()

@@ -20,7 +20,7 @@ spec:
   mapping: pipeline
 ";
 
-/// Sends `count` packets one by one; returns how many reached the server with the right payload.
+/// Sends `count` packets one by one; returns the number of right payloads at the server.
 fn count_right_payloads(myelin: &Myelin, count: u32) -> u32 {
     let chain = myelin.chain_name("staged");
     let ready = myelin.run_dir().with_extension("ready");
@@ -48,7 +48,7 @@ for i in range({count}):
         "ip netns exec myelin-{chain}-client timeout 20 python3 -c \"{client}\" &
          ip netns exec myelin-{chain}-server timeout 20 python3 -c \"{server}\"; wait"
     ));
-    out.trim().parse().expect("a number")
+    out.trim().parse().expect("the text is a number")
 }
 
 #[test]

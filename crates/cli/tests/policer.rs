@@ -100,7 +100,7 @@ fn no_flood_passes_more_than_its_profile() {
             read_count(&status, "packets_out"),
             read_count(&status, "policed"),
         );
-        // The first packet may precede the read of the clock: plus one.
+        // Plus one, because the first packet may precede the read of the clock.
         let due = (elapsed_s * rate as f64) as u64 + burst + 1;
         assert!(
             out <= due,
@@ -128,7 +128,7 @@ fn profiles_in_packets_and_bits_apply_together_and_bits_count_whole_frames() {
         return;
     }
     let myelin = Myelin::new();
-    // The burst in bits admits ten small frames or one large one. The rates are so low that the
+    // The burst in bits admits ten small frames or one large frame. The rates are so low that the
     // buckets gain almost no tokens.
     let sla = "rate: [ 1pps, 8bit ], burst: [ 1000, 1600B ], enforce: policer";
     let file = myelin.write_file(&format_chain("bits", "kernel", "", sla));

@@ -84,7 +84,7 @@ fn chains_of_one_owner_share_port_and_worker_and_another_owner_is_distributed() 
     ]);
     assert_eq!(up[0]["plan"]["mapping"], "distributed", "{up}");
     let why = up[0]["plan"]["mapping_why"].as_str().unwrap();
-    assert!(why.contains("owners share no frames"), "{why}");
+    assert!(why.contains("owners share no UMEM"), "{why}");
     let other_worker = myelin.read_status("o")["worker"]["pid"].clone();
     assert!(other_worker.is_number() && other_worker != myelin.read_status("m")["worker"]["pid"]);
     ports.send_ten(9002);

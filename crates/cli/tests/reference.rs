@@ -18,15 +18,15 @@ is generated (`WRITE_DOCS=1 cargo test -p myelin-cli --test reference`).
 ## myelin
 ";
 
-/// Runs `myelin ARGUMENTS --help`.
-fn print_help(arguments: &[&str]) -> String {
+/// Runs `myelin ARGUMENTS --help`; returns the text.
+fn read_help(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_myelin"))
         .args(arguments)
         .arg("--help")
         .output()
-        .expect("myelin");
+        .expect("myelin runs");
     assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8(output.stdout).expect("text");
+    let text = String::from_utf8(output.stdout).expect("the output is UTF-8");
     let lines: Vec<_> = text.trim_end().lines().map(str::trim_end).collect();
     lines.join("\n")
 }
@@ -44,16 +44,16 @@ fn list_commands(help: &str) -> Vec<&str> {
 
 #[test]
 fn the_page_shows_the_help_of_every_command() {
-    let all = print_help(&[]);
+    let all = read_help(&[]);
     let mut page = format!("{INTRO}\n```text\n{all}\n```\n");
     let commands = list_commands(&all);
     assert!(commands.len() > 15, "{commands:?}");
     for command in commands {
-        let text = print_help(&[command]);
-        write!(page, "\n## {command}\n\n```text\n{text}\n```\n").expect("a string");
+        let text = read_help(&[command]);
+        write!(page, "\n## {command}\n\n```text\n{text}\n```\n").expect("a string accepts text");
     }
     if std::env::var_os("WRITE_DOCS").is_some() {
-        std::fs::write(PAGE, &page).expect("a page");
+        std::fs::write(PAGE, &page).expect("the page is written");
     }
     let found = std::fs::read_to_string(PAGE).unwrap_or_default();
     assert!(

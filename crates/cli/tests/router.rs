@@ -53,10 +53,10 @@ fn start_receiver(myelin: &Myelin) -> Child {
         .command(&["exec", "server", "--", "python3", "-c", RECEIVE])
         .stdout(Stdio::piped())
         .spawn()
-        .expect("a receiver");
+        .expect("the receiver starts");
     let mut ready = [0; 6];
-    let output = child.stdout.as_mut().expect("its output");
-    std::io::Read::read_exact(output, &mut ready).expect("a ready receiver");
+    let output = child.stdout.as_mut().expect("standard output is piped");
+    std::io::Read::read_exact(output, &mut ready).expect("the receiver is ready");
     child
 }
 
@@ -66,20 +66,24 @@ fn send(myelin: &Myelin, ttl: &str) -> String {
 
 fn read_drops(myelin: &Myelin) -> u64 {
     let list = myelin.run_json(&["ps", "--json"]);
-    list[0]["hops"][0]["drops"].as_u64().expect("drops")
+    list[0]["hops"][0]["drops"]
+        .as_u64()
+        .expect("the drops are a number")
 }
 
 /// Asserts that a router in this space forwards; returns the ICMP error that [`SEND`] prints for
 /// TTL 1.
-fn assert_routes(space: &str) -> String {
+fn assert_router_forwards(space: &str) -> String {
     let myelin = Myelin::new();
     // The server accepts only frames to its own Ethernet address. A route without `mac` must keep
     // this address.
     let file = myelin.write_file(&format_chain(space, "{ prefix: 10.0.0.0/24 }"));
-    myelin.run_ok(&["up", file.to_str().expect("a path")]);
+    myelin.run_ok(&["up", file.to_str().expect("the path is UTF-8")]);
     let receiver = start_receiver(&myelin);
     assert_eq!(send(&myelin, "64"), "");
-    let output = receiver.wait_with_output().expect("its output");
+    let output = receiver
+        .wait_with_output()
+        .expect("standard output is piped");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "100 63\n");
     assert_eq!(read_drops(&myelin), 0);
     let icmp_error = send(&myelin, "1");
@@ -90,16 +94,18 @@ fn assert_routes(space: &str) -> String {
     myelin.run_ok(&["down", &myelin.chain_name("r")]);
     let route = format!("{{ prefix: 10.0.0.2, mac: \"{}\" }}", mac.trim());
     let file = myelin.write_file(&format_chain(space, &route));
-    myelin.run_ok(&["up", file.to_str().expect("a path")]);
+    myelin.run_ok(&["up", file.to_str().expect("the path is UTF-8")]);
     let receiver = start_receiver(&myelin);
     assert_eq!(send(&myelin, "2"), "");
-    let output = receiver.wait_with_output().expect("its output");
+    let output = receiver
+        .wait_with_output()
+        .expect("standard output is piped");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "100 1\n");
     myelin.run_ok(&["down", &myelin.chain_name("r")]);
 
     // Without a route to the server the router drops the packet.
     let file = myelin.write_file(&format_chain(space, "{ prefix: 192.0.2.0/24 }"));
-    myelin.run_ok(&["up", file.to_str().expect("a path")]);
+    myelin.run_ok(&["up", file.to_str().expect("the path is UTF-8")]);
     assert_eq!(send(&myelin, "64"), "");
     assert_eq!(read_drops(&myelin), 1);
     myelin.run_ok(&["down", "--all"]);
@@ -112,7 +118,7 @@ fn a_router_in_user_space_sends_time_exceeded() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
-    assert_eq!(assert_routes("user"), "10.0.0.254 11 0\n");
+    assert_eq!(assert_router_forwards("user"), "10.0.0.254 11 0\n");
 }
 
 #[test]
@@ -120,7 +126,7 @@ fn a_router_in_the_kernel_drops_packets_whose_ttl_expires() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
-    assert_eq!(assert_routes("kernel"), "");
+    assert_eq!(assert_router_forwards("kernel"), "");
 }
 
 /// The list exceeds usual size limits of requests and of YAML parsers.
@@ -140,12 +146,17 @@ fn a_router_with_60000_routes_is_deployed() {
             format!("- {{ prefix: {a}.{b}.{c}.0/24, mac: \"02:00:00:00:{b:02x}:{c:02x}\" }}\n");
         routes.push_str(&route);
     }
-    let routes_file = file.parent().expect("a directory").join("routes.yaml");
-    std::fs::write(routes_file, routes).expect("the routes");
-    myelin.run_ok(&["up", file.to_str().expect("a path")]);
+    let routes_file = file
+        .parent()
+        .expect("the directory exists")
+        .join("routes.yaml");
+    std::fs::write(routes_file, routes).expect("the routes are written");
+    myelin.run_ok(&["up", file.to_str().expect("the path is UTF-8")]);
     let receiver = start_receiver(&myelin);
     assert_eq!(send(&myelin, "64"), "");
-    let output = receiver.wait_with_output().expect("its output");
+    let output = receiver
+        .wait_with_output()
+        .expect("standard output is piped");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "100 63\n");
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();

@@ -4,8 +4,8 @@ mod common;
 
 use serde_json::Value;
 
-/// Runs `myelin schema NAME`, which needs neither root nor an agent.
-fn print_schema(name: &str) -> Value {
+/// Runs `myelin schema NAME`, which needs neither root nor an agent; returns the schema.
+fn read_schema(name: &str) -> Value {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_myelin"))
         .args(["schema", name])
         .output()
@@ -33,7 +33,7 @@ fn collect_references<'a>(schema: &'a Value, found: &mut Vec<&'a str>) {
 #[test]
 fn both_schemas_name_draft_2020_12_and_their_references_resolve() {
     for name in ["chain", "api"] {
-        let schema = print_schema(name);
+        let schema = read_schema(name);
         assert_eq!(
             schema["$schema"], "https://json-schema.org/draft/2020-12/schema",
             "{name}"
@@ -51,7 +51,7 @@ fn both_schemas_name_draft_2020_12_and_their_references_resolve() {
 /// `crates/spec/tests/schema.rs` checks the values.
 #[test]
 fn the_schema_has_each_key_of_spec_in_the_examples() {
-    let chain = print_schema("chain");
+    let chain = read_schema("chain");
     let spec = &chain["properties"]["spec"]["properties"];
     let mut documents = 0;
     for file in std::fs::read_dir(common::repository_root().join("examples")).unwrap() {
@@ -81,7 +81,7 @@ fn the_schema_has_each_key_of_spec_in_the_examples() {
 #[test]
 fn the_committed_schema_is_current_and_each_example_names_it() {
     let path = common::repository_root().join("schema/chain.json");
-    let printed = serde_json::to_string_pretty(&print_schema("chain")).unwrap() + "\n";
+    let printed = serde_json::to_string_pretty(&read_schema("chain")).unwrap() + "\n";
     if std::env::var_os("WRITE_SCHEMA").is_some() {
         std::fs::write(&path, &printed).unwrap();
     }

@@ -1,5 +1,5 @@
-//! Sends clusters of packets (back to back) through chains with a shaper: all arrive and conform to
-//! the profile.
+//! Sends clusters of packets (back to back) through chains with a shaper. All packets arrive and
+//! conform to the profile.
 
 mod common;
 
@@ -25,8 +25,8 @@ const TIMER_TOLERANCE: u64 = 2;
 /// attempts.
 const TRIES: u64 = 50;
 
-/// A chain whose policer passes clusters and whose shaper sends packets one by one. The queue has
-/// room for all clusters, so a stalled worker loses none.
+/// Formats a chain whose policer passes clusters and whose shaper sends packets one by one. The
+/// queue has room for all clusters, so a stalled worker loses no packet.
 fn format_shaped_chain(functions: &str, more: &str) -> String {
     format!(
         "
@@ -75,7 +75,9 @@ for i in range({total}):
         "ip netns exec myelin-{chain}-client timeout 300 python3 -c \"{client}\" &
          ip netns exec myelin-{chain}-server timeout 300 python3 -c \"{server}\"; wait"
     ));
-    let times = out.lines().map(|line| line.parse().expect("a time"));
+    let times = out
+        .lines()
+        .map(|line| line.parse().expect("the time is a number"));
     times.collect()
 }
 
@@ -89,10 +91,10 @@ fn measure_burst(times: &[u64]) -> u64 {
     for time in times {
         meter.record(*time, 48);
     }
-    meter.packets().expect("a bucket").burst()
+    meter.packets().expect("the meter has a bucket").burst()
 }
 
-/// Tolerance of the burst, packets: the rate times the longest gap within a cluster.
+/// Computes the tolerance of the burst, packets: the rate times the longest gap within a cluster.
 fn compute_tolerance(times: &[u64]) -> u64 {
     let gaps = times
         .chunks(CLUSTER_SIZE as usize)
@@ -106,7 +108,7 @@ fn compute_tolerance(times: &[u64]) -> u64 {
 }
 
 /// Reads the number of packets that the shaper delayed; `None` if the discipline does not count
-/// them.
+/// these packets.
 fn read_delayed(myelin: &Myelin) -> Option<u64> {
     myelin.read_status("shaped")["shaper"]["delayed"].as_u64()
 }
@@ -237,13 +239,19 @@ for i in range(50): s.sendto(b'x', ('10.0.0.2', 9000))\""
 
 const KERNEL: &str = "    - { name: one, kind: forward, space: kernel }";
 
-/// The queueing discipline that shapes kernel chains on this machine.
+/// Finds the queueing discipline that shapes kernel chains on this machine.
 fn find_discipline(myelin: &Myelin) -> &'static str {
     let doctor = myelin.run_json(&["doctor", "--json"]);
-    let mut findings = doctor["findings"].as_array().expect("findings").iter();
+    let mut findings = doctor["findings"]
+        .as_array()
+        .expect("doctor lists findings")
+        .iter();
     let fq = findings.find(|finding| finding["what"] == "fq");
     let answer = fq.and_then(|finding| finding["answer"].as_str());
-    if answer.expect("an answer for fq").starts_with("yes") {
+    if answer
+        .expect("doctor has an answer for fq")
+        .starts_with("yes")
+    {
         "fq"
     } else {
         "htb"
@@ -346,7 +354,7 @@ fn packets_shaped_by_the_egress_interface_conform_at_the_server() {
             break;
         }
     }
-    let last = attempts.last().expect("a try");
+    let last = attempts.last().expect("at least one attempt ran");
     assert_eq!(last["conforms"], true, "{attempts:?}");
     println!(
         "{discipline}: after {} tries {}",
@@ -360,7 +368,9 @@ fn packets_shaped_by_the_egress_interface_conform_at_the_server() {
         (&discipline.into(), &(discipline == "fq").into(), &0.into()),
         "{status}"
     );
-    let max_us = status["sojourn"]["max_us"].as_f64().expect("a sojourn");
+    let max_us = status["sojourn"]["max_us"]
+        .as_f64()
+        .expect("the status has a sojourn");
     if discipline == "fq" {
         // The shaper delays each cluster except its burst.
         assert!(
@@ -371,21 +381,23 @@ fn packets_shaped_by_the_egress_interface_conform_at_the_server() {
     }
     let shown = myelin.run_ok(&["ps", "-v", &myelin.chain_name("shaped")]);
     assert!(shown.contains(&format!("shaper ({discipline})")), "{shown}");
-    let egress = status["egress"].as_str().expect("an interface");
+    let egress = status["egress"]
+        .as_str()
+        .expect("the chain has an egress interface");
     assert!(show_egress_discipline(&myelin).contains(&format!("qdisc {discipline} 6d79:")));
     // Without the shaper a cluster leaves as a burst.
     let plain = myelin.write_file(&text.replace("enforce: both", "enforce: policer"));
     let up = myelin.run_json(&["up", plain.to_str().unwrap(), "--json"]);
     assert_eq!(up[0]["change"], "changed");
-    let left = sh(&format!("tc qdisc show dev {egress} root"));
-    assert!(!left.contains("6d79:"), "{left}");
+    let disciplines = sh(&format!("tc qdisc show dev {egress} root"));
+    assert!(!disciplines.contains("6d79:"), "{disciplines}");
     let mut reports = (0..TRIES).map(|_| measure_conformance(&myelin, &up[0]));
     assert!(reports.any(|report| report["conforms"] == false));
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
 }
 
-/// Two existing interfaces for `spec.ports`. Dropping it removes them.
+/// Two existing interfaces for `spec.ports`. Dropping the value removes the interfaces.
 struct ExistingPorts {
     names: [String; 2],
 }

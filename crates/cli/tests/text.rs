@@ -16,10 +16,10 @@ const MAX_COLUMNS: usize = 100;
 /// Commands that print for programs, and `exec`, which prints the output of another program.
 const NO_TEXT: [&str; 4] = ["agent", "completions", "exec", "schema"];
 
-fn assert_plain_lines(what: &str, text: &str) {
-    assert!(!text.contains('\x1b'), "{what}: {text:?}");
+fn assert_plain_lines(command: &str, text: &str) {
+    assert!(!text.contains('\x1b'), "{command}: {text:?}");
     let long_line = text.lines().find(|line| line.chars().count() > MAX_COLUMNS);
-    assert_eq!(long_line, None, "{what}");
+    assert_eq!(long_line, None, "{command}");
 }
 
 /// Reads the commands in the output of `myelin --help`.
@@ -92,7 +92,7 @@ fn each_command_prints_its_verdict_first_and_plain_text_in_a_pipe() {
                 "exec", "client", "--", "ping", "-c", "5", "-i", "0.2", "10.0.0.2",
             ];
             let mut command = myelin.command(&ping_server);
-            ping = Some(command.stdout(Stdio::null()).spawn().expect("ping"));
+            ping = Some(command.stdout(Stdio::null()).spawn().expect("ping starts"));
         }
         let output = myelin.run(&arguments);
         if let Some(mut ping) = ping {
@@ -116,19 +116,19 @@ fn run_on_terminal(mut command: Command, columns: u16) -> String {
         ws_xpixel: 0,
         ws_ypixel: 0,
     };
-    let terminal = openpty(&size, None).expect("a terminal");
+    let terminal = openpty(&size, None).expect("the terminal opens");
     command
         .stdin(Stdio::null())
-        .stderr(terminal.slave.try_clone().expect("a terminal"))
+        .stderr(terminal.slave.try_clone().expect("the terminal opens"))
         .stdout(terminal.slave);
-    let mut child = command.spawn().expect("myelin");
+    let mut child = command.spawn().expect("myelin runs");
     // The command holds the other end of the terminal.
     drop(command);
     let mut text = Vec::new();
     // The read fails with EIO when the last process closes the terminal.
     let _ = File::from(terminal.master).read_to_end(&mut text);
-    child.wait().expect("its end");
-    String::from_utf8(text).expect("text")
+    child.wait().expect("the process ends");
+    String::from_utf8(text).expect("the output is UTF-8")
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn terminal_output_has_colour_unless_no_color_is_set_and_fits_the_columns() {
         "{plain:?}"
     );
     let missing = format!("/{}", "no-such-directory/".repeat(6));
-    for (arguments, most) in [
+    for (arguments, columns) in [
         (vec!["functions", "firewall"], 80),
         (vec!["doctor", "-v"], 80),
         (vec!["bench", "--list"], 80),
@@ -152,12 +152,12 @@ fn terminal_output_has_colour_unless_no_color_is_set_and_fits_the_columns() {
         (vec!["bench", "unknown-experiment"], 60),
         (vec!["plan", &missing], 140),
     ] {
-        let text = run_on_terminal(myelin.command(&arguments), most);
+        let text = run_on_terminal(myelin.command(&arguments), columns);
         assert!(!text.contains('\x1b') && !text.is_empty(), "{text:?}");
-        let most = usize::from(most).min(MAX_COLUMNS);
+        let max_columns = usize::from(columns).min(MAX_COLUMNS);
         let mut long_lines = text
             .lines()
-            .filter(|line| line.trim_end().chars().count() > most);
+            .filter(|line| line.trim_end().chars().count() > max_columns);
         // `myelin` does not break a path into two lines.
         let long_line = long_lines.find(|line| !line.contains(&missing));
         assert_eq!(long_line, None, "{arguments:?}: {text}");

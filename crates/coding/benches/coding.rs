@@ -44,7 +44,7 @@ fn bench_coded_packet(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("encoder", len), |bencher| {
             bencher.iter(|| black_box(&mut encoder).make_repair(black_box(&mut out)));
         });
-        // One byte less, because this encoder appends a byte.
+        // The data has one byte less, because this encoder appends a byte.
         let data = symbols.concat()[1..].to_vec();
         let other = rlnc::full::Encoder::new(data, count).expect("an encoder");
         let mut random = SmallRng::seed_from_u64(1);

@@ -2,12 +2,12 @@
 //!
 //! Run `cargo bench -p myelin-coding --bench ratios`.
 //!
-//! Each round measures each contender for about 20 us and gives one ratio. The benchmark prints the
-//! median ratio of all rounds with its 95 % confidence interval (by order statistics).
+//! Each round measures each implementation for about 20 us and computes one ratio. The benchmark
+//! prints the median ratio of all rounds with its 95 % confidence interval (by order statistics).
 //!
-//! *Encoding* is the time of one coded packet of a window: coefficients, sum and identifier. Either
-//! the window stays the same, or *in a stream* a repair packet follows each window; then the time
-//! is the difference to the same stream without repair packets.
+//! *Encoding* is the time of one coded packet of a window: coefficients, sum and identifier. One
+//! figure uses the same window each time. For the figure *in a stream*, a repair packet follows
+//! each window, and the time is the difference to the same stream without repair packets.
 //!
 //! *Decoding* is the time of one recovered packet. Each window of 8 has one or two losses, and as
 //! many repair packets. The time is the difference to the same stream without repair packets. So no
@@ -90,7 +90,7 @@ fn measure_coded_packet(isal: Option<&peers::Isal>, count: usize, len: usize) {
     };
     contenders.push(("encoder", Box::new(encode)));
 
-    // One byte less, because this encoder appends a byte.
+    // The data has one byte less, because this encoder appends a byte.
     let data = symbols.concat()[1..].to_vec();
     let other = rlnc::full::Encoder::new(data, count).expect("an encoder");
     let mut random = SmallRng::seed_from_u64(1);

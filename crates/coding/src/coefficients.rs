@@ -6,9 +6,9 @@ use crate::wire::MAX_WINDOW;
 /// The density threshold at which no coefficient is zero.
 pub const FULL_DENSITY: u8 = 15;
 
-/// Generates the coefficients of `repair_key`. Each is non-zero with probability
-/// `(density + 1) / 16`; with `density` 15, all are. This is RFC 8681's
-/// `generate_coding_coefficients` for m = 8, with identical results.
+/// Generates the coefficients of `repair_key`. Each coefficient is non-zero with probability
+/// `(density + 1) / 16`. With `density` 15, no coefficient is zero. The results are those of RFC
+/// 8681's `generate_coding_coefficients` for m = 8.
 pub fn generate(repair_key: u16, density: u8, coefficients: &mut [u8]) {
     let mut generator = TinyMt32::new(repair_key.into());
     for coefficient in coefficients {
@@ -26,7 +26,7 @@ fn next(generator: &mut TinyMt32, density: u8) -> u8 {
 pub(crate) const BATCH: usize = LANES;
 
 /// Generates the coefficients of [`BATCH`] consecutive keys in parallel, one coefficient of each
-/// key at a time. They equal those of [`generate`].
+/// key at a time. The results equal those of [`generate`].
 #[derive(Clone, Debug)]
 pub(crate) struct ParallelCoefficients {
     generators: ParallelTinyMt32,
@@ -55,7 +55,7 @@ impl ParallelCoefficients {
         for (i, coefficient) in coefficients.iter_mut().enumerate() {
             *coefficient = self
                 .generators
-                .run_single(i, |alone| next(alone, self.density));
+                .run_single(i, |generator| next(generator, self.density));
         }
         coefficients
     }
@@ -102,7 +102,7 @@ impl CoefficientCache {
         lane < BATCH && density == self.density && count <= self.count
     }
 
-    /// Like [`generate`]. If the cache lacks the key, fills the cache with at least `at_least`
+    /// Like [`generate`]. If the key is not in the cache, fills the cache with at least `at_least`
     /// coefficients of this and the following keys.
     pub(crate) fn generate(
         &mut self,

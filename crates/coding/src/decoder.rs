@@ -1,7 +1,8 @@
 //! The decoder: forwards source packets and recovers lost ones.
 //!
-//! It keeps the source symbols around the newest one in a ring. A coded packet that covers missing
-//! symbols gives an equation (`equations.rs`). Each further packet may solve some (`solving.rs`).
+//! The decoder keeps the latest source symbols in a ring. A coded packet that covers missing
+//! symbols gives an equation (`equations.rs`). Each further packet may solve equations
+//! (`solving.rs`).
 
 mod equations;
 mod ring;
@@ -16,7 +17,8 @@ use crate::wire::{MAX_WINDOW, RepairId};
 use equations::{Equations, MAX_ROWS};
 use ring::Ring;
 
-/// Largest lag of a late packet behind the newest. A larger lag means that the stream restarted.
+/// Maximum distance of a late packet's ESI behind the newest. A larger distance means that the
+/// stream restarted.
 const LATE_RANGE: u32 = 1 << 16;
 
 /// The decoder restarts the stream after this many consecutive packets before the ring.
@@ -28,30 +30,30 @@ pub enum Delivery {
     /// Each packet leaves at its arrival or recovery.
     #[default]
     Immediate,
-    /// In the order of their numbers. A packet waits for earlier packets until they arrive, can no
-    /// longer be recovered, or have timed out.
+    /// Packets leave in the order of their encoding symbol identifiers (ESIs). A packet waits for
+    /// earlier packets until they arrive, can no longer be recovered, or have timed out.
     InOrder,
 }
 
 /// What the caller must do with a received source packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceAction {
-    /// Deliver it now.
+    /// Deliver the packet now.
     Deliver,
-    /// Nothing: the decoder stores it and delivers it later.
+    /// Do nothing: the decoder stores the packet and delivers it later.
     Store,
-    /// Drop it: the decoder already delivered it or counted it as lost, or it is too long.
+    /// Drop the packet: the decoder already delivered it or counted it as lost, or it is too long.
     Drop,
 }
 
 /// A packet that leaves the decoder's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct DeliveredPacket<'a> {
-    /// Its number.
+    /// The packet's encoding symbol identifier.
     pub esi: u32,
     /// The unit.
     pub adu: &'a [u8],
-    /// Whether it was recovered; otherwise it was received and stored.
+    /// Whether the packet was recovered. Otherwise it was received and stored.
     pub recovered: bool,
 }
 
@@ -69,24 +71,24 @@ pub struct DecoderCounters {
     /// Source packets that were never delivered.
     pub lost: u64,
     /// Packets that lie wholly or partly before the ring, and source packets that arrived after
-    /// they counted as lost. Also single packets with a number far away. The decoder drops all,
-    /// because they may be foreign or damaged.
+    /// they counted as lost. Also single packets with an ESI far from the others, which may be
+    /// foreign or damaged. The decoder drops all these packets.
     pub late: u64,
     /// Source packets that the decoder already had.
     pub duplicate: u64,
-    /// Packets that exceed the longest length.
+    /// Packets that exceed the maximum length.
     pub oversized: u64,
     /// Recovered symbols without a valid unit, and coded packets that contradict the equations: a
     /// packet was forged or damaged. The decoder then drops all equations.
     pub corrupt: u64,
-    /// Restarts of the stream: jumps of the numbers beyond the ring in two consecutive packets, and
-    /// runs of 8 packets before the ring.
+    /// Restarts of the stream: two consecutive packets with ESIs beyond the ring, or 8 consecutive
+    /// packets before the ring.
     pub reset: u64,
 }
 
 /// Recovers lost packets.
 ///
-/// Memory, allocated by [`Decoder::new`]: `capacity` symbols of the longest length, and 65
+/// [`Decoder::new`] allocates the memory: `capacity` symbols of the maximum length, and 65
 /// equations, each with one such symbol and `capacity` coefficients.
 #[derive(Debug)]
 pub struct Decoder {
@@ -97,23 +99,23 @@ pub struct Decoder {
     coefficient_cache: Box<CoefficientCache>,
     /// Whether a first packet has arrived.
     has_started: bool,
-    /// End of the first packet that jumped, if each later packet has jumped too.
+    /// ESI after the first packet far from the ring, if all later packets were far away too.
     jumped_to: Option<u32>,
     /// Consecutive packets before the ring.
     late_run: u32,
     /// ESI after the newest source packet. The ring contains its `capacity` predecessors.
     next: u32,
-    /// Numbers in the ring before the first packet: they do not count as lost.
+    /// Number of ESIs in the ring before the first packet, which do not count as lost.
     before_first: u32,
-    /// In order: the next number to deliver.
+    /// For delivery in order: the next ESI to deliver.
     next_delivery: u32,
-    /// In order: numbers of stored packets, and of some packets that have been delivered.
+    /// For delivery in order: ESIs of stored packets, and of some delivered packets.
     stored: VecDeque<u32>,
-    /// The first number that later coded packets may cover, according to the latest one.
+    /// The first ESI that later coded packets may cover, according to the latest coded packet.
     covered_from: u32,
     /// Whether a recoded packet has arrived.
     is_recoded: bool,
-    /// Immediate delivery: recovered packets that are not yet delivered.
+    /// For immediate delivery: ESIs of recovered packets that are not yet delivered.
     recovered: Vec<u32>,
     counters: DecoderCounters,
 }
@@ -124,9 +126,9 @@ impl Decoder {
     /// Maximum number of source symbols in the ring.
     pub const MAX_CAPACITY: usize = 1 << 15;
 
-    /// Makes a decoder for units of up to `max_len` bytes that keeps `capacity` of them: a power of
-    /// two from [`MIN_CAPACITY`](Self::MIN_CAPACITY) to [`MAX_CAPACITY`](Self::MAX_CAPACITY). Other
-    /// values are rounded and clamped.
+    /// Makes a decoder that keeps `capacity` units of up to `max_len` bytes. `capacity` is a power
+    /// of two from [`MIN_CAPACITY`](Self::MIN_CAPACITY) to [`MAX_CAPACITY`](Self::MAX_CAPACITY).
+    /// Other values are rounded and clamped.
     pub fn new(capacity: usize, max_len: usize) -> Self {
         let capacity = capacity
             .clamp(Self::MIN_CAPACITY, Self::MAX_CAPACITY)
@@ -143,7 +145,7 @@ impl Decoder {
             next: 0,
             before_first: 0,
             next_delivery: 0,
-            // At most a ring of stored packets, and as many delivered packets.
+            // At most `capacity` stored packets, and as many delivered packets.
             stored: VecDeque::with_capacity(2 * capacity),
             covered_from: 0,
             is_recoded: false,
@@ -153,8 +155,8 @@ impl Decoder {
         }
     }
 
-    /// Changes the order of delivery. In order, the decoder waits `timeout_ns` for a missing
-    /// packet.
+    /// Changes the delivery mode. With delivery in order, the decoder waits `timeout_ns` for a
+    /// missing packet.
     pub fn configure(&mut self, delivery: Delivery, timeout_ns: u64) {
         if self.delivery != delivery {
             if self.delivery == Delivery::InOrder {
@@ -171,7 +173,7 @@ impl Decoder {
         self.timeout_ns = timeout_ns;
     }
 
-    /// Changes the kernel, for measurements.
+    /// Changes the kernel. For measurements.
     pub fn set_kernel(&mut self, kernel: Kernel) {
         self.equations.set_kernel(kernel);
     }
@@ -181,8 +183,8 @@ impl Decoder {
         &self.counters
     }
 
-    /// Adds a source packet, whose unit is given in parts. Passes packets that leave before it to
-    /// `sink`. Call [`deliver`](Self::deliver) afterwards.
+    /// Adds a source packet, whose unit is given in parts. Passes packets that leave before this
+    /// packet to `sink`. Call [`deliver`](Self::deliver) afterwards.
     pub fn add_source(
         &mut self,
         esi: u32,
@@ -248,8 +250,8 @@ impl Decoder {
         }
     }
 
-    /// Adds a recoded packet: a combination of the source packets from `first`, one for each
-    /// coefficient, at most [`MAX_WINDOW`]. Call [`deliver`](Self::deliver) afterwards.
+    /// Adds a recoded packet: a combination of the source packets from `first` on, with one
+    /// coefficient for each, at most [`MAX_WINDOW`]. Call [`deliver`](Self::deliver) afterwards.
     pub fn add_recoded(
         &mut self,
         first: u32,
@@ -265,8 +267,8 @@ impl Decoder {
         }
     }
 
-    /// Delivers all packets that can leave now. Call it after each packet, and periodically for
-    /// delivery in order.
+    /// Delivers all packets that can leave now. Call this method after each packet, and also
+    /// periodically for delivery in order.
     pub fn deliver(&mut self, now_ns: u64, sink: &mut dyn FnMut(DeliveredPacket<'_>)) {
         match self.delivery {
             Delivery::Immediate => {
@@ -291,8 +293,9 @@ impl Decoder {
         }
     }
 
-    /// Returns whether the decoder stops waiting for a missing packet: no later coded packet covers
-    /// it and the equations cannot solve it, or a later stored packet has timed out.
+    /// Returns whether the decoder stops waiting for a missing packet. That is so if the equations
+    /// cannot solve the packet and no later coded packet covers it, or if a later stored packet has
+    /// timed out.
     fn is_lost(&mut self, esi: u32, now_ns: u64) -> bool {
         if serial::is_before(esi, self.covered_from)
             && !self.equations.may_solve(esi, self.covered_from)
@@ -320,8 +323,8 @@ impl Decoder {
         }
     }
 
-    /// Advances the ring to a coded packet. Returns the mask of the missing symbols among the
-    /// `count` symbols that it combines; bit 0 is `first`. The mask is 0 if the packet is useless.
+    /// Advances the ring to a coded packet that combines `count` symbols. Returns the mask of the
+    /// missing symbols among them. Bit 0 is `first`. The mask is 0 if the packet is useless.
     fn missing_symbols(
         &mut self,
         first: u32,
@@ -342,7 +345,7 @@ impl Decoder {
             return 0;
         }
         // Windows only advance, so no later repair packet begins before this one. But a recoder may
-        // combine any packets within the longest window of its newest one.
+        // combine any packets within the maximum window before its newest packet.
         let is_first_recoded = is_recoded && !self.is_recoded;
         self.is_recoded |= is_recoded;
         let from = if self.is_recoded {
@@ -374,11 +377,10 @@ impl Decoder {
         self.stored.clear();
     }
 
-    /// Advances the ring's end to `end` or later. Returns whether `first` is then in the ring, and
-    /// not before it.
+    /// Advances the ring's end to `end` or later. Returns whether `first` is then in the ring.
     ///
-    /// A single packet far away may be foreign or damaged. So the decoder restarts only in
-    /// two cases: a second consecutive packet has a number near the first one, or eight consecutive
+    /// A single packet far from the ring may be foreign or damaged. So the decoder restarts only in
+    /// two cases: a second consecutive packet has an ESI near the first one, or eight consecutive
     /// packets lie before the ring.
     fn advance_to(
         &mut self,
@@ -387,14 +389,14 @@ impl Decoder {
         sink: &mut dyn FnMut(DeliveredPacket<'_>),
     ) -> bool {
         if self.delivery == Delivery::Immediate {
-            // After a change of the order, stored packets remain.
+            // Stored packets remain after a change of the delivery mode.
             self.deliver(0, sink);
         }
         let capacity = self.ring.capacity();
         let ahead = end.wrapping_sub(self.next).cast_signed();
         if ahead > capacity.cast_signed() || ahead < -LATE_RANGE.cast_signed() {
             let is_near = |before: u32| {
-                // The same number twice may be one duplicated packet.
+                // The same ESI twice may be one duplicated packet.
                 end != before && end.wrapping_sub(before).wrapping_add(capacity) <= 2 * capacity
             };
             let is_confirmed = self.jumped_to.is_some_and(is_near);
@@ -431,8 +433,8 @@ impl Decoder {
         self.start(first, end);
         let gap = first.wrapping_sub(before);
         if gap <= LATE_RANGE {
-            // A long burst of losses. With immediate delivery, late packets may still arrive in the
-            // ring.
+            // The gap is a long burst of losses. With immediate delivery, late packets may still
+            // arrive in the ring.
             self.counters.lost += u64::from(match self.delivery {
                 Delivery::Immediate => end.wrapping_sub(before).saturating_sub(capacity),
                 Delivery::InOrder => gap,
@@ -461,7 +463,7 @@ impl Decoder {
         }
     }
 
-    /// Ends the stream: stored packets leave, missing ones are lost.
+    /// Ends the stream: delivers stored packets and counts missing packets as lost.
     fn evict_all(&mut self, sink: &mut dyn FnMut(DeliveredPacket<'_>)) {
         self.deliver(0, sink);
         let capacity = self.ring.capacity();

@@ -31,12 +31,13 @@ impl Code {
 /// Makes repair packets.
 ///
 /// The encoder computes a repair packet of a window on request. It computes repair packets of a
-/// block while the source packets arrive, so that the last source packet does not wait for them. It
-/// computes three kinds only on request: those beyond the 64th of a block, those after a change of
-/// redundancy or density within the block, and those without a non-zero coefficient.
+/// block while the source packets arrive, so that the last source packet does not wait for them.
+/// There are three exceptions that it computes on request: repair packets beyond the 64th of a
+/// block, those after a change of redundancy or density within the block, and those whose
+/// coefficients are all zero.
 ///
-/// Memory, allocated by [`Encoder::new`]: symbols of the longest length, their number a power of
-/// two and at least the window. A block needs 64 more, for any redundancy. At most 128 symbols,
+/// [`Encoder::new`] allocates the memory. The number of symbols is a power of two and at least the
+/// window. A block needs 64 more symbols, for any redundancy. So there are at most 128 symbols, or
 /// about 200 KiB with units of 1500 bytes.
 #[derive(Debug)]
 pub struct Encoder {
@@ -44,7 +45,7 @@ pub struct Encoder {
     code: Code,
     density: u8,
     credit: Credit,
-    /// Indexed by the lower bits of the ESI.
+    /// The source symbols, indexed by the lower bits of the ESI.
     symbols: Box<[Symbol]>,
     /// The repair symbols of the block.
     sums: Option<BlockSums>,
@@ -53,7 +54,7 @@ pub struct Encoder {
     next: u32,
     /// Source packets in the window or block.
     window_len: usize,
-    /// Whether the block is closed: the next source packet begins another block.
+    /// Whether the block is closed, so that the next source packet begins another block.
     is_block_closed: bool,
     /// Source packets since the last repair packet.
     unprotected: u32,
@@ -63,7 +64,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Makes an encoder for units of up to `max_len` bytes. Its first source packet has the number
+    /// Makes an encoder for units of up to `max_len` bytes. The first source packet gets the ESI
     /// `first_esi`.
     pub fn new(code: Code, redundancy: Redundancy, max_len: usize, first_esi: u32) -> Self {
         let capacity = code.size().next_power_of_two();
@@ -95,7 +96,7 @@ impl Encoder {
         self.density = density.min(FULL_DENSITY);
     }
 
-    /// Changes the kernel, for measurements.
+    /// Changes the kernel. For measurements.
     pub fn set_kernel(&mut self, kernel: Kernel) {
         self.kernel = kernel;
     }
@@ -144,8 +145,8 @@ impl Encoder {
         sums.add_source(self.kernel, self.symbols[esi as usize & mask].bytes());
     }
 
-    /// Makes a repair packet due for unprotected packets and ends an incomplete block. Call it when
-    /// no more packets arrive.
+    /// Makes a repair packet due for unprotected packets and ends an incomplete block. Call this
+    /// method when no more packets arrive.
     pub fn flush(&mut self) {
         if self.unprotected > 0 && !self.credit.redundancy().is_none() {
             self.due_packets = self.credit.take().max(1);
@@ -154,9 +155,9 @@ impl Encoder {
         }
     }
 
-    /// Makes the next repair packet that is due. Call it after each [`push`](Self::push) and
-    /// [`flush`](Self::flush) until it returns `None`. Writes the payload to `out` and returns its
-    /// length. `None` if none is due or `out` is too short.
+    /// Makes the next repair packet that is due. Writes the payload to `out` and returns its
+    /// length. Returns `None` if no repair packet is due or `out` is too short. Call this method
+    /// after each [`push`](Self::push) and [`flush`](Self::flush) until it returns `None`.
     pub fn next_repair(&mut self, out: &mut [u8]) -> Option<usize> {
         if self.due_packets == 0 || self.window_len == 0 {
             return None;
@@ -192,7 +193,7 @@ impl Encoder {
         }
         let mask = self.symbols.len() - 1;
         let mut longest = 0;
-        // Filled in place, because it is too large to move.
+        // Fill the list in place, because it is too large to move.
         let mut terms: ArrayVec<Term<'_>, MAX_WINDOW> = ArrayVec::new();
         for (i, &coefficient) in coefficients.iter().enumerate() {
             let symbol = self.symbols[(id.first as usize).wrapping_add(i) & mask].bytes();
@@ -245,7 +246,7 @@ mod tests {
         ]
     }
 
-    /// Checks that a repair packet is the combination that its identifier names, byte by byte.
+    /// Checks each byte of a repair packet: it must be the combination that its identifier states.
     fn check_sum(packet: &[u8], units: &[Vec<u8>], next: u32) -> Result<(), TestCaseError> {
         let Some(CodedPayload::Repair { id, symbol }) = CodedPayload::parse(packet) else {
             return Err(TestCaseError::fail("not a repair packet"));

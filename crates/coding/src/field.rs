@@ -1,7 +1,7 @@
 //! The field GF(2^8) of RFC 8681 and RFC 5510 (section 8.1), in which 2 is a primitive element.
 //!
-//! Addition is XOR. This module computes tables at compile time: plain multiplication, the
-//! reference of the fast kernels, and the tables that the kernels read.
+//! Addition is XOR. This module computes tables at compile time: the products, to which tests
+//! compare the fast kernels, and the tables that the kernels read.
 
 /// The polynomial that reduces products: x^8 + x^4 + x^3 + x^2 + 1.
 pub const POLYNOMIAL: u16 = 0x11d;
@@ -9,13 +9,13 @@ pub const POLYNOMIAL: u16 = 0x11d;
 /// `PRODUCTS[a][b]` is a times b.
 pub(crate) static PRODUCTS: [[u8; 256]; 256] = compute_products();
 
-/// `NIBBLES[c]`: c times 0 to 15, then c times 0x00, 0x10, to 0xf0. A product is the sum of one
-/// entry of each half.
+/// `NIBBLES[c]` contains c times 0 to 15, then c times 0x00, 0x10, to 0xf0. A product is the sum of
+/// one entry of each half.
 #[cfg(target_arch = "x86_64")]
 pub(crate) static NIBBLES: [[u8; 32]; 256] = compute_nibbles();
 
-/// `MATRICES[c]`: multiplication by c as a bit matrix for `gf2p8affineqb`. Byte 7 - i is a
-/// mask: bit i of the product is the parity of the factor's bits in this mask.
+/// `MATRICES[c]` is multiplication by c as a bit matrix for `gf2p8affineqb`. Byte 7 - i is a mask:
+/// bit i of the product is the parity of the factor's bits in this mask.
 #[cfg(target_arch = "x86_64")]
 pub(crate) static MATRICES: [u64; 256] = compute_matrices();
 
@@ -25,14 +25,14 @@ pub fn mul(a: u8, b: u8) -> u8 {
     PRODUCTS[a as usize][b as usize]
 }
 
-/// Returns the inverse of `a`; 0 for 0, which has none.
+/// Returns the inverse of `a`. Returns 0 for 0, which has no inverse.
 #[inline]
 pub fn inverse(a: u8) -> u8 {
     static INVERSES: [u8; 256] = compute_inverses();
     INVERSES[a as usize]
 }
 
-/// Multiplication by the definition: shift, add, reduce.
+/// Multiplies by the definition: shift, add, reduce.
 const fn mul_by_definition(a: u8, b: u8) -> u8 {
     let (mut shifted, mut rest, mut product) = (a as u16, b, 0_u16);
     while rest != 0 {
@@ -69,8 +69,8 @@ const fn compute_inverses() -> [u8; 256] {
     let mut table = [0; 256];
     let mut a = 1;
     while a < 256 {
-        // a^255 is 1 for every element but 0, so the inverse is a^254: the product of a^2, a^4, to
-        // a^128.
+        // a^255 is 1 for every element but 0. So the inverse is a^254, which is the product of a^2,
+        // a^4, to a^128.
         let (mut inverse, mut square, mut i) = (1, a as u8, 0);
         while i < 7 {
             square = mul_by_definition(square, square);

@@ -1,15 +1,15 @@
 //! Linear combinations of symbols, optimised for each processor.
 //!
 //! Encoding, recoding and decoding all compute sums of symbols, each multiplied by a coefficient. A
-//! kernel computes the whole sum at once: it holds a piece of the result in registers, adds all the
-//! symbols, and stores it. So it reads each symbol once and writes the result once, for any number
-//! of symbols.
+//! kernel computes the sum piece by piece: it keeps a piece of the result in registers, adds all
+//! the symbols, and stores the piece. So it reads each symbol once and writes the result once, for
+//! any number of symbols.
 //!
-//! If symbols arrive one by one and several sums are needed, each symbol is *spread*: read once and
-//! added to all sums, with a different coefficient for each.
+//! If symbols arrive one by one and several sums are needed, a kernel *spreads* each symbol: it
+//! reads the symbol once and adds it to all sums, with a different coefficient for each.
 //!
-//! There is a kernel for each instruction set, chosen once at run time ([`Kernel::fastest`]); all
-//! give the same bytes.
+//! Each instruction set has a kernel. The program chooses one at run time ([`Kernel::fastest`]).
+//! All kernels compute the same bytes.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -25,7 +25,7 @@ mod ssse3;
 
 use std::fmt;
 
-/// One summand: a coefficient and its symbol. A shorter symbol counts as padded with zeros; bytes
+/// One summand: a coefficient and its symbol. A shorter symbol counts as padded with zeros. Bytes
 /// beyond the result are not read.
 pub type Term<'a> = (u8, &'a [u8]);
 
@@ -99,8 +99,8 @@ impl Kernel {
         (self.operations.combine)(result, &[(coefficient, symbol)], true);
     }
 
-    /// Sets each sum to its coefficient times `source`. Each sum occupies `stride` bytes of `sums`;
-    /// bytes of a sum beyond the source stay as they are. Ignores source bytes beyond `stride`, and
+    /// Sets each sum to its coefficient times `source`. Each sum occupies `stride` bytes of `sums`.
+    /// Bytes of a sum beyond the source do not change. Ignores source bytes beyond `stride`, and
     /// coefficients without a whole sum in `sums`.
     #[inline]
     pub fn spread(&self, sums: &mut [u8], stride: usize, coefficients: &[u8], source: &[u8]) {

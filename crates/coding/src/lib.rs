@@ -5,10 +5,10 @@
 //! a repair packet and the received source packets. An intermediate node may make new combinations
 //! of the packets that it received (*recoding*), which plain erasure codes cannot do.
 //!
-//! The code is that of RFC 8681: its field, its generator of coefficients, its identifiers.
-//! [`mod@wire`] explains where the packets differ from the RFC's.
+//! The code uses the field, the generator of coefficients and the identifiers of RFC 8681.
+//! [`mod@wire`] explains how the packets differ from the RFC's packets.
 //!
-//! This crate is pure: no I/O, no clock, no packet headers. [`Encoder`], [`Recoder`] and
+//! This crate does no I/O and uses no clock and no packet headers. [`Encoder`], [`Recoder`] and
 //! [`Decoder`] allocate all memory when they are made, and no input makes them panic. Start reading
 //! at [`mod@kernel`], which takes most of the processor time.
 

@@ -1,8 +1,8 @@
-//! The recoder: new combinations of received packets, without decoding.
+//! The recoder: makes new combinations of received packets, without decoding.
 //!
-//! A combination of combinations is a combination of the source symbols, with coefficients combined
-//! the same way. So a node that received some packets of a window can send new combinations. They
-//! help to recover even source packets that were lost before that node.
+//! A combination of combinations is a combination of the source symbols. Its coefficients are
+//! combined in the same way. So a node that received some packets of a window can send new
+//! combinations. These help to recover even source packets that were lost before that node.
 
 use arrayvec::ArrayVec;
 
@@ -18,7 +18,7 @@ use crate::wire::{self, MAX_WINDOW, RepairId};
 #[derive(Debug)]
 struct Received {
     first: u32,
-    /// One coefficient for each source symbol. Empty in an unused entry.
+    /// One coefficient for each source symbol. An unused entry has no coefficients.
     coefficients: ArrayVec<u8, MAX_WINDOW>,
     symbol: Symbol,
 }
@@ -32,7 +32,7 @@ impl Received {
 
 /// Makes recoded packets.
 ///
-/// Memory, allocated by [`Recoder::new`]: `window` symbols of the longest length with 64
+/// [`Recoder::new`] allocates the memory: `window` symbols of the maximum length with 64
 /// coefficients each.
 #[derive(Debug)]
 pub struct Recoder {
@@ -70,7 +70,7 @@ impl Recoder {
         self.credit.set(redundancy);
     }
 
-    /// Adds a source packet whose unit is given in parts. `None` if the unit is too long.
+    /// Adds a source packet whose unit is given in parts. Returns `None` if the unit is too long.
     pub fn add_source(&mut self, esi: u32, parts: &[&[u8]]) -> Option<()> {
         let received = &mut self.received[self.next_slot];
         received.coefficients.clear();
@@ -83,7 +83,7 @@ impl Recoder {
         Some(())
     }
 
-    /// Adds a repair packet. `None` if it is too long.
+    /// Adds a repair packet. Returns `None` if it is too long.
     pub fn add_repair(&mut self, id: RepairId, symbol: &[u8]) -> Option<()> {
         let mut all = [0; MAX_WINDOW];
         let coefficients = all.get_mut(..id.count.into())?;
@@ -91,7 +91,7 @@ impl Recoder {
         self.add_recoded(id.first, coefficients, symbol)
     }
 
-    /// Adds a recoded packet. `None` if it is too long or has too many source packets.
+    /// Adds a recoded packet. Returns `None` if it is too long or has too many source packets.
     pub fn add_recoded(&mut self, first: u32, coefficients: &[u8], symbol: &[u8]) -> Option<()> {
         let received = &mut self.received[self.next_slot];
         received.coefficients.clear();
@@ -105,17 +105,17 @@ impl Recoder {
         Some(())
     }
 
-    /// Makes the next recoded packet that is due. Call it after each source packet until it returns
-    /// `None`. Writes the payload to `out` and returns its length.
+    /// Makes the next recoded packet that is due. Writes the payload to `out` and returns its
+    /// length. Call this method after each source packet until it returns `None`.
     pub fn next_recoded(&mut self, out: &mut [u8]) -> Option<usize> {
         self.due_packets = self.due_packets.checked_sub(1)?;
         self.make_recoded(out)
     }
 
     /// Makes a recoded packet of the stored packets, even if none is due. Writes the payload to
-    /// `out` and returns its length. `None` if no packet is stored or `out` is too short.
+    /// `out` and returns its length. Returns `None` if no packet is stored or `out` is too short.
     ///
-    /// Combines the latest packets within [`MAX_WINDOW`] source packets of the newest.
+    /// Combines the stored packets that cover only the newest [`MAX_WINDOW`] source packets.
     pub fn make_recoded(&mut self, out: &mut [u8]) -> Option<usize> {
         let latest = &self.received[self
             .next_slot

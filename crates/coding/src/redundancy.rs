@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-/// Coded packets for each source packet: any fraction. Rounding errors do not accumulate.
+/// Coded packets for each source packet, as a fraction. Rounding errors do not accumulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redundancy {
     numerator: u32,
@@ -24,7 +24,7 @@ impl Redundancy {
     }
 }
 
-/// Counts due coded packets: each source packet earns a fraction of a coded packet.
+/// Counts due coded packets. Each source packet adds a fraction of a coded packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Credit {
     redundancy: Redundancy,

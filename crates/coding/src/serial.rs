@@ -1,6 +1,6 @@
-//! Encoding symbol identifiers are counted modulo 2^32 (serial numbers, as in RFC 1982).
+//! Comparison of encoding symbol identifiers, which count modulo 2^32 (serial numbers, RFC 1982).
 
-/// Returns whether `a` precedes `b`: `b - a`, modulo 2^32, is 1 to 2^31.
+/// Returns whether `a` precedes `b`. That is so if `b - a`, modulo 2^32, is 1 to 2^31.
 #[inline]
 pub(crate) fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b)).cast_signed() < 0

@@ -1,5 +1,5 @@
-//! The repair symbols of a block, computed while its source packets arrive, so that no
-//! computation remains at its end.
+//! The repair symbols of a block. They are computed while the source packets arrive, so that no
+//! computation remains at the end of the block.
 //!
 //! At the start of a block, the keys and coefficients of its repair packets are known. The encoder
 //! does not know whether the block becomes complete, or how many repair packets the caller will
@@ -17,14 +17,14 @@ pub(crate) const MAX_SUMS: usize = 64;
 /// Running sums of one block, one for each of several consecutive keys.
 #[derive(Debug)]
 pub(crate) struct BlockSums {
-    /// `MAX_SUMS` sums of `stride` bytes; those in use are valid up to `len`.
+    /// `MAX_SUMS` sums of `stride` bytes. Sums in use are valid up to `len`.
     memory: AlignedBytes,
     stride: usize,
-    /// One generator for each eight sums.
+    /// One generator for every eight sums.
     generators: Vec<ParallelCoefficients>,
     /// Number of sums in use.
     count: usize,
-    /// Bit `i`: sum `i` has a non-zero coefficient.
+    /// Bit `i` states whether sum `i` has a non-zero coefficient.
     nonempty_mask: u64,
     /// The identifier of the first sum. Its `count` is the number of source symbols so far.
     id: RepairId,
@@ -47,8 +47,8 @@ impl BlockSums {
         }
     }
 
-    /// Starts a block at source symbol `first`. Its repair packets will have `count` keys from
-    /// `key` on. Sums at most the first [`MAX_SUMS`] of them.
+    /// Starts a block at source symbol `first`. The block will have `count` repair packets, with
+    /// keys from `key` on. Only the first [`MAX_SUMS`] of them have a sum.
     pub(crate) fn start_block(&mut self, key: u16, density: u8, first: u32, count: usize) {
         self.count = count.min(MAX_SUMS);
         self.nonempty_mask = 0;
@@ -94,7 +94,7 @@ impl BlockSums {
         self.id.count += 1;
     }
 
-    /// Returns the repair symbol `id`, if it is one of these sums and has a non-zero coefficient.
+    /// Returns the repair symbol `id` if it is one of these sums and has a non-zero coefficient.
     pub(crate) fn get(&self, id: RepairId) -> Option<&[u8]> {
         let i = usize::from(id.key.wrapping_sub(self.id.key));
         let expected = RepairId {

@@ -1,4 +1,4 @@
-//! Symbols, and their memory aligned to cache lines.
+//! Symbols, in memory that is aligned to cache lines.
 
 use std::ops::Range;
 
@@ -11,13 +11,13 @@ const LINE: usize = 64;
 /// read and write.
 #[derive(Debug, Default)]
 pub(crate) struct AlignedBytes {
-    /// One line more than the capacity, because an allocation of bytes does not start at a line.
+    /// One line more than the capacity, because an allocation may not start at a line.
     memory: Box<[u8]>,
     start: usize,
 }
 
 impl AlignedBytes {
-    /// Allocates `count` pieces of `len` bytes, each at the start of a line. Also returns the
+    /// Allocates `count` pieces of `len` bytes. Each piece starts at a line. Also returns the
     /// distance between two pieces, bytes.
     pub(crate) fn new(count: usize, len: usize) -> (Self, usize) {
         let stride = len.next_multiple_of(LINE);
@@ -44,8 +44,8 @@ impl AlignedBytes {
     }
 }
 
-/// A symbol: memory for the longest symbol; the first `len` bytes are valid. The default has no
-/// memory; it replaces a symbol while the symbol is moved out.
+/// A symbol. Has memory for the longest symbol, of which the first `len` bytes are valid. The
+/// default value has no memory. It replaces a symbol while the symbol is moved out.
 #[derive(Debug, Default)]
 pub(crate) struct Symbol {
     memory: AlignedBytes,
@@ -74,8 +74,8 @@ impl Symbol {
         adu(self.bytes())
     }
 
-    /// Sets this symbol to the source symbol of a unit, given in parts. `None` if the unit is too
-    /// long.
+    /// Sets this symbol to the source symbol of a unit, given in parts. Returns `None` if the unit
+    /// is too long.
     pub(crate) fn set_unit(&mut self, parts: &[&[u8]]) -> Option<()> {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         let symbol = self.memory.get_mut(0..ADUI_LEN + len)?;
@@ -90,7 +90,7 @@ impl Symbol {
         Some(())
     }
 
-    /// Copies the bytes of `symbol`. `None` if `symbol` is too long.
+    /// Copies the bytes of `symbol`. Returns `None` if `symbol` is too long.
     pub(crate) fn copy_from(&mut self, symbol: &[u8]) -> Option<()> {
         self.memory
             .get_mut(0..symbol.len())?
@@ -99,13 +99,13 @@ impl Symbol {
         Some(())
     }
 
-    /// Sets the length and returns the bytes to overwrite. They hold older content.
+    /// Sets the length and returns the bytes, which contain older content. Overwrite all of them.
     pub(crate) fn resize_for_overwrite(&mut self, len: usize) -> &mut [u8] {
         self.len = len.min(self.memory.capacity());
         self.memory.get_mut(0..self.len).unwrap_or_default()
     }
 
-    /// Pads a shorter symbol with zeros to `len`. Returns its bytes for changes.
+    /// Pads a shorter symbol with zeros to `len`. Returns the symbol's bytes for changes.
     pub(crate) fn pad_to(&mut self, len: usize) -> &mut [u8] {
         let len = len.clamp(self.len, self.memory.capacity().max(self.len));
         let bytes = self.memory.get_mut(0..len).unwrap_or_default();
@@ -116,7 +116,7 @@ impl Symbol {
         bytes
     }
 
-    /// Removes the padding after the unit. `None` if the symbol holds no valid unit.
+    /// Removes the padding after the unit. Returns `None` if the symbol contains no valid unit.
     pub(crate) fn trim(&mut self) -> Option<()> {
         self.len = ADUI_LEN + self.adu()?.len();
         Some(())

@@ -41,7 +41,7 @@ impl TinyMt32 {
         self.next_u32() as u8
     }
 
-    /// Returns a number from 1 to 255: the next of `tinymt32_rand256` that is not 0.
+    /// Returns a number from 1 to 255: the next number of `tinymt32_rand256` that is not 0.
     #[inline]
     pub fn next_nonzero(&mut self) -> u8 {
         loop {
@@ -59,7 +59,7 @@ impl TinyMt32 {
 }
 
 /// Eight generators that advance in parallel. Each number depends on the previous one, so a single
-/// generator leaves most of the processor idle. Eight take little longer than one.
+/// generator uses only a small part of the processor. Eight generators take little longer than one.
 #[derive(Clone, Debug)]
 pub(crate) struct ParallelTinyMt32 {
     /// Each of the four words of the state, for all generators.

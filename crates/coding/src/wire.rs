@@ -1,9 +1,9 @@
 //! The wire format of coded packets: RFC 8681 with one additional byte.
 //!
-//! A *source symbol* is an application data unit (ADU) after 3 bytes of information (ADUI in RFC
-//! 8681): a flow identifier and the unit's length. Where the RFC has one encoding symbol size E,
-//! symbols here have the sizes of their units. A shorter symbol counts as padded with zeros, so a
-//! repair symbol has the size of the longest symbol of its window.
+//! A *source symbol* is 3 bytes of information (ADUI in RFC 8681), then an application data unit
+//! (ADU). The information is a flow identifier and the unit's length. In the RFC, all symbols have
+//! one size E. Here each symbol has the size of its unit. A shorter symbol counts as padded with
+//! zeros, so a repair symbol has the size of the longest symbol of its window.
 //!
 //! RFC 8681 distinguishes source and repair packets by their flow. Here all packets share the flow
 //! of the source packets, so that the network routes and classifies them alike. The last byte
@@ -40,7 +40,7 @@ const RECODED: u8 = 0xa3;
 /// RFC 8681's Repair FEC Payload ID: the source symbols of a repair symbol, and the seed of their
 /// coefficients.
 ///
-/// For a block code, which is a window that does not slide, `first` is the block's first symbol.
+/// For a block code, `first` is the block's first symbol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RepairId {
     /// Seed of the coefficients.
@@ -80,7 +80,7 @@ impl RepairId {
 pub enum CodedPayload<'a> {
     /// A source packet.
     Source {
-        /// Its number.
+        /// The packet's encoding symbol identifier.
         esi: u32,
         /// The payload without the trailer.
         payload: &'a [u8],
@@ -104,7 +104,7 @@ pub enum CodedPayload<'a> {
 }
 
 impl<'a> CodedPayload<'a> {
-    /// Parses a payload. `None` if it is not that of a coded packet.
+    /// Parses a payload. Returns `None` if it is not the payload of a coded packet.
     pub fn parse(payload: &'a [u8]) -> Option<Self> {
         let (kind, rest) = payload.split_last()?;
         match *kind {
@@ -140,7 +140,7 @@ fn is_valid_count(count: u16) -> bool {
     (1..=MAX_WINDOW).contains(&count.into())
 }
 
-/// Returns whether `symbol` is long enough: even the symbol of an empty unit has its information.
+/// Returns whether `symbol` has at least the length of an empty unit's symbol.
 fn is_symbol(symbol: &[u8]) -> bool {
     symbol.len() >= ADUI_LEN
 }
@@ -151,8 +151,8 @@ pub fn source_trailer(esi: u32) -> [u8; SOURCE_TRAILER_LEN] {
     [e0, e1, e2, e3, SOURCE]
 }
 
-/// Writes the payload of a repair packet. `fill` writes its symbol of `symbol_len` bytes. Returns
-/// the length of the payload; `None` if `out` is too short.
+/// Writes the payload of a repair packet. `fill` writes the symbol of `symbol_len` bytes. Returns
+/// the length of the payload. Returns `None` if `out` is too short.
 pub(crate) fn write_repair(
     out: &mut [u8],
     id: RepairId,
@@ -193,14 +193,14 @@ fn write_symbol_and_type(out: &mut [u8], kind: u8, fill: impl FnOnce(&mut [u8]))
     Some(())
 }
 
-/// Returns the information in front of an ADU of `len` bytes: flow 0, length.
+/// Returns the information in front of an ADU of `len` bytes: flow 0 and the length.
 pub(crate) fn adu_information(len: u16) -> [u8; ADUI_LEN] {
     let [high, low] = len.to_be_bytes();
     [0, high, low]
 }
 
-/// Returns the ADU in a source symbol. `None` if its length does not fit, or if bytes after it are
-/// not zero.
+/// Returns the ADU in a source symbol. Returns `None` if the ADU's length does not fit, or if bytes
+/// after the ADU are not zero.
 pub(crate) fn adu(symbol: &[u8]) -> Option<&[u8]> {
     let ([_flow, high, low], rest) = symbol.split_first_chunk()?;
     let (adu, padding) = rest.split_at_checked(u16::from_be_bytes([*high, *low]).into())?;

@@ -1,5 +1,5 @@
-//! Tests which packets the decoder delivers, and when: in order, after jumps of the numbers, and
-//! with duplicated, forged or foreign packets.
+//! Tests which packets the decoder delivers, and when: in order, after gaps in the encoding symbol
+//! identifiers (ESIs), and with duplicated, forged or foreign packets.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn in_order_delivery_waits_for_earlier_packets() {
     assert_eq!(receiver.delivered, [first]);
     receiver.receive(&packets[4]);
     assert_eq!(receiver.delivered, [first, first + 1, first + 2, 0]);
-    // Reordered, without a loss.
+    // The next packets are reordered, without a loss.
     for i in [6, 5, 8, 7] {
         receiver.receive(&packets[i]);
     }
@@ -54,7 +54,7 @@ fn the_timeout_counts_from_the_oldest_stored_packet() {
     receiver.now_ns = 1_000_001;
     receiver.deliver();
     assert_eq!(receiver.delivered, [10, 12, 14, 15]);
-    // The timeout of later packets counts from the oldest of them.
+    // The timeout of the next packets counts from the oldest of them.
     receiver.receive(&source(17));
     receiver.now_ns = 2_000_000;
     receiver.receive(&source(18));
@@ -98,7 +98,7 @@ fn the_decoder_does_not_wait_for_a_packet_outside_the_ring() {
 }
 
 #[test]
-fn stored_packets_survive_a_change_of_the_order() {
+fn a_change_of_the_delivery_mode_keeps_stored_packets() {
     let mut receiver = Receiver::new(Delivery::InOrder);
     for esi in [0, 2, 3] {
         receiver.receive(&source(esi));
@@ -114,7 +114,7 @@ fn stored_packets_survive_a_change_of_the_order() {
 }
 
 #[test]
-fn a_change_of_the_order_delivers_stored_packets_before_the_ring_advances() {
+fn a_change_of_the_delivery_mode_delivers_stored_packets_before_the_ring_advances() {
     let mut receiver = Receiver::new(Delivery::InOrder);
     for esi in [0, 2, 3] {
         receiver.receive(&source(esi));
@@ -130,7 +130,7 @@ fn contradicting_equations_are_dropped() {
     let mut receiver = Receiver::new(Delivery::Immediate);
     receiver.receive(&source(0));
     receiver.receive(&source(3));
-    // The sum of packets 1 and 2: twice the same, then a different one.
+    // The sum of packets 1 and 2 arrives three times. The third sum differs.
     for last in [7, 7, 8] {
         receiver.receive(&[0, 0, 0, 1, 2, 1, 1, 0, 0, 1, last, 0xa3]);
     }
@@ -141,12 +141,12 @@ fn contradicting_equations_are_dropped() {
 }
 
 #[test]
-fn a_jump_of_the_numbers_restarts_the_stream_without_loss_of_stored_packets() {
+fn a_large_gap_in_the_esis_restarts_the_stream_without_loss_of_stored_packets() {
     let mut receiver = Receiver::new(Delivery::InOrder);
     for esi in [5, 7, 8, 1_000_000, 1_000_001, 1_000_002, 3, 4] {
         receiver.receive(&source(esi));
     }
-    // The first packet of each jump is dropped.
+    // The decoder drops the first packet after each gap.
     assert_eq!(receiver.delivered, [5, 7, 8, 1_000_001, 1_000_002, 4]);
     let counters = receiver.decoder.counters();
     assert_eq!((counters.reset, counters.lost, counters.late), (2, 1, 2));
@@ -173,11 +173,11 @@ fn foreign_packets_do_not_restart_the_stream() {
 }
 
 #[test]
-fn a_decoder_follows_an_encoder_that_restarts_at_a_lower_number() {
+fn a_decoder_follows_an_encoder_that_restarts_at_a_lower_esi() {
     for delivery in [Delivery::Immediate, Delivery::InOrder] {
         let mut receiver = Receiver::new(delivery);
-        let numbers = (30_000..30_300).chain(100..120);
-        numbers.for_each(|esi| receiver.receive(&source(esi)));
+        let esis = (30_000..30_300).chain(100..120);
+        esis.for_each(|esi| receiver.receive(&source(esi)));
         let all: Vec<u32> = (30_000..30_300).chain(107..120).collect();
         assert_eq!(receiver.delivered, all);
         let counters = receiver.decoder.counters();
@@ -189,11 +189,11 @@ fn a_decoder_follows_an_encoder_that_restarts_at_a_lower_number() {
 fn a_gap_longer_than_the_ring_is_lost() {
     for delivery in [Delivery::Immediate, Delivery::InOrder] {
         let mut receiver = Receiver::new(delivery);
-        let numbers = (0..10).chain(1000..2000).chain(200_000..200_010);
-        numbers.for_each(|esi| receiver.receive(&source(esi)));
+        let esis = (0..10).chain(1000..2000).chain(200_000..200_010);
+        esis.for_each(|esi| receiver.receive(&source(esi)));
         let all: Vec<u32> = (0..10).chain(1001..2000).chain(200_001..200_010).collect();
         assert_eq!(receiver.delivered, all);
-        // Packet 1000 is dropped. Numbers before 200 000 belong to another stream.
+        // The decoder drops packet 1000. ESIs before 200 000 belong to another stream.
         let counters = receiver.decoder.counters();
         assert_eq!((counters.reset, counters.lost, counters.late), (2, 991, 2));
     }
@@ -220,7 +220,7 @@ fn a_forged_repair_packet_clears_the_equations() {
     let mut receiver = Receiver::new(Delivery::Immediate);
     receiver.receive(&source(0));
     receiver.receive(&source(2));
-    // A combination of one packet with coefficient 1: its unit is longer than its symbol.
+    // The combination of one packet with coefficient 1. Its unit is longer than its symbol.
     receiver.receive(&[0, 0, 0, 1, 1, 1, 0, 0xff, 0xff, 7, 0xa3]);
     assert_eq!(receiver.decoder.counters().corrupt, 1);
     assert_eq!(receiver.delivered, [0, 2]);

@@ -9,7 +9,7 @@ use myelin_coding::{
 };
 use proptest::prelude::*;
 
-/// Returns the packets that a recoder receives, and the packets that it makes.
+/// Returns the packets that a recoder receives together with the packets that it makes.
 fn recode(recoder: &mut Recoder, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut out = [0xdd; 2 * MAX_LEN];
     let mut passed = Vec::new();
@@ -32,8 +32,8 @@ fn recode(recoder: &mut Recoder, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     passed
 }
 
-/// Returns the payload of a recoded packet: the sum of source packets from `first` on with these
-/// coefficients.
+/// Returns the payload of a recoded packet. It is the sum of the source packets from `first` on,
+/// each multiplied by its coefficient.
 fn recoded(first: u32, coefficients: &[u8]) -> Vec<u8> {
     let mut sum = Vec::new();
     for (esi, &coefficient) in (first..).zip(coefficients) {
@@ -142,7 +142,7 @@ fn repair_packets_follow_a_block_and_a_flush_ends_it() {
 }
 
 #[test]
-fn a_long_stream_recovers_across_the_wrap_of_the_numbers() {
+fn a_long_stream_recovers_across_the_wrap_of_the_esis() {
     const PACKETS: u32 = 100_000;
     let first = u32::MAX - 50_000;
     let mut encoder = Encoder::new(Code::Window(16), redundancy(1, 2), MAX_LEN, first);
@@ -172,7 +172,8 @@ fn a_long_stream_recovers_across_the_wrap_of_the_numbers() {
         receiver.check(first, delivery == Delivery::InOrder);
         let counters = receiver.decoder.counters();
         assert_eq!((counters.reset, counters.corrupt), (0, 0));
-        // One repair packet for two source packets, one packet in 17 lost: at most 1 % stays lost.
+        // There is one repair packet for two source packets, and one packet in 17 is lost. At most
+        // 1 % of the source packets stay lost.
         assert!(receiver.delivered.len() as u32 > PACKETS - PACKETS / 100);
         assert!(counters.recovered > u64::from(PACKETS) / 25);
     }
@@ -181,7 +182,7 @@ fn a_long_stream_recovers_across_the_wrap_of_the_numbers() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Linearly independent packets, as many as the block has source packets, recover the block in
+    /// As many linearly independent packets as the block has source packets recover the block, in
     /// any order.
     #[test]
     fn any_independent_packets_recover_the_block(
@@ -256,7 +257,8 @@ proptest! {
         prop_assert_eq!((counters.reset, counters.corrupt, counters.oversized), (0, 0, 0));
     }
 
-    /// Delivery in order loses only unsolvable packets: immediate delivery recovers no more.
+    /// Delivery in order loses only unsolvable packets. Immediate delivery recovers no more
+    /// packets.
     #[test]
     fn in_order_delivery_loses_no_solvable_packet(
         code in prop_oneof![(1..20_u8).prop_map(Code::Window), (1..20_u8).prop_map(Code::Block)],
@@ -267,7 +269,7 @@ proptest! {
         let mut encoder = Encoder::new(code, redundancy(numerator, 4), MAX_LEN, 0);
         let mut receivers = [Delivery::InOrder, Delivery::Immediate].map(Receiver::new);
         let mut losses = lost.into_iter().cycle();
-        // The last packets may still wait for others.
+        // The last packets may still wait for other packets.
         let mut packets = send(&mut encoder, 0, 200);
         let mut is_lossy = true;
         if let Some((window, replaces)) = relay {

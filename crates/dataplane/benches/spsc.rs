@@ -1,5 +1,5 @@
-//! Measures the cost of a descriptor in a ring: 64 bytes each, in batches of 1 and 32, within one
-//! thread and between two.
+//! Measures the cost of a descriptor of 64 bytes in a ring, in batches of 1 and 32, within one
+//! thread and between two threads.
 //!
 //! Run `cargo bench -p myelin-dataplane --bench spsc`. Within one thread only the instructions
 //! count. Between two threads the transfer of cache lines dominates.

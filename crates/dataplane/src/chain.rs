@@ -1,4 +1,4 @@
-//! The configuration of a chain in a worker: its user-space segments and their exits.
+//! The configuration of a chain in a worker: the user-space segments and their exits.
 
 use myelin_packet::meta::MAX_SPI;
 use myelin_spec::{FunctionInstance, Shaping};
@@ -24,7 +24,7 @@ pub struct UserChain {
     pub spi: u32,
     /// Generation.
     pub generation: u16,
-    /// Number of functions in the whole chain, those in the kernel included.
+    /// Number of functions in the whole chain, including functions in the kernel.
     pub positions: u8,
     /// The segments in user space, in order.
     pub segments: Vec<UserSegment>,
@@ -35,11 +35,11 @@ pub struct UserChain {
 pub struct UserSegment {
     /// Index in the chain of the first function.
     pub first_position: u8,
-    /// The functions in order, each with the name of its state. At least one function.
+    /// The functions in order, each with the key of its state. At least one function.
     pub functions: Vec<FunctionInstance>,
     /// The exit of the segment.
     pub exit: UserExit,
-    /// Shapes the packets to the chain's profile at the exit.
+    /// The shaper of the packets at the exit; `None` without a shaper.
     #[serde(default)]
     pub shaping: Option<Shaping>,
 }
@@ -108,7 +108,7 @@ impl UserChain {
                 UserExit::Stage { .. } => false,
             };
             if !exits_at_next {
-                return Err("has a segment whose exit is not at the function after it");
+                return Err("has a segment whose exit does not lead to the next function");
             }
             // At least one kernel function lies between two segments.
             next = end + 1;

@@ -26,7 +26,7 @@ pub struct WorkerConfig {
     pub exe: PathBuf,
     /// Arguments of the program.
     pub args: Vec<OsString>,
-    /// Part of the command line, by which the next agent finds the worker.
+    /// A part of the command line. The next agent finds the worker by this text.
     pub run_id: String,
     /// The core of the worker; `None` for any core.
     pub core: Option<u32>,
@@ -40,12 +40,12 @@ pub struct WorkerConfig {
     pub frame_size: u32,
     /// Starts the process; `None` makes it a child of this process.
     pub launcher: Option<Arc<dyn Launcher>>,
-    /// Devices instead of sockets.
+    /// The devices of a worker without sockets; `None` for a worker with sockets.
     pub devices: Option<DevicePair>,
 }
 
-/// Two devices that a worker drives without the kernel. The driver owns the packet memory. The
-/// devices are ports 0 and 1 ([`SocketId::of_port`](crate::SocketId::of_port)). Packets that no
+/// Two devices that a worker drives without the kernel. The driver allocates the packet buffers.
+/// The devices are ports 0 and 1 ([`SocketId::of_port`](crate::SocketId::of_port)). Packets that no
 /// chain matches pass from each device to the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DevicePair {
@@ -53,13 +53,12 @@ pub struct DevicePair {
     pub devices: [DpdkDevice; 2],
     /// Prefix of the driver's files, different for each process.
     pub prefix: String,
-    /// Whether the packet memory lies in hugepages.
+    /// Whether the packet buffers are in hugepages.
     pub hugepages: bool,
 }
 
 impl WorkerConfig {
-    /// Returns the defaults: batches of 1 packet, 50 us of spinning, any core, 8 MiB of packet
-    /// memory.
+    /// Returns the defaults: batches of 1 packet, 50 us of spinning, any core, a UMEM of 8 MiB.
     pub fn new(exe: impl Into<PathBuf>, run_id: impl Into<String>) -> Self {
         Self {
             exe: exe.into(),

@@ -22,7 +22,8 @@ impl Default for Deaths {
 }
 
 impl Deaths {
-    /// Counts deaths within `window`. A process that starts slowly needs a longer window.
+    /// Makes a counter of deaths within `window`. A process that starts slowly needs a longer
+    /// window.
     pub fn within(window: Duration) -> Self {
         Self {
             window,
@@ -41,7 +42,8 @@ impl Deaths {
         self.times.len() > MAX_DEATHS
     }
 
-    /// Returns the number of deaths within the window before the last death, that one included.
+    /// Returns the number of deaths within the window that ends at the last death, including the
+    /// last death.
     pub fn count_recent(&self) -> usize {
         self.times.len()
     }
@@ -69,7 +71,7 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut deaths = Deaths::default();
-        // The first death is no longer in the window at the fourth.
+        // At the fourth death, the first death is no longer in the window.
         assert_eq!(
             [0, 5, 9, 10].map(|s| deaths.record_death(at(s))),
             [false; 4]

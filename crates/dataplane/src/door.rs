@@ -1,9 +1,9 @@
 //! The classifier rules of a front door that runs in the worker.
 //!
 //! The kernel sees no packet of a DPDK port, so the worker runs the front door. The agent uses this
-//! front door like one in the kernel. It adds a generation, redirects packets to it, and removes
-//! the former generation after its packets have left. Until then the agent can redirect packets
-//! back.
+//! front door like a front door in the kernel. It adds a generation, redirects packets to the new
+//! generation, and removes the former generation after its packets have left. Until then the agent
+//! can redirect packets back.
 
 use myelin_packet::Match;
 use myelin_packet::traffic::Profile;
@@ -34,12 +34,12 @@ impl Direction {
 pub struct ChainRedirect {
     /// The packets of the chain.
     pub matches: Match,
-    /// The direction of the chain, which names its ingress port.
+    /// The direction of the chain, which determines the ingress port.
     pub direction: Direction,
     /// The profile of the policer. An unchanged profile keeps the bucket.
     pub policing: Profile,
     /// Service path identifier.
     pub spi: u32,
-    /// The generation. It must exist.
+    /// The generation, which must exist.
     pub generation: u16,
 }

@@ -10,19 +10,19 @@ use crate::protocol::{NewPort, PortSetup};
 use crate::stats::DoorCounters;
 use crate::umem::FrameMemory;
 
-/// The packet memory of a worker process, and the means to open its ports.
+/// The frame memory of a worker process, and the means to open its ports.
 pub trait Driver: Sized + 'static {
     /// The port type.
     type Port: DrivenPort;
 
-    /// Sets up the packet memory and the initial ports, in the thread of the loop. That thread must
+    /// Sets up the frame memory and the initial ports, in the thread of the loop. That thread must
     /// stay pinned to `core`.
     ///
     /// # Errors
     /// A text for the agent's report.
     fn start(setup: &PortSetup, core: Option<u32>, fds: Vec<OwnedFd>) -> Result<Self, String>;
 
-    /// Returns the packet memory.
+    /// Returns the frame memory.
     fn memory(&self) -> &'static FrameMemory;
 
     /// Returns the initial ports, in the order of their indices.
@@ -44,7 +44,7 @@ pub trait Driver: Sized + 'static {
 
 /// A port of a worker process.
 pub trait DrivenPort: Port + Send + 'static {
-    /// Longest sleep of an idle loop, if an arriving packet cannot wake it.
+    /// Longest sleep of an idle loop, if an arriving packet cannot wake the loop.
     const MAX_SLEEP: Option<Duration> = None;
 
     /// Closes the port. Returns when no other thread or kernel context uses its frames. Runs in the

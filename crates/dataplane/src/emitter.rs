@@ -11,11 +11,12 @@ pub(crate) struct FrameEmitter<'f, 'm> {
     pub(crate) memory: &'m FrameMemory,
     pub(crate) pool: &'f mut FramePool,
     pub(crate) emitted: &'f mut Vec<Packet<'m>>,
-    /// Length of `emitted`. The loop checks it after each function; the vector would cost one more
-    /// read.
+    /// Length of `emitted`. The loop checks this length after each function, and the vector's own
+    /// length would cost one more read.
     pub(crate) emitted_count: usize,
     /// Replies to the senders of the chain's packets.
     pub(crate) replies: &'f mut Vec<Buffer>,
+    /// Number of packets that got no frame.
     pub(crate) lost: u64,
 }
 

@@ -10,9 +10,9 @@ pub enum Error {
     /// A number outside the range that the kernel or the worker accepts.
     #[error("{what} is {value}: must be {expected}")]
     Parameter {
-        /// The parameter.
+        /// Name of the parameter.
         what: &'static str,
-        /// Its value.
+        /// Value of the parameter.
         value: u64,
         /// The accepted values.
         expected: &'static str,
@@ -22,7 +22,7 @@ pub enum Error {
     Memory {
         /// The purpose of the memory.
         what: &'static str,
-        /// Its size, bytes.
+        /// Size of the memory, bytes.
         bytes: usize,
         /// The error of the kernel.
         source: io::Error,
@@ -35,7 +35,7 @@ pub enum Error {
     Socket {
         /// The interface.
         interface: String,
-        /// Its queue.
+        /// Number of the receive queue.
         queue: u32,
         /// The step that failed.
         step: &'static str,
@@ -47,7 +47,7 @@ pub enum Error {
         "AF_XDP socket: the {ring} ring does not fit its mapping: check that this program made the socket"
     )]
     Ring {
-        /// The ring.
+        /// Name of the ring.
         ring: &'static str,
     },
     /// The kernel did not start the worker program.
@@ -59,11 +59,11 @@ pub enum Error {
         source: io::Error,
     },
     /// The worker did not answer.
-    #[error("worker {worker} (process {pid}): {what}: {source}; restart it")]
+    #[error("worker {worker} (process {pid}): {what}: {source}; restart the worker")]
     Control {
         /// The worker's run id.
         worker: String,
-        /// The worker's process.
+        /// Number of the worker's process.
         pid: u32,
         /// The request.
         what: String,

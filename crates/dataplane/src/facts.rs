@@ -10,16 +10,16 @@ use rustix::net::sockopt::xdp_statistics;
 use crate::chain::SocketId;
 use crate::idle::Idle;
 
-/// The process, settings and sockets of a worker. A reader takes microseconds and does not wait for
-/// requests.
+/// The process, settings and sockets of a worker. To read them takes microseconds, also while a
+/// request runs.
 #[derive(Debug)]
 pub struct WorkerFacts {
     core: Option<u32>,
     pid: AtomicU32,
     restarts: AtomicU64,
     idle: Mutex<Idle>,
-    /// Holds weak references, so a reader never keeps a socket open. The handle removes the
-    /// reference before it closes the socket.
+    /// The sockets, as weak references, so that a reader never keeps a socket open. The handle
+    /// removes a reference before it closes the socket.
     sockets: Mutex<BTreeMap<SocketId, Weak<OwnedFd>>>,
 }
 
@@ -54,8 +54,8 @@ impl WorkerFacts {
         *lock(&self.idle)
     }
 
-    /// Returns the packets that a socket dropped because its ring was full or the worker had no
-    /// free frame. `None` if the socket does not exist.
+    /// Returns the number of packets that a socket dropped because its ring was full or the worker
+    /// had no free frame; `None` if the socket does not exist.
     pub fn overflowed(&self, id: SocketId) -> Option<u64> {
         let sockets = lock(&self.sockets);
         let counted = xdp_statistics(sockets.get(&id)?.upgrade()?).ok()?;
@@ -83,7 +83,7 @@ impl WorkerFacts {
     }
 }
 
-/// A panic leaves no partial update here, so a poisoned lock is safe to use.
+/// Locks `mutex`. No update here can panic halfway, so a poisoned lock is safe to use.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,7 @@
 //! another function, the packet passes that other function first, and then a link that may lose the
 //! packet. The measured time excludes the preparation of a packet. It includes the copies of
 //! emitted packets, as in a worker. CALVIN feeds its advanced functions the same way (section V-C:
-//! "locally generated traffic") and never lets them wait.
+//! "locally generated traffic"), so they never wait for packets.
 
 use std::hint::black_box;
 
@@ -23,8 +23,8 @@ const HEADROOM: usize = 256;
 const BUFFER: usize = 2048;
 /// Number of different payloads.
 const PAYLOADS: usize = 256;
-/// Most packets that a function emits for one packet: a decoder emits many when it gets the missing
-/// packet.
+/// Most packets that a function emits for one packet. A decoder emits many packets when it gets the
+/// missing packet.
 const MAX_EMITTED: usize = 512;
 /// Ethernet, IPv4 and UDP headers, bytes.
 pub const HEADERS: usize = 42;
@@ -34,7 +34,7 @@ pub const HEADERS: usize = 42;
 pub struct FeedConfig {
     /// The function.
     pub function: FunctionConfig,
-    /// A function before `function`, which undoes its work.
+    /// The function before `function`. `function` undoes its work.
     pub after: Option<FunctionConfig>,
     /// A link between the two functions, which loses packets.
     pub link: Option<LossyLinkConfig>,
@@ -57,7 +57,7 @@ pub struct Feed {
 /// Frames for the function.
 struct Queue {
     link: Option<LossyLink>,
-    /// Waiting frames in reverse order: the last one leaves first.
+    /// Waiting frames in reverse order, so the last frame leaves first.
     waiting: Vec<Vec<u8>>,
     /// Frames for reuse.
     spare: Vec<Vec<u8>>,
@@ -110,14 +110,14 @@ impl EmittedFrames {
 /// The result of one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeedResult {
-    /// Processing time, ns, less the cost of reading the clock.
+    /// Processing time minus the cost of reading the clock, ns.
     pub ns: u64,
     /// Number of packets that left the function: the input packet and emitted packets.
     pub packets_out: usize,
 }
 
 impl Feed {
-    /// Makes a function and its source.
+    /// Makes the function and its source.
     ///
     /// # Errors
     /// The function cannot be made.
@@ -152,8 +152,8 @@ impl Feed {
     /// Feeds one packet. Returns `None` if every packet of the source was lost or refused.
     pub fn feed(&mut self) -> Option<FeedResult> {
         if self.queue.waiting.is_empty() {
-            // A link loses packets at random. After a thousand losses in a row, it loses all
-            // packets.
+            // A link loses packets at random. After a thousand losses in a row, assume that the
+            // link loses all packets.
             (0..1000).find(|_| {
                 self.produce();
                 !self.queue.waiting.is_empty()
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_loses_its_share_and_a_full_loss_gives_no_result() {
+    fn a_link_loses_the_configured_share_and_full_loss_gives_no_result() {
         let link = |loss_ppm| {
             Some(LossyLinkConfig {
                 loss_ppm,

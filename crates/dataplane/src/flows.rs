@@ -14,7 +14,7 @@ use myelin_packet::{FlowRecord, FlowTotals, Flows};
 /// Number of flows that the loop copies at once: 30 KB, about 2 us.
 pub(crate) const PAGE: usize = 256;
 
-/// Writes the pages that `fetch` returns, up to the last.
+/// Writes the pages that `fetch` returns, up to the last page.
 pub(crate) fn write(
     file: &mut File,
     mut fetch: impl FnMut(FlowPage) -> Result<FlowPage, String>,
@@ -35,7 +35,7 @@ pub(crate) fn write(
     }
 }
 
-/// Reads the flows from the file; `None` if it is empty.
+/// Reads the flows from the file. Returns `None` if the file is empty.
 pub(crate) fn read(file: &mut File) -> io::Result<Option<Flows>> {
     let mut bytes = Vec::new();
     file.rewind()?;

@@ -1,7 +1,7 @@
-//! The service function forwarder (RFC 7665): takes packets from ports, runs each through its
-//! segment to completion, and transmits it.
+//! The service function forwarder (RFC 7665) takes packets from ports, runs each packet through its
+//! segment to completion, and transmits the packet.
 //!
-//! Processing a batch takes no lock. It allocates nothing after the vectors have grown. It makes
+//! Processing a batch takes no lock, and allocates no memory after the vectors have grown. It makes
 //! one dynamic call per function and run of packets. A *run* is a longest sequence of packets in
 //! a batch at the same position of the same chain. This file adds and removes ports, chains and
 //! frames. `batch` processes packets.
@@ -52,12 +52,12 @@ pub struct Forwarder<'m, P> {
     started: bool,
     /// Whether a port lacks frames or has unsent packets.
     has_pending_ports: bool,
-    /// When the next timer of a function is due, ns; `u64::MAX` for never.
+    /// The time when the next timer of a function is due, ns; `u64::MAX` if no timer is set.
     next_timer_ns: u64,
     shapers: Vec<Option<ChainShaper>>,
     /// Number of frames with packets in shapers.
     shaped_frames: usize,
-    /// When the next packet may leave a shaper, ns; `u64::MAX` if no packet waits.
+    /// The time when the next packet may leave a shaper, ns; `u64::MAX` if no packet waits.
     next_departure_ns: u64,
     // Vectors that every batch empties and reuses.
     batch: Batch<'m>,
@@ -79,7 +79,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         Ok(Self::new(memory, batch_size, counters, monotonic_ns))
     }
 
-    /// Deploys a chain. Its functions count into `stats`.
+    /// Deploys a chain. The chain's functions count into `stats`.
     pub fn deploy(&mut self, chain: &UserChain, stats: &Stats) -> Result<(), Error> {
         let refused = |message: String| Error::Refused {
             worker: "in this process".into(),
@@ -89,7 +89,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         chain.check().map_err(|problem| refused(problem.into()))?;
         let block = stats
             .allocate(chain.spi, chain.generation, chain.positions)
-            .ok_or_else(|| refused("it exists already, or 4096 chains exist".into()))?;
+            .ok_or_else(|| refused("the chain exists already, or 4096 chains exist".into()))?;
         let counters = stats.file().chain_counters(block)?;
         let segments =
             Segment::build(chain, &Arc::new(counters), &mut self.states).map_err(refused)?;
@@ -131,8 +131,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         }
     }
 
-    /// Takes all frames that no port holds, and refills the ports. Call it after adding the ports
-    /// and chains of a predecessor.
+    /// Takes all frames that no port holds, and refills the ports. Call this method after you add
+    /// the ports and chains of a predecessor.
     pub fn start(&mut self) {
         let frames = self.memory.frames() as usize;
         self.pool = FramePool::new(self.memory.held_frames(), frames);
@@ -247,8 +247,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         }
     }
 
-    /// Processes the packets that wait in the ports now, not later arrivals. So the call ends under
-    /// load too.
+    /// Processes the packets that wait in the ports now. Does not process later arrivals, so that
+    /// the call ends under load too.
     fn drain(&mut self) {
         for index in 0..self.ports.len() {
             let mut remaining = self.ports[index].as_ref().map_or(0, Port::count_received);
@@ -291,11 +291,11 @@ impl<'m, P: Port> Forwarder<'m, P> {
     /// Announces to all ports that the worker is about to sleep. Returns whether it may sleep.
     /// Always call [`Self::disarm`] afterwards.
     pub(crate) fn arm(&mut self) -> bool {
-        let mut may = true;
+        let mut may_sleep = true;
         for port in self.ports.iter_mut().flatten() {
-            may &= port.arm();
+            may_sleep &= port.arm();
         }
-        may
+        may_sleep
     }
 
     /// Announces to all ports that the worker is awake.
@@ -304,7 +304,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
     }
 
     /// Sends pending packets, reclaims sent frames, refills the ports, and updates the counters of
-    /// free frames and invalid descriptors. Call it when idle.
+    /// free frames and invalid descriptors. Call this method when the worker is idle.
     pub fn flush_and_refill(&mut self) {
         if !self.started {
             return;

@@ -1,4 +1,5 @@
-//! The agent's handle of a worker: starts and restarts it, and sends it sockets and chains.
+//! The agent's handle of a worker. It starts and restarts the worker, and sends it sockets and
+//! chains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -27,19 +28,19 @@ use crate::xsk::{Successor, Xsk};
 
 mod lifecycle;
 
-/// A running worker process. The handle keeps the packet memory, the sockets, the statistics and
-/// the chains, so a restart loses none of them. (The driver owns the packet memory of a worker over
-/// devices. That memory ends with the process.)
+/// A running worker process. The handle keeps the UMEM, the sockets, the statistics and the chains,
+/// so a restart loses none of them. (A worker over devices has no UMEM. Its driver's packet buffers
+/// end with the process.)
 ///
-/// A request blocks until the worker answers. It takes seconds to start devices or a container, or
-/// to compile the patterns of a function. [`Self::stats`] and [`Self::facts`] are readable
+/// A request blocks until the worker answers. To start devices or a container, or to compile the
+/// patterns of a function, takes seconds. [`Self::stats`] and [`Self::facts`] are readable
 /// meanwhile. Dropping the handle kills the worker. If the agent process dies, the worker keeps
 /// forwarding until it gets SIGTERM.
 #[derive(Debug)]
 pub struct WorkerHandle {
     config: WorkerConfig,
     umem: Arc<Umem>,
-    /// The borrower number of this process, if another worker owns the packet memory.
+    /// The borrower number of this process, if it runs on the UMEM of another worker.
     holder: Option<SocketId>,
     stats: Arc<Stats>,
     facts: Arc<WorkerFacts>,
@@ -47,7 +48,7 @@ pub struct WorkerHandle {
     /// Sockets that closed with the worker. The next start opens them again.
     successors: BTreeMap<SocketId, Successor>,
     rings: BTreeMap<SocketId, (Arc<RingLink>, RingSide)>,
-    /// Borrower numbers of rings and pipeline processes on this worker's memory.
+    /// Borrower numbers of rings and pipeline processes on this worker's UMEM.
     pub(crate) reserved: BTreeSet<SocketId>,
     /// Members of `reserved` without a ring or process. The next worker process takes their frames.
     orphaned: BTreeSet<SocketId>,
@@ -58,17 +59,17 @@ pub struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    /// Returns the packet memory, to bind sockets to.
+    /// Returns the UMEM, to bind sockets to.
     pub fn umem(&self) -> &Umem {
         &self.umem
     }
 
-    /// Returns the packet memory, for another process of a pipeline.
+    /// Returns the UMEM, for another process of a pipeline.
     pub(crate) fn shared_umem(&self) -> Arc<Umem> {
         Arc::clone(&self.umem)
     }
 
-    /// Returns the first socket. Another socket may share its packet memory.
+    /// Returns the first socket. Another socket may share this socket's UMEM.
     pub fn first_socket(&self) -> Option<&Xsk> {
         self.sockets.values().next()
     }
@@ -111,7 +112,7 @@ impl WorkerHandle {
                     && !self.reserved.contains(id)
             })
             .ok_or(Error::Parameter {
-                what: "number of sockets, rings and pipeline processes on one packet memory",
+                what: "number of sockets, rings and pipeline processes on one UMEM",
                 value: (self.sockets.len() + self.reserved.len()) as u64 + 1,
                 expected: "at most 255",
             })
@@ -158,8 +159,8 @@ impl WorkerHandle {
         self.ask(&Request::Grant { id, frames })
     }
 
-    /// Closes a socket that is no chain's exit. Its frames return after all descriptors of the
-    /// socket are closed.
+    /// Closes a socket that is no chain's exit. The socket's frames return after all descriptors of
+    /// the socket are closed.
     pub fn remove_socket(&mut self, id: SocketId) -> Result<(), Error> {
         if self.chains.values().any(|(chain, _)| {
             chain
@@ -170,11 +171,11 @@ impl WorkerHandle {
             return Err(Error::Refused {
                 worker: self.config.run_id.clone(),
                 what: format!("remove socket {}", id.0),
-                message: "a chain transmits on it; remove the chain first".into(),
+                message: "a chain transmits on this socket; remove the chain first".into(),
             });
         }
-        // The kernel frees a socket with its last descriptor. So the handle closes its descriptor
-        // before the worker's.
+        // The kernel frees a socket with the last descriptor, so the handle closes its descriptor
+        // before the worker closes the other.
         self.facts.forget_socket(id);
         if self.sockets.remove(&id).is_none() && self.successors.remove(&id).is_none() {
             return Err(self.missing_socket(id));
@@ -182,7 +183,7 @@ impl WorkerHandle {
         self.send_release(id, &Request::RemoveSocket { id })
     }
 
-    /// Deploys a generation of a chain. The generation runs when this returns.
+    /// Deploys a generation of a chain. The generation runs when this method returns.
     pub fn add_chain(&mut self, chain: UserChain) -> Result<(), Error> {
         let key = (chain.spi, chain.generation);
         chain
@@ -214,8 +215,8 @@ impl WorkerHandle {
             block,
         };
         if let Err(error) = self.ask(&request) {
-            // No process counts into the block: the worker refused the chain, did not get it, or
-            // was killed after a timeout.
+            // No process counts into the block, because the worker refused the chain, did not get
+            // the request, or was killed after a timeout.
             self.stats.release(key.0, key.1);
             return Err(error);
         }
@@ -261,8 +262,8 @@ impl WorkerHandle {
         })
     }
 
-    /// Removes a generation of a chain, after the worker has processed its arrived packets. The
-    /// front door must not redirect packets to it any more.
+    /// Removes a generation of a chain, after the worker has processed the generation's arrived
+    /// packets. The front door must no longer redirect packets to this generation.
     pub fn remove_chain(&mut self, spi: u32, generation: u16) -> Result<(), Error> {
         if self
             .redirects
@@ -276,15 +277,15 @@ impl WorkerHandle {
         }
         let answer = self.ask(&Request::RemoveChain { spi, generation });
         if matches!(answer, Err(Error::Control { .. })) {
-            // The worker may not have got the request. It would then still count into the block.
+            // A worker that did not get the request would still count into the block.
             self.kill_process();
         }
         self.stats.release(spi, generation);
         answer
     }
 
-    /// Returns the flows of a function; `None` if it keeps none or this worker does not run it. A
-    /// packet waits at most for the copy of one page.
+    /// Returns the flows of a function; `None` if the function keeps no flows, or this worker does
+    /// not run the function. A packet waits at most for the copy of one page.
     pub fn flows(
         &mut self,
         spi: u32,
@@ -325,12 +326,12 @@ impl WorkerHandle {
         read(&mut file).map_err(failed)
     }
 
-    /// Returns the worker's statistics. Any thread may read them at any time.
+    /// Returns the worker's statistics, which any thread may read at any time.
     pub fn stats(&self) -> Arc<Stats> {
         Arc::clone(&self.stats)
     }
 
-    /// Returns the worker's state. Any thread may read it at any time.
+    /// Returns the worker's state, which any thread may read at any time.
     pub fn facts(&self) -> Arc<WorkerFacts> {
         Arc::clone(&self.facts)
     }

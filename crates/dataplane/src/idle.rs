@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 /// The behaviour of a worker without packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Idle {
-    /// Polls all the time. Has the lowest latency, but occupies a core.
+    /// Polls all the time. This has the lowest latency, but occupies a core.
     Spin,
-    /// Sleeps until a packet wakes it. Saves the core, but each single packet costs a wake-up.
+    /// Sleeps until a packet arrives. This saves the core, but each single packet costs a wake-up.
     Sleep,
     /// Polls for `spin` after the last packet, then sleeps.
     Adaptive {
@@ -42,7 +42,7 @@ pub(crate) enum IdleStep {
 
 /// Number of polls between two readings of the clock. A reading costs as much as several polls.
 const POLLS_PER_READING: u32 = 16;
-/// The value of `polls` after the spin time. From then on the worker sleeps without packets.
+/// The value of `polls` after the spin time. From then on, the worker sleeps if it has no packet.
 const SPIN_ENDED: u32 = u32::MAX;
 
 /// Decides between polling and sleeping.
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mode_spin_never_sleeps_and_mode_sleep_never_polls_twice() {
+    fn mode_spin_never_sleeps_and_mode_sleep_sleeps_at_once() {
         let mut spin = IdlePolicy::new(Idle::Spin);
         let mut sleep = IdlePolicy::new(Idle::Sleep);
         for _ in 0..1000 {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn adaptive_sleeps_after_the_spin_time_and_a_packet_restarts_it() {
+    fn adaptive_sleeps_after_the_spin_time_and_a_packet_restarts_the_time() {
         let spin = Duration::from_micros(1);
         let mut idle = IdlePolicy::new(Idle::Adaptive { spin });
         for start in [5_000, 90_000] {

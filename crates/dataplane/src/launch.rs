@@ -1,4 +1,4 @@
-//! Starts a worker's process: as a child of the agent, or in an environment that the agent made.
+//! Starts a worker's process as a child of the agent, or in an environment that the agent made.
 
 use std::fmt;
 use std::io;
@@ -11,8 +11,8 @@ use crate::config::WorkerConfig;
 /// Starts workers in an environment: a control group or a container.
 pub trait Launcher: fmt::Debug + Send + Sync {
     /// Starts a worker whose standard input is `control`, the connection to the agent. The worker
-    /// may still be starting when this returns. Call it only after earlier processes of this
-    /// launcher have ended.
+    /// may still be starting when this method returns. Call this method only after earlier
+    /// processes of this launcher have ended.
     fn launch(&self, config: &WorkerConfig, control: OwnedFd) -> io::Result<Box<dyn Launched>>;
 }
 

@@ -1,36 +1,37 @@
 //! Packets in user space: frames, rings, AF_XDP ports and the loop that runs service functions.
 //!
 //! This crate moves a frame from a port through functions to a port without a copy, and tracks the
-//! owner of the frame. It never reads a chain file. It loads no eBPF program: the front door's
+//! holder of the frame. It never reads a chain file. It loads no eBPF program: the front door's
 //! program redirects packets into sockets that this crate opens. It treats all functions alike.
 //!
-//! The agent holds a [`WorkerHandle`] for each worker process. It creates the packet memory
-//! ([`Umem`]) and binds the sockets ([`Xsk`]). The worker ([`worker_main`]) receives their
-//! descriptors over a Unix socket and drives them. So a killed worker loses no socket:
-//! [`WorkerHandle::restart`] hands the same sockets to another process. If the agent dies, the
-//! worker keeps forwarding.
+//! The agent holds a [`WorkerHandle`] for each worker process. The handle creates the UMEM
+//! ([`Umem`]) and binds the sockets ([`Xsk`]). The worker ([`worker_main`]) receives the
+//! descriptors of the UMEM and the sockets over a Unix socket, and drives the sockets. So a killed
+//! worker loses no socket: [`WorkerHandle::restart`] hands the same sockets to another process. If
+//! the agent dies, the worker keeps forwarding.
 //!
-//! The [`Driver`] of a worker process defines its ports: [`Sockets`] over Myelin's packet memory,
-//! or devices that a library drives without the kernel. Such devices have a front door in the
-//! worker ([`WorkerHandle::redirect_chain`]). Both drivers use the same process, requests, loop and
+//! The [`Driver`] of a worker process defines its ports: [`Sockets`] over Myelin's UMEM, or devices
+//! that a library drives without the kernel. Such devices have a front door in the worker
+//! ([`WorkerHandle::redirect_chain`]). The two drivers use the same process, requests, loop and
 //! statistics.
 //!
 //! Each user-space function of a chain may also run in a separate process ([`Pipeline`]). These
-//! workers share the packet memory and exchange descriptors through rings ([`mod@spsc`]).
+//! workers share the UMEM and exchange descriptors through rings ([`mod@spsc`]).
 //!
 //! Failures:
 //!
 //! * A worker fails: arriving packets fill the RX ring, then the kernel drops them.
 //!   [`WorkerHandle::restart`] processes the packets in the ring. Counters continue.
 //! * Another process of a pipeline fails: packets in the rings wait for
-//!   [`WorkerHandle::restart`]. The packets that it was processing are lost, but not their frames.
+//!   [`WorkerHandle::restart`]. The packets that the process was processing are lost, but not their
+//!   frames.
 //! * The agent fails: the worker keeps forwarding until SIGTERM. [`WORKER_NAME`] and the run id in
-//!   its command line identify it.
+//!   the worker's command line identify the worker.
 //! * The egress link fails: packets fill the TX ring, then the worker drops and counts them.
 //!   Packets in the ring leave with the first packet after the link is up.
 //!
-//! Start reading at [`forwarder`], the loop, then [`mod@umem`], the ownership of frames. Only
-//! `shm`, `sys`, `umem` and `xsk_ring` contain `unsafe`.
+//! Start reading at [`forwarder`], which has the loop, then [`mod@umem`], which tracks the holders
+//! of frames. Only `shm`, `sys`, `umem` and `xsk_ring` contain `unsafe`.
 
 mod chain;
 mod clock;

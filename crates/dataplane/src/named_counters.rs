@@ -1,7 +1,7 @@
 //! Transfers the named counters of functions from the worker's loop to the agent.
 //!
 //! As for flows, the agent sends an empty file with its request. The loop reads the counters
-//! between two batches. The worker's control thread writes them into the file.
+//! between two batches. The worker's control thread writes the counters into the file.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Seek, Write};
@@ -19,8 +19,8 @@ pub struct NamedCount {
     pub count: u64,
 }
 
-/// Position, name and value of a counter, without a copy of the name. As a JSON array it equals the
-/// fields of [`NamedCount`].
+/// Position, name and value of a counter, without a copy of the name. Its JSON array has the fields
+/// of [`NamedCount`].
 pub(crate) type CounterReading = (u8, &'static str, u64);
 
 pub(crate) fn write(file: &mut File, readings: &[CounterReading]) -> Result<(), String> {

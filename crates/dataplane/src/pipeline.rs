@@ -1,8 +1,9 @@
-//! Runs each user-space function of a chain in a separate process: the agent's side.
+//! The agent's side of a pipeline, which runs each user-space function of a chain in a separate
+//! process.
 //!
-//! The *first process* is an ordinary worker. It owns the packet memory and the AF_XDP sockets. It
-//! receives, transmits and refills. Every other process, a *stage*, is a worker without sockets on
-//! the same memory:
+//! The *first process* is an ordinary worker. It has the UMEM and the AF_XDP sockets. It receives,
+//! transmits and refills. Every other process, a *stage*, is a worker without sockets on the same
+//! UMEM:
 //!
 //! ```text
 //! sockets -> first process -> stage -> stage -> first process -> sockets
@@ -11,11 +12,11 @@
 //!
 //! Arrows are descriptor rings ([`spsc`](crate::spsc)); packets stay in their frames. The first
 //! process runs the chain's first user-space function. It also runs every function whose state
-//! outlives a generation or belongs to two chains, because it keeps these states.
+//! outlives a generation or belongs to two chains, because these states are in the first process.
 //!
 //! [`WorkerHandle::restart`] restarts a dead stage with the same ends of the same rings. Packets in
-//! the rings wait for it. The packets that the stage was processing are lost. The restarted stage
-//! returns their frames (see `ring_port`).
+//! the rings wait for the restarted stage. The packets that the dead stage was processing are lost,
+//! and the restarted stage returns their frames (see `ring_port`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -42,7 +43,7 @@ const DOOR_TO_RING_TIME: Duration = Duration::from_millis(5);
 /// A process of a pipeline after the first.
 #[derive(Debug)]
 pub struct Stage {
-    /// Position of its function.
+    /// Position of the stage's function.
     pub position: u8,
     /// The process.
     pub handle: WorkerHandle,
@@ -70,9 +71,9 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Deploys a generation of a chain over `head`, its first process, and over stages. `config`
-    /// returns the configuration of the stage for a position. The packet memory settings are those
-    /// of `head`. The chain runs when this returns. A failure leaves nothing behind.
+    /// Deploys a generation of a chain over `head`, the first process, and over stages. `config`
+    /// returns the configuration of the stage for a position, but the UMEM settings are those of
+    /// `head`. The chain runs when this function returns. A failure leaves nothing behind.
     pub fn deploy(
         head: &mut WorkerHandle,
         chain: &UserChain,
@@ -222,8 +223,8 @@ impl Pipeline {
         }
     }
 
-    /// Removes the chain after its packets have left the rings. The front door must not redirect
-    /// packets to it any more.
+    /// Removes the chain after its packets have left the rings. The front door must no longer
+    /// redirect packets to the chain.
     pub fn remove(mut self, head: &mut WorkerHandle) -> Result<(), Error> {
         std::thread::sleep(DOOR_TO_RING_TIME);
         self.drain();
@@ -243,8 +244,8 @@ impl Pipeline {
         }
     }
 
-    /// Stops the stages and returns their frames and numbers to the first process. Continues after
-    /// an error and returns the first one.
+    /// Stops the stages, and returns their frames and numbers to the first process. Continues after
+    /// an error, and returns the first error.
     fn stop_stages(&mut self, head: &mut WorkerHandle) -> Result<(), Error> {
         for stage in self.stages.drain(..) {
             // A dead stage cannot answer.

@@ -28,8 +28,8 @@ pub trait Port {
     /// port; [`Port::count_invalid`] counts such descriptors.
     fn take(&mut self, memory: &FrameMemory) -> Option<Buffer>;
 
-    /// Frees the ring slots of the taken packets. Call it before a flush, so that a packet is never
-    /// in two rings.
+    /// Frees the ring slots of the taken packets. Call this method before a flush, so that a packet
+    /// is never in two rings.
     fn release(&mut self);
 
     /// Puts a packet into the transmit ring. Returns the packet if the ring is full.
@@ -56,7 +56,7 @@ pub trait Port {
     fn readable_fd(&self) -> Option<RawFd>;
 
     /// Announces that the worker is about to sleep on [`Port::readable_fd`]. Returns whether the
-    /// worker may sleep: not if an arrived packet does not make the descriptor readable.
+    /// worker may sleep. It must not sleep if a packet has already arrived.
     fn arm(&mut self) -> bool {
         true
     }
@@ -73,8 +73,8 @@ pub trait Port {
     }
 }
 
-/// Frames that are in no ring and carry no packet. Last in, first out: the last used frame is still
-/// in the cache.
+/// Frames that are in no ring and carry no packet. Last in, first out, because the last used frame
+/// is still in the cache.
 #[derive(Debug, Default)]
 pub struct FramePool {
     free: Vec<Frame>,

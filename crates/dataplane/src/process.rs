@@ -1,4 +1,4 @@
-//! A worker process and the agent's connection to it.
+//! A worker process, and the agent's connection to the process.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use crate::launch::{ChildLauncher, Launched, Launcher};
 use crate::protocol::{PortSetup, Request, Setup, receive_reply, send_request};
 use crate::xsk::{Xsk, XskConfig};
 
-/// Longest wait for an answer to other requests. The worker may be draining a chain.
+/// Longest wait for an answer to all other requests. The worker may be draining a chain.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// Longest wait for adding a chain. Compiling tens of thousands of patterns takes seconds, but
 /// delays no packet.
@@ -22,7 +22,7 @@ const BUILD_TIME: Duration = Duration::from_secs(60);
 /// Longest wait for the start of devices and their drivers.
 const DEVICE_TIME: Duration = Duration::from_secs(20);
 
-/// A started process, and the connection to it.
+/// A started process, and the agent's connection to the process.
 #[derive(Debug)]
 pub(crate) struct WorkerProcess {
     process: Box<dyn Launched>,
@@ -39,7 +39,7 @@ impl WorkerProcess {
             exe: config.exe.clone(),
             source,
         };
-        let (control, theirs) = socketpair(
+        let (control, worker_end) = socketpair(
             AddressFamily::Unix,
             SockType::SeqPacket,
             None,
@@ -47,7 +47,7 @@ impl WorkerProcess {
         )
         .map_err(|errno| failed(errno.into()))?;
         let launcher: &dyn Launcher = config.launcher.as_deref().unwrap_or(&ChildLauncher);
-        let process = launcher.launch(config, theirs).map_err(failed)?;
+        let process = launcher.launch(config, worker_end).map_err(failed)?;
         Ok(Self {
             process,
             worker: config.run_id.clone(),
@@ -102,7 +102,7 @@ impl WorkerProcess {
     }
 
     /// Sends a socket. After the worker has mapped the rings, binds the socket and redirects
-    /// packets to it.
+    /// packets to the socket.
     pub(crate) fn hand_over(
         &mut self,
         id: SocketId,
@@ -116,7 +116,7 @@ impl WorkerProcess {
         xsk.redirect()
     }
 
-    /// Waits for the process to end. Kills it after `timeout`.
+    /// Waits for the process to end. Kills the process after `timeout`.
     pub(crate) fn wait(&mut self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         while Instant::now() < deadline {

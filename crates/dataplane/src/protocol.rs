@@ -1,9 +1,9 @@
 //! Requests from the agent to a worker, and replies, over a Unix `SOCK_SEQPACKET` pair.
 //!
 //! A request is one byte with attached descriptors. The first descriptor is an anonymous file with
-//! the request as JSON, because a firewall's rules do not fit a datagram. The others are those that
-//! the request needs. A reply is JSON in the record itself. It contains the number of its request,
-//! so that the agent recognises a late reply.
+//! the request as JSON, because a firewall's rules do not fit a datagram. The request determines
+//! the other descriptors. A reply is JSON in the record itself. It contains the number of its
+//! request, so that the agent recognises a late reply.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -31,37 +31,37 @@ const MESSAGE_MAX: usize = 2048;
 pub(crate) enum Request {
     /// The first request. Descriptors: the statistics, and those of the port set-up.
     Setup(Setup),
-    /// Use a socket. The worker maps its rings before it answers. Descriptor: the socket.
+    /// Use a socket. The worker maps the socket's rings before it answers. Descriptor: the socket.
     AddSocket {
-        /// Its number.
+        /// Number of the socket.
         id: SocketId,
-        /// Its configuration.
+        /// Configuration of the socket.
         info: XskInfo,
-        /// Whether it replaces a closed socket, whose frames are free. Allowed only before
+        /// Whether the socket replaces a closed socket, whose frames are free. Allowed only before
         /// [`Request::Start`].
         succeeds: bool,
     },
     /// Close a socket that is no chain's exit.
     RemoveSocket {
-        /// Its number.
+        /// Number of the socket.
         id: SocketId,
     },
     /// Use an end of a ring to another worker. Descriptors: the ring, and the eventfd that wakes
     /// its receiver.
     AddRing {
-        /// Its port and borrower number.
+        /// Port number and borrower number of the ring.
         id: SocketId,
-        /// The end.
+        /// The end that the worker uses.
         side: RingSide,
     },
     /// Take the frames of a process or ring that no longer exists.
     TakeFrames {
-        /// Its borrower number.
+        /// Borrower number of the process or ring.
         id: SocketId,
     },
     /// Grant free frames to a process that starts next.
     Grant {
-        /// Its borrower number.
+        /// Borrower number of the process.
         id: SocketId,
         /// Number of frames.
         frames: u32,
@@ -70,7 +70,7 @@ pub(crate) enum Request {
     AddChain {
         /// The chain.
         chain: UserChain,
-        /// Its block in the statistics.
+        /// The chain's block in the statistics.
         block: u32,
     },
     /// Drain and free a generation.
@@ -91,7 +91,7 @@ pub(crate) enum Request {
     StopRedirect {
         /// Service path identifier.
         spi: u32,
-        /// The direction of the chain, which names its ingress port.
+        /// The direction of the chain, which determines the ingress port.
         direction: Direction,
     },
     /// Read the named counters of a chain's functions. Descriptor: an empty file for the answer.
@@ -133,17 +133,17 @@ pub(crate) struct Setup {
 /// The ports of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PortSetup {
-    /// Sockets and rings, which later requests add, on packet memory that the agent made.
-    /// Descriptor: the packet memory.
+    /// Sockets and rings, which later requests add, on a UMEM that the agent made. Descriptor: the
+    /// UMEM.
     Sockets {
         /// Number of frames.
         frames: u32,
         /// Size of a frame, bytes.
         frame_size: u32,
-        /// The borrower number of this process, if another process owns the packet memory.
+        /// The borrower number of this process, if it runs on the UMEM of another process.
         holder: Option<SocketId>,
     },
-    /// Devices, with packet memory of their driver.
+    /// Devices, whose driver allocates the packet buffers.
     Devices(DevicePair),
 }
 
@@ -156,7 +156,7 @@ pub struct NewPort {
 
 #[derive(Debug)]
 pub(crate) enum NewPortKind {
-    /// `succeeds`: this socket replaces a closed socket with the same number, whose frames are
+    /// With `succeeds`, this socket replaces a closed socket with the same number, whose frames are
     /// free.
     Socket {
         fd: OwnedFd,
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_reply_is_skipped() {
+    fn a_late_reply_to_an_earlier_request_is_skipped() {
         let (agent, worker) = connected_sockets();
         send_reply(worker.as_fd(), 1, &Ok(())).unwrap();
         send_reply(worker.as_fd(), 2, &Err("no such chain".repeat(1000))).unwrap();

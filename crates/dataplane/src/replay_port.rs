@@ -1,5 +1,5 @@
-//! A port that receives the same packet again and again, as fast as the forwarder takes it. Used to
-//! measure the cost of chains without a device.
+//! A port that receives the same packet again and again, as fast as the forwarder takes packets.
+//! Measurements use this port to find the cost of chains without a device.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -16,7 +16,7 @@ pub struct ReplayPort {
     borrower: Borrower,
     packet: Vec<u8>,
     meta: Meta,
-    /// Whether the frame of this number holds the packet.
+    /// For each frame number: whether the frame holds the packet.
     written: Vec<bool>,
     arrivals: VecDeque<u64>,
     sent: Vec<u64>,

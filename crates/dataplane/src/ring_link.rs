@@ -1,4 +1,4 @@
-//! A ring between two workers, on the agent's side.
+//! The agent's side of a ring between two workers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,15 +1,15 @@
-//! A port over one end of a descriptor ring to another worker process on the same packet memory.
+//! A port over one end of a descriptor ring to another worker process on the same UMEM.
 //!
-//! For each frame the holder table of the packet memory names the ring or process that holds it.
-//! The sender writes the ring into the table before it publishes the descriptor. The receiver
-//! writes itself into the table before it releases the slot. So the successor of a killed process
-//! finds every frame:
+//! For each frame, the holder table of the UMEM names the ring or process that holds the frame. The
+//! sender writes the ring into the table before it publishes the descriptor. The receiver writes
+//! itself into the table before it releases the slot. So the successor of a killed process finds
+//! every frame:
 //!
 //! * Frames that the process held: the table names the process.
-//! * Frames that the process took without releasing their slots: the table names the process. They
-//!   are still at the front of its incoming ring, where [`RingPort::new`] skips them.
-//! * Frames that the process lent without publishing: the table names the outgoing ring, but they
-//!   are not in it.
+//! * Frames that the process took without releasing their slots: the table names the process. These
+//!   frames are still at the front of the incoming ring, where [`RingPort::new`] skips them.
+//! * Frames that the process lent without publishing: the table names the outgoing ring, but the
+//!   ring does not contain these frames.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
@@ -20,8 +20,8 @@ use crate::port::{Buffer, FramePool, Port};
 use crate::spsc::{RingFile, SharedConsumer, SharedProducer};
 use crate::umem::{Borrower, Frame, FrameMemory};
 
-/// Words of a descriptor: address in the packet memory, length of the packet. Length 0 returns a
-/// frame without a packet to the frames' owner.
+/// Words of a descriptor: address in the UMEM, length of the packet. Length 0 returns a frame
+/// without a packet to the first process.
 pub(crate) const WORDS: usize = 2;
 /// Most frames that a refill returns.
 const RETURN_BATCH: u32 = 64;
@@ -29,11 +29,11 @@ const RETURN_BATCH: u32 = 64;
 /// The end of a ring that a process uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum RingSide {
-    /// It receives packets.
+    /// The process receives packets.
     Receive,
-    /// It sends packets.
+    /// The process sends packets.
     Send,
-    /// It sends packets, and returns free frames to the other end, which owns them.
+    /// The process sends packets, and returns free frames to the first process at the other end.
     SendAndReturn,
 }
 
@@ -62,7 +62,8 @@ enum RingEnd {
 }
 
 impl RingPort {
-    /// Opens an end of a ring that is new or that a dead process used. `borrower` is the ring.
+    /// Opens an end of a ring that is new or that a dead process used. `borrower` is the number of
+    /// the ring.
     pub(crate) fn new(
         ring: OwnedFd,
         wake_fd: OwnedFd,
@@ -158,7 +159,7 @@ impl Port for RingPort {
         if !ring.must_wake() {
             return 0;
         }
-        // A nonblocking write fails if the counter is full. Then a wake-up is already pending.
+        // A nonblocking write fails if the counter is full, but a wake-up is then already pending.
         let _ = write(&self.wake_fd, &1_u64.to_ne_bytes());
         1
     }
@@ -237,7 +238,7 @@ mod tests {
     use super::*;
     use crate::umem::Umem;
 
-    /// Packet memory that two processes share, and a ring in each direction.
+    /// A UMEM that two processes share, and a ring in each direction.
     struct TwoProcesses {
         umem: Umem,
         rings: [RingFile; 2],

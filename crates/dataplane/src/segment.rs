@@ -22,16 +22,16 @@ pub(crate) struct Segment {
     pub(crate) functions: Vec<Box<dyn Function>>,
     pub(crate) exit: Exit,
     pub(crate) counters: Arc<ChainCounters>,
-    /// Shapes its packets to the chain's profile at the exit.
+    /// The shaper of the packets at the exit; `None` without a shaper.
     pub(crate) shaping: Option<Shaping>,
     /// A new shaper, used if no other generation of the chain has a shaper.
     pub(crate) shaper: Option<Box<Shaper>>,
-    /// Index of the shaper in use, in the forwarder.
+    /// Index of the forwarder's shaper that the segment uses.
     pub(crate) shaper_index: Option<u32>,
     ingress_port: IngressPort,
-    /// Bit `i`: the function at index `i` needs the time.
+    /// Bit `i` is set if the function at index `i` needs the time.
     time_mask: u32,
-    /// Timers of functions.
+    /// The timers of the functions that need one.
     timers: Vec<FunctionTimer>,
     /// Whether a timer is stopped until the next packet.
     has_stopped_timers: bool,
@@ -39,8 +39,8 @@ pub(crate) struct Segment {
     until_sample: u32,
 }
 
-/// One run in this many is timed, as in the kernel. Reading the clock costs as much as a dozen
-/// trivial functions.
+/// One run in this many is timed, as in the kernel, because reading the clock costs as much as a
+/// dozen trivial functions.
 pub(crate) const SAMPLE_EVERY: u32 = 1024;
 
 /// A clock and the cost of reading it.
@@ -148,8 +148,8 @@ impl Segment {
             .collect()
     }
 
-    /// Returns the chain's ingress port for a run from port `ingress`; a timer's run has no port.
-    /// Returns `None` before a packet of the chain has arrived.
+    /// Returns the chain's ingress port. `ingress` is the port of the run; `None` for a run that a
+    /// timer started. Returns `None` before a packet of the chain has arrived.
     #[inline]
     pub(crate) fn ingress_port(&self, ingress: Option<usize>) -> Option<usize> {
         let IngressPort {
@@ -169,7 +169,7 @@ impl Segment {
         self.exit.port == ingress && matches!(self.exit.target, ExitTarget::Kernel(_))
     }
 
-    /// Counts a run. Returns whether it is timed.
+    /// Counts a run. Returns whether to measure the time of this run.
     #[inline]
     pub(crate) fn sample_now(&mut self) -> bool {
         self.until_sample -= 1;
@@ -293,7 +293,7 @@ impl Segment {
         }
     }
 
-    /// Counts the packets of a function. Adds the packets that it emitted to the batch.
+    /// Counts the packets of a function. Adds the packets that the function emitted to the batch.
     #[inline]
     fn count_and_collect_emitted<'m>(
         &self,
@@ -317,11 +317,11 @@ impl Segment {
     }
 }
 
-/// Runs functions on a batch up to the first one that drops or emits. Returns its index and the
-/// number of drops.
+/// Runs functions on a batch up to the first function that drops or emits. Returns the index of
+/// that function and the number of drops.
 ///
-/// This function is not inlined, so that the loop's variables stay in registers. Inlined, each
-/// service function costs 50 % more.
+/// This function is not inlined, so that the loop's variables stay in registers. With inlining,
+/// each service function costs 50 % more.
 #[inline(never)]
 fn process_until_drop_or_emit<'m>(
     functions: &mut [Box<dyn Function>],
@@ -332,7 +332,7 @@ fn process_until_drop_or_emit<'m>(
     let mut rest = functions.iter_mut();
     while let Some(function) = rest.next() {
         let drops = function.process_batch(batch, emitter);
-        // One branch for both conditions.
+        // The sum needs one branch instead of two.
         if drops + emitter.emitted_count != 0 {
             return Some((count - rest.len() - 1, drops));
         }
@@ -349,8 +349,8 @@ struct FunctionTimer {
 }
 
 impl FunctionTimer {
-    /// Returns the timer of a function, if it needs one. The first call is due at once, to give the
-    /// function the time.
+    /// Returns the timer of a function, if the function needs a timer. The first call is due at
+    /// once, to give the function the time.
     fn of(index: usize, function: &dyn Function) -> Option<Self> {
         Some(Self {
             index,
@@ -360,7 +360,7 @@ impl FunctionTimer {
     }
 }
 
-/// Shortest period of a timer, ns. A shorter one would occupy the worker.
+/// Shortest period of a timer, ns. A shorter period would occupy the worker.
 const MIN_TIMER_PERIOD_NS: u64 = 10_000;
 
 /// The ingress port of a chain, where replies to senders leave. The first segment learns this port
@@ -414,8 +414,8 @@ pub(crate) fn encapsulate(packet: &mut Packet<'_>, position: u8) -> bool {
     room.map(|room| room.copy_from_slice(&header)).is_some()
 }
 
-/// Prepends the NSH header to a reply. The header names position 0: no exit leads there, so it
-/// marks a reply. Returns `false` without enough headroom.
+/// Prepends the NSH header to a reply. The header names position 0, which marks a reply because no
+/// exit leads to position 0. Returns `false` without enough headroom.
 #[cold]
 pub(crate) fn encapsulate_reply(
     memory: &FrameMemory,

@@ -100,8 +100,8 @@ impl SegmentTable {
         self.slots[at] = Some((key, value));
     }
 
-    /// Returns the first slot of a key, by Fibonacci hashing (Knuth, TAOCP 3, 6.4): the high bits
-    /// of the product are well mixed.
+    /// Returns the first slot of a key, by Fibonacci hashing (Knuth, TAOCP 3, 6.4). Uses the high
+    /// bits of the product, which are well mixed.
     #[inline]
     fn first_slot(&self, key: SegmentKey) -> usize {
         let product = key.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);

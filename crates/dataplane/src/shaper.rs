@@ -5,8 +5,8 @@
 //! If the wait would be too long, the shaper drops the packet at once.
 //!
 //! The shaper checks the bucket again at each departure, because the worker may run late. Late
-//! packets never leave faster than the profile, with one exception: a packet that is late by less
-//! than the tolerance counts as on time.
+//! packets never leave faster than the profile, except that a packet that is late by less than the
+//! tolerance counts as on time.
 
 use std::collections::VecDeque;
 
@@ -23,11 +23,11 @@ pub(crate) struct WaitingPacket {
     pub(crate) segment: u32,
     /// Index of the egress port.
     pub(crate) port: usize,
-    /// The packet as it will be transmitted.
+    /// The packet, ready to transmit.
     pub(crate) buffer: Buffer,
     /// Length that the profile counts, bytes. Excludes the NSH header for a kernel function.
     pub(crate) bytes: u32,
-    /// Its front-door stamp, if it leaves the chain here.
+    /// The front-door stamp, if the packet leaves the chain at this exit.
     pub(crate) stamp_ns: Option<u64>,
     /// Arrival time, CLOCK_MONOTONIC, ns.
     pub(crate) arrived_ns: u64,
@@ -46,7 +46,7 @@ struct QueueEntry {
 pub(crate) enum ShaperDecision {
     /// The packet leaves now.
     Leave,
-    /// The packet waits: pass it to [`Shaper::push`].
+    /// The packet waits. Pass the packet to [`Shaper::push`].
     Wait,
     /// Drop the packet.
     Drop(ShaperDrop),
@@ -136,7 +136,8 @@ impl Shaper {
         ShaperDecision::Wait
     }
 
-    /// Returns when one more packet would leave if no packet were late; `None` for never.
+    /// Returns when one more packet would leave if no packet were late; `None` if the packet never
+    /// conforms.
     fn plan_departure(&self, now_ns: u64, bytes: u32) -> Option<u64> {
         let eligible_ns = self.bucket_after_queue.eligible_ns(1, bytes.into())?;
         Some(eligible_ns.max(now_ns.saturating_sub(self.late_ns)))
@@ -189,8 +190,9 @@ impl Shaper {
         });
     }
 
-    /// Changes the settings. Waiting packets stay, with new departure times. Passes packets that
-    /// never conform to the new profile to `drop`. An unchanged profile keeps the bucket.
+    /// Changes the settings. Waiting packets stay and get new departure times, except that packets
+    /// that never conform to the new profile are passed to `drop`. An unchanged profile keeps the
+    /// bucket.
     pub(crate) fn reconfigure(
         &mut self,
         now_ns: u64,
@@ -226,7 +228,7 @@ impl Shaper {
         self.due_ns = self.due_ns.max(now_ns);
     }
 
-    /// Removes the packets of a segment, and passes them to `drop`.
+    /// Removes the packets of a segment, and passes each to `drop`.
     pub(crate) fn remove_segment(&mut self, segment: u32, mut drop: impl FnMut(WaitingPacket)) {
         for _ in 0..self.queue.len() {
             match self.queue.pop_front() {

@@ -182,14 +182,14 @@ mod tests {
     #[test]
     fn two_mappings_of_a_file_share_its_content() {
         let fd = anonymous_file("myelin-test", 8192).unwrap();
-        let one = Arc::new(Mapping::new(fd.as_fd(), 0, 8192, false).unwrap());
-        let two = Arc::new(Mapping::new(fd.as_fd(), 0, 8192, true).unwrap());
-        let writer = SharedAtomics::<AtomicU64>::new(&one, 4096, 2).unwrap();
-        let reader = SharedAtomics::<AtomicU64>::new(&two, 4096, 2).unwrap();
+        let first = Arc::new(Mapping::new(fd.as_fd(), 0, 8192, false).unwrap());
+        let second = Arc::new(Mapping::new(fd.as_fd(), 0, 8192, true).unwrap());
+        let writer = SharedAtomics::<AtomicU64>::new(&first, 4096, 2).unwrap();
+        let reader = SharedAtomics::<AtomicU64>::new(&second, 4096, 2).unwrap();
         writer.populate();
         writer[1].store(7, Relaxed);
         assert_eq!((reader[0].load(Relaxed), reader[1].load(Relaxed)), (0, 7));
-        drop(one);
+        drop(first);
         assert_eq!(writer[1].load(Relaxed), 7, "cells keep their mapping alive");
     }
 

@@ -15,7 +15,7 @@
 //! keeps a copy of the other side's index, and reads that index again only if the copy does not
 //! suffice. A side publishes its own index once per batch. The slots of a batch are in the other
 //! side's cache. So a side prefetches all of them before it accesses the first
-//! ([`Producer::reserve`], [`Consumer::peek`]): the transfers overlap.
+//! ([`Producer::reserve`], [`Consumer::peek`]). Then the transfers overlap.
 //!
 //! The other process may die at any point, or write any value into the file. Every access is to an
 //! atomic word within the slice, so no access is out of bounds or a data race. If the distance of
@@ -195,15 +195,15 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Producer<M, N> {
         self.next != self.published
     }
 
-    /// Returns whether the consumer sleeps, or is about to, and needs a wake-up. Call it after
-    /// [`Self::publish`].
+    /// Returns whether the consumer sleeps or is about to sleep, so that it needs a wake-up. Call
+    /// this method after [`Self::publish`].
     #[inline]
     pub fn must_wake(&self) -> bool {
         W::full_fence();
         self.memory.words[ASLEEP].load(Relaxed) != 0
     }
 
-    /// Enqueues and publishes as many descriptors as fit. Returns their number.
+    /// Enqueues and publishes as many descriptors as fit. Returns the number of enqueued ones.
     #[inline]
     pub fn enqueue(&mut self, descriptors: &[[u64; N]]) -> usize {
         let count = self.reserve(descriptors.len().try_into().unwrap_or(u32::MAX)) as usize;
@@ -278,7 +278,7 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Consumer<M, N> {
         self.memory.words[CONSUMER].store(self.next, Release);
     }
 
-    /// Dequeues up to `descriptors.len()` descriptors. Returns their number.
+    /// Dequeues up to `descriptors.len()` descriptors. Returns the number of dequeued ones.
     #[inline]
     pub fn dequeue(&mut self, descriptors: &mut [[u64; N]]) -> usize {
         let count = self.peek(descriptors.len().try_into().unwrap_or(u32::MAX)) as usize;
@@ -317,7 +317,7 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Consumer<M, N> {
 pub struct Observer<M>(M, u32);
 
 impl<W: Word, M: Deref<Target = [W]>> Observer<M> {
-    /// Makes an observer of the ring in these words; `None` if they are too few.
+    /// Makes an observer of the ring in these words. Returns `None` if there are too few words.
     pub fn new(words: M, entries: u32) -> Option<Self> {
         (words.len() >= SLOTS).then_some(Self(words, entries))
     }

@@ -112,8 +112,8 @@ impl Stats {
         Some(block)
     }
 
-    /// Frees a block after its worker has stopped writing it. The last block of a chain also frees
-    /// its door row.
+    /// Frees a block after its worker has stopped writing it. With the last block of a chain, also
+    /// frees the chain's door row.
     pub(crate) fn release(&self, spi: u32, generation: u16) {
         let mut allocations = self.allocations();
         if let Some((block, _)) = allocations.chains.remove(&(spi, generation)) {
@@ -167,7 +167,7 @@ impl Stats {
         self.file.read_header().unwrap_or_default()
     }
 
-    /// A panic leaves each entry complete, so a poisoned lock is safe to use.
+    /// Locks the allocations. After a panic each entry is complete, so a poisoned lock is safe.
     fn allocations(&self) -> MutexGuard<'_, Allocations> {
         self.allocations
             .lock()

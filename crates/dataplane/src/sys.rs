@@ -47,8 +47,8 @@ pub(crate) fn in_netns<T: Send>(
     })
 }
 
-/// Tells the kernel that descriptors wait in the TX ring. In copy mode it transmits the frames
-/// before this returns.
+/// Tells the kernel that descriptors wait in the TX ring. In copy mode the kernel transmits the
+/// frames before this function returns.
 #[inline]
 pub(crate) fn kick_transmit(fd: RawFd) -> io::Result<()> {
     const NONE: usize = 0;
@@ -91,7 +91,7 @@ pub(crate) fn kick_receive(fd: RawFd) {
     }
 }
 
-/// Calls `ppoll(2)`. An interruption returns 0. Without a timeout it waits forever.
+/// Calls `ppoll(2)`. After an interruption it returns 0. Without a timeout it waits forever.
 pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
     let timeout = timeout.map(|timeout| libc::timespec {
         tv_sec: timeout.as_secs().cast_signed(),

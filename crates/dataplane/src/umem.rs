@@ -43,7 +43,7 @@ pub const MAX_FRAMES: u32 = 1 << 20;
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE: usize = 64;
 
-/// Table entry of a frame that the owner of the memory holds, and no port.
+/// Table entry of a frame that the process holds that created the UMEM, and no port.
 const OWNER: u8 = 0;
 
 /// The borrower of a frame: a port of the worker, or another process.
@@ -51,7 +51,7 @@ const OWNER: u8 = 0;
 pub struct Borrower(u8);
 
 impl Borrower {
-    /// Most borrowers of one packet memory.
+    /// Maximum number of borrowers of one UMEM.
     pub const MAX: usize = 255;
 
     /// Returns the borrower for a port index; `None` from [`Self::MAX`] on.
@@ -65,9 +65,9 @@ impl Borrower {
     }
 }
 
-/// Packet memory that the kernel, the agent and workers share: the file, and the number and size of
-/// its frames. Only processes that handle packets map the file, so it does not count as resident
-/// memory of the agent.
+/// A UMEM: memory for packets that the kernel, the agent and workers share. Consists of the file,
+/// and the number and size of its frames. Only processes that handle packets map the file, so the
+/// file does not count as resident memory of the agent.
 #[derive(Debug)]
 pub struct Umem {
     file: File,
@@ -76,15 +76,15 @@ pub struct Umem {
 }
 
 impl Umem {
-    /// Creates packet memory: `frames` frames of `frame_size` bytes. The kernel requires 2048 or
-    /// 4096. A received packet cannot use the first [`HEADROOM`] bytes of a frame.
+    /// Creates a UMEM of `frames` frames of `frame_size` bytes. The kernel requires 2048 or 4096
+    /// bytes. A received packet cannot use the first [`HEADROOM`] bytes of a frame.
     pub fn create(frames: u32, frame_size: u32) -> Result<Self, Error> {
         let len = file_len_of(frames, frame_size)?;
         let fd = anonymous_file("myelin-umem", len).map_err(memory(len))?;
         Self::open(fd, frames, frame_size)
     }
 
-    /// Opens packet memory that another process created with the same numbers.
+    /// Opens a UMEM that another process created with the same numbers.
     pub(crate) fn open(fd: OwnedFd, frames: u32, frame_size: u32) -> Result<Self, Error> {
         let len = file_len_of(frames, frame_size)?;
         let found = file_len(fd.as_fd()).map_err(memory(len))?;
@@ -164,7 +164,7 @@ unsafe impl Send for FrameMemory {}
 unsafe impl Sync for FrameMemory {}
 
 impl FrameMemory {
-    /// Maps the whole packet memory. Populates all pages, so that no packet waits for a page fault.
+    /// Maps the whole UMEM. Populates all pages, so that no packet waits for a page fault.
     pub fn map(umem: &Umem) -> Result<Self, Error> {
         Self::map_for(umem, OWNER)
     }
@@ -251,7 +251,7 @@ impl FrameMemory {
 
     /// Takes the frame of a descriptor back from a port. Returns the frame and the offset of the
     /// address in it. Returns `None` for an address outside the UMEM or a frame that this port has
-    /// not borrowed. So a frame never has two owners.
+    /// not borrowed. So a frame never has two holders.
     #[inline]
     pub fn take_back(&self, address: u64, port: Borrower) -> Option<(Frame, u32)> {
         let number = address >> self.shift;
@@ -264,8 +264,8 @@ impl FrameMemory {
         Some((Frame(number as u32), offset))
     }
 
-    /// Takes back every frame that a port holds. Call it only after the kernel has released the
-    /// port's socket.
+    /// Takes back every frame that a port holds. Call this method only after the kernel has
+    /// released the port's socket.
     pub(crate) fn take_all_back(&self, port: Borrower) -> impl Iterator<Item = Frame> + '_ {
         (0..self.frames).filter_map(move |frame| {
             let state = &self.holders[frame as usize];
@@ -429,7 +429,7 @@ fn file_len_of(frames: u32, frame_size: u32) -> Result<usize, Error> {
 
 fn memory(bytes: usize) -> impl Fn(io::Error) -> Error {
     move |source| Error::Memory {
-        what: "packet memory",
+        what: "UMEM",
         bytes,
         source,
     }
@@ -440,7 +440,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_has_one_owner_at_a_time() {
+    fn a_frame_has_one_holder_at_a_time() {
         let umem = Umem::create(4, 2048).unwrap();
         let memory = FrameMemory::map(&umem).unwrap();
         let [port, other] = [7, 8].map(|port| Borrower::new(port).unwrap());
@@ -501,6 +501,6 @@ mod tests {
         }
         let small = Umem::create(4, 2048).unwrap();
         let error = Umem::open(small.fd().try_clone_to_owned().unwrap(), 400, 2048).unwrap_err();
-        assert!(error.to_string().contains("packet memory"), "{error}");
+        assert!(error.to_string().contains("UMEM"), "{error}");
     }
 }

@@ -89,8 +89,8 @@ fn run<D: Driver>(control: OwnedFd) -> Result<(), String> {
         .stack_size(512 * 1024)
         .spawn(move || {
             // Only the loop is pinned. This thread compiles rules, which must not delay packets.
-            // The call fails if the process may no longer use these cores. Then the thread uses the
-            // remaining ones.
+            // If the process may no longer use these cores, the call fails. The thread then uses
+            // the remaining cores.
             let _ = sched_setaffinity(THIS_THREAD, &cores);
             control.serve();
         })
@@ -153,11 +153,11 @@ fn pin_to_core(setup: &Setup) -> Result<Option<u32>, String> {
     let Some(core) = setup.core else {
         return Ok(None);
     };
-    let mut one = CpuSet::new();
-    let bound = one
+    let mut only_core = CpuSet::new();
+    let result = only_core
         .set(core as usize)
-        .and_then(|()| sched_setaffinity(THIS_THREAD, &one));
-    let Err(errno) = bound else {
+        .and_then(|()| sched_setaffinity(THIS_THREAD, &only_core));
+    let Err(errno) = result else {
         return Ok(Some(core));
     };
     let problem =

@@ -1,4 +1,4 @@
-//! The ports of a worker on Myelin's packet memory: AF_XDP sockets, and rings to other workers.
+//! The ports of a worker with a UMEM: AF_XDP sockets, and rings to other workers.
 
 use std::os::fd::{OwnedFd, RawFd};
 
@@ -28,7 +28,7 @@ impl Driver for Sockets {
         else {
             return Err("this program drives no devices".into());
         };
-        let umem = fds.pop().ok_or("the request has no packet memory")?;
+        let umem = fds.pop().ok_or("the request has no UMEM")?;
         let holder = holder.map(Borrower::of).transpose()?;
         let memory = Umem::open(umem, frames, frame_size)
             .and_then(|umem| match holder {

@@ -44,8 +44,8 @@ struct ReceiveRings {
 }
 
 impl XdpPort {
-    /// Takes over a bound socket. Marks frames in its rings as lent, because a predecessor may have
-    /// died before it could mark them.
+    /// Takes over a bound socket. Marks the frames in the socket's rings as lent, because a
+    /// predecessor may have died before it could mark them.
     pub(crate) fn new(
         fd: OwnedFd,
         info: &XskInfo,
@@ -257,9 +257,10 @@ impl Port for XdpPort {
 }
 
 /// Publishes the written entries to the kernel, and marks their frames in the holder table. The
-/// order matters if the worker is killed between the two. In copy mode this function marks last: a
-/// successor finds the frames in the ring. With zero-copy it marks first, because a driver may take
-/// the frames out of the ring at once. Frames that are marked but not submitted are then lost.
+/// order matters if the worker is killed between the two steps. In copy mode this function marks
+/// last, because a successor finds the frames in the ring. With zero-copy this function marks
+/// first, because a driver may take the frames out of the ring at once. If the worker is then
+/// killed, frames that are marked but not submitted are lost.
 #[inline]
 fn submit<T: Slot>(ring: &mut XskProducer<T>, zero_copy: bool, mark: impl Fn(T)) {
     if zero_copy {
@@ -406,7 +407,7 @@ mod tests {
         };
         assert_eq!(sent, 64);
         pool.give(refused.frame);
-        assert_eq!(port.flush(&memory), 1, "exactly one attempt");
+        assert_eq!(port.flush(&memory), 1, "one attempt to send");
         assert!(!port.is_backlogged(), "no retry can help");
         assert_eq!(port.flush(&memory), 0);
         port.reclaim(&memory, &mut pool);

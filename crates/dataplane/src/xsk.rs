@@ -128,10 +128,10 @@ pub struct Xsk {
     /// Shared with [`WorkerFacts`](crate::WorkerFacts), which reads the kernel's counters.
     fd: Arc<OwnedFd>,
     info: XskInfo,
-    /// Whether it shares the packet memory of another socket.
+    /// Whether the socket shares the UMEM of another socket.
     shares_umem: bool,
-    /// Its network namespace, if its rings cannot be mapped again. A restarted worker then needs a
-    /// successor in that namespace.
+    /// The socket's network namespace, if the socket's rings cannot be mapped again. A restarted
+    /// worker then needs a successor in that namespace.
     netns: Option<OwnedFd>,
     pending_bind: Option<PendingBind>,
     redirect: Option<SocketRedirect>,
@@ -141,7 +141,7 @@ pub struct Xsk {
 #[derive(Debug)]
 struct PendingBind {
     address: SocketAddrXdp,
-    /// The socket whose packet memory it shares.
+    /// The socket whose UMEM the new socket shares.
     shared: Option<Arc<OwnedFd>>,
 }
 
@@ -199,7 +199,7 @@ impl Xsk {
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, cloexec, None);
         let fd = fd.map_err(failed("open"))?;
         if let UmemSource::Registered(umem) = memory {
-            register(&fd, umem, failed("register packet memory"))?;
+            register(&fd, umem, failed("register the UMEM"))?;
         }
         set_xdp_umem_fill_ring_size(&fd, size).map_err(failed("make the fill ring"))?;
         set_xdp_umem_completion_ring_size(&fd, size).map_err(failed("make the completion ring"))?;
@@ -246,7 +246,7 @@ impl Xsk {
         Ok(socket)
     }
 
-    /// Binds the socket if it is not bound. Call it after its rings are mapped.
+    /// Binds the socket if it is not bound. Call this method after the rings are mapped.
     pub(crate) fn bind_if_unbound(&mut self) -> Result<(), Error> {
         let Some(pending_bind) = &self.pending_bind else {
             return Ok(());
@@ -276,7 +276,7 @@ impl Xsk {
         redirect(self.fd()).map_err(|message| failed(io::Error::other(message)))
     }
 
-    /// Returns whether its rings cannot be mapped again.
+    /// Returns whether the socket's rings cannot be mapped again.
     pub(crate) fn needs_successor(&self) -> bool {
         self.netns.is_some()
     }
@@ -366,7 +366,7 @@ fn can_map_bound_rings(socket: &Xsk) -> Result<bool, Error> {
     Ok(*KNOWN.get_or_init(|| can_map))
 }
 
-/// The source of a socket's packet memory.
+/// The source of a socket's UMEM.
 #[derive(Clone, Copy)]
 enum UmemSource<'a> {
     Registered(&'a Umem),

@@ -1,9 +1,9 @@
 //! The four rings of an AF_XDP socket as safe types (`Documentation/networking/af_xdp.rst`). Each
 //! has one producer and one consumer. One end belongs to the worker, the other to the kernel.
 //!
-//! A producer reserves, writes and submits. A consumer peeks, reads and releases. Each publishes
-//! its index once per batch, because every access to a shared index transfers a cache line between
-//! cores.
+//! A producer reserves, writes and submits. A consumer peeks, reads and releases. Each side
+//! publishes its index once per batch, because every access to a shared index transfers a cache
+//! line between cores.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -212,7 +212,7 @@ impl<T: Slot> XskProducer<T> {
         (0..self.next.wrapping_sub(start)).map(move |i| self.memory.read(start.wrapping_add(i)))
     }
 
-    /// Returns the number of entries that the kernel has not taken, unsubmitted ones included.
+    /// Returns the number of entries that the kernel has not taken, including unsubmitted entries.
     #[inline]
     pub(crate) fn outstanding(&self) -> u32 {
         self.next

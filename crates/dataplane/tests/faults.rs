@@ -64,7 +64,7 @@ fn kill_and_restart_under_traffic(bind_late: bool) {
         to_server.positions[0].packets_in >= 8,
         "the new worker continues the counters"
     );
-    // Kill and restart a sleeping worker several times: no frame is lost either.
+    // Kill and restart a sleeping worker several times. This also loses no frame.
     let lent = path.worker.umem().lent().unwrap();
     for _ in 0..5 {
         path.worker.restart().unwrap();

@@ -13,7 +13,7 @@ fn flows_are_read_from_a_running_worker_and_end_with_it() {
         return;
     };
     let network = Network::new();
-    // The table has more entries than one page holds.
+    // The table has more entries than fit into one page.
     let monitor = FunctionConfig::Monitor(MonitorConfig { flows: 3000 });
     let functions = vec![FunctionConfig::Forward, monitor];
     let mut path = UdpPath::new(&network, config(8, ADAPTIVE), functions);

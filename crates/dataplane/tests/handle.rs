@@ -28,7 +28,7 @@ fn scripted_worker(script: &str, file: &Path) -> WorkerConfig {
         args: ["-c".to_owned(), script, "sh".to_owned(), file]
             .map(Into::into)
             .into(),
-        // Ports of devices exist without further requests.
+        // The ports of devices exist without further requests.
         devices: Some(DevicePair {
             devices: [device("net_ring0"), device("net_ring1")],
             prefix: "scripted_worker".into(),
@@ -130,7 +130,8 @@ fn a_generation_with_a_redirect_cannot_be_removed() {
 #[test]
 fn a_restart_restores_all_chains_or_leaves_no_process() {
     let file = std::env::temp_dir().join(format!("myelin-scripted-worker-{}", std::process::id()));
-    // Answers the set-up, two chains and a redirect. Refuses the second chain if the file exists.
+    // The script answers the set-up, two chains and a redirect. It refuses the second chain if the
+    // file exists.
     let script = r#"reply "$ok"; reply "$ok"; if [ -e "$1" ]; then reply "$no"; else reply "$ok"; fi; reply "$ok"; reply "$ok""#;
     let mut worker = WorkerHandle::spawn(scripted_worker(script, &file)).unwrap();
     worker.add_chain(chain(1)).unwrap();

@@ -105,8 +105,8 @@ fn udp_passes_all_processes_in_every_idle_mode_and_batch_size() {
             stats.sojourn.min_ns().unwrap() > 100,
             "no packet is that fast"
         );
-        // Packets enqueued in each ring: to the first stage, to the second, back to the first
-        // process. The first stage returned no packet.
+        // The packets enqueued in each ring: to the first stage, to the second stage, back to the
+        // first process. The first stage returned no packet.
         let seen = [
             ((None, Some(1)), 100),
             ((Some(1), Some(2)), 100),
@@ -254,7 +254,7 @@ fn a_pipeline_removed_while_the_first_process_is_dead_loses_no_frames() {
     assert!(matches!(error, Error::Control { .. }), "{error}");
     path.worker.restart().unwrap();
     path.assert_all_frames_accounted();
-    // The borrower numbers are free again, too.
+    // The borrower numbers are also free again.
     let chain = chain(TO_SERVER, vec![FunctionConfig::Forward; 3], path.server);
     let pipeline = Pipeline::deploy(&mut path.worker, &chain, |_| config(32, ADAPTIVE)).unwrap();
     drain(&server);
@@ -295,7 +295,7 @@ fn an_idle_pipeline_sleeps() {
     let before = pids.map(cpu_ticks);
     std::thread::sleep(Duration::from_millis(600));
     for (pid, before) in pids.into_iter().zip(before) {
-        assert!(cpu_ticks(pid) - before <= 3, "an idle process is busy");
+        assert!(cpu_ticks(pid) - before <= 3, "an idle process must sleep");
     }
     echo(&client, &server, b"after", b"after").unwrap();
     // A link that is down loses packets, but no frames.

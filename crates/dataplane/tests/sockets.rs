@@ -21,7 +21,9 @@ fn chains_and_sockets_are_added_and_removed() {
     let (client, server) = connect_udp(&network);
     let error = path.worker.remove_socket(path.server).unwrap_err();
     assert!(
-        error.to_string().contains("a chain transmits on it"),
+        error
+            .to_string()
+            .contains("a chain transmits on this socket"),
         "{error}"
     );
     let again = chain(TO_SERVER, forward_function(), path.server);
@@ -72,7 +74,7 @@ fn chains_and_sockets_are_added_and_removed() {
 }
 
 #[test]
-fn a_socket_shares_or_registers_the_memory() {
+fn a_socket_shares_or_registers_the_umem() {
     let Some(_alone) = lock_if_root() else {
         return;
     };

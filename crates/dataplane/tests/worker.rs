@@ -11,7 +11,7 @@ use common::{
 use myelin_dataplane::{Idle, WorkerHandle};
 use myelin_spec::{FunctionConfig, XorConfig};
 
-/// Most measurements of a worker's processor time before a test fails.
+/// Maximum number of measurements of a worker's processor time before a test fails.
 const ATTEMPTS: u32 = 10;
 
 #[test]
@@ -74,21 +74,21 @@ fn an_idle_worker_frees_its_core_and_a_spinning_one_occupies_it() {
         return;
     };
     let time = Duration::from_millis(600);
-    for (idle, idles) in [(Idle::Sleep, true), (ADAPTIVE, true), (Idle::Spin, false)] {
+    for (idle, frees_core) in [(Idle::Sleep, true), (ADAPTIVE, true), (Idle::Spin, false)] {
         let network = Network::new();
         let path = UdpPath::new(&network, config(1, idle), forward_function());
         let (client, server) = connect_udp(&network);
         echo(&client, &server, b"before", b"before").unwrap();
         let pid = path.worker.pid();
-        // Other processes run too: a measurement may include their time, or the worker may get no
-        // core to spin on.
+        // Other processes also run. So a measurement may include their time, or the worker may get
+        // no core to spin on.
         let mut measurements = (0..ATTEMPTS).map(|_| {
             let before = cpu_ticks(pid);
             std::thread::sleep(time);
             Duration::from_millis(10 * (cpu_ticks(pid) - before) as u32 as u64)
         });
         let as_expected = |used| {
-            if idles {
+            if frees_core {
                 used <= time / 20
             } else {
                 used >= time / 5
@@ -159,7 +159,7 @@ fn invalid_configurations_are_refused_with_a_reason() {
         "{error}"
     );
     wrong.batch = 1;
-    // A program that is no worker.
+    // This program is no worker.
     wrong.exe = "/bin/true".into();
     let error = WorkerHandle::spawn(wrong.clone()).unwrap_err().to_string();
     assert!(error.contains("set up"), "{error}");

@@ -42,7 +42,7 @@ struct DoorChain {
 #[derive(Debug, Default)]
 pub struct FrontDoor {
     table: TupleSpace<MatchedChain>,
-    /// The flow of the last look-up: packets of a flow often arrive in sequence.
+    /// The flow and result of the last look-up. Packets of a flow often arrive in sequence.
     last_lookup: Option<(FiveTuple, MatchedChain)>,
     chains: Vec<Option<DoorChain>>,
 }
@@ -118,7 +118,7 @@ impl FrontDoor {
         }
     }
 
-    /// Decides what happens to a frame that arrived at `stamp_ns`.
+    /// Returns the decision for a frame that arrived at `stamp_ns`.
     #[inline]
     pub fn decide(&mut self, frame: &[u8], stamp_ns: u64) -> DoorDecision {
         let Ok(headers) = parse(frame) else {

@@ -55,8 +55,8 @@ impl EnvironmentConfig {
         let core = self.core.unwrap_or_else(first_core);
         let mut arguments = vec![
             "myelin".to_owned(),
-            // DPDK's thread numbers end at 127, but core numbers do not. So its thread 0 runs on
-            // any core.
+            // DPDK's thread numbers end at 127, but core numbers do not. So thread 0 runs on the
+            // selected core, whatever its number.
             format!("--lcores=0@{core}"),
             format!("--file-prefix={}", self.prefix),
             "--no-telemetry".to_owned(),
@@ -100,7 +100,7 @@ impl Environment {
     /// from that thread, because only its allocations use the pool's cache.
     ///
     /// # Errors
-    /// DPDK, hugepages, memory or rights are missing; another process uses the prefix; this process
+    /// DPDK, hugepages, memory or rights are missing. Another process uses the prefix. This process
     /// has already started DPDK.
     pub fn start(config: &EnvironmentConfig) -> Result<Self, Error> {
         let shim = load_shim()?;
@@ -114,19 +114,19 @@ impl Environment {
             .collect::<Result<_, _>>()?;
         shim.start(&arguments)
             .map_err(|error| Error::environment(&config.prefix, error))?;
-        let pool = |cause: String| Error::Pool {
+        let pool_error = |cause: String| Error::Pool {
             prefix: config.prefix.clone(),
             frames: config.frames,
             cause,
         };
         let memory = shim
             .make_pool(config.frames, CACHE_FRAMES, FRAME_BYTES)
-            .map_err(|error| pool(error.cause.to_string()))
-            .and_then(|memory| memory.map_err(|error| pool(error.to_string())));
+            .map_err(|error| pool_error(error.cause.to_string()))
+            .and_then(|memory| memory.map_err(|error| pool_error(error.to_string())));
         match memory {
             Ok(memory) => Ok(Self {
                 shim,
-                // The pool exists until the process ends: DPDK starts once per process.
+                // The pool exists until the process ends, because DPDK starts once per process.
                 memory: Box::leak(Box::new(memory)),
                 prefix: config.prefix.clone(),
             }),
@@ -147,17 +147,18 @@ impl Environment {
         self.shim
     }
 
-    /// Opens a device. `ring` is the requested size of its rings; the driver may choose another.
+    /// Opens a device. `ring` is the requested size of its rings. The driver may choose another
+    /// size.
     pub(crate) fn open(&self, device: &DpdkDevice, ring: u16) -> Result<Device, Error> {
         let failed = |step| move |error| Error::device(device.as_str(), step, error);
         if !device.is_pci() {
             self.shim
                 .probe(&c_string(device.as_str())?)
-                .map_err(failed("start its driver"))?;
+                .map_err(failed("start the driver"))?;
         }
         self.shim
             .open_port(&c_string(device.name())?, ring)
-            .map_err(failed("open it"))
+            .map_err(failed("open the device"))
     }
 
     /// Stops the environment and removes its files. Close all ports first.
@@ -170,7 +171,7 @@ impl Environment {
 fn c_string(text: &str) -> Result<CString, Error> {
     CString::new(text).map_err(|_| Error::Name {
         device: text.to_owned(),
-        problem: "holds a null character",
+        problem: "the name contains a null character",
     })
 }
 

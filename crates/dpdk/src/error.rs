@@ -25,7 +25,7 @@ pub enum Error {
         cause: String,
     },
     /// This process has already started its only environment.
-    #[error("DPDK runs in this process already: a process has one environment")]
+    #[error("DPDK already runs in this process, and a process has only one environment")]
     Running,
     /// The environment did not start.
     #[error("DPDK with prefix {prefix}: {cause}{}{remedy}", quoted(log))]
@@ -39,9 +39,9 @@ pub enum Error {
         /// The remedy.
         remedy: &'static str,
     },
-    /// DPDK did not allocate the packet memory.
+    /// DPDK did not allocate the pool of mbufs.
     #[error(
-        "DPDK with prefix {prefix}: no memory for {frames} frames: {cause}; give it fewer, or reserve more hugepages"
+        "DPDK with prefix {prefix}: no memory for {frames} frames: {cause}; request fewer frames, or reserve more hugepages"
     )]
     Pool {
         /// `--file-prefix`.
@@ -79,9 +79,9 @@ impl Error {
     pub(crate) fn environment(prefix: &str, error: ShimError) -> Self {
         let log = last_lines(&error.log);
         let remedy = if log.contains("another primary process") {
-            "; another process uses this prefix: end it, or start this one with another run directory"
+            "; another process uses this prefix: end that process, or start this one with another run directory"
         } else if log.contains("ugepage") || log.contains("memory") {
-            "; reserve hugepages (sysctl vm.nr_hugepages=512), or leave `hugepages` out"
+            "; reserve hugepages (sysctl vm.nr_hugepages=512), or remove `hugepages`"
         } else if log.contains("ermission") {
             "; run as root"
         } else {
@@ -100,16 +100,16 @@ impl Error {
             Some(libc::ENODEV | libc::ENOENT)
                 if myelin_spec::DpdkDevice::new(device).is_ok_and(|device| device.is_pci()) =>
             {
-                "; bind it to vfio-pci (dpdk-devbind.py -b vfio-pci ADDRESS), and check that no other process uses it"
+                "; bind the device to vfio-pci (dpdk-devbind.py -b vfio-pci ADDRESS), and check that no other process uses the device"
             }
             Some(libc::ENODEV | libc::ENOENT | libc::EFAULT) => {
                 "; check the driver's name, and that the interface exists in the agent's network namespace"
             }
-            Some(libc::EEXIST) => "; another port has this device: name it differently",
+            Some(libc::EEXIST) => "; another port has a device of this name: choose another name",
             Some(libc::EPERM | libc::EACCES) if !nix::unistd::geteuid().is_root() => {
                 "; run as root"
             }
-            Some(libc::ENOMEM) => "; reserve more hugepages, or leave `hugepages` out",
+            Some(libc::ENOMEM) => "; reserve more hugepages, or remove `hugepages`",
             _ => "",
         };
         Self::Device {

@@ -1,13 +1,13 @@
 //! Ports over DPDK.
 //!
 //! A [`DpdkPort`] is a [`Port`](myelin_dataplane::Port) over a device that DPDK drives. A process
-//! has one environment ([`Environment`]); its pool of mbufs is the forwarder's packet memory. The
+//! has one environment ([`Environment`]). The forwarder uses the environment's pool of mbufs. The
 //! port receives and transmits bursts. Functions work in the mbuf, without a copy. The crate also
 //! has the front door of such a device ([`FrontDoor`]), because the kernel's eBPF programs never
-//! see its packets.
+//! receive the device's packets.
 //!
 //! The program does not link DPDK. It embeds a C shim as a shared object and loads it when the
-//! first environment starts. So a program built with DPDK runs on machines without it, and
+//! first environment starts. So a program built with DPDK runs on machines without DPDK, and
 //! [`version`] reports the loaded DPDK. Without libdpdk in pkg-config, or without the cargo feature
 //! `dpdk`, the crate builds too, and each start reports why DPDK is missing.
 //!

@@ -20,7 +20,7 @@ const SHIM: Option<&[u8]> = None;
 /// Returns the version of DPDK that a worker of this program uses.
 ///
 /// # Errors
-/// The program was built without DPDK, or its libraries are missing. The message names the cause
+/// The program was built without DPDK, or DPDK's libraries are missing. The message names the cause
 /// and the remedy.
 pub fn version() -> Result<String, Error> {
     load_shim().map(Shim::version)

@@ -19,13 +19,13 @@ const RING: u16 = 1024;
 /// Fewest packets to request from a device. Some drivers' vector receive paths round the request
 /// down to a multiple of 4, 8 or 32. A request for one packet would then return none.
 const MIN_BURST: usize = 32;
-/// Most packets that wait for a device. The forwarder drops and counts further packets.
+/// Maximum number of packets that wait for a device. The forwarder drops and counts other packets.
 const BACKLOG: usize = 1024;
 
 /// A port over a DPDK device, with its front door.
 ///
-/// DPDK's drivers take buffers from the environment's pool and return transmitted ones to it. The
-/// forwarder's pool holds only frames for packets that functions emit.
+/// DPDK's drivers take buffers from the environment's pool, and return them to the pool after
+/// transmission. The forwarder's pool contains only frames for packets that functions emit.
 #[derive(Debug)]
 pub struct DpdkPort {
     shim: &'static Shim,

@@ -193,7 +193,7 @@ static int open_port(const char *name, uint16_t ring, struct port_info *info, ch
 		result = rte_eth_tx_queue_setup(port, 0, transmit_ring, SOCKET_ID_ANY, NULL);
 	if (!result)
 		result = rte_eth_dev_start(port);
-	/* A failure is harmless: such a device receives all frames anyway, or has no addresses. */
+	/* Ignore a failure: such a device receives all frames anyway, or has no addresses. */
 	if (!result)
 		rte_eth_promiscuous_enable(port);
 	log_end(log, log_size);
@@ -216,8 +216,8 @@ static struct rte_mbuf *mbuf_of(uint64_t buffer)
 	return (struct rte_mbuf *)(base + buffer - sizeof(struct rte_mbuf));
 }
 
-/* Returns the packet in one buffer of the pool. A driver may use several, or those of a different
- * pool: such a packet is copied. Returns NULL if the packet does not fit into one buffer. */
+/* Returns the packet in one buffer of the pool. Copies the packet if the driver used several
+ * buffers, or a different pool. Returns NULL if the packet does not fit into one buffer. */
 static struct rte_mbuf *move_to_single_buffer(struct rte_mbuf *mbuf)
 {
 	struct rte_mbuf *copy;
@@ -235,8 +235,8 @@ static struct rte_mbuf *move_to_single_buffer(struct rte_mbuf *mbuf)
 }
 
 /* Another core or the device has just written the packet. The next step reads its headers and
- * writes the metadata before them. A prefetch of the whole packet helps only if it arrives alone:
- * the prefetches of a burst would wait for each other. */
+ * writes the metadata before them. A prefetch of the whole packet helps only if the packet arrives
+ * alone, because the prefetches of a burst would wait for each other. */
 static void prefetch(struct rte_mbuf *mbuf, bool alone)
 {
 	const char *packet = rte_pktmbuf_mtod(mbuf, const char *);
@@ -272,7 +272,7 @@ static uint16_t receive(uint16_t port, struct descriptor *descriptors, uint16_t 
 	return taken;
 }
 
-/* Returns how many packets the device accepted. It accepts them in order. */
+/* Returns how many packets the device accepted. The device accepts packets in order. */
 static uint16_t transmit(uint16_t port, const struct descriptor *descriptors, uint16_t count)
 {
 	struct rte_mbuf *mbufs[MAX_BURST];

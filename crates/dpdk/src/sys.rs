@@ -12,9 +12,9 @@ use std::ptr::NonNull;
 use myelin_dataplane::port::Buffer;
 use myelin_dataplane::umem::{Borrower, Frame, FrameMemory};
 
-/// Most packets of one burst, as in the shim.
+/// Maximum number of packets in one burst, as in the shim.
 pub(crate) const MAX_BURST: usize = 256;
-/// Most bytes of DPDK's log in an error message.
+/// Maximum number of bytes of DPDK's log in an error message.
 const LOG_BYTES: usize = 2048;
 
 /// A packet in a buffer of the pool.
@@ -72,8 +72,8 @@ pub(crate) struct ShimError {
 }
 
 impl Shim {
-    /// Loads the shim at `path`, and DPDK with it. Never unloads it: DPDK's threads run its code.
-    /// The error is the loader's.
+    /// Loads the shim at `path`, and DPDK with it. Never unloads the shim, because DPDK's threads
+    /// run its code. Returns the loader's error.
     pub(crate) fn load(path: &CStr) -> Result<&'static Self, String> {
         let failed = || {
             // SAFETY: `dlerror` returns a string or null. The string is valid until this thread
@@ -82,7 +82,7 @@ impl Shim {
                 let text = libc::dlerror();
                 (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
             };
-            text.unwrap_or_else(|| "the loader gives no reason".into())
+            text.unwrap_or_else(|| "the loader reported no reason".into())
         };
         // SAFETY: `path` is a terminated string. The object is Myelin's shim; its only initialisers
         // are those of DPDK's libraries.
@@ -105,7 +105,7 @@ impl Shim {
             .into_owned()
     }
 
-    /// Starts the environment. Call it once per process.
+    /// Starts the environment. Call this method once per process.
     pub(crate) fn start(&self, arguments: &[CString]) -> Result<(), ShimError> {
         let mut pointers: Vec<*mut c_char> = arguments
             .iter()
@@ -129,12 +129,12 @@ impl Shim {
 
     /// Stops the environment. Call no other function of the shim afterwards.
     pub(crate) fn stop(&self) {
-        // SAFETY: the environment runs, and its owner has closed all ports.
+        // SAFETY: the environment runs, and the caller has closed all ports.
         unsafe { (self.stop)() }
     }
 
-    /// Makes the pool of buffers. Returns them as frames, all lent to the pool. Call it once per
-    /// process.
+    /// Makes the pool of buffers. Returns the buffers as frames, all lent to the pool. Call this
+    /// method once per process.
     pub(crate) fn make_pool(
         &self,
         count: u32,
@@ -153,7 +153,7 @@ impl Shim {
         check(result, &[])?;
         let start = NonNull::new(info.start).ok_or_else(|| ShimError {
             cause: io::ErrorKind::InvalidData.into(),
-            log: "the pool holds no buffer".into(),
+            log: "the pool contains no buffer".into(),
         })?;
         let mut buffers = vec![0_u64; info.count as usize];
         // SAFETY: the pool exists, and the array has room for `info.count` numbers.
@@ -219,11 +219,11 @@ impl Shim {
         }
     }
 
-    /// Returns a frame to the pool. `memory` is that of the pool: a process with DPDK ports has no
-    /// other.
+    /// Returns a frame to the pool. `memory` is the pool's memory, because a process with DPDK
+    /// ports has no other memory.
     pub(crate) fn free_frame(&self, memory: &FrameMemory, frame: Frame) {
         let buffer = memory.lend(frame, 0, Borrower::LIBRARY);
-        // SAFETY: `lend` has consumed the frame token, so no other code owns the buffer.
+        // SAFETY: `lend` has consumed the frame token, so no other code accesses the buffer.
         unsafe { (self.free_buffers)(&raw const buffer, 1) };
     }
 }
@@ -248,8 +248,8 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Receives packets into `into`, at most as many as it has room for. Returns their number.
-    /// Claim each with [`Descriptor::claim`].
+    /// Receives packets into `into`, at most as many as fit. Returns the number of packets. Claim
+    /// each packet with [`Descriptor::claim`].
     #[inline]
     pub(crate) fn receive(&mut self, into: &mut [Descriptor]) -> usize {
         let limit = into.len().min(MAX_BURST) as u16;
@@ -297,8 +297,8 @@ impl Drop for Device {
 }
 
 impl Descriptor {
-    /// Returns the packet with the ownership of its frame. Returns `None` if the frame is not lent
-    /// to DPDK, so that no packet has two owners.
+    /// Takes the packet's frame back from DPDK and returns the packet. Returns `None` if the frame
+    /// is not lent to DPDK, so that no frame has two holders.
     #[inline]
     pub(crate) fn claim(self, memory: &FrameMemory) -> Option<Buffer> {
         let (frame, _) = memory.take_back(self.buffer, Borrower::LIBRARY)?;
@@ -320,8 +320,8 @@ pub(crate) struct TransmitQueue {
 }
 
 impl TransmitQueue {
-    /// Queues a packet. Returns the packet if the queue is full. `memory` is that of the pool: a
-    /// process with DPDK ports has no other.
+    /// Queues a packet. Returns the packet if the queue is full. `memory` is the pool's memory,
+    /// because a process with DPDK ports has no other memory.
     #[inline]
     pub(crate) fn push(&mut self, memory: &FrameMemory, buffer: Buffer) -> Result<(), Buffer> {
         if self.packets.len() == self.capacity {
@@ -343,7 +343,7 @@ impl TransmitQueue {
             let rest = &self.packets[sent..];
             let burst = rest.len().min(MAX_BURST) as u16;
             // SAFETY: `push` consumed the frame token of each of the `burst` descriptors. So no
-            // other code owns the buffer, and the packet lies in it.
+            // other code accesses the buffer, and the packet lies in it.
             let taken = unsafe { (self.shim.transmit)(self.port, rest.as_ptr(), burst) };
             sent += usize::from(taken);
             if taken < burst {
@@ -361,8 +361,8 @@ impl TransmitQueue {
     /// Returns the buffers of the waiting packets to the pool.
     pub(crate) fn discard(&mut self) {
         for packet in self.packets.drain(..) {
-            // SAFETY: `push` consumed the frame token, so no other code owns the buffer. `drain`
-            // removes the descriptor, so the buffer is freed once.
+            // SAFETY: `push` consumed the frame token, so no other code accesses the buffer.
+            // `drain` removes the descriptor, so the buffer is freed once.
             unsafe { (self.shim.free_buffers)(&raw const packet.buffer, 1) };
         }
     }

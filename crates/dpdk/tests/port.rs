@@ -189,9 +189,9 @@ fn check_that_the_port_requests_full_bursts(environment: &Environment) {
     }
 }
 
-/// A ring device is a loop: packets sent to it arrive at it. Packets arrive at the first port and
-/// leave through the second, where they arrive again. There they match no chain and pass to the
-/// third port, where the test checks them.
+/// A ring device is a loop: packets that a port sends to the device arrive at the same device. So
+/// packets arrive at the first port, leave through the second port, and arrive again there. They
+/// match no chain of the second port and pass to the third port, where the test checks them.
 fn check_that_bytes_equal_those_over_memory(environment: &Environment) {
     let memory = environment.memory();
     let packets = packets();
@@ -255,8 +255,8 @@ fn check_that_unmatched_packets_pass(environment: &Environment) {
     assert_eq!(stats.door(SPI).unwrap().packets, 0);
 }
 
-/// Sends far more packets than the pool has frames. A function drops half of them. All frames
-/// return to the pool.
+/// Sends far more packets than the pool has frames. A function drops half of the packets. Checks
+/// that all frames return to the pool.
 fn check_that_no_frame_is_lost(environment: &Environment) {
     let memory = environment.memory();
     let stats = Stats::create().unwrap();

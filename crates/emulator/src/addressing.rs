@@ -13,22 +13,22 @@ pub struct AddressPair {
     pub server: IpAddr,
 }
 
-/// Why end hosts cannot have addresses that a match requires.
+/// The reason why end hosts cannot have the addresses that a match requires.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// One prefix is IPv4, the other IPv6.
     #[error(
-        "the match's source and destination are of different families, so no packet matches: name prefixes of one family"
+        "the match's source and destination are of different families, so no packet matches: write prefixes of one family"
     )]
     MixedFamilies,
     /// No address of the prefix is valid for a host.
     #[error(
-        "no end host can have an address of {0}: it is reserved or not unicast; name real interfaces (`spec.ports`)"
+        "no end host can have an address of {0}: the address is reserved or not unicast; write real interfaces (`spec.ports`)"
     )]
     Reserved(Prefix),
     /// The opposite host has the only valid address of the prefix.
     #[error(
-        "no end host can have an address of {0}: the opposite end has it; name real interfaces (`spec.ports`)"
+        "no end host can have an address of {0}: the opposite host has the only address; write real interfaces (`spec.ports`)"
     )]
     Taken(Prefix),
 }
@@ -38,11 +38,12 @@ const CLIENT: u128 = 1;
 /// The server's host number in a prefix of several addresses.
 const SERVER: u128 = 2;
 
-/// Chooses addresses for a chain with this match: one pair, or one for each family if the match
-/// allows both.
+/// Chooses addresses for a chain with this match. Returns one pair for each family that the match
+/// allows.
 ///
-/// In a prefix with several addresses, the client gets host number 1 and the server 2. If the match
-/// allows, the prefix is 10.0.0.0/24 (fd00::/64), so most chains use 10.0.0.1 and 10.0.0.2.
+/// In a prefix with several addresses, the client gets host number 1 and the server gets host
+/// number 2. If the match allows it, the prefix is 10.0.0.0/24 (fd00::/64), so most chains use
+/// 10.0.0.1 and 10.0.0.2.
 pub fn choose_addresses(matches: &Match) -> Result<Vec<AddressPair>, AddressError> {
     let pairs: Vec<AddressPair> = matches
         .families()
@@ -70,7 +71,7 @@ fn default_prefix(family: Family) -> Prefix {
 }
 
 fn choose_pair(source: Prefix, destination: Prefix) -> Result<AddressPair, AddressError> {
-    // The narrower prefix has fewer addresses, so its host gets an address first.
+    // The longer prefix has fewer addresses, so its host gets an address first.
     if source.len() >= destination.len() {
         let client = pick_address(source, CLIENT, None)?;
         Ok(AddressPair {
@@ -125,7 +126,7 @@ fn pick_address(prefix: Prefix, host: u128, taken: Option<IpAddr>) -> Result<IpA
         .ok_or(no_address)
 }
 
-/// Returns whether a host's link can have `address` and another host can send to `address`.
+/// Returns whether a host's link can have `address`, and another host can send to `address`.
 fn is_host_address(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -192,19 +193,19 @@ mod tests {
             (
                 "",
                 "239.0.0.1",
-                "no end host can have an address of 239.0.0.1: it is reserved or not unicast",
+                "no end host can have an address of 239.0.0.1: the address is reserved or not unicast",
             ),
             (
                 "",
                 "127.0.0.1",
-                "reserved or not unicast; name real interfaces (`spec.ports`)",
+                "reserved or not unicast; write real interfaces (`spec.ports`)",
             ),
             ("", "ff02::1", "not unicast"),
             ("fe80::/10", "", "not unicast"),
             (
                 "10.1.0.1",
                 "10.1.0.1",
-                "an address of 10.1.0.1: the opposite end has it",
+                "an address of 10.1.0.1: the opposite host has the only address",
             ),
             ("10.1.0.1", "fd00::/64", "of different families"),
         ] {

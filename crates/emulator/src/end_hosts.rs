@@ -33,7 +33,7 @@ const MIN_MTU_V6: u32 = 1280;
 /// Largest MTU of a veth.
 const MAX_MTU: u32 = 65_535;
 
-/// The creation of end hosts failed. All objects made for them are removed.
+/// The error of a failed creation of end hosts. All objects made for the hosts are removed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot make end hosts for chain `{chain}`: {cause}")]
 pub struct Error {
@@ -93,7 +93,7 @@ impl Host {
     }
 }
 
-/// A client and a server that no chain connects yet; their ports are up. Dropping the value removes
+/// A client and a server that no chain connects yet. Their ports are up. Dropping the value removes
 /// both hosts. Programs that still run on a host continue without a link. If the removal of an
 /// object fails, the object stays in the journal.
 #[derive(Debug)]
@@ -178,7 +178,8 @@ impl HostBuilder<'_> {
             self.describe_host(&mut netlink, Role::Server, server)?,
         ];
         for host in &hosts {
-            // Packets that the caller's stack sends to a port would mix with the chain's traffic.
+            // With IPv6, the caller's stack would send packets to a port, among the chain's
+            // packets.
             ethtool::set_up_without_offloads(&mut netlink, &host.port)?;
         }
         for host in &hosts {
@@ -246,7 +247,7 @@ impl HostBuilder<'_> {
     fn configure(&self, host: &Host) -> myelin_linux::Result<()> {
         Ethtool::open()?.disable_offloads(HOST_LINK)?;
         if host.addresses.iter().any(IpAddr::is_ipv6) {
-            // For addresses that a user adds later: `address::add` itself skips the detection.
+            // For addresses that a user adds later. `address::add` skips the detection itself.
             sysctl::set_accept_dad(HOST_LINK, 0)?;
             sysctl::set_router_solicitations(HOST_LINK, 0)?;
         } else {
@@ -284,8 +285,8 @@ fn routes_to(link: &LinkId, address: IpAddr, mac: Mac) -> [Request; 3] {
     ]
 }
 
-/// Makes a namespace of a chain. If the namespace exists, the error names its owner. `remedy` is
-/// the error's advice if that owner is `owner`.
+/// Makes a namespace of a chain for `owner`. If the namespace exists and belongs to `owner`, the
+/// error contains `remedy`. If it belongs to another owner, the error names that owner.
 pub fn create_netns(
     name: &str,
     owner: &str,
@@ -314,8 +315,8 @@ fn host_prefix_len(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Waits until the ports are operational, because a port drops outgoing packets until then. (The
-/// hosts' links come up after their ports, so the kernel activates the hosts' links at once.)
+/// Waits until the ports are operational, because a port drops outgoing packets until then. The
+/// hosts' links come up after their ports, so the kernel activates the hosts' links immediately.
 fn wait_until_operational(netlink: &mut Netlink, hosts: &[Host]) -> myelin_linux::Result<()> {
     let deadline = Instant::now() + OPERATIONAL_TIMEOUT;
     for host in hosts {

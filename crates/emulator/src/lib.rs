@@ -1,6 +1,6 @@
 //! Emulated end hosts, client and server, for a chain without real interfaces.
 //!
-//! A chain that names no ports gets two hosts, `client` and `server`. Each is a named network
+//! A chain without ports in its file gets two hosts, `client` and `server`. Each is a named network
 //! namespace (`myelin-<chain>-client`) with one link, `eth0`. The other end of that link, the
 //! *port*, is in the caller's namespace, and the chain attaches to it. So any tool runs on a host:
 //! `ip netns exec myelin-tactile-client ping 10.0.0.2`. This crate prepares the hosts for
@@ -9,7 +9,7 @@
 //!
 //! Start with [`EndHosts::create`]. It makes both hosts or nothing. It records each object in a
 //! [`Journal`](myelin_linux::journal::Journal) first, so removal also works after `kill -9`. This
-//! crate processes no packets and does not connect the two hosts: without a chain, they cannot
+//! crate processes no packets and does not connect the two hosts. Without a chain, the hosts cannot
 //! reach each other.
 
 mod addressing;

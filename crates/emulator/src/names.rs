@@ -57,8 +57,8 @@ impl EndHostNames {
     /// Makes the names. `run` distinguishes the runs (agents) on a machine, `chain` the chains of a
     /// run.
     pub fn new(run: &str, chain: &str) -> Self {
-        // FNV-1a: unlike the standard library's hasher, it is stable across builds. The zero ends
-        // the run's name.
+        // FNV-1a gives the same hash in all builds, unlike the standard library's hasher. The zero
+        // ends the run's name.
         let bytes = run.bytes().chain([0]).chain(chain.bytes());
         let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| {
             (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)

@@ -1,4 +1,4 @@
-//! Tests end hosts with a user's tools: `ip`, `ping`, `ethtool`.
+//! Tests end hosts with ordinary tools: `ip`, `ping`, `ethtool`.
 
 use std::path::Path;
 use std::process::{self, Command};
@@ -22,7 +22,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Makes end hosts. `None` without root; prints the reason.
+    /// Makes end hosts. Without root, prints the reason and returns `None`.
     fn new(purpose: &str, matches: &Match, mtu: u32) -> Option<Self> {
         if !myelin_linux::capability::is_root() {
             println!("skipped {purpose}: creating network namespaces needs root");
@@ -154,7 +154,7 @@ fn ordinary_tools_work_between_the_hosts() {
         let text = fixture.run_on(role, &format!("ping -c3 -i0.01 -W2 {far}"));
         assert!(text.contains("3 received, 0% packet loss"), "{text}");
     }
-    // The first packet arrives: the neighbour entries are permanent.
+    // The first packet arrives, because the neighbour entries are permanent.
     let neighbours = run_ip(&format!("-n {client} neighbour"));
     assert_eq!(neighbours.lines().count(), 2, "{neighbours}");
     assert!(
@@ -222,8 +222,8 @@ fn idle_hosts_send_nothing_and_offloads_are_off() {
             .unwrap()
     };
     std::thread::sleep(Duration::from_millis(1500));
-    assert_eq!(received(&fixture), 0, "an idle client sends");
-    // Packets to other addresses reach the far host too: a chain may match more addresses.
+    assert_eq!(received(&fixture), 0, "packets of an idle client");
+    // Packets to other addresses also reach the far host, because a chain may match them.
     fixture.run_on(Role::Client, "ping -c2 -i0.01 -W2 192.0.2.9");
     assert_eq!(received(&fixture), 2);
     let lost = fixture
@@ -333,7 +333,8 @@ fn removal_by_drop_or_by_name_leaves_nothing() {
             })
     };
     assert!(exist());
-    // A program that still runs on a host keeps the namespace, but not its name or its link.
+    // A program that still runs on a host keeps the namespace, but not the namespace's name or
+    // link.
     let mut sleeper = fixture
         .hosts()
         .client

@@ -20,7 +20,7 @@ use myelin_packet::fixtures::build;
 use myelin_packet::{Meta, parse};
 use myelin_spec::{AesDecryptConfig, AesEncryptConfig, Cipher, FunctionConfig, SecretKey};
 
-/// Packets of a batch. They fit the first-level cache, for library and function.
+/// Packets of a batch. They fit into the first-level cache, for library and function.
 const BATCH: usize = 16;
 const LENGTHS: [usize; 2] = [256, 1400];
 const HEADERS: usize = 42;
@@ -148,7 +148,7 @@ struct LibraryGcm {
     key: LessSafeKey,
     count: u64,
     aad: [u8; TRAILER_LEN],
-    /// Each payload follows room for the headers, so its alignment is that in a frame.
+    /// Each payload follows room for the headers, so it has the same alignment as in a frame.
     payloads: Vec<Vec<u8>>,
     tags: Vec<Tag>,
     is_opening: bool,
@@ -346,7 +346,7 @@ fn bench_aes(criterion: &mut Criterion) {
     }
     group.finish();
 
-    // The cost of a packet of an unknown session, before the decrypter checks its tag.
+    // Measures the cost of a packet of an unknown session, before the decrypter checks its tag.
     criterion.bench_function("aes/session-key", |bencher| {
         bencher.iter(|| SessionKey::derive(Cipher::Aes128Gcm, &key(), black_box(&[3; 16])).is_ok());
     });

@@ -1,11 +1,11 @@
-//! Compares `compress` and `decompress` with the bare calls of their libraries: on JSON, on JSON
-//! with a dictionary, and on random bytes.
+//! Compares `compress` and `decompress` with plain calls of their libraries: on JSON, on JSON with
+//! a dictionary, and on random bytes.
 //!
 //! Run `cargo bench -p myelin-functions --bench compress`.
 //!
 //! The functions change their packets, so each iteration first restores the packet, with the same
-//! copy for function and bare call. Before criterion's times, the benchmark prints the differences
-//! between function and bare call, which it measures alternately.
+//! copy for function and plain call. Before criterion's times, the benchmark prints the differences
+//! between function and plain call, which it measures alternately.
 
 #[path = "../tests/common/telemetry.rs"]
 mod telemetry;
@@ -26,7 +26,7 @@ use myelin_spec::{
 const PACKETS: usize = 64;
 /// Pairs of measurements.
 const ROUNDS: usize = 301;
-/// Payloads for the dictionary; the benchmark sends none of them.
+/// Payloads for the dictionary. The benchmark sends none of them.
 const SAMPLES: u64 = 64;
 
 /// Packets, and the buffer for the current one.
@@ -79,7 +79,7 @@ impl Traffic {
     }
 }
 
-/// A function or the bare call of its library.
+/// A function or the plain call of its library.
 type PacketCall = Box<dyn FnMut(&mut Packet<'_>)>;
 
 fn function_call(config: &FunctionConfig) -> PacketCall {
@@ -148,7 +148,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// Measures function and bare call alternately, and prints both times and their difference.
+/// Measures function and plain call alternately, and prints both times and their difference.
 fn compare(name: &str, traffic: &mut Traffic, function: &mut PacketCall, bare: &mut PacketCall) {
     let mut nothing: PacketCall = Box::new(|packet| {
         black_box(packet);

@@ -1,7 +1,7 @@
 //! Measures the cost of a packet in a call through the trait object, by batch size.
 //!
-//! `cargo bench -p myelin-functions --bench dispatch`. The time is per batch, the throughput per
-//! packet.
+//! Run `cargo bench -p myelin-functions --bench dispatch`. The time is per batch, and the
+//! throughput is per packet.
 
 mod common;
 
@@ -55,7 +55,7 @@ fn bench_dispatch(criterion: &mut Criterion) {
     }
     group.finish();
 
-    // The cost of each packet before a worker calls the first function.
+    // Measures the cost of each packet before a worker calls the first function.
     let mut frame = build::udp(build::client_v4(), build::server_v4(), &build::payload(64));
     let headers = parse(&frame).expect("a frame that parses");
     let (meta, len) = (Meta::new(0, 1, 1, 0, &headers), frame.len());

@@ -1,7 +1,7 @@
-//! Measures `dpi` by patterns, payload length and payload contents, and compares it with the bare
+//! Measures `dpi` by patterns, payload length and payload contents, and compares it with the plain
 //! scan of the library and with `aho-corasick`.
 //!
-//! `cargo bench -p myelin-functions --bench dpi`; needs libhs.so.5. Kinds of payloads:
+//! Run `cargo bench -p myelin-functions --bench dpi`. It needs libhs.so.5. Kinds of payloads:
 //!
 //! * `random`, `text`: no match, and few similar words.
 //! * `prefixes`, `suffixes`: no match, but only words that lack their last or first byte, so that
@@ -104,7 +104,7 @@ fn make_payload(kind: &str, len: usize, patterns: &Patterns) -> Vec<u8> {
                     "prefixes" => word[..word.len() - 1].bytes(),
                     _ => word[1..].bytes(),
                 });
-                // A separator, so that no two fragments make a word.
+                // A separator prevents that two fragments make a word.
                 fragments.push(b'-');
             }
             fragments.truncate(len);
@@ -149,7 +149,7 @@ fn make_scanner(expressions: &[String]) -> Scanner {
     Scanner::new(Arc::new(database)).expect("memory")
 }
 
-/// Prints how much longer the function takes than the bare scan: the median of paired rounds.
+/// Prints how much longer the function takes than the plain scan, as the median of paired rounds.
 fn print_framing(
     name: &str,
     function: &mut dyn Function,

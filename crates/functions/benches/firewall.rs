@@ -1,7 +1,7 @@
 //! Compares the firewall's bit vectors with a linear search, by number of rules.
 //!
-//! `cargo bench -p myelin-functions --bench firewall`. Each iteration looks up the packets of
-//! [`PACKETS`] flows; the throughput is per packet.
+//! Run `cargo bench -p myelin-functions --bench firewall`. Each iteration looks up the packets of
+//! [`PACKETS`] flows. The throughput is per packet.
 
 use std::hint::black_box;
 
@@ -34,7 +34,7 @@ fn make_rules(count: u32) -> Vec<Rule> {
     rules
 }
 
-/// Returns five-tuples; half of them are from the rules' networks.
+/// Returns five-tuples. Half of them are from the rules' networks.
 fn make_tuples(count: u32) -> Vec<FiveTuple> {
     (0..PACKETS)
         .map(|i| {

@@ -4,7 +4,7 @@
 //! Also times `rlnc-encode` for single packets, in batches of one, by their position in the block.
 //! The last packet of a block causes the repair packets of the block.
 //!
-//! `cargo bench -p myelin-functions --bench rlnc`
+//! Run `cargo bench -p myelin-functions --bench rlnc`.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -15,8 +15,8 @@ use myelin_packet::fixtures::build;
 use myelin_packet::{Meta, parse};
 use myelin_spec::{FunctionConfig, RlncCode, RlncDecodeConfig, RlncEncodeConfig, RlncRecodeConfig};
 
-/// Source packets of one round. The encoder codes them again in each round, so that their numbers
-/// continue.
+/// Source packets of one round. The encoder codes the packets again in each round, so that their
+/// encoding symbol identifiers continue.
 const PACKETS: usize = 32;
 const ROOM: usize = 2048;
 

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A *session* contains the packets that one encrypter sends from its start, or a change of keys,
-//! to the next. The file's key and the session's random salt give its key ([`SessionKey`]).
-//! So each session numbers its packets from 0, and no nonce repeats.
+//! to the next. The file's key and a random salt give the session's key ([`SessionKey`]). So each
+//! session numbers its packets from 0, and no nonce repeats.
 
 mod drop_reason;
 mod replay_window;
@@ -27,12 +27,12 @@ pub use trailer::{TAG_LEN, TRAILER_LEN, Trailer};
 
 use myelin_spec::Cipher;
 
-/// Maximum number of packets in a session. At 1500 bytes each, they are fewer than 2^39 blocks. An
-/// observer who sees that no block repeats can tell the ciphertext from noise with a probability of
-/// at most 2^-51.
+/// Maximum number of packets in a session. At 1500 bytes each, the packets have fewer than 2^39
+/// blocks. An observer who sees that no block repeats can tell the ciphertext from noise with a
+/// probability of at most 2^-51.
 pub const SESSION_PACKETS: u64 = 1 << 32;
 
-/// Growth of an encrypted payload, bytes.
+/// Returns the number of bytes that encryption adds to a payload.
 pub fn overhead(cipher: Cipher) -> usize {
     if cipher.is_authenticated() {
         TRAILER_LEN + TAG_LEN

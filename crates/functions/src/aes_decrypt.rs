@@ -15,15 +15,15 @@ use crate::{Emitter, Packet, Stateful, Verdict};
 ///
 /// Drops and counts packets that are not encrypted (fragments, not UDP, too short) or whose key is
 /// not in the key file. Also drops and counts packets that are not authentic, are replays, or are
-/// too late. Stores a session after its first decrypted packet. Drops packets of a new session if
-/// no slot is free.
+/// too late. Stores a session after the session's first decrypted packet. Drops packets of a new
+/// session if no slot is free.
 pub struct AesDecrypt {
     cipher: Cipher,
     sum: SumBytes,
     /// Keys of the key file.
     keys: Vec<(KeyId, SecretKey)>,
-    /// Whether the sessions no longer contain keys that are not in the file. `new` cannot remove
-    /// these keys, because the thread that calls `new` does not borrow the sessions.
+    /// Whether this function has removed the keys that are not in the file from the sessions. `new`
+    /// cannot remove these keys, because the thread that calls `new` does not borrow the sessions.
     has_pruned_keys: bool,
 }
 

@@ -11,7 +11,7 @@ use crate::datagram::{self, Datagram};
 use crate::wide::{self, SumBytes};
 use crate::{Emitter, Packet, Stateful, Verdict};
 
-/// An encrypter's session: its key and the number of its next packet.
+/// The session of an encrypter.
 pub struct EncryptSession {
     cipher: Cipher,
     file_key: SecretKey,

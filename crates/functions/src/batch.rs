@@ -2,7 +2,7 @@
 
 use crate::{Packet, Verdict};
 
-/// The packets that a chain forwards, in order, and those that it dropped.
+/// The packets that a chain forwards, in order, and the packets that the chain dropped.
 #[derive(Debug, Default)]
 pub struct Batch<'a> {
     packets: Vec<Packet<'a>>,
@@ -75,7 +75,7 @@ impl<'a> Batch<'a> {
         dropped
     }
 
-    /// Returns an empty batch in the same memory, for packets of another lifetime. So a worker
+    /// Returns an empty batch in the same memory, for packets of another lifetime, so that a worker
     /// allocates once.
     #[must_use]
     pub fn recycle<'b>(self) -> Batch<'b> {

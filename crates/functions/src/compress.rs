@@ -14,11 +14,11 @@ use crate::{Emitter, Function, Packet, Verdict};
 
 /// Compresses UDP payloads.
 ///
-/// It forwards a payload unchanged if compression does not shorten it. It also forwards packets
-/// that are not a complete UDP datagram: other protocols, fragments, and datagrams with bytes
-/// after them (RFC 9868). If a payload begins like a marker and does not shrink, the function puts
-/// an additional marker in front. It drops such a packet if the marker makes it exceed the MTU or
-/// the buffer, and drops no other packet.
+/// The function forwards a payload unchanged if compression does not shorten the payload. It also
+/// forwards packets that are not a complete UDP datagram: other protocols, fragments, and datagrams
+/// with bytes after them (RFC 9868). If a payload begins like a marker and does not shrink, the
+/// function puts an additional marker in front. If the packet with this marker would exceed the MTU
+/// or the buffer, the function drops the packet. It drops no other packet.
 #[derive(Debug)]
 pub struct Compress {
     compressor: Compressor,
@@ -49,7 +49,7 @@ struct CompressCounters {
 }
 
 impl Compress {
-    /// Makes the state of the algorithm and reads the dictionary into it.
+    /// Makes the state of the algorithm, and reads the dictionary into that state.
     pub fn new(config: &CompressConfig) -> Result<Self, CompressionError> {
         let mtu = usize::from(config.mtu);
         let dictionary = config.dictionary.as_ref().map(Dictionary::bytes);
@@ -72,7 +72,7 @@ impl Compress {
         })
     }
 
-    /// Compresses the payload, stores it or leaves it unchanged, and returns the new length. `None`
+    /// Compresses or stores the payload, or leaves it unchanged. Returns the new length, or `None`
     /// if the new payload is too long.
     #[inline]
     fn transform(&mut self, packet: &mut Packet<'_>, mut datagram: Datagram) -> Option<usize> {
@@ -90,8 +90,8 @@ impl Compress {
         Some(payload.len())
     }
 
-    /// Compresses `payload` into the scratch buffer and returns the length there. `None` if the
-    /// result is not shorter.
+    /// Compresses `payload` into the scratch buffer. Returns the compressed length, or `None` if
+    /// the result is not shorter.
     #[inline]
     fn compress(&mut self, payload: &[u8], datagram: Datagram) -> Option<usize> {
         // A `decompress` with the same MTU would drop such a packet.
@@ -124,8 +124,8 @@ impl Compress {
         }
     }
 
-    /// Puts a marker in front of the payload and returns the length of both. `None` if the IP
-    /// packet would be too long.
+    /// Puts a marker in front of the payload. Returns the length of marker and payload, or `None`
+    /// if the IP packet would be too long.
     #[cold]
     fn store_with_marker(
         &mut self,

@@ -6,15 +6,16 @@
 //!  payload ...                                                       untouched
 //! ```
 //!
-//! All fields are big endian. The first 29 bits of the marker are fixed. The last three select the
-//! form: a stored payload, an LZ4 block, or a Zstandard frame (RFC 8878, without its magic number).
-//! The latter two may use a dictionary; then [`dictionary_id`] follows the length. `length` is the
-//! length of the original payload, bytes.
+//! All fields are big endian. The first 29 bits of the marker are fixed. The last three bits select
+//! the form: a stored payload, an LZ4 block, or a Zstandard frame (RFC 8878, without its magic
+//! number). A block or frame may use a dictionary; then [`dictionary_id`] follows the length.
+//! `length` is the length of the original payload, bytes.
 //!
-//! If a payload does not shrink, `compress` sends it unchanged, unless it begins like a marker.
-//! Then `compress` stores it with a 4-byte marker in front. So a payload on the wire is compressed
-//! or stored if, and only if, it begins like a marker. One in 2^29 random payloads begins like a
-//! marker. No UTF-8 text does, since UTF-8 never contains the first byte of a marker.
+//! If a payload does not shrink, `compress` sends the payload unchanged, unless the payload begins
+//! like a marker. Such a payload is stored: `compress` puts a 4-byte marker in front. So a payload
+//! on the wire is compressed or stored if, and only if, it begins like a marker. One in 2^29 random
+//! payloads begins like a marker. No UTF-8 text does, since UTF-8 never contains the first byte of
+//! a marker.
 //!
 //! The length lets `decompress` refuse a packet that would become too long before decompression. It
 //! also reveals a damaged block, which gives another length.
@@ -33,12 +34,12 @@ const LZ4: u32 = 1;
 const ZSTD: u32 = 2;
 const WITH_DICTIONARY: u32 = 0b100;
 
-/// Bytes of a marker: the growth of a stored payload.
+/// Bytes of a marker, which are also the growth of a stored payload.
 pub const MARKER_LEN: usize = 4;
 /// Bytes of the longest header.
 pub const MAX_HEADER_LEN: usize = 10;
 
-/// Why an algorithm has no state.
+/// The reason why a function could not make the state of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompressionError {
     /// Memory is short.

@@ -31,7 +31,7 @@ pub(crate) struct Datagram {
     sum: SumBytes,
 }
 
-/// Why a packet contains no usable datagram.
+/// The reason why a packet contains no usable datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoDatagram {
     /// The packet is a fragment.
@@ -43,7 +43,7 @@ pub(crate) enum NoDatagram {
 }
 
 impl Datagram {
-    /// Finds the datagram in `packet`. `sum` computes its checksum.
+    /// Finds the datagram in `packet`. `sum` computes checksums.
     #[inline]
     pub(crate) fn of(packet: &Packet<'_>, sum: SumBytes) -> Result<Self, NoDatagram> {
         let headers = packet.headers();
@@ -93,7 +93,8 @@ impl Datagram {
         self.payload - self.l3 + payload
     }
 
-    /// Returns the payload's part of the checksum. Call it before you change the payload in place.
+    /// Returns the payload's part of the checksum. Call this method before you change the payload
+    /// in place.
     #[inline]
     pub(crate) fn payload_sum(&self, packet: &Packet<'_>) -> u64 {
         if !self.has_checksum() {
@@ -103,9 +104,9 @@ impl Datagram {
         (self.sum)(payload.unwrap_or_default())
     }
 
-    /// Ends datagram, IP packet and frame at `end`. Call it after changing the payload in place.
-    /// `old` is the [`payload_sum`](Self::payload_sum) before the change. Returns `None` if the
-    /// buffer has no room or an IP packet cannot be that long.
+    /// Ends datagram, IP packet and frame at `end`. Call this method after you change the payload
+    /// in place. `old` is the [`payload_sum`](Self::payload_sum) before the change. Returns `None`
+    /// if the buffer has no room or an IP packet cannot be that long.
     #[inline]
     pub(crate) fn finish(&mut self, packet: &mut Packet<'_>, end: usize, old: u64) -> Option<()> {
         resize_frame(packet, end)?;
@@ -118,8 +119,8 @@ impl Datagram {
     /// or an IP packet cannot be that long.
     #[inline]
     pub(crate) fn replace(&mut self, packet: &mut Packet<'_>, new: &[u8]) -> Option<()> {
-        // Sum `new`, not its copy in the packet: bytes just written are slow to read. For the same
-        // reason compute the old sum first, as the caller may just have written `new`.
+        // Sum `new`, not its copy in the packet, because bytes just written are slow to read. For
+        // the same reason compute the old sum first, as the caller may just have written `new`.
         let old = complement(self.payload_sum(packet));
         let growth = if self.has_checksum() {
             old + (self.sum)(new)
@@ -202,8 +203,8 @@ impl Datagram {
         Some(())
     }
 
-    /// Returns the offset of the length field in the IP header, and the offset from which it
-    /// counts.
+    /// Returns the offset of the length field in the IP header, and the offset from which that
+    /// length counts.
     #[inline]
     fn ip_length(&self) -> (usize, usize) {
         if self.is_ipv6 {
@@ -227,8 +228,8 @@ pub(crate) fn resize_frame(packet: &mut Packet<'_>, end: usize) -> Option<()> {
     }
 }
 
-/// Returns the number that subtracts `sum` (at most 32 bits) when added: in ones' complement, the
-/// complement of a number is its negative.
+/// Returns the number that subtracts `sum` (at most 32 bits) when added. In ones' complement, this
+/// is the complement of `sum`.
 #[inline]
 fn complement(sum: u64) -> u64 {
     u64::from(!(sum as u32))
@@ -246,8 +247,8 @@ mod tests {
 
     const TAILROOM: usize = 32;
 
-    /// Runs `work` on a frame with some tailroom. Returns its result and the new frame, and checks
-    /// the packet's headers and metadata.
+    /// Runs `work` on a frame with some tailroom. Checks the packet's headers and metadata. Returns
+    /// the result of `work`, and the new frame.
     fn process_frame<T>(frame: &[u8], work: impl FnOnce(&mut Packet<'_>) -> T) -> (T, Vec<u8>) {
         let mut buffer = [frame, &[0x5a; TAILROOM]].concat();
         let meta = Meta::new(1, 2, 3, 4, &parse(frame).unwrap());
@@ -265,9 +266,9 @@ mod tests {
         Datagram::of(packet, wide::fastest_sum()).unwrap()
     }
 
-    /// Returns the frame, rebuilt with another payload. A wrong checksum stays wrong by the same
+    /// Rebuilds the frame with another payload. A wrong checksum stays wrong by the same
     /// difference.
-    fn reference(frame: &[u8], payload: &[u8]) -> Vec<u8> {
+    fn rebuild(frame: &[u8], payload: &[u8]) -> Vec<u8> {
         let old = parse(frame).unwrap();
         let (l3, l4, at) = (old.l3.into(), usize::from(old.l4), usize::from(old.payload));
         let mut new = [&frame[..at], payload].concat();
@@ -299,8 +300,8 @@ mod tests {
         new
     }
 
-    fn bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
-        prop::collection::vec(prop_oneof![Just(0_u8), Just(0xff), any::<u8>()], 0..most)
+    fn bytes(max_len: usize) -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(prop_oneof![Just(0_u8), Just(0xff), any::<u8>()], 0..max_len)
     }
 
     /// Frames with tags, padding, and right, wrong and no checksums.
@@ -315,7 +316,7 @@ mod tests {
                 }
                 let frame = build::with_tags(frame, &[build::QINQ, build::VLAN][..tags]);
                 let len = len.max(frame.len());
-                build::padded(frame, len)
+                build::pad_frame(frame, len)
             },
         )
     }
@@ -335,7 +336,7 @@ mod tests {
         ) {
             let room = frame.len() + TAILROOM - usize::from(parse(&frame).unwrap().payload);
             let expected = if new.len() <= room {
-                (Some(()), reference(&frame, &new))
+                (Some(()), rebuild(&frame, &new))
             } else {
                 (None, frame.clone())
             };
@@ -357,9 +358,9 @@ mod tests {
             frame in frames(),
             trailer in bytes(20),
         ) {
-            let mut with = reference(&frame, &[payload_of(&frame), &trailer].concat());
+            let mut with = rebuild(&frame, &[payload_of(&frame), &trailer].concat());
             with.extend(frame.get(with.len()..).unwrap_or_default());
-            let without = reference(&frame, payload_of(&frame));
+            let without = rebuild(&frame, payload_of(&frame));
             process_frame(&frame, |packet| {
                 let mut datagram = datagram(packet);
                 datagram.append(packet, &trailer).unwrap();
@@ -398,11 +399,11 @@ mod tests {
         payload.pop();
         let replaced = datagram(&packet).replace(&mut packet, &payload);
         assert_eq!(replaced, Some(()));
-        assert_eq!(packet.bytes(), reference(&frame, &payload));
+        assert_eq!(packet.bytes(), rebuild(&frame, &payload));
     }
 
     #[test]
-    fn each_unusable_packet_has_its_reason() {
+    fn unusable_packet_is_refused_with_the_reason() {
         for (name, reason) in [
             ("ipv4-fragment-padded", NoDatagram::Fragment),
             ("tcp-v4", NoDatagram::NotUdp),

@@ -13,9 +13,9 @@ use crate::{Emitter, Function, Packet, Verdict};
 
 /// Decompresses UDP payloads, each with the algorithm in its header.
 ///
-/// It forwards payloads that are not compressed. It drops a packet that is damaged, has another
-/// dictionary, or would exceed the MTU or its buffer; it checks the length before it decompresses.
-/// A packet costs at most as much as one of MTU length.
+/// The function forwards payloads that are not compressed. It drops a packet that is damaged, has
+/// another dictionary, or would exceed the MTU or the buffer. It checks the length before it
+/// decompresses, so no packet costs more than a packet of MTU length.
 #[derive(Debug)]
 pub struct Decompress {
     zstd: zstd::Decompressor,
@@ -42,7 +42,7 @@ struct DecompressCounters {
 }
 
 impl Decompress {
-    /// Makes the states of the algorithms and reads the dictionary into them.
+    /// Makes the states of the algorithms, and reads the dictionary into these states.
     pub fn new(config: &DecompressConfig) -> Result<Self, CompressionError> {
         let dictionary = config.dictionary.as_ref().map(Dictionary::bytes);
         Ok(Self {
@@ -56,8 +56,8 @@ impl Decompress {
         })
     }
 
-    /// Decompresses the payload into the scratch buffer and copies it into the packet. Returns its
-    /// length.
+    /// Decompresses the payload into the scratch buffer and copies the result into the packet.
+    /// Returns the new length.
     #[inline]
     fn decompress(
         &mut self,
@@ -98,7 +98,7 @@ impl Decompress {
         Some(length)
     }
 
-    /// Removes the marker of a stored payload and returns its length.
+    /// Removes the marker of a stored payload. Returns the length of the payload.
     #[cold]
     fn remove_marker(&mut self, packet: &mut Packet<'_>, mut datagram: Datagram) -> Option<usize> {
         let stored = packet.payload().get(MARKER_LEN..)?;

@@ -1,8 +1,8 @@
 //! `dpi`: searches payloads for patterns, and drops, marks or mirrors the packets with a match.
 //!
-//! Hyperscan or Vectorscan ([`library`]) recompiles the patterns into automata. So the cost of a
+//! Hyperscan or Vectorscan ([`library`]) compiles the patterns into automata, so the cost of a
 //! packet is proportional to its length, for all patterns and contents. The function inspects each
-//! packet separately. So it does not find a pattern that spans two packets.
+//! packet separately, so it does not find a pattern that spans two packets.
 
 pub mod library;
 mod mark;
@@ -20,7 +20,7 @@ const DROP: u8 = 1;
 const MARK: u8 = 2;
 const MIRROR: u8 = 4;
 
-/// Why a `dpi` function could not be made.
+/// The reason why a `dpi` function could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The library is not installed.
@@ -28,7 +28,7 @@ pub enum Error {
     Library(#[from] LibraryError),
     /// A pattern cannot be compiled.
     #[error(
-        "{file}:{line}: the pattern /{regex}/ cannot be used: {reason}; correct it, or remove it"
+        "{file}:{line}: the pattern /{regex}/ cannot be used: {reason}; correct or remove the pattern"
     )]
     Pattern {
         /// The file of the pattern.
@@ -41,7 +41,9 @@ pub enum Error {
         reason: String,
     },
     /// The patterns cannot be compiled together.
-    #[error("{count} patterns cannot be compiled together: {reason}; use fewer or simpler ones")]
+    #[error(
+        "{count} patterns cannot be compiled together: {reason}; use fewer or simpler patterns"
+    )]
     Patterns {
         /// Number of patterns.
         count: usize,
@@ -49,7 +51,7 @@ pub enum Error {
         reason: String,
     },
     /// Memory is short.
-    #[error("there is no memory for the compiled patterns; use fewer or simpler ones")]
+    #[error("there is no memory for the compiled patterns; use fewer or simpler patterns")]
     Memory,
 }
 
@@ -125,9 +127,9 @@ fn make_printable(text: &str) -> String {
 
 /// Inspects the payload of each packet: the UDP or TCP payload, or all bytes after the IP header.
 ///
-/// It applies the actions of all matching patterns to a packet; a dropped packet is not marked. It
-/// drops fragments unless the configuration forwards them, and packets that the library fails to
-/// scan.
+/// The function applies the actions of all matching patterns to a packet, but does not mark a
+/// packet that it drops. It drops fragments unless the configuration forwards them, and packets
+/// that the library fails to scan.
 #[derive(Debug)]
 pub struct Dpi {
     scanner: Scanner,
@@ -137,7 +139,7 @@ pub struct Dpi {
     dscp: u8,
     mirror: Option<Mirror>,
     counters: DpiCounters,
-    /// Keeps the patterns for the next generation, which then does not compile them again.
+    /// Keeps the compiled patterns, so that the next generation does not compile them again.
     _patterns: SharedState<CompiledPatterns>,
 }
 
@@ -152,7 +154,7 @@ struct DpiCounters {
 }
 
 impl Dpi {
-    /// Makes the function with this configuration. `patterns` are its compiled patterns.
+    /// Makes the function with this configuration and its compiled patterns.
     pub(crate) fn new(
         config: &DpiConfig,
         patterns: SharedState<CompiledPatterns>,
@@ -187,7 +189,7 @@ impl Dpi {
         emitter: &mut dyn Emitter,
     ) -> Verdict {
         self.counters.matched += 1;
-        // Mirror first: the collector gets the packet unchanged.
+        // Mirror first, so that the collector gets the packet unchanged.
         if actions & MIRROR != 0
             && let Some(mirror) = &mut self.mirror
             && let Some(copy) = mirror.copy(packet)

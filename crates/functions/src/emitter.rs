@@ -18,7 +18,7 @@ pub trait Emitter {
     fn reply(&mut self, origin: &Meta, frame: &[u8]);
 }
 
-/// Drops all packets: for functions that send none.
+/// Drops all packets; for functions that send no packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Discard;
 
@@ -28,7 +28,7 @@ impl Emitter for Discard {
     fn reply(&mut self, _origin: &Meta, _frame: &[u8]) {}
 }
 
-/// Stores all packets: for tests.
+/// Stores all packets; for tests.
 impl Emitter for Vec<(Meta, Vec<u8>)> {
     fn emit(&mut self, origin: &Meta, frame: &[u8]) {
         self.push((*origin, frame.to_vec()));

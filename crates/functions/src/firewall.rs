@@ -5,7 +5,7 @@ use myelin_spec::FirewallConfig;
 
 use crate::{Emitter, Function, Packet, Verdict};
 
-/// A stateless packet filter: the first matching rule decides; without a match, the default.
+/// A stateless packet filter. The first matching rule decides, or the default if no rule matches.
 #[derive(Clone, Debug)]
 pub struct Firewall {
     tables: RuleTables,

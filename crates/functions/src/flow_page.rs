@@ -6,8 +6,8 @@ use myelin_packet::{FlowRecord, FlowTotals};
 
 use crate::flow_table::FlowTable;
 
-/// A page of a function's flows. The reader passes it to the function between two batches, empties
-/// it, and passes it again until [`is_last`](Self::is_last).
+/// A page of a function's flows. The reader passes the page to the function between two batches,
+/// empties the page, and passes it again until [`is_last`](Self::is_last).
 #[derive(Debug)]
 pub struct FlowPage {
     /// Flows of this page.

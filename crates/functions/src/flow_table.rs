@@ -1,6 +1,6 @@
 //! A table of flows with a fixed capacity: the memory of a stateful function.
 //!
-//! The table allocates and touches all its memory when it is made; no operation allocates. When the
+//! `new` allocates and touches all memory of a table; no other operation allocates. When the
 //! table is full, a new flow evicts the least recently used flow. The table counts evictions.
 //!
 //! An entry keeps its slot from insertion to removal. A linked list orders the entries from the
@@ -133,7 +133,7 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
         (&mut self.entries[entry as usize].value, is_new)
     }
 
-    /// Inserts a flow or replaces its value, and marks it as most recently used. Returns the
+    /// Inserts a flow or replaces its value, and marks the flow as most recently used. Returns the
     /// evicted flow.
     pub fn insert(&mut self, key: K, value: V) -> Option<(K, V)> {
         let hash = self.hash(&key);
@@ -203,7 +203,7 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
         }
     }
 
-    /// Inserts a flow that is not in the table. Returns its entry and the evicted flow.
+    /// Inserts a flow that is not in the table. Returns the new entry and the evicted flow.
     fn insert_new(&mut self, hash: u32, key: K, value: V) -> (u32, Option<(K, V)>) {
         let mut evicted = None;
         if self.unused == NONE
@@ -245,7 +245,7 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
                 break;
             }
             let home = slot.hash as usize & mask;
-            // The slot may move into the hole, unless that lies before its home slot.
+            // The entry may move into the hole, unless the hole is before the entry's home slot.
             if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
                 self.index[hole] = slot;
                 hole = at;
@@ -286,8 +286,8 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
     }
 }
 
-/// Hashes eight bytes at a time: one wide multiplication mixes them and folds its two halves (the
-/// step of wyhash).
+/// Hashes eight bytes at a time. A step is a wide multiplication, whose two halves are then folded
+/// (the step of wyhash).
 struct FoldingHasher(u64);
 
 impl FoldingHasher {

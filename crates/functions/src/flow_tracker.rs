@@ -10,14 +10,14 @@ use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
 
 /// Tracks the state of each flow from the packets of both sides: new, established, closing, closed.
 ///
-/// A flow includes both directions. The function sees both if the reverse chain has a
+/// A flow includes both directions. The function sees both directions if the reverse chain has a
 /// `flow-tracker` with `reverseOf`. Packets that are not TCP always open a flow, and the first
-/// packet in the other direction establishes it. A SYN alone opens a TCP connection and an
-/// acknowledgement establishes it. A FIN of one side makes it closing; the FINs of both sides or a
-/// reset close it. A SYN may reopen a closed connection. The side that sent its FIN may also reopen
-/// a closing connection. Flows also end by timeout. The function counts a TCP segment that belongs
-/// to no flow and opens none, and drops it if the configuration says so. It forwards all other
-/// packets.
+/// packet in the other direction establishes the flow. A SYN alone opens a TCP connection, and an
+/// acknowledgement establishes the connection. After a FIN of one side the connection is closing;
+/// the FINs of both sides or a reset close it. A SYN may reopen a closed connection. The side that
+/// sent its FIN may also reopen a closing connection. Flows also end by timeout. The function
+/// counts TCP segments that belong to no flow and open no flow, and drops them if the configuration
+/// says so. It forwards all other packets.
 #[derive(Debug)]
 pub struct FlowTracker(FlowTrackerConfig);
 
@@ -29,7 +29,7 @@ pub struct FlowTrackerState {
     outside: u64,
 }
 
-/// Returns a flow after its first packet, of `bytes` bytes.
+/// Returns a flow after its first packet, which has `bytes` bytes.
 #[inline]
 fn new_flow(now_ns: u64, from_second: bool, bytes: usize) -> TrackedFlow {
     let mut flow = TrackedFlow {

@@ -2,7 +2,8 @@
 
 use crate::{Emitter, Function, Packet, Verdict};
 
-/// Forwards packets unchanged. This cheapest function measures the cost of a chain itself.
+/// Forwards packets unchanged. This function is the cheapest, so it shows the cost of a chain
+/// alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Forward;
 

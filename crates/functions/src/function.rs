@@ -21,8 +21,8 @@ impl From<Option<()>> for Verdict {
 
 /// A service function.
 ///
-/// Implement [`process`](Self::process) only. An instance belongs to one chain and one worker; one
-/// thread at a time calls it.
+/// Only [`process`](Self::process) is required. An instance belongs to one chain and one worker.
+/// One thread at a time calls the instance.
 pub trait Function: Send {
     /// Processes one packet in place.
     fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict;
@@ -37,7 +37,7 @@ pub trait Function: Send {
     fn set_time(&mut self, _now_ns: u64) {}
 
     /// Returns the period of [`run_timer`](Self::run_timer) in nanoseconds, with or without
-    /// packets. `None` for never. The worker calls this method once.
+    /// packets; `None` if the function has no timer. The worker calls this method once.
     fn timer_period_ns(&self) -> Option<u64> {
         None
     }

@@ -2,16 +2,16 @@
 //!
 //! A [`Function`] works on packets alone. It knows no port, no process and no clock. It changes a
 //! [`Packet`] in place, in a buffer with headroom and tailroom. It returns a [`Verdict`], and may
-//! send further packets through an [`Emitter`]. A worker calls it with a [`Batch`], so each batch
-//! costs one dynamic call.
+//! send further packets through an [`Emitter`]. A worker calls the function with a [`Batch`], so
+//! each batch costs one dynamic call.
 //!
-//! [`States::instantiate`] makes a function from its configuration and gives it its [`mod@state`].
-//! Each function kind has a file with its name. A kind that also runs in the kernel gives the same
-//! bytes there; tests compare both on the same frames.
+//! [`States::instantiate`] makes a function from its configuration, with its [`mod@state`]. Each
+//! function kind has a file with the kind's name. A kind that also runs in the kernel produces the
+//! same bytes in the kernel; tests compare the two implementations on the same frames.
 //!
-//! This crate does no I/O while packets pass. When it makes a function, [`mod@dpi`] loads its
-//! library. [`mod@aes_encrypt`] then draws the salt of its session, and flow tables draw the seed
-//! of their hash. Start reading at [`mod@function`], then [`mod@xor`] as an example.
+//! This crate does no I/O while it processes packets. When a function is made, [`mod@dpi`] loads
+//! its library, [`mod@aes_encrypt`] draws the salt of its session, and flow tables draw the seed of
+//! their hash. Start reading at [`mod@function`], then [`mod@xor`] as an example.
 
 pub mod aes;
 pub mod aes_decrypt;

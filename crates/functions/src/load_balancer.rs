@@ -3,13 +3,13 @@
 //!
 //! The forward side replaces the destination address by that of the flow's backend; ports stay. The
 //! reply side (`reverseOf`) restores the source of a backend's answers: the address to which the
-//! client had sent. Both share one [`Affinity`].
+//! client had sent. The two sides share one [`Affinity`].
 //!
 //! A flow keeps its backend while the configuration lists that backend and the flow does not pause
 //! longer than the timeout. The function drops:
 //!
-//! * packets without ports (fragments, protocols other than UDP and TCP), since they identify no
-//!   flow;
+//! * packets without ports (fragments, protocols other than UDP and TCP), since such packets
+//!   identify no flow;
 //! * packets with an authentication header (RFC 4302), which covers the addresses;
 //! * packets of a family without a backend;
 //! * a flow whose answers would equal those of another flow: same client address and port and same
@@ -46,7 +46,7 @@ struct BalancedFlow {
     /// Address of the backend.
     address: [u8; 16],
     counts: FlowCounts,
-    /// When the reply record was last written.
+    /// The time when the reply record was last written, ns.
     reply_recorded_ns: u64,
     /// Index of the backend in the configuration when the flow was last used.
     backend: u32,
@@ -118,7 +118,7 @@ impl LoadBalancer {
         Some(())
     }
 
-    /// Finds or selects the backend of a flow, and counts its packet of `bytes` bytes.
+    /// Finds or selects the backend of a flow, and counts a packet of `bytes` bytes.
     #[inline]
     fn select_backend(
         &self,
@@ -167,7 +167,7 @@ impl LoadBalancer {
         Some(backend)
     }
 
-    /// Returns the current index of a flow's backend, if the configuration still lists it.
+    /// Returns the current index of a flow's backend, if the configuration still lists the backend.
     #[inline]
     fn backend_number(&self, flow: &BalancedFlow, is_ipv6: bool) -> Option<usize> {
         let is_same = |backend: &Backend| {

@@ -1,4 +1,4 @@
-//! `lossy-link`: drops packets, singly or in bursts, as a radio link does.
+//! `lossy-link`: drops single packets or bursts of packets, as a radio link does.
 
 use fastrand::Rng;
 use myelin_spec::LossyLinkConfig;
@@ -6,7 +6,7 @@ use myelin_spec::LossyLinkConfig;
 use crate::{Emitter, Function, Packet, Verdict};
 
 /// Gilbert's model: the bad state loses every packet, the good state none. Without bursts, the next
-/// state does not depend on the current one.
+/// state does not depend on the current state.
 #[derive(Debug)]
 pub struct LossyLink {
     random: Rng,
@@ -22,7 +22,7 @@ impl LossyLink {
     pub fn new(config: LossyLinkConfig) -> Self {
         let loss = (f64::from(config.loss_ppm) / 1e6).min(1.0);
         let (to_bad, stay_bad) = match config.burst {
-            // The whole traffic is one burst.
+            // All packets are in one burst.
             _ if loss >= 1.0 => (1.0, 1.0),
             None => (loss, loss),
             // In equilibrium, as many bursts begin as end: (1 - loss) * to_bad = loss / burst.

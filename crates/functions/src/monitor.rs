@@ -6,8 +6,8 @@ use myelin_spec::MonitorConfig;
 use crate::flow_table::FlowTable;
 use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
 
-/// Counts every packet under its five-tuple and forwards it unchanged. A packet without ports (a
-/// fragment, a protocol other than UDP and TCP) counts under its addresses and protocol.
+/// Counts every packet under its five-tuple and forwards the packet unchanged. Counts a packet
+/// without ports (a fragment, a protocol other than UDP and TCP) under its addresses and protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Monitor;
 

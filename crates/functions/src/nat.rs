@@ -1,17 +1,17 @@
 //! `nat`: source network address and port translation (RFC 3022, NAPT; RFC 4787, 5382, 5508).
 //!
 //! The forward side gives packets from inside an external source address and port. The reply side
-//! (`reverseOf`) restores the inside destination of the answers. Both share one table of
+//! (`reverseOf`) restores the inside destination of the answers. The two sides share one table of
 //! [`Mappings`]. For an ICMP or ICMPv6 echo, the identifier serves as the port.
 //!
 //! Behaviour in the terms of RFC 4787: endpoint-independent mapping (REQ-1) and filtering; paired
 //! addresses (REQ-2); port preservation where that port is free; only packets from inside refresh a
 //! mapping (REQ-6). No hairpinning.
 //!
-//! It drops packets that it does not translate: fragments, since only the first contains a port;
-//! ICMP errors; every other protocol; packets with an authentication header (RFC 4302), which
-//! covers the addresses; packets of a family without an external address; packets from outside
-//! without a live mapping.
+//! The function drops packets that it does not translate: fragments, since only the first fragment
+//! contains a port; ICMP errors; every other protocol; packets with an authentication header (RFC
+//! 4302), which covers the addresses; packets of a family without an external address; packets from
+//! outside without a live mapping.
 
 mod endpoint;
 mod mappings;

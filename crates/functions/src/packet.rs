@@ -4,8 +4,8 @@ use myelin_packet::{Headers, Meta};
 
 /// One packet in its buffer, with its metadata.
 ///
-/// The frame occupies part of the buffer. The bytes before it are headroom, the bytes after it
-/// tailroom.
+/// The frame occupies part of the buffer. The bytes before the frame are headroom, the bytes after
+/// the frame tailroom.
 #[derive(Debug)]
 pub struct Packet<'a> {
     buffer: &'a mut [u8],
@@ -100,7 +100,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Returns the UDP or TCP payload, or the bytes after the IP header, without Ethernet padding.
-    /// Empty if the frame was truncated.
+    /// Returns no bytes if the frame was truncated.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         self.bytes()
@@ -127,7 +127,7 @@ impl<'a> Packet<'a> {
         self.buffer.len() - self.start as usize - self.len as usize
     }
 
-    /// Grows the frame by `n` bytes in front and returns them with their old contents. Returns
+    /// Grows the frame by `n` bytes in front. Returns the new bytes with their old contents, or
     /// `None` if the headroom is too small.
     pub fn push_front(&mut self, n: usize) -> Option<&mut [u8]> {
         let grown = checked_len(n, self.headroom())?;
@@ -136,7 +136,7 @@ impl<'a> Packet<'a> {
         Some(&mut self.bytes_mut()[..n])
     }
 
-    /// Grows the frame by `n` bytes at the tail and returns them with their old contents. Returns
+    /// Grows the frame by `n` bytes at the tail. Returns the new bytes with their old contents, or
     /// `None` if the tailroom is too small.
     pub fn extend_tail(&mut self, n: usize) -> Option<&mut [u8]> {
         let grown = checked_len(n, self.tailroom())?;
@@ -152,8 +152,8 @@ impl<'a> Packet<'a> {
         Some(())
     }
 
-    /// Sets the end of the payload. Call it after replacing the payload and correcting the lengths
-    /// in the headers.
+    /// Sets the end of the payload. Call this method after you replace the payload and correct the
+    /// lengths in the headers.
     #[inline]
     pub(crate) fn set_end(&mut self, end: u16) {
         self.headers.end = end;

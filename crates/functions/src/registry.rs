@@ -27,7 +27,7 @@ use crate::work::Work;
 use crate::xor::Xor;
 use crate::{Function, States, WithState};
 
-/// Why a function could not be made.
+/// The reason why a function could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The rules of a firewall are invalid.
@@ -36,7 +36,7 @@ pub enum Error {
     /// The routes of a router are invalid.
     #[error("router: {0}")]
     Router(#[from] LpmError),
-    /// An external function is a program, not a function of a worker.
+    /// The function is external: a program, which no worker runs.
     #[error(
         "external: a black box does not run in a worker; write `mapping: distributed`, or omit `mapping`"
     )]
@@ -55,8 +55,7 @@ pub enum Error {
     Decompress(CompressionError),
 }
 
-/// Makes the function that `config` describes, with a new state that it shares with no other
-/// function.
+/// Makes the function that `config` describes, with a new state that no other function shares.
 pub fn instantiate(config: &FunctionConfig) -> Result<Box<dyn Function>, Error> {
     States::default().instantiate(&config.clone().into())
 }

@@ -1,13 +1,13 @@
 //! `rlnc-encode`, `rlnc-recode`, `rlnc-decode`: random linear network coding of UDP packets.
 //!
-//! The code covers the whole IP packet (its *unit*). So a function has one code for all its
-//! packets, of all flows, and a recovered packet has its own headers. Source packets keep their
-//! headers and get a trailer after their payload. A coded packet copies addresses and ports of the
-//! packet before it, so the network routes and classifies both packets alike.
+//! The code covers the whole IP packet (its *unit*). So a function has one code for the packets of
+//! all flows, and a recovered packet has its own headers. Source packets keep their headers and get
+//! a trailer after the payload. A coded packet copies addresses and ports of the packet before it,
+//! so the network routes and classifies the two packets alike.
 //! `docs/functions/network-coding.md` describes the formats, `myelin_coding` the code.
 //!
-//! A function's code is its [`mod@state`](crate::state) and continues in the next generation of its
-//! chain.
+//! The code of a function is the function's [`mod@state`](crate::state), so the code continues in
+//! the next generation of the chain.
 
 pub mod decode;
 pub mod encode;

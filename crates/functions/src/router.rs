@@ -13,12 +13,12 @@ use crate::{Emitter, Function, Packet, Verdict};
 /// ICMP messages allowed in one burst after a pause.
 const BURST: u64 = 10;
 
-/// A router for both families. It looks up the destination address, decrements the time to live
+/// A router for IPv4 and IPv6. It looks up the destination address, decrements the time to live
 /// (hop limit) and writes the Ethernet address of the next hop.
 ///
-/// It drops a packet without a route, and a packet whose time to live expires. To the sender of an
-/// expired packet, it sends an ICMP message (RFC 1812, section 5.3.1; RFC 8200, section 3). It
-/// sends none if the configuration has no address of the packet's family.
+/// The router drops a packet without a route, and a packet whose time to live expires. It sends an
+/// ICMP message to the sender of an expired packet (RFC 1812, section 5.3.1; RFC 8200, section 3),
+/// unless the configuration has no address of the packet's family.
 #[derive(Debug)]
 pub struct Router {
     tables: RouteTables,
@@ -126,11 +126,11 @@ fn decrement_ttl(header: &mut [u8; 20]) {
     header[10..12].copy_from_slice(&updated.to_be_bytes());
 }
 
-/// A token bucket for ICMP messages (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4 f). It stores
-/// the only number of the equivalent virtual scheduling algorithm (ITU-T I.371).
+/// A token bucket for ICMP messages (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4 f). Stores
+/// the only variable of the equivalent virtual scheduling algorithm (ITU-T I.371).
 #[derive(Debug)]
 struct RateLimit {
-    /// `None` allows no message.
+    /// Time between two messages at the full rate; `None` allows no message.
     interval_ns: Option<u64>,
     /// The time when the bucket is full again.
     full_ns: u64,
@@ -144,7 +144,7 @@ impl RateLimit {
         }
     }
 
-    /// Takes a token. Returns whether the bucket had one.
+    /// Takes a token. Returns whether the bucket had a token.
     fn take_token(&mut self, now_ns: u64) -> bool {
         let Some(interval) = self.interval_ns else {
             return false;

@@ -2,8 +2,8 @@
 
 use crate::{Batch, Emitter, FlowPage, Function, Packet, SharedState, Verdict};
 
-/// A service function with a [`mod@state`](crate::state). Each method does the same as in
-/// [`Function`], and gets the state as an argument.
+/// A service function with a [`mod@state`](crate::state). The methods correspond to those of
+/// [`Function`], and get the state as an argument.
 pub trait Stateful: Send {
     /// The memory of the function.
     type State: Send + Sync;

@@ -1,5 +1,5 @@
-//! ICMP time exceeded (RFC 792; RFC 4443, section 3.3): the message of a router to the sender of a
-//! packet whose time to live expired.
+//! Writes ICMP time exceeded (RFC 792; RFC 4443, section 3.3), the message of a router to the
+//! sender of a packet whose time to live expired.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -84,8 +84,8 @@ fn may_report(frame: &[u8], headers: &Headers, tuple: &FiveTuple) -> bool {
     fragment == 0 && !forbids_message(frame.get(usize::from(headers.l4)), tuple.protocol)
 }
 
-/// Returns whether the RFCs forbid a message about this ICMP type. True for a truncated ICMP
-/// packet.
+/// Returns whether the RFCs forbid a message about this ICMP type. Returns `true` for a truncated
+/// ICMP packet.
 fn forbids_message(kind: Option<&u8>, protocol: u8) -> bool {
     match (protocol, kind) {
         (ICMP, Some(kind)) => matches!(kind, 3 | 4 | 5 | 11 | 12),

@@ -11,7 +11,7 @@ pub const STAMPS_LEN: usize = 16;
 pub const MTU: usize = 1500;
 
 /// Appends two times of CLOCK_MONOTONIC to the UDP payload, as CALVIN's ATS does: the time at the
-/// front door, and the time when this function processes the packet. Corrects lengths and
+/// front door, and the time at which this function processes the packet. Corrects lengths and
 /// checksums.
 ///
 /// Overwrites Ethernet padding before the frame grows. Drops a packet that is not UDP, is a
@@ -41,7 +41,7 @@ impl Function for Timestamp {
     }
 }
 
-/// Appends the times. Returns `None` if the packet cannot take them.
+/// Appends the two times. Returns `None` if the packet has no room for them.
 fn append(packet: &mut Packet<'_>, now_ns: u64) -> Option<()> {
     // Sixteen bytes are too few to profit from wider registers.
     let mut datagram = Datagram::of(packet, checksum::sum).ok()?;

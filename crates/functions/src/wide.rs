@@ -1,5 +1,5 @@
-//! Loops for wider vector registers than those of the oldest x86-64, selected when a function is
-//! made.
+//! Loops for wider vector registers than those of the oldest x86-64. The constructor of a function
+//! selects the loop.
 //!
 //! The x86-64 baseline has 16-byte registers, AVX2 32-byte and AVX-512 64-byte registers. Where
 //! possible, the variant is the same loop, compiled again.
@@ -41,9 +41,8 @@ pub(crate) fn fastest_sum() -> SumBytes {
     checksum::sum
 }
 
-/// Same result as [`checksum::sum`], with one loop and no other branch. With payloads of
-/// unpredictable length, a compiled loop has two or three mispredicted branches, which cost more
-/// than the sum.
+/// Computes [`checksum::sum`] with one loop and no other branch. With payloads of unpredictable
+/// length, a compiled loop has two or three mispredicted branches, which cost more than the sum.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn sum_avx512(bytes: &[u8]) -> u64 {

@@ -1,4 +1,4 @@
-//! Big-endian words in a frame.
+//! Reads and writes big-endian 16-bit words of a frame.
 
 /// Reads the word at offset `at`. Returns `None` if the word is not inside the frame.
 #[inline]

@@ -30,7 +30,7 @@ impl Function for Work {
     }
 }
 
-/// The two operations differ, so the compiler cannot combine several steps.
+/// Does one step. Its two operations differ, so the compiler cannot combine several steps.
 #[inline(always)] // a call would lengthen the chain of dependent steps
 fn step(value: u64) -> u64 {
     const BITS: u64 = 0x5555_5555_5555_5555;

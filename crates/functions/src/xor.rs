@@ -10,8 +10,8 @@ use crate::{Emitter, Function, Packet, Verdict};
 
 /// XORs every payload byte with a key. A second pass restores the packet.
 ///
-/// Drops a packet without a parsed UDP or TCP header (a fragment, another protocol), because it
-/// cannot XOR the payload. A UDP checksum of zero means no checksum and stays zero.
+/// Drops a packet without a parsed UDP or TCP header (a fragment, another protocol), because the
+/// offset of its payload is unknown. A UDP checksum of zero means no checksum and stays zero.
 #[derive(Clone, Copy, Debug)]
 pub struct Xor {
     key: u8,
@@ -54,8 +54,8 @@ const WORDS_BEFORE_OVERFLOW: usize = 256;
 /// XORs each byte with `key`. Returns the growth of the sum of big-endian 16-bit words, modulo
 /// 65535 and not below zero.
 ///
-/// Reads each byte once. For a 16-bit word, `new = old ^ k` is `old + k - 2 * (old & k)`. So it
-/// sums only the bits of `old & k`, separately for bytes at even and at odd offsets.
+/// Reads each byte once. For a 16-bit word, `new = old ^ k` is `old + k - 2 * (old & k)`. So the
+/// loop sums only the bits of `old & k`, separately for bytes at even and at odd offsets.
 #[inline(always)] // each variant in `wide` compiles it with its own instructions
 pub(crate) fn xor_in_place(payload: &mut [u8], key: u8) -> u64 {
     const LOW: u64 = 0x00ff_00ff_00ff_00ff;
@@ -86,7 +86,7 @@ pub(crate) fn xor_in_place(payload: &mut [u8], key: u8) -> u64 {
         }
     }
     let key = u64::from(key);
-    // Both terms count bytes: an even offset has 256 times the weight of an odd one.
+    // A byte at an even offset is the upper half of its word, so it has 256 times the weight.
     let added = key * (len.div_ceil(2) * 256 + len / 2);
     let taken = 2 * (even * 256 + odd);
     // Any multiple of 65535 is zero; this one is at least as large as `taken`.

@@ -28,7 +28,7 @@ const CIPHERS: [Cipher; 4] = [
     Cipher::Aes256Ctr,
 ];
 
-/// Bytes of room after a frame: more than a trailer and a tag.
+/// Bytes of room after a frame. A trailer and a tag need less.
 const ROOM: usize = 64;
 
 fn key(seed: u8) -> SecretKey {
@@ -85,7 +85,7 @@ fn sum_drops(function: &dyn Function) -> u64 {
     drops.map(|(_, count)| count).sum()
 }
 
-/// Asserts that `function` drops `frame`, and counts it under `reason` and no other name.
+/// Asserts that `function` drops `frame`, and counts the drop under `reason` and no other name.
 #[track_caller]
 fn assert_refused(function: &mut dyn Function, frame: &[u8], reason: &str) {
     let before = (counter(function, reason), sum_drops(function));

@@ -44,7 +44,8 @@ fn decompress(dictionary: Option<Dictionary>) -> Box<dyn Function> {
     instantiate(&FunctionConfig::Decompress(config)).unwrap()
 }
 
-/// Returns a pair for each algorithm, without a dictionary and with one.
+/// Returns pairs of `compress` and `decompress`. For each algorithm there is a pair without a
+/// dictionary and a pair with one.
 fn pairs() -> impl Iterator<Item = (Box<dyn Function>, Box<dyn Function>)> {
     let configs =
         ALGORITHMS.map(|algorithm| [None, Some(dictionary())].map(|dict| (algorithm, dict)));
@@ -64,7 +65,7 @@ fn without_padding(frame: &[u8]) -> &[u8] {
     &frame[..parse(frame).unwrap().end.into()]
 }
 
-/// Decompresses a payload with the libraries' one-shot calls. For LZ4 it uses another library than
+/// Decompresses a payload with the libraries' one-shot calls. For LZ4, uses another library than
 /// the function.
 fn decompress_one_shot(compressed: &[u8], dict: Option<&[u8]>) -> Vec<u8> {
     let header = match payload_form(compressed) {
@@ -204,7 +205,7 @@ fn a_payload_that_begins_like_a_marker_is_stored_and_must_fit() {
     }
     let counters = counters(&*compress);
     assert_eq!((counters["stored"], counters["too-long"]), (8, 16));
-    // The words next to the markers are not markers.
+    // The values next to the markers are not markers.
     for last in [0xb7, 0xc0] {
         let sent = [&STORED[..3], &[last], &random(100, 1)].concat();
         let frame = build::udp(build::client_v4(), build::server_v4(), &sent);
@@ -216,7 +217,7 @@ fn a_payload_that_begins_like_a_marker_is_stored_and_must_fit() {
 fn padding_is_removed_and_overwritten() {
     let (mut compress, mut decompress) = pairs().next().unwrap();
     let frame = build::udp(build::client_v4(), build::server_v4(), &[7; 300]);
-    let padded = build::padded(frame.clone(), 380);
+    let padded = build::pad_frame(frame.clone(), 380);
     let compressed = process(&mut *compress, &padded).unwrap();
     assert_eq!(compressed, process(&mut *compress, &frame).unwrap());
     assert!(compressed.len() < 80);
@@ -225,7 +226,7 @@ fn padding_is_removed_and_overwritten() {
         run_with_room(&mut *decompress, &compressed, missing - 1),
         None
     );
-    let padded = build::padded(compressed.clone(), compressed.len() + 10);
+    let padded = build::pad_frame(compressed.clone(), compressed.len() + 10);
     for (frame_in, room) in [(&compressed, missing), (&padded, missing - 10)] {
         assert_eq!(
             run_with_room(&mut *decompress, frame_in, room),
@@ -344,7 +345,7 @@ fn a_dictionary_improves_compression_and_a_damaged_one_is_refused() {
         };
         assert!(len(Some(dictionary())) + 40 < len(None), "{algorithm}");
     }
-    // The magic number of `zstd --train`, with invalid contents.
+    // The dictionary has the magic number of `zstd --train` and invalid contents.
     let damaged = Some(Dictionary::new(
         [&[0x37, 0xa4, 0x30, 0xec][..], &[0xff; 60]].concat(),
     ));
@@ -416,7 +417,7 @@ proptest! {
                     frame[l4 + 6..l4 + 8].fill(0);
                 }
                 let len = frame.len() + padding;
-                let frame = build::with_tags(build::padded(frame, len), &vec![build::VLAN; tags]);
+                let frame = build::with_tags(build::pad_frame(frame, len), &vec![build::VLAN; tags]);
                 let compressed = process(&mut *compress, &frame).unwrap();
                 prop_assert!(is_marked(payload_of(&compressed)) || compressed == frame);
                 let back = process(&mut *decompress, &compressed).unwrap();

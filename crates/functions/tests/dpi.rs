@@ -1,7 +1,7 @@
 //! Tests `dpi`, and compares its verdicts with those of `aho-corasick` and `regex` on payloads with
 //! likely matches.
 //!
-//! Needs libhs.so.5. Without it, each test prints a message and skips.
+//! Needs libhs.so.5. Without this library, each test prints a message and skips.
 
 mod common;
 
@@ -23,7 +23,7 @@ use myelin_spec::{
 use proptest::prelude::*;
 use regex::bytes::RegexBuilder;
 
-/// Returns whether the library is installed. Prints a message if not.
+/// Returns whether the library is installed. Prints a message if it is not.
 fn is_installed() -> bool {
     let version = library::version();
     if let Err(error) = &version {
@@ -108,7 +108,7 @@ fn packets_with_a_match_are_dropped_and_others_pass_unchanged() {
     }
     let mut function = function(&config(&[("cmd\\x2eexe", Drop), ("sel.+from", Drop)]));
     for good in [&b""[..], b"cmd", b"cmd-exe", b"select fro", b"\0\0\0"] {
-        for frame in [udp(good), build::padded(udp(good), 100)] {
+        for frame in [udp(good), build::pad_frame(udp(good), 100)] {
             assert_eq!(common::run(&mut *function, &frame), Some(frame.clone()));
         }
     }
@@ -121,7 +121,7 @@ fn packets_with_a_match_are_dropped_and_others_pass_unchanged() {
     );
 }
 
-/// For all headers, the function inspects every byte after the headers and no other byte.
+/// Whatever the headers, the function inspects every byte after the headers and no other byte.
 #[test]
 fn the_payload_of_every_fixture_is_inspected() {
     if !is_installed() {
@@ -392,18 +392,18 @@ fn the_next_generation_reuses_the_compiled_patterns() {
         side: Side::Forward,
     };
     let mut states = States::default();
-    let mut one = states.instantiate(&instance(&config)).unwrap();
+    let mut first = states.instantiate(&instance(&config)).unwrap();
     config.fragments = DpiFragments::Pass;
-    let mut two = states.instantiate(&instance(&config)).unwrap();
+    let mut second = states.instantiate(&instance(&config)).unwrap();
     config.lists[0].patterns[0].regex = "OTHER".to_owned();
-    let mut three = states.instantiate(&instance(&config)).unwrap();
+    let mut third = states.instantiate(&instance(&config)).unwrap();
     // Each instance scans separately and does not need the others.
     let finds = |function: &mut dyn Function, word: &[u8]| run(function, &udp(word)).0.is_none();
-    assert!(finds(&mut *one, b"NEEDLE") && finds(&mut *two, b"NEEDLE"));
-    drop(one);
-    assert!(finds(&mut *two, b"NEEDLE") && !finds(&mut *three, b"NEEDLE"));
+    assert!(finds(&mut *first, b"NEEDLE") && finds(&mut *second, b"NEEDLE"));
+    drop(first);
+    assert!(finds(&mut *second, b"NEEDLE") && !finds(&mut *third, b"NEEDLE"));
     drop(states);
-    assert!(finds(&mut *three, b"OTHER") && !finds(&mut *two, b"OTHER"));
+    assert!(finds(&mut *third, b"OTHER") && !finds(&mut *second, b"OTHER"));
 }
 
 /// The signatures of `examples/ids.yaml` match their attacks, and do not match a probe.
@@ -445,7 +445,7 @@ fn the_signatures_of_the_example_match_their_attacks() {
     assert_eq!(out.map(|out| out[15]), Some(8 << 2));
 }
 
-/// Generates text of few different letters, so that matches are likely.
+/// Generates text of a few different letters, so that matches are likely.
 fn text(len: std::ops::Range<usize>) -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![8 => prop::sample::select(&b"abAB\n"[..]), 1 => any::<u8>()];
     prop::collection::vec(byte, len)
@@ -536,7 +536,7 @@ proptest! {
             return Ok(());
         };
         for mut payload in payloads {
-            // PCRE's `$` also matches before a final line break; the reference's does not.
+            // PCRE's `$` also matches before a final line break. The reference's `$` does not.
             while payload.pop_if(|last| *last == b'\n').is_some() {}
             let found = run(&mut *function, &udp(&payload)).0.is_none();
             let expected = references.iter().any(|reference| reference.is_match(&payload));
@@ -544,7 +544,7 @@ proptest! {
         }
     }
 
-    /// Any text gives a function, or an error that can be printed.
+    /// From any text `instantiate` makes a function, or returns an error that can be printed.
     #[test]
     fn any_expression_compiles_or_gives_an_error(
         expressions in prop::collection::vec("([(|)*+?{}\\[\\]^$\\\\.,:<=!]|[a-dA-Dpx0-3]|\\PC){0,20}", 1..4),

@@ -30,7 +30,7 @@ fn decoder(delivery: RlncDelivery) -> Box<dyn Function> {
     instantiate(&FunctionConfig::RlncDecode(config)).unwrap()
 }
 
-/// Runs `function` on the frames as one batch. Returns the forwarded frames, then the emitted ones.
+/// Runs `function` on the frames as one batch. Returns the forwarded and then the emitted frames.
 fn run(function: &mut dyn Function, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut buffers: Vec<Vec<u8>> = frames
         .iter()
@@ -68,8 +68,8 @@ fn run_each(function: &mut dyn Function, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     frames.iter().flat_map(one).collect()
 }
 
-/// Returns different frames of all kinds that the code supports: both families, tags, options,
-/// extension headers, no checksum, all sizes.
+/// Returns frames of all kinds that the code supports: both families, tags, options, extension
+/// headers, no checksum, all sizes.
 fn frames(count: usize) -> Vec<Vec<u8>> {
     (0..count)
         .map(|i| {
@@ -101,8 +101,8 @@ fn frames(count: usize) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Returns the frames without their Ethernet headers, sorted: a recovered packet has the tags of
-/// another packet.
+/// Returns the frames without their Ethernet headers, sorted, because a recovered packet has the
+/// tags of another packet.
 fn ip_packets(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let strip = |frame: &Vec<u8>| frame[parse(frame).unwrap().l3.into()..].to_vec();
     let mut packets: Vec<_> = frames.iter().map(strip).collect();
@@ -313,7 +313,7 @@ fn fields_that_routers_change_do_not_affect_recovery() {
         let mut frame = frame.to_vec();
         if parse(&frame).unwrap().flags.is_ipv6() {
             frame[21] -= 1;
-            // A traffic class of 0xbb: another DSCP (46), and congestion experienced.
+            // The traffic class 0xbb is another DSCP (46), and congestion experienced.
             frame[14] = 0x6b;
             frame[15] = 0xb0 | frame[15] & 0x0f;
         } else {
@@ -473,7 +473,7 @@ fn a_decoder_follows_a_restarted_encoder() {
     let mut out = Vec::new();
     for round in 0..2 {
         let mut encoder = encoder(RlncEncodeConfig::default());
-        // The first packet's stamp gives the encoder its first number.
+        // The encoder derives its first encoding symbol identifier from the first packet's stamp.
         let skipped = run(&mut *encoder, &frames[..=round]);
         assert!(skipped.len() > round);
         let sent = run_each(&mut *encoder, &frames);
@@ -549,7 +549,7 @@ proptest! {
         let mut none: Vec<(Meta, Vec<u8>)> = Vec::new();
         for (mut payload, kind) in payloads {
             *payload.last_mut().unwrap() = 0xa0 + kind;
-            // Small numbers, close to each other.
+            // The identifiers are small and close to each other.
             if payload.len() > 16 {
                 let (count, esi) = (payload[3] % 70, payload[7]);
                 payload[..8].copy_from_slice(&[0, 0, 0, count, 0, 0, 0, esi]);

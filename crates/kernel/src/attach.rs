@@ -1,4 +1,4 @@
-//! Attaches front doors to interfaces. Never replaces a program of another owner.
+//! Attaches programs to interfaces. Never replaces a program that another process attached.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use crate::{Error, pins};
 /// The XDP mode of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
-    /// In the driver, before the kernel makes an skb. Veth and most NIC drivers support it.
+    /// In the driver, before the kernel makes an skb. Veth and most NIC drivers support this mode.
     Native,
     /// After the driver, on an skb. Works on every interface, but costs more than tcx.
     Generic,
@@ -38,8 +38,8 @@ pub enum TrafficDirection {
 }
 
 impl TrafficDirection {
-    /// Returns attach type and flags for a program that sees all packets: incoming ones before
-    /// other programs can take them, outgoing ones after all changes.
+    /// Returns attach type and flags for a program that sees all packets. The program sees incoming
+    /// packets before all other programs, and outgoing packets after all other programs.
     const fn outermost_point(self) -> (libbpf_sys::bpf_attach_type, u32) {
         match self {
             Self::In => (libbpf_sys::BPF_TCX_INGRESS, libbpf_sys::BPF_F_BEFORE),
@@ -51,14 +51,16 @@ impl TrafficDirection {
 /// Attach type and flags of a front door at tcx: after the existing programs.
 const DOOR: (libbpf_sys::bpf_attach_type, u32) = (libbpf_sys::BPF_TCX_INGRESS, 0);
 
-/// The interface of a program, with its names in errors and pins.
+/// The interface of a program.
 #[derive(Clone, Debug)]
 pub(crate) struct AttachTarget {
+    /// Name of the interface, for errors.
     pub(crate) interface: String,
+    /// Index of the interface, which also names the pin.
     pub(crate) ifindex: u32,
 }
 
-/// An attached program. Dropping it detaches the program, unless it is pinned.
+/// An attached program. The drop detaches the program, unless the attachment is pinned.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     kind: Attached,
@@ -71,11 +73,11 @@ enum Attached {
     /// A filter of the clsact qdisc, on kernels without tcx (before 6.6).
     Clsact(TcHook),
     /// The program stays until its interface is removed.
-    Unowned,
+    Permanent,
 }
 
-// SAFETY: a `TcHook` holds plain numbers and the name of a qdisc, which is null here; no part
-// belongs to a thread.
+// SAFETY: a `TcHook` holds plain numbers and the name of a qdisc, which is null here. No part of
+// the hook belongs to a thread.
 unsafe impl Send for Attached {}
 
 impl Attachment {
@@ -123,7 +125,7 @@ impl Attachment {
             None,
         )?);
         Ok(Self {
-            kind: Attached::Unowned,
+            kind: Attached::Permanent,
             pin: None,
         })
     }
@@ -141,8 +143,8 @@ impl Attachment {
         }
     }
 
-    /// Attaches a clsact filter; the kernel chooses the priority. The qdisc stays after the filter
-    /// is removed, because other programs may use it.
+    /// Attaches a clsact filter. The kernel chooses the priority. The qdisc stays after the removal
+    /// of the filter, because other programs may use the qdisc.
     pub(crate) fn attach_clsact(
         program: BorrowedFd<'_>,
         target: &AttachTarget,
@@ -188,11 +190,11 @@ impl Attachment {
         })
     }
 
-    /// Replaces the attached program atomically. A clsact filter cannot do that.
+    /// Replaces the attached program atomically. A clsact filter does not support this operation.
     pub(crate) fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         match &self.kind {
             Attached::Link(link) => crate::sys::link_update(link.as_fd(), program),
-            Attached::Clsact(_) | Attached::Unowned => Err(io::ErrorKind::Unsupported.into()),
+            Attached::Clsact(_) | Attached::Permanent => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -208,11 +210,11 @@ impl Drop for Attachment {
         if self.pin.is_some() {
             return;
         }
-        // The interface may be removed, and the attachment with it.
+        // Ignore errors, because the kernel may have removed the interface and its attachment.
         let _ = match &mut self.kind {
             Attached::Link(link) => crate::sys::link_detach(link.as_fd()).ok(),
             Attached::Clsact(hook) => hook.detach().ok(),
-            Attached::Unowned => None,
+            Attached::Permanent => None,
         };
     }
 }
@@ -244,7 +246,7 @@ impl AttachTarget {
     }
 }
 
-/// Makes a tcx link. Returns `None` on a kernel without tcx.
+/// Creates a tcx link. Returns `None` on a kernel without tcx.
 fn attach_tcx(
     program: BorrowedFd<'_>,
     target: &AttachTarget,
@@ -260,7 +262,7 @@ fn attach_tcx(
 fn xdp_remedy(errno: i32, mode: XdpMode) -> &'static str {
     match (errno, mode) {
         (libc::EBUSY | libc::EEXIST, _) => {
-            "another XDP program is attached, and Myelin does not replace it: remove that program (`ip link set dev NAME xdp off`, or stop its owner), or set `hook: tcx`"
+            "another XDP program is attached, and Myelin does not replace it: remove that program (`ip link set dev NAME xdp off`, or stop the process that attached the program), or set `hook: tcx`"
         }
         (libc::ENODEV, _) => "the interface does not exist any more: check its name with `ip link`",
         (libc::EPERM, _) => "run as root (CAP_NET_ADMIN and CAP_BPF)",
@@ -268,7 +270,7 @@ fn xdp_remedy(errno: i32, mode: XdpMode) -> &'static str {
             "the MTU is too large for XDP, because a packet must fit in one page: lower the MTU to 3500 or less on both ends"
         }
         (libc::EOPNOTSUPP | libc::EINVAL, XdpMode::Native) => {
-            "the driver has no native XDP, or has none with its present offloads: turn these off (`ethtool -K NAME lro off`), or set `hook: tcx`"
+            "the driver has no native XDP, or no native XDP with the present offloads: turn the offloads off (`ethtool -K NAME lro off`), or set `hook: tcx`"
         }
         _ => "run `myelin doctor`, or set `hook: tcx`",
     }

@@ -19,16 +19,16 @@ use crate::sockets::Sockets;
 use crate::sojourn::Sojourn;
 use crate::{Error, Hook, flows, lock};
 
-/// Most functions of a chain. The kernel allows 33 tail calls; the front door needs one for each
-/// segment.
+/// Largest number of functions in a chain. The kernel allows 33 tail calls, and the front door
+/// needs one tail call for each segment.
 pub const MAX_FUNCTIONS: u8 = 32;
 
 /// The part of a chain that runs in the kernel.
 #[derive(Clone, Debug)]
 pub struct ChainConfig {
-    /// Service path identifier: 24 bits, one for each chain of the plane.
+    /// Service path identifier: 24 bits, unique in the plane.
     pub spi: u32,
-    /// Generation. Each live change of the chain gets a new one.
+    /// Number of the generation. Each live change of the chain makes a new generation.
     pub generation: u16,
     /// The hook whose front door takes the chain's packets.
     pub hook: Hook,
@@ -44,7 +44,7 @@ pub struct ChainConfig {
     pub segments: Vec<KernelSegment>,
 }
 
-/// The start of a chain.
+/// The space of a chain's first function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntrySpace {
     /// The first function is in the kernel.
@@ -56,20 +56,20 @@ pub enum EntrySpace {
 /// A maximal run of adjacent kernel functions.
 #[derive(Clone, Debug)]
 pub struct KernelSegment {
-    /// Index in the chain of the first function.
+    /// Position of the segment's first function in the chain.
     pub first_position: u8,
-    /// The functions in order, each with the name of its state. At least one.
+    /// The functions in order, each with the name of its state. The list is not empty.
     pub functions: Vec<FunctionInstance>,
-    /// Where packets leave the segment.
+    /// Where packets continue after the segment.
     pub exit: Exit,
 }
 
-/// The exit of a segment.
+/// Where packets continue after the last function of a segment.
 #[derive(Clone, Debug)]
 pub enum Exit {
     /// Packets leave the chain.
     Egress {
-        /// The interface.
+        /// Index of the egress interface.
         ifindex: u32,
         /// At tcx: the interface is a veth whose far end is in another namespace. Packets go
         /// directly to that end.
@@ -77,15 +77,15 @@ pub enum Exit {
     },
     /// Packets leave the chain through a class of the interface's queueing discipline; tcx only.
     Qdisc {
-        /// The interface.
+        /// Index of the egress interface.
         ifindex: u32,
         /// The class: major number of the discipline and minor number, as in `skb->priority`.
         class: u32,
     },
-    /// Packets leave the chain through an interface that delays each until its departure time
-    /// (EDT); tcx only.
+    /// Packets leave the chain through an interface that delays each packet until the packet's
+    /// departure time (EDT); tcx only.
     Departure {
-        /// The interface, whose queueing discipline is `fq`.
+        /// Index of the egress interface, whose queueing discipline is `fq`.
         ifindex: u32,
         /// Computes the departure times.
         shaper: Arc<Policer>,
@@ -129,20 +129,20 @@ pub struct LoadedChain {
     positions: u8,
     hook: Hook,
     lines: Arc<NumberRange>,
-    /// The histogram of each section.
+    /// The sojourn histogram of each section.
     sojourns: Vec<Sojourn>,
     segments: Vec<LoadedSegment>,
     entry: ChainEntry,
     _policer: Option<Arc<Policer>>,
-    /// The previous generation, while packets may still reach it by this chain's number. Keeps the
-    /// numbers of that generation allocated.
+    /// Target of the previous generation, while packets with this chain's number may still reach
+    /// that generation. Keeps the numbers of that generation allocated.
     old_target: Mutex<Option<Arc<ChainTarget>>>,
 }
 
-/// The parts of a chain that exist before its entry.
+/// The parts of a chain that must exist before the chain's entry in the map `chains`.
 pub(crate) struct LoadedParts {
     pub(crate) lines: Arc<NumberRange>,
-    /// The histogram of each section; empty if the egress is in user space.
+    /// The sojourn histogram of each section; empty if the egress is in user space.
     pub(crate) sojourns: Vec<Sojourn>,
     pub(crate) segments: Vec<LoadedSegment>,
 }
@@ -177,8 +177,8 @@ impl LoadedChain {
         Self::assemble(shared, config, parts)
     }
 
-    /// Allocates the chain's number and writes its entry. Takes the segments of `parts`, not those
-    /// of `config`.
+    /// Allocates the chain's number and writes the chain's entry. Uses the segments of `parts`, and
+    /// ignores the segments of `config`.
     pub(crate) fn assemble(
         shared: &PlaneResources,
         config: &ChainConfig,
@@ -273,7 +273,7 @@ impl LoadedChain {
         self.target.spi
     }
 
-    /// Returns the generation.
+    /// Returns the number of the generation.
     pub fn generation(&self) -> u16 {
         self.generation
     }
@@ -304,15 +304,16 @@ impl LoadedChain {
         egress_line(&self.lines, self.positions)
     }
 
-    /// Returns the sojourn of all packets so far, from the front door or the last black box to a
-    /// kernel egress. Empty if the egress is in user space.
+    /// Returns the sojourn histogram of all packets so far, from the front door or the last black
+    /// box to a kernel egress. The histogram is empty if the egress is in user space.
     pub fn sojourn(&self) -> Histogram {
         self.sojourns
             .last()
             .map_or_else(Histogram::new, Sojourn::read)
     }
 
-    /// Returns the sojourn of each section. A section ends at a black box or at the egress.
+    /// Returns the sojourn histogram of each section. A section ends at a black box or at the
+    /// egress.
     pub fn sections(&self) -> Vec<Histogram> {
         self.sojourns.iter().map(Sojourn::read).collect()
     }
@@ -361,11 +362,11 @@ pub(crate) fn egress_line(lines: &NumberRange, positions: u8) -> u32 {
 pub(crate) fn check_numbers(spi: u32, positions: usize) -> Result<(), Error> {
     let fail = |problem: String| Err(Error::chain(spi, problem));
     if spi == 0 || spi > MAX_SPI {
-        return fail(format!("a path identifier is 1 to {MAX_SPI}"));
+        return fail(format!("the path identifier must be 1 to {MAX_SPI}"));
     }
     if positions == 0 || positions > usize::from(MAX_FUNCTIONS) {
         return fail(format!(
-            "{positions} functions: a chain has 1 to {MAX_FUNCTIONS}"
+            "{positions} functions: a chain has 1 to {MAX_FUNCTIONS} functions"
         ));
     }
     Ok(())
@@ -380,7 +381,7 @@ fn check_segments(config: &ChainConfig) -> Result<(), Error> {
         .first()
         .is_some_and(|segment| segment.first_position == 0);
     if starts_in_kernel != (config.entry == EntrySpace::Kernel) {
-        return fail("its entry and its first function are in different spaces".into());
+        return fail("`entry` and the chain's first function are in different spaces".into());
     }
     let mut free_from = 0;
     for segment in &config.segments {

@@ -1,6 +1,6 @@
 //! The front doors' classifier: a table for all ports of a plane, and a list of masks for each
-//! port. Writes the tables that `classify.h` reads. Matches as [`myelin_packet::classifier`]
-//! specifies.
+//! port. This module writes the tables that `classify.h` reads. [`myelin_packet::classifier`]
+//! specifies the matching.
 
 mod buckets;
 pub(crate) mod keys;
@@ -27,6 +27,7 @@ struct UsedMask {
     mask: Mask,
     /// Index into the port's masks, below [`MAX_MASKS`].
     number: u8,
+    /// Number of the port's keys under this mask.
     keys: usize,
 }
 
@@ -37,7 +38,7 @@ pub(crate) struct ChainTarget {
     pub(crate) spi: u32,
     /// Index in the `chains` map.
     pub(crate) number: NumberRange,
-    /// Counter lines and slots of the chain's entry. The field keeps them allocated.
+    /// Keeps the counter lines and slots of the chain's entry allocated.
     _numbers: Vec<Arc<NumberRange>>,
 }
 
@@ -59,10 +60,11 @@ pub(crate) struct PortMatches {
     tables: Arc<ClassifierTables>,
     map: MapHandle,
     banks: MappedArray,
+    /// Number of the bank that the programs read.
     active: u64,
     /// The port's number in the keys.
     port: u16,
-    /// By family; the most specific mask is first.
+    /// The masks of each family, the most specific mask first.
     masks: [Vec<UsedMask>; 2],
     /// The original match and the target of each key.
     entries: HashMap<(Mask, MatchKey), (Match, Arc<ChainTarget>)>,
@@ -92,8 +94,8 @@ impl PortMatches {
         })
     }
 
-    /// Sets whether the matches stay in the tables after the drop: a pinned front door outlives the
-    /// process.
+    /// Sets whether the matches stay in the tables after the drop, because a pinned front door
+    /// outlives the process.
     pub(crate) fn set_keep_on_drop(&mut self, keep: bool) {
         self.keep_on_drop = keep;
     }
@@ -103,12 +105,12 @@ impl PortMatches {
         &self.map
     }
 
-    /// Redirects the packets of `rule` to `target`. Replaces the target of the same match of the
-    /// same chain atomically. Any other match of the same packets with equal specificity is a tie.
-    /// An error changes nothing.
+    /// Redirects the packets of `rule` to `target`. If the chain already has this match, replaces
+    /// the match's target atomically. Any other match of the same packets with equal specificity is
+    /// a tie. An error leaves the tables unchanged.
     pub(crate) fn insert(&mut self, rule: &Match, target: &Arc<ChainTarget>) -> Result<(), Error> {
         let key = MatchKey::of(rule);
-        let masks = masks_of(rule);
+        let masks = list_masks(rule);
         if masks.is_empty() {
             return Err(self.error(ClassifierError::MixedFamilies));
         }
@@ -154,7 +156,7 @@ impl PortMatches {
         let at = used.binary_search_by(|u| mask.fields.cmp(&u.mask.fields));
         let number = match at {
             Ok(at) => used[at].number,
-            // A number is free: there are fewer masks than numbers.
+            // A number is free, because there are fewer masks than numbers.
             Err(_) => (0..MAX_MASKS as u8)
                 .find(|n| used.iter().all(|u| u.number != *n))
                 .unwrap_or(0),
@@ -188,10 +190,10 @@ impl PortMatches {
         Ok(())
     }
 
-    /// Removes `rule`. Returns false if it does not exist.
+    /// Removes `rule`. Returns false if the rule does not exist.
     pub(crate) fn remove(&mut self, rule: &Match) -> Result<bool, Error> {
         let mut removed = false;
-        for mask in masks_of(rule) {
+        for mask in list_masks(rule) {
             removed |= self.remove_under_mask(mask, rule)?;
         }
         Ok(removed)
@@ -225,7 +227,7 @@ impl PortMatches {
     }
 
     /// Removes all matches.
-    pub(crate) fn clear(&mut self) {
+    pub(crate) fn remove_all(&mut self) {
         let entries: Vec<(Mask, Match)> = self
             .entries
             .iter()
@@ -252,7 +254,7 @@ impl PortMatches {
         self.match_counts.contains_key(&number)
     }
 
-    /// Writes the masks into the inactive bank, then activates it.
+    /// Writes the masks into the inactive bank, then activates that bank.
     fn publish_masks(&mut self) {
         let next = 1 - self.active;
         let mut bank = vec![0_u64; BANK_WORDS];
@@ -278,12 +280,12 @@ impl PortMatches {
 impl Drop for PortMatches {
     fn drop(&mut self) {
         if !self.keep_on_drop {
-            self.clear();
+            self.remove_all();
         }
     }
 }
 
-fn masks_of(rule: &Match) -> Vec<Mask> {
+fn list_masks(rule: &Match) -> Vec<Mask> {
     rule.families()
         .filter_map(|family| Mask::of(rule, family))
         .collect()

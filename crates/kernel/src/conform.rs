@@ -1,5 +1,5 @@
-//! The conformance monitor: checks whether the traffic of an interface conforms to a profile. It
-//! needs no plane and no agent, and shares no code with the policer. `Meter`, a fixture of
+//! The conformance monitor: checks whether the traffic of an interface conforms to a profile. The
+//! monitor needs no plane and no agent, and shares no code with the policer. `Meter`, a fixture of
 //! `packet`, computes the same levels.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use myelin_packet::traffic::{Bucket, CREDIT, Level, Profile};
 use myelin_packet::{Family, Match};
 
 use crate::attach::{AttachTarget, Attachment, TrafficDirection};
-use crate::classifier::keys::{Words, comparison};
+use crate::classifier::keys::{Words, make_comparison};
 use crate::object::CONFORM;
 use crate::{Error, Hook};
 
@@ -26,14 +26,14 @@ pub struct ConformConfig {
     /// violation. Covers the jitter of clocks and schedulers between the policed port and the
     /// interface.
     pub tolerance_ns: u64,
-    /// The packets to count; `None` counts all.
+    /// The packets to count; `None` counts all packets.
     pub filter: Option<Match>,
     /// Number of packets after which the monitor stops counting.
     pub most_packets: Option<u64>,
 }
 
-/// A monitor at an interface. The drop or the end of the process detaches it. Without tcx (before
-/// Linux 6.6) a killed process leaves a clsact filter behind, which only counts.
+/// A monitor at an interface. The drop or the end of the process detaches the monitor. Without tcx
+/// (before Linux 6.6) a killed process leaves a clsact filter behind, which only counts.
 #[derive(Debug)]
 pub struct Conformance {
     map: MapHandle,
@@ -45,9 +45,9 @@ pub struct Conformance {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct BucketLevel {
-    /// The present level and the maximum.
+    /// The present and the largest level.
     pub level: Level,
-    /// Time of the maximum, ns of `CLOCK_MONOTONIC`.
+    /// Time of the largest level, ns of `CLOCK_MONOTONIC`.
     pub most_ns: u64,
 }
 
@@ -70,15 +70,15 @@ impl BucketLevel {
     }
 }
 
-/// Consecutive packets beyond the profile and the tolerance: `struct violation`.
+/// Consecutive packets that exceed the profile and the tolerance: `struct violation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Violation {
-    /// Time of the first packet, ns of `CLOCK_MONOTONIC`.
+    /// Time of the violation's first packet, ns of `CLOCK_MONOTONIC`.
     pub from_ns: u64,
-    /// Time of the last packet.
+    /// Time of the violation's last packet, ns of `CLOCK_MONOTONIC`.
     pub to_ns: u64,
-    /// Number of packets.
+    /// Number of packets in the violation.
     pub packets: u64,
     /// Largest excess of the packet bucket over its burst, in units of 1 / [`CREDIT`] of a packet.
     pub packets_over: u64,
@@ -89,31 +89,32 @@ pub struct Violation {
 /// The results of a monitor. Each segment of a GSO packet counts as a packet with its own headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConformReport {
-    /// Packets.
+    /// Packets that the monitor counted.
     pub packets: u64,
-    /// Bytes of their frames, with the Ethernet header, without preamble and frame check sequence.
+    /// Bytes of the counted frames, with the Ethernet header, without preamble and frame check
+    /// sequence.
     pub bytes: u64,
     /// Time of the first packet, ns of `CLOCK_MONOTONIC`; 0 without packets.
     pub first_ns: u64,
-    /// Time of the last packet.
+    /// Time of the last packet, ns of `CLOCK_MONOTONIC`; 0 without packets.
     pub last_ns: u64,
     /// Packets above the profile.
     pub above: u64,
-    /// Packets above the profile and the tolerance. The traffic conforms if this is 0.
+    /// Packets above the profile and the tolerance. The traffic conforms if this number is 0.
     pub beyond: u64,
-    /// The packet bucket, if the profile has one.
+    /// Levels of the packet bucket; `None` if the profile has no limit in packets.
     pub packet_bucket: Option<BucketLevel>,
-    /// The bit bucket, if the profile has one.
+    /// Levels of the bit bucket; `None` if the profile has no limit in bits.
     pub bit_bucket: Option<BucketLevel>,
     /// Number of violations.
     pub violations: u64,
-    /// The first violations, in order.
+    /// The first violations, in the order of time.
     pub first_violations: Vec<Violation>,
 }
 
 impl Conformance {
-    /// Attaches to an interface of the calling thread's network namespace. Without tcx, drop it in
-    /// the same namespace. Pins nothing.
+    /// Attaches a monitor to an interface of the calling thread's network namespace. Without tcx,
+    /// drop the monitor in the same namespace. Pins nothing.
     ///
     /// # Errors
     /// The interface does not exist, a capability is missing, or the kernel refuses the program.
@@ -128,8 +129,8 @@ impl Conformance {
         })
     }
 
-    /// Attaches as a clsact filter even if the kernel has tcx. Drop it in the same network
-    /// namespace.
+    /// Attaches a monitor as a clsact filter even if the kernel has tcx. Drop the monitor in the
+    /// same network namespace.
     ///
     /// # Errors
     /// As [`Conformance::attach`].
@@ -187,7 +188,7 @@ fn attach_target(interface: &str, ifindex: u32) -> AttachTarget {
     }
 }
 
-/// Loads the program with its own map. `trial`: the program reads the time from the packets.
+/// Loads the program with its own map. With `trial`, the program reads the time from the packets.
 fn load(config: &ConformConfig, trial: bool) -> Result<(OwnedFd, MapHandle), Error> {
     let map = CONFORM.create_declared_map(MAP, 1)?;
     let instance = ConformInstance::new(config, trial);
@@ -198,7 +199,7 @@ fn load(config: &ConformConfig, trial: bool) -> Result<(OwnedFd, MapHandle), Err
 
 /// Reads the results from the program's map.
 fn read(map: &MapHandle, profile: &Profile) -> Result<ConformReport, Error> {
-    // Takes the program's lock, for a consistent snapshot.
+    // The flag takes the program's lock, for a consistent snapshot.
     let bytes = map
         .lookup(&0_u32.to_ne_bytes(), MapFlags::LOCK)
         .map_err(|cause| Error::map(MAP, "read", &cause))?
@@ -275,8 +276,10 @@ impl ConformInstance {
             ..Self::zeroed()
         };
         for (number, family) in [Family::V4, Family::V6].into_iter().enumerate() {
-            let compared = config.filter.and_then(|filter| comparison(&filter, family));
-            if let Some((keep, expected)) = compared {
+            let comparison = config
+                .filter
+                .and_then(|filter| make_comparison(&filter, family));
+            if let Some((keep, expected)) = comparison {
                 instance.families |= 1 << number;
                 (instance.keep[number], instance.expected[number]) = (keep, expected);
             }

@@ -17,16 +17,17 @@ pub(crate) const COUNTERS: &str = ".data.counters";
 /// 64-bit words of a line: one cache line, `struct myelin_line`.
 const WORDS: usize = 8;
 
-/// Fewest useful lines per CPU.
-const LEAST_LINES: u32 = 256;
+/// Smallest useful number of lines per CPU.
+const MIN_LINES: u32 = 256;
 
-/// Returns the number of per-CPU parts of a map: a power of two, so programs mask the CPU number.
+/// Returns the number of per-CPU parts of a map. The number is a power of two, so programs can mask
+/// the CPU number.
 pub(crate) fn cpu_parts(cpus: usize) -> usize {
     cpus.next_power_of_two()
 }
 
 /// Returns one more than the highest number of a present CPU.
-fn present_cpus() -> Option<usize> {
+fn count_present_cpus() -> Option<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/present").ok()?;
     last_in_list(&text).map(|last| last + 1)
 }
@@ -41,25 +42,28 @@ fn last_in_list(text: &str) -> Option<usize> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct CounterLine {
-    /// Packets that arrived (at the egress: left). A GSO packet counts as its segments.
+    /// Packets that arrived, or left in the case of an egress. Each segment of a GSO packet counts
+    /// as a packet.
     pub packets: u64,
     /// Bytes of these packets, with the Ethernet header.
     pub bytes: u64,
-    /// Packets dropped here.
+    /// Packets that this front door, function or egress dropped.
     pub drops: u64,
-    /// Time of the last packet: CLOCK_MONOTONIC, ns; 0 for functions, which do not record it.
+    /// Time of the last packet: CLOCK_MONOTONIC, ns; 0 for functions, which do not record this
+    /// time.
     pub last_ns: u64,
-    /// Time of the sampled runs of a function, ns, each with the cost of one clock reading.
+    /// Total time of the sampled runs of a function, ns. Each run includes the cost of one clock
+    /// reading.
     pub sampled_ns: u64,
-    /// Sampled runs: one packet in 1024.
+    /// Number of sampled runs. A function samples one packet in 1024.
     pub samples: u64,
-    /// At the front door: packets that the policer dropped; not part of `drops`.
+    /// Packets that the policer at the front door dropped. `drops` does not include these packets.
     pub policed: u64,
-    /// Bytes of the policed packets on the wire.
+    /// Bytes on the wire of the packets that the policer dropped.
     pub policed_bytes: u64,
 }
 
-/// `struct counting`: layout of the per-CPU parts of a map.
+/// `struct counting`: layout of the counter map's per-CPU parts.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Counting {
@@ -78,9 +82,9 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Makes at least `lines` lines for each possible CPU. Before Linux 6.7 a map element has at
-    /// most 4 MiB. If that is too small, makes as many lines as fit for each present CPU. A CPU
-    /// that is added later then shares the lines of another one, and both may lose counts.
+    /// Creates at least `lines` lines for each possible CPU. Before Linux 6.7 a map element has at
+    /// most 4 MiB. If 4 MiB are too small, creates as many lines as fit for each present CPU. A CPU
+    /// that is added later then shares the lines of another CPU, and both CPUs may lose counts.
     pub(crate) fn for_machine(lines: u32) -> Result<Self, Error> {
         let possible = libbpf_rs::num_possible_cpus()
             .map_err(|cause| Error::map("counters", "size", &cause))?;
@@ -88,19 +92,19 @@ impl Counters {
         if all.as_ref().is_ok_and(|counters| counters.lines >= lines) {
             return all;
         }
-        match present_cpus() {
+        match count_present_cpus() {
             Some(present) if cpu_parts(present) < cpu_parts(possible) => Self::new(lines, present),
             _ => all,
         }
     }
 
-    /// Makes at least `lines` lines per CPU, or as many as the kernel accepts.
+    /// Creates at least `lines` lines per CPU, or as many lines as the kernel accepts.
     fn new(lines: u32, cpus: usize) -> Result<Self, Error> {
         let mut lines = lines.next_power_of_two();
         let size = |lines: u32| cpu_parts(cpus) * lines as usize * WORDS * 8;
         let (map, mapping) = loop {
             match create_mapped("counters", size(lines), 1) {
-                Err(error) if error.is_too_big() && lines > LEAST_LINES => lines /= 2,
+                Err(error) if error.is_too_big() && lines > MIN_LINES => lines /= 2,
                 result => break result?,
             }
         };
@@ -118,7 +122,7 @@ impl Counters {
         self.cpus
     }
 
-    /// Returns the counters of a slot; all zero if it does not exist.
+    /// Returns the counters of a slot; all zero if the slot does not exist.
     pub fn read(&self, slot: u32) -> CounterLine {
         let mut sum = CounterLine::default();
         for cpu in 0..self.cpus {
@@ -156,7 +160,8 @@ impl Counters {
     /// Allocates `count` contiguous lines, all zero.
     pub(crate) fn allocate(&self, count: u32) -> Result<NumberRange, Error> {
         let block = NumberRange::allocate(&self.blocks, count)?;
-        // Clear the lines here, not at the drop: packets in flight may count after the drop.
+        // Clear the lines here, not at the drop, because packets in flight may count after the
+        // drop.
         for cpu in 0..self.cpus {
             for slot in block.range() {
                 let at = (cpu * self.lines as usize + slot as usize) * WORDS * 8;

@@ -1,10 +1,10 @@
-//! The exit of a chain whose egress interface shapes the traffic by its queueing discipline.
+//! The exit of a chain whose egress interface shapes the traffic by a queueing discipline.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::hop::Hop;
 
-/// The program's read-only data (`depart.bpf.c`).
+/// The read-only data of the program `depart.bpf.c`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct DepartInstance {

@@ -8,11 +8,11 @@ use myelin_packet::classifier::ClassifierError;
 
 use crate::Hook;
 
-/// An error, with the object, the cause and the remedy.
+/// An error of this crate. The message names the object, the cause and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel refused an eBPF program, or libbpf could not read it.
+    /// The kernel refused an eBPF program, or libbpf could not read the program.
     #[error(
         "eBPF program {program} ({hook}) was not loaded: {cause:#}{log}{}",
         load_remedy(cause)
@@ -32,7 +32,7 @@ pub enum Error {
     Map {
         /// Name of the map.
         map: &'static str,
-        /// The operation.
+        /// Verb of the failed operation, for example `create`.
         action: &'static str,
         /// The kernel's error.
         cause: io::Error,
@@ -40,25 +40,25 @@ pub enum Error {
     /// The kernel did not attach a program.
     #[error("cannot attach to {interface} at {point}: {cause}: {remedy}")]
     Attach {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
         /// `XDP`, `tcx` or `clsact`.
         point: &'static str,
         /// The kernel's error.
         cause: io::Error,
-        /// The remedy.
+        /// What the user can do.
         remedy: &'static str,
     },
     /// The kernel did not pin or unpin an object.
     #[error("cannot {action} {}: {cause}{remedy}", path.display())]
     Pin {
-        /// The operation.
+        /// Verb of the failed operation, for example `unpin`.
         action: &'static str,
         /// Path of the pin.
         path: PathBuf,
         /// The kernel's error.
         cause: io::Error,
-        /// The remedy, with a leading colon; may be empty.
+        /// What the user can do, with a leading colon; may be empty.
         remedy: &'static str,
     },
     /// A table is full.
@@ -66,19 +66,19 @@ pub enum Error {
         "no room for {wanted} more {items}: the agent has a capacity of {capacity}; remove chains that you do not need"
     )]
     Full {
-        /// Name of the entries of the table.
+        /// Name of the table's entries, in the plural.
         items: &'static str,
         /// Number of requested entries.
         wanted: u32,
-        /// The table's capacity.
+        /// Number of entries that the table can hold.
         capacity: u32,
     },
     /// The classifier refused a match.
     #[error("interface {interface}: {cause}")]
     Classifier {
-        /// The port's interface.
+        /// Name of the port's interface.
         interface: String,
-        /// The cause.
+        /// The reason for the refusal.
         cause: ClassifierError,
     },
     /// The chain is invalid.
@@ -86,7 +86,7 @@ pub enum Error {
     Chain {
         /// Service path identifier of the chain.
         spi: u32,
-        /// The problem.
+        /// What is invalid, and the remedy.
         problem: String,
     },
     /// The kernel cannot wait for the end of running programs.
@@ -95,7 +95,7 @@ pub enum Error {
     /// The kernel cannot load a function.
     #[error("{kind} at position {position}: {problem}")]
     Function {
-        /// Kind of the function, or `function`.
+        /// Kind of the function, or the word `function`.
         kind: &'static str,
         /// Position of the function in its chain.
         position: u8,

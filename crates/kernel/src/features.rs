@@ -25,18 +25,18 @@ use crate::{
 pub enum FeatureState {
     /// A test succeeded.
     Yes,
-    /// A test failed, with the cause.
+    /// A test failed. Holds the cause.
     No(String),
-    /// The test could not run, with the cause.
+    /// The test could not run. Holds the cause.
     Unknown(String),
 }
 
 /// One kernel feature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// The feature's name.
+    /// Name for the user, for example `AF_XDP sockets`.
     pub name: &'static str,
-    /// The feature's state.
+    /// Result of the feature's test.
     pub state: FeatureState,
     /// Whether every chain in the kernel needs the feature.
     pub required: bool,
@@ -46,18 +46,18 @@ pub struct Feature {
     pub remedy: &'static str,
 }
 
-/// All features.
+/// The results of all feature tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Features {
     /// The kernel's release, as `uname -r` prints it.
     pub release: String,
-    /// In the order in which a packet needs them.
+    /// All features, in the order in which a packet needs them.
     pub all: Vec<Feature>,
 }
 
 impl Features {
-    /// Returns whether chains can run in the kernel, as far as known.
-    pub fn usable(&self) -> bool {
+    /// Returns whether no test of a required feature failed. Unknown results do not count.
+    pub fn are_usable(&self) -> bool {
         self.all
             .iter()
             .all(|feature| !feature.required || !matches!(feature.state, FeatureState::No(_)))
@@ -74,7 +74,7 @@ impl fmt::Display for FeatureState {
     }
 }
 
-/// Capacity for one chain of one port.
+/// Capacity that suffices for one chain of one port.
 const SMALL: Capacity = Capacity {
     lines: 64,
     programs: 4,
@@ -86,10 +86,10 @@ const SMALL: Capacity = Capacity {
 
 /// Tests all features. Takes tens of milliseconds; most tests need root. Touches no interface of
 /// this machine: attaches programs in a temporary network namespace.
-pub fn features() -> Features {
+pub fn test_features() -> Features {
     let release = machine::release();
     let plane = Plane::create(None, SMALL);
-    let loaded = |hook| {
+    let load = |hook| {
         plane
             .as_ref()
             .map_err(state_of_error)
@@ -116,7 +116,7 @@ pub fn features() -> Features {
         feature(
             "front door and functions at XDP",
             true,
-            loaded(Hook::Xdp).map_or_else(|state| state, |()| FeatureState::Yes),
+            load(Hook::Xdp).map_or_else(|state| state, |()| FeatureState::Yes),
             [
                 "no chain can use XDP or user space: the verifier must know bounded loops and bpf_loop",
                 "use Linux 6.1 or newer with CONFIG_BPF_SYSCALL",
@@ -125,19 +125,19 @@ pub fn features() -> Features {
         feature(
             "front door and functions at tc",
             true,
-            loaded(Hook::Tcx).map_or_else(|state| state, |()| FeatureState::Yes),
+            load(Hook::Tcx).map_or_else(|state| state, |()| FeatureState::Yes),
             [
                 "no port works: each port has the tc front door",
                 "use Linux 6.1 or newer with CONFIG_NET_CLS_ACT",
             ],
         ),
     ];
-    all.extend(test_optional(&plane));
+    all.extend(test_optional_features(&plane));
     Features { release, all }
 }
 
 /// Tests the features that only some chains need.
-fn test_optional(plane: &Result<Plane, Error>) -> [Feature; 7] {
+fn test_optional_features(plane: &Result<Plane, Error>) -> [Feature; 7] {
     [
         feature(
             "eBPF compiler (JIT)",
@@ -239,12 +239,12 @@ fn state_of_error(error: &Error) -> FeatureState {
 fn check_release(release: &str) -> FeatureState {
     match machine::version(release) {
         Some(version) if version >= (6, 1) => FeatureState::Yes,
-        Some(_) => FeatureState::No(format!("this is {release}")),
-        None => FeatureState::Unknown(format!("{release} is not a readable release")),
+        Some(_) => FeatureState::No(format!("the kernel is {release}")),
+        None => FeatureState::Unknown(format!("the release {release} names no version")),
     }
 }
 
-/// Loads a front door, a loop over a payload and a program table.
+/// Loads a front door, and a chain whose function loops over the payload.
 fn load_test_chain(plane: &Plane, hook: Hook) -> Result<(), Error> {
     plane.load_chain(&ChainConfig {
         spi: 1,
@@ -263,11 +263,11 @@ fn load_test_chain(plane: &Plane, hook: Hook) -> Result<(), Error> {
             },
         }],
     })?;
-    port(plane)?.program(hook)?;
+    add_loopback_port(plane)?.program(hook)?;
     Ok(())
 }
 
-fn port(plane: &Plane) -> Result<crate::Port, Error> {
+fn add_loopback_port(plane: &Plane) -> Result<crate::Port, Error> {
     plane.add_port(PortConfig {
         name: "lo".into(),
         ifindex: LOOPBACK,
@@ -281,7 +281,7 @@ const LOOPBACK: u32 = 1;
 
 fn check_jit() -> FeatureState {
     match std::fs::read_to_string("/proc/sys/net/core/bpf_jit_enable") {
-        Ok(text) if text.trim() == "0" => FeatureState::No("it is off".into()),
+        Ok(text) if text.trim() == "0" => FeatureState::No("the JIT is off".into()),
         Ok(_) => FeatureState::Yes,
         Err(error) => FeatureState::Unknown(error.to_string()),
     }
@@ -321,7 +321,7 @@ fn try_attach(
     hook: Hook,
     attach: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> io::Result<()>,
 ) -> FeatureState {
-    let program = match port(plane).and_then(|port| port.program(hook)) {
+    let program = match add_loopback_port(plane).and_then(|port| port.program(hook)) {
         Ok(program) => program,
         Err(error) => return FeatureState::Unknown(error.to_string()),
     };
@@ -339,7 +339,7 @@ fn try_veth(plane: &Plane) -> FeatureState {
         Ok(veth) => veth,
         Err(error) => return FeatureState::No(error.to_string()),
     };
-    let program = match port(plane).and_then(|port| port.program(Hook::Xdp)) {
+    let program = match add_loopback_port(plane).and_then(|port| port.program(Hook::Xdp)) {
         Ok(program) => program,
         Err(error) => return FeatureState::Unknown(error.to_string()),
     };
@@ -386,8 +386,8 @@ mod tests {
     }
 
     #[test]
-    fn tests_find_the_features_and_create_no_interface_of_this_namespace() {
-        let features = features();
+    fn required_features_are_found_and_no_interface_of_this_namespace_is_created() {
+        let features = test_features();
         for feature in &features.all {
             assert!(!feature.consequence.is_empty() && !feature.remedy.is_empty());
             // Without root most results are unknown. With root the suite runs only if all required
@@ -396,7 +396,7 @@ mod tests {
                 assert_eq!(feature.state, FeatureState::Yes, "{}", feature.name);
             }
         }
-        assert!(features.usable());
+        assert!(features.are_usable());
         assert!(
             !Path::new("/sys/class/net/my0").exists(),
             "the test ran outside its namespace"

@@ -1,5 +1,5 @@
-//! The rule tables of a firewall in the layout of `firewall.bpf.c`: concatenated in the single
-//! element of an array. The read-only data holds their offsets.
+//! The rule tables of a firewall in the layout of `firewall.bpf.c`. A map with a single element
+//! holds all tables. The read-only data holds the offsets of the tables.
 
 use bytemuck::{NoUninit, Pod, Zeroable};
 use libbpf_rs::MapHandle;
@@ -12,7 +12,7 @@ use crate::Error;
 use crate::hop::Hop;
 use crate::map::create_filled;
 
-/// `struct table`: byte offsets and numbers of entries.
+/// `struct table`: byte offsets in the element, and numbers of entries.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 struct TableOffsets {
@@ -44,14 +44,14 @@ pub(crate) struct FirewallInstance {
     padding: u32,
 }
 
-/// Builds the bytes of the element.
+/// Builds the bytes of the map's element.
 #[derive(Default)]
 struct ElementBuilder {
     bytes: Vec<u8>,
 }
 
 impl ElementBuilder {
-    /// Appends an array. Returns its offset, a multiple of eight.
+    /// Appends an array. Returns the array's offset, a multiple of eight.
     fn push<T: NoUninit>(&mut self, array: &[T]) -> u32 {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(bytemuck::cast_slice(array));
@@ -76,8 +76,8 @@ impl ElementBuilder {
         }
     }
 
-    /// Pads the table to a power of two with intervals that start at the last address and have the
-    /// last class. So a search needs no check of the table's end.
+    /// Pads the table to a power of two, so a search needs no check of the table's end. The added
+    /// intervals start at the last address and have the last class.
     fn push_v6(&mut self, table: &Ipv6Table) -> TableOffsets {
         let count = table.starts.len().next_power_of_two();
         let (mut starts, mut classes) = (table.starts.clone(), table.classes.clone());
@@ -99,7 +99,7 @@ impl ElementBuilder {
     }
 }
 
-/// The tables of a firewall before the load, and its read-only data without the hop.
+/// The tables of a firewall in user space, and the firewall's read-only data without the hop.
 pub(crate) struct FirewallTables {
     instance: FirewallInstance,
     bytes: Vec<u8>,
@@ -140,8 +140,8 @@ impl FirewallTables {
         }
     }
 
-    /// Makes a map of the tables.
-    pub(crate) fn map(&self) -> Result<MapHandle, Error> {
+    /// Creates the map with the tables.
+    pub(crate) fn create_map(&self) -> Result<MapHandle, Error> {
         create_filled("tables", self.bytes.len(), &self.bytes)
     }
 }

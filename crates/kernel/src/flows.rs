@@ -1,4 +1,4 @@
-//! The flow tables of kernel functions: makes their maps, and reads them.
+//! Defines the maps of the kernel functions' flow tables, and reads these tables.
 
 use std::os::fd::AsFd;
 
@@ -66,7 +66,7 @@ impl TrackerInstance {
 const FLOWS: &str = "flows";
 const TOTALS: &str = "flow_totals";
 
-/// Returns the maps of a `monitor`.
+/// Returns the shapes of a `monitor`'s maps.
 pub(crate) fn monitor_maps(config: MonitorConfig) -> [MapShape; 2] {
     table_maps(
         MapType::LruPercpuHash,
@@ -75,12 +75,12 @@ pub(crate) fn monitor_maps(config: MonitorConfig) -> [MapShape; 2] {
     )
 }
 
-/// Returns the maps of a `flow-tracker`.
+/// Returns the shapes of a `flow-tracker`'s maps.
 pub(crate) fn tracker_maps(config: FlowTrackerConfig) -> [MapShape; 2] {
     table_maps(MapType::LruHash, size_of::<TrackedFlow>(), config.flows)
 }
 
-/// Returns the maps of a `load-balancer`'s flows.
+/// Returns the shapes of a `load-balancer`'s flow maps.
 pub(crate) fn balancer_maps(config: &LoadBalancerConfig) -> [MapShape; 2] {
     table_maps(MapType::LruHash, size_of::<BalancedFlow>(), config.flows)
 }
@@ -106,8 +106,8 @@ fn table_maps(kind: MapType, value: usize, entries: u32) -> [MapShape; 2] {
     [flows, totals]
 }
 
-/// Reads the flow table of a function; `None` if the function has none. The function runs during
-/// the read, so a flow that starts or ends may be missing.
+/// Reads the flow table of a function. Returns `None` if the function has no flow table. The
+/// function runs during the read, so a flow that starts or ends may be missing.
 pub(crate) fn read(state: &FunctionState) -> Result<Option<Flows>, Error> {
     if let Some(records) = nat::read(state)? {
         let totals = FlowTotals::default();
@@ -116,17 +116,16 @@ pub(crate) fn read(state: &FunctionState) -> Result<Option<Flows>, Error> {
     let (Some(flows), Some(totals)) = (state.map(FLOWS), state.map(TOTALS)) else {
         return Ok(None);
     };
-    // Read the totals first: a flow that begins now may be among the records, but must not count as
-    // evicted.
+    // Read the totals first, because a flow that starts during the read must not count as evicted.
     let mut sum = Totals::default();
-    let of_cpus = totals
+    let totals_by_cpu = totals
         .lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY)
         .map_err(|cause| Error::map(TOTALS, "read", &cause))?;
-    for value in of_cpus.unwrap_or_default() {
-        let one: Totals = bytemuck::pod_read_unaligned(&value[..size_of::<Totals>()]);
-        sum.inserted += one.inserted;
-        sum.replaced += one.replaced;
-        sum.untracked += one.untracked;
+    for value in totals_by_cpu.unwrap_or_default() {
+        let cpu: Totals = bytemuck::pod_read_unaligned(&value[..size_of::<Totals>()]);
+        sum.inserted += cpu.inserted;
+        sum.replaced += cpu.replaced;
+        sum.untracked += cpu.untracked;
     }
     let mut records = Vec::new();
     // The map type and the entry size identify the kind of the table.
@@ -148,21 +147,21 @@ pub(crate) fn read(state: &FunctionState) -> Result<Option<Flows>, Error> {
     Ok(Some(Flows { records, totals }))
 }
 
-/// Converts a flow of a `monitor`: adds the values of all CPUs.
+/// Converts a flow of a `monitor`. Adds the values of all CPUs.
 fn sum_cpus(key: FlowKey, values: &[u8]) -> FlowRecord {
     let mut record = FlowRecord::new(key);
     for value in values.chunks_exact(size_of::<FlowCounts>()) {
-        let one: FlowCounts = bytemuck::pod_read_unaligned(value);
-        if one.packets == 0 {
+        let cpu: FlowCounts = bytemuck::pod_read_unaligned(value);
+        if cpu.packets == 0 {
             continue;
         }
-        record.packets += one.packets;
-        record.bytes += one.bytes;
+        record.packets += cpu.packets;
+        record.bytes += cpu.bytes;
         record.first_ns = match record.first_ns {
-            0 => one.first_ns,
-            first_ns => first_ns.min(one.first_ns),
+            0 => cpu.first_ns,
+            first_ns => first_ns.min(cpu.first_ns),
         };
-        record.last_ns = record.last_ns.max(one.last_ns);
+        record.last_ns = record.last_ns.max(cpu.last_ns);
     }
     record
 }
@@ -183,16 +182,16 @@ fn convert_tracked(key: FlowKey, value: &[u8]) -> FlowRecord {
     bytemuck::pod_read_unaligned::<TrackedFlow>(value).record(key)
 }
 
-/// Calls `take` for every element of a hash map, with the values of all CPUs.
+/// Calls `visit` for every element of a hash map, with the values of all CPUs.
 ///
-/// The kernel locks one bucket of the map at a time, so a packet waits at most for the copy of the
-/// few elements of its bucket.
+/// The kernel locks one bucket of the map at a time, so a packet waits at most for the copy of one
+/// bucket's few elements.
 ///
-/// libbpf-rs also reads in batches, but treats a batch that is not full as the last one. The kernel
-/// does not guarantee that.
+/// libbpf-rs also reads in batches, but treats a batch that is not full as the last batch. The
+/// kernel may return such a batch before the end of the map.
 pub(crate) fn for_each_element<K: AnyBitPattern>(
     (name, map): (&'static str, &MapHandle),
-    mut take: impl FnMut(K, &[u8]),
+    mut visit: impl FnMut(K, &[u8]),
 ) -> Result<(), Error> {
     const BATCH: usize = 512;
     let failed = |cause| Error::Map {
@@ -217,7 +216,7 @@ pub(crate) fn for_each_element<K: AnyBitPattern>(
                 .map_err(failed)?;
         let keys = keys.chunks_exact(size_of::<K>());
         for (key, values) in keys.zip(values.chunks_exact(value)).take(count) {
-            take(bytemuck::pod_read_unaligned(key), values);
+            visit(bytemuck::pod_read_unaligned(key), values);
         }
         if !more {
             return Ok(());

@@ -1,8 +1,8 @@
-//! The two hooks of a front door.
+//! The kernel's hooks at which a front door runs.
 
 use std::fmt;
 
-/// The hook of a program.
+/// Where in the kernel a program takes packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hook {
     /// In or directly after the driver, before the kernel makes an skb.

@@ -23,9 +23,10 @@ pub(crate) struct Hop {
 pub(crate) enum HopExit {
     /// To the kernel function in this slot.
     Next { slot: u32 },
-    /// Transmits at an interface, or directly at its peer. `line` is the egress's counter line.
+    /// Out of the chain at an interface, or directly at the interface's peer. `line` is the counter
+    /// line of the egress.
     Out { ifindex: u32, peer: bool, line: u32 },
-    /// To the AF_XDP socket of the receive queue, and there to the function at `position`.
+    /// To the AF_XDP socket of the receive queue, for the function at `position`.
     User { position: u8 },
     /// Over a link to a function in another namespace.
     Link { ifindex: u32 },
@@ -36,8 +37,8 @@ pub(crate) enum HopExit {
 
 impl HopExit {
     /// Returns the same exit, for a program in another namespace. `device` is the index of the
-    /// interface.
-    pub(crate) fn into_other_namespace(self, device: u32) -> Self {
+    /// interface in `devices`.
+    pub(crate) fn for_other_namespace(self, device: u32) -> Self {
         match self {
             Self::Out { line, .. } => Self::OtherNamespace {
                 device,

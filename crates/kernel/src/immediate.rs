@@ -1,19 +1,19 @@
-//! Writes members of a program's instance into its instructions as operands. `instance.h` defines
-//! `IMMEDIATE`.
+//! Writes members of a program's instance into the program's instructions as operands. `instance.h`
+//! defines `IMMEDIATE`.
 //!
 //! For each use of a member the compiler emits a 64-bit constant: [`MARK`] and the member's offset.
 //! This module replaces the constant by the member's value before the load. So the verifier knows
-//! the value, and the program reads no memory for it.
+//! the value, and the program does not read the value from memory.
 
-/// Upper half of `IMMEDIATE_MARK`. No other constant of the programs has it.
+/// Upper half of `IMMEDIATE_MARK`. No other constant of the programs has this upper half.
 const MARK: u32 = 0x4d79_656c;
 /// Bytes of an instruction. A load of 64 bits takes two instructions.
 const INSTRUCTION: usize = 8;
 /// `BPF_LD | BPF_IMM | BPF_DW`.
 const LOAD: u8 = 0x18;
 
-/// Returns the object with the 32-bit members of `instance`. Leaves a constant unchanged if its
-/// offset is beyond the instance; a test finds such constants.
+/// Returns a copy of the object with the 32-bit members of `instance` as operands. Leaves a
+/// constant unchanged if the offset is beyond the instance; a test finds such constants.
 pub fn fill_immediates(object: &[u8], instance: &[u8]) -> Vec<u8> {
     let mut object = object.to_vec();
     for at in (0..object.len().saturating_sub(2 * INSTRUCTION - 1)).step_by(INSTRUCTION) {

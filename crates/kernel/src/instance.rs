@@ -1,5 +1,5 @@
-//! Loads one kernel function of one chain. Each function is its own program. The read-only data of
-//! the program names the next hop.
+//! Loads one kernel function of one chain. Each function is its own program, and the program's
+//! read-only data names the next hop.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::object::{FIREWALL, FLOW_TRACKER, LOAD_BALANCER, MONITOR, NAT, Program
 use crate::state::{FunctionState, FunctionStates};
 use crate::{Error, Hook, firewall, flows, load_balancer, nat, router};
 
-/// A loaded function. Empty its slot before you drop it.
+/// A loaded function. Empty the function's slot before you drop this value.
 #[derive(Debug)]
 pub(crate) struct LoadedFunction {
     pub(crate) fd: OwnedFd,
@@ -20,7 +20,7 @@ pub(crate) struct LoadedFunction {
     pub(crate) state: Option<Arc<FunctionState>>,
 }
 
-/// A program without a state.
+/// Converts a program without a state.
 impl From<OwnedFd> for LoadedFunction {
     fn from(fd: OwnedFd) -> Self {
         Self { fd, state: None }
@@ -41,14 +41,14 @@ pub(crate) fn load(
     let fd = match &function.config {
         FunctionConfig::Monitor(config) => {
             let key = function.state.as_ref();
-            let own = states.get(key, &function.config, &flows::monitor_maps(*config))?;
+            let own = states.get_or_create(key, &function.config, &flows::monitor_maps(*config))?;
             let fd = MONITOR.load(hook, bytemuck::bytes_of(&hop), &join_maps(maps, own.maps()));
             state = Some(own);
             fd
         }
         FunctionConfig::FlowTracker(config) => {
             let shape = FunctionConfig::FlowTracker(config.state_config());
-            let own = states.get(
+            let own = states.get_or_create(
                 function.state.as_ref(),
                 &shape,
                 &flows::tracker_maps(*config),
@@ -60,7 +60,7 @@ pub(crate) fn load(
             fd
         }
         FunctionConfig::Nat(config) => {
-            let own = nat::state(states, function, config)?;
+            let own = nat::get_or_create_state(states, function, config)?;
             let maps = join_maps(maps, own.maps());
             let instance = nat::NatInstance::new(hop, config, function.side);
             let fd = NAT.load(hook, bytemuck::bytes_of(&instance), &maps);
@@ -70,13 +70,13 @@ pub(crate) fn load(
         FunctionConfig::Firewall(config) => {
             let tables = firewall::FirewallTables::new(config)
                 .map_err(|cause| Error::function("firewall", position, cause.to_string()))?;
-            let map = tables.map()?;
+            let map = tables.create_map()?;
             let maps = join_maps(maps, [("tables", map.as_fd())]);
             FIREWALL.load(hook, bytemuck::bytes_of(&tables.instance(hop)), &maps)
         }
         FunctionConfig::LoadBalancer(config) => {
-            let flows = load_balancer::state(states, function, config)?;
-            let own = load_balancer::maps(config)?;
+            let flows = load_balancer::get_or_create_state(states, function, config)?;
+            let own = load_balancer::create_maps(config)?;
             let maps = join_maps(maps, fds(&own).chain(flows.maps()));
             let instance = load_balancer::LoadBalancerInstance::new(hop, config, function.side);
             let fd = LOAD_BALANCER.load(hook, bytemuck::bytes_of(&instance), &maps);
@@ -86,7 +86,7 @@ pub(crate) fn load(
         FunctionConfig::Router(config) => {
             let tables = router::RouterTables::new(config)
                 .map_err(|cause| Error::function("router", position, cause.to_string()))?;
-            let own = tables.maps()?;
+            let own = tables.create_maps()?;
             let maps = join_maps(maps, fds(&own));
             ROUTER.load(hook, bytemuck::bytes_of(&tables.instance(hop)), &maps)
         }
@@ -108,7 +108,7 @@ pub(crate) fn load(
                     "function",
                     position,
                     format!(
-                        "`{kind}` exists in user space only; write `space: user`, or remove it from the chain"
+                        "`{kind}` exists in user space only; write `space: user`, or remove the function from the chain"
                     ),
                 )),
             }
@@ -117,7 +117,7 @@ pub(crate) fn load(
     Ok(LoadedFunction { fd, state })
 }
 
-/// Returns the common maps and the maps of one function.
+/// Returns the common maps and the maps of one function, in one list.
 fn join_maps<'m>(
     maps: &[(&'static str, BorrowedFd<'m>)],
     own: impl IntoIterator<Item = (&'static str, BorrowedFd<'m>)>,

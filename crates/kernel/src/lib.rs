@@ -3,15 +3,16 @@
 //! Holds eBPF programs in C (`src/bpf`) and their typed loader. A [`Port`] is an interface with a
 //! *front door*: one program for each hook that parses, classifies, counts, polices and stamps
 //! packets and forwards them to a chain. A [`LoadedChain`] holds the kernel functions of a chain.
-//! Each function is its own program, and tail calls connect them. The slot of the next function is
-//! read-only data, so the JIT makes each tail call a direct jump. A [`Reentry`] is the door for
+//! Each function is its own program. Tail calls connect the programs. The slot of the next function
+//! is read-only data, so the JIT makes each tail call a direct jump. A [`Reentry`] is the door for
 //! packets that come back from user space. A [`FunctionLink`] is a function in its own network
 //! namespace, with the service function forwarder at its near end. All share the maps of one
 //! [`Plane`], among them the counters, which user space reads without a system call.
 //!
-//! Each program is written once and built for both hooks ([`Hook`]). It changes a packet exactly as
-//! `myelin-packet` and `myelin-functions` do in user space; the same frames test both. The oldest
-//! supported kernel is 6.1: [`features()`] lists what the running kernel lacks.
+//! Each program is written once and built for both hooks ([`Hook`]). A program changes a packet
+//! exactly as `myelin-packet` and `myelin-functions` do in user space. The same frames test both
+//! implementations. The oldest supported kernel is 6.1. [`test_features()`] lists the features that
+//! the running kernel lacks.
 //!
 //! ```no_run
 //! use myelin_kernel::{Capacity, ChainConfig, EntrySpace, Exit, Hook, KernelSegment};
@@ -90,7 +91,7 @@ pub use chain::{ChainConfig, EntrySpace, Exit, KernelSegment, LoadedChain, MAX_F
 pub use conform::{BucketLevel, ConformConfig, ConformReport, Conformance, Violation};
 pub use counters::{CounterLine, Counters};
 pub use error::Error;
-pub use features::{Feature, FeatureState, Features, features};
+pub use features::{Feature, FeatureState, Features, test_features};
 pub use hook::Hook;
 #[doc(hidden)]
 pub use immediate::fill_immediates;

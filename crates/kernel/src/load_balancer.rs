@@ -49,9 +49,9 @@ const REPLY: usize = 24;
 /// Bytes of `struct table`.
 const TABLE: usize = TABLE_SIZE.next_multiple_of(4) * size_of::<u16>();
 
-/// Returns the flow tables of a load balancer. Its backends and timeout may change while the tables
-/// exist.
-pub(crate) fn state(
+/// Returns the flow tables of a load balancer. The load balancer's backends and timeout may change
+/// while the tables exist.
+pub(crate) fn get_or_create_state(
     states: &FunctionStates,
     function: &FunctionInstance,
     config: &LoadBalancerConfig,
@@ -64,11 +64,11 @@ pub(crate) fn state(
     };
     let maps = [flows, totals, replies];
     let shape = FunctionConfig::LoadBalancer(config.state_config());
-    states.get(function.state.as_ref(), &shape, &maps)
+    states.get_or_create(function.state.as_ref(), &shape, &maps)
 }
 
-/// Makes the maps of a load balancer's configuration.
-pub(crate) fn maps(config: &LoadBalancerConfig) -> Result<[NamedMap; 3], Error> {
+/// Creates the maps of a load balancer's configuration.
+pub(crate) fn create_maps(config: &LoadBalancerConfig) -> Result<[NamedMap; 3], Error> {
     let mut tables = Vec::with_capacity(2 * TABLE);
     for (family, table) in config.tables().iter().enumerate() {
         tables.extend_from_slice(bytemuck::cast_slice(&table.entries));

@@ -10,12 +10,12 @@ use crate::mapped_array::MappedArray;
 /// A map with its name in the programs.
 pub(crate) type NamedMap = (&'static str, MapHandle);
 
-/// Returns names and descriptors, for the load of a program.
+/// Returns the names and descriptors of `maps`, for the load of a program.
 pub(crate) fn fds(maps: &[NamedMap]) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
     maps.iter().map(|(name, map)| (*name, map.as_fd()))
 }
 
-/// Makes a map; sizes in bytes.
+/// Creates a map. `key` and `value` are sizes in bytes.
 pub(crate) fn create(
     name: &'static str,
     kind: MapType,
@@ -45,7 +45,8 @@ pub(crate) fn put(
         .map_err(|cause| Error::map(name, action, &cause))
 }
 
-/// Makes an array map and maps it into memory. The element size in bytes is a multiple of eight.
+/// Creates an array map and maps the array into memory. The element size in bytes is a multiple of
+/// eight.
 pub(crate) fn create_mapped(
     name: &'static str,
     element: usize,
@@ -58,8 +59,8 @@ pub(crate) fn create_mapped(
     Ok((map, mapping))
 }
 
-/// Makes an array map and fills it with `bytes`, without gaps. The element size in bytes is a
-/// multiple of eight. The map has at least one element, because an array cannot be empty.
+/// Creates an array map and fills the array with `bytes`, without gaps. The element size in bytes
+/// is a multiple of eight. The map has at least one element, because an array cannot be empty.
 pub(crate) fn create_filled(
     name: &'static str,
     element: usize,

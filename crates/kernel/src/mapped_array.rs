@@ -10,17 +10,17 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 
 use crate::Error;
 
-/// The elements of an array map with `BPF_F_MMAPABLE`, in memory shared with the kernel. They are
-/// 64-bit words: the kernel pads every element to a multiple of eight bytes.
+/// The elements of an array map with `BPF_F_MMAPABLE`, in memory shared with the kernel. An element
+/// is a sequence of 64-bit words, because the kernel pads elements to a multiple of eight bytes.
 #[derive(Debug)]
 pub(crate) struct MappedArray {
     start: NonNull<AtomicU64>,
     words: usize,
 }
 
-// SAFETY: the memory is shared with the kernel anyway, and is only reached through atomics.
+// SAFETY: all code accesses the memory, which is shared with the kernel, through atomics only.
 unsafe impl Send for MappedArray {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for MappedArray {}
 
 impl MappedArray {
@@ -32,8 +32,8 @@ impl MappedArray {
     ) -> Result<Self, Error> {
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let length = NonZeroUsize::new(bytes).ok_or(Errno::EINVAL);
-        // SAFETY: a fresh shared mapping at an address of the kernel's choice touches no memory of
-        // ours.
+        // SAFETY: the kernel chooses the address of the new mapping, which overlaps no memory of
+        // this process.
         let start = length
             .and_then(|length| unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, map, 0) })
             .map_err(|errno| Error::Map {
@@ -49,7 +49,7 @@ impl MappedArray {
 
     /// Returns all words.
     pub(crate) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is page-aligned, `words` long, and lives as long as `self`.
+        // SAFETY: the mapping is page-aligned, has `words` words, and lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
     }
 
@@ -70,8 +70,8 @@ impl MappedArray {
 
 impl Drop for MappedArray {
     fn drop(&mut self) {
-        // SAFETY: start and length are those of the mapping, and no reference into it outlives
-        // `self`.
+        // SAFETY: start and length are those of the mapping, and no reference into the mapping
+        // outlives `self`.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.words * size_of::<u64>()) };
     }
 }

@@ -32,9 +32,10 @@ pub(crate) struct NatInstance {
     v6: [[u8; 16]; MAX_ADDRESSES],
 }
 
-/// Largest table that one packet sweeps at once: about 100 us, at most once a second.
+/// Most entries of a table that the program sweeps within one packet. Such a sweep takes about
+/// 100 us and runs at most once a second.
 const MAX_SWEPT_AT_ONCE: u32 = 4096;
-/// Longest lifetime of a mapping: the expiry time must not wrap around.
+/// Longest lifetime of a mapping, so that the expiry time does not wrap around.
 const MAX_LIFETIME_NS: u64 = u64::MAX / 2;
 
 impl NatInstance {
@@ -102,8 +103,9 @@ struct Mapping {
 
 const OUTWARD: &str = "outward";
 
-/// Returns the maps of the mappings of a `nat`. The lifetimes may change while the maps exist.
-pub(crate) fn state(
+/// Returns the maps that hold the mappings of a `nat`. The lifetimes may change while the maps
+/// exist.
+pub(crate) fn get_or_create_state(
     states: &FunctionStates,
     function: &FunctionInstance,
     config: &NatConfig,
@@ -129,11 +131,11 @@ pub(crate) fn state(
         },
     ];
     let shape = FunctionConfig::Nat(config.state_config());
-    states.get(function.state.as_ref(), &shape, &maps)
+    states.get_or_create(function.state.as_ref(), &shape, &maps)
 }
 
-/// Reads the mappings, among them expired ones that are not yet removed; `None` if the state
-/// belongs to another kind.
+/// Reads the mappings, including expired mappings that no packet has removed yet. Returns `None` if
+/// the state belongs to another kind.
 pub(crate) fn read(state: &FunctionState) -> Result<Option<Vec<FlowRecord>>, Error> {
     let Some(map) = state.map(OUTWARD) else {
         return Ok(None);

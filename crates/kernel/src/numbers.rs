@@ -5,19 +5,19 @@ use std::sync::{Arc, Mutex};
 
 use crate::{Error, lock};
 
-/// Allocates contiguous ranges of `0..capacity`. The search continues at the end of the last range,
-/// so a number is reused as late as possible: a packet in flight may still hold it.
+/// Allocates contiguous ranges of `0..capacity`. Each search starts at the end of the previous
+/// allocation. A number is thus reused late, because a packet in flight may still hold the number.
 #[derive(Debug)]
 pub(crate) struct NumberAllocator {
     items: &'static str,
     capacity: u32,
-    /// Start and length of the free ranges. No two of them are adjacent.
+    /// Start and length of each free range. No two free ranges are adjacent.
     free_ranges: BTreeMap<u32, u32>,
     cursor: u32,
 }
 
 impl NumberAllocator {
-    /// Allocates from `first..capacity`. `items` names the numbers in errors.
+    /// Creates an allocator of the numbers `first..capacity`. `items` names the numbers in errors.
     pub(crate) fn new(items: &'static str, first: u32, capacity: u32) -> Arc<Mutex<Self>> {
         let free_ranges = BTreeMap::from([(first, capacity.saturating_sub(first))]);
         Arc::new(Mutex::new(Self {
@@ -72,7 +72,7 @@ impl NumberAllocator {
     }
 }
 
-/// An allocated range. Dropping it frees the numbers.
+/// An allocated range. The drop frees the numbers.
 #[derive(Debug)]
 pub(crate) struct NumberRange {
     allocator: Arc<Mutex<NumberAllocator>>,
@@ -104,7 +104,7 @@ impl NumberRange {
         self.start
     }
 
-    /// Returns the numbers.
+    /// Returns all numbers of the range.
     pub(crate) fn range(&self) -> std::ops::Range<u32> {
         self.start..self.start + self.count
     }
@@ -155,7 +155,7 @@ mod tests {
             const CAPACITY: u32 = 24;
             let blocks = NumberAllocator::new("slots", 0, CAPACITY);
             let mut held: Vec<NumberRange> = Vec::new();
-            for (count, which) in steps {
+            for (count, freed) in steps {
                 let mut taken = [false; CAPACITY as usize];
                 for block in &held {
                     for number in block.range() {
@@ -167,9 +167,10 @@ mod tests {
                 if let Ok(block) = NumberRange::allocate(&blocks, count) {
                     held.push(block);
                 } else {
-                    // The cursor may split the longest range; the allocator must still find it.
+                    // The cursor may split the longest range, but the allocator must still find the
+                    // range.
                     prop_assert!(longest < count as usize, "{count} numbers were free");
-                    held.swap_remove(which.index(held.len()));
+                    held.swap_remove(freed.index(held.len()));
                 }
             }
         }

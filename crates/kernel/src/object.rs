@@ -8,7 +8,7 @@ use libbpf_rs::{MapCore, MapHandle, MapInfo, ObjectBuilder, PrintLevel, set_prin
 
 use crate::{Error, Hook, immediate};
 
-/// One source file, compiled for each of its hooks.
+/// An eBPF source file, compiled for each hook that the program supports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
     name: &'static str,
@@ -53,7 +53,7 @@ pub(crate) const MONITOR: Program = find_program("monitor");
 /// Kernel function `flow-tracker`.
 pub(crate) const FLOW_TRACKER: Program = find_program("flow_tracker");
 
-/// Returns the program of that name. Fails the build if there is none.
+/// Returns the program called `name`. Fails the build if there is no such program.
 const fn find_program(name: &str) -> Program {
     let mut i = 0;
     while i < ALL.len() {
@@ -62,15 +62,15 @@ const fn find_program(name: &str) -> Program {
         }
         i += 1;
     }
-    panic!("src/bpf has no such program")
+    panic!("src/bpf contains no program of this name")
 }
 
-const fn is_same(one: &[u8], other: &[u8]) -> bool {
+const fn is_same(left: &[u8], right: &[u8]) -> bool {
     let mut i = 0;
-    while i < one.len() && i < other.len() && one[i] == other[i] {
+    while i < left.len() && i < right.len() && left[i] == right[i] {
         i += 1;
     }
-    i == one.len() && i == other.len()
+    i == left.len() && i == right.len()
 }
 
 /// The section of every program's read-only data.
@@ -126,15 +126,15 @@ impl Program {
             })
     }
 
-    /// Makes a map of `entries` elements as the program declares it, with the BTF that its lock
-    /// needs.
+    /// Creates the map `name` that the program declares, with `entries` elements. The map's BTF
+    /// describes the spin lock in an element.
     pub(crate) fn create_declared_map(
         &self,
         name: &'static str,
         entries: u32,
     ) -> Result<MapHandle, Error> {
         messages::take();
-        let make = || {
+        let create = || {
             let mut open = ObjectBuilder::default().open_memory(self.any_object())?;
             for mut program in open.progs_mut() {
                 program.set_autoload(false);
@@ -153,7 +153,7 @@ impl Program {
             })?;
             MapHandle::try_from(&map)
         };
-        make().map_err(|cause| Error::map(name, "create", &cause))
+        create().map_err(|cause| Error::map(name, "create", &cause))
     }
 
     fn try_load(

@@ -17,7 +17,7 @@ pub(crate) const LINK: &str = "link-";
 /// priority.
 pub(crate) const CLSACT: &str = "clsact-";
 
-/// Makes the directory. Refuses a directory that holds the pins of a plane.
+/// Creates the directory for the pins of a plane. Refuses a directory that already holds such pins.
 pub(crate) fn prepare_dir(dir: &Path) -> Result<(), Error> {
     let fail = |action, remedy| {
         move |cause| Error::Pin {
@@ -32,7 +32,7 @@ pub(crate) fn prepare_dir(dir: &Path) -> Result<(), Error> {
         let cause = io::Error::other("the directory is not on a bpffs");
         return Err(fail(
             "pin in",
-            ": mount one with `mount -t bpf bpf /sys/fs/bpf`",
+            ": mount a bpffs with `mount -t bpf bpf /sys/fs/bpf`",
         )(cause));
     }
     let names = list_pins(dir).map_err(fail("list", ""))?;
@@ -49,8 +49,7 @@ pub(crate) fn prepare_dir(dir: &Path) -> Result<(), Error> {
 /// Pins an object.
 pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<(), Error> {
     let pinned = match sys::pin(object, path) {
-        // The directory belongs to this process, so a pin of this name remains from a removal that
-        // failed.
+        // The directory belongs to this process, so an earlier removal of this pin has failed.
         Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {
             unpin(path)?;
             sys::pin(object, path)
@@ -101,7 +100,7 @@ pub(crate) fn remove_all(dir: &Path) -> Result<(), Error> {
         } else if name.starts_with(LINK)
             && let Ok(link) = sys::open_pinned(&path)
         {
-            // The interface may be removed.
+            // The detach fails if the interface no longer exists.
             let _ = sys::link_detach(link.as_fd());
         }
         unpin(&path)?;
@@ -113,8 +112,8 @@ pub(crate) fn remove_all(dir: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes a clsact filter if it still runs the program pinned at `path`. `filter` is the rest of
-/// the pin's name. The interface may be removed, or the filter replaced.
+/// Removes a clsact filter if it still runs the program pinned at `path`. `filter` is the pin's
+/// name without [`CLSACT`]. Does nothing if the interface is gone or runs another filter.
 fn detach_clsact(path: &Path, filter: &str) {
     let numbers: Vec<u32> = filter
         .split('-')

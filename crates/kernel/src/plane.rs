@@ -1,4 +1,4 @@
-//! The kernel part of an agent: makes ports, chains and their shared maps.
+//! The kernel part of an agent: creates ports, chains and the maps that these share.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -23,16 +23,16 @@ use crate::sojourn::Sojourn;
 use crate::state::FunctionStates;
 use crate::{Error, Hook, pins, sff, sys};
 
-/// The kernel part of an agent; one per network namespace.
+/// The ports, chains and shared maps of an agent. An agent has one plane per network namespace.
 #[derive(Debug)]
 pub struct Plane {
     shared: Arc<PlaneResources>,
 }
 
 impl Plane {
-    /// Makes the shared maps. `pin_dir` is a directory of a bpffs that no other program uses. With
-    /// it, maps and attachments outlive the process: kernel chains keep forwarding until
-    /// [`Plane::remove_pins`].
+    /// Creates the shared maps. `pin_dir` is a directory of a bpffs that no other program uses.
+    /// With `pin_dir`, maps and attachments outlive the process, so kernel chains forward packets
+    /// until [`Plane::remove_pins`].
     pub fn create(pin_dir: Option<&Path>, capacity: Capacity) -> Result<Self, Error> {
         if let Some(dir) = pin_dir {
             pins::prepare_dir(dir)?;
@@ -118,20 +118,20 @@ impl Plane {
         self.shared.capacity
     }
 
-    /// Makes a port of an interface. Attaches nothing yet.
+    /// Creates the port of an interface. Attaches no program yet.
     pub fn add_port(&self, config: PortConfig) -> Result<Port, Error> {
         Port::new(&self.shared, config)
     }
 
-    /// Makes a policer for a chain, with a full bucket. Returns `None` for a profile without
+    /// Creates a policer for a chain, with a full bucket. Returns `None` for a profile without
     /// limits.
     pub fn policer(&self, profile: &Profile) -> Result<Option<Arc<Policer>>, Error> {
         let policer = || Policer::new(&self.shared, profile).map(Arc::new);
         (!profile.is_unlimited()).then(policer).transpose()
     }
 
-    /// Makes a shaper with a full bucket, for an interface that delays packets until their
-    /// departure time. The longest delay is `limit_ns`.
+    /// Creates a shaper with a full bucket, for an interface that delays each packet until the
+    /// packet's departure time. The longest delay is `limit_ns`.
     pub fn shaper(&self, profile: &Profile, limit_ns: u64) -> Result<Arc<Policer>, Error> {
         Policer::new_shaper(&self.shared, profile, limit_ns).map(Arc::new)
     }
@@ -146,7 +146,7 @@ impl Plane {
         self.shared.policers.as_fd()
     }
 
-    /// Makes a re-entry door at the receiving end of an internal link. Attaches nothing yet.
+    /// Creates a re-entry door at the receiving end of an internal link. Attaches no program yet.
     pub fn add_reentry(&self, ifindex: u32) -> Result<Reentry, Error> {
         Reentry::new(&self.shared, ifindex)
     }
@@ -166,15 +166,16 @@ impl Plane {
         sff::load(&self.shared, config)
     }
 
-    /// Prepares the redirect from `old` to `new`, the next generation, at the other hook. Packets
-    /// may be between the two hooks of a port: the XDP door has passed them, because `old` takes
-    /// packets at tcx. These packets continue in `old` until
-    /// [`drop_old_entry`](Self::drop_old_entry). Call this before [`Port::insert`].
+    /// Prepares the redirect from `old` to `new`, the next generation, at the other hook. The XDP
+    /// door passes the packets of a chain at tcx, so packets may be between the two hooks of a
+    /// port. These packets continue in `old` until [`drop_old_entry`](Self::drop_old_entry). Call
+    /// this method before [`Port::insert`].
     pub fn keep_old_entry(&self, new: &LoadedChain, old: &LoadedChain) -> Result<(), Error> {
         new.keep_old_entry(&self.shared, old)
     }
 
-    /// Ends [`keep_old_entry`](Self::keep_old_entry), when no packet of the old generation is left.
+    /// Reverts [`keep_old_entry`](Self::keep_old_entry). Call this method when no packet of the old
+    /// generation is left.
     pub fn drop_old_entry(&self, new: &LoadedChain) -> Result<(), Error> {
         new.drop_old_entry(&self.shared)
     }
@@ -185,8 +186,8 @@ impl Plane {
         sys::wait_for_grace_period().map_err(Error::GracePeriod)
     }
 
-    /// Removes the pins of a former plane in `dir`: detaches its front doors, frees its maps, then
-    /// removes the directory. Does nothing if `dir` does not exist.
+    /// Removes the pins of a former plane in `dir`. Detaches that plane's front doors, frees the
+    /// maps, then removes the directory. Does nothing if `dir` does not exist.
     pub fn remove_pins(dir: &Path) -> Result<(), Error> {
         pins::remove_all(dir)
     }

@@ -9,18 +9,18 @@ use crate::map::put;
 use crate::numbers::NumberRange;
 use crate::resources::PlaneResources;
 
-/// The policer of a chain; see [`Plane::policer`](crate::Plane::policer). Dropping it frees its
-/// number.
+/// The policer of a chain; see [`Plane::policer`](crate::Plane::policer). The drop frees the
+/// policer's number.
 #[derive(Debug)]
 pub struct Policer {
     number: NumberRange,
     profile: Profile,
 }
 
-/// The counters of a shaper.
+/// Counts of the packets that a shaper delayed or dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShaperCounters {
-    /// Packets delayed.
+    /// Packets that the shaper delayed.
     pub delayed: u64,
     /// Packets dropped because their delay would exceed the limit.
     pub late: u64,
@@ -49,7 +49,7 @@ pub(crate) struct PolicerEntry {
     last_ns: u64,
     packets: u64,
     bits: u64,
-    /// For a shaper: delayed, late and oversized packets; longest delay, ns.
+    /// For a shaper: numbers of delayed, late and oversized packets, then the longest delay, ns.
     shaper_words: [u64; 4],
     packet_bucket: BucketEntry,
     bit_bucket: BucketEntry,
@@ -81,7 +81,7 @@ impl PolicerEntry {
 
 impl Policer {
     pub(crate) fn new(shared: &PlaneResources, profile: &Profile) -> Result<Self, Error> {
-        Self::add(shared, profile, PolicerEntry::new(profile))
+        Self::add_entry(shared, profile, PolicerEntry::new(profile))
     }
 
     /// Makes a shaper: a policer whose packets may wait up to `limit_ns`.
@@ -92,10 +92,14 @@ impl Policer {
     ) -> Result<Self, Error> {
         let mut entry = PolicerEntry::new(profile);
         entry.shaper_words[3] = limit_ns;
-        Self::add(shared, profile, entry)
+        Self::add_entry(shared, profile, entry)
     }
 
-    fn add(shared: &PlaneResources, profile: &Profile, entry: PolicerEntry) -> Result<Self, Error> {
+    fn add_entry(
+        shared: &PlaneResources,
+        profile: &Profile,
+        entry: PolicerEntry,
+    ) -> Result<Self, Error> {
         let number = NumberRange::allocate(&shared.policer_numbers, 1)?;
         let (key, value) = (number.start().to_ne_bytes(), bytemuck::bytes_of(&entry));
         put(

@@ -20,7 +20,7 @@ use crate::{Error, Hook, lock};
 /// The interface that gets unmatched traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opposite {
-    /// The interface's index.
+    /// Index of the interface.
     pub ifindex: u32,
     /// The interface is a veth whose far end is in another namespace. Packets go directly to that
     /// end.
@@ -32,17 +32,17 @@ pub struct Opposite {
 pub struct PortConfig {
     /// Name of the interface, for errors.
     pub name: String,
-    /// The interface's index.
+    /// Index of the interface.
     pub ifindex: u32,
-    /// The interface for unmatched traffic; `None` is the host's stack.
+    /// The interface for unmatched traffic; `None` for the host's stack.
     pub opposite: Option<Opposite>,
-    /// Whether the interface has one receive queue. At most one CPU then runs a driver's hook, and
-    /// a policer there needs no lock.
+    /// Whether the interface has one receive queue. Then at most one CPU at a time runs native XDP,
+    /// and a policer needs no lock.
     pub single_queue: bool,
 }
 
-/// Packets of a port that belong to no chain. Only the tc hook counts them: it gets all packets
-/// that the XDP hook passes.
+/// Packets of a port that belong to no chain. Only the tc hook counts these packets, because it
+/// gets all packets that the XDP hook passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// Parsed packets without a match. At a port without chains: all frames.
@@ -54,13 +54,13 @@ pub struct PortCounters {
 }
 
 impl PortCounters {
-    /// Returns the counters of frames that were not parsed for `reason`.
+    /// Returns the counters of the frames that the front door did not parse for `reason`.
     pub fn unparsed(&self, reason: Unparsed) -> CounterLine {
         self.unparsed[usize::from(reason.code()) - 1]
     }
 }
 
-/// Counter lines of a port: unmatched, one for each reason of [`Unparsed`], lost.
+/// Number of counter lines of a port: unmatched, one line for each [`Unparsed`], lost.
 const LINES: u32 = 2 + Unparsed::ALL.len() as u32;
 
 /// The read-only data of a front door.
@@ -90,7 +90,7 @@ struct LoadedDoors {
     fast_paths: [Option<FastPath>; 2],
 }
 
-/// The chain of a direct jump.
+/// A chain that a front door jumps to directly.
 #[derive(Debug, Clone, Copy)]
 struct FastPath {
     number: u32,
@@ -99,8 +99,8 @@ struct FastPath {
 
 /// An interface with a front door: its matches, AF_XDP sockets and programs.
 ///
-/// Dropping it detaches the programs. If the plane is pinned, they stay until [`Port::detach`] or
-/// [`Plane::remove_pins`](crate::Plane::remove_pins).
+/// The drop detaches the programs. If the plane is pinned, the programs stay until [`Port::detach`]
+/// or [`Plane::remove_pins`](crate::Plane::remove_pins).
 #[derive(Debug)]
 pub struct Port {
     doors: Mutex<LoadedDoors>,
@@ -120,7 +120,7 @@ impl Port {
         Ok(Self {
             doors: Mutex::default(),
             matches: Mutex::new(matches),
-            sockets: shared.sockets()?,
+            sockets: shared.create_sockets()?,
             number,
             lines: shared.counters.allocate(LINES)?,
             config,
@@ -133,13 +133,14 @@ impl Port {
         &self.config
     }
 
-    /// Attaches the front door at tcx (clsact before Linux 6.6). Every port needs it: it forwards
-    /// and counts unmatched traffic. Does nothing if it is attached.
+    /// Attaches the front door at tcx (clsact before Linux 6.6). Every port needs this door, which
+    /// forwards and counts unmatched traffic. Does nothing if the door is already attached.
     pub fn attach_tcx(&self) -> Result<(), Error> {
         self.attach(Hook::Tcx, Attachment::attach_tc)
     }
 
-    /// Attaches the front door at XDP, for chains of that hook. Does nothing if it is attached.
+    /// Attaches the front door at XDP, for chains of that hook. Does nothing if the door is already
+    /// attached.
     pub fn attach_xdp(&self, mode: XdpMode) -> Result<(), Error> {
         if mode == XdpMode::Generic {
             let mut doors = lock(&self.doors);
@@ -190,13 +191,13 @@ impl Port {
 
     /// Detaches both front doors, pinned or not, and removes all matches.
     pub fn detach(&self) -> Result<(), Error> {
-        lock(&self.matches).clear();
+        lock(&self.matches).remove_all();
         let [xdp, tc] = std::mem::take(&mut lock(&self.doors).attachments);
         let results = [xdp, tc].map(|attachment| attachment.map_or(Ok(()), Attachment::detach));
         results.into_iter().collect()
     }
 
-    /// Returns the front door's program for a hook, for test runs. Loads it if needed.
+    /// Returns the front door's program for a hook. Loads the program if needed.
     pub fn program(&self, hook: Hook) -> Result<Arc<OwnedFd>, Error> {
         let mut doors = lock(&self.doors);
         let (fast_path, single_cpu) = (doors.fast_paths[hook as usize], self.is_single_cpu(&doors));
@@ -209,8 +210,8 @@ impl Port {
         Ok(program)
     }
 
-    /// Returns whether one CPU at a time runs the XDP door: a driver processes a queue on one CPU
-    /// (NAPI).
+    /// Returns whether only one CPU at a time runs the XDP door. A driver processes a queue on one
+    /// CPU (NAPI).
     fn is_single_cpu(&self, doors: &LoadedDoors) -> bool {
         self.config.single_queue && !doors.generic
     }
@@ -263,7 +264,8 @@ impl Port {
             return;
         }
         if doors.programs[hook as usize].is_some() {
-            // A failure is no error: the present door forwards the same packets, but slower.
+            // A failure is no error, because the present door forwards the same packets, but
+            // slower.
             let Ok(program) = self.load(hook, Some(fast_path), self.is_single_cpu(&doors)) else {
                 return;
             };
@@ -282,7 +284,7 @@ impl Port {
         self.sockets.clone()
     }
 
-    /// Redirects the packets of `rule` to `chain`, except those of a more specific match. If the
+    /// Redirects the packets of `rule` to `chain`, except packets of a more specific match. If the
     /// service path already has this match, the redirect changes atomically: every packet reaches
     /// one of the two generations. Another match of the same packets with equal specificity is an
     /// error.
@@ -292,14 +294,14 @@ impl Port {
         Ok(())
     }
 
-    /// Like [`insert`](Self::insert), but keeps the door's program: a live change does not wait the
-    /// milliseconds of a reload. [`set_fast_path`](Self::set_fast_path) reloads the program
-    /// afterwards.
+    /// Does the same as [`insert`](Self::insert), but keeps the door's program. So a live change
+    /// does not wait for a reload, which takes milliseconds. Call
+    /// [`set_fast_path`](Self::set_fast_path) afterwards to reload the program.
     pub fn redirect(&self, rule: &Match, chain: &LoadedChain) -> Result<(), Error> {
         lock(&self.matches).insert(rule, chain.target())
     }
 
-    /// Removes a match. Returns false if it does not exist.
+    /// Removes a match. Returns false if the match does not exist.
     pub fn remove(&self, rule: &Match) -> Result<bool, Error> {
         lock(&self.matches).remove(rule)
     }

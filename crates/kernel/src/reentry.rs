@@ -54,13 +54,13 @@ pub struct ReentryCounters {
 /// The end of an internal link where packets come back from user space. The worker sends them at
 /// the other end behind Ethernet and NSH (see [`myelin_packet::nsh`]).
 ///
-/// Dropping it detaches the program, unless the plane is pinned: then it stays until
+/// The drop detaches the program. If the plane is pinned, the program stays attached until
 /// [`Reentry::detach`].
 #[derive(Debug)]
 pub struct Reentry {
     attachment: Mutex<Option<Attachment>>,
     program: Arc<OwnedFd>,
-    /// The slots of each path. The entry keeps them allocated.
+    /// The slots of each path. This map keeps the slots allocated.
     paths: Mutex<HashMap<PathKey, Arc<NumberRange>>>,
     sockets: Sockets,
     lines: NumberRange,
@@ -81,14 +81,14 @@ impl Reentry {
             attachment: Mutex::default(),
             program: Arc::new(load(shared, lines.start())?),
             paths: Mutex::default(),
-            sockets: shared.sockets()?,
+            sockets: shared.create_sockets()?,
             lines,
             target: AttachTarget { interface, ifindex },
             shared: Arc::clone(shared),
         })
     }
 
-    /// Attaches the door. Does nothing if it is attached.
+    /// Attaches the door. Does nothing if the door is already attached.
     pub fn attach_xdp(&self, mode: XdpMode) -> Result<(), Error> {
         let mut attachment = lock(&self.attachment);
         if attachment.is_none() {
@@ -133,7 +133,7 @@ impl Reentry {
         Ok(())
     }
 
-    /// Removes a path. Returns false if it does not exist.
+    /// Removes a path. Returns false if the path does not exist.
     pub fn remove(&self, position: u8, chain: &LoadedChain) -> Result<bool, Error> {
         let key = PathKey::new(chain, position);
         if lock(&self.paths).remove(&key).is_none() {

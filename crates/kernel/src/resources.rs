@@ -19,18 +19,18 @@ use crate::{Error, Hook};
 /// per CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Counter lines per CPU, 64 bytes each. A chain takes two more than its functions, a port
-    /// eight, a re-entry door three.
+    /// Counter lines per CPU, 64 bytes each. A chain takes one line for each function and two more,
+    /// a port eight lines, a re-entry door three lines.
     pub lines: u32,
     /// Kernel functions at the same time, for each hook.
     pub programs: u32,
-    /// Chains at the same time; a live change needs two.
+    /// Chains at the same time. During a live change a chain counts twice.
     pub chains: u32,
     /// Matches at the same time on all ports, for each address family.
     pub matches: u32,
     /// Ports at the same time.
     pub ports: u16,
-    /// AF_XDP sockets of a port: its receive queues.
+    /// AF_XDP sockets of a port, one for each receive queue.
     pub queues: u32,
 }
 
@@ -53,7 +53,8 @@ pub(crate) struct PlaneResources {
     pub(crate) capacity: Capacity,
     pub(crate) counters: Counters,
     pub(crate) tables: Arc<ClassifierTables>,
-    /// By hook. While a chain changes its hook, both generations take packets, each at its hook.
+    /// The chain entries of each hook. While a chain changes its hook, both generations take
+    /// packets, each at its hook.
     pub(crate) chains: [MapHandle; 2],
     pub(crate) chain_numbers: Arc<Mutex<NumberAllocator>>,
     pub(crate) port_numbers: Arc<Mutex<NumberAllocator>>,
@@ -62,6 +63,7 @@ pub(crate) struct PlaneResources {
     pub(crate) paths: MapHandle,
     pub(crate) states: FunctionStates,
     pub(crate) programs: [MapHandle; 2],
+    /// For each hook: the program that replaces the program of a removed function.
     pub(crate) closed: [OwnedFd; 2],
     pub(crate) slots: [Arc<Mutex<NumberAllocator>>; 2],
     /// Placeholders for unused maps: a chain without a kernel egress, a hook without sockets.
@@ -72,12 +74,13 @@ pub(crate) struct PlaneResources {
 }
 
 impl PlaneResources {
-    /// Returns the program array of a hook, by slot.
+    /// Returns the program array of a hook. The index is the slot.
     pub(crate) fn programs(&self, hook: Hook) -> &MapHandle {
         &self.programs[hook as usize]
     }
 
-    /// Returns the chain entries for the front door of a hook, by number.
+    /// Returns the map of chain entries for the front door of a hook. The index is the chain
+    /// number.
     pub(crate) fn chains(&self, hook: Hook) -> &MapHandle {
         &self.chains[hook as usize]
     }
@@ -99,19 +102,19 @@ impl PlaneResources {
         put(self.programs(hook), action, &slot.to_ne_bytes(), &program)
     }
 
-    /// Removes the programs of a segment. Empties the first slot: packets that reach it follow
-    /// `onFailure`. Only programs of the same segment jump to the other slots, so those get a
-    /// program that drops.
+    /// Removes the programs of a segment. Empties the first slot, so that `onFailure` applies to
+    /// packets that reach the slot. Only programs of the same segment jump to the other slots,
+    /// which get a program that drops packets.
     pub(crate) fn close_slots(&self, hook: Hook, slots: std::ops::Range<u32>) {
-        // Ignore errors: a slot that a failed load did not fill is already empty.
+        // Ignore errors, because a slot that a failed load did not fill is already empty.
         let _ = self.programs(hook).delete(&slots.start.to_ne_bytes());
         for slot in slots.skip(1) {
             let _ = self.set_slot(hook, slot, self.closed[hook as usize].as_fd());
         }
     }
 
-    /// Returns the maps that every program names. A program with its own histogram or sockets
-    /// replaces the placeholders.
+    /// Returns the maps that every program names. A program with its own histogram or sockets uses
+    /// these instead of the placeholders.
     pub(crate) fn maps(&self, hook: Hook) -> Vec<(&'static str, BorrowedFd<'_>)> {
         vec![
             (COUNTERS, self.counters.as_fd()),
@@ -122,13 +125,13 @@ impl PlaneResources {
         ]
     }
 
-    /// Makes a map for the AF_XDP sockets of an interface.
-    pub(crate) fn sockets(&self) -> Result<Sockets, Error> {
+    /// Creates a map for the AF_XDP sockets of an interface.
+    pub(crate) fn create_sockets(&self) -> Result<Sockets, Error> {
         Sockets::new(self.capacity.queues)
     }
 }
 
-/// Makes a map of interfaces of this namespace, by index.
+/// Creates a map of interfaces of this namespace.
 pub(crate) fn create_device_map(interfaces: &[u32]) -> Result<MapHandle, Error> {
     let number = size_of::<u32>();
     let count = interfaces.len().max(1) as u32;

@@ -18,7 +18,7 @@ pub(crate) struct RouterInstance {
     first: Tree,
 }
 
-/// The tables of a router before the load.
+/// The tables of a router in user space, before they are copied to maps.
 pub(crate) struct RouterTables(RouteTables);
 
 impl RouterTables {
@@ -33,23 +33,23 @@ impl RouterTables {
         }
     }
 
-    /// Makes maps of the tables.
-    pub(crate) fn maps(&self) -> Result<[NamedMap; 6], Error> {
+    /// Creates a map for each table.
+    pub(crate) fn create_maps(&self) -> Result<[NamedMap; 6], Error> {
         let RouteTables { lpm, hops } = &self.0;
         let (v4, v6) = (&lpm.v4, &lpm.v6);
         Ok([
-            array("direct4", v4.direct.len(), &v4.direct)?,
-            array("blocks4", BLOCK, &v4.blocks)?,
-            array("trees6", 1, &v6.trees)?,
-            array("nodes6", 1, &v6.nodes)?,
-            array("leaves6", 1, &v6.leaves)?,
-            array("hops", 1, hops)?,
+            create_array("direct4", v4.direct.len(), &v4.direct)?,
+            create_array("blocks4", BLOCK, &v4.blocks)?,
+            create_array("trees6", 1, &v6.trees)?,
+            create_array("nodes6", 1, &v6.nodes)?,
+            create_array("leaves6", 1, &v6.leaves)?,
+            create_array("hops", 1, hops)?,
         ])
     }
 }
 
-/// Makes an array map of `items`. Each element holds `per_element` items.
-fn array<T: NoUninit>(
+/// Creates an array map of `items`. Each element holds `per_element` items.
+fn create_array<T: NoUninit>(
     name: &'static str,
     per_element: usize,
     items: &[T],

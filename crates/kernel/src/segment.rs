@@ -76,7 +76,7 @@ impl Loader<'_> {
                 line: egress_line(lines, config.positions),
             };
             let (counting, line) = (shared.counters.counting(), function_line(lines, last));
-            let hop = Hop::new(counting, line, out, fallback(config, segment));
+            let hop = Hop::new(counting, line, out, fallback_verdict(config, segment));
             let depart = DepartInstance { hop, class, shaper };
             let mut maps = maps.clone();
             maps.push(("policers", shared.policers.as_fd()));
@@ -85,8 +85,8 @@ impl Loader<'_> {
             shared.set_slot(hook, slot, program.as_fd())?;
             loaded.programs.push(program.into());
         }
-        // Load the last function first, so each function finds its successor in the slot. The JIT
-        // then writes the jump once, and patches no code later.
+        // Load the last function first, so the slot of each function's successor is already filled.
+        // The JIT then writes the jump once, and patches no code later.
         for (i, function) in segment.functions.iter().enumerate().rev() {
             let position = segment.first_position + i as u8;
             let line = function_line(lines, position);
@@ -94,7 +94,7 @@ impl Loader<'_> {
                 shared.counters.counting(),
                 line,
                 exit,
-                fallback(config, segment),
+                fallback_verdict(config, segment),
             );
             let program = instance::load(hook, position, function, hop, &maps, &shared.states)?;
             let slot = loaded.slots.start() + i as u32;
@@ -106,16 +106,16 @@ impl Loader<'_> {
     }
 }
 
-/// Returns the verdict if the next function or the socket is missing. A packet from user space
-/// never goes to the host's stack: the stack would see it as a packet of the internal link.
-fn fallback(config: &ChainConfig, segment: &KernelSegment) -> u32 {
+/// Returns the verdict for a packet whose next function or socket is missing. A packet from user
+/// space never reaches the host's stack, which would see a packet of the internal link.
+fn fallback_verdict(config: &ChainConfig, segment: &KernelSegment) -> u32 {
     match (config.on_failure, config.hook) {
         (OnFailure::Pass, hook) if segment.first_position == 0 => hook.pass(),
         (_, hook) => hook.drop(),
     }
 }
 
-/// The loaded programs of a segment, each in its slot. Dropping the segment unloads them.
+/// The loaded programs of a segment, each in its slot. The drop unloads the programs.
 #[derive(Debug)]
 pub(crate) struct LoadedSegment {
     hook: Hook,

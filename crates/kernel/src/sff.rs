@@ -2,30 +2,31 @@
 //! namespaces (CALVIN's distributed mapping).
 //!
 //! Each function has a link, a veth pair. The *near* end is in the plane's namespace, the *inner*
-//! end in the function's. A small program in the chain's first slot redirects packets over the
-//! first link. A kernel function is a program at the inner end. It redirects packets over the next
-//! link, or out of the chain, by a map of interfaces of the plane's namespace. So a function costs
-//! one link. A function in user space has an AF_XDP socket at the inner end. The forwarder at the
-//! near end sends its packets over the next link, or out of the chain. A link belongs to one
-//! position of one chain, so every exit is a constant of its program.
+//! end in the function's namespace. A small program in the chain's first slot redirects packets
+//! over the first link. A kernel function is a program at the inner end. This program redirects
+//! packets over the next link, or out of the chain, by a map of interfaces of the plane's
+//! namespace. So a function costs one link. A function in user space has an AF_XDP socket at the
+//! inner end. The forwarder at the near end sends the worker's packets over the next link, or out
+//! of the chain. A link belongs to one position of one chain, so every exit is a constant of its
+//! program.
 //!
-//! The metadata area survives redirects, but not AF_XDP transmit. So a worker writes it into an NSH
-//! header. The worker of the last function writes no header: it records the sojourn, and a program
-//! at tc forwards its packets unchanged.
+//! The metadata area survives redirects, but not AF_XDP transmit. So a worker writes the metadata
+//! into an NSH header. The worker of the last function writes no header. This worker records the
+//! sojourn, and a program at tc forwards the worker's packets unchanged.
 //!
 //! At the XDP hook packets wait at each link until the NAPI batch is done. A chain with all
 //! functions in the kernel may run at tcx instead. There each redirect (`bpf_redirect_peer`)
 //! processes the packet at the other end of the link at once. A packet passes all functions before
-//! the next packet starts. The function's redirect ends at the near end, whose forwarder continues.
-//! Stamp and offsets travel in `skb->cb`. A tag in `skb->priority`, which a veth clears, separates
-//! these packets from others on the link. A forwarder checks the tag at each end; at the inner end
-//! it calls the function in a slot.
+//! the next packet starts. The function's redirect ends at the near end, where the forwarder
+//! continues. Stamp and offsets travel in `skb->cb`. A tag in `skb->priority`, which a veth clears,
+//! separates these packets from others on the link. A forwarder at each end checks the tag. The
+//! forwarder at the inner end calls the function in a slot.
 //!
-//! A *black box* is an unknown program that preserves no metadata. It has two links. Packets enter
-//! over the first and leave over the second, whose near end stamps them again. So the chain has
-//! several sections, each with its own sojourn histogram; the entry of a black box ends a section.
-//! Packets that the box sends back over the first link go to the sender, out of the chain's
-//! ingress.
+//! A *black box* is an unknown program that preserves no metadata. A black box has two links.
+//! Packets enter over the first link and leave over the second. The near end of the second link
+//! stamps the packets again. So the chain has several sections, each with its own sojourn
+//! histogram. The entry of a black box ends a section. Packets that the box sends back over the
+//! first link return to the sender through the chain's ingress.
 
 mod programs;
 
@@ -52,9 +53,9 @@ use crate::{Error, Hook, flows, lock};
 pub struct DistributedConfig {
     /// The hook of the chain. Tcx requires that all functions are in the kernel.
     pub hook: Hook,
-    /// Service path identifier: 24 bits, one for each chain of the plane.
+    /// Service path identifier: 24 bits, unique in the plane.
     pub spi: u32,
-    /// Generation. Each live change of the chain gets a new one.
+    /// Number of the generation. Each live change of the chain makes a new generation.
     pub generation: u16,
     /// Polices the packets at the front door.
     pub policer: Option<Arc<Policer>>,
@@ -63,8 +64,8 @@ pub struct DistributedConfig {
     pub on_failure: OnFailure,
     /// The functions in order.
     pub functions: Vec<DistributedFunction>,
-    /// Index of the ingress interface. Replies of a function in user space to the sender leave
-    /// there.
+    /// Index of the ingress interface, which also sends a user-space function's replies to the
+    /// sender.
     pub ingress: u32,
     /// Index of the egress interface.
     pub egress: u32,
@@ -76,9 +77,10 @@ pub struct DistributedConfig {
 /// A function at the end of a link.
 #[derive(Clone, Debug)]
 pub struct DistributedFunction {
-    /// Index of the near end of its link, in the plane's namespace.
+    /// Interface index of the link's near end, in the plane's namespace.
     pub near: u32,
-    /// Index of the inner end, in the function's namespace; unused for a black box.
+    /// Interface index of the link's inner end, in the function's namespace. Unused for a black
+    /// box.
     pub inner: u32,
     /// The place in which the function runs.
     pub runtime: FunctionRuntime,
@@ -104,7 +106,7 @@ pub enum FunctionRuntime {
 
 /// The programs at the ends of a function's link, or at the near ends of a black box's two links.
 ///
-/// Dropping it detaches the programs. If the plane is pinned, the programs stay until
+/// The drop detaches the programs. If the plane is pinned, the programs stay until
 /// [`FunctionLink::detach`].
 #[derive(Debug)]
 pub struct FunctionLink {
@@ -118,7 +120,7 @@ pub struct FunctionLink {
 }
 
 /// Counter slots of packets from a black box, for [`Counters::read`](crate::Counters::read). The
-/// counters of its function hold the packets into the box.
+/// counters of the function count the packets that enter the box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlackBoxSlots {
     /// Packets that left the box and continue.
@@ -179,7 +181,7 @@ pub(crate) fn load(
         .collect::<Result<_, _>>()?;
     let source = match config.hook {
         Hook::Xdp => PacketSource::METADATA,
-        Hook::Tcx => PacketSource::of(Carrier::Door),
+        Hook::Tcx => PacketSource::from_carrier(Carrier::Door),
     };
     let entry = loader.load_forwarder(0, source, loader.exit_to(0), None)?;
     let segments = vec![LoadedSegment::load_entry(shared, config.hook, entry)?];
@@ -202,15 +204,15 @@ pub(crate) fn load(
 }
 
 impl FunctionLink {
-    /// Attaches the forwarder to the near end of the link; for a black box, to that of its egress
-    /// link.
+    /// Attaches the forwarder to the near end of the link. For a black box, the link is the box's
+    /// egress link.
     pub fn attach_near(&self, name: &str, ifindex: u32) -> Result<(), Error> {
         self.near.attach(name, ifindex)
     }
 
-    /// Attaches the function, or the redirect to its sockets, to the inner end of the link. Call it
-    /// from a thread in the function's namespace. For a black box it attaches the forwarder at the
-    /// near end of the ingress link.
+    /// Attaches the function, or the redirect to its sockets, to the inner end of the link. Call
+    /// this method from a thread in the function's namespace. For a black box, attaches the
+    /// forwarder to the near end of the ingress link.
     pub fn attach_inner(&self, name: &str, ifindex: u32) -> Result<(), Error> {
         self.far.attach(name, ifindex)
     }
@@ -225,7 +227,8 @@ impl FunctionLink {
         self.sockets.clone()
     }
 
-    /// Returns the flows of the function; `None` if it keeps none or is in user space.
+    /// Returns the flows of the function; `None` if the function keeps no flows or is in user
+    /// space.
     pub fn flows(&self) -> Result<Option<Flows>, Error> {
         let state = match &self.called {
             Some(called) => called.state(0),
@@ -239,8 +242,8 @@ impl FunctionLink {
         self.near.program.fd.as_fd()
     }
 
-    /// Returns the program at the inner end, for test runs. For a black box: at the near end of its
-    /// ingress link.
+    /// Returns the program at the inner end, for test runs. For a black box, returns the program at
+    /// the near end of the ingress link.
     pub fn inner_program(&self) -> BorrowedFd<'_> {
         self.far.program.fd.as_fd()
     }

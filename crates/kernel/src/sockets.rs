@@ -14,7 +14,7 @@ use crate::map::{create, put};
 pub struct Sockets(pub(crate) Arc<MapHandle>);
 
 impl Sockets {
-    /// Makes a map for `queues` receive queues.
+    /// Creates a map for `queues` receive queues.
     pub(crate) fn new(queues: u32) -> Result<Self, Error> {
         let number = size_of::<u32>();
         let map = create("sockets", MapType::Xskmap, number, number, queues, 0)?;

@@ -1,4 +1,4 @@
-//! The sojourn histogram of a chain. The program at the egress records it. `sojourn.h` defines the
+//! The sojourn histogram of a chain, which the program at the egress fills. `sojourn.h` defines the
 //! same layout.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,7 +19,7 @@ const WORDS: usize = HEADER_WORDS + BUCKETS;
 const HEADER_WORDS: usize = 8;
 const MINIMUM: usize = 1;
 
-/// One part per CPU, mapped into memory.
+/// The histogram of one section: one part for each CPU, mapped into memory.
 #[derive(Debug)]
 pub(crate) struct Sojourn {
     map: MapHandle,
@@ -35,7 +35,7 @@ impl Sojourn {
         Ok(Self { map, mapping })
     }
 
-    /// Returns the sum over all CPUs.
+    /// Returns the histogram of the packets of all CPUs.
     pub(crate) fn read(&self) -> Histogram {
         let mut all = Histogram::new();
         for part in self.mapping.words().chunks_exact(WORDS) {

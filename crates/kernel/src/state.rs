@@ -1,22 +1,23 @@
 //! State maps of stateful kernel functions.
 //!
-//! A state is one or more eBPF maps. It belongs to a function of a chain ([`StateKey`]), not to a
-//! program. Several programs share it: the programs of the old and the new generation during a live
-//! change, the programs of both hooks, and the reverse function (`reverseOf`) in the reverse chain.
-//! The instance of a reverse function carries the *key of the function that it undoes* and
-//! [`Side::Reply`](myelin_spec::Side::Reply). The kernel frees the maps after their last program.
+//! A state is one or more eBPF maps. A state belongs to a function of a chain ([`StateKey`]), not
+//! to a program. Several programs share a state: the programs of the old and the new generation
+//! during a live change, the programs of both hooks, and the reverse function (`reverseOf`). The
+//! instance of a reverse function carries the *key of the function that it undoes* and
+//! [`Side::Reply`](myelin_spec::Side::Reply). The kernel frees the maps after the last program.
 //!
 //! Steps to load a stateful kind (in `instance.rs`):
 //!
 //! 1. List its maps as [`MapShape`]s with their names in the eBPF object.
-//! 2. Call `states.get(key, shape, &maps)`. `shape` is the configuration, with a default for every
-//!    key that may change while the state exists. If the shape of a new generation differs, it
-//!    starts with new maps, and the kernel frees the old maps after the old programs.
+//! 2. Call `states.get_or_create(key, shape, &maps)`. `shape` is the configuration, with a default
+//!    for every key that may change while the state exists. A generation with another shape starts
+//!    with new maps, and the kernel frees the old maps after the old programs.
 //! 3. Pass [`FunctionState::maps`] to `Program::load` with the shared maps.
 //! 4. Return the `Arc<FunctionState>` with the program: the segment keeps the state alive.
 //!
-//! A state outlives its agent while its programs are loaded, because they hold the maps. The next
-//! agent does not find the state. `state.rs` of the crate `functions` does the same in user space.
+//! While programs are loaded, a state outlives the agent, because the programs hold the maps. The
+//! next agent does not find the state. `state.rs` of the crate `functions` is the equivalent in
+//! user space.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, Weak};
@@ -73,7 +74,7 @@ impl FunctionState {
 
     /// Returns one of the maps, to read and fill.
     pub(crate) fn map(&self, name: &str) -> Option<&MapHandle> {
-        let (_, map) = self.maps.iter().find(|(own, _)| *own == name)?;
+        let (_, map) = self.maps.iter().find(|(map_name, _)| *map_name == name)?;
         Some(map)
     }
 }
@@ -94,7 +95,7 @@ struct StateEntry {
 impl FunctionStates {
     /// Returns the state of `key` if it exists with this shape, else a new state. Without a key the
     /// state is private.
-    pub(crate) fn get(
+    pub(crate) fn get_or_create(
         &self,
         key: Option<&StateKey>,
         shape: &FunctionConfig,

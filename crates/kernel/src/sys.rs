@@ -34,16 +34,16 @@ pub(crate) fn link_create(
 
 /// Replaces the program of a link atomically.
 pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: both descriptors are open for the call, and no options are given.
-    check(unsafe {
+    // SAFETY: both descriptors are open for the call, which passes no options.
+    check_result(unsafe {
         libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null())
     })
 }
 
-/// Detaches a link now. A pinned link would outlive a close.
+/// Detaches a link at once, because a pinned link outlives its descriptors.
 pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the descriptor is open for the call.
-    check(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) })
+    check_result(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) })
 }
 
 /// Pins a map, program or link at a path of a bpffs.
@@ -51,7 +51,7 @@ pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     // SAFETY: the path is a C string that lives through the call.
     let result = unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) };
-    check(result)
+    check_result(result)
 }
 
 /// Opens the pinned object at a path.
@@ -77,7 +77,7 @@ pub(crate) fn interface_name(ifindex: u32) -> io::Result<String> {
 
 /// Opens and closes an AF_XDP socket, to test the kernel.
 pub(crate) fn test_af_xdp() -> io::Result<()> {
-    // SAFETY: opens a descriptor, no memory is involved.
+    // SAFETY: the call opens a descriptor and accesses no memory.
     own_fd(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) }).map(drop)
 }
 
@@ -87,16 +87,16 @@ pub(crate) fn wait_for_grace_period() -> io::Result<()> {
     /// period.
     const GLOBAL: libc::c_int = 1;
     // SAFETY: the call takes three numbers and touches no memory.
-    check(unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) } as i32)
+    check_result(unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) } as i32)
 }
 
 /// Input and output of `BPF_PROG_TEST_RUN`.
 pub(crate) struct RunBuffers<'a> {
     pub(crate) data_in: &'a [u8],
-    /// The call sets its length to the program's output.
+    /// The call truncates this buffer to the program's output.
     pub(crate) data_out: Option<&'a mut Vec<u8>>,
     pub(crate) context_in: &'a [u8],
-    /// The call sets its length to the kernel's output.
+    /// The call truncates this buffer to the kernel's output.
     pub(crate) context_out: &'a mut Vec<u8>,
     pub(crate) repeat: u32,
 }
@@ -125,9 +125,11 @@ pub(crate) fn test_run(program: BorrowedFd<'_>, buffers: RunBuffers<'_>) -> io::
         options.data_out = out.as_ptr().cast_mut().cast();
         options.data_size_out = out.len() as u32;
     }
-    // SAFETY: every pointer comes from a slice or vector of the length given with it, which
-    // outlives the call; the two that are written to are borrowed mutably.
-    check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) })?;
+    // SAFETY: every pointer comes from a slice or vector that outlives the call, and each length is
+    // that of its slice or vector. Both output vectors are borrowed mutably.
+    check_result(unsafe {
+        libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options)
+    })?;
     context_out.truncate(options.ctx_size_out as usize);
     if let Some(out) = data_out {
         out.truncate(options.data_size_out as usize);
@@ -135,34 +137,35 @@ pub(crate) fn test_run(program: BorrowedFd<'_>, buffers: RunBuffers<'_>) -> io::
     Ok((options.retval, options.duration))
 }
 
-/// Reads the next elements of a hash map, at most `most`, into `keys` and `values`. Returns their
-/// number, and whether more may follow. `cursor` is `None` at first.
+/// Reads the next elements of a hash map, at most `max_count`, into `keys` and `values`. Returns
+/// the number of elements, and whether more may follow. `cursor` is `None` for the first call.
 ///
 /// # Panics
-/// The buffers hold fewer than `most` elements.
+/// The buffers hold fewer than `max_count` elements.
 pub(crate) fn lookup_batch(
     map: BorrowedFd<'_>,
     cursor: &mut Option<[u8; 64]>,
-    (most, key_size, value_size): (usize, usize, usize),
+    (max_count, key_size, value_size): (usize, usize, usize),
     keys: &mut [u8],
     values: &mut [u8],
 ) -> io::Result<(usize, bool)> {
-    assert!(keys.len() >= most * key_size && values.len() >= most * value_size);
+    assert!(keys.len() >= max_count * key_size && values.len() >= max_count * value_size);
     let options = libbpf_sys::bpf_map_batch_opts {
         sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as _,
         ..Default::default()
     };
     let mut next = [0; 64];
-    let mut count = u32::try_from(most).unwrap_or(u32::MAX);
-    let from = cursor
+    let mut count = u32::try_from(max_count).unwrap_or(u32::MAX);
+    let start = cursor
         .as_mut()
         .map_or(std::ptr::null_mut(), |cursor| cursor.as_mut_ptr().cast());
-    // SAFETY: the kernel writes at most `most` keys and values, for which the buffers have room
-    // (asserted above), and a number of four bytes, or at most a key, into `next`.
+    // SAFETY: the kernel writes at most `max_count` keys and values. The assertion above checks
+    // that the buffers have room. Into `next` the kernel writes a number of four bytes, or at most
+    // a key.
     let result = unsafe {
         libbpf_sys::bpf_map_lookup_batch(
             map.as_raw_fd(),
-            from,
+            start,
             next.as_mut_ptr().cast(),
             keys.as_mut_ptr().cast(),
             values.as_mut_ptr().cast(),
@@ -170,12 +173,12 @@ pub(crate) fn lookup_batch(
             &raw const options,
         )
     };
-    match check(result) {
+    match check_result(result) {
         Ok(()) => {
             *cursor = Some(next);
             Ok((count as usize, true))
         }
-        // The end of the map. The elements read before are valid.
+        // The end of the map. The elements read by this call are valid.
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok((count as usize, false)),
         Err(error) => Err(error),
     }
@@ -186,7 +189,7 @@ fn c_path(path: &Path) -> io::Result<CString> {
         .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-fn check(result: i32) -> io::Result<()> {
+fn check_result(result: i32) -> io::Result<()> {
     // libbpf returns the negative error number, libc -1; both set errno.
     if result < 0 {
         Err(io::Error::last_os_error())
@@ -196,7 +199,7 @@ fn check(result: i32) -> io::Result<()> {
 }
 
 fn own_fd(fd: i32) -> io::Result<OwnedFd> {
-    check(fd)?;
-    // SAFETY: the call has just opened it for us alone.
+    check_result(fd)?;
+    // SAFETY: the caller has just opened the descriptor, and no other code closes it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

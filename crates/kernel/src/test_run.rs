@@ -13,7 +13,7 @@ use crate::{
     ChainConfig, EntrySpace, Error, Exit, Hook, KernelSegment, Plane, Policer, PortConfig,
 };
 
-/// The loopback interface. No packet of a test run reaches it.
+/// The loopback interface. No packet of a test run reaches this interface.
 const LOOPBACK: u32 = 1;
 
 /// Returns a port that only test runs reach.
@@ -26,7 +26,8 @@ pub fn port() -> PortConfig {
     }
 }
 
-/// Returns a chain of kernel functions that ends in a redirect. No packet of a test run leaves it.
+/// Returns a chain of kernel functions that ends in a redirect. No packet of a test run leaves the
+/// chain.
 pub fn chain(hook: Hook, spi: u32, functions: &[FunctionConfig]) -> ChainConfig {
     ChainConfig {
         spi,
@@ -117,7 +118,7 @@ struct XdpContext {
 struct SkbContext {
     before_cb: [u32; 12],
     cb: [u32; 5],
-    between: [u32; 21],
+    before_tstamp: [u32; 21],
     tstamp: [u32; 2],
     wire_len: u32,
     gso_segs: u32,
@@ -131,7 +132,7 @@ const _: () = assert!(std::mem::offset_of!(SkbContext, tstamp) == 152);
 const _: () = assert!(std::mem::offset_of!(SkbContext, gso_segs) == 164);
 const _: () = assert!(std::mem::offset_of!(SkbContext, gso_size) == 176);
 
-/// Index in [`SkbContext::before_cb`].
+/// Index of the member `priority` in [`SkbContext::before_cb`].
 const PRIORITY: usize = 32 / 4;
 
 /// The kernel requires room for all of its `struct __sk_buff`, 192 bytes today.
@@ -140,7 +141,7 @@ const SKB_CONTEXT_LEN: usize = 512;
 /// Bytes for headers that a program writes in front of a frame.
 const HEADROOM: usize = 256;
 
-/// Runs a program of that hook.
+/// Runs a program of `hook` on the input `test`.
 pub fn run(program: BorrowedFd<'_>, hook: Hook, test: &TestRun<'_>) -> Result<Outcome, Error> {
     match hook {
         Hook::Xdp => run_xdp(program, test),
@@ -149,9 +150,9 @@ pub fn run(program: BorrowedFd<'_>, hook: Hook, test: &TestRun<'_>) -> Result<Ou
     .map_err(Error::TestRun)
 }
 
-/// Loads an XDP program that runs a policer over the arrivals in its frame (`struct arrival` of
-/// `policer.bpf.c`). `shapes`: runs it as a shaper. `single_cpu`: assumes that one CPU at a time
-/// runs the door.
+/// Loads an XDP program that runs a policer over the arrivals in the test frame (`struct arrival`
+/// of `policer.bpf.c`). With `shapes`, the policer delays packets as a shaper. With `single_cpu`,
+/// the program assumes that only one CPU at a time runs the front door.
 pub fn load_policer(
     plane: &Plane,
     policer: &Policer,

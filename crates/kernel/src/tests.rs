@@ -1,5 +1,5 @@
-//! Compares the layout of structures that this crate shares with the eBPF programs, by the BTF of
-//! the compiled programs.
+//! Compares the layouts of structures in Rust and in the eBPF programs. The BTF of the compiled
+//! programs describes the C layouts.
 
 use std::collections::BTreeMap;
 

@@ -8,8 +8,8 @@ use nix::unistd::Pid;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Pins a thread to `cpus`. `thread` is the thread identifier, 0 for the calling thread. A process
-/// identifier selects the main thread of the process.
+/// Pins a thread to `cpus`. `thread` is the thread identifier; 0 selects the calling thread, and a
+/// process identifier the main thread of the process.
 pub fn set(thread: u32, cpus: &[usize]) -> Result<()> {
     let action = || format!("pin {} to CPUs {cpus:?}", crate::sched::thread_name(thread));
     let mut set = CpuSet::new();
@@ -33,7 +33,7 @@ pub fn set(thread: u32, cpus: &[usize]) -> Result<()> {
     })
 }
 
-/// Returns the CPUs that a thread may run on, ascending. 0 is the calling thread.
+/// Returns the CPUs that a thread may run on, ascending. `thread` 0 is the calling thread.
 pub fn get(thread: u32) -> Result<Vec<usize>> {
     let set = sched_getaffinity(Pid::from_raw(thread.cast_signed())).map_err(|errno| {
         Error::os(
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_cpus_are_refused_and_the_error_lists_valid_ones() {
+    fn impossible_cpus_are_refused_and_the_error_lists_valid_cpus() {
         let error = set(0, &[1000]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(

@@ -1,4 +1,4 @@
-//! The eBPF file system. Pinned programs, maps and links outlive the process that made them.
+//! The eBPF file system. Pinned programs, maps and links outlive the process that pinned them.
 
 use std::fs;
 use std::io;
@@ -95,7 +95,7 @@ mod tests {
         mount(&directory).unwrap();
         assert!(
             directory.join("chain").exists(),
-            "a second mount hides the first"
+            "the second mount must not hide the first mount"
         );
         unmount(&directory).unwrap();
         assert!(!directory.exists());

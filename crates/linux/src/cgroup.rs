@@ -1,8 +1,8 @@
 //! Control groups: limits, usage and membership of processes.
 //!
 //! [`Hierarchies`] detects v2 and v1 at run time. A [`Cgroup`] has the same path in each hierarchy
-//! that it needs. Paths are `myelin-RUN/NAME` below the root. The first part names the owner, so
-//! this module never changes the group of another program.
+//! that it needs. Paths are `myelin-RUN/NAME` below the root. Only Myelin uses this prefix, so this
+//! module never changes the group of another program.
 //!
 //! With cgroup v1, a real-time task cannot join a group that has no real-time bandwidth. So
 //! real-time priority and a group exclude each other.
@@ -24,11 +24,11 @@ use crate::sched::{self, Policy};
 pub use hierarchy::{Hierarchies, Mode};
 pub use removal::remove;
 
-/// Prefix of every path.
+/// Prefix of the path of every group.
 const PREFIX: &str = "myelin-";
 
-/// Period of a CPU quota, unless the quota would be too small. The period is short, because a
-/// process that has used its quota stops for the rest of the period.
+/// Default period of a CPU quota; longer if the quota would be too small. The period is short,
+/// because a process that has used its quota stops for the rest of the period.
 const PERIOD: Duration = Duration::from_millis(10);
 /// The smallest quota that the kernel accepts.
 const MIN_QUOTA: Duration = Duration::from_millis(1);
@@ -79,11 +79,12 @@ struct Directory {
 }
 
 impl Cgroup {
-    /// Makes the group `path` (`myelin-RUN/NAME`) with its limits. A failure leaves nothing behind.
+    /// Creates the group `path` (`myelin-RUN/NAME`) with `limits`. A failure leaves no group
+    /// behind.
     pub fn create(path: &str, limits: &Limits) -> Result<Self> {
         check_path(path)?;
         let hierarchies = Hierarchies::detect()?;
-        let action = format!("make the control group {path}");
+        let action = format!("create the control group {path}");
         refuse_real_time(&action)?;
         if limits.cpu_millicores.is_some() {
             hierarchies.require("cpu", &action)?;
@@ -91,9 +92,9 @@ impl Cgroup {
         if limits.memory_bytes.is_some() {
             hierarchies.require("memory", &action)?;
         }
-        let made = Self::make_directories(path, &hierarchies, limits, &action)
+        let created = Self::make_directories(path, &hierarchies, limits, &action)
             .and_then(|group| group.limit(limits).map(|()| group));
-        made.inspect_err(|_| {
+        created.inspect_err(|_| {
             // The first error is the cause.
             let _ = remove(path);
         })
@@ -106,7 +107,7 @@ impl Cgroup {
         action: &str,
     ) -> Result<Self> {
         let mut directories = Vec::new();
-        let mut at = |controller: &str, is_needed: bool| -> Result<Option<Directory>> {
+        let mut prepare = |controller: &str, is_needed: bool| -> Result<Option<Directory>> {
             let Some(hierarchy) = hierarchies.find(controller) else {
                 return Ok(None);
             };
@@ -127,15 +128,15 @@ impl Cgroup {
                 unified: hierarchy.unified,
             }))
         };
-        let cpu = at("cpu", limits.cpu_millicores.is_some())?;
-        let memory = at("memory", limits.memory_bytes.is_some())?;
+        let cpu = prepare("cpu", limits.cpu_millicores.is_some())?;
+        let memory = prepare("memory", limits.memory_bytes.is_some())?;
         let cpuacct = match hierarchies.find("cpu") {
             // In v2, the processor time of a group needs no controller.
             Some(hierarchy) if hierarchy.unified => Some(Directory {
                 path: hierarchy.mount.join(path),
                 unified: true,
             }),
-            _ => at("cpuacct", false)?,
+            _ => prepare("cpuacct", false)?,
         };
         if directories.is_empty() {
             // Any hierarchy can record the members of a group.
@@ -145,7 +146,7 @@ impl Cgroup {
                     ErrorKind::Unsupported,
                     "no cgroup hierarchy is mounted",
                 )
-                .remedy("mount one: `mount -t cgroup2 none /sys/fs/cgroup`")
+                .remedy("mount a hierarchy: `mount -t cgroup2 none /sys/fs/cgroup`")
             })?;
             let directory = hierarchy.mount.join(path);
             make_directory(&directory).map_err(|error| add_remedy(action, error))?;
@@ -179,7 +180,7 @@ impl Cgroup {
             })
         };
         if let (Some(cpu), Some(millicores)) = (&self.cpu, limits.cpu_millicores) {
-            let (quota, period) = quota(millicores);
+            let (quota, period) = compute_quota(millicores);
             let (quota, period) = (quota.as_micros(), period.as_micros());
             if cpu.unified {
                 write(cpu, "cpu.max", &format!("{quota} {period}"))?;
@@ -198,7 +199,7 @@ impl Cgroup {
                 let _ = write(memory, "memory.swap.max", "0");
             } else {
                 // The kernel refuses a memory limit above the limit of memory plus swap. So raise
-                // that limit first.
+                // the limit of memory plus swap first.
                 let _ = write(memory, "memory.memsw.limit_in_bytes", "-1");
                 write(memory, "memory.limit_in_bytes", &limit)?;
                 let _ = write(memory, "memory.memsw.limit_in_bytes", &limit);
@@ -207,8 +208,8 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Makes `command` start in the group. The process and all its children are members from their
-    /// first instruction.
+    /// Makes `command` start in the group. The process and all its children are members of the
+    /// group from their first instruction.
     pub fn join(&self, command: &mut Command) -> Result<()> {
         let mut files = Vec::new();
         for directory in &self.directories {
@@ -220,8 +221,8 @@ impl Cgroup {
             // The kernel takes "0" as the writing process.
             files.iter().try_for_each(|mut file| file.write_all(b"0"))
         };
-        // SAFETY: the closure only writes to its own descriptors. It neither allocates nor takes a
-        // lock, so it may run between fork and exec of a process with several threads.
+        // SAFETY: the closure only writes to its own descriptors. The closure neither allocates nor
+        // takes a lock, so it may run between fork and exec of a process with several threads.
         unsafe { command.pre_exec(enter) };
         Ok(())
     }
@@ -236,7 +237,7 @@ impl Cgroup {
     }
 
     /// Ends all processes in the group and removes its subgroups.
-    pub fn clear(&self) -> Result<()> {
+    pub fn remove_members(&self) -> Result<()> {
         let subgroups = |root: &PathBuf| {
             let mut all = removal::list_groups(root);
             all.pop();
@@ -249,11 +250,11 @@ impl Cgroup {
                 .sum();
             self.removed_oom_kills.fetch_add(kills, Ordering::Relaxed);
         }
-        removal::clear(&self.path)
+        removal::remove_members(&self.path)
     }
 
-    /// Returns the resource usage of the group since its creation, ended processes included. A
-    /// value is 0 if its controller is missing.
+    /// Returns the resource usage of the group since its creation, including ended processes.
+    /// Values of a missing controller are 0.
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
         if let Some(cpu) = &self.cpu {
@@ -302,19 +303,20 @@ fn refuse_real_time(action: &str) -> Result<()> {
         policy => Err(Error::new(
             action,
             ErrorKind::Invalid,
-            format!("its processes would run as {policy}, like this one: real-time priority and a quota exclude each other"),
+            format!("the group's processes would inherit {policy} from this thread, but real-time priority and a quota exclude each other"),
         )
         .remedy("start this program without real-time priority (`chrt --other 0 ...`)")),
     }
 }
 
-/// Converts a share into quota and period in whole microseconds, within the kernel's limits.
-fn quota(millicores: u32) -> (Duration, Duration) {
+/// Converts a share of a core into quota and period in whole microseconds, within the kernel's
+/// limits.
+fn compute_quota(millicores: u32) -> (Duration, Duration) {
     let millicores = u64::from(millicores.max(1));
     let us = |duration: Duration| duration.as_micros() as u64;
-    // Round up: a shorter period would make the quota too small.
-    let least = (us(MIN_QUOTA) * 1000).div_ceil(millicores);
-    let period = us(PERIOD).max(least);
+    // Round up, because a shorter period would make the quota too small.
+    let min_period = (us(MIN_QUOTA) * 1000).div_ceil(millicores);
+    let period = us(PERIOD).max(min_period);
     let quota = period * millicores / 1000;
     (Duration::from_micros(quota), Duration::from_micros(period))
 }
@@ -334,7 +336,7 @@ fn check_path(path: &str) -> Result<()> {
     Err(Error::new(
         format!("use the control group {path}"),
         ErrorKind::Invalid,
-        "its path is not of the form myelin-RUN/NAME",
+        "the path is not of the form myelin-RUN/NAME",
     ))
 }
 
@@ -369,7 +371,7 @@ fn delegate_controller(mount: &Path, path: &str, controller: &str, action: &str)
                 error
                     .because("the parent group contains processes, so it cannot delegate a controller")
                     .remedy(format!(
-                        "move them into a subgroup (`mkdir {0}/init; for pid in $(cat {0}/cgroup.procs); do \
+                        "move these processes into a subgroup (`mkdir {0}/init; for pid in $(cat {0}/cgroup.procs); do \
                          echo $pid > {0}/init/cgroup.procs; done`)",
                         directory.display()
                     ))
@@ -391,18 +393,18 @@ fn add_remedy(action: &str, error: io::Error) -> Error {
     }
 }
 
-/// Returns how many processes the kernel killed at the memory limit of one v1 group.
+/// Returns the number of processes that the kernel killed at the memory limit of one v1 group.
 fn oom_kills_of(directory: &Path) -> u64 {
     parse_field(&read(&directory.join("memory.oom_control")), "oom_kill")
 }
 
-/// Returns the processes of one group, without its subgroups.
+/// Returns the processes of one group, without the processes of subgroups.
 fn processes_in(directory: &Path) -> Vec<u32> {
     let text = read(&directory.join("cgroup.procs"));
     text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// Returns the file's text; an empty text for a removed group.
+/// Returns the text of a file; an empty text if the group was removed.
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }

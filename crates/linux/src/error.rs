@@ -1,4 +1,5 @@
-//! The error of this crate: the failed action with its object, the cause, and the remedy.
+//! The error of this crate. An error names the failed action with its object, the cause, and the
+//! remedy.
 
 use std::fmt;
 use std::io;
@@ -6,7 +7,7 @@ use std::io;
 /// Result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failed operation. Its text is `cannot <action>: <cause>; <remedy>`.
+/// A failed operation. The error's text is `cannot <action>: <cause>; <remedy>`.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action}: {cause}{}", Remedy(remedy.as_deref()))]
 pub struct Error {
@@ -27,7 +28,7 @@ pub enum ErrorKind {
     Exists,
     /// A capability is missing.
     Denied,
-    /// The kernel lacks the feature: it is too old, or a build option is off.
+    /// The kernel lacks the feature, because the kernel is too old or a build option is off.
     Unsupported,
     /// The request is invalid: an invalid name, or a value out of range.
     Invalid,
@@ -73,9 +74,9 @@ impl Error {
         let source = source.into();
         let kind = ErrorKind::of(&source);
         let cause = match kind {
-            ErrorKind::NotFound => "it does not exist".to_owned(),
-            ErrorKind::Exists => "it exists already".to_owned(),
-            ErrorKind::Unsupported => "this kernel does not support it".to_owned(),
+            ErrorKind::NotFound => "the object does not exist".to_owned(),
+            ErrorKind::Exists => "the object exists already".to_owned(),
+            ErrorKind::Unsupported => "this kernel does not support the operation".to_owned(),
             _ => describe(&source),
         };
         let remedy = (kind == ErrorKind::Denied).then(|| "run as root".to_owned());
@@ -88,7 +89,7 @@ impl Error {
         }
     }
 
-    /// Makes an error from a check before any system call.
+    /// Makes an error from a failed check, without a system call. `action` completes "cannot ...".
     pub fn new(action: impl Into<String>, kind: ErrorKind, cause: impl Into<String>) -> Self {
         Self {
             action: action.into(),
@@ -106,7 +107,7 @@ impl Error {
         self
     }
 
-    /// Adds a remedy.
+    /// Adds a remedy: what the user can do.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
@@ -165,15 +166,19 @@ mod tests {
         );
         assert_eq!(
             missing.to_string(),
-            "cannot set link `x` up: it does not exist"
+            "cannot set link `x` up: the object does not exist"
         );
         assert!(missing.is_not_found());
         assert_eq!(missing.errno(), Some(libc::ENODEV));
-        let custom = Error::new("name it", ErrorKind::Invalid, "it is longer than 15 bytes")
-            .remedy("choose a shorter name");
+        let custom = Error::new(
+            "name link `x`",
+            ErrorKind::Invalid,
+            "the name is longer than 15 bytes",
+        )
+        .remedy("choose a shorter name");
         assert_eq!(
             custom.to_string(),
-            "cannot name it: it is longer than 15 bytes; choose a shorter name"
+            "cannot name link `x`: the name is longer than 15 bytes; choose a shorter name"
         );
     }
 }

@@ -1,6 +1,6 @@
 //! Offloads and receive queues of a link (`SIOCETHTOOL`, linux/ethtool.h).
 //!
-//! Offloads leave work to the network card: it computes checksums and cuts large segments. A
+//! Offloads leave work to the network card, which computes checksums and cuts large segments. A
 //! virtual link does not do this work, so a packet function would see unfinished packets. This
 //! module turns offloads off.
 
@@ -24,7 +24,7 @@ const ETH_SS_FEATURES: u32 = 4;
 /// `ETH_GSTRING_LEN`.
 const STRING_BYTES: usize = 32;
 const WORD_BYTES: usize = size_of::<u32>();
-/// Most features that this module reads. Devices have fewer.
+/// Largest number of features that this module reads. Devices have fewer features.
 const MAX_FEATURES: usize = 1 << 12;
 
 /// A group of related features of a link.
@@ -45,7 +45,7 @@ pub enum Offload {
     GenericReceive,
 }
 
-/// Offloads that leave a packet unfinished or merge several packets into one.
+/// Offloads that leave a packet unfinished or merge several packets into one packet.
 const UNFINISHED: [Offload; 5] = [
     Offload::TransmitChecksum,
     Offload::ScatterGather,
@@ -94,7 +94,7 @@ pub fn set_up_without_offloads(netlink: &mut Netlink, link: &LinkId) -> Result<(
     ])
 }
 
-/// A handle for the links of the namespace where it was opened.
+/// A handle for the links of the namespace in which the handle was opened.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: OwnedFd,
@@ -165,19 +165,19 @@ impl Ethtool {
             Some((name, _)) => Err(Error::new(
                 format!("turn `{name}` of link `{link}` off"),
                 ErrorKind::Unsupported,
-                "the driver keeps it on",
+                "the driver keeps the feature on",
             )
-            .remedy("use a link whose driver can turn it off")),
+            .remedy("use a link whose driver can turn the feature off")),
         }
     }
 
-    /// Turns off the offloads that leave a packet unfinished or merge several into one, so that
-    /// functions see packets as they are on the wire.
+    /// Turns off the offloads that leave a packet unfinished or merge several packets into one
+    /// packet. So functions see packets as they are on the wire.
     pub fn disable_offloads(&mut self, link: &str) -> Result<()> {
         self.set(link, &UNFINISHED, false)
     }
 
-    /// Returns the number of receive queues; `None` if the driver does not report it.
+    /// Returns the number of receive queues; `None` if the driver does not report the number.
     pub fn receive_queues(&self, link: &str) -> Result<Option<u32>> {
         // struct ethtool_channels: the command, four maxima, then the four numbers in use.
         let mut buffer = [0; 9];
@@ -244,8 +244,8 @@ impl Ethtool {
             *to = libc::c_char::from_ne_bytes([from]);
         }
         request.ifr_ifru.ifru_data = buffer.as_mut_ptr().cast();
-        // SAFETY: the name is zero-terminated, because `check_name` limits its length. `buffer` is
-        // borrowed exclusively for the call, and is as long as its header words tell the kernel.
+        // SAFETY: the name is zero-terminated, because `check_name` limits the name's length.
+        // `buffer` is borrowed exclusively for the call, and is as long as its header words say.
         let result = unsafe {
             libc::ioctl(
                 self.socket.as_raw_fd(),
@@ -284,7 +284,8 @@ mod tests {
         Offload::GenericReceive,
     ];
 
-    fn veth(namespace: &Namespace) -> Ethtool {
+    /// Creates a veth pair in the namespace. Returns a handle for the namespace.
+    fn create_veth_in(namespace: &Namespace) -> Ethtool {
         let mut netlink = Netlink::open_in(namespace).unwrap();
         netlink
             .apply([link::create_veth(&VethEnd::named("mya"), &VethEnd::named("myb")).unwrap()])
@@ -298,7 +299,7 @@ mod tests {
             return;
         }
         let namespace = Namespace::new("ethtool");
-        let mut ethtool = veth(&namespace);
+        let mut ethtool = create_veth_in(&namespace);
         assert_eq!(ethtool.receive_queues("mya").unwrap(), Some(1));
         let before = ethtool.features("mya").unwrap();
         assert!(
@@ -348,7 +349,7 @@ mod tests {
             return;
         }
         let namespace = Namespace::new("ethtool2");
-        let mut ethtool = veth(&namespace);
+        let mut ethtool = create_veth_in(&namespace);
         // The loopback link's checksum offloads are fixed.
         let error = ethtool
             .set("lo", &[Offload::TransmitChecksum], false)
@@ -361,7 +362,7 @@ mod tests {
         let error = ethtool.features("absent").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cannot read the offloads of link `absent`: it does not exist"
+            "cannot read the offloads of link `absent`: the object does not exist"
         );
         assert_eq!(
             ethtool.features("sixteen-bytes-xx").unwrap_err().kind(),

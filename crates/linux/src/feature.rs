@@ -1,4 +1,4 @@
-//! Probes the network features of this kernel, by using each in a temporary namespace.
+//! Probes the network features of this kernel. A probe uses the feature in a temporary namespace.
 
 use std::fmt;
 
@@ -128,8 +128,8 @@ fn try_probe(feature: Feature) -> Result<ProbeResult> {
         &VethEnd::named("peer"),
     )?])?;
     let lower = netlink.link("lower")?.id();
-    let (before, proof) = feature.requests(&lower)?;
-    netlink.apply(before)?;
+    let (preparations, proof) = feature.requests(&lower)?;
+    netlink.apply(preparations)?;
     match netlink.apply([proof]) {
         Ok(()) => Ok(ProbeResult::Yes),
         Err(error) if is_unknown(&error) => Ok(ProbeResult::NotSupported),
@@ -137,8 +137,8 @@ fn try_probe(feature: Feature) -> Result<ProbeResult> {
     }
 }
 
-/// Returns whether the kernel does not know the feature. It reports EOPNOTSUPP for an unknown kind
-/// of link, and ENOENT for an unknown qdisc, filter or action.
+/// Returns whether the kernel does not know the feature. The kernel reports EOPNOTSUPP for an
+/// unknown kind of link, and ENOENT for an unknown qdisc, filter or action.
 fn is_unknown(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NotFound)
 }

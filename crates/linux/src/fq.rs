@@ -9,14 +9,14 @@ use crate::link::LinkId;
 use crate::netlink::Request;
 use crate::qdisc::{add_qdisc, encode_attribute};
 
-/// Most packets in the queue, in total and per flow. The program that sets the departure times has
-/// a lower limit.
+/// Largest number of packets in the queue, in total and per flow. The program that sets the
+/// departure times has a lower limit.
 const LIMIT: u32 = 1 << 16;
 /// Largest lateness of a departure, ns.
 const TIMER_SLACK_NS: u32 = 1000;
 
-/// Adds the qdisc to a link. It has the same handle as the qdisc of [`crate::htb::create`], so
-/// [`crate::htb::own_qdisc`] finds it and [`crate::htb::delete`] removes it.
+/// Adds the qdisc to a link. The handle is the same as that of [`crate::htb::create`], so
+/// [`crate::htb::own_qdisc`] finds this qdisc and [`crate::htb::delete`] removes this qdisc.
 pub fn create(link: &LinkId) -> Request {
     // TCA_FQ_PLIMIT, TCA_FQ_FLOW_PLIMIT, TCA_FQ_TIMER_SLACK.
     let options = [(1, LIMIT), (2, LIMIT), (13, TIMER_SLACK_NS)];

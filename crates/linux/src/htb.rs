@@ -1,15 +1,15 @@
-//! A shaper as the qdisc of an interface: a hierarchy of token buckets (HTB, tc-htb(8)) with one
-//! class for each shaped chain. All other traffic passes unshaped (`default 0`).
+//! Shapes traffic by the qdisc of an interface: a hierarchy of token buckets (HTB, tc-htb(8)) with
+//! one class for each shaped chain. All other traffic passes unshaped (`default 0`).
 //!
-//! A packet's priority is the number of its class, so no filter is needed.
+//! A packet's priority is the number of the packet's class, so the qdisc needs no filter.
 //!
-//! A limit in packets becomes a limit in bytes: each frame counts as many bytes as the longest
-//! frame of the interface (`mpu`). HTB sends a packet if it has any credit, so its bucket is one
-//! packet smaller than the burst. A limit in bits is a token bucket filter (TBF, tc-tbf(8)) inside
-//! the class. TBF requires credit for the whole packet. The class or the TBF has a FIFO queue with
-//! a limit in packets.
+//! A limit in packets becomes a limit in bytes, because each frame counts as many bytes as the
+//! longest frame of the interface (`mpu`). HTB sends a packet if the class has any credit, so the
+//! class's bucket is one packet smaller than the burst. A limit in bits is a token bucket filter
+//! (TBF, tc-tbf(8)) inside the class. TBF requires credit for the whole packet. The class or the
+//! TBF has a FIFO queue with a limit in packets.
 //!
-//! A GSO buffer counts by its bytes.
+//! A GSO buffer counts with all bytes of the buffer.
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcStats2};
@@ -28,7 +28,7 @@ const MAJOR: u16 = 0x6d79;
 pub(crate) const ROOT: TcHandle = handle(0);
 /// Major number of the TBF in class 0.
 const FILTER_MAJOR: u16 = 0x7000;
-/// Most classes of one interface.
+/// Largest number of classes of one interface.
 pub const MAX_CLASSES: u16 = 0x0fff;
 /// Rate of a class without a limit in packets, bytes/s: more than any interface sends.
 const UNLIMITED: u64 = 1 << 40;
@@ -47,7 +47,7 @@ pub struct Limit {
 pub struct Class {
     /// Limit in packets.
     pub packets: Option<Limit>,
-    /// Limit in bits of frames with their Ethernet header.
+    /// Limit in bits. Frames count with the Ethernet header.
     pub bits: Option<Limit>,
     /// Length of the queue, packets.
     pub queue: u32,
@@ -56,17 +56,17 @@ pub struct Class {
 /// Counters of a class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets sent.
+    /// Packets that the class sent.
     pub packets: u64,
-    /// Packets dropped: the queue was full, or they were larger than the burst.
+    /// Packets dropped because the queue was full or the packet was larger than the burst.
     pub drops: u64,
     /// Packets in the queue now.
     pub waiting: u64,
 }
 
-/// Returns whether this kernel can count short frames as longer ones (`mpu`). A limit in packets
-/// needs this. `release` is the output of `uname -r`. (Linux up to 5.13 used rate tables that tools
-/// no longer fill; Linux 5.17 supports `mpu` again.)
+/// Returns whether this kernel can count short frames as longer frames (`mpu`), which a limit in
+/// packets needs. `release` is the output of `uname -r`. (Linux up to 5.13 used rate tables that
+/// tools no longer fill; Linux 5.17 supports `mpu` again.)
 pub fn supports_packet_limits(release: &str) -> bool {
     machine::version(release) >= Some((5, 17))
 }
@@ -91,7 +91,7 @@ pub fn create(link: &LinkId) -> Request {
     add_qdisc(link, "htb", ROOT, TcHandle::ROOT, Some(options))
 }
 
-/// Removes the qdisc of that kind with Myelin's handle. The kernel restores its default qdisc.
+/// Removes the qdisc of `kind` with Myelin's handle. The kernel then restores the default qdisc.
 pub fn delete(link: &LinkId, kind: &str) -> Request {
     let action = format!("remove qdisc {kind} from link `{}`", link.name);
     let message = build_message(link, kind, ROOT, TcHandle::ROOT, None);
@@ -106,12 +106,15 @@ pub fn delete(link: &LinkId, kind: &str) -> Request {
 pub fn add_class(link: &Link, minor: u16, class: &Class) -> Result<Vec<Request>> {
     let action = || format!("add class {minor} to qdisc htb of link `{}`", link.name);
     if !(1..=MAX_CLASSES).contains(&minor) {
-        let cause = format!("the number must be 1 to {MAX_CLASSES}");
+        let cause = format!("the class number must be 1 to {MAX_CLASSES}");
         return Err(Error::new(action(), ErrorKind::Invalid, cause));
     }
     // Includes a VLAN tag.
     let frame = u16::try_from(link.mtu + 18).map_err(|_| {
-        let cause = format!("its MTU of {} is more than a class can count", link.mtu);
+        let cause = format!(
+            "the link's MTU of {} is more than a class can count",
+            link.mtu
+        );
         Error::new(action(), ErrorKind::Invalid, cause).remedy(format!(
             "set a smaller MTU: `ip link set {} mtu BYTES`",
             link.name
@@ -179,7 +182,7 @@ pub fn own_qdisc(netlink: &mut Netlink, link: &LinkId) -> Result<Option<String>>
         .map(|(_, kind)| kind))
 }
 
-/// Returns the root qdisc, unless it is the kernel's default, which has no handle.
+/// Returns the root qdisc. Returns `None` for the kernel's default qdisc, which has no handle.
 fn root_qdisc(netlink: &mut Netlink, link: &LinkId) -> Result<Option<(TcHandle, String)>> {
     let action = format!("read the qdiscs of link `{}`", link.name);
     let question = TcMessage::with_index(link.index.cast_signed());

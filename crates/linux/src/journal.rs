@@ -1,11 +1,11 @@
-//! Records each resource before a process makes it, so that a later process can remove it after
-//! `kill -9` at any point.
+//! Records each resource before a process makes the resource, so that a later process can remove
+//! the resource after `kill -9` at any point.
 //!
 //! The journal is an append-only file with one record per line. One system call writes the line
 //! before the process makes the resource. So each existing resource has a record, and a recorded
-//! resource may or may not exist. A removal can therefore be repeated. It never removes another
-//! program's resource: a namespace names its owner, a process has its start time, and only this run
-//! uses the link's name.
+//! resource may or may not exist. A removal can therefore be repeated. A removal never removes
+//! another program's resource, because a namespace names its owner, a process has its start time,
+//! and only this run uses the link's name.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -29,45 +29,45 @@ pub enum Resource {
     Netns {
         /// Name under `/run/netns`.
         name: String,
-        /// Owner. A removal keeps a namespace of another owner.
+        /// Owner that the creator recorded. A removal keeps a namespace of another owner.
         owner: String,
     },
     /// A link in the namespace of the process that removes it. For a veth, the kernel removes the
     /// other end too.
     Link {
-        /// Its name, which only this run uses.
+        /// Name of the link. Only this run uses the name.
         name: String,
     },
-    /// The promiscuous mode of another program's link. It was off before.
+    /// The promiscuous mode of another program's link, if the mode was off before this run.
     Promiscuous {
-        /// The link's name.
+        /// Name of the link.
         name: String,
     },
     /// The qdisc that [`htb::create`] or [`crate::fq::create`] added to a link in the namespace of
     /// the process that removes it.
     Qdisc {
-        /// The link's name.
+        /// Name of the link.
         name: String,
     },
     /// A mounted eBPF file system with its pinned objects.
     Bpffs {
-        /// Its mount point.
+        /// Mount point of the file system.
         path: PathBuf,
     },
-    /// All processes with this argument, and their descendants. For processes whose numbers are
-    /// unknown before they start.
+    /// All processes with this argument, and their descendants. This record is for processes whose
+    /// numbers are unknown before the start.
     Processes {
-        /// A whole argument of the command line. Only this run uses it.
+        /// A whole argument of the command line. Only this run uses the argument.
         argument: String,
     },
     /// A control group with all its processes and subgroups.
     Cgroup {
-        /// Its path, `myelin-RUN/NAME`. Only this run uses `RUN`.
+        /// Path of the group, `myelin-RUN/NAME`. Only this run uses `RUN`.
         path: String,
     },
     /// Hugepage files, in every hugetlbfs.
     HugePages {
-        /// Prefix of their names: DPDK's `--file-prefix`.
+        /// Prefix of the file names: DPDK's `--file-prefix`.
         prefix: String,
     },
     /// A file, a socket, or an object pinned in an eBPF file system.
@@ -106,8 +106,8 @@ struct JournalState {
     live: Vec<Resource>,
 }
 
-/// A resource that this process made. Dropping the guard removes the resource and records the
-/// removal. If that fails, the resource stays in the journal, and `down --all` tries again.
+/// A resource that this process made. The drop of the guard removes the resource and records the
+/// removal. If the removal fails, the resource stays in the journal, and `down --all` tries again.
 #[derive(Debug)]
 pub struct ResourceGuard {
     journal: Journal,
@@ -129,7 +129,7 @@ impl ResourceGuard {
     }
 }
 
-/// Guards of resources. Dropping them removes the newest resource first.
+/// Guards of resources. The drop removes the newest resource first.
 #[derive(Debug, Default)]
 pub struct ResourceGuards(pub Vec<ResourceGuard>);
 
@@ -188,7 +188,7 @@ impl Journal {
         })))
     }
 
-    /// Records `resource`. Call it before you make the resource.
+    /// Records `resource`. Call this method before you make the resource.
     pub fn record_intent(&self, resource: &Resource) -> Result<()> {
         let mut records = self.records();
         self.append(&mut records, &JournalRecord::Intended(resource.clone()))?;
@@ -196,8 +196,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Records `resource`, then makes it with `make`. If `make` fails, this only records the
-    /// removal: an existing resource of that name belongs to another program.
+    /// Records `resource`, then makes the resource with `make`. If `make` fails, only records the
+    /// removal, because an existing resource of that name belongs to another program.
     pub fn make<T, E: From<Error>>(
         &self,
         resource: Resource,
@@ -213,8 +213,8 @@ impl Journal {
         }
     }
 
-    /// Records `resource`. The caller makes it afterwards. Dropping the guard removes the resource,
-    /// even if the caller has made only a part of it.
+    /// Records `resource`. The caller makes the resource afterwards. The drop of the guard removes
+    /// the resource, even if the caller has made only a part of the resource.
     pub fn guard(&self, resource: Resource) -> Result<ResourceGuard> {
         self.record_intent(&resource)?;
         Ok(ResourceGuard {
@@ -239,8 +239,8 @@ impl Journal {
     }
 
     fn records(&self) -> MutexGuard<'_, JournalState> {
-        // A record takes one system call and one change of the list. After a panic between them, a
-        // poisoned lock is safe to use: it only causes a second removal.
+        // A record takes one system call and one change of the list. A panic between these steps
+        // only causes a second removal, so a poisoned lock is safe to use.
         self.0
             .records
             .lock()
@@ -308,8 +308,8 @@ pub fn remove(resource: &Resource) -> Result<()> {
     }
 }
 
-/// Removes the hugepage files with this prefix. The kernel frees the memory of a file with the last
-/// process that maps it.
+/// Removes the hugepage files with this prefix. The kernel frees the memory of a file after the
+/// last process that maps the file.
 fn remove_hugepages(prefix: &str) -> Result<()> {
     let start = format!("{prefix}map_");
     for directory in procfs::find_mounts("hugetlbfs")? {
@@ -338,10 +338,10 @@ fn change_link(
     }
 }
 
-fn ignore_missing(outcome: io::Result<()>, what: &str, path: &Path) -> Result<()> {
+fn ignore_missing(outcome: io::Result<()>, object: &str, path: &Path) -> Result<()> {
     match outcome {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::os(
-            format!("remove {what} {}", path.display()),
+            format!("remove {object} {}", path.display()),
             error,
         )),
         _ => Ok(()),
@@ -442,7 +442,7 @@ mod tests {
         let journal = Journal::open(&below("journal")).unwrap();
         let (name, link) = (namespace_name("journal"), link_name('j'));
         let argument = format!("47{}.125", std::process::id());
-        let mut marked = Child::sleeping(&argument);
+        let mut marked = Child::spawn_sleep(&argument);
         let group = format!("myelin-t{}/journal", std::process::id());
         let resources = [
             Resource::Netns {

@@ -1,9 +1,9 @@
 //! Linux mechanisms as thin typed functions: how Myelin changes the machine on which it runs. Each
 //! file has one mechanism.
 //!
-//! All calls are synchronous and start no thread that outlives them. This crate knows no chain and
-//! makes no decision. It returns facts as data, and failures as an [`Error`] that names the object,
-//! the cause and the remedy.
+//! All calls are synchronous, and no call starts a thread that outlives the call. This crate knows
+//! no chain and makes no decision. The functions return facts as data, and failures as an [`Error`]
+//! that names the object, the cause and the remedy.
 //!
 //! | task | file |
 //! |---|---|
@@ -18,7 +18,7 @@
 //! | observe processes and their times | [`process`], [`procfs`], [`schedstat`] |
 //! | limit the resources of processes | [`cgroup`], v2 and v1 |
 //! | detect properties of this machine | [`machine`], [`feature`], [`capability`] |
-//! | manage objects that outlive a process | [`bpffs`]; [`journal`] removes them after `kill -9` |
+//! | manage objects that outlive a process | [`bpffs`]; [`journal`], for removals after `kill -9` |
 //!
 //! This example makes a pair of links, with one end in another namespace:
 //!

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::netlink::{Netlink, Request};
 use crate::netns::Netns;
 
-/// `IFNAMSIZ` less the final zero.
+/// Longest name of a link, bytes: `IFNAMSIZ` minus the final zero.
 pub const MAX_NAME_BYTES: usize = 15;
 
 /// An Ethernet address.
@@ -47,7 +47,7 @@ pub struct Link {
     pub name: String,
     /// Free text of an administrator (`ip link set X alias TEXT`).
     pub alias: Option<String>,
-    /// Ethernet address, if the link has one.
+    /// Ethernet address; `None` for a link without such an address.
     pub mac: Option<Mac>,
     /// Largest packet without the link header, bytes.
     pub mtu: u32,
@@ -114,7 +114,7 @@ impl<'a> VethEnd<'a> {
     fn attributes(&self, files: &mut Vec<OwnedFd>) -> Result<Vec<LinkAttribute>> {
         check_name(self.name)?;
         // One queue for each direction. By default the kernel allocates a queue for each CPU and
-        // uses one of them.
+        // uses only one queue.
         let mut attributes = vec![
             LinkAttribute::IfName(self.name.to_owned()),
             LinkAttribute::NumTxQueues(1),
@@ -139,10 +139,10 @@ impl<'a> VethEnd<'a> {
 /// Refuses invalid names, for which the kernel would only report "invalid argument".
 pub fn check_name(name: &str) -> Result<()> {
     let cause = if name.is_empty() {
-        "it is empty".to_owned()
+        "the name is empty".to_owned()
     } else if name.len() > MAX_NAME_BYTES {
         format!(
-            "it is {} bytes long, at most {MAX_NAME_BYTES} are allowed",
+            "the name is {} bytes long, but at most {MAX_NAME_BYTES} bytes are allowed",
             name.len()
         )
     } else if name == "."
@@ -160,17 +160,17 @@ pub fn check_name(name: &str) -> Result<()> {
 }
 
 /// Makes a veth pair. Both ends are down.
-pub fn create_veth(one: &VethEnd<'_>, other: &VethEnd<'_>) -> Result<Request> {
+pub fn create_veth(first: &VethEnd<'_>, second: &VethEnd<'_>) -> Result<Request> {
     let mut files = Vec::new();
     let mut peer = LinkMessage::default();
-    peer.attributes = other.attributes(&mut files)?;
+    peer.attributes = second.attributes(&mut files)?;
     let mut message = LinkMessage::default();
-    message.attributes = one.attributes(&mut files)?;
+    message.attributes = first.attributes(&mut files)?;
     message.attributes.push(kind_attribute(
         InfoKind::Veth,
         Some(InfoData::Veth(InfoVeth::Peer(peer))),
     ));
-    let action = format!("create veth pair `{}` - `{}`", one.name, other.name);
+    let action = format!("create veth pair `{}` - `{}`", first.name, second.name);
     Ok(Request::create(action, RouteNetlinkMessage::NewLink(message)).keep_open(files))
 }
 
@@ -220,8 +220,8 @@ pub fn set_promiscuous(link: &LinkId, on: bool) -> Request {
     )
 }
 
-/// Sets the largest size to which GRO merges packets. With 1 GRO merges no packets, but still keeps
-/// NAPI on for a veth.
+/// Sets the largest size to which GRO merges packets. With a size of 1, GRO merges no packets, but
+/// still keeps NAPI on for a veth.
 pub fn set_gro_max_size(link: &LinkId, bytes: u32) -> Request {
     let action = format!("set the GRO size of link `{}` to {bytes} bytes", link.name);
     set_attribute(link, action, LinkAttribute::GroMaxSize(bytes))
@@ -249,7 +249,8 @@ pub fn enslave(port: &LinkId, bridge: &LinkId) -> Request {
 }
 
 /// Turns off automatic IPv6 addresses of the link. Without a link-local address, the kernel sends
-/// no duplicate address detection and no router solicitation. Call it before the link is up.
+/// no duplicate address detection and no router solicitation. Apply the request before the link is
+/// up.
 pub fn disable_ipv6_autoconfiguration(link: &LinkId) -> Request {
     let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
     let action = format!("turn off IPv6 autoconfiguration of link `{}`", link.name);
@@ -286,7 +287,7 @@ impl Netlink {
     pub fn link(&mut self, name: &str) -> Result<Link> {
         check_name(name)?;
         let mut message = LinkMessage::default();
-        message.attributes = vec![LinkAttribute::IfName(name.to_owned()), without_statistics()];
+        message.attributes = vec![LinkAttribute::IfName(name.to_owned()), omit_statistics()];
         self.get_link(&format!("find link `{name}`"), message)
             .map_err(|error| {
                 if error.is_not_found() {
@@ -301,14 +302,14 @@ impl Netlink {
     pub fn link_by_index(&mut self, index: u32) -> Result<Link> {
         let mut message = LinkMessage::default();
         message.header.index = index;
-        message.attributes = vec![without_statistics()];
+        message.attributes = vec![omit_statistics()];
         self.get_link(&format!("find the link with index {index}"), message)
     }
 
     /// Returns all links of the socket's namespace.
     pub fn links(&mut self) -> Result<Vec<Link>> {
         let mut message = LinkMessage::default();
-        message.attributes = vec![without_statistics()];
+        message.attributes = vec![omit_statistics()];
         let objects = self.dump("list links", &RouteNetlinkMessage::GetLink(message))?;
         Ok(objects.iter().filter_map(parse_link).collect())
     }
@@ -326,7 +327,7 @@ impl Netlink {
 }
 
 /// Asks the kernel to omit the counters, which are most of a reply's bytes.
-fn without_statistics() -> LinkAttribute {
+fn omit_statistics() -> LinkAttribute {
     LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
 }
 

@@ -8,9 +8,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::netlink::Netlink;
 
 impl Netlink {
-    /// Returns the number of packets that the link with that index lost at transmission since its
-    /// creation: dropped or failed. On a veth this includes redirected packets for which the other
-    /// end's ring had no room. A qdisc counts its drops separately.
+    /// Returns the number of packets that the link with that index dropped or failed to transmit
+    /// since the link's creation. On a veth this number includes redirected packets for which the
+    /// other end's ring had no room. A qdisc counts its drops separately.
     ///
     /// # Errors
     /// The link does not exist.
@@ -19,7 +19,8 @@ impl Netlink {
         Ok(stats.tx_dropped + stats.tx_errors)
     }
 
-    /// Returns the number of packets that the link with that index has received since its creation.
+    /// Returns the number of packets that the link with that index has received since the link's
+    /// creation.
     ///
     /// # Errors
     /// The link does not exist.
@@ -102,7 +103,7 @@ mod tests {
         send(100);
         assert_eq!(netlink.transmit_losses(near.index).unwrap(), start);
         assert_eq!(other.received_packets(inner.index).unwrap(), received + 1);
-        // These packets are longer than the other end accepts.
+        // These packets are longer than the MTU of the other end.
         (0..3).for_each(|_| send(1000));
         assert_eq!(netlink.transmit_losses(near.index).unwrap(), start + 3);
         assert!(

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::cgroup::{self, Hierarchies};
 use crate::procfs;
 
-/// The machine. Properties that the kernel does not report stay empty.
+/// Properties of the machine. Properties that the kernel does not report stay empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Machine {
     /// Kernel release, as from `uname -r`.
@@ -26,7 +26,7 @@ pub struct Machine {
     pub cpufreq_driver: Option<String>,
     /// Source of energy measurements.
     pub power_source: PowerSource,
-    /// The kernel's clock. `tsc` is fast to read; others take a microsecond.
+    /// The kernel's clock. A read of `tsc` is fast; a read of another clock takes a microsecond.
     pub clock_source: Option<String>,
     /// Memory, bytes.
     pub memory_bytes: u64,
@@ -62,7 +62,7 @@ impl Machine {
     pub fn detect() -> Self {
         let cpuinfo = read_trimmed("/proc/cpuinfo").unwrap_or_default();
         let meminfo = read_trimmed("/proc/meminfo").unwrap_or_default();
-        let hypervisor = hypervisor();
+        let hypervisor = detect_hypervisor();
         Self {
             kernel: release(),
             architecture: std::env::consts::ARCH.to_owned(),
@@ -71,12 +71,12 @@ impl Machine {
             virtualized: hypervisor.is_some() || has_flag(&cpuinfo, "hypervisor"),
             hypervisor,
             cpufreq_driver: read_trimmed("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver"),
-            power_source: power_source(),
+            power_source: detect_power_source(),
             clock_source: read_trimmed(
                 "/sys/devices/system/clocksource/clocksource0/current_clocksource",
             ),
             memory_bytes: procfs::kib_field(&meminfo, "MemTotal:").unwrap_or(0),
-            huge_pages: huge_pages(&meminfo),
+            huge_pages: parse_huge_pages(&meminfo),
             cgroup: Hierarchies::detect().map_or(cgroup::Mode::Absent, |found| found.mode()),
         }
     }
@@ -87,7 +87,7 @@ pub fn release() -> String {
     read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_default()
 }
 
-/// Returns the major and minor number of a kernel release; `None` if it is malformed.
+/// Returns the major and minor number of a kernel release; `None` if the release is malformed.
 pub fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     let mut next = || numbers.next()?.parse().ok();
@@ -119,7 +119,7 @@ fn has_flag(cpuinfo: &str, flag: &str) -> bool {
         .is_some_and(|flags| flags.split_whitespace().any(|word| word == flag))
 }
 
-fn hypervisor() -> Option<String> {
+fn detect_hypervisor() -> Option<String> {
     if let Some(kind) = read_trimmed("/sys/hypervisor/type") {
         return Some(kind);
     }
@@ -142,7 +142,7 @@ fn hypervisor() -> Option<String> {
     if virtual_machines.iter().any(|name| machine.contains(name)) && !machine.contains("metal") {
         return Some(machine.trim().to_owned());
     }
-    // Minimal machines have no DMI tables, but their kernels offer the hypervisor's clock.
+    // A minimal machine has no DMI tables, but the machine's kernel offers the hypervisor's clock.
     let clocks =
         read_trimmed("/sys/devices/system/clocksource/clocksource0/available_clocksource")?;
     [
@@ -159,8 +159,9 @@ fn hypervisor() -> Option<String> {
     })
 }
 
-fn power_source() -> PowerSource {
-    // Check only that the counter exists: since CVE-2020-8694 only root can read it.
+fn detect_power_source() -> PowerSource {
+    // Check only that the counter exists, because since CVE-2020-8694 only root can read the
+    // counter.
     let zones = fs::read_dir("/sys/class/powercap")
         .into_iter()
         .flatten()
@@ -176,7 +177,7 @@ fn power_source() -> PowerSource {
     }
 }
 
-fn huge_pages(meminfo: &str) -> HugePages {
+fn parse_huge_pages(meminfo: &str) -> HugePages {
     let count = |name: &str| {
         value_of(meminfo, name)
             .and_then(|value| value.parse().ok())
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn other_machines_are_parsed() {
+    fn files_of_other_machines_are_parsed() {
         let x86 = "processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu hypervisor sse\n";
         assert_eq!(cpu_model(x86), Some("AMD EPYC"));
         assert!(has_flag(x86, "hypervisor") && !has_flag(x86, "hyper"));
@@ -225,7 +226,7 @@ mod tests {
         );
         assert_eq!(cpu_model("processor: 0\n"), None);
         assert!(!has_flag("flags2: hypervisor\nflags: fpu\n", "hypervisor"));
-        let pages = huge_pages(
+        let pages = parse_huge_pages(
             "HugePages_Total:      16\nHugePages_Free:        7\nHugepagesize:       2048 kB\n",
         );
         assert_eq!(
@@ -236,6 +237,6 @@ mod tests {
                 free: 7
             }
         );
-        assert_eq!(huge_pages(""), HugePages::default());
+        assert_eq!(parse_huge_pages(""), HugePages::default());
     }
 }

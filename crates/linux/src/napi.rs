@@ -14,11 +14,11 @@ use crate::procfs;
 use crate::sched::{self, Policy};
 
 /// Moves the receive work of a link to kernel threads, pinned to one core with real-time priority.
-/// So no program of ordinary priority delays them, as with softirqs. The link must have NAPI (on a
-/// veth: GRO, or an XDP program). `netns` is the link's namespace; `None` selects the calling
-/// thread's.
+/// So no program of ordinary priority delays the receive work, as can happen with softirqs. The
+/// link must have NAPI (on a veth: GRO, or an XDP program). `netns` is the link's namespace; `None`
+/// selects the calling thread's namespace.
 ///
-/// Returns the identifiers of the threads. They end with the link.
+/// Returns the identifiers of the threads, which end with the link.
 pub fn move_receive_work_to_core(
     netns: Option<&Netns>,
     link: &str,
@@ -28,14 +28,14 @@ pub fn move_receive_work_to_core(
     match netns {
         Some(netns) => netns.enter(|| write_in_private_sysfs(link))??,
         // The sysfs of this namespace is already mounted.
-        None => write_threaded(link).map_err(|error| explain(link, error))?,
+        None => write_threaded(link).map_err(|error| make_error(link, error))?,
     }
     let made: Vec<u32> = find_threads(link)?
         .into_iter()
         .filter(|thread| !before.contains(thread))
         .collect();
     if made.is_empty() {
-        return Err(missing_napi(format!(
+        return Err(missing_napi_error(format!(
             "move the receive work of link `{link}` to threads"
         )));
     }
@@ -46,15 +46,15 @@ pub fn move_receive_work_to_core(
     Ok(made)
 }
 
-fn missing_napi(action: String) -> Error {
-    Error::new(action, ErrorKind::Invalid, "it has no NAPI")
+fn missing_napi_error(action: String) -> Error {
+    Error::new(action, ErrorKind::Invalid, "the link has no NAPI")
         .remedy("turn on GRO: `ethtool -K LINK gro on`")
 }
 
-fn explain(link: &str, error: std::io::Error) -> Error {
+fn make_error(link: &str, error: std::io::Error) -> Error {
     let action = format!("move the receive work of link `{link}` to threads");
     match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP) => missing_napi(action),
+        Some(libc::EOPNOTSUPP) => missing_napi_error(action),
         _ => Error::os(action, error),
     }
 }
@@ -77,7 +77,7 @@ fn write_in_private_sysfs(link: &str) -> Result<()> {
     };
     thread::scope(|scope| scope.spawn(write).join())
         .unwrap_or_else(|_| Err(std::io::Error::other("the thread panicked")))
-        .map_err(|error| explain(link, error))
+        .map_err(|error| make_error(link, error))
 }
 
 /// Returns the kernel threads of links with that name, in all namespaces.

@@ -1,8 +1,8 @@
 //! Synchronous rtnetlink: sends requests and waits for every acknowledgement.
 //!
-//! Other files of this crate build [`Request`]s. A [`Netlink`] socket sends many of them in one
-//! system call. A socket belongs to the namespace where a thread opened it, even if the thread then
-//! leaves that namespace.
+//! Other files of this crate build [`Request`]s. A [`Netlink`] socket sends many requests in one
+//! system call. A socket belongs to the namespace in which a thread opened the socket, even if the
+//! thread then leaves that namespace.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,8 +18,8 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::netns::Netns;
 
-/// Most requests in one send. The acknowledgements stay in the receive buffer (208 KiB by default)
-/// until the kernel has processed the whole send. Each takes about 1 KiB.
+/// Largest number of requests in one send. The acknowledgements, of about 1 KiB each, stay in the
+/// receive buffer (208 KiB by default) until the kernel has processed the whole send.
 const MAX_BATCH: usize = 64;
 /// The kernel splits a dump into datagrams of at most 32 KiB (`NLMSG_GOODSIZE` and its upper
 /// limit).
@@ -28,7 +28,7 @@ const RECEIVE_BYTES: usize = 1 << 16;
 const HEADER_BYTES: usize = 16;
 /// `NLMSGERR_ATTR_MSG`: the kernel's explanation.
 const ATTRIBUTE_MESSAGE: u16 = 1;
-/// Most attempts at a dump. The socket repeats a dump during which the table changed.
+/// Largest number of attempts at a dump. The socket repeats a dump during which the table changed.
 const DUMP_ATTEMPTS: usize = 16;
 
 /// A change to send, built by [`crate::link`], [`crate::address`], [`crate::route`] or
@@ -38,7 +38,8 @@ pub struct Request {
     action: String,
     message: RouteNetlinkMessage,
     flags: u16,
-    /// Descriptors that the message names by number. They stay open until the message is sent.
+    /// Descriptors that the message names by number. The request keeps the descriptors open until
+    /// the message is sent.
     files: Vec<OwnedFd>,
 }
 
@@ -89,8 +90,8 @@ impl Netlink {
         let mut socket = Socket::new(NETLINK_ROUTE).map_err(failed)?;
         socket.bind_auto().map_err(failed)?;
         socket.connect(&SocketAddr::new(0, 0)).map_err(failed)?;
-        // Ignore errors: both options only improve the error text, and all supported kernels have
-        // them.
+        // Ignore errors, because both options only improve the error text. All supported kernels
+        // have these options.
         let _ = socket.set_ext_ack(true);
         let _ = socket.set_cap_ack(true);
         Ok(Self {
@@ -106,7 +107,7 @@ impl Netlink {
     }
 
     /// Applies `requests` in order. Returns the first error. The kernel processes all requests of
-    /// one send (64), even after a failure. So a rollback must expect that later requests
+    /// one send (up to 64), even after a failure. So a rollback must expect that later requests
     /// succeeded.
     pub fn apply(&mut self, requests: impl IntoIterator<Item = Request>) -> Result<()> {
         let mut requests = requests.into_iter().peekable();
@@ -157,7 +158,8 @@ impl Netlink {
         .remedy("try again"))
     }
 
-    /// Returns `None` if the table changed during the dump: objects may then be missing or doubled.
+    /// Returns `None` if the table changed during the dump, because objects may then be missing or
+    /// doubled.
     fn try_dump(
         &mut self,
         action: &str,
@@ -213,22 +215,23 @@ impl Netlink {
         })
     }
 
-    /// Passes answers to `sequence`, with their flags, to `take` until it returns a value. The
-    /// inner error is the kernel's answer.
+    /// Passes the answers to request `sequence`, with the answers' flags, to `select` until
+    /// `select` returns a value. The outer error is a failure to receive. The inner error is the
+    /// kernel's answer.
     fn receive_answer<T>(
         &mut self,
         action: &str,
         sequence: u32,
-        mut take: impl FnMut(NetlinkPayload<RouteNetlinkMessage>, u16) -> Option<T>,
+        mut select: impl FnMut(NetlinkPayload<RouteNetlinkMessage>, u16) -> Option<T>,
     ) -> Result<Result<T>> {
         loop {
             for (payload, flags) in self.receive(action, sequence)? {
                 match payload {
                     NetlinkPayload::Error(error) if error.code.is_some() => {
-                        return Ok(Err(explain(action, &error, flags)));
+                        return Ok(Err(make_error(action, &error, flags)));
                     }
                     payload => {
-                        if let Some(found) = take(payload, flags) {
+                        if let Some(found) = select(payload, flags) {
                             return Ok(Ok(found));
                         }
                     }
@@ -237,8 +240,8 @@ impl Netlink {
         }
     }
 
-    /// Returns the answers to `sequence` in the next datagram. Ignores answers to a dump that
-    /// failed.
+    /// Returns the answers to request `sequence` in the next datagram. Ignores answers to an
+    /// earlier dump that failed.
     fn receive(
         &mut self,
         action: &str,
@@ -271,22 +274,23 @@ impl Netlink {
     }
 }
 
-/// Makes an error, with the kernel's explanation if the answer has one (`NETLINK_EXT_ACK`).
-fn explain(action: &str, answer: &ErrorMessage, flags: u16) -> Error {
+/// Makes an error. If the answer contains the kernel's explanation (`NETLINK_EXT_ACK`), the
+/// explanation is the cause.
+fn make_error(action: &str, answer: &ErrorMessage, flags: u16) -> Error {
     let error = Error::os(action, answer.to_io());
     let explained = NLM_F_ACK_TLVS | NLM_F_CAPPED;
     let attributes = answer
         .header
         .get(HEADER_BYTES..)
         .filter(|_| flags & explained == explained);
-    let words = attributes.and_then(|attributes| {
+    let explanation = attributes.and_then(|attributes| {
         NlasIterator::new(attributes)
             .flatten()
             .find(|attribute| attribute.kind() == ATTRIBUTE_MESSAGE)
     });
-    match words {
-        Some(words) => {
-            error.because(String::from_utf8_lossy(words.value()).trim_end_matches(['\0', '.']))
+    match explanation {
+        Some(text) => {
+            error.because(String::from_utf8_lossy(text.value()).trim_end_matches(['\0', '.']))
         }
         None => error,
     }

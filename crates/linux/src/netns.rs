@@ -4,9 +4,10 @@
 //! `ip netns list`, `ip netns exec` and `ip -n` work with namespaces of this module. This module
 //! also works with namespaces of `ip netns`.
 //!
-//! A namespace can have an *owner*, a word that is recorded before the name appears. It is the
-//! content of the name's file, and the alias of the loopback link (`ip -n NAME link show lo`). So a
-//! clean-up after a crash at any time never removes another program's namespace with the same name.
+//! A namespace can have an *owner*, a word that this module records before the name appears. The
+//! owner is the content of the name's file, and the alias of the loopback link (`ip -n NAME link
+//! show lo`). So a clean-up after a crash at any time never removes another program's namespace
+//! with the same name.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -33,10 +34,11 @@ pub const DIRECTORY: &str = "/run/netns";
 
 /// `NSFS_MAGIC` of linux/magic.h: the file system of namespace files.
 const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
-/// The network namespace of the calling thread. (`/proc/self` shows that of the main thread.)
+/// The network namespace of the calling thread. (`/proc/self` shows the main thread's namespace.)
 const THREAD_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
-/// An open network namespace. It exists as long as a handle, a process in it, or its name exists.
+/// An open network namespace. A namespace exists as long as one of these exists: a handle, a
+/// process in the namespace, or the namespace's name.
 #[derive(Debug)]
 pub struct Netns {
     name: Option<String>,
@@ -58,13 +60,13 @@ impl Netns {
         let action = || format!("create network namespace `{name}`");
         let path = path_of(name)?;
         prepare_directory()?;
-        reserve(&path, owner.unwrap_or_default()).map_err(|error| match error.kind() {
+        reserve_name(&path, owner.unwrap_or_default()).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => Error::os(action(), error).remedy(format!(
-                "if no program uses it, remove it with `ip netns delete {name}`"
+                "if no program uses the namespace, remove the namespace with `ip netns delete {name}`"
             )),
             _ => Error::os(action(), error),
         })?;
-        let created = on_new_thread(&action(), || {
+        let created = run_on_new_thread(&action(), || {
             let fd = unshare_namespace(&action())?;
             if let Some(owner) = owner {
                 set_owner(owner)?;
@@ -108,9 +110,9 @@ impl Netns {
             return Err(Error::new(
                 action(),
                 ErrorKind::Invalid,
-                "its file is not a namespace (its creation was interrupted)",
+                "the file of this name is not a namespace, because the creation was interrupted",
             )
-            .remedy(format!("remove it with `ip netns delete {name}`")));
+            .remedy(format!("remove the name with `ip netns delete {name}`")));
         }
         Ok(Self {
             name: Some(name.to_owned()),
@@ -128,10 +130,11 @@ impl Netns {
         })
     }
 
-    /// Creates a namespace without a name. It ends with the handle, even after `kill -9`.
+    /// Creates a namespace without a name. The namespace ends with its last handle, even after
+    /// `kill -9`.
     pub fn anonymous() -> Result<Self> {
         let action = "create an unnamed network namespace";
-        let fd = on_new_thread(action, || unshare_namespace(action))?;
+        let fd = run_on_new_thread(action, || unshare_namespace(action))?;
         Ok(Self { name: None, fd })
     }
 
@@ -160,7 +163,7 @@ impl Netns {
         T: Send,
     {
         let action = format!("enter {}", self.describe());
-        on_new_thread(&action, || {
+        run_on_new_thread(&action, || {
             setns(&self.fd, CloneFlags::CLONE_NEWNET).map_err(|errno| Error::os(&action, errno))?;
             Ok(f())
         })
@@ -194,7 +197,8 @@ impl AsFd for Netns {
     }
 }
 
-/// Removes the name. The namespace and its links end with its last process and handle.
+/// Removes the name. The kernel removes the namespace and its links after the namespace's last
+/// process and handle.
 pub fn delete(name: &str) -> Result<()> {
     remove_name(&path_of(name)?)
         .map_err(|error| Error::os(format!("delete network namespace `{name}`"), error))
@@ -218,8 +222,8 @@ pub fn owner(name: &str) -> Result<Option<String>> {
     Ok(loopback.alias)
 }
 
-/// Removes the name if the namespace belongs to `expected`. Returns whether it did. A missing name
-/// is no error.
+/// Removes the name if the namespace's owner is `expected`. Returns whether the name was removed. A
+/// missing name is no error.
 pub fn delete_owned(name: &str, expected: &str) -> Result<bool> {
     match owner(name) {
         Ok(Some(found)) if found == expected => delete(name).map(|()| true),
@@ -231,11 +235,11 @@ pub fn delete_owned(name: &str, expected: &str) -> Result<bool> {
 
 fn path_of(name: &str) -> Result<PathBuf> {
     let reason = if name.is_empty() {
-        "it is empty"
+        "the name is empty"
     } else if name == "." || name == ".." || name.contains(['/', '\0']) {
-        "it is not a file name"
+        "the name is not a valid file name"
     } else if name.len() > 255 {
-        "it is longer than 255 bytes"
+        "the name is longer than 255 bytes"
     } else {
         return Ok(Path::new(DIRECTORY).join(name));
     };
@@ -252,7 +256,7 @@ fn is_namespace(file: &File) -> bool {
 
 /// Runs `f` on a new thread. A namespace is a property of a thread, so a thread that enters a
 /// namespace must do nothing else.
-fn on_new_thread<T: Send>(action: &str, f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+fn run_on_new_thread<T: Send>(action: &str, f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
         let thread = thread::Builder::new()
             .spawn_scoped(scope, f)
@@ -283,9 +287,9 @@ fn set_owner(owner: &str) -> Result<()> {
     netlink.apply([link::set_alias(&loopback.id(), owner)])
 }
 
-/// Makes `/run/netns` a shared mount, as iproute2 does. So names appear in the other mount
-/// namespaces of the machine, and disappear there. Otherwise a network namespace would exist as
-/// long as any mount namespace with its name.
+/// Makes `/run/netns` a shared mount, as iproute2 does. So a name appears in the other mount
+/// namespaces of the machine, and disappears there. Otherwise a network namespace would exist as
+/// long as any mount namespace that contains the name.
 fn prepare_directory() -> Result<()> {
     let failed = |error: io::Error| Error::os(format!("prepare {DIRECTORY}"), error);
     fs::create_dir_all(DIRECTORY).map_err(failed)?;
@@ -295,7 +299,7 @@ fn prepare_directory() -> Result<()> {
         .open(DIRECTORY)
         .map_err(failed)?;
     // Without the lock, two processes could mount the directory twice. The second mount would hide
-    // the names of the first.
+    // the names in the first mount.
     let _lock = Flock::lock(directory, FlockArg::LockExclusive)
         .map_err(|(_, errno)| failed(errno.into()))?;
     let none = None::<&str>;
@@ -325,7 +329,7 @@ fn prepare_directory() -> Result<()> {
 
 /// Reserves the name. The file appears together with its content, so a crash leaves no name without
 /// an owner.
-fn reserve(path: &Path, content: &str) -> io::Result<()> {
+fn reserve_name(path: &Path, content: &str) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new(DIRECTORY));
     let mut file = OpenOptions::new()
         .write(true)
@@ -362,7 +366,7 @@ mod tests {
     use crate::process;
     use crate::tests::{Child, NameGuard, Namespace, namespace_name, root_or_skip, stdout_of};
 
-    /// Returns whether the name exists, of a namespace or of an interrupted creation.
+    /// Returns whether the name of a namespace or of an interrupted creation exists.
     fn exists(name: &str) -> bool {
         path_of(name).is_ok_and(|path| path.exists())
     }
@@ -442,7 +446,7 @@ mod tests {
         assert!(!delete_owned(&name, "run 1").unwrap());
 
         // The state after `kill -9` between the reservation and the mount.
-        reserve(&path_of(&name).unwrap(), "run 1").unwrap();
+        reserve_name(&path_of(&name).unwrap(), "run 1").unwrap();
         let opened = Netns::open(&name).unwrap_err();
         assert!(
             exists(&name) && opened.to_string().contains("ip netns delete"),

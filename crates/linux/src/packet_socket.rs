@@ -1,5 +1,5 @@
-//! Sends frames directly to a link's driver (packet(7)), many in one system call. For a traffic
-//! generator.
+//! Sends frames directly to a link's driver (packet(7)), many frames in one system call. Traffic
+//! generators use this module.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -9,14 +9,15 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, so
 
 use crate::error::{Error, Result};
 
-/// Most frames in one system call.
+/// Largest number of frames in one system call.
 pub const MAX_BATCH: usize = 32;
 
-/// Size of the send buffer, bytes. Exceeds any link's ring: a slow receiver must lose packets and
-/// not slow down the sender.
+/// Size of the send buffer, bytes. The size exceeds any link's ring, because a slow receiver must
+/// lose packets and not slow down the sender.
 const SEND_BUFFER: usize = 64 << 20;
 
-/// A socket that sends one frame repeatedly and bypasses the link's qdisc. It receives nothing.
+/// A socket that sends one frame repeatedly and bypasses the link's qdisc. The socket receives no
+/// frames.
 #[derive(Debug)]
 pub struct PacketSender {
     socket: OwnedFd,
@@ -46,7 +47,7 @@ impl PacketSender {
         })
     }
 
-    /// Returns the frame.
+    /// Returns the frame that [`Self::send`] sends.
     pub fn frame(&self) -> &[u8] {
         &self.frame
     }
@@ -56,8 +57,9 @@ impl PacketSender {
         &mut self.frame
     }
 
-    /// Sends the frame `count` times, at most [`MAX_BATCH`] times. Returns how many frames the
-    /// kernel accepted. A frame that finds no room in the link counts as accepted and is lost.
+    /// Sends the frame `count` times, at most [`MAX_BATCH`] times. Returns the number of frames
+    /// that the kernel accepted. This number includes frames that the link then drops for lack of
+    /// room.
     pub fn send(&self, count: usize) -> io::Result<usize> {
         let mut part = libc::iovec {
             iov_base: self.frame.as_ptr().cast_mut().cast(),
@@ -70,8 +72,8 @@ impl PacketSender {
         let mut messages = [message; MAX_BATCH];
         let count = count.min(MAX_BATCH) as libc::c_uint;
         let (socket, messages) = (self.socket.as_raw_fd(), messages.as_mut_ptr());
-        // SAFETY: the messages, their one part and the frame live until the call returns. The
-        // kernel only reads the frame.
+        // SAFETY: the messages, the part that they share and the frame live until the call returns.
+        // The kernel only reads the frame.
         let sent = unsafe { libc::sendmmsg(socket, messages, count, 0) };
         if sent >= 0 {
             return Ok(sent as usize);

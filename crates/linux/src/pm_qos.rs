@@ -1,9 +1,9 @@
 //! Idle states of the cores: the CPU latency limit of PM QoS
 //! (Documentation/power/pm_qos_interface.rst).
 //!
-//! A core without work enters an idle state. Its wake-up takes tens of microseconds on many
-//! machines. This includes virtual machines, where the core halts and the hypervisor must schedule
-//! it again. The limit sets the longest wake-up time.
+//! A core without work enters an idle state. The wake-up takes tens of microseconds on many
+//! machines. In a virtual machine the core halts, and the hypervisor must schedule the core again.
+//! The limit sets the longest wake-up time.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -14,16 +14,16 @@ use crate::error::{Error, ErrorKind, Result};
 const DEVICE: &str = "/dev/cpu_dma_latency";
 const CPUIDLE: &str = "/sys/devices/system/cpu/cpuidle";
 
-/// A limit on the wake-up time of all cores. Dropping the value, or the end of the process, removes
-/// the limit. The smallest of several limits applies.
+/// A limit on the wake-up time of all cores. The drop of the value, or the end of the process,
+/// removes the limit. The smallest of several limits applies.
 #[derive(Debug)]
 pub struct CpuLatency {
     _request: File,
 }
 
 impl CpuLatency {
-    /// Requests a limit, us. With 0 and some drivers, idle cores poll: they wake at once, but use
-    /// the power of a busy core.
+    /// Requests a limit, us. With a limit of 0 and some drivers, idle cores poll. Such cores wake
+    /// at once, but use the power of a busy core.
     pub fn request_limit(limit_us: u32) -> Result<Self> {
         let action = || format!("limit the wake-up time of cores to {limit_us} us ({DEVICE})");
         let mut request = OpenOptions::new()
@@ -81,7 +81,7 @@ mod tests {
             );
             return;
         }
-        // Other programs request smaller limits than these.
+        // Other programs request smaller limits than the limits of this test.
         let before = read_limit();
         let wide = CpuLatency::request_limit(1_900_000).unwrap();
         let narrow = CpuLatency::request_limit(1_800_000).unwrap();

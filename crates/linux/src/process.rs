@@ -1,4 +1,5 @@
-//! Starts processes in a namespace, and observes and ends processes even if numbers are reused.
+//! Starts processes in a namespace. Observes and ends processes without confusing a process with a
+//! later process of the same number.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -21,9 +22,9 @@ pub use rustix::process::Signal;
 /// Longest wait of [`Process::kill_tree`] for the kernel to end the processes.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Makes a command that runs in `namespace`. It inherits the caller's other properties, and by
-/// default its standard input, output and error. As under `ip netns exec`, `/sys` shows the links
-/// of the namespace, which many tools read.
+/// Makes a command that runs in `namespace`. The command inherits the caller's other properties,
+/// and by default the caller's standard input, output and error. As under `ip netns exec`, `/sys`
+/// shows the links of the namespace, which many tools read.
 pub fn command_in(namespace: &Netns, program: impl AsRef<OsStr>) -> Result<Command> {
     let action = || format!("run a program in {}", namespace.describe());
     let file = namespace
@@ -39,7 +40,7 @@ pub fn command_in(namespace: &Netns, program: impl AsRef<OsStr>) -> Result<Comma
         unshare(CloneFlags::CLONE_NEWNS)?;
         let none = None::<&std::ffi::CStr>;
         // The mounts below apply only to this process. New mounts of the host still propagate to
-        // it.
+        // this process.
         mount(
             none,
             root.as_c_str(),
@@ -58,8 +59,9 @@ pub fn command_in(namespace: &Netns, program: impl AsRef<OsStr>) -> Result<Comma
         )?;
         Ok(())
     };
-    // SAFETY: the closure only makes system calls on values that it owns. It neither allocates nor
-    // takes a lock, so it may run between fork and exec of a process with several threads.
+    // SAFETY: the closure only makes system calls on values that it owns. The closure neither
+    // allocates nor takes a lock, so it may run between fork and exec of a process with several
+    // threads.
     unsafe { command.pre_exec(enter) };
     Ok(command)
 }
@@ -87,7 +89,7 @@ pub fn exec_in_netns(name: &str, command: &[OsString]) -> Error {
     match error.kind() {
         ErrorKind::NotFound => error
             .because("the program does not exist")
-            .remedy("check that it is installed and in PATH"),
+            .remedy("check that the program is installed and in PATH"),
         _ => error,
     }
 }
@@ -117,7 +119,8 @@ impl Process {
         })
     }
 
-    /// Returns a handle to signal the process and to wait for it. `None` if it no longer exists.
+    /// Returns a handle to signal the process and to wait for its end. Returns `None` if the
+    /// process no longer exists.
     pub fn open(&self) -> Result<Option<PidFd>> {
         let handle = match PidFd::open(self.pid) {
             Err(error) if error.is_not_found() => return Ok(None),
@@ -129,14 +132,14 @@ impl Process {
     }
 
     /// Kills the process and all its descendants (SIGKILL), and waits for their end. If the process
-    /// has already ended, this succeeds without killing its descendants.
+    /// has already ended, succeeds without killing the descendants.
     pub fn kill_tree(&self) -> Result<()> {
         let action = || format!("end process {} and its children", self.pid);
         if self.pid <= 1 || self.pid == std::process::id() {
             return Err(Error::new(
                 action(),
                 ErrorKind::Invalid,
-                "it is this process or init",
+                "a process cannot end itself or init with this function",
             ));
         }
         let Some(handle) = self.open()? else {
@@ -196,8 +199,8 @@ const PIDFD_INFO_EXIT: u64 = 1 << 3;
 const PIDFD_GET_INFO: libc::Ioctl = libc::_IOWR::<PidFdInfo>(0xff, 11);
 const _: () = assert!(size_of::<PidFdInfo>() == 64);
 
-/// A descriptor of a process (pidfd_open(2)). It refers to this process even if the number is
-/// reused.
+/// A descriptor of a process (pidfd_open(2)). The descriptor refers to the same process even after
+/// the kernel reuses the process number.
 #[derive(Debug)]
 pub struct PidFd {
     pid: u32,
@@ -220,8 +223,8 @@ impl PidFd {
     }
 
     /// Returns the exit status of an ended process, in the format of wait(2). The caller need not
-    /// be the parent. `None` if the process has not ended, its parent has not yet waited for it, or
-    /// Linux is older than 6.15.
+    /// be the parent. Returns `None` if the process has not ended, if the parent has not yet waited
+    /// for the process, or if Linux is older than 6.15.
     pub fn exit_status(&self) -> Option<i32> {
         let mut info = PidFdInfo {
             mask: PIDFD_INFO_EXIT,
@@ -328,7 +331,7 @@ mod tests {
 
     #[test]
     fn kill_tree_kills_all_descendants() {
-        // Each shell waits for its children. The inner shells have children too.
+        // Each shell waits for its children, and the inner shells have children too.
         let script = "sh -c 'sh -c \"sleep 61 & sleep 61\" & sleep 61' & wait";
         let mut child = Child::spawn(
             Command::new("sh")
@@ -363,7 +366,7 @@ mod tests {
 
     #[test]
     fn another_process_with_the_same_number_is_not_killed() {
-        let child = Child::sleeping("4712");
+        let child = Child::spawn_sleep("4712");
         let mut process = Process::of(child.id()).unwrap();
         process.start_time -= 1;
         assert!(!process.is_alive());
@@ -383,7 +386,7 @@ mod tests {
 
     #[test]
     fn wait_returns_when_the_process_ends_or_at_the_timeout() {
-        let mut child = Child::sleeping("4713");
+        let mut child = Child::spawn_sleep("4713");
         let handle = PidFd::open(child.id()).unwrap();
         assert!(!handle.wait(Duration::from_millis(10)).unwrap());
         handle.signal(Signal::TERM).unwrap();

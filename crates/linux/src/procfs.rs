@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct CpuTimes {
     /// Number of the CPU.
     pub cpu: usize,
-    /// Time in programs, including those of low priority.
+    /// Time in programs, including programs of low priority.
     pub user: Duration,
     /// Time in the kernel on behalf of programs.
     pub system: Duration,
@@ -24,15 +24,15 @@ pub struct CpuTimes {
     pub irq: Duration,
     /// Time in soft interrupts, which include most packet processing.
     pub softirq: Duration,
-    /// Time during which the hypervisor ran something else although the CPU was ready.
+    /// Time during which the CPU was ready, but the hypervisor ran another task.
     pub steal: Duration,
     /// Idle time, including waits for a disk.
     pub idle: Duration,
 }
 
 impl CpuTimes {
-    /// Returns the time since `earlier`. It is never negative, although the kernel's idle time may
-    /// decrease slightly.
+    /// Returns the time since `earlier`. The result is never negative, although the kernel's idle
+    /// time may decrease slightly.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -95,7 +95,7 @@ pub fn memory(pid: u32) -> Result<Memory> {
     let action = format!("read the memory of process {pid}");
     let field = |file: &str, name: &str| {
         let text = read(&format!("/proc/{pid}/{file}"), &action)?;
-        kib_field(&text, name).ok_or_else(|| unreadable(&action, name))
+        kib_field(&text, name).ok_or_else(|| unreadable_error(&action, name))
     };
     Ok(Memory {
         resident_bytes: field("status", "VmRSS:")?,
@@ -118,12 +118,12 @@ pub fn command_line(pid: u32) -> Result<Vec<String>> {
 /// Returns the processes whose command line satisfies `is_wanted`, ascending.
 pub fn find_processes(is_wanted: impl Fn(&[String]) -> bool) -> Result<Vec<u32>> {
     let mut found = processes()?;
-    // A process may end between the two steps.
+    // A process may end before this read of its command line.
     found.retain(|pid| command_line(*pid).is_ok_and(|arguments| is_wanted(&arguments)));
     Ok(found)
 }
 
-/// Returns the mount points of file systems of that kind.
+/// Returns the mount points of all file systems of `kind`.
 pub fn find_mounts(kind: &str) -> Result<Vec<PathBuf>> {
     let path = "/proc/self/mounts";
     let text =
@@ -138,7 +138,7 @@ pub fn find_mounts(kind: &str) -> Result<Vec<PathBuf>> {
 
 /// Returns all processes, ascending.
 pub fn processes() -> Result<Vec<u32>> {
-    let mut pids = numbers_in("/proc", "list processes")?;
+    let mut pids = list_numbers("/proc", "list processes")?;
     pids.sort_unstable();
     Ok(pids)
 }
@@ -153,12 +153,12 @@ impl Stat {
     pub(crate) fn read(pid: u32) -> Result<Self> {
         let action = format!("read the state of process {pid}");
         let text = read(&format!("/proc/{pid}/stat"), &action)?;
-        Self::parse(&text).ok_or_else(|| unreadable(&action, "stat"))
+        Self::parse(&text).ok_or_else(|| unreadable_error(&action, "stat"))
     }
 
     fn parse(text: &str) -> Option<Self> {
         // The name, in parentheses, may contain any character, even parentheses. Field 3 follows
-        // the last closing one.
+        // the last closing parenthesis.
         let (_, rest) = text.rsplit_once(") ")?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3).copied();
@@ -173,15 +173,15 @@ fn read(path: &str, action: &str) -> Result<String> {
     fs::read_to_string(path).map_err(|error| Error::os(action, error))
 }
 
-fn unreadable(action: &str, what: &str) -> Error {
+fn unreadable_error(action: &str, field: &str) -> Error {
     Error::new(
         action,
         ErrorKind::Other,
-        format!("`{what}` is missing or malformed"),
+        format!("`{field}` is missing or malformed"),
     )
 }
 
-fn numbers_in(directory: &str, action: &str) -> Result<Vec<u32>> {
+fn list_numbers(directory: &str, action: &str) -> Result<Vec<u32>> {
     let entries = fs::read_dir(directory).map_err(|error| Error::os(action, error))?;
     Ok(entries
         .flatten()
@@ -204,7 +204,7 @@ fn read_tick() -> Result<Duration> {
 fn parse_cpu(line: &str, tick: Duration) -> Option<CpuTimes> {
     let mut fields = line.strip_prefix("cpu")?.split(' ');
     let cpu = fields.next()?.parse().ok()?;
-    // Ignore the guest time that follows: it is already part of the user time.
+    // Ignore the guest time that follows, because the user time includes the guest time.
     let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
     let [user, nice, system, idle, iowait, irq, softirq, steal, ..] = ticks[..] else {
         return None;
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn a_process_is_found_by_its_arguments() {
         let mark = format!("3{}.25", process::id());
-        let child = Child::sleeping(&mark);
+        let child = Child::spawn_sleep(&mark);
         let deadline = Instant::now() + Duration::from_secs(5);
         let mut found = Vec::new();
         // The child has the arguments of this test until it calls exec.

@@ -32,8 +32,8 @@ pub(crate) fn add_netem(link: &LinkId) -> Request {
     add_root_qdisc(link, "netem", options)
 }
 
-/// Adds a filter that runs a BPF program at the ingress hook of a clsact. The program is a classic
-/// one that matches nothing, because an eBPF program would have to be loaded first.
+/// Adds a filter that runs a BPF program at the ingress hook of a clsact. The filter runs a classic
+/// BPF program that matches no packet, because an eBPF program would need a load first.
 pub(crate) fn add_bpf_filter(link: &LinkId) -> Request {
     // TCA_BPF_OPS_LEN and TCA_BPF_OPS: one struct sock_filter, `ret 0`.
     let mut options = encode_attribute(4, 1_u16.to_ne_bytes().to_vec());

@@ -46,9 +46,9 @@ pub fn add_default(link: &LinkId, gateway: IpAddr) -> Request {
     Request::create(action, RouteNetlinkMessage::NewRoute(message))
 }
 
-fn build_message(link: &LinkId, family: IpAddr) -> RouteMessage {
+fn build_message(link: &LinkId, address: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
-    message.header.address_family = family_of(family);
+    message.header.address_family = family_of(address);
     message.header.table = RouteHeader::RT_TABLE_MAIN;
     message.header.protocol = RouteProtocol::Static;
     message.header.kind = RouteType::Unicast;

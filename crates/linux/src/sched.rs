@@ -17,7 +17,7 @@ pub enum Policy {
     /// Runs until the thread sleeps or a thread of higher priority (1 to 99) needs the CPU
     /// (`SCHED_FIFO`).
     Fifo(u8),
-    /// Like FIFO, but takes turns with threads of equal priority (`SCHED_RR`).
+    /// As [`Self::Fifo`], but the thread takes turns with threads of equal priority (`SCHED_RR`).
     RoundRobin(u8),
     /// Runs only if no other thread needs the CPU (`SCHED_IDLE`).
     Idle,
@@ -68,8 +68,9 @@ pub fn longest_turn() -> (Duration, String) {
     )
 }
 
-/// Returns the default slice, ns. The kernel multiplies it by 1 + log2 of the CPUs, of which at
-/// most 8 count (default `sched_tunable_scaling`). An unknown version counts as the latest.
+/// Returns the default slice, ns. The kernel multiplies the slice of one CPU by 1 + log2 of the
+/// number of CPUs, of which at most 8 count (default `sched_tunable_scaling`). An unknown version
+/// counts as the latest version.
 fn default_slice_ns(version: Option<(u32, u32)>, cpus: usize) -> u64 {
     let factor = u64::from(1 + cpus.clamp(1, 8).ilog2());
     let single_ns = match version.unwrap_or((u32::MAX, 0)) {
@@ -81,7 +82,7 @@ fn default_slice_ns(version: Option<(u32, u32)>, cpus: usize) -> u64 {
     single_ns * factor
 }
 
-/// Sets the policy of a thread, 0 for the calling thread. Its children inherit the policy.
+/// Sets the policy of a thread, 0 for the calling thread. The thread's children inherit the policy.
 pub fn set(thread: u32, policy: Policy) -> Result<()> {
     let (number, priority) = match policy {
         Policy::Other => (libc::SCHED_OTHER, 0),
@@ -93,7 +94,7 @@ pub fn set(thread: u32, policy: Policy) -> Result<()> {
         sched_priority: priority.into(),
     };
     let id = thread.cast_signed();
-    // SAFETY: `parameters` outlives the call, which only reads it.
+    // SAFETY: `parameters` outlives the call, and the call only reads `parameters`.
     let result = unsafe { libc::sched_setscheduler(id, number, &raw const parameters) };
     if result == 0 {
         return Ok(());
@@ -103,18 +104,19 @@ pub fn set(thread: u32, policy: Policy) -> Result<()> {
         io::Error::last_os_error(),
     );
     Err(match (error.kind(), policy) {
-        (ErrorKind::Invalid, _) => error.because("real-time priorities are 1 to 99"),
+        (ErrorKind::Invalid, _) => error.because("a real-time priority must be 1 to 99"),
         // A capability may be missing. Another cause: a CPU group of cgroup v1 has no real-time
         // budget by default.
         (ErrorKind::Denied, Policy::Fifo(_) | Policy::RoundRobin(_)) => error.remedy(
-            "run as root, in the root CPU control group (real-time threads have no budget in others)",
+            "run as root, in the root CPU control group (real-time threads have no budget in other groups)",
         ),
         _ => error,
     })
 }
 
-/// Sets the niceness of a thread under [`Policy::Other`], 0 for the calling thread. -20 gets most
-/// CPU time, 19 least. (On Linux, setpriority(2) applies to the thread, not to the process.)
+/// Sets the niceness of a thread under [`Policy::Other`], 0 for the calling thread. Niceness -20
+/// gets the most CPU time, 19 the least. (On Linux, setpriority(2) applies to the thread, not to
+/// the process.)
 pub fn set_nice(thread: u32, nice: i32) -> Result<()> {
     setpriority_process(Pid::from_raw(thread.cast_signed()), nice).map_err(|errno| {
         let action = format!("set {} to niceness {nice}", thread_name(thread));
@@ -228,7 +230,7 @@ mod tests {
         let error = set(0, Policy::Fifo(100)).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cannot set this thread to SCHED_FIFO 100: real-time priorities are 1 to 99"
+            "cannot set this thread to SCHED_FIFO 100: a real-time priority must be 1 to 99"
         );
         assert!(
             set(u32::MAX >> 1, Policy::Other)

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct SchedulingTimes {
     /// Time on a core.
     pub run: Duration,
-    /// Time during which a thread was runnable while another task had the core. Excludes time that
+    /// Time during which a thread was runnable while another task used the core. Excludes time that
     /// the hypervisor took.
     pub waited: Duration,
 }
@@ -36,7 +36,7 @@ pub fn read_process(pid: u32) -> Result<SchedulingTimes> {
     for task in tasks.flatten() {
         // A thread may have ended since the listing.
         match fs::read_to_string(task.path().join("schedstat")) {
-            Ok(text) => sum += parse(&text).ok_or_else(|| unreadable(&action))?,
+            Ok(text) => sum += parse(&text).ok_or_else(|| unreadable_error(&action))?,
             Err(error) if task.path().exists() => return Err(Error::os(action, error)),
             Err(_) => {}
         }
@@ -52,7 +52,7 @@ pub fn read_process(pid: u32) -> Result<SchedulingTimes> {
 pub fn read_this_thread() -> Result<SchedulingTimes> {
     let action = "read the scheduling times of this thread";
     match fs::read_to_string("/proc/thread-self/schedstat") {
-        Ok(text) => parse(&text).ok_or_else(|| unreadable(action)),
+        Ok(text) => parse(&text).ok_or_else(|| unreadable_error(action)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Ok(SchedulingTimes::default())
         }
@@ -60,7 +60,7 @@ pub fn read_this_thread() -> Result<SchedulingTimes> {
     }
 }
 
-/// Parses `RUN WAITED SLICES`. The first two are in nanoseconds.
+/// Parses `RUN WAITED SLICES`. The first two numbers are in nanoseconds.
 fn parse(text: &str) -> Option<SchedulingTimes> {
     let mut fields = text.split_whitespace().map(str::parse);
     let mut time = || Some(Duration::from_nanos(fields.next()?.ok()?));
@@ -70,7 +70,7 @@ fn parse(text: &str) -> Option<SchedulingTimes> {
     })
 }
 
-fn unreadable(action: &str) -> Error {
+fn unreadable_error(action: &str) -> Error {
     Error::new(action, ErrorKind::Other, "`schedstat` is malformed")
 }
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The name that stands for new links, instead of a link's name.
+/// Selects the parameters of new links, instead of the name of a link.
 pub const NEW_LINKS: &str = "default";
 
 /// Reads a parameter by its path, `net/ipv4/ip_forward`.
@@ -37,19 +37,19 @@ pub fn disable_ipv6(link: &str, off: bool) -> Result<()> {
     set_ipv6(link, "disable_ipv6", off.into())
 }
 
-/// Sets duplicate address detection of the link (RFC 4862). 0 turns it off, 1 turns it on, 2 also
-/// turns off IPv6 if it fails.
+/// Sets duplicate address detection of the link (RFC 4862). Mode 0 turns the detection off, mode 1
+/// on. Mode 2 also turns off IPv6 if the detection fails.
 pub fn set_accept_dad(link: &str, mode: u8) -> Result<()> {
     set_ipv6(link, "accept_dad", mode)
 }
 
-/// Sets how many router solicitations (RFC 4861) the link sends when it comes up.
+/// Sets the number of router solicitations (RFC 4861) that a link sends after the link is up.
 pub fn set_router_solicitations(link: &str, count: u8) -> Result<()> {
     set_ipv6(link, "router_solicitations", count)
 }
 
 /// Sets the IPv4 reverse path filter (RFC 3704): 0 none, 1 strict, 2 loose. The kernel uses the
-/// larger of this value and that of `all`.
+/// larger of this value and the value of `all`.
 pub fn set_rp_filter(link: &str, mode: u8) -> Result<()> {
     set(
         &format!("net/ipv4/conf/{link}/rp_filter"),
@@ -80,7 +80,7 @@ fn file_of(path: &str) -> Result<PathBuf> {
         return Err(Error::new(
             format!("use `{path}` as a kernel parameter"),
             ErrorKind::Invalid,
-            "it is not a path below /proc/sys",
+            "the path is not below /proc/sys",
         ));
     }
     Ok(PathBuf::from("/proc/sys").join(path))
@@ -115,7 +115,7 @@ mod tests {
                 let error = disable_ipv6("absent", true).unwrap_err();
                 assert_eq!(
                     error.to_string(),
-                    "cannot set kernel parameter net/ipv6/conf/absent/disable_ipv6 to 1: it does not exist"
+                    "cannot set kernel parameter net/ipv6/conf/absent/disable_ipv6 to 1: the object does not exist"
                 );
             })
             .unwrap();

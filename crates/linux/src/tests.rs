@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::netns::{self, Netns};
 
-/// Returns whether the test can run. Prints the reason if not.
+/// Returns whether the test can run as root. If the test cannot run, prints the reason.
 pub(crate) fn root_or_skip(test: &str) -> bool {
     let is_root = crate::capability::is_root();
     if !is_root {
@@ -15,7 +15,7 @@ pub(crate) fn root_or_skip(test: &str) -> bool {
     is_root
 }
 
-/// Returns a link name that only this process and call uses, of at most 15 bytes.
+/// Returns a link name of at most 15 bytes. Each call in each process returns another name.
 pub(crate) fn link_name(letter: char) -> String {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     format!(
@@ -39,7 +39,7 @@ impl Drop for NameGuard {
     }
 }
 
-/// A named namespace. Dropping it removes the name, also after a panic.
+/// A named namespace. The drop removes the name, also after a panic.
 pub(crate) struct Namespace {
     netns: Netns,
     _guard: NameGuard,
@@ -63,7 +63,7 @@ impl Deref for Namespace {
     }
 }
 
-/// A child process. Dropping it kills the process, also after a panic.
+/// A child process. The drop kills the process, also after a panic.
 pub(crate) struct Child(process::Child);
 
 impl Child {
@@ -71,8 +71,8 @@ impl Child {
         Self(command.spawn().unwrap())
     }
 
-    /// Starts `sleep`. Each test passes another time.
-    pub(crate) fn sleeping(argument: &str) -> Self {
+    /// Starts `sleep` with the time `argument`. Each test passes another time.
+    pub(crate) fn spawn_sleep(argument: &str) -> Self {
         Self::spawn(Command::new("sleep").arg(argument))
     }
 }

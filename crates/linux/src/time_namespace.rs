@@ -1,4 +1,4 @@
-//! The offset between the clocks of this process and the kernel's (time_namespaces(7)).
+//! The offset between the clocks of this process and the clocks of the kernel (time_namespaces(7)).
 //!
 //! A time namespace shifts `CLOCK_MONOTONIC` for the processes in it. eBPF programs and kernel
 //! timers use the unshifted clock.
@@ -10,14 +10,15 @@ use crate::error::{Error, ErrorKind, Result};
 const OFFSETS: &str = "/proc/self/timens_offsets";
 
 /// Returns the offset of `CLOCK_MONOTONIC` for children of this process from the kernel's clock,
-/// ns. It is positive if the process's clock is ahead, and 0 if the kernel has no time namespaces.
+/// ns. The offset is positive if the process's clock is ahead, and 0 if the kernel has no time
+/// namespaces.
 pub fn monotonic_offset_ns() -> Result<i128> {
     match fs::read_to_string(OFFSETS) {
         Ok(text) => parse_offset(&text).ok_or_else(|| {
             Error::new(
                 format!("read {OFFSETS}"),
                 ErrorKind::Other,
-                format!("its content `{}` is malformed", text.trim()),
+                format!("the content `{}` is malformed", text.trim()),
             )
         }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),

@@ -26,29 +26,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     )?;
     let cores = affinity::get(0)?;
     let (first, last) = (cores[0], cores[cores.len() - 1]);
-    let placed = |client, server| Some(Cores { client, server });
+    let on_cores = |client, server| Some(Cores { client, server });
     let base = Config {
         interval: Duration::from_millis(1),
         repeats: 10,
         ..Config::new(format!("{SERVER}:9000").parse()?)
     };
     let mut variants = vec![
-        ("inline 256 B", Mode::Inline, 256, placed(first, first)),
-        ("inline 1400 B", Mode::Inline, 1400, placed(first, first)),
+        ("inline 256 B", Mode::Inline, 256, on_cores(first, first)),
+        ("inline 1400 B", Mode::Inline, 1400, on_cores(first, first)),
         (
             "blocking, one core",
             Mode::Blocking,
             256,
-            placed(first, first),
+            on_cores(first, first),
         ),
     ];
     if cores.len() > 1 {
-        variants.push(("spin", Mode::Spin, 256, placed(first, last)));
+        variants.push(("spin", Mode::Spin, 256, on_cores(first, last)));
         variants.push((
             "blocking, two cores",
             Mode::Blocking,
             256,
-            placed(first, last),
+            on_cores(first, last),
         ));
     }
     let meter = CpuMeter::start(&[("probe", std::process::id())])?;
@@ -79,7 +79,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Two namespaces and the pair between them, removed on drop.
+/// Two namespaces and the veth pair between them. Dropping the value removes both.
 struct Link {
     client: Netns,
     server: Netns,
@@ -117,6 +117,6 @@ fn ip(arguments: &str) -> Result<(), Box<dyn Error>> {
     if status.success() {
         Ok(())
     } else {
-        Err(format!("ip {arguments} failed").into())
+        Err(format!("`ip {arguments}` ended with {status}").into())
     }
 }

@@ -1,5 +1,5 @@
-//! Measures the costs that `plan` uses: functions and front doors in isolation, and the steps
-//! between them by round trips through chains that differ in one step.
+//! Measures the costs that `plan` uses. Measures functions and front doors in isolation, and the
+//! steps between functions by round trips through chains that differ in one step.
 
 mod bursts;
 mod crossings;
@@ -24,15 +24,15 @@ use myelin_packet::sojourn::Histogram;
 use myelin_planner::costs::VERSION;
 use myelin_planner::{Cost, Costs, FunctionCosts, Origin, StepCosts};
 use myelin_spec::{FunctionConfig, Space};
-use worst_case::worst_case;
+use worst_case::worst_case_factor;
 
 use crate::Monitor;
 use crate::function_config;
 
-/// Frame lengths of the measurements, bytes: CALVIN's 256 and 1400 B of UDP payload.
+/// Frame lengths of the measurements, bytes. The UDP payloads are those of CALVIN, 256 and 1400 B.
 const FRAMES: [usize; 2] = [256 + 42, 1400 + 42];
 
-/// The part of an agent that calibration needs: it deploys and removes chains.
+/// The operations of an agent that calibration needs.
 pub trait Chains {
     /// Deploys the chains of a file.
     fn up(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError>;
@@ -98,9 +98,9 @@ pub fn calibrate(
     };
     let crowd = crowd::measure(chains, rounds, &single, monitor)?;
     let min_stall_ns = stalls.values().map(|stall| stall.stall_ns).min();
-    let in_crowds = crowd.iter().flat_map(|crowd| &crowd.slowest_ns);
-    let worst_case = worst_case(
-        crossed.slowest_ns.iter().chain(in_crowds),
+    let crowd_bursts = crowd.iter().flat_map(|crowd| &crowd.slowest_ns);
+    let worst_case = worst_case_factor(
+        crossed.slowest_ns.iter().chain(crowd_bursts),
         min_stall_ns.unwrap_or(0),
     );
     let steps = StepCosts {
@@ -144,8 +144,8 @@ pub fn calibrate(
     })
 }
 
-/// Writes costs to a file. It renames a complete temporary file, so readers never see a partial
-/// file.
+/// Writes costs to a file. Writes a temporary file first and renames it, so readers never see a
+/// partial file.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -168,20 +168,20 @@ pub fn save_costs(path: &Path, costs: &Costs) -> Result<(), ApiError> {
 /// packet pays for the whole look-up.
 ///
 /// `timestamp` is missing because the frame would grow each time, `compress` and `decompress`
-/// because they would change it only the first time, `router` because its time to live would
-/// expire.
+/// because they would change the frame only the first time, `router` because the frame's time to
+/// live would expire.
 const FUNCTIONS: [&str; 7] = [
     "kind: forward",
     "kind: xor, config: { key: 0x5a }",
     "kind: firewall, config: { default: allow, fragments: match, rules: [ { action: deny, source: 192.0.2.0/24, destinationPort: 53 } ] }",
     "kind: monitor, config: { flows: 1024 }",
     "kind: flow-tracker, config: { flows: 1024 }",
-    // The addresses of the frame, so that it stays in one flow.
+    // The backend and the address are those of the frame, so the frame stays in one flow.
     "kind: load-balancer, config: { backends: [ { address: 10.0.0.2 } ], flows: 1024 }",
     "kind: nat, config: { address: 10.0.0.1, flows: 1024 }",
 ];
 
-fn configurations() -> Result<Vec<FunctionConfig>> {
+fn parse_configurations() -> Result<Vec<FunctionConfig>> {
     let files = BTreeMap::new();
     FUNCTIONS
         .iter()
@@ -189,13 +189,13 @@ fn configurations() -> Result<Vec<FunctionConfig>> {
         .collect()
 }
 
-/// A UDP packet from 10.0.0.1 to 10.0.0.2, port 9000, in a frame of that length. It has a checksum,
-/// although IPv4 does not require one, because functions must update it.
+/// A frame of that length with a UDP packet from 10.0.0.1 to 10.0.0.2, port 9000. The packet has a
+/// checksum, although IPv4 does not require a checksum, because functions must update it.
 fn frame(length: usize) -> Vec<u8> {
     feed::frame(&vec![0x55; length - feed::HEADERS])
 }
 
-/// The line through the costs of the two frames. Noise must not make a cost negative.
+/// Fits a line through the costs of the two frames. Noise must not make a cost negative.
 fn fit(ns: [f64; 2]) -> Cost {
     let per_byte_ns = ((ns[1] - ns[0]) / (FRAMES[1] - FRAMES[0]) as f64).max(0.0);
     Cost::new(
@@ -204,13 +204,13 @@ fn fit(ns: [f64; 2]) -> Cost {
     )
 }
 
-/// The median; 0 for no figures.
+/// Returns the median; 0 for no figures.
 fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or_default()
 }
 
-/// The line through two costs. Noise must not make one negative.
+/// As [`fit`], with negative costs set to 0 before the fit.
 fn fit_clamped(cost: [f64; 2]) -> Cost {
     fit(cost.map(|ns| ns.max(0.0)))
 }

@@ -1,5 +1,5 @@
-//! The client end of a probe: sends on an absolute timeline and matches answers. In inline mode its
-//! thread also runs the server end. One loop serves all modes.
+//! The client end of a probe. The client sends on an absolute timeline and matches answers. In
+//! inline mode its thread also runs the server end. One loop serves all modes.
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
@@ -20,14 +20,16 @@ use crate::payload::{Codec, Header};
 use crate::recorder::Recorder;
 use crate::tracker::{Times, Tracker};
 
-/// Repeat numbers of packets before the measurement.
+/// Repeat number of the warm-up packets, which come before the measurement.
 const WARM_UP: u32 = u32::MAX - 16;
+/// Repeat number of the first hello packet.
 const HELLO: u32 = WARM_UP + 1;
-/// First packets, sent one by one. They show whether both ends can read the payload.
+/// Number of hello packets, which the client sends first, one by one. They show whether both ends
+/// can read the payload.
 const HELLOS: u32 = 3;
-/// Refused sends in a row that fail the measurement.
+/// Number of refused sends in a row that fails the measurement.
 const MAX_REFUSALS: u32 = 8;
-/// Lost packets, without any answer, after which the run ends as [`Stop::NoAnswer`].
+/// Number of lost packets, without any answer, that ends the run with [`Stop::NoAnswer`].
 const MAX_UNANSWERED: u64 = 20;
 /// Longest sleep between two checks of the cancel flag, nanoseconds.
 const LONGEST_SLEEP_NS: u64 = 50_000_000;
@@ -48,7 +50,7 @@ pub(crate) struct Client<'a> {
     socket: &'a UdpSocket,
     /// The server end, in inline mode.
     echo: Option<Echo<'a>>,
-    /// Inline mode: one more than the highest id of this repeat that the server end sent back.
+    /// Inline mode: one more than the highest id of this repeat that the server end has sent back.
     echoed: u64,
     shared: &'a SharedState,
     watch: Watch<'a>,
@@ -60,10 +62,10 @@ pub(crate) struct Client<'a> {
     recorder: Recorder,
     interval_ns: u64,
     timeout_ns: u64,
-    /// Matching by order: no send before this time, so a late answer is not matched with the next
-    /// packet.
+    /// Matching by order: time before which the client does not send, so a late answer is not
+    /// matched with the next packet.
     held_until: u64,
-    /// The round trip of the last answer, an estimate for the next one.
+    /// The round trip of the last answer, an estimate for the next round trip.
     last_rtt_ns: u64,
     refusals: u32,
     has_answer: bool,
@@ -116,7 +118,7 @@ impl<'a> Client<'a> {
         if stop.is_none() {
             stop = self.run_repeat(WARM_UP, self.config.warm_up)?;
         }
-        // Packets before the first repeat count only if none of them is answered.
+        // Packets before the first repeat count only if no packet is answered.
         if stop != Some(Stop::NoAnswer) {
             self.tracker.counts = Counts::default();
         }
@@ -134,7 +136,7 @@ impl<'a> Client<'a> {
         let end = now_ns();
         let (sent, total) = (self.tracker.counts.sent, self.config.total());
         self.watch
-            .progress(end, if stop.is_none() { total } else { sent }, total);
+            .report_progress(end, if stop.is_none() { total } else { sent }, total);
         let mut counts = self.tracker.counts;
         counts.foreign += self.shared.foreign.load(Ordering::Relaxed);
         counts.send_errors += self.shared.send_errors.load(Ordering::Relaxed);
@@ -181,7 +183,8 @@ impl<'a> Client<'a> {
         Ok(None)
     }
 
-    /// Sends `count` packets as `repeat`, and waits until each is answered or lost.
+    /// Sends `count` packets with the repeat number `repeat`, and waits until each packet is
+    /// answered or lost.
     fn run_repeat(&mut self, repeat: u32, count: u32) -> Result<Option<Stop>, Error> {
         let count = count as usize;
         self.tracker.begin_repeat();
@@ -197,7 +200,7 @@ impl<'a> Client<'a> {
                 self.held_until = now + self.timeout_ns;
             }
             let left = self.tracker.sent() < count;
-            if left && now >= self.next_send(start) {
+            if left && now >= self.next_send_ns(start) {
                 self.send(repeat, start)?;
             } else if self.tracker.outstanding() == 0 {
                 if !left {
@@ -205,12 +208,13 @@ impl<'a> Client<'a> {
                 }
                 if self.counting {
                     let total = self.config.total();
-                    self.watch.progress(now, self.tracker.counts.sent, total);
+                    self.watch
+                        .report_progress(now, self.tracker.counts.sent, total);
                 }
             }
             let left = self.tracker.sent() < count;
             if self.config.mode != Mode::Blocking || self.wait_for_socket(now, left, start)? {
-                self.receive(repeat)?;
+                self.receive_due(repeat)?;
             }
         }
     }
@@ -222,8 +226,9 @@ impl<'a> Client<'a> {
         self.watch.stop_reason(now)
     }
 
-    /// The time of the next send. `u64::MAX` while an answer is required first.
-    fn next_send(&self, start: u64) -> u64 {
+    /// Returns the time of the next send; `u64::MAX` while the client must wait for an answer
+    /// first.
+    fn next_send_ns(&self, start: u64) -> u64 {
         let one_by_one = self.interval_ns == 0 || self.matches_by_order();
         if one_by_one && self.tracker.outstanding() > 0 {
             return u64::MAX;
@@ -247,15 +252,15 @@ impl<'a> Client<'a> {
             Err(error) => {
                 self.tracker.counts.send_errors += 1;
                 self.refusals += 1;
-                // One refused send is a loss; several in a row are an error.
+                // One refused send is a loss. Several refused sends in a row are an error.
                 let limit = if self.counting { MAX_REFUSALS } else { HELLOS };
                 if self.refusals >= limit {
-                    let what = format!(
+                    let action = format!(
                         "send {} bytes to {}",
                         self.config.payload_bytes, self.config.destination
                     );
                     return Err(Error::system(
-                        what,
+                        action,
                         error,
                         "check the route and the link's MTU",
                     ));
@@ -269,12 +274,12 @@ impl<'a> Client<'a> {
     /// whether to receive now.
     ///
     /// If the answer is due well before the next send, the receive call itself sleeps, as in a
-    /// plain application. The socket's read timeout ends it if the answer is lost. That timeout
-    /// counts in jiffies (4 ms at 250 Hz), too coarse for a timeline. So all other waits use ppoll,
-    /// which costs one more system call in the round trip.
-    fn wait_for_socket(&self, now: u64, left: bool, start: u64) -> Result<bool, Error> {
-        let next_send = if left {
-            self.next_send(start)
+    /// plain application. The socket's read timeout ends the sleep if the answer is lost. That
+    /// timeout counts in jiffies (4 ms at 250 Hz), too coarse for a timeline. So all other waits
+    /// use ppoll, which costs one more system call in the round trip.
+    fn wait_for_socket(&self, now: u64, packets_left: bool, start: u64) -> Result<bool, Error> {
+        let next_send = if packets_left {
+            self.next_send_ns(start)
         } else {
             u64::MAX
         };
@@ -301,9 +306,9 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Polls the end where the next packet is due; both ends if no packet is due. An empty poll of
-    /// the other end would add to the measured round trip.
-    fn receive(&mut self, repeat: u32) -> Result<(), Error> {
+    /// Polls the end where the next packet is due, or both ends if no packet is due. An empty poll
+    /// of the other end would add to the measured round trip.
+    fn receive_due(&mut self, repeat: u32) -> Result<(), Error> {
         if let Some(echo) = &mut self.echo {
             let sent = self.tracker.sent() as u64;
             let at_server = self.echoed < sent;

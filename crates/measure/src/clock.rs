@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds of CLOCK_MONOTONIC.
+/// Reads CLOCK_MONOTONIC, ns.
 pub fn now_ns() -> u64 {
-    // The call fails only for unknown clocks.
+    // The call fails only for an unknown clock.
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| {
         t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64
     })
 }
 
-/// A duration in nanoseconds, at most 584 years.
+/// Converts a duration to nanoseconds. Limits the duration to 584 years.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// CPU time of the calling thread, ns.
+/// Reads the CPU time of the calling thread, ns.
 pub fn thread_ns() -> u64 {
-    // The call fails only for unknown clocks.
+    // The call fails only for an unknown clock.
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
         .map_or(0, |time| Duration::from(time).as_nanos() as u64)
 }
@@ -33,7 +33,7 @@ mod tests {
         let before = now_ns();
         assert!(
             before > 1_000_000_000,
-            "no machine runs tests within a second of its boot"
+            "the clock counts nanoseconds since boot"
         );
         std::thread::sleep(Duration::from_millis(5));
         let passed = now_ns() - before;

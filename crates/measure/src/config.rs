@@ -1,4 +1,4 @@
-//! Configuration of a probe: its packets, their times, and how the ends wait.
+//! Configuration of a probe: the packets, their times, and the waiting of both ends.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -12,39 +12,42 @@ use crate::Error;
 use crate::payload::HEADER_BYTES;
 use crate::tracker::LONGEST_SAMPLE_NS;
 
-/// Most packets of one repeat. The probe keeps 20 bytes for each until the repeat's end.
+/// Maximum number of packets of one repeat. The probe keeps 20 bytes for each packet until the end
+/// of the repeat.
 pub const MAX_COUNT: u32 = 1_000_000;
-/// Length of the headers before the payload: IPv4 (RFC 791) or IPv6 (RFC 8200), and UDP (RFC 768).
+/// Length of the IPv4 (RFC 791) and UDP (RFC 768) headers before the payload.
 const IPV4_UDP_BYTES: usize = 20 + 8;
+/// Length of the IPv6 (RFC 8200) and UDP headers before the payload.
 const IPV6_UDP_BYTES: usize = 40 + 8;
 
 /// Configuration of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// How the ends wait.
+    /// Sets how both ends wait for packets.
     pub mode: Mode,
     /// Destination of the client's packets.
     pub destination: SocketAddr,
-    /// UDP payload, bytes: at least [`HEADER_BYTES`], at most what fits in `mtu`.
+    /// UDP payload, bytes: from [`HEADER_BYTES`] to the largest payload that fits in `mtu`.
     pub payload_bytes: usize,
     /// Largest IP packet of the path, bytes.
     pub mtu: usize,
     /// Time between two sends on an absolute timeline, independent of answers. Zero means back to
-    /// back: the client sends the next packet after the answer or the loss of the last one.
+    /// back: the client sends the next packet after the answer to the last packet, or after its
+    /// loss.
     pub interval: Duration,
-    /// Packets of a repeat, at most [`MAX_COUNT`].
+    /// Number of packets of a repeat, at most [`MAX_COUNT`].
     pub count: u32,
-    /// Repeats, each one sample of the confidence interval.
+    /// Number of repeats. Each repeat is one sample of the confidence interval.
     pub repeats: u32,
-    /// Packets before the first repeat. They are not counted.
+    /// Number of packets before the first repeat. The result does not include these packets.
     pub warm_up: u32,
-    /// A packet without an answer is lost after this time; at most 4.2 s.
+    /// A packet counts as lost after this time without an answer; at most 4.2 s.
     pub timeout: Duration,
     /// The measurement ends after this time, with the results so far.
     pub deadline: Duration,
     /// The xor of the keys of all xor functions on the forward path.
     pub forward_key: u8,
-    /// The same for the reverse path.
+    /// The xor of the keys of all xor functions on the reverse path.
     pub reply_key: u8,
     /// Cores of the threads. `None` leaves the choice to the scheduler.
     pub cores: Option<Cores>,
@@ -52,12 +55,14 @@ pub struct Config {
     pub keep_samples: bool,
     /// The result contains the share of packets with a round trip within this bound.
     pub rtt_bound: Option<Duration>,
-    /// The same for the one-way delay to the server.
+    /// The result contains the share of packets with a one-way delay to the server within this
+    /// bound.
     pub forward_bound: Option<Duration>,
 }
 
 impl Config {
-    /// CALVIN's measurement: 500 packets of 256 B, one every 5 ms, 50 repeats. The mode is inline.
+    /// Makes the configuration of CALVIN's measurement: 500 packets of 256 B, one packet every 5
+    /// ms, 50 repeats. The mode is inline.
     pub fn new(destination: SocketAddr) -> Self {
         Self {
             mode: Mode::Inline,
@@ -79,7 +84,7 @@ impl Config {
         }
     }
 
-    /// Largest payload of a packet to `destination` within `mtu`, bytes.
+    /// Returns the largest payload of a packet to `destination` within `mtu`, bytes.
     pub fn max_payload_bytes(destination: SocketAddr, mtu: usize) -> usize {
         mtu.saturating_sub(if destination.is_ipv4() {
             IPV4_UDP_BYTES
@@ -88,7 +93,7 @@ impl Config {
         })
     }
 
-    /// Packets of all repeats.
+    /// Number of packets of all repeats.
     pub fn total(&self) -> u64 {
         u64::from(self.count) * u64::from(self.repeats)
     }
@@ -139,14 +144,14 @@ pub(crate) fn check_payload(
     payload_bytes: usize,
     mtu: usize,
 ) -> Result<(), Error> {
-    let most = Config::max_payload_bytes(destination, mtu);
-    if (HEADER_BYTES..=most).contains(&payload_bytes) {
+    let max = Config::max_payload_bytes(destination, mtu);
+    if (HEADER_BYTES..=max).contains(&payload_bytes) {
         return Ok(());
     }
     Err(Error::option(
         "payload_bytes",
         payload_bytes,
-        format!("expected {HEADER_BYTES} (the probe's header) to {most} (an MTU of {mtu})"),
+        format!("expected {HEADER_BYTES} (the probe's header) to {max} (an MTU of {mtu})"),
     ))
 }
 
@@ -176,7 +181,8 @@ fn check_cores(cores: &[usize]) -> Result<(), Error> {
     }
 }
 
-/// Refuses two polling threads on one core: they would wait for the scheduler, not for packets.
+/// Refuses two polling threads on one core, because they would wait for the scheduler, not for
+/// packets.
 pub(crate) fn check_polling_cores(cores: Option<Cores>) -> Result<(), Error> {
     if let Some(Cores { client, server }) = cores {
         check_cores(&[client, server])?;
@@ -184,14 +190,14 @@ pub(crate) fn check_polling_cores(cores: Option<Cores>) -> Result<(), Error> {
             return Err(Error::option(
                 "cores",
                 client,
-                "two polling threads need two different cores; use inline mode on one",
+                "two polling threads need two different cores; use mode inline on one core",
             ));
         }
     } else if affinity::get(0)?.len() < 2 {
         return Err(Error::option(
             "mode",
             "spin",
-            "it polls on two cores and this process may run on one; use inline or blocking",
+            "mode spin polls on two cores, and this process may run on only one; use inline or blocking",
         ));
     }
     Ok(())
@@ -205,7 +211,7 @@ mod tests {
         Config::new("127.0.0.1:9000".parse().unwrap())
     }
 
-    fn error_of(change: impl FnOnce(&mut Config)) -> String {
+    fn validation_error(change: impl FnOnce(&mut Config)) -> String {
         let mut config = valid();
         change(&mut config);
         config.validate().unwrap_err().to_string()
@@ -238,28 +244,31 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_option_and_range() {
-        assert!(error_of(|c| c.count = 0).contains("`count` is 0: expected 1 to 1000000"));
-        assert!(error_of(|c| c.count = MAX_COUNT + 1).contains("use repeats"));
-        assert!(error_of(|c| c.warm_up = MAX_COUNT + 1).contains("`warm_up`"));
-        assert!(error_of(|c| c.repeats = 0).contains("`repeats` is 0"));
-        assert!(error_of(|c| c.timeout = Duration::from_secs(5)).contains("`timeout` is 5s"));
-        assert!(error_of(|c| c.timeout = Duration::ZERO).contains("`timeout`"));
-        assert!(error_of(|c| c.deadline = Duration::ZERO).contains("`deadline`"));
+    fn validation_errors_name_option_and_range() {
+        assert!(validation_error(|c| c.count = 0).contains("`count` is 0: expected 1 to 1000000"));
+        assert!(validation_error(|c| c.count = MAX_COUNT + 1).contains("use repeats"));
+        assert!(validation_error(|c| c.warm_up = MAX_COUNT + 1).contains("`warm_up`"));
+        assert!(validation_error(|c| c.repeats = 0).contains("`repeats` is 0"));
+        assert!(
+            validation_error(|c| c.timeout = Duration::from_secs(5)).contains("`timeout` is 5s")
+        );
+        assert!(validation_error(|c| c.timeout = Duration::ZERO).contains("`timeout`"));
+        assert!(validation_error(|c| c.deadline = Duration::ZERO).contains("`deadline`"));
         let far = Cores {
             client: 1000,
             server: 0,
         };
-        assert!(error_of(|c| c.cores = Some(far)).contains("`cores` is 1000"));
-        let one = Cores {
+        assert!(validation_error(|c| c.cores = Some(far)).contains("`cores` is 1000"));
+        let shared = Cores {
             client: 0,
             server: 0,
         };
         assert!(
-            error_of(|c| (c.mode, c.cores) = (Mode::Spin, Some(one))).contains("two different")
+            validation_error(|c| (c.mode, c.cores) = (Mode::Spin, Some(shared)))
+                .contains("two different")
         );
         let mut blocking = valid();
-        (blocking.mode, blocking.cores) = (Mode::Blocking, Some(one));
+        (blocking.mode, blocking.cores) = (Mode::Blocking, Some(shared));
         blocking.validate().unwrap();
     }
 

@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use myelin_metrics::Stop;
 
 /// Nanoseconds between two calls of the progress callback.
-const PROGRESS_EVERY_NS: u64 = 100_000_000;
+const PROGRESS_INTERVAL_NS: u64 = 100_000_000;
 
 /// The caller's control of a running measurement.
 #[derive(Clone, Copy, Default)]
 pub struct Control<'a> {
-    /// Set it to end the measurement within a tenth of a second, with the results so far.
+    /// Set this flag to end the measurement within a tenth of a second, with the results so far.
     pub cancel: Option<&'a AtomicBool>,
-    /// The measuring thread calls it with (done, total) about ten times a second, while no packet
-    /// is in flight.
+    /// The measuring thread calls this function with (done, total) about ten times a second, while
+    /// no packet is in flight.
     pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// The other thread sets `failed` when it cannot continue.
+    /// Creates a watch. The other thread sets `failed` when that thread cannot continue.
     pub(crate) fn new(control: Control<'a>, deadline_ns: u64, failed: &'a AtomicBool) -> Self {
         Self {
             control,
@@ -47,7 +47,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The reason to stop now, if there is one.
+    /// Returns the reason to stop now, if there is a reason.
     pub(crate) fn stop_reason(&self, now: u64) -> Option<Stop> {
         let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
         if is_set(self.failed) || self.control.cancel.is_some_and(is_set) {
@@ -59,9 +59,10 @@ impl<'a> Watch<'a> {
         }
     }
 
-    pub(crate) fn progress(&mut self, now: u64, done: u64, total: u64) {
+    /// Calls the progress callback, if the last call was long ago or the work is done.
+    pub(crate) fn report_progress(&mut self, now: u64, done: u64, total: u64) {
         if let Some(progress) = self.control.progress
-            && (done == total || now.saturating_sub(self.last_progress_ns) >= PROGRESS_EVERY_NS)
+            && (done == total || now.saturating_sub(self.last_progress_ns) >= PROGRESS_INTERVAL_NS)
         {
             self.last_progress_ns = now;
             progress(done, total);
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_by_deadline_cancel_or_failure() {
+    fn deadline_cancel_and_failure_end_the_measurement() {
         let (cancel, failed) = (AtomicBool::new(false), AtomicBool::new(false));
         let control = Control {
             cancel: Some(&cancel),
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_rare_and_complete() {
+    fn progress_calls_keep_the_interval_and_include_the_end() {
         let calls = Mutex::new(Vec::new());
         let progress = |done, total| calls.lock().unwrap().push((done, total));
         let failed = AtomicBool::new(false);
@@ -103,8 +104,8 @@ mod tests {
         };
         let mut watch = Watch::new(control, u64::MAX, &failed);
         for done in 0..=1000 {
-            watch.progress(
-                PROGRESS_EVERY_NS + done * PROGRESS_EVERY_NS / 400,
+            watch.report_progress(
+                PROGRESS_INTERVAL_NS + done * PROGRESS_INTERVAL_NS / 400,
                 done,
                 1000,
             );

@@ -1,4 +1,4 @@
-//! CPU use during a measurement.
+//! Measures the CPU use during a measurement.
 
 use myelin_linux::procfs::{self, CpuTimes};
 use myelin_metrics::{CoreUse, CpuUse, ProcessUse, Shares};
@@ -15,7 +15,7 @@ pub struct CpuMeter {
 }
 
 impl CpuMeter {
-    /// Starts the measurement. `processes` are observed too: (name, process identifier).
+    /// Starts the measurement. Also measures `processes`, each given by name and process number.
     ///
     /// # Errors
     /// [`Error::Linux`] if `/proc/stat` cannot be read or a process does not exist.
@@ -31,8 +31,8 @@ impl CpuMeter {
         })
     }
 
-    /// CPU times of all cores since the start. Short windows end between two ticks. Their times can
-    /// be added ([`sum_times`]), their shares cannot.
+    /// Sums the CPU times of all cores since the start. A short window ends between two ticks, so
+    /// add the times of windows ([`sum_times`]) before computing shares.
     ///
     /// # Errors
     /// [`Error::Linux`] if `/proc/stat` cannot be read.
@@ -40,13 +40,13 @@ impl CpuMeter {
         Ok(sum_times(spent_by_core(&self.cpus, &procfs::cpu_times()?)))
     }
 
-    /// CPU use since the start.
+    /// Computes the CPU use since the start.
     ///
     /// # Errors
     /// [`Error::Linux`] if `/proc/stat` cannot be read.
     pub fn usage(&self) -> Result<CpuUse, Error> {
         let duration_s = now_ns().saturating_sub(self.started_ns) as f64 / 1e9;
-        let (overall, per_core) = shares_between(&self.cpus, &procfs::cpu_times()?);
+        let (overall, per_core) = compute_shares(&self.cpus, &procfs::cpu_times()?);
         let processes = self
             .processes
             .iter()
@@ -71,21 +71,21 @@ impl CpuMeter {
     }
 }
 
-/// The sum of the times of several cores or windows. Its core number has no meaning.
+/// Sums the times of several cores or windows. The core number of the sum has no meaning.
 pub fn sum_times(times: impl IntoIterator<Item = CpuTimes>) -> CpuTimes {
-    let add = |sum: CpuTimes, more: CpuTimes| CpuTimes {
+    let add = |sum: CpuTimes, times: CpuTimes| CpuTimes {
         cpu: 0,
-        user: sum.user + more.user,
-        system: sum.system + more.system,
-        irq: sum.irq + more.irq,
-        softirq: sum.softirq + more.softirq,
-        steal: sum.steal + more.steal,
-        idle: sum.idle + more.idle,
+        user: sum.user + times.user,
+        system: sum.system + times.system,
+        irq: sum.irq + times.irq,
+        softirq: sum.softirq + times.softirq,
+        steal: sum.steal + times.steal,
+        idle: sum.idle + times.idle,
     };
     times.into_iter().fold(CpuTimes::default(), add)
 }
 
-/// Times spent by each core that was online at both readings.
+/// Returns the times spent by each core that was online at both readings.
 fn spent_by_core(earlier: &[CpuTimes], later: &[CpuTimes]) -> Vec<CpuTimes> {
     let spent = |now: &CpuTimes| {
         let before = earlier.iter().find(|before| before.cpu == now.cpu)?;
@@ -94,7 +94,7 @@ fn spent_by_core(earlier: &[CpuTimes], later: &[CpuTimes]) -> Vec<CpuTimes> {
     later.iter().filter_map(spent).collect()
 }
 
-fn shares_between(earlier: &[CpuTimes], later: &[CpuTimes]) -> (Option<Shares>, Vec<CoreUse>) {
+fn compute_shares(earlier: &[CpuTimes], later: &[CpuTimes]) -> (Option<Shares>, Vec<CoreUse>) {
     let cores = spent_by_core(earlier, later);
     let per_core = cores.iter().filter_map(|spent| {
         shares(spent).map(|shares| CoreUse {
@@ -106,7 +106,7 @@ fn shares_between(earlier: &[CpuTimes], later: &[CpuTimes]) -> (Option<Shares>, 
     (shares(&sum_times(cores)), per_core)
 }
 
-/// The shares of the time by use. `None` if less than a tick passed.
+/// Computes the share of each use of the time. `None` if less than a tick passed.
 pub fn shares(times: &CpuTimes) -> Option<Shares> {
     let total = times.total().as_secs_f64();
     let share = |part: std::time::Duration| part.as_secs_f64() / total;
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_cores_and_of_all() {
+    fn shares_cover_each_core_and_all_cores_together() {
         let earlier = [
             times(0, [10, 10, 0, 0, 0, 10]),
             times(1, [0; 6]),
@@ -153,7 +153,7 @@ mod tests {
             times(2, [9; 6]),
             times(3, [0; 6]),
         ];
-        let (overall, cores) = shares_between(&earlier, &later);
+        let (overall, cores) = compute_shares(&earlier, &later);
         let overall = overall.unwrap();
         let rounded = overall.parts().map(|(_, share)| (share * 1000.0).round());
         assert_eq!(rounded, [125.0, 125.0, 225.0, 25.0, 250.0, 250.0]);
@@ -164,7 +164,7 @@ mod tests {
         );
         assert!((cores[0].shares.idle_share - 0.5).abs() < 1e-9);
         assert!((cores[1].shares.softirq_share - 0.45).abs() < 1e-9);
-        assert_eq!(shares_between(&earlier, &earlier), (None, vec![]));
+        assert_eq!(compute_shares(&earlier, &earlier), (None, vec![]));
         // Two windows with a tick of 10 ms each, of different kinds.
         let windows = [
             times(0, [10, 0, 0, 0, 0, 20]),
@@ -196,8 +196,8 @@ mod tests {
     }
 
     #[test]
-    fn the_error_names_a_missing_process() {
-        // Numbers end below 2^22 (PID_MAX_LIMIT).
+    fn start_fails_with_the_number_of_a_missing_process() {
+        // Process numbers are below 2^22 (PID_MAX_LIMIT).
         let error = CpuMeter::start(&[("ghost", 1 << 22)]).unwrap_err();
         assert!(error.to_string().contains("4194304"), "{error}");
     }

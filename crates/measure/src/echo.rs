@@ -1,4 +1,4 @@
-//! The server end of a probe: stamps packets and sends them back.
+//! The server end of a probe. The server stamps packets and sends them back.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -14,20 +14,21 @@ pub(crate) const LARGEST_DATAGRAM: usize = 65_536;
 /// State that both ends share.
 #[derive(Debug, Default)]
 pub(crate) struct SharedState {
-    /// Answers are matched by order: the server sends back every datagram.
+    /// Whether answers are matched by order. The server then sends back every datagram.
     pub(crate) by_order: AtomicBool,
     /// Datagrams that the server could not read.
     pub(crate) foreign: AtomicU64,
     /// Echoes that the system refused to send.
     pub(crate) send_errors: AtomicU64,
-    /// The server's times of the last packet, for answers with an unreadable header.
+    /// The server's receive time of the last packet, for answers with an unreadable header.
     pub(crate) receive_ns: AtomicU64,
+    /// The server's send time of the last packet, for answers with an unreadable header.
     pub(crate) send_ns: AtomicU64,
-    /// One end has finished or failed.
+    /// Whether an end has finished or failed.
     pub(crate) done: AtomicBool,
 }
 
-/// The server's side of a probe.
+/// Receives, stamps and returns packets at the server.
 #[derive(Debug)]
 pub(crate) struct Echo<'a> {
     socket: &'a UdpSocket,
@@ -51,8 +52,8 @@ impl<'a> Echo<'a> {
         }
     }
 
-    /// Receives at most one datagram and sends it back if it belongs to the run. Returns whether
-    /// there was a datagram.
+    /// Receives at most one datagram, and sends the datagram back if it belongs to the run. Returns
+    /// whether a datagram arrived.
     pub(crate) fn serve_one(&mut self) -> Result<bool, Error> {
         let received = receive(self.socket, &mut self.buffer, "the probe's server")?;
         let Some((length, peer)) = received else {
@@ -62,7 +63,8 @@ impl<'a> Echo<'a> {
         let datagram = &mut self.buffer[..length];
         if self.shared.by_order.load(Ordering::Relaxed) {
             self.shared.receive_ns.store(receive_ns, Ordering::Relaxed);
-            // Release: the client reads the times after the answer of the send below.
+            // Release, because the client reads both times after it receives the datagram sent
+            // below.
             self.shared.send_ns.store(now_ns(), Ordering::Release);
         } else if let Some(header) = self.codec.read(datagram) {
             self.codec
@@ -100,7 +102,7 @@ impl<'a> Echo<'a> {
     }
 }
 
-/// Receives a datagram, if there is one. `end` names the socket in an error.
+/// Receives a datagram, if one waits. `end` names the socket in an error.
 pub(crate) fn receive(
     socket: &UdpSocket,
     buffer: &mut [u8],
@@ -112,7 +114,7 @@ pub(crate) fn receive(
         Err(error) => Err(Error::system(
             format!("receive at {end}"),
             error,
-            "check that its namespace still exists",
+            "check that the socket's namespace still exists",
         )),
     }
 }

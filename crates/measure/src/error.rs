@@ -11,7 +11,7 @@ pub enum Error {
     Option {
         /// The option's name as in [`crate::Config`] or [`crate::bandwidth::Load`].
         option: &'static str,
-        /// Its value.
+        /// The option's value.
         value: String,
         /// The valid values.
         expected: String,

@@ -1,5 +1,5 @@
-//! Floods a chain, to show the effect on other chains: its client host sends several times the rate
-//! of the chain's profile.
+//! Floods a chain, to show the effect on other chains. The chain's client host sends several times
+//! the rate of the chain's profile.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
@@ -16,12 +16,12 @@ use crate::clock::{nanos, now_ns};
 use crate::generator::{Late, Pace, SendOutcome, Stream, Wait, generate};
 use crate::{Error, Sockets};
 
-/// Niceness of the generator: a probe on the same core gets nine tenths of its time.
+/// Niceness of the generator. A probe on the same core gets nine tenths of the core's time.
 const NICENESS: i32 = 10;
 /// Sleep between two clusters of packets.
 const PAUSE: Duration = Duration::from_micros(500);
-/// The generator never sends packets that are later than this. So no large burst
-/// follows a time without a core.
+/// The generator skips packets that are later than this time. So no large burst follows a time
+/// without a core.
 const MAX_LATENESS: Duration = Duration::from_millis(20);
 /// Longest wait for packets in flight after the end of the flood.
 const MAX_DRAIN: Duration = Duration::from_millis(500);
@@ -31,7 +31,7 @@ const MAX_DRAIN: Duration = Duration::from_millis(500);
 pub struct FloodLoad {
     /// The chain's name.
     pub chain: String,
-    /// Its profile.
+    /// The chain's profile.
     pub profile: Profile,
     /// Rate of the flood, as a multiple of the profile's rate.
     pub times: f64,
@@ -43,20 +43,20 @@ pub struct FloodLoad {
     pub limit: Duration,
 }
 
-/// Counters of a chain, packets.
+/// Packet counters of a chain.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChainCounters {
-    /// Received by its front door.
+    /// Packets that the front door received.
     pub packets_in: u64,
-    /// Dropped by its policer.
+    /// Packets that the policer dropped.
     pub policed: u64,
-    /// Dropped by its functions and its shaper.
+    /// Packets that functions and shaper dropped.
     pub drops: u64,
-    /// Sent at its egress.
+    /// Packets that left at the egress.
     pub passed: u64,
 }
 
-/// A running flood. It ends with the drop of this value, at the latest after its limit.
+/// A running flood. The flood ends when this value is dropped, or after the limit of its load.
 #[derive(Debug)]
 pub struct RunningFlood {
     load: FloodLoad,
@@ -75,7 +75,7 @@ impl RunningFlood {
     /// The profile has no rate, or the system refuses a socket or a thread.
     pub fn start(load: FloodLoad, sockets: Sockets, before: ChainCounters) -> Result<Self, Error> {
         let bytes = frame_bytes(load.payload_bytes, load.destination.is_ipv6());
-        let agreed_pps = agreed_pps(&load.profile, bytes)
+        let agreed_pps = compute_agreed_pps(&load.profile, bytes)
             .ok_or_else(|| Error::option("times", load.times, "the chain's profile has no rate"))?;
         let Sockets { client, server } = sockets;
         let generator = client
@@ -88,9 +88,9 @@ impl RunningFlood {
         Ok(Self {
             generator: generator.map_err(|error| {
                 Error::system(
-                    "send at a rate",
+                    "start the flood",
                     error,
-                    "check that its namespace still exists",
+                    "check that the client host's namespace still exists",
                 )
             })?,
             load,
@@ -100,7 +100,7 @@ impl RunningFlood {
         })
     }
 
-    /// Requests the end of the flood without waiting for it.
+    /// Requests the end of the flood. Does not wait for the end.
     pub fn request_stop(&self) {
         self.generator.stop.store(true, Ordering::Relaxed);
     }
@@ -108,7 +108,7 @@ impl RunningFlood {
     /// Ends the flood and reports its result. `read` reads the chain's counters.
     ///
     /// # Errors
-    /// The error of `read`; inside it, an error of the sender.
+    /// The outer error is that of `read`, the inner error that of the sender.
     pub fn stop<E>(
         mut self,
         mut read: impl FnMut() -> Result<ChainCounters, E>,
@@ -118,9 +118,9 @@ impl RunningFlood {
             Ok(sent) => sent,
             Err(error) => {
                 return Ok(Err(Error::system(
-                    "send",
+                    "send the packets of the flood",
                     error,
-                    "check that its link is up",
+                    "check that the client host's link is up",
                 )));
             }
         };
@@ -168,22 +168,22 @@ impl ChainCounters {
         }
     }
 
-    /// Packets in flight, or lost without being counted.
+    /// Packets in flight, or lost without a counter.
     fn in_flight(&self) -> u64 {
         let known = self.policed + self.drops + self.passed;
         self.packets_in.saturating_sub(known)
     }
 }
 
-/// Frame length of a UDP packet, with its Ethernet header, without check sequence. A profile in
-/// bits counts these bytes.
+/// Frame length of a UDP packet, including the Ethernet header but not the frame check sequence. A
+/// profile in bits counts these bytes.
 fn frame_bytes(payload: usize, is_ipv6: bool) -> usize {
     14 + if is_ipv6 { 40 } else { 20 } + 8 + payload
 }
 
-/// The rate that a profile allows for frames of this length, packets a second: the lowest of its
-/// limits. None without a limit.
-fn agreed_pps(profile: &Profile, frame_bytes: usize) -> Option<f64> {
+/// Returns the rate that a profile allows for frames of this length, packets a second. This is the
+/// lowest of the profile's limits; `None` without a limit.
+fn compute_agreed_pps(profile: &Profile, frame_bytes: usize) -> Option<f64> {
     let packets = profile.packets.map(|packets| packets.rate() as f64);
     let bits = profile
         .bits
@@ -216,13 +216,13 @@ impl Generator {
         })
     }
 
-    /// Waits for the end of the thread after [`Self::stop`] is set. Returns the packets sent and
-    /// the duration.
+    /// Waits for the end of the thread, after the caller has set [`Self::stop`]. Returns the number
+    /// of sent packets and the duration.
     fn join(&mut self) -> io::Result<(u64, Duration)> {
         let ended = self.thread.take().map(JoinHandle::join);
         ended
             .and_then(Result::ok)
-            .unwrap_or_else(|| Err(io::Error::other("its thread panicked")))
+            .unwrap_or_else(|| Err(io::Error::other("the flood's thread panicked")))
     }
 }
 
@@ -230,7 +230,7 @@ impl Drop for Generator {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if self.thread.is_some() {
-            // A caller that drops the flood before its result reports another error.
+            // A caller that drops the flood without its result reports another error.
             let _ = self.join();
         }
     }
@@ -244,7 +244,7 @@ fn send(
     stop: &AtomicBool,
 ) -> io::Result<(u64, Duration)> {
     sched::set_nice(0, NICENESS).map_err(io::Error::other)?;
-    let payload = payload(payload_bytes);
+    let payload = make_payload(payload_bytes);
     let max_late = (pps * MAX_LATENESS.as_secs_f64()).max(1.0) as u64;
     let start = now_ns();
     let send = |due, _| {
@@ -252,7 +252,7 @@ fn send(
         while packets < due {
             match socket.send(&payload) {
                 Ok(_) => packets += 1,
-                // The queue is full: skip the due packets instead of waiting.
+                // The queue is full. Skip the due packets instead of waiting.
                 Err(error) if is_queue_full(&error) => break,
                 Err(error) => return Err(error),
             }
@@ -270,9 +270,10 @@ fn send(
     Ok((stream[0].sent(), Duration::from_nanos(last - start)))
 }
 
-/// Pseudo-random letters, so that functions that inspect payloads have realistic work.
-fn payload(bytes: usize) -> Vec<u8> {
-    // Linear congruential generator of Numerical Recipes; its upper bits are the most random.
+/// Makes a payload of pseudo-random letters, so that functions that inspect payloads have realistic
+/// work.
+fn make_payload(bytes: usize) -> Vec<u8> {
+    // A linear congruential generator (Numerical Recipes). Its upper bits are the most random.
     let next = |state: &mut u32| {
         *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         b'a' + (*state >> 28) as u8
@@ -292,23 +293,23 @@ mod tests {
 
     #[test]
     fn lowest_limit_is_the_rate() {
-        let of = |packets: Option<u64>, bits: Option<u64>| {
-            let bucket = |rate: u64| Bucket::new(rate, 1 << 20).unwrap();
+        let rate = |packets: Option<u64>, bits: Option<u64>| {
+            let bucket = |limit: u64| Bucket::new(limit, 1 << 20).unwrap();
             let profile = Profile {
                 packets: packets.map(bucket),
                 bits: bits.map(bucket),
             };
-            agreed_pps(&profile, frame_bytes(958, false))
+            compute_agreed_pps(&profile, frame_bytes(958, false))
         };
         assert_eq!(frame_bytes(958, false), 1000);
         assert_eq!(frame_bytes(938, true), 1000);
-        assert_eq!(of(None, None), None);
-        assert_eq!(of(Some(2000), None), Some(2000.0));
-        assert_eq!(of(None, Some(8_000_000)), Some(1000.0));
-        assert_eq!(of(Some(2000), Some(8_000_000)), Some(1000.0));
+        assert_eq!(rate(None, None), None);
+        assert_eq!(rate(Some(2000), None), Some(2000.0));
+        assert_eq!(rate(None, Some(8_000_000)), Some(1000.0));
+        assert_eq!(rate(Some(2000), Some(8_000_000)), Some(1000.0));
     }
 
-    fn pair() -> (UdpSocket, UdpSocket) {
+    fn connected_pair() -> (UdpSocket, UdpSocket) {
         let [from, to] = [0, 1].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
         from.connect(to.local_addr().unwrap()).unwrap();
         from.set_nonblocking(true).unwrap();
@@ -318,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_generator_sends_until_it_is_dropped() {
-        let (from, to) = pair();
+        let (from, to) = connected_pair();
         let generator = Generator::start(from, 100, 10_000.0, Duration::MAX).unwrap();
         let mut buffer = [0; 200];
         for _ in 0..100 {
@@ -333,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_generator_ends_at_its_limit() {
-        let (from, to) = pair();
+        let (from, to) = connected_pair();
         let limit = Duration::from_millis(100);
         let mut generator = Generator::start(from, 1, 1000.0, limit).unwrap();
         let (packets, duration) = generator.join().unwrap();

@@ -1,4 +1,4 @@
-//! Function configurations in the syntax of chain files, for functions without a chain.
+//! Parses function configurations in the syntax of chain files, for functions without a chain.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,8 @@ use myelin_spec::{FunctionConfig, Source};
 
 use crate::Error;
 
-/// Parses `kind: ..., config: { ... }`. `files` are the files that it names.
+/// Parses `kind: ..., config: { ... }`. `files` has the contents of the files that the
+/// configuration names.
 ///
 /// # Errors
 /// [`Error::FunctionConfig`] with the parser's message.
@@ -19,5 +20,5 @@ pub fn parse(function: &str, files: &BTreeMap<String, String>) -> Result<Functio
     let function = chains.into_iter().flat_map(|chain| chain.functions).next();
     function
         .map(|function| function.config)
-        .ok_or_else(|| Error::FunctionConfig("no function".to_owned()))
+        .ok_or_else(|| Error::FunctionConfig("the text contains no function".to_owned()))
 }

@@ -1,7 +1,7 @@
-//! The traffic generator: one thread sends several streams of packets, each at its pace.
+//! The traffic generator. One thread sends several streams of packets, each stream at its pace.
 //!
-//! A [`Pace`] computes how many packets are due. A delayed sender catches up or skips late packets,
-//! see [`Late`]. A [`Stream`] is a pace and a function that sends one or more packets in a system
+//! A [`Pace`] computes the number of due packets. A delayed sender catches up or skips late packets
+//! (see [`Late`]). A [`Stream`] is a pace and a function that sends one or more packets in a system
 //! call. [`generate`] serves streams in turn.
 
 use std::time::Duration;
@@ -11,15 +11,16 @@ use crate::clock::now_ns;
 /// Treatment of due packets that the sender could not send in time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Late {
-    /// Send them as soon as possible. A sender that is later than this, in ns, restarts its
-    /// timeline: a burst to catch up would overflow queues that suffice for the requested rate.
+    /// Send late packets as soon as possible. A sender that is later than this time, ns, restarts
+    /// its timeline, because a burst to catch up would overflow queues that suffice for the
+    /// requested rate.
     CatchUp(u64),
-    /// Send at most this many and skip the others. So the stream conforms to a profile with this
-    /// burst, even if the machine stalls.
+    /// Send at most this number of late packets, and skip the others. So the stream conforms to a
+    /// profile with this burst, even if the machine stalls.
     Skip(u64),
 }
 
-/// Computes when packets are due.
+/// Computes the number of due packets at a time.
 #[derive(Debug, Clone)]
 pub struct Pace {
     /// Time between two packets, ns. 0 means as fast as possible.
@@ -32,7 +33,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// `rate_pps` packets a second from `start_ns` on; without a rate, as fast as possible.
+    /// Makes a pace of `rate_pps` packets a second from `start_ns` on. Without a rate, as fast as
+    /// possible.
     pub fn new(rate_pps: Option<f64>, late: Late, start_ns: u64) -> Self {
         Self {
             interval_ns: rate_pps.map_or(0.0, |pps| 1e9 / pps),
@@ -43,10 +45,10 @@ impl Pace {
         }
     }
 
-    /// Number of packets to send now.
+    /// Returns the number of packets to send now.
     ///
-    /// With [`Late::CatchUp`] the first packet is due at the start. With [`Late::Skip`] it is due
-    /// after the first interval, because it must not be early.
+    /// With [`Late::CatchUp`] the first packet is due at the start. With [`Late::Skip`] the first
+    /// packet is due after the first interval, because no packet may be early.
     pub fn due(&mut self, now_ns: u64) -> u64 {
         let elapsed_ns = now_ns.saturating_sub(self.origin_ns);
         match self.late {
@@ -71,12 +73,12 @@ impl Pace {
         }
     }
 
-    /// Records that due packets are sent.
+    /// Records that the sender has sent due packets.
     pub fn record_sent(&mut self, packets: u64) {
         self.done += packets;
     }
 
-    /// Records that due packets will never be sent.
+    /// Records that the sender skips due packets.
     pub fn skip(&mut self, packets: u64) {
         self.done += packets;
         self.skipped += packets;
@@ -92,13 +94,13 @@ impl Pace {
 #[derive(Debug)]
 pub struct Stream<F> {
     pace: Pace,
-    /// Packets sent.
+    /// Number of sent packets.
     sent: u64,
     send: F,
 }
 
 impl<F> Stream<F> {
-    /// `send` takes the number of due packets (1 or more) and the time, ns.
+    /// Makes a stream. `send` takes the number of due packets (1 or more) and the time, ns.
     pub fn new(pace: Pace, send: F) -> Self {
         Self {
             pace,
@@ -107,12 +109,12 @@ impl<F> Stream<F> {
         }
     }
 
-    /// Packets sent so far.
+    /// Number of packets sent so far.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Its pace, with the number of skipped packets.
+    /// The stream's pace, which has the number of skipped packets.
     pub fn pace(&self) -> &Pace {
         &self.pace
     }
@@ -127,8 +129,8 @@ pub enum Wait {
     Sleep(Duration),
 }
 
-/// Sends the streams in turn while `should_continue` returns true. Its second argument is the time,
-/// ns.
+/// Sends the streams in turn while `should_continue` returns true. The second argument of
+/// `should_continue` is the time, ns.
 ///
 /// # Errors
 /// The first error of a stream.
@@ -145,20 +147,20 @@ where
         if !should_continue(streams, now_ns) {
             return Ok(());
         }
-        let mut idle = true;
+        let mut is_idle = true;
         for stream in &mut *streams {
             let due = stream.pace.due(now_ns);
             if due == 0 {
                 continue;
             }
-            idle = false;
+            is_idle = false;
             let SendOutcome { packets, refused } = (stream.send)(due, now_ns)?;
             stream.pace.record_sent(packets);
             stream.pace.skip(refused);
             stream.sent += packets;
         }
         match wait {
-            Wait::Spin if idle => std::hint::spin_loop(),
+            Wait::Spin if is_idle => std::hint::spin_loop(),
             Wait::Spin => {}
             Wait::Sleep(pause) => std::thread::sleep(pause),
         }
@@ -168,9 +170,9 @@ where
 /// Result of a send. Due packets that are neither sent nor refused stay due.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SendOutcome {
-    /// Packets sent.
+    /// Number of sent packets.
     pub packets: u64,
-    /// Packets that the link refused; they are not tried again.
+    /// Number of packets that the link refused. The stream does not send them again.
     pub refused: u64,
 }
 
@@ -194,7 +196,7 @@ mod tests {
             [0, 1, 1, 3].map(|ms| send_due(&mut pace, ms * MS)),
             [0, 10, 0, 20]
         );
-        // 9970 packets are due in 997 ms; the last 20 ms of them are sent.
+        // 9970 packets are due in 997 ms. The sender sends the packets of the last 20 ms.
         assert_eq!(
             [1000, 1000].map(|ms| send_due(&mut pace, ms * MS)),
             [200, 0]
@@ -210,7 +212,7 @@ mod tests {
     #[test]
     fn a_sender_catches_up_after_a_short_delay() {
         let mut pace = Pace::new(Some(10_000.0), Late::CatchUp(MS), 5 * MS);
-        // The first packet is due at the start, each further one 100 us later.
+        // The first packet is due at the start, each further packet 100 us later.
         assert_eq!(send_due(&mut pace, 5 * MS), 1);
         assert_eq!(pace.due(5 * MS + 99_999), 0);
         assert_eq!(send_due(&mut pace, 5 * MS + 100_000), 1);
@@ -257,7 +259,7 @@ mod tests {
             let turns: Vec<u64> = log
                 .borrow()
                 .iter()
-                .filter(|(one, _)| *one == number)
+                .filter(|(logged, _)| *logged == number)
                 .map(|(_, refused)| *refused)
                 .collect();
             assert!(!turns.is_empty());

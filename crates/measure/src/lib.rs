@@ -1,15 +1,16 @@
-//! Measures a chain from its end hosts, and the CPU use meanwhile.
+//! Measures a chain from its end hosts, and the CPU use during the measurement.
 //!
 //! * [`probe`] sends UDP packets from a client socket to a server socket and back. It reports round
 //!   trip, one-way delay, loss, reordering, duplicates and damage. The [`Mode`] sets how the ends
-//!   wait: the probe measures the datapath alone, or the delay of an application.
+//!   wait. Depending on the mode, the probe measures the datapath alone, or the delay of an
+//!   application.
 //! * [`bandwidth`] searches the highest rate without loss or reordering.
-//! * [`cpu`] reports how the cores spent the time of a measurement.
+//! * [`cpu`] reports the time of each core by use (user, system, idle, ...).
 //! * [`environment`] describes the machine.
 //!
 //! The crate makes no chain and no network. The caller passes bound sockets ([`Sockets`]). Every
-//! measurement has a deadline and can be cancelled. It polls on at most two cores, and only in
-//! modes that poll. The results are types of `myelin-metrics`.
+//! measurement has a deadline and can be cancelled. A measurement polls on at most two cores, and
+//! only in modes that poll. The results are types of `myelin-metrics`.
 //!
 //! Start reading at [`probe`] and its [`Config`]; the measuring loop is in `client.rs`.
 

@@ -9,7 +9,7 @@ use myelin_api::Event;
 pub struct Monitor<'a> {
     /// Receives every event.
     pub emit: &'a (dyn Fn(Event) + Sync),
-    /// Set when the client has disconnected.
+    /// Becomes true when the client disconnects.
     pub cancelled: &'a AtomicBool,
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The header of a packet that the client sends.
+    /// Makes the header of a packet that the client sends.
     pub(crate) fn at_send(id: u64, repeat: u32, client_send_ns: u64) -> Self {
         Self {
             id,
@@ -45,9 +45,9 @@ pub(crate) struct Codec {
 }
 
 impl Codec {
-    /// A codec for packets of `run` with `payload_bytes`, whose bytes are xored with `key`.
+    /// Makes a codec for packets of `run`. Each of the `payload_bytes` bytes is xored with `key`.
     pub(crate) fn new(run: u32, key: u8, payload_bytes: usize) -> Self {
-        // A linear congruential generator, seeded by the run: without a period that could equal the
+        // A linear congruential generator, seeded by the run. It has no period that could equal the
         // block size of a function.
         let mut state = u64::from(run) | 1;
         let pattern = (HEADER_BYTES..payload_bytes)
@@ -61,7 +61,7 @@ impl Codec {
         Self { run, key, pattern }
     }
 
-    /// A payload without its header.
+    /// Makes a payload with the pattern and an empty header.
     pub(crate) fn template(&self) -> Vec<u8> {
         let keyed = self.pattern.iter().map(|byte| byte ^ self.key);
         std::iter::repeat_n(0, HEADER_BYTES).chain(keyed).collect()
@@ -74,7 +74,7 @@ impl Codec {
         bytes[4..8].copy_from_slice(&self.run.to_be_bytes());
         bytes[8..16].copy_from_slice(&header.id.to_be_bytes());
         bytes[16..20].copy_from_slice(&header.repeat.to_be_bytes());
-        bytes[20..24].copy_from_slice(&self.check(header).to_be_bytes());
+        bytes[20..24].copy_from_slice(&self.compute_check(header).to_be_bytes());
         bytes[24..32].copy_from_slice(&header.client_send_ns.to_be_bytes());
         bytes[32..40].copy_from_slice(&header.server_receive_ns.to_be_bytes());
         bytes[40..48].copy_from_slice(&header.server_send_ns.to_be_bytes());
@@ -94,8 +94,8 @@ impl Codec {
         }
     }
 
-    /// Reads the header. `None` for a packet of another program or run, a damaged one, or one
-    /// transformed without a known key.
+    /// Reads the header. `None` for a packet of another program or run, a damaged packet, or a
+    /// packet transformed with an unknown key.
     pub(crate) fn read(&self, payload: &[u8]) -> Option<Header> {
         let plain = payload
             .first_chunk::<HEADER_BYTES>()?
@@ -111,12 +111,13 @@ impl Codec {
             server_receive_ns: long(32),
             server_send_ns: long(40),
         };
-        let own = word(0) == MAGIC && word(4) == self.run && word(20) == self.check(&header);
-        own.then_some(header)
+        let is_valid =
+            word(0) == MAGIC && word(4) == self.run && word(20) == self.compute_check(&header);
+        is_valid.then_some(header)
     }
 
-    /// Whether the pattern behind the header is unchanged. Bytes appended to it are no damage:
-    /// CALVIN's ATS adds time stamps there.
+    /// Whether the pattern behind the header is unchanged. Bytes after the pattern are no damage,
+    /// because CALVIN's ATS appends time stamps.
     pub(crate) fn is_intact(&self, payload: &[u8]) -> bool {
         payload
             .get(HEADER_BYTES..HEADER_BYTES + self.pattern.len())
@@ -127,7 +128,8 @@ impl Codec {
             })
     }
 
-    fn check(&self, header: &Header) -> u32 {
+    /// Computes the check word from the client's fields.
+    fn compute_check(&self, header: &Header) -> u32 {
         let mixed = (u64::from(self.run) << 32 | u64::from(header.repeat))
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
             ^ header.id.wrapping_mul(0xc2b2_ae3d_27d4_eb4f)
@@ -179,7 +181,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..100), key: u8) {
+        fn read_accepts_any_bytes_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..100), key: u8) {
             let codec = Codec::new(7, key, 64);
             prop_assert!(codec.read(&bytes).is_none());
             prop_assert!(bytes.len() >= 64 || !codec.is_intact(&bytes));

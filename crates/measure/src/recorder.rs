@@ -4,7 +4,7 @@ use myelin_metrics::{Distribution, Samples, TimelinePoint};
 
 use crate::tracker::{Sample, Tracker};
 
-/// Most points of the timeline.
+/// Maximum number of points of the timeline.
 const TIMELINE_POINTS: u64 = 250;
 
 #[derive(Debug)]
@@ -14,13 +14,13 @@ pub(crate) struct Recorder {
     pub(crate) reply: Distribution,
     pub(crate) timeline: Vec<TimelinePoint>,
     pub(crate) samples: Option<Samples>,
-    /// Samples of one point of the timeline.
+    /// Number of samples of one point of the timeline.
     window: usize,
     started_ns: u64,
 }
 
 impl Recorder {
-    /// A recorder for about `total` packets.
+    /// Makes a recorder for about `total` packets.
     pub(crate) fn new(total: u64, keep_samples: bool) -> Self {
         Self {
             rtt: Distribution::new(),

@@ -1,4 +1,4 @@
-//! Starts the ends of a probe on their threads, and collects the result.
+//! Runs the two ends of a probe on threads, and collects the result.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -19,15 +19,15 @@ use crate::echo::{Echo, SharedState};
 use crate::payload::Codec;
 use crate::socket::{Sockets, forbid_fragments};
 
-/// Longest sleep in a socket, between two checks of deadline and cancel flag.
+/// Longest sleep in a socket call, between two checks of deadline and cancel flag.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
 /// Measures round trips from `sockets.client` to `sockets.server` and back.
 ///
 /// Takes at most `config.deadline` and a fifth of a second. Polls on one core in inline mode, on
-/// two in spin mode, and on none in blocking mode. Allocates nothing while packets are in flight.
-/// If no packet comes back, this is a result ([`Stop::NoAnswer`](crate::Stop::NoAnswer)) and no
-/// error.
+/// two cores in spin mode, and on no core in blocking mode. Allocates nothing while packets are in
+/// flight. A probe without any answer is a result ([`Stop::NoAnswer`](crate::Stop::NoAnswer)), not
+/// an error.
 ///
 /// # Errors
 /// [`Error::Option`] for options out of range, [`Error::System`] if a socket or a core fails.
@@ -54,7 +54,8 @@ pub fn probe(
 fn collect_result(config: &Config, outcome: Outcome) -> ProbeResult {
     let us = |bound: Option<Duration>| bound.map(|b| b.as_nanos() as f64 / 1000.0);
     let recorder = outcome.recorder;
-    // No curve for the reverse path: it would equal that of the forward path.
+    // The result has no curve for the reverse path, because it would equal the curve of the forward
+    // path.
     let reply = recorder.reply.summary(None).map(|mut summary| {
         summary.cdf_us.clear();
         summary
@@ -114,7 +115,8 @@ fn run_ends<'a>(
         let outcome = client.join();
         shared.done.store(true, Ordering::Relaxed);
         if config.mode == Mode::Blocking {
-            // A last datagram ends the server's sleep. If it is lost, the read timeout does.
+            // A last datagram ends the server's sleep. If that datagram is lost, the read timeout
+            // ends the sleep.
             let last = vec![0; config.payload_bytes];
             let _ = sockets.client.send_to(&last, config.destination);
         }
@@ -125,14 +127,14 @@ fn run_ends<'a>(
     })
 }
 
-/// Sets how the sockets wait, and discards datagrams of earlier measurements.
+/// Sets blocking mode and timeouts of the sockets, and discards datagrams of earlier measurements.
 fn prepare_sockets(config: &Config, sockets: &Sockets) -> Result<(), Error> {
     let set = || -> io::Result<()> {
         for socket in [&sockets.client, &sockets.server] {
             forbid_fragments(socket)?;
             socket.set_nonblocking(true)?;
             let mut datagram = [0; 1];
-            // Bounded, so that a flood does not delay the probe.
+            // The loop is bounded, so that a flood does not delay the probe.
             for _ in 0..10_000 {
                 if socket.recv_from(&mut datagram).is_err() {
                     break;
@@ -160,7 +162,7 @@ fn prepare_sockets(config: &Config, sockets: &Sockets) -> Result<(), Error> {
         Error::system(
             "prepare the probe's sockets",
             error,
-            "check that both are open UDP sockets",
+            "check that both sockets are open UDP sockets",
         )
     })
 }
@@ -172,7 +174,7 @@ pub(crate) fn pin_thread(core: Option<usize>) -> Result<(), Error> {
     })
 }
 
-/// A number that distinguishes the packets of this run from others.
+/// Returns a number that distinguishes the packets of this run from packets of other runs.
 pub(crate) fn random_run_id() -> u32 {
     RandomState::new().hash_one(now_ns()) as u32
 }

@@ -10,7 +10,7 @@ use nix::{setsockopt_impl, sockopt_impl};
 use crate::Error;
 
 sockopt_impl!(
-    /// RFC 1191's don't-fragment bit and path MTU discovery; nix does not have it.
+    /// Don't-fragment bit and path MTU discovery of IPv4 (RFC 1191). nix has no such option.
     Ipv4MtuDiscover,
     SetOnly,
     libc::IPPROTO_IP,
@@ -18,7 +18,7 @@ sockopt_impl!(
     libc::c_int
 );
 sockopt_impl!(
-    /// The same for IPv6 (RFC 8201).
+    /// Path MTU discovery of IPv6 (RFC 8201).
     Ipv6MtuDiscover,
     SetOnly,
     libc::IPPROTO_IPV6,
@@ -29,16 +29,16 @@ sockopt_impl!(
 /// The sockets of both ends. The measurement changes their blocking mode and read timeout.
 #[derive(Debug)]
 pub struct Sockets {
-    /// Sends packets and receives answers. It is not connected, because a function may answer from
-    /// another address.
+    /// Sends packets and receives answers. This socket is not connected, because a function may
+    /// answer from another address.
     pub client: UdpSocket,
     /// Sends packets back to their source address.
     pub server: UdpSocket,
 }
 
 impl Sockets {
-    /// Binds both ends, each in its namespace, or in the caller's if none is given. Port 0 takes
-    /// any free port.
+    /// Binds both ends, each in its namespace, or in the caller's namespace for `None`. Port 0
+    /// takes any free port.
     ///
     /// # Errors
     /// [`Error::System`] with the address and the namespace.
@@ -84,7 +84,7 @@ pub(crate) fn forbid_fragments(socket: &UdpSocket) -> io::Result<()> {
     Ok(())
 }
 
-/// Requests a receive buffer of `bytes`. Only root gets more than `net.core.rmem_max`; a smaller
+/// Requests a receive buffer of `bytes`. Only root gets more than `net.core.rmem_max`. A smaller
 /// buffer is no error.
 pub(crate) fn widen_receive_buffer(socket: &UdpSocket, bytes: usize) {
     if setsockopt(socket, sockopt::RcvBufForce, &bytes).is_err() {

@@ -1,8 +1,8 @@
 //! Occupies a core with a real-time thread, to create a controlled stall. Can also keep a core from
 //! sleeping.
 //!
-//! Packets that arrive while the core is blocked form a burst at its release. Calibration measures
-//! bursts this way, and `myelin bench bound` compares bounds with such stalls.
+//! Packets that arrive while the core is blocked form a burst when the core is released.
+//! Calibration measures bursts this way, and `myelin bench bound` compares bounds with such stalls.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ const FREE: u32 = 0;
 const REQUESTED: u32 = 1;
 const BLOCKED: u32 = 2;
 
-/// Two threads on one core: a real-time thread that occupies it on request, and optionally an
-/// idle-priority thread that keeps it awake.
+/// Two threads on one core: a real-time thread that occupies the core on request, and optionally an
+/// idle-priority thread that keeps the core awake.
 #[derive(Debug)]
 pub struct CoreBlocker {
     shared: Arc<Shared>,
@@ -40,10 +40,10 @@ struct Shared {
 }
 
 impl CoreBlocker {
-    /// Starts the threads on `core`. The real-time thread has priority also over threads of receive
-    /// work (`myelin_linux::napi`). `awake` keeps the core awake, for cores whose work does not
-    /// poll.
-    pub fn new(core: usize, awake: bool) -> Self {
+    /// Starts the threads on `core`. The real-time thread also has priority over threads of receive
+    /// work (`myelin_linux::napi`). `keep_awake` starts the second thread, for cores whose work
+    /// does not poll.
+    pub fn new(core: usize, keep_awake: bool) -> Self {
         let shared = Arc::new(Shared::default());
         let start = |work: fn(&Shared), policy| {
             let shared = Arc::clone(&shared);
@@ -57,7 +57,7 @@ impl CoreBlocker {
             })
         };
         let blocker = Some(start(block_on_request, Policy::Fifo(2)));
-        let awake = awake.then(|| start(stay_awake, Policy::Idle));
+        let awake = keep_awake.then(|| start(stay_awake, Policy::Idle));
         Self {
             shared,
             blocker,
@@ -78,7 +78,7 @@ impl CoreBlocker {
         while self.shared.state.load(Ordering::Acquire) != BLOCKED {
             if self.shared.failed.load(Ordering::Acquire) {
                 return Err(ApiError::failed(
-                    "cannot give a thread a real-time priority on its core; run as root, in the root CPU control group",
+                    "cannot give a thread real-time priority on the core to block; run as root, in the root CPU control group",
                 ));
             }
             spin_loop();
@@ -86,8 +86,8 @@ impl CoreBlocker {
         Ok(())
     }
 
-    /// Releases the core after [`Self::block`]. Returns the time of the release, ns. That is
-    /// earlier than now if the core was blocked for too long.
+    /// Releases the core after [`Self::block`]. Returns the time of the release, ns. The thread
+    /// itself releases the core earlier if the core was blocked for too long.
     pub fn release(&self) -> u64 {
         self.shared.state.store(FREE, Ordering::Release);
         loop {
@@ -213,7 +213,7 @@ mod tests {
         let ran_ns = thread_ns() - started_ns;
         assert!(
             ran_ns + 10_000_000 < now_ns() - start_ns,
-            "sleep is no CPU time"
+            "CPU time does not include sleep"
         );
     }
 

@@ -1,15 +1,16 @@
-//! Tracks the packets of a repeat: answered, lost, late, duplicate or reordered.
+//! Tracks whether each packet of a repeat is answered, lost, late, duplicate or reordered.
 //!
 //! The tracker allocates before the measurement, and never while packets are in flight.
 
 use myelin_metrics::Counts;
 
-/// Values outside the range of a sample: the packet is in flight, lost, or answered after its
-/// timeout.
+/// Round trip of a packet in flight. This value and the next two are outside the range of samples.
 const PENDING: u32 = u32::MAX;
+/// Round trip of a lost packet.
 const LOST: u32 = u32::MAX - 1;
+/// Round trip of a packet that was answered after its timeout.
 const LATE: u32 = u32::MAX - 2;
-/// The longest time of a sample, nanoseconds (4.29 s). Timeouts are shorter.
+/// The longest time of a sample, ns (4.29 s). Timeouts are not longer.
 pub(crate) const LONGEST_SAMPLE_NS: u64 = (u32::MAX - 3) as u64;
 
 /// Times of an answered packet, nanoseconds of CLOCK_MONOTONIC.
@@ -55,9 +56,9 @@ impl Sample {
 }
 
 impl Tracker {
-    /// A tracker for repeats of up to `capacity` packets.
+    /// Makes a tracker for repeats of up to `capacity` packets.
     pub(crate) fn new(capacity: usize, timeout_ns: u64) -> Self {
-        // Written once, because a page fault at its first use would delay a round trip.
+        // Write all elements, because a page fault at their first use would delay a round trip.
         let mut packets = vec![Sample::sent(u64::MAX); capacity];
         packets.clear();
         Self {
@@ -78,12 +79,12 @@ impl Tracker {
         self.next_expected = 0;
     }
 
-    /// Packets sent in this repeat; also the id of the next packet.
+    /// Number of packets sent in this repeat. This is also the id of the next packet.
     pub(crate) fn sent(&self) -> usize {
         self.packets.len()
     }
 
-    /// Packets that are neither answered nor lost.
+    /// Number of packets that are neither answered nor lost.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding
     }
@@ -110,7 +111,7 @@ impl Tracker {
         self.counts.sent += 1;
     }
 
-    /// Counts packets older than the timeout as lost. Returns whether there was one.
+    /// Counts packets older than the timeout as lost. Returns whether a packet was lost.
     pub(crate) fn expire(&mut self, now: u64) -> bool {
         let mut is_any_lost = false;
         while self.outstanding > 0 {
@@ -126,12 +127,12 @@ impl Tracker {
             }
             self.oldest += 1;
         }
-        // The loop may end at answered packets, but the next expiry is that of a pending one.
+        // The loop may end at answered packets, but the next expiry is that of a packet in flight.
         self.skip_answered_and_lost();
         is_any_lost
     }
 
-    /// Records the answer to packet `id`. False if this repeat sent no such packet.
+    /// Records the answer to packet `id`. Returns false if this repeat has sent no such packet.
     pub(crate) fn record_answer(&mut self, id: u64, times: Times) -> bool {
         let Some(i) = usize::try_from(id).ok().filter(|&i| i < self.sent()) else {
             return false;
@@ -166,13 +167,13 @@ impl Tracker {
         true
     }
 
-    /// Time since the client sent packet `id` of this repeat, nanoseconds.
+    /// Returns the time since the client sent packet `id` of this repeat, ns.
     pub(crate) fn age(&self, id: u64, now: u64) -> u64 {
         let packet = self.packets.get(id as usize);
         packet.map_or(u64::MAX, |packet| now.saturating_sub(packet.sent_ns))
     }
 
-    /// Records an answer to a packet of an earlier repeat, for which only the counts remain.
+    /// Records an answer to a packet of an earlier repeat. Only the counts of that repeat remain.
     pub(crate) fn record_earlier_answer(&mut self) {
         if self.counts.late < self.counts.lost {
             self.counts.late += 1;
@@ -181,8 +182,8 @@ impl Tracker {
         }
     }
 
-    /// Removes packets in flight from the count, because the run stopped before their answer or
-    /// loss.
+    /// Removes packets in flight from the count of sent packets, because the run stopped before
+    /// their answer or loss.
     pub(crate) fn forget_in_flight(&mut self) {
         self.counts.sent -= self.outstanding as u64;
         self.outstanding = 0;
@@ -224,7 +225,7 @@ mod tests {
 
     const TIMEOUT: u64 = 1000;
 
-    fn at(client_receive: u64) -> Times {
+    fn times_at(client_receive: u64) -> Times {
         Times {
             server_receive: client_receive.saturating_sub(6),
             server_send: client_receive.saturating_sub(4),
@@ -245,9 +246,9 @@ mod tests {
     fn answers_in_order_give_samples() {
         let mut tracker = sent(&[100, 200]);
         assert_eq!(tracker.next_expiry(), Some(1100));
-        assert!(tracker.record_answer(0, at(110)));
+        assert!(tracker.record_answer(0, times_at(110)));
         assert_eq!(tracker.next_expiry(), Some(1200));
-        assert!(tracker.record_answer(1, at(215)));
+        assert!(tracker.record_answer(1, times_at(215)));
         assert_eq!((tracker.outstanding(), tracker.next_expiry()), (0, None));
         let samples: Vec<Sample> = tracker.samples().collect();
         assert_eq!(
@@ -270,27 +271,36 @@ mod tests {
     }
 
     #[test]
-    fn lost_late_duplicate_reordered_and_unknown() {
+    fn each_packet_counts_as_lost_late_duplicate_or_reordered() {
         let mut tracker = sent(&[0, 10, 20, 30]);
-        assert!(tracker.record_answer(1, at(50)));
+        assert!(tracker.record_answer(1, times_at(50)));
         assert!(
-            tracker.record_answer(0, at(60)),
-            "reordered: after a later packet"
-        );
-        assert!(tracker.record_answer(1, at(70)), "duplicate");
-        assert!(!tracker.expire(1020), "exactly at the timeout is in time");
-        assert!(tracker.expire(1021), "packet 2");
-        assert!(
-            tracker.record_answer(3, at(1031)),
-            "past its timeout, before it was counted as lost"
+            tracker.record_answer(0, times_at(60)),
+            "packet 0 is reordered: its answer comes after that of packet 1"
         );
         assert!(
-            tracker.record_answer(2, at(1040)),
-            "after it was counted as lost"
+            tracker.record_answer(1, times_at(70)),
+            "a duplicate is known"
         );
-        assert!(tracker.record_answer(2, at(1050)));
-        assert!(!tracker.record_answer(4, at(1060)), "never sent");
-        assert!(!tracker.record_answer(u64::MAX, at(1060)));
+        assert!(
+            !tracker.expire(1020),
+            "a packet expires only after its timeout"
+        );
+        assert!(tracker.expire(1021), "packet 2 expires");
+        assert!(
+            tracker.record_answer(3, times_at(1031)),
+            "packet 3 is late but not yet counted as lost"
+        );
+        assert!(
+            tracker.record_answer(2, times_at(1040)),
+            "packet 2 is late and already counted as lost"
+        );
+        assert!(tracker.record_answer(2, times_at(1050)));
+        assert!(
+            !tracker.record_answer(4, times_at(1060)),
+            "packet 4 was never sent"
+        );
+        assert!(!tracker.record_answer(u64::MAX, times_at(1060)));
         assert_eq!(tracker.outstanding(), 0);
         let expected = Counts {
             sent: 4,
@@ -306,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_earlier_repeats() {
+    fn answers_to_earlier_repeats_count_as_late_then_as_duplicates() {
         let mut tracker = sent(&[0]);
         tracker.expire(5000);
         tracker.begin_repeat();
@@ -318,7 +328,7 @@ mod tests {
     #[test]
     fn forgotten_packets_are_neither_sent_nor_lost() {
         let mut tracker = sent(&[0, 10]);
-        tracker.record_answer(0, at(5));
+        tracker.record_answer(0, times_at(5));
         tracker.forget_in_flight();
         assert_eq!(
             (
@@ -342,7 +352,7 @@ mod tests {
             for &(id, time) in &arrivals {
                 let time = time + 1000; // all packets are sent
                 tracker.expire(time);
-                prop_assert_eq!(tracker.record_answer(id, at(time)), id < 10);
+                prop_assert_eq!(tracker.record_answer(id, times_at(time)), id < 10);
                 if id < 10 {
                     if let std::collections::btree_map::Entry::Vacant(e) = first.entry(id) {
                         e.insert(time);

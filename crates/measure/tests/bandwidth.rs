@@ -12,7 +12,7 @@ use myelin_measure::{Control, Error, Sockets};
 use nix::sys::socket::SockaddrIn;
 use support::{Policy, Relay, forward_unchanged};
 
-/// A token bucket of 50 packets, filled at 5000 a second.
+/// A token bucket of 50 packets, filled at 5000 packets a second.
 fn rate_limit() -> Policy {
     let (mut tokens, mut last) = (50.0, Instant::now());
     Box::new(move |_, datagram| {
@@ -46,8 +46,8 @@ fn a_clean_path_carries_single_packets_and_bursts() {
     let sockets = loopback();
     for burst in [1, 32] {
         let load = Load {
-            // One more than whole bursts, so that rates cover whole gaps. The socket's default
-            // buffer holds all of them.
+            // One packet more than whole bursts, so that rates cover whole gaps. The socket's
+            // default buffer holds all packets.
             packets: 321,
             payload_bytes: 100,
             ..load(sockets.server.local_addr().unwrap(), burst)
@@ -65,9 +65,9 @@ fn a_clean_path_carries_single_packets_and_bursts() {
     }
 }
 
-/// A socket of UDP-Lite (RFC 3828). Linux refuses to segment for it, with the same error as for
-/// links without segmentation. `None` if the kernel has no UDP-Lite.
-fn socket_without_segmentation() -> Option<UdpSocket> {
+/// Opens a UDP-Lite socket (RFC 3828). Linux refuses segmentation for UDP-Lite, with the same error
+/// as for links without segmentation. `None` if the kernel has no UDP-Lite.
+fn open_udp_lite_socket() -> Option<UdpSocket> {
     // SAFETY: no pointers are passed.
     let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_UDPLITE) };
     if socket < 0 {
@@ -83,8 +83,7 @@ fn socket_without_segmentation() -> Option<UdpSocket> {
 
 #[test]
 fn an_unsegmented_burst_is_reported() {
-    let Some((client, server)) = socket_without_segmentation().zip(socket_without_segmentation())
-    else {
+    let Some((client, server)) = open_udp_lite_socket().zip(open_udp_lite_socket()) else {
         return;
     };
     let sockets = Sockets { client, server };
@@ -116,12 +115,13 @@ fn a_queue_on_the_path_does_not_inflate_the_rate() {
         payload_bytes: 100,
         ..load(relay.address, 8)
     };
-    // If the relay has no core for a while, the trial counts its packets as lost.
+    // If the relay has no core for some time, the trial counts packets as lost. So try several
+    // times.
     let result = (0..100)
         .map(|_| run_trial(&load, &sockets, None, Control::default()).unwrap())
         .find(TrialResult::is_clean)
-        .expect("a clean trial");
-    // 64 packets in at least 64 * 300 us.
+        .expect("one of the trials is clean");
+    // 64 packets take at least 64 * 300 us.
     assert!(result.carried_mpps < 0.0034, "{result:?}");
 }
 

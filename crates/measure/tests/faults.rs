@@ -15,9 +15,9 @@ fn probe_over_relay(mut config: Config, forward: Policy, reply: Policy) -> Probe
     probe(&config, &sockets, Control::default()).unwrap()
 }
 
-/// Acts on each datagram whose number ends in 9. Number 0 is the hello, so it acts on ten of the
-/// hundred.
-fn each_tenth(mut act: impl FnMut(Vec<u8>) -> Vec<Vec<u8>> + Send + 'static) -> Policy {
+/// Applies `act` to each datagram whose number ends in 9. Number 0 is the hello, so `act` applies
+/// to ten of the hundred packets.
+fn change_each_tenth(mut act: impl FnMut(Vec<u8>) -> Vec<Vec<u8>> + Send + 'static) -> Policy {
     Box::new(move |n, datagram| {
         if n % 10 == 9 {
             act(datagram)
@@ -28,10 +28,10 @@ fn each_tenth(mut act: impl FnMut(Vec<u8>) -> Vec<Vec<u8>> + Send + 'static) -> 
 }
 
 #[test]
-fn loss_is_counted() {
+fn lost_packets_of_both_directions_are_counted() {
     for (forward, reply) in [
-        (each_tenth(|_| vec![]), forward_unchanged()),
-        (forward_unchanged(), each_tenth(|_| vec![])),
+        (change_each_tenth(|_| vec![]), forward_unchanged()),
+        (forward_unchanged(), change_each_tenth(|_| vec![])),
     ] {
         let result = probe_over_relay(
             Config {
@@ -58,10 +58,10 @@ fn duplicates_are_counted() {
         let result = probe_over_relay(
             config(mode),
             forward_unchanged(),
-            each_tenth(|datagram| vec![datagram.clone(), datagram]),
+            change_each_tenth(|datagram| vec![datagram.clone(), datagram]),
         );
         assert_eq!(result.counts.received, 100, "{mode}");
-        // The copy of the last packet may arrive after the end.
+        // The copy of the last packet may arrive after the end of the measurement.
         assert!(
             (9..=10).contains(&result.counts.duplicates),
             "{mode}: {:?}",
@@ -125,15 +125,15 @@ fn late_answers_are_lost_and_counted_late() {
 }
 
 #[test]
-fn damage_behind_the_header_is_corruption() {
-    let flip = each_tenth(|mut datagram| {
+fn damage_behind_the_header_counts_as_corruption() {
+    let flip = change_each_tenth(|mut datagram| {
         datagram[200] ^= 1;
         vec![datagram]
     });
     let result = probe_over_relay(config(Mode::Blocking), flip, forward_unchanged());
     assert_eq!((result.counts.received, result.counts.corrupted), (100, 10));
 
-    let cut = each_tenth(|mut datagram| {
+    let cut = change_each_tenth(|mut datagram| {
         datagram.truncate(100);
         vec![datagram]
     });
@@ -203,7 +203,7 @@ fn unknown_transformations_are_matched_by_order() {
             let (rtt, forward) = (result.rtt.unwrap(), result.forward.unwrap());
             assert!(
                 forward.p50_us > 0.0 && forward.p50_us < rtt.p50_us,
-                "{mode}: the server reports its times outside the packets"
+                "{mode}: the one-way delay comes from times that the server reports outside the packets"
             );
         }
     }
@@ -250,9 +250,10 @@ fn a_run_without_answers_ends_early_with_a_result() {
 }
 
 #[test]
-fn long_delays_do_not_slow_the_timeline() {
+fn sends_do_not_wait_for_long_delays() {
     for mode in [Mode::Inline, Mode::Blocking] {
-        // Six packets are always in flight: 30 ms at one every 5 ms. The hello is not delayed.
+        // Six packets are always in flight, which is a delay of 30 ms at one packet every 5 ms. The
+        // hello has no delay.
         let mut in_flight = std::collections::VecDeque::new();
         let delay: Policy = Box::new(move |n, datagram| {
             if n == 0 {
@@ -277,7 +278,7 @@ fn long_delays_do_not_slow_the_timeline() {
             (194, 6),
             "{mode}"
         );
-        // Sends do not wait until the last packet is lost.
+        // Sends must not wait for the answers in flight.
         assert!(
             result.counts.behind_schedule < 100,
             "{mode}: {:?}",

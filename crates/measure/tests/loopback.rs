@@ -40,26 +40,26 @@ fn every_mode_answers_every_packet() {
                     rtt_bound: Some(Duration::from_secs(1)),
                     ..config(mode)
                 });
-                let what = format!("{mode} {interval:?} {payload_bytes}: {:?}", result.counts);
-                assert_eq!(result.matching, Matching::ById, "{what}");
-                assert_eq!(result.stopped, None, "{what}");
+                let case = format!("{mode} {interval:?} {payload_bytes}: {:?}", result.counts);
+                assert_eq!(result.matching, Matching::ById, "{case}");
+                assert_eq!(result.stopped, None, "{case}");
                 assert_eq!(
                     (result.counts.sent, result.counts.received),
                     (100, 100),
-                    "{what}"
+                    "{case}"
                 );
-                assert_eq!(result.counts.lost + result.counts.reordered, 0, "{what}");
+                assert_eq!(result.counts.lost + result.counts.reordered, 0, "{case}");
                 assert_eq!(
                     result.counts.duplicates + result.counts.corrupted + result.counts.foreign,
                     0,
-                    "{what}"
+                    "{case}"
                 );
                 let (rtt, forward) = (result.rtt.unwrap(), result.forward.unwrap());
                 assert!(
                     rtt.min_us > forward.min_us && forward.min_us > 0.1,
-                    "{what}"
+                    "{case}"
                 );
-                assert!(rtt.max_us < 1e6 && rtt.mean_ci95_us.is_some(), "{what}");
+                assert!(rtt.max_us < 1e6 && rtt.mean_ci95_us.is_some(), "{case}");
                 assert_eq!(rtt.share_within_bound, Some(1.0));
                 let samples = result.samples.unwrap();
                 assert_eq!((samples.rtt_ns.len(), samples.forward_ns.len()), (100, 100));
@@ -70,7 +70,7 @@ fn every_mode_answers_every_packet() {
 }
 
 #[test]
-fn blocking_runs_on_one_core_and_on_two() {
+fn blocking_mode_runs_on_one_core_and_on_two_cores() {
     let usable = myelin_linux::affinity::get(0).unwrap();
     for server in usable.iter().take(2) {
         let result = probe_loopback(Config {
@@ -85,10 +85,10 @@ fn blocking_runs_on_one_core_and_on_two() {
 }
 
 #[test]
-fn the_timeline_is_absolute() {
+fn sends_follow_an_absolute_timeline() {
     for mode in [Mode::Inline, Mode::Blocking] {
         let result = probe_loopback(config(mode));
-        // 2 repeats of 50 slots, without a wait after the last slot of each.
+        // 2 repeats of 50 slots, without a wait after the last slot of each repeat.
         assert!(
             (0.098..2.0).contains(&result.duration_s),
             "{mode}: {}",

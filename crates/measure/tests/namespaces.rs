@@ -15,7 +15,7 @@ fn config(mode: Mode, payload_bytes: usize) -> Config {
         count: 100,
         repeats: 2,
         warm_up: 5,
-        // Spinning threads may wait this long for a core of a busy machine.
+        // On a busy machine, a spinning thread may wait this long for a core.
         timeout: Duration::from_secs(4),
         deadline: Duration::from_secs(30),
         ..Config::new(SERVER.parse().unwrap())
@@ -30,7 +30,7 @@ fn answers_come_through_a_veth_pair_in_every_mode() {
     let sockets = pair.sockets();
     for mode in [Mode::Inline, Mode::Spin, Mode::Blocking] {
         if mode == Mode::Spin && myelin_linux::affinity::get(0).unwrap().len() < 2 {
-            println!("skipped spin: it needs two cores");
+            println!("skipped spin: mode spin needs two cores");
             continue;
         }
         for payload_bytes in [256, 1400] {
@@ -51,7 +51,7 @@ fn answers_come_through_a_veth_pair_in_every_mode() {
 }
 
 #[test]
-fn a_missing_route_is_an_error_with_its_reason() {
+fn a_missing_route_fails_with_the_reason_of_the_kernel() {
     let Some(pair) = Pair::new("route") else {
         return;
     };
@@ -70,7 +70,7 @@ fn a_missing_route_is_an_error_with_its_reason() {
 }
 
 #[test]
-fn a_too_small_mtu_is_an_error_with_its_reason() {
+fn a_too_small_mtu_fails_with_the_reason_of_the_kernel() {
     let Some(pair) = Pair::new("mtu") else { return };
     let sockets = pair.sockets();
     ip(&[
@@ -82,13 +82,13 @@ fn a_too_small_mtu_is_an_error_with_its_reason() {
         "mtu",
         "600",
     ]);
-    let one = Config {
+    let one_packet = Config {
         count: 1,
         repeats: 1,
         warm_up: 0,
         ..config(Mode::Blocking, 1400)
     };
-    let text = probe(&one, &sockets, Control::default())
+    let text = probe(&one_packet, &sockets, Control::default())
         .unwrap_err()
         .to_string();
     assert!(

@@ -6,8 +6,9 @@ use crate::parse::Headers;
 /// Returns the ones' complement sum of `bytes` as big-endian 16-bit words. An odd last byte counts
 /// as if a zero followed.
 ///
-/// Callers may add sums as plain numbers and fold them at the end: each is below 2^16.
-#[inline(always)] // callers with wider vectors compile it with those
+/// Callers may add sums as plain numbers and fold the total at the end, because each sum is below
+/// 2^16.
+#[inline(always)] // callers with wider vectors compile the loop with these vectors
 #[allow(clippy::inline_always)]
 pub fn sum(bytes: &[u8]) -> u64 {
     // The sum has the byte order of its words (RFC 1071, section 2B), and a 32-bit word is the sum
@@ -51,8 +52,9 @@ pub const fn add(checksum: u16, delta: u64) -> u16 {
     !fold(!checksum as u64 + delta)
 }
 
-/// Like [`add`], for a UDP or TCP header, with the same result as a new computation. Ones'
-/// complement has two zeros: UDP sends 0xffff, because 0 means none (RFC 768); TCP sends 0.
+/// Returns the UDP or TCP checksum after the sum of its words grew by `delta`, equal to a new
+/// computation. Ones' complement has two zeros: UDP sends 0xffff, because 0 means none (RFC 768);
+/// TCP sends 0.
 ///
 /// Every update of a checksum ends with this function, so all functions write the same bytes.
 pub const fn l4_add(protocol: u8, checksum: u16, delta: u64) -> u16 {
@@ -115,7 +117,7 @@ pub fn l4_is_valid(frame: &[u8], headers: &Headers) -> Option<bool> {
     if headers.protocol == UDP && field_value == 0 {
         return Some(true);
     }
-    // 0xffff and 0 are the same number in ones' complement; a TCP sender may write either.
+    // 0xffff and 0 are the same number in ones' complement, so a TCP sender may write either.
     let computed = l4_checksum(frame, headers)?;
     Some(field_value == computed || (field_value == 0xffff && computed == 0))
 }
@@ -127,7 +129,7 @@ mod tests {
     use super::*;
     use crate::fixtures;
 
-    /// The algorithm of RFC 1071, section 4.1: word by word, with an immediate carry.
+    /// Computes the sum as RFC 1071, section 4.1, does: word by word, with an immediate carry.
     fn sum_word_by_word(bytes: &[u8]) -> u16 {
         let mut sum = 0_u32;
         for pair in bytes.chunks(2) {
@@ -155,7 +157,7 @@ mod tests {
 
     #[test]
     fn zero_checksums_are_0xffff_for_udp_and_0_for_tcp() {
-        // Adding the checksum itself to the sum of the rest makes it 0xffff.
+        // Adding the checksum to the sum of the other words makes the sum 0xffff.
         assert_eq!(l4_add(UDP, 0x1234, 0x1234), 0xffff);
         assert_eq!(l4_add(TCP, 0x1234, 0x1234), 0);
         assert_eq!(l4_add(UDP, 0xffff, 0), 0xffff);
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_udp_packet_without_checksum_is_valid_and_a_wrong_one_is_not() {
+    fn a_missing_udp_checksum_is_valid_and_a_wrong_checksum_is_not() {
         for (name, valid) in [
             ("udp-v4", true),
             ("udp-v4-checksum-zero", true),
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn other_protocols_and_frames_have_no_checksum() {
+    fn other_protocols_and_shorter_frames_have_no_checksum() {
         let icmp = fixtures::named("icmp");
         assert_eq!(l4_checksum(&icmp.frame, &icmp.expected.unwrap()), None);
         let udp = fixtures::named("udp-v6").expected.unwrap();

@@ -19,12 +19,13 @@ pub const MAX_MASKS: usize = 64;
 pub struct Mask {
     /// Family of the packets.
     pub family: Family,
-    /// The compared fields, and how many bits of the addresses.
+    /// The compared fields, and the number of compared address bits.
     pub fields: Specificity,
 }
 
 impl Mask {
-    /// Returns the mask of `rule` for packets of `family`. `None` if it matches none of them.
+    /// Returns the mask of `rule` for packets of `family`. `None` if `rule` matches
+    /// no such packet.
     pub fn of(rule: &Match, family: Family) -> Option<Self> {
         rule.families().any(|f| f == family).then_some(Self {
             family,
@@ -35,7 +36,7 @@ impl Mask {
     /// Returns the packet's fields under the mask. `None` if the packet is of the other family or
     /// lacks a compared port.
     pub fn apply(&self, tuple: &FiveTuple) -> Option<MatchKey> {
-        let port = |counts: bool, port: Option<u16>| if counts { port } else { Some(0) };
+        let port = |is_compared: bool, port: Option<u16>| if is_compared { port } else { Some(0) };
         if Family::of(tuple.source) != self.family || Family::of(tuple.destination) != self.family {
             return None;
         }
@@ -88,7 +89,7 @@ pub enum ClassifierError {
     MixedFamilies,
     /// Another match is equally specific and matches the same packets.
     #[error(
-        "another match is equally specific and takes the same packets: make one of them more specific"
+        "another match is equally specific and takes the same packets: make one of the two more specific"
     )]
     Tie,
     /// The family already has [`MAX_MASKS`] masks.
@@ -101,7 +102,7 @@ pub enum ClassifierError {
     },
 }
 
-/// Matches in hash tables, one for each mask.
+/// Matches in hash tables, one table for each mask.
 #[derive(Clone, Debug)]
 pub struct TupleSpace<T> {
     /// By family, most specific mask first.
@@ -192,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    fn to(destination: &str) -> Match {
+    fn match_to(destination: &str) -> Match {
         Match {
             destination: Some(destination.parse().unwrap()),
             ..Match::default()
@@ -219,8 +220,8 @@ mod tests {
     fn the_longer_destination_wins() {
         let mut space = TupleSpace::new();
         for (rule, value) in [
-            (to("10.0.0.0/8"), 8),
-            (to("10.1.0.0/16"), 16),
+            (match_to("10.0.0.0/8"), 8),
+            (match_to("10.1.0.0/16"), 16),
             (Match::default(), 0),
         ] {
             space.insert(&rule, value).unwrap();
@@ -234,8 +235,8 @@ mod tests {
     #[test]
     fn a_tie_is_refused_and_changes_nothing() {
         let mut space = TupleSpace::new();
-        space.insert(&to("0.0.0.0/0"), 1).unwrap();
-        // It would enter the IPv6 table before it meets the other match in the IPv4 table.
+        space.insert(&match_to("0.0.0.0/0"), 1).unwrap();
+        // The new match would enter the IPv6 table before the tie in the IPv4 table is found.
         assert_eq!(
             space.insert(&Match::default(), 2),
             Err(ClassifierError::Tie)
@@ -248,7 +249,7 @@ mod tests {
     fn mixed_families_are_refused() {
         let rule = Match {
             source: Some("::/0".parse().unwrap()),
-            ..to("10.0.0.0/8")
+            ..match_to("10.0.0.0/8")
         };
         assert_eq!(
             TupleSpace::new().insert(&rule, ()),
@@ -258,21 +259,21 @@ mod tests {
     }
 
     #[test]
-    fn removing_frees_the_mask() {
+    fn removing_the_last_match_of_a_mask_frees_the_mask() {
         let mut space = TupleSpace::new();
         for len in 1..=MAX_MASKS as u8 {
-            space.insert(&to(&format!("::/{len}")), len).unwrap();
+            space.insert(&match_to(&format!("::/{len}")), len).unwrap();
         }
         assert_eq!(space.masks(Family::V6).count(), MAX_MASKS);
-        let one_more = to("::/65");
+        let one_more = match_to("::/65");
         assert_eq!(
             space.insert(&one_more, 65),
             Err(ClassifierError::TooManyMasks { family: Family::V6 })
         );
         // A mask in use still has room.
-        space.insert(&to("8000::/1"), 0).unwrap();
-        assert_eq!(space.remove(&to("::/64")), Some(64));
-        assert_eq!(space.remove(&to("::/64")), None);
+        space.insert(&match_to("8000::/1"), 0).unwrap();
+        assert_eq!(space.remove(&match_to("::/64")), Some(64));
+        assert_eq!(space.remove(&match_to("::/64")), None);
         space.insert(&one_more, 65).unwrap();
         assert_eq!(
             space

@@ -2,8 +2,8 @@
 //! Lookups in Hardware at Memory Access Speeds, INFOCOM 1998). A look-up takes at most three reads.
 //! Memory is only used for listed prefixes.
 //!
-//! An entry with a clear top bit is a value. Otherwise its other bits are the number of a block,
-//! indexed by the next 8 bits of the address.
+//! An entry with a clear top bit is a value. Otherwise the lower 31 bits are the number of a block,
+//! and the next 8 bits of the address select an entry of the block.
 
 use std::net::Ipv4Addr;
 
@@ -62,8 +62,8 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// Returns the entry for the 2^`bits` addresses from `from`: their value if they share one,
-    /// otherwise a new block.
+    /// Returns the entry for the 2^`bits` addresses from `from`: the value that all addresses
+    /// share, otherwise a new block.
     fn build_entry(&mut self, from: u64, bits: u32, blocks: &mut Vec<u32>) -> u32 {
         let starts_by = |piece: &(u128, u32), address: u64| piece.0 <= u128::from(address);
         while self

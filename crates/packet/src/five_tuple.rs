@@ -19,18 +19,18 @@ pub struct FiveTuple {
     pub source: IpAddr,
     /// Destination address, of the same family as the source.
     pub destination: IpAddr,
-    /// IP protocol number; for IPv6, that of the header after the last extension header.
+    /// IP protocol number; for IPv6, the number of the header after the last extension header.
     pub protocol: u8,
     /// Source port; `None` for a fragment and for any protocol but UDP and TCP.
     pub source_port: Option<u16>,
-    /// Destination port; `None` exactly when `source_port` is.
+    /// Destination port; `None` exactly when `source_port` is `None`.
     pub destination_port: Option<u16>,
 }
 
 impl FiveTuple {
-    /// Returns the protocol and the source endpoint: `udp 10.0.0.1:5000`.
+    /// Formats the protocol and the source endpoint: `udp 10.0.0.1:5000`.
     pub fn sender(&self) -> String {
-        let source = endpoint(self.source, self.source_port);
+        let source = format_endpoint(self.source, self.source_port);
         match self.protocol {
             TCP => format!("tcp {source}"),
             UDP => format!("udp {source}"),
@@ -55,12 +55,12 @@ impl FiveTuple {
 
 impl fmt::Display for FiveTuple {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let destination = endpoint(self.destination, self.destination_port);
+        let destination = format_endpoint(self.destination, self.destination_port);
         write!(f, "{} > {destination}", self.sender())
     }
 }
 
-fn endpoint(address: IpAddr, port: Option<u16>) -> String {
+fn format_endpoint(address: IpAddr, port: Option<u16>) -> String {
     port.map_or_else(
         || address.to_string(),
         |port| SocketAddr::new(address, port).to_string(),
@@ -80,7 +80,7 @@ mod tests {
     };
 
     #[test]
-    fn text_has_the_usual_form() {
+    fn display_shows_the_protocol_and_both_endpoints() {
         assert_eq!(TUPLE.to_string(), "udp 192.0.2.1:40000 > 198.51.100.2:9000");
         let fragment = FiveTuple {
             source_port: None,

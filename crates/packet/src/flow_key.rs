@@ -12,9 +12,9 @@ use crate::prefix::address_of;
 
 /// The key of every flow table, in kernel and user space. Same layout as `struct flow_key`.
 ///
-/// Its bytes are source (16), destination (16), source port, destination port, protocol, flags
+/// The bytes are source (16), destination (16), source port, destination port, protocol, flags
 /// ([`Flags::IPV6`], [`Flags::PORTS`]) and two zeros. Addresses and ports are in network order. An
-/// IPv4 address takes the first four bytes of its field; the others are zero. eBPF hash maps
+/// IPv4 address takes the first four bytes of its field; the other bytes are zero. eBPF hash maps
 /// compare keys byte by byte, so every byte is defined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
@@ -29,11 +29,11 @@ impl FlowKey {
         let mut flags = Flags::default();
         let (source, destination) = match (tuple.source, tuple.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                (v4(source.octets()), v4(destination.octets()))
+                (v4_words(source.octets()), v4_words(destination.octets()))
             }
             (source, destination) => {
                 flags = Flags::IPV6;
-                (v6(&octets(source)), v6(&octets(destination)))
+                (v6_words(&octets(source)), v6_words(&octets(destination)))
             }
         };
         let mut ports = [0; 4];
@@ -55,11 +55,14 @@ impl FlowKey {
             flags = Flags::IPV6;
             let addresses: &[u8; 32] = l3.get(8..)?.first_chunk()?;
             let (source, destination) = addresses.split_at(16);
-            (v6(source.first_chunk()?), v6(destination.first_chunk()?))
+            (
+                v6_words(source.first_chunk()?),
+                v6_words(destination.first_chunk()?),
+            )
         } else {
             let addresses: &[u8; 8] = l3.get(12..)?.first_chunk()?;
             let [a, b, c, d, rest @ ..] = *addresses;
-            (v4([a, b, c, d]), v4(rest))
+            (v4_words([a, b, c, d]), v4_words(rest))
         };
         let mut ports = [0; 4];
         if headers.flags.has_ports() {
@@ -135,12 +138,12 @@ impl FlowKey {
 // would wait for its own stores.
 
 #[inline]
-fn v4([a, b, c, d]: [u8; 4]) -> [u64; 2] {
+fn v4_words([a, b, c, d]: [u8; 4]) -> [u64; 2] {
     [u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]), 0]
 }
 
 #[inline]
-fn v6(octets: &[u8; 16]) -> [u64; 2] {
+fn v6_words(octets: &[u8; 16]) -> [u64; 2] {
     bytemuck::cast(*octets)
 }
 

@@ -13,7 +13,7 @@ pub mod tcp {
     pub const SYN: u8 = 0x02;
     /// Resets the connection.
     pub const RST: u8 = 0x04;
-    /// Acknowledges.
+    /// Acknowledges data or a connection.
     pub const ACK: u8 = 0x10;
     /// Offset of the flags in the TCP header, bytes.
     pub const OFFSET: usize = 13;
@@ -46,15 +46,15 @@ impl FlowMarks {
 
     const BOTH_DONE: Self = Self::FIRST_DONE.with(Self::SECOND_DONE);
 
-    /// Returns the union of both sets.
+    /// Returns the union of the two sets.
     #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+    pub const fn with(self, marks: Self) -> Self {
+        Self(self.0 | marks.0)
     }
 
-    /// Returns whether every mark of `other` is set.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
+    /// Returns whether every mark of `marks` is set.
+    pub const fn contains(self, marks: Self) -> bool {
+        self.0 & marks.0 == marks.0
     }
 
     /// Returns the marks of a new flow. `from_second`: the second endpoint sent the first packet.
@@ -66,7 +66,7 @@ impl FlowMarks {
         }
     }
 
-    /// Returns the marks that a further packet adds. `flags` are those of its TCP header.
+    /// Returns the marks that a further packet adds. `flags` are the flags of a TCP header.
     #[must_use]
     pub const fn of_packet(self, from_second: bool, flags: Option<u8>) -> Self {
         let mut added = Self(0);

@@ -23,26 +23,26 @@ pub enum FlowState {
     Closed,
 }
 
-/// One flow, as the worker reports it to the agent: plain bytes, times of CLOCK_MONOTONIC in
-/// nanoseconds, sizes with the Ethernet header.
+/// A flow that the worker reports to the agent, as plain bytes. Times are nanoseconds of
+/// CLOCK_MONOTONIC. Sizes include the Ethernet header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct FlowRecord {
     /// The flow, in the direction of its first packet.
     pub key: FlowKey,
-    /// Packets in that direction.
+    /// Packets in the direction of the first packet.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes in the direction of the first packet.
     pub bytes: u64,
     /// Packets in the other direction, if the function sees both.
     pub reply_packets: u64,
-    /// Their bytes.
+    /// Bytes in the other direction, if the function sees both.
     pub reply_bytes: u64,
     /// Time of the first packet at the front door.
     pub first_ns: u64,
     /// Time of the last packet at the front door.
     pub last_ns: u64,
-    /// When the flow expires, if its table stores that time; else 0.
+    /// Time at which the flow expires; 0 if the flow table does not store this time.
     pub expires_ns: u64,
     /// Address that the function writes into the packets, in the layout of [`FlowKey`].
     new_address: [u8; 16],
@@ -67,8 +67,8 @@ impl FlowRecord {
         }
     }
 
-    /// Returns the record of a `nat` mapping, without counts. It has no destination, because the
-    /// mapping applies to all destinations.
+    /// Returns the record of a `nat` mapping, without counts. The record has no destination,
+    /// because the mapping applies to all destinations.
     pub fn mapping(protocol: u8, inside: SocketAddr, outside: SocketAddr, expires_ns: u64) -> Self {
         let unspecified: SocketAddr = match inside {
             SocketAddr::V4(_) => ([0; 4], 0).into(),
@@ -115,7 +115,7 @@ impl FlowRecord {
         address_of(self.new_address, self.key.five_tuple().source.is_ipv6())
     }
 
-    /// Returns the state of the flow. `None` if the function does not track it.
+    /// Returns the state of the flow. `None` if the function does not track states.
     pub fn state(&self) -> Option<FlowState> {
         match self.state {
             1 => Some(FlowState::New),
@@ -143,9 +143,9 @@ impl FlowRecord {
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct FlowCounts {
-    /// Packets.
+    /// Packets in this direction.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes in this direction.
     pub bytes: u64,
     /// Time of the first packet at the front door.
     pub first_ns: u64,
@@ -174,7 +174,7 @@ impl FlowCounts {
 pub struct TrackedFlow {
     /// Packets that each endpoint sent.
     pub packets: [u64; 2],
-    /// Their bytes.
+    /// Bytes that each endpoint sent.
     pub bytes: [u64; 2],
     /// Time of the first packet at the front door.
     pub first_ns: u64,
@@ -220,7 +220,7 @@ pub struct FlowTotals {
 /// The flows of a function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flows {
-    /// The flows in its table, in no order.
+    /// The flows in the function's table, in no order.
     pub records: Vec<FlowRecord>,
     /// The totals of the table.
     pub totals: FlowTotals,

@@ -15,23 +15,23 @@ pub struct HopCounters {
     /// Packets dropped. For a black box: all packets that entered and did not leave, including
     /// `held`.
     pub drops: u64,
-    /// Packets emitted beyond those received.
+    /// Packets emitted in addition to the received packets.
     pub emitted: u64,
     /// Packets inside a black box, which may still leave.
     pub held: u64,
     /// Packets whose processing was timed.
     pub samples: u64,
-    /// Sum of their processing times, ns.
+    /// Sum of the processing times of the timed packets, ns.
     pub sampled_ns: u64,
 }
 
 impl HopCounters {
-    /// Packets forwarded.
+    /// Returns the number of forwarded packets.
     pub fn packets_out(&self) -> u64 {
         (self.packets_in + self.emitted).saturating_sub(self.drops)
     }
 
-    /// Returns the mean processing time of a timed packet, ns; `None` until one was timed.
+    /// Returns the mean processing time of a timed packet, ns; `None` if no packet was timed.
     pub fn cost_ns(&self) -> Option<f64> {
         (self.samples > 0).then(|| self.sampled_ns as f64 / self.samples as f64)
     }
@@ -46,8 +46,8 @@ impl HopCounters {
         }
     }
 
-    /// Returns the difference to an earlier reading. `held` is a level, not a count: it keeps its
-    /// present value.
+    /// Returns the difference to an earlier reading. `held` is a level, not a count, so the
+    /// difference has the present level.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let bytes = |now: u64| now.saturating_sub(earlier.bytes_in.unwrap_or_default());

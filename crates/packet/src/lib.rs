@@ -6,8 +6,8 @@
 //! the profiles of chains ([`traffic`]).
 //!
 //! It does no I/O, reads no clock and holds no state. No function panics on any frame. The eBPF
-//! programs implement the parser, the metadata, the rule tables and the histogram a second time;
-//! both sides are tested on the same list of frames (`fixtures`, a cargo feature).
+//! programs implement the parser, the metadata, the rule tables and the histogram a second time.
+//! Tests run the two implementations on the same list of frames (`fixtures`, a cargo feature).
 //!
 //! Start reading at [`mod@parse`].
 

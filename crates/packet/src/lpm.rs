@@ -1,12 +1,13 @@
-//! Longest prefix match: from an address to the value of the most specific prefix that contains it.
+//! Longest prefix match: maps an address to the value of the most specific prefix that contains
+//! the address.
 //!
-//! [`LpmTables`] takes a few reads for any number of prefixes. Its memory layout is that of the
-//! eBPF maps.
+//! [`LpmTables`] takes a few reads for any number of prefixes. The memory layout equals that
+//! of the eBPF maps.
 //!
 //! Memory at most ([`MAX_PREFIXES`] prefixes): IPv4 takes 256 KiB, and 1 KiB for each /16 with a
-//! longer prefix and each /24 with a still longer one. That is 192 MiB if all are host addresses in
-//! different networks, and 64 MiB if none is longer than /24. IPv6 takes 27 MiB (100 000 separate
-//! prefixes: 3.3 MiB), and 112 bytes more for each /64 with a longer prefix.
+//! longer prefix and each /24 with a still longer one. That is 192 MiB if all prefixes are host
+//! addresses in different networks, and 64 MiB if no prefix is longer than /24. IPv6 takes 27 MiB
+//! (100 000 separate prefixes: 3.3 MiB), and 112 bytes more for each /64 with a longer prefix.
 
 mod intervals;
 mod ipv6;
@@ -20,7 +21,7 @@ use crate::prefix::{Family, Prefix};
 
 /// Most prefixes of both families in one table.
 pub const MAX_PREFIXES: usize = 1 << 17;
-/// The value of an address without a prefix.
+/// The value of an address that no prefix contains.
 pub const NO_MATCH: u32 = 0;
 /// Greatest value of a prefix; the least is 1.
 pub const MAX_VALUE: u32 = (1 << 31) - 1;
@@ -39,13 +40,13 @@ pub struct LpmTables {
 pub enum LpmError {
     /// More than [`MAX_PREFIXES`].
     #[error(
-        "{count} prefixes are too many: at most {MAX_PREFIXES}; merge neighbouring prefixes, or cover them by a default one"
+        "{count} prefixes are too many: at most {MAX_PREFIXES}; merge neighbouring prefixes, or replace some by a default prefix"
     )]
     TooMany {
         /// Prefixes given.
         count: usize,
     },
-    /// A value is not 1 to [`MAX_VALUE`].
+    /// A value is outside the range from 1 to [`MAX_VALUE`].
     #[error("the value {value} of {prefix} is out of range: 1 to {MAX_VALUE}")]
     Value {
         /// The prefix of the value.

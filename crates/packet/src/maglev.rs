@@ -24,13 +24,14 @@ pub const NO_BACKEND: u16 = u16::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
 pub struct Backend {
-    /// Address in network order. An IPv4 address takes the first four bytes; the others are zero.
+    /// Address in network order. An IPv4 address takes the first four bytes; the other bytes are
+    /// zero.
     pub address: [u8; 16],
     /// The Ethernet address for packets to this backend, if `has_mac`.
     pub mac: [u8; 6],
-    /// 1 or 0.
+    /// 1 if `mac` is set, otherwise 0.
     pub has_mac: u8,
-    /// 1 or 0.
+    /// 1 if the address is IPv6, otherwise 0.
     pub is_ipv6: u8,
 }
 
@@ -49,7 +50,7 @@ impl Backend {
 /// The table of one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaglevTable {
-    /// [`TABLE_SIZE`] numbers of backends, or [`NO_BACKEND`] in all of them.
+    /// [`TABLE_SIZE`] numbers of backends. Without backends, all entries are [`NO_BACKEND`].
     pub entries: Vec<u16>,
 }
 
@@ -116,7 +117,7 @@ impl MaglevTable {
     #[inline]
     pub fn look_up(&self, flow: &FlowKey) -> Option<u16> {
         let hash = mix(bytemuck::cast_ref::<FlowKey, [u64; 5]>(flow), 0);
-        // Scales the hash to the table; a remainder would need a division.
+        // Scales the hash to the table, because a remainder would need a division.
         let at = (u64::from(hash) * TABLE_SIZE as u64) >> 32;
         let entry = self.entries[at as usize];
         (entry != NO_BACKEND).then_some(entry)

@@ -28,8 +28,8 @@ pub struct Match {
     pub destination_port: Option<u16>,
 }
 
-/// Specificity of a match; the greater wins. Compared in this order: destination, source, protocol,
-/// destination port, source port. A prefix of length 0 is as unspecific as none.
+/// Specificity of a match; the greater wins. The order compares destination, source, protocol,
+/// destination port, source port. A prefix of length 0 is as unspecific as no prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Specificity {
     /// Length of the destination prefix, bits.
@@ -74,8 +74,8 @@ impl Match {
         }
     }
 
-    /// Returns the families of matching packets: both without a prefix, none if its prefixes are of
-    /// different families.
+    /// Returns the families of matching packets: both families without a prefix, no family if the
+    /// prefixes are of different families.
     pub fn families(&self) -> impl Iterator<Item = Family> + use<> {
         let (source, destination) = (
             self.source.map(|p| p.family()),
@@ -86,14 +86,14 @@ impl Match {
         })
     }
 
-    /// Returns whether some packet matches both and neither is more specific, so that the chain of
-    /// that packet is undefined.
+    /// Returns whether some packet matches both rules and neither rule is more specific. The chain
+    /// of such a packet is undefined.
     pub fn ties_with(&self, other: &Self) -> bool {
         let overlap = |a: Option<Prefix>, b: Option<Prefix>| match (a, b) {
             (Some(a), Some(b)) => a.covers(&b) || b.covers(&a),
             _ => true,
         };
-        // With equal specificity, both or neither have each of the other fields.
+        // With equal specificity, both rules have each of the other fields, or neither has it.
         self.specificity() == other.specificity()
             && self
                 .families()
@@ -340,7 +340,7 @@ mod tests {
                 ..a
             })
         );
-        // A prefix of length 0 is as unspecific as none.
+        // A prefix of length 0 is as unspecific as no prefix.
         assert!(ANY.ties_with(&Match {
             destination: prefix("0.0.0.0/0"),
             ..ANY

@@ -11,8 +11,8 @@ pub const META_LEN: usize = 24;
 /// Largest service path identifier (RFC 8300, section 2.3: 24 bits).
 pub const MAX_SPI: u32 = (1 << 24) - 1;
 
-/// Metadata of a packet, native endian, directly in front of the Ethernet header (XDP metadata
-/// area, frame headroom in user space). Same layout as `struct myelin_meta`.
+/// The metadata of a packet lies directly in front of the Ethernet header (XDP metadata area, frame
+/// headroom in user space), in native byte order. Same layout as `struct myelin_meta`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Meta {

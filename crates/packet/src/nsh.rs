@@ -18,17 +18,17 @@ pub const ETHERTYPE: u16 = 0x894f;
 pub(crate) const MACS_LEN: usize = 12;
 pub(crate) const BASE: u32 = (63 << 22) | (6 << 16) | (1 << 8) | 3;
 
-/// Why a frame cannot get a header: it is too short for MAC addresses.
+/// The frame is too short for MAC addresses, so it cannot get a network service header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("frame of {len} bytes is too short: {MACS_LEN} are needed")]
+#[error("frame of {len} bytes is too short: NSH needs {MACS_LEN} bytes")]
 pub struct TooShort {
     /// Length of the frame.
     pub len: usize,
 }
 
-/// Returns the bytes for the front of `inner`, an Ethernet frame. They do not contain the offsets
-/// of `meta`, because the receiver parses the frame again. Only 24 bits of the path identifier are
-/// used.
+/// Returns the bytes for the front of `inner`, an Ethernet frame. The bytes do not contain the
+/// offsets of `meta`, because the receiver parses the frame again. Only 24 bits of the path
+/// identifier are used.
 pub fn encapsulate(meta: &Meta, inner: &[u8]) -> Result<[u8; ENCAPSULATION_LEN], TooShort> {
     let macs: &[u8; MACS_LEN] = inner.first_chunk().ok_or(TooShort { len: inner.len() })?;
     let mut out = [0; ENCAPSULATION_LEN];
@@ -151,8 +151,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn random_bytes_do_not_panic(mut frame in prop::collection::vec(any::<u8>(), 0..80), like in any::<bool>()) {
-            if like && frame.len() > 18 {
+        fn random_bytes_do_not_panic(mut frame in prop::collection::vec(any::<u8>(), 0..80), has_nsh_start in any::<bool>()) {
+            if has_nsh_start && frame.len() > 18 {
                 frame[12..18].copy_from_slice(&[0x89, 0x4f, 0x0f, 0xc6, 0x01, 0x03]);
             }
             let _ = decapsulate(&frame);

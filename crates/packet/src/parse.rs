@@ -11,12 +11,12 @@
 //!   protocol. Jumbograms (RFC 2675) are [`Unparsed::BadLength`].
 //! * The length in the IP header must fit in the frame. Bytes after it are Ethernet padding, beyond
 //!   [`Headers::end`].
-//! * A fragment has no ports, not even the first, so the classifier treats all fragments of a
-//!   datagram alike. An IPv6 packet with a fragment header but offset 0 and no more fragments is
-//!   complete (RFC 6946); the parser continues.
-//! * The UDP length must be at least 8 and fit in the IP payload. If it is shorter, `end` is the
-//!   end of the datagram: the surplus (RFC 9868) is neither payload nor covered by the checksum.
-//!   The TCP data offset must be at least 5 and fit.
+//! * A fragment has no ports, not even the first fragment, so the classifier treats all fragments
+//!   of a datagram alike. An IPv6 packet with a fragment header but offset 0 and no more fragments
+//!   is complete (RFC 6946); the parser continues.
+//! * The UDP length must be at least 8 and fit in the IP payload. If the datagram is shorter, `end`
+//!   is the end of the datagram: the surplus (RFC 9868) is neither payload nor covered by the
+//!   checksum. The TCP header must have at least 5 words and fit in the IP payload.
 //! * [`Unparsed::Truncated`] means a header that does not fit, [`Unparsed::BadLength`] a length
 //!   field that contradicts the frame.
 
@@ -29,9 +29,9 @@ use crate::five_tuple::{FiveTuple, TCP, UDP};
 
 /// Length of an Ethernet header without tags, bytes.
 pub const ETHERNET_LEN: usize = 14;
-/// Most VLAN tags; a frame with more is not parsed.
+/// Most VLAN tags; the parser refuses a frame with more tags.
 pub const MAX_TAGS: usize = 2;
-/// Most IPv6 extension headers; a packet with more is not parsed.
+/// Most IPv6 extension headers; the parser refuses a packet with more headers.
 pub const MAX_EXTENSIONS: usize = 8;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -65,7 +65,7 @@ impl Flags {
 
     const ALL: u8 = 0b111;
 
-    /// Returns the flags in `bits`. Undefined bits are cleared.
+    /// Returns the flags in `bits`. Clears undefined bits.
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits & Self::ALL)
     }
@@ -75,15 +75,15 @@ impl Flags {
         self.0
     }
 
-    /// Returns the union of both sets.
+    /// Returns the union of the two sets.
     #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+    pub const fn with(self, flags: Self) -> Self {
+        Self(self.0 | flags.0)
     }
 
-    /// Returns whether every flag of `other` is set.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
+    /// Returns whether every flag of `flags` is set.
+    pub const fn contains(self, flags: Self) -> bool {
+        self.0 & flags.0 == flags.0
     }
 
     /// Returns whether the packet is IPv6.
@@ -131,13 +131,13 @@ pub struct Headers {
     pub end: u16,
     /// Properties of the packet.
     pub flags: Flags,
-    /// IP protocol number; for an IPv6 fragment, that of the fragment header.
+    /// IP protocol number; for an IPv6 fragment, the number in the fragment header.
     pub protocol: u8,
 }
 
 impl Headers {
     /// Returns the addresses, protocol and ports of `frame`, from which these headers were parsed.
-    /// `None` if it is too short.
+    /// `None` if `frame` is too short.
     pub fn try_five_tuple(&self, frame: &[u8]) -> Option<FiveTuple> {
         let l3 = usize::from(self.l3);
         let (source, destination): (IpAddr, IpAddr) = if self.flags.is_ipv6() {
@@ -168,7 +168,7 @@ impl Headers {
     /// If `frame` is shorter than the frame from which these headers were parsed.
     pub fn five_tuple(&self, frame: &[u8]) -> FiveTuple {
         self.try_five_tuple(frame)
-            .expect("headers belong to the frame they were parsed from")
+            .expect("the headers were parsed from this frame")
     }
 }
 
@@ -240,7 +240,7 @@ pub fn parse(frame: &[u8]) -> Result<Headers, Unparsed> {
         parse_transport(frame, packet.protocol, packet.l4, end)?
     };
     // The metadata stores 16-bit offsets. A packet of nearly 64 KiB behind tags may end beyond
-    // them.
+    // byte 65 535.
     let end = u16::try_from(end).map_err(|_| Unparsed::BadLength)?;
     Ok(Headers {
         l3: l3 as u16,
@@ -279,7 +279,7 @@ fn parse_ethernet(frame: &[u8]) -> Result<(u16, usize), Unparsed> {
     Ok((ethertype, l3))
 }
 
-/// RFC 791. Returns the network part and the end of the packet.
+/// Parses an IPv4 header (RFC 791). Returns the header and the end of the packet.
 fn parse_ipv4(frame: &[u8], l3: usize) -> Result<(NetworkHeader, usize), Unparsed> {
     let header: &[u8; IPV4_MIN_LEN] = chunk(frame, l3)?;
     let header_len = usize::from(header[0] & 0x0f) * 4;
@@ -307,7 +307,7 @@ fn parse_ipv4(frame: &[u8], l3: usize) -> Result<(NetworkHeader, usize), Unparse
     ))
 }
 
-/// RFC 8200. Returns the network part and the end of the packet.
+/// Parses an IPv6 header (RFC 8200). Returns the header and the end of the packet.
 fn parse_ipv6(frame: &[u8], l3: usize) -> Result<(NetworkHeader, usize), Unparsed> {
     let header: &[u8; IPV6_LEN] = chunk(frame, l3)?;
     if header[0] >> 4 != 6 {
@@ -315,7 +315,7 @@ fn parse_ipv6(frame: &[u8], l3: usize) -> Result<(NetworkHeader, usize), Unparse
     }
     let payload = usize::from(u16::from_be_bytes([header[4], header[5]]));
     let end = l3 + IPV6_LEN + payload;
-    // Length 0 with a hop-by-hop header is a jumbogram (RFC 2675), with its length elsewhere.
+    // Length 0 with a hop-by-hop header is a jumbogram (RFC 2675), with the length in an option.
     if end > frame.len() || (payload == 0 && header[6] == HOP_BY_HOP) {
         return Err(Unparsed::BadLength);
     }
@@ -325,15 +325,15 @@ fn parse_ipv6(frame: &[u8], l3: usize) -> Result<(NetworkHeader, usize), Unparse
     ))
 }
 
-/// Skips the extension headers of `packet`, which ends with the IPv6 packet, from offset `at`.
-/// `next` is the number of the first.
+/// Skips the extension headers from offset `at`. `packet` ends with the IPv6 packet. `next` is the
+/// number of the first extension header.
 fn skip_extensions(packet: &[u8], mut next: u8, mut at: usize) -> Result<NetworkHeader, Unparsed> {
-    let mut walked = 0;
+    let mut skipped = 0;
     while matches!(
         next,
         HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION
     ) {
-        if walked == MAX_EXTENSIONS {
+        if skipped == MAX_EXTENSIONS {
             return Err(Unparsed::TooManyExtensions);
         }
         let header: &[u8; EXTENSION_MIN_LEN] = chunk(packet, at)?;
@@ -357,7 +357,7 @@ fn skip_extensions(packet: &[u8], mut next: u8, mut at: usize) -> Result<Network
                 protocol: next,
             });
         }
-        walked += 1;
+        skipped += 1;
     }
     Ok(NetworkHeader {
         l4: at,
@@ -366,7 +366,8 @@ fn skip_extensions(packet: &[u8], mut next: u8, mut at: usize) -> Result<Network
     })
 }
 
-/// Returns the protocol after the extension headers of a parsed packet. `up_to_l4` ends with them.
+/// Returns the protocol after the extension headers of a parsed packet. `up_to_l4` ends with
+/// the extension headers.
 pub(crate) fn last_protocol(up_to_l4: &[u8], next: u8, at: usize) -> Result<u8, Unparsed> {
     skip_extensions(up_to_l4, next, at).map(|network| network.protocol)
 }

@@ -97,7 +97,7 @@ impl Prefix {
         Family::of(self.addr)
     }
 
-    /// Returns whether the prefix contains `addr`; never for an address of the other family.
+    /// Returns whether the prefix contains `addr`; false for an address of the other family.
     pub fn contains(&self, addr: IpAddr) -> bool {
         self.family() == Family::of(addr) && mask(addr, self.len) == self.addr
     }
@@ -123,8 +123,8 @@ impl Prefix {
     }
 }
 
-/// Returns the bytes of an address in network order. An IPv4 address takes the first four; the
-/// others are zero.
+/// Returns the bytes of an address in network order. An IPv4 address takes the first four
+/// bytes; the other bytes are zero.
 pub fn address_bytes(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => {
@@ -262,11 +262,11 @@ pub enum PrefixError {
         max: u8,
     },
     /// Bits after the prefix are set, so the address or the length is wrong.
-    #[error("`{addr}/{len}` has bits set after the prefix: write `{prefix}` for the network or `{addr}` for the one address", len = prefix.len)]
+    #[error("`{addr}/{len}` has bits set after the prefix: write `{prefix}` for the network or `{addr}` for the single address", len = prefix.len)]
     HostBits {
         /// The given address.
         addr: IpAddr,
-        /// The prefix that contains it.
+        /// The prefix that contains the address.
         prefix: Prefix,
     },
 }
@@ -305,7 +305,7 @@ mod tests {
         let error = "10.1.2.3/8".parse::<Prefix>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "`10.1.2.3/8` has bits set after the prefix: write `10.0.0.0/8` for the network or `10.1.2.3` for the one address"
+            "`10.1.2.3/8` has bits set after the prefix: write `10.0.0.0/8` for the network or `10.1.2.3` for the single address"
         );
     }
 
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn is_a_string_in_json() {
+    fn a_prefix_is_a_string_in_json() {
         let json = serde_json::to_string(&prefix("10.0.0.0/24")).unwrap();
         assert_eq!(json, "\"10.0.0.0/24\"");
         assert_eq!(

@@ -19,10 +19,10 @@ pub const MAX_ROUTES: usize = crate::lpm::MAX_PREFIXES;
 pub struct Route {
     /// The destination addresses.
     pub prefix: Prefix,
-    /// Ethernet address of the next hop, the new destination of the frame. `None` does not change
-    /// it, which is correct on a link to one host.
+    /// Ethernet address of the next hop, the new destination of the frame. `None` keeps the old
+    /// destination, which is correct on a link to one host.
     pub mac: Option<MacAddr>,
-    /// New source of the frame. `None` does not change it.
+    /// New source of the frame. `None` keeps the old source.
     pub source_mac: Option<MacAddr>,
 }
 
@@ -31,18 +31,18 @@ pub struct Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
 pub struct NextHop {
-    /// The destination.
+    /// New destination address of the frame.
     pub destination: [u8; 6],
-    /// The source.
+    /// New source address of the frame.
     pub source: [u8; 6],
     /// The addresses to write: [`NextHop::DESTINATION`], [`NextHop::SOURCE`].
     pub writes: u32,
 }
 
 impl NextHop {
-    /// Bit of [`writes`](Self::writes).
+    /// Bit of [`writes`](Self::writes): write the destination.
     pub const DESTINATION: u32 = 1;
-    /// Bit of [`writes`](Self::writes).
+    /// Bit of [`writes`](Self::writes): write the source.
     pub const SOURCE: u32 = 2;
 
     /// Writes the addresses into the first 12 bytes of a frame.
@@ -72,9 +72,9 @@ impl From<&Route> for NextHop {
 /// Routes as look-up tables. The longest prefix wins; of equal prefixes, the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteTables {
-    /// From an address to the number of its next hop.
+    /// Maps an address to the number of its next hop.
     pub lpm: LpmTables,
-    /// Next hops, each once. Number 0 means no route.
+    /// The different next hops. Number 0 means no route.
     pub hops: Vec<NextHop>,
 }
 
@@ -100,7 +100,7 @@ impl RouteTables {
         })
     }
 
-    /// Returns the next hop of packets to `address`, if they have a route.
+    /// Returns the next hop of packets to `address`, if a route contains the address.
     #[inline]
     pub fn look_up(&self, address: IpAddr) -> Option<&NextHop> {
         match self.lpm.look_up(address) {

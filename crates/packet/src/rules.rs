@@ -86,7 +86,7 @@ impl Rule {
             && port_fits(&self.destination_ports, tuple.destination_port)
     }
 
-    /// Returns whether the rule has a port.
+    /// Returns whether the rule names source or destination ports.
     pub fn names_ports(&self) -> bool {
         self.source_ports.is_some() || self.destination_ports.is_some()
     }
@@ -124,7 +124,7 @@ mod tests {
         }
     }
 
-    fn check(rules: &[Rule], tuple: &FiveTuple) -> Option<usize> {
+    fn check_first_match(rules: &[Rule], tuple: &FiveTuple) -> Option<usize> {
         let index = first_match(rules, tuple);
         assert_eq!(RuleTables::new(rules).unwrap().first_match(tuple), index);
         index
@@ -144,10 +144,10 @@ mod tests {
             },
             any,
         ];
-        assert_eq!(check(&rules, &tuple(Some((1, 9000)))), Some(1));
-        assert_eq!(check(&rules, &tuple(Some((1, 9001)))), Some(2));
-        assert_eq!(check(&rules, &tuple(None)), Some(2));
-        assert_eq!(check(&rules[..2], &tuple(None)), None);
+        assert_eq!(check_first_match(&rules, &tuple(Some((1, 9000)))), Some(1));
+        assert_eq!(check_first_match(&rules, &tuple(Some((1, 9001)))), Some(2));
+        assert_eq!(check_first_match(&rules, &tuple(None)), Some(2));
+        assert_eq!(check_first_match(&rules[..2], &tuple(None)), None);
     }
 
     /// For each field, some rule of the first word matches, but no rule matches all fields.
@@ -160,14 +160,14 @@ mod tests {
         };
         let mut rules = vec![ends("192.0.2.0/24", "203.0.113.0/24"); 32];
         rules.extend(vec![ends("203.0.113.0/24", "198.51.100.0/24"); 32]);
-        assert_eq!(check(&rules, &tuple(None)), None);
+        assert_eq!(check_first_match(&rules, &tuple(None)), None);
         rules.push(Rule::any(Action::Allow));
-        assert_eq!(check(&rules, &tuple(None)), Some(64));
+        assert_eq!(check_first_match(&rules, &tuple(None)), Some(64));
     }
 
     #[test]
     fn an_empty_list_matches_nothing() {
-        assert_eq!(check(&[], &tuple(Some((1, 2)))), None);
+        assert_eq!(check_first_match(&[], &tuple(Some((1, 2)))), None);
     }
 
     #[test]
@@ -176,8 +176,8 @@ mod tests {
             source_ports: Some(0..=u16::MAX),
             ..Rule::any(Action::Deny)
         }];
-        assert_eq!(check(&rules, &tuple(Some((0, 0)))), Some(0));
-        assert_eq!(check(&rules, &tuple(None)), None);
+        assert_eq!(check_first_match(&rules, &tuple(Some((0, 0)))), Some(0));
+        assert_eq!(check_first_match(&rules, &tuple(None)), None);
     }
 
     #[test]
@@ -187,7 +187,7 @@ mod tests {
             source_ports: Some(9..=8),
             ..Rule::any(Action::Deny)
         }];
-        assert_eq!(check(&rules, &tuple(Some((8, 8)))), None);
+        assert_eq!(check_first_match(&rules, &tuple(Some((8, 8)))), None);
     }
 
     #[test]
@@ -199,7 +199,10 @@ mod tests {
             })
             .collect();
         rules.push(Rule::any(Action::Allow));
-        assert_eq!(check(&rules, &tuple(Some((1, 2)))), Some(MAX_RULES - 1));
+        assert_eq!(
+            check_first_match(&rules, &tuple(Some((1, 2)))),
+            Some(MAX_RULES - 1)
+        );
         rules.push(Rule::any(Action::Allow));
         assert_eq!(
             RuleTables::new(&rules),

@@ -1,7 +1,7 @@
 //! The log-linear histogram of sojourn times. The eBPF programs, the workers and the agent share
 //! its layout.
 //!
-//! Each nanosecond below 32 has a bucket. From there, every octave has [`SUB_BUCKETS`] of equal
+//! Each nanosecond below 32 has a bucket. Above, every octave has [`SUB_BUCKETS`] buckets of equal
 //! width. So a bucket's width is at most 1/32 (3.1 %) of its lower bound, and its midpoint is wrong
 //! by at most 1.6 %. The last bucket contains all durations from 2^36 ns (68 s).
 
@@ -116,7 +116,7 @@ impl Histogram {
     }
 
     /// Returns the durations since `earlier`, an older reading of the same histogram. The extremes
-    /// come from the buckets, because the exact ones may be older.
+    /// come from the buckets, because the exact extremes may be older.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let counts: Vec<u64> = self
@@ -130,7 +130,7 @@ impl Histogram {
         difference
     }
 
-    /// Counts, indexed by bucket: [`BUCKETS`] of them.
+    /// Returns the [`BUCKETS`] counts, indexed by bucket.
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
@@ -165,17 +165,17 @@ impl Histogram {
         (self.count > 0).then(|| self.sum_ns as f64 / self.count as f64)
     }
 
-    /// Returns the duration, nanoseconds, that a share `q` (0 to 1) of all does not exceed: nearest
-    /// rank, the midpoint of its bucket, within the extremes.
+    /// Returns the duration, nanoseconds, that a share `q` (0 to 1) of all durations does not
+    /// exceed. The estimate is the midpoint of the nearest rank's bucket, within the extremes.
     pub fn quantile(&self, q: f64) -> Option<u64> {
         if self.count == 0 {
             return None;
         }
         let rank = ((q.clamp(0.0, 1.0) * self.count as f64).ceil() as u64).max(1);
-        let mut seen = 0;
+        let mut cumulative = 0;
         for (i, &count) in self.counts.iter().enumerate() {
-            seen += count;
-            if seen >= rank {
+            cumulative += count;
+            if cumulative >= rank {
                 // The last bucket contains all durations beyond the range; only their maximum is
                 // known.
                 let value = if i == BUCKETS - 1 {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     fn durations() -> impl Strategy<Value = Vec<u64>> {
-        // As many short durations as long ones.
+        // Short and long durations are equally frequent.
         prop::collection::vec(
             (0..37_u32, any::<u64>()).prop_map(|(bits, ns)| ns & ((1 << bits) - 1)),
             1..200,

@@ -1,13 +1,13 @@
 //! Traffic profiles (r, b) and the token bucket.
 //!
 //! A profile allows at most `r * t + b` in every interval of length `t` (Rathore et al. 2022,
-//! section 4.2, after Turner 1986). It limits packets, bits, or both; each packet must
+//! section 4.2, after Turner 1986). A profile limits packets, bits, or both; each packet must
 //! conform to all limits.
 //!
 //! [`TokenBucket`] decides on each packet, for a policer or a shaper. The front door's policer
-//! implements the same in eBPF. A [`Level`] observes traffic and finds the smallest burst with
-//! which all packets would have conformed. All arithmetic uses whole numbers, so no rounding error
-//! grows over time. Time is an argument: nanoseconds of a clock. No credit is earned
+//! implements the same algorithm in eBPF. A [`Level`] observes traffic and finds the smallest burst
+//! with which all packets would have conformed. All arithmetic uses whole numbers, so no rounding
+//! error grows over time. Time is an argument: nanoseconds of a clock. A bucket earns no credit
 //! while the clock steps back.
 
 mod profile;
@@ -18,7 +18,7 @@ use bytemuck::{Pod, Zeroable};
 pub use profile::{Bucket, Profile, ProfileError, Quantity};
 pub use token_bucket::TokenBucket;
 
-/// Credit of one packet or one bit. A rate of one a second earns 1 of credit in each nanosecond, so
+/// Credit of one packet or one bit. A rate of 1 a second earns a credit of 1 in each nanosecond, so
 /// all credit is a whole number.
 pub const CREDIT: u64 = 1_000_000_000;
 

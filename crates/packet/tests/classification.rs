@@ -31,9 +31,9 @@ fn prefix(v6: bool) -> impl Strategy<Value = Prefix> {
 }
 
 fn prefixes() -> impl Strategy<Value = (Option<Prefix>, Option<Prefix>)> {
-    let of = |v6| (prop::option::of(prefix(v6)), prop::option::of(prefix(v6)));
+    let pair = |v6| (prop::option::of(prefix(v6)), prop::option::of(prefix(v6)));
     // Sometimes the families differ; such a rule matches nothing.
-    prop_oneof![8 => of(false), 8 => of(true), 1 => (prop::option::of(prefix(false)), prop::option::of(prefix(true)))]
+    prop_oneof![8 => pair(false), 8 => pair(true), 1 => (prop::option::of(prefix(false)), prop::option::of(prefix(true)))]
 }
 
 fn port() -> impl Strategy<Value = u16> {
@@ -56,7 +56,7 @@ fn protocol() -> impl Strategy<Value = u8> {
 }
 
 fn tuple() -> impl Strategy<Value = FiveTuple> {
-    let of = |v6| {
+    let fields = |v6| {
         (
             address(v6),
             address(v6),
@@ -64,12 +64,14 @@ fn tuple() -> impl Strategy<Value = FiveTuple> {
             prop::option::weighted(0.8, (port(), port())),
         )
     };
-    prop_oneof![of(false), of(true)].prop_map(|(source, destination, protocol, ports)| FiveTuple {
-        source,
-        destination,
-        protocol,
-        source_port: ports.map(|p| p.0),
-        destination_port: ports.map(|p| p.1),
+    prop_oneof![fields(false), fields(true)].prop_map(|(source, destination, protocol, ports)| {
+        FiveTuple {
+            source,
+            destination,
+            protocol,
+            source_port: ports.map(|p| p.0),
+            destination_port: ports.map(|p| p.1),
+        }
     })
 }
 
@@ -157,10 +159,10 @@ proptest! {
             let ties = entries.iter().any(|(other, _)| rule.ties_with(other));
             match space.insert(rule, i) {
                 Ok(()) => {
-                    prop_assert!(!ties, "{rule:?} ties");
+                    prop_assert!(!ties, "{rule:?} ties with an entry, but insert accepts it");
                     entries.push((*rule, i));
                 }
-                Err(ClassifierError::Tie) => prop_assert!(ties, "{rule:?} does not tie"),
+                Err(ClassifierError::Tie) => prop_assert!(ties, "insert refuses {rule:?}, which ties with no entry"),
                 Err(ClassifierError::MixedFamilies) => prop_assert_eq!(rule.families().count(), 0),
                 Err(ClassifierError::TooManyMasks { .. }) => {}
             }

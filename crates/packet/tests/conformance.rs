@@ -8,7 +8,7 @@ fn bucket(rate: u64, burst: u64) -> Bucket {
     Bucket::new(rate, burst).unwrap()
 }
 
-fn of_packets(rate: u64, burst: u64) -> Profile {
+fn packet_profile(rate: u64, burst: u64) -> Profile {
     Profile {
         packets: Some(bucket(rate, burst)),
         bits: None,
@@ -85,17 +85,17 @@ proptest! {
     #[test]
     fn the_meter_measures_the_smallest_conforming_burst(profile in profile(), trace in trace()) {
         let mut meter = Meter::new(&profile);
-        let mut seen = Vec::new();
+        let mut recorded = Vec::new();
         let mut now_ns = 1;
         for (gap_ns, bytes) in trace {
             now_ns += gap_ns;
             meter.record(now_ns, bytes);
-            seen.push((now_ns, bytes));
+            recorded.push((now_ns, bytes));
         }
-        prop_assert_eq!(meter.nonconforming() == 0, conforms(&profile, &seen));
-        let least = |limit: Option<Bucket>, level: Option<myelin_packet::traffic::Level>, packets: bool| {
+        prop_assert_eq!(meter.nonconforming() == 0, conforms(&profile, &recorded));
+        let is_least_burst = |limit: Option<Bucket>, level: Option<myelin_packet::traffic::Level>, packets: bool| {
             let (Some(limit), Some(level)) = (limit, level) else { return true };
-            let with = |burst| {
+            let conforms_with = |burst| {
                 let limit = Bucket::new(limit.rate(), burst).ok();
                 conforms(
                     &if packets {
@@ -103,13 +103,13 @@ proptest! {
                     } else {
                         Profile { packets: None, bits: limit }
                     },
-                    &seen,
+                    &recorded,
                 )
             };
-            with(level.burst()) && (level.burst() == 1 || !with(level.burst() - 1))
+            conforms_with(level.burst()) && (level.burst() == 1 || !conforms_with(level.burst() - 1))
         };
-        prop_assert!(least(profile.packets, meter.packets(), true));
-        prop_assert!(least(profile.bits, meter.bits(), false));
+        prop_assert!(is_least_burst(profile.packets, meter.packets(), true));
+        prop_assert!(is_least_burst(profile.bits, meter.bits(), false));
     }
 
     #[test]
@@ -133,10 +133,10 @@ proptest! {
 
 #[test]
 fn token_bucket_keeps_fractions_of_a_nanosecond() {
-    // 300 000 packets a second are one every 3333 1/3 ns. After ten million packets the credit is
-    // exact. A burst of one packet would cut off any excess credit.
-    let mut bucket = TokenBucket::new(&of_packets(300_000, 2));
-    let mut meter = Meter::new(&of_packets(300_000, 2));
+    // 300 000 packets a second are one packet every 3333 1/3 ns. After ten million packets the
+    // credit is exact. A burst of one packet would cut off any excess credit.
+    let mut bucket = TokenBucket::new(&packet_profile(300_000, 2));
+    let mut meter = Meter::new(&packet_profile(300_000, 2));
     assert!(bucket.take(1, 1, 60) && meter.record(1, 60));
     for index in 0..10_000_000_u64 {
         let due_ns = 1 + (index * 10_000).div_ceil(3);
@@ -151,7 +151,7 @@ fn token_bucket_keeps_fractions_of_a_nanosecond() {
 
 #[test]
 fn a_clock_that_stops_or_steps_back_earns_no_credit() {
-    let mut bucket = TokenBucket::new(&of_packets(1000, 2));
+    let mut bucket = TokenBucket::new(&packet_profile(1000, 2));
     assert!(bucket.take(5_000_000_000, 1, 60));
     assert!(bucket.take(5_000_000_000, 1, 60));
     assert!(!bucket.take(5_000_000_000, 1, 60));
@@ -175,7 +175,7 @@ fn a_clock_that_jumps_ahead_only_fills_the_bucket() {
 
 #[test]
 fn segments_of_one_buffer_conform_together_or_not_at_all() {
-    let mut bucket = TokenBucket::new(&of_packets(1, 10));
+    let mut bucket = TokenBucket::new(&packet_profile(1, 10));
     assert!(!bucket.take(1, 11, 1000));
     assert!(bucket.take(1, 10, 1000));
     assert_eq!(bucket.eligible_ns(11, 1000), None);

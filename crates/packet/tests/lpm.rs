@@ -30,21 +30,21 @@ fn prefix() -> impl Strategy<Value = Prefix> {
     })
 }
 
-/// Returns the first and the last address of a prefix and their neighbours outside.
+/// Returns the first and the last address of a prefix, and the adjacent addresses outside.
 fn edges(prefix: Prefix) -> Vec<IpAddr> {
     let (first, last) = prefix.range();
-    let of = |number: u128| -> IpAddr {
+    let to_address = |number: u128| -> IpAddr {
         match prefix.family() {
             Family::V4 => IpAddr::from((number as u32).to_be_bytes()),
             Family::V6 => IpAddr::from(number.to_be_bytes()),
         }
     };
     [first, last, first.wrapping_sub(1), last.wrapping_add(1)]
-        .map(of)
+        .map(to_address)
         .to_vec()
 }
 
-fn check(prefixes: &[(Prefix, u32)], addresses: impl IntoIterator<Item = IpAddr>) {
+fn check_look_ups(prefixes: &[(Prefix, u32)], addresses: impl IntoIterator<Item = IpAddr>) {
     let tables = LpmTables::new(prefixes).unwrap();
     for address in addresses {
         assert_eq!(
@@ -64,7 +64,7 @@ proptest! {
         addresses in prop::collection::vec(address(), 40),
     ) {
         let edges = prefixes.iter().flat_map(|(prefix, _)| edges(*prefix));
-        check(&prefixes, edges.chain(addresses).collect::<Vec<_>>());
+        check_look_ups(&prefixes, edges.chain(addresses).collect::<Vec<_>>());
     }
 }
 
@@ -76,7 +76,7 @@ fn empty_tables_match_no_address() {
         "::",
         "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
     ];
-    check(&[], ends.map(|end| end.parse().unwrap()));
+    check_look_ups(&[], ends.map(|end| end.parse().unwrap()));
 }
 
 #[test]
@@ -109,33 +109,33 @@ fn neighbouring_halves_of_ipv6_leave_no_gap() {
         .iter()
         .flat_map(|(prefix, _)| edges(*prefix))
         .collect();
-    check(&prefixes, addresses);
+    check_look_ups(&prefixes, addresses);
 }
 
 /// Returns a number that looks random, the same in every run.
-fn scrambled(i: u64) -> u64 {
+fn scramble(i: u64) -> u64 {
     let mixed = (i ^ i >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb)
 }
 
 #[test]
-fn a_hundred_thousand_prefixes_are_found_and_take_bounded_memory() {
+fn a_hundred_thousand_prefixes_are_found_and_take_limited_memory() {
     let v4: Vec<(Prefix, u32)> = (1..=100_000_u32)
         .map(|i| {
-            let address = IpAddr::from((scrambled(i.into()) as u32).to_be_bytes());
+            let address = IpAddr::from((scramble(i.into()) as u32).to_be_bytes());
             (Prefix::new(address, 24 - (i % 8) as u8).unwrap(), i)
         })
         .collect();
     let v6: Vec<(Prefix, u32)> = (1..=100_000_u32)
         .map(|i| {
-            let address = IpAddr::from((u128::from(scrambled(i.into())) << 64).to_be_bytes());
+            let address = IpAddr::from((u128::from(scramble(i.into())) << 64).to_be_bytes());
             (Prefix::new(address, 64 - (i % 24) as u8).unwrap(), i)
         })
         .collect();
-    for (prefixes, most) in [(v4, 64 << 20), (v6, 4 << 20)] {
+    for (prefixes, max_bytes) in [(v4, 64 << 20), (v6, 4 << 20)] {
         let tables = LpmTables::new(&prefixes).unwrap();
         assert!(
-            tables.memory() < most + (1 << 19),
+            tables.memory() < max_bytes + (1 << 19),
             "{} bytes",
             tables.memory()
         );
@@ -158,5 +158,5 @@ fn too_many_prefixes_and_invalid_values_are_refused() {
         let error = LpmTables::new(&[(any, value)]).unwrap_err();
         assert_eq!(error, LpmError::Value { prefix: any, value });
     }
-    check(&many[1..], [any.addr()]);
+    check_look_ups(&many[1..], [any.addr()]);
 }

@@ -28,8 +28,8 @@ fn table_of_equal_weights(numbers: impl IntoIterator<Item = usize>) -> MaglevTab
 }
 
 fn share(table: &MaglevTable, number: usize) -> usize {
-    let is_it = |entry: &&u16| usize::from(**entry) == number;
-    table.entries.iter().filter(is_it).count()
+    let is_of_backend = |entry: &&u16| usize::from(**entry) == number;
+    table.entries.iter().filter(is_of_backend).count()
 }
 
 #[test]

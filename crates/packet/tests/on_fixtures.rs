@@ -61,7 +61,7 @@ fn every_fixture_gives_its_expected_result() {
 }
 
 #[test]
-fn names_are_unique() {
+fn fixture_names_are_unique() {
     let mut names = HashSet::new();
     for fixture in fixtures::all() {
         assert!(
@@ -73,7 +73,7 @@ fn names_are_unique() {
 }
 
 #[test]
-fn every_reason_has_fixtures() {
+fn every_reason_has_at_least_two_fixtures() {
     for reason in Unparsed::ALL {
         let count = fixtures::all()
             .iter()

@@ -52,7 +52,7 @@ fn whole_frame() -> impl Strategy<Value = Vec<u8>> {
                     frame = build::with_extensions(frame, &extensions);
                 }
                 let len = frame.len() + padding;
-                build::with_tags(build::padded(frame, len), &tags)
+                build::with_tags(build::pad_frame(frame, len), &tags)
             },
         )
 }
@@ -90,14 +90,14 @@ proptest! {
     fn whole_frames_parse_like_etherparse(frame in whole_frame()) {
         let headers = parse(&frame).unwrap();
         let tuple = headers.five_tuple(&frame);
-        let theirs = PacketHeaders::from_ethernet_slice(&frame).unwrap();
-        let (source, destination) = match theirs.net.unwrap() {
+        let reference = PacketHeaders::from_ethernet_slice(&frame).unwrap();
+        let (source, destination) = match reference.net.unwrap() {
             NetHeaders::Ipv4(ip, _) => (IpAddr::from(ip.source), IpAddr::from(ip.destination)),
             NetHeaders::Ipv6(ip, _) => (IpAddr::from(ip.source), IpAddr::from(ip.destination)),
             NetHeaders::Arp(_) => unreachable!("no ARP was built"),
         };
         prop_assert_eq!((tuple.source, tuple.destination), (source, destination));
-        let ports = match theirs.transport {
+        let ports = match reference.transport {
             Some(TransportHeader::Udp(udp)) => Some((17, udp.source_port, udp.destination_port)),
             Some(TransportHeader::Tcp(tcp)) => Some((6, tcp.source_port, tcp.destination_port)),
             _ => None,
@@ -107,7 +107,7 @@ proptest! {
             prop_assert_eq!(tuple.protocol, protocol);
             prop_assert_eq!((tuple.source_port, tuple.destination_port), (Some(sport), Some(dport)));
             let payload = &frame[usize::from(headers.payload)..usize::from(headers.end)];
-            prop_assert_eq!(payload, theirs.payload.slice());
+            prop_assert_eq!(payload, reference.payload.slice());
         }
     }
 
@@ -126,7 +126,7 @@ proptest! {
         frame in damaged_frame(),
     ) {
         let mut meta = Meta::from_bytes(&bytes);
-        // Plausible offsets: random ones would fail the first check.
+        // Plausible offsets, because random offsets would fail the first check.
         if bytes[0] & 1 == 0 {
             meta.l3 = 14 + 4 * u16::from(small[0] % 3);
             meta.l4 = meta.l3 + 20 + u16::from(small[1] % 60);

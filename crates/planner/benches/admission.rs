@@ -1,8 +1,8 @@
-//! Admission of one more chain to a node with ten thousand chains.
+//! Measures the admission of one more chain to a node with ten thousand chains.
 //!
-//! Four nodes: all chains on one path through the kernel, because no worker's ring holds ten
-//! thousand bursts of one port; a hundred and a thousand pairs of interfaces, with a worker on each
-//! of eight cores; and a thousand pairs with one worker.
+//! There are four nodes. On the first, all chains share one path through the kernel, because no
+//! worker's ring holds ten thousand bursts of one port. Two have a hundred and a thousand pairs of
+//! interfaces, with a worker on each of eight cores. The last has a thousand pairs with one worker.
 
 use std::hint::black_box;
 
@@ -23,7 +23,7 @@ fn chain(space: &str) -> ServiceChain {
     chains.unwrap_or_else(|errors| panic!("{errors}")).remove(0)
 }
 
-/// Bookings of one chain at many sites.
+/// Makes the bookings of one chain at many sites.
 struct Node {
     chain: ServiceChain,
     costs: Costs,

@@ -1,13 +1,14 @@
-//! Admission: decides whether a node can keep a chain's contract without breaking another one.
+//! Admission decides whether a node can keep a chain's contract without breaking that of another
+//! chain.
 //!
 //! A chain with a traffic profile has a worst-case bound ([`Bound`](crate::Bound)) on the delay of
 //! each packet. Its path is a sequence of servers ([`Visit`]), each with a service curve;
 //! [`calculus`](crate::calculus) computes the bound. [`Ledger`] has the admitted chains of a node.
 //! [`admit`] checks the new chain's promise, and the promises of all chains that share a core or a
-//! link with it. Pure: no clock, no I/O.
+//! link with the new chain. The module reads no clock and does no I/O.
 //!
-//! A chain without a rate has no profile, so neither it nor a chain that shares a server with it
-//! has a bound. It is best effort, and admission lets it share no server with promised chains.
+//! A chain without a rate has no profile. Neither this chain nor a chain that shares a server with
+//! it has a bound. So the chain is best effort, and may share no server with promised chains.
 
 mod batches;
 mod booking;

@@ -3,8 +3,9 @@
 use myelin_spec::catalogue::{Class, Kind};
 use myelin_spec::{Classify, FunctionSpec, Space};
 
-/// CALVIN's rule (section III-B): elementary and basic functions run in the kernel, advanced ones
-/// in user space. A kind without an implementation there runs in the other space.
+/// Returns the space by CALVIN's rule (section III-B): elementary and basic functions run in the
+/// kernel, advanced functions in user space. If the kind has no implementation in that space,
+/// returns the other space.
 pub fn by_class(kind: &Kind) -> Option<Space> {
     let rule = match kind.class {
         Class::Elementary | Class::Basic => Space::Kernel,
@@ -18,8 +19,8 @@ pub fn by_class(kind: &Kind) -> Option<Space> {
     }
 }
 
-/// The space in which `function` must run, by its `space` key, its sandbox, or the rule; `None` if
-/// the costs decide.
+/// Returns the space in which `function` must run, by its `space` key, its sandbox, or the rule
+/// `classify`; `None` if the costs decide.
 pub(crate) fn required_space(function: &FunctionSpec, classify: Classify) -> Option<Space> {
     function.required_space().or_else(|| match classify {
         // Both functions of a pair must get the same space, each in its own chain.
@@ -29,8 +30,8 @@ pub(crate) fn required_space(function: &FunctionSpec, classify: Classify) -> Opt
     })
 }
 
-/// The space of a function that shares its state with a function of the reverse chain: the kernel
-/// if possible, which every hook and mapping supports.
+/// Returns the space of a function that shares its state with a function of the reverse chain. This
+/// is the kernel if possible, because every hook and mapping supports kernel functions.
 fn space_of_pair(function: &FunctionSpec) -> Option<Space> {
     function.kind().spaces().next()
 }

@@ -54,7 +54,7 @@ macro_rules! steps {
 steps! {
     /// The front door at tcx: parse, classify, count, stamp.
     door_tcx = (150.0, 0.0);
-    /// The front door at XDP: the same work.
+    /// The front door at XDP: parse, classify, count, stamp.
     door_xdp = (150.0, 0.0);
     /// Converts an skb to a frame: extra cost of XDP at a virtual link.
     xdp_frame = (770.0, 0.02);
@@ -80,7 +80,8 @@ steps! {
     /// distributed` has one for each function.
     #[serde(default = "default_link")]
     link = (180.0, 0.0);
-    /// The same at tcx, in both directions, without a queue.
+    /// Over the link to a function in its own namespace, at tcx, in both directions, without a
+    /// queue.
     #[serde(default = "default_link_tcx")]
     link_tcx = (150.0, 0.0);
     /// Over a descriptor ring to a worker process on another core: `mapping: pipeline` has one for
@@ -106,7 +107,7 @@ fn default_ring() -> Cost {
 }
 
 impl StepCosts {
-    /// Cost and name of a function's own link at a hook.
+    /// Returns name and cost of a function's own link at a hook.
     pub(crate) fn link_at(&self, hook: Hook) -> (&'static str, Cost) {
         match hook {
             Hook::Tcx => ("link_tcx", self.link_tcx),
@@ -164,7 +165,7 @@ pub struct Costs {
     /// bursts, finish within one stall plus this multiple of the median.
     #[serde(default = "default_worst_case")]
     pub worst_case: f64,
-    /// Cost of a packet in a burst; without a measurement that of a single packet.
+    /// Cost of a packet in a burst. Without this measurement, the cost of a single packet applies.
     #[serde(default)]
     pub in_burst: Option<InBurst>,
     /// Longest time that a process keeps a core while another process waits for it, ns: the
@@ -176,9 +177,9 @@ pub struct Costs {
     pub slice_from: String,
 }
 
-/// The cost of a packet in a burst without functions and their calls. A single packet costs more:
-/// [`StepCosts::enter_user`] and [`StepCosts::user_egress`] include its notification and its own
-/// system call.
+/// The cost of a packet in a burst without functions and their calls. A single packet costs more,
+/// because [`StepCosts::enter_user`] and [`StepCosts::user_egress`] include a notification and a
+/// system call for this packet alone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -189,31 +190,33 @@ pub struct InBurst {
     pub kernel: Cost,
     /// A port's receive work with the front door, up to the ring of the worker's socket.
     pub port: Cost,
-    /// The worker, from that ring to the egress port.
+    /// The worker's cost from the socket's ring to the egress port.
     pub worker: Cost,
     /// Extra cost of a kernel function when packets of several chains with other functions
-    /// alternate: its code and state leave the caches near the core.
+    /// alternate, because code and state of the function leave the caches near the core.
     #[serde(default)]
     pub kernel_function: Cost,
-    /// The same for a function in a worker.
+    /// Extra cost of a function in a worker when packets of several chains alternate.
     #[serde(default)]
     pub user_function: Cost,
 }
 
 /// Stall of a core without a measurement, ns: a timer interrupt with its softirqs, and a short
-/// wake-up of another thread. An estimate for an idle machine; `myelin calibrate` measures it.
+/// wake-up of another thread. This is an estimate for an idle machine; `myelin calibrate` measures
+/// the stall.
 pub const DEFAULT_STALL_NS: u64 = 20_000;
 
 /// A stall that deserves a warning, ns: five times that of an idle core.
 const LONG_STALL_NS: u64 = 5 * DEFAULT_STALL_NS;
 
-/// Default for calibration files of earlier releases: an estimate; `myelin calibrate` measures it.
+/// Default for calibration files of earlier releases. This is an estimate; `myelin calibrate`
+/// measures the ratio.
 fn default_worst_case() -> f64 {
     1.5
 }
 
-/// EEVDF's slice (Linux 6.6 and later) is 1.4 ms with two cores and 2.8 ms with eight or more; the
-/// tick is at most 10 ms, mostly 4.
+/// Default without a measurement. EEVDF's slice (Linux 6.6 and later) is 1.4 ms with two cores and
+/// 2.8 ms with eight or more. The tick is at most 10 ms, mostly 4 ms.
 fn default_slice_ns() -> u64 {
     4_000_000
 }
@@ -223,18 +226,18 @@ fn default_slice_ns() -> u64 {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Stall {
-    /// The stall, ns: longer gaps make up at most 0.1 % of the time. Causes: interrupts, other
-    /// threads, the hypervisor.
+    /// The stall, ns. Longer gaps make up at most 0.1 % of the time. Interrupts, other threads and
+    /// the hypervisor cause gaps.
     pub stall_ns: u64,
-    /// Number of gaps.
+    /// Number of gaps in which the thread did not run.
     pub gaps: u64,
     /// Longest gap, ns.
     pub longest_ns: u64,
     /// Measured time, ns.
     pub observed_ns: u64,
-    /// Share of that time that the hypervisor took, percent.
+    /// Share of the measured time that the hypervisor took, percent.
     pub steal_percent: f64,
-    /// Share of that time in which other programs had the core, percent.
+    /// Share of the measured time in which other programs had the core, percent.
     #[serde(default)]
     pub others_percent: f64,
     /// Least and greatest stall of the single readings, ns. A large difference means that a load
@@ -267,7 +270,7 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// The cost of `kind` in `space`; `None` if it does not exist there.
+    /// Returns the cost of `kind` in `space`; `None` if the kind does not exist in that space.
     pub fn kind_cost(&self, kind: &Kind, space: Space) -> Option<Cost> {
         let default = kind.default_cost(space)?;
         let known = self.functions.get(kind.name);
@@ -278,14 +281,14 @@ impl Costs {
         Some(known.unwrap_or(default))
     }
 
-    /// The cost of a function with its configuration in `space`; `None` if its kind does not exist
-    /// there.
+    /// Returns the cost of a function with this configuration in `space`; `None` if the function's
+    /// kind does not exist in that space.
     pub fn function_cost(&self, config: &FunctionConfig, space: Space) -> Option<Cost> {
         let own = self.kind_cost(config.kind(), space)?;
         Some(own.plus(config.effect().busy))
     }
 
-    /// The JSON form.
+    /// Returns the costs as JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
@@ -296,7 +299,7 @@ impl Costs {
         struct Versioned {
             version: u32,
         }
-        // Another version may have any shape: parse the version alone first.
+        // Another version may have any shape, so parse the version alone first.
         let Versioned { version } = serde_json::from_str(text).map_err(CostsError::Syntax)?;
         if version != VERSION {
             return Err(CostsError::Version { found: version });
@@ -306,7 +309,7 @@ impl Costs {
         Ok(costs)
     }
 
-    /// Warnings about stalls so long that admission refuses chains, with the remedy.
+    /// Returns warnings about stalls that are so long that admission refuses chains.
     pub fn warnings(&self) -> Vec<String> {
         let us = |ns: u64| ns.div_ceil(1000);
         let mut warnings = Vec::new();
@@ -396,13 +399,13 @@ const MAX_WORST_CASE: f64 = 1000.0;
 /// Greatest plausible cost of a packet, ns.
 const MAX_COST_NS: f64 = 1e9;
 
-/// Why a text is not a valid cost file.
+/// The reason why a text is not a valid cost file.
 #[derive(Debug, thiserror::Error)]
 pub enum CostsError {
-    /// It is not the JSON form of costs.
+    /// The text is not the JSON form of costs.
     #[error("not a cost file ({0}); run `myelin calibrate` to write a new one")]
     Syntax(#[source] serde_json::Error),
-    /// It has another version.
+    /// The file has another version.
     #[error(
         "cost file of version {found}, but this release reads version {VERSION}; run `myelin calibrate` to write a new one"
     )]
@@ -417,7 +420,7 @@ pub enum CostsError {
     Figure {
         /// The step or function.
         name: String,
-        /// The figure.
+        /// The implausible cost, ns.
         value_ns: f64,
     },
     /// A ratio is not plausible.
@@ -427,7 +430,7 @@ pub enum CostsError {
     Ratio {
         /// Name of the ratio.
         name: String,
-        /// The figure.
+        /// The implausible ratio.
         value: f64,
     },
 }

@@ -2,8 +2,8 @@
 
 use myelin_spec::{FileLocation, FunctionSpec, ServiceChain};
 
-/// A chain without a possible plan: the place in the file, the cause and the remedy. (A chain that
-/// only misses its contract has a plan that is not admitted.)
+/// The error of a chain without a possible plan. (A chain that only misses its contract has a plan,
+/// which is not admitted.)
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: chain `{chain}`{problem}")]
 pub struct PlanError {
@@ -11,12 +11,12 @@ pub struct PlanError {
     pub chain: String,
     /// Place of the cause in the chain file.
     pub place: FileLocation,
-    /// Cause and remedy, as they follow the chain's name.
+    /// Cause and remedy, to print after the chain's name.
     problem: String,
 }
 
 impl PlanError {
-    /// An error of a chain; `problem` follows its name.
+    /// Creates an error of a chain. `problem` follows the chain's name.
     pub(crate) fn new(
         chain: &ServiceChain,
         place: &FileLocation,
@@ -29,7 +29,7 @@ impl PlanError {
         }
     }
 
-    /// An error of one function of a chain.
+    /// Creates an error of one function of a chain.
     pub(crate) fn function(chain: &ServiceChain, function: &FunctionSpec, problem: &str) -> Self {
         let problem = format!(", function `{}`: {problem}", function.name);
         Self::new(chain, &function.place, problem)

@@ -7,7 +7,7 @@ pub(crate) const LONGEST: u64 = longest(1500);
 /// Ethernet header and VLAN tag, bytes.
 const HEADER_BYTES: u64 = 18;
 
-/// The longest frame of a link with this MTU, bytes.
+/// Returns the longest frame of a link with this MTU, bytes.
 pub(crate) const fn longest(mtu: u64) -> u64 {
     mtu + HEADER_BYTES
 }

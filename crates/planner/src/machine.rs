@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortKind {
-    /// The agent's end of a link to an emulated end host: packets come as skbs, and tcx can pass
+    /// The agent's end of a link to an emulated end host. Packets arrive as skbs, and tcx can pass
     /// them directly into the host.
     EndHost,
-    /// Another virtual link: packets come as skbs.
+    /// Another virtual link. Packets arrive as skbs.
     Virtual,
-    /// A network card whose driver runs XDP: packets come as frames.
+    /// A network card whose driver runs XDP. Packets arrive as frames.
     Native,
 }
 
@@ -33,7 +33,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine with `cores` cores and a chain between its own end hosts.
+    /// Creates a machine with `cores` cores, where the chain has its own end hosts.
     pub fn with_end_hosts(cores: u32) -> Self {
         Self {
             cores,
@@ -44,8 +44,8 @@ impl Machine {
         }
     }
 
-    /// The default core of a worker: the last one, because interrupts and other work usually run on
-    /// the first ones.
+    /// Returns the default core of a worker: the last core, because interrupts and other work
+    /// usually run on the first cores.
     pub fn default_core(&self) -> u32 {
         self.cores.saturating_sub(1)
     }

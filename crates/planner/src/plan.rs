@@ -21,14 +21,14 @@ pub use shaper::{ShaperPlace, ShaperPlan};
 pub struct Plan {
     /// The chain's name.
     pub chain: String,
-    /// Its owner.
+    /// The chain's owner.
     pub owner: String,
     /// The interfaces or devices that the chain file names; absent if Myelin makes end hosts.
     #[serde(default)]
     pub ports: Option<Ports>,
-    /// The hook that takes its packets: `xdp` or `tcx`.
+    /// The hook that takes the chain's packets: `xdp` or `tcx`.
     pub hook: Hook,
-    /// Its mapping.
+    /// How the functions share processes.
     pub mapping: Mapping,
     /// The reason for this mapping.
     pub mapping_why: String,
@@ -40,22 +40,22 @@ pub struct Plan {
     pub rings: u32,
     /// The rule that chose the spaces.
     pub classify: Classify,
-    /// What happens to its packets if its functions cannot process them.
+    /// The action on packets that the functions cannot process.
     pub on_failure: OnFailure,
     /// Frame length for all costs, bytes.
     pub frame_bytes: u64,
     /// The front door, with the cost of the hook.
     pub door: Step,
-    /// Its functions, in order.
+    /// The functions, in order.
     pub hops: Vec<Hop>,
-    /// The egress.
+    /// The step from the last function to the egress port.
     pub egress: Step,
-    /// Groups of adjacent functions in the same space; in mapping `distributed` one for each
-    /// function.
+    /// Groups of adjacent functions in the same space. In mapping `distributed`, each function has
+    /// its own segment.
     pub segments: Vec<Segment>,
     /// Crossings of a packet between kernel and user space.
     pub crossings: u32,
-    /// Cost of these crossings, ns. Included in the costs of hops and egress.
+    /// Cost of the crossings, ns. The costs of hops and egress include this cost.
     pub crossings_cost_ns: f64,
     /// Predicted cost of door, hops and egress, ns; without the time in black boxes.
     pub predicted_ns: f64,
@@ -63,23 +63,24 @@ pub struct Plan {
     pub worst_case_note: String,
     /// The contract.
     pub sla: Sla,
-    /// Its shaper, if it has one.
+    /// The chain's shaper; absent without one.
     #[serde(default)]
     pub shaper: Option<ShaperPlan>,
     /// Whether admission accepts the chain under this contract.
     pub admitted: bool,
-    /// Why admission refuses the chain.
+    /// The reason why admission refuses the chain.
     pub refusal: Option<String>,
-    /// Changes that admission would accept, each by itself.
+    /// Changes of the chain file, of which each alone would make admission accept the chain.
     #[serde(default)]
     pub remedies: Vec<String>,
-    /// Whether the chain was refused and deployed with `--force`: it has no guarantee.
+    /// Whether admission refused the chain and the user deployed it with `--force`. The chain then
+    /// has no guarantee.
     #[serde(default)]
     pub best_effort: bool,
     /// The worst case of policed traffic.
     #[serde(default)]
     pub bound: Option<Bound>,
-    /// Why there is no worst-case bound.
+    /// The reason why there is no worst-case bound.
     #[serde(default)]
     pub no_bound: Option<String>,
     /// Warnings for the user.
@@ -89,15 +90,15 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The function with the highest cost, with the steps to it.
+    /// Returns the function with the highest cost, including the step to the function.
     pub fn costliest(&self) -> Option<&Hop> {
         self.hops
             .iter()
             .max_by(|a, b| a.total_ns().total_cmp(&b.total_ns()))
     }
 
-    /// Whether a worker binds its sockets to the chain's ports: not if its user functions have
-    /// their own links.
+    /// Whether a worker binds its sockets to the chain's ports. In mapping `distributed` the user
+    /// functions have their own links instead.
     pub fn binds_ports(&self) -> bool {
         self.uses(Space::User) && self.mapping != Mapping::Distributed
     }
@@ -109,19 +110,19 @@ impl Plan {
             .any(|hop| hop.space == space && !hop.is_black_box())
     }
 
-    /// The shaping of the last worker, if that worker shapes.
+    /// Returns the shaping of the last worker, if that worker shapes.
     pub fn worker_shaping(&self) -> Option<Shaping> {
         let shaper = self.shaper?;
         (shaper.place == ShaperPlace::Worker).then_some(shaper.shaping)
     }
 
-    /// The shaping of the egress interface's queueing discipline, if the discipline shapes.
+    /// Returns the shaping of the egress interface's queueing discipline, if the discipline shapes.
     pub fn qdisc_shaping(&self) -> Option<Shaping> {
         let shaper = self.shaper?;
         (shaper.place == ShaperPlace::Qdisc).then_some(shaper.shaping)
     }
 
-    /// Its black boxes.
+    /// Returns the black boxes of the chain.
     pub fn black_boxes(&self) -> impl Iterator<Item = &Hop> {
         self.hops.iter().filter(|hop| hop.is_black_box())
     }
@@ -131,16 +132,17 @@ impl Plan {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Step {
-    /// Its name, as in the costs; ` + ` joins several names.
+    /// The names of the step's parts in the costs, joined by ` + `.
     pub name: String,
-    /// Its cost, ns.
+    /// Cost of the step, ns.
     pub cost_ns: f64,
-    /// Its costs by their names in [`StepCosts`](crate::costs::StepCosts); empty for a parsed plan.
+    /// The fields of [`StepCosts`](crate::costs::StepCosts) that make up the cost; empty for a
+    /// parsed plan.
     #[serde(skip)]
     pub(crate) parts: Vec<&'static str>,
 }
 
-/// Compares no parts: the name has them all.
+/// Does not compare the parts, because the name lists them.
 impl PartialEq for Step {
     fn eq(&self, other: &Self) -> bool {
         (&self.name, self.cost_ns) == (&other.name, other.cost_ns)
@@ -148,7 +150,7 @@ impl PartialEq for Step {
 }
 
 impl Step {
-    /// A step with these costs, for a frame of `frame_bytes`.
+    /// Creates a step of these parts, with the cost for a frame of `frame_bytes`.
     pub(crate) fn new(parts: &[(&'static str, Cost)], frame_bytes: u64) -> Self {
         let names: Vec<_> = parts.iter().map(|(name, _)| *name).collect();
         Self {
@@ -158,12 +160,12 @@ impl Step {
         }
     }
 
-    /// The names of its costs.
+    /// Returns the names of the parts.
     pub fn part_names(&self) -> impl Iterator<Item = &str> {
         self.name.split(" + ").filter(|name| !name.is_empty())
     }
 
-    /// Adds a cost before the part `before`, or in front if there is no such part.
+    /// Inserts a part before the part `before`, or as the first part if there is no such part.
     pub(crate) fn insert(&mut self, part: &'static str, cost_ns: f64, before: &str) {
         let at = self.parts.iter().position(|part| *part == before);
         self.parts.insert(at.unwrap_or(0), part);
@@ -180,30 +182,31 @@ pub struct Hop {
     pub position: u8,
     /// The function's name.
     pub name: String,
-    /// The name of its kind.
+    /// The name of the function's kind.
     pub kind: String,
-    /// Its kind's class.
+    /// CALVIN's class of the kind.
     pub class: Class,
-    /// Its space.
+    /// Where the function runs.
     pub space: Space,
-    /// Index of its worker process in the chain; absent in the kernel and for a black box.
+    /// Index of the worker process in the chain; absent in the kernel and for a black box.
     #[serde(default)]
     pub process: Option<u32>,
-    /// The step by which a packet reaches it.
+    /// The step by which a packet reaches the function.
     pub reach: Step,
-    /// Its own cost, ns; absent for a black box, whose cost is unknown and in no prediction.
+    /// Cost of the function alone, ns; absent for a black box. No prediction includes the cost of a
+    /// black box.
     pub cost_ns: Option<f64>,
-    /// The reason for its space.
+    /// The reason for the space.
     pub why: String,
 }
 
 impl Hop {
-    /// Its own cost, if known, and that of the step to it, ns.
+    /// Returns the function's own cost, if known, plus the cost of the step to the function, ns.
     pub fn total_ns(&self) -> f64 {
         self.reach.cost_ns + self.cost_ns.unwrap_or(0.0)
     }
 
-    /// Whether it is a black box.
+    /// Whether the function is a black box.
     pub fn is_black_box(&self) -> bool {
         self.cost_ns.is_none()
     }
@@ -215,9 +218,9 @@ impl Hop {
 pub struct Segment {
     /// The space.
     pub space: Space,
-    /// Position of its first function.
+    /// Position of the segment's first function.
     pub first_position: u8,
-    /// The names of its functions.
+    /// The names of the segment's functions.
     pub functions: Vec<String>,
     /// Where packets enter.
     pub entry: Entry,
@@ -226,7 +229,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Positions of its functions in the chain.
+    /// Returns the positions of the segment's functions in the chain.
     pub fn positions(&self) -> Range<usize> {
         let first = usize::from(self.first_position);
         first..first + self.functions.len()

@@ -13,7 +13,7 @@ use myelin_spec::{FunctionSpec, Hook, Mapping, ServiceChain, Space};
 use self::mapping::add_rings;
 use self::place::Placement;
 use self::problem::{Ends, Problem};
-use self::reach::{Crossings, reach_parts};
+use self::reach::{Crossings, step_parts};
 use crate::classify::required_space;
 use crate::costs::Costs;
 use crate::error::PlanError;
@@ -24,14 +24,14 @@ use crate::shaping;
 pub(crate) use dpdk::plan_before_admission;
 pub(crate) use mean::refusal;
 
-/// Frame length for costs if the traffic profile implies none, bytes: the small packet of CALVIN,
-/// 256 B of UDP payload, with Ethernet, IPv4 and UDP headers.
+/// Frame length for costs if the traffic profile implies no length, bytes: the small packet of
+/// CALVIN, 256 B of UDP payload, with Ethernet, IPv4 and UDP headers.
 pub const REFERENCE_FRAME_BYTES: u64 = 256 + 42;
 
 /// Frame lengths on an Ethernet link with MTU 1500 B; the longest has a VLAN tag.
 const FRAME_BYTES: std::ops::RangeInclusive<u64> = 60..=1518;
 
-/// Plans a chain in its mapping; `auto` is `compact` here.
+/// Plans a chain in the mapping of its file. Treats `auto` as `compact`.
 pub(crate) fn plan_with_mapping(
     chain: &ServiceChain,
     costs: &Costs,
@@ -48,7 +48,7 @@ pub(crate) fn plan_with_mapping(
 
     let ends = Ends::new(hook, machine, costs, problem.distributed);
     let mut crossings = Crossings::default();
-    let mut hops = hops(
+    let mut hops = plan_hops(
         &problem,
         (ends.link, &placement),
         costs,
@@ -87,7 +87,7 @@ pub(crate) fn plan_with_mapping(
         segments: if problem.distributed {
             single_function_segments(&chain.functions, spaces)
         } else {
-            segments(&chain.functions, spaces)
+            group_by_space(&chain.functions, spaces)
         },
         crossings: crossings.count,
         crossings_cost_ns: crossings.cost_ns,
@@ -111,7 +111,7 @@ pub(crate) fn plan_with_mapping(
     Ok(plan)
 }
 
-fn hops(
+fn plan_hops(
     problem: &Problem<'_>,
     (link, placement): (Option<Hook>, &Placement),
     costs: &Costs,
@@ -129,7 +129,7 @@ fn hops(
         let reach = if kind.is_black_box() {
             Step::new(&[("link", costs.steps.link)], frame_bytes)
         } else {
-            let parts = reach_parts(from, space, link, &costs.steps);
+            let parts = step_parts(from, space, link, &costs.steps);
             crossings.add_step(&parts, frame_bytes)
         };
         from = space;
@@ -147,7 +147,7 @@ fn hops(
             process,
             reach,
             cost_ns: (!kind.is_black_box()).then(|| cost.at_ns(frame_bytes)),
-            why: problem.why(position, space, placement),
+            why: problem.explain_space(position, space, placement),
         }
     };
     functions.enumerate().map(hop).collect()
@@ -162,7 +162,8 @@ fn check(chain: &ServiceChain, machine: &Machine) -> Result<(), PlanError> {
         );
         return Err(PlanError::new(chain, &places.chain, problem));
     }
-    let black_box = chain.functions.iter().find(|one| one.kind().is_black_box());
+    let mut functions = chain.functions.iter();
+    let black_box = functions.find(|function| function.kind().is_black_box());
     if let Some(function) = black_box.filter(|_| mapping != Mapping::Distributed) {
         let problem = format!(
             ": spec.mapping: `{}` is a black box (`kind: external`) and needs its own namespace, which \
@@ -198,8 +199,8 @@ fn check(chain: &ServiceChain, machine: &Machine) -> Result<(), PlanError> {
     }
 }
 
-/// The error if `hook: tcx` allows no placement: names the first function that must run in user
-/// space.
+/// Creates the error for a chain for which `hook: tcx` allows no placement. Names the first
+/// function that must run in user space.
 fn hook_conflict(chain: &ServiceChain) -> PlanError {
     let in_kernel = |function: &&FunctionSpec| {
         function.kind().kernel.is_some()
@@ -223,7 +224,7 @@ fn hook_conflict(chain: &ServiceChain) -> PlanError {
 }
 
 /// Groups adjacent functions of the same space.
-fn segments(functions: &[FunctionSpec], spaces: &[Space]) -> Vec<Segment> {
+fn group_by_space(functions: &[FunctionSpec], spaces: &[Space]) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
     for (position, (function, &space)) in functions.iter().zip(spaces).enumerate() {
         if let Some(last) = segments.last_mut() {
@@ -252,7 +253,7 @@ fn segments(functions: &[FunctionSpec], spaces: &[Space]) -> Vec<Segment> {
     segments
 }
 
-/// One segment for each function, because each has its own link.
+/// Creates a segment for each function, because each function has its own link.
 fn single_function_segments(functions: &[FunctionSpec], spaces: &[Space]) -> Vec<Segment> {
     let each = (0..).zip(functions).zip(spaces);
     each.map(|((first_position, function), &space)| Segment {

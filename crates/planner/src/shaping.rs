@@ -1,10 +1,10 @@
 //! Chooses the place of a chain's shaper, and its profile.
 //!
 //! The shaper is after the last queue of the path, where it separates packets that queues
-//! clustered. In a chain with a worker it is in the worker, after the last user function; later
-//! kernel functions run to completion, packet by packet. A chain of kernel functions has no queue,
-//! so `enforce: auto` adds no shaper. If the file requests one, the egress interface's queueing
-//! discipline shapes packets from tcx. XDP's redirect bypasses it.
+//! clustered. In a chain with a worker, the shaper is in the worker, after the last user function;
+//! later kernel functions run to completion, packet by packet. A chain of kernel functions has no
+//! queue, so `enforce: auto` adds no shaper. If the file requests a shaper, the egress interface's
+//! queueing discipline shapes packets from tcx. XDP's redirect bypasses that discipline.
 
 use myelin_packet::traffic::{Bucket, Profile};
 use myelin_spec::effect::MILLIONTHS;
@@ -51,7 +51,7 @@ pub(crate) fn plan_shaper(
     Ok((Some(plan), None))
 }
 
-/// The profile after the first `functions` functions of a chain.
+/// Returns the profile after the first `functions` functions of a chain.
 pub(crate) fn profile_after(profile: Profile, chain: &ServiceChain, functions: usize) -> Profile {
     let functions = chain.functions.iter().take(functions);
     functions
@@ -78,28 +78,28 @@ fn shaper_error(chain: &ServiceChain, why: &'static str) -> PlanError {
     PlanError::new(chain, &chain.places.sla, problem)
 }
 
-/// The place of the shaper and the number of functions before it; `None` if packets cannot queue
-/// and nothing can shape; an error if packets may cluster and nothing can shape.
+/// Returns the place of the shaper and the number of functions before it. Returns `None` if packets
+/// cannot queue and nothing can shape, and an error if packets may cluster and nothing can shape.
 fn shaper_place(
     plan: &Plan,
     chain: &ServiceChain,
 ) -> Result<Option<(ShaperPlace, usize)>, &'static str> {
-    let all = chain.functions.len();
+    let count = chain.functions.len();
     if plan.mapping == Mapping::Distributed {
         return match plan.hops.last() {
             Some(hop) if hop.is_black_box() => Err(ENDS_IN_BOX),
             Some(hop) if hop.space == Space::Kernel => Err(ENDS_IN_KERNEL),
-            _ => Ok(Some((ShaperPlace::Worker, all))),
+            _ => Ok(Some((ShaperPlace::Worker, count))),
         };
     }
     let mut segments = plan.segments.iter().rev();
     if let Some(last) = segments.find(|segment| segment.space == Space::User) {
         return Ok(Some((ShaperPlace::Worker, last.positions().end)));
     }
-    Ok((plan.hook == Hook::Tcx).then_some((ShaperPlace::Qdisc, all)))
+    Ok((plan.hook == Hook::Tcx).then_some((ShaperPlace::Qdisc, count)))
 }
 
-/// The profile after a function with this effect.
+/// Returns the profile after a function with this effect.
 fn profile_after_effect(profile: Profile, effect: &Effect) -> Profile {
     let Effect {
         added_packets,
@@ -110,35 +110,34 @@ fn profile_after_effect(profile: Profile, effect: &Effect) -> Profile {
     let scaled = |count: u64| scale(count, per_parts, MILLIONTHS.into());
     let packets = profile.packets.map(|bucket| {
         let burst = scaled(bucket.burst()).saturating_add(added_packets.at_once);
-        capped(scaled(bucket.rate()), burst)
+        capped_bucket(scaled(bucket.rate()), burst)
     });
     let bits = profile.bits.map(|bucket| {
-        // The greatest number of packets with these bits: by the other limit, or the shortest
-        // frames.
+        // The limit of packets, or the number of shortest frames with these bits.
         let with_added_bytes = |bits: u64, packets: Option<u64>| {
             let bits = scaled(bits);
             let packets = packets.unwrap_or(bits / (SHORTEST * 8) + 1);
             let more = packets.saturating_mul(added_bytes.bytes * 8);
-            // At most full frames, unless they arrived longer.
+            // Frames grow at most to full frames, unless they arrived longer.
             let full = packets.saturating_mul(longest(added_bytes.mtu) * 8);
             bits.saturating_add(more).min(full.max(bits))
         };
         let rate = with_added_bytes(bucket.rate(), packets.map(Bucket::rate));
         let burst = with_added_bytes(bucket.burst(), packets.map(Bucket::burst))
             .saturating_add(added_packets.at_once * FULL_FRAME * 8);
-        capped(rate, burst)
+        capped_bucket(rate, burst)
     });
     Profile { packets, bits }
 }
 
-/// `count * numerator / denominator`, rounded up.
+/// Returns `count * numerator / denominator`, rounded up.
 fn scale(count: u64, numerator: u64, denominator: u64) -> u64 {
     let product = u128::from(count) * u128::from(numerator);
     u64::try_from(product.div_ceil(u128::from(denominator))).unwrap_or(u64::MAX)
 }
 
-/// A bucket with this rate and burst, within the limits of a bucket.
-fn capped(rate: u64, burst: u64) -> Bucket {
+/// Creates a bucket with this rate and burst, reduced to the limits of a bucket.
+fn capped_bucket(rate: u64, burst: u64) -> Bucket {
     let (rate, burst) = (
         rate.clamp(1, Bucket::MAX_RATE),
         burst.clamp(1, Bucket::MAX_BURST),
@@ -217,12 +216,12 @@ mod tests {
 
     #[test]
     fn largest_profile_does_not_overflow() {
-        let most = profile(
+        let largest = profile(
             (Bucket::MAX_RATE, Bucket::MAX_BURST),
             Some((Bucket::MAX_RATE, Bucket::MAX_BURST)),
         );
         for effect in [stamps(), repairs(8)] {
-            assert_eq!(profile_after_effect(most, &effect), most);
+            assert_eq!(profile_after_effect(largest, &effect), largest);
         }
     }
 }

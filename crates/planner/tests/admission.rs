@@ -1,9 +1,10 @@
-//! Admission accepts a chain if its worst case and that of all others keep the promises.
+//! Tests that admission accepts a chain only if the worst cases of this and all other chains keep
+//! the promises.
 
 #[allow(dead_code)]
 mod common;
 
-use common::node::{plan_on_node, shared};
+use common::node::{chain_on_shared_ports, plan_on_node};
 use common::{FIREWALL, FORWARD, XOR, machine, named, pinned, planned};
 use myelin_planner::admission::Ledger;
 use myelin_spec::Space;
@@ -21,7 +22,7 @@ fn bound_above_the_latency_is_refused_with_remedies() {
             && refusal.ends_with("above the agreed latency of 350us"),
         "{refusal}"
     );
-    // Admission accepts each remedy, and refuses a little more.
+    // Admission accepts the value of each remedy, and refuses a slightly larger value.
     let remedy = |key: &str| {
         let found = plan.remedies.iter().find(|remedy| remedy.starts_with(key));
         found.unwrap_or_else(|| panic!("{key} in {:?}", plan.remedies))
@@ -53,7 +54,7 @@ fn bound_above_the_latency_is_refused_with_remedies() {
     );
 }
 
-/// Not even a thousandth of this burst and rate fits.
+/// The remedies are less than a thousandth of this burst and rate.
 #[test]
 fn extreme_contract_has_a_remedy() {
     let user = pinned(XOR, Space::User);
@@ -128,12 +129,12 @@ fn without_a_rate_the_mean_cost_decides() {
 #[test]
 fn unpoliced_chains_share_no_core_with_promised_chains() {
     let machine = machine();
-    let promised = shared(
+    let promised = chain_on_shared_ports(
         "promised",
         &[FORWARD],
         "  sla: { rate: 1kpps, burst: 8, latency: 350us }\n",
     );
-    let free = shared("free", &[FIREWALL], "");
+    let free = chain_on_shared_ports("free", &[FIREWALL], "");
     let elsewhere = named("elsewhere", &[FIREWALL], "");
 
     let mut ledger = Ledger::default();
@@ -146,7 +147,7 @@ fn unpoliced_chains_share_no_core_with_promised_chains() {
     );
     assert!(plan_on_node(&ledger, &elsewhere, &machine).0.admitted);
 
-    // The chains in the other order.
+    // Deploys the chains in the other order.
     let mut ledger = Ledger::default();
     ledger.insert(plan_on_node(&ledger, &free, &machine).1);
     let (plan, _) = plan_on_node(&ledger, &promised, &machine);
@@ -155,8 +156,8 @@ fn unpoliced_chains_share_no_core_with_promised_chains() {
         refusal.contains("`free` (another chain) shares the kernel part at eth1"),
         "{refusal}"
     );
-    // Admission accepts a chain with a rate and no latency next to it.
-    let rate = shared("rate", &[FORWARD], "  sla: { rate: 1kpps }\n");
+    // Admission accepts a chain with a rate and without a latency on the same core.
+    let rate = chain_on_shared_ports("rate", &[FORWARD], "  sla: { rate: 1kpps }\n");
     let (plan, _) = plan_on_node(&ledger, &rate, &machine);
     assert!(plan.admitted && plan.bound.is_none(), "{:?}", plan.refusal);
 }
@@ -169,7 +170,11 @@ fn new_chain_never_breaks_other_promises() {
     let mut admitted = 0;
     let refusal = loop {
         let name = format!("c{admitted}");
-        let (plan, booking) = plan_on_node(&ledger, &shared(&name, &[FORWARD], agreed), &machine);
+        let (plan, booking) = plan_on_node(
+            &ledger,
+            &chain_on_shared_ports(&name, &[FORWARD], agreed),
+            &machine,
+        );
         if let Some(refusal) = plan.refusal {
             break refusal;
         }
@@ -180,8 +185,8 @@ fn new_chain_never_breaks_other_promises() {
         admitted > 3 && refusal.starts_with("the worst-case bound of "),
         "{admitted}: {refusal}"
     );
-    // A chain with a long latency that would delay the others too long.
-    let disturbing = shared(
+    // The next chain has a long latency and would delay the other chains too long.
+    let disturbing = chain_on_shared_ports(
         "disturbing",
         &[FORWARD],
         "  sla: { rate: 1kpps, burst: 32, latency: 10ms }\n",
@@ -196,9 +201,13 @@ fn new_chain_never_breaks_other_promises() {
     // After a removal the chain fits.
     ledger.remove("c1").unwrap();
     assert!(
-        plan_on_node(&ledger, &shared("next", &[FORWARD], agreed), &machine)
-            .0
-            .admitted
+        plan_on_node(
+            &ledger,
+            &chain_on_shared_ports("next", &[FORWARD], agreed),
+            &machine
+        )
+        .0
+        .admitted
     );
 }
 
@@ -219,7 +228,7 @@ fn second_worker_on_a_core_costs_slices() {
     let other_core = format!("  worker: {{ core: 0 }}\n{agreed}");
     let (plan, _) = plan_on_node(&ledger, &named("two", &[&user], &other_core), &machine);
     assert!(plan.admitted, "{:?}", plan.refusal);
-    // A chain without a promise takes slices of the core too.
+    // A chain without a promise also uses slices of the core.
     let (plan, _) = plan_on_node(&ledger, &named("two", &[&user], ""), &machine);
     assert!(
         plan.refusal
@@ -229,7 +238,7 @@ fn second_worker_on_a_core_costs_slices() {
 }
 
 proptest! {
-    /// After any insertions and removals the ledger equals one with only the remaining chains.
+    /// After any insertions and removals the ledger equals a ledger with only the remaining chains.
     #[test]
     fn removal_undoes_insertion(
         rates in prop::collection::vec((1_u64..5000, 1_u64..50, any::<bool>(), any::<bool>()), 1..8), gone in prop::collection::vec(any::<bool>(), 8),
@@ -239,7 +248,7 @@ proptest! {
         let bookings: Vec<_> = rates.iter().enumerate().map(|(index, (rate, burst, in_user, free))| {
             let functions: &[&str] = if *in_user { &[&user] } else { &[FORWARD] };
             let sla = if *free { String::new() } else { format!("  sla: {{ rate: {rate}pps, burst: {burst}, latency: 10s }}\n") };
-            plan_on_node(&Ledger::default(), &shared(&format!("c{index}"), functions, &sla), &machine).1
+            plan_on_node(&Ledger::default(), &chain_on_shared_ports(&format!("c{index}"), functions, &sla), &machine).1
         }).collect();
         let (mut all, mut some) = (Ledger::default(), Ledger::default());
         for (booking, gone) in bookings.iter().zip(&gone) {
@@ -255,8 +264,8 @@ proptest! {
         prop_assert_eq!(all, some);
     }
 
-    /// For any contract the bound is at most the paper's sum, the shares add up, and a refusal has
-    /// a reason.
+    /// For any contract the bound is at most the paper's sum, the shares add up to the bound, and a
+    /// refusal has a reason.
     #[test]
     fn any_contract_gets_a_bound_or_a_reason(
         pps in prop_oneof![1_u64..100_000, Just(10_000_000_000_000)], burst in prop_oneof![1_u64..2000, Just(1_u64 << 33)],
@@ -267,10 +276,10 @@ proptest! {
         let functions: &[&str] = if in_user { &[FIREWALL, &user] } else { &[FIREWALL] };
         let mut ledger = Ledger::default();
         for other in 0..others {
-            let chain = shared(&format!("o{other}"), functions, "  sla: { rate: 1kpps, burst: 4 }\n");
+            let chain = chain_on_shared_ports(&format!("o{other}"), functions, "  sla: { rate: 1kpps, burst: 4 }\n");
             ledger.insert(plan_on_node(&ledger, &chain, &machine).1);
         }
-        let mut chain = shared("tried", functions, "  sla: { rate: 1kpps }\n");
+        let mut chain = chain_on_shared_ports("tried", functions, "  sla: { rate: 1kpps }\n");
         chain.sla.rate_pps = Some(pps);
         chain.sla.burst_packets = Some(burst);
         if let Some((rate, burst)) = bits {

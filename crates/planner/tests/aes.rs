@@ -1,4 +1,4 @@
-//! Plans of chains with encryption.
+//! Tests plans of chains with encryption.
 
 use std::collections::BTreeMap;
 

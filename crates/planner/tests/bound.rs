@@ -1,9 +1,9 @@
-//! The parts of a bound.
+//! Tests the parts of a bound.
 
 #[allow(dead_code)]
 mod common;
 
-use common::node::{bound, plan_on_node, shared};
+use common::node::{bound, chain_on_shared_ports, plan_on_node};
 use common::{FIREWALL, FORWARD, XOR, machine, named, pinned, planned};
 use myelin_planner::admission::{Ledger, Node, Site, review};
 use myelin_planner::costs::InBurst;
@@ -36,7 +36,7 @@ fn bound_is_the_worst_cost_of_a_burst_and_the_stalls_of_its_cores() {
     let sum_ns = bound.paper_sum_ns.unwrap() as f64;
     assert!(
         (sum_ns - expected - 7.0 * packet_ns).abs() < 2.0,
-        "a full turn in any case: {sum_ns}"
+        "the paper's sum always counts a full turn: {sum_ns}"
     );
     assert_eq!(bound.latency_ns, 20_000);
     assert_eq!(bound.servers.len(), 1);
@@ -58,8 +58,8 @@ fn shares_add_up_to_the_bound() {
     assert!(bound.bound_ns < bound.paper_sum_ns.unwrap(), "{bound:?}");
     assert_eq!(bound.servers.len(), 2);
     let wake_up = Costs::default().steps.wake_up.per_packet_ns * 1.5;
-    // Stalls of two cores, and a wake-up. Before a shaped packet leaves, the worker may stall and
-    // wake up again, process one packet and send another.
+    // The bound contains the stalls of two cores and a wake-up. Before a shaped packet leaves, the
+    // worker may stall and wake up again, process one packet and send another packet.
     let standing_ns = 40_000 + 20_000 + 2 * wake_up as u64;
     let packet_ns: u64 = bound.hops[2..].iter().map(|hop| hop.cost_ns).sum();
     assert!(
@@ -69,8 +69,8 @@ fn shares_add_up_to_the_bound() {
     );
 }
 
-/// tcx forwards packets nearly one by one. A packet that XDP redirects waits for the others of its
-/// turn.
+/// tcx forwards packets nearly one by one. With XDP, a redirected packet waits for the other
+/// packets of its turn.
 #[test]
 fn bound_counts_a_burst_once_if_packets_are_forwarded_one_by_one() {
     let with_link = Machine {
@@ -79,18 +79,24 @@ fn bound_counts_a_burst_once_if_packets_are_forwarded_one_by_one() {
     };
     let bound = |hook: &str| {
         let agreed = format!("  hook: {hook}\n  sla: {{ rate: 10kpps, burst: 200 }}\n");
-        let chain = shared("one", &[FORWARD], &agreed);
+        let chain = chain_on_shared_ports("one", &[FORWARD], &agreed);
         let plan = plan(&chain, &Costs::default(), &with_link).unwrap();
         bound(&plan).clone()
     };
     let (tcx, xdp) = (bound("tcx"), bound("xdp"));
-    let at_each = |bound: &Bound| bound.servers.iter().map(|one| one.delay_ns).sum::<u64>();
-    assert!(tcx.bound_ns + 20_000 < at_each(&tcx), "{tcx:?}");
-    assert!(xdp.bound_ns.abs_diff(at_each(&xdp)) < 2, "{xdp:?}");
+    let sum_of_delays = |bound: &Bound| {
+        bound
+            .servers
+            .iter()
+            .map(|server| server.delay_ns)
+            .sum::<u64>()
+    };
+    assert!(tcx.bound_ns + 20_000 < sum_of_delays(&tcx), "{tcx:?}");
+    assert!(xdp.bound_ns.abs_diff(sum_of_delays(&xdp)) < 2, "{xdp:?}");
 }
 
-/// XDP forwards redirected packets at the end of a turn of 64, tcx in lists of 8: as many later
-/// packets may precede a packet.
+/// XDP forwards redirected packets at the end of a turn of 64 packets, tcx in lists of 8 packets.
+/// So the other packets of the turn or list may precede a packet even if they arrive later.
 #[test]
 fn bound_counts_later_packets_of_the_receive_batch() {
     let with = |rate: u64, hook: &str| {
@@ -118,7 +124,7 @@ fn link_adds_its_transmission_time() {
         ..machine()
     };
     let tried = |latency: &str| {
-        let chain = shared(
+        let chain = chain_on_shared_ports(
             "slow",
             &[FORWARD],
             &format!("  sla: {{ rate: 100pps, burst: 1, latency: {latency} }}\n"),
@@ -152,17 +158,17 @@ fn bound_counts_the_stall_of_each_core_once() {
         bound(&plan(&chain, &costs, &machine()).unwrap()).clone()
     };
     let (short, long) = (with([1000, 1000]), with([5000, 100_000]));
-    // The kernel part may run on the worse core. The worker is on core 0, and may stall again
-    // before a shaped departure. Departures and arrivals during that time add less than a
-    // hundredth.
+    // The kernel part may run on the core with the longer stall. The worker is on core 0, and may
+    // stall again before a shaped departure. Departures and arrivals during that time add less than
+    // 1 %.
     let more_ns = long.bound_ns - short.bound_ns;
     assert!((107_000..108_000).contains(&more_ns), "{more_ns}");
     let standing_ns = long.latency_ns - short.latency_ns;
     assert!((107_000..=more_ns).contains(&standing_ns), "{standing_ns}");
 }
 
-/// A batch of 32 leaves with its last packet, so up to 31 later packets may precede a packet; at a
-/// low rate, fewer.
+/// A batch of 32 packets leaves after its last packet, so up to 31 later packets may precede a
+/// packet. At a low rate fewer packets precede it.
 #[test]
 fn bound_counts_later_packets_of_the_batch() {
     let user = pinned(XOR, Space::User);
@@ -174,12 +180,12 @@ fn bound_counts_later_packets_of_the_batch() {
     };
     assert!(with(1000, 32).bound_ns - with(1000, 1).bound_ns < 500);
     let busy = with(1000, 1).servers[1].capacity_pps / 10 * 9;
-    let (one, many) = (with(busy, 1), with(busy, 32));
-    let worker_ns: u64 = one.hops[1..].iter().map(|hop| hop.cost_ns).sum();
-    let more = many.bound_ns - one.bound_ns;
+    let (single, batched) = (with(busy, 1), with(busy, 32));
+    let worker_ns: u64 = single.hops[1..].iter().map(|hop| hop.cost_ns).sum();
+    let more = batched.bound_ns - single.bound_ns;
     assert!(
         more.abs_diff(31 * worker_ns) < 31 * 3,
-        "{more} against {worker_ns} each"
+        "{more} ns more, {worker_ns} ns for each packet"
     );
 }
 
@@ -235,14 +241,14 @@ fn bound_counts_the_cost_of_batches() {
         |bound: &Bound| (bound.servers[1].delay_ns - bound.servers[1].latency_ns) as f64;
     let about = |ns: f64, expected: f64| ns > expected && ns < expected * 1.05;
     let (alone, many) = (with(None, None), with(in_burst, None));
-    // 128 packets at 2 us; or at 720 ns, and 1280 ns for each 64 of them. A few more arrive during
-    // the service.
+    // Alone, each of 128 packets costs 2 us. In batches, a packet costs 720 ns and a batch of 64
+    // packets 1280 ns. A few more packets arrive during the service.
     assert!(about(worker_ns(&alone), 128.0 * 2000.0), "{alone:?}");
     assert!(
         about(worker_ns(&many), 128.0 * 720.0 + 2.0 * 1280.0),
         "{many:?}"
     );
-    // The latency includes two partial batches.
+    // The latency includes the costs of two partial batches.
     assert_eq!(many.servers[1].latency_ns, 20_000 + 2 * 1280);
     // The port's work includes the path to the ring.
     assert!(
@@ -255,7 +261,8 @@ fn bound_counts_the_cost_of_batches() {
     assert!(about(worker_ns(&turns), expected), "{turns:?}");
 }
 
-/// A worker with two sockets may serve one first, although packets of the other arrived before.
+/// A worker with two sockets may serve one socket first, although packets arrived earlier at the
+/// other socket.
 #[test]
 fn worker_with_two_ports_is_not_first_come_first_served() {
     let user = pinned(XOR, Space::User);
@@ -282,7 +289,8 @@ fn worker_with_two_ports_is_not_first_come_first_served() {
     assert!(worker(&back) > worker(&same), "{back:?} against {same:?}");
 }
 
-/// If the order is unknown, all arrivals count, and the chain's own packets cluster like others.
+/// If the order of service is unknown, the bound counts all arrivals. The chain's own packets
+/// arrive in clusters like those of other chains.
 #[test]
 fn chains_with_an_unknown_order_have_the_same_bound() {
     let user = pinned(XOR, Space::User);
@@ -335,7 +343,7 @@ fn ingress_mtu_gives_the_longest_frame() {
     );
 }
 
-/// Frames of 60 B become 1500 B, which the next function must process.
+/// The first function extends frames of 60 B to 1500 B, which the next function must process.
 #[test]
 fn longer_packets_cost_later_functions_more() {
     let user = pinned(XOR, Space::User);
@@ -363,8 +371,8 @@ fn longer_packets_cost_later_functions_more() {
 const IN_ORDER: &str =
     "kind: rlnc-decode, space: user, config: { delivery: in-order, timeout: 1ms }";
 
-/// Packets that a decoder releases at once precede others, and arrive at the next server in larger
-/// clusters.
+/// A decoder may release several held packets together. These packets precede other packets, and
+/// arrive at the next server in larger clusters.
 #[test]
 fn held_packets_cluster() {
     let user = pinned(XOR, Space::User);
@@ -375,28 +383,32 @@ fn held_packets_cluster() {
     let agreed = "  sla: { rate: 10kpps, burst: 4, enforce: policer }\n";
     let with_one_more = |functions: &[&str]| {
         let mut ledger = Ledger::default();
-        let first = shared("first", functions, agreed);
+        let first = chain_on_shared_ports("first", functions, agreed);
         ledger.insert(plan_on_node(&ledger, &first, &slow).1);
-        let (plan, _) = plan_on_node(&ledger, &shared("second", &[&user], agreed), &slow);
+        let (plan, _) = plan_on_node(
+            &ledger,
+            &chain_on_shared_ports("second", &[&user], agreed),
+            &slow,
+        );
         bound(&plan).clone()
     };
-    let (calm, clustered) = (with_one_more(&[&user]), with_one_more(&[IN_ORDER, &user]));
-    assert!(calm.paper_sum_ns.is_some() && clustered.paper_sum_ns.is_none());
-    // 20 packets arrive while the decoder may hold one back, and it may recover 64.
+    let (unclustered, clustered) = (with_one_more(&[&user]), with_one_more(&[IN_ORDER, &user]));
+    assert!(unclustered.paper_sum_ns.is_some() && clustered.paper_sum_ns.is_none());
+    // Up to 20 packets arrive while the decoder holds a packet, and the decoder may recover 64.
     let (worker, link) = (1, 2);
     let packet_ns =
         |bound: &Bound, server: usize| 1_000_000_000 / bound.servers[server].capacity_pps;
     for server in [worker, link] {
-        let more_ns = clustered.servers[server].delay_ns - calm.servers[server].delay_ns;
+        let more_ns = clustered.servers[server].delay_ns - unclustered.servers[server].delay_ns;
         assert!(
-            more_ns > 84 * packet_ns(&calm, server),
-            "{clustered:?} against {calm:?}"
+            more_ns > 84 * packet_ns(&unclustered, server),
+            "{clustered:?} against {unclustered:?}"
         );
     }
     // A held packet passes the worker twice, and waits for its hold time.
     let alone = plan_on_node(
         &Ledger::default(),
-        &shared("alone", &[IN_ORDER], agreed),
+        &chain_on_shared_ports("alone", &[IN_ORDER], agreed),
         &slow,
     )
     .0;
@@ -415,7 +427,7 @@ fn each_pair_of_devices_has_one_worker_for_both_directions() {
         let chain = named("tried", &[FORWARD], &ports);
         Site::planned(&chain, &machine()).worker
     };
-    let one = devices("net_tap0", "net_tap1");
-    assert_eq!(one, devices("net_tap1", "net_tap0"));
-    assert_ne!(one, devices("net_tap2", "net_tap3"));
+    let worker = devices("net_tap0", "net_tap1");
+    assert_eq!(worker, devices("net_tap1", "net_tap0"));
+    assert_ne!(worker, devices("net_tap2", "net_tap3"));
 }

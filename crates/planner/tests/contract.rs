@@ -1,4 +1,4 @@
-//! The verdict of a plan by its mean cost, and its warnings.
+//! Tests the decision about a plan by its mean cost, and the warnings of a plan.
 
 #[allow(dead_code)]
 mod common;

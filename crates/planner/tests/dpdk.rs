@@ -1,4 +1,4 @@
-//! Plans of chains between DPDK devices.
+//! Tests plans of chains between DPDK devices.
 
 use myelin_planner::{Costs, Machine, plan};
 use myelin_spec::{NoFiles, ServiceChain, Source, Space, parse};

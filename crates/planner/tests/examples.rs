@@ -1,4 +1,4 @@
-//! The files in `examples/` are valid and match their comments.
+//! Tests that the files in `examples/` are valid and match their comments.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -99,7 +99,7 @@ fn each_example_matches_its_comments() {
     assert_eq!(back.config, out.config);
 }
 
-/// Measured costs must not move the functions of the example that uses both spaces.
+/// The first example uses both spaces. Measured costs must not move its functions.
 #[test]
 fn first_example_uses_both_spaces_for_any_costs() {
     let mut costs = Costs::default();

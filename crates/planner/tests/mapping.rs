@@ -1,4 +1,4 @@
-//! Plans by mapping, and the reasons for a mapping.
+//! Tests the plan of each mapping, and the reasons for a mapping.
 
 #[allow(dead_code)]
 mod common;
@@ -57,7 +57,7 @@ fn pipeline_cost_includes_a_ring_between_processes_and_back() {
         plan.worst_case_note
     );
 
-    // `auto` minimizes the cost, and names the cost of the other mappings.
+    // `auto` selects the mapping of least cost. The reason contains the costs of other mappings.
     let auto = planned(&functions, "");
     assert_eq!(auto.mapping, Mapping::Compact);
     let more = 4.0 * ring;
@@ -95,14 +95,14 @@ fn distributed_cost_includes_a_link_for_each_function() {
         };
         assert_eq!(hop.reach.name, step);
     }
-    // A worker's packets return to the forwarder, which sends them out.
+    // A worker's packets return to the forwarder, which sends them to the egress.
     assert_eq!(plan.egress.name, "egress_xdp");
-    let lone = |(position, segment): (usize, &Segment)| {
+    let is_single = |(position, segment): (usize, &Segment)| {
         segment.positions() == (position..position + 1)
             && (segment.entry, segment.exit) == (Entry::Link, Exit::Link)
     };
     assert_eq!(plan.segments.len(), 4);
-    assert!(plan.segments.iter().enumerate().all(lone));
+    assert!(plan.segments.iter().enumerate().all(is_single));
 }
 
 #[test]
@@ -123,28 +123,28 @@ proptest! {
     fn distributed_functions_are_placed_independently(
         costs in prop::collection::vec((0_u32..20_000, 0_u32..20_000), 1..=6),
     ) {
-        let mut with = Costs::default();
+        let mut all_costs = Costs::default();
         let names = ["forward", "xor", "firewall"];
         let configured = [FORWARD, XOR, FIREWALL];
         for (name, (kernel, user)) in names.iter().zip(&costs) {
             let cost = |ns: &u32| Some(Cost::new(f64::from(*ns), 0.0));
             let costs = FunctionCosts { kernel: cost(kernel), user: cost(user) };
-            with.functions.insert((*name).to_owned(), costs);
+            all_costs.functions.insert((*name).to_owned(), costs);
         }
         let all: Vec<&str> = (0..costs.len()).map(|i| configured[i % 3]).collect();
         let mapping = "  mapping: distributed\n  hook: xdp\n";
-        let together = plan(&chain(&all, mapping), &with, &machine()).unwrap();
+        let together = plan(&chain(&all, mapping), &all_costs, &machine()).unwrap();
         assert_adds_up(&together);
         for (hop, function) in together.hops.iter().zip(&all) {
-            let alone = plan(&chain(&[function], mapping), &with, &machine()).unwrap();
+            let alone = plan(&chain(&[function], mapping), &all_costs, &machine()).unwrap();
             prop_assert_eq!(hop.space, alone.hops[0].space);
             prop_assert!((hop.total_ns() - alone.hops[0].total_ns()).abs() < 1e-6);
         }
     }
 }
 
-/// A chain with a `nat` between two functions, and its reverse chain. `out` and `back` add keys to
-/// the two functions, `spec` to both chains.
+/// Makes a chain with a `nat` between two functions, and its reverse chain. `out` and `back` add
+/// keys to the two `nat` functions, `spec` adds keys to both chains.
 fn nat_pair(out: &str, back: &str, spec: &str) -> [ServiceChain; 2] {
     let text = format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: out }}\nspec:\n  match: {{}}\n  \
@@ -168,7 +168,7 @@ fn functions_that_share_state_run_in_the_same_space() {
             (plan.hops[at].space, plan.hops[at].why.clone())
         })
     };
-    // By cost alone one chain would choose user space, and the other the kernel.
+    // By cost alone one chain would choose user space and the other chain the kernel.
     let [out, back] = placed("", "");
     assert_eq!((out.0, back.0), (Kernel, Kernel));
     assert!(out.1.contains("`back`") && back.1.contains("`out`"));
@@ -202,7 +202,7 @@ fn sandbox_request_selects_distributed_and_user_space() {
     assert_eq!(plan.hops[1].why, "`limits` needs a process");
     assert_adds_up(&plan);
 
-    // `isolation` of the chain applies to functions that have a process; it creates none.
+    // `isolation` of the chain applies to functions that have a process. It creates no process.
     let plan = planned(
         &[FORWARD, FIREWALL],
         "  isolation: container\n  classify: calvin\n",
@@ -249,12 +249,12 @@ fn distributed_kernel_chain_uses_tcx_where_links_cost_less() {
     for hop in &plan.hops {
         assert_eq!(hop.reach.name, "link_tcx");
     }
-    let asked = planned(&[FIREWALL, XOR], "  mapping: distributed\n  hook: xdp\n");
+    let at_xdp = planned(&[FIREWALL, XOR], "  mapping: distributed\n  hook: xdp\n");
     assert_eq!(
-        (asked.hook, &*asked.hops[0].reach.name),
+        (at_xdp.hook, &*at_xdp.hops[0].reach.name),
         (Hook::Xdp, "link")
     );
-    assert!(asked.predicted_ns > plan.predicted_ns);
+    assert!(at_xdp.predicted_ns > plan.predicted_ns);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Plans of whole chains: spaces, hooks and segments.
+//! Tests plans of whole chains: spaces, hooks and segments.
 
 #[allow(dead_code)]
 mod common;
@@ -108,7 +108,7 @@ fn cost_moves_a_function_to_user_space_and_class_does_not() {
         "its class basic runs in the kernel space"
     );
     assert!(by_class.predicted_ns > by_cost.predicted_ns);
-    // At tcx the function stays in the kernel too.
+    // At tcx the function also stays in the kernel.
     let at_tcx = planned("  hook: tcx\n");
     assert_eq!(spaces(&at_tcx), [Space::Kernel, Space::Kernel]);
     assert_eq!(
@@ -125,12 +125,14 @@ fn function_moves_to_the_space_of_the_next_one_if_that_costs_less() {
         user: Some(Cost::new(user_ns, 0.0)),
     };
     let functions = [FIREWALL, &pinned(XOR, Space::User), FIREWALL];
-    // The packet enters user space in any case. Before that the kernel costs 60 ns and a tail call.
+    // The packet always enters user space. Before the entry, the kernel costs 60 ns and a tail
+    // call.
     costs.functions.insert("firewall".into(), firewall(61.0));
     let plan_of = |costs: &Costs| plan(&chain(&functions, ""), costs, &machine()).unwrap();
     assert_eq!(spaces(&plan_of(&costs)), [Space::User; 3]);
     costs.functions.insert("firewall".into(), firewall(63.0));
-    // After it, the return to the kernel over the internal link costs far more than it saves.
+    // After user space, the return to the kernel over the internal link costs far more than the
+    // kernel saves.
     assert_eq!(
         spaces(&plan_of(&costs)),
         [Space::Kernel, Space::User, Space::User]
@@ -210,12 +212,12 @@ fn plan_error_has_reason_and_location() {
 
 #[test]
 fn number_of_functions_is_checked_without_a_parser() {
-    let mut odd = chain(&[FORWARD], "");
-    odd.functions = vec![odd.functions[0].clone(); 33];
-    let error = plan(&odd, &Costs::default(), &machine()).unwrap_err();
+    let mut invalid = chain(&[FORWARD], "");
+    invalid.functions = vec![invalid.functions[0].clone(); 33];
+    let error = plan(&invalid, &Costs::default(), &machine()).unwrap_err();
     assert!(error.to_string().contains("has 33 functions"), "{error}");
-    odd.functions.clear();
-    let error = plan(&odd, &Costs::default(), &machine()).unwrap_err();
+    invalid.functions.clear();
+    let error = plan(&invalid, &Costs::default(), &machine()).unwrap_err();
     assert!(error.to_string().contains("has 0 functions"), "{error}");
 }
 
@@ -252,7 +254,7 @@ fn plan_round_trips_through_json() {
     assert_eq!(serde_json::from_value::<Plan>(json).unwrap(), plan);
 }
 
-/// Costs from a list of figures.
+/// Makes costs from a list of figures.
 fn costs_of(figures: &[u32]) -> Costs {
     let mut costs = Costs::default();
     let mut figures = figures.iter().map(|ns| Cost::new(f64::from(*ns), 0.0));
@@ -318,6 +320,6 @@ proptest! {
             }
         }
         let planned_ns = planned.predicted_ns;
-        prop_assert!((planned_ns - least).abs() < 1e-6, "{} against {}", planned_ns, least);
+        prop_assert!((planned_ns - least).abs() < 1e-6, "{} ns, least cost {} ns", planned_ns, least);
     }
 }

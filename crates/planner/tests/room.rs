@@ -1,15 +1,15 @@
-//! Admission refuses chains whose packets rings or shapers cannot hold.
+//! Tests that admission refuses chains whose packets do not fit into the rings or shapers.
 
 #[allow(dead_code)]
 mod common;
 
-use common::node::{plan_at, plan_on_node, shared};
+use common::node::{chain_on_shared_ports, plan_at, plan_on_node};
 use common::{XOR, machine, pinned, planned};
 use myelin_planner::admission::{Ledger, Site};
 use myelin_spec::Space;
 
-/// At 20 kpps a packet is due every 50 us. A worker that is 69.5 us late sends fewer if its bucket
-/// holds only two.
+/// At 20 kpps a packet is due every 50 us. If the bucket holds only two packets, a worker that is
+/// 69.5 us late sends fewer packets.
 #[test]
 fn late_shaper_gives_a_warning() {
     let user = pinned(XOR, Space::User);
@@ -42,31 +42,31 @@ fn late_shaper_gives_a_warning() {
     assert!(found.contains(" bits, or `shaper"), "{found}");
 }
 
-/// A full ring drops packets of chains with any latency.
+/// A full ring drops packets, whatever latency the chain has agreed.
 #[test]
 fn burst_above_the_ring_is_refused() {
     let user = pinned(XOR, Space::User);
     let chain = |name: &str, burst: u32| {
         let agreed = format!("  sla: {{ rate: 1kpps, burst: {burst}, latency: 1s }}\n");
-        shared(name, &[&user], &agreed)
+        chain_on_shared_ports(name, &[&user], &agreed)
     };
     let machine = machine();
-    let beside_none = |burst| plan_on_node(&Ledger::default(), &chain("tried", burst), &machine);
-    let (plan, booking) = beside_none(1000);
+    let plan_alone = |burst| plan_on_node(&Ledger::default(), &chain("tried", burst), &machine);
+    let (plan, booking) = plan_alone(1000);
     assert!(plan.admitted, "{:?}", plan.refusal);
-    let refusal = beside_none(1024).0.refusal.unwrap();
+    let refusal = plan_alone(1024).0.refusal.unwrap();
     assert!(
-        refusal.contains("packets from the kernel part at eth1 may wait for the worker on core 1, but its ring for them holds 1024; reduce"),
+        refusal.contains("packets from the kernel part at eth1 may wait for the worker on core 1, but the ring between them holds 1024; reduce"),
         "{refusal}"
     );
-    // Several chains share one ring, and each receive queue of a card has a smaller one.
+    // Several chains share one ring. Each receive queue of a network card has a smaller ring.
     let mut ledger = Ledger::default();
     ledger.insert(booking);
     let (plan, _) = plan_on_node(&ledger, &chain("second", 30), &machine);
     assert!(
         plan.refusal
             .unwrap()
-            .contains("its ring for them holds 1024")
+            .contains("the ring between them holds 1024")
     );
     let queues = |queues: u32| {
         let chain = chain("tried", 300);
@@ -79,22 +79,27 @@ fn burst_above_the_ring_is_refused() {
             .refusal
     };
     assert_eq!(queues(1), None);
-    assert!(queues(2).unwrap().contains("its ring for them holds 256"));
+    assert!(
+        queues(2)
+            .unwrap()
+            .contains("the ring between them holds 256")
+    );
 }
 
-/// Promises to other chains include the ring.
+/// A promise to a chain includes room in its ring.
 #[test]
 fn chain_that_would_overflow_the_ring_of_a_promise_is_refused() {
     let user = pinned(XOR, Space::User);
     let machine = machine();
     let mut ledger = Ledger::default();
-    let promised = shared(
+    let promised = chain_on_shared_ports(
         "promised",
         &[&user],
         "  sla: { rate: 1kpps, burst: 32, latency: 1s }\n",
     );
     ledger.insert(plan_on_node(&ledger, &promised, &machine).1);
-    let patient = shared("patient", &[&user], "  sla: { rate: 1kpps, burst: 1020 }\n");
+    let patient =
+        chain_on_shared_ports("patient", &[&user], "  sla: { rate: 1kpps, burst: 1020 }\n");
     let refusal = plan_on_node(&ledger, &patient, &machine).0.refusal.unwrap();
     assert!(
         refusal.starts_with("the promise to chain `promised`") && refusal.contains("its ring"),
@@ -113,27 +118,28 @@ fn shaper_without_room_for_the_policers_burst_is_refused() {
         assert!(plan.remedies.is_empty(), "{:?}", plan.remedies);
         plan.refusal
     };
-    // The queue needs room for 60 packets more than the shaper releases at once, and for those that
-    // 20 kpps bring on the way to it.
+    // The queue needs room for 60 packets, the difference of the two bursts. It also needs room for
+    // packets that arrive at 20 kpps while these are on the way to the shaper.
     let short = refusal("queue: 30, delay: 9ms").unwrap();
     let needed = short.split("write `shaper: { queue: ").nth(1).unwrap();
     let needed: u32 = needed.split(' ').next().unwrap().parse().unwrap();
     assert!((61..100).contains(&needed), "{short}");
     assert_eq!(refusal(&format!("queue: {needed}, delay: 9ms")), None);
     assert!(refusal(&format!("queue: {}, delay: 9ms", needed - 1)).is_some());
-    // These packets need 3 ms to leave.
+    // These packets need 3 ms to leave the shaper.
     let early = refusal(&format!("queue: {needed}, delay: 3ms")).unwrap();
     assert!(early.contains("wait in the shaper for up to 3"), "{early}");
 }
 
-/// A later chain may make another chain's packets cluster before their shaper, although none is too
-/// late.
+/// A later chain may make another chain's packets cluster before their shaper, although no packet
+/// is too late.
 #[test]
 fn chain_that_would_overflow_the_shaper_of_a_promise_is_refused() {
     let user = pinned(XOR, Space::User);
     let machine = machine();
-    let chain =
-        |name: &str, agreed: &str| shared(name, &[&user], &format!("  sla: {{ {agreed} }}\n"));
+    let chain = |name: &str, agreed: &str| {
+        chain_on_shared_ports(name, &[&user], &format!("  sla: {{ {agreed} }}\n"))
+    };
     let promised = |queue: u32| {
         let agreed =
             format!("rate: 100kpps, burst: 32, latency: 20ms, shaper: {{ queue: {queue} }}");
@@ -153,7 +159,7 @@ fn chain_that_would_overflow_the_shaper_of_a_promise_is_refused() {
     );
 }
 
-/// With two rates a wider policer can make the shaper's queue grow without limit.
+/// With two rates and a policing burst above the burst, the shaper's queue can grow without limit.
 #[test]
 fn two_rates_with_a_wider_policer_are_refused() {
     let user = pinned(XOR, Space::User);

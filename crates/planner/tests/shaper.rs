@@ -1,4 +1,4 @@
-//! The place of a chain's shaper.
+//! Tests the place of a chain's shaper.
 
 use std::fmt::Write as _;
 
@@ -87,8 +87,11 @@ fn impossible_shaper_is_refused_with_cause_and_remedy() {
     // Without `enforce: both` the plan has no shaper and a warning.
     let plan = planned(&[USER, KERNEL], "auto", "  mapping: distributed\n").unwrap();
     assert_eq!(plan.shaper, None);
-    let found = plan.warnings.iter().any(|one| one.contains("not shaped"));
-    assert!(found, "{:?}", plan.warnings);
+    let is_warned = plan
+        .warnings
+        .iter()
+        .any(|warning| warning.contains("not shaped"));
+    assert!(is_warned, "{:?}", plan.warnings);
 }
 
 #[test]
@@ -117,7 +120,7 @@ fn profile_includes_the_functions_before_the_shaper() {
 }
 
 #[test]
-fn shaper_error_at_xdp_names_the_hook_tcx() {
+fn shaper_error_at_xdp_suggests_the_hook_tcx() {
     let machine = Machine {
         ingress: PortKind::Native,
         egress: PortKind::Native,

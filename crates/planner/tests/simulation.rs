@@ -1,5 +1,6 @@
-//! No packet of a simulation exceeds its bound: with longer frames, decoders that release packets
-//! at once, and shapers whose departures precede arrivals.
+//! Tests that no packet of a simulation exceeds its bound. The simulation has functions that extend
+//! frames, decoders that release several packets together, and shapers whose departures precede
+//! arrivals.
 
 #[allow(dead_code)]
 mod common;
@@ -7,7 +8,7 @@ mod common;
 use std::collections::VecDeque;
 
 use common::machine;
-use common::node::{bound, plan_on_node, shared};
+use common::node::{bound, chain_on_shared_ports, plan_on_node};
 use myelin_packet::traffic::Bucket;
 use myelin_planner::Machine;
 use myelin_planner::admission::{Booking, Ledger, Resource};
@@ -20,7 +21,7 @@ const SECOND: u128 = 1_000_000_000 * NS;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Plain,
-    /// In the kernel, before the worker.
+    /// A function in the kernel extends packets before the worker receives them.
     Stamped,
     /// A decoder that releases all held packets when its timer runs, every 5 ms.
     Held,
@@ -57,7 +58,8 @@ struct Traffic {
     burst: u64,
     with_bits: bool,
     from_us: u64,
-    /// Bytes, and the pause after the earliest time that the profile allows, us.
+    /// For each packet its bytes, and the pause after the earliest time that the profile allows,
+    /// us.
     frames: Vec<(u64, u64)>,
 }
 
@@ -80,8 +82,8 @@ impl Traffic {
         }
     }
 
-    /// Arrival time and length of each packet, fs and bytes: as early as the buckets allow, plus
-    /// the pause.
+    /// Returns arrival time and length of each packet, fs and bytes. A packet arrives as early as
+    /// the buckets allow, plus the pause.
     fn arrivals(&self, booking: &Booking) -> Vec<(u128, u128)> {
         let mut all: Vec<(u128, u128)> = Vec::new();
         let earliest = |all: &[(u128, u128)],
@@ -117,7 +119,7 @@ impl Traffic {
 struct Packet {
     chain: usize,
     arrived: u128,
-    /// Time at the next server.
+    /// Time of the arrival at the next server.
     at: u128,
     bytes: u128,
 }
@@ -164,15 +166,15 @@ impl Shaper {
         self.updated = now;
     }
 
-    /// Departure time of the next packet.
+    /// Returns the departure time of the next packet.
     fn due(&self) -> Option<u128> {
         let missing = SECOND.saturating_sub(self.credit);
         (!self.waiting.is_empty()).then(|| self.updated + missing.div_ceil(self.rate))
     }
 }
 
-/// The worker: first departures, then one arrived packet. When the worker releases a held or shaped
-/// packet, it does `release_work` of the packet's work.
+/// The worker. In each step it processes departures first, then one arrived packet. When it
+/// releases a held or shaped packet, it does the part `release_work` of the packet's work.
 struct Worker {
     stall: u128,
     /// Work at the release of a packet of each chain, fs.
@@ -294,13 +296,13 @@ proptest! {
             egress_bps: Some(if fast { 10_000_000_000 } else { 1_000_000_000 }),
             ..machine()
         };
-        let chain = |index: usize, sent: &Traffic| shared(&format!("c{index}"), sent.kind.functions(), &sent.agreed());
+        let chain = |index: usize, sent: &Traffic| chain_on_shared_ports(&format!("c{index}"), sent.kind.functions(), &sent.agreed());
         let mut ledger = Ledger::default();
         for (index, sent) in sent.iter().enumerate() {
             let (_, booking) = plan_on_node(&ledger, &chain(index, sent), &machine);
             ledger.insert(booking);
         }
-        // Each chain with all others.
+        // Plans each chain with all other chains.
         let all: Vec<_> = sent.iter().enumerate().map(|(index, sent)| plan_on_node(&ledger, &chain(index, sent), &machine)).collect();
         prop_assume!(all.iter().all(|(plan, _)| plan.bound.is_some()));
         prop_assume!(!all.iter().any(|(plan, _)| plan.warnings.iter().any(|warning| warning.contains("more credit"))));

@@ -1,5 +1,5 @@
-//! Bins of a delay histogram. Their edges are preferred numbers (ISO 3): round figures, and bins of
-//! equal width on a logarithmic scale.
+//! Bins of a delay histogram. The edges are preferred numbers (ISO 3), because these are round and
+//! give bins of equal width on a logarithmic scale.
 
 use myelin_metrics::Distribution;
 
@@ -29,7 +29,7 @@ pub(crate) struct Bin {
     pub(crate) count: u64,
 }
 
-/// All bins of a series from the shortest delay to the longest, with `edge_ns` as an additional
+/// Returns all bins of a series from the shortest delay to the longest. `edge_ns` is an additional
 /// edge.
 pub(crate) fn bins_of(delays: &Distribution, series: &[f64], edge_ns: Option<u64>) -> Vec<Bin> {
     let mut edges: Vec<u64> = (0..DECADES)

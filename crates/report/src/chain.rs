@@ -16,7 +16,7 @@ use crate::terminal::{self, Column, Histogram, Style, add_field, digits_or_dash,
 
 pub use page::page;
 
-/// The verdict, the contract, the account of packets, each hop and each probe.
+/// Formats the verdict, the contract, the account of packets, each hop and each probe.
 pub fn summary(report: &ChainReport, style: Style) -> String {
     let width = style.columns();
     let verdict = format!("chain {}: {}", report.chain, verdict(report));
@@ -46,7 +46,7 @@ pub fn summary(report: &ChainReport, style: Style) -> String {
     out
 }
 
-/// Details of the report: round trips, the probes' packets, sojourns, CPU use.
+/// Formats the details: round trips, the probes' packets, sojourns, CPU use.
 pub fn details(report: &ChainReport, style: Style) -> String {
     let mut out = String::new();
     let summaries = report.probes.iter();
@@ -79,13 +79,15 @@ const PROBES: [Column<(String, ProbeResult)>; 6] = [
     ("round trip", |(name, _)| name.clone()),
     ("sent", |(_, probe)| probe.counts.sent.to_string()),
     ("lost", |(_, probe)| probe.counts.lost.to_string()),
-    ("p50 us", |(_, probe)| rtt(probe, |rtt| rtt.p50_us)),
-    ("p99 us", |(_, probe)| rtt(probe, |rtt| rtt.p99_us)),
-    ("longest us", |(_, probe)| rtt(probe, |rtt| rtt.max_us)),
+    ("p50 us", |(_, probe)| format_rtt(probe, |rtt| rtt.p50_us)),
+    ("p99 us", |(_, probe)| format_rtt(probe, |rtt| rtt.p99_us)),
+    ("longest us", |(_, probe)| {
+        format_rtt(probe, |rtt| rtt.max_us)
+    }),
 ];
 
-/// A figure of the round trips; `-` if no packet returned.
-fn rtt(probe: &ProbeResult, figure: fn(&Summary) -> f64) -> String {
+/// Formats a figure of the round trips; `-` if no packet returned.
+fn format_rtt(probe: &ProbeResult, figure: fn(&Summary) -> f64) -> String {
     or_dash(probe.rtt.as_ref().map(figure).map(terminal::format_us))
 }
 
@@ -124,22 +126,23 @@ const HOPS: [Column<Hop>; 8] = [
     ("hop", |hop| hop.name.clone()),
     ("kind", |hop| hop.kind.clone()),
     ("space", |hop| hop.space.clone()),
-    ("in", |hop| packets(hop, hop.packets_in)),
-    ("out", |hop| packets(hop, hop.packets_out)),
-    ("drops", |hop| packets(hop, hop.drops)),
+    ("in", |hop| format_packets(hop, hop.packets_in)),
+    ("out", |hop| format_packets(hop, hop.packets_out)),
+    ("drops", |hop| format_packets(hop, hop.drops)),
     ("predicted ns", |hop| digits_or_dash(0, hop.predicted_ns)),
     ("measured ns", |hop| digits_or_dash(0, hop.measured_ns)),
 ];
 
-/// Packets at a function; `-` for front door and egress, which the account counts.
-fn packets(hop: &Hop, packets: u64) -> String {
+/// Formats the packets at a function; `-` for front door and egress, which the account counts.
+fn format_packets(hop: &Hop, packets: u64) -> String {
     match hop.kind.as_str() {
         "" => "-".to_owned(),
         _ => packets.to_string(),
     }
 }
 
-/// Whether the contract was kept, and the term with the largest share of its bound.
+/// Says whether the chain kept its contract, and names the term with the largest share of its
+/// bound.
 fn verdict(report: &ChainReport) -> String {
     let verdict = match report.met() {
         _ if report.claims.is_empty() => return "no SLA agreed".to_owned(),
@@ -149,14 +152,14 @@ fn verdict(report: &ChainReport) -> String {
     };
     let share = |claim: &&Claim| used_share(claim).unwrap_or(f64::INFINITY);
     let claims = report.claims.iter();
-    let tightest = claims.max_by(|one, other| share(one).total_cmp(&share(other)));
+    let tightest = claims.max_by(|left, right| share(left).total_cmp(&share(right)));
     let Some(claim) = tightest else {
         return verdict.to_owned();
     };
     let (_, term) = claim.id.split_once(": ").unwrap_or(("", &claim.id));
     let (term, unit) = term.rsplit_once(", ").unwrap_or((term, ""));
     let owed =
-        bound_of(claim).map_or_else(|| format_value(&claim.bound), |bound| bound.to_string());
+        parse_bound(claim).map_or_else(|| format_value(&claim.bound), |bound| bound.to_string());
     match claim.measured.as_f64() {
         Some(measured) => format!(
             "{verdict}: {term} is {} {unit}, owed {owed} {unit}{}",
@@ -168,7 +171,7 @@ fn verdict(report: &ChainReport) -> String {
     }
 }
 
-/// The most expensive hop with its cost, measured or predicted.
+/// Describes the most expensive hop and its cost, measured or predicted.
 fn describe_hop(hop: &Hop) -> String {
     let Hop { name, space, .. } = hop;
     let cost = terminal::format_ns(hop.cost_ns().unwrap_or_default());
@@ -179,14 +182,14 @@ fn describe_hop(hop: &Hop) -> String {
     format!("{name} ({space}): {cost} a packet, {source}")
 }
 
-/// The figure in a bound such as `<= 350`.
-fn bound_of(claim: &Claim) -> Option<f64> {
+/// Parses the figure of a bound such as `<= 350`.
+fn parse_bound(claim: &Claim) -> Option<f64> {
     claim.bound.as_str()?.strip_prefix("<= ")?.parse().ok()
 }
 
-/// The measured figure as a share of its bound.
+/// Returns the measured figure as a share of its bound.
 fn used_share(claim: &Claim) -> Option<f64> {
-    let (measured, bound) = (claim.measured.as_f64()?, bound_of(claim)?);
+    let (measured, bound) = (claim.measured.as_f64()?, parse_bound(claim)?);
     match measured {
         0.0 => Some(0.0),
         _ => (bound > 0.0).then_some(measured / bound),
@@ -200,7 +203,7 @@ fn format_percent(share: f64) -> String {
 /// The table of the contract's terms.
 const TERMS: [&str; 5] = ["SLA", "owed", "measured", "of owed", ""];
 
-/// A term of the contract: its name, the owed and the measured figure, and whether it is met.
+/// Returns the cells of a contract's term: name, owed figure, measured figure, share, verdict.
 fn term_cells(claim: &Claim) -> Vec<String> {
     let met = match claim.holds {
         Some(true) => "met",
@@ -239,7 +242,7 @@ const FLOODS: [Column<Flood>; 8] = [
     }),
 ];
 
-/// The account of all packets, in a sentence.
+/// Describes the account of all packets in a sentence.
 fn describe_account(traffic: &Traffic) -> String {
     let lost = traffic.lost.iter();
     let lost: Vec<_> = lost
@@ -255,7 +258,7 @@ fn describe_account(traffic: &Traffic) -> String {
     )
 }
 
-/// The time of the measurement: RFC 3339, to the second.
+/// Formats the time of the measurement (RFC 3339), to the second.
 pub(crate) fn date(environment: &Environment) -> String {
     let taken = UNIX_EPOCH + Duration::from_secs(environment.taken_at_unix_s);
     humantime::format_rfc3339_seconds(taken).to_string()

@@ -7,14 +7,14 @@ pub enum Error {
     /// The drawing library failed.
     #[error("cannot draw the plot \"{plot}\": {cause}")]
     Plot {
-        /// Its title.
+        /// The plot's title.
         plot: String,
         /// The library's message.
         cause: String,
     },
     /// A plot names a field or a table that no row has.
     #[error(
-        "plot \"{plot}\": the rows of table \"{table}\" have no field `{field}`; please report it"
+        "plot \"{plot}\": the rows of table \"{table}\" have no field `{field}`; please report this fault"
     )]
     Field {
         /// The plot's title.

@@ -1,8 +1,8 @@
 //! The picture of a chain: ports, functions by space and process, crossings, costs, losses.
 //!
-//! [`ChainGraph`] has the content: the path of a packet as nodes and edges. `layout` places it on a
-//! grid of characters. [`ChainGraph::text`] and [`ChainGraph::svg`] draw that grid. The picture has
-//! planned and measured figures only.
+//! [`ChainGraph`] has the content: the path of a packet as nodes and edges. `layout` places the
+//! path on a grid of characters. [`ChainGraph::text`] and [`ChainGraph::svg`] draw that grid. The
+//! picture has planned and measured figures only.
 
 mod from_plan;
 mod layout;
@@ -25,11 +25,11 @@ pub struct ChainGraph {
     nodes: Vec<Node>,
     /// Edge `i` leads from node `i` to node `i + 1`.
     edges: Vec<Edge>,
-    /// Packets that were lost at no node, and those in flight.
+    /// Packets that were lost at no node, and packets in flight.
     elsewhere: Vec<String>,
 }
 
-/// Neighbouring nodes of one space, and there of one process.
+/// Adjacent nodes that share a space and, in user space, a process.
 #[derive(Debug, Clone)]
 struct Group {
     title: String,
@@ -47,7 +47,7 @@ enum Area {
 #[derive(Debug, Clone)]
 struct Node {
     kind: NodeKind,
-    /// Index of its group; ports have none.
+    /// Index of the node's group; ports have no group.
     group: Option<usize>,
     name: String,
     /// Kind, costs, counts.
@@ -64,21 +64,22 @@ enum NodeKind {
     Egress,
 }
 
-/// What a packet passes between two nodes, one a line; the predicted cost last.
+/// The links, rings and redirects between two nodes, one a line; the predicted cost last.
 #[derive(Debug, Clone, Default)]
 struct Edge {
     lines: Vec<String>,
 }
 
 impl ChainGraph {
-    /// The picture of a plan, with predicted costs.
+    /// Makes the picture of a plan, with predicted costs.
     pub fn planned(plan: &Plan) -> Self {
-        from_plan::graph(plan)
+        from_plan::build_graph(plan)
     }
 
-    /// The picture of a running chain: the plan's, with measured costs and lost packets.
+    /// Makes the picture of a running chain: the plan's picture with measured costs and lost
+    /// packets.
     pub fn running(status: &ChainStatus) -> Self {
-        let mut graph = from_plan::graph(&status.plan);
+        let mut graph = from_plan::build_graph(&status.plan);
         if status.state == ChainState::Failed {
             graph.heading.push_str(", failed");
         }
@@ -96,12 +97,12 @@ impl ChainGraph {
         graph
     }
 
-    /// The chain's name.
+    /// Returns the chain's name.
     pub fn chain(&self) -> &str {
         &self.chain
     }
 
-    /// Writes interfaces, and end hosts with their addresses, at both ports.
+    /// Writes the end hosts and their addresses at the two ports.
     fn name_hosts(&mut self, status: &ChainStatus) {
         if status.plan.ports.is_some() {
             return;
@@ -119,23 +120,23 @@ impl ChainGraph {
         }
     }
 
-    fn node(&mut self, kind: NodeKind) -> Option<&mut Node> {
+    fn find_node(&mut self, kind: NodeKind) -> Option<&mut Node> {
         self.nodes.iter_mut().find(|node| node.kind == kind)
     }
 
-    /// Writes all packets of the account at the places where they are.
+    /// Writes the packets of the account at the nodes that passed, dropped or lost them.
     fn add_account(&mut self, account: &PacketAccount) {
         let counts = [
             (NodeKind::Door, account.packets_in, "in"),
             (NodeKind::Egress, account.packets_out, "out"),
         ];
         for (kind, packets, word) in counts {
-            if let Some(node) = self.node(kind) {
+            if let Some(node) = self.find_node(kind) {
                 node.lines.push(format!("{packets} {word}"));
             }
         }
         let mut lost = account.lost.clone();
-        if let Some(door) = self.node(NodeKind::Door) {
+        if let Some(door) = self.find_node(NodeKind::Door) {
             let at_door = [
                 (account.policed, "policed"),
                 (lost.remove("door").unwrap_or_default(), "lost"),
@@ -144,12 +145,12 @@ impl ChainGraph {
             door.losses = at_door.map(|(n, word)| format!("{n} {word}")).collect();
         }
         self.add_drops(account.dropped.clone());
-        let mut with_rings = self
+        let mut user_groups = self
             .groups
             .iter_mut()
             .filter(|group| group.area == Area::User);
-        // Rings belong to a worker. The account tells of several workers together.
-        if let (Some(group), None) = (with_rings.next(), with_rings.next()) {
+        // Rings belong to a worker, but the account has one sum for all workers.
+        if let (Some(group), None) = (user_groups.next(), user_groups.next()) {
             group.losses = lost.remove("ring").map(|n| format!("{n} lost in rings"));
         }
         for (place, packets) in lost {
@@ -178,12 +179,12 @@ impl ChainGraph {
                 node.losses.push(format!("{packets} dropped"));
             }
         }
-        let gone = dropped.into_iter();
+        let unplaced = dropped.into_iter();
         self.elsewhere
-            .extend(gone.map(|(name, packets)| format!("{packets} dropped by {name}")));
+            .extend(unplaced.map(|(name, packets)| format!("{packets} dropped by {name}")));
     }
 
-    /// The path in words, for screen readers.
+    /// Describes the path in words, for screen readers.
     fn description(&self) -> String {
         let mut words = Vec::new();
         let mut group = None;

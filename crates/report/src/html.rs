@@ -1,7 +1,7 @@
 //! Self-contained HTML pages: no script, no font, no picture from elsewhere.
 //!
-//! [`document`] makes a page of its parts, [`markup`] makes text, tables and figures, [`plot`] the
-//! drawings. The markup is well-formed XML, so tests parse it.
+//! [`document`] makes a page of its parts, [`markup`] makes text, tables and figures, and [`plot`]
+//! makes drawings. The markup is well-formed XML, so tests parse it.
 
 pub(crate) mod axis;
 pub(crate) mod bars;
@@ -15,7 +15,7 @@ const STYLE: &str = include_str!("page.css");
 /// Colours of drawings, light and dark.
 const COLOURS: &str = include_str!("html/colours.css");
 
-/// A drawing as a file, with the colours of a page.
+/// Makes a file of a drawing, with the colours of a page.
 pub(crate) fn standalone_svg(drawing: &str) -> String {
     let content = drawing.trim_end();
     let content = content.strip_suffix("</svg>").unwrap_or(content);
@@ -33,8 +33,8 @@ pub mod plot {
     pub use super::lines::{AxisStyle, Bound, Curve, MARKS, Point, Stroke, lines};
 }
 
-/// A self-contained page: its title, the markup of its header and of its main part. A `wide` page
-/// has room for drawings side by side.
+/// Makes a self-contained page from a title, the markup of the header and that of the main part. A
+/// `wide` page has room for drawings side by side.
 pub fn document(title: &str, wide: bool, header: &str, main: &str) -> String {
     let title = escape(title);
     let class = if wide { " class=\"wide\"" } else { "" };

@@ -7,9 +7,9 @@ use myelin_api::{ChainUp, Change, Origin, Plan, SlaContract};
 use crate::sla;
 use crate::terminal::{self, add_field, grid, or_dash, wrap};
 
-/// The change of a chain, its contract, and the next commands. With `is_one_of_many`, commands for
-/// hosts name the chain.
-pub fn up(up: &ChainUp, is_one_of_many: bool, width: u16) -> String {
+/// Formats the change of a chain, its contract, and the next commands. With `is_one_of_many`,
+/// commands for hosts name the chain.
+pub fn deployment_summary(up: &ChainUp, is_one_of_many: bool, width: u16) -> String {
     let plan = &up.plan;
     let host = |role: &str, port: &str| {
         let host = up.hosts.iter().find(|host| host.role == role);
@@ -58,8 +58,8 @@ pub fn up(up: &ChainUp, is_one_of_many: bool, width: u16) -> String {
     out
 }
 
-/// Details of `up`: numbers, times and the plan.
-pub fn up_details(up: &ChainUp, width: u16) -> String {
+/// Formats the details of a deployment: ports, times and the plan.
+pub fn deployment_details(up: &ChainUp, width: u16) -> String {
     let mut out = String::new();
     let text = format!("{} -> {}, SPI {}", up.ingress, up.egress, up.spi);
     add_field(&mut out, "ports", &text, width);
@@ -77,7 +77,7 @@ pub fn up_details(up: &ChainUp, width: u16) -> String {
     out + &details(&up.plan, width)
 }
 
-/// Whether admission accepts the chain, and the reason of a refusal.
+/// Says whether admission accepts the chain, with the reason of a refusal.
 pub fn verdict(plan: &Plan, width: u16) -> String {
     let verdict = match &plan.refusal {
         Some(reason) => format!("chain {} is refused: {reason}", plan.chain),
@@ -86,7 +86,7 @@ pub fn verdict(plan: &Plan, width: u16) -> String {
     wrap(&verdict, 2, width)
 }
 
-/// The verdict, the contract with the worst case, and each function's share of the worst case.
+/// Formats the verdict, the contract, the worst case, and each function's share of the worst case.
 pub fn summary(plan: &Plan, width: u16) -> String {
     let mut out = verdict(plan, width) + "\n";
     if !plan.remedies.is_empty() {
@@ -105,24 +105,24 @@ pub fn summary(plan: &Plan, width: u16) -> String {
     out
 }
 
-/// The contract, and the worst case as a share of its latency.
+/// Adds the contract, and the worst case as a share of the contract's latency.
 fn add_promise(out: &mut String, plan: &Plan, width: u16) {
     let contract = SlaContract::from(&plan.sla);
     add_field(out, "owed", &sla::format_terms(&contract), width);
     let worst = match (&plan.bound, plan.sla.latency_ns, &plan.no_bound) {
         (Some(bound), Some(owed_ns), _) => format!(
             "{} us, {:.0} % of the latency owed",
-            us(bound.bound_ns),
+            format_us(bound.bound_ns),
             percent(bound.bound_ns, owed_ns)
         ),
-        (Some(bound), None, _) => format!("{} us", us(bound.bound_ns)),
+        (Some(bound), None, _) => format!("{} us", format_us(bound.bound_ns)),
         (None, _, Some(why)) => format!("not bounded: {why}"),
         (None, _, None) => return,
     };
     add_field(out, "worst case", &worst, width);
 }
 
-/// A row for each step of a packet: its space, its cost, its share of the worst case.
+/// Formats a row for each step of a packet: space, cost, and share of the worst case.
 fn functions_table(plan: &Plan, width: u16) -> String {
     let bound = plan.bound.as_ref();
     let share = |name: &str| {
@@ -134,7 +134,7 @@ fn functions_table(plan: &Plan, width: u16) -> String {
             .zip(bound)
             .map(|(ns, bound)| percent(ns, bound.bound_ns));
         [
-            or_dash(share_ns.map(us)),
+            or_dash(share_ns.map(format_us)),
             terminal::digits_or_dash(0, of_bound),
         ]
     };
@@ -186,7 +186,7 @@ fn functions_table(plan: &Plan, width: u16) -> String {
     table.trim_fmt()
 }
 
-/// The reasons of the plan: places, steps, servers and the source of the costs.
+/// Formats the reasons of the plan: places, steps, servers and the source of the costs.
 pub fn details(plan: &Plan, width: u16) -> String {
     let mut out = String::new();
     let mut line = |label: &str, text: &str| add_field(&mut out, label, text, width);
@@ -215,7 +215,7 @@ pub fn details(plan: &Plan, width: u16) -> String {
     if let Some(sum) = bound.paper_sum_ns {
         let text = format!(
             "{} us, the sum of b/g over the hops (Rathore et al., 2022)",
-            us(sum)
+            format_us(sum)
         );
         add_field(&mut out, "the paper's", &text, width);
     }
@@ -239,15 +239,15 @@ pub fn details(plan: &Plan, width: u16) -> String {
             server.name.clone(),
             server.capacity_pps.to_string(),
             format!("{:.1} %", server.reserved_ppm as f64 / 1e4),
-            us(server.latency_ns),
-            us(server.delay_ns),
+            format_us(server.latency_ns),
+            format_us(server.delay_ns),
         ]
     }));
     let _ = writeln!(out, "{}\n{}", costs.trim_fmt(), servers.trim_fmt());
     out
 }
 
-/// A row for each step: how a packet reaches it, its costs, and the reason for its place.
+/// Formats a row for each function: the step that reaches it, the costs, the reason for its space.
 fn steps_table(plan: &Plan, width: u16) -> String {
     let mut table = grid(
         [
@@ -285,6 +285,6 @@ fn percent(part: u64, whole: u64) -> f64 {
     part as f64 * 100.0 / whole.max(1) as f64
 }
 
-fn us(ns: u64) -> String {
+fn format_us(ns: u64) -> String {
     format!("{:.2}", ns as f64 / 1e3)
 }

@@ -10,7 +10,7 @@ use myelin_api::{
 
 use crate::terminal::{Column, digits_or_dash, grid, listing, or_dash, wrap};
 
-/// Whether a chain keeps its contract, in a few words.
+/// Says in a few words whether a chain keeps its contract.
 pub fn verdict(status: &ChainStatus) -> String {
     let Some(sla) = &status.sla else {
         return "-".to_owned();
@@ -25,7 +25,7 @@ pub fn verdict(status: &ChainStatus) -> String {
     }
 }
 
-/// The terms of a contract, in a line.
+/// Formats the terms of a contract in a line.
 pub fn format_terms(contract: &SlaContract) -> String {
     let mut terms = Vec::new();
     let rates = [
@@ -51,16 +51,16 @@ pub fn format_terms(contract: &SlaContract) -> String {
         terms.push(format!("loss at most {percent} %"));
     }
     if terms.is_empty() {
-        return "nothing: its file has no `sla`".to_owned();
+        return "nothing: the chain file has no `sla`".to_owned();
     }
     terms.join(", ")
 }
 
-/// A count or a rate in at most five characters: `999`, `12.3k`, `1.20M`.
+/// Formats a count or a rate in at most five characters: `999`, `12.3k`, `1.20M`.
 pub fn format_short(figure: f64) -> String {
     let mut scaled = figure;
     for unit in ["", "k", "M", "G"] {
-        // 999.5 would become 1000, so it has the next unit.
+        // 999.5 would become 1000, so the next unit is used.
         if scaled < 999.5 {
             let places = match scaled {
                 _ if unit.is_empty() => 0,
@@ -75,7 +75,7 @@ pub fn format_short(figure: f64) -> String {
     format!("{scaled:.0}T")
 }
 
-/// Lost packets by place: `3 ring, 2 function`.
+/// Formats lost packets by place: `3 ring, 2 function`.
 pub(crate) fn format_places(lost: &Losses) -> String {
     let places = lost.by_place().into_iter();
     let lossy = places.filter(|(_, packets)| *packets > 0);
@@ -89,13 +89,13 @@ pub(crate) fn format_places(lost: &Losses) -> String {
     }
 }
 
-/// A violation with the evidence of its cause, in one line.
+/// Describes a violation and the evidence of its cause in one line.
 pub fn describe_with_evidence(event: &SlaEvent) -> String {
     let facts = [vec![describe_violation(event)], event.evidence.clone()].concat();
     facts.join("; ")
 }
 
-/// A violation in one line: start, terms, duration, worst figures, cause, hop.
+/// Describes a violation in one line: start, terms, duration, worst figures, cause, hop.
 fn describe_violation(event: &SlaEvent) -> String {
     let terms: Vec<_> = event.terms.iter().map(|term| term.as_str()).collect();
     let lasts = if event.end.is_some() {
@@ -127,7 +127,7 @@ fn describe_violation(event: &SlaEvent) -> String {
     facts.join("; ")
 }
 
-/// A violation, wrapped under its first line; if `verbose`, with the evidence of its cause.
+/// Formats a violation, wrapped under its first line. `verbose` adds the evidence of its cause.
 pub fn event(event: &SlaEvent, verbose: bool, width: u16) -> String {
     let text = if verbose {
         describe_with_evidence(event)
@@ -137,7 +137,7 @@ pub fn event(event: &SlaEvent, verbose: bool, width: u16) -> String {
     wrap(&text, 2, width)
 }
 
-/// The number of violations and their chains; then each violation, wrapped.
+/// Formats the number of violations and their chains, then each violation, wrapped.
 pub fn events(events: &[SlaEvent], verbose: bool, width: u16) -> String {
     let chains: BTreeSet<&str> = events.iter().map(|event| &*event.chain).collect();
     let chains: Vec<&str> = chains.into_iter().collect();
@@ -150,14 +150,16 @@ pub fn events(events: &[SlaEvent], verbose: bool, width: u16) -> String {
             chains.join(", ")
         ),
     };
-    let listed = events.iter().map(|one| event(one, verbose, width));
+    let listed = events
+        .iter()
+        .map(|violation| event(violation, verbose, width));
     let all: Vec<String> = std::iter::once(wrap(&verdict, 2, width))
         .chain(listed)
         .collect();
     all.join("\n")
 }
 
-/// A violation in a few words.
+/// Describes a violation in a few words.
 pub fn describe_briefly(event: &SlaEvent) -> String {
     let lasts = if event.end.is_some() { "" } else { "..." };
     format!(
@@ -168,14 +170,14 @@ pub fn describe_briefly(event: &SlaEvent) -> String {
     )
 }
 
-/// The terms of the contract with their measured figures.
+/// Formats the terms of the contract and the measured figures.
 pub fn table(sla: &SlaStatus, width: u16) -> String {
     let head = ["SLA", "agreed", ">last second", ">last minute", ">since up"];
     let mut table = grid(head, width);
     let windows = [&sla.second, &sla.minute, &sla.life];
-    let mut row = |name: &str, agreed: String, of: &dyn Fn(&SlaWindow) -> String| {
+    let mut row = |name: &str, agreed: String, figure: &dyn Fn(&SlaWindow) -> String| {
         let mut cells = vec![name.to_owned(), agreed];
-        cells.extend(windows.map(of));
+        cells.extend(windows.map(figure));
         table.add_row(cells);
     };
     let contract = &sla.contract;
@@ -196,8 +198,9 @@ pub fn table(sla: &SlaStatus, width: u16) -> String {
         join_terms([Some(pps(window.out_pps)), window.out_bps.map(bps)])
     });
     let us = |figure| digits_or_dash(1, figure);
-    let sojourn =
-        |of: fn(&SlaSojourn) -> f64| move |window: &SlaWindow| us(window.sojourn.as_ref().map(of));
+    let sojourn = |figure: fn(&SlaSojourn) -> f64| {
+        move |window: &SlaWindow| us(window.sojourn.as_ref().map(figure))
+    };
     row(
         &format!("p{} us", contract.percentile),
         us(contract.latency_us),
@@ -215,13 +218,13 @@ pub fn table(sla: &SlaStatus, width: u16) -> String {
     table.trim_fmt()
 }
 
-/// Seconds, one a line. `-` stands for a missing figure.
+/// Formats seconds, one a line. `-` stands for a missing figure.
 pub fn seconds(seconds: &[SlaSecond], width: u16) -> String {
-    fn us(second: &SlaSecond, of: fn(&SlaSojourn) -> f64) -> String {
-        digits_or_dash(1, second.window.sojourn.as_ref().map(of))
+    fn us(second: &SlaSecond, figure: fn(&SlaSojourn) -> f64) -> String {
+        digits_or_dash(1, second.window.sojourn.as_ref().map(figure))
     }
     let columns: [Column<SlaSecond>; 10] = [
-        // The time of day is enough: the agent keeps 300 seconds.
+        // The time of day is enough, because the agent keeps 300 seconds.
         ("end", |second| {
             let time = second
                 .end
@@ -237,9 +240,11 @@ pub fn seconds(seconds: &[SlaSecond], width: u16) -> String {
             0 => "-".to_owned(),
             _ => format_places(&second.window.lost),
         }),
-        (">p50 us", |second| us(second, |one| one.p50_us)),
-        (">agreed us", |second| us(second, |one| one.agreed_us)),
-        (">max us", |second| us(second, |one| one.max_us)),
+        (">p50 us", |second| us(second, |sojourn| sojourn.p50_us)),
+        (">agreed us", |second| {
+            us(second, |sojourn| sojourn.agreed_us)
+        }),
+        (">max us", |second| us(second, |sojourn| sojourn.max_us)),
         (">cores", |second| {
             digits_or_dash(2, second.window.worker_cores)
         }),
@@ -247,7 +252,7 @@ pub fn seconds(seconds: &[SlaSecond], width: u16) -> String {
     listing(&columns, seconds, width)
 }
 
-/// The burst of the profile, whose excess the policer drops.
+/// Formats the burst of the profile. The policer drops the excess.
 fn format_burst(sla: &SlaStatus) -> String {
     let packets = sla.contract.burst_packets;
     let bits = sla.contract.burst_bits;
@@ -258,7 +263,7 @@ fn format_burst(sla: &SlaStatus) -> String {
     join_terms(parts)
 }
 
-/// The agreed terms, or `-`.
+/// Joins the agreed terms, or returns `-` without terms.
 fn join_terms(terms: [Option<String>; 2]) -> String {
     let terms: Vec<_> = terms.into_iter().flatten().collect();
     or_dash((!terms.is_empty()).then(|| terms.join(", ")))
@@ -270,7 +275,7 @@ mod tests {
     use myelin_api::SlaCause;
 
     #[test]
-    fn figures_are_short() {
+    fn short_figures_have_at_most_five_characters() {
         let all = [
             (0.0, "0"),
             (999.4, "999"),

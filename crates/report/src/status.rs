@@ -15,11 +15,11 @@ use crate::terminal::{Column, add_field, digits_or_dash, format_us, listing, or_
 
 pub use flows::flows;
 
-/// All chains, one a line: the contract, and the packets by place.
+/// Formats all chains, one a line: the contract, and the packets by place.
 pub fn overview(chains: &[ChainStatus], width: u16) -> String {
     let columns: [Column<ChainStatus>; 10] = [
         ("chain", |status| status.chain.clone()),
-        ("contract", contract),
+        ("contract", format_contract),
         (">in", |status| status.account.packets_in.to_string()),
         (">out", |status| status.account.packets_out.to_string()),
         (">policed", |status| status.account.policed.to_string()),
@@ -43,8 +43,8 @@ pub fn overview(chains: &[ChainStatus], width: u16) -> String {
     listing(&columns, chains, width)
 }
 
-/// Whether a chain keeps its contract, or why it has none.
-fn contract(status: &ChainStatus) -> String {
+/// Says whether a chain keeps its contract, or why the chain has no contract.
+fn format_contract(status: &ChainStatus) -> String {
     match status.state {
         ChainState::Failed => "failed".to_owned(),
         ChainState::Active if status.best_effort => "best effort".to_owned(),
@@ -53,20 +53,22 @@ fn contract(status: &ChainStatus) -> String {
     }
 }
 
-/// The sojourn at the agreed percentile since the chain came up, us; with black boxes, that of each
-/// section.
+/// Formats the sojourn at the agreed percentile since the chain came up, us; with black boxes, the
+/// sojourn of each section.
 fn agreed_us(status: &ChainStatus, sla: &SlaStatus) -> String {
     match &sla.life.sojourn {
         Some(sojourn) => format_us(sojourn.agreed_us),
         None if status.sojourn_sections.is_empty() => "-".to_owned(),
-        None => sojourn(status, |section| section.p99_us),
+        None => format_sojourn(status, |section| section.p99_us),
     }
 }
 
-/// A figure of the sojourn; with black boxes, that of each section.
-fn sojourn(status: &ChainStatus, figure: impl Fn(&SojournStatus) -> f64) -> String {
+/// Formats a figure of the sojourn; with black boxes, the figure of each section.
+fn format_sojourn(status: &ChainStatus, figure: impl Fn(&SojournStatus) -> f64) -> String {
     let sections = status.sojourn.iter().chain(&status.sojourn_sections);
-    let figures: Vec<_> = sections.map(|one| format!("{:.1}", figure(one))).collect();
+    let figures: Vec<_> = sections
+        .map(|section| format!("{:.1}", figure(section)))
+        .collect();
     figures.join(" | ")
 }
 
@@ -74,7 +76,7 @@ fn sum(places: &BTreeMap<String, u64>) -> u64 {
     places.values().sum()
 }
 
-/// Packets by place: `3 ring, 2 edge-filter`; `-` for no place.
+/// Formats packets by place: `3 ring, 2 edge-filter`; `-` for no place.
 fn format_places<'a>(places: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
     let places: Vec<_> = places
         .map(|(place, packets)| format!("{packets} {place}"))
@@ -82,8 +84,8 @@ fn format_places<'a>(places: impl Iterator<Item = (&'a String, &'a u64)>) -> Str
     or_dash((!places.is_empty()).then(|| places.join(", ")))
 }
 
-/// The account of all packets, as an equation.
-pub(crate) fn account(account: &PacketAccount) -> String {
+/// Formats the account of all packets as an equation.
+pub(crate) fn format_account(account: &PacketAccount) -> String {
     let PacketAccount { dropped, lost, .. } = account;
     let made = match account.made {
         0 => String::new(),
@@ -102,9 +104,9 @@ pub(crate) fn account(account: &PacketAccount) -> String {
     text + &format!(" + {} in flight", account.under_way)
 }
 
-/// A chain's contract with its measured figures, its packets by place, its failures.
+/// Formats a chain's contract and measured figures, its packets by place, and its failures.
 pub fn summary(status: &ChainStatus, width: u16) -> String {
-    let mut out = format!("chain {}: {}\n", status.chain, contract(status));
+    let mut out = format!("chain {}: {}\n", status.chain, format_contract(status));
     if let Some(judged) = &status.sla {
         add_field(
             &mut out,
@@ -135,10 +137,10 @@ pub fn summary(status: &ChainStatus, width: u16) -> String {
             width,
         );
     }
-    add_field(&mut out, "packets", &account(&status.account), width);
+    add_field(&mut out, "packets", &format_account(&status.account), width);
     let judged = status.sla.iter();
     for core in judged.flat_map(|judged| &judged.lost_cores) {
-        let text = format!("core {core} is unavailable: no promise until it is back");
+        let text = format!("core {core} is unavailable: no promise until the core is back");
         add_field(&mut out, "core", &text, width);
     }
     if let Some(event) = status
@@ -163,7 +165,7 @@ pub fn summary(status: &ChainStatus, width: u16) -> String {
     out + &hops_table(status, width)
 }
 
-/// The processes of the workers, or `-`.
+/// Formats the processes of the workers, or `-`.
 fn format_workers(status: &ChainStatus) -> String {
     let workers: Vec<String> = status
         .worker
@@ -177,7 +179,7 @@ fn format_workers(status: &ChainStatus) -> String {
     or_dash((!workers.is_empty()).then(|| workers.join(", ")))
 }
 
-/// Details of a chain: the contract by time, ports, processes, counters, shaper, rings.
+/// Formats the details of a chain: the contract by time, ports, processes, counters, shaper, rings.
 pub fn details(status: &ChainStatus, width: u16) -> String {
     let mut out = String::new();
     if let Some(judged) = &status.sla {
@@ -191,12 +193,12 @@ pub fn details(status: &ChainStatus, width: u16) -> String {
     let mapping = format!("{}, generation {}", status.mapping, status.generation);
     add_field(&mut out, "mapping", &mapping, width);
     add_field(&mut out, "workers", &format_workers(status), width);
-    let half = sojourn(status, |sojourn| sojourn.p50_us);
-    let most = sojourn(status, |sojourn| sojourn.p99_us);
+    let p50_us = format_sojourn(status, |sojourn| sojourn.p50_us);
+    let p99_us = format_sojourn(status, |sojourn| sojourn.p99_us);
     add_field(
         &mut out,
         "sojourn",
-        &format!("50 % within {half} us, 99 % within {most} us"),
+        &format!("50 % within {p50_us} us, 99 % within {p99_us} us"),
         width,
     );
     let mut lines = String::new();
@@ -270,7 +272,7 @@ fn hop_details(hop: &HopStatus) -> String {
             "{name}: {process}, {restarts} restarts, {packets_out} packets out, {packets_back} back to the senders; output in {log}"
         );
         if let Some(last_end) = &black_box.last_end {
-            let _ = writeln!(out, "{name}: its program last {last_end}");
+            let _ = writeln!(out, "{name}: the program last {last_end}");
         }
     }
     if let Some(sandbox) = &hop.sandbox {
@@ -279,7 +281,7 @@ fn hop_details(hop: &HopStatus) -> String {
     out
 }
 
-/// The shaper's profile and counters.
+/// Describes the shaper's profile and counters.
 fn describe_shaper(shaper: &ShaperStatus) -> String {
     let limit = |rate: Option<u64>, burst: Option<u64>, unit: &str| {
         Some(format!("{} {unit}/s, burst {}", rate?, burst?))
@@ -315,7 +317,7 @@ fn describe_shaper(shaper: &ShaperStatus) -> String {
     parts.join("; ")
 }
 
-/// The process or container of a function, its limits, and its use of them.
+/// Describes the process or container of a function, its limits and its use.
 fn describe_sandbox(sandbox: &SandboxStatus) -> String {
     const MIB: f64 = (1 << 20) as f64;
     let mut parts = vec![match &sandbox.container {
@@ -343,14 +345,14 @@ fn describe_sandbox(sandbox: &SandboxStatus) -> String {
     parts.join(", ")
 }
 
-/// The last second of each chain, one a line.
-pub fn live(chains: &[ChainStatus], width: u16) -> String {
+/// Formats the last second of each chain, one chain a line.
+pub fn last_second(chains: &[ChainStatus], width: u16) -> String {
     if chains.is_empty() {
         return "no chain runs".to_owned();
     }
     let columns: [Column<ChainStatus>; 9] = [
         ("CHAIN", |status| status.chain.clone()),
-        ("CONTRACT", contract),
+        ("CONTRACT", format_contract),
         (">IN/s", |status| {
             per_second(status, |second| second.packets_in)
         }),
@@ -383,8 +385,8 @@ pub fn live(chains: &[ChainStatus], width: u16) -> String {
     listing(&columns, chains, width)
 }
 
-/// Details of the last second of each chain.
-pub fn live_details(chains: &[ChainStatus], width: u16) -> String {
+/// Formats details of the last second of each chain.
+pub fn last_second_details(chains: &[ChainStatus], width: u16) -> String {
     let columns: [Column<ChainStatus>; 9] = [
         ("CHAIN", |status| status.chain.clone()),
         ("MAPPING", |status| status.mapping.clone()),
@@ -417,19 +419,19 @@ pub fn live_details(chains: &[ChainStatus], width: u16) -> String {
     listing(&columns, chains, width)
 }
 
-/// Packets of the last second as a rate, or `-`.
+/// Formats the packets of the last second as a rate, or `-`.
 fn per_second(status: &ChainStatus, count: fn(&SlaWindow) -> u64) -> String {
     let second = status.sla.as_ref().map(|sla| &sla.second);
     let second = second.filter(|second| second.seconds > 0.0);
     or_dash(second.map(|second| sla::format_short(count(second) as f64 / second.seconds)))
 }
 
-/// A figure of a chain's contract, or `-`.
+/// Formats a figure of a chain's contract, or `-`.
 fn sla_figure(status: &ChainStatus, figure: fn(&SlaStatus) -> Option<String>) -> String {
     or_dash(status.sla.as_deref().and_then(figure))
 }
 
-/// A figure of the last second's sojourn, or `-`.
+/// Formats a figure of the last second's sojourn, or `-`.
 fn last_sojourn(status: &ChainStatus, figure: fn(&SlaSojourn) -> f64) -> String {
     let second = status.sla.as_deref().map(|sla| &sla.second);
     let sojourn = second.and_then(|second| second.sojourn.as_ref());

@@ -17,14 +17,14 @@ pub struct Style {
 }
 
 impl Style {
-    /// The width, as tables take it.
+    /// Returns the width in the number type of tables.
     pub(crate) fn columns(self) -> u16 {
         u16::try_from(self.width).unwrap_or(u16::MAX)
     }
 }
 
 impl Default for Style {
-    /// 100 columns, Unicode.
+    /// Returns a style of 100 columns and Unicode.
     fn default() -> Self {
         Self {
             width: 100,
@@ -33,7 +33,7 @@ impl Default for Style {
     }
 }
 
-/// Microseconds with about four significant digits, without the unit.
+/// Formats microseconds with about four significant digits, without the unit.
 pub fn format_us(us: f64) -> String {
     let digits = match us.abs() {
         us if us >= 1000.0 => 0,
@@ -44,19 +44,19 @@ pub fn format_us(us: f64) -> String {
     format!("{us:.digits$}")
 }
 
-/// A share (0 to 1) in percent. It has enough digits to differ from 0 % and 100 %.
+/// Formats a share (0 to 1) in percent, with enough digits to differ from 0 % and 100 %.
 pub fn format_share(share: f64) -> String {
     let percent = share * 100.0;
     let rest = percent.min(100.0 - percent);
     if rest <= 0.0 || rest >= 1.0 {
         return format!("{percent:.1} %");
     }
-    // One digit more than the leading zeros of the rest. Its last bits are inexact.
+    // One digit more than the leading zeros of `rest`, whose last bits are inexact.
     let digits = (1.0 - (rest * (1.0 + 1e-9)).log10().floor()).clamp(1.0, 6.0) as usize;
     format!("{percent:.digits$} %")
 }
 
-/// Nanoseconds with the unit; from 10 000 on microseconds.
+/// Formats nanoseconds with the unit; from 10 000 ns on, microseconds.
 pub fn format_ns(ns: f64) -> String {
     if ns >= 10_000.0 {
         format!("{:.1} us", ns / 1000.0)
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_not_rounded_to_all_or_nothing() {
+    fn shares_near_0_and_100_percent_are_not_rounded_to_them() {
         let shown = [0.0, 1.0, 0.5, 0.999, 0.99996, 0.00004, 0.000_000_04].map(format_share);
         assert_eq!(
             shown,

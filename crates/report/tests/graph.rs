@@ -19,14 +19,15 @@ const FILTER: &str =
 const CODER: &str = "kind: xor, config: { key: 7 }, space: user";
 const BOX: &str = "kind: external, config: { command: [ /bin/true ] }";
 
-fn places(of: &[(&str, u64)]) -> BTreeMap<String, u64> {
-    of.iter()
+fn places(counts: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    counts
+        .iter()
         .map(|(place, packets)| ((*place).to_owned(), *packets))
         .collect()
 }
 
-/// An account with losses at every place of a chain with these functions.
-fn lossy(dropped: &[(&str, u64)]) -> PacketAccount {
+/// Returns an account with losses at every place of a chain with these functions.
+fn lossy_account(dropped: &[(&str, u64)]) -> PacketAccount {
     PacketAccount {
         packets_in: 20_000,
         packets_out: 19_000,
@@ -38,7 +39,8 @@ fn lossy(dropped: &[(&str, u64)]) -> PacketAccount {
     }
 }
 
-/// A chain of each mapping, of devices and with a black box: as planned, and running with losses.
+/// Returns a chain of each mapping, of DPDK devices and with a black box: planned, and running with
+/// losses.
 fn pictures() -> Vec<(&'static str, ChainGraph)> {
     let functions = [("edge-filter", FILTER), ("coder", CODER)];
     let sla = "  sla: { rate: 20kpps, burst: 24, latency: 350us, loss: 0.1% }\n";
@@ -67,8 +69,9 @@ fn pictures() -> Vec<(&'static str, ChainGraph)> {
         .map(|name| (name.as_str(), "kind: forward"))
         .collect();
     let long = plan("long", &many, "  ports: { ingress: eth1, egress: eth2 }\n");
-    let running =
-        |plan: &Plan, dropped: &[(&str, u64)]| ChainGraph::running(&status(plan, lossy(dropped)));
+    let running = |plan: &Plan, dropped: &[(&str, u64)]| {
+        ChainGraph::running(&status(plan, lossy_account(dropped)))
+    };
     vec![
         ("compact", ChainGraph::planned(&compact)),
         (
@@ -111,7 +114,8 @@ fn pictures_equal_the_reviewed_files() {
 /// Greatest width of a letter of a monospaced font, as a share of its size.
 const LETTER: f64 = 0.61;
 
-/// The SVG is XML with a title and a description, and all its text lies in its view box.
+/// Checks that the SVG is XML with a title and a description, and that all text lies in the view
+/// box.
 fn check_svg(svg: &str) {
     let document = roxmltree::Document::parse(svg).unwrap();
     let root = document.root_element();
@@ -160,7 +164,7 @@ fn losses_in(text: &str) -> u64 {
 }
 
 prop_compose! {
-    /// Names of functions, all different.
+    /// Generates different names of functions.
     fn function_names()(
         count in 1..=MAX_FUNCTIONS,
         lengths in prop::collection::vec(6..=MAX_NAME, MAX_FUNCTIONS),
@@ -193,7 +197,7 @@ proptest! {
         let dropped: Vec<_> = names.iter().map(String::as_str).zip(drops).collect();
         let account = PacketAccount {
             lost: ["door", "ring", "link", "unseen"].map(str::to_owned).into_iter().zip(lost).collect(),
-            ..lossy(&dropped)
+            ..lossy_account(&dropped)
         };
         let places = account.dropped.values().chain(account.lost.values());
         let sum = account.policed + places.sum::<u64>();

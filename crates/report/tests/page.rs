@@ -14,7 +14,7 @@ use myelin_report::Error;
 use myelin_report::chain::{details, page, summary};
 use myelin_report::terminal::Style;
 
-fn empty() -> ChainReport {
+fn empty_report() -> ChainReport {
     ChainReport {
         chain: "tactile".to_owned(),
         file_name: "tactile.yaml".to_owned(),
@@ -23,8 +23,8 @@ fn empty() -> ChainReport {
     }
 }
 
-/// A distribution that is nearly log-normal, with a tail, from a fixed generator.
-fn spread(centre_ns: f64, n: usize) -> Distribution {
+/// Returns a nearly log-normal distribution with a tail, from a fixed generator.
+fn log_normal_delays(centre_ns: f64, n: usize) -> Distribution {
     let mut state = 1_u64;
     let mut uniform = || {
         state = state
@@ -45,7 +45,7 @@ fn spread(centre_ns: f64, n: usize) -> Distribution {
     delays
 }
 
-/// The result of a probe of 500 packets in `mode`.
+/// Returns the result of a probe of 500 packets in `mode`.
 fn probe(mode: Mode, rtt: Distribution) -> ProbeResult {
     let summary = rtt.summary(Some(700.0));
     ProbeResult {
@@ -80,9 +80,9 @@ fn probe(mode: Mode, rtt: Distribution) -> ProbeResult {
     }
 }
 
-fn full() -> ChainReport {
-    let inline = probe(Mode::Inline, spread(9_000.0, 3000));
-    let blocking = probe(Mode::Blocking, spread(40_000.0, 3000));
+fn full_report() -> ChainReport {
+    let inline = probe(Mode::Inline, log_normal_delays(9_000.0, 3000));
+    let blocking = probe(Mode::Blocking, log_normal_delays(40_000.0, 3000));
     let shares = |user, system, softirq, steal| Shares {
         user_share: user,
         system_share: system,
@@ -117,8 +117,8 @@ fn full() -> ChainReport {
         round_trip_bound_us: Some(700.0),
         probes: vec![("inline, 256 B".to_owned(), inline), ("blocking, 256 B".to_owned(), blocking)],
         sojourns: vec![
-            ("before the black box".to_owned(), spread(2_500.0, 20_000)),
-            ("after it".to_owned(), spread(9_000.0, 20_000)),
+            ("before the black box".to_owned(), log_normal_delays(2_500.0, 20_000)),
+            ("after it".to_owned(), log_normal_delays(9_000.0, 20_000)),
         ],
         hops: vec![
             hop("front door", "", "kernel", Some(160.0), 150.0),
@@ -155,11 +155,11 @@ fn full() -> ChainReport {
         }),
         notes: vec!["Power is not measured here: no meter.".to_owned()],
         file_text: "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: { name: tactile }\nspec:\n  match: { protocol: udp, destination: 10.0.0.2/32 }\n  functions:\n    - { name: edge-filter, kind: firewall }\n".to_owned(),
-        ..empty()
+        ..empty_report()
     }
 }
 
-/// The page of a report, headed by a picture.
+/// Makes the page of a report, with a picture at the top.
 fn page_of(report: ChainReport) -> Result<String, Error> {
     let plan = common::plan("tactile", &[("coder", "kind: xor, config: { key: 7 }")], "");
     let status = Box::new(common::status(&plan, PacketAccount::default()));
@@ -181,7 +181,7 @@ fn parse(page: &str) -> roxmltree::Document<'_> {
 
 #[test]
 fn a_full_report_is_well_formed_complete_and_self_contained() {
-    let page = page_of(full()).unwrap();
+    let page = page_of(full_report()).unwrap();
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("page.html");
     std::fs::write(&path, &page).unwrap();
     println!("written to {}", path.display());
@@ -201,7 +201,7 @@ fn a_full_report_is_well_formed_complete_and_self_contained() {
     let mut ids = std::collections::BTreeSet::new();
     for node in document.descendants() {
         if let Some(id) = node.attribute("id") {
-            assert!(ids.insert(id.to_owned()), "id {id} twice");
+            assert!(ids.insert(id.to_owned()), "two elements have the id {id}");
         }
     }
     for svg in svgs {
@@ -244,7 +244,7 @@ fn a_full_report_is_well_formed_complete_and_self_contained() {
 
 #[test]
 fn an_empty_report_gives_a_page() {
-    let page = page_of(empty()).unwrap();
+    let page = page_of(empty_report()).unwrap();
     let document = parse(&page);
     let code = document
         .descendants()
@@ -256,7 +256,7 @@ fn an_empty_report_gives_a_page() {
 
 #[test]
 fn a_report_with_odd_figures_gives_a_page() {
-    let mut report = empty();
+    let mut report = empty_report();
     report.chain = "<script>alert(1)</script>".to_owned();
     report.file_text = "\u{0}\u{1b}]0;x\u{7} ]]> &amp;".to_owned();
     let mut one = Distribution::new();
@@ -292,7 +292,11 @@ fn a_report_with_odd_figures_gives_a_page() {
 fn the_text_begins_with_the_verdict_and_fits_the_terminal() {
     for width in [60, 90] {
         let style = Style { width, ascii: true };
-        let text = format!("{}{}", summary(&full(), style), details(&full(), style));
+        let text = format!(
+            "{}{}",
+            summary(&full_report(), style),
+            details(&full_report(), style)
+        );
         let long = text.lines().find(|line| line.len() > width);
         assert_eq!(long, None, "{text}");
         assert!(text.is_ascii(), "{text}");
@@ -301,7 +305,7 @@ fn the_text_begins_with_the_verdict_and_fits_the_terminal() {
         width: 90,
         ascii: true,
     };
-    let text = summary(&full(), style);
+    let text = summary(&full_report(), style);
     let verdict = "chain tactile: SLA met: round trip is 30.10 us, owed 700 us (4 %)\n";
     assert!(text.starts_with(verdict), "{text}");
     for part in [
@@ -314,7 +318,7 @@ fn the_text_begins_with_the_verdict_and_fits_the_terminal() {
     ] {
         assert!(text.contains(part), "{part} in {text}");
     }
-    let text = details(&full(), style);
+    let text = details(&full_report(), style);
     for part in [
         "p99.99",
         "duplicates",
@@ -332,7 +336,7 @@ fn the_verdict_contains_the_share_of_the_bound() {
         let text = summary(report, Style::default());
         text.lines().next().unwrap_or_default().to_owned()
     };
-    let with = |measured: Option<f64>, bound: f64| ChainReport {
+    let report_with = |measured: Option<f64>, bound: f64| ChainReport {
         claims: vec![
             Claim::figure_at_most("sla.loss: packets lost, %", 0.0, 0.0),
             Claim::new("sla.latency: sojourn at p99, us", measured).with_bound(
@@ -340,24 +344,24 @@ fn the_verdict_contains_the_share_of_the_bound() {
                 Some(measured.is_some_and(|measured| measured <= bound)),
             ),
         ],
-        ..empty()
+        ..empty_report()
     };
     for (report, expected) in [
-        (empty(), "chain tactile: no SLA agreed"),
+        (empty_report(), "chain tactile: no SLA agreed"),
         (
-            with(Some(61.98), 350.0),
+            report_with(Some(61.98), 350.0),
             "chain tactile: SLA met: sojourn at p99 is 61.98 us, owed 350 us (18 %)",
         ),
         (
-            with(Some(2048.0), 350.0),
+            report_with(Some(2048.0), 350.0),
             "chain tactile: SLA not met: sojourn at p99 is 2048 us, owed 350 us (585 %)",
         ),
         (
-            with(Some(3.0), 0.0),
+            report_with(Some(3.0), 0.0),
             "chain tactile: SLA not met: sojourn at p99 is 3.00 us, owed 0 us",
         ),
         (
-            with(None, 350.0),
+            report_with(None, 350.0),
             "chain tactile: SLA not met: sojourn at p99 was not measured",
         ),
     ] {
@@ -367,7 +371,7 @@ fn the_verdict_contains_the_share_of_the_bound() {
 
 #[test]
 fn a_report_round_trips_through_json() {
-    let report = full();
+    let report = full_report();
     let sent = serde_json::to_string(&report).unwrap();
     let received: ChainReport = serde_json::from_str(&sent).unwrap();
     assert_eq!(

@@ -38,7 +38,7 @@ fn axis(title: &str, scale: Scale) -> AxisStyle<'_> {
 }
 
 /// Checks the properties of every drawing. Returns its texts and the widths of its rectangles.
-fn check(svg: &str) -> (Vec<String>, Vec<f64>) {
+fn check_svg(svg: &str) -> (Vec<String>, Vec<f64>) {
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     let document = roxmltree::Document::parse(svg).unwrap();
     let root = document.root_element();
@@ -75,7 +75,7 @@ fn bars_show_groups_figures_intervals_and_the_bound() {
     };
     for width in [Width::Full, Width::Part] {
         let svg = bars(NAME, width, "round trip, us", &groups, Some(bound)).unwrap();
-        let (texts, widths) = check(&svg);
+        let (texts, widths) = check_svg(&svg);
         for text in [
             "XDP compact",
             "AF_XDP",
@@ -87,7 +87,7 @@ fn bars_show_groups_figures_intervals_and_the_bound() {
         ] {
             assert!(texts.iter().any(|t| t == text), "{text} in {texts:?}");
         }
-        // As long as the figures: 2 : 4 : 1, to a pixel.
+        // The lengths are proportional to the figures, 2 : 4 : 1, to a pixel.
         assert_eq!(widths.len(), 3);
         assert!(
             (widths[1] / widths[0] - 2.0).abs() < 0.03
@@ -95,18 +95,21 @@ fn bars_show_groups_figures_intervals_and_the_bound() {
             "{widths:?}"
         );
         // Each interval is a line with two ends; the axis and the bound are lines too.
-        let with = svg.matches("<polyline").count();
+        let with_intervals = svg.matches("<polyline").count();
         let mut bare = groups.clone();
         for bar in bare.iter_mut().flat_map(|group| &mut group.bars) {
             bar.interval = None;
         }
         let svg = bars(NAME, width, "round trip, us", &bare, Some(bound)).unwrap();
-        assert!(with - svg.matches("<polyline").count() >= 6, "{with}");
+        assert!(
+            with_intervals - svg.matches("<polyline").count() >= 6,
+            "{with_intervals}"
+        );
     }
 }
 
 #[test]
-fn parts_of_a_whole_follow_each_other() {
+fn stacked_parts_add_up_to_the_whole_bar() {
     let parts = |values: [f64; 3]| {
         values
             .iter()
@@ -119,7 +122,7 @@ fn parts_of_a_whole_follow_each_other() {
         group("paper", parts([0.252, 0.252, 0.496])),
     ];
     let svg = stacked(NAME, Width::Part, "share of the time", &groups).unwrap();
-    let (texts, widths) = check(&svg);
+    let (texts, widths) = check_svg(&svg);
     for text in ["ours", "paper", "share of the time", "0.50", "100 %"] {
         assert!(texts.iter().any(|t| t == text), "{text} in {texts:?}");
     }
@@ -149,7 +152,7 @@ fn lines_mark_only_measured_points() {
         )
         .unwrap()
     };
-    let (texts, _) = check(&draw(&[curve(0, Stroke::Marked)]));
+    let (texts, _) = check_svg(&draw(&[curve(0, Stroke::Marked)]));
     for text in ["functions", "round trip, us", "10", "0", "4"] {
         assert!(texts.iter().any(|t| t == text), "{text} in {texts:?}");
     }
@@ -166,7 +169,7 @@ fn lines_mark_only_measured_points() {
         .map(|series| curve(series, Stroke::Marks))
         .collect();
     let svg = draw(&all);
-    check(&svg);
+    check_svg(&svg);
     assert_eq!(
         (
             svg.matches("<circle").count(),
@@ -177,7 +180,7 @@ fn lines_mark_only_measured_points() {
 }
 
 #[test]
-fn distributions_range_from_0_to_100_percent_and_have_their_bound() {
+fn a_distribution_ranges_from_0_to_100_percent_and_shows_its_bound() {
     let curves = [Curve {
         series: 0,
         points: vec![
@@ -202,14 +205,14 @@ fn distributions_range_from_0_to_100_percent_and_have_their_bound() {
         Some(bound),
     )
     .unwrap();
-    let (texts, _) = check(&svg);
+    let (texts, _) = check_svg(&svg);
     for text in ["0 %", "100 %", "350 us", "10", "round trip, us"] {
         assert!(texts.iter().any(|t| t == text), "{text} in {texts:?}");
     }
 }
 
 #[test]
-fn odd_figures_give_a_drawing() {
+fn figures_that_are_not_finite_give_a_drawing() {
     for value in [
         f64::NAN,
         f64::INFINITY,
@@ -232,7 +235,7 @@ fn odd_figures_give_a_drawing() {
             group(&"x".repeat(300), odd(None)),
             group("<&>", Vec::new()),
         ];
-        let check_odd = |svg: String| check(&svg);
+        let check_odd = |svg: String| check_svg(&svg);
         check_odd(bars(NAME, Width::Part, "a", &groups, None).unwrap());
         check_odd(stacked(NAME, Width::Full, "", &groups).unwrap());
         let points = vec![
@@ -276,7 +279,7 @@ fn odd_figures_give_a_drawing() {
         )
         .unwrap(),
     ] {
-        check(&svg);
+        check_svg(&svg);
     }
 }
 

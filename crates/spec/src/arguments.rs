@@ -22,8 +22,8 @@ impl fmt::Display for ArgumentErrors {
 
 impl std::error::Error for ArgumentErrors {}
 
-/// Reads a rate (`20kpps`, `100Mbit`, `20kpps,100Mbit`) and a burst (`32`, `64kbit`, `32,64kbit`)
-/// into an SLA without other values. [`Sla::profile`] adds the default burst.
+/// Reads a rate (`20kpps`, `100Mbit`, `20kpps,100Mbit`) and a burst (`32`, `64kbit`, `32,64kbit`).
+/// All other values of the SLA are absent. [`Sla::profile`] adds the default burst.
 ///
 /// # Errors
 /// The rate or the burst is malformed, or the burst has no rate.
@@ -92,7 +92,7 @@ fn node(value: Value) -> Node {
     }
 }
 
-/// Reads the value. `argument` maps a key to the argument's name.
+/// Reads `value`. For errors, `argument` maps a key to the name of its argument.
 fn read<T: Readable>(
     value: Value,
     faults: FaultLog<'_>,
@@ -139,16 +139,17 @@ mod tests {
 
     #[test]
     fn faults_name_the_argument() {
-        let of = |rate, burst| parse_profile(rate, burst).unwrap_err().to_string();
+        let error_of = |rate, burst| parse_profile(rate, burst).unwrap_err().to_string();
         assert_eq!(
-            of("20kps", None),
+            error_of("20kps", None),
             "--rate: `20kps` has the unknown unit `kps`; expected a rate in packets (units pps, kpps, Mpps, Gpps) or in bits a \
              second (bit, kbit, Mbit, Gbit); write for example 20kpps"
         );
-        assert!(of("20kpps", Some("64kbit")).starts_with("--burst: a burst in bits has no effect"));
-        assert!(of("20kpps,30kpps", None).contains("is the second one in packets"));
-        assert!(of("", None).starts_with("--rate: "));
-        assert!(of("0pps", Some("0")).contains("\n--burst: "));
+        let error = error_of("20kpps", Some("64kbit"));
+        assert!(error.starts_with("--burst: a burst in bits has no effect"));
+        assert!(error_of("20kpps,30kpps", None).contains("is the second value in packets"));
+        assert!(error_of("", None).starts_with("--rate: "));
+        assert!(error_of("0pps", Some("0")).contains("\n--burst: "));
     }
 
     #[test]
@@ -160,23 +161,24 @@ mod tests {
             (Some(17), Some(9000))
         );
         assert_eq!(found.destination, "10.0.0.0/24".parse().ok());
-        let of = |text| parse_match(text).unwrap_err().to_string();
+        let error_of = |text| parse_match(text).unwrap_err().to_string();
         assert!(
-            of("protocol=upd").contains("write `udp`"),
+            error_of("protocol=upd").contains("write `udp`"),
             "{}",
-            of("protocol=upd")
+            error_of("protocol=upd")
         );
-        assert!(of("sourcPort=1").contains("write `sourcePort`"));
-        assert!(of("udp").starts_with("--match: `udp` has no `=`"));
-        assert!(of("protocol=udp,protocol=tcp").contains("twice"));
-        assert!(of("destinationPort=70000").starts_with("--match destinationPort: "));
-        assert!(of("protocol=icmp,sourcePort=1").starts_with("--match protocol: "));
+        assert!(error_of("sourcPort=1").contains("write `sourcePort`"));
+        assert!(error_of("udp").starts_with("--match: `udp` has no `=`"));
+        assert!(error_of("protocol=udp,protocol=tcp").contains("twice"));
+        assert!(error_of("destinationPort=70000").starts_with("--match destinationPort: "));
+        assert!(error_of("protocol=icmp,sourcePort=1").starts_with("--match protocol: "));
     }
 
     proptest::proptest! {
         #[test]
-        fn any_text_gives_a_value_or_an_error(one: String, two: String) {
-            for text in [parse_profile(&one, Some(&two)).err(), parse_match(&one).err()].into_iter().flatten() {
+        fn any_text_gives_a_value_or_an_error(text: String, burst: String) {
+            let errors = [parse_profile(&text, Some(&burst)).err(), parse_match(&text).err()];
+            for text in errors.into_iter().flatten() {
                 proptest::prop_assert!(!text.to_string().is_empty());
             }
         }

@@ -1,4 +1,4 @@
-//! A service function chain as its file states it.
+//! A service function chain, with the values of its chain file.
 
 use myelin_packet::Match;
 use myelin_packet::traffic::{Bucket, Profile};
@@ -48,7 +48,7 @@ word_enum! {
 }
 
 word_enum! {
-    /// The hook of the front door, which takes the chain's packets.
+    /// The hook where the front door takes the chain's packets.
     #[derive(Default)]
     pub enum Hook {
         /// The cheapest hook of the port.
@@ -107,52 +107,52 @@ word_enum! {
 /// A service function chain: its traffic, its functions in order, and its contract.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServiceChain {
-    /// Its name: a DNS label of at most [`MAX_NAME`] characters, unique on the node.
+    /// A DNS label of at most [`MAX_NAME`] characters, unique on the node.
     pub name: String,
-    /// Its owner (`metadata.namespace`): a DNS label too.
+    /// The chain's owner (`metadata.namespace`), a DNS label.
     pub namespace: String,
-    /// Its traffic (`spec.match`).
+    /// The traffic that the chain takes (`spec.match`).
     pub matches: Match,
-    /// Its functions in order; 1 to [`MAX_FUNCTIONS`].
+    /// The functions in order; 1 to [`MAX_FUNCTIONS`].
     pub functions: Vec<FunctionSpec>,
-    /// Its contract.
+    /// The contract.
     pub sla: Sla,
-    /// The layout of its functions on processes.
+    /// The layout of the functions on processes.
     pub mapping: Mapping,
-    /// The planner's rule for the spaces of its functions.
+    /// The planner's rule for the spaces of the functions.
     pub classify: Classify,
-    /// The hook of its front door.
+    /// The hook of the front door.
     pub hook: Hook,
-    /// The interfaces that it connects; with `None`, the agent makes end hosts.
+    /// The interfaces that the chain connects; with `None`, the agent makes end hosts.
     pub ports: Option<Ports>,
-    /// The chain of the other direction. Both chains of a pair have it here, even if the file has
-    /// it in one of them.
+    /// The name of the chain of the other direction. The parser sets this field in both chains of
+    /// a pair, even if the file has `reverse` in one chain only.
     pub reverse: Option<String>,
     /// `onFailure` of the file; [`Self::effective_on_failure`] adds the default.
     pub on_failure: Option<OnFailure>,
-    /// How its worker runs.
+    /// The settings of the chain's worker.
     pub worker: WorkerSpec,
     /// The longest wake-up time of this machine's cores while the chain is up, ns. With `None`, the
     /// kernel decides.
     pub cpu_latency_ns: Option<u64>,
-    /// The locations of its parts in the chain file, for errors of later steps.
+    /// The locations of the chain's parts in the file, for errors of later steps.
     pub places: ChainLocations,
 }
 
 impl ServiceChain {
-    /// The owner.
+    /// Returns the owner: `metadata.namespace`.
     pub fn owner(&self) -> &str {
         &self.namespace
     }
 
-    /// Whether its ports are DPDK devices.
+    /// Whether the chain's ports are DPDK devices.
     pub fn is_over_dpdk(&self) -> bool {
         self.ports
             .as_ref()
             .is_some_and(|ports| ports.driver == PortDriver::Dpdk)
     }
 
-    /// The functions at these positions for deployment, each with the owner of its state.
+    /// Returns the functions at `positions` for deployment, each with the key of its state.
     pub fn instances(&self, positions: std::ops::Range<usize>) -> Vec<FunctionInstance> {
         self.functions[positions]
             .iter()
@@ -161,22 +161,22 @@ impl ServiceChain {
     }
 
     fn instance(&self, function: &FunctionSpec) -> FunctionInstance {
-        let (chain, owner, side) = match (&self.reverse, &function.reverse_of) {
-            (Some(reverse), Some(owner)) => (reverse, owner, Side::Reply),
+        let (chain, name, side) = match (&self.reverse, &function.reverse_of) {
+            (Some(reverse), Some(undone)) => (reverse, undone, Side::Reply),
             _ => (&self.name, &function.name, Side::Forward),
         };
         FunctionInstance {
             config: function.config.clone(),
             state: Some(StateKey {
                 chain: chain.clone(),
-                function: owner.clone(),
+                function: name.clone(),
             }),
             side,
         }
     }
 
-    /// The action on packets that its functions cannot process: `onFailure` of the file, else
-    /// `drop` if a function guards the chain (a firewall), else `pass`.
+    /// Returns the action on packets that the chain's functions cannot process: `onFailure` of the
+    /// file, else `drop` if a function guards the chain (a firewall), else `pass`.
     pub fn effective_on_failure(&self) -> OnFailure {
         let guarded = self.functions.iter().any(|function| function.kind().guards);
         self.on_failure.unwrap_or(if guarded {
@@ -187,10 +187,11 @@ impl ServiceChain {
     }
 }
 
-/// Locations in the chain file. An absent key has the location of its mapping.
+/// Locations of a chain's keys in the chain file. For an absent key, the location of the mapping
+/// that would hold the key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainLocations {
-    /// The object.
+    /// The whole object.
     pub chain: FileLocation,
     /// `metadata.name`.
     pub name: FileLocation,
@@ -235,7 +236,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// The ports of the other direction.
+    /// Returns the ports of the other direction.
     #[must_use]
     pub fn reversed(&self) -> Self {
         Self {
@@ -246,28 +247,28 @@ impl Ports {
     }
 }
 
-/// The service level agreement of a chain. `None`: not agreed.
+/// The service level agreement of a chain. `None` means that the contract does not state the value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sla {
     /// Rate r of the traffic profile, packets a second.
     pub rate_pps: Option<u64>,
-    /// Rate of the traffic profile, bits a second.
+    /// Rate r of the traffic profile, bits a second.
     pub rate_bps: Option<u64>,
     /// Burst b of the traffic profile, packets.
     pub burst_packets: Option<u64>,
-    /// Burst of the traffic profile, bits.
+    /// Burst b of the traffic profile, bits.
     pub burst_bits: Option<u64>,
     /// Burst that the policer admits, if it is larger than the profile's, packets.
     #[serde(default)]
     pub policing_burst_packets: Option<u64>,
-    /// The same in bits.
+    /// Burst that the policer admits, if it is larger than the profile's, bits.
     #[serde(default)]
     pub policing_burst_bits: Option<u64>,
     /// The mechanism that enforces the profile.
     #[serde(default)]
     pub enforce: Enforce,
-    /// The shaper's queue, packets; [`Sla::shaper_queue`] adds the default.
+    /// The longest queue of the shaper, packets; [`Sla::shaper_queue`] adds the default.
     #[serde(default)]
     pub shaper_queue: Option<u32>,
     /// The longest wait in the shaper, ns; [`Sla::shaper_delay_ns`] adds the default.
@@ -289,23 +290,24 @@ pub struct Sla {
 /// Bytes of a full Ethernet frame as a bucket counts it: 1500 B and the header.
 pub const FULL_FRAME: u64 = 1514;
 
-/// The default burst: packets, or full frames.
+/// The smallest default burst: packets, or full frames.
 const DEFAULT_BURST: u64 = 32;
 
 /// The longest wait in a shaper if the file states neither `shaper.delay` nor `latency`, ns.
 const DEFAULT_SHAPER_DELAY_NS: u64 = 10_000_000;
 
-/// The longest queue of a shaper, packets. Waiting packets occupy the worker's packet memory.
+/// The longest queue of a shaper, packets. Waiting packets occupy the worker's UMEM.
 pub const MAX_SHAPER_QUEUE: u32 = 1024;
 
 impl Sla {
-    /// The chain's traffic profile. The default burst is 32 packets or full frames, or the traffic
-    /// of a millisecond if that is more.
+    /// Returns the chain's traffic profile. The default burst is 32 packets or full frames, or the
+    /// traffic of a millisecond if that is more.
     pub fn profile(&self) -> Profile {
         profile(self, self.burst_packets, self.burst_bits)
     }
 
-    /// The profile that the policer enforces: with `policingBurst`, if the file gives it.
+    /// Returns the profile that the policer enforces. If the file has `policingBurst`, that burst
+    /// replaces the chain's.
     pub fn policing_profile(&self) -> Profile {
         profile(
             self,
@@ -322,35 +324,36 @@ impl Sla {
         }
     }
 
-    /// The most packets in the shaper's queue. Default: twice the policer's burst, from 64 to
-    /// [`MAX_SHAPER_QUEUE`].
+    /// Returns the most packets in the shaper's queue. Default: twice the policer's burst, from 64
+    /// to [`MAX_SHAPER_QUEUE`].
     pub fn shaper_queue(&self) -> u32 {
         self.shaper_queue.unwrap_or_else(|| {
             let profile = self.policing_profile();
             let packets = profile.packets.map(Bucket::burst);
             let frames = profile.bits.map(|bits| bits.burst() / 8 / FULL_FRAME);
-            let most = packets.or(frames).unwrap_or(0).saturating_mul(2);
-            u32::try_from(most)
+            let queue = packets.or(frames).unwrap_or(0).saturating_mul(2);
+            u32::try_from(queue)
                 .unwrap_or(u32::MAX)
                 .clamp(64, MAX_SHAPER_QUEUE)
         })
     }
 
-    /// The longest wait in the shaper, ns. Default: `latency`, else 10 ms.
+    /// Returns the longest wait in the shaper, ns. Default: `latency`, else 10 ms.
     pub fn shaper_delay_ns(&self) -> u64 {
         self.shaper_delay_ns
             .or(self.latency_ns)
             .unwrap_or(DEFAULT_SHAPER_DELAY_NS)
     }
 
-    /// The mean frame size, bytes, if the file has rate or burst in both packets and bits.
+    /// Returns the mean frame size, bytes, if the file has the rate or the burst in both packets
+    /// and bits.
     pub fn mean_frame_bytes(&self) -> Option<u64> {
         let mean = |bits: Option<u64>, packets: Option<u64>| Some(bits? / 8 / packets?.max(1));
         mean(self.rate_bps, self.rate_pps).or_else(|| mean(self.burst_bits, self.burst_packets))
     }
 }
 
-/// The token buckets of the rates. The parser has checked their ranges.
+/// Creates the token buckets of the SLA's rates. The parser has checked the range of each value.
 fn profile(sla: &Sla, burst_packets: Option<u64>, burst_bits: Option<u64>) -> Profile {
     let bucket = |rate: Option<u64>, burst: Option<u64>, unit: u64| {
         let rate = rate?;
@@ -381,12 +384,12 @@ config! {
         "core" core: Option<u32> = integer(0, MAX_CORE, "the number of a core");
         /// The busy-poll time of the sockets (`SO_BUSY_POLL`).
         "busyPoll" busy_poll_ns: Option<u64> = DURATION.with_hint("20us");
-        /// Whether the packet memory is in hugepages. Only for DPDK ports.
+        /// Whether the packet buffers are in hugepages. Only for DPDK ports.
         "hugepages" hugepages: bool = BOOLEAN.with_default("false");
     }
 }
 
-/// More than the cores of any machine. The worker checks the core when it starts.
+/// A limit above the number of cores of any machine. When the worker starts, it checks `core`.
 const MAX_CORE: u64 = 4095;
 
 #[cfg(test)]
@@ -394,7 +397,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn profile_implies_a_frame_size() {
+    fn rates_in_packets_and_bits_imply_the_mean_frame_size() {
         let mut sla = Sla::default();
         assert_eq!(sla.mean_frame_bytes(), None);
         sla.burst_packets = Some(10);
@@ -406,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn profile_has_a_default_burst() {
+    fn default_burst_is_32_packets_or_the_traffic_of_a_millisecond() {
         let burst = |sla: &Sla| sla.profile().packets.map(Bucket::burst);
         let mut sla = Sla::default();
         assert!(sla.profile().is_unlimited());
@@ -422,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn policing_burst_may_exceed_the_profiles_burst() {
+    fn policing_burst_replaces_the_burst_in_the_policing_profile_only() {
         let sla = Sla {
             rate_pps: Some(900_000),
             burst_packets: Some(5),

@@ -23,8 +23,8 @@ fn log_fault(
     faults.add(key, faults.span(place), fault);
 }
 
-/// Checks that names are unique, also between owners: network namespaces and links of the node have
-/// them.
+/// Checks that names are unique, also between owners, because the node's network namespaces and
+/// links have the names of chains.
 fn check_unique_names(chains: &[ServiceChain], faults: &FaultLog<'_>) {
     for (index, chain) in chains.iter().enumerate() {
         let other = chains[..index]
@@ -44,7 +44,8 @@ fn check_unique_names(chains: &[ServiceChain], faults: &FaultLog<'_>) {
     }
 }
 
-/// Makes `reverse` mutual. A chain without ports gets the ports of its pair, reversed.
+/// Sets `reverse` in both chains of each pair. A chain without ports gets those of the other chain,
+/// reversed.
 fn complete_reverse_pairs(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
     for index in 0..chains.len() {
         let chain = &chains[index];
@@ -98,9 +99,9 @@ fn complete_pair(chains: &mut [ServiceChain], index: usize, other: usize, faults
             let (chain, name) = (&chains[other], &chains[index].name);
             let expected = ports.reversed();
             let fault = Fault::new(
-                format!("the ports do not match those of its reverse `{name}`"),
+                format!("the ports do not match those of the reverse chain `{name}`"),
                 format!("ingress {}, egress {}", expected.ingress, expected.egress),
-                "correct the ports, or remove them here: Myelin takes them from the other chain",
+                "correct the ports, or remove `ports`: Myelin then reverses those of the other chain",
             );
             log_fault(faults, chain, ("spec.ports", &chain.places.ports), fault);
         }
@@ -108,7 +109,7 @@ fn complete_pair(chains: &mut [ServiceChain], index: usize, other: usize, faults
     }
 }
 
-/// Checks that no two chains of a port match a packet equally specifically.
+/// Logs two chains of a port whose matches are equally specific and fit some packet.
 fn check_ties(chains: &[ServiceChain], faults: &FaultLog<'_>) {
     for (index, chain) in chains.iter().enumerate() {
         let Some(ports) = &chain.ports else { continue };

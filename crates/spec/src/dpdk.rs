@@ -1,4 +1,4 @@
-//! DPDK devices, as a user names them: a PCI address, or a virtual device with its arguments.
+//! Names of DPDK devices: PCI addresses, and virtual devices with arguments.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct DpdkDevice(String);
 
 impl DpdkDevice {
-    /// Reads a name.
+    /// Parses the name of a device.
     ///
     /// # Errors
     /// The text is neither a PCI address nor a virtual device with a number.
@@ -28,22 +28,22 @@ impl DpdkDevice {
         Ok(Self(text.to_owned()))
     }
 
-    /// The text of the chain file.
+    /// Returns the name as in the chain file.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// DPDK's name of the device: the text without its arguments.
+    /// Returns DPDK's name of the device: the text before the arguments.
     pub fn name(&self) -> &str {
         self.0.split(',').next().unwrap_or_default()
     }
 
-    /// Whether it is a PCI device, not a virtual one.
+    /// Whether this is a PCI device, not a virtual device.
     pub fn is_pci(&self) -> bool {
         is_pci(&self.0)
     }
 
-    /// The value of an argument: `iface` of `net_tap0,iface=tap0` is `tap0`.
+    /// Returns the value of an argument: for `iface` of `net_tap0,iface=tap0`, `tap0`.
     pub fn argument(&self, key: &str) -> Option<&str> {
         self.0
             .split(',')
@@ -73,7 +73,7 @@ impl std::fmt::Display for DpdkDevice {
     }
 }
 
-/// Whether a device's name is its PCI address: `01:00.0`, with or without a domain before it.
+/// Whether a device's name is a PCI address, such as `01:00.0` or `0000:01:00.0`.
 fn is_pci(device: &str) -> bool {
     let address = device.split(',').next().unwrap_or_default();
     let hex = |part: &str, len: std::ops::RangeInclusive<usize>| {
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hardware_and_virtual_devices_differ() {
+    fn pci_addresses_and_virtual_devices_are_accepted() {
         for pci in [
             "0000:01:00.0",
             "01:00.7",
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_arguments_are_found() {
+    fn name_and_arguments_of_a_device_are_parsed() {
         let device = DpdkDevice::new("net_af_xdp0,iface=eth1,busy_budget=0").unwrap();
         assert_eq!(device.name(), "net_af_xdp0");
         assert_eq!(device.argument("iface"), Some("eth1"));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_refused() {
+    fn text_without_a_device_is_refused() {
         for bad in [
             "",
             "eth0",

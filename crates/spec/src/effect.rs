@@ -1,5 +1,5 @@
-//! The effect of a function on its chain's traffic, as data. So planner, agent and reports need to
-//! know no kind.
+//! The effect of a function on its chain's traffic, as data, so that planner, agent and reports
+//! need no code for each kind.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,19 +9,19 @@ pub const MILLIONTHS: u32 = crate::keys::MILLIONTHS;
 /// The largest effect of a function on traffic.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Effect {
-    /// Packets that it creates.
+    /// Packets that the function creates.
     pub added_packets: AddedPackets,
-    /// Bytes that it adds to a packet.
+    /// Bytes that the function adds to a packet.
     pub added_bytes: AddedBytes,
-    /// Most held packets that it sends at once when others arrive.
+    /// Most held packets that the function sends at once when another packet arrives.
     pub released: u32,
-    /// The longest time that it holds a packet, ns; `None` if it holds none.
+    /// The longest time that the function holds a packet, ns; `None` if it holds no packet.
     pub held_ns: Option<u64>,
-    /// Whether it answers the senders of packets, in user space.
+    /// Whether the function, in user space, answers the senders of packets.
     pub answers_senders: bool,
     /// The key that remains XORed with every byte of the payload.
     pub payload_key: u8,
-    /// Its cost in either space, in addition to its kind's.
+    /// The function's cost in either space, in addition to the cost of its kind.
     pub busy: Cost,
     /// A warning for the user, to print after the function's name.
     pub caution: Option<String>,
@@ -47,7 +47,7 @@ impl Cost {
         }
     }
 
-    /// The sum.
+    /// Returns the sum of two costs.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self::new(
@@ -56,7 +56,7 @@ impl Cost {
         )
     }
 
-    /// The cost of a frame of `bytes` bytes, ns.
+    /// Returns the cost of a frame of `bytes` bytes, ns.
     pub fn at_ns(&self, bytes: u64) -> f64 {
         self.per_packet_ns + self.per_byte_ns * bytes as f64
     }
@@ -65,21 +65,21 @@ impl Cost {
 /// Packets that a function creates: repair packets, copies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AddedPackets {
-    /// For each packet that arrives, in [`MILLIONTHS`].
+    /// Created packets for each packet that arrives, in [`MILLIONTHS`].
     pub parts: u32,
     /// The most arrivals whose created packets leave together; a timer may add one more.
     pub window: u8,
-    /// Packets that leave together at the end of a run of packets.
+    /// Created packets that leave together at the end of a block.
     pub at_once: u64,
 }
 
 /// Bytes that a function adds to a packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AddedBytes {
-    /// The most bytes.
+    /// The most bytes that the function adds to one packet.
     pub bytes: u64,
-    /// The longest IP packet that it creates, bytes; it drops longer ones. A packet that it does
-    /// not change may be longer.
+    /// The longest IP packet that the function creates, bytes; it drops longer packets. A packet
+    /// that the function does not change may be longer.
     pub mtu: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Faults of a chain file: each with its location, the value found, the value expected, a remedy.
+//! Faults of a chain file. Each has a location, the value found, the values expected and a remedy.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -61,7 +61,7 @@ pub struct SpecError {
     pub expected: String,
     /// The remedy: what to write.
     pub help: String,
-    /// The text of that line.
+    /// The text of the line with the fault.
     pub(crate) line_text: String,
     /// Characters to mark, from the column on.
     pub(crate) width: usize,
@@ -99,13 +99,13 @@ impl fmt::Display for SpecError {
 
 impl std::error::Error for SpecError {}
 
-/// Columns of a line of an error.
+/// The longest line of an error, columns.
 const COLUMNS: usize = 100;
 
 /// The indentation of a line that continues the previous one.
 const INDENT: &str = "       ";
 
-/// Breaks a line between words into lines of at most [`COLUMNS`]. Further lines begin with
+/// Breaks `line` between words into lines of at most [`COLUMNS`]. All but the first begin with
 /// `indent`.
 fn wrap(line: &str, indent: &str) -> String {
     let options = Options::new(COLUMNS)
@@ -115,7 +115,8 @@ fn wrap(line: &str, indent: &str) -> String {
     textwrap::fill(line, options)
 }
 
-/// The visible part of a line, the characters before the fault, and the characters to mark.
+/// Returns the visible part of a line, the number of characters before the fault, and the number of
+/// characters to mark.
 fn visible_part(line: &str, column: usize, width: usize) -> (String, usize, usize) {
     const LONGEST: usize = COLUMNS - 14;
     const BEFORE: usize = LONGEST / 2;
@@ -209,14 +210,15 @@ impl Fault {
     }
 }
 
-/// The file that the parser reads: its text, the files that it names, and the faults found so far.
+/// The file that the parser reads, and the faults found so far.
 pub(crate) struct FaultLog<'t> {
     file: String,
     text: &'t str,
-    /// Returns the contents of the files that this file names.
+    /// The contents of the files that this file names.
     pub(crate) files: &'t dyn FileResolver,
-    /// Returns where an unknown key belongs, given the path of its mapping and its name.
-    pub(crate) misplaced: fn(&str, &str) -> Option<String>,
+    /// Returns the remedy for an unknown key that belongs to another mapping. Takes the path of the
+    /// key's mapping and the key.
+    pub(crate) suggest_for_unknown_key: fn(&str, &str) -> Option<String>,
     /// The object that the parser reads, for [`SpecError::object`].
     pub(crate) object: RefCell<String>,
     errors: RefCell<Vec<SpecError>>,
@@ -228,19 +230,19 @@ impl<'t> FaultLog<'t> {
         Self::with_files(file, text, &NoFiles)
     }
 
-    /// Creates the log of a file; `files` returns the files that it names.
+    /// Creates the log of a file. `files` returns the contents of the files that this file names.
     pub(crate) fn with_files(file: &str, text: &'t str, files: &'t dyn FileResolver) -> Self {
         Self {
             file: one_line(file),
             text,
             files,
-            misplaced: |_, _| None,
+            suggest_for_unknown_key: |_, _| None,
             object: RefCell::default(),
             errors: RefCell::default(),
         }
     }
 
-    /// Creates the log of a file that an object of `outer` names.
+    /// Creates the log of a file that an object in the file of `outer` names.
     pub(crate) fn for_named_file(outer: &FaultLog<'_>, file: &str, text: &'t str) -> Self {
         Self {
             object: outer.object.clone(),
@@ -256,7 +258,7 @@ impl<'t> FaultLog<'t> {
         }
     }
 
-    /// The span of the word at a location of this file.
+    /// Returns the span of the word at a location of this file.
     pub(crate) fn span(&self, place: &FileLocation) -> Span {
         let line = self.text.lines().nth(place.line - 1).unwrap_or("");
         let word = line
@@ -285,15 +287,15 @@ impl<'t> FaultLog<'t> {
     }
 
     /// Appends the faults of a file that this file names.
-    pub(crate) fn append(&self, other: FaultLog<'_>) {
-        self.errors.borrow_mut().extend(other.errors.into_inner());
+    pub(crate) fn append(&self, inner: FaultLog<'_>) {
+        self.errors.borrow_mut().extend(inner.errors.into_inner());
     }
 
     pub(crate) fn count(&self) -> usize {
         self.errors.borrow().len()
     }
 
-    /// The faults of this file in the order of its lines, then the faults of the files it names.
+    /// Returns the faults of this file in line order, then the faults of the files that it names.
     pub(crate) fn finish(self) -> Option<SpecErrors> {
         let mut errors = self.errors.into_inner();
         errors.sort_by_key(|error| {

@@ -1,6 +1,6 @@
 //! The files that a chain file names.
 //!
-//! This crate does no I/O: the caller reads the files with its own rights, and passes them.
+//! This crate does no I/O. The caller reads the files with its own rights and passes the contents.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 /// Returns the contents of files that a chain file names.
 pub trait FileResolver {
-    /// The text of the file at `path`, as written in the chain file. Relative paths start at the
-    /// chain file's directory. The error is the reason.
+    /// Returns the text of the file at `path`, which is the path in the chain file. Relative paths
+    /// start at the chain file's directory. The error is the reason.
     fn read(&self, path: &str) -> Result<String, String>;
 
-    /// The bytes of the file at `path`, for files that need not be text.
+    /// Returns the bytes of the file at `path`, for files that need not be text.
     fn read_bytes(&self, path: &str) -> Result<Vec<u8>, String> {
         self.read(path).map(String::into_bytes)
     }
@@ -35,7 +35,7 @@ pub enum FileContents {
     },
 }
 
-/// Hides the contents: they may be keys.
+/// Hides the contents, which may be keys.
 impl fmt::Debug for FileContents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -86,7 +86,7 @@ impl FileResolver for BTreeMap<String, FileContents> {
     }
 }
 
-/// Refuses every file: for chain files that name none.
+/// Refuses every file; for chain files that name no file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoFiles;
 

@@ -24,46 +24,46 @@ word_enum! {
 /// A service function: one element of a chain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FunctionSpec {
-    /// Its name, unique in its chain; a DNS label of at most 32 characters.
+    /// A DNS label of at most 32 characters, unique in the chain.
     pub name: String,
-    /// Its kind and configuration.
+    /// The kind and its configuration.
     pub config: FunctionConfig,
-    /// The function of the reverse chain whose work it undoes (`reverseOf`). It takes that
-    /// function's configuration, state and space.
+    /// The function of the reverse chain whose work this function undoes (`reverseOf`). This
+    /// function takes the configuration, state and space of that function.
     pub reverse_of: Option<String>,
-    /// Whether it shares its state with a function of the reverse chain.
+    /// Whether this function shares its state with a function of the reverse chain.
     pub paired: bool,
     /// The pinned space; with `None`, the planner chooses.
     pub space: Option<Space>,
-    /// Its sandbox and its limits.
+    /// The sandbox of the function, and its limits.
     pub sandbox: SandboxSpec,
-    /// Its location in the chain file.
+    /// The function's location in the chain file.
     pub place: FileLocation,
 }
 
 impl FunctionSpec {
-    /// Its kind, from the catalogue.
+    /// Returns the description of the function's kind.
     pub fn kind(&self) -> &'static Kind {
         self.config.kind()
     }
 
-    /// The space that it must run in: the pinned one, or user space if its sandbox or its limits
-    /// need a process.
+    /// Returns the space that the function must run in: the pinned space, or user space if the
+    /// sandbox or the limits need a process.
     pub fn required_space(&self) -> Option<Space> {
         let needs_process = self.sandbox.requested_at.is_some();
         self.space.or(needs_process.then_some(Space::User))
     }
 }
 
-/// The owner of a state: a function and its chain.
+/// The key of a state: the function that the state belongs to, and the chain of that function.
 ///
-/// State belongs to a function, not to a generation of its chain: it survives a live change. A
-/// function with `reverseOf` uses the state of the function that it names.
+/// State belongs to a function, not to a generation, so state survives a live change. A function
+/// with `reverseOf` uses the state of the function that `reverseOf` names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StateKey {
-    /// The chain.
+    /// Name of the chain.
     pub chain: String,
-    /// The function in it.
+    /// Name of the function in the chain.
     pub function: String,
 }
 
@@ -80,7 +80,7 @@ word_enum! {
         /// The chain's own traffic.
         #[default]
         Forward = "forward",
-        /// The replies: the function undoes the work of the state's owner (`reverseOf`).
+        /// The replies: the function undoes the work of the function that `reverseOf` names.
         Reply = "reply",
     }
 }
@@ -88,11 +88,11 @@ word_enum! {
 /// A function as one generation of a chain runs it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionInstance {
-    /// Its kind and configuration.
+    /// The kind and its configuration.
     pub config: FunctionConfig,
-    /// The owner of its state; `None` for a private state.
+    /// The key of the function's state; `None` for a private state.
     pub state: Option<StateKey>,
-    /// The side of the state that it works on.
+    /// The side of the state that the function works on.
     pub side: Side,
 }
 

@@ -11,11 +11,11 @@ use crate::keys::{ConfigKey, Readable, ValueType, config};
 use crate::units::{self, format_memory_bytes};
 
 /// Smallest CPU limit, thousandths of a core. The kernel accepts quotas of at least 1 ms; with a
-/// smaller limit the pauses between them would exceed 100 ms.
+/// smaller limit the pauses between two quotas would exceed 100 ms.
 pub const MIN_CPU_MILLICORES: u32 = 10;
 
-/// Smallest memory limit, bytes. A worker's packet memory needs 8 MiB, and the start of a container
-/// needs more.
+/// Smallest memory limit, bytes. A worker's UMEM needs 8 MiB, and the start of a container needs
+/// more.
 pub const MIN_MEMORY_BYTES: u64 = 16 << 20;
 
 word_enum! {
@@ -43,7 +43,7 @@ config! {
 
 const CPU: ConfigKey = ConfigKey::new(ValueType::Cpu).with_hint("0.5cores");
 const MEMORY: ConfigKey = ConfigKey::new(ValueType::Memory).with_hint("256MiB");
-/// More than the cores of any machine.
+/// A limit above the processor time of any machine.
 const MAX_CPU_MILLICORES: u64 = 4_096_000;
 
 fn cpu(fields: &Fields<'_>) -> Option<u32> {
@@ -70,11 +70,11 @@ fn limit(
         return Some(value);
     }
     let (low, high) = (format(*range.start()), format(*range.end()));
-    let bound = if value < *range.start() { &low } else { &high };
+    let nearest = if value < *range.start() { &low } else { &high };
     field.fault(
         format!("{} is out of range", format(value)),
         format!("{low} to {high}"),
-        format!("write {bound}, or remove the limit"),
+        format!("write {nearest}, or remove the limit"),
     );
     None
 }
@@ -95,14 +95,14 @@ pub struct SandboxSpec {
     pub limits: Limits,
     /// `rootfs`: the absolute path of the directory with the container's files.
     pub rootfs: Option<String>,
-    /// The location of the function's own request for a container or limits. Both need a process,
-    /// so the function runs in user space.
+    /// The location of the function's own request for a container or limits. A container or a limit
+    /// needs a process, so the function runs in user space.
     pub requested_at: Option<FileLocation>,
 }
 
 impl SandboxSpec {
-    /// The requested sandbox or limits, as errors and plans name them; `None` for a plain process
-    /// without limits.
+    /// Returns the name of the requested sandbox or limits for errors and plans; `None` for a plain
+    /// process without limits.
     pub fn demand(&self) -> Option<&'static str> {
         match self.isolation {
             Isolation::Container => Some("isolation: container"),

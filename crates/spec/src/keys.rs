@@ -23,8 +23,8 @@ pub(crate) trait Readable: Sized {
 }
 
 impl Fields<'_> {
-    /// Reads a key. Returns the key's default without the key, and the type's default without such
-    /// a default or for a faulty value.
+    /// Reads the value of a key. If the file lacks the key, returns the key's default. If there is
+    /// no such default, or the value is faulty, returns the type's default.
     pub(crate) fn value<T: Readable + Default>(&self, key: &ConfigKey) -> T {
         let given = self.get(key.key);
         let value = match &given {
@@ -64,12 +64,12 @@ fn read_number(field: &Field<'_>, key: &ConfigKey) -> Option<u64> {
     }
 }
 
-/// Reads a percentage, as the number before the sign.
+/// Reads a percentage and returns the number before the `%`.
 pub(crate) fn read_percent(field: &Field<'_>, example: &str) -> Option<f64> {
     field.unit(units::parse_percent, "a percentage (0% to 100%)", example)
 }
 
-/// Numbers with decimals are stored in millionths.
+/// The factor of stored numbers: the parser stores a number with decimals in millionths.
 pub(crate) const MILLIONTHS: u32 = 1_000_000;
 
 /// Reads a number with up to six decimals, in millionths, without rounding.
@@ -125,8 +125,8 @@ impl<T: Readable> Readable for Option<T> {
     }
 }
 
-/// Defines a struct for a mapping of the chain file. A field consists of the key's meaning as a doc
-/// comment, the key, the field, its type and the type of the value:
+/// Defines a struct for a mapping of the chain file. A field has the key's meaning as a doc
+/// comment, the key, the field's name and Rust type, and the type of the key's value:
 /// `"timeout" timeout_ns: u64 = DURATION.with_default("120s");`.
 ///
 /// The field's Rust type reads the value ([`Readable`]), or the function after `from` reads it from
@@ -151,7 +151,8 @@ macro_rules! config {
                 $($value.named($key, concat!($($doc),*)), $($also,)*)*
             ];
 
-            /// Reads the mapping and logs its faults; after a fault the value is meaningless.
+            /// Reads the mapping and logs its faults. After a fault, the returned value is
+            /// meaningless.
             pub(crate) fn from_fields(fields: &$crate::keys::field::Fields<'_>) -> Self {
                 Self {
                     $($field: $crate::keys::config!(@field fields, $value.named($key, "") $(, $from)?),)*

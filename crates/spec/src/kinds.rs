@@ -1,9 +1,9 @@
 //! The kinds of service functions, a file each.
 //!
-//! A kind's file describes it completely except for its code: its properties ([`Kind`]), its keys
-//! with types, defaults and meanings (`config!`), and its effect on traffic ([`Effect`]). The
-//! reader of chain files, `myelin functions`, the JSON Schema, `docs/reference`, the planner's
-//! costs and the reports use this description. Start reading at [`xor`].
+//! The file of a kind describes the kind's properties ([`Kind`]), its keys with types, defaults and
+//! meanings (`config!`), and its effect on traffic ([`Effect`]). The code is elsewhere. The reader
+//! of chain files, `myelin functions`, the JSON Schema, `docs/reference`, the planner's costs and
+//! the reports use this description. Start reading at [`xor`].
 
 pub mod aes;
 pub mod catalogue;
@@ -52,7 +52,7 @@ macro_rules! kinds {
         }
 
         impl FunctionConfig {
-            /// The kind's description.
+            /// Returns the description of the kind.
             pub fn kind(&self) -> &'static Kind {
                 match self {
                     $(Self::$variant { .. } => &$kind,)*
@@ -109,24 +109,25 @@ kinds! {
 }
 
 impl FunctionConfig {
-    /// The function's effect on traffic.
+    /// Returns the function's effect on traffic.
     pub fn effect(&self) -> Effect {
         (self.kind().effect)(self)
     }
 
-    /// The lifetime of a flow after its last packet, ns; `None` if only a full table ends it.
+    /// Returns the lifetime of a flow after its last packet, ns; `None` if a flow ends only when
+    /// the table is full.
     pub fn flow_lifetime_ns(&self, is_tcp: bool, state: Option<FlowState>) -> Option<u64> {
         (self.kind().flow_lifetime_ns)(self, is_tcp, state)
     }
 
-    /// The read-only data of its kernel program, if numbers suffice. In the program they follow its
-    /// position in the chain.
+    /// Returns the read-only data of the kernel program, if numbers suffice. In the program, these
+    /// numbers follow the function's position in the chain.
     pub fn kernel_constants(&self) -> Option<Vec<u64>> {
         Some((self.kind().kernel_constants?)(self))
     }
 
-    /// Whether it must run in the worker with the chain's sockets: it shares state with other
-    /// chains or later generations, or it answers the senders of packets.
+    /// Whether the function must run in the worker with the chain's sockets, because it shares
+    /// state with other chains or later generations, or answers the senders of packets.
     pub fn needs_socket_worker(&self) -> bool {
         self.kind().state != State::None || self.effect().answers_senders
     }
@@ -135,8 +136,8 @@ impl FunctionConfig {
 /// The default of the longest IP packet, bytes: Ethernet's.
 pub const DEFAULT_MTU: u16 = 1500;
 
-/// The key of the longest IP packet that may leave, bytes. Every IPv4 host must accept a packet of
-/// the minimum (RFC 791, section 3.1).
+/// Creates the key of the longest IP packet that may leave, bytes. The minimum is the length that
+/// every IPv4 host must accept (RFC 791, section 3.1).
 const fn mtu(max: u16) -> ConfigKey {
     integer(576, max as u64, "bytes of an IP packet").with_default("1500")
 }
@@ -198,13 +199,17 @@ mod tests {
             if name == "dpi" {
                 continue; // Without a pattern, the configuration has a fault.
             }
-            let of = |given: String| {
+            let read_config = |given: String| {
                 read(&format!(
                     "{{ name: a, kind: {name}, config: {{ {given} }} }}"
                 ))
             };
-            assert_eq!(of(given(true)), of(given(false)), "{name}");
-            assert!(of(given(false)).is_ok(), "{name}");
+            assert_eq!(
+                read_config(given(true)),
+                read_config(given(false)),
+                "{name}"
+            );
+            assert!(read_config(given(false)).is_ok(), "{name}");
         }
     }
 

@@ -6,7 +6,7 @@
 //! the files that the text names ([`FileResolver`]).
 //!
 //! [`parse`] reports all faults of a file at once ([`SpecErrors`]). Each fault has a location, the
-//! value found, the value expected, and a remedy. No text makes it panic.
+//! value found, the values expected and a remedy. [`parse`] panics on no text.
 //!
 //! ```
 //! use myelin_spec::{NoFiles, Source, parse};
@@ -71,7 +71,7 @@ pub use shaping::{Limit, Shaping};
 
 use error::{FaultLog, Span};
 
-/// The origin of a text.
+/// The origin of the text that [`parse`] reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     /// The file's name in errors.
@@ -85,14 +85,14 @@ impl Source {
     }
 }
 
-/// All keys of a chain file, each with its path, for example `spec.functions[].name`.
+/// Returns all keys of a chain file, each with its path, for example `spec.functions[].name`.
 pub fn chain_keys() -> Vec<(String, &'static catalogue::ConfigKey)> {
     catalogue::flatten(read::KEYS, "")
 }
 
 /// Parses a chain file: one or more objects, as YAML documents.
 ///
-/// `files` returns the files that it names. The error holds all faults.
+/// `files` returns the contents of the files that the chain file names. The error holds all faults.
 ///
 /// # Errors
 /// The text is not YAML, or not a valid chain file.
@@ -102,7 +102,7 @@ pub fn parse(
     files: &dyn FileResolver,
 ) -> Result<Vec<ServiceChain>, SpecErrors> {
     let mut faults = FaultLog::with_files(&source.name, text, files);
-    faults.misplaced = read::suggest_mapping;
+    faults.suggest_for_unknown_key = read::suggest_mapping;
     let mut chains = Vec::new();
     match yaml::load(text) {
         Err((span, fault)) => faults.add("", span, fault),

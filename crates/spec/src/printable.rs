@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Text from a file, made safe to print: control characters escaped, length bounded.
+/// Text from a file. When printed, control characters are escaped, and long text is cut.
 pub(crate) struct Printable<'t>(pub(crate) &'t str);
 
 impl fmt::Display for Printable<'_> {

@@ -47,12 +47,12 @@ pub(crate) fn suggest_mapping(path: &str, key: &str) -> Option<String> {
     if path.starts_with("spec.functions[") && path.ends_with(']') && kinds().any(is_config) {
         return Some("move it into `config` of the function".to_owned());
     }
-    let shared = |mapping: &str| {
+    let common_bytes = |mapping: &str| {
         let pairs = mapping.bytes().zip(path.bytes());
         pairs.take_while(|(a, b)| a == b).count()
     };
     let all = flatten(KEYS, "");
-    // `max_by_key` returns the last of equals: the first in the order of the file.
+    // `max_by_key` returns the last of equal mappings. After `rev`, that is the first of the file.
     let mappings = all
         .iter()
         .rev()
@@ -60,14 +60,18 @@ pub(crate) fn suggest_mapping(path: &str, key: &str) -> Option<String> {
             Some((mapping, name)) => (name == key).then_some(mapping),
             None => (known == key).then_some(""),
         });
-    Some(match mappings.max_by_key(|mapping| shared(mapping))? {
-        "" => "move it to the top of the object, without indentation".to_owned(),
-        "spec.functions[]" => "move it out of `config`, to the function's other keys".to_owned(),
-        mapping => format!("move it into `{mapping}`"),
-    })
+    Some(
+        match mappings.max_by_key(|mapping| common_bytes(mapping))? {
+            "" => "move it to the top of the object, without indentation".to_owned(),
+            "spec.functions[]" => {
+                "move it out of `config`, to the function's other keys".to_owned()
+            }
+            mapping => format!("move it into `{mapping}`"),
+        },
+    )
 }
 
-/// Reads one document; `number` counts from 1.
+/// Reads the chain of one document; `number` counts documents from 1.
 pub(crate) fn document(node: &Node, number: usize, faults: &FaultLog<'_>) -> Option<ServiceChain> {
     *faults.object.borrow_mut() = object_name(node, number);
     // The kind decides which keys are known.
@@ -102,7 +106,7 @@ pub(crate) fn document(node: &Node, number: usize, faults: &FaultLog<'_>) -> Opt
     chain::read(&top).filter(|_| faults.count() == before)
 }
 
-/// The object's name in errors: its kind and name, else its number.
+/// Returns the object's name for errors: kind and name, else the number.
 fn object_name(node: &Node, number: usize) -> String {
     let name = node
         .get("metadata")

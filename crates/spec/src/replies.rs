@@ -1,18 +1,19 @@
-//! Functions that undo, for replies, the work of a function of the reverse chain (`reverseOf`).
+//! Resolves `reverseOf`: a function that undoes the work of a function of the reverse chain, for
+//! the replies.
 
 use crate::chain::ServiceChain;
 use crate::error::{Fault, FaultLog};
 
-/// Checks each function with `reverseOf` against the function that it names. Both get the
-/// configuration of the named function, and the space of the pinned one.
+/// Checks each function with `reverseOf` against the function that `reverseOf` names. Both get the
+/// configuration of the named function. If one of the two is pinned to a space, so is the other.
 pub(crate) fn resolve_reverse_of(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
     for index in 0..chains.len() {
         for position in 0..chains[index].functions.len() {
             let Some(undone) = chains[index].functions[position].reverse_of.clone() else {
                 continue;
             };
-            match find_state_owner(chains, index, position, &undone) {
-                Ok(owner) => share_config(chains, (index, position), owner),
+            match find_named_function(chains, index, position, &undone) {
+                Ok(named) => share_config(chains, (index, position), named),
                 Err(fault) => {
                     let chain = &chains[index];
                     *faults.object.borrow_mut() = format!("ServiceChain `{}`", chain.name);
@@ -24,8 +25,8 @@ pub(crate) fn resolve_reverse_of(chains: &mut [ServiceChain], faults: &FaultLog<
     }
 }
 
-/// Finds chain and position of the function to undo.
-fn find_state_owner(
+/// Returns the chain and the position of the function to undo.
+fn find_named_function(
     chains: &[ServiceChain],
     index: usize,
     position: usize,
@@ -58,15 +59,15 @@ fn find_state_owner(
             "correct the name: it must be a function of the chain that `spec.reverse` names",
         ));
     };
-    let theirs = &chains[other].functions[at];
-    if theirs.kind() != own.kind() {
+    let named = &chains[other].functions[at];
+    if named.kind() != own.kind() {
         return Err(Fault::new(
-            format!("{prefix}, which is a `{}`", theirs.kind().name),
+            format!("{prefix}, which is a `{}`", named.kind().name),
             format!("a `{kind}`: only a function of the same kind undoes it"),
             format!("name a `{kind}` of the chain `{reverse}`"),
         ));
     }
-    if theirs.reverse_of.is_some() {
+    if named.reverse_of.is_some() {
         return Err(Fault::new(
             format!("{prefix}, which has `reverseOf` itself"),
             "a function with its own configuration",
@@ -83,26 +84,26 @@ fn find_state_owner(
             ),
         ));
     }
-    match (own.space, theirs.space) {
-        (Some(own), Some(theirs)) if own != theirs => Err(Fault::new(
-            format!("{prefix}, which has `space: {theirs}`"),
-            format!("`space: {theirs}`: both share one state"),
+    match (own.space, named.space) {
+        (Some(own), Some(space)) if own != space => Err(Fault::new(
+            format!("{prefix}, which has `space: {space}`"),
+            format!("`space: {space}`: both share one state"),
             "give both the same `space`, or remove it here",
         )),
         _ => Ok((other, at)),
     }
 }
 
-/// Copies the configuration of `owner` to `reply`, and pins both to the same space.
-fn share_config(chains: &mut [ServiceChain], reply: (usize, usize), owner: (usize, usize)) {
-    let theirs = &chains[owner.0].functions[owner.1];
-    let (config, pin) = (theirs.config.clone(), theirs.space);
+/// Copies the configuration of the function `named` to `reply`, and pins both to the same space.
+fn share_config(chains: &mut [ServiceChain], reply: (usize, usize), named: (usize, usize)) {
+    let function = &chains[named.0].functions[named.1];
+    let (config, pin) = (function.config.clone(), function.space);
     let own = &mut chains[reply.0].functions[reply.1];
     own.config = config;
     own.space = own.space.or(pin);
     own.paired = true;
     let pin = own.space;
-    let theirs = &mut chains[owner.0].functions[owner.1];
-    theirs.space = pin;
-    theirs.paired = true;
+    let function = &mut chains[named.0].functions[named.1];
+    function.space = pin;
+    function.paired = true;
 }

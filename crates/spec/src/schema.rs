@@ -1,4 +1,4 @@
-//! The JSON Schema (2020-12) of a chain file, from the same keys that the reader takes.
+//! Creates the JSON Schema (2020-12) of a chain file from the keys that the reader uses.
 
 use serde_json::{Map, Value, json};
 
@@ -7,8 +7,8 @@ use crate::keys::{ConfigKey, ValueType};
 use crate::kinds::catalogue::{Kind, kinds};
 use crate::read;
 
-/// The schema of one document of a chain file: a ServiceChain, with the configuration of each kind
-/// of function.
+/// Creates the schema of one document of a chain file: a ServiceChain, with the configuration of
+/// each kind of function.
 pub fn schema() -> Value {
     let mut schema = object(read::KEYS);
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
@@ -16,7 +16,7 @@ pub fn schema() -> Value {
     schema
 }
 
-/// A mapping with these keys and no others.
+/// Creates the schema of a mapping with these keys and no others.
 fn object(keys: &[ConfigKey]) -> Value {
     let properties: Map<_, _> = keys
         .iter()
@@ -50,7 +50,7 @@ fn value(value: ValueType) -> Value {
     let list = |items: Value| json!({ "type": "array", "items": items });
     // The parser reads a number as its text, and a text of digits as a number.
     let text = || json!({ "type": ["string", "number"] });
-    let or = |one: Value, other: Value| json!({ "anyOf": [one, other] });
+    let or = |first: Value, second: Value| json!({ "anyOf": [first, second] });
     match value {
         ValueType::Integer { min, max } => or(
             json!({ "type": "integer", "minimum": min, "maximum": max }),
@@ -91,8 +91,9 @@ fn value(value: ValueType) -> Value {
     }
 }
 
-/// An element of `spec.functions`. `if` and `then` select the configuration by the kind, so editors
-/// name the faulty key. With `oneOf` they would only say that no kind fits.
+/// Creates the schema of an element of `spec.functions`. `if` and `then` select the configuration
+/// by the kind, so editors name the faulty key. With `oneOf`, editors would only say that no kind
+/// fits.
 fn function(keys: &[ConfigKey]) -> Value {
     let mut function = object(keys);
     let names: Vec<_> = kinds().map(|kind| kind.name).collect();
@@ -104,10 +105,10 @@ fn function(keys: &[ConfigKey]) -> Value {
     function
 }
 
-/// The configuration of a function of that kind.
+/// Creates the schema of the configuration of a function of `kind`.
 fn configuration(kind: &Kind) -> Value {
     let mut config = object(kind.config);
-    // With `reverseOf`, the function takes the other one's configuration.
+    // With `reverseOf`, the function takes the configuration of the named function.
     if kind.config.iter().any(|key| key.key == "reverseOf") {
         config["required"] = json!([]);
     }

@@ -14,12 +14,12 @@ use zeroize::Zeroizing;
 pub struct SecretKey(Zeroizing<Vec<u8>>);
 
 impl SecretKey {
-    /// Creates a key of these bytes.
+    /// Creates a key from its bytes.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
-    /// Reads two hexadecimal digits a byte; `None` for other text.
+    /// Parses two hexadecimal digits a byte. Returns `None` for other text.
     pub fn from_hex(digits: &str) -> Option<Self> {
         let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
         let digit = |digit: u8| (digit as char).to_digit(16);
@@ -30,7 +30,7 @@ impl SecretKey {
         rest.is_empty().then_some(Self(bytes))
     }
 
-    /// Its bytes. Never print or store them; send them to workers only.
+    /// Returns the bytes. Never print or store them; send them to workers only.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }

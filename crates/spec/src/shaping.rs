@@ -30,7 +30,7 @@ pub struct Shaping {
     pub packets: Option<Limit>,
     /// Limit of bits. A frame counts with its Ethernet header, without check sequence.
     pub bits: Option<Limit>,
-    /// The most waiting packets.
+    /// The most packets that wait in the queue.
     pub queue: u32,
     /// The longest wait of a packet, ns.
     pub delay_ns: u64,
@@ -42,7 +42,8 @@ pub struct Shaping {
 }
 
 impl Shaping {
-    /// Creates the shaper of a profile, with its queue in packets and its longest wait.
+    /// Creates the shaper of a profile. `queue` is the longest queue in packets, `delay_ns` the
+    /// longest wait.
     pub fn new(profile: &Profile, queue: u32, delay_ns: u64) -> Self {
         Self {
             packets: profile.packets.map(Limit::from),
@@ -53,8 +54,8 @@ impl Shaping {
         }
     }
 
-    /// The profile as token buckets. Ignores a limit that no bucket can have; only a foreign
-    /// process could send such a limit.
+    /// Returns the profile as token buckets. Ignores a limit that no bucket can have; only a
+    /// foreign process could send such a limit.
     pub fn profile(&self) -> Profile {
         let bucket = |limit: Option<Limit>| Bucket::new(limit?.rate, limit?.burst).ok();
         Profile {

@@ -1,7 +1,7 @@
 //! Suggests the known word for a misspelt word, or for the word of another tool.
 
-/// A key or word of the chain file, and the words that other tools use for it (without `-` and
-/// `_`, in lower case).
+/// Words of the chain file, each with the words that other tools use instead (without `-` and `_`,
+/// in lower case).
 const SYNONYMS: &[(&str, &str)] = &[
     ("rate", "bandwidth throughput speed bitrate pps bps"),
     ("latency", "delay maxdelay maxlatency deadline onewaydelay"),
@@ -67,7 +67,7 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("lossy-link", "netem"),
 ];
 
-/// The candidate for which other tools use `word`.
+/// Returns the candidate for which other tools use `word`.
 pub fn synonym<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
     let word = normalize(word);
     let is_meant = |candidate: &str| {
@@ -80,9 +80,9 @@ pub fn synonym<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
         .find(|candidate| is_meant(candidate))
 }
 
-/// The candidate that `word` most likely means: a synonym, else the nearest spelling.
+/// Returns the candidate that `word` most likely means: a synonym, else the nearest spelling.
 pub fn nearest<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
-    // No key is longer. The limit bounds the work for any file.
+    // No candidate is longer. This limits the time for long words of a file.
     const LONGEST: usize = 40;
     if word.len() > LONGEST {
         return None;
@@ -101,8 +101,8 @@ fn normalize(text: &str) -> String {
     text.replace(['-', '_', ' '], "").to_lowercase()
 }
 
-/// Number of edits between two words: insert, delete, replace, swap adjacent letters. A word and
-/// its prefix (`userspace`, `user`) are one edit apart.
+/// Returns the number of edits between two words: insert, delete, replace, swap adjacent letters. A
+/// word and its prefix (`userspace`, `user`) are one edit apart.
 fn edit_distance(a: &str, b: &str) -> usize {
     const SHORTEST_PREFIX: usize = 3;
     let shorter = a.len().min(b.len());

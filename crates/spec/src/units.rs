@@ -1,9 +1,9 @@
-//! Written quantities: `20kpps`, `100Mbit`, `350us`, `64kbit`, `0.1%`.
+//! Parses and formats quantities: `20kpps`, `100Mbit`, `350us`, `64kbit`, `0.1%`.
 //!
-//! A quantity is a decimal number and a unit. [`Dimension::parse`] reads it exactly, without
-//! floating point, as a whole number of base units. [`Dimension::format`] writes it in the largest
-//! unit of which it has at least one, so `DURATION.parse(&DURATION.format(n)) == Ok(n)` for every
-//! `n`. Prefixes are decimal: `k` = 1000.
+//! A quantity is a decimal number and a unit. [`Dimension::parse`] reads a quantity exactly,
+//! without floating point, as a whole number of base units. [`Dimension::format`] writes a number
+//! in the largest unit that is not larger than the number, so `DURATION.parse(&DURATION.format(n))
+//! == Ok(n)` for every `n`. Prefixes are decimal: `k` = 1000.
 
 use crate::error::Fault;
 use crate::printable::Printable;
@@ -143,7 +143,7 @@ static PERCENT: Dimension = Dimension {
     example: "0.1%",
 };
 
-/// Reads a rate. Its unit decides between packets and bits a second.
+/// Parses a rate. The unit decides between packets and bits a second.
 pub fn parse_rate(text: &str) -> Result<Rate, Fault> {
     match split(text) {
         Some((_, suffix)) if find(PACKET_RATE.units, suffix).is_some() => {
@@ -169,7 +169,7 @@ pub fn format_memory_bytes(bytes: u64) -> String {
     format!("{}{}", bytes / unit.factor, unit.spellings[0])
 }
 
-/// Reads a percentage, as the number before the sign: `0.1%` is 0.1.
+/// Parses a percentage and returns the number before the `%`: `0.1%` gives 0.1.
 pub fn parse_percent(text: &str) -> Result<f64, Fault> {
     let split = split(text);
     let Some((number, _)) = split.filter(|(_, suffix)| find(PERCENT.units, suffix).is_some())
@@ -190,7 +190,7 @@ pub fn parse_percent(text: &str) -> Result<f64, Fault> {
 }
 
 impl Dimension {
-    /// Reads a number of base units, exactly.
+    /// Parses a quantity as a whole number of base units. Never rounds.
     pub fn parse(&self, text: &str) -> Result<u64, Fault> {
         let split = split(text);
         let unit = split.and_then(|(number, suffix)| Some((number, find(self.units, suffix)?)));
@@ -198,7 +198,7 @@ impl Dimension {
             return Err(not_a_quantity(text, split, self, &[self.units]));
         };
         let base = self.units[0].spellings[0];
-        let (message, help) = match scaled(number, unit.factor) {
+        let (message, help) = match scale(number, unit.factor) {
             Scaled::Whole(value) => return Ok(value),
             Scaled::Fraction => (
                 format!("{} is finer than 1{base}", quote(text)),
@@ -215,8 +215,8 @@ impl Dimension {
         Err(Fault::new(message, self.expected, help))
     }
 
-    /// Writes a number of base units in the largest unit of which it has at least one, without
-    /// trailing zeros.
+    /// Writes a number of base units in the largest unit that is not larger than the number,
+    /// without trailing zeros.
     pub fn format(&self, value: u64) -> String {
         let units = self.units.iter().take(WRITTEN);
         let unit = units.rev().find(|unit| value >= unit.factor);
@@ -232,8 +232,8 @@ impl Dimension {
     }
 }
 
-/// Splits a quantity into its number and its unit; `None` when it does not begin with a decimal
-/// number.
+/// Splits a quantity into its number and its unit. Returns `None` if the text does not begin with a
+/// decimal number.
 fn split(text: &str) -> Option<(&str, &str)> {
     let text = text.trim();
     let end = text
@@ -255,21 +255,21 @@ enum Scaled {
     TooLarge,
 }
 
-/// `number` (decimal digits, at most one point) times `factor`.
-fn scaled(number: &str, factor: u64) -> Scaled {
+/// Multiplies `number` (decimal digits, at most one point) by `factor`.
+fn scale(number: &str, factor: u64) -> Scaled {
     // A u64 has at most 20 digits; no factor here divides by more than 12 decimal places. Within
-    // these limits nothing below overflows 128 bits.
-    const MOST_DIGITS: usize = 20;
-    const MOST_PLACES: usize = 18;
+    // these limits no calculation below overflows 128 bits.
+    const MAX_DIGITS: usize = 20;
+    const MAX_PLACES: usize = 18;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let (whole, fraction) = (
         whole.trim_start_matches('0'),
         fraction.trim_end_matches('0'),
     );
-    if whole.len() > MOST_DIGITS {
+    if whole.len() > MAX_DIGITS {
         return Scaled::TooLarge;
     }
-    if fraction.len() > MOST_PLACES {
+    if fraction.len() > MAX_PLACES {
         return Scaled::Fraction;
     }
     let digits = |digits: &str| {
@@ -288,7 +288,7 @@ fn scaled(number: &str, factor: u64) -> Scaled {
         .map_or(Scaled::TooLarge, Scaled::Whole)
 }
 
-/// The error of a malformed quantity: no number, no unit, or a unit of another dimension.
+/// Creates the error of a malformed quantity: no number, no unit, or a unit of another dimension.
 fn not_a_quantity(
     text: &str,
     split: Option<(&str, &str)>,
@@ -340,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_every_unit() {
+    fn parse_accepts_every_unit() {
         let durations = [
             ("1ns", 1),
             ("350us", 350_000),
@@ -362,19 +362,19 @@ mod tests {
     }
 
     #[test]
-    fn writes_the_largest_unit_without_trailing_zeros() {
+    fn format_uses_the_largest_unit_without_trailing_zeros() {
         assert_eq!(DURATION.format(350_000), "350us");
         assert_eq!(DURATION.format(1_500), "1.5us");
         assert_eq!(DURATION.format(0), "0ns");
         assert_eq!(PACKET_RATE.format(20_000), "20kpps");
         assert_eq!(BIT_RATE.format(1_050_000_000), "1.05Gbit");
         assert_eq!(SIZE.format(64_000), "64kbit");
-        // Any number of zeros.
+        // Trailing zeros beyond the precision do not matter.
         assert_eq!(DURATION.parse("01.50000000000000000000us"), Ok(1500));
     }
 
     #[test]
-    fn reads_and_writes_processor_shares_and_memory() {
+    fn processor_shares_and_memory_are_parsed_and_formatted() {
         for (text, millicores) in [
             ("500m", 500),
             ("0.5cores", 500),

@@ -37,7 +37,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// The text of a scalar; `None` for other nodes.
+    /// Returns the text of a scalar; `None` for other nodes.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Scalar(text) => Some(text),
@@ -45,7 +45,7 @@ impl Node {
         }
     }
 
-    /// The value of `key` in a mapping; `None` without the key, or for other nodes.
+    /// Returns the value of `key` in a mapping; `None` if the node is no mapping or lacks the key.
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         match &self.value {
             Value::Map(entries) => entries
@@ -57,10 +57,10 @@ impl Node {
     }
 }
 
-/// An error of YAML syntax: its location and its reason.
+/// An error of YAML syntax: location and reason.
 type SyntaxError = (Span, Fault);
 
-/// Reads all documents of `text`, without empty ones.
+/// Reads all documents of `text`. Skips empty documents.
 pub(crate) fn load(text: &str) -> Result<Vec<Node>, SyntaxError> {
     let options = serde_saphyr::options! {
         // Enough for the longest list of routes, each a mapping with three keys.
@@ -200,7 +200,7 @@ fn convert_key(raw: Spanned<Raw>, text: &str) -> Result<Key, SyntaxError> {
     }
 }
 
-/// The text of a node; `None` if the parser does not give its byte range.
+/// Returns the text of a node; `None` if the YAML parser does not give the byte range.
 fn source_text(location: Location, text: &str) -> Option<&str> {
     let start = usize::try_from(location.span().byte_offset()?).ok()?;
     let len = usize::try_from(location.span().byte_len()?).ok()?;
@@ -255,8 +255,10 @@ fn syntax_error(error: &Error) -> SyntaxError {
             |key| format!("the key `{key}` is given twice"),
         );
         let help = match key.as_deref() {
-            Some("apiVersion") => "write a line `---` before it: it begins another object",
-            _ => "remove one of the two, or put their values together",
+            Some("apiVersion") => {
+                "write a line `---` before the second `apiVersion`, to begin another object"
+            }
+            _ => "remove one of the two keys, or put both values under one key",
         };
         Fault::new(message, "each key once in a mapping", help)
     } else {

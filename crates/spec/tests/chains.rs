@@ -1,4 +1,4 @@
-//! Tests the values that valid chain files give.
+//! Tests the values that the parser reads from valid chain files.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ fn chains(text: &str) -> Vec<ServiceChain> {
     parse(text, &Source::new("chain.yaml"), &NoFiles).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-/// A minimal chain with more lines of its `spec`.
+/// Returns a minimal chain file. `more` contains additional lines of the `spec`.
 fn minimal(name: &str, more: &str) -> String {
     format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {name} }}\n\
@@ -169,7 +169,7 @@ fn absent_keys_have_their_defaults() {
         (&chain.ports, &chain.reverse, chain.on_failure),
         (&None, &None, None)
     );
-    // An absent key has the location of its mapping.
+    // The location of an absent key is the location of the mapping around it.
     assert_eq!(chain.places.mapping.line, 4);
 }
 
@@ -337,7 +337,7 @@ spec:
     assert_eq!(
         chains[1].functions[0].space,
         Some(Space::User),
-        "a pin of one function applies to both"
+        "a pinned space applies to both functions"
     );
     assert!(chains[0].functions[1].paired && chains[1].functions[0].paired);
     assert!(!chains[1].functions[1].paired);

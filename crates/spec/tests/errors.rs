@@ -1,7 +1,7 @@
 //! Tests the errors of likely mistakes: `errors/NAME.yaml` has mistakes, `errors/NAME.stderr` the
 //! expected errors.
 //!
-//! `WRITE_FIXTURES=1 cargo test -p myelin-spec --test errors` rewrites the texts; review the
+//! `WRITE_FIXTURES=1 cargo test -p myelin-spec --test errors` rewrites the texts. Review the
 //! difference.
 
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use myelin_spec::{FileResolver, Source, parse};
 
-/// Reads the files that chain files name from `errors/files`.
+/// Reads the files to which chain files refer from `errors/files`.
 struct Directory(PathBuf);
 
 impl FileResolver for Directory {

@@ -1,4 +1,5 @@
-//! Checks that the crates `planner` and `policy` name no kind: they use the descriptions.
+//! Checks that the crates `planner` and `policy` contain no name of a kind, because they use the
+//! descriptions of the kinds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ fn sources(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The code of a file without comments, and without the tests at its end.
+/// Returns the code of a file without comments and without the tests at the end.
 fn code(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
     let text = text.split("#[cfg(test)]").next().unwrap_or_default();
@@ -31,7 +32,7 @@ fn code(path: &Path) -> String {
 }
 
 #[test]
-fn planner_and_policy_name_no_kind() {
+fn planner_and_policy_contain_no_name_of_a_kind() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut files = 0;
     for name in ["planner", "policy"] {

@@ -8,7 +8,8 @@ use myelin_spec::{
 };
 use proptest::prelude::*;
 
-/// Reads a `dpi` with this configuration and this file of patterns; else returns all messages.
+/// Reads a `dpi` with this configuration and this file of patterns. Returns all messages if the
+/// parser reports errors.
 fn read(config: &str, file: &str) -> Result<DpiConfig, Vec<String>> {
     let text = format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: ids }}\n\
@@ -74,11 +75,11 @@ fn absent_keys_have_the_defaults_of_the_catalogue() {
         .filter_map(|key| Some(format!("{}: {}", key.key, key.default?)))
         .collect();
     assert_eq!(written.len(), 4);
-    let with = format!("{{ patterns: [ a ], {} }}", written.join(", "));
-    assert_eq!(read(&with, ""), read("{ patterns: [ a ] }", ""));
+    let explicit = format!("{{ patterns: [ a ], {} }}", written.join(", "));
+    assert_eq!(read(&explicit, ""), read("{ patterns: [ a ] }", ""));
 }
 
-/// `nocase` applies to literals of list and file. An element of the list may override it.
+/// `nocase` applies to literals of list and file. An element of the list may override `nocase`.
 #[test]
 fn nocase_applies_to_literals() {
     let caseless = |config: &str| -> Vec<bool> {
@@ -99,11 +100,11 @@ fn nocase_applies_to_literals() {
 
 #[test]
 fn every_limit_is_enforced() {
-    let most = "abc\n".repeat(MAX_PATTERNS);
-    let count = read(FILE, &most).unwrap().patterns().count();
+    let longest = "abc\n".repeat(MAX_PATTERNS);
+    let count = read(FILE, &longest).unwrap().patterns().count();
     assert_eq!(count, MAX_PATTERNS);
     let refused = |file: &str| read(FILE, file).unwrap_err().join("; ");
-    assert_eq!(refused(&(most + "d")), "more than 65536 patterns");
+    assert_eq!(refused(&(longest + "d")), "more than 65536 patterns");
     let regexes = "/a/\n".repeat(MAX_REGEXES) + "b\n";
     assert!(read(FILE, &regexes).is_ok());
     assert_eq!(refused(&(regexes + "/a/")), "1025 regular expressions");
@@ -120,7 +121,7 @@ fn every_limit_is_enforced() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any file gives patterns within the limits, or errors.
+    /// From any file the parser reads patterns within the limits, or it reports errors.
     #[test]
     fn no_file_of_patterns_panics(file in "([/\\\\xism#(*é \t\r\n]|[0-9a-f]|\\PC|[\\x00-\\x1f]){0,60}") {
         let lines = file.lines().count();

@@ -1,6 +1,6 @@
 //! `docs/reference/chain-file.md` describes every key of a chain file.
 //! `docs/reference/errors.md` lists the errors of `errors/*.stderr` with their remedies.
-//! `docs/reference/kinds.md` holds the descriptions of all kinds as one page.
+//! `docs/reference/kinds.md` contains the descriptions of all kinds.
 //!
 //! `WRITE_DOCS=1 cargo test -p myelin-spec --test reference` rewrites the pages.
 
@@ -31,7 +31,7 @@ fn page() -> String {
     page
 }
 
-/// The functions of the kind's example chain.
+/// Returns the functions of the kind's example chain.
 fn example(kind: &Kind) -> String {
     let file = kind.chain_file();
     let lines = file.lines().skip_while(|line| !line.contains("functions:"));
@@ -78,7 +78,7 @@ fn describe(kind: &Kind, page: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// Writes a table of the keys with their paths, then the meaning of each.
+/// Writes a table of the keys with their paths, then the meaning of each key.
 fn describe_keys(keys: &[(String, &ConfigKey)], page: &mut String) -> std::fmt::Result {
     if keys.is_empty() {
         return Ok(());
@@ -101,7 +101,7 @@ fn describe_keys(keys: &[(String, &ConfigKey)], page: &mut String) -> std::fmt::
     Ok(())
 }
 
-/// The keys of a chain file, a section for each mapping.
+/// Returns the page of the keys of a chain file, with a section for each mapping.
 fn chain_file_page() -> String {
     let intro = "After this page you can write every key of a chain file. The keys of `config` are those of the kind: see \
                  [kinds](kinds.md). `myelin init` writes a first file, `myelin schema chain` prints the JSON Schema. The page \
@@ -146,7 +146,8 @@ fn kinds_page_matches_the_descriptions() {
     assert_page(&page(), "kinds.md");
 }
 
-/// Errors of chain files with their remedies, each once, in the order of the fixtures' names.
+/// Returns the page of the errors of chain files with their remedies. It lists each error once, in
+/// the order of the fixtures' names.
 fn errors_page() -> String {
     let intro = "After this page you know what `myelin plan` says of a mistake in a chain file, and what to write instead. Every \
                  error names file, line and column, and shows the line. The page is generated from \
@@ -165,7 +166,7 @@ fn errors_page() -> String {
         let text = fs::read_to_string(&file).unwrap();
         let mut entries = String::new();
         for error in text.split("\n\n") {
-            // The message may wrap; the line of the file follows below a margin.
+            // The message may have several lines. The line of the file follows below a margin.
             let first: Vec<_> = error
                 .lines()
                 .take_while(|line| line.trim() != "|")

@@ -11,7 +11,7 @@ fn accepts(schema: &Value, value: &Value) -> bool {
     let types = match &schema["type"] {
         Value::Null => vec![],
         Value::Array(types) => types.iter().filter_map(Value::as_str).collect(),
-        one => vec![one.as_str().unwrap()],
+        name => vec![name.as_str().unwrap()],
     };
     let is = |name: &&str| match *name {
         "object" => value.is_object(),
@@ -33,8 +33,10 @@ fn accepts(schema: &Value, value: &Value) -> bool {
     let in_range = value.as_f64().is_none_or(|number| {
         schema["minimum"]
             .as_f64()
-            .is_none_or(|least| number >= least)
-            && schema["maximum"].as_f64().is_none_or(|most| number <= most)
+            .is_none_or(|minimum| number >= minimum)
+            && schema["maximum"]
+                .as_f64()
+                .is_none_or(|maximum| number <= maximum)
     });
     let as_written = schema["pattern"].as_str().is_none_or(|pattern| {
         let pattern = regex::Regex::new(pattern).unwrap();
@@ -103,8 +105,8 @@ fn schema_accepts_the_example_of_every_kind() {
     }
 }
 
-/// These fixtures have wrong keys, words or shapes. The schema cannot express checks between
-/// values.
+/// These fixtures have wrong keys, words or shapes. The schema cannot express conditions between
+/// several values.
 #[test]
 fn schema_refuses_wrong_keys_and_shapes() {
     let schema = schema();

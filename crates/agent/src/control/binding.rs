@@ -2,14 +2,15 @@
 //!
 //! A worker can lose its core while it runs: the core goes offline, or the control group no longer
 //! includes it. The kernel then runs the worker on other cores, which other work uses. The agent
-//! gives it `SCHED_IDLE` there, so the guarantees of other chains hold until its core is back.
+//! then gives the worker `SCHED_IDLE`, so the guarantees of other chains hold until the worker's
+//! core is back.
 
 use myelin_linux::affinity;
 use myelin_linux::sched::{self, Policy};
 use myelin_policy::sla::Binding;
 
 /// Checks the affinity of a worker's forwarding thread (the main thread of the process) and binds
-/// it to its core again. `None`: the process has just ended, and the supervisor restarts it.
+/// the thread to `core` again. `None`: the process has just ended, and the supervisor restarts it.
 pub(crate) fn restore(pid: u32, core: u32) -> Option<Binding> {
     let cpu = core as usize;
     let cpus = affinity::get(pid).ok()?;
@@ -39,7 +40,7 @@ fn switch_policy(thread: u32, from: Policy, to: Policy) {
         return;
     }
     if let Err(error) = sched::set(thread, to) {
-        tracing::warn!(%error, "cannot change the scheduling policy of a worker");
+        tracing::warn!(thread, %error, "cannot change the scheduling policy of a worker");
     }
 }
 
@@ -48,9 +49,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_off_its_core_is_bound_to_it_again() {
-        let all = affinity::get(0).unwrap();
-        let core = all[0] as u32;
+    fn restore_binds_a_thread_to_its_core_again() {
+        let cpus = affinity::get(0).unwrap();
+        let core = cpus[0] as u32;
         let (send_id, receive_id) = std::sync::mpsc::channel();
         let (end_thread, end) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
@@ -60,13 +61,13 @@ mod tests {
             let _ = end.recv();
         });
         let id = receive_id.recv().unwrap();
-        let expected = if all.len() == 1 {
+        let expected = if cpus.len() == 1 {
             Binding::Kept
         } else {
             Binding::Restored
         };
         assert_eq!(restore(id, core), Some(expected));
-        assert_eq!(affinity::get(id).unwrap(), all[..1]);
+        assert_eq!(affinity::get(id).unwrap(), cpus[..1]);
         assert_eq!(restore(id, core), Some(Binding::Kept));
         drop(end_thread);
         thread.join().unwrap();
@@ -79,14 +80,14 @@ mod tests {
             println!("SKIP: needs root");
             return;
         }
-        let all = affinity::get(0).unwrap();
+        let cpus = affinity::get(0).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 assert_eq!(restore(0, 1000), Some(Binding::Offline));
                 assert_eq!(sched::get(0).unwrap(), Policy::Idle);
-                assert_eq!(affinity::get(0).unwrap(), all);
+                assert_eq!(affinity::get(0).unwrap(), cpus);
                 // The thread is not bound to this core, so `restore` must bind it.
-                if let [_, .., last] = all[..] {
+                if let [_, .., last] = cpus[..] {
                     assert_eq!(restore(0, last as u32), Some(Binding::Restored));
                     assert_eq!(sched::get(0).unwrap(), Policy::Other);
                 }

@@ -10,7 +10,8 @@ use myelin_spec::{OnFailure, Space};
 
 use crate::node::chains::{Generation, RunningChain};
 
-/// Reads a chain. `netlink` reads the losses of interfaces; without it they count as zero.
+/// Reads a chain. `netlink` reads the losses of interfaces. Without `netlink` these losses count as
+/// zero.
 pub(crate) fn read_chain(
     running: &RunningChain,
     plane: &Plane,
@@ -62,7 +63,7 @@ fn read_loss_counters(
     let Ok((_, _, egress)) = running.ports.kernel_ports() else {
         return loss_counters;
     };
-    // An interface that was removed loses no more packets.
+    // A removed interface loses no more packets.
     if let Ok(lost) = netlink.transmit_losses(egress.ifindex) {
         loss_counters.push(LossCounter {
             place: LossPlace::Egress {
@@ -79,17 +80,17 @@ fn read_loss_counters(
 fn read_worker_times(generation: &Generation) -> Vec<WorkerTimes> {
     let mut firsts = first_functions(&generation.plan).into_iter();
     let workers = generation.layout.workers().into_iter();
-    let mut all: Vec<_> = workers
+    let mut times: Vec<_> = workers
         .map(|worker| read_times(&worker.facts, firsts.next()))
         .collect();
     if let Some(pipeline) = generation.layout.pipeline() {
         let stages = pipeline.stages();
-        all.extend(stages.map(|(position, facts)| read_times(facts, Some(position))));
+        times.extend(stages.map(|(position, facts)| read_times(facts, Some(position))));
     }
-    all
+    times
 }
 
-/// The first function of each worker of a chain.
+/// Returns the position of the first function of each worker.
 fn first_functions(plan: &Plan) -> Vec<u8> {
     let segments = plan.segments.iter();
     let user = segments.filter(|segment| segment.space == Space::User);
@@ -101,7 +102,7 @@ fn first_functions(plan: &Plan) -> Vec<u8> {
     positions.filter(|position| !is_box(position)).collect()
 }
 
-fn read_times(facts: &WorkerFacts, first: Option<u8>) -> WorkerTimes {
+fn read_times(facts: &WorkerFacts, first_position: Option<u8>) -> WorkerTimes {
     let pid = facts.pid();
     // A process that has just ended reports no times.
     let scheduled = schedstat::read_process(pid).unwrap_or_default();
@@ -112,7 +113,7 @@ fn read_times(facts: &WorkerFacts, first: Option<u8>) -> WorkerTimes {
         restarts: facts.restarts(),
         run_ns: scheduled.run.as_nanos() as u64,
         waited_ns: scheduled.waited.as_nanos() as u64,
-        first_position: first,
+        first_position,
         binding: Binding::Kept,
     }
 }

@@ -14,15 +14,15 @@ use crate::pool::lock;
 
 /// Time between two readings of a chain.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
-/// Longest time until the thread ends after the node.
+/// Longest time between the end of the node and the end of the thread.
 const END_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// Least age of a chain that is read, s. The next reading includes a younger chain.
+/// Minimum age of a chain in a round, s. The next round includes a younger chain.
 const MIN_AGE_S: f64 = 0.2;
 
 /// The SLA monitor, shared with the requests that read it.
 pub(crate) type SharedMonitor = Arc<Mutex<SlaMonitor>>;
 
-/// Starts the thread that reads until the node is dropped.
+/// Starts the thread that reads all chains once a second until the node is dropped.
 pub(crate) fn start(node: &Arc<Node>) -> SharedMonitor {
     let node: Weak<Node> = Arc::downgrade(node);
     let monitor = SharedMonitor::default();
@@ -56,7 +56,7 @@ pub(crate) fn start(node: &Arc<Node>) -> SharedMonitor {
     monitor
 }
 
-/// Reads all chains. `cores` holds the CPU times of the last reading and is updated.
+/// Reads all chains. `cores` holds the CPU times of the previous round; the function updates them.
 fn read_round(node: &Node, mut netlink: Option<&mut Netlink>, cores: &mut Vec<CpuTimes>) -> Round {
     let running = node.chains.all();
     // Without CPU times, the monitor names no core as a cause.
@@ -67,7 +67,7 @@ fn read_round(node: &Node, mut netlink: Option<&mut Netlink>, cores: &mut Vec<Cp
             .map(|running| (running.name.clone(), running.spi))
             .collect(),
         readings: Vec::new(),
-        cores: core_loads(&times, cores),
+        cores: compute_core_loads(&times, cores),
         end: SystemTime::now(),
     };
     *cores = times;
@@ -80,9 +80,9 @@ fn read_round(node: &Node, mut netlink: Option<&mut Netlink>, cores: &mut Vec<Cp
     round
 }
 
-/// The load of each core between two readings.
-fn core_loads(now: &[CpuTimes], before: &[CpuTimes]) -> Vec<CoreLoad> {
-    let both = now.iter().filter_map(|now| {
+/// Computes the load of each core between two readings.
+fn compute_core_loads(now: &[CpuTimes], before: &[CpuTimes]) -> Vec<CoreLoad> {
+    let loads = now.iter().filter_map(|now| {
         let before = before.iter().find(|before| before.cpu == now.cpu)?;
         let spent = now.since(before);
         let total = spent.total().as_secs_f64();
@@ -93,7 +93,7 @@ fn core_loads(now: &[CpuTimes], before: &[CpuTimes]) -> Vec<CoreLoad> {
             idle: spent.idle.as_secs_f64() / total,
         })
     });
-    both.collect()
+    loads.collect()
 }
 
 /// A worker's binding at the last check.
@@ -109,20 +109,20 @@ fn bind_workers(
     round: &mut Round,
     before: BTreeMap<u32, WorkerBinding>,
 ) -> BTreeMap<u32, WorkerBinding> {
-    let mut all: BTreeMap<u32, WorkerBinding> = BTreeMap::new();
+    let mut bindings: BTreeMap<u32, WorkerBinding> = BTreeMap::new();
     for reading in &mut round.readings {
         for worker in &mut reading.workers {
             let (pid, Some(core)) = (worker.pid, worker.core) else {
                 continue;
             };
-            let checked = all.entry(pid).or_insert_with(|| {
-                // A new process binds itself, unless the core was lost before.
+            let checked = bindings.entry(pid).or_insert_with(|| {
+                // A new process binds itself, unless the core is already lost.
                 let is_lost =
-                    |other: &&WorkerBinding| other.core == core && other.binding.is_lost();
+                    |earlier: &&WorkerBinding| earlier.core == core && earlier.binding.is_lost();
                 let was = before
                     .get(&pid)
                     .or_else(|| before.values().find(is_lost))
-                    .map(|other| other.binding);
+                    .map(|earlier| earlier.binding);
                 let binding = was.map_or(Binding::Kept, |was| {
                     // A lost core stays lost after its worker has ended.
                     let ended = Some(was).filter(|was| was.is_lost());
@@ -146,20 +146,22 @@ fn bind_workers(
             worker.binding = checked.binding;
         }
     }
-    // A chain may be too slow to be read while its worker runs under SCHED_IDLE: bind that worker
-    // too.
+    // A worker under SCHED_IDLE may be too slow for its chain to be read. Bind that worker too.
     for (pid, mut worker) in before {
-        let is_read = round.readings.iter().any(|one| one.name == worker.chain);
+        let is_read = round
+            .readings
+            .iter()
+            .any(|reading| reading.name == worker.chain);
         let mut running = round.running.iter();
         let is_up = running.any(|(name, _)| *name == worker.chain);
-        if is_up && !is_read && !all.contains_key(&pid) {
+        if is_up && !is_read && !bindings.contains_key(&pid) {
             if worker.binding.is_lost() {
                 worker.binding = binding::restore(pid, worker.core).unwrap_or(worker.binding);
             }
-            all.insert(pid, worker);
+            bindings.insert(pid, worker);
         }
     }
-    all
+    bindings
 }
 
 #[cfg(test)]
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_was_not_read_still_gets_its_core_back() {
+    fn a_worker_of_an_unread_chain_gets_its_core_back() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let core = affinity::get(0).unwrap()[0];
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_stays_lost_while_a_worker_there_is_replaced() {
+    fn a_lost_core_stays_lost_while_its_worker_is_replaced() {
         const MISSING_CORE: u32 = 1000;
         let read = |pid: u32, before: BTreeMap<u32, WorkerBinding>| {
             let mut round = round(&["c"]);

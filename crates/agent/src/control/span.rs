@@ -8,7 +8,7 @@ use crate::api::ApiError;
 use crate::control::reading;
 use crate::node::Node;
 
-/// A packet that has not left after this time counts as lost.
+/// A packet that is still inside the chain after this time counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -24,8 +24,8 @@ impl Span {
         Ok(Self(Box::new(read(node, name)?)))
     }
 
-    /// Returns the account since the start. Waits for packets that are still inside. Shared rings
-    /// count in full for the chain, and losses at interfaces are left out.
+    /// Returns the account since the start. Waits for packets that are still inside the chain. The
+    /// account includes all losses of shared rings, and no losses at interfaces.
     ///
     /// # Errors
     /// The chain was removed.

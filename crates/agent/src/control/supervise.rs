@@ -1,4 +1,4 @@
-//! Restarts dead workers, pipeline stages and black boxes. Stops restarting those that end too
+//! Restarts dead workers, pipeline stages and black boxes. Stops restarting processes that end too
 //! often.
 //!
 //! The supervisor skips a worker that a request holds, so no request delays other restarts.
@@ -16,7 +16,7 @@ use crate::node::workers::Worker;
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Supervises until the node is dropped. A DPDK environment takes a fraction of a second to start,
-/// and a container may take seconds: each kind has its own thread.
+/// and a container may take seconds, so each kind has its own thread.
 pub(crate) fn start(node: &Arc<Node>) {
     spawn_loop(node, |node| {
         restart_workers(node, |worker| worker.devices.is_none());
@@ -48,14 +48,14 @@ fn restart_workers(node: &Node, is_wanted: impl Fn(&Worker) -> bool) {
                 tracing::warn!(
                     owner = key.owner,
                     circuit = key.circuit,
-                    "a worker died and was started again"
+                    "a worker died and was restarted"
                 );
                 continue;
             }
             tracing::error!(
                 owner = key.owner,
                 circuit = key.circuit,
-                "a worker ended too often and is no longer restarted: its chains are `failed` until `myelin down`"
+                "a worker ended too often and is no longer restarted: the worker's chains are `failed` until `myelin down`"
             );
             fail_chains(node, &worker, &outcome);
         }
@@ -64,7 +64,7 @@ fn restart_workers(node: &Node, is_wanted: impl Fn(&Worker) -> bool) {
 
 /// Restarts a dead worker and its dead pipeline stages. Returns the outcome for each dead process.
 fn restart_dead_processes(worker: &Worker) -> Vec<RestartOutcome> {
-    let Some(mut state) = worker.idle_state() else {
+    let Some(mut state) = worker.try_lock_state() else {
         return Vec::new();
     };
     if worker.has_failed() {
@@ -90,8 +90,8 @@ fn restart_dead_processes(worker: &Worker) -> Vec<RestartOutcome> {
     }
     state.deaths.record_start();
     if let Some(core) = worker.facts.core() {
-        // The new worker may poll: without its core it must run under SCHED_IDLE from its first
-        // packet on.
+        // The new worker may poll. Without its core, the worker must run under SCHED_IDLE from its
+        // first packet on.
         binding::restore(worker.facts.pid(), core);
     }
     outcomes.push(RestartOutcome::Restarted);
@@ -103,7 +103,7 @@ fn fail_chains(node: &Node, worker: &Worker, outcome: &RestartOutcome) {
     for running in node.chains.all() {
         let current = running.generation();
         let mut workers = current.layout.workers().into_iter();
-        let uses_process = workers.any(|one| one.key == worker.key)
+        let uses_process = workers.any(|lease| lease.key == worker.key)
             && match *outcome {
                 RestartOutcome::StageFailed { spi, generation } => {
                     (running.spi, current.number) == (spi, generation)
@@ -119,17 +119,18 @@ fn fail_chains(node: &Node, worker: &Worker, outcome: &RestartOutcome) {
 fn restart_black_boxes(node: &Node) {
     for (key, black_box) in node.parts.black_boxes.members() {
         if black_box.restart_if_ended() {
-            fail_chain_of(node, key);
+            fail_chain_of_box(node, key);
         }
     }
 }
 
 /// Fails the chain of a black box that is no longer restarted.
-fn fail_chain_of(node: &Node, key: black_box::Key) {
+fn fail_chain_of_box(node: &Node, key: black_box::Key) {
     let chains = node.chains.all();
     let mut chains = chains.iter();
-    let of_box = chains.find(|one| (one.spi, one.generation().number) == (key.spi, key.generation));
-    if let Some(running) = of_box {
+    let user = chains
+        .find(|running| (running.spi, running.generation().number) == (key.spi, key.generation));
+    if let Some(running) = user {
         running.fail();
     }
 }

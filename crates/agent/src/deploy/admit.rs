@@ -1,5 +1,5 @@
-//! Step 3: admission. Decides whether the chains of a file fit next to all others. Earlier steps
-//! make nothing.
+//! Step 3: admission. Decides whether the chains of a file fit next to all admitted chains. Earlier
+//! steps make nothing.
 
 use myelin_planner::{Costs, Plan};
 use myelin_spec::ServiceChain;
@@ -43,7 +43,7 @@ pub fn decide(chain: &ServiceChain, plan: &mut Plan, force: bool) -> Result<(), 
     let reason = plan
         .refusal
         .as_deref()
-        .unwrap_or("its contract cannot be kept");
+        .unwrap_or("the contract cannot be guaranteed");
     if force {
         tracing::info!(chain = plan.chain, reason, "deployed as best effort");
         plan.best_effort = true;
@@ -53,12 +53,12 @@ pub fn decide(chain: &ServiceChain, plan: &mut Plan, force: bool) -> Result<(), 
         String::new()
     } else {
         format!(
-            "; it would be admitted with {}",
+            "; the chain would be admitted with {}",
             plan.remedies.join(", or ")
         )
     };
     Err(ApiError::refused(format!(
-        "{}: chain `{}` is refused: {reason}{remedies}; `--force` deploys it as best effort",
+        "{}: chain `{}` is refused: {reason}{remedies}; `--force` deploys the chain as best effort",
         chain.places.sla, chain.name
     )))
 }

@@ -20,7 +20,7 @@ use crate::node::chains::{ChainPorts, Generation, RunningChain, kernel_hook};
 use crate::node::layout::{FrontDoor, Layout};
 use crate::node::ports::XdpAttachment;
 
-/// The chain to build, with its plan and its ports.
+/// The input of a layout's build step: the chain to build, its plan and its ports.
 #[derive(Clone, Copy)]
 struct LayoutJob<'a> {
     chain: &'a ServiceChain,
@@ -33,7 +33,7 @@ struct LayoutJob<'a> {
     is_cancelled: &'a dyn Fn() -> bool,
 }
 
-/// A complete generation that gets no packets yet. Dropping it removes it.
+/// A complete generation that gets no packets yet. Dropping the value removes the generation.
 pub(crate) struct BuiltChain {
     // Fields drop in this order.
     pub(crate) xdp: Option<XdpAttachment>,
@@ -65,12 +65,12 @@ pub(crate) fn build_chain(
         running,
         ..
     } = planned;
-    let was = running.as_ref().map(|running| running.generation());
-    let (spi, number) = match (&running, &was) {
-        (Some(running), Some(was)) => (running.spi, was.number.wrapping_add(1)),
+    let previous = running.as_ref().map(|running| running.generation());
+    let (spi, number) = match (&running, &previous) {
+        (Some(running), Some(previous)) => (running.spi, previous.number.wrapping_add(1)),
         _ => (parts.take_spi(), 0),
     };
-    let policer = policer(parts, &chain, was.as_deref())?;
+    let policer = keep_or_create_policer(parts, &chain, previous.as_deref())?;
     let job = LayoutJob {
         chain: &chain,
         plan: &plan,
@@ -91,7 +91,8 @@ pub(crate) fn build_chain(
         chain,
         plan,
     };
-    let has_xdp = |running: &Arc<RunningChain>| running.change(|one| one.xdp.is_some());
+    let has_xdp =
+        |running: &Arc<RunningChain>| running.change(|generations| generations.xdp.is_some());
     let xdp = if running.as_ref().is_some_and(has_xdp) {
         None
     } else {
@@ -117,9 +118,9 @@ fn build_layout(parts: &Parts, job: LayoutJob<'_>) -> Result<Box<dyn Layout>, Ap
     })
 }
 
-/// The policer of the kernel's front door. A live change with the same profile keeps the previous
-/// policer, so its bucket is not refilled.
-fn policer(
+/// Returns the policer of the kernel's front door. A live change with the same profile keeps the
+/// previous policer, so the bucket is not refilled.
+fn keep_or_create_policer(
     parts: &Parts,
     chain: &ServiceChain,
     previous: Option<&Generation>,
@@ -150,7 +151,8 @@ fn attach_xdp_door(
     }
     let (_, ingress, _) = ports.kernel_ports()?;
     if is_new {
-        // Set the entry before the door attaches: a later change must wait for running programs.
+        // Set the entry before the door attaches, because a later change must wait for running
+        // programs.
         ingress.door().set_fast_path(loaded);
     }
     XdpAttachment::attach(ingress.clone()).map(Some)

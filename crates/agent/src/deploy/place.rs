@@ -22,7 +22,7 @@ pub(crate) struct PlacedChain {
 /// Opens the ports of a new chain; a running chain keeps its ports.
 ///
 /// # Errors
-/// A system error. The function removes everything that it created.
+/// A system error. The step has then removed everything that it made.
 pub(crate) fn place(parts: &Parts, planned: PlannedChain) -> Result<PlacedChain, ApiError> {
     let placed = || {
         let ports = match &planned.running {

@@ -15,8 +15,8 @@ use crate::api::ApiError;
 use crate::deploy::revision;
 use crate::node::black_box;
 use crate::node::chains::{ChainPorts, Chains, RunningChain};
-use crate::node::circuit::{Circuit, MTU, named_links};
-use crate::node::ports::{Port, receive_queues};
+use crate::node::circuit::{Circuit, MTU, find_named_links};
+use crate::node::ports::{Port, read_receive_queues};
 use crate::node::workers::Key;
 use crate::pool::Pool;
 
@@ -60,7 +60,7 @@ struct PlannedPort {
     /// Longest IP packet, bytes.
     mtu: Option<u32>,
     queues: u32,
-    /// The owner whose worker has the queues.
+    /// The owner whose worker binds the queues.
     queue_owner: Option<String>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct NodeView<'a> {
     pub(crate) ports: &'a Pool<u32, Port>,
 }
 
-/// Plans the chains of a file in their order. Their names are reserved.
+/// Plans the chains in file order. The caller has reserved their names.
 ///
 /// # Errors
 /// A chain that cannot be planned, a change that cannot be made live, or a missing feature of the
@@ -87,9 +87,9 @@ pub(crate) fn plan(
     for chain in chains {
         let running = node.chains.get(&chain.name);
         if let Some(running) = &running {
-            let was = running.generation();
-            revision::check_owner(&was.chain, &chain)?;
-            if revision::is_same(&was.chain, &chain) {
+            let previous = running.generation();
+            revision::check_owner(&previous.chain, &chain)?;
+            if revision::is_same(&previous.chain, &chain) {
                 file.circuits
                     .insert(chain.name, circuit_use(&running.ports));
                 plans.unchanged.push(Arc::clone(running));
@@ -107,8 +107,8 @@ pub(crate) fn plan(
 #[derive(Default)]
 struct FilePlanner {
     circuits: BTreeMap<String, CircuitUse>,
-    /// Interfaces whose queues a worker of this file will take, with its owner.
-    bound: BTreeMap<String, String>,
+    /// For each interface: the owner whose worker will bind its queues.
+    queue_owners: BTreeMap<String, String>,
 }
 
 impl FilePlanner {
@@ -161,17 +161,17 @@ impl FilePlanner {
         let mut plan = myelin_planner::plan(chain, costs, &machine).map_err(ApiError::usage)?;
         if plan.binds_ports() {
             let ends = [&ingress, &egress];
-            let taken = ends
+            let other_owner = ends
                 .into_iter()
-                .find_map(|end| self.find_taken_queues(end, chain));
-            if let Some((interface, owner)) = taken {
+                .find_map(|end| self.find_other_queue_owner(end, chain));
+            if let Some((interface, owner)) = other_owner {
                 plan = plan_distributed(chain, costs, &machine, (&interface, &owner))?;
             }
         }
         if plan.binds_ports() {
             for end in [&ingress, &egress] {
                 let owner = chain.owner().to_owned();
-                self.bound.insert(end.name.clone(), owner);
+                self.queue_owners.insert(end.name.clone(), owner);
             }
         }
         let Key { owner, circuit } = Key::of(chain, &circuit.made_by);
@@ -187,8 +187,8 @@ impl FilePlanner {
         Ok((machine, site, plan))
     }
 
-    /// Returns the circuit of the reverse chain, reversed, if that chain runs or is in the same
-    /// file; otherwise a new circuit.
+    /// Returns the reversed circuit of the reverse chain, if that chain runs or is in the same
+    /// file. Otherwise returns a new circuit.
     fn choose_circuit(
         &self,
         node: NodeView<'_>,
@@ -209,11 +209,13 @@ impl FilePlanner {
         // The reverse of an earlier chain with this name may still use that chain's circuit.
         if node.circuits.share(&chain.name).is_some() {
             let running = node.chains.all();
-            let users = running.iter().filter(|one| one.ports.made_by == chain.name);
+            let users = running
+                .iter()
+                .filter(|user| user.ports.made_by == chain.name);
             let names: Vec<_> = users.map(|running| running.name.as_str()).collect();
             return Err(ApiError::failed(format!(
-                "{}: chain `{}`: the interfaces of an earlier chain of this name still serve {}: `myelin down {}` first, or \
-                 let `reverse` name it",
+                "{}: chain `{}`: the interfaces of an earlier chain of this name still serve {}: run `myelin down {}`, or \
+                set `reverse` of this chain to one of them",
                 chain.places.chain,
                 chain.name,
                 names.join(", "),
@@ -226,8 +228,9 @@ impl FilePlanner {
         })
     }
 
-    /// The first interface whose queues belong to another owner's worker, with that owner.
-    fn find_taken_queues(
+    /// Returns the interface and the owner, if another owner's worker has bound the interface's
+    /// queues.
+    fn find_other_queue_owner(
         &self,
         end: &PlannedPort,
         chain: &ServiceChain,
@@ -235,7 +238,7 @@ impl FilePlanner {
         let owner = end
             .queue_owner
             .as_ref()
-            .or_else(|| self.bound.get(&end.name));
+            .or_else(|| self.queue_owners.get(&end.name));
         let owner = owner.filter(|owner| *owner != chain.owner())?;
         Some((end.name.clone(), owner.clone()))
     }
@@ -261,9 +264,9 @@ fn check_worker(
     if served.is_empty() {
         return Ok(());
     }
-    let names: Vec<_> = served.iter().map(|one| one.name.as_str()).collect();
+    let names: Vec<_> = served.iter().map(|running| running.name.as_str()).collect();
     Err(ApiError::failed(format!(
-        "{}: chain `{}`: the worker that would serve it ended too often and is no longer restarted: `myelin down {}` first",
+        "{}: chain `{}`: the chain's worker ended too often and is no longer restarted: run `myelin down {}` first",
         chain.places.name,
         chain.name,
         names.join(" ")
@@ -285,8 +288,8 @@ fn planner_machine(ingress: PortKind, egress: PortKind) -> Machine {
     }
 }
 
-/// Plans the mapping `distributed`, for a chain whose port queues have another owner: a queue has
-/// one packet memory.
+/// Plans the mapping `distributed` for a chain whose port queues have another owner. A queue has
+/// one UMEM, and owners share no UMEM.
 fn plan_distributed(
     chain: &ServiceChain,
     costs: &Costs,
@@ -294,7 +297,7 @@ fn plan_distributed(
     (interface, owner): (&str, &str),
 ) -> Result<Plan, ApiError> {
     let conflict = format!(
-        "the queues of {interface} are bound to the worker of owner `{owner}`, and owners share no frames"
+        "the queues of {interface} are bound to the worker of owner `{owner}`, and owners share no UMEM"
     );
     let refusal = |reason: &str| {
         ApiError::failed(format!(
@@ -318,7 +321,8 @@ fn plan_distributed(
     Ok(plan)
 }
 
-/// The two interfaces of a chain: named ones, or those of end hosts, which may not exist yet.
+/// Inspects the two interfaces of a chain: the named interfaces, or those of its end hosts. End
+/// hosts may not exist yet.
 fn inspect_ports(
     node: NodeView<'_>,
     chain: &ServiceChain,
@@ -326,14 +330,14 @@ fn inspect_ports(
 ) -> Result<[PlannedPort; 2], ApiError> {
     if chain.ports.is_some() {
         let mut netlink = Netlink::open().map_err(ApiError::failed)?;
-        let links = named_links(chain, &mut netlink)?;
+        let links = find_named_links(chain, &mut netlink)?;
         return Ok(links.map(|link| {
             let port = node.ports.share(&link.index);
             PlannedPort {
                 kind: kind_of_link(&link),
                 bps: bps_of_link(&link),
                 mtu: Some(link.mtu),
-                queues: receive_queues(&link).unwrap_or(1),
+                queues: read_receive_queues(&link).unwrap_or(1),
                 queue_owner: port.and_then(|port| port.queue_owner()),
                 name: link.name,
             }
@@ -341,8 +345,8 @@ fn inspect_ports(
     }
     let made = node.circuits.share(&circuit.made_by);
     let ports = made.as_ref();
-    let end = |which: &str, port: Option<&Port>| PlannedPort {
-        name: format!("{} of {}", which, circuit.made_by),
+    let end = |role: &str, port: Option<&Port>| PlannedPort {
+        name: format!("{role} of {}", circuit.made_by),
         kind: PortKind::EndHost,
         bps: None,
         mtu: Some(MTU),
@@ -358,7 +362,7 @@ fn inspect_ports(
     })
 }
 
-/// A network card has an empty link kind. Virtual links (veth, bridge, tun) name theirs.
+/// A network card has an empty link kind. A virtual link (veth, bridge, tun) has a name there.
 fn kind_of_link(link: &Link) -> PortKind {
     if link.kind.is_empty() {
         PortKind::Native

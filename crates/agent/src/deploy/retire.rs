@@ -1,8 +1,8 @@
 //! Step 7: ends a live change. Drains the previous generation, keeps its counts and removes it.
 //!
-//! Two objects stay after the chain has stopped using them, because their removal would lose
-//! packets in a link's ring: the front door at XDP (until the chain ends) and NAPI behind its
-//! egress (until its end hosts end). The door at XDP lets packets of other chains pass.
+//! Two objects stay after their last use, because their removal would lose packets in a link's
+//! ring: the front door at XDP (until the chain ends) and NAPI behind its egress (until its end
+//! hosts end). The door at XDP lets packets of other chains pass.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ use crate::node::layout::FrontDoor;
 use crate::node::quiesce::{self, RealtimeGuard};
 use crate::pool::wait_until_unique;
 
-/// Longest time of a packet between driver and tcx: a CPU backlog while softirqs wait for a
-/// thread.
+/// Longest time that a packet waits between driver and tcx, in a CPU's backlog while softirqs wait
+/// for a thread.
 const BACKLOG_LIMIT: Duration = Duration::from_millis(10);
-/// After this long without counter changes, missing packets are lost. An overflowing socket ring
-/// does not change these counters.
+/// After this time without counter changes, missing packets count as lost. These counters do not
+/// include losses at socket rings.
 const QUIET_TIME: Duration = Duration::from_millis(30);
-/// The same with black boxes: their programs may wait for a core.
+/// The quiet time of a chain with black boxes, whose programs may wait for a core.
 const QUIET_TIME_WITH_BLACK_BOX: Duration = Duration::from_millis(300);
 /// Longest wait for the previous generation, even while its counters change.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
@@ -31,28 +31,28 @@ struct DrainCounts {
     entered: u64,
     /// Packets that left at the egress or were dropped.
     left: u64,
-    /// Grows with every step of a packet.
+    /// A sum of counters that grows with every step of a packet.
     steps: u64,
 }
 
 /// Waits until the previous generations of these chains are empty. Returns for each live change the
 /// time since its switch to the new generation; `None` for a new chain.
-pub(crate) fn drain_previous(plane: &Plane, all: &[SwitchedOn]) -> Vec<Option<Duration>> {
-    if !all.iter().any(|one| one.is_change) {
-        return vec![None; all.len()];
+pub(crate) fn drain_previous(plane: &Plane, switched: &[SwitchedOn]) -> Vec<Option<Duration>> {
+    if !switched.iter().any(|chain| chain.is_change) {
+        return vec![None; switched.len()];
     }
-    // Once for all chains. If it fails, each chain still waits for its own counters.
+    // Wait once for all chains. If this fails, `drain` still waits for the counters of each chain.
     wait_for_packets(plane);
-    let drained = all.iter().map(|one| {
-        let previous = one
+    let drained = switched.iter().map(|chain| {
+        let previous = chain
             .running
             .change(|generations| generations.previous.clone())?;
-        let current = one.running.generation();
+        let current = chain.running.generation();
         if kernel_hook(&previous.plan) != kernel_hook(&current.plan) {
-            std::thread::sleep(BACKLOG_LIMIT.saturating_sub(one.since.elapsed()));
+            std::thread::sleep(BACKLOG_LIMIT.saturating_sub(chain.since.elapsed()));
         }
         drain(plane, &previous);
-        Some(one.since.elapsed())
+        Some(chain.since.elapsed())
     });
     drained.collect()
 }
@@ -82,7 +82,7 @@ pub(crate) fn retire_previous(plane: &Plane, running: &RunningChain) {
     drop(wait_until_unique(previous));
 }
 
-/// Waits until no packet is in a program that has seen the state before the last change.
+/// Waits until all programs that ran at the last change have ended.
 pub(crate) fn wait_for_packets(plane: &Plane) {
     if let Err(error) = quiesce::wait_for_programs(plane) {
         // Programs run for microseconds.
@@ -121,7 +121,7 @@ fn read_counts(plane: &Plane, generation: &Generation) -> DrainCounts {
     let (door, out) = (figures.door, figures.packets_out);
     let mut drops = figures.shaper.drops();
     if generation.plan.qdisc_shaping().is_some() {
-        // The program counted these packets as sent before they reached the queue.
+        // The program had counted these packets as sent before the full queue dropped them.
         drops -= figures.shaper.full;
     }
     let mut counts = DrainCounts {

@@ -50,16 +50,16 @@ pub(crate) fn check_change(running: &RunningChain, next: &ServiceChain) -> Resul
         return Err(refusal(
             next,
             &next.places.ports,
-            "spec.ports cannot be changed while it runs",
+            "spec.ports cannot be changed while the chain runs",
         ));
     }
     if previous.reverse != next.reverse {
         let reason = match &previous.reverse {
             Some(reverse) => format!(
-                "spec.reverse cannot be changed while it runs, and it is paired with `{reverse}` (each names the \
-                 other, even if only one file says so)"
+                "spec.reverse cannot be changed while the chain runs, and the chain is paired with `{reverse}`, \
+                even if only one file names the other chain"
             ),
-            None => "spec.reverse cannot be changed while it runs".to_owned(),
+            None => "spec.reverse cannot be changed while the chain runs".to_owned(),
         };
         return Err(refusal(next, &next.places.reverse, &reason));
     }
@@ -71,7 +71,7 @@ pub(crate) fn check_change(running: &RunningChain, next: &ServiceChain) -> Resul
         return Err(refusal(
             next,
             &next.places.matches,
-            "its end hosts have addresses that the new match does not cover",
+            "the chain's end hosts have addresses that the new match does not cover",
         ));
     }
     Ok(())
@@ -89,7 +89,7 @@ pub(crate) fn check_worker(
         return Err(refusal(
             next,
             &next.places.worker,
-            "spec.worker cannot be changed while its worker runs",
+            "spec.worker cannot be changed while the worker runs",
         ));
     }
     Ok(())
@@ -98,6 +98,6 @@ pub(crate) fn check_worker(
 fn refusal(next: &ServiceChain, place: &myelin_spec::FileLocation, reason: &str) -> ApiError {
     let name = &next.name;
     ApiError::failed(format!(
-        "{place}: chain `{name}`: {reason}: `myelin down {name}` first, then `up` again"
+        "{place}: chain `{name}`: {reason}: run `myelin down {name}`, then `up` again"
     ))
 }

@@ -44,8 +44,8 @@ pub(crate) fn switch_on(plane: &Plane, built: BuiltChain) -> Result<SwitchedOn, 
             is_change: false,
         });
     };
-    let was = running.generation();
-    let since = redirect(plane, &running, &was, &generation)?;
+    let previous = running.generation();
+    let since = redirect(plane, &running, &previous, &generation)?;
     running.change(|generations| {
         generations.previous = Some(std::mem::replace(
             &mut generations.current,
@@ -89,7 +89,8 @@ pub(crate) fn switch_back(plane: &Plane, done: SwitchedOn) -> Option<Arc<Running
     None
 }
 
-/// Removes a chain's match from its front door. Returns false when no packets were sent to it.
+/// Removes a chain's match from its front door. Returns false if the front door sent no packets to
+/// the chain.
 pub(crate) fn switch_off(running: &RunningChain) -> bool {
     let was_redirected =
         running.change(|generations| std::mem::replace(&mut generations.is_classified, false));
@@ -129,7 +130,8 @@ fn redirect_to_new_chain(
     }
 }
 
-/// Redirects the match from one generation to another. Returns when packets could see the change.
+/// Redirects the match from one generation to another. Returns the first time at which packets
+/// could see the change.
 fn redirect(
     plane: &Plane,
     running: &RunningChain,

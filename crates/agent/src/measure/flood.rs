@@ -25,7 +25,7 @@ pub(crate) fn start(
         let refuse = |cause: &dyn std::fmt::Display| {
             ApiError::failed(format!("cannot flood chain `{chain}`: {cause}"))
         };
-        let target = ProbeTarget::of(&engine.node, chain).map_err(|error| refuse(&error))?;
+        let target = ProbeTarget::find(&engine.node, chain).map_err(|error| refuse(&error))?;
         let load = FloodLoad {
             chain: chain.clone(),
             profile: target.chain.sla.profile(),
@@ -49,7 +49,7 @@ pub(crate) fn stop(
     engine: &Engine,
     floods: Vec<(String, RunningFlood)>,
 ) -> Result<Vec<Flood>, ApiError> {
-    // Signal all floods before waiting for one, so that none sends while another ends.
+    // Signal all floods before waiting for the first, so that no flood sends while another ends.
     for (_, flood) in &floods {
         flood.request_stop();
     }

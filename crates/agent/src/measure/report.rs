@@ -14,7 +14,7 @@ use crate::api::{HopStatus, PacketAccount, ReportReply, SlaWindow};
 use crate::measure::{MeasuredChain, Row};
 use crate::status;
 
-/// The answer to a measurement request.
+/// Builds the answer to a measurement request.
 pub(crate) fn build_reply(measured: MeasuredChain) -> ReportReply {
     let claims = claims::check_claims(
         &measured.target.chain.sla,
@@ -26,7 +26,7 @@ pub(crate) fn build_reply(measured: MeasuredChain) -> ReportReply {
     let mut envelope = json!(Report {
         experiment: measured.target.chain.name.clone(),
         environment: environment.clone(),
-        rows: measured.rows.iter().map(row_value).collect(),
+        rows: measured.rows.iter().map(build_row).collect(),
         claims: claims.clone(),
     });
     put_sojourn(&mut envelope, "sojourn", &measured.sojourn);
@@ -36,10 +36,10 @@ pub(crate) fn build_reply(measured: MeasuredChain) -> ReportReply {
     envelope["plan"] = json!(measured.target.plan);
     envelope["sla_met"] = json!(claims::all_hold(&claims));
     let mut status = measured.status.clone();
-    status.account = packet_account(&measured.account);
+    status.account = build_packet_account(&measured.account);
     ReportReply {
         envelope,
-        report: chain_report(measured, claims, environment),
+        report: build_chain_report(measured, claims, environment),
         status: Box::new(status),
     }
 }
@@ -57,15 +57,15 @@ fn describe_environment(measured: &MeasuredChain) -> Environment {
     environment
 }
 
-/// One combination of mode and payload as a flat row; keys name their unit.
-fn row_value(row: &Row) -> Value {
+/// Builds a flat row from the result of one mode and payload. Its keys name their units.
+fn build_row(row: &Row) -> Value {
     let mut value = row.probe.row();
     value["cpu"] = json!(row.cpu);
     let [sojourn] = &row.sojourn[..] else {
         put_sojourn(&mut value, "sojourn", &row.sojourn);
         return value;
     };
-    let sojourn = status::summary(sojourn);
+    let sojourn = status::summarize(sojourn);
     let mut put = |key: &str, figure: Value| value[key] = figure;
     put("sojourn_packets", json!(sojourn.packets));
     put("sojourn_mean_us", json!(sojourn.mean_us));
@@ -76,20 +76,20 @@ fn row_value(row: &Row) -> Value {
     value
 }
 
-/// Writes an undivided sojourn under `key`. With black boxes `key` is null, and `key_sections` has
-/// the sections.
-fn put_sojourn(to: &mut Value, key: &str, sojourn: &[Sojourn]) {
+/// Writes the sojourn under `key`. For a chain with black boxes, `key` is null and `key_sections`
+/// has the sojourn of each section.
+fn put_sojourn(object: &mut Value, key: &str, sojourn: &[Sojourn]) {
     if let [whole] = sojourn {
-        to[key] = json!(status::summary(whole));
+        object[key] = json!(status::summarize(whole));
         return;
     }
-    let sections: Vec<_> = sojourn.iter().map(status::summary).collect();
-    to[key] = Value::Null;
-    to[format!("{key}_sections")] = json!(sections);
+    let sections: Vec<_> = sojourn.iter().map(status::summarize).collect();
+    object[key] = Value::Null;
+    object[format!("{key}_sections")] = json!(sections);
 }
 
-/// The sojourn of each section, titled by the section's two ends.
-fn sections(measured: &MeasuredChain) -> Vec<(String, Distribution)> {
+/// The sojourn of each section, with a title that names the section's two ends.
+fn build_sections(measured: &MeasuredChain) -> Vec<(String, Distribution)> {
     if let [whole] = &measured.sojourn[..] {
         return vec![("chain".to_owned(), Distribution::from(whole))];
     }
@@ -108,7 +108,7 @@ fn sections(measured: &MeasuredChain) -> Vec<(String, Distribution)> {
         .collect()
 }
 
-fn hops(measured: &MeasuredChain) -> Vec<Hop> {
+fn build_hops(measured: &MeasuredChain) -> Vec<Hop> {
     let plan = &measured.target.plan;
     let step = |name: &str, step: &myelin_planner::Step| Hop {
         name: format!("{name} ({})", step.name),
@@ -139,7 +139,7 @@ fn hops(measured: &MeasuredChain) -> Vec<Hop> {
         .collect()
 }
 
-fn chain_report(
+fn build_chain_report(
     measured: MeasuredChain,
     claims: Vec<Claim>,
     environment: Environment,
@@ -150,11 +150,11 @@ fn chain_report(
     notes.push(plan.worst_case_note.clone());
     let polls = |row: &Row| row.probe.mode == Mode::Spin;
     if plan.uses(Space::User) && affinity::count_cores() < 3 && measured.rows.iter().any(polls) {
-        notes.push("spin mode polls on two cores and the worker polls too: with only two cores they slow each other down".to_owned());
+        notes.push("spin mode polls on two cores and the worker polls too: with only two cores the probe and the worker slow each other down".to_owned());
     }
     if plan.black_boxes().next().is_some() {
         notes.push(
-            "sojourns are given by section: time inside black boxes counts in no section, only in the probe's delays"
+            "sojourns are given by section: no section includes the time inside black boxes, only the probe's delays do"
                 .to_owned(),
         );
     }
@@ -164,9 +164,9 @@ fn chain_report(
         claims,
         latency_bound_us: us(chain.sla.latency_ns),
         round_trip_bound_us: us(chain.sla.round_trip_ns),
-        sojourns: sections(&measured),
-        hops: hops(&measured),
-        traffic: traffic(&measured.account),
+        sojourns: build_sections(&measured),
+        hops: build_hops(&measured),
+        traffic: build_traffic(&measured.account),
         probes: measured
             .rows
             .into_iter()
@@ -186,8 +186,8 @@ fn chain_report(
     }
 }
 
-/// The account of all packets, by function where a function lost them.
-fn packet_account(account: &SlaWindow) -> PacketAccount {
+/// Builds the account of all packets. Losses inside a function are listed by its name.
+fn build_packet_account(account: &SlaWindow) -> PacketAccount {
     let SlaWindow { lost, lost_in, .. } = account;
     let mut dropped = lost_in.clone();
     if lost.shaper > 0 {
@@ -210,7 +210,7 @@ fn packet_account(account: &SlaWindow) -> PacketAccount {
 }
 
 /// The packet counts of the measurement.
-fn traffic(account: &SlaWindow) -> Traffic {
+fn build_traffic(account: &SlaWindow) -> Traffic {
     let places = account.lost.by_place().into_iter();
     Traffic {
         packets_in: account.packets_in,

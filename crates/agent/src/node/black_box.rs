@@ -1,8 +1,8 @@
 //! Black boxes (`kind: external`): programs that Myelin did not write, each in the sandbox of its
-//! function, between two links. Starts, watches and restarts them, and ends them with all their
-//! children.
+//! function, between two links. The agent starts, watches and restarts these programs, and ends
+//! them with all their children.
 //!
-//! Each generation of a chain has its own black boxes: a packet that leaves a black box has no
+//! Each generation of a chain has its own black boxes. A packet that leaves a black box has no
 //! generation stamp, so its link identifies the generation.
 
 mod links;
@@ -33,11 +33,11 @@ use crate::node::container;
 use crate::node::sandbox::Sandbox;
 use crate::pool::{Lease, Pool, lock};
 
-/// Wait before the first restart of a program; doubles after each further end.
+/// Wait before the first restart of a program. The wait doubles after each further end.
 const FIRST_RESTART_DELAY: Duration = Duration::from_millis(100);
 /// Longest time between SIGTERM and SIGKILL.
 const TERM_TIMEOUT: Duration = Duration::from_millis(300);
-/// Time between two checks while a program comes up or ends.
+/// Time between two checks while a program starts or ends.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Capabilities in a container: a program may do everything with its own interfaces.
 const CAPABILITIES: &[&str] = &["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_IPC_LOCK"];
@@ -55,11 +55,12 @@ pub(crate) type BlackBoxes = Pool<Key, BlackBox>;
 /// A generation's lease on its black box.
 pub(crate) type BlackBoxLease = Lease<Key, BlackBox>;
 
-/// A black box and its resources. Dropping it ends the program with all its children.
+/// A black box and its resources. Dropping the value ends the program with all its children.
 pub(crate) struct BlackBox {
     title: MessagePrefix,
     confinement: Arc<Confinement>,
-    /// Whether it has limits or a container, not only a control group to find its processes.
+    /// Whether the black box has limits or a container. Without them it has only a control group,
+    /// which lists its processes.
     is_confined: bool,
     log_path: PathBuf,
     state: Mutex<BlackBoxState>,
@@ -70,27 +71,27 @@ struct BlackBoxState {
     title: MessagePrefix,
     config: ExternalConfig,
     variables: BTreeMap<String, String>,
-    /// The `PATH` for the host's executables; `None` in a container, which has its own files.
+    /// The `PATH` for the host's executables; `None` for a container, which has its own files.
     search: Option<String>,
     confinement: Arc<Confinement>,
     netns: Netns,
-    /// The near end of the link into the box.
+    /// The near end of the link into the black box.
     near: LinkId,
     log: Log,
     program: Option<ConfinedProcess>,
-    /// Set once the program is up. Until then its end is an error of the deployment.
+    /// Whether the program is up. Before that, its end is an error of the deployment.
     is_supervised: bool,
     restarts: u64,
     deaths: Deaths,
-    /// How the last process ended.
+    /// Exit status of the last process, and the last lines of its output.
     last_end: Option<String>,
-    /// When the next process starts.
+    /// The time at which the next process starts.
     due: Option<Instant>,
-    /// The program ended too often and is no longer restarted.
+    /// Whether the program ended too often and is no longer restarted.
     failed: bool,
 }
 
-/// Starts each message: the position in the chain file, the chain and the function.
+/// The beginning of each message: the position in the chain file, the chain and the function.
 #[derive(Debug, Clone)]
 struct MessagePrefix(String);
 
@@ -108,7 +109,7 @@ impl fmt::Display for MessagePrefix {
 }
 
 /// Checks that the machine has runc, the root file systems and the programs that a chain's
-/// functions need, before the agent makes anything. Does not look into containers.
+/// functions need, before the agent makes anything. Does not search root file systems for programs.
 pub(crate) fn check(chain: &ServiceChain) -> Result<(), ApiError> {
     for function in &chain.functions {
         check_function(chain, function).map_err(|error| {
@@ -132,11 +133,11 @@ fn check_function(chain: &ServiceChain, function: &FunctionSpec) -> Result<(), A
             container::version()?;
         }
         if let Some(rootfs) = &sandbox.rootfs {
-            container::parts_of(Path::new(rootfs))?;
+            container::list_rootfs_parts(Path::new(rootfs))?;
         }
     } else if let Some(config) = config {
         let search = path::search_path(&config.variables(&chain.name, &function.name));
-        path::find(&config.command[0], &search).map_err(ApiError::failed)?;
+        path::find_executable(&config.command[0], &search).map_err(ApiError::failed)?;
     }
     Ok(())
 }
@@ -149,7 +150,8 @@ pub(crate) struct BlackBoxDirs<'a> {
 }
 
 impl BlackBox {
-    /// Makes the confinement and the log of `function`'s program, and starts it in `sandbox`.
+    /// Makes the confinement and the log of `function`'s program, and starts the program in
+    /// `sandbox`.
     pub(crate) fn start(
         BlackBoxDirs { run_dir, journal }: BlackBoxDirs<'_>,
         chain: &str,
@@ -216,7 +218,7 @@ impl BlackBox {
         while !lock(&self.state).is_up(started + startup)? {
             if is_cancelled() {
                 return Err(ApiError::failed(format!(
-                    "{}: cancelled while its program started: the client disconnected, or another request removes all chains",
+                    "{}: cancelled while the program started: the client disconnected, or another request removes all chains",
                     self.title
                 )));
             }
@@ -232,7 +234,7 @@ impl BlackBox {
         self.state.try_lock().is_ok_and(|state| state.failed)
     }
 
-    /// The container or the limits, if it has any.
+    /// The container or the limits, if the black box has any.
     pub(crate) fn sandbox(&self) -> Option<SandboxStatus> {
         self.is_confined.then(|| self.confinement.status())
     }
@@ -257,13 +259,13 @@ impl BlackBox {
         }
     }
 
-    /// Restarts the program if it has ended. Returns true if it is no longer restarted.
+    /// Restarts the program if it has ended. Returns true if the program is no longer restarted.
     pub(crate) fn restart_if_ended(&self) -> bool {
         let has_failed = lock(&self.state).restart_if_ended() == Some(ExitAction::Failed);
         if has_failed {
             tracing::error!(
-                "{}: its program ended too often and is no longer restarted: see its output in {}; its chain is `failed` \
-                 until `myelin down`",
+                "{}: the program ended too often and is no longer restarted: see its output in {}; the chain is \
+                `failed` until `myelin down`",
                 self.title,
                 self.log_path.display()
             );
@@ -292,7 +294,7 @@ impl BlackBoxState {
     fn launch(&mut self) -> Result<(), ApiError> {
         let command = self.config.command_line();
         let path = match &self.search {
-            Some(search) => path::find(&command[0], search).map_err(ApiError::failed)?,
+            Some(search) => path::find_executable(&command[0], search).map_err(ApiError::failed)?,
             None => PathBuf::from(&command[0]),
         };
         let pair =
@@ -319,17 +321,17 @@ impl BlackBoxState {
     fn is_up(&mut self, deadline: Instant) -> Result<bool, ApiError> {
         if let Some(ended) = self.program.as_mut().and_then(ConfinedProcess::try_wait) {
             return Err(ApiError::failed(format!(
-                "{}: its program `{}` {ended}, but must run until SIGTERM; {}",
+                "{}: the program `{}` {ended}, but must run until SIGTERM; {}",
                 self.title,
                 self.config.command[0],
                 self.log.last_lines()
             )));
         }
-        // An unreadable namespace counts as not taken: the startup time decides.
+        // If the namespace is unreadable, the startup time decides.
         Ok(links::are_taken(&self.netns).unwrap_or(false) || Instant::now() >= deadline)
     }
 
-    /// Records an end of the program, and restarts it after the delay.
+    /// Records an end of the program, and restarts the program after the delay.
     fn restart_if_ended(&mut self) -> Option<ExitAction> {
         self.log.truncate();
         if self.failed || !self.is_supervised {
@@ -342,8 +344,8 @@ impl BlackBoxState {
         }
         self.due.filter(|due| *due <= Instant::now())?;
         self.due = None;
-        // Children of the old process may still run and would disturb the new one.
-        let launched = self.confinement.clear().and_then(|()| self.launch());
+        // Children of the old process may still run, and would disturb the new process.
+        let launched = self.confinement.kill_all().and_then(|()| self.launch());
         self.restarts += 1;
         match launched {
             Ok(()) => None,
@@ -352,20 +354,23 @@ impl BlackBoxState {
     }
 
     fn record_exit(&mut self, ended: ProgramExit) -> ExitAction {
-        let how = format!("{ended}; {}", self.log.last_lines());
-        self.schedule_restart(how)
+        let end = format!("{ended}; {}", self.log.last_lines());
+        self.schedule_restart(end)
     }
 
     /// Schedules the next restart, unless the program ended too often.
-    fn schedule_restart(&mut self, how: String) -> ExitAction {
-        tracing::warn!("{}: its program {how}", self.title);
-        self.last_end = Some(how);
+    fn schedule_restart(&mut self, end: String) -> ExitAction {
+        tracing::warn!("{}: the program {end}", self.title);
+        self.last_end = Some(end);
         if self.deaths.record_death(Instant::now()) {
             self.failed = true;
             self.set_link_down();
-            // Its children could keep running and fill the log.
-            if let Err(error) = self.confinement.clear() {
-                tracing::error!("{}: cannot end its child processes: {error}", self.title);
+            // The program's children could keep running and fill the log.
+            if let Err(error) = self.confinement.kill_all() {
+                tracing::error!(
+                    "{}: cannot end the program's child processes: {error}",
+                    self.title
+                );
             }
             return ExitAction::Failed;
         }
@@ -374,13 +379,14 @@ impl BlackBoxState {
         ExitAction::WaitsForRestart
     }
 
-    /// Takes the link down: a bridge that the program set up would forward without the program.
+    /// Sets the link down, because a bridge that the program made would forward without the
+    /// program.
     fn set_link_down(&self) {
         let down =
             Netlink::open().and_then(|mut netlink| netlink.apply([link::set_down(&self.near)]));
         if let Err(error) = down {
             tracing::error!(
-                "{}: cannot take its link down, so packets still reach its namespace: {error}",
+                "{}: cannot set the link down, so packets still reach the namespace of the black box: {error}",
                 self.title
             );
         }

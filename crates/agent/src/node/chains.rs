@@ -1,7 +1,7 @@
 //! The running chains of this node, and the reserved names of chains that requests change.
 //!
-//! A request reserves the name of a chain before it changes the chain, until the work is done. The
-//! list is locked only for lookups, so readers never wait for the work.
+//! A request reserves a chain's name before it changes the chain, and releases the name after the
+//! work. The list is locked only for lookups, so readers never wait for the work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,24 +21,25 @@ use crate::node::ports::{PortLease, XdpAttachment};
 use crate::node::reserved::ReservedNames;
 use crate::pool::{lock, wait_until_unique};
 
-/// The ports of a chain, and the hosts behind them.
+/// The ports of a chain, and the end hosts behind the ports.
 #[derive(Clone)]
 pub(crate) struct ChainPorts {
     /// The two ports; `None` between DPDK devices, which the kernel does not see.
     pub(crate) circuit: Option<CircuitLease>,
     /// Whether the chain enters at the circuit's egress.
     pub(crate) is_reversed: bool,
-    /// The chain that made the circuit: this one or its reverse.
+    /// The chain that made the circuit: this chain or its reverse.
     pub(crate) made_by: String,
-    /// The interfaces or devices where packets enter and leave.
+    /// The interface or device where packets enter.
     pub(crate) ingress: String,
+    /// The interface or device where packets leave.
     pub(crate) egress: String,
     /// The end hosts, if Myelin made them.
     pub(crate) hosts: Vec<HostInfo>,
 }
 
 impl ChainPorts {
-    /// The circuit, with the ports where packets enter and leave.
+    /// Returns the circuit, the ingress port and the egress port.
     ///
     /// # Errors
     /// The chain lies between DPDK devices.
@@ -46,11 +47,10 @@ impl ChainPorts {
         let circuit = self.circuit.as_ref();
         let circuit = circuit
             .ok_or_else(|| ApiError::failed("a chain between DPDK devices has no kernel ports"))?;
-        let (one, other) = (&circuit.ingress, &circuit.egress);
         Ok(if self.is_reversed {
-            (circuit, other, one)
+            (circuit, &circuit.egress, &circuit.ingress)
         } else {
-            (circuit, one, other)
+            (circuit, &circuit.ingress, &circuit.egress)
         })
     }
 }
@@ -69,7 +69,7 @@ pub(crate) struct Generation {
 }
 
 impl Generation {
-    /// The counts of its functions, as the SLA monitor reads them.
+    /// The counts of this generation's functions, in the form that the SLA monitor reads.
     pub(crate) fn hops(&self, figures: &GenerationCounts) -> Vec<HopCounts> {
         let hops = self.plan.hops.iter().zip(&figures.hops);
         hops.map(|(hop, counted)| HopCounts {
@@ -111,7 +111,7 @@ pub(crate) struct Generations {
 }
 
 impl RunningChain {
-    /// A new chain that its front door sends packets to.
+    /// Creates a running chain. The front door already sends packets to `generation`.
     pub(crate) fn new(
         spi: u32,
         ports: ChainPorts,
@@ -143,7 +143,7 @@ impl RunningChain {
         change(&mut lock(&self.generations))
     }
 
-    /// Reads all its counts, at about the same time.
+    /// Reads all counts of the chain, at about the same time.
     pub(crate) fn read(&self, plane: &Plane) -> ChainCounts {
         let (generation, previous, mut past) = {
             let generations = lock(&self.generations);
@@ -164,7 +164,7 @@ impl RunningChain {
         }
     }
 
-    /// Frees everything that only this chain needed, after all readers are done.
+    /// Waits until all readers are done, then frees everything that only this chain needed.
     pub(crate) fn tear_down(self: Arc<Self>) {
         let Self {
             ports, generations, ..
@@ -174,12 +174,13 @@ impl RunningChain {
         drop(generations.xdp);
         drop(generations.previous.map(wait_until_unique));
         drop(wait_until_unique(generations.current));
-        // The ports drop after everything behind them.
+        // Drop the ports after everything behind the ports.
         drop(ports);
     }
 
-    /// Fails the chain after the end of a process that is no longer restarted. Removes the chain
-    /// from the classifier with `onFailure: pass`; otherwise the front door drops its packets.
+    /// Fails the chain after the end of a process that is no longer restarted. With `onFailure:
+    /// pass`, removes the chain from the classifier. Otherwise the front door drops the chain's
+    /// packets.
     pub(crate) fn fail(&self) {
         let mut generations = lock(&self.generations);
         let Generation { chain, plan, .. } = &*generations.current;
@@ -200,7 +201,7 @@ impl RunningChain {
         match removed {
             Ok(_) => generations.is_classified = false,
             Err(error) => {
-                tracing::error!(chain = chain.name, %error, "cannot take the failed chain out of the classifier: its packets are dropped");
+                tracing::error!(chain = chain.name, %error, "cannot remove the failed chain from the classifier: the chain's packets are dropped");
             }
         }
     }
@@ -216,8 +217,8 @@ pub(crate) struct ChainCounts {
 }
 
 impl ChainCounts {
-    /// The account of its packets. Packets inside black boxes are left out: they may still come
-    /// out.
+    /// Returns the packet counts of the chain. Packets inside black boxes do not count as drops,
+    /// because they may still come out.
     pub(crate) fn counts(&self) -> Counts {
         let mut counts = self.past.counts.clone();
         counts.add(&door_and_egress_counts(&self.figures));
@@ -231,7 +232,7 @@ impl ChainCounts {
         counts
     }
 
-    /// Packets that functions and shaper dropped, and packets inside black boxes.
+    /// Counts the packets that functions and shaper dropped, and the packets inside black boxes.
     pub(crate) fn drops(&self) -> u64 {
         let past: u64 = self.past.counts.drops.values().sum();
         let now = self.figures.hops.iter().map(|hop| hop.drops);
@@ -249,9 +250,9 @@ impl ChainCounts {
 
     /// The shaper's counts.
     pub(crate) fn shaper(&self) -> ShaperStats {
-        let mut all = self.past.shaper;
-        all.add(&self.figures.shaper);
-        all
+        let mut stats = self.past.shaper;
+        stats.add(&self.figures.shaper);
+        stats
     }
 
     /// The sojourns of the packets that left, by section.
@@ -267,12 +268,14 @@ impl ChainCounts {
 pub(crate) struct EarlierCounts {
     counts: Counts,
     shaper: ShaperStats,
-    /// Sojourns of the earlier generations that have as many sections as the newest of them.
+    /// Sojourns by section. Includes the newest earlier generation, and all earlier generations
+    /// with as many sections.
     sections: Vec<Histogram>,
 }
 
 impl EarlierCounts {
-    /// Adds the counts of a generation that `next` follows. Packets still inside count as lost.
+    /// Adds the counts of a generation, whose successor has the plan `next`. Packets still inside
+    /// count as lost.
     pub(crate) fn add(&mut self, generation: &Generation, figures: &GenerationCounts, next: &Plan) {
         let mut counts = door_and_egress_counts(figures);
         if generation.continues_door_counts() {
@@ -284,7 +287,7 @@ impl EarlierCounts {
         }
         counts.add_hops(&generation.hops(figures));
         self.counts.add(&counts);
-        // A class that the next generation keeps has its own counts.
+        // A class that the next generation keeps still has these counts.
         let class = generation.plan.qdisc_shaping();
         if class.is_none() {
             self.add_shaper(&figures.shaper);
@@ -296,7 +299,7 @@ impl EarlierCounts {
         self.sections = sections;
     }
 
-    /// Adds the earlier sojourns, if the number of sections is the same.
+    /// Adds the earlier sojourns to `sections`, if the number of sections is the same.
     fn add_to(&self, sections: &mut [Histogram]) {
         if sections.len() == self.sections.len() {
             for (section, past) in sections.iter_mut().zip(&self.sections) {
@@ -313,7 +316,8 @@ impl EarlierCounts {
         self.add_shaper(&shaper);
     }
 
-    /// A user-space shaper's queue ends with its generation: its waiting packets count as lost.
+    /// Adds the counts of a user-space shaper. Its queue ends with the generation, so waiting
+    /// packets count as lost.
     fn add_shaper(&mut self, shaper: &ShaperStats) {
         self.shaper.add(&ShaperStats {
             lost: shaper.lost + shaper.waiting,
@@ -366,7 +370,7 @@ impl Chains {
         lock(&self.running).get(name).cloned()
     }
 
-    /// As [`get`](Self::get), with an error that names the remedy.
+    /// Returns the running chain, or an error that names the remedy.
     ///
     /// # Errors
     /// No running chain has that name.
@@ -378,8 +382,8 @@ impl Chains {
         })
     }
 
-    /// As [`get`](Self::get), for a chain that ran a moment ago. `worked_on` completes the error
-    /// text.
+    /// Returns a chain that ran a moment ago. `worked_on` completes the error text, for example
+    /// `measured`.
     ///
     /// # Errors
     /// The chain was removed.
@@ -423,7 +427,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drops_of_an_earlier_discipline_do_not_count_as_sent() {
+    fn drops_of_an_earlier_discipline_are_subtracted_from_packets_out() {
         let mut past = EarlierCounts {
             counts: Counts {
                 packets_in: 103,
@@ -445,21 +449,21 @@ mod tests {
     }
 
     #[test]
-    fn packets_dropped_before_counting_are_not_subtracted() {
-        let of_fq = ShaperStats {
+    fn only_packets_counted_before_the_discipline_are_subtracted() {
+        let fq_stats = ShaperStats {
             delayed: 30,
             late: 20,
             big: 4,
             ..ShaperStats::default()
         };
-        assert_eq!(departed_packets(76, &of_fq), 76);
-        let of_htb = ShaperStats {
+        assert_eq!(departed_packets(76, &fq_stats), 76);
+        let htb_stats = ShaperStats {
             full: 20,
             waiting: 4,
             ..ShaperStats::default()
         };
-        assert_eq!(departed_packets(100, &of_htb), 76);
-        // The two counters are not read at the same time.
-        assert_eq!(departed_packets(10, &of_htb), 0);
+        assert_eq!(departed_packets(100, &htb_stats), 76);
+        // The program's counter may be older than the counters of the discipline.
+        assert_eq!(departed_packets(10, &htb_stats), 0);
     }
 }

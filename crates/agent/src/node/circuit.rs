@@ -1,5 +1,5 @@
-//! A circuit: the two ports of a chain, with end hosts behind them if Myelin made them. A chain and
-//! its reverse share one.
+//! A circuit: the two ports of a chain, and the end hosts behind the ports if Myelin made hosts. A
+//! chain and its reverse share one circuit.
 
 use std::net::IpAddr;
 
@@ -17,16 +17,16 @@ use crate::pool::{Lease, Pool};
 /// Largest IP packet on the links that Myelin makes, bytes.
 pub(crate) const MTU: u32 = 1500;
 
-/// A chain's lease on a circuit. The key is the name of the chain that made it.
+/// A chain's lease on a circuit. The key is the name of the chain that made the circuit.
 pub(crate) type CircuitLease = Lease<String, Circuit>;
 
-/// Two ports and the hosts behind them. Dropping it removes the hosts, and each port without other
-/// users.
+/// Two ports and the hosts behind the ports. Dropping the circuit removes the hosts, and each port
+/// without other users.
 pub(crate) struct Circuit {
     // Fields drop in this order.
     /// The ingress port of the chain that made the circuit.
     pub(crate) ingress: PortLease,
-    /// Its egress port.
+    /// The egress port of that chain.
     pub(crate) egress: PortLease,
     /// End hosts that Myelin made.
     hosts: Option<EndHosts>,
@@ -43,8 +43,8 @@ impl Circuit {
     ) -> Result<Self, ApiError> {
         let mut netlink = Netlink::open().map_err(ApiError::failed)?;
         if chain.ports.is_some() {
-            let [ingress, egress] = named_links(chain, &mut netlink)?;
-            return Self::between((plane, ports), [&ingress, &egress], None, journal);
+            let [ingress, egress] = find_named_links(chain, &mut netlink)?;
+            return Self::open_ports((plane, ports), [&ingress, &egress], None, journal);
         }
         let config = Config {
             run: run_id,
@@ -58,19 +58,21 @@ impl Circuit {
             netlink.link_by_index(port).map_err(ApiError::failed)
         };
         let (client, server) = (link(Role::Client)?, link(Role::Server)?);
-        Self::between((plane, ports), [&client, &server], Some(hosts), journal)
+        Self::open_ports((plane, ports), [&client, &server], Some(hosts), journal)
     }
 
-    fn between(
+    /// Opens both interfaces as ports. Frames that match no chain go to the opposite interface, if
+    /// Myelin made the hosts.
+    fn open_ports(
         (plane, ports): (&Plane, &Pool<u32, Port>),
         [ingress, egress]: [&Link; 2],
         hosts: Option<EndHosts>,
         journal: &Journal,
     ) -> Result<Self, ApiError> {
         let is_made = hosts.is_some();
-        let port = |link: &Link, other: &Link| {
+        let port = |link: &Link, opposite: &Link| {
             let opposite = is_made.then_some(Opposite {
-                ifindex: other.index,
+                ifindex: opposite.index,
                 peer: true,
             });
             ports.acquire(&link.index, || Port::open(plane, link, opposite, journal))
@@ -97,8 +99,8 @@ impl Circuit {
         Some([&hosts.client, &hosts.server])
     }
 
-    /// Enables NAPI on the host behind this port: XDP can redirect frames into a veth only with
-    /// NAPI. It stays enabled, because disabling it would lose waiting packets.
+    /// Enables NAPI on the host behind this port, because XDP can redirect frames only into a veth
+    /// with NAPI. NAPI stays enabled, because disabling would lose waiting packets.
     pub(crate) fn enable_napi(&self, port: &Port) -> Result<(), ApiError> {
         let Some(hosts) = &self.hosts else {
             return Ok(());
@@ -129,11 +131,12 @@ impl Circuit {
     }
 }
 
-/// The interfaces that a chain names, from ingress to egress.
+/// Finds the interfaces that a chain names: ingress, then egress.
 ///
 /// # Errors
-/// An interface is missing or down, or the chain names none; with the position in the chain file.
-pub(crate) fn named_links(
+/// An interface is missing or down, or the chain names no interfaces. The error has the position in
+/// the chain file.
+pub(crate) fn find_named_links(
     chain: &ServiceChain,
     netlink: &mut Netlink,
 ) -> Result<[Link; 2], ApiError> {

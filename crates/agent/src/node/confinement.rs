@@ -1,8 +1,8 @@
 //! Runs the programs of one function in a control group with limits: as host processes, or each as
 //! an OCI container (`isolation`).
 //!
-//! The group holds all programs even if agent and programs misbehave. Its removal ends them, and it
-//! counts their usage over restarts.
+//! The group holds all programs even if agent and programs misbehave. Removing the group ends the
+//! programs. The group counts their resource usage over restarts.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -38,7 +38,7 @@ pub(crate) struct ConfinementSpec<'a> {
     pub(crate) limits: Limits,
     /// A directory with the container's files; by default the host's programs and libraries.
     pub(crate) rootfs: Option<PathBuf>,
-    /// The network namespace of its programs. By default a container has an empty one, and a
+    /// The network namespace of the programs. By default a container has an empty namespace, and a
     /// process has the agent's.
     pub(crate) netns: Option<&'a Netns>,
 }
@@ -49,11 +49,11 @@ pub(crate) struct Program {
     /// The executable: a path, or a name that is looked up in the confinement's `PATH`.
     pub(crate) path: PathBuf,
     pub(crate) args: Vec<OsString>,
-    /// The first word of the command line, if not the path. Contains no slash.
+    /// The first word of the command line, if it differs from the path. Contains no slash.
     pub(crate) name: Option<String>,
     /// The environment, besides `PATH` and `HOME`.
     pub(crate) env: Vec<(OsString, OsString)>,
-    /// `None` is `/dev/null`.
+    /// Standard input; `None` is `/dev/null`, as for the outputs.
     pub(crate) stdin: Option<OwnedFd>,
     pub(crate) stdout: Option<OwnedFd>,
     pub(crate) stderr: Option<OwnedFd>,
@@ -68,7 +68,7 @@ pub(crate) struct Program {
 pub(crate) struct Confinement {
     group: Cgroup,
     limits: Limits,
-    /// Kills at the memory limit that were reported already.
+    /// Number of kills at the memory limit that the agent has reported.
     reported_oom_kills: AtomicU64,
     netns: Option<Netns>,
     container: Option<Container>,
@@ -86,17 +86,18 @@ pub(crate) struct ConfinedProcess {
 #[derive(Debug)]
 enum ProcessHandle {
     Child(Child),
-    /// Not a child of the agent. `None`: it ended before the agent opened its handle.
+    /// Not a child of the agent. `None`: the process ended before the agent opened its handle.
     Container(Option<PidFd>),
 }
 
-/// How a program ended. For containers the kernel reports it since Linux 6.15, if the handle was
-/// opened in time.
+/// The exit status of a program. For containers the kernel reports the status since Linux 6.15, if
+/// the agent opened the handle in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ProgramExit(pub(crate) Option<ExitStatus>);
 
 impl Confinement {
-    /// Makes the group and the container's files, or nothing. Checks the root file system.
+    /// Creates the group and the container's files, and checks the root file system. On an error,
+    /// leaves nothing behind.
     pub(crate) fn create(
         demand: &ConfinementSpec<'_>,
         run_dir: &RunDir,
@@ -133,8 +134,8 @@ impl Confinement {
         })
     }
 
-    /// Starts a program inside. A container holds one program at a time: the confinement first
-    /// kills the processes of the previous one.
+    /// Starts a program in the confinement. A container holds one program at a time, so the
+    /// confinement first kills the processes of the previous program.
     pub(crate) fn spawn(&self, program: Program) -> Result<ConfinedProcess, ApiError> {
         match &self.container {
             Some(container) => container
@@ -167,7 +168,7 @@ impl Confinement {
             .stdout(stdio(program.stdout))
             .stderr(stdio(program.stderr))
             .current_dir("/")
-            // Its own process group: Ctrl-C on a terminal reaches only the agent.
+            // With its own process group, Ctrl-C on a terminal reaches only the agent.
             .process_group(0);
         let child = command.spawn().map_err(|error| {
             ApiError::failed(format!(
@@ -182,17 +183,20 @@ impl Confinement {
         })
     }
 
-    /// Ends all processes inside, including orphans of a program. Another program can start then.
-    pub(crate) fn clear(&self) -> Result<(), ApiError> {
-        self.group.clear().map_err(ApiError::failed)
+    /// Kills all processes in the confinement, including orphans of a program. Another program can
+    /// start then.
+    pub(crate) fn kill_all(&self) -> Result<(), ApiError> {
+        self.group.remove_members().map_err(ApiError::failed)
     }
 
-    /// Returns the resource usage of all its programs since its creation, including ended ones.
+    /// Returns the resource usage of all programs since the confinement's creation, including ended
+    /// programs.
     pub(crate) fn usage(&self) -> Usage {
         self.group.usage()
     }
 
-    /// Returns the memory limit if the kernel has killed a process at it since the last call.
+    /// Returns the memory limit, if the kernel has killed a process that exceeded the limit since
+    /// the last call.
     pub(crate) fn take_oom_limit(&self) -> Option<String> {
         let kills = self.usage().oom_kills;
         let reported = self.reported_oom_kills.swap(kills, Ordering::Relaxed);
@@ -200,17 +204,17 @@ impl Confinement {
         (kills > reported).then(|| units::format_memory_bytes(limit))
     }
 
-    /// Adds the memory limit to an error that it caused.
+    /// Adds the memory limit to an error that the limit caused.
     pub(crate) fn explain(&self, error: impl fmt::Display) -> ApiError {
         match self.take_oom_limit() {
             Some(limit) => ApiError::failed(format!(
-                "{error}: it exceeded its memory limit of {limit}; raise `limits.memory`"
+                "{error}: the kernel killed a process that exceeded its memory limit of {limit}; raise `limits.memory`"
             )),
             None => ApiError::failed(error),
         }
     }
 
-    /// Returns its status for `ps`.
+    /// Returns the confinement's status for `ps`.
     pub(crate) fn status(&self) -> SandboxStatus {
         let usage = self.usage();
         SandboxStatus {
@@ -243,7 +247,7 @@ impl ConfinedProcess {
         self.pid
     }
 
-    /// Returns its exit status, or `None` while it runs.
+    /// Returns the exit status, or `None` while the process runs.
     pub(crate) fn try_wait(&mut self) -> Option<ProgramExit> {
         match &mut self.process {
             ProcessHandle::Child(child) => match child.try_wait() {
@@ -259,7 +263,7 @@ impl ConfinedProcess {
         }
     }
 
-    /// Asks it to end (SIGTERM).
+    /// Asks the process to end (SIGTERM).
     pub(crate) fn terminate(&self) {
         match &self.process {
             ProcessHandle::Child(child) => {
@@ -275,8 +279,8 @@ impl ConfinedProcess {
         }
     }
 
-    /// Kills it and waits for its end. In a container its children end too; children of a host
-    /// process end with the confinement.
+    /// Kills the process and waits for its end. In a container the children end too; the children
+    /// of a host process end with the confinement.
     pub(crate) fn kill(&mut self) {
         const KILL_TIMEOUT: Duration = Duration::from_secs(5);
         match &mut self.process {
@@ -293,8 +297,8 @@ impl ConfinedProcess {
     }
 }
 
-/// Starts a worker in the confinement. The agent passes all resources to the worker, so its
-/// container has no capabilities and no network.
+/// Starts a worker in the confinement. The agent passes all resources to the worker, so the
+/// worker's container has no capabilities and no network.
 impl Launcher for Confinement {
     fn launch(&self, config: &WorkerConfig, control: OwnedFd) -> io::Result<Box<dyn Launched>> {
         let program = Program {

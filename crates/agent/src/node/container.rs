@@ -27,7 +27,7 @@ use crate::node::confinement::{ConfinementSpec, PATH, Program};
 /// Debian's name of the program and of its package.
 pub(crate) const RUNC: &str = "runc";
 
-/// Longest time of a runc command. It usually takes a fraction of a second.
+/// Longest time of a runc command. A command usually takes a fraction of a second.
 const RUNC_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time between two checks whether a command has ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
@@ -43,7 +43,7 @@ const HOST_DIRECTORIES: [&str; 8] = [
     "etc/ld.so.cache",
     "etc/alternatives",
 ];
-/// Directories that each container makes for itself.
+/// Directories that each container has of its own.
 const OWN_DIRECTORIES: [&str; 5] = ["proc", "sys", "dev", "tmp", "run"];
 
 /// The files and settings of one function's containers.
@@ -54,9 +54,9 @@ pub(crate) struct Container {
     bundle: PathBuf,
     /// runc's state directory for all containers of the run.
     state: PathBuf,
-    /// The directory whose parts are mounted.
+    /// The directory whose parts are mounted in the container.
     source: PathBuf,
-    /// The mounted parts.
+    /// Paths of the mounted parts, relative to `source`.
     parts: Vec<PathBuf>,
     /// Path of the confinement's control group.
     group: String,
@@ -70,7 +70,7 @@ impl Container {
         group: &str,
     ) -> Result<Self, ApiError> {
         let (source, parts) = match &demand.rootfs {
-            Some(directory) => (directory.clone(), parts_of(directory)?),
+            Some(directory) => (directory.clone(), list_rootfs_parts(directory)?),
             None => (
                 PathBuf::from("/"),
                 HOST_DIRECTORIES.map(PathBuf::from).to_vec(),
@@ -87,7 +87,7 @@ impl Container {
         })
     }
 
-    /// Its name in `runc list`.
+    /// The container's name in `runc list`.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
@@ -111,16 +111,16 @@ impl Container {
         }
     }
 
-    /// Starts the program as the container's first process, after the end of the previous one.
-    /// Returns its process number and a handle; the handle is `None` if the program has ended
-    /// already.
+    /// Kills the processes in `group`, then starts the program as the container's first process.
+    /// Returns the process number and a handle. The handle is `None` if the program has already
+    /// ended.
     pub(crate) fn run(
         &self,
         program: Program,
         group: &Cgroup,
         netns: Option<&Netns>,
     ) -> Result<(u32, Option<PidFd>), ApiError> {
-        group.clear().map_err(ApiError::failed)?;
+        group.remove_members().map_err(ApiError::failed)?;
         self.write_bundle(&program, netns)
             .map_err(|error| self.start_error(&error))?;
         let (log, pid_file) = (self.bundle.join("log"), self.bundle.join("pid"));
@@ -142,7 +142,7 @@ impl Container {
         let mut child = command.spawn().map_err(|error| runc_error(&error))?;
         let status = wait_or_kill(&mut child, RUNC_TIMEOUT).map_err(|error| {
             // Report the first error.
-            let _ = group.clear();
+            let _ = group.remove_members();
             self.start_error(&error)
         })?;
         if !status.success() {
@@ -199,7 +199,8 @@ impl Container {
             .write_all(&serde_json::to_vec(&config)?)
     }
 
-    /// The mounted parts of the root file system. Copies symbolic links in its top directory.
+    /// Lists the mounts of the root file system's parts. Copies symbolic links of the top directory
+    /// into `rootfs`.
     fn make_mounts(&self, rootfs: &Path) -> io::Result<Vec<Value>> {
         let mut mounts = Vec::new();
         for part in &self.parts {
@@ -217,17 +218,17 @@ impl Container {
     }
 }
 
-/// The parts of a user's root file system.
-pub(crate) fn parts_of(directory: &Path) -> Result<Vec<PathBuf>, ApiError> {
+/// Lists the top-level entries of a user's root file system, without `OWN_DIRECTORIES`.
+pub(crate) fn list_rootfs_parts(directory: &Path) -> Result<Vec<PathBuf>, ApiError> {
     let entries = fs::read_dir(directory).map_err(|error| {
         let cause = match error.kind() {
-            io::ErrorKind::NotFound => "it does not exist".to_owned(),
-            io::ErrorKind::NotADirectory => "it is not a directory".to_owned(),
+            io::ErrorKind::NotFound => "the directory does not exist".to_owned(),
+            io::ErrorKind::NotADirectory => "the path is not a directory".to_owned(),
             _ => error.to_string(),
         };
         ApiError::failed(format!(
-            "cannot use {} as the root file system of a container: {cause}. Unpack one there (for example `debootstrap \
-             --variant=minbase stable {0}`), or omit `rootfs` to use the host's programs",
+            "cannot use {} as the root file system of a container: {cause}. Unpack a root file system there (for example \
+            `debootstrap --variant=minbase stable {0}`), or omit `rootfs` to use the host's programs",
             directory.display()
         ))
     })?;
@@ -242,7 +243,7 @@ pub(crate) fn parts_of(directory: &Path) -> Result<Vec<PathBuf>, ApiError> {
     let mut parts: Vec<PathBuf> = names.filter(|name| !own(name)).collect();
     if parts.is_empty() {
         return Err(ApiError::failed(format!(
-            "cannot use {} as the root file system of a container: it is empty. Unpack one there, or omit `rootfs` to use \
+            "cannot use {} as the root file system of a container: the directory is empty. Unpack a root file system there, or omit `rootfs` to use \
              the host's programs",
             directory.display()
         )));
@@ -275,17 +276,17 @@ pub fn version() -> Result<String, ApiError> {
 
 fn runc_error(error: &io::Error) -> ApiError {
     let cause = match error.kind() {
-        io::ErrorKind::NotFound => "it is not installed".to_owned(),
+        io::ErrorKind::NotFound => "runc is not installed".to_owned(),
         _ => error.to_string(),
     };
     ApiError::failed(format!(
-        "cannot run `{RUNC}`, which `isolation: container` needs: {cause}; install it (Debian, Ubuntu: `apt install runc`), or \
+        "cannot run `{RUNC}`, which `isolation: container` needs: {cause}; install runc (Debian, Ubuntu: `apt install runc`), or \
          write `isolation: process`"
     ))
 }
 
-/// A runc command. It gets only `PATH` of the agent's environment: with `NOTIFY_SOCKET` it would
-/// wait for a readiness message from the container.
+/// Makes a runc command with only `PATH` of the agent's environment. With `NOTIFY_SOCKET`, runc
+/// would wait for a readiness message from the container.
 fn runc_command() -> Command {
     let mut command = Command::new(RUNC);
     command
@@ -302,7 +303,7 @@ fn wait_or_kill(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
             return Ok(status);
         }
         if Instant::now() >= deadline {
-            // Also kill its children: a half-made container is useless.
+            // Also kill its children, because a half-made container is useless.
             let ended = Process::of(child.id()).and_then(|process| process.kill_tree());
             ended.map_err(io::Error::other)?;
             child.wait()?;
@@ -313,8 +314,8 @@ fn wait_or_kill(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
     }
 }
 
-/// Options such as `ro` apply to the topmost mount, those with `r` also to the mounts below it
-/// (runc 1.1, Linux 5.12).
+/// Options such as `ro` apply to the topmost mount. Options that begin with an additional `r`, such
+/// as `rro`, also apply to the mounts below (runc 1.1, Linux 5.12).
 fn bind_mount(source: &Path, destination: &Path) -> Value {
     json!({
         "destination": destination, "type": "none", "source": source,
@@ -346,12 +347,13 @@ fn oci_config(
     );
     let mut network = json!({ "type": "network" });
     if let Some(netns) = netns {
-        // By file descriptor: the namespace's name may be removed while its programs run.
+        // Name the namespace by file descriptor, because its name may be removed while the programs
+        // run.
         let fd = netns.as_fd().as_raw_fd();
         network["path"] = json!(format!("/proc/{}/fd/{fd}", std::process::id()));
     }
     let fresh = |destination: &str, kind: &str, options: &[&str]| json!({ "destination": destination, "type": kind, "source": kind, "options": options });
-    let mut all = vec![
+    let mut all_mounts = vec![
         fresh("/proc", "proc", &["nosuid", "noexec", "nodev"]),
         fresh(
             "/dev",
@@ -367,7 +369,7 @@ fn oci_config(
         fresh("/tmp", "tmpfs", &["nosuid", "nodev", "mode=1777"]),
         fresh("/run", "tmpfs", &["nosuid", "nodev", "mode=755"]),
     ];
-    all.extend_from_slice(mounts);
+    all_mounts.extend_from_slice(mounts);
     let capabilities = program.capabilities;
     json!({
         "ociVersion": "1.0.2",
@@ -382,7 +384,7 @@ fn oci_config(
         },
         "root": { "path": "rootfs", "readonly": true },
         "hostname": "myelin",
-        "mounts": all,
+        "mounts": all_mounts,
         "linux": {
             "cgroupsPath": format!("/{group}/container"),
             "resources": { "devices": [{ "allow": false, "access": "rwm" }] },
@@ -428,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_root_file_system_must_be_a_directory_with_files() {
-        let error = |path: &Path| parts_of(path).unwrap_err().to_string();
+        let error = |path: &Path| list_rootfs_parts(path).unwrap_err().to_string();
         let missing = error(Path::new("/nowhere/rootfs"));
         assert!(
             missing.contains("/nowhere/rootfs") && missing.contains("does not exist"),

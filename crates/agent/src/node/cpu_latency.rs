@@ -9,7 +9,7 @@ use myelin_spec::ServiceChain;
 use crate::api::ApiError;
 use crate::pool::lock;
 
-/// The limits of running chains, by chain name. The kernel drops them when the agent ends.
+/// The limits of running chains, by chain name. The kernel drops the limits when the agent ends.
 #[derive(Default)]
 pub(crate) struct CpuLatencies(Mutex<BTreeMap<String, CpuLatency>>);
 
@@ -17,20 +17,20 @@ pub(crate) struct CpuLatencies(Mutex<BTreeMap<String, CpuLatency>>);
 pub(crate) struct RequestedLimits(Vec<(String, Option<CpuLatency>)>);
 
 /// Requests the limits of a file's chains from the kernel.
-pub(crate) fn request<'a>(
+pub(crate) fn request_limits<'a>(
     chains: impl Iterator<Item = &'a ServiceChain>,
 ) -> Result<RequestedLimits, ApiError> {
     let requested = chains.map(|chain| {
         let limit = chain
             .cpu_latency_ns
-            .map(|ns| limit(chain, ns))
+            .map(|ns| request_limit(chain, ns))
             .transpose()?;
         Ok((chain.name.clone(), limit))
     });
     requested.collect::<Result<_, _>>().map(RequestedLimits)
 }
 
-fn limit(chain: &ServiceChain, ns: u64) -> Result<CpuLatency, ApiError> {
+fn request_limit(chain: &ServiceChain, ns: u64) -> Result<CpuLatency, ApiError> {
     let limit_us = u32::try_from(ns.div_ceil(1000)).unwrap_or(u32::MAX);
     pm_qos::idle_driver()
         .and_then(|_| CpuLatency::request_limit(limit_us))
@@ -43,7 +43,7 @@ fn limit(chain: &ServiceChain, ns: u64) -> Result<CpuLatency, ApiError> {
 }
 
 impl CpuLatencies {
-    /// Keeps the limits of chains that are up, instead of their earlier ones.
+    /// Keeps the new limits of running chains, and drops their earlier limits.
     pub(crate) fn keep(&self, requested: RequestedLimits) {
         let mut held = lock(&self.0);
         for (chain, limit) in requested.0 {
@@ -54,7 +54,7 @@ impl CpuLatencies {
         }
     }
 
-    /// Drops the limit of a chain that is down.
+    /// Drops the limit of a removed chain.
     pub(crate) fn release(&self, chain: &str) {
         lock(&self.0).remove(chain);
     }

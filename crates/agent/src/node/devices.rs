@@ -8,7 +8,7 @@ use myelin_spec::{DpdkDevice, ServiceChain};
 use crate::api::ApiError;
 use crate::pool::lock;
 
-/// The device pairs that workers have.
+/// The device pairs that workers have claimed.
 #[derive(Default, Clone)]
 pub(crate) struct Devices(Arc<Mutex<Vec<DevicePair>>>);
 
@@ -20,7 +20,7 @@ struct DevicePair {
 
 /// A worker's claim on a pair of devices.
 pub(crate) struct Claim {
-    all: Devices,
+    devices: Devices,
     pair: DevicePair,
 }
 
@@ -34,17 +34,17 @@ impl Devices {
             devices: device_pair(chain)?,
             owner: chain.owner().to_owned(),
         };
-        let mut all = lock(&self.0);
-        for other in all.iter() {
+        let mut pairs = lock(&self.0);
+        for other in pairs.iter() {
             if other.direction(&pair.devices).is_some() {
                 return Err(ApiError::failed(format!(
-                    "the devices belong to the chains of owner `{}`, and owners do not share packet memory: use other devices",
+                    "the devices belong to the chains of owner `{}`, and owners share no packet buffers: use other devices",
                     other.owner
                 )));
             }
             let taken = pair.devices.iter().find(|device| {
-                let mut others = other.devices.iter();
-                others.any(|other| is_same(device, other))
+                let mut claimed = other.devices.iter();
+                claimed.any(|claimed| is_same(device, claimed))
             });
             if let Some(device) = taken {
                 return Err(ApiError::failed(format!(
@@ -52,22 +52,22 @@ impl Devices {
                 )));
             }
         }
-        all.push(pair.clone());
-        drop(all);
+        pairs.push(pair.clone());
+        drop(pairs);
         Ok(Claim {
-            all: self.clone(),
+            devices: self.clone(),
             pair,
         })
     }
 }
 
 impl DevicePair {
-    /// The direction from the first to the second device, if they are this pair.
+    /// The direction from `ends[0]` to `ends[1]`, if the two devices are this pair.
     fn direction(&self, ends: &[DpdkDevice; 2]) -> Option<Direction> {
-        let [one, other] = ends;
+        let [ingress, egress] = ends;
         if self.devices == *ends {
             Some(Direction::Forward)
-        } else if self.devices[0] == *other && self.devices[1] == *one {
+        } else if self.devices[0] == *egress && self.devices[1] == *ingress {
             Some(Direction::Back)
         } else {
             None
@@ -87,13 +87,13 @@ impl Claim {
     /// The chain names other devices.
     pub(crate) fn direction(&self, chain: &ServiceChain) -> Result<Direction, ApiError> {
         let direction = self.pair.direction(&device_pair(chain)?);
-        direction.ok_or_else(|| ApiError::failed("the worker has other devices"))
+        direction.ok_or_else(|| ApiError::failed("the chain's worker drives other devices"))
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        lock(&self.all.0).retain(|other| *other != self.pair);
+        lock(&self.devices.0).retain(|pair| *pair != self.pair);
     }
 }
 
@@ -110,8 +110,8 @@ fn device_pair(chain: &ServiceChain) -> Result<[DpdkDevice; 2], ApiError> {
 
 /// Whether two names mean the same device. Virtual devices without an interface belong to one
 /// process and never match.
-fn is_same(one: &DpdkDevice, other: &DpdkDevice) -> bool {
-    let interface = one.argument("iface");
-    (one.is_pci() && one.name() == other.name())
-        || (interface.is_some() && interface == other.argument("iface"))
+fn is_same(first: &DpdkDevice, second: &DpdkDevice) -> bool {
+    let interface = first.argument("iface");
+    (first.is_pci() && first.name() == second.name())
+        || (interface.is_some() && interface == second.argument("iface"))
 }

@@ -1,8 +1,8 @@
 //! Shapers of egress interfaces: a queueing discipline for each interface, a class for each chain.
 //!
-//! With `fq`, the chain's last program gives each packet a departure time, and `fq` delays it until
-//! then; a class is the program's shaper. On kernels without `fq` the discipline is HTB, with an
-//! HTB class for each chain.
+//! With `fq`, the chain's last program gives each packet a departure time, and `fq` delays the
+//! packet until then. The class is then the program's shaper. On kernels without `fq` the
+//! discipline is HTB, with an HTB class for each chain.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -39,34 +39,35 @@ enum QdiscKind {
 /// The disciplines of all interfaces, by index.
 pub(crate) type Disciplines = Pool<u32, Discipline>;
 
-/// The discipline of one interface. Dropping it waits for its packets, then removes it.
+/// The discipline of one interface. Dropping the value waits for the packets in the discipline,
+/// then removes the discipline.
 pub(crate) struct Discipline {
     link: Link,
     kind: QdiscKind,
-    /// By minor number; includes classes that are being removed.
+    /// The classes by minor number, including classes that are being removed.
     classes: Mutex<BTreeMap<u16, ClassEntry>>,
     /// The latest departure time that a removed class set, ns (CLOCK_MONOTONIC).
     latest_ns: Mutex<u64>,
     _made: ResourceGuard,
 }
 
-/// A class, with its chain's SPI and its shaping.
+/// A chain's SPI, the shaping, and the class.
 type ClassEntry = (u32, Shaping, Weak<Class>);
 
-/// A chain's class in a discipline, shared by its generations. Dropping it waits until it is empty,
-/// then removes it.
+/// A chain's class in a discipline; the chain's generations share the class. Dropping the value
+/// waits until the class is empty, then removes the class.
 pub(crate) struct Class {
     plane: Arc<Plane>,
     discipline: Lease<u32, Discipline>,
     minor: u16,
     shaping: Shaping,
-    /// Sets departure times, with `fq`.
+    /// With `fq`: the shaper that sets departure times.
     shaper: Option<Arc<Policer>>,
 }
 
 impl Class {
-    /// Returns the class of a chain on an interface. Shares an earlier generation's class with the
-    /// same shaping, so its bucket stays; otherwise makes a new class.
+    /// Returns the class of a chain on an interface. If an earlier generation's class has the same
+    /// shaping, shares that class, so its bucket stays. Otherwise makes a new class.
     ///
     /// # Errors
     /// The interface has a discipline that Myelin did not make, or a system error.
@@ -132,7 +133,7 @@ impl Class {
         }
     }
 
-    /// The name of its discipline.
+    /// The name of the class's discipline.
     pub(crate) fn kind(&self) -> &'static str {
         match self.discipline.kind {
             QdiscKind::Fq => "fq",
@@ -163,7 +164,7 @@ impl Class {
         }
     }
 
-    fn remove(&self) -> myelin_linux::Result<()> {
+    fn drain_and_remove(&self) -> myelin_linux::Result<()> {
         let Discipline { link, .. } = &*self.discipline;
         let mut netlink = Netlink::open()?;
         let limit = Duration::from_nanos(self.shaping.delay_ns).min(MAX_DRAIN);
@@ -188,7 +189,7 @@ impl Drop for Class {
             let counters = self.plane.shaper_counters(shaper).unwrap_or_default();
             let mut latest_ns = lock(&self.discipline.latest_ns);
             *latest_ns = counters.latest_ns.max(*latest_ns);
-        } else if let Err(error) = self.remove()
+        } else if let Err(error) = self.drain_and_remove()
             && !error.is_not_found()
         {
             // The kernel has removed the classes of a removed link.
@@ -213,7 +214,7 @@ impl Discipline {
         if let Some(kind) = foreign {
             return Err(ApiError::failed(format!(
                 "interface {} has the queueing discipline `{kind}`, which a shaper would replace: write `enforce: policer`, give a \
-                 function `space: user`, or remove it with `tc qdisc del dev {} root`",
+                 function `space: user`, or remove the discipline with `tc qdisc del dev {} root`",
                 link.name, link.name
             )));
         }
@@ -263,14 +264,14 @@ impl Discipline {
         netlink: &mut Netlink,
         minor: u16,
     ) -> myelin_linux::Result<Counters> {
-        let all = htb::counters(netlink, &self.link.id())?;
-        let found = all.into_iter().find(|(number, _)| *number == minor);
+        let counters = htb::counters(netlink, &self.link.id())?;
+        let found = counters.into_iter().find(|(number, _)| *number == minor);
         Ok(found.map_or_else(Counters::default, |(_, counters)| counters))
     }
 }
 
-/// How long `fq` still delays packets if the last one departs at `latest_ns`, plus a tolerance for
-/// its timer. Zero if no packet waits.
+/// Returns the time until `fq` is empty, if its last packet departs at `latest_ns`, plus a
+/// tolerance for the timer of `fq`. Returns zero if no packet waits.
 fn time_until_empty(latest_ns: u64, now_ns: u64) -> Duration {
     if latest_ns == 0 {
         return Duration::ZERO;
@@ -296,8 +297,8 @@ fn max_delay_ns(shaping: &Shaping) -> u64 {
         .fold(shaping.delay_ns.min(FQ_HORIZON_NS), u64::min)
 }
 
-/// The HTB class for this shaping. Kernel queues have no time limit, so the queue holds the packets
-/// that leave within the delay. A limit in bits assumes full frames.
+/// The HTB class for this shaping. A kernel queue has no time limit, so its length is limited to
+/// the packets that leave within the delay. A limit in bits assumes full frames.
 fn htb_class(shaping: &Shaping) -> HtbClass {
     let limit = |limit: Limit| htb::Limit {
         rate: limit.rate,
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discipline_is_removed_once_it_is_empty() {
+    fn removal_waits_until_the_last_packet_departs() {
         let ms = Duration::from_millis;
         let now_ns = 3_600_000_000_000;
         assert_eq!(time_until_empty(0, now_ns), Duration::ZERO);
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_departure_is_limited_by_delay_and_queue() {
+    fn max_delay_is_the_least_of_delay_queue_and_horizon() {
         let limit = |delay_ns, queue| {
             let packets = Some(Limit {
                 rate: 1000,

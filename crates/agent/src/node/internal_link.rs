@@ -15,16 +15,16 @@ use crate::api::{ApiError, short_hash};
 use crate::node::circuit::MTU;
 use crate::node::workers::{WorkerState, socket_redirect};
 
-/// The internal link of a worker, with its sockets and its re-entry door.
+/// The internal link of a worker, its sockets and its re-entry door.
 pub(crate) struct InternalLink {
     door: ReentryDoorGuard,
     pub(crate) transmit: SocketId,
-    /// The socket that receives packets from kernel functions, with its interface.
+    /// The socket that receives packets from kernel functions, and its interface.
     pub(crate) receive: (SocketId, u32),
     _link: ResourceGuard,
 }
 
-/// Dropping it detaches the re-entry door.
+/// Detaches the re-entry door when dropped.
 struct ReentryDoorGuard(Arc<Reentry>);
 
 impl Drop for ReentryDoorGuard {

@@ -3,7 +3,7 @@
 //! Each file of `deploy/layout` implements [`Layout`] and makes the resources of its functions. The
 //! front door sends packets in; a layout does not. Dropping a layout removes its resources in field
 //! order. Two generations of a chain exist together during a live change, possibly in different
-//! mappings, so no resource is named after the chain alone.
+//! mappings. So no resource has a name from the chain alone.
 
 use std::sync::Arc;
 
@@ -17,18 +17,18 @@ use myelin_policy::sla::LossCounter;
 use crate::api::{BlackBoxStatus, SandboxStatus};
 use crate::node::workers::WorkerLease;
 
-/// The counts of a generation, read at about the same time. Reading takes no lock that a request
+/// The counts of a generation, read at about the same time. The reader takes no lock that a request
 /// holds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GenerationCounts {
     pub(crate) door: CounterLine,
-    /// By position.
+    /// Counters of the functions, by position.
     pub(crate) hops: Vec<HopCounters>,
     /// Packets that left at the egress.
     pub(crate) packets_out: u64,
-    /// Their bytes, if the egress counts them.
+    /// Bytes that left at the egress, if the egress counts bytes.
     pub(crate) bytes_out: Option<u64>,
-    /// The sojourns of these packets, one histogram for each section between black boxes.
+    /// Sojourns of the packets that left, one histogram for each section between black boxes.
     pub(crate) sections: Vec<Histogram>,
     pub(crate) shaper: ShaperStats,
 }
@@ -43,30 +43,30 @@ pub(crate) enum FrontDoor<'a> {
 
 /// The functions of a generation, loaded and connected.
 pub(crate) trait Layout: Send + Sync {
-    /// The front door that sends packets to it.
+    /// The front door that sends packets to this generation.
     fn front_door(&self) -> FrontDoor<'_>;
 
-    /// Reads its counts.
+    /// Reads the counts of this generation.
     fn read(&self, plane: &Plane) -> GenerationCounts;
 
-    /// The places between functions where packets may be lost, with the losses. The losses of
-    /// interfaces are 0: `control::reading` reads them.
+    /// Returns the losses at the places between functions. The losses of interfaces are 0 here,
+    /// because `control::reading` reads those.
     fn loss_counters(&self) -> Vec<LossCounter>;
 
-    /// The workers that it needs, in the order of the chain.
+    /// The workers of the user functions, in the order of the chain.
     fn workers(&self) -> Vec<&WorkerLease>;
 
-    /// The processes behind its worker and the rings between them, in mapping `pipeline`.
+    /// In mapping `pipeline`: the processes behind the worker, and the rings between the processes.
     fn pipeline(&self) -> Option<&Arc<PipelineReader>> {
         None
     }
 
-    /// The name of its shaper: `worker`, or the queueing discipline's name.
+    /// The name of the shaper: `worker`, or the queueing discipline's name.
     fn shaped_by(&self) -> &'static str {
         "worker"
     }
 
-    /// The container or limits of one of its functions.
+    /// The container or limits of the function at this position.
     fn sandbox(&self, _position: u8) -> Option<SandboxStatus> {
         None
     }
@@ -76,7 +76,7 @@ pub(crate) trait Layout: Send + Sync {
         None
     }
 
-    /// The flows of a kernel function; `None` if it has no flow table.
+    /// The flows of a kernel function; `None` if the function has no flow table.
     fn kernel_flows(&self, position: u8) -> Result<Option<Flows>, myelin_kernel::Error> {
         match self.front_door() {
             FrontDoor::Kernel(loaded) => loaded.flows(position),
@@ -84,15 +84,19 @@ pub(crate) trait Layout: Send + Sync {
         }
     }
 
-    /// Whether a process that it needs is no longer restarted.
+    /// Whether a process of this generation is no longer restarted.
     fn has_failed(&self) -> bool {
         let mut workers = self.workers().into_iter();
         workers.any(|worker| worker.has_failed())
     }
 }
 
-/// The counts of a kernel function.
-pub(crate) fn kernel_counters(plane: &Plane, loaded: &LoadedChain, position: u8) -> HopCounters {
+/// Reads the counts of a kernel function.
+pub(crate) fn read_kernel_counters(
+    plane: &Plane,
+    loaded: &LoadedChain,
+    position: u8,
+) -> HopCounters {
     let slot = loaded.counter_slot(position);
     let line = slot.map(|slot| plane.counters().read(slot));
     let line = line.unwrap_or_default();

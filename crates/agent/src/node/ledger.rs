@@ -1,7 +1,7 @@
 //! The node's ledger: the contracts of running chains, and the resources that they take.
 //!
-//! It decides on the chains of a file in one step, all or none. While a chain changes, the ledger
-//! holds both generations, so no other chain gets resources that one of them needs.
+//! The ledger decides on the chains of a file in one step, all or none. While a chain changes, the
+//! ledger holds both generations, so no other chain gets resources that either generation needs.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use myelin_spec::ServiceChain;
 use crate::api::ApiError;
 use crate::pool::lock;
 
-/// How often a waiting request checks whether it was cancelled.
+/// Interval at which a waiting request checks for its cancellation.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The ledger of a node; clones share it.
+/// The ledger of a node. Clones share the same ledger.
 #[derive(Default, Clone)]
 pub(crate) struct NodeLedger(Arc<SharedLedger>);
 
@@ -42,8 +42,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) site: &'a Site,
 }
 
-/// The bookings of a file's chains until they are committed. Dropping it restores the earlier
-/// bookings.
+/// The bookings of a file's chains until the commit. Dropping the value without a commit restores
+/// the earlier bookings.
 pub(crate) struct Admission {
     ledger: NodeLedger,
     /// Each chain with its earlier booking.
@@ -57,9 +57,9 @@ fn previous_name(chain: &str) -> String {
 }
 
 impl NodeLedger {
-    /// Decides whether the chains of a file fit next to all others, and books them. `decide` gets
-    /// each plan with its decision and may refuse it. The new generations may use the resources of
-    /// the chains' current generations, in any order of the file.
+    /// Decides whether the chains of a file fit next to all others, and books the chains. `decide`
+    /// gets each plan with the ledger's decision, and may refuse the plan. The new generations may
+    /// use the resources of the chains' current generations, in any order of the file.
     ///
     /// # Errors
     /// The first refusal. Nothing is booked then.
@@ -73,19 +73,20 @@ impl NodeLedger {
         let mut state = lock(&self.0.state);
         loop {
             let ledger = &mut state.ledger;
-            let remove = |one: &Candidate<'_>| {
-                let name = &one.chain.name;
+            let remove = |candidate: &Candidate<'_>| {
+                let name = &candidate.chain.name;
                 (name.clone(), ledger.remove(name))
             };
             let chains: Vec<_> = candidates.iter().map(remove).collect();
-            let decided = candidates.iter_mut().try_for_each(|one| {
+            let decided = candidates.iter_mut().try_for_each(|candidate| {
                 let node = admission::Node {
                     costs,
-                    machine: one.machine,
+                    machine: candidate.machine,
                     ledger,
                 };
-                let booking = admission::review(one.plan, one.chain, &node, one.site);
-                decide(one.chain, one.plan)?;
+                let booking =
+                    admission::review(candidate.plan, candidate.chain, &node, candidate.site);
+                decide(candidate.chain, candidate.plan)?;
                 ledger.insert(booking);
                 Ok(())
             });
@@ -104,7 +105,7 @@ impl NodeLedger {
                 state.open_changes += usize::from(admission.is_change());
                 return Ok(admission);
             };
-            restore(ledger, chains);
+            restore_bookings(ledger, chains);
             if state.open_changes == 0 || is_cancelled() {
                 return Err(error);
             }
@@ -114,7 +115,7 @@ impl NodeLedger {
         }
     }
 
-    /// Removes the booking of a chain that was removed.
+    /// Removes the booking of a chain.
     pub(crate) fn remove(&self, chain: &str) {
         lock(&self.0.state).ledger.remove(chain);
     }
@@ -125,7 +126,7 @@ impl Admission {
         self.chains.iter().any(|(_, booking)| booking.is_some())
     }
 
-    /// Commits the new generations: the resources of the previous ones are free.
+    /// Commits the new generations, and frees the resources of the previous generations.
     pub(crate) fn commit(mut self) {
         self.is_committed = true;
     }
@@ -139,7 +140,7 @@ impl Drop for Admission {
             state.ledger.remove(&previous_name(name));
         }
         if !self.is_committed {
-            restore(&mut state.ledger, std::mem::take(&mut self.chains));
+            restore_bookings(&mut state.ledger, std::mem::take(&mut self.chains));
         }
         state.open_changes -= usize::from(is_change);
         drop(state);
@@ -147,7 +148,7 @@ impl Drop for Admission {
     }
 }
 
-fn restore(ledger: &mut Ledger, chains: Vec<(String, Option<Booking>)>) {
+fn restore_bookings(ledger: &mut Ledger, chains: Vec<(String, Option<Booking>)>) {
     for (name, booking) in chains {
         ledger.remove(&name);
         if let Some(booking) = booking {
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_deployed_does_not_change_the_ledger() {
+    fn a_refused_or_dropped_admission_leaves_the_ledger_unchanged() {
         let ledger = NodeLedger::default();
         admit(&ledger, &[("one", 64), ("two", 64)])
             .unwrap()
@@ -226,21 +227,21 @@ mod tests {
         admit(&ledger, &[("one", 120)]).unwrap().commit();
         let change = admit(&ledger, &[("one", 4)]).unwrap();
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| admit(&ledger, &[("two", 120)]).map(Admission::commit));
+            let waiting = scope.spawn(|| admit(&ledger, &[("two", 120)]).map(Admission::commit));
             std::thread::sleep(std::time::Duration::from_millis(20));
             assert!(
-                !other.is_finished(),
-                "it must wait until the change is committed"
+                !waiting.is_finished(),
+                "chain `two` must wait until the change is committed"
             );
             change.commit();
-            other.join().unwrap().unwrap();
+            waiting.join().unwrap().unwrap();
         });
         let change = admit(&ledger, &[("one", 2)]).unwrap();
         drop(change);
         assert!(
             bookings(&ledger)
                 .get("one")
-                .is_some_and(|one| one.chain == "one")
+                .is_some_and(|booking| booking.chain == "one")
         );
     }
 }

@@ -15,25 +15,25 @@ use crate::pool::{Lease, lock};
 /// A user's lease on a port, by interface index.
 pub(crate) type PortLease = Lease<u32, Port>;
 
-/// An interface with a front door. Dropping it detaches the door.
+/// An interface with a front door. Dropping the port detaches the door.
 pub(crate) struct Port {
     door: Door,
     pub(crate) name: String,
     pub(crate) ifindex: u32,
     /// Number of receive queues.
     pub(crate) queues: u32,
-    /// Chains that enter here by the XDP hook.
+    /// Number of chains that enter here by the XDP hook.
     xdp_users: Mutex<u32>,
-    /// The worker whose sockets are bound here, with the number of generations: a queue has one
-    /// packet memory with one owner.
-    bound: Mutex<Option<(Key, u32)>>,
+    /// The worker whose sockets are bound here, and the number of claims on the queues. A queue has
+    /// one UMEM, and a UMEM has one owner.
+    queue_user: Mutex<Option<(Key, u32)>>,
     /// Set if Myelin made the interface promiscuous.
     _promiscuous: Option<ResourceGuard>,
 }
 
 impl Port {
     /// Makes the interface a port. `opposite` gets the unmatched traffic of an interface that
-    /// Myelin made. Without it the interface is foreign and becomes promiscuous: a chain's frames
+    /// Myelin made. An interface without `opposite` becomes promiscuous, because a chain's frames
     /// are addressed to the next hop, not to this machine.
     pub(crate) fn open(
         plane: &Plane,
@@ -41,22 +41,22 @@ impl Port {
         opposite: Option<Opposite>,
         journal: &Journal,
     ) -> Result<Self, ApiError> {
-        let queues = receive_queues(link);
+        let queues = read_receive_queues(link);
         let config = PortConfig {
             name: link.name.clone(),
             ifindex: link.index,
             opposite,
             single_queue: queues == Some(1),
         };
-        let is_foreign = opposite.is_none() && !link.promiscuous;
-        let promiscuous = is_foreign.then(|| make_promiscuous(link, journal));
+        let needs_promiscuous = opposite.is_none() && !link.promiscuous;
+        let promiscuous = needs_promiscuous.then(|| make_promiscuous(link, journal));
         let port = Self {
             door: plane.add_port(config).map_err(ApiError::failed)?,
             name: link.name.clone(),
             ifindex: link.index,
             queues: queues.unwrap_or(1),
             xdp_users: Mutex::default(),
-            bound: Mutex::default(),
+            queue_user: Mutex::default(),
             _promiscuous: promiscuous.transpose().map_err(ApiError::failed)?,
         };
         port.door.attach_tcx().map_err(ApiError::failed)?;
@@ -68,10 +68,10 @@ impl Port {
         &self.door
     }
 
-    /// The owner whose worker has the queues.
+    /// The owner whose worker binds the queues.
     pub(crate) fn queue_owner(&self) -> Option<String> {
-        let bound = lock(&self.bound);
-        bound.as_ref().map(|(worker, _)| worker.owner.clone())
+        let queue_user = lock(&self.queue_user);
+        queue_user.as_ref().map(|(worker, _)| worker.owner.clone())
     }
 }
 
@@ -84,11 +84,12 @@ impl Drop for Port {
     }
 }
 
-/// A chain's use of the XDP hook of a port. The last one detaches the front door from that hook.
+/// A chain's use of the XDP hook of a port. Dropping the last use detaches the front door from the
+/// hook.
 pub(crate) struct XdpAttachment(PortLease);
 
 impl XdpAttachment {
-    /// Attaches the front door at XDP for the first chain that enters there.
+    /// Adds a chain. For the first chain, attaches the front door at XDP.
     pub(crate) fn attach(port: PortLease) -> Result<Self, ApiError> {
         let mut users = lock(&port.xdp_users);
         if *users == 0 {
@@ -120,32 +121,32 @@ impl QueueClaim {
     /// Claims the queues for this worker.
     ///
     /// # Errors
-    /// Another owner's worker has them.
+    /// Another owner's worker has the queues.
     pub(crate) fn claim(port: PortLease, worker: &Key) -> Result<Self, ApiError> {
-        let mut bound = lock(&port.bound);
-        match bound.as_mut() {
+        let mut queue_user = lock(&port.queue_user);
+        match queue_user.as_mut() {
             Some((other, _)) if other != worker => {
                 return Err(ApiError::failed(format!(
-                    "interface {}: its queues are bound to the worker of owner `{}`, and owner `{}` may not share packet \
-                     memory with it: give the chains the same namespace, other interfaces, or kernel functions only",
+                    "interface {}: the queues are bound to the worker of owner `{}`, and owner `{}` may not share that \
+                    worker's UMEM: give the chains the same namespace, other interfaces, or kernel functions only",
                     port.name, other.owner, worker.owner
                 )));
             }
             Some((_, users)) => *users += 1,
-            None => *bound = Some((worker.clone(), 1)),
+            None => *queue_user = Some((worker.clone(), 1)),
         }
-        drop(bound);
+        drop(queue_user);
         Ok(Self(port))
     }
 }
 
 impl Drop for QueueClaim {
     fn drop(&mut self) {
-        let mut bound = lock(&self.0.bound);
-        if let Some((_, users)) = bound.as_mut() {
+        let mut queue_user = lock(&self.0.queue_user);
+        if let Some((_, users)) = queue_user.as_mut() {
             *users -= 1;
             if *users == 0 {
-                *bound = None;
+                *queue_user = None;
             }
         }
     }
@@ -158,8 +159,8 @@ fn make_promiscuous(link: &Link, journal: &Journal) -> myelin_linux::Result<Reso
     Ok(made)
 }
 
-/// Number of receive queues, if the driver reports it.
-pub(crate) fn receive_queues(link: &Link) -> Option<u32> {
+/// Reads the number of receive queues, if the driver reports it.
+pub(crate) fn read_receive_queues(link: &Link) -> Option<u32> {
     let queues = Ethtool::open().and_then(|ethtool| ethtool.receive_queues(&link.name));
     queues.ok().flatten()
 }

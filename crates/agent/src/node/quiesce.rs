@@ -2,8 +2,8 @@
 //!
 //! Programs at XDP and tcx run with softirqs disabled. Except on a real-time kernel, no thread
 //! takes the CPU meanwhile. So after a thread has run on every CPU, every earlier program run has
-//! ended. This takes about 100 us; an RCU grace period takes 10 ms and is the fallback when a CPU
-//! is not allowed.
+//! ended. This method takes about 100 us. If a CPU is not allowed, the agent waits for an RCU grace
+//! period instead, which takes 10 ms.
 
 use myelin_kernel::{Error, Plane};
 use myelin_linux::sched::Policy;
@@ -13,7 +13,7 @@ use nix::unistd::{SysconfVar, sysconf};
 /// This file contains 1 on a real-time kernel, where softirqs are threads.
 const REAL_TIME: &str = "/sys/kernel/realtime";
 
-/// Waits until every packet that is in a program now has left it.
+/// Waits until every program run that has begun has ended.
 pub(crate) fn wait_for_programs(plane: &Plane) -> Result<(), Error> {
     let _realtime = RealtimeGuard::begin();
     let preemptible = std::fs::read_to_string(REAL_TIME).is_ok_and(|text| text.trim() == "1");
@@ -43,8 +43,8 @@ fn online_cpus() -> Option<usize> {
 }
 
 /// Runs this thread with real-time priority, so it does not wait for a CPU behind busy threads such
-/// as a spinning worker. Use it only for short steps during which packets may wait. Without
-/// permission those steps take some ms longer.
+/// as a spinning worker. Use the guard only for short steps during which packets may wait. Without
+/// permission for the priority, those steps take some ms longer.
 pub(crate) struct RealtimeGuard(Option<Policy>);
 
 impl RealtimeGuard {

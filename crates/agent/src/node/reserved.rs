@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::api::ApiError;
 use crate::pool::lock;
 
-/// How often a waiting request checks whether it was cancelled.
+/// Interval at which a waiting request checks for its cancellation.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The reserved names.
@@ -20,18 +20,19 @@ pub(crate) struct ReservedNames {
 #[derive(Default)]
 struct NameSet {
     taken: BTreeSet<String>,
-    /// No more reservations.
+    /// Whether the set refuses further reservations.
     is_closed: bool,
 }
 
-/// The names that one request works on. Dropping it frees them.
+/// The names that one request works on. Dropping the value frees the names.
 pub(crate) struct Reservation<'a> {
-    all: &'a ReservedNames,
+    reserved: &'a ReservedNames,
+
     names: BTreeSet<String>,
 }
 
 impl ReservedNames {
-    /// Reserves all these names. Waits while another request has one of them.
+    /// Reserves all these names. Waits while another request has reserved any of them.
     ///
     /// # Errors
     /// The request was cancelled meanwhile, or the agent is stopping.
@@ -40,23 +41,26 @@ impl ReservedNames {
         names: BTreeSet<String>,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<Reservation<'_>, ApiError> {
-        let mut all = lock(&self.names);
+        let mut set = lock(&self.names);
         loop {
-            if all.is_closed {
+            if set.is_closed {
                 return Err(ApiError::failed("the agent is stopping"));
             }
-            let Some(busy) = names.iter().find(|name| all.taken.contains(*name)) else {
-                all.taken.extend(names.iter().cloned());
-                drop(all);
-                return Ok(Reservation { all: self, names });
+            let Some(busy) = names.iter().find(|name| set.taken.contains(*name)) else {
+                set.taken.extend(names.iter().cloned());
+                drop(set);
+                return Ok(Reservation {
+                    reserved: self,
+                    names,
+                });
             };
             if is_cancelled() {
                 return Err(ApiError::failed(format!(
-                    "cancelled while it waited for another request that works on `{busy}`"
+                    "the request was cancelled while another request worked on `{busy}`"
                 )));
             }
-            let waited = self.freed.wait_timeout(all, CHECK_INTERVAL);
-            all = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.freed.wait_timeout(set, CHECK_INTERVAL);
+            set = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -65,27 +69,27 @@ impl ReservedNames {
         lock(&self.names).taken.clone()
     }
 
-    /// Refuses all further reservations. Returns false if they were refused already.
+    /// Refuses all further reservations. Returns false if the set was closed before.
     pub(crate) fn close(&self) -> bool {
         !std::mem::replace(&mut lock(&self.names).is_closed, true)
     }
 
     /// Waits until no name is reserved.
     pub(crate) fn wait_until_free(&self) {
-        let mut all = lock(&self.names);
-        while !all.taken.is_empty() {
-            let waited = self.freed.wait_timeout(all, CHECK_INTERVAL);
-            all = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let mut set = lock(&self.names);
+        while !set.taken.is_empty() {
+            let waited = self.freed.wait_timeout(set, CHECK_INTERVAL);
+            set = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        lock(&self.all.names)
+        lock(&self.reserved.names)
             .taken
             .retain(|name| !self.names.contains(name));
-        self.all.freed.notify_all();
+        self.reserved.freed.notify_all();
     }
 }
 
@@ -95,23 +99,26 @@ mod tests {
 
     #[test]
     fn a_request_for_a_reserved_name_waits_or_is_cancelled() {
-        let names = |all: &[&str]| all.iter().map(|&name| name.to_owned()).collect();
-        let all = ReservedNames::default();
-        let held = all.reserve(names(&["a", "b"]), &|| false).unwrap();
-        let other = all.reserve(names(&["c"]), &|| false).unwrap();
-        let error = all.reserve(names(&["b", "d"]), &|| true).err().unwrap();
+        let names = |list: &[&str]| list.iter().map(|&name| name.to_owned()).collect();
+        let reserved = ReservedNames::default();
+        let held = reserved.reserve(names(&["a", "b"]), &|| false).unwrap();
+        let other = reserved.reserve(names(&["c"]), &|| false).unwrap();
+        let error = reserved
+            .reserve(names(&["b", "d"]), &|| true)
+            .err()
+            .unwrap();
         assert!(error.message.contains("`b`"), "{error}");
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| all.reserve(names(&["b", "d"]), &|| false).is_ok());
+            let waits = scope.spawn(|| reserved.reserve(names(&["b", "d"]), &|| false).is_ok());
             std::thread::sleep(Duration::from_millis(5));
             assert!(!waits.is_finished());
             drop(held);
             assert!(waits.join().unwrap());
         });
-        assert_eq!(all.names(), names(&["c"]));
-        assert!(all.close() && !all.close());
-        assert!(all.reserve(names(&["a"]), &|| false).is_err());
+        assert_eq!(reserved.names(), names(&["c"]));
+        assert!(reserved.close() && !reserved.close());
+        assert!(reserved.reserve(names(&["a"]), &|| false).is_err());
         drop(other);
-        all.wait_until_free();
+        reserved.wait_until_free();
     }
 }

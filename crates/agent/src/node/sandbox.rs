@@ -1,6 +1,6 @@
 //! A function's sandbox: a network namespace with one link, or two for a black box. The near ends
-//! are in the agent's namespace. Its interfaces send no packets by themselves: no address, no IPv6,
-//! no offloads.
+//! are in the agent's namespace. The interfaces have no address, no IPv6 and no offloads, so they
+//! send no packets by themselves.
 
 use myelin_linux::ethtool::{self, Ethtool, Offload};
 use myelin_linux::journal::{Journal, Resource, ResourceGuards};
@@ -12,7 +12,7 @@ use myelin_spec::external;
 
 use crate::api::{ApiError, short_hash};
 
-/// The link's name inside.
+/// The link's name inside the namespace.
 const INNER: &str = "eth0";
 
 /// Identifies the function in a sandbox; unique within a run.
@@ -27,13 +27,13 @@ pub(crate) struct FunctionId<'a> {
     pub(crate) position: u8,
 }
 
-/// A namespace and its links, all ends up. Dropping it removes them.
+/// A namespace and its links, with all ends up. Dropping the value removes namespace and links.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
     pub(crate) netns: Netns,
     /// The link's end in the agent's namespace.
     pub(crate) near: LinkId,
-    /// The link's end inside.
+    /// The link's end inside the namespace.
     pub(crate) inner: LinkId,
     /// The near end of a black box's second link, where its packets come out.
     pub(crate) out: Option<LinkId>,
@@ -55,7 +55,7 @@ impl FunctionId<'_> {
         )
     }
 
-    fn owner(&self) -> String {
+    fn run_name(&self) -> String {
         format!("myelin run {}", self.run)
     }
 
@@ -75,8 +75,8 @@ impl FunctionId<'_> {
 }
 
 impl Sandbox {
-    /// Makes a sandbox with one link, or nothing. `mtu` is the largest packet without link header,
-    /// bytes.
+    /// Creates a sandbox with one link. On an error, leaves nothing behind. `mtu` is the largest
+    /// packet without link header, bytes.
     pub(crate) fn create(
         id: &FunctionId<'_>,
         mtu: u32,
@@ -85,8 +85,8 @@ impl Sandbox {
         Self::with_links(id, (INNER, None), mtu, journal)
     }
 
-    /// Makes a sandbox with two links for a black box, or nothing.
-    pub(crate) fn between_links(
+    /// Creates a sandbox with two links for a black box. On an error, leaves nothing behind.
+    pub(crate) fn create_for_black_box(
         id: &FunctionId<'_>,
         mtu: u32,
         journal: &Journal,
@@ -108,16 +108,16 @@ impl Sandbox {
         mtu: u32,
         journal: &Journal,
     ) -> Result<Self, ApiError> {
-        let (name, owner) = (id.netns(), id.owner());
+        let (name, owner) = (id.netns(), id.run_name());
         let resource = Resource::Netns {
             name: name.clone(),
             owner: owner.clone(),
         };
-        // Removed newest first: a process inside may keep the namespace, and with it the link,
-        // alive.
+        // The guards remove the newest resource first, because a process inside may keep the
+        // namespace and its link alive.
         let mut made = ResourceGuards::default();
         let make = || -> myelin_linux::Result<_> {
-            let remedy = "a killed agent left it: `myelin down --all` removes it";
+            let remedy = "a killed agent left the namespace: `myelin down --all` removes it";
             let create = || myelin_emulator::create_netns(&name, &owner, remedy);
             let (guard, netns) = journal.make(resource, create)?;
             made.0.push(guard);
@@ -161,7 +161,7 @@ fn make_link(netns: &Netns, near: &str, inner: &str, mtu: u32) -> myelin_linux::
     Ok(LinkEnds { near, inner })
 }
 
-/// Sets up the inner end; runs inside the namespace.
+/// Sets up the inner end. The caller has entered the namespace.
 fn set_up_inner_end(inner: &str) -> myelin_linux::Result<LinkId> {
     let mut netlink = Netlink::open()?;
     let inner = netlink.link(inner)?.id();
@@ -169,9 +169,10 @@ fn set_up_inner_end(inner: &str) -> myelin_linux::Result<LinkId> {
     Ok(inner)
 }
 
-/// Runs inside the namespace. A redirect into the link needs NAPI. Without an XDP program GRO
-/// enables NAPI, and its limit of one byte keeps it from merging packets. Links that the black box
-/// makes, such as a bridge, must not send packets by themselves either.
+/// Prepares the inner end for redirects into the link, which need NAPI. The caller has entered the
+/// namespace. Without an XDP program, GRO enables NAPI. A limit of one byte keeps GRO from merging
+/// packets. Links that the black box makes, such as a bridge, must not send packets by themselves
+/// either.
 fn prepare_for_redirects(inner: &LinkId) -> myelin_linux::Result<()> {
     sysctl::disable_ipv6(sysctl::NEW_LINKS, true)?;
     Netlink::open()?.apply([link::set_gro_max_size(inner, 1)])?;

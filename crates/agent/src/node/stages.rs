@@ -1,5 +1,5 @@
-//! Mapping `pipeline`: as `compact`, but each user function runs in its own process behind the
-//! worker with the sockets.
+//! Mapping `pipeline`: each user function runs in its own process, behind the worker that has the
+//! sockets.
 //!
 //! Only the user part of a chain and the supervised processes differ from `compact`.
 
@@ -21,7 +21,7 @@ pub(crate) struct Stages {
     generation: u16,
     pub(crate) pipeline: Pipeline,
     deaths: Vec<Deaths>,
-    /// Set when a stage ended too often: the agent then restarts no stage.
+    /// Whether a stage ended too often. The agent then restarts no stage.
     failed: Arc<AtomicBool>,
     _processes: Vec<ResourceGuard>,
 }
@@ -37,8 +37,9 @@ pub(crate) enum RestartOutcome {
     StageFailed { spi: u32, generation: u16 },
 }
 
-/// The user segments of a generation that a worker runs; in mapping `pipeline` with stages behind
-/// it. Dropping it removes them from the worker, after the packets inside have left.
+/// The user segments of a generation that a worker runs, in mapping `pipeline` with stages behind
+/// the worker. Dropping the value removes the segments from the worker, after the packets inside
+/// have left.
 pub(crate) struct RunningSegments {
     worker: WorkerLease,
     spi: u32,
@@ -89,7 +90,7 @@ impl Drop for RunningSegments {
         let (spi, generation) = (self.spi, self.generation);
         let mut state = self.worker.state();
         let ended = state.end_chain(spi, generation);
-        // A failed worker does not answer; its handle has removed the chain anyway.
+        // A failed worker does not answer, but its handle has already removed the chain.
         if let (Err(error), false) = (ended, self.worker.has_failed()) {
             tracing::warn!(spi, generation, %error, "cannot remove the chain from its worker");
         }
@@ -152,34 +153,39 @@ impl WorkerState {
         }
     }
 
-    /// Lets the worker poll before it sleeps, unless a stage has to share its core.
+    /// Lets the worker poll before it sleeps, unless a stage shares the worker's core.
     fn update_idle_mode(&mut self) {
         let stages = self.pipelines.iter();
         let stages = stages.map(|stages| stages.pipeline.stages().len());
-        let shared = stages.max().unwrap_or(0) >= allowed_cores().len().max(1);
+        let shares_core = stages.max().unwrap_or(0) >= allowed_cores().len().max(1);
         // Either idle mode works, so an error is only logged.
-        if let Err(error) = self.set_idle_mode(shared) {
+        if let Err(error) = self.set_idle_mode(shares_core) {
             tracing::warn!(%error, "cannot change the idle mode of a worker");
         }
     }
 
-    /// Lets the worker poll before it sleeps, as the chain file says, unless it shares its core.
-    pub(crate) fn set_idle_mode(&mut self, shared: bool) -> Result<(), myelin_dataplane::Error> {
-        let idle = idle_mode(Idle::from(&self.spec), shared);
+    /// Sets the idle mode of the chain file. A worker that shares its core does not poll before it
+    /// sleeps.
+    pub(crate) fn set_idle_mode(
+        &mut self,
+        shares_core: bool,
+    ) -> Result<(), myelin_dataplane::Error> {
+        let idle = idle_mode(Idle::from(&self.spec), shares_core);
         if self.handle().config().idle == idle || !self.handle().is_alive() {
             return Ok(());
         }
         self.handle().set_idle(idle)
     }
 
-    /// The pipeline of a generation, if it has one.
+    /// The pipeline of a generation, if the generation has a pipeline.
     pub(crate) fn pipeline_mut(&mut self, spi: u32, generation: u16) -> Option<&mut Pipeline> {
         let mut stages = self.pipelines.iter_mut();
         let found = stages.find(|stages| (stages.spi, stages.generation) == (spi, generation));
         found.map(|stages| &mut stages.pipeline)
     }
 
-    /// Restarts dead stages while the others keep running. Returns the outcome for each dead stage.
+    /// Restarts dead stages while the other stages keep running. Returns the outcome for each dead
+    /// stage.
     pub(crate) fn restart_dead_stages(&mut self) -> Vec<RestartOutcome> {
         let mut outcomes = Vec::new();
         for stages in &mut self.pipelines {
@@ -213,7 +219,7 @@ impl WorkerState {
 
 /// The configurations of `count` stages behind the worker with configuration `head`. The stages
 /// take the allowed cores in turn, beginning after the worker's core. A stage that shares its core
-/// does not poll before it sleeps, since the other process may need the core.
+/// does not poll before it sleeps, because the other process may need the core.
 fn assign_cores(count: usize, head: &WorkerConfig) -> Vec<WorkerConfig> {
     let allowed = allowed_cores();
     let own = head
@@ -222,23 +228,23 @@ fn assign_cores(count: usize, head: &WorkerConfig) -> Vec<WorkerConfig> {
     (0..count)
         .map(|index| {
             let slot = own.unwrap_or(0) + 1 + index;
-            // Index 0 is the worker, which shares cores too.
+            // Index 0 is the worker, which may share a core too.
             let cores = allowed.len().max(1);
-            let shared =
+            let shares_core =
                 (0..=count).any(|other| other != index + 1 && other % cores == (index + 1) % cores);
             WorkerConfig {
                 core: allowed.get(slot % cores).map(|&core| core as u32),
-                idle: idle_mode(head.idle, shared),
+                idle: idle_mode(head.idle, shares_core),
                 ..head.clone()
             }
         })
         .collect()
 }
 
-/// The idle mode of a process: `configured`, but without polling on a shared core.
-fn idle_mode(configured: Idle, shared: bool) -> Idle {
+/// The idle mode of a process: `configured`, but without polling if the process shares its core.
+fn idle_mode(configured: Idle, shares_core: bool) -> Idle {
     match configured {
-        Idle::Adaptive { .. } if shared => Idle::Sleep,
+        Idle::Adaptive { .. } if shares_core => Idle::Sleep,
         configured => configured,
     }
 }

@@ -1,8 +1,8 @@
-//! The worker processes of this node with their packet memory, sockets, internal links and devices.
+//! The worker processes of this node, their UMEMs, sockets, internal links and devices.
 //!
 //! One worker serves one owner on one circuit, on all named interfaces together, or on one pair of
-//! DPDK devices. Its ports share one packet memory, and an interface queue can be bound to only one
-//! packet memory.
+//! DPDK devices. The worker's ports share one UMEM, and an interface queue can be bound to only one
+//! UMEM.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,13 +30,13 @@ use crate::node::ports::{PortLease, QueueClaim};
 use crate::node::stages::Stages;
 use crate::pool::{Lease, Pool, lock};
 
-/// The interval for counting deaths of a DPDK worker, which starts slowly.
+/// The interval for counting deaths of a DPDK worker. It is long, because the worker starts slowly.
 const DEVICES_WINDOW: Duration = Duration::from_secs(30);
 
 /// Identifies the worker that serves a chain.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
-    /// `metadata.namespace`.
+    /// The owner: `metadata.namespace` of the chain file.
     pub(crate) owner: String,
     /// The chain that made the circuit; empty for all named interfaces; for DPDK both devices,
     /// sorted.
@@ -44,12 +44,12 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// The worker of a chain on this circuit.
+    /// Returns the key of the worker that serves a chain on this circuit.
     pub(crate) fn of(chain: &ServiceChain, circuit: &str) -> Self {
         let circuit = match &chain.ports {
             Some(ports) if chain.is_over_dpdk() => {
-                let (one, other) = (&ports.ingress, &ports.egress);
-                format!("{} {}", one.min(other), one.max(other))
+                let (ingress, egress) = (&ports.ingress, &ports.egress);
+                format!("{} {}", ingress.min(egress), ingress.max(egress))
             }
             Some(_) => String::new(),
             None => circuit.to_owned(),
@@ -66,21 +66,21 @@ pub(crate) type Workers = Pool<Key, Worker>;
 /// A chain's lease on a worker.
 pub(crate) type WorkerLease = Lease<Key, Worker>;
 
-/// A worker and its resources. Dropping it ends the process after its last batch.
+/// A worker and its resources. Dropping the value ends the process after its last batch.
 pub(crate) struct Worker {
     // Fields drop in this order, after the process has ended.
     state: Mutex<WorkerState>,
     pub(crate) key: Key,
     spec: WorkerSpec,
     sandbox: SandboxSpec,
-    /// Its counters, readable without the lock.
+    /// The worker's counters, readable without the lock.
     pub(crate) stats: Arc<Stats>,
-    /// Its process, core and sockets, readable without the lock.
+    /// The worker's process, core and sockets, readable without the lock.
     pub(crate) facts: Arc<WorkerFacts>,
     failed: AtomicBool,
-    /// The pair of DPDK devices that it drives.
+    /// The pair of DPDK devices that the worker drives.
     pub(crate) devices: Option<Claim>,
-    /// Its control group and container, if it has limits or isolation.
+    /// The worker's control group and container, if it has limits or isolation.
     pub(crate) confinement: Option<Arc<Confinement>>,
     _recorded: Vec<ResourceGuard>,
 }
@@ -92,9 +92,10 @@ pub(crate) struct WorkerState {
     handle: Option<WorkerHandle>,
     key: Key,
     pub(crate) spec: WorkerSpec,
-    /// By interface and queue.
+    /// Sockets of ports, by interface and queue.
     sockets: BTreeMap<(u32, u32), SocketId>,
-    /// Generations that use the sockets of an interface, and the claim on its queues.
+    /// For each interface: the number of generations that use its sockets, and the claim on its
+    /// queues.
     users: BTreeMap<u32, (u32, QueueClaim)>,
     internal: Option<InternalLink>,
     /// The stages of chains in mapping `pipeline`.
@@ -104,7 +105,7 @@ pub(crate) struct WorkerState {
     pub(crate) journal: Journal,
 }
 
-/// The settings that a worker starts with.
+/// The settings of a new worker.
 #[derive(Clone, Copy)]
 pub(crate) struct WorkerStart<'a> {
     pub(crate) spec: &'a WorkerSpec,
@@ -116,7 +117,7 @@ impl Worker {
     /// Starts a worker; `devices` makes it a DPDK worker.
     ///
     /// # Errors
-    /// The process cannot be started, or it refuses its set-up.
+    /// The process cannot be started, or refuses its set-up.
     pub(crate) fn start(
         key: &Key,
         start: WorkerStart<'_>,
@@ -124,7 +125,7 @@ impl Worker {
     ) -> Result<Self, ApiError> {
         let WorkerStart { spec, parts, .. } = start;
         let journal = &parts.journal;
-        // The process number separates this agent's workers from those of a killed agent.
+        // The process number distinguishes this agent's workers from workers of a killed agent.
         let number = format!("{}-{}", std::process::id(), parts.take_worker_number());
         let id = format!("{}-{number}", parts.run_id);
         let mut config = WorkerConfig::new(&parts.program, &id);
@@ -201,23 +202,23 @@ impl Worker {
         let owner = &self.key.owner;
         let problem = if self.has_failed() {
             format!(
-                "the worker of owner {owner} that would serve this chain ended too often and is no longer restarted: first \
-                 `myelin down` the chains that `myelin ps` shows as failed"
+                "the chain's worker (owner {owner}) ended too often and is no longer restarted: first remove the \
+                chains that `myelin ps` shows as failed, with `myelin down`"
             )
         } else if self.spec != *spec && self.devices.is_some() {
-            "spec.worker differs from that of the chain that shares these devices: make them equal"
+            "spec.worker differs from spec.worker of the chain that shares these devices: make both equal"
                 .to_owned()
         } else if self.spec != *spec {
             format!(
-                "spec.worker differs from that of the chain that shares this worker (owner {owner}): make them equal, or give \
-                 the chains different namespaces"
+                "spec.worker differs from spec.worker of the chain that shares this worker (owner {owner}): make both \
+                equal, or give the chains different namespaces"
             )
         } else if (self.sandbox.isolation, self.sandbox.limits)
             != (sandbox.isolation, sandbox.limits)
         {
             format!(
-                "isolation and limits of {} cannot be changed while its worker runs: `myelin down` the chain first, or give \
-                 the function another name",
+                "isolation and limits of {} cannot be changed while its worker runs: first remove the chain with `myelin down`, \
+                or give the function another name",
                 self.key.circuit
             )
         } else {
@@ -232,7 +233,7 @@ impl Worker {
     }
 
     /// Locks the state, unless a request holds it.
-    pub(crate) fn idle_state(&self) -> Option<MutexGuard<'_, WorkerState>> {
+    pub(crate) fn try_lock_state(&self) -> Option<MutexGuard<'_, WorkerState>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
             Err(std::sync::TryLockError::Poisoned(state)) => Some(state.into_inner()),
@@ -245,18 +246,20 @@ impl Worker {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Marks a worker that ended too often: it is no longer restarted.
+    /// Marks a worker that ended too often. The supervisor no longer restarts it.
     pub(crate) fn mark_failed(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
 
-    /// Packets that these sockets dropped: their rings were full, or the worker had no free frame.
+    /// Counts the packets that these sockets dropped, because a ring was full or the worker had no
+    /// free frame.
     pub(crate) fn count_overflows(&self, sockets: &[SocketId]) -> u64 {
         let counted = sockets.iter().map(|id| self.facts.overflowed(*id));
         counted.flatten().sum()
     }
 
-    /// Logs a kill of the worker at its memory limit, if there was one.
+    /// Logs a kill of the worker at its memory limit, if the kernel killed the worker since the
+    /// last call.
     pub(crate) fn log_oom_kill(&self) {
         let confinement = self.confinement.as_ref();
         if let Some(limit) = confinement.and_then(|confinement| confinement.take_oom_limit()) {
@@ -282,7 +285,8 @@ impl Drop for Worker {
 }
 
 impl WorkerState {
-    /// The process.
+    /// The handle of the process.
+
     pub(crate) fn handle(&mut self) -> &mut WorkerHandle {
         match &mut self.handle {
             Some(handle) => handle,
@@ -290,16 +294,16 @@ impl WorkerState {
         }
     }
 
-    /// Adds the memory limit to an error of the process, if it caused the error.
+    /// Adds the memory limit to an error of the process, if the limit caused the error.
     pub(crate) fn explain(&self, error: impl std::fmt::Display) -> ApiError {
         explain(self.confinement.as_ref(), error)
     }
 
-    /// Opens sockets on every queue of a port. All chains of the worker share them until the last
-    /// one closes the port. Returns the socket to transmit on.
+    /// Opens sockets on every queue of a port. All chains of the worker share the sockets until the
+    /// last chain closes the port. Returns the socket to transmit on.
     fn open_port(&mut self, port: &PortLease) -> Result<SocketId, ApiError> {
-        let bound = QueueClaim::claim(port.clone(), &self.key)?;
-        let users = self.users.entry(port.ifindex).or_insert((0, bound));
+        let claim = QueueClaim::claim(port.clone(), &self.key)?;
+        let users = self.users.entry(port.ifindex).or_insert((0, claim));
         users.0 += 1;
         let opened = self.open_queues(port);
         if opened.is_err() {
@@ -324,8 +328,8 @@ impl WorkerState {
         first.ok_or_else(|| ApiError::failed(format!("interface {} has no queue", port.name)))
     }
 
-    /// Closes a port for one generation. The last one closes the sockets and frees the queues for
-    /// other owners.
+    /// Closes a port for one generation. For the last generation, closes the sockets and frees the
+    /// queues for other owners.
     fn close_port(&mut self, ifindex: u32) {
         if let Some((users, _)) = self.users.get_mut(&ifindex) {
             *users -= 1;
@@ -342,7 +346,7 @@ impl WorkerState {
         self.users.remove(&ifindex);
     }
 
-    /// Closes one of its sockets.
+    /// Closes a socket of the worker.
     pub(crate) fn close_socket(&mut self, id: SocketId) {
         // A dead process has no sockets.
         if let Err(error) = self.handle().remove_socket(id)
@@ -361,7 +365,7 @@ impl WorkerState {
             .map_err(ApiError::failed)?
     }
 
-    /// Opens the internal link on first use. Returns the socket that transmits to its re-entry
+    /// Opens the internal link on first use. Returns the socket that transmits to the re-entry
     /// door, and the door.
     pub(crate) fn open_internal(
         &mut self,
@@ -371,11 +375,11 @@ impl WorkerState {
             self.internal = Some(InternalLink::make(self, plane)?);
         }
         let internal = self.internal.as_ref();
-        let internal = internal.map(|made| (made.transmit, made.door()));
+        let internal = internal.map(|link| (link.transmit, link.door()));
         internal.ok_or_else(|| ApiError::failed("a worker has no internal link"))
     }
 
-    /// The sockets that receive on an interface: of a port, or of the internal link.
+    /// Returns the sockets that receive on an interface of a port or of the internal link.
     pub(crate) fn receiving_sockets(&self, ifindex: u32) -> Vec<SocketId> {
         let ports = self.sockets.iter();
         let ports = ports.filter(|((port, _), _)| *port == ifindex);
@@ -426,7 +430,7 @@ impl Drop for OpenPort {
     }
 }
 
-/// Puts a socket into the map that the redirect of a queue uses.
+/// Returns a function that puts a socket into the redirect map at `queue`.
 pub(crate) fn socket_redirect(sockets: Sockets, queue: u32) -> SocketRedirect {
     Arc::new(move |socket| {
         sockets
@@ -435,7 +439,7 @@ pub(crate) fn socket_redirect(sockets: Sockets, queue: u32) -> SocketRedirect {
     })
 }
 
-/// The last core: interrupts and other work usually use the first ones.
+/// The last core, because interrupts and other work usually use the first cores.
 fn default_core() -> u32 {
     affinity::count_cores() - 1
 }
@@ -447,7 +451,7 @@ fn explain(confinement: Option<&Arc<Confinement>>, error: impl std::fmt::Display
     }
 }
 
-/// Makes the control group and the container of a worker that demands them.
+/// Makes the control group and the container of a worker with limits or isolation.
 fn create_confinement(
     name: &str,
     start: WorkerStart<'_>,
@@ -455,8 +459,8 @@ fn create_confinement(
     if start.sandbox.demand().is_none() {
         return Ok(None);
     }
-    // Not in the function's namespace: that belongs to one generation, and the worker outlives it.
-    // The agent passes the sockets to the worker.
+    // The worker does not run in the function's namespace, because the worker outlives the
+    // namespace's generation. The agent passes the sockets to the worker.
     let demand = ConfinementSpec {
         name,
         isolation: start.sandbox.isolation,

@@ -8,11 +8,11 @@ use myelin_spec::{FunctionConfig, Space};
 use crate::api::{ApiError, Endpoint, FlowStatus, FunctionFlows};
 use crate::node::chains::{Generation, RunningChain};
 
-/// The flow table of every function that has one. Skips functions that share another one's table
+/// Reads the flow tables of all functions. Skips functions that share another function's table
 /// (`reverseOf`).
 pub(crate) fn read(running: &RunningChain) -> Result<Vec<FunctionFlows>, ApiError> {
     let generation = running.generation();
-    let mut all = Vec::new();
+    let mut tables = Vec::new();
     for (hop, function) in generation.plan.hops.iter().zip(&generation.chain.functions) {
         if function.kind().state != State::PerFlow || function.reverse_of.is_some() {
             continue;
@@ -22,12 +22,12 @@ pub(crate) fn read(running: &RunningChain) -> Result<Vec<FunctionFlows>, ApiErro
                 .layout
                 .kernel_flows(hop.position)
                 .map_err(ApiError::failed)?,
-            Space::User => in_workers(running.spi, &generation, hop)?,
+            Space::User => read_from_worker(running.spi, &generation, hop)?,
         };
         let Some(Flows { records, totals }) = read else {
             continue;
         };
-        // Read the clock after the records: their stamps are earlier.
+        // Read the clock after the records, so that no stamp is later than `now_ns`.
         let now_ns = myelin_measure::clock::now_ns();
         let mut flows: Vec<FlowStatus> = records
             .iter()
@@ -35,7 +35,7 @@ pub(crate) fn read(running: &RunningChain) -> Result<Vec<FunctionFlows>, ApiErro
             .collect();
         flows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.flow.cmp(&b.flow)));
         let counts = !matches!(function.config, FunctionConfig::Nat(_));
-        all.push(FunctionFlows {
+        tables.push(FunctionFlows {
             chain: generation.chain.name.clone(),
             function: hop.name.clone(),
             kind: hop.kind.clone(),
@@ -46,11 +46,15 @@ pub(crate) fn read(running: &RunningChain) -> Result<Vec<FunctionFlows>, ApiErro
             flows,
         });
     }
-    Ok(all)
+    Ok(tables)
 }
 
-/// The flows of a user function, from the worker that runs it.
-fn in_workers(spi: u32, generation: &Generation, hop: &Hop) -> Result<Option<Flows>, ApiError> {
+/// Reads the flows of a user function from the worker that runs the function.
+fn read_from_worker(
+    spi: u32,
+    generation: &Generation,
+    hop: &Hop,
+) -> Result<Option<Flows>, ApiError> {
     for worker in generation.layout.workers() {
         if worker.has_failed() {
             continue;
@@ -64,7 +68,7 @@ fn in_workers(spi: u32, generation: &Generation, hop: &Hop) -> Result<Option<Flo
     Ok(None)
 }
 
-/// When a flow expires, CLOCK_MONOTONIC; `None` if only a full table ends it.
+/// Time at which a flow expires, ns (CLOCK_MONOTONIC). `None` if only a full table evicts the flow.
 fn expires_ns(config: &FunctionConfig, record: &FlowRecord) -> Option<u64> {
     if record.translated().is_some() {
         return Some(record.expires_ns);
@@ -73,8 +77,8 @@ fn expires_ns(config: &FunctionConfig, record: &FlowRecord) -> Option<u64> {
     Some(record.last_ns.saturating_add(lifetime_ns))
 }
 
-/// The status of a flow; `None` if it has expired. Tables keep expired flows until they need the
-/// entry.
+/// Builds the status of a flow; `None` if the flow has expired. A table keeps expired flows until
+/// it needs the entry.
 fn status(config: &FunctionConfig, record: &FlowRecord, now_ns: u64) -> Option<FlowStatus> {
     let expires_ns = expires_ns(config, record);
     if expires_ns.is_some_and(|expires_ns| expires_ns < now_ns) {
@@ -106,13 +110,13 @@ fn status(config: &FunctionConfig, record: &FlowRecord, now_ns: u64) -> Option<F
         bytes: is_counted.then_some(record.bytes),
         reply_packets: sees_replies.then_some(record.reply_packets),
         reply_bytes: sees_replies.then_some(record.reply_bytes),
-        age_ms: is_counted.then(|| ms(record.first_ns, now_ns)),
-        last_packet_ms_ago: is_counted.then(|| ms(record.last_ns, now_ns)),
-        expires_in_ms: expires_ns.map(|expires_ns| ms(now_ns, expires_ns)),
+        age_ms: is_counted.then(|| elapsed_ms(record.first_ns, now_ns)),
+        last_packet_ms_ago: is_counted.then(|| elapsed_ms(record.last_ns, now_ns)),
+        expires_in_ms: expires_ns.map(|expires_ns| elapsed_ms(now_ns, expires_ns)),
     })
 }
 
-fn ms(from_ns: u64, to_ns: u64) -> f64 {
+fn elapsed_ms(from_ns: u64, to_ns: u64) -> f64 {
     to_ns.saturating_sub(from_ns) as f64 / 1e6
 }
 

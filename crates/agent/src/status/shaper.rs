@@ -5,18 +5,19 @@ use myelin_planner::{ShaperPlace, ShaperPlan};
 
 use crate::api::ShaperStatus;
 
-/// The state of a shaper, from its counts over all generations.
-pub(super) fn status(plan: ShaperPlan, by: &str, stats: &ShaperStats) -> ShaperStatus {
+/// Builds the status of a shaper from its counts over all generations. `implementation` is
+/// `worker`, `fq` or `htb`.
+pub(super) fn status(plan: ShaperPlan, implementation: &str, stats: &ShaperStats) -> ShaperStatus {
     let ShaperPlan { place, shaping, .. } = plan;
     let in_worker = place == ShaperPlace::Worker;
-    // HTB counts no delayed packets, and its class follows the program that records the sojourn.
-    let is_htb = by == "htb";
+    // HTB counts no delayed packets. Its class is behind the program that records the sojourn.
+    let is_htb = implementation == "htb";
     let departed = stats
         .delayed
         .saturating_sub(stats.waiting + stats.lost)
         .max(1);
     ShaperStatus {
-        by: by.to_owned(),
+        by: implementation.to_owned(),
         rate_pps: shaping.packets.map(|limit| limit.rate),
         burst_packets: shaping.packets.map(|limit| limit.burst),
         rate_bps: shaping.bits.map(|limit| limit.rate),

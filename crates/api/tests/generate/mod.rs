@@ -10,23 +10,23 @@ use myelin_api::{
     VERSION_HEADER,
 };
 
-/// The schema: the endpoints and their types.
-pub(crate) fn schema() -> Value {
+/// Generates the schema: the endpoints and their types.
+pub(crate) fn generate_schema() -> Value {
     let types = &mut SchemaSettings::draft2020_12().into_generator();
     let endpoints = [
-        with_answer::<AgentInfo>(types, "GET", "/agent"),
-        with_answer::<Vec<ChainStatus>>(types, "GET", "/chains"),
-        with_request::<UpRequest>(types, with_answer::<Vec<ChainUp>>, "/chains"),
-        with_answer::<DownReply>(types, "DELETE", "/chains"),
-        with_answer::<DownReply>(types, "DELETE", "/chains/{chain}"),
-        with_answer::<Vec<SlaEvent>>(types, "GET", "/events?after={serial}"),
-        with_answer::<Vec<SlaEvent>>(types, "GET", "/events/{chain}?after={serial}"),
-        with_answer::<Vec<SlaSecond>>(types, "GET", "/seconds/{chain}?last={count}"),
-        with_answer::<Vec<FunctionFlows>>(types, "GET", "/flows"),
-        with_answer::<Vec<FunctionFlows>>(types, "GET", "/flows/{chain}"),
-        with_request::<ProbeRequest>(types, with_stream, "/probe"),
-        with_request::<RunRequest>(types, with_stream, "/run"),
-        with_request::<CalibrateRequest>(types, with_stream, "/calibrate"),
+        describe_answer::<AgentInfo>(types, "GET", "/agent"),
+        describe_answer::<Vec<ChainStatus>>(types, "GET", "/chains"),
+        describe_request::<UpRequest>(types, describe_answer::<Vec<ChainUp>>, "/chains"),
+        describe_answer::<DownReply>(types, "DELETE", "/chains"),
+        describe_answer::<DownReply>(types, "DELETE", "/chains/{chain}"),
+        describe_answer::<Vec<SlaEvent>>(types, "GET", "/events?after={serial}"),
+        describe_answer::<Vec<SlaEvent>>(types, "GET", "/events/{chain}?after={serial}"),
+        describe_answer::<Vec<SlaSecond>>(types, "GET", "/seconds/{chain}?last={count}"),
+        describe_answer::<Vec<FunctionFlows>>(types, "GET", "/flows"),
+        describe_answer::<Vec<FunctionFlows>>(types, "GET", "/flows/{chain}"),
+        describe_request::<ProbeRequest>(types, describe_stream, "/probe"),
+        describe_request::<RunRequest>(types, describe_stream, "/run"),
+        describe_request::<CalibrateRequest>(types, describe_stream, "/calibrate"),
         json!({ "method": "DELETE", "path": STOP }),
     ];
     json!({
@@ -41,17 +41,20 @@ pub(crate) fn schema() -> Value {
     })
 }
 
-fn with_answer<A: JsonSchema>(types: &mut SchemaGenerator, method: &str, path: &str) -> Value {
+/// Describes an endpoint with a single answer.
+fn describe_answer<A: JsonSchema>(types: &mut SchemaGenerator, method: &str, path: &str) -> Value {
     let answer = types.subschema_for::<A>();
     json!({ "method": method, "path": format!("{PREFIX}{path}"), "answer": answer })
 }
 
-fn with_stream(types: &mut SchemaGenerator, method: &str, path: &str) -> Value {
+/// Describes an endpoint that answers with a stream of events.
+fn describe_stream(types: &mut SchemaGenerator, method: &str, path: &str) -> Value {
     let line = types.subschema_for::<Event>();
     json!({ "method": method, "path": format!("{PREFIX}{path}"), "lines": line })
 }
 
-fn with_request<R: JsonSchema>(
+/// Describes an endpoint with a request body; `answer` describes its answer.
+fn describe_request<R: JsonSchema>(
     types: &mut SchemaGenerator,
     answer: fn(&mut SchemaGenerator, &str, &str) -> Value,
     path: &str,

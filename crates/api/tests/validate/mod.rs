@@ -4,45 +4,48 @@
 
 use serde_json::{Map, Value};
 
-/// The first fault of `value` under `schema`, with its place.
+/// Returns the first fault of `value` under `schema`, with the fault's position.
 ///
 /// # Panics
 /// The schema uses an unknown keyword.
-pub(crate) fn fault(document: &Value, schema: &Value, value: &Value) -> Option<String> {
+pub(crate) fn find_fault(document: &Value, schema: &Value, value: &Value) -> Option<String> {
     check(document, schema, value).err()
 }
 
 /// Checks that every keyword is known and every reference has a target.
-pub(crate) fn assert_understood(document: &Value, schema: &Value) {
+pub(crate) fn assert_known_keywords(document: &Value, schema: &Value) {
     let Value::Object(keywords) = schema else {
-        assert!(schema.is_boolean(), "no schema: {schema}");
+        assert!(
+            schema.is_boolean(),
+            "neither an object nor a boolean: {schema}"
+        );
         return;
     };
     for (keyword, argument) in keywords {
         match keyword.as_str() {
             "$ref" => assert!(
-                target(document, argument).is_some(),
+                resolve(document, argument).is_some(),
                 "the reference has no target: {argument}"
             ),
             "properties" | "$defs" | "patternProperties" => {
                 let schemas = argument.as_object().expect("named schemas").values();
-                schemas.for_each(|schema| assert_understood(document, schema));
+                schemas.for_each(|schema| assert_known_keywords(document, schema));
             }
             "anyOf" | "oneOf" | "allOf" | "prefixItems" => {
                 let schemas = argument.as_array().expect("schemas").iter();
-                schemas.for_each(|schema| assert_understood(document, schema));
+                schemas.for_each(|schema| assert_known_keywords(document, schema));
             }
             "items" | "additionalProperties" | "unevaluatedProperties" => {
-                assert_understood(document, argument);
+                assert_known_keywords(document, argument);
             }
             "type" | "enum" | "const" | "required" | "minimum" | "maximum" | "minItems"
             | "maxItems" | "title" | "description" | "format" | "default" => {}
-            _ => panic!("keyword `{keyword}` is not known here: {schema}"),
+            _ => panic!("the validator does not know keyword `{keyword}`: {schema}"),
         }
     }
 }
 
-fn target<'a>(document: &'a Value, reference: &Value) -> Option<&'a Value> {
+fn resolve<'a>(document: &'a Value, reference: &Value) -> Option<&'a Value> {
     document.pointer(reference.as_str()?.strip_prefix('#')?)
 }
 
@@ -57,23 +60,23 @@ fn check(document: &Value, schema: &Value, value: &Value) -> Result<(), String> 
     if let Some(reference) = keywords.get("$ref") {
         check(
             document,
-            target(document, reference).expect("a type"),
+            resolve(document, reference).expect("a known type"),
             value,
         )?;
     }
     if let Some(types) = keywords.get("type") {
-        let is = |one: &Value| is_of(one.as_str().expect("a type's name"), value);
+        let matches = |name: &Value| has_type(name.as_str().expect("a type's name"), value);
         let fits = types
             .as_array()
-            .map_or_else(|| is(types), |all| all.iter().any(is));
+            .map_or_else(|| matches(types), |names| names.iter().any(matches));
         fits.then_some(())
-            .ok_or_else(|| format!("{value} is no {types}"))?;
+            .ok_or_else(|| format!("{value} is not of type {types}"))?;
     }
     if let Some(allowed) = branches("enum").filter(|allowed| !allowed.contains(value)) {
         return Err(format!("{value} is none of {allowed:?}"));
     }
-    if let Some(only) = keywords.get("const").filter(|only| *only != value) {
-        return Err(format!("{value} is not {only}"));
+    if let Some(constant) = keywords.get("const").filter(|constant| *constant != value) {
+        return Err(format!("{value} is not {constant}"));
     }
     if let Some(least) = keywords.get("minimum").and_then(Value::as_f64)
         && value.as_f64().is_some_and(|number| number < least)
@@ -83,12 +86,12 @@ fn check(document: &Value, schema: &Value, value: &Value) -> Result<(), String> 
     for branch in branches("allOf").into_iter().flatten() {
         check(document, branch, value)?;
     }
-    if branches("anyOf").is_some_and(|any| !any.iter().any(|branch| fits(&branch))) {
+    if branches("anyOf").is_some_and(|schemas| !schemas.iter().any(|branch| fits(&branch))) {
         return Err(format!("{value} fits none of {:?}", keywords["anyOf"]));
     }
-    if branches("oneOf").is_some_and(|one| one.iter().filter(fits).count() != 1) {
+    if branches("oneOf").is_some_and(|schemas| schemas.iter().filter(fits).count() != 1) {
         return Err(format!(
-            "{value} does not fit one of {:?}",
+            "{value} does not fit exactly one of {:?}",
             keywords["oneOf"]
         ));
     }
@@ -123,7 +126,7 @@ fn check_fields(
         }
     }
     let mut known = Map::new();
-    properties(document, keywords, &mut known);
+    collect_properties(document, keywords, &mut known);
     for (key, value) in fields {
         let closed = ["additionalProperties", "unevaluatedProperties"];
         let schema = known
@@ -140,12 +143,18 @@ fn check_fields(
 }
 
 /// Collects the properties of a schema and of its parts.
-fn properties(document: &Value, keywords: &Map<String, Value>, known: &mut Map<String, Value>) {
+fn collect_properties(
+    document: &Value,
+    keywords: &Map<String, Value>,
+    known: &mut Map<String, Value>,
+) {
     if let Some(own) = keywords.get("properties").and_then(Value::as_object) {
         known.extend(own.clone());
     }
-    if let Some(Value::Object(other)) = keywords.get("$ref").and_then(|to| target(document, to)) {
-        properties(document, other, known);
+    if let Some(Value::Object(referenced)) =
+        keywords.get("$ref").and_then(|to| resolve(document, to))
+    {
+        collect_properties(document, referenced, known);
     }
     for branch in keywords
         .get("allOf")
@@ -153,11 +162,11 @@ fn properties(document: &Value, keywords: &Map<String, Value>, known: &mut Map<S
         .into_iter()
         .flatten()
     {
-        properties(document, branch.as_object().expect("a schema"), known);
+        collect_properties(document, branch.as_object().expect("a schema"), known);
     }
 }
 
-fn is_of(name: &str, value: &Value) -> bool {
+fn has_type(name: &str, value: &Value) -> bool {
     match name {
         "null" => value.is_null(),
         "boolean" => value.is_boolean(),
@@ -166,6 +175,6 @@ fn is_of(name: &str, value: &Value) -> bool {
         "object" => value.is_object(),
         "number" => value.is_number(),
         "integer" => value.is_u64() || value.is_i64(),
-        _ => panic!("no type: {name}"),
+        _ => panic!("unknown type name: {name}"),
     }
 }

@@ -13,7 +13,7 @@ use crate::output::{self, Progress};
 #[command(
     after_help = "Examples:\n  sudo myelin calibrate            half a minute\n  \
                   sudo myelin calibrate --quick -v  with each cost\n\n\
-                  Measures the costs of functions (BPF_PROG_TEST_RUN, worker loop) and of crossings between\n\
+                  Measures the costs of functions (BPF_PROG_TEST_RUN, worker loop) and of changes between\n\
                   kernel and user space (probes over emulated end hosts). `plan` and admission read them from\n\
                   /var/lib/myelin/calibration.json, or from the file in MYELIN_CALIBRATION."
 )]

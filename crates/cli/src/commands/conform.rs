@@ -107,10 +107,10 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     let namespace = netns.as_deref().map_or_else(Netns::current, Netns::open);
     let namespace = namespace.map_err(ApiError::usage)?;
     // Without tcx, only a thread in the namespace can remove the filter.
-    let seen = namespace
+    let measured = namespace
         .enter(|| watch_interface(arguments, netns.as_deref(), &config))
         .map_err(ApiError::failed)??;
-    let report = Report::new(arguments, netns.as_deref(), &config, &seen);
+    let report = Report::new(arguments, netns.as_deref(), &config, &measured);
     if arguments.json && arguments.follow {
         output::print_json_line(&report)?;
     } else if arguments.json {
@@ -118,7 +118,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     } else {
         report.print(arguments.verbose);
     }
-    if seen.packets == 0 {
+    if measured.packets == 0 {
         return Err(ApiError::failed(no_packet_error(arguments)));
     }
     Ok(output::exit_status(
@@ -134,7 +134,7 @@ fn no_packet_error(arguments: &Arguments) -> String {
         .map_or_else(String::new, |filter| format!(" that matches `{filter}`"));
     format!(
         "the monitor saw no packet{matching} at {} ({}), so there is no verdict: check --direction and --match, \
-         and that no XDP program takes the packets first",
+         and check that no XDP program takes the packets first",
         arguments.interface, arguments.direction
     )
 }
@@ -169,39 +169,43 @@ fn watch_interface(
         (std::io::stderr().is_terminal() && !arguments.follow).then(ProgressBar::new_spinner);
     let started = Instant::now();
     let mut last_progress = started;
-    let mut last = monitor.read().map_err(ApiError::failed)?;
-    let seen = loop {
-        let seen = monitor.read().map_err(ApiError::failed)?;
+    let mut previous = monitor.read().map_err(ApiError::failed)?;
+    let measured = loop {
+        let measured = monitor.read().map_err(ApiError::failed)?;
         let elapsed = started.elapsed();
         let is_complete = interrupted.load(Ordering::Relaxed)
-            || arguments.duration.is_some_and(|most| elapsed >= most)
-            || config.most_packets.is_some_and(|most| seen.packets >= most);
+            || arguments.duration.is_some_and(|limit| elapsed >= limit)
+            || config
+                .most_packets
+                .is_some_and(|limit| measured.packets >= limit);
         if is_complete {
-            break seen;
+            break measured;
         }
         if last_progress.elapsed() >= PROGRESS_INTERVAL {
-            let report = Report::new(arguments, netns, config, &seen);
-            let line = report.format_progress(elapsed, &last, last_progress.elapsed());
+            let report = Report::new(arguments, netns, config, &measured);
+            let line = report.format_progress(elapsed, &previous, last_progress.elapsed());
             match &progress {
                 Some(bar) => bar.set_message(line),
                 None if arguments.follow && arguments.json => output::print_json_line(&report)?,
                 None if arguments.follow => println!("{line}"),
                 None => {}
             }
-            (last_progress, last) = (Instant::now(), seen);
+            (last_progress, previous) = (Instant::now(), measured);
             // The kernel detaches the monitor from a removed interface.
             if netlink.link_by_index(link.index).is_err() {
                 eprintln!("interface {} was removed", link.name);
-                break last;
+                break previous;
             }
         }
-        let rest = arguments.duration.map(|most| most.saturating_sub(elapsed));
-        std::thread::sleep(rest.map_or(CHECK_INTERVAL, |rest| rest.min(CHECK_INTERVAL)));
+        let remaining = arguments
+            .duration
+            .map(|limit| limit.saturating_sub(elapsed));
+        std::thread::sleep(remaining.map_or(CHECK_INTERVAL, |time| time.min(CHECK_INTERVAL)));
     };
     if let Some(bar) = progress {
         bar.finish_and_clear();
     }
-    Ok(seen)
+    Ok(measured)
 }
 
 /// Finds the interface. The error suggests a similar name.

@@ -35,6 +35,7 @@ pub(crate) struct Arguments {
 /// The result of a check.
 #[derive(Debug, Serialize)]
 struct Finding {
+    /// Name of the feature, the program or the library.
     what: String,
     /// `yes`, `no` or `unknown`, with the reason.
     answer: String,
@@ -47,7 +48,7 @@ struct Finding {
 }
 
 impl Finding {
-    /// The finding of a feature that not every chain needs.
+    /// Makes the finding of a feature that not every chain needs.
     fn new(what: &str, answer: impl Display, is_present: bool, advice: Advice<'_>) -> Self {
         let unless_present = |text: &str| if is_present { "" } else { text }.to_owned();
         Self {
@@ -115,7 +116,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
 }
 
 fn diagnose() -> Diagnosis {
-    let kernel = myelin_kernel::features();
+    let kernel = myelin_kernel::test_features();
     let machine = Machine::detect();
     let is_root = capability::is_root();
     let root = if is_root {
@@ -143,8 +144,8 @@ fn diagnose() -> Diagnosis {
         }
     }));
     findings.extend(Feature::ALL.into_iter().map(|feature| {
-        let (consequence, module) = consequence_and_module(feature);
-        let remedy = format!("modprobe {module}, or use a kernel that has it");
+        let (consequence, module) = describe_feature(feature);
+        let remedy = format!("modprobe {module}, or use a kernel with this module");
         let advice = Advice {
             consequence,
             remedy: &remedy,
@@ -166,7 +167,7 @@ fn diagnose() -> Diagnosis {
         advice,
     ));
     Diagnosis {
-        usable: kernel.usable() && is_root,
+        usable: kernel.are_usable() && is_root,
         machine,
         findings,
     }
@@ -174,7 +175,7 @@ fn diagnose() -> Diagnosis {
 
 fn check_programs_and_libraries() -> [Finding; 5] {
     [
-        optional_finding(
+        make_optional_finding(
             "control groups",
             check_control_groups(),
             Advice {
@@ -182,7 +183,7 @@ fn check_programs_and_libraries() -> [Finding; 5] {
                 remedy: "enable the controllers in the kernel's command line (cgroup_enable=memory)",
             },
         ),
-        optional_finding(
+        make_optional_finding(
             "runc",
             myelin_agent::runc_version(),
             Advice {
@@ -190,7 +191,7 @@ fn check_programs_and_libraries() -> [Finding; 5] {
                 remedy: "apt install runc",
             },
         ),
-        optional_finding(
+        make_optional_finding(
             "DPDK",
             myelin_dpdk::version(),
             Advice {
@@ -198,7 +199,7 @@ fn check_programs_and_libraries() -> [Finding; 5] {
                 remedy: "apt install libdpdk-dev pkg-config, then build Myelin again",
             },
         ),
-        optional_finding(
+        make_optional_finding(
             "idle states",
             pm_qos::idle_driver(),
             Advice {
@@ -206,19 +207,19 @@ fn check_programs_and_libraries() -> [Finding; 5] {
                 remedy: "use a machine or hypervisor with idle states and /dev/cpu_dma_latency",
             },
         ),
-        optional_finding(
+        make_optional_finding(
             "Hyperscan",
             myelin_functions::dpi::library::version(),
             Advice {
                 consequence: "no chain can have a function of the kind `dpi`",
-                remedy: "apt install libhyperscan5, or libvectorscan5 on distributions without it",
+                remedy: "apt install libhyperscan5, or libvectorscan5 on distributions without libhyperscan5",
             },
         ),
     ]
 }
 
 /// Makes the finding of a program or a library from its version, or from the error of the check.
-fn optional_finding(
+fn make_optional_finding(
     what: &str,
     version: Result<impl Display, impl Display>,
     advice: Advice<'_>,
@@ -241,8 +242,9 @@ fn check_control_groups() -> Result<String, String> {
     Err(format!("{}, without {missing}", groups.mode()))
 }
 
-/// The consequence of a missing feature of the kernel's network, and the module that has it.
-fn consequence_and_module(feature: Feature) -> (&'static str, &'static str) {
+/// Returns the consequence of a missing feature of the kernel's network, and the module that
+/// provides the feature.
+fn describe_feature(feature: Feature) -> (&'static str, &'static str) {
     match feature {
         Feature::Netem => (
             "tc cannot emulate link delay and loss; the function kind `lossy-link` emulates loss",
@@ -270,7 +272,7 @@ fn consequence_and_module(feature: Feature) -> (&'static str, &'static str) {
         ),
         Feature::Bridge => ("`myelin bench hop-cost` runs without its bridge", "bridge"),
         Feature::Vxlan => (
-            "VXLAN links cannot be made; chains do not need them",
+            "VXLAN links cannot be made; chains need no VXLAN links",
             "vxlan",
         ),
     }
@@ -332,9 +334,9 @@ impl Diagnosis {
     }
 }
 
-fn format_count(count: usize, what: &str) -> String {
+fn format_count(count: usize, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{plural}")
+    format!("{count} {noun}{plural}")
 }
 
 #[cfg(test)]

@@ -34,8 +34,8 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     } else {
         let client = Client::connect_or_start(run_dir, &output::program_path()?)?;
         let mut reply = DownReply::default();
-        for name in chain_names(arguments.name.as_deref().unwrap_or_default())? {
-            append(&mut reply, client.down(&name)?);
+        for name in resolve_chain_names(arguments.name.as_deref().unwrap_or_default())? {
+            append_reply(&mut reply, client.down(&name)?);
         }
         reply
     };
@@ -61,7 +61,7 @@ fn remove_all(run_dir: &RunDir) -> Result<DownReply, ApiError> {
         return Ok(DownReply::default());
     }
     let result = match request_removal(run_dir) {
-        // The agent ended before it answered: a new agent removes its objects.
+        // The agent ended before it answered. A new agent removes the old agent's objects.
         Err((_, Some(client))) if client.has_ended() => request_removal(run_dir),
         result => result,
     };
@@ -73,12 +73,12 @@ fn remove_abandoned_experiments(reply: &mut DownReply) -> Result<(), ApiError> {
     let abandoned = myelin_bench::find_abandoned_run_dirs();
     if !abandoned.is_empty() && !capability::is_root() {
         output::warn(
-            "a killed `myelin bench` left objects behind; `sudo myelin down --all` removes them",
+            "a killed `myelin bench` left objects behind; `sudo myelin down --all` removes these objects",
         );
         return Ok(());
     }
     for run_dir in abandoned {
-        append(reply, remove_all(&run_dir)?);
+        append_reply(reply, remove_all(&run_dir)?);
         myelin_bench::remove_run_dir(&run_dir)?;
         let path = run_dir.path().display();
         reply.recovered.push(format!("run directory {path}"));
@@ -86,7 +86,7 @@ fn remove_abandoned_experiments(reply: &mut DownReply) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn append(reply: &mut DownReply, more: DownReply) {
+fn append_reply(reply: &mut DownReply, more: DownReply) {
     reply.removed.extend(more.removed);
     reply.recovered.extend(more.recovered);
 }
@@ -100,8 +100,8 @@ fn request_removal(run_dir: &RunDir) -> Result<DownReply, (ApiError, Option<Clie
     client.down_all().map_err(|error| (error, Some(client)))
 }
 
-/// Returns the chain of that name, or the chains of that chain file.
-fn chain_names(argument: &str) -> Result<Vec<String>, ApiError> {
+/// Returns the names of the chains if the argument is a chain file, else the argument.
+fn resolve_chain_names(argument: &str) -> Result<Vec<String>, ApiError> {
     let path = std::path::Path::new(argument);
     if !path.is_file() {
         return Ok(vec![argument.to_owned()]);

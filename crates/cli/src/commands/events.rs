@@ -61,7 +61,7 @@ fn follow_events(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, Ap
     loop {
         let Some(client) = Client::connect(run_dir)? else {
             return Err(ApiError::failed(format!(
-                "no agent runs at {}; `myelin up` starts one",
+                "no agent runs at {}; `myelin up` starts an agent",
                 run_dir.path().display()
             )));
         };
@@ -87,7 +87,7 @@ struct PrintedEvents {
 }
 
 impl PrintedEvents {
-    /// The events after this serial are new, or may have ended since they were printed.
+    /// Returns the serial before the first ongoing event. Later events are new, or may have ended.
     fn last_settled_serial(&self) -> u64 {
         self.ongoing
             .first()

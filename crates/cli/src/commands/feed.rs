@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use myelin_api::ApiError;
 use myelin_dataplane::feed::{Feed, FeedConfig};
 
-/// Untimed work before and after the timed packets. Several feeds run side by side and start one
-/// after the other; the margin keeps all of them busy while any is timed.
+/// Duration of the untimed work before and after the timed packets. Parallel feeds start one after
+/// the other, so the margin keeps all feeds busy while any feed is timed.
 const MARGIN: Duration = Duration::from_millis(3);
 
 /// Feeds packets until standard input ends.
@@ -39,7 +39,7 @@ pub(crate) fn execute() -> Result<ExitCode, ApiError> {
         feed_untimed(&mut feed).ok_or_else(no_packet_error)?;
         if emitted < packets as usize / 2 {
             return Err(failed(
-                &"the function drops most packets, so its times are meaningless",
+                &"the function drops most packets, so the measured times are meaningless",
             ));
         }
         let mut answer = String::with_capacity(8 * times.len());

@@ -76,7 +76,7 @@ fn to_json(kind: &Kind) -> Value {
     entry
 }
 
-/// Prints one kind: its description, keys, counters, and a chain file with it.
+/// Prints the description, keys and counters of one kind, and an example chain file.
 fn print_kind(kind: &Kind, style: terminal::Style) {
     let print = |head: &[&str], rows: Vec<Vec<String>>| {
         if !rows.is_empty() {

@@ -5,7 +5,7 @@ use myelin_api::{ApiError, Client, HostInfo, RunDir};
 /// Finds a host by name: `client`, `server`, `CHAIN/client` or `CHAIN/server`.
 ///
 /// # Errors
-/// No agent runs, no chain has such a host, or several chains have one.
+/// No agent runs, no chain has such a host, or several chains have such a host.
 pub(crate) fn find(run_dir: &RunDir, name: &str) -> Result<HostInfo, ApiError> {
     let client = Client::connect(run_dir)?.ok_or_else(|| {
         ApiError::failed(
@@ -30,7 +30,7 @@ pub(crate) fn find(run_dir: &RunDir, name: &str) -> Result<HostInfo, ApiError> {
         .filter(|(_, host)| host.role == role)
         .collect();
     // A chain and its reverse share their hosts.
-    found.dedup_by(|one, other| one.1.netns == other.1.netns);
+    found.dedup_by(|(_, host), (_, previous)| host.netns == previous.netns);
     match found.len() {
         1 => Ok(found.remove(0).1),
         0 => Err(ApiError::usage(format!(
@@ -38,7 +38,7 @@ pub(crate) fn find(run_dir: &RunDir, name: &str) -> Result<HostInfo, ApiError> {
              (`myelin ps` lists them)"
         ))),
         _ => Err(ApiError::usage(format!(
-            "host `{name}` exists in several chains; write one of {}",
+            "host `{name}` exists in several chains; write one of these names: {}",
             found
                 .iter()
                 .map(|(chain, host)| format!("{chain}/{}", host.role))

@@ -57,7 +57,7 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), ApiError> {
         .and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => ApiError::usage(format!(
-            "{} exists: name another file, or overwrite it with --force",
+            "{} exists: name another file, or overwrite this file with --force",
             path.display()
         )),
         _ => ApiError::usage(format!("cannot write {}: {error}", path.display())),

@@ -1,4 +1,4 @@
-//! `myelin man`: the manual pages, for `make install` and packages.
+//! `myelin man`: writes the manual pages, for `make install` and packages.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

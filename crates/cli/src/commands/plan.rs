@@ -16,7 +16,7 @@ use crate::{output, source};
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  myelin plan examples/tactile.yaml\n  myelin plan -v examples/tactile.yaml     why, step by step\n  myelin plan --json examples/mixed-order.yaml\n  myelin plan --graph examples/tactile.yaml   a picture of the chain\n  myelin plan --graph=tactile.svg examples/tactile.yaml\n\n\
-                  Costs are those that `myelin calibrate` measured here, else built-in ones; the output says which.\n\
+                  Uses the costs that `myelin calibrate` measured here, else built-in costs. The output says which.\n\
                   Exit status 3: admission would refuse a chain."
 )]
 pub(crate) struct Arguments {
@@ -57,8 +57,8 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let graphs = plans.iter().map(ChainGraph::planned);
     if arguments.json {
         output::print_json(&plans)?;
-    } else if let Some(form) = &arguments.picture.graph {
-        picture::show(form, &graphs.collect::<Vec<_>>())?;
+    } else if let Some(format) = &arguments.picture.graph {
+        picture::show(format, &graphs.collect::<Vec<_>>())?;
         for plan in plans.iter().filter(|plan| plan.refusal.is_some()) {
             println!("{}", report::verdict(plan, output::width()));
         }

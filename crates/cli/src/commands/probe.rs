@@ -77,10 +77,11 @@ impl Options {
         }
     }
 
-    /// Opens the page of `--report`. Call it before the measurement: a bad path then fails at once.
+    /// Opens the page of `--report`. Callers open the page before the measurement, so that a bad
+    /// path fails at once.
     ///
     /// # Errors
-    /// The page cannot be written there.
+    /// No page can be written to the path.
     pub(crate) fn open_page(&self) -> Result<Option<Page>, ApiError> {
         self.report.as_deref().map(Page::at).transpose()
     }
@@ -94,9 +95,10 @@ impl Options {
     ) -> Result<ExitCode, ApiError> {
         if self.json {
             match reports {
-                [one] => output::print_json(&one.envelope)?,
-                many => {
-                    output::print_json(&many.iter().map(|one| &one.envelope).collect::<Vec<_>>())?
+                [reply] => output::print_json(&reply.envelope)?,
+                replies => {
+                    let envelopes: Vec<_> = replies.iter().map(|reply| &reply.envelope).collect();
+                    output::print_json(&envelopes)?
                 }
             };
         } else {
@@ -104,10 +106,10 @@ impl Options {
                 ascii: self.ascii,
                 ..output::style()
             };
-            for one in reports {
-                print!("{}", chain::summary(&one.report, style));
+            for reply in reports {
+                print!("{}", chain::summary(&reply.report, style));
                 if self.verbose {
-                    print!("{}", chain::details(&one.report, style));
+                    print!("{}", chain::details(&reply.report, style));
                 }
             }
         }
@@ -128,7 +130,9 @@ impl Options {
                 }
             }
         }
-        let is_met = reports.iter().all(|one| one.report.met() != Some(false));
+        let is_met = reports
+            .iter()
+            .all(|reply| reply.report.met() != Some(false));
         Ok(output::exit_status(is_met, output::NOT_MET_STATUS))
     }
 }
@@ -137,7 +141,9 @@ impl Options {
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let page = arguments.options.open_page()?;
     let client = Client::connect(run_dir)?.ok_or_else(|| {
-        ApiError::failed("no agent runs, so no chain can be probed: `myelin up FILE` deploys one")
+        ApiError::failed(
+            "no agent runs, so no chain can be probed: `myelin up FILE` deploys a chain",
+        )
     })?;
     let request = ProbeRequest {
         chain: arguments.chain.clone(),

@@ -12,7 +12,7 @@ use crate::picture::{self, PictureOption};
 /// Arguments of `myelin ps`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      one chain: its contract, where its packets are, each function\n  myelin ps tactile -v   with time windows, processes, counters, shaper, rings\n  myelin ps tactile --seconds 10   its last ten seconds, of at most 300\n  myelin ps --flows      the flows, NAT mappings and backends that functions keep\n  myelin ps tactile --graph   a picture: functions, costs, and where packets were lost\n  myelin ps tactile --graph=tactile.svg\n  myelin ps --json"
+    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      one chain: its contract, where its packets are, each function\n  myelin ps tactile -v   with time windows, processes, counters, shaper, rings\n  myelin ps tactile --seconds 10   the last ten seconds (at most 300)\n  myelin ps --flows      the flows, NAT mappings and backends that functions keep\n  myelin ps tactile --graph   a picture: functions, costs, and where packets were lost\n  myelin ps tactile --graph=tactile.svg\n  myelin ps --json"
 )]
 pub(crate) struct Arguments {
     /// Show each function of this chain.
@@ -58,7 +58,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     }
     if !orphans.is_empty() {
         println!(
-            "a killed agent left {} objects behind, which may still forward packets; `myelin down --all` removes them",
+            "a killed agent left {} objects behind, which may still forward packets; `myelin down --all` removes the objects",
             orphans.len()
         );
     }
@@ -66,9 +66,9 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         println!("no chain runs");
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(form) = &arguments.picture.graph {
+    if let Some(format) = &arguments.picture.graph {
         let graphs: Vec<_> = chains.iter().map(ChainGraph::running).collect();
-        picture::show(form, &graphs)?;
+        picture::show(format, &graphs)?;
         return Ok(ExitCode::SUCCESS);
     }
     let width = output::width();
@@ -102,7 +102,7 @@ fn list_seconds(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lists the flows of each function that keeps a table of them.
+/// Lists the flows of each function that has a flow table.
 fn list_flows(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let chain = arguments.chain.as_deref();
     let functions = match Client::connect(run_dir)? {
@@ -129,7 +129,7 @@ fn warn_if_abandoned(run_dir: &RunDir) {
     if run_dir.is_abandoned() {
         eprintln!(
             "no agent runs at {}; the last agent was killed and left objects behind, which may still forward \
-             packets; `myelin down --all` removes them",
+             packets; `myelin down --all` removes the objects",
             run_dir.path().display()
         );
     }

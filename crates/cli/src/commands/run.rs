@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     options: Options,
 }
 
-/// Runs the file in the agent and prints the reports.
+/// Asks the agent to run the chain file, and prints the reports.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let source = source::read(&arguments.file)?;
     myelin_api::check_floods(&arguments.flood, &source.parse()?)?;
@@ -61,7 +61,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     if arguments.options.verbose && !arguments.options.json {
         for up in &deployed {
             println!("deployment of chain {}", up.chain);
-            print!("{}", plan::up_details(up, output::width()));
+            print!("{}", plan::deployment_details(up, output::width()));
         }
     }
     Ok(status)

@@ -15,7 +15,7 @@ use crate::output;
 )]
 pub(crate) struct Arguments {
     /// The subject of the schema.
-    of: Subject,
+    subject: Subject,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -28,7 +28,7 @@ enum Subject {
 
 /// Prints the schema.
 pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
-    match arguments.of {
+    match arguments.subject {
         Subject::Api => {
             print!("{}", myelin_api::SCHEMA);
             Ok(ExitCode::SUCCESS)

@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Shows the chains until a key, a signal or `--count` ends it.
+/// Shows the chains until a key, a signal or `--count` ends the command.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let is_live = std::io::stdout().is_terminal() && !arguments.json;
     // The first request precedes the alternate screen, which would hide its error.
@@ -71,9 +71,9 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
 
 fn format_table(chains: &[ChainStatus], verbose: bool) -> String {
     let width = output::width();
-    let mut table = status::live(chains, width);
+    let mut table = status::last_second(chains, width);
     if verbose && !chains.is_empty() {
-        table = format!("{table}\n\n{}", status::live_details(chains, width));
+        table = format!("{table}\n\n{}", status::last_second_details(chains, width));
     }
     table
 }

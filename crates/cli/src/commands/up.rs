@@ -51,9 +51,9 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
 fn print_changes(chains: &[ChainUp], verbose: bool) {
     let width = output::width();
     for up in chains {
-        print!("{}", plan::up(up, chains.len() > 1, width));
+        print!("{}", plan::deployment_summary(up, chains.len() > 1, width));
         if verbose {
-            print!("{}", plan::up_details(up, width));
+            print!("{}", plan::deployment_details(up, width));
         }
     }
 }

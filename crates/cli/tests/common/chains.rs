@@ -29,9 +29,9 @@ spec:
   sla: { latency: 50ms }
 ";
 
-/// Two chains in user space: `taken` on core `taken_core`, which the test takes away, and `other`
-/// on core 0.
-pub(crate) fn chains_on_two_cores(taken_core: usize, latency: &str) -> String {
+/// Formats two chains in user space: `taken` on core `taken_core`, which the test takes away, and
+/// `other` on core 0.
+pub(crate) fn format_chains_on_two_cores(taken_core: usize, latency: &str) -> String {
     let chain = |name: &str, core: usize, latency: &str| {
         format!(
             "

@@ -14,7 +14,7 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// Attaches to `eth0`; the arguments name the network namespace or the host.
+    /// Attaches the monitor to `eth0`. The arguments name the network namespace or the host.
     pub(crate) fn start(myelin: &super::Myelin, arguments: &[&str]) -> Self {
         let mut command = myelin.command(&[&["conform", "eth0"], arguments].concat());
         let mut child = command
@@ -22,9 +22,9 @@ impl Monitor {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the monitor starts");
-        let mut messages = BufReader::new(child.stderr.take().expect("its messages"));
+        let mut messages = BufReader::new(child.stderr.take().expect("standard error is piped"));
         let mut line = String::new();
-        messages.read_line(&mut line).expect("a line");
+        messages.read_line(&mut line).expect("a line is readable");
         let monitor = Self { child, messages };
         assert!(line.starts_with("watching eth0"), "{line}");
         monitor
@@ -33,18 +33,23 @@ impl Monitor {
     /// Sends SIGINT, as Ctrl-C does.
     pub(crate) fn interrupt(&self) {
         let pid = Pid::from_raw(self.child.id().cast_signed());
-        kill(pid, Signal::SIGINT).expect("a signal");
+        kill(pid, Signal::SIGINT).expect("the signal is sent");
     }
 
     /// Waits until the process ends; returns the exit status and standard output.
     pub(crate) fn wait_for_output(mut self) -> (Option<i32>, String) {
         let mut text = String::new();
         let output = self.child.stdout.take();
-        (output.expect("its output").read_to_string(&mut text)).expect("text");
+        (output
+            .expect("standard output is piped")
+            .read_to_string(&mut text))
+        .expect("the output is UTF-8");
         let mut messages = String::new();
-        self.messages.read_to_string(&mut messages).expect("text");
+        self.messages
+            .read_to_string(&mut messages)
+            .expect("the output is UTF-8");
         assert!(!messages.contains("panicked"), "{messages}");
-        let status = self.child.wait().expect("its end");
+        let status = self.child.wait().expect("the process ends");
         (status.code(), text)
     }
 

@@ -11,7 +11,7 @@ use myelin_linux::netns::Netns;
 use myelin_linux::sched::{self, Policy};
 use serde_json::Value;
 
-/// Most datagrams sent between two reads of the clock. The sender skips further ones that are due.
+/// Most datagrams sent between two reads of the clock. The sender skips further due datagrams.
 const MAX_BATCH: u64 = 1000;
 
 /// Rate and shape of the traffic that a sender makes.
@@ -39,8 +39,8 @@ impl Sender {
     pub(crate) fn start(host: &Netns, from: IpAddr, load: Load) -> Self {
         let socket = host
             .enter(|| UdpSocket::bind((from, 0)))
-            .expect("the namespace")
-            .expect("a socket");
+            .expect("the thread enters the namespace")
+            .expect("the socket binds");
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::default());
         let (stop_requested, counter) = (Arc::clone(&stop), Arc::clone(&sent));
         let thread = std::thread::spawn(move || {
@@ -55,7 +55,7 @@ impl Sender {
     }
 
     /// Sends `rate` small datagrams a second from the client of a chain to its server.
-    pub(crate) fn through_chain(status: &Value, rate: u32) -> Self {
+    pub(crate) fn start_through_chain(status: &Value, rate: u32) -> Self {
         let ((client, from), (_, to)) = (open_host(status, "client"), open_host(status, "server"));
         let load = Load {
             to: SocketAddr::new(to, 9000),
@@ -67,7 +67,7 @@ impl Sender {
     }
 
     /// Sends from the client behind a [`PortPair`](super::port_pair::PortPair).
-    pub(crate) fn through_ports(ports: &super::port_pair::PortPair, load: Load) -> Self {
+    pub(crate) fn start_through_ports(ports: &super::port_pair::PortPair, load: Load) -> Self {
         Self::start(
             &ports.open_client(),
             Ipv4Addr::new(10, 77, 0, 1).into(),
@@ -75,7 +75,7 @@ impl Sender {
         )
     }
 
-    /// Datagrams sent so far.
+    /// Returns the number of datagrams sent so far.
     pub(crate) fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
@@ -96,12 +96,18 @@ impl Sender {
 
 /// Opens the namespace of an end host of a chain; returns it with the host's address.
 fn open_host(status: &Value, role: &str) -> (Netns, IpAddr) {
-    let mut hosts = status["hosts"].as_array().expect("hosts").iter();
-    let host = hosts.find(|host| host["role"] == role).expect("a host");
+    let mut hosts = status["hosts"]
+        .as_array()
+        .expect("the status lists hosts")
+        .iter();
+    let host = hosts
+        .find(|host| host["role"] == role)
+        .expect("the host exists");
     let address = host["address"].as_str().and_then(|text| text.parse().ok());
     (
-        Netns::open(host["netns"].as_str().expect("a name")).expect("a namespace"),
-        address.expect("an address"),
+        Netns::open(host["netns"].as_str().expect("the name is a string"))
+            .expect("the host has a namespace"),
+        address.expect("the host has an address"),
     )
 }
 
@@ -109,10 +115,14 @@ fn open_host(status: &Value, role: &str) -> (Netns, IpAddr) {
 pub(crate) fn send_clusters(status: &Value, size: u64, times: u64, pause: Duration) {
     let ((client, from), (_, to)) = (open_host(status, "client"), open_host(status, "server"));
     let socket = client.enter(|| UdpSocket::bind((from, 0)));
-    let socket = socket.expect("the namespace").expect("a socket");
+    let socket = socket
+        .expect("the thread enters the namespace")
+        .expect("the socket binds");
     for _ in 0..times {
         for _ in 0..size {
-            socket.send_to(&[0; 64], (to, 9000)).expect("sent");
+            socket
+                .send_to(&[0; 64], (to, 9000))
+                .expect("the datagram is sent");
         }
         std::thread::sleep(pause);
     }
@@ -147,7 +157,7 @@ impl Load {
                 let mut to = self.to;
                 to.set_port(self.to.port() + flow);
                 flow = (flow + 1) % self.flows;
-                // No socket listens: ICMP errors arrive, and some calls fail.
+                // No socket listens, so ICMP errors arrive and some calls fail.
                 if socket.send_to(&bytes, to).is_ok() {
                     sent.fetch_add(1, Ordering::Relaxed);
                 }
@@ -159,7 +169,8 @@ impl Load {
     }
 }
 
-/// Waits until the SLA monitor has counted the last packets and all have left; returns the status.
+/// Waits until the SLA monitor has counted the last packets and all packets have left; returns the
+/// status.
 pub(crate) fn wait_until_settled(myelin: &super::Myelin, name: &str) -> Value {
     let mut status = Value::Null;
     super::wait_for("the last second of the account", || {
@@ -184,7 +195,9 @@ pub(crate) fn read_count(value: &Value) -> u64 {
 
 /// Sums the packets that the SLA monitor counts as lost, over all places.
 pub(crate) fn sum_lost_packets(window: &Value) -> u64 {
-    let places = window["lost"].as_object().expect("places");
+    let places = window["lost"]
+        .as_object()
+        .expect("the losses are an object");
     places.values().map(read_count).sum()
 }
 

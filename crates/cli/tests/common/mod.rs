@@ -43,16 +43,16 @@ pub(crate) fn skip_without(tool: &str) -> bool {
     missing
 }
 
-/// The top directory of the repository.
+/// Returns the top directory of the repository.
 pub(crate) fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
         .canonicalize()
-        .expect("the repository")
+        .expect("the repository exists")
 }
 
-/// A test that measures or watches the whole machine runs alone: it holds the write lock. Tests
-/// that watch only their own instance hold read locks and run side by side.
+/// A test that measures or watches the whole machine runs alone, because it holds the write lock.
+/// Tests that watch only their own instance hold read locks and run side by side.
 static MACHINE_LOCK: RwLock<()> = RwLock::new(());
 
 enum MachineLock {
@@ -80,7 +80,7 @@ impl Myelin {
         ))
     }
 
-    /// Makes a run directory for a test that neither measures nor watches the whole machine: other
+    /// Makes a run directory for a test that neither measures nor watches the whole machine. Other
     /// such tests run at the same time.
     pub(crate) fn new_shared() -> Self {
         let lock = MACHINE_LOCK.read();
@@ -99,7 +99,7 @@ impl Myelin {
         let directory = tempfile::Builder::new()
             .prefix("myelin-test")
             .tempdir()
-            .expect("a directory");
+            .expect("a temporary directory is made");
         Self {
             _machine_lock: machine_lock,
             directory,
@@ -108,12 +108,12 @@ impl Myelin {
         }
     }
 
-    /// The run directory.
+    /// Returns the run directory.
     pub(crate) fn run_dir(&self) -> PathBuf {
         self.directory.path().join("run")
     }
 
-    /// A chain's name in this instance.
+    /// Returns a chain's name in this instance.
     pub(crate) fn chain_name(&self, name: &str) -> String {
         format!("{name}-{}", self.tag)
     }
@@ -134,7 +134,7 @@ impl Myelin {
             text.push_str(&self.chain_name(&part[..end]));
             text.push_str(&part[end..]);
         }
-        std::fs::write(&path, text).expect("a chain file");
+        std::fs::write(&path, text).expect("the chain file is written");
         path
     }
 
@@ -159,9 +159,10 @@ impl Myelin {
     /// Lists the kinds of all objects in the journal, except the eBPF file system, which belongs to
     /// no chain.
     pub(crate) fn list_journaled_kinds(&self) -> Vec<String> {
-        let journal = std::fs::read_to_string(self.run_dir().join("journal")).expect("a journal");
+        let journal = std::fs::read_to_string(self.run_dir().join("journal"))
+            .expect("the journal is readable");
         let kinds = journal.lines().map(|line| {
-            let record: serde_json::Value = serde_json::from_str(line).expect("a record");
+            let record: serde_json::Value = serde_json::from_str(line).expect("the record is JSON");
             record["intended"]["kind"].as_str().unwrap_or("").to_owned()
         });
         kinds
@@ -199,12 +200,12 @@ impl Myelin {
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr)
         );
-        String::from_utf8(output.stdout).expect("text")
+        String::from_utf8(output.stdout).expect("the output is UTF-8")
     }
 
     /// Runs a command that must succeed; returns the JSON that it prints.
     pub(crate) fn run_json(&self, arguments: &[&str]) -> serde_json::Value {
-        serde_json::from_str(&self.run_ok(arguments)).expect("JSON")
+        serde_json::from_str(&self.run_ok(arguments)).expect("the output is JSON")
     }
 
     /// Runs a command that must fail with this exit status. Returns its standard error, with
@@ -229,10 +230,10 @@ impl Myelin {
         };
         // A starting agent has not written its number yet.
         wait_for("the agent's process number", || read().is_some());
-        read().expect("the agent's process number")
+        read().expect("the lock file has the agent's process number")
     }
 
-    /// Kills the agent and waits for its end: until then it still accepts connections.
+    /// Kills the agent and waits for its end, because until then the agent accepts connections.
     pub(crate) fn kill_agent(&self) {
         let pid = self.read_agent_pid().into();
         kill(&pid);
@@ -247,7 +248,7 @@ impl Myelin {
     /// Asserts that `count` chains run; returns their status.
     pub(crate) fn expect_chains(&self, count: usize) -> Vec<serde_json::Value> {
         let list = self.run_json(&["ps", "--json"]);
-        let list = list.as_array().expect("a list").clone();
+        let list = list.as_array().expect("the JSON is a list").clone();
         assert_eq!(
             list.len(),
             count,
@@ -262,9 +263,9 @@ impl Myelin {
     pub(crate) fn read_status(&self, name: &str) -> serde_json::Value {
         let list = self.run_json(&["ps", "--json"]);
         let name = self.chain_name(name);
-        let mut chains = list.as_array().expect("a list").iter();
-        let found = chains.find(|one| one["chain"] == name.as_str());
-        found.expect("the chain").clone()
+        let mut chains = list.as_array().expect("the JSON is a list").iter();
+        let found = chains.find(|chain| chain["chain"] == name.as_str());
+        found.expect("the chain runs").clone()
     }
 
     /// Probes a chain with `count` packets of `payload` bytes without pause; returns the row of the
@@ -296,7 +297,7 @@ impl Myelin {
         find_process: impl Fn(&serde_json::Value) -> serde_json::Value,
     ) {
         // The supervisor stops restarting a process after four deaths within 10 s. On a busy
-        // machine more deaths may be necessary, since the time between two deaths is longer.
+        // machine more deaths may be necessary, because the time between two deaths is longer.
         wait_for("the chain to fail", || {
             let status = self.read_status(name);
             if let Some(pid) = find_process(&status)["pid"].as_i64().filter(|pid| *pid > 0) {
@@ -310,23 +311,23 @@ impl Myelin {
 
     /// Kills an agent `delay` after the beginning of `up`; asserts that `down --all` removes all.
     pub(crate) fn kill_agent_during_up(&self, file: &Path, delay: Duration) {
-        // Starts the agent first: the delay then counts from the beginning of the deployment.
+        // Starts the agent first, so that the delay counts from the beginning of the deployment.
         let mut agent = self
             .command(&["agent"])
             .stderr(Stdio::null())
             .spawn()
-            .expect("an agent");
+            .expect("the agent starts");
         wait_for("the agent", || self.run_dir().join("agent.sock").exists());
         let mut up = self
-            .command(&["up", file.to_str().expect("a path")])
+            .command(&["up", file.to_str().expect("the path is UTF-8")])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .expect("a client");
+            .expect("the client starts");
         std::thread::sleep(delay);
-        // The client might start another agent.
-        up.kill().expect("kill -9");
-        agent.kill().expect("kill -9");
+        // Kills the client too, because it might start another agent.
+        up.kill().expect("the process is killed");
+        agent.kill().expect("the process is killed");
         // `down --all` must cope with processes that are still ending.
         self.run_ok(&["down", "--all"]);
         let _ = agent.wait();
@@ -411,13 +412,14 @@ const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// Longest time on a machine with an emulated processor.
 const WAIT_LIMIT_EMULATED: Duration = Duration::from_secs(300);
 
-/// Whether only the tests use this machine: the emulated machine of `scripts/test-old-kernel`.
+/// Returns whether only the tests use this machine: the emulated machine of
+/// `scripts/test-old-kernel`.
 pub(crate) fn is_dedicated_machine() -> bool {
     std::env::var_os("MYELIN_TEST_MACHINE").is_some_and(|value| value == "1")
 }
 
 /// Polls until `condition` holds or the time limit passes. The caller then asserts the condition.
-pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn wait_for(event: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     let limit = if is_dedicated_machine() {
         WAIT_LIMIT_EMULATED
@@ -426,7 +428,7 @@ pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     };
     while !condition() {
         if start.elapsed() > limit {
-            println!("timeout: waited for {what}");
+            println!("timeout: waited for {event}");
             return;
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -438,7 +440,7 @@ pub(crate) fn sh(command: &str) -> String {
     let output = Command::new("sh")
         .args(["-ec", command])
         .output()
-        .expect("sh");
+        .expect("sh runs");
     assert!(
         output.status.success(),
         "{command}: {}{}",
@@ -448,15 +450,18 @@ pub(crate) fn sh(command: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Whether the process with this number runs. The number comes from a status.
+/// Returns whether the process with this number runs. The number comes from a status.
 pub(crate) fn is_alive(pid: &serde_json::Value) -> bool {
-    let pid = pid.as_u64().expect("a process");
+    let pid = pid.as_u64().expect("the status has a process number");
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 /// Kills the process with this number. The number comes from a status.
 pub(crate) fn kill(pid: &serde_json::Value) {
     // 0 would kill the process group of this test.
-    let pid = pid.as_i64().filter(|pid| *pid > 0).expect("a process");
+    let pid = pid
+        .as_i64()
+        .filter(|pid| *pid > 0)
+        .expect("the status has a process number");
     sh(&format!("kill -9 {pid}"));
 }

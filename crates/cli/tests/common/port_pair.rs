@@ -6,8 +6,8 @@ use myelin_linux::netns::Netns;
 
 use super::sh;
 
-/// Two interfaces for a chain with `spec.ports`, and an end host behind each. Dropping it removes
-/// the hosts.
+/// Two interfaces for a chain with `spec.ports`, and an end host behind each. Dropping the pair
+/// removes the hosts.
 pub(crate) struct PortPair {
     tag: String,
     /// The interface that receives the client's packets.
@@ -60,7 +60,7 @@ impl PortPair {
 
     /// Opens the namespace of the host behind the ingress interface.
     pub(crate) fn open_client(&self) -> Netns {
-        Netns::open(&format!("myelin-tp{}c", self.tag)).expect("the client")
+        Netns::open(&format!("myelin-tp{}c", self.tag)).expect("the client's namespace opens")
     }
 
     /// Describes the interfaces as `ip -d link show` does.

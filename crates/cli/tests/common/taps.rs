@@ -20,7 +20,7 @@ pub(crate) fn skip_without_dpdk() -> bool {
 }
 
 /// Two network namespaces, `a` and `b`. [`Self::add_links`] moves a link of the test into each.
-/// Dropping removes them.
+/// Dropping the hosts removes the namespaces.
 pub(crate) struct Hosts {
     tag: String,
 }
@@ -39,7 +39,7 @@ impl Hosts {
         format!("myelin-tdpdk{}{end}", self.tag)
     }
 
-    /// Name of the link of this end.
+    /// Returns the name of the link of this end.
     pub(crate) fn link(&self, end: &str) -> String {
         format!("my{}{end}", self.tag)
     }
@@ -69,18 +69,19 @@ impl Hosts {
         let path = format!("/run/netns/{}", self.namespace(end));
         let address = address.to_owned();
         let socket = std::thread::spawn(move || {
-            let namespace = std::fs::File::open(path).expect("the namespace");
-            setns(namespace, CloneFlags::CLONE_NEWNET).expect("enter the namespace");
-            UdpSocket::bind(address).expect("a socket")
+            let namespace = std::fs::File::open(path).expect("the thread enters the namespace");
+            setns(namespace, CloneFlags::CLONE_NEWNET).expect("the thread enters the namespace");
+            UdpSocket::bind(address).expect("the socket binds")
         });
-        let socket = socket.join().expect("a socket");
+        let socket = socket.join().expect("the thread does not panic");
         socket
             .set_read_timeout(Some(Duration::from_secs(5)))
-            .expect("a timeout");
+            .expect("the timeout is set");
         socket
     }
 
-    /// Sends packets from `a` to `b`, which echoes them; returns the first byte of each at `b`.
+    /// Sends packets from `a` to `b`, which echoes them. Returns the first byte of each packet at
+    /// `b`.
     pub(crate) fn echo_packets(&self, count: usize) -> Vec<u8> {
         let client = self.open_socket("a", "10.78.0.1:4000");
         let server = self.open_socket("b", "10.78.0.2:9000");
@@ -89,13 +90,15 @@ impl Hosts {
             let mut bytes = [0; 64];
             client
                 .send_to(&[number as u8; 32], "10.78.0.2:9000")
-                .expect("sent");
-            let (len, from) = server.recv_from(&mut bytes).expect("a datagram");
+                .expect("the datagram is sent");
+            let (len, from) = server.recv_from(&mut bytes).expect("a datagram arrives");
             assert_eq!(len, 32);
             seen.push(bytes[0]);
-            server.send_to(&bytes[..len], from).expect("sent");
+            server
+                .send_to(&bytes[..len], from)
+                .expect("the datagram is sent");
             // Echoes match no chain, so they pass to the opposite device.
-            assert_eq!(client.recv(&mut bytes).expect("the reply"), 32);
+            assert_eq!(client.recv(&mut bytes).expect("the reply arrives"), 32);
         }
         seen
     }

@@ -20,13 +20,14 @@ while True:
     if source[2] != socket.PACKET_OUTGOING: b.send(frame)
 ";
 
-/// A chain of one forwarding black box in a container; `more` holds keys of the function.
+/// Formats a chain of one forwarding black box in a container. `more` holds keys of the function.
 fn format_black_box(more: &str) -> String {
     let program = serde_json::to_string(FORWARDER).unwrap();
     format_black_box_with_command(more, &format!("[ /usr/bin/python3, -c, {program} ]"))
 }
 
-/// A chain of one black box in a container. `command` may continue with further keys of `config`.
+/// Formats a chain of one black box in a container. `command` may continue with further keys of
+/// `config`.
 fn format_black_box_with_command(more: &str, command: &str) -> String {
     format!(
         "
@@ -61,7 +62,7 @@ fn a_black_box_in_a_container_carries_packets() {
     myelin.assert_clean();
 }
 
-/// A mount. Dropping it unmounts.
+/// A mount. Dropping the value unmounts it.
 struct Mount(PathBuf);
 
 impl Mount {
@@ -137,7 +138,7 @@ fn up_shows_the_last_output_of_a_contained_program_that_ends_at_once() {
     // The program may end before or after the agent opens its process.
     for _ in 0..5 {
         let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
-        for part in ["function `box`", "its program `/bin/sh`", "no such device"] {
+        for part in ["function `box`", "the program `/bin/sh`", "no such device"] {
             assert!(error.contains(part), "{part}: {error}");
         }
     }

@@ -1,4 +1,4 @@
-//! A client that disconnects while its chain waits: the agent undoes the chain, and other requests
+//! If a client disconnects while its chain waits, the agent undoes the chain, and other requests
 //! continue.
 
 use std::path::Path;
@@ -12,12 +12,12 @@ use crate::fixtures::black_box;
 /// Longest time that the agent takes to undo a chain on a busy machine.
 const UNDO_LIMIT: Duration = Duration::from_secs(20);
 
-/// Whether a process `sleep SECONDS` runs.
+/// Returns whether a process `sleep SECONDS` runs.
 pub(crate) fn is_sleep_running(seconds: &str) -> bool {
     !sh(&format!("pgrep -fx 'sleep {seconds}' || true")).is_empty()
 }
 
-/// Starts `up` for a black box `sleep SECONDS` with a long startup; returns when it runs.
+/// Starts `up` for a black box `sleep SECONDS` with a long startup; returns when the program runs.
 pub(crate) fn start_slow_up(myelin: &Myelin, file: &Path, seconds: &str) -> Child {
     let client = start_up(myelin, file);
     wait_for("the program", || is_sleep_running(seconds));
@@ -27,15 +27,15 @@ pub(crate) fn start_slow_up(myelin: &Myelin, file: &Path, seconds: &str) -> Chil
 
 fn start_up(myelin: &Myelin, file: &Path) -> Child {
     myelin
-        .command(&["up", file.to_str().expect("a path")])
+        .command(&["up", file.to_str().expect("the path is UTF-8")])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("a client")
+        .expect("the client starts")
 }
 
 fn kill_client(mut client: Child) {
-    client.kill().expect("kill");
+    client.kill().expect("the client is killed");
     let _ = client.wait();
 }
 
@@ -46,7 +46,7 @@ fn a_chain_is_undone_when_its_client_disconnects_during_the_startup_of_a_black_b
     }
     let myelin = Myelin::new_shared();
     let other = myelin.write_file(KERNEL);
-    myelin.run_ok(&["up", other.to_str().expect("a path")]);
+    myelin.run_ok(&["up", other.to_str().expect("the path is UTF-8")]);
     // This command also records the links of the chain for `list_leftovers`.
     myelin.expect_chains(1);
     let idle = myelin.list_leftovers();
@@ -58,7 +58,7 @@ fn a_chain_is_undone_when_its_client_disconnects_during_the_startup_of_a_black_b
     assert_eq!(myelin.probe("k", 64, 10)["lost"], 0);
     myelin.run_ok(&["down", &myelin.chain_name("k")]);
     myelin.expect_chains(0);
-    myelin.run_ok(&["up", other.to_str().expect("a path")]);
+    myelin.run_ok(&["up", other.to_str().expect("the path is UTF-8")]);
     // A second client waits for the names of the same chains, and disconnects.
     let second = start_up(&myelin, &file);
     std::thread::sleep(Duration::from_millis(100));
@@ -73,7 +73,13 @@ fn a_chain_is_undone_when_its_client_disconnects_during_the_startup_of_a_black_b
     myelin.expect_chains(1);
     // The names are free again.
     let quick = slow.text.replace("60s", "1ms");
-    myelin.run_ok(&["up", myelin.write_file(&quick).to_str().expect("a path")]);
+    myelin.run_ok(&[
+        "up",
+        myelin
+            .write_file(&quick)
+            .to_str()
+            .expect("the path is UTF-8"),
+    ]);
     myelin.expect_chains(2);
     myelin.run_ok(&["down", "--all"]);
     myelin.assert_clean();
@@ -92,7 +98,7 @@ fn a_waiting_client_gets_the_chain_name_when_the_other_client_disconnects() {
     myelin.expect_chains(0);
     let start = Instant::now();
     kill_client(client);
-    let output = next.wait_with_output().expect("the end of the client");
+    let output = next.wait_with_output().expect("the client ends");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     assert!(start.elapsed() < UNDO_LIMIT, "{:?}", start.elapsed());

@@ -1,4 +1,4 @@
-//! A system call that fails during `up` or `down`: the agent undoes the step and keeps running.
+//! If a system call fails during `up` or `down`, the agent undoes the step and keeps running.
 
 use nix::errno::Errno;
 
@@ -15,7 +15,7 @@ const DOWN_FAILURES: u32 = 5;
 fn assert_failed_calls_are_undone(fixture: &ChainFixture) {
     let myelin = Myelin::new_shared();
     let file = myelin.write_file(&fixture.text);
-    let up = ["up", file.to_str().expect("a path")];
+    let up = ["up", file.to_str().expect("the path is UTF-8")];
     let name = myelin.chain_name(fixture.name);
     let down = ["down", &*name];
     let links = || fixture.ports.as_ref().map(PortPair::show_links);
@@ -94,11 +94,11 @@ fn assert_failed_calls_are_undone(fixture: &ChainFixture) {
 
 for_each_fixture! {
     assert_failed_calls_are_undone:
-    a_failed_call_is_undone_for_a_kernel_chain: fixtures::kernel_only(), false;
-    a_failed_call_is_undone_for_a_chain_of_both_spaces: fixtures::mixed(), false;
-    a_failed_call_is_undone_for_a_pipeline: fixtures::pipeline(), false;
-    a_failed_call_is_undone_for_a_distributed_chain: fixtures::distributed(), false;
+    a_failed_call_is_undone_for_a_kernel_chain: fixtures::kernel_chain(), false;
+    a_failed_call_is_undone_for_a_chain_of_both_spaces: fixtures::mixed_chain(), false;
+    a_failed_call_is_undone_for_a_pipeline: fixtures::pipeline_chain(), false;
+    a_failed_call_is_undone_for_a_distributed_chain: fixtures::distributed_chain(), false;
     a_failed_call_is_undone_for_a_black_box: fixtures::black_box("x", 9000, "sleep, infinity", "1ms"), false;
-    a_failed_call_is_undone_for_a_chain_on_dpdk_devices: fixtures::on_dpdk_devices(), skip_without_dpdk();
-    a_failed_call_is_undone_for_a_chain_on_interfaces: fixtures::on_interfaces(), false;
+    a_failed_call_is_undone_for_a_chain_on_dpdk_devices: fixtures::chain_on_dpdk_devices(), skip_without_dpdk();
+    a_failed_call_is_undone_for_a_chain_on_interfaces: fixtures::chain_on_interfaces(), false;
 }

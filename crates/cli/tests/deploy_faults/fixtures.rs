@@ -12,6 +12,7 @@ use crate::common::port_pair::PortPair;
 pub(crate) struct ChainFixture {
     /// Name of the chain in the file.
     pub(crate) name: &'static str,
+    /// Text of the chain file.
     pub(crate) text: String,
     /// Interfaces of `spec.ports`, if the chain has any.
     pub(crate) ports: Option<PortPair>,
@@ -40,15 +41,15 @@ spec:
     )
 }
 
-pub(crate) fn kernel_only() -> ChainFixture {
+pub(crate) fn kernel_chain() -> ChainFixture {
     ChainFixture::new("k", KERNEL)
 }
 
-pub(crate) fn mixed() -> ChainFixture {
+pub(crate) fn mixed_chain() -> ChainFixture {
     ChainFixture::new("m", MIXED)
 }
 
-pub(crate) fn pipeline() -> ChainFixture {
+pub(crate) fn pipeline_chain() -> ChainFixture {
     let spec = "  mapping: pipeline
   functions:
     - { name: one, kind: forward, space: user }
@@ -56,7 +57,7 @@ pub(crate) fn pipeline() -> ChainFixture {
     ChainFixture::new("p", format_chain("p", spec))
 }
 
-pub(crate) fn distributed() -> ChainFixture {
+pub(crate) fn distributed_chain() -> ChainFixture {
     let spec = "  mapping: distributed
   functions:
     - { name: one, kind: xor, space: kernel, config: { key: 0x21 } }
@@ -64,7 +65,7 @@ pub(crate) fn distributed() -> ChainFixture {
     ChainFixture::new("s", format_chain("s", spec))
 }
 
-/// A black box. The agent regards its program as started after `startup`.
+/// Returns a black box. The agent regards the program as started after `startup`.
 pub(crate) fn black_box(
     name: &'static str,
     port: u16,
@@ -79,16 +80,16 @@ pub(crate) fn black_box(
     ChainFixture::new(name, text)
 }
 
-/// A chain on DPDK devices that receive no packet.
-pub(crate) fn on_dpdk_devices() -> ChainFixture {
+/// Returns a chain on DPDK devices that receive no packet.
+pub(crate) fn chain_on_dpdk_devices() -> ChainFixture {
     let spec = "  functions: [ { name: one, kind: forward } ]
   ports: { ingress: { dpdk: \"net_null0,no-rx=1\" }, egress: { dpdk: \"net_null1,no-rx=1\" } }
   worker: { idle: sleep }";
     ChainFixture::new("d", format_chain("d", spec))
 }
 
-/// A chain on existing interfaces, with a shaper at egress.
-pub(crate) fn on_interfaces() -> ChainFixture {
+/// Returns a chain on existing interfaces, with a shaper at egress.
+pub(crate) fn chain_on_interfaces() -> ChainFixture {
     let ports = PortPair::new();
     let text = KERNEL.replace(
         "  sla: { latency: 50ms }",
@@ -107,12 +108,12 @@ pub(crate) fn chain_source(myelin: &Myelin, text: &str) -> ChainSource {
     let path = myelin.write_file(text);
     ChainSource {
         name: path.display().to_string(),
-        text: std::fs::read_to_string(&path).expect("a file"),
+        text: std::fs::read_to_string(&path).expect("the chain file is readable"),
         files: BTreeMap::default(),
     }
 }
 
-/// Lists files of this instance: of DPDK environments, black boxes and containers.
+/// Lists the files of this instance that DPDK environments, black boxes and containers made.
 pub(crate) fn list_leftover_files(myelin: &Myelin) -> Vec<String> {
     let id = myelin_api::RunDir::resolve(Some(&myelin.run_dir())).id();
     let list_names = |directory: &std::path::Path| {

@@ -13,7 +13,7 @@ const DOWN_KILLS: u32 = 5;
 fn assert_kills_are_cleaned_up(fixture: &ChainFixture) {
     let myelin = Myelin::new_shared();
     let file = myelin.write_file(&fixture.text);
-    let up = ["up", file.to_str().expect("a path")];
+    let up = ["up", file.to_str().expect("the path is UTF-8")];
     let name = myelin.chain_name(fixture.name);
     let down = ["down", &*name];
     let links = || fixture.ports.as_ref().map(PortPair::show_links);
@@ -60,11 +60,11 @@ fn assert_kills_are_cleaned_up(fixture: &ChainFixture) {
 
 for_each_fixture! {
     assert_kills_are_cleaned_up:
-    down_all_removes_a_kernel_chain: fixtures::kernel_only(), false;
-    down_all_removes_a_chain_of_both_spaces: fixtures::mixed(), false;
-    down_all_removes_a_pipeline: fixtures::pipeline(), false;
-    down_all_removes_a_distributed_chain: fixtures::distributed(), false;
+    down_all_removes_a_kernel_chain: fixtures::kernel_chain(), false;
+    down_all_removes_a_chain_of_both_spaces: fixtures::mixed_chain(), false;
+    down_all_removes_a_pipeline: fixtures::pipeline_chain(), false;
+    down_all_removes_a_distributed_chain: fixtures::distributed_chain(), false;
     down_all_removes_a_black_box: fixtures::black_box("x", 9000, "sleep, infinity", "1ms"), false;
-    down_all_removes_a_chain_on_dpdk_devices: fixtures::on_dpdk_devices(), skip_without_dpdk();
-    down_all_removes_a_chain_on_interfaces: fixtures::on_interfaces(), false;
+    down_all_removes_a_chain_on_dpdk_devices: fixtures::chain_on_dpdk_devices(), skip_without_dpdk();
+    down_all_removes_a_chain_on_interfaces: fixtures::chain_on_interfaces(), false;
 }

@@ -13,7 +13,7 @@ use crate::common::{Myelin, sh, skip_unless_root, skip_without, wait_for};
 use crate::fixtures::chain_source;
 use crate::steps::SteppedAgent;
 
-/// Calls that read the state of the machine: an agent that refuses a chain makes no others.
+/// Calls that read the state of the machine. An agent that refuses a chain makes no other calls.
 const READ_CALLS: [&str; 8] = [
     "open",
     "open64",
@@ -41,7 +41,7 @@ struct AgentSnapshot {
 impl AgentSnapshot {
     fn take(myelin: &Myelin, agent: &SteppedAgent) -> Self {
         let pid = agent.pid();
-        let infos = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("the agent");
+        let infos = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("the agent runs");
         let infos = infos
             .flatten()
             .map(|info| std::fs::read_to_string(info.path()));
@@ -59,7 +59,8 @@ impl AgentSnapshot {
             objects: myelin.list_leftovers().into_iter().collect(),
             children: children.lines().map(str::to_owned).collect(),
             ebpf: lines.filter(is_number).collect(),
-            journal: std::fs::read_to_string(myelin.run_dir().join("journal")).expect("a journal"),
+            journal: std::fs::read_to_string(myelin.run_dir().join("journal"))
+                .expect("the journal is readable"),
         }
     }
 }
@@ -75,14 +76,14 @@ struct LinkMonitor {
 
 impl LinkMonitor {
     fn start(pid: u32) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
+        let directory = tempfile::tempdir().expect("a temporary directory is made");
         let file = directory.path().join("events");
         let process = Command::new("nsenter")
             .args(["-t", &pid.to_string(), "-n", "ip", "-o", "monitor", "link"])
-            .stdout(File::create(&file).expect("a file"))
+            .stdout(File::create(&file).expect("the file is made"))
             .stderr(Stdio::null())
             .spawn()
-            .expect("a monitor");
+            .expect("the monitor starts");
         let mut monitor = Self {
             process,
             file,
@@ -100,7 +101,7 @@ impl LinkMonitor {
     }
 
     fn read_events(&self) -> String {
-        std::fs::read_to_string(&self.file).expect("the events")
+        std::fs::read_to_string(&self.file).expect("the events are readable")
     }
 
     /// Makes a link in the namespace; returns its name. The event of the link marks a point in the
@@ -126,7 +127,7 @@ impl LinkMonitor {
             self.read_events()
         );
         let text = self.read_events();
-        File::create(&self.file).expect("an empty file");
+        File::create(&self.file).expect("the file is emptied");
         let others = text.lines().filter(|line| !line.contains(": mark"));
         others
             .map(|line| line.trim_start_matches('\0').to_owned())
@@ -155,9 +156,9 @@ impl WatchedAgent {
         let agent = SteppedAgent::start_with(&myelin, &["unshare", "-n"], variables);
         let monitor = LinkMonitor::start(agent.pid());
         let run_dir = RunDir::resolve(Some(&myelin.run_dir()));
-        let client = Client::connect(&run_dir).expect("an agent");
+        let client = Client::connect(&run_dir).expect("the agent answers");
         Self {
-            client: client.expect("an agent that serves"),
+            client: client.expect("the agent serves"),
             myelin,
             agent,
             monitor,
@@ -178,7 +179,7 @@ impl WatchedAgent {
         self.assert_refused_with_calls(&[], text, words);
     }
 
-    /// Like `assert_refused`, for an agent that may also make the calls of `calls`.
+    /// Asserts the same as `assert_refused`, but allows the agent to make `calls` too.
     fn assert_refused_with_calls(&mut self, calls: &[&str], text: &str, words: &str) {
         let request = self.request(text);
         let before = AgentSnapshot::take(&self.myelin, &self.agent);
@@ -189,7 +190,7 @@ impl WatchedAgent {
             let parts: Vec<_> = step.split(' ').collect();
             let is_read = READ_CALLS.contains(&parts[0]) || calls.contains(&parts[0]);
             let writes = parts[0].starts_with("open") && parts[2] != "/dev/null" && {
-                let flags: u32 = parts[1].parse().expect("flags");
+                let flags: u32 = parts[1].parse().expect("the flags are a number");
                 // O_ACCMODE is 3, O_RDONLY 0.
                 flags & 3 != 0
             };
@@ -208,7 +209,7 @@ impl WatchedAgent {
         let before = AgentSnapshot::take(&self.myelin, &self.agent);
         let request = self.request(text);
         let (steps, result) = self.agent.count_steps(|| self.client.up(&request));
-        result.expect("a good chain");
+        result.expect("the agent deploys the valid chain");
         assert!(steps > 50, "{steps}");
         assert!(!self.monitor.take_events().is_empty());
         let after = AgentSnapshot::take(&self.myelin, &self.agent);
@@ -221,8 +222,8 @@ impl WatchedAgent {
     }
 }
 
-/// A chain with a user function and a contract: `burst` in packets, `latency_us` in us.
-fn chain_with_contract(name: &str, burst: u32, latency_us: u32) -> String {
+/// Formats a chain with a user function and a contract. `burst` is in packets, `latency_us` in us.
+fn format_chain_with_contract(name: &str, burst: u32, latency_us: u32) -> String {
     KERNEL
         .replace("@k", &format!("@{name}"))
         .replace("kind: forward }", "kind: forward, space: user }")
@@ -240,7 +241,7 @@ fn add_ports(text: &str, ports: [&str; 2]) -> String {
     )
 }
 
-/// A chain of one black box: `spec` holds keys of the chain, `more` keys of the function.
+/// Formats a chain of one black box. `spec` holds keys of the chain, `more` keys of the function.
 fn black_box(spec: &str, more: &str, command: &str) -> String {
     format!(
         "
@@ -277,7 +278,7 @@ fn the_agent_makes_nothing_for_a_refused_chain() {
             "mapping: distributed",
         ),
         (
-            chain_with_contract("h", 1000, 900),
+            format_chain_with_contract("h", 1000, 900),
             "is refused: the worst-case bound",
         ),
         (add_ports(KERNEL, ["nosuchif0", "lo"]), "nosuchif0"),
@@ -321,17 +322,17 @@ fn the_agent_makes_nothing_for_a_refused_live_change() {
         return;
     }
     let mut watched = WatchedAgent::start(&[]);
-    let running = chain_with_contract("r", 8, 900_000);
+    let running = format_chain_with_contract("r", 8, 900_000);
     watched
         .client
         .up(&watched.request(&running))
-        .expect("a good chain");
+        .expect("the agent deploys the valid chain");
     watched.monitor.take_events();
-    let with = |from: &str, to: &str| running.replace(from, to);
+    let running_with = |from: &str, to: &str| running.replace(from, to);
     let other = format!("---{}", KERNEL.replace("@k", "@other"));
     for (text, words) in [
         (
-            chain_with_contract("r", 1000, 900),
+            format_chain_with_contract("r", 1000, 900),
             "is refused: the worst-case bound",
         ),
         (
@@ -339,26 +340,26 @@ fn the_agent_makes_nothing_for_a_refused_live_change() {
             "spec.ports cannot be changed",
         ),
         (
-            with("spec:\n", "spec:\n  reverse: @other\n") + &other,
+            running_with("spec:\n", "spec:\n  reverse: @other\n") + &other,
             "spec.reverse cannot be changed",
         ),
         (
-            with("name: @r }", "name: @r, namespace: other }"),
+            running_with("name: @r }", "name: @r, namespace: other }"),
             "belongs to owner",
         ),
         (
-            with("10.0.0.2/32", "10.0.9.2/32"),
-            "its end hosts have addresses that",
+            running_with("10.0.0.2/32", "10.0.9.2/32"),
+            "the chain's end hosts have addresses that",
         ),
         (
-            with("  sla:", "  worker: { batch: 7 }\n  sla:"),
+            running_with("  sla:", "  worker: { batch: 7 }\n  sla:"),
             "spec.worker cannot be changed",
         ),
     ] {
         watched.assert_refused(&text, words);
     }
     // A valid live change in a file with a refused chain.
-    let changed = with("192.0.2.0/24", "198.51.100.0/24");
+    let changed = running_with("192.0.2.0/24", "198.51.100.0/24");
     let file = format!("{changed}---{}", add_ports(KERNEL, ["nosuchif0", "lo"]));
     watched.assert_refused(&file, "nosuchif0");
     watched.deploy_and_stop(&KERNEL.replace("@k", "@other"));

@@ -34,10 +34,11 @@ fn measure_time(work: impl FnOnce()) -> Duration {
 
 /// Measures the median times of a list request and of an `up` request.
 fn measure_list_and_up(client: &Client, request: &UpRequest, name: &str) -> [Duration; 2] {
-    let lists = (0..LIST_REPEATS).map(|_| measure_time(|| drop(client.list().expect("a list"))));
+    let lists = (0..LIST_REPEATS)
+        .map(|_| measure_time(|| drop(client.list().expect("the JSON is a list"))));
     let ups = (0..UP_REPEATS).map(|_| {
-        let time = measure_time(|| drop(client.up(request).expect("a chain")));
-        client.down(name).expect("the removal");
+        let time = measure_time(|| drop(client.up(request).expect("the chain is deployed")));
+        client.down(name).expect("the chain is removed");
         time
     });
     [median(lists.collect()), median(ups.collect())]
@@ -45,20 +46,21 @@ fn measure_list_and_up(client: &Client, request: &UpRequest, name: &str) -> [Dur
 
 /// Sends the head of a request with content length `length`, and the bytes `body`.
 fn send_request(run_dir: &RunDir, path: &str, body: &[u8], length: usize) -> UnixStream {
-    let mut socket = UnixStream::connect(run_dir.socket()).expect("the agent");
+    let mut socket =
+        UnixStream::connect(run_dir.socket()).expect("the agent accepts the connection");
     write!(
         socket,
         "POST {PREFIX}{path} HTTP/1.1\r\nhost: myelin\r\ncontent-type: application/json\r\n\
          {VERSION_HEADER}: {VERSION}\r\ncontent-length: {length}\r\n\r\n"
     )
-    .expect("a head");
-    socket.write_all(body).expect("a body");
+    .expect("the head is sent");
+    socket.write_all(body).expect("the body is sent");
     socket
 }
 
-/// Sends a whole request; the caller reads no answer.
+/// Sends a whole request. The caller must not read the answer.
 fn send_whole_request(run_dir: &RunDir, path: &str, request: &impl serde::Serialize) -> UnixStream {
-    let body = serde_json::to_vec(request).expect("JSON");
+    let body = serde_json::to_vec(request).expect("the output is JSON");
     send_request(run_dir, path, &body, body.len())
 }
 
@@ -69,11 +71,11 @@ fn stalled_clients_and_a_slow_black_box_delay_no_other_request() {
     }
     let myelin = Myelin::new();
     let measured = myelin.write_file(KERNEL);
-    myelin.run_ok(&["up", measured.to_str().expect("a path")]);
+    myelin.run_ok(&["up", measured.to_str().expect("the path is UTF-8")]);
     let run_dir = RunDir::resolve(Some(&myelin.run_dir()));
     let client = Client::connect(&run_dir)
-        .expect("an agent")
-        .expect("an agent that serves");
+        .expect("the agent answers")
+        .expect("the agent serves");
     let request = UpRequest {
         source: chain_source(&myelin, &KERNEL.replace("@k", "@o")),
         force: false,
@@ -109,13 +111,17 @@ fn stalled_clients_and_a_slow_black_box_delay_no_other_request() {
         };
         stalled.push(send_whole_request(&run_dir, "/probe", &probe));
     }
-    let all_run = || client.list().expect("a list").len() == 3;
+    let all_run = || client.list().expect("the JSON is a list").len() == 3;
     wait_for("the chains of `run`", all_run);
     assert!(all_run());
     let slow = black_box("w", 9001, "sleep, 7336.25", "60s");
     let slow_client = start_slow_up(&myelin, &myelin.write_file(&slow.text), "7336.25");
     let pid = crate::common::sh("pgrep -fx 'sleep 7336.25'");
-    let pid: serde_json::Value = pid.trim().parse::<u64>().expect("a number").into();
+    let pid: serde_json::Value = pid
+        .trim()
+        .parse::<u64>()
+        .expect("the text is a number")
+        .into();
 
     let during = measure_list_and_up(&client, &request, &other);
     println!("a list, an `up`: {before:?} before, {during:?} during the stall");
@@ -131,19 +137,17 @@ fn stalled_clients_and_a_slow_black_box_delay_no_other_request() {
         .command(&["down", "--all"])
         .stdout(Stdio::null())
         .spawn()
-        .expect("a client");
+        .expect("the client starts");
     while crate::common::is_alive(&pid) && start.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(1));
     }
     let cancel_time = start.elapsed();
     println!("`down --all` cancelled waiting requests after {cancel_time:?}");
     assert!(cancel_time < 10 * SLACK, "{cancel_time:?}");
-    let output = slow_client
-        .wait_with_output()
-        .expect("the end of the client");
+    let output = slow_client.wait_with_output().expect("the client ends");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("cancelled"), "{stderr}");
-    assert!(down_all.wait().expect("the end of the client").success());
+    assert!(down_all.wait().expect("the client ends").success());
     assert!(!is_sleep_running("7336.25"));
     drop(stalled);
     myelin.assert_clean();

@@ -31,7 +31,7 @@ struct control {
 	_Atomic uint32_t count;
 	/* The step of the fault, from 1; 0 for no fault. */
 	_Atomic uint32_t at;
-	/* The error of that call; 0 kills the agent before the call. */
+	/* The error of the call at that step; 0 kills the agent before the call. */
 	_Atomic uint32_t error;
 };
 
@@ -109,7 +109,7 @@ static int step_fails(const char *call, const char *detail, long number)
 		return NEXT(name) arguments;                     \
 	}
 
-/* Reads of /proc/PID are no steps: their number depends on the processes of the machine. */
+/* Reads of /proc/PID are no steps, because their number depends on the machine's processes. */
 static int is_of_process(const char *path)
 {
 	return strncmp(path, "/proc/", 6) == 0 && path[6] >= '0' && path[6] <= '9';
@@ -177,7 +177,7 @@ ssize_t write(int file, const void *bytes, size_t length)
 	return NEXT(write)(file, bytes, length);
 }
 
-/* Anonymous memory is no step: new threads map their stacks. */
+/* Anonymous memory is no step, because new threads map their stacks. */
 #define MAP(name, offset_type)                                                        \
 	void *name(void *address, size_t length, int protection, int flags, int file, \
 		   offset_type offset)                                                \

@@ -52,15 +52,17 @@ impl SteppedAgent {
     /// Starts the agent with the command `wrapper` (such as `unshare -n`) and the environment
     /// variables `KEY=VALUE`, and waits until it serves.
     pub(crate) fn start_with(myelin: &Myelin, wrapper: &[&str], variables: &[&str]) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
+        let directory = tempfile::tempdir().expect("a temporary directory is made");
         let path = |name: &str| directory.path().join(name);
         let control = File::options()
             .read(true)
             .write(true)
             .create_new(true)
             .open(path("control"))
-            .expect("a file");
-        control.write_all_at(&[0; 16], 0).expect("its content");
+            .expect("the control file is made");
+        control
+            .write_all_at(&[0; 16], 0)
+            .expect("the control file is writable");
         let agent = myelin.command(&["agent"]);
         let mut preload = OsString::from("LD_PRELOAD=");
         preload.push(build_library());
@@ -80,8 +82,8 @@ impl SteppedAgent {
             .env("MYELIN_TEST_STEPS", path("control"))
             .env("MYELIN_TEST_STEPS_LOG", path("steps"))
             .stdin(Stdio::null());
-        let log = File::create(path("log")).expect("a file");
-        let process = command.stderr(log).spawn().expect("an agent");
+        let log = File::create(path("log")).expect("the log is made");
+        let process = command.stderr(log).spawn().expect("the agent starts");
         let run_dir = myelin.run_dir();
         wait_for("the agent", || run_dir.join("agent.sock").exists());
         Self {
@@ -92,7 +94,7 @@ impl SteppedAgent {
         }
     }
 
-    /// Counts the steps of the agent during `work`; returns their number and the result.
+    /// Counts the steps of the agent during `work`; returns the count and the result.
     pub(crate) fn count_steps<T>(&self, work: impl FnOnce() -> T) -> (u32, T) {
         self.arm(0, 0);
         let result = work();
@@ -139,7 +141,7 @@ impl SteppedAgent {
         self.process.id()
     }
 
-    /// Whether the process has not ended.
+    /// Returns whether the process has not ended.
     pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.process.try_wait(), Ok(None))
     }
@@ -152,7 +154,7 @@ impl SteppedAgent {
     /// Sends SIGTERM and waits until the agent has removed everything and ended.
     pub(crate) fn stop(mut self) {
         sh(&format!("kill -TERM {}", self.process.id()));
-        let status = self.process.wait().expect("the end of the agent");
+        let status = self.process.wait().expect("the agent ends");
         let log = self.read_log();
         assert!(status.success(), "{status}: {log}");
         assert!(!log.contains("panicked"), "{log}");
@@ -162,7 +164,9 @@ impl SteppedAgent {
     fn arm(&self, step: u32, error: u32) {
         let _ = File::create(self.directory.path().join("steps"));
         let words = [0, 0, step, error].map(u32::to_ne_bytes).concat();
-        self.control.write_all_at(&words, 0).expect("the control");
+        self.control
+            .write_all_at(&words, 0)
+            .expect("the control file is accessible");
         self.set_armed(true);
     }
 
@@ -172,14 +176,16 @@ impl SteppedAgent {
 
     fn set_armed(&self, armed: bool) {
         let word = u32::from(armed).to_ne_bytes();
-        self.control.write_all_at(&word, 0).expect("the control");
+        self.control
+            .write_all_at(&word, 0)
+            .expect("the control file is accessible");
     }
 
     fn read_word(&self, at: u64) -> u32 {
         let mut word = [0; 4];
         self.control
             .read_exact_at(&mut word, at * 4)
-            .expect("the control");
+            .expect("the control file is accessible");
         u32::from_ne_bytes(word)
     }
 
@@ -212,14 +218,14 @@ macro_rules! for_each_fixture {
 }
 pub(crate) use for_each_fixture;
 
-/// Chooses at most `most` of `count` steps, evenly spaced; with MYELIN_EXHAUSTIVE=1 all of them.
-pub(crate) fn choose_steps(count: u32, most: u32) -> Vec<u32> {
+/// Chooses at most `max_steps` of `count` steps, evenly spaced; with MYELIN_EXHAUSTIVE=1 all steps.
+pub(crate) fn choose_steps(count: u32, max_steps: u32) -> Vec<u32> {
     assert!(count > 0, "no step was counted");
     let is_exhaustive = std::env::var_os("MYELIN_EXHAUSTIVE").is_some_and(|value| value == "1");
-    if is_exhaustive || count <= most {
+    if is_exhaustive || count <= max_steps {
         return (1..=count).collect();
     }
-    (0..most)
-        .map(|at| 1 + at * (count - 1) / (most - 1))
+    (0..max_steps)
+        .map(|at| 1 + at * (count - 1) / (max_steps - 1))
         .collect()
 }

@@ -7,7 +7,8 @@ use myelin_linux::netns::Netns;
 
 use crate::common::{Myelin, sh, wait_for};
 
-/// A chain of one black box whose shell runs `command`; `spec` holds further keys of the chain.
+/// Formats a chain of one black box whose shell runs `command`. `spec` holds further keys of the
+/// chain.
 pub(crate) fn format_chain(
     name: &str,
     port: u16,
@@ -92,11 +93,11 @@ pub(crate) fn read_status(myelin: &Myelin, chain: &str) -> serde_json::Value {
 }
 
 /// Reads the status of the black box at this position of the chain.
-pub(crate) fn black_box(myelin: &Myelin, chain: &str, position: usize) -> serde_json::Value {
+pub(crate) fn read_black_box(myelin: &Myelin, chain: &str, position: usize) -> serde_json::Value {
     read_status(myelin, chain)["hops"][position]["black_box"].clone()
 }
 
-/// Sends `count` datagrams from the client; waits for no reply.
+/// Sends `count` datagrams from the client, without waiting for replies.
 pub(crate) fn send(myelin: &Myelin, chain: &str, port: u16, count: u32) {
     sh(&format!(
         "timeout 20 ip netns exec myelin-{}-client python3 -c \"
@@ -114,22 +115,27 @@ pub(crate) const LOSS_WAIT: Duration = Duration::from_secs(2);
 /// Longest time that a program takes to start on a busy machine.
 pub(crate) const STARTUP_WAIT: Duration = Duration::from_secs(30);
 
-/// Whether a datagram of the client reaches the server. Sends one each 50 ms until one arrives.
+/// Returns whether a datagram of the client reaches the server. Sends a datagram each 50 ms until
+/// the first arrives.
 pub(crate) fn can_reach_server(myelin: &Myelin, chain: &str, port: u16, timeout: Duration) -> bool {
     let chain = myelin.chain_name(chain);
     let socket = |role: &str, address: (&str, u16)| {
-        let host = Netns::open(&format!("myelin-{chain}-{role}")).expect("a host");
+        let host = Netns::open(&format!("myelin-{chain}-{role}")).expect("the host exists");
         let bound = host.enter(|| UdpSocket::bind(address));
-        bound.expect("its namespace").expect("a socket")
+        bound
+            .expect("the thread enters the namespace")
+            .expect("the socket binds")
     };
     let server = socket("server", ("10.0.0.2", port));
     let client = socket("client", ("10.0.0.1", 0));
     let pause = Duration::from_millis(50);
-    server.set_read_timeout(Some(pause)).expect("a timeout");
+    server
+        .set_read_timeout(Some(pause))
+        .expect("the timeout is set");
     let start = Instant::now();
     while start.elapsed() < timeout {
         let sent = client.send_to(&[b'x'; 40], ("10.0.0.2", port));
-        sent.expect("a datagram");
+        sent.expect("the datagram is sent");
         if server.recv(&mut [0; 100]).is_ok() {
             return true;
         }
@@ -139,7 +145,7 @@ pub(crate) fn can_reach_server(myelin: &Myelin, chain: &str, port: u16, timeout:
 
 /// Waits until the shell of a black box has reached its last command, `exec sleep`.
 pub(crate) fn wait_for_sleep(myelin: &Myelin, chain: &str) {
-    let pid = black_box(myelin, chain, 0)["pid"].clone();
+    let pid = read_black_box(myelin, chain, 0)["pid"].clone();
     let name = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     wait_for("the commands before `sleep`", || name() == "sleep\n");
     assert_eq!(name(), "sleep\n");

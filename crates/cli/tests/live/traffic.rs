@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use myelin_linux::netns::Netns;
 
-/// Most packets in flight: fewer than any queue on the path holds, so a full queue loses none.
+/// Most packets in flight: fewer than any queue on the path holds, so no queue overflows.
 const WINDOW: u64 = 32;
 /// A packet that has not arrived after this time is lost.
 const LOSS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -20,15 +20,15 @@ const PAYLOAD: usize = 16;
 /// Packets that have arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
-    /// From packet number to the XOR of the keys of all functions that the packet passed.
+    /// Maps a packet's number to the XOR of the keys of all functions that the packet passed.
     pub(crate) keys: BTreeMap<u64, u8>,
+    /// Packets whose number had arrived before.
     pub(crate) duplicates: u64,
     /// Payloads that no sequence of xor functions yields.
     pub(crate) damaged: u64,
 }
 
-/// Threads that send packets from the client to the server and receive them, as fast as they
-/// arrive.
+/// Threads that send packets from the client to the server, and receive them.
 pub(crate) struct Traffic {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -50,7 +50,7 @@ impl Traffic {
             netns
                 .enter(|| UdpSocket::bind(address))
                 .unwrap()
-                .expect("a socket")
+                .expect("the socket binds")
         };
         let to = SocketAddr::new(to, port);
         let receiving = bind(&server, to);
@@ -80,7 +80,7 @@ impl Traffic {
         }
     }
 
-    /// Packets sent so far.
+    /// Returns the number of packets sent so far.
     pub(crate) fn sent(&self) -> u64 {
         self.sent.load(Ordering::Acquire)
     }
@@ -97,8 +97,8 @@ impl Traffic {
     /// Stops sending; returns the number of packets sent and the arrivals.
     pub(crate) fn stop(self) -> (u64, Arrivals) {
         self.stop.store(true, Ordering::Release);
-        self.sender.join().expect("the sender");
-        let arrivals = self.receiver.join().expect("the receiver");
+        self.sender.join().expect("the sender does not panic");
+        let arrivals = self.receiver.join().expect("the receiver does not panic");
         (self.sent.load(Ordering::Acquire), arrivals)
     }
 }
@@ -123,7 +123,7 @@ fn send(
         last_progress = Instant::now();
         let mut payload = [0; PAYLOAD];
         payload[..8].copy_from_slice(&number.to_be_bytes());
-        socket.send_to(&payload, to).expect("send");
+        socket.send_to(&payload, to).expect("the datagram is sent");
         number += 1;
         sent.store(number, Ordering::Release);
     }

@@ -16,8 +16,8 @@ pub(crate) struct ChainVariant {
 }
 
 impl ChainVariant {
-    /// Each of `functions` is a letter for the space (`k`, `u`) and the kind: `f` forward, `w`
-    /// firewall, `m` monitor, or the key of an xor in hex.
+    /// Makes a variant. Each of `functions` is a letter for the space (`k`, `u`) and the kind: `f`
+    /// forward, `w` firewall, `m` monitor, or the key of an xor in hex.
     pub(crate) fn new(functions: &[&str]) -> Self {
         let mut variant = Self {
             matches: MATCH,
@@ -60,7 +60,7 @@ impl ChainVariant {
         self
     }
 
-    /// The XOR of all keys.
+    /// Returns the XOR of all keys.
     pub(crate) fn key(&self) -> u8 {
         self.keys.iter().fold(0, |all, key| all ^ key)
     }

@@ -2,10 +2,10 @@
 //! fly).
 //!
 //! An equation states the sum of a combination of missing symbols. The equations are in reduced row
-//! echelon form. Each has a *pivot*, its first missing symbol, with coefficient 1, and no other
-//! equation contains that symbol. So one combination of sums, with known multipliers, brings a new
-//! equation into this form. An equation with only its pivot is solved. The oldest missing symbol is
-//! the pivot of the only equation that contains it.
+//! echelon form. The first missing symbol of an equation is its *pivot*. The pivot has coefficient
+//! 1, and no other equation contains it. So one combination of sums, with known multipliers, brings
+//! a new equation into this form. An equation that contains only its pivot is solved. If an
+//! equation contains the oldest missing symbol, this symbol is its pivot.
 
 use std::mem;
 
@@ -26,7 +26,7 @@ pub(super) const MAX_ROWS: usize = 64;
 struct Equation {
     /// The first missing symbol of the equation.
     pivot: u32,
-    /// Indexed by the lower bits of the ESI.
+    /// The coefficients, indexed by the lower bits of the ESI.
     coefficients: Box<[u8]>,
     /// Number of missing symbols in the equation.
     missing: usize,
@@ -54,13 +54,13 @@ impl Equation {
         &mut self.coefficients[esi as usize & mask]
     }
 
-    /// Counts the missing symbols of the equation. All are from `from` to before `next`.
+    /// Counts the missing symbols of the equation. All lie from `from` to before `next`.
     fn count_missing(&mut self, from: u32, next: u32) {
         let is_missing = |&esi: &u32| self.coefficient(esi) != 0;
         self.missing = serial::range(from, next).filter(is_missing).count();
     }
 
-    /// Returns the first missing symbol of the equation from `from` to before `next`.
+    /// Returns the first missing symbol of the equation in the range from `from` to before `next`.
     fn first_missing(&self, from: u32, next: u32) -> Option<u32> {
         serial::range(from, next).find(|&esi| self.coefficient(esi) != 0)
     }
@@ -68,7 +68,7 @@ impl Equation {
     /// Multiplies all coefficients with `factor`, the inverse of the pivot's coefficient. All
     /// missing symbols are before `next`.
     fn scale_coefficients(&mut self, factor: u8, next: u32) {
-        // Usually few and adjacent, so do not multiply the whole buffer.
+        // The coefficients are usually few and adjacent, so do not multiply the whole buffer.
         let mut left = self.missing;
         for esi in serial::range(self.pivot, next) {
             if left == 0 {
@@ -90,11 +90,11 @@ impl Equation {
 /// The result of adding an equation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EquationOutcome {
-    /// It has new information.
+    /// The equation has new information.
     Added,
-    /// It follows from the other equations.
+    /// The equation follows from the other equations.
     Redundant,
-    /// It contradicts the other equations: one of them is wrong.
+    /// The equation contradicts the other equations, so an equation is wrong.
     Contradiction,
 }
 
@@ -102,7 +102,7 @@ pub(super) enum EquationOutcome {
 #[derive(Debug)]
 pub(super) struct Equations {
     kernel: Kernel,
-    /// The first `rank` are in use. At least one free equation follows.
+    /// The first `rank` equations are in use. At least one free equation follows.
     rows: Vec<Equation>,
     rank: usize,
     spare: Symbol,
@@ -142,8 +142,8 @@ impl Equations {
     }
 
     /// Returns whether packets about the symbols from `live` on may still solve `esi`, which lies
-    /// before `live`. They may if the equation with pivot `esi` has no other missing symbol before
-    /// `live`. No other equation helps: an equation with its pivot from `live` on contains no
+    /// before `live`. That is so if the equation with pivot `esi` has no other missing symbol
+    /// before `live`. No other equation helps: if its pivot is not before `live`, it contains no
     /// symbol before `live`.
     pub(super) fn may_solve(&self, esi: u32, live: u32) -> bool {
         let row = self.rows[..self.rank].iter().find(|row| row.pivot == esi);
@@ -166,7 +166,7 @@ impl Equations {
         {
             let (rows, free) = self.rows.split_at_mut(self.rank);
             let row = &mut free[0];
-            // Filled and dropped in place, because it is too large to move.
+            // Fill and drop the list in place, because it is too large to move.
             let mut terms: ArrayVec<Term<'_>, { MAX_WINDOW + MAX_ROWS + 1 }> = ArrayVec::new();
             row.coefficients.fill(0);
             row.missing = 0;
@@ -221,7 +221,7 @@ impl Equations {
         EquationOutcome::Added
     }
 
-    /// Removes a symbol that has arrived from the unknowns.
+    /// Inserts the value of a symbol that has become known into the equations.
     pub(super) fn substitute(&mut self, esi: u32, symbol: &[u8], next: u32) {
         let mut without_pivot = None;
         for (i, row) in self.rows[..self.rank].iter_mut().enumerate() {
@@ -284,8 +284,8 @@ impl Equations {
         }
     }
 
-    /// Removes a solved equation. Returns the ESI of its symbol, and the symbol for the caller to
-    /// swap.
+    /// Removes a solved equation. Returns the ESI of the solved symbol, and the symbol for the
+    /// caller to swap.
     pub(super) fn take_solved(&mut self) -> Option<(u32, &mut Symbol)> {
         let solved = self.rows[..self.rank]
             .iter()

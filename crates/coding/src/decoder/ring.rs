@@ -1,4 +1,4 @@
-//! The source symbols around the newest one.
+//! The latest source symbols.
 
 use std::mem;
 
@@ -13,7 +13,7 @@ use crate::wire::MAX_WINDOW;
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) symbol: Symbol,
-    /// Whether `symbol` is the symbol of the slot's ESI. Otherwise it is an older one.
+    /// Whether `symbol` is the symbol of the slot's ESI. Otherwise it is an older symbol.
     pub(super) is_known: bool,
     /// Whether the symbol was recovered.
     pub(super) is_recovered: bool,
@@ -87,7 +87,7 @@ impl Ring {
         let mut sum = mem::take(&mut self.slot_mut(missing).symbol);
         let mut longest = symbol.len();
         {
-            // Filled in place, because it is too large to move.
+            // Fill the list in place, because it is too large to move.
             let mut terms: ArrayVec<Term<'_>, { MAX_WINDOW + 1 }> = ArrayVec::new();
             for (i, &coefficient) in coefficients.iter().enumerate().take(MAX_WINDOW) {
                 if coefficient != 0 && i != at {

@@ -1,4 +1,4 @@
-//! Recovers lost packets: directly if one symbol is missing, with equations otherwise.
+//! Recovers lost packets: directly if only one symbol is missing, otherwise with equations.
 
 use std::mem;
 
@@ -21,7 +21,7 @@ impl Decoder {
             self.counters.oversized += 1;
             return;
         }
-        // One loss in a window, the common case, needs no elimination.
+        // Usually a window has one loss. Then no elimination is necessary.
         let at = missing.trailing_zeros();
         if missing.is_power_of_two() && coefficients.get(at as usize).is_some_and(|&own| own != 0) {
             self.recover_single(at, first, coefficients, symbol, now_ns);

@@ -1,4 +1,5 @@
-//! AVX2: 32 products at a time, each the sum of two look-ups in a table of 16 entries (`vpshufb`).
+//! AVX2: 32 products at a time. Each is the sum of two look-ups in tables of 16 entries
+//! (`vpshufb`).
 
 use std::arch::x86_64::{
     __m256i, _mm_loadu_si128, _mm256_and_si256, _mm256_broadcastsi128_si256, _mm256_loadu_si256,
@@ -12,8 +13,8 @@ use crate::field::NIBBLES;
 
 kernel_of_blocks!(32 of __m256i, "avx2", "avx2");
 
-/// Returns the products of the low and of the high nibbles, in both halves of a vector: `vpshufb`
-/// looks up in each half separately.
+/// Returns the products of the low and of the high nibbles. Both halves of a vector contain them,
+/// because `vpshufb` processes each half separately.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn prepare_coefficient(coefficient: u8) -> [__m256i; 2] {

@@ -59,8 +59,8 @@ fn load_part(bytes: &[u8]) -> __m512i {
     if bytes.is_empty() {
         return zero();
     }
-    // SAFETY: the mask selects at most the bytes of the slice. The processor does not access the
-    // others.
+    // SAFETY: the mask selects at most the bytes of the slice. The processor does not access other
+    // bytes.
     unsafe { _mm512_maskz_loadu_epi8(mask(bytes.len()), bytes.as_ptr().cast()) }
 }
 

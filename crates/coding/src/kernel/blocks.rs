@@ -1,5 +1,5 @@
-//! The loops of the vector kernels: first whole blocks in registers, then the rest, one vector at a
-//! time.
+//! The loops of the vector kernels. They process whole blocks in registers first, and then the
+//! rest, one vector at a time.
 
 /// Defines `detect`, `combine` and `spread` of a kernel for processors with `$features`. Its
 /// vectors have the type `$type` and `$vector` bytes. The module defines the operations:

@@ -1,4 +1,4 @@
-//! GFNI on vectors of 32 bytes, for processors without AVX-512: multiplication by a coefficient is
+//! GFNI on vectors of 32 bytes, for processors without AVX-512. Multiplication by a coefficient is
 //! linear over the bits of the factor, so it is one product with a bit matrix. (`gf2p8mulb`
 //! multiplies modulo 0x11b, which is another field.)
 

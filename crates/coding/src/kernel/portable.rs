@@ -3,7 +3,7 @@
 use super::{Operations, Term};
 use crate::field::PRODUCTS;
 
-/// Bytes of the result to compute at a time. They stay in the first-level cache.
+/// Bytes of the result to compute at a time. These bytes stay in the first-level cache.
 const BLOCK: usize = 1024;
 
 pub(super) const OPERATIONS: Operations = Operations { combine, spread };

@@ -1,4 +1,5 @@
-//! SSSE3: 16 products at a time, each the sum of two look-ups in a table of 16 entries (`pshufb`).
+//! SSSE3: 16 products at a time. Each is the sum of two look-ups in tables of 16 entries
+//! (`pshufb`).
 
 use std::arch::x86_64::{
     __m128i, _mm_and_si128, _mm_loadu_si128, _mm_set1_epi8, _mm_setzero_si128, _mm_shuffle_epi8,

@@ -26,7 +26,7 @@ pub(crate) fn source(esi: u32) -> Vec<u8> {
     [&unit(esi)[..], &wire::source_trailer(esi)].concat()
 }
 
-/// Returns the packets that an encoder sends for `count` units from number `first` on.
+/// Returns the packets that an encoder sends for `count` units, with ESIs from `first` on.
 pub(crate) fn send(encoder: &mut Encoder, first: u32, count: u32) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     for esi in (0..count).map(|i| first.wrapping_add(i)) {
@@ -42,7 +42,7 @@ pub(crate) fn repairs(encoder: &mut Encoder) -> Vec<Vec<u8>> {
     std::iter::from_fn(|| encoder.next_repair(&mut out).map(|len| out[..len].to_vec())).collect()
 }
 
-/// A decoder, and the numbers of its delivered packets in order.
+/// A decoder, and the ESIs of its delivered packets in order.
 pub(crate) struct Receiver {
     pub(crate) decoder: Decoder,
     pub(crate) delivered: Vec<u32>,
@@ -97,7 +97,7 @@ impl Receiver {
         });
     }
 
-    /// Checks that no packet was delivered twice and, if `in_order`, that the order is right.
+    /// Checks that no packet was delivered twice. If `in_order`, also checks the order.
     pub(crate) fn check(&self, first: u32, in_order: bool) {
         let mut seen = BTreeSet::new();
         for &esi in &self.delivered {

@@ -1,4 +1,5 @@
-//! Processes a batch: takes packets from a port, runs the functions, and transmits at the exits.
+//! Processes a batch: takes packets from a port, runs the functions, and transmits the packets at
+//! the exits.
 
 use myelin_functions::Batch;
 
@@ -42,8 +43,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         arrived
     }
 
-    /// Divides the arrivals of a port into runs and processes them. Returns the number of packets,
-    /// without the empty frames that a ring returns.
+    /// Divides the arrivals of a port into runs, and processes the runs. Returns the number of
+    /// packets, without the empty frames that a ring returns.
     #[inline]
     fn process_arrivals(&mut self, ingress: usize, arrived: u32) -> u32 {
         let mut run = None;
@@ -201,7 +202,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
     }
 
     /// Puts the run in `self.batch` into the transmit ring of its exit. Emitted packets can make a
-    /// run longer than the ring. Flushes a full ring as long as that makes room.
+    /// run longer than the ring. Flushes a full ring as long as a flush makes room.
     #[inline]
     fn transmit_run(&mut self, segment: u32, exit: Exit) {
         let first_stamp = self.stamps.len();
@@ -278,7 +279,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         kicks
     }
 
-    /// Counts the packets that left, and records their sojourn, which ends here (see
+    /// Counts the packets that left, and records their sojourn, which ends now (see
     /// [`stats`](crate::stats)).
     #[inline]
     pub(super) fn count_departures(&mut self, received: u32, kicks: u64) {

@@ -42,7 +42,7 @@ impl<P: Port> Forwarder<'_, P> {
         segment.is_some_and(|segment| segment.due_ns() <= now_ns)
     }
 
-    /// Finds the next timer. Call it after adding, removing or calling segments.
+    /// Finds the next timer. Call this method after you add, remove or call segments.
     pub(super) fn update_next_timer(&mut self) {
         let due = self.segments.iter().flatten().map(Segment::due_ns);
         self.next_timer_ns = due.min().unwrap_or(u64::MAX);

@@ -119,7 +119,7 @@ impl<P: Port> Forwarder<'_, P> {
         });
     }
 
-    /// Sends the packets that may leave now. Returns their number.
+    /// Sends the packets that may leave now. Returns the number of packets.
     pub fn send_due_packets(&mut self) -> u64 {
         let now_ns = (self.clock.read_ns)();
         if now_ns < self.next_departure_ns {
@@ -173,7 +173,8 @@ impl<P: Port> Forwarder<'_, P> {
     }
 
     /// Returns the index of the shaper for an added segment. If another generation has a shaper,
-    /// this segment shares it and changes its settings. Otherwise uses the segment's new shaper.
+    /// the segment shares that shaper, which takes the segment's settings. Otherwise adds the
+    /// segment's new shaper.
     pub(super) fn attach_shaper(&mut self, segment: &mut Segment) -> Option<u32> {
         let shaping = segment.shaping?;
         let spi = segment.spi;
@@ -245,7 +246,7 @@ impl<P: Port> Forwarder<'_, P> {
         self.update_next_departure();
     }
 
-    /// Finds the next departure. Call it after adding, removing or changing shapers.
+    /// Finds the next departure. Call this method after you add, remove or change shapers.
     fn update_next_departure(&mut self) {
         let due = self.shapers.iter().flatten();
         let due = due.map(|chain| chain.shaper.due_ns()).min();
@@ -261,8 +262,8 @@ struct TransmitContext<'a, 'm> {
 }
 
 impl TransmitContext<'_, '_> {
-    /// Puts a packet into a port's transmit ring. Flushes a full ring as long as that makes room.
-    /// Drops the packet if no room remains.
+    /// Puts a packet into a port's transmit ring. Flushes a full ring as long as a flush makes
+    /// room. Drops the packet if no room remains. Returns whether the packet is in the ring.
     fn transmit_or_drop<P: Port>(
         self,
         port: Option<&mut P>,

@@ -1,5 +1,5 @@
-//! Tests the forwarder over ports in memory. Compares it with functions that process one packet at
-//! a time.
+//! Tests the forwarder over ports in memory. Compares the forwarder with functions that process one
+//! packet at a time.
 
 use std::cell::Cell;
 
@@ -188,7 +188,7 @@ fn process_one_by_one(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Every batch size gives the same packets in the same order, and the same counters.
+    /// The packets also leave in the same order.
     #[test]
     fn every_batch_size_gives_the_same_packets_and_counters(
         configs in prop::collection::vec(any_function(), 1..6),

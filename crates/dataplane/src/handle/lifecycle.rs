@@ -16,7 +16,7 @@ use crate::ring_port::RingSide;
 use crate::stats::Stats;
 use crate::umem::Umem;
 
-/// Longest time for a stop. Closing a device is slow.
+/// Longest time for a stop. It is long because closing a device is slow.
 const STOP_TIME: Duration = Duration::from_secs(5);
 
 impl WorkerHandle {
@@ -27,8 +27,8 @@ impl WorkerHandle {
         Self::spawn_on(umem, None, BTreeMap::new(), config)
     }
 
-    /// Starts a worker on the packet memory of another worker, with these rings. `holder` is the
-    /// borrower number of the new worker.
+    /// Starts a worker on the UMEM of another worker, with these rings. `holder` is the borrower
+    /// number of the new worker.
     pub(crate) fn spawn_on(
         umem: Arc<Umem>,
         holder: Option<SocketId>,
@@ -59,17 +59,18 @@ impl WorkerHandle {
         self.process.as_mut().is_some_and(WorkerProcess::is_alive)
     }
 
-    /// Kills the process if it runs, and starts another with all its ports and chains. If the start
-    /// fails, or the new process refuses a port or chain, no process remains. Counters continue.
-    /// Packets that the old process was processing are lost. The new process takes the packets in
-    /// the rings, except in the rings of devices, and of sockets before Linux 6.4.
+    /// Kills the process if it runs, and starts another process with the same ports and chains. If
+    /// the start fails, or the new process refuses a port or chain, no process remains. Counters
+    /// continue. Packets that the old process was processing are lost. The new process takes the
+    /// packets in the rings, except in the rings of devices, and of sockets before Linux 6.4.
     pub fn restart(&mut self) -> Result<(), Error> {
         self.kill_process();
         for (id, xsk) in std::mem::take(&mut self.sockets) {
             if xsk.needs_successor() {
                 self.facts.forget_socket(id);
                 let successor = xsk.into_successor();
-                self.successors.extend(successor.map(|one| (id, one)));
+                self.successors
+                    .extend(successor.map(|successor| (id, successor)));
             } else {
                 self.sockets.insert(id, xsk);
             }

@@ -20,7 +20,7 @@ pub struct PipelineReader {
 }
 
 impl PipelineReader {
-    /// Returns the position of each stage, and its state.
+    /// Returns the position and the state of each stage.
     pub fn stages(&self) -> impl Iterator<Item = (u8, &Arc<WorkerFacts>)> {
         let stages = self.stages.iter();
         stages.map(|(position, facts, _)| (*position, facts))
@@ -33,7 +33,7 @@ impl PipelineReader {
         rings.filter_map(|(ends, link)| Some((*ends, link.ring.observer().ok()?)))
     }
 
-    /// Returns the statistics of the chain, summed over its processes.
+    /// Returns the statistics of the chain, summed over the processes of the pipeline.
     pub fn stats(&self) -> Option<ChainStats> {
         let (spi, generation) = self.chain;
         let mut sum = self.head.chain(spi, generation)?;

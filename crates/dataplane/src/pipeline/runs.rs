@@ -11,9 +11,9 @@ pub(super) struct ProcessRun {
     pub(super) process: Option<usize>,
     pub(super) first_position: u8,
     pub(super) functions: Vec<FunctionInstance>,
-    /// The exit of the chain's segment that ends here; `None` if packets continue at the next run.
+    /// The exit of the segment that ends with this run; `None` if packets continue at the next run.
     pub(super) exit: Option<UserExit>,
-    /// Shapes the chain's packets at the exit.
+    /// The shaper of the chain's packets at the exit; `None` without a shaper.
     pub(super) shaping: Option<Shaping>,
 }
 
@@ -29,8 +29,8 @@ impl ProcessRun {
     }
 }
 
-/// Returns the run of a process at `position`. Extends the last run if both belong to the first
-/// process. Otherwise adds a run.
+/// Returns the run of a process at `position`. This is the last run if that run and `process` are
+/// the first process. Otherwise adds a run.
 fn find_or_add_run(
     runs: &mut Vec<ProcessRun>,
     process: Option<usize>,
@@ -131,8 +131,8 @@ mod tests {
             ]
         );
         assert_eq!(Pipeline::stage_positions(&three), [1, 2]);
-        let one = chain(1, &[(0, &[XOR], OUT)]);
-        assert_eq!(shape(&one), [(None, 0, 1, true)]);
+        let single = chain(1, &[(0, &[XOR], OUT)]);
+        assert_eq!(shape(&single), [(None, 0, 1, true)]);
     }
 
     #[test]

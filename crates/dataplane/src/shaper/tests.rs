@@ -101,8 +101,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// A network delays conforming packets by up to D, in order. They leave the shaper within D of
-    /// their sending time, plus the lateness of the worker. That lateness counts once, even if the
-    /// worker is late often (LBT theorem 1.5.2; `docs/guarantees/proofs.md`, theorem 9).
+    /// their sending time, plus the lateness of the worker. Only one lateness adds to the delay,
+    /// even if the worker is late often (LBT theorem 1.5.2; `docs/guarantees/proofs.md`, theorem
+    /// 9).
     #[test]
     fn conforming_packets_are_late_by_at_most_the_delay_and_one_late_release(
         (rate, burst, late_share) in (1_000_u64..100_000, 2_u64..40, 0_u64..=100),
@@ -142,9 +143,9 @@ proptest! {
         }
         prop_assert_eq!(fixture.departed.len(), sent.len());
         for (number, left_ns) in fixture.departed {
-            let most_ns = sent[number as usize] + longest_ns + late_ns;
+            let limit_ns = sent[number as usize] + longest_ns + late_ns;
             // The policer rounds its times up to nanoseconds.
-            prop_assert!(left_ns <= most_ns + 1, "{} late by {}", number, left_ns - most_ns);
+            prop_assert!(left_ns <= limit_ns + 1, "{} late by {}", number, left_ns - limit_ns);
         }
     }
 

@@ -47,9 +47,9 @@ fn words(entries: u32, slot: usize) -> Words {
 fn descriptors_arrive_complete_and_in_order() {
     loom::model(|| {
         let words = words(2, 2);
-        let theirs = words.clone();
+        let producer_words = words.clone();
         let producer = thread::spawn(move || {
-            let mut producer = Producer::<_, 2>::new(theirs, 2).unwrap();
+            let mut producer = Producer::<_, 2>::new(producer_words, 2).unwrap();
             let mut next = 1;
             while next <= 3 {
                 match producer.enqueue(&[[next, !next]]) {
@@ -82,9 +82,9 @@ fn no_wake_up_is_lost() {
     loom::model(|| {
         let words = words(2, 1);
         let wakeup = Arc::new(Notify::new());
-        let (theirs, ring) = (words.clone(), Arc::clone(&wakeup));
+        let (producer_words, ring) = (words.clone(), Arc::clone(&wakeup));
         let producer = thread::spawn(move || {
-            let mut producer = Producer::<_, 1>::new(theirs, 2).unwrap();
+            let mut producer = Producer::<_, 1>::new(producer_words, 2).unwrap();
             for value in 1..=2 {
                 assert_eq!(producer.enqueue(&[[value]]), 1);
                 if producer.must_wake() {
@@ -115,9 +115,9 @@ fn no_wake_up_is_lost() {
 fn an_observer_sees_consistent_counters() {
     loom::model(|| {
         let words = words(2, 1);
-        let (theirs, seen) = (words.clone(), words.clone());
+        let (producer_words, seen) = (words.clone(), words.clone());
         let producer = thread::spawn(move || {
-            let mut producer = Producer::<_, 1>::new(theirs, 2).unwrap();
+            let mut producer = Producer::<_, 1>::new(producer_words, 2).unwrap();
             assert_eq!(producer.enqueue(&[[1], [2]]), 2);
         });
         let observer = thread::spawn(move || {

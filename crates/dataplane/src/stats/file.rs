@@ -57,8 +57,8 @@ const EMITTED: usize = 2;
 const SAMPLED_NS: usize = 3;
 const SAMPLES: usize = 4;
 /// At the first position of a segment: packets of batches that passed all its functions without a
-/// drop or an emission. They count as input of each function. Most packets are such packets, so the
-/// loop counts them with one addition for the whole segment.
+/// drop or an emission. Such packets count as input of each function. Most packets are such
+/// packets, so the loop counts them with one addition for the whole segment.
 const SEGMENT_PACKETS: usize = 5;
 /// At the first position of a segment: its number of functions.
 const SEGMENT_LEN: usize = 6;
@@ -300,8 +300,8 @@ impl ChainCounters {
     pub(crate) fn count_wait_start(&self) {
         self.count_shaper(ShaperCounter::Delayed, 1);
         self.count_shaper(ShaperCounter::Waiting, 1);
-        let most = &self.0[SHAPER + ShaperCounter::Most as usize];
-        raise(most, self.waiting_packets());
+        let maximum = &self.0[SHAPER + ShaperCounter::Most as usize];
+        raise(maximum, self.waiting_packets());
     }
 
     /// Counts a packet that leaves the shaper's queue after `ns` nanoseconds.

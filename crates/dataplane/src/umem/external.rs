@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn distances_between_frames_may_differ() {
-        let owner = Borrower::LIBRARY;
+        let library = Borrower::LIBRARY;
         let memory = make_memory(&[2048, 64, 640], 500).unwrap();
         assert_eq!(
             memory.held_frames().count(),
@@ -96,10 +96,14 @@ mod tests {
             "the library holds all frames"
         );
         let mut frames: Vec<_> = [64, 640, 2048]
-            .map(|at| memory.take_back(at, owner).unwrap().0)
+            .map(|at| memory.take_back(at, library).unwrap().0)
             .into();
-        assert_eq!(memory.take_back(640, owner), None, "taken back twice");
-        assert_eq!(memory.take_back(128, owner), None, "no frame begins there");
+        assert_eq!(memory.take_back(640, library), None, "taken back twice");
+        assert_eq!(
+            memory.take_back(128, library),
+            None,
+            "no frame begins there"
+        );
         for (value, frame) in (1..).zip(&mut frames) {
             memory.bytes_mut(frame).fill(value);
         }
@@ -107,8 +111,8 @@ mod tests {
             assert_eq!(memory.bytes_mut(frame), [value; 500]);
         }
         let third = frames.pop().unwrap();
-        assert_eq!(memory.lend(third, 0, owner), 2048);
-        assert_eq!(memory.lent_to(owner), 1);
+        assert_eq!(memory.lend(third, 0, library), 2048);
+        assert_eq!(memory.lent_to(library), 1);
     }
 
     #[test]

@@ -113,7 +113,7 @@ struct Sleeper {
 }
 
 impl Sleeper {
-    /// Collects the descriptors. Call it after each change of the ports.
+    /// Collects the descriptors. Call this method after each change of the ports.
     fn watch(&mut self, forwarder: &Forwarder<'_, impl Port>, wake: &EventFd) {
         let watched = forwarder.ports().filter_map(Port::readable_fd);
         self.fds = watched

@@ -51,7 +51,8 @@ pub fn run(command: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Client and server, each in a namespace with a veth pair to this one. Dropping it removes them.
+/// Client and server, each in a namespace with a veth pair to the test's namespace. Dropping the
+/// value removes them.
 pub struct Network {
     number: u32,
 }
@@ -110,8 +111,8 @@ impl Network {
                 "ip -n {namespace} addr add {}/24 dev eth0",
                 end.address()
             ));
-            // Set the end host's link up last: a link that is set up without a carrier drops its
-            // first packets.
+            // Set the end host's link up last, because a link that is set up without a carrier
+            // drops its first packets.
             run(&format!("ip link set {port} up"));
             run(&format!("ip -n {namespace} link set eth0 up"));
             run(&format!("ip netns exec {namespace} ethtool -K eth0 tx off"));
@@ -148,7 +149,7 @@ impl Network {
     /// Returns a UDP socket in an end host's namespace, bound to its address.
     pub fn udp(&self, end: EndHost, port: u16) -> UdpSocket {
         let namespace = format!("/run/netns/{}", self.namespace(end));
-        // A namespace belongs to a thread, and the test's thread must stay in its own.
+        // A namespace belongs to a thread, and the test's thread must stay in its own namespace.
         std::thread::spawn(move || {
             let file = std::fs::File::open(namespace).expect("the namespace");
             setns(file, CloneFlags::CLONE_NEWNET).expect("enter the namespace");
@@ -313,7 +314,7 @@ pub fn chain(spi: u32, functions: Vec<FunctionConfig>, out: SocketId) -> UserCha
     }
 }
 
-/// Longest wait for an event on a busy machine.
+/// Maximum time to wait for an event on a busy machine.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Calls `condition` until it returns true or [`MAX_WAIT`] is over. Returns its last result.

@@ -56,12 +56,12 @@ const EXIT: u8 = 0x95;
 const LOAD_MAP: u8 = 0x18;
 const PSEUDO_MAP_FD: u8 = 1;
 
-/// The front door of one port: all arriving packets belong to chain `spi`, generation 0, position
-/// 0.
+/// The front door of one port. Redirects all arriving packets to chain `spi`, generation 0,
+/// position 0.
 pub struct FrontDoor {
     map: OwnedFd,
     _program: OwnedFd,
-    /// Closing it detaches the program.
+    /// Closing the link detaches the program.
     _link: OwnedFd,
 }
 
@@ -200,7 +200,7 @@ fn raw_bpf(command: i64, attribute: &[u32]) -> io::Result<i32> {
     // The kernel accepts a longer attribute if the additional bytes are zero.
     let mut padded = [0_u32; 32];
     padded[..attribute.len()].copy_from_slice(attribute);
-    // SAFETY: `padded` and the objects that its pointers name outlive the call.
+    // SAFETY: `padded` and the objects to which its pointers refer outlive the call.
     let rc = unsafe {
         libc::syscall(
             libc::SYS_bpf,

@@ -1,4 +1,4 @@
-//! A port without a device, for tests: the caller injects and collects packets.
+//! A port without a device, for tests. The caller injects and collects packets.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -38,8 +38,8 @@ impl MemoryPort {
         }
     }
 
-    /// Injects a packet. Writes its metadata before it, as the kernel does. Returns `false` if no
-    /// frame is free or the packet is longer than a frame.
+    /// Injects a packet. Writes the metadata in front of the packet, as the kernel does. Returns
+    /// `false` if no frame is free or the packet is longer than a frame.
     pub fn inject(&mut self, memory: &FrameMemory, meta: &Meta, packet: &[u8]) -> bool {
         let end = HEADROOM as usize + packet.len();
         if end > memory.frame_size() as usize {

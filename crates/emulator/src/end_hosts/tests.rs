@@ -15,7 +15,7 @@ const OWNER: &str = "MYELIN_TEST_OWNER";
 /// `SIGKILL`.
 const KILL: i32 = 9;
 
-/// Removes the hosts when a test ends, also after a panic.
+/// Removes the hosts when a test ends, even after a panic.
 struct Cleanup<'a>(&'a str, &'a str);
 
 /// Removes all existing objects of a chain's hosts.
@@ -72,7 +72,7 @@ fn existing_objects(run: &str, chain: &str) -> Vec<String> {
     names_found
 }
 
-/// Not a test: the next tests start it as a process and interrupt it.
+/// The next tests start this function as a process and interrupt it. It is no test itself.
 #[test]
 fn subprocess_that_makes_hosts() {
     let (Ok(journal), Ok(owner)) = (std::env::var(JOURNAL), std::env::var(OWNER)) else {
@@ -217,7 +217,8 @@ fn existing_objects_with_the_same_names_stay() {
     );
     assert_eq!(other_journal.replay(), []);
     remove_hosts(&other_run, &chain).unwrap();
-    // The same if the other run was killed after it recorded the objects, before it made them.
+    // The hosts also stay if the other run was killed after it recorded the objects, and before it
+    // made them.
     for resource in EndHostNames::new(&other_run, &chain).resources() {
         other_journal.record_intent(&resource).unwrap();
     }
@@ -281,7 +282,10 @@ fn bad_configurations_make_nothing() {
             "{error}"
         );
         let error = EndHosts::create(&config(&run, "a/b", &matches), &journal).unwrap_err();
-        assert!(error.to_string().contains("not a file name"), "{error}");
+        assert!(
+            error.to_string().contains("not a valid file name"),
+            "{error}"
+        );
         assert_eq!(existing_objects(&run, &chain), Vec::<String>::new());
     } else {
         let error = EndHosts::create(&config(&run, &chain, &matches), &journal).unwrap_err();

@@ -5,34 +5,34 @@ use myelin_spec::catalogue::Kind;
 use crate::Verdict;
 use crate::datagram::NoDatagram;
 
-/// Why an AES function dropped a packet.
+/// The reason why an AES function dropped a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// It is a fragment.
+    /// The packet is a fragment.
     Fragment,
-    /// It is not UDP.
+    /// The packet is not UDP.
     NotUdp,
     /// The IP packet has bytes after the datagram (RFC 9868).
     Surplus,
-    /// It would exceed the MTU.
+    /// The packet would exceed the MTU.
     TooLong,
-    /// It would exceed its buffer.
+    /// The packet would exceed its buffer.
     NoRoom,
-    /// The encrypter could not start a session.
+    /// The function could not make the key of a session.
     NoSession,
-    /// It is shorter than an encrypted payload.
+    /// The payload is shorter than an encrypted payload.
     TooShort,
-    /// Its key is not in the key file.
+    /// The packet's key is not in the key file.
     UnknownKey,
-    /// Its tag does not match: the sender used another key, or the packet was changed.
+    /// The tag does not match: the sender used another key, or the packet was changed.
     NotAuthentic,
-    /// It arrived before.
+    /// The packet arrived before.
     Replayed,
-    /// It is older than the replay window.
+    /// The packet is older than the replay window.
     TooOld,
-    /// Its session was evicted.
+    /// The packet's session was evicted.
     SessionEvicted,
-    /// Its session is new, and all session slots are in use.
+    /// The packet's session is new, and all session slots are in use.
     SessionsFull,
 }
 

@@ -11,7 +11,7 @@ pub enum Freshness {
     TooOld,
 }
 
-/// Records which of the last `size` numbers arrived (RFC 4303, section 3.4.3), in a ring of words.
+/// Records in a ring of words which of the last `size` numbers arrived (RFC 4303, section 3.4.3).
 /// Clears a whole word at a time (RFC 6479).
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
@@ -66,7 +66,7 @@ impl ReplayWindow {
         self.words[word] |= 1 << (number % 64);
     }
 
-    /// Forgets all numbers.
+    /// Removes all numbers.
     pub fn clear(&mut self) {
         self.newest = None;
         self.words.fill(0);
@@ -86,8 +86,8 @@ mod tests {
 
     use super::*;
 
-    /// Plain reference: the set of all numbers that arrived.
-    fn reference(seen: &BTreeSet<u64>, size: u32, number: u64) -> Freshness {
+    /// Checks `number` against `seen`, the set of all numbers that arrived.
+    fn check_with_set(seen: &BTreeSet<u64>, size: u32, number: u64) -> Freshness {
         let newest = seen.last().copied().unwrap_or(0);
         if size > 0 && newest >= number && newest - number >= size.into() {
             Freshness::TooOld
@@ -138,7 +138,7 @@ mod tests {
             let mut seen = BTreeSet::new();
             for number in numbers {
                 let arrival = window.check(number);
-                prop_assert_eq!(arrival, reference(&seen, size, number), "{}", number);
+                prop_assert_eq!(arrival, check_with_set(&seen, size, number), "{}", number);
                 if arrival == Freshness::New {
                     window.record(number);
                     seen.insert(number);

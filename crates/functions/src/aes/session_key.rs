@@ -10,8 +10,8 @@ use zeroize::Zeroizing;
 
 use super::{TAG_LEN, TRAILER_LEN};
 
-/// Identifies a key of a key file on the wire. HKDF derives it from the key, so it reveals nothing
-/// about the key.
+/// Identifies a key of a key file on the wire. HKDF derives the identifier from the key, so the
+/// identifier reveals nothing about the key.
 pub(crate) type KeyId = [u8; 4];
 
 /// Length of a nonce, bytes.
@@ -19,7 +19,7 @@ const NONCE_LEN: usize = 12;
 /// Length of the longest key, bytes.
 const KEY_MAX: usize = 32;
 
-/// Why an AES function has no usable key.
+/// The reason why an AES function has no usable key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// The configuration contains no key.
@@ -40,7 +40,7 @@ pub enum KeyError {
     /// Two keys have the same identifier on the wire. The probability is 2^-32.
     #[error("two keys have the same identifier; replace one of them")]
     Ambiguous,
-    /// The library failed, for lack of memory or random numbers.
+    /// The library has no memory or no random numbers.
     #[error("the cryptographic library made no key: it lacks memory or random numbers; try again")]
     Library,
 }

@@ -4,16 +4,16 @@ use super::{DropCounters, DropReason, Freshness, KeyId, ReplayWindow, SessionKey
 
 /// A session is in use until it has received no packet for this time.
 const IN_USE_NS: u64 = 10_000_000_000;
-/// Evicted sessions to remember: 64 KiB of salts.
+/// Number of evicted sessions whose salts are stored: 64 KiB of salts.
 const MAX_EVICTED: usize = 4096;
 
 /// A limited number of sessions with their replay windows. If no slot is free, a new session evicts
 /// the least recently used session. If that session is in use, `add` refuses the new session.
 ///
-/// The caller adds a session only after it has decrypted one of its packets. So only a sender with
-/// the key can evict a session (with a cipher that authenticates). An evicted session has lost its
-/// window and is never accepted again. Otherwise an attacker could replay old packets of many
-/// sessions in turn, and each would evict another.
+/// The caller adds a session only after it has decrypted a packet of that session. So only a sender
+/// with the key can evict a session (with a cipher that authenticates). An evicted session has lost
+/// its window, so `add` refuses it. Otherwise an attacker could replay old packets of many sessions
+/// in turn, and each session would evict another.
 pub struct Sessions {
     slots: Vec<SessionSlot>,
     /// Replay windows of unused slots, allocated from the start.
@@ -22,7 +22,7 @@ pub struct Sessions {
     evicted_salts: Vec<[u8; 16]>,
     /// Capacity of `evicted_salts`.
     max_evicted: usize,
-    /// The latest stamp of a packet. Missing stamps (0) and older ones do not change it.
+    /// The latest stamp of a packet. Missing stamps (0) and older stamps do not change this time.
     now_ns: u64,
     /// The slot used last. The next search starts there.
     last: usize,
@@ -44,8 +44,8 @@ struct SessionSlot {
 }
 
 impl Sessions {
-    /// Makes room for `count` sessions, at least one, with replay windows of `window` packets. With
-    /// windows of 0, evicted sessions are accepted again.
+    /// Makes slots for `count` sessions, at least one, with replay windows of `window` packets.
+    /// With windows of 0, `add` accepts evicted sessions again.
     pub fn new(count: usize, window: u32) -> Self {
         let count = count.max(1);
         let max_evicted = if window == 0 { 0 } else { MAX_EVICTED };
@@ -78,8 +78,9 @@ impl Sessions {
         self.slots.get(index)?.key.as_ref()
     }
 
-    /// Frees the keys that the key file no longer contains. Their windows stay: a later file may
-    /// contain the key again, and the previous generation of the chain may still use it.
+    /// Frees the keys that the key file no longer contains. The sessions keep their windows,
+    /// because a later file may contain the key again, and the previous generation of the chain may
+    /// still use the key.
     pub(crate) fn retain_keys(&mut self, is_accepted: impl Fn(KeyId) -> bool) {
         for slot in &mut self.slots {
             slot.key.take_if(|_| !is_accepted(slot.key_id));
@@ -230,7 +231,11 @@ mod tests {
             assert_eq!(step(MAX_EVICTED + number), Err(DropReason::SessionEvicted));
             assert_eq!(step(number + 1), Err(DropReason::SessionEvicted));
         }
-        assert_eq!(step(0), Ok(0), "only the last ones are remembered");
+        assert_eq!(
+            step(0),
+            Ok(0),
+            "the ring no longer contains the oldest salt"
+        );
         assert_eq!(sessions.evicted_salts.capacity(), MAX_EVICTED);
     }
 

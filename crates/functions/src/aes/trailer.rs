@@ -12,7 +12,7 @@ pub const TAG_LEN: usize = 16;
 pub struct Trailer {
     /// Identifies the file's key.
     pub key_id: KeyId,
-    /// Identifies the session, and is the salt of its key.
+    /// Identifies the session, and is the salt of the session's key.
     pub salt: [u8; 16],
     /// The packet's number in its session.
     pub counter: u64,

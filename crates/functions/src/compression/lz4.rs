@@ -1,9 +1,9 @@
 //! LZ4 blocks, from the reference library.
 //!
 //! All packets share one state. Without a dictionary, `LZ4_compress_fast_extState_fastReset` avoids
-//! clearing the state's table for each packet. With one, `LZ4_attach_dictionary` avoids copying the
-//! dictionary's table. `lz4-sys` builds the library but declares neither function, so this
-//! module declares both, as in `lz4.h` of 1.10.
+//! clearing the state's table for each packet. With a dictionary, `LZ4_attach_dictionary` avoids
+//! copying the dictionary's table. `lz4-sys` builds the library but does not declare these two
+//! functions, so this module declares them, as in `lz4.h` of 1.10.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::NonNull;
@@ -110,8 +110,8 @@ impl Compressor {
         })
     }
 
-    /// Compresses `from` into the start of `to` and returns the bytes written. `None` if `to` is
-    /// too short.
+    /// Compresses `from` into the start of `to`. Returns the number of bytes written, or `None` if
+    /// `to` is too short.
     #[inline]
     pub fn compress(&mut self, from: &[u8], to: &mut [u8]) -> Option<usize> {
         let working = self.working.0.as_ptr();
@@ -152,8 +152,8 @@ impl Compressor {
     }
 }
 
-/// Decompresses a block into the start of `to` and returns the bytes written. `None` if the block
-/// is damaged or `to` is too short.
+/// Decompresses a block into the start of `to`. Returns the number of bytes written, or `None` if
+/// the block is damaged or `to` is too short.
 #[inline]
 pub fn decompress(from: &[u8], to: &mut [u8], dictionary: Option<&[u8]>) -> Option<usize> {
     let (src, dst) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
@@ -189,8 +189,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// A block contains its payload after any previous use of the state, whether that block
-        /// fitted or not.
+        /// Each block decompresses to its payload, whether the previous blocks fitted or not.
         #[test]
         fn a_state_can_be_reused(
             packets in prop::collection::vec(

@@ -1,5 +1,5 @@
 //! Zstandard frames (RFC 8878), from the reference library. The header of
-//! [`mod@compression`](crate::compression) replaces their magic number.
+//! [`mod@compression`](crate::compression) replaces the magic number of a frame.
 
 use std::fmt;
 
@@ -47,8 +47,8 @@ impl Compressor {
         Ok(Self(context))
     }
 
-    /// Compresses `from` into `to`, with the magic number, and returns the bytes written. `None` if
-    /// `to` is too short.
+    /// Compresses `from` into `to`, with the magic number. Returns the number of bytes written, or
+    /// `None` if `to` is too short.
     pub fn compress(&mut self, from: &[u8], to: &mut [u8]) -> Option<usize> {
         self.0.compress2(to, from).ok()
     }
@@ -76,9 +76,9 @@ impl Decompressor {
         Ok(Self(context))
     }
 
-    /// Decompresses a frame into the start of `to` and returns the bytes written. `None` if the
-    /// frame is damaged or `to` is too short. Overwrites the first [`MAGIC_LEN`] bytes of `from`
-    /// during the call.
+    /// Decompresses a frame into the start of `to`. Returns the number of bytes written, or `None`
+    /// if the frame is damaged or `to` is too short. Overwrites the first [`MAGIC_LEN`] bytes of
+    /// `from` during the call.
     pub fn decompress(&mut self, from: &mut [u8], to: &mut [u8]) -> Option<usize> {
         let header_end = std::mem::replace(from.first_chunk_mut()?, MAGIC);
         let written = self.0.decompress(to, from);
@@ -100,9 +100,9 @@ mod tests {
     const LONGEST: usize = 1472;
 
     /// Compresses series of short and of long packets. The library frees memory that many packets
-    /// in succession do not need, unless every packet needs most of it.
+    /// in succession do not need, unless every packet needs most of this memory.
     #[test]
-    fn nothing_is_allocated_after_the_first_packets() {
+    fn no_memory_is_allocated_after_the_first_packets() {
         let data: Vec<u8> = (0..70_000_u32)
             .map(|i| (i.wrapping_mul(i) >> 7) as u8)
             .collect();
@@ -110,8 +110,9 @@ mod tests {
             for dictionary in [None, Some(&data[..])] {
                 let mut compressor = Compressor::new(level, dictionary, LONGEST).unwrap();
                 let mut decompressor = Decompressor::new(dictionary).unwrap();
-                let sizes =
-                    |one: &Compressor, other: &Decompressor| (one.0.sizeof(), other.0.sizeof());
+                let sizes = |compressor: &Compressor, decompressor: &Decompressor| {
+                    (compressor.0.sizeof(), decompressor.0.sizeof())
+                };
                 let before = sizes(&compressor, &decompressor);
                 let (mut made, mut back) = ([0; 2 * LONGEST], [0; LONGEST]);
                 for len in [20, LONGEST, 1] {

@@ -3,8 +3,8 @@
 //! This module loads the library at its first use and never unloads it. Without a `dpi` function,
 //! the library need not be installed.
 //!
-//! Why the types are safe: no code writes to a [`Database`] after its compilation, so threads may
-//! share it. A scratch space belongs to one [`Scanner`], which each scan borrows mutably.
+//! No code writes to a [`Database`] after its compilation, so threads may share a database. A
+//! scratch space belongs to one [`Scanner`], which each scan borrows mutably.
 
 mod check;
 
@@ -26,7 +26,7 @@ const HS_FLAG_DOTALL: c_uint = 2;
 const HS_FLAG_MULTILINE: c_uint = 4;
 const HS_FLAG_SINGLEMATCH: c_uint = 8;
 
-/// Why this machine cannot use the library.
+/// The reason why this machine cannot use the library.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryError {
     /// The library is not installed, or cannot be loaded.
@@ -39,12 +39,12 @@ pub enum LibraryError {
     },
     /// The processor lacks instructions that the library needs.
     #[error(
-        "{SONAME} does not run on this processor, which lacks instructions that it needs (SSSE3 on x86); run the chain on another machine, or without `dpi`"
+        "{SONAME} does not run on this processor, which lacks instructions that the library needs (SSSE3 on x86); run the chain on another machine, or without `dpi`"
     )]
     Processor,
     /// The library misses matches.
     #[error(
-        "{SONAME} {version} is faulty on this processor: it misses matches of {regex} at some offsets; install libhyperscan5, or another release"
+        "{SONAME} {version} is faulty on this processor: the library misses matches of {regex} at some offsets; install libhyperscan5, or another release"
     )]
     Faulty {
         /// The version that the library reports.
@@ -54,12 +54,13 @@ pub enum LibraryError {
     },
 }
 
-/// Why the library did not compile expressions.
+/// The reason why the library did not compile expressions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CompileError {
     /// The library is not installed.
     Library(LibraryError),
-    /// The index of an expression from 0, or `None` for all together, with the library's message.
+    /// The library refused an expression, with this index from 0, or all together (`None`). The
+    /// text is the library's message.
     Expression(Option<usize>, String),
     /// Memory is short.
     Memory,
@@ -223,15 +224,15 @@ impl Database {
                 CString::new(expression.regex).map_err(|_| {
                     CompileError::Expression(
                         Some(number),
-                        "it contains a null character".to_owned(),
+                        "the expression contains a null character".to_owned(),
                     )
                 })
             })
             .collect::<Result<_, _>>()?;
         let pointers: Vec<_> = texts.iter().map(|text| text.as_ptr()).collect();
         let flags: Vec<_> = expressions.iter().map(compile_flags).collect();
-        // Each expression gets its own number: with a shared number, compile time grows with the
-        // square of the number of expressions.
+        // Each expression gets its own number, because with a shared number the compile time grows
+        // with the square of the number of expressions.
         let ids: Vec<c_uint> = (0..).take(expressions.len()).collect();
         let (mut raw, mut error) = (null_mut(), null_mut());
         // SAFETY: three lists of the given length: terminated strings, flags and numbers. A null

@@ -19,7 +19,7 @@ pub struct Endpoint {
     pub is_ipv6: bool,
 }
 
-// Three hasher steps instead of one for each field.
+// Takes three hasher steps, instead of a step for each field.
 impl Hash for Endpoint {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {

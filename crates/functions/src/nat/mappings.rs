@@ -1,19 +1,20 @@
 //! Maps inside endpoints to external endpoints.
 //!
-//! `nat.bpf.c` follows the same rules exactly, so both give the same ports:
+//! `nat.bpf.c` follows the same rules exactly, so the two implementations assign the same ports:
 //!
-//! * All inside endpoints of one address get the same external address. A hash of the inside
-//!   address selects it.
-//! * A new mapping takes the inside port if that port is in the range and free. Otherwise it takes
-//!   the first free one of [`PORT_TRIES`] ports, which a hash of the inside endpoint selects from
-//!   the range. It tries all ports of a smaller range. If none is free, there is no mapping.
+//! * All inside endpoints of one address get the same external address, which a hash of the inside
+//!   address selects.
+//! * A new mapping takes the inside port if that port is in the range and free. Otherwise the
+//!   mapping takes the first free port of [`PORT_TRIES`] ports, which a hash of the inside endpoint
+//!   selects from the range. In a smaller range the translator tries all ports. If none is free, it
+//!   makes no mapping.
 //! * A port is free if it has no mapping, or an expired mapping, which the translator then removes.
 //! * An expired mapping whose port is still unused continues when its inside endpoint sends again.
 //!   Packets from outside cannot use an expired mapping.
 //! * After a FIN or RST from inside, a mapping has the lifetime of a closing connection, until a
 //!   SYN without FIN and RST. All connections of an inside endpoint share this state.
-//! * When the table is full, a sweep removes all expired mappings, at most once a second. If that
-//!   frees no room, the translator makes no mapping. Each request for a mapping sweeps
+//! * When the table is full, a sweep removes all expired mappings, at most once a second. If no
+//!   mapping has expired, the translator makes no mapping. Each request for a mapping sweeps
 //!   [`SWEEP_SLOTS`] slots, so that no packet waits for the sweep of a large table. In the kernel,
 //!   one packet sweeps up to 4096 mappings at once. In a larger table, a request sweeps
 //!   [`SWEEP_SLOTS`] external endpoints.
@@ -82,7 +83,7 @@ pub struct Mappings {
     port_count: u32,
     /// Mappings, indexed by inside endpoint.
     outward: FlowTable<Endpoint, Mapping>,
-    /// Inside endpoints, indexed by external endpoint: one for each mapping.
+    /// The inside endpoint of each mapping, indexed by external endpoint.
     inward: FlowTable<Endpoint, Endpoint>,
     next_sweep_ns: u64,
     /// First slot of the sweep's next part. 0 between two sweeps.
@@ -108,7 +109,7 @@ impl Mappings {
         }
     }
 
-    /// Returns the number of mappings, including expired ones that are not yet removed.
+    /// Returns the number of mappings, including expired mappings that are not yet removed.
     pub fn len(&self) -> usize {
         self.outward.len()
     }
@@ -118,7 +119,7 @@ impl Mappings {
         self.outward.is_empty()
     }
 
-    /// Reads the next page of the mappings, including expired ones that are not yet removed.
+    /// Reads the next page of the mappings, including expired mappings that are not yet removed.
     pub fn read_page(&self, page: &mut FlowPage) {
         page.read_page(&self.outward, FlowTotals::default(), |inner, mapping| {
             let (inside, outside) = (inner.socket_address(), mapping.outer.socket_address());

@@ -1,4 +1,4 @@
-//! Finds and replaces address and port of one endpoint of a packet.
+//! Finds and replaces the address and the port of one endpoint of a packet.
 
 use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
 use myelin_packet::{Headers, checksum};
@@ -156,8 +156,8 @@ fn is_authenticated(frame: &[u8], l3: usize, l4: usize) -> bool {
 }
 
 /// Returns the growth of the sum of 16-bit words by the new address, modulo 65535 and not below
-/// zero. Sums of 32-bit words give the same result, and a complement works as the negative: 2^16 is
-/// 1, and 2^32 - 1 is 0.
+/// zero. Sums of 32-bit words give the same result because 2^16 is 1 modulo 65535. A complement
+/// works as the negative because 2^32 - 1 is 0.
 #[inline]
 fn address_growth(old: &[u8; 16], new: &[u8; 16]) -> u64 {
     let words = |address: &[u8; 16]| {

@@ -1,4 +1,4 @@
-//! `rlnc-decode`: restores the packets of an encoder, and recovers lost ones.
+//! `rlnc-decode`: restores the packets of an encoder, and recovers lost packets.
 
 use myelin_coding::{CodedPayload, Decoder, DeliveredPacket, Delivery, SourceAction, wire};
 use myelin_spec::{RlncDecodeConfig, RlncDelivery};
@@ -35,17 +35,17 @@ impl DecodeState {
     }
 }
 
-/// Removes the trailers of source packets, drops coded packets, and emits recovered packets. It
-/// drops and counts packets that no encoder has sent (`malformed`), and recovered packets that are
-/// not UDP with a correct checksum (`corrupt`).
+/// Removes the trailers of source packets, drops coded packets, and emits recovered packets. Drops
+/// and counts packets that no encoder has sent (`malformed`), and recovered packets that are not
+/// UDP with a correct checksum (`corrupt`).
 #[derive(Debug)]
 pub struct Decode {
     delivery: Delivery,
     timeout_ns: u64,
     now_ns: u64,
     frame: Box<[u8]>,
-    /// Whether this batch emitted a packet. Emitted packets leave after the batch. So the function
-    /// must emit later packets of the batch, too.
+    /// Whether the function emitted a packet in this batch. Emitted packets leave after the batch,
+    /// so the function must emit later packets of the batch, too.
     has_emitted: bool,
 }
 
@@ -188,7 +188,7 @@ impl Stateful for Decode {
         self.now_ns = now_ns;
     }
 
-    /// Returns the longest wait for a missing packet, for delivery in order.
+    /// For delivery in order, returns the longest wait for a missing packet.
     fn timer_period_ns(&self) -> Option<u64> {
         (self.delivery == Delivery::InOrder).then_some(self.timeout_ns)
     }

@@ -46,11 +46,11 @@ impl EncodeState {
     }
 }
 
-/// Appends a number to each UDP packet and emits repair packets after them.
+/// Appends a number to each UDP packet, and emits repair packets after the numbered packets.
 ///
-/// It drops and counts a packet that is not UDP, is a fragment, or has bytes after its datagram
-/// (`unsupported`). It also drops a packet if the packet or its repair packet would exceed the MTU
-/// (`too-long`). It also drops a packet if the buffer has no room for the trailer (`no-room`).
+/// Drops and counts a packet that is not UDP, is a fragment, or has bytes after its datagram
+/// (`unsupported`). Also drops and counts a packet if the packet or its repair packet would exceed
+/// the MTU (`too-long`), or if the buffer has no room for the trailer (`no-room`).
 #[derive(Debug)]
 pub struct Encode {
     config: RlncEncodeConfig,
@@ -160,8 +160,8 @@ impl Stateful for Encode {
             return;
         };
         if idle_ns >= self.config.flush_ns {
-            // The sojourn of these packets starts now. It must not include the time since the
-            // latest packet.
+            // The sojourn of the repair packets starts now, because it must not include the time
+            // since the latest packet.
             meta.stamp_ns = now_ns;
             self.begin_batch(state);
             state.encoder.flush();

@@ -68,7 +68,7 @@ impl HeaderTemplate {
 
     /// Writes the headers in front of the `len` bytes of payload in `frame`, with the template's
     /// addresses, ports and priority, and without fragmentation. Returns the length of the frame,
-    /// or `None` if its IP packet would exceed `mtu`.
+    /// or `None` if the IP packet would exceed `mtu`.
     pub(super) fn write_headers(&self, frame: &mut [u8], len: usize, mtu: usize) -> Option<usize> {
         let (l3, l4) = (self.l3, self.l3 + self.ip_len());
         let end = self.payload_offset() + len;
@@ -114,8 +114,8 @@ impl HeaderTemplate {
     }
 
     /// Writes the packet of a unit to `frame`, with the template's values for fields that routers
-    /// change. Returns the frame's length, or `None` if the unit is not a UDP packet or its
-    /// checksum is wrong.
+    /// change. Returns the frame's length, or `None` if the unit is not a UDP packet or has a wrong
+    /// checksum.
     pub(super) fn restore(&self, frame: &mut [u8], unit: &[u8]) -> Option<usize> {
         let end = self.l3 + unit.len();
         let frame = frame.get_mut(..end)?;
@@ -146,7 +146,7 @@ impl HeaderTemplate {
     }
 }
 
-/// Computes the checksum of an IPv4 header and writes it.
+/// Computes the checksum of an IPv4 header, and writes it into the header.
 fn write_ipv4_checksum(header: &mut [u8]) -> Option<()> {
     write_word(header, 10, 0)?;
     let sum = checksum::checksum(header);

@@ -36,8 +36,8 @@ impl RecodeState {
     }
 }
 
-/// Forwards packets of an encoder and emits recoded packets after them. It drops and counts
-/// packets that no encoder has sent (`malformed`).
+/// Forwards packets of an encoder and emits recoded packets after them. Drops and counts packets
+/// that no encoder has sent (`malformed`).
 #[derive(Debug)]
 pub struct Recode {
     config: RlncRecodeConfig,
@@ -64,7 +64,8 @@ impl Recode {
         let template = HeaderTemplate::of(packet, &datagram)?;
         match CodedPayload::parse(packet.payload())? {
             CodedPayload::Source { esi, .. } => {
-                // The unit has no trailer: remove the trailer, then restore it.
+                // The code does not cover the trailer. Remove it before coding, then append it
+                // again.
                 datagram.remove_tail(packet, wire::SOURCE_TRAILER_LEN)?;
                 let unit = Unit::of(&datagram, packet.bytes())?;
                 state.recoder.add_source(esi, &unit.parts())?;
@@ -98,14 +99,15 @@ impl Recode {
             state.counters.replaced += 1;
             Some(Verdict::Drop)
         } else {
-            // The coefficients make the new packet too long. The received packet is as useful.
+            // The coefficients make the new packet too long. Forward the received packet, which is
+            // as useful.
             state.counters.too_long += 1;
             Some(Verdict::Forward)
         }
     }
 
-    /// Sends the packet whose payload of `len` bytes is in the frame. Returns `false` if it is too
-    /// long.
+    /// Sends the packet whose payload of `len` bytes is in the frame. Returns `false` if the packet
+    /// is too long.
     fn emit(&mut self, template: &HeaderTemplate, len: usize, emitter: &mut dyn Emitter) -> bool {
         let len = template.write_headers(&mut self.frame, len, self.config.mtu.into());
         if let Some(len) = len {

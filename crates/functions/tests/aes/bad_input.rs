@@ -86,7 +86,7 @@ fn packets_that_would_exceed_their_buffer_are_dropped() {
     assert_eq!(counter(&*function, "no-room"), 1);
     assert!(run_with_room(&mut *function, &build::udp_v4(100), 44).is_some());
     // Ethernet padding counts as room.
-    let padded = build::padded(build::udp_v4(1), 43 + 44);
+    let padded = build::pad_frame(build::udp_v4(1), 43 + 44);
     assert!(run_with_room(&mut *function, &padded, 0).is_some());
 }
 
@@ -143,7 +143,7 @@ fn a_packet_passes_only_once_and_only_inside_the_window() {
         assert!(run(&mut *receiver, &sealed[69]).is_some());
         assert!(
             run(&mut *receiver, &sealed[6]).is_some(),
-            "the oldest in the window"
+            "the oldest packet in the window"
         );
         assert_refused(&mut *receiver, &sealed[4], "too-old");
         assert_refused(&mut *receiver, &sealed[69], "replayed");
@@ -153,12 +153,12 @@ fn a_packet_passes_only_once_and_only_inside_the_window() {
 #[test]
 fn a_forged_packet_does_not_move_the_window() {
     let (mut sender, mut receiver) = (encrypter(GCM), decrypter(GCM));
-    let [one, other] = [(); 2].map(|()| run(&mut *sender, &build::udp_v4(10)).unwrap());
-    assert!(run(&mut *receiver, &one).is_some());
-    // A counter far ahead: its highest byte is changed.
-    let forged = change_bits(&other, other.len() - 24, 0x01);
+    let [first, second] = [(); 2].map(|()| run(&mut *sender, &build::udp_v4(10)).unwrap());
+    assert!(run(&mut *receiver, &first).is_some());
+    // The change of its highest byte sets the counter far ahead.
+    let forged = change_bits(&second, second.len() - 24, 0x01);
     assert_refused(&mut *receiver, &forged, "not-authentic");
-    assert!(run(&mut *receiver, &other).is_some());
+    assert!(run(&mut *receiver, &second).is_some());
 }
 
 #[test]

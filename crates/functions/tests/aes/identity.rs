@@ -107,7 +107,7 @@ proptest! {
             frame[l4 + 6..l4 + 8].fill(0);
         }
         let frame = build::with_tags(frame, &vec![build::VLAN; tags]);
-        let padded = build::padded(frame.clone(), frame.len() + padding);
+        let padded = build::pad_frame(frame.clone(), frame.len() + padding);
         let sealed = run(&mut *encrypter(cipher), &padded).unwrap();
         assert_valid(&sealed);
         let udp = usize::from(parse(&sealed).unwrap().l4);

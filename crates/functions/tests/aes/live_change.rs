@@ -78,7 +78,7 @@ fn key_exchange_loses_no_packet_and_accepts_no_replay() {
 
     assert_eq!(counter(&*receiver, "replayed"), 3);
 
-    // With a removed key, the decrypter decrypts no packet, though it still knows the session.
+    // Without the key, the decrypter decrypts no packet, although it still has the session.
     let mut receiver = deploy(&mut states, "receiver", decrypt_config(GCM, &[2]));
     assert_refused(&mut *receiver, &early, "unknown-key");
     assert_refused(&mut *receiver, &new, "replayed");

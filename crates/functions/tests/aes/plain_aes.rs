@@ -1,10 +1,10 @@
-//! AES one byte at a time, written from the standards: the reference of the tests and the slow side
-//! of the benchmark.
+//! AES one byte at a time, written from the standards. It is the reference of the tests and the
+//! slow side of the benchmark.
 //!
-//! FIPS 197, NIST SP 800-38A (CTR) and SP 800-38D (GCM). Its time depends on the data, so do not
-//! use it elsewhere.
+//! The standards are FIPS 197, NIST SP 800-38A (CTR) and SP 800-38D (GCM). The time of this code
+//! depends on the data, so do not use the code elsewhere.
 
-/// A key, expanded (FIPS 197, section 5.2).
+/// An expanded key (FIPS 197, section 5.2).
 pub(crate) struct PlainAes {
     round_keys: Vec<[u8; 16]>,
     sbox: [u8; 256],
@@ -23,7 +23,7 @@ fn multiply(a: u8, b: u8) -> u8 {
         .fold(0, |sum, bit| sum ^ power(bit))
 }
 
-/// Computes the S-box (section 5.1.1): the inverse, then an affine map.
+/// Computes the S-box: the inverse, then an affine map (section 5.1.1).
 fn sbox() -> [u8; 256] {
     std::array::from_fn(|byte| {
         let byte = byte as u8;

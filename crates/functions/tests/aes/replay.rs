@@ -1,5 +1,5 @@
-//! Tests that the decrypter accepts each packet at most once, with any packets in between, and does
-//! not evict sessions in use.
+//! Tests that the decrypter accepts each packet at most once, whatever packets arrive in between,
+//! and that it does not evict sessions in use.
 
 use std::collections::BTreeSet;
 

@@ -93,7 +93,8 @@ fn the_reference_decrypts_encrypted_packets() {
 fn each_encrypter_starts_a_new_session() {
     let trailer = |frame: &[u8]| frame[frame.len() - 40..frame.len() - 24].to_vec();
     let frame = build::udp_v4(64);
-    let [one, other] = [(); 2].map(|()| run(&mut *encrypter(Cipher::Aes128Gcm), &frame).unwrap());
-    assert_ne!(trailer(&one), trailer(&other));
-    assert_ne!(one[42..106], other[42..106]);
+    let [first, second] =
+        [(); 2].map(|()| run(&mut *encrypter(Cipher::Aes128Gcm), &frame).unwrap());
+    assert_ne!(trailer(&first), trailer(&second));
+    assert_ne!(first[42..106], second[42..106]);
 }

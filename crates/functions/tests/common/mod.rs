@@ -28,8 +28,8 @@ pub(crate) fn function(config: &FunctionConfig) -> Box<dyn Function> {
     instantiate(config).expect("a valid configuration")
 }
 
-/// Runs `function` on `frame`. Returns the forwarded frame, or `None` for a drop. The bytes around
-/// the frame must not change.
+/// Runs `function` on `frame`. Returns the forwarded frame, or `None` for a drop. Checks that the
+/// bytes around the frame do not change.
 pub(crate) fn run(function: &mut dyn Function, frame: &[u8]) -> Option<Vec<u8>> {
     const AROUND: [u8; 32] = [0xa5; 32];
     let headers = parse(frame).expect("a frame that parses");

@@ -1,4 +1,4 @@
-//! Payloads like those of sensors.
+//! Makes payloads like those of sensors.
 
 use std::fmt::Write;
 

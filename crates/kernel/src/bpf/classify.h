@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The classifier: tuple space search (Srinivasan, Suri, Varghese, SIGCOMM 1999). It looks up the
- * packet once for each mask, the most specific mask first, until a look-up finds a chain. The table
- * is an array of buckets of one or two cache lines each. A look-up searches its bucket inline,
- * without a call, so the numbers of masks and chains cost little. A hash table holds the keys that
- * do not fit into their bucket; `overflow` in the bucket counts them.
+ * The classifier: tuple space search (Srinivasan, Suri, Varghese, SIGCOMM 1999). The classifier
+ * looks up the packet once for each mask, the most specific mask first, until a look-up finds a
+ * chain. The table is an array of buckets of one or two cache lines each. A look-up searches one
+ * bucket inline, without a call, so the numbers of masks and chains cost little. A hash table holds
+ * the keys that do not fit into their bucket; `overflow` in the bucket counts these keys.
  */
 #ifndef MYELIN_CLASSIFY_H
 #define MYELIN_CLASSIFY_H
@@ -14,14 +14,14 @@
 #define MAX_MASKS 64
 /*
  * Bit of the mask field in the key of a packet without ports. A mask that names a port keeps the
- * bit, so no key in the table matches. This saves a branch on the packet's flags in the loop.
+ * bit, so such a packet matches no key. This saves a branch on the packet's flags in the loop.
  */
 #define NO_PORTS 0x80
 
 /* Same layout as myelin_kernel::classifier::keys::MaskEntry. */
 struct mask {
 	__u64 keep[sizeof(union key) / sizeof(__u64)]; /* two words for IPv4, five for IPv6 */
-	__u64 tag; /* the mask's number, at the position of `fields.mask` in its word */
+	__u64 tag; /* the mask's number, at the position of `fields.mask` in the last word */
 };
 
 struct masks {
@@ -48,9 +48,10 @@ struct {
 } masks SEC(".maps");
 
 /*
- * Maps a key to the number of a chain, for all ports. User space writes the number of an entry
- * after its key. It writes 0 to free the entry, and reuses the entry after a grace period, when no
- * program still compares its key. The writer is myelin_kernel::classifier::buckets.
+ * Maps a key to the number of a chain, for all ports. User space writes the key of an entry before
+ * the number, and writes the number 0 to free the entry. User space reuses the entry after a grace
+ * period, when no program still compares the old key. The writer is
+ * myelin_kernel::classifier::buckets.
  */
 #define BUCKETS 16384
 
@@ -105,7 +106,7 @@ struct {
  */
 struct chain {
 	__u32 spi;
-	__u32 line; /* the front door's counters, first of the chain's block */
+	__u32 line; /* the front door's counter line, the first line of the chain */
 	__u32 slot; /* slot of the first kernel function */
 	__u16 generation;
 	__u8 hook;	 /* enum hook */
@@ -222,9 +223,10 @@ static long search_next_mask6(__u32 i, struct search *search)
 }
 
 /*
- * Searches the masks after the first with bpf_loop: the verifier checks its body once. A plain loop
- * makes the load of a front door several times slower. Each call of bpf_loop is in a separate
- * function, so it has one possible callback and the kernel inlines it.
+ * Searches the masks after the first mask with bpf_loop, because the verifier checks the callback
+ * only once. A plain loop makes the load of a front door several times slower. Each call of
+ * bpf_loop is in a separate function, so the call has one possible callback and the kernel inlines
+ * the call.
  */
 static __noinline void search_masks4(struct search *search)
 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * The conformance monitor: a leaky bucket in packets and one in bits. Every packet fills them; the
- * rate drains them. The monitor passes every packet unchanged. It shares no code with the policer,
- * which it checks. It computes the same levels as myelin_packet::fixtures::Meter: a packet or a bit
- * is 10^9 units of level; a rate of one per second drains one unit per nanosecond. tc only, both
- * directions.
+ * The conformance monitor: a leaky bucket in packets and a leaky bucket in bits. Every packet fills
+ * both buckets; the rates drain the buckets. The monitor passes every packet unchanged. The monitor
+ * checks the policer, so it shares no code with the policer. The levels are the same as those of
+ * myelin_packet::fixtures::Meter. A packet or a bit is 10^9 units of level. A rate of one per
+ * second drains one unit per nanosecond. tc only, both directions.
  */
 #include "instance.h"
 #include "parse.h"
@@ -13,7 +13,7 @@
 #define VIOLATIONS 32  /* violations that the monitor keeps; a power of two */
 #define HEADERS	   512 /* bytes of a frame that may hold its headers */
 #define VLAN_TAG   4
-/* Bit of the mask field in the key of a packet without ports. A filter by ports keeps it. */
+/* Bit of the mask field in the key of a packet without ports. A filter by ports keeps this bit. */
 #define NO_PORTS 0x80
 
 enum {
@@ -41,11 +41,11 @@ const volatile struct conform {
 	__u64 expected[2][KEY_WORDS];
 } INSTANCE INSTANCE_SECTION;
 
-/* The level of a bucket and its maximum. */
+/* The present and the largest level of a bucket. */
 struct level {
 	__u64 now;
 	__u64 most;
-	__u64 most_ns; /* time of the maximum */
+	__u64 most_ns; /* time of the largest level */
 };
 
 /* Consecutive packets that do not conform even with the tolerance. */
@@ -53,8 +53,8 @@ struct violation {
 	__u64 from_ns;
 	__u64 to_ns;
 	__u64 packets;
-	__u64 packets_over; /* largest excess of the levels over the bursts */
-	__u64 bits_over;
+	__u64 packets_over; /* largest excess of the packet bucket over the burst */
+	__u64 bits_over;    /* largest excess of the bit bucket over the burst */
 };
 
 /* Same layout as myelin_kernel::conform::ConformEntry. */
@@ -84,7 +84,7 @@ struct {
 struct arrival {
 	__u64 now_ns;
 	__u32 segments;
-	__u32 each_bytes; /* frame bytes of a segment; the last one may be shorter */
+	__u32 each_bytes; /* frame bytes of a segment; the last segment may be shorter */
 	__u32 bytes;	  /* frame bytes of all segments */
 };
 
@@ -99,7 +99,8 @@ static __always_inline __u64 drain_level(const volatile struct leaky_bucket *buc
 	return level > drain ? level - drain : 0;
 }
 
-/* Returns how many of the segments, with cost `total` together, fit below `full`. */
+/* Returns the number of segments that fit below `full`. `each` is the cost of one segment, `total`
+ * the cost of all segments. */
 static __always_inline __u32 fitting_segments(const struct arrival *arrival, __u64 level,
 					      __u64 full, __u64 each, __u64 total)
 {
@@ -130,7 +131,7 @@ static __always_inline __u64 excess(const volatile struct leaky_bucket *bucket,
 	return level->now > bucket->full ? level->now - bucket->full : 0;
 }
 
-/* Records packets beyond the profile: starts a violation or extends the last one. */
+/* Records packets beyond the profile: starts a violation or extends the last violation. */
 static __always_inline void record_violation(struct conformance *monitor,
 					     const struct arrival *arrival, __u32 beyond)
 {

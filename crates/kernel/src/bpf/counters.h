@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Counters that user space reads through mmap. A per-CPU array cannot be mapped, so this is a plain
- * array. Line `cpu * lines + line` has one writer and its own cache line, so increments need no
- * atomic operation.
+ * Counters that user space reads through mmap. A per-CPU array cannot be mapped, so this map is a
+ * plain array. Line `cpu * lines + line` has one writer and its own cache line, so increments need
+ * no atomic operation.
  */
 #ifndef MYELIN_COUNTERS_H
 #define MYELIN_COUNTERS_H
@@ -15,7 +15,7 @@ struct myelin_line {
 	__u64 packets;
 	__u64 bytes;
 	__u64 drops;
-	__u64 last_ns;	  /* time of the last counted packet, CLOCK_MONOTONIC; 0 if not kept */
+	__u64 last_ns;	  /* time of the last packet, CLOCK_MONOTONIC; 0 if not recorded */
 	__u64 sampled_ns; /* time spent in `samples` runs of a function */
 	__u64 samples;
 	__u64 policed; /* at the front door: packets above the profile */
@@ -25,8 +25,8 @@ struct myelin_line {
 _Static_assert(sizeof(struct myelin_line) == 64, "one cache line");
 
 /*
- * The loader sets the size. Programs know the array's address, so they find a line by an addition,
- * without a look-up.
+ * The loader sets the size. Programs know the array's address, so a program finds a line by an
+ * addition, without a look-up.
  */
 struct myelin_line counters[1] SEC(".data.counters");
 

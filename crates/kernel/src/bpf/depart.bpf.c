@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
  * Runs after the last function of a chain if the egress interface shapes the traffic. Counts the
- * packet. Then it sets the packet's class of the queueing discipline (the priority), or its
- * departure time. It does not redirect to the far end of a veth, because that path bypasses every
- * queue. tc only.
+ * packet. Then sets either the packet's class of the queueing discipline (the priority) or the
+ * packet's departure time. Does not redirect to the far end of a veth, because that path bypasses
+ * every queue. tc only.
  */
 #include "departure.h"
 #include "next.h"
@@ -14,7 +14,7 @@ const volatile struct {
 	__u32 shaper; /* number of the shaper; 0: the class shapes */
 } INSTANCE INSTANCE_SECTION;
 
-/* The sojourn ends at the departure time, so it includes the delay. */
+/* Records a sojourn that ends at the departure time, so the sojourn includes the delay. */
 static __always_inline int set_departure_time(hook_ctx *ctx)
 {
 	__u32 number = IMMEDIATE(shaper);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The shaper of an interface that delays each packet until its departure time (EDT). It uses the
- * bucket of the policer. A packet takes its credit in advance, for the time when it may leave.
- * Computes the same times as TokenBucket::eligible_ns in myelin_packet::traffic.
+ * The shaper of an interface that delays each packet until the packet's departure time (EDT). The
+ * shaper uses the bucket of the policer. A packet takes credit in advance, for its departure time.
+ * The times are the same as those of TokenBucket::eligible_ns in myelin_packet::traffic.
  */
 #ifndef MYELIN_DEPARTURE_H
 #define MYELIN_DEPARTURE_H
@@ -25,12 +25,12 @@ static __always_inline __u64 wait_ns(const struct bucket *bucket, __u64 credit, 
 {
 	if (cost <= credit)
 		return 0;
-	/* A bucket without a rate has cost 0, so this does not divide by zero. */
+	/* In a bucket without a rate the cost is 0, so this line does not divide by zero. */
 	return (cost - credit - 1) / bucket->rate + 1;
 }
 
 /* Returns the departure time of a packet that arrives now, ns. Returns 0 if the packet never
- * conforms or its delay exceeds the limit. */
+ * conforms, or if the packet's delay exceeds the limit. */
 static __always_inline __u64 departure_ns(struct policer *shaper, __u64 now_ns, __u64 packets,
 					  __u64 bytes)
 {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
  * The front door of a port: parses, classifies, counts, polices, stamps and forwards packets. Both
- * hooks of a port run this source. A chain belongs to one hook, which counts it. The XDP door
- * passes all other packets, so the tc door counts the packets without a chain.
+ * hooks of a port run this source. A chain belongs to one hook, whose door counts the chain's
+ * packets. The XDP door passes all other packets, so the tc door counts the packets without a
+ * chain.
  */
 #include "classify.h"
 #include "next.h"
@@ -11,7 +12,7 @@
 /* Counter lines of a port; same order as in myelin_kernel::port. */
 enum port_line {
 	PORT_UNMATCHED = 0,
-	/* 1 to 6: unparsed frames, by enum unparsed. */
+	/* 1 to 6: unparsed frames; the line is the value of enum unparsed. */
 	PORT_LOST = 7, /* matched packets without room for the metadata */
 };
 
@@ -47,8 +48,8 @@ static __always_inline int forward_unmatched(hook_ctx *ctx, __u32 line)
 	return hook_redirect(IMMEDIATE(opposite), IMMEDIATE(opposite_is_peer));
 }
 
-/* Handles a packet of a chain that cannot continue. */
-static __always_inline int handle_failure(hook_ctx *ctx, const struct chain *chain)
+/* Applies the chain's `onFailure` rule to a packet that cannot reach the next function. */
+static __always_inline int apply_on_failure(hook_ctx *ctx, const struct chain *chain)
 {
 	if (chain->on_failure == ON_FAILURE_PASS)
 		return forward_unmatched(ctx, PORT_UNMATCHED);
@@ -57,7 +58,7 @@ static __always_inline int handle_failure(hook_ctx *ctx, const struct chain *cha
 }
 
 /* Returns the bytes on the wire. Each segment of a GSO packet has its own headers. A VLAN tag
- * counts even if the stack has removed it from the frame. */
+ * counts even if the stack has removed the tag from the frame. */
 static __always_inline __u32 wire_length(const hook_ctx *ctx, const struct headers *headers,
 					 __u32 packets)
 {
@@ -65,10 +66,11 @@ static __always_inline __u32 wire_length(const hook_ctx *ctx, const struct heade
 	       packets * hook_stripped_tags(ctx) * VLAN_TAG;
 }
 
-/* Returns whether the packet conforms to the chain's profile. Counts a packet that does not. */
-static __always_inline bool conforms(const hook_ctx *ctx, const struct chain *chain,
-				     const struct headers *headers, __u64 now_ns,
-				     struct myelin_line *line)
+/* Returns whether the packet conforms to the chain's profile. Counts a packet that does not
+ * conform. */
+static __always_inline bool police_packet(const hook_ctx *ctx, const struct chain *chain,
+					  const struct headers *headers, __u64 now_ns,
+					  struct myelin_line *line)
 {
 	struct policer *policer = bpf_map_lookup_elem(&policers, &chain->policer);
 	__u32 packets = hook_arriving_segments(ctx);
@@ -106,22 +108,22 @@ static __always_inline int enter_chain(hook_ctx *ctx, const struct chain *chain,
 	line->bytes += hook_length(ctx);
 	line->last_ns = meta.stamp_ns;
 	/* Police before the other steps, so a dropped packet costs little. */
-	if (chain->policer && !conforms(ctx, chain, headers, meta.stamp_ns, line))
+	if (chain->policer && !police_packet(ctx, chain, headers, meta.stamp_ns, line))
 		return HOOK_DROP;
 	if (!hook_save(ctx, &meta)) {
 		count_port_packet(ctx, PORT_LOST);
-		return handle_failure(ctx, chain);
+		return apply_on_failure(ctx, chain);
 	}
 #if defined(MYELIN_HOOK_XDP)
 	if (chain->entry == ENTRY_USER)
-		return redirect_to_socket(ctx) ? XDP_REDIRECT : handle_failure(ctx, chain);
+		return redirect_to_socket(ctx) ? XDP_REDIRECT : apply_on_failure(ctx, chain);
 #endif
-	/* The JIT makes a direct jump to a slot that the verifier knows. Any other jump is
+	/* To a slot that the verifier knows, the JIT makes a direct jump. Any other jump is
 	 * indirect, and expensive with retpolines. */
 	if (IMMEDIATE(fast_path) != NO_SLOT && chain->slot == IMMEDIATE(fast_path))
 		bpf_tail_call(ctx, &programs, IMMEDIATE(fast_path));
 	bpf_tail_call(ctx, &programs, chain->slot);
-	return handle_failure(ctx, chain);
+	return apply_on_failure(ctx, chain);
 }
 
 HOOK_SECTION
@@ -131,7 +133,7 @@ int myelin_door(hook_ctx *ctx)
 	struct headers headers = {};
 	union key key = {};
 
-	/* No chain uses this port: skip parsing. */
+	/* No chain uses this port, so skip parsing. */
 	if (!active || !(active->count4 | active->count6))
 		return forward_unmatched(ctx, PORT_UNMATCHED);
 
@@ -155,7 +157,7 @@ int myelin_door(hook_ctx *ctx)
 		return enter_chain(ctx, chain, &headers);
 	/* The XDP door runs first and takes the packets of its chains. A packet of an XDP chain at
 	 * the tc door cannot continue. */
-	return THIS_HOOK == HOOK_XDP ? HOOK_PASS : handle_failure(ctx, chain);
+	return THIS_HOOK == HOOK_XDP ? HOOK_PASS : apply_on_failure(ctx, chain);
 }
 
 char LICENSE[] SEC("license") = "GPL";

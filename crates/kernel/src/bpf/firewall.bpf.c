@@ -25,7 +25,7 @@ _Static_assert(sizeof(struct class_vector) == 136, "the layout is shared with us
 struct table {
 	__u32 entries; /* IPv4: u32 by the first 16 bits; IPv6: u32 by interval; else u16 by value
 			*/
-	__u32 starts;  /* IPv6: first address of each interval, two u64, high one first */
+	__u32 starts;  /* IPv6: first address of each interval, two u64, high half first */
 	__u32 first_step;  /* IPv6: half the number of intervals, which the loader pads to a
 			      power of two */
 	__u32 blocks;	   /* IPv4: u32, 256 per block */
@@ -95,7 +95,8 @@ static __always_inline const struct class_vector *look_up_address4(const void *b
 	return find_vector(base, table, entry);
 }
 
-/* Returns whether a - b - borrow is below zero: the carry of a subtractor, without a branch. */
+/* Returns 1 if a - b - borrow is below zero, else 0: the borrow of a subtractor, without a branch.
+ */
 static __always_inline __u64 borrows(__u64 a, __u64 b, __u64 borrow)
 {
 	return ((~a & b) | ((~a | b) & (a - b - borrow))) >> 63;
@@ -103,7 +104,7 @@ static __always_inline __u64 borrows(__u64 a, __u64 b, __u64 borrow)
 
 /*
  * Binary search without branches. With branches the verifier would follow each path separately, and
- * the CPU could not predict them.
+ * the CPU could not predict the branches.
  */
 static __always_inline const struct class_vector *look_up_address6(const void *base, table *table,
 								   const struct in6_addr *address)
@@ -140,7 +141,7 @@ static __always_inline const struct class_vector *look_up_port(const void *base,
 	return port ? look_up_value(base, table, bpf_ntohs(*port)) : find_vector(base, table, 0);
 }
 
-/* Returns the number of the lowest bit of a non-zero 16-bit set: how many bits are below it. */
+/* Returns the number of the lowest set bit of a non-zero 16-bit set. Counts the bits below it. */
 static __always_inline __u32 lowest_bit(__u32 set)
 {
 	__u32 below = (set & -set) - 1;

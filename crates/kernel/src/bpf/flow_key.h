@@ -6,8 +6,9 @@
 #include "protocol.h"
 
 /*
- * Same layout as myelin_packet::FlowKey. Addresses and ports in network order. An IPv4 address
- * takes the first four bytes of its field; the others are zero. Hash maps compare all bytes.
+ * Same layout as myelin_packet::FlowKey. Addresses and ports are in network order. An IPv4 address
+ * takes the first four bytes of its field. All other bytes are zero, because hash maps compare all
+ * bytes.
  */
 struct flow_key {
 	__be32 source[4];
@@ -21,7 +22,7 @@ struct flow_key {
 
 _Static_assert(sizeof(struct flow_key) == 40, "the layout is shared with user space");
 
-/* Reads the flow key of a packet. */
+/* Reads the flow key of a packet. Returns false if the frame is too short. */
 static __always_inline bool read_flow_key(hook_ctx *ctx, const struct headers *headers,
 					  struct flow_key *key)
 {

@@ -7,7 +7,7 @@
 
 /*
  * Totals of a flow table: one element for each CPU, with one writer. The kernel does not report
- * evictions: user space subtracts the flows in the table from `inserted`. Same layout as
+ * evictions. So user space subtracts the flows in the table from `inserted`. Same layout as
  * myelin_kernel::flows::Totals.
  */
 struct flow_totals {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * Tracks flows from their first packet to their last. Follows the rules of
+ * Tracks flows from the first packet to the last packet. Follows the rules of
  * myelin_functions::flow_tracker and myelin_packet::flow_marks.
  *
  * The two directions of a flow may run on different CPUs. So the program adds to counters
- * atomically, and the state of a flow is a set of marks that it never clears.
+ * atomically, and never clears a mark of a flow.
  */
 #include "flow_totals.h"
 #include "next.h"
@@ -137,7 +137,7 @@ static __always_inline __u64 lifetime_ns(const struct event *event, __u32 marks)
 	return marks & ACKNOWLEDGED ? INSTANCE.tcp_established_ns : INSTANCE.tcp_new_ns;
 }
 
-/* Returns the mark for a FIN of the sender. */
+/* Returns the mark that a FIN of the packet's sender sets. */
 static __always_inline __u32 done_mark(const struct event *event)
 {
 	return event->from_second ? SECOND_DONE : FIRST_DONE;
@@ -168,7 +168,7 @@ static __always_inline void count_packet(const hook_ctx *ctx, const struct event
 	__sync_fetch_and_add(&flow->bytes[end], hook_length(ctx));
 }
 
-/* Returns the flow of a first packet. */
+/* Returns a new flow that counts its first packet. */
 static __always_inline struct tracked new_flow(const hook_ctx *ctx, const struct event *event)
 {
 	struct tracked flow = {
@@ -187,7 +187,7 @@ static __always_inline struct tracked new_flow(const hook_ctx *ctx, const struct
 	return flow;
 }
 
-/* Returns whether the packet belongs to a flow or begins one. */
+/* Returns whether the packet belongs to a flow or begins a flow. */
 static __always_inline bool track_packet(const hook_ctx *ctx, const struct event *event,
 					 struct flow_totals *totals)
 {

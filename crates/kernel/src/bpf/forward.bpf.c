@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* The function that changes nothing: measures the cost of a hop. */
+/* A function that changes no packet, to measure the cost of a hop. */
 #include "next.h"
 
 const volatile struct {

@@ -2,8 +2,8 @@
 /*
  * Grows frames at their tail.
  *
- * hook_grow() makes a frame of `length` bytes longer by `growth`, at most MAX_GROWTH. The new bytes
- * are undefined. Read packet pointers again afterwards. Returns false if there is no room.
+ * hook_grow() makes a frame of `length` bytes longer by `growth` bytes, at most MAX_GROWTH. The new
+ * bytes are undefined. Read packet pointers again afterwards. Returns false if there is no room.
  */
 #ifndef MYELIN_GROW_H
 #define MYELIN_GROW_H
@@ -62,8 +62,8 @@ static __always_inline bool move_to_front(const hook_ctx *ctx, __u32 length)
 }
 
 /*
- * A frame that the driver has just copied (veth) may have no room at its tail. It always has
- * headroom, so the program moves the whole frame.
+ * A frame that the driver has just copied (veth) may have no room at its tail. Such a frame always
+ * has headroom, so the program moves the whole frame.
  */
 static __always_inline bool hook_grow(hook_ctx *ctx, __u32 length, __u32 growth)
 {

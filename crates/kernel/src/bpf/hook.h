@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * One interface for both hooks. Each program is compiled twice. With MYELIN_HOOK_XDP the metadata
- * lies in front of the frame. With MYELIN_HOOK_TC (tcx or clsact) it lies in skb->cb: stamp low,
- * stamp high, l3 | l4 << 16, payload | end << 16, flags | segments << 16.
+ * One interface for both hooks. The build compiles each program twice. With MYELIN_HOOK_XDP the
+ * metadata is in front of the frame. With MYELIN_HOOK_TC (tcx or clsact) the metadata is in
+ * skb->cb: stamp low, stamp high, l3 | l4 << 16, payload | end << 16, flags | segments << 16.
  */
 #ifndef MYELIN_HOOK_H
 #define MYELIN_HOOK_H
@@ -111,7 +111,7 @@ static __always_inline bool hook_set_position(const hook_ctx *ctx, __u8 position
 	return true;
 }
 
-/* Sets the end of the payload, after a function changed it. */
+/* Sets the end of the payload, after a function changed the payload's length. */
 static __always_inline bool hook_set_end(const hook_ctx *ctx, __u16 end)
 {
 	struct myelin_meta *meta = (void *)(long)ctx->data_meta;
@@ -128,7 +128,8 @@ static __always_inline bool hook_pull(hook_ctx *ctx, __u32 length)
 	return true;
 }
 
-/* `peer`: bypasses the transmit path of a veth, directly to its far end; tc only. */
+/* With `peer` (tc only), the packet bypasses the transmit path of a veth and arrives directly at
+ * the veth's far end. */
 static __always_inline int hook_redirect(__u32 ifindex, bool peer)
 {
 	return bpf_redirect(ifindex, 0);
@@ -138,7 +139,8 @@ static __always_inline int hook_redirect(__u32 ifindex, bool peer)
 
 #define THIS_HOOK    HOOK_TC
 #define HOOK_SECTION SEC("tc")
-/* TCX_NEXT: the next program, then the stack. Under clsact the same number means "no verdict". */
+/* Equals TCX_NEXT: the next program runs, then the stack. Under clsact the number means "no
+ * verdict". */
 #define HOOK_PASS    TC_ACT_UNSPEC
 #define HOOK_DROP    TC_ACT_SHOT
 
@@ -155,8 +157,8 @@ static __always_inline __u32 hook_arriving_segments(const hook_ctx *ctx)
 
 	if (segments)
 		return segments;
-	/* A packet from a virtual machine may carry no segment count. The result may be one too
-	 * high. */
+	/* A packet from a virtual machine may carry no segment count. The computed count may exceed
+	 * the number of segments by one. */
 	return size ? (ctx->len + size - 1) / size : 1;
 }
 

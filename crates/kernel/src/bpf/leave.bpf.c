@@ -2,7 +2,7 @@
 /*
  * Runs at the near end of the link of a distributed chain's last function, if that function is in
  * user space. The worker has already counted the packet and recorded its sojourn, so this program
- * only redirects it. At tc this needs no copy of the skb that AF_XDP made. tc only.
+ * only redirects the packet. At tc the redirect needs no copy of the skb that AF_XDP made. tc only.
  */
 #include "next.h"
 

@@ -3,8 +3,9 @@
  * Distributes flows over backends by Maglev hashing, and keeps each flow at its backend. Follows
  * the rules of myelin_functions::load_balancer and chooses the same backends.
  *
- * Two LRU tables: `flows` by the key of client packets, `replies` by the key of backend packets.
- * They lose entries independently, so a flow rewrites its entry in `replies` once a second.
+ * There are two LRU tables: `flows` by the key of client packets, `replies` by the key of backend
+ * packets. The kernel evicts entries of each table independently. So a flow rewrites its entry in
+ * `replies` once a second.
  */
 #include "flow_totals.h"
 #include "nat.h"
@@ -35,8 +36,8 @@ struct backend_key {
 };
 
 /*
- * State of a flow. Its counters are for reports only: they may miss one of two packets that two
- * CPUs handle at the same time. Same layout as myelin_kernel::flows::BalancedFlow.
+ * State of a flow. The counters are for reports only, because they may miss one of two packets that
+ * two CPUs handle at the same time. Same layout as myelin_kernel::flows::BalancedFlow.
  */
 struct flow {
 	__u32 address[4]; /* the backend's address */
@@ -59,7 +60,7 @@ struct reply {
 const volatile struct load_balancer {
 	struct hop hop;
 	__u64 timeout_ns;
-	__u32 reply; /* the side: 0 translates to backends, 1 translates their replies back */
+	__u32 reply; /* 0: translates requests to backends; 1: translates replies of backends */
 	__u32 padding;
 } INSTANCE INSTANCE_SECTION;
 
@@ -95,7 +96,7 @@ struct {
 	__uint(max_entries, 1);
 } backends SEC(".maps");
 
-/* Maps an address to the number of its backend. */
+/* Maps the address of a backend to the backend's number. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__type(key, struct backend_key);
@@ -127,7 +128,7 @@ static __always_inline __u32 flow_hash(const struct flow_key *key)
 	return hash * 0xbf58476d1ce4e5b9ULL >> 32;
 }
 
-/* Writes the entry of a flow's replies. Returns false if the replies would match another flow. */
+/* Writes a flow's entry in `replies`. Returns false if the replies would match another flow. */
 static __noinline bool write_reply_entry(const struct flow_key *key, const struct backend *backend,
 					 __u64 now)
 {
@@ -166,7 +167,7 @@ static __noinline bool write_reply_entry(const struct flow_key *key, const struc
 	return !bpf_map_update_elem(&replies, &answers, &reply, BPF_ANY);
 }
 
-/* Returns the backend of a flow, if it still exists. */
+/* Returns the backend of a flow; NULL if the backend no longer exists. */
 static __always_inline const struct backend *find_backend(struct flow *flow, bool is_ipv6)
 {
 	__u32 number = flow->backend;
@@ -190,7 +191,7 @@ static __always_inline const struct backend *find_backend(struct flow *flow, boo
 	return bpf_map_lookup_elem(&backends, &number);
 }
 
-/* Inserts a new flow. `replaces`: the table has an old entry with this key. */
+/* Inserts a new flow. With `replaces`, the table has an old entry with this key. */
 static __always_inline void insert_flow(const struct flow_key *key, const struct flow *flow,
 					bool replaces)
 {
@@ -207,12 +208,12 @@ static __always_inline void insert_flow(const struct flow_key *key, const struct
 		totals->inserted++;
 }
 
-/* Chooses a backend for a flow that has none. `replaces`: the table has an old entry. */
+/* Chooses a backend for a flow without a backend. With `replaces`, the table has an old entry. */
 static __always_inline const struct backend *
 assign_backend(hook_ctx *ctx, const struct flow_key *key, bool is_ipv6, __u64 now, bool replaces)
 {
-	__u32 which = is_ipv6;
-	const struct table *table = bpf_map_lookup_elem(&maglev, &which);
+	__u32 family = is_ipv6;
+	const struct table *table = bpf_map_lookup_elem(&maglev, &family);
 
 	if (!table)
 		return NULL;

@@ -2,8 +2,8 @@
 /*
  * Counts packets and bytes by five-tuple. Forwards every packet unchanged.
  *
- * The table is an LRU hash with values per CPU. The kernel evicts the least recently used flow if
- * it needs room, and each counter has one writer. A GSO packet counts as its segments.
+ * The table is an LRU hash with values per CPU. To make room, the kernel evicts the least recently
+ * used flow. Each counter has one writer. Each segment of a GSO packet counts as a packet.
  */
 #include "flow_totals.h"
 #include "next.h"
@@ -28,7 +28,7 @@ struct {
 	__uint(max_entries, 1);
 } flows SEC(".maps");
 
-/* Returns the entry of a flow; inserts it if it is missing. */
+/* Returns the entry of a flow. Inserts the entry if it is missing. */
 static __always_inline struct flow_counts *find_or_insert(const struct flow_key *key,
 							  struct flow_totals *totals)
 {
@@ -39,7 +39,7 @@ static __always_inline struct flow_counts *find_or_insert(const struct flow_key 
 
 	struct flow_counts none = {};
 
-	/* This also fails if another CPU inserted the flow first. */
+	/* The update also fails if another CPU inserted the flow first. */
 	if (bpf_map_update_elem(&flows, key, &none, BPF_NOEXIST) == 0)
 		totals->inserted++;
 	return bpf_map_lookup_elem(&flows, key);

@@ -3,15 +3,17 @@
  * Source NAT with port translation. Follows the rules of myelin_functions::nat and
  * myelin_functions::nat::mappings, and chooses the same ports.
  *
- * Two hash maps: `outward` maps the inside endpoint to the external one and the mapping's expiry
- * time; `inward` maps back. Rules for several CPUs:
+ * There are two hash maps. `outward` maps the inside endpoint to the external endpoint and the
+ * mapping's expiry time. `inward` maps the external endpoint to the inside endpoint. Rules for
+ * several CPUs:
  *
- * - The CPU that inserts a port into `inward` owns it: the kernel lets one of several insertions
- *   succeed.
- * - The CPU that changes the time of an expired mapping by compare-and-swap owns the mapping. This
- *   CPU renews the mapping, or sets the time REMOVED and removes it. The port is free after the
- *   removal from both maps.
- * - A port without a mapping in `outward` is not free: another CPU is taking or freeing it.
+ * - The CPU that inserts a port into `inward` gets the port, because the kernel lets only one of
+ *   several insertions succeed.
+ * - Only the CPU that changes the time of an expired mapping by compare-and-swap may renew or
+ * remove the mapping. To remove the mapping, the CPU sets the time REMOVED. The port is free after
+ * the removal from both maps.
+ * - A port without a mapping in `outward` is not free, because another CPU takes or frees this
+ * port.
  *
  * Errors of map operations are `int`: before Linux 6.4 the upper half of the `long` is undefined.
  */
@@ -26,7 +28,7 @@ const volatile struct nat {
 	__u64 timeout_ns;
 	__u64 tcp_timeout_ns;
 	__u64 tcp_transitory_ns;
-	__u32 reply; /* the side: 0 translates outgoing packets, 1 incoming replies */
+	__u32 reply; /* 0: translates outgoing packets; 1: translates incoming replies */
 	__u32 first_port;
 	__u32 port_count;
 	__u32 count_v4;
@@ -40,7 +42,7 @@ const volatile struct nat {
 struct mapping {
 	__u64 expires_ns;
 	struct endpoint outer;
-	__u32 closing; /* 1 from a FIN or RST from inside until a SYN */
+	__u32 closing; /* 1 after a FIN or RST from inside, until a SYN from inside */
 };
 
 struct {
@@ -70,11 +72,12 @@ struct {
 	__uint(max_entries, 1);
 } sweeps SEC(".maps");
 
-/* Ports to try after the inside port. */
+/* Number of ports to try after the inside port. */
 #define PORT_TRIES 128
 
 #define SWEEP_EVERY_NS 1000000000ULL
-/* External endpoints that one packet checks: no packet waits for a sweep of the whole table. */
+/* External endpoints that one packet checks, so that no packet waits for a sweep of a large table.
+ */
 #define SWEEP_STEP 1024
 /* UDP, TCP, and the echoes of one address family. */
 #define PROTOCOLS 3
@@ -82,7 +85,8 @@ struct {
 /* Expiry time of a mapping that a CPU is removing. */
 #define REMOVED 0
 
-/* Removes an expired mapping and its port. Returns false if another CPU removes or renews it. */
+/* Removes an expired mapping and its port. Returns false if another CPU removes or renews the
+ * mapping. */
 static __always_inline bool remove_expired(struct mapping *mapping, const struct endpoint *inner,
 					   __u64 now)
 {
@@ -98,8 +102,8 @@ static __always_inline bool remove_expired(struct mapping *mapping, const struct
 }
 
 /*
- * One packet sweeps a small table at once. A program cannot iterate a hash map in pieces. So for a
- * large table each new flow looks up the next SWEEP_STEP external endpoints.
+ * One packet sweeps a small table at once. A program cannot iterate over a hash map in pieces. So
+ * for a large table each new flow looks up the next SWEEP_STEP external endpoints.
  */
 static long remove_mapping_if_expired(void *map, const struct endpoint *inner,
 				      struct mapping *mapping, __u64 *now)
@@ -110,25 +114,25 @@ static long remove_mapping_if_expired(void *map, const struct endpoint *inner,
 	return 0;
 }
 
-/* The part of a sweep that one packet does. */
+/* The part of a sweep that one packet executes. */
 struct sweep_step {
-	__u64 from;
+	__u64 from; /* number of the first external endpoint */
 	__u64 now;
 };
 
-/* Writes the n-th external endpoint. Returns false beyond the last one. */
+/* Writes the n-th external endpoint. Returns false beyond the last endpoint. */
 static __always_inline bool write_nth_endpoint(__u64 n, struct endpoint *outer)
 {
 	__u64 port = n / PROTOCOLS, address = port / INSTANCE.port_count;
 	bool v6 = address >= INSTANCE.count_v4;
-	__u32 which = v6 ? address - INSTANCE.count_v4 : address;
+	__u32 index = v6 ? address - INSTANCE.count_v4 : address;
 
-	if (v6 && which >= INSTANCE.count_v6)
+	if (v6 && index >= INSTANCE.count_v6)
 		return false;
-	which %= MAX_ADDRESSES;
+	index %= MAX_ADDRESSES;
 #pragma unroll
 	for (int i = 0; i < 4; i++)
-		outer->address[i] = v6 ? INSTANCE.v6[which][i] : INSTANCE.v4[which][i];
+		outer->address[i] = v6 ? INSTANCE.v6[index][i] : INSTANCE.v4[index][i];
 	outer->port = INSTANCE.first_port + port % INSTANCE.port_count;
 	outer->is_ipv6 = v6;
 	switch (n % PROTOCOLS) {
@@ -234,7 +238,7 @@ static __always_inline enum claim_result claim_port(struct search *search)
 		search->full = error == -E2BIG;
 		return error ? NO_ROOM : CLAIMED;
 	}
-	/* The removal freed the port; another CPU may have taken it first. */
+	/* The removal freed the port, but another CPU may have taken the port first. */
 	error = bpf_map_update_elem(&inward, &search->outer, &search->inner, BPF_NOEXIST);
 	if (!error)
 		return CLAIMED;
@@ -268,13 +272,13 @@ static __noinline bool find_free(struct search *search)
 	if (!count)
 		return false;
 
-	__u32 which = address_hash % count % MAX_ADDRESSES;
+	__u32 index = address_hash % count % MAX_ADDRESSES;
 	__u32 offset = search->inner.port - INSTANCE.first_port;
 	__u32 stride = INSTANCE.port_count / PORT_TRIES;
 
 #pragma unroll
 	for (int i = 0; i < 4; i++)
-		search->outer.address[i] = v6 ? INSTANCE.v6[which][i] : INSTANCE.v4[which][i];
+		search->outer.address[i] = v6 ? INSTANCE.v6[index][i] : INSTANCE.v4[index][i];
 	search->outer.protocol = search->inner.protocol;
 	search->outer.is_ipv6 = search->inner.is_ipv6;
 	search->start = hash % INSTANCE.port_count;
@@ -286,13 +290,13 @@ static __noinline bool find_free(struct search *search)
 	return search->found;
 }
 
-/* Makes a mapping for an inside endpoint. */
+/* Creates a mapping for an inside endpoint. */
 static __noinline bool allocate_mapping(const struct endpoint *inner, __u64 now, __u64 expires,
 					__u32 closing, struct endpoint *outer)
 {
 	struct search search = {.inner = *inner, .now = now};
 
-	/* Call the sweep here, not where the table is full: older kernels limit all nested calls
+	/* Call the sweep here and not in find_free, because older kernels limit all nested calls
 	 * together to 512 bytes of stack. */
 	if (!find_free(&search) && !(search.full && sweep_mappings(now) && find_free(&search)))
 		return false;
@@ -321,9 +325,9 @@ static __noinline bool allocate_mapping(const struct endpoint *inner, __u64 now,
 }
 
 /*
- * Renews a mapping. Returns false if a CPU is removing it. The stamps of two CPUs differ: at the
- * time of expiry one CPU may renew a mapping that the other removes. The packet of the first CPU
- * then leaves with the old port, and the next packet of its flow gets a new mapping.
+ * Renews a mapping. Returns false if a CPU is removing the mapping. The stamps of two CPUs differ,
+ * so at the time of expiry one CPU may renew a mapping that another CPU removes. The packet of the
+ * first CPU then leaves with the old port, and the next packet of its flow gets a new mapping.
  */
 static __always_inline bool renew_mapping(struct mapping *mapping, __u64 now, __u64 expires)
 {

@@ -30,7 +30,7 @@ enum {
 
 /* Same fields as myelin_functions::nat::Endpoint, same layout as myelin_kernel::nat::Endpoint. */
 struct endpoint {
-	__u32 address[4]; /* network order; IPv4 uses the first word, the others are zero */
+	__u32 address[4]; /* network order; for IPv4 only the first word is not zero */
 	__u16 port;	  /* host order; the identifier of an ICMP echo */
 	__u8 protocol;
 	__u8 is_ipv6;
@@ -74,7 +74,7 @@ static __always_inline __u32 endpoint_hash(const struct endpoint *endpoint, __u3
 
 /* A packet to translate. */
 struct nat_packet {
-	struct endpoint old; /* current values of the fields */
+	struct endpoint old; /* the endpoint before the translation */
 	__u16 l3;
 	__u16 l4;
 	bool closes; /* a TCP segment with FIN or RST */
@@ -93,8 +93,8 @@ static __always_inline __u32 nat_fold(__u64 sum)
 /*
  * Returns whether the extension headers from `at` to `end` include an authentication header. `next`
  * is the type of the first header. An authentication header covers the addresses (RFC 4302, section
- * 3.3.3), so a receiver drops the packet after translation. A global function, like
- * walk_extensions.
+ * 3.3.3), so a receiver drops the packet after translation. This is a global function for the same
+ * reason as walk_extensions.
  */
 __noinline int is_authenticated(hook_ctx *ctx, __u32 at, __u32 end, __u32 next)
 {
@@ -117,8 +117,8 @@ __noinline int is_authenticated(hook_ctx *ctx, __u32 at, __u32 end, __u32 next)
 	return false;
 }
 
-/* Reads the source, or the destination on the reply side. Returns false for a packet that a nat
- * does not translate. */
+/* Reads the source endpoint, or the destination endpoint on the reply side. Returns false for a
+ * packet that a nat does not translate. */
 static __always_inline bool nat_read(hook_ctx *ctx, bool reply, struct nat_packet *packet)
 {
 	struct headers headers;
@@ -188,7 +188,7 @@ static __always_inline bool nat_read(hook_ctx *ctx, bool reply, struct nat_packe
 	return protocol == IPPROTO_ICMP && icmp->type == (reply ? ECHO_REPLY : ECHO_REQUEST);
 }
 
-/* Checksum growth of an unchanged field; ones' complement counts modulo 0xffff. */
+/* Growth of the sum for an unchanged field: 0 modulo 0xffff, as ones' complement counts. */
 #define UNCHANGED (2 * 0xffff)
 
 /* Returns the growth of an address's sum, in native order; never 0. */
@@ -237,12 +237,12 @@ static __always_inline bool correct_l4_checksum(hook_ctx *ctx, __u32 offset, __u
 	return true;
 }
 
-/* Corrects the NIC's sum of the packet (CHECKSUM_COMPLETE); an XDP frame has none. */
+/* Corrects the NIC's sum of the packet (CHECKSUM_COMPLETE). An XDP frame has no such sum. */
 static __always_inline void correct_nic_sum(hook_ctx *ctx, __u32 growth)
 {
 }
 #else
-/* Corrects the NIC's sum of the packet (CHECKSUM_COMPLETE), if it has one. */
+/* Corrects the NIC's sum of the packet (CHECKSUM_COMPLETE), if the packet has such a sum. */
 static __always_inline void correct_nic_sum(hook_ctx *ctx, __u32 growth)
 {
 	bpf_csum_update(ctx, growth);
@@ -268,7 +268,7 @@ static __always_inline bool correct_l4_checksum(hook_ctx *ctx, __u32 offset, __u
 }
 #endif
 
-/* Replaces the fields by `new` and corrects the checksums (RFC 1624). */
+/* Replaces the packet's old endpoint by `new` and corrects the checksums (RFC 1624). */
 static __always_inline bool nat_write(hook_ctx *ctx, bool reply, const struct nat_packet *packet,
 				      const struct endpoint *new)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Forwards a packet after a kernel function. Each function of each chain is its own program. Its
- * `struct hop` is read-only data, frozen before the load. So the verifier removes branches that are
- * never taken, and the JIT makes the tail call a direct jump.
+ * Forwards a packet after a kernel function. Each function of each chain is its own program. The
+ * program's `struct hop` is read-only data, frozen before the load. So the verifier removes
+ * branches that the program never takes, and the JIT makes the tail call a direct jump.
  */
 #ifndef MYELIN_NEXT_H
 #define MYELIN_NEXT_H
@@ -123,8 +123,8 @@ static __always_inline int hop_egress(const hook_ctx *ctx, bool peer)
 	return hop_count_out(ctx) ? hook_redirect(HOP(ifindex), peer) : HOOK_DROP;
 }
 
-/* Handles a missing next function, socket or interface. */
-static __always_inline int hop_handle_failure(const hook_ctx *ctx)
+/* Returns the fallback verdict for a packet whose next function, socket or interface is missing. */
+static __always_inline int hop_apply_fallback(const hook_ctx *ctx)
 {
 	if (HOP(fallback) == HOOK_DROP)
 		count_drop(ctx, HOP(line));
@@ -132,11 +132,11 @@ static __always_inline int hop_handle_failure(const hook_ctx *ctx)
 }
 
 #if defined(MYELIN_HOOK_XDP)
-/* Redirects to an interface of another namespace. `leaves`: the packet leaves the chain. */
+/* Redirects to an interface of another namespace. With `leaves`, the packet leaves the chain. */
 static __always_inline int hop_redirect_other_ns(const hook_ctx *ctx, bool leaves)
 {
 	if (bpf_redirect_map(&devices, HOP(next), XDP_ABORTED) != XDP_REDIRECT)
-		return hop_handle_failure(ctx);
+		return hop_apply_fallback(ctx);
 	return !leaves || hop_count_out(ctx) ? XDP_REDIRECT : XDP_DROP;
 }
 #endif
@@ -145,21 +145,21 @@ static __always_inline int hop_exit(hook_ctx *ctx)
 {
 	if (HOP(exit) == EXIT_NEXT) {
 		bpf_tail_call(ctx, &programs, HOP(next));
-		return hop_handle_failure(ctx);
+		return hop_apply_fallback(ctx);
 	}
 #if defined(MYELIN_HOOK_XDP)
 	if (HOP(exit) == EXIT_USER) {
 		if (hook_set_position(ctx, HOP(next)) && redirect_to_socket(ctx))
 			return XDP_REDIRECT;
-		return hop_handle_failure(ctx);
+		return hop_apply_fallback(ctx);
 	}
 	if (HOP(exit) == EXIT_LINK_OTHER_NS)
 		return hop_redirect_other_ns(ctx, false);
 	if (HOP(exit) == EXIT_REDIRECT_OTHER_NS)
 		return hop_redirect_other_ns(ctx, true);
 #endif
-	/* At tc the packet is processed at once: the program at the other end runs before the next
-	 * packet. At XDP the packet waits until the NAPI batch is done. */
+	/* At tc the program at the other end of the link runs at once, before the next packet. At
+	 * XDP the packet waits until the NAPI batch is done. */
 	if (HOP(exit) == EXIT_LINK)
 		return hook_redirect(HOP(ifindex), true);
 	return hop_egress(ctx, HOP(exit) == EXIT_PEER);

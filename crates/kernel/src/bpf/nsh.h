@@ -28,7 +28,7 @@ struct encapsulation {
 
 _Static_assert(sizeof(struct encapsulation) == 38, "the layout is shared with user space");
 
-/* Reads the header into `meta`, except the offsets. */
+/* Reads the encapsulation into `meta`. Does not set the header offsets of `meta`. */
 static __always_inline bool read_encapsulation(const hook_ctx *ctx, struct myelin_meta *meta)
 {
 	const struct encapsulation *outer = (void *)(long)ctx->data;

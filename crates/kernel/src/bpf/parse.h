@@ -38,8 +38,8 @@ enum unparsed {
 	 1ULL << IPPROTO_AH | 1ULL << IPPROTO_DSTOPTS)
 
 /*
- * The fields that the classifier compares, in network order. Packed, so a masked key is a few
- * 64-bit words. Ports are 0 in a packet without ports. Same layouts as
+ * The fields that the classifier compares, in network order. The fields are packed, so a masked key
+ * is a few 64-bit words. Ports are 0 in a packet without ports. Same layouts as
  * myelin_kernel::classifier::{Key4, Key6}.
  */
 struct fields {
@@ -88,7 +88,7 @@ struct packet {
 	__u32 tags;   /* VLAN tags that the stack removed from the frame */
 };
 
-/* Returns the reason if `size` bytes at `offset` end beyond data_end. */
+/* Returns the reason for which a parser cannot read `size` bytes at `offset`, beyond data_end. */
 static __always_inline enum unparsed truncation_reason(const struct packet *packet, __u32 offset,
 						       __u32 size)
 {
@@ -234,9 +234,9 @@ static __always_inline bool is_extension(__u32 next)
 }
 
 /*
- * Walks extension headers from `at`. `next` is the type of the first; `end` is the end of the IPv6
- * packet. A global function: the verifier checks it once, independent of its callers, instead of
- * once for each path through the loop and each caller.
+ * Walks extension headers from `at`. `next` is the type of the first header. `end` is the end of
+ * the IPv6 packet. This is a global function, because the verifier checks a global function only
+ * once, and not once for each path through the loop and each caller.
  */
 __noinline __u64 walk_extensions(hook_ctx *ctx, __u32 at, __u32 end, __u32 next)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * Declares the map of policers, whose lock needs the BTF of an object. The program runs one policer
- * over a trace, for tests.
+ * Declares the map of policers, because the map's lock needs the BTF of an object. The program runs
+ * one policer over a trace, for tests.
  */
 #include "hook.h"
 #include "instance.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The policer: a token bucket in packets, in bits, or both. It gives the same verdicts as
- * myelin_packet::traffic::TokenBucket, which defines the units: a packet or a bit is 10^9 units of
- * credit; a rate of one per second earns one unit per nanosecond. So the program rounds nothing.
+ * The policer: a token bucket in packets, in bits, or both. The policer gives the same verdicts as
+ * myelin_packet::traffic::TokenBucket, which defines the units. A packet or a bit is 10^9 units of
+ * credit. A rate of one per second earns one unit per nanosecond. So the program rounds nothing.
  */
 #ifndef MYELIN_POLICER_H
 #define MYELIN_POLICER_H
@@ -13,7 +13,7 @@
 
 #include <bpf/bpf_helpers.h>
 
-/* One bucket; all zero if the profile has none, so every packet conforms. */
+/* One bucket. All members are zero if the profile has no such bucket, so every packet conforms. */
 struct bucket {
 	__u64 rate;
 	__u64 full;
@@ -54,8 +54,8 @@ static __always_inline __u64 refilled_credit(const struct bucket *bucket, __u64 
 }
 
 /*
- * Returns whether `packets` of `bytes` together conform, and takes their credit if so.
- * `single_cpu`: no other CPU runs this function at the same time.
+ * Returns whether `packets` packets with `bytes` bytes in total conform. If the packets conform,
+ * takes the credit. With `single_cpu`, no other CPU runs this function at the same time.
  */
 static __always_inline bool police(struct policer *policer, __u64 now_ns, __u64 packets,
 				   __u64 bytes, bool single_cpu)
@@ -73,7 +73,7 @@ static __always_inline bool police(struct policer *policer, __u64 now_ns, __u64 
 	__u64 bit_credit = refilled_credit(&policer->bit_bucket, policer->bits, elapsed_ns);
 	bool conforms = packet_credit >= packet_cost && bit_credit >= bit_cost;
 
-	/* A dropped packet writes nothing: the bucket earns the same credit later. */
+	/* A dropped packet writes nothing, because the bucket earns the same credit later. */
 	if (conforms) {
 		policer->packets = packet_credit - packet_cost;
 		policer->bits = bit_credit - bit_cost;

@@ -6,8 +6,8 @@
 #include "parse.h"
 
 /*
- * The metadata does not hold the protocol. It is a byte of the IP header. If the packet has IPv6
- * extension headers, the program walks them again.
+ * The metadata does not hold the protocol, so the program reads the IP header. If the packet has
+ * IPv6 extension headers, the program walks these headers again.
  */
 static __always_inline bool read_protocol(hook_ctx *ctx, const struct headers *headers,
 					  __u8 *protocol)

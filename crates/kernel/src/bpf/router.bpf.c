@@ -4,7 +4,7 @@
  * tables of myelin_packet::routes, which the loader copies unchanged into arrays. Decrements the
  * TTL (hop limit) and writes the next hop's Ethernet address.
  *
- * Drops a packet without a route or with an expired TTL. It sends no ICMP message to the sender.
+ * Drops a packet without a route or with an expired TTL, and sends no ICMP message to the sender.
  */
 #include <linux/if_ether.h>
 #include <linux/ip.h>
@@ -14,9 +14,9 @@
 
 #include "next.h"
 
-/* Set in an entry that holds the number of a block or a tree, not of a next hop. */
+/* This bit is set in an entry that holds the number of a block or a tree, not of a next hop. */
 #define IS_TABLE 0x80000000u
-/* Most levels of a tree. */
+/* Largest number of levels of a tree. */
 #define MAX_DEPTH 7
 #define KEYS	  8
 
@@ -62,7 +62,7 @@ enum {
 /* Same layout as myelin_kernel::router::RouterInstance. */
 const volatile struct router {
 	struct hop hop;
-	struct tree first; /* of the first half of an IPv6 address */
+	struct tree first; /* the tree for the first half of an IPv6 address */
 } INSTANCE INSTANCE_SECTION;
 
 /* The loader sets the numbers of entries. */
@@ -107,12 +107,12 @@ static __always_inline __u32 look_up4(__be32 address)
 	return entry;
 }
 
-/* Returns whether a < b, without a branch: the carry of a subtractor. */
+/* Returns 1 if a < b, else 0, without a branch: the borrow of a subtractor. */
 static __always_inline __u32 is_below(__u64 a, __u64 b)
 {
 	__u64 borrow = ((~a & b) | ((~a | b) & (a - b))) >> 63;
 
-	/* Prevents a branch: the verifier would follow each path. */
+	/* Prevents a branch, because the verifier would follow each path separately. */
 	barrier_var(borrow);
 	return borrow;
 }
@@ -184,7 +184,8 @@ static __always_inline void decrement_hop_limit(hook_ctx *ctx, struct ipv6hdr *i
 #if defined(MYELIN_HOOK_TC)
 	__u32 sum = (__u16) ~(ip->nexthdr | ip->hop_limit << 8);
 
-	/* No field compensates the change: correct the NIC's sum, if it has one. */
+	/* No field compensates the change, so correct the NIC's sum, if the packet has such a sum.
+	 */
 	sum += (__u16)(ip->nexthdr | (ip->hop_limit - 1) << 8);
 	bpf_csum_update(ctx, (sum >> 16) + (sum & 0xffff));
 #endif

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * The service function forwarder (RFC 7665) between functions in their own network namespaces. It
- * runs in the first slot of the chain, at the agent's end of each function's link, and at the far
- * end of a function in user space. A link belongs to one position of one chain, so the next hop is
- * a constant. A black box has two links. The program at the near end of the second link takes the
- * packets that the box forwards. The program at the near end of the first link takes the packets
- * that the box sends back.
+ * The service function forwarder (RFC 7665) between functions in their own network namespaces. The
+ * forwarder runs in the first slot of the chain, at the near end of each function's link, and at
+ * the inner end for a function in user space. A link belongs to one position of one chain, so the
+ * next hop is a constant. A black box has two links. The program at the near end of the second link
+ * takes the packets that the box forwards. The program at the near end of the first link takes the
+ * packets that the box sends back.
  *
- * At tc all functions are in the kernel, and a packet passes all of them in one run. Each redirect
- * delivers the packet to the other end of a link without a queue. At tc an instance runs at both
- * ends of each link, because only the tag identifies packets of such a redirect.
+ * At tc all functions are in the kernel, and a packet passes all functions in one run. Each
+ * redirect delivers the packet to the other end of a link without a queue. At tc an instance runs
+ * at both ends of each link, because only the tag identifies packets of such a redirect.
  */
 #if defined(MYELIN_HOOK_XDP)
 #include "nsh.h"
@@ -20,8 +20,8 @@
 enum carrier {
 	CARRIER_METADATA = 1, /* XDP: the metadata area, which survives redirects */
 	CARRIER_NSH = 2,      /* XDP: the header that a worker writes before its packets */
-	CARRIER_LINK = 3,     /* XDP: only the link: a black box removes all metadata */
-	CARRIER_TAG = 4,      /* tc: skb->priority; skb->cb with the stamp survives too */
+	CARRIER_LINK = 3,     /* XDP: only the link, because a black box removes all metadata */
+	CARRIER_TAG = 4,      /* tc: skb->priority; the stamp in skb->cb survives, too */
 	CARRIER_DOOR = 5,     /* tc: the front door, in the same run */
 };
 
@@ -33,7 +33,7 @@ const volatile struct sff {
 	__u16 generation;
 	__u16 position; /* position of the next function */
 	__u32 ingress;	/* CARRIER_NSH: interface for replies to the sender (position 0) */
-	__u32 out_line; /* CARRIER_LINK: counts the packets from the black box */
+	__u32 out_line; /* CARRIER_LINK: counter line for packets from the black box */
 	__u32 tag;	/* CARRIER_TAG, CARRIER_DOOR: not 0 */
 } INSTANCE INSTANCE_SECTION;
 
@@ -46,7 +46,7 @@ static __always_inline int drop_foreign(const hook_ctx *ctx)
 #if defined(MYELIN_HOOK_XDP)
 
 /* Packets of the namespace's own stack carry no metadata. */
-static __always_inline bool is_of_chain(const hook_ctx *ctx)
+static __always_inline bool belongs_to_chain(const hook_ctx *ctx)
 {
 	const struct myelin_meta *meta = (void *)(long)ctx->data_meta;
 
@@ -54,7 +54,7 @@ static __always_inline bool is_of_chain(const hook_ctx *ctx)
 	       meta->generation == INSTANCE.generation;
 }
 
-/* Writes the metadata in front of a frame without any. */
+/* Writes the metadata in front of a frame without metadata. */
 static __always_inline bool restore_metadata(hook_ctx *ctx, struct myelin_meta *meta)
 {
 	struct headers headers = {};
@@ -66,7 +66,7 @@ static __always_inline bool restore_metadata(hook_ctx *ctx, struct myelin_meta *
 	return hook_save(ctx, meta);
 }
 
-/* Handles a packet from a worker. */
+/* Removes the headers of a packet from a worker and forwards the packet. */
 static __always_inline int decapsulate(hook_ctx *ctx)
 {
 	struct myelin_meta meta = {};
@@ -82,7 +82,7 @@ static __always_inline int decapsulate(hook_ctx *ctx)
 	return hop_exit(ctx);
 }
 
-/* Handles a packet from a black box: stamps it again. */
+/* Stamps a packet from a black box again and forwards the packet. */
 static __always_inline int restamp_packet(hook_ctx *ctx)
 {
 	struct myelin_meta meta = {
@@ -104,10 +104,10 @@ static __always_inline int forward_packet(hook_ctx *ctx)
 		return decapsulate(ctx);
 	if (IMMEDIATE(carrier) == CARRIER_LINK)
 		return restamp_packet(ctx);
-	return is_of_chain(ctx) ? hop_exit(ctx) : drop_foreign(ctx);
+	return belongs_to_chain(ctx) ? hop_exit(ctx) : drop_foreign(ctx);
 }
 #else
-/* A veth clears the priority of packets sent over it, so no other packet has the tag. */
+/* A veth clears the priority of every packet, so only packets of such a redirect have the tag. */
 static __always_inline int forward_packet(hook_ctx *ctx)
 {
 	bool leaves = HOP(exit) == EXIT_REDIRECT || HOP(exit) == EXIT_PEER;

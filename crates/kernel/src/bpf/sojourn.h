@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Histogram of the time from the front door to the egress, one for each section of a chain. Layout
- * and buckets follow myelin_packet::sojourn: 32 buckets per octave; values from 2^36 ns are in the
- * last bucket.
+ * Histogram of the time from the front door to the egress, one histogram for each section of a
+ * chain. Layout and buckets follow myelin_packet::sojourn: 32 buckets per octave; values from 2^36
+ * ns are in the last bucket.
  */
 #ifndef MYELIN_SOJOURN_H
 #define MYELIN_SOJOURN_H
@@ -16,7 +16,7 @@
 
 struct myelin_sojourn {
 	__u64 sum_ns;
-	__u64 min_ns; /* user space initialises it to the maximum */
+	__u64 min_ns; /* user space initialises this member to the largest value */
 	__u64 max_ns;
 	__u64 padding[5];
 	__u64 buckets[SOJOURN_BUCKETS];
@@ -30,8 +30,8 @@ static __always_inline __u32 sojourn_bucket(__u64 ns)
 	if (ns >= SOJOURN_LIMIT)
 		return SOJOURN_BUCKETS - 1;
 
-	/* The instruction set has no "count leading zeros": compute the bit length of `high` by
-	 * halving.
+	/* Compute the bit length of `high` by halving, because the instruction set has no "count
+	 * leading zeros".
 	 */
 	__u32 high = ns >> SOJOURN_SUB_BITS, octave = 0;
 
@@ -51,7 +51,7 @@ static __always_inline __u32 sojourn_bucket(__u64 ns)
 		octave += 2;
 		high >>= 2;
 	}
-	/* `high` is 0 to 3 here, and 0 only below 32 ns. Its bit length is 0, 1, 2 or 2. */
+	/* `high` is 0 to 3 here, and 0 only below 32 ns. The bit length of 0 to 3 is 0, 1, 2, 2. */
 	octave += high - (high == 3);
 	/* Octave 0 is linear. Octaves 0 and 1 have buckets of 1 ns. */
 	if (octave == 0)

@@ -3,9 +3,10 @@
  * Appends the arrival time (the front door's stamp) and the departure time to the UDP payload, and
  * corrects lengths and checksums: the ATS of CALVIN.
  *
- * Drops a packet that cannot grow: not UDP, a fragment, beyond the MTU or the buffer, data after
- * its datagram (RFC 9868), a GSO skb. Uses the Ethernet padding before the frame grows. All sums
- * are in native byte order (RFC 1071, section 2B).
+ * Drops a packet that cannot grow: a packet without UDP, a fragment, a GSO skb, a packet that would
+ * exceed the MTU or the buffer, a packet with data after the datagram (RFC 9868). Overwrites the
+ * Ethernet padding before the frame grows. All sums are in native byte order (RFC 1071, section
+ * 2B).
  */
 #include <linux/udp.h>
 
@@ -45,7 +46,8 @@ static __always_inline __u16 stamps_sum(const struct stamps *stamps, __u32 lengt
 	return length & 1 ? __builtin_bswap16(sum) : sum;
 }
 
-/* Returns the length field of the IP header and its start offset; NULL if it is missing. */
+/* Returns the length field of the IP header; NULL if the field is missing. Writes the offset from
+ * which the field counts to `from`. */
 static __always_inline __be16 *ip_length(hook_ctx *ctx, const struct headers *headers, __u32 *from)
 {
 	void *l3 = (void *)(long)ctx->data + (headers->l3 & MAX_OFFSET);
@@ -83,8 +85,8 @@ static __always_inline bool lengthen_ip(hook_ctx *ctx, const struct headers *hea
 	return true;
 }
 
-/* Corrects the UDP header: the datagram grew by 16 bytes with sum `sum`. The length is also in the
- * pseudo-header. */
+/* Corrects the UDP header after the datagram grew by 16 bytes with sum `sum`. The pseudo-header
+ * also contains the length. */
 static __always_inline bool lengthen_udp(hook_ctx *ctx, const struct headers *headers, __u16 sum)
 {
 	struct udphdr *udp = (void *)(long)ctx->data + (headers->l4 & MAX_OFFSET);

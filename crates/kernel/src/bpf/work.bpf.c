@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
  * Uses the core for a given number of cycles per packet and per byte. Each step is an exclusive or
- * and a multiplication that depend on the step before. The loop's instructions do not depend on
- * these and run in parallel. Same steps as myelin_functions::work.
+ * and a multiplication that depend on the step before. The loop's own instructions do not depend on
+ * the steps, so they run in parallel. The steps are the same as those of myelin_functions::work.
  */
 #include "next.h"
 
@@ -20,7 +20,7 @@ const volatile struct {
 
 #define STEP(value) (value = (value ^ 0x5555555555555555) * 0x9e3779b97f4a7c15)
 
-/* The verifier does not know `value`, so all iterations are the same state for it. */
+/* The verifier does not know `value`, so all iterations have the same state for the verifier. */
 static __always_inline __u64 work(__u64 value, __u32 steps)
 {
 	__u32 blocks = steps / BLOCK, rest = steps % BLOCK;

@@ -2,12 +2,12 @@
 /*
  * XORs every byte of the UDP or TCP payload with a key and corrects the checksum in the same pass.
  *
- * A word w becomes w ^ K. It grows by K - 2 * (w & K) in every bit and so in every 16-bit lane: the
- * checksum's sum grows by n * K - 2 * sum(w & K). All sums are in native byte order; ones'
- * complement sums are equivalent in both orders (RFC 1071, section 2B).
+ * A word w becomes w ^ K. The word grows by K - 2 * (w & K) in every bit and so in every 16-bit
+ * lane. So the checksum's sum grows by n * K - 2 * sum(w & K). All sums are in native byte order;
+ * ones' complement sums are equivalent in both orders (RFC 1071, section 2B).
  *
- * Drops a packet that it cannot transform: neither UDP nor TCP, a fragment, a payload above
- * MAX_PAYLOAD, a GSO skb (the checksums of its segments do not exist yet).
+ * Drops a packet that the program cannot transform: a packet without UDP and TCP, a fragment, a
+ * payload above MAX_PAYLOAD, a GSO skb (whose segments do not have checksums yet).
  */
 #include <linux/tcp.h>
 #include <linux/udp.h>
@@ -15,7 +15,7 @@
 #include "protocol.h"
 #include "next.h"
 
-/* Fits in an MTU of 1500. */
+/* Longest payload in bytes; every payload within an MTU of 1500 is shorter. */
 #define MAX_PAYLOAD 1500
 #define BLOCK	    64
 #define MAX_BLOCKS  (MAX_PAYLOAD / BLOCK)
@@ -26,8 +26,9 @@ const volatile struct xor {
 } INSTANCE INSTANCE_SECTION;
 
 /*
- * Sums of the payload bits that the key selects, with the fewest instructions: whole 64-bit words,
- * which lose carries, and their upper halves. The lower halves are the difference.
+ * Sums of the payload bits that the key selects, with the fewest instructions: the sum of the
+ * 64-bit words, which loses carries, and the sum of the words' upper halves. The difference is the
+ * sum of the lower halves.
  */
 struct selected_sums {
 	__u64 words;
@@ -47,19 +48,19 @@ static __always_inline void add_selected(struct selected_sums *sums, __u64 bits)
 	sums->upper += bits >> 32;
 }
 
-/* Adds two words at once: no sum of two bytes can carry into the next lane. */
-static __always_inline void add_two_selected(struct selected_sums *sums, __u64 key, __u64 one,
-					     __u64 other)
+/* Adds two words. Adds both words at once if no sum of two bytes can carry into the next lane. */
+static __always_inline void add_two_selected(struct selected_sums *sums, __u64 key, __u64 first,
+					     __u64 second)
 {
 	if (key & 0x80) {
-		add_selected(sums, one);
-		add_selected(sums, other);
+		add_selected(sums, first);
+		add_selected(sums, second);
 	} else {
-		add_selected(sums, one + other);
+		add_selected(sums, first + second);
 	}
 }
 
-/* Transforms the word at `at` and returns the bits that the key selects. */
+/* Transforms the word at `at`. Returns the bits of the word that the key selects. */
 #define XOR(type, at, key)                       \
 	({                                       \
 		type *word = (void *)(at);       \
@@ -79,7 +80,7 @@ static __always_inline __u32 fold(__u64 sum)
 	return (sum >> 16) + (sum & 0xffff);
 }
 
-/* Returns the byte of `key` that applies to the last byte of an odd length, in its word. */
+/* Returns the byte of `key` for the last byte of an odd length, at that byte's place in a word. */
 static __always_inline __u32 odd_lane(__u64 key)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -89,8 +90,7 @@ static __always_inline __u32 odd_lane(__u64 key)
 #endif
 }
 
-/* XORs `length` bytes at `at`. Returns false if they are not all in the frame. `growth` is never 0.
- */
+/* XORs `length` bytes at `at`. Returns false if a byte is beyond the frame. `growth` is never 0. */
 static __always_inline bool xor_payload(__u8 *at, const void *end, __u32 length, __u64 key,
 					__u32 *growth)
 {
@@ -109,8 +109,8 @@ static __always_inline bool xor_payload(__u8 *at, const void *end, __u32 length,
 		XOR_TWO(at + 48, key, sums);
 		at += BLOCK;
 	}
-	/* Compute `at` from `length`, not from the loop: otherwise the verifier follows the rest
-	 * for each length. */
+	/* Compute `at` from `length` and not from the loop, because the verifier would follow the
+	 * rest for each length. */
 	at = start + (length & (MAX_OFFSET & ~(BLOCK - 1)));
 	if (length & 32) {
 		if ((void *)at + 32 > end)
@@ -151,7 +151,8 @@ static __always_inline bool xor_payload(__u8 *at, const void *end, __u32 length,
 			return false;
 
 		__u32 lane = odd_lane(key);
-		/* The byte has its position in a word whose other byte is zero. */
+		/* The byte has the same place in a word as before. The word's other byte is zero.
+		 */
 		__u32 byte = *at & (__u8)key;
 
 		sums.words += odd_lane(byte | byte << 8);
@@ -184,13 +185,13 @@ static __always_inline bool fix_checksum(hook_ctx *ctx, __u32 offset, __u32 grow
 	if ((void *)(field + 1) > (void *)(long)ctx->data_end)
 		return false;
 	if (udp && !*field) {
-		/* No field compensates the payload: correct the NIC's sum, if it has one. */
+		/* No field compensates the payload, so correct the NIC's sum, if there is one. */
 		bpf_csum_update(ctx, growth);
 		return true;
 	}
 	/*
 	 * Does nothing if the NIC completes the checksum (CHECKSUM_PARTIAL). A sum over the whole
-	 * packet (CHECKSUM_COMPLETE) stays valid: payload and checksum together add nothing.
+	 * packet (CHECKSUM_COMPLETE) stays valid, because payload and checksum together add 0.
 	 */
 	return bpf_l4_csum_replace(ctx, offset, 0, growth, udp ? BPF_F_MARK_MANGLED_0 : 0) == 0;
 #endif

@@ -1,9 +1,10 @@
-//! The table that a front door searches inline: an array of buckets of a few keys each. Same layout
-//! as `struct bucket4` and `struct bucket6`.
+//! The table that a front door searches inline: an array of buckets of a few keys each. `struct
+//! bucket4` and `struct bucket6` have the same layout.
 //!
-//! Programs read it during writes. The writer stores an entry's number after its key; the number of
-//! a free entry is 0. A freed entry keeps its key. It is reused only after a grace period, when no
-//! program is between the comparison of the old key and the read of the number.
+//! Programs read the table during writes. The writer stores an entry's key before the entry's
+//! number. The number of a free entry is 0. A freed entry keeps its key. The writer reuses a freed
+//! entry only after a grace period. Then no program is between the comparison of the old key and
+//! the read of the number.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -16,18 +17,20 @@ use crate::map::create_mapped;
 use crate::mapped_array::MappedArray;
 use crate::{Error, sys};
 
-/// Buckets of each family, `BUCKETS`. With 10 000 IPv4 keys one key in 300 finds its bucket full.
+/// Number of buckets of each family, `BUCKETS`. With 10 000 IPv4 keys, one key in 300 finds its
+/// bucket full.
 pub(super) const BUCKETS: usize = 1 << 14;
 
 /// Layout of a family's buckets, in 64-bit words.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
+    /// Name of the map.
     pub(super) name: &'static str,
-    /// Keys in a bucket.
+    /// Number of keys in a bucket.
     pub(super) entries: usize,
-    /// Words of a key.
+    /// Number of words of a key.
     pub(super) key: usize,
-    /// Words of a bucket.
+    /// Number of words of a bucket.
     pub(super) words: usize,
 }
 
@@ -81,8 +84,8 @@ impl Buckets {
             .is_some_and(|entry| self.number(bucket, entry) != 0)
     }
 
-    /// Looks up a key as a front door does. Returns its number, and how many keys of its bucket are
-    /// in the hash table.
+    /// Looks up a key as a front door does. Returns the key's number, and the number of the
+    /// bucket's keys in the hash table.
     #[cfg(test)]
     pub(super) fn look_up(&self, key: &Words) -> (Option<u32>, u32) {
         let bucket = self.bucket(key);
@@ -92,7 +95,7 @@ impl Buckets {
         (number, self.number(bucket, self.layout.entries))
     }
 
-    /// Sets the chain number of a key atomically. Returns false if its bucket is full.
+    /// Sets the chain number of a key atomically. Returns false if the key's bucket is full.
     pub(super) fn put(&mut self, key: &Words, number: u32) -> bool {
         let bucket = self.bucket(key);
         if let Some(entry) = self.find(bucket, key) {
@@ -100,7 +103,7 @@ impl Buckets {
             self.set_number(bucket, entry, number);
             return true;
         }
-        let Some(entry) = self.free_entry(bucket) else {
+        let Some(entry) = self.find_free_entry(bucket) else {
             return false;
         };
         let at = bucket * self.layout.words + entry * self.layout.key;
@@ -114,7 +117,7 @@ impl Buckets {
         true
     }
 
-    /// Frees a key's entry. Returns false if it has none.
+    /// Frees a key's entry. Returns false if the key has no entry.
     pub(super) fn remove(&mut self, key: &Words) -> bool {
         let bucket = self.bucket(key);
         let Some(entry) = self
@@ -128,7 +131,7 @@ impl Buckets {
         true
     }
 
-    /// Sets how many keys of this key's bucket are in the hash table.
+    /// Sets the number of keys of this key's bucket that are in the hash table.
     pub(super) fn set_overflow_count(&self, key: &Words, count: u32) {
         let entries = self.layout.entries;
         self.set_half(self.bucket(key), entries, count);
@@ -152,7 +155,7 @@ impl Buckets {
     }
 
     /// Returns an entry that no program can be reading for another key.
-    fn free_entry(&mut self, bucket: usize) -> Option<usize> {
+    fn find_free_entry(&mut self, bucket: usize) -> Option<usize> {
         let free: Vec<usize> = (0..self.layout.entries)
             .filter(|entry| self.number(bucket, *entry) == 0)
             .collect();
@@ -177,13 +180,13 @@ impl Buckets {
         self.set_half(bucket, entry, number);
     }
 
-    /// Returns the word with the number of an entry. The entry after the last holds the count of
-    /// keys in the hash table.
+    /// Returns the word with the number of an entry. The position after the last entry holds the
+    /// count of the bucket's keys in the hash table.
     fn number_word(&self, bucket: usize, entry: usize) -> usize {
         bucket * self.layout.words + self.layout.entries * self.layout.key + entry / 2
     }
 
-    /// Writes half a word. There is one writer, and readers read halves.
+    /// Writes half a word. This is safe because there is one writer, and readers read halves.
     fn set_half(&self, bucket: usize, entry: usize, value: u32) {
         let word = &self.mapping.words()[self.number_word(bucket, entry)];
         let mut halves: [u32; 2] = bytemuck::cast(word.load(Ordering::Relaxed));

@@ -4,13 +4,13 @@ use bytemuck::{Pod, Zeroable};
 use myelin_packet::classifier::{MAX_MASKS, Mask, MatchKey};
 use myelin_packet::{Family, Match};
 
-/// Bit of the mask field in the key of a packet without ports: `NO_PORTS`. A mask that names a port
-/// keeps it, so no key matches.
+/// `NO_PORTS`: bit of the mask field in the key of a packet without ports. A mask that names a port
+/// keeps this bit, so such a packet matches no key under the mask.
 const NO_PORTS: u8 = 0x80;
 /// 64-bit words of the longest key.
 const KEY_WORDS: usize = 5;
 
-/// `struct fields`: the common part of both families' keys. Ports in network order.
+/// `struct fields`: the part that the keys of both families share. Ports are in network order.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 struct Fields {
@@ -46,19 +46,21 @@ pub(crate) type Words = [u64; KEY_WORDS];
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct MaskEntry {
+    /// The bits of a packet's key that the mask keeps.
     keep: Words,
+    /// The mask's number, at its place in the last word of a key.
     tag: u64,
 }
 
 impl MaskEntry {
-    /// `number` is below [`MAX_MASKS`]. It is part of the keys, so equal bits under different masks
-    /// are different keys.
+    /// `number` is below [`MAX_MASKS`]. Keys contain this number, so equal bits under different
+    /// masks are different keys.
     pub(super) fn new(mask: Mask, number: u8) -> Self {
-        let all = |counts: bool| if counts { [0xff; 2] } else { [0; 2] };
+        let port_bits = |is_used: bool| if is_used { [0xff; 2] } else { [0; 2] };
         let used = mask.fields;
         let keep = Fields {
-            source_port: all(used.source_port),
-            destination_port: all(used.destination_port),
+            source_port: port_bits(used.source_port),
+            destination_port: port_bits(used.destination_port),
             protocol: if used.protocol { 0xff } else { 0 },
             mask: if used.source_port || used.destination_port {
                 NO_PORTS
@@ -76,7 +78,7 @@ impl MaskEntry {
             prefix_bytes(used.destination_len),
         );
         Self {
-            keep: words(mask.family, &source, &destination, keep),
+            keep: pack_key(mask.family, &source, &destination, keep),
             tag: bytemuck::cast(tag),
         }
     }
@@ -91,7 +93,7 @@ fn prefix_bytes(len: u8) -> [u8; 16] {
 
 /// Returns the mask and the masked key of `rule`, to test a packet without a table. Returns `None`
 /// if no packet of the family matches.
-pub(crate) fn comparison(rule: &Match, family: Family) -> Option<(Words, Words)> {
+pub(crate) fn make_comparison(rule: &Match, family: Family) -> Option<(Words, Words)> {
     let mask = Mask::of(rule, family)?;
     let expected = key_words(family, &MatchKey::of(rule), 0, 0);
     Some((MaskEntry::new(mask, 0).keep, expected))
@@ -103,7 +105,7 @@ pub(super) const MASK_WORDS: usize = size_of::<MaskEntry>() / 8;
 /// `struct mask_banks`, in words: the active bank's number, then the banks.
 pub(super) const BANKS_WORDS: usize = 1 + 2 * BANK_WORDS;
 
-/// Returns the bytes of a key of this family.
+/// Returns the length of a key of `family`, bytes.
 pub(super) fn key_len(family: Family) -> usize {
     match family {
         Family::V4 => size_of::<Key4>(),
@@ -112,15 +114,15 @@ pub(super) fn key_len(family: Family) -> usize {
 }
 
 /// Returns the words of a key. An IPv4 address uses its first four bytes.
-fn words(family: Family, source: &[u8; 16], destination: &[u8; 16], fields: Fields) -> Words {
+fn pack_key(family: Family, source: &[u8; 16], destination: &[u8; 16], fields: Fields) -> Words {
     let mut words = [0; KEY_WORDS];
     let bytes = bytemuck::cast_slice_mut::<u64, u8>(&mut words);
-    let first = |address: &[u8; 16]| [address[0], address[1], address[2], address[3]];
+    let ipv4 = |address: &[u8; 16]| [address[0], address[1], address[2], address[3]];
     match family {
         Family::V4 => {
             let key = Key4 {
-                source: first(source),
-                destination: first(destination),
+                source: ipv4(source),
+                destination: ipv4(destination),
                 fields,
             };
             bytes[..size_of::<Key4>()].copy_from_slice(bytemuck::bytes_of(&key));
@@ -137,7 +139,7 @@ fn words(family: Family, source: &[u8; 16], destination: &[u8; 16], fields: Fiel
     words
 }
 
-/// Returns the words of a masked key at a port.
+/// Returns the words of a masked key for a port.
 pub(super) fn key_words(family: Family, key: &MatchKey, mask: u8, port: u16) -> Words {
     let fields = Fields {
         source_port: key.source_port.to_be_bytes(),
@@ -146,10 +148,10 @@ pub(super) fn key_words(family: Family, key: &MatchKey, mask: u8, port: u16) -> 
         mask,
         port,
     };
-    words(family, &key.source, &key.destination, fields)
+    pack_key(family, &key.source, &key.destination, fields)
 }
 
-/// Returns the hash that selects a key's bucket: `mix` over its words.
+/// Returns the hash that selects a key's bucket: `mix` over the key's words.
 pub(super) fn hash(family: Family, key: &Words) -> u64 {
     let words = key_len(family) / 8;
     key[..words].iter().fold(0_u64, |hash, word| {

@@ -21,21 +21,21 @@ pub(crate) struct ClassifierTables {
     maps: [NamedMap; 4],
 }
 
-/// The keys of one family: in buckets, and in a hash table if their bucket is full.
+/// The keys of one family. The hash table `matches` holds the keys whose bucket is full.
 #[derive(Debug)]
 struct FamilyTable {
     family: Family,
     buckets: Buckets,
     name: &'static str,
     matches: MapHandle,
-    /// Keys in the hash table `matches`, with their buckets.
+    /// The bucket of each key in the hash table `matches`.
     overflow: HashMap<Words, usize>,
     keys: u32,
     capacity: u32,
 }
 
 impl ClassifierTables {
-    /// Makes tables for `capacity` keys of each family.
+    /// Creates tables for `capacity` keys of each family.
     pub(crate) fn new(capacity: u32) -> Result<Self, Error> {
         let v4 = FamilyTable::new(Family::V4, capacity)?;
         let v6 = FamilyTable::new(Family::V6, capacity)?;
@@ -86,7 +86,7 @@ impl FamilyTable {
                 key_len(family),
                 size_of::<u32>(),
                 capacity,
-                // Few keys overflow their bucket: allocate memory per inserted key.
+                // Few keys overflow their bucket, so allocate memory per inserted key.
                 NO_PREALLOCATION,
             )?,
             overflow: HashMap::new(),
@@ -97,7 +97,7 @@ impl FamilyTable {
 
     fn put(&mut self, key: &Words, number: u32) -> Result<(), Error> {
         if self.overflow.contains_key(key) {
-            return self.update(key, number);
+            return self.put_overflow(key, number);
         }
         let is_new = !self.buckets.contains(key);
         if is_new && self.keys == self.capacity {
@@ -108,7 +108,7 @@ impl FamilyTable {
             });
         }
         if !self.buckets.put(key, number) {
-            self.update(key, number)?;
+            self.put_overflow(key, number)?;
             self.overflow.insert(*key, self.buckets.bucket(key));
             self.write_overflow_count(key);
         }
@@ -129,13 +129,14 @@ impl FamilyTable {
         Ok(())
     }
 
-    fn update(&self, key: &Words, number: u32) -> Result<(), Error> {
+    fn put_overflow(&self, key: &Words, number: u32) -> Result<(), Error> {
         let bytes = &bytemuck::bytes_of(key)[..key_len(self.family)];
         let action = (self.name, "add a match to");
         put(&self.matches, action, bytes, &number.to_ne_bytes())
     }
 
-    /// Writes into the key's bucket how many of its keys are in `matches`.
+    /// Counts the keys in `matches` that belong to the bucket of `key`. Writes the count into that
+    /// bucket.
     fn write_overflow_count(&self, key: &Words) {
         let bucket = self.buckets.bucket(key);
         let count = self.overflow.values().filter(|at| **at == bucket).count();
@@ -166,7 +167,7 @@ mod tests {
         key_words(Family::V4, &key, 3, 9)
     }
 
-    /// Looks a key up by the steps of a front door.
+    /// Looks up a key as a front door does.
     fn look_up(table: &FamilyTable, key: &Words) -> Option<u32> {
         match table.buckets.look_up(key) {
             (Some(0), _) | (None, 0) => None,
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_a_full_bucket_move_to_the_hash_table() {
+    fn keys_beyond_a_full_bucket_are_in_the_hash_table() {
         if !myelin_linux::capability::is_root() {
             println!("SKIP: needs root to make eBPF maps");
             return;
@@ -204,7 +205,8 @@ mod tests {
         assert!(error.contains("matches4"), "{error}");
         assert_eq!(look_up(&table, &same[6]), None);
 
-        // Removes a key of the bucket and one of the hash table. Another key then takes the entry.
+        // Remove a key of the bucket and a key of the hash table. Another key then takes the
+        // bucket's free entry.
         table.remove(&same[1]).unwrap();
         table.remove(&same[4]).unwrap();
         assert_eq!(
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn few_of_ten_thousand_keys_overflow_their_bucket() {
+    fn fewer_than_100_of_10000_keys_overflow_their_bucket() {
         if !myelin_linux::capability::is_root() {
             println!("SKIP: needs root to make eBPF maps");
             return;

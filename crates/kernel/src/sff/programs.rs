@@ -53,10 +53,10 @@ pub(super) enum Carrier {
 pub(super) struct Loader<'a> {
     pub(super) shared: &'a Arc<PlaneResources>,
     pub(super) config: &'a DistributedConfig,
-    /// The near ends by position, then the egress.
+    /// Interfaces: the near end of each position's link, then the egress.
     pub(super) devices: &'a MapHandle,
     pub(super) lines: &'a NumberRange,
-    /// The histogram of each section.
+    /// The sojourn histogram of each section.
     pub(super) sojourns: &'a [Sojourn],
 }
 
@@ -64,16 +64,16 @@ pub(super) struct Loader<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct PacketSource {
     carrier: Carrier,
-    /// Counts the packets from a black box.
+    /// Counter line for packets from a black box.
     out_line: u32,
     /// Number of black boxes between the previous function and this point.
     passed: usize,
 }
 
 impl PacketSource {
-    pub(super) const METADATA: Self = Self::of(Carrier::Metadata);
+    pub(super) const METADATA: Self = Self::from_carrier(Carrier::Metadata);
 
-    pub(super) const fn of(carrier: Carrier) -> Self {
+    pub(super) const fn from_carrier(carrier: Carrier) -> Self {
         Self {
             carrier,
             out_line: 0,
@@ -105,7 +105,7 @@ impl Loader<'_> {
         function: &FunctionInstance,
     ) -> Result<FunctionLink, Error> {
         let exit = self.exit_to(position + 1);
-        let hop = self.hop(position, exit.into_other_namespace(u32::from(position) + 1));
+        let hop = self.hop(position, exit.for_other_namespace(u32::from(position) + 1));
         let mut maps = self.maps(self.section(position), None);
         maps.insert(0, ("devices", self.devices.as_fd()));
         let states = &self.shared.states;
@@ -115,25 +115,25 @@ impl Loader<'_> {
         Ok(self.make_link(position, near, (inner, INNER)))
     }
 
-    /// Loads a kernel function at tcx. `inner`: index of the link's end in its namespace.
+    /// Loads a kernel function at tcx. `inner` is the interface index of the link's inner end.
     fn load_called_function(
         &self,
         position: u8,
         inner: u32,
         function: &FunctionInstance,
     ) -> Result<FunctionLink, Error> {
-        let back = self.hop(position, HopExit::Link { ifindex: inner });
+        let hop_back = self.hop(position, HopExit::Link { ifindex: inner });
         let maps = self.maps(self.section(position), None);
         let program = instance::load(
             Hook::Tcx,
             position,
             function,
-            back,
+            hop_back,
             &maps,
             &self.shared.states,
         )?;
         let called = LoadedSegment::load_entry(self.shared, Hook::Tcx, program)?;
-        let tagged = PacketSource::of(Carrier::Tag);
+        let tagged = PacketSource::from_carrier(Carrier::Tag);
         let exit = HopExit::Next {
             slot: called.slots().start(),
         };
@@ -145,20 +145,29 @@ impl Loader<'_> {
         })
     }
 
-    /// Loads the programs of a worker. `last`, for the last function: whether packets go directly
-    /// to the far end of the egress.
-    fn load_worker_link(&self, position: u8, last: Option<bool>) -> Result<FunctionLink, Error> {
-        let sockets = self.shared.sockets()?;
+    /// Loads the programs of a worker. `last_peer` is set for the last function only: whether
+    /// packets go directly to the far end of the egress.
+    fn load_worker_link(
+        &self,
+        position: u8,
+        last_peer: Option<bool>,
+    ) -> Result<FunctionLink, Error> {
+        let sockets = self.shared.create_sockets()?;
         let exit = HopExit::User { position };
         let inner = self.load_forwarder(position, PacketSource::METADATA, exit, Some(&sockets))?;
-        let near = if let Some(peer) = last {
+        let near = if let Some(peer) = last_peer {
             self.load_leave(position, peer)?
         } else {
             let exit = self.exit_to(position + 1);
-            self.load_forwarder(position, PacketSource::of(Carrier::Nsh), exit, None)?
+            self.load_forwarder(
+                position,
+                PacketSource::from_carrier(Carrier::Nsh),
+                exit,
+                None,
+            )?
         };
         let mut link = self.make_link(position, near, (inner, INNER));
-        if last.is_some() {
+        if last_peer.is_some() {
             link.near.hook = Hook::Tcx;
         }
         link.sockets = Some(sockets);
@@ -187,8 +196,8 @@ impl Loader<'_> {
         })
     }
 
-    /// Combines the programs at the near end and at the other end. `far` includes the name of the
-    /// other end.
+    /// Combines the programs at the near end and at the far end. `far` includes the name of the far
+    /// end.
     fn make_link(
         &self,
         position: u8,
@@ -232,7 +241,8 @@ impl Loader<'_> {
         Ok(program.into())
     }
 
-    /// Returns the section of the function at `position`. A black box there ends this section.
+    /// Returns the section of the function at `position`. A black box at `position` ends the
+    /// section.
     fn section(&self, position: u8) -> usize {
         count_black_boxes(&self.config.functions[..usize::from(position)])
     }
@@ -265,8 +275,9 @@ impl Loader<'_> {
         Ok(program.into())
     }
 
-    /// Returns the exit to the function at `position`; after the last function, the exit out of the
-    /// chain. The entry of a black box is an exit out of the chain too, which counts the packets.
+    /// Returns the exit to the function at `position`, or the exit out of the chain after the last
+    /// function. The entry of a black box is also an exit out of the chain, because such an exit
+    /// counts packets.
     pub(super) fn exit_to(&self, position: u8) -> HopExit {
         let functions = &self.config.functions;
         let out = |ifindex, line| HopExit::Out {

@@ -1,6 +1,6 @@
-//! The common parts of the test programs: a small plane, chains of kernel functions, random cases.
+//! Helpers that all test programs share: a small plane, chains of kernel functions, random cases.
 
-#![allow(dead_code, reason = "each test program uses its part")]
+#![allow(dead_code, reason = "each test program uses only some helpers")]
 
 use myelin_kernel::{Capacity, ChainConfig, EntrySpace, Exit, Hook, KernelSegment, Plane};
 use myelin_spec::{FunctionInstance, OnFailure};
@@ -12,7 +12,7 @@ pub(crate) const LOOPBACK: u32 = 1;
 
 /// Returns whether the test may load programs. If not, prints the reason.
 pub(crate) fn is_root() -> bool {
-    // Checks the capability, not the user: a container's root may lack it.
+    // Checks the capabilities and not the user, because a container's root may lack capabilities.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let bits = effective
@@ -27,7 +27,7 @@ pub(crate) fn is_root() -> bool {
 }
 
 /// Creates a small plane.
-pub(crate) fn plane() -> Plane {
+pub(crate) fn create_plane() -> Plane {
     let capacity = Capacity {
         lines: 512,
         programs: 128,
@@ -82,7 +82,7 @@ pub(crate) fn for_all<S: Strategy>(cases: u32, strategy: &S, check: impl Fn(S::V
 /// Returns whether the kernel accepts a frame for a test run of that hook. The frame has an
 /// Ethernet header and fits into a page. The tc hook needs a whole IP header; `live.rs` tests
 /// shorter frames over real links.
-pub(crate) fn runs(hook: Hook, frame: &[u8]) -> bool {
+pub(crate) fn can_run(hook: Hook, frame: &[u8]) -> bool {
     let shortest = match (hook, frame.get(12..14)) {
         (Hook::Xdp, _) => 14,
         (Hook::Tcx, Some([0x08, 0x00])) => 34,

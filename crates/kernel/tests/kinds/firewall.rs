@@ -150,7 +150,7 @@ fn too_many_rules_are_an_error() {
     let rules = vec![Rule::any(Action::Deny); MAX_RULES + 1];
     let config = firewall(&rules, Action::Allow, FragmentPolicy::Drop);
     let error = instantiate(&FunctionConfig::Firewall(config)).err();
-    let error = error.expect("too many rules");
+    let error = error.expect("the firewall must refuse too many rules");
     assert_eq!(error, Error::Firewall(RulesError::TooMany { count: 1025 }));
     let message = error.to_string();
     assert!(message.starts_with("firewall: 1025 rules are too many: at most 1024"));
@@ -269,7 +269,7 @@ fn the_largest_rule_list_matches_the_linear_search() {
     let chains = load(&Spaces::all(), &config);
     for rule in rules.iter().step_by(13) {
         let [source, destination] =
-            [&rule.source, &rule.destination].map(|one| one.unwrap().addr());
+            [&rule.source, &rule.destination].map(|prefix| prefix.unwrap().addr());
         let first = *rule.source_ports.as_ref().unwrap().start();
         for port in [0, 90, 91, 30_000, 61_000].map(|offset| first.wrapping_add(offset)) {
             let frame = build::udp((source, port).into(), (destination, 1).into(), b"");

@@ -35,7 +35,7 @@ fn run(chains: &Chains, frame: &[u8], now_ns: u64) -> bool {
 /// Name, state, packets in both directions, first and last time of a flow.
 type Row = (String, FlowState, [u64; 2], u64, u64);
 
-fn rows((flows, totals): Flows) -> (Vec<Row>, FlowTotals) {
+fn to_rows((flows, totals): Flows) -> (Vec<Row>, FlowTotals) {
     let rows = flows.into_iter().map(|(name, flow)| {
         let packets = [flow.packets, flow.reply_packets];
         (
@@ -51,7 +51,7 @@ fn rows((flows, totals): Flows) -> (Vec<Row>, FlowTotals) {
 
 #[track_caller]
 fn read_rows(chains: &Chains) -> (Vec<Row>, FlowTotals) {
-    rows(chains.flows().unwrap())
+    to_rows(chains.flows().unwrap())
 }
 
 #[derive(Clone, Debug)]
@@ -209,7 +209,7 @@ fn a_closed_end_may_open_a_new_connection() {
             (first, second, SYN, FlowState::New, 1, 1),
             (second, first, ACK, FlowState::Established, 1, 1),
             (first, second, FIN | ACK, FlowState::Closing, 2, 1),
-            // This end has not closed.
+            // The second end has not closed.
             (second, first, SYN, FlowState::Closing, 2, 1),
             (first, second, ACK, FlowState::Closing, 3, 1),
             (first, second, SYN, FlowState::New, 1, 2),
@@ -274,7 +274,7 @@ fn a_flow_expires_after_its_timeout() {
 #[test]
 fn the_reply_side_and_the_next_generation_share_the_flows() {
     let spaces = Spaces::all();
-    let [forward, reply] = spaces.pair(&FunctionConfig::FlowTracker(CONFIG), "tracker");
+    let [forward, reply] = spaces.load_pair(&FunctionConfig::FlowTracker(CONFIG), "tracker");
     let (client, server) = (build::client_v4(), build::server_v4());
     assert!(!run(&reply, &segment(server, client, SYN | ACK), 1));
     assert!(run(&forward, &segment(client, server, SYN), 2));
@@ -294,7 +294,7 @@ fn the_reply_side_and_the_next_generation_share_the_flows() {
     );
 }
 
-/// Both directions of few flows, with flags that change their state.
+/// Returns frames of both directions of few flows, with flags that change the flows' states.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let flags = prop_oneof![
         3 => Just(SYN),
@@ -341,7 +341,7 @@ fn random_packets_match_the_reference() {
         } else {
             InvalidPolicy::Drop
         };
-        // A full kernel table evicts other flows.
+        // A full kernel table evicts other flows than the model.
         let flows = if spaces.are_user_only() { flows } else { 4096 };
         let config = FlowTrackerConfig {
             flows,
@@ -379,7 +379,8 @@ fn every_fixture_matches_the_reference() {
     });
 }
 
-/// Two CPUs run both directions at the same time: the entry misses no packet and no mark.
+/// Two CPUs run both directions at the same time. The entry counts every packet and records the FIN
+/// of each side.
 #[test]
 fn both_directions_of_a_flow_update_one_entry() {
     const PACKETS_PER_DIRECTION: u32 = 100_000;
@@ -403,7 +404,7 @@ fn both_directions_of_a_flow_update_one_entry() {
                 scope.spawn(move || send(program, hook, &frame, 2, PACKETS_PER_DIRECTION));
             }
         });
-        let (rows, _) = rows(chain.flows().unwrap());
+        let (rows, _) = to_rows(chain.flows().unwrap());
         let [(name, state, packets, ..)] = &rows[..] else {
             panic!("{} flows", rows.len())
         };

@@ -17,7 +17,7 @@ fn every_frame_passes_unchanged() {
 }
 
 #[test]
-fn a_function_without_flows_reports_none() {
+fn a_function_without_a_flow_table_reports_no_flows() {
     let chains = Spaces::all().load(&[FunctionConfig::Forward]);
     assert_eq!(chains.flows(), None);
     for kernel in Kernel::at_hooks() {

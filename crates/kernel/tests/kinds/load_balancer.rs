@@ -34,17 +34,17 @@ fn backend(last: u8, v6: bool) -> BackendSpec {
 
 /// Returns a configuration with these backends of both families.
 fn config(backends: impl IntoIterator<Item = u8>) -> LoadBalancerConfig {
-    let both = |last| [backend(last, false), backend(last, true)];
+    let in_both_families = |last| [backend(last, false), backend(last, true)];
     LoadBalancerConfig {
-        backends: backends.into_iter().flat_map(both).collect(),
+        backends: backends.into_iter().flat_map(in_both_families).collect(),
         timeout_ns: TIMEOUT,
         flows: 1024,
     }
 }
 
 /// Loads the forward and the reply chain with the state of that name.
-fn pair(spaces: &Spaces, config: &LoadBalancerConfig, state: &str) -> [Chains; 2] {
-    spaces.pair(&FunctionConfig::LoadBalancer(config.clone()), state)
+fn load_pair(spaces: &Spaces, config: &LoadBalancerConfig, state: &str) -> [Chains; 2] {
+    spaces.load_pair(&FunctionConfig::LoadBalancer(config.clone()), state)
 }
 
 fn tuple(frame: &[u8]) -> FiveTuple {
@@ -95,7 +95,7 @@ fn every_fixture_reaches_a_backend_or_is_dropped() {
     on_fixtures(|spaces, fixtures| {
         for backends in [0, 1, 5] {
             let config = config(1..=backends);
-            let [forward, reply] = pair(spaces, &config, "web");
+            let [forward, reply] = load_pair(spaces, &config, "web");
             for fixture in fixtures {
                 let (headers, name) = (fixture.expected.unwrap(), fixture.name);
                 // The unchanged frame, whose checksums may be wrong.
@@ -127,7 +127,7 @@ fn every_fixture_reaches_a_backend_or_is_dropped() {
 
 #[test]
 fn answers_regain_the_virtual_address() {
-    let [forward, reply] = pair(&Spaces::all(), &config(1..=5), "web");
+    let [forward, reply] = load_pair(&Spaces::all(), &config(1..=5), "web");
     for (tcp, v6) in [(false, false), (true, false), (false, true), (true, true)] {
         for client in 0..50 {
             let sent = frame(client, tcp, v6);
@@ -144,7 +144,7 @@ fn answers_regain_the_virtual_address() {
             let other = SocketAddr::new(from.ip(), from.port() + 1);
             let stray = builder(tcp)(other, to, b"stray");
             reply.expect_at(2 * SECOND, &stray, None, "from another port");
-            // After the flow's timeout it is no answer either.
+            // After the flow's timeout the same packet is no answer.
             reply.expect_at(2 * SECOND + TIMEOUT + 1, &answer, None, "too late");
         }
     }
@@ -153,22 +153,22 @@ fn answers_regain_the_virtual_address() {
 #[test]
 fn without_a_backend_of_the_family_packets_are_dropped() {
     let spaces = Spaces::all();
-    let [none, _] = pair(&spaces, &config([]), "none");
+    let [none, _] = load_pair(&spaces, &config([]), "none");
     none.expect(&frame(1, false, false), None, "no backend");
     let v6_only = LoadBalancerConfig {
         backends: vec![backend(1, true)],
         ..config([])
     };
-    let [v6_only, _] = pair(&spaces, &v6_only, "IPv6");
+    let [v6_only, _] = load_pair(&spaces, &v6_only, "IPv6");
     v6_only.expect(&frame(1, false, false), None, "no backend for IPv4");
     assert!(v6_only.run(&frame(1, false, true), 1).is_some());
 }
 
 #[test]
 fn a_flow_with_ambiguous_answers_is_dropped() {
-    let [forward, _] = pair(&Spaces::all(), &config([1]), "web");
+    let [forward, _] = load_pair(&Spaces::all(), &config([1]), "web");
     let first = frame(1, false, false);
-    // The same client and port to another virtual address, and the same backend behind it.
+    // The same client and port send to another virtual address, which has the same backend.
     let headers = parse(&first).unwrap();
     let second = with_address(&first, &headers, [198, 51, 100, 99].into(), true);
     assert!(forward.run(&first, SECOND).is_some());
@@ -181,7 +181,7 @@ fn a_flow_with_ambiguous_answers_is_dropped() {
 
 #[test]
 fn flows_are_listed_and_an_expired_flow_is_replaced() {
-    let [forward, reply] = pair(&Spaces::all(), &config([1, 2]), "web");
+    let [forward, reply] = load_pair(&Spaces::all(), &config([1, 2]), "web");
     let late = 2 * SECOND + TIMEOUT;
     for (client, now) in [(1, SECOND), (1, 2 * SECOND), (2, SECOND), (2, late)] {
         assert!(forward.run(&frame(client, false, false), now).is_some());
@@ -191,7 +191,7 @@ fn flows_are_listed_and_an_expired_flow_is_replaced() {
     let flows = flows.values();
     let mut seen: Vec<_> = flows
         .clone()
-        .map(|one| (one.packets, one.bytes, one.first_ns, one.last_ns))
+        .map(|flow| (flow.packets, flow.bytes, flow.first_ns, flow.last_ns))
         .collect();
     seen.sort_unstable();
     let expected = [(1, length, late, late), (2, 2 * length, SECOND, 2 * SECOND)];
@@ -213,8 +213,11 @@ fn a_full_table_evicts_and_counts_flows() {
     const CLIENTS: u16 = 5000;
     let balancer = config(1..=4);
     let capacity = balancer.flows as usize;
-    assert!(capacity < CLIENTS.into(), "the table is never full");
-    let [user, _] = pair(&Spaces::user(), &balancer, "web");
+    assert!(
+        capacity < CLIENTS.into(),
+        "the table must be too small for all clients"
+    );
+    let [user, _] = load_pair(&Spaces::user(), &balancer, "web");
     for client in 0..CLIENTS {
         assert!(user.run(&frame(client, false, false), SECOND).is_some());
     }
@@ -286,14 +289,14 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 /// A flow keeps its backend while the backend is configured and the flow has not expired. Otherwise
-/// it gets the backend of a new flow, which depends only on the configured backends.
+/// the flow gets the backend of a new flow, which depends only on the configured backends.
 #[test]
 fn flows_keep_their_backends() {
     let number = Cell::new(0);
     for_all(32, 4, &events(), |spaces, events| {
         let mut backends: HashSet<u8> = (1..5).collect();
-        let mut chains = pair(spaces, &config(backends.clone()), "web");
-        // Loads a chain without flows: it shows the backend of a new flow.
+        let mut chains = load_pair(spaces, &config(backends.clone()), "web");
+        // Loads a chain without flows, which shows the backend of a new flow.
         let load_empty = |backends: &HashSet<u8>| {
             number.set(number.get() + 1);
             let config = FunctionConfig::LoadBalancer(config(backends.clone()));
@@ -307,7 +310,7 @@ fn flows_keep_their_backends() {
                 Event::Pause(ns) => now += ns,
                 Event::Backends(others) => {
                     backends = others;
-                    chains = pair(spaces, &config(backends.clone()), "web");
+                    chains = load_pair(spaces, &config(backends.clone()), "web");
                     new_flows = load_empty(&backends);
                 }
                 Event::Packet {
@@ -348,12 +351,12 @@ fn flows_keep_their_backends() {
 #[test]
 fn colliding_flows_and_their_answers_match_in_all_spaces() {
     for_all(1, 12, &events(), |spaces, events| {
-        let mut chains = pair(spaces, &config(1..5), "web");
+        let mut chains = load_pair(spaces, &config(1..5), "web");
         let mut now = SECOND;
         for event in events {
             match event {
                 Event::Pause(ns) => now += ns,
-                Event::Backends(others) => chains = pair(spaces, &config(others), "web"),
+                Event::Backends(others) => chains = load_pair(spaces, &config(others), "web"),
                 Event::Packet {
                     client,
                     service,
@@ -394,7 +397,7 @@ fn exchange(
     if let Some(out) = forward.run(&build(from, to), now) {
         let backend = SocketAddr::new(tuple(&out).destination, 80);
         let back = reply.run(&build(backend, from), now + 1);
-        let back = back.expect("the answer of a live flow");
+        let back = back.expect("the answer of a live flow must pass");
         assert_eq!(tuple(&back).source, to.ip());
     }
 }
@@ -413,7 +416,7 @@ fn one_of_two_ambiguous_flows_on_two_cpus_is_refused() {
     });
     let chain = kernel.load_chain(&[instance(&function, "web", Side::Forward)]);
     let (program, hook) = (chain.program(), chain.hook);
-    // Spin instead of a barrier: a woken thread starts too late.
+    // Spin instead of a barrier, because a woken thread starts too late.
     let rounds_begun = [AtomicU16::new(0), AtomicU16::new(0)];
     let send_all = |side: usize, service: u8| -> Vec<bool> {
         let to = SocketAddr::new([198, 51, 100, service].into(), 80);
@@ -430,11 +433,14 @@ fn one_of_two_ambiguous_flows_on_two_cpus_is_refused() {
             })
             .collect()
     };
-    let (one, other) = std::thread::scope(|scope| {
-        let other = scope.spawn(|| send_all(1, 3));
-        (send_all(0, 2), other.join().unwrap())
+    let (first, second) = std::thread::scope(|scope| {
+        let second = scope.spawn(|| send_all(1, 3));
+        (send_all(0, 2), second.join().unwrap())
     });
-    for (round, (one, other)) in one.into_iter().zip(other).enumerate() {
-        assert!(one != other, "round {round}: {one}, {other}");
+    for (round, (first, second)) in first.into_iter().zip(second).enumerate() {
+        assert!(
+            first != second,
+            "round {round}: exactly one flow must pass, not {first} and {second}"
+        );
     }
 }

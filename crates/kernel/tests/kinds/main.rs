@@ -1,5 +1,5 @@
-//! The function kinds that exist in both spaces. Each case runs in user space and in the kernel, at
-//! both hooks.
+//! Tests the function kinds that exist in both spaces. Each case runs in user space and in the
+//! kernel, at both hooks.
 //!
 //! Each kind has one file. The file compares each space with a plain reference, and the spaces with
 //! each other. The kernel part needs root. Without root each test prints a message and runs in user

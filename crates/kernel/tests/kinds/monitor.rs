@@ -18,7 +18,7 @@ fn monitor(flows: u32) -> FunctionConfig {
 /// Name, packets, bytes, first and last time of a flow.
 type Flow = (String, u64, u64, u64, u64);
 
-/// Returns the final flows of a table of `size`, and its totals.
+/// Returns the final flows and the totals of a table with `size` entries.
 fn reference(size: usize, frames: &[(u64, Vec<u8>)]) -> (Vec<Flow>, FlowTotals) {
     let mut flows: Vec<Flow> = Vec::new();
     let mut totals = FlowTotals::default();
@@ -99,7 +99,7 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
 fn random_packets_match_the_reference() {
     let frames = prop::collection::vec((frame(), 1_u64..1000), 1..300);
     for_all(256, 12, &(frames, 1_u32..40), |spaces, (frames, size)| {
-        // A full kernel table evicts other flows.
+        // A full kernel table evicts other flows than the reference.
         let size = if spaces.are_user_only() { size } else { 4096 };
         let mut now = 0;
         let frames: Vec<_> = frames
@@ -176,19 +176,20 @@ fn a_full_kernel_table_evicts_old_flows_and_counts_them() {
             outside: 0,
         };
         assert_eq!(totals, expected);
-        // Evicted flows are old, except some in the free list of a CPU that the test has left.
+        // Evicted flows are old, except flows in the free list of a CPU on which the test no longer
+        // runs.
         let is_old = |last_ns: u64| last_ns <= u64::from(2 * FLOWS);
         let old = flows.values().filter(|flow| is_old(flow.last_ns)).count();
         assert!(old < flows.len() / 2, "{old} of {}", flows.len());
         let mut flows = flows.values();
         assert!(
             flows.any(|flow| flow.last_ns == begun),
-            "the newest is missing"
+            "the newest flow is missing"
         );
     }
 }
 
-/// A table with room evicts no flow, even if flows begin while it is read.
+/// A table with room evicts no flow, even if flows begin during a read of the table.
 #[test]
 fn a_flow_that_begins_during_a_read_does_not_count_as_evicted() {
     let Some(kernel) = Kernel::at_xdp() else {

@@ -32,14 +32,15 @@ fn simple() -> NatConfig {
     config(&["198.51.100.7", "2001:db8::7"])
 }
 
-fn pair(spaces: &Spaces, config: &NatConfig) -> [Chains; 2] {
-    spaces.pair(&FunctionConfig::Nat(config.clone()), "out")
+fn load_pair(spaces: &Spaces, config: &NatConfig) -> [Chains; 2] {
+    spaces.load_pair(&FunctionConfig::Nat(config.clone()), "out")
 }
 
-fn generation(spaces: &Spaces, config: &NatConfig, state: &str, side: Side) -> Chains {
+fn load_generation(spaces: &Spaces, config: &NatConfig, state: &str, side: Side) -> Chains {
     spaces.load(&[instance(&FunctionConfig::Nat(config.clone()), state, side)])
 }
 
+/// Returns the external address of the family of `address`.
 fn external(address: IpAddr) -> IpAddr {
     let mut all = simple().addresses.into_iter();
     all.find(|external| external.is_ipv4() == address.is_ipv4())
@@ -65,13 +66,13 @@ fn replies_return_with_valid_checksums() {
         (build::client_v6(), build::server_v6()),
     ] {
         for make in [build::udp, build::tcp] {
-            let [out, back] = pair(&spaces, &simple());
-            // The port is free, so the flow keeps it.
+            let [out, back] = load_pair(&spaces, &simple());
+            // The port is free, so the flow keeps its port.
             let outer = SocketAddr::new(external(client.ip()), client.port());
             let sent = make(client, server, b"request");
-            out.expect(&sent, Some(&make(outer, server, b"request")), "out");
+            out.expect(&sent, Some(&make(outer, server, b"request")), "a request");
             let reply = make(server, outer, b"reply");
-            back.expect(&reply, Some(&make(server, client, b"reply")), "back");
+            back.expect(&reply, Some(&make(server, client, b"reply")), "a reply");
         }
     }
 }
@@ -86,14 +87,14 @@ fn an_echo_is_mapped_by_its_identifier() {
             ports: 7000..=7000,
             ..simple()
         };
-        let [out, back] = pair(&Spaces::all(), &config);
+        let [out, back] = load_pair(&Spaces::all(), &config);
         let sent = build::echo_request(client, server, b"ping");
         let seen = out.run(&sent, 1).unwrap();
         let headers = parse(&seen).unwrap();
         let l4 = usize::from(headers.l4);
         assert_eq!(headers.five_tuple(&seen).source, external(client));
         assert_eq!(seen[l4 + 4..l4 + 6], 7000_u16.to_be_bytes());
-        assert!(icmp_is_valid(&seen), "wrong checksum");
+        assert!(icmp_is_valid(&seen), "the checksum of the request is wrong");
         // etherparse writes the identifier 7; the answer has the external identifier.
         let mut reply = build::echo_request(server, external(client), b"ping");
         reply[l4..l4 + 6].copy_from_slice(&seen[l4..l4 + 6]);
@@ -103,11 +104,11 @@ fn an_echo_is_mapped_by_its_identifier() {
         let given = back.run(&reply, 2).unwrap();
         assert_eq!(headers.five_tuple(&given).destination, client);
         assert_eq!(given[l4 + 4..l4 + 6], [0, 7]);
-        assert!(icmp_is_valid(&given), "wrong checksum");
+        assert!(icmp_is_valid(&given), "the checksum of the reply is wrong");
     }
 }
 
-/// The ones' complement sum of the ICMP message: 0xffff if its checksum is valid.
+/// Returns the ones' complement sum of the ICMP message: 0xffff if the checksum is valid.
 fn icmp_sum(frame: &[u8]) -> u16 {
     let headers = parse(frame).unwrap();
     let (l3, l4) = (usize::from(headers.l3), usize::from(headers.l4));
@@ -130,11 +131,11 @@ fn fix_icmp(frame: &mut [u8]) {
     frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// All fixtures go to one translator, so that flows share tables.
+/// One translator gets all fixtures, so that flows share tables.
 #[test]
 fn untranslatable_packets_are_dropped() {
     on_fixtures(|spaces, fixtures| {
-        let [out, back] = pair(spaces, &two_external_addresses());
+        let [out, back] = load_pair(spaces, &two_external_addresses());
         let [mut translated, mut dropped] = [0, 0];
         for fixture in fixtures {
             let (headers, name) = (fixture.expected.unwrap(), fixture.name);
@@ -152,21 +153,28 @@ fn untranslatable_packets_are_dropped() {
             } += 1;
             back.expect(&fixture.frame, None, name);
         }
-        assert!(translated > 20 && dropped > 5, "{translated}, {dropped}");
+        assert!(
+            translated > 20 && dropped > 5,
+            "{translated} translated, {dropped} dropped"
+        );
     });
 }
 
 #[test]
 fn a_family_without_an_address_is_dropped() {
-    let [out, _] = pair(&Spaces::all(), &config(&["198.51.100.7"]));
+    let [out, _] = load_pair(&Spaces::all(), &config(&["198.51.100.7"]));
     assert!(out.run(&build::udp_v4(8), 1).is_some());
-    out.expect(&build::udp_v6(8), None, "IPv6");
+    out.expect(
+        &build::udp_v6(8),
+        None,
+        "no external address of the family IPv6",
+    );
 }
 
 #[test]
 fn a_udp_checksum_of_zero_stays() {
     let fixture = fixtures::named("udp-v4-checksum-zero");
-    let [out, _] = pair(&Spaces::all(), &simple());
+    let [out, _] = load_pair(&Spaces::all(), &simple());
     let seen = out.run(&fixture.frame, 1).unwrap();
     let field = checksum::l4_offset(&fixture.expected.unwrap()).unwrap();
     assert_eq!(seen[field..field + 2], [0, 0]);
@@ -194,7 +202,7 @@ fn tcp_flags_decide_the_lifetime() {
         (&[END, ACK, SYN], 240),
         (&[END, ACK, SYN, ACK], 7440),
     ] {
-        let [out, back] = pair(&spaces, &simple());
+        let [out, back] = load_pair(&spaces, &simple());
         for &flags in all_flags {
             out.run(&segment(client, server, flags), SECOND).unwrap();
         }
@@ -212,7 +220,7 @@ fn the_longest_lifetime_does_not_overflow() {
         ..simple()
     };
     let (client, server) = (build::client_v4(), build::server_v4());
-    let [out, back] = pair(&Spaces::all(), &endless);
+    let [out, back] = load_pair(&Spaces::all(), &endless);
     for build in [build::udp, build::tcp] {
         let sent = out.run(&build(client, server, b"hello"), SECOND).unwrap();
         let reply = build(server, source(&sent), b"answer");
@@ -225,14 +233,14 @@ fn the_longest_lifetime_does_not_overflow() {
 #[test]
 fn mappings_stay_while_a_chain_uses_them() {
     let spaces = Spaces::all();
-    // The source ports of the flows are outside the range. Of two flows with one hash, the first
-    // determines the port of the second.
+    // The source ports of the flows are outside the range. If two flows have one hash, the first
+    // flow determines the port of the second flow.
     let config = NatConfig {
         ports: 50_000..=50_001,
         ..config(&["198.51.100.7"])
     };
     let frames = [udp_from(1, 700), udp_from(1, 701), udp_from(1, 702)];
-    let old = generation(&spaces, &config, "out", Side::Forward);
+    let old = load_generation(&spaces, &config, "out", Side::Forward);
     let seen = [0, 1].map(|i| old.run(&frames[i], 1).unwrap());
     assert_ne!(source(&seen[0]), source(&seen[1]));
     // Another lifetime keeps the mappings.
@@ -240,27 +248,27 @@ fn mappings_stay_while_a_chain_uses_them() {
         timeout_ns: config.timeout_ns * 2,
         ..config.clone()
     };
-    let new = generation(&spaces, &longer, "out", Side::Forward);
+    let new = load_generation(&spaces, &longer, "out", Side::Forward);
     drop(old);
     for (frame, seen) in frames.iter().zip(&seen) {
         new.expect_at(2, frame, Some(seen), "the next generation");
     }
-    new.expect_at(2, &frames[2], None, "no port is left");
-    let back = generation(&spaces, &longer, "out", Side::Reply);
-    let other = generation(&spaces, &longer, "other", Side::Reply);
+    new.expect_at(2, &frames[2], None, "no port is free");
+    let back = load_generation(&spaces, &longer, "out", Side::Reply);
+    let other = load_generation(&spaces, &longer, "other", Side::Reply);
     drop(new);
     let reply = build::udp(build::server_v4(), source(&seen[1]), b"answer");
     let answer = build::udp(build::server_v4(), source(&frames[1]), b"answer");
     back.expect_at(3, &reply, Some(&answer), "the other side");
     other.expect_at(3, &reply, None, "a mapping of another state");
     drop(back);
-    let fresh = generation(&spaces, &longer, "out", Side::Reply);
+    let fresh = load_generation(&spaces, &longer, "out", Side::Reply);
     fresh.expect_at(4, &reply, None, "the mapping outlived its last chain");
     let wider = NatConfig {
         ports: 50_000..=50_002,
         ..longer
     };
-    let reshaped = generation(&spaces, &wider, "out", Side::Forward);
+    let reshaped = load_generation(&spaces, &wider, "out", Side::Forward);
     assert!(reshaped.run(&frames[2], 5).is_some());
 }
 
@@ -268,26 +276,28 @@ fn mappings_stay_while_a_chain_uses_them() {
 #[test]
 fn kernel_mappings_stay_when_the_hook_changes() {
     let kernels = Kernel::at_hooks();
-    let [one, other] = &kernels[..] else { return };
+    let [first, second] = &kernels[..] else {
+        return;
+    };
     let function = FunctionConfig::Nat(NatConfig {
         ports: 50_000..=50_001,
         ..simple()
     });
-    let (other, function) = (
-        other.with_maps_of(one),
+    let (second, function) = (
+        second.with_maps_of(first),
         instance(&function, "out", Side::Forward),
     );
-    let old = one.load_chain(std::slice::from_ref(&function));
+    let old = first.load_chain(std::slice::from_ref(&function));
     let frames = [udp_from(1, 700), udp_from(1, 701), udp_from(1, 702)];
     let seen = [0, 1].map(|i| old.run_one(&frames[i], 1, 0));
-    let new = other.load_chain(&[function]);
+    let new = second.load_chain(&[function]);
     drop(old);
     for (frame, seen) in frames.iter().zip(seen) {
         assert_eq!(new.run_one(frame, 2, 0), seen);
     }
     assert!(
         !new.run_one(&frames[2], 2, 0).is_forwarded,
-        "no port is left"
+        "no port is free"
     );
 }
 
@@ -302,7 +312,7 @@ struct Mapping {
     is_closing: bool,
 }
 
-/// The plain rules of mappings.
+/// A model that follows the rules of mappings in plain code.
 struct Model {
     config: NatConfig,
     mappings: HashMap<Inner, Mapping>,
@@ -310,6 +320,7 @@ struct Model {
 }
 
 impl Model {
+    /// Returns the inside endpoint whose mapping uses the external endpoint.
     fn holder(&self, protocol: u8, address: IpAddr, port: u16) -> Option<Inner> {
         self.mappings
             .iter()
@@ -319,8 +330,8 @@ impl Model {
             .map(|(inner, _)| *inner)
     }
 
-    /// The lifetime of a mapping after a packet with these flags, and whether its connection is
-    /// closing.
+    /// Returns the lifetime of a mapping after a packet with these flags, and whether the
+    /// connection is closing.
     fn lifetime(&self, protocol: u8, flags: u8, was_closing: bool) -> (u64, bool) {
         let transitory = self.config.tcp_timeout_ns.min(TRANSITORY);
         if protocol != TCP {
@@ -336,15 +347,21 @@ impl Model {
         }
     }
 
-    /// Checks the endpoint that the table chose, and stores it.
-    fn outward(&mut self, inner: Inner, flags: u8, now: u64, chosen: Option<(IpAddr, u16)>) {
-        let was_closing = self.mappings.get(&inner).is_some_and(|one| one.is_closing);
+    /// Checks the external endpoint that the function chose, and stores the mapping.
+    fn record_outward(&mut self, inner: Inner, flags: u8, now: u64, chosen: Option<(IpAddr, u16)>) {
+        let was_closing = self
+            .mappings
+            .get(&inner)
+            .is_some_and(|mapping| mapping.is_closing);
         let (lasts, is_closing) = self.lifetime(inner.1, flags, was_closing);
         let ends_ns = now + lasts;
         if let Some(mapping) = self.mappings.get_mut(&inner) {
             (mapping.ends_ns, mapping.is_closing) = (ends_ns, is_closing);
             let outer = Some((mapping.address, mapping.port));
-            assert_eq!(chosen, outer, "the same for all destinations");
+            assert_eq!(
+                chosen, outer,
+                "a mapping must have the same external endpoint for all destinations"
+            );
             return;
         }
         let mut pool = self.config.addresses.clone();
@@ -367,7 +384,7 @@ impl Model {
         assert!(pool.contains(&address) && range.contains(&port));
         assert!(is_free(self, address, port), "the port is taken");
         if range.contains(&inner.2) && is_free(self, address, inner.2) {
-            assert_eq!(port, inner.2, "the port is not preserved");
+            assert_eq!(port, inner.2, "the function must preserve a free port");
         }
         let mut others = self.mappings.iter();
         let paired = others.find(|(other, _)| other.0 == inner.0);
@@ -378,7 +395,10 @@ impl Model {
         match self.holder(inner.1, address, port) {
             Some(holder) => drop(self.mappings.remove(&holder)),
             None if is_full => {
-                assert!(now >= self.next_sweep_ns, "swept too often");
+                assert!(
+                    now >= self.next_sweep_ns,
+                    "the function sweeps more than once a second"
+                );
                 self.next_sweep_ns = now + SECOND;
                 self.mappings.retain(|_, mapping| mapping.ends_ns > now);
             }
@@ -399,12 +419,18 @@ impl Model {
 
     /// Returns the mappings that [`live_mappings`] must return.
     fn live_mappings(&self, now: u64) -> HashMap<Inner, (SocketAddr, u64)> {
-        let live = self.mappings.iter().filter(|(_, one)| one.ends_ns > now);
-        live.map(|(inner, one)| (*inner, ((one.address, one.port).into(), one.ends_ns)))
-            .collect()
+        let live = self
+            .mappings
+            .iter()
+            .filter(|(_, mapping)| mapping.ends_ns > now);
+        live.map(|(inner, mapping)| {
+            let outer = (mapping.address, mapping.port).into();
+            (*inner, (outer, mapping.ends_ns))
+        })
+        .collect()
     }
 
-    fn inward(&self, protocol: u8, address: IpAddr, port: u16, now: u64) -> Option<Inner> {
+    fn find_inward(&self, protocol: u8, address: IpAddr, port: u16, now: u64) -> Option<Inner> {
         self.holder(protocol, address, port)
             .filter(|inner| now < self.mappings[inner].ends_ns)
     }
@@ -457,7 +483,7 @@ fn step() -> impl Strategy<Value = Step> {
         )
 }
 
-/// Returns a configuration with two external addresses of IPv4 and one of IPv6.
+/// Returns a configuration with two external IPv4 addresses and one external IPv6 address.
 fn two_external_addresses() -> NatConfig {
     config(&["198.51.100.7", "198.51.100.8", "2001:db8::7"])
 }
@@ -472,11 +498,11 @@ impl Step {
     }
 
     fn external_address(&self) -> IpAddr {
-        let which = if self.v6 { 2 } else { self.host % 2 };
-        two_external_addresses().addresses[usize::from(which)]
+        let index = if self.v6 { 2 } else { self.host % 2 };
+        two_external_addresses().addresses[usize::from(index)]
     }
 
-    /// The protocol number.
+    /// Returns the protocol number in the packet.
     fn protocol(&self) -> u8 {
         if (self.protocol, self.v6) == (ICMP, true) {
             ICMPV6
@@ -518,7 +544,7 @@ impl Step {
         frame
     }
 
-    /// The translated endpoint of a frame: its source; of a reply, its destination.
+    /// Returns the translated endpoint of a frame: the source, or the destination of a reply.
     fn translated(&self, frame: &[u8]) -> (IpAddr, u16) {
         let headers = parse(frame).unwrap();
         let tuple = headers.five_tuple(frame);
@@ -534,7 +560,7 @@ impl Step {
     }
 }
 
-/// Few hosts, few ports and a small table: flows collide, expire and find the table full.
+/// Uses few hosts, few ports and a small table, so flows collide and expire, and the table is full.
 #[test]
 fn random_packets_match_the_model() {
     let case = (
@@ -558,7 +584,7 @@ fn random_packets_match_the_model() {
             if !both {
                 config.addresses.truncate(2);
             }
-            let [out, back] = pair(spaces, &config);
+            let [out, back] = load_pair(spaces, &config);
             let mut model = Model {
                 config,
                 mappings: HashMap::new(),
@@ -572,9 +598,10 @@ fn random_packets_match_the_model() {
                 let end = chains.run(&frame, now).map(|frame| step.translated(&frame));
                 if step.out {
                     let inner = (step.internal_address(), protocol, step.port);
-                    model.outward(inner, step.flags, now, end);
+                    model.record_outward(inner, step.flags, now, end);
                 } else {
-                    let inner = model.inward(protocol, step.external_address(), step.port, now);
+                    let inner =
+                        model.find_inward(protocol, step.external_address(), step.port, now);
                     assert_eq!(end, inner.map(|(address, _, port)| (address, port)));
                 }
             }
@@ -585,7 +612,7 @@ fn random_packets_match_the_model() {
 
 /// Returns the external endpoint and expiry time of each mapping that has not expired.
 fn live_mappings(out: &Chains, now: u64) -> HashMap<Inner, (SocketAddr, u64)> {
-    let (records, totals) = out.flows().expect("a table");
+    let (records, totals) = out.flows().expect("a nat must report its mappings");
     assert_eq!(totals, FlowTotals::default(), "a nat counts no flows");
     let live = records.values().filter(|record| record.expires_ns > now);
     live.map(|record| {
@@ -604,7 +631,7 @@ fn flows_get_every_port_of_a_small_range() {
         ports: 5000..=4999 + count,
         ..simple()
     };
-    let [out, _] = pair(&Spaces::all(), &config);
+    let [out, _] = load_pair(&Spaces::all(), &config);
     let mut ports: Vec<u16> = (1..=count)
         .map(|port| source(&out.run(&udp_from(1, port), 0).unwrap()).port())
         .collect();
@@ -620,7 +647,7 @@ fn a_full_table_removes_expired_mappings_once_a_second() {
         timeout_ns: SECOND,
         ..simple()
     };
-    let [out, _] = pair(&Spaces::all(), &config);
+    let [out, _] = load_pair(&Spaces::all(), &config);
     let ask = |port, now| {
         out.run(&udp_from(1, port), now)
             .map(|out| source(&out).port())
@@ -629,13 +656,17 @@ fn a_full_table_removes_expired_mappings_once_a_second() {
         assert_eq!(ask(port, 0), Some(port));
     }
     let half = SECOND / 2;
-    assert_eq!(ask(2004, half), None, "none has expired");
-    assert_eq!(ask(2004, SECOND), None, "swept twice within a second");
+    assert_eq!(ask(2004, half), None, "no mapping has expired");
+    assert_eq!(
+        ask(2004, SECOND),
+        None,
+        "the function must not sweep twice within a second"
+    );
     let late = SECOND + half;
     for port in 2004..2008 {
-        assert_eq!(ask(port, late), Some(port), "all have expired");
+        assert_eq!(ask(port, late), Some(port), "all mappings have expired");
     }
-    assert_eq!(ask(2008, late), None, "full again");
+    assert_eq!(ask(2008, late), None, "the table is full again");
 }
 
 /// In user space no packet waits for the sweep of a whole large table.
@@ -648,10 +679,11 @@ fn user_space_sweeps_a_large_table_in_pieces() {
         tcp_timeout_ns: 10 * SECOND,
         ..simple()
     };
-    let [out, _] = pair(&Spaces::user(), &config);
+    let [out, _] = load_pair(&Spaces::user(), &config);
     let client = |port| SocketAddr::from(([10, 0, 0, 1], port));
     let is_translated = |frame: &[u8], now| out.run(frame, now).is_some();
-    // Each flow keeps its port. Mappings of the first piece stay, those of the other pieces expire.
+    // Each flow keeps its port. Mappings of the first piece stay, mappings of the other pieces
+    // expire.
     for port in 2000..2000 + piece {
         let frame = segment(client(port), build::server_v4(), ACK);
         assert!(is_translated(&frame, 0));
@@ -661,11 +693,14 @@ fn user_space_sweeps_a_large_table_in_pieces() {
     let (later, next) = (2 * SECOND, 2000 + 3 * piece);
     assert!(
         !is_mapped(next, later),
-        "nothing of the first piece has expired"
+        "no mapping of the first piece has expired"
     );
-    // The sweep removes the second piece. The third stays until the table needs its room.
+    // The sweep removes the second piece. The third piece stays until the table needs room.
     assert!((0..2 * piece).all(|n| is_mapped(next + n, later)));
-    assert!(!is_mapped(next + 2 * piece, later), "full again");
+    assert!(
+        !is_mapped(next + 2 * piece, later),
+        "the table is full again"
+    );
 }
 
 /// In the kernel each new flow continues the sweep of a large table. The kernel drops new flows
@@ -673,7 +708,8 @@ fn user_space_sweeps_a_large_table_in_pieces() {
 #[test]
 fn the_kernel_sweeps_a_large_table_in_pieces() {
     const FLOWS: u16 = 5000;
-    /// New flows of a complete sweep: each sweeps 1024 external endpoints, of three protocols.
+    /// Number of new flows for a complete sweep. Each flow sweeps 1024 external endpoints, of three
+    /// protocols.
     const FLOWS_PER_SWEEP: usize = 3 * 60_000 / 1024 + 1;
     let config = NatConfig {
         ports: 1000..=60_999,
@@ -689,9 +725,9 @@ fn the_kernel_sweeps_a_large_table_in_pieces() {
         assert!((0..FLOWS).all(|n| is_mapped(50_000 + n, SECOND)));
         assert!(
             !is_mapped(2000, SECOND),
-            "there is no room, and nothing has expired"
+            "there is no room, and no mapping has expired"
         );
-        // The next sweep begins after a second at the earliest; the current one may continue.
+        // The next sweep begins after a second at the earliest. The current sweep may continue.
         assert!((0..FLOWS_PER_SWEEP).all(|_| !is_mapped(2000, SECOND + 1)));
         let late = 10 * SECOND;
         let dropped = (0..2 * FLOWS_PER_SWEEP)
@@ -706,7 +742,7 @@ fn the_kernel_sweeps_a_large_table_in_pieces() {
     }
 }
 
-/// Two threads on two CPUs open flows at the same time: some common, some different.
+/// Two threads on two CPUs open flows at the same time. Both threads open some flows.
 #[test]
 fn flows_of_two_cpus_get_different_ports() {
     const FLOWS: u16 = 400;

@@ -50,7 +50,7 @@ fn time_to_live_at(headers: &Headers) -> usize {
     usize::from(headers.l3) + if headers.flags.is_ipv6() { 7 } else { 8 }
 }
 
-/// Sets the TTL, and a matching header checksum.
+/// Sets the TTL and the header checksum for this TTL.
 fn with_time_to_live(mut frame: Vec<u8>, time_to_live: u8) -> Vec<u8> {
     let headers = parse(&frame).unwrap();
     frame[time_to_live_at(&headers)] = time_to_live;
@@ -102,7 +102,7 @@ fn every_fixture_matches_the_reference() {
             functions.insert(1, FunctionConfig::Forward);
             let chains = spaces.load(&functions);
             for fixture in fixtures {
-                // The original frame: its TTL may be 0 or 1, its header checksum wrong.
+                // The TTL of the original frame may be 0 or 1, and the header checksum wrong.
                 chains.run(&fixture.frame, 1 << 40);
                 let frame = with_time_to_live(fixture.frame.clone(), 64);
                 let first = Some(frame.clone());
@@ -110,7 +110,7 @@ fn every_fixture_matches_the_reference() {
                     .iter()
                     .fold(first, |frame, routes| reference(routes, &frame?));
                 chains.expect(&frame, expected.as_deref(), fixture.name);
-                let replies = chains.each(&frame, 1).remove(0).1.replies;
+                let replies = chains.run_each(&frame, 1).remove(0).1.replies;
                 assert!(replies.is_empty(), "{}", fixture.name);
             }
         }
@@ -153,7 +153,7 @@ fn packets_without_a_route_or_with_an_expired_ttl_are_dropped() {
 
 /// Returns the result in user space, with its ICMP replies. The kernel sends no replies.
 fn run_in_user_space(chains: &Chains, frame: &[u8]) -> Outcome {
-    let (space, outcome) = chains.each(frame, 1 << 40).remove(0);
+    let (space, outcome) = chains.run_each(frame, 1 << 40).remove(0);
     assert_eq!(space, USER);
     outcome
 }
@@ -202,7 +202,10 @@ fn the_sender_of_an_expired_packet_gets_an_icmp_message() {
                 let chains = Spaces::user().load(&[router(&default_routes())]);
                 let outcome = run_in_user_space(&chains, &frame);
                 assert!(!outcome.is_forwarded);
-                assert_eq!(outcome.frame, frame, "an expired packet is unchanged");
+                assert_eq!(
+                    outcome.frame, frame,
+                    "the router must not change an expired packet"
+                );
                 assert_eq!(outcome.replies.len(), 1);
                 let message = &outcome.replies[0];
                 let l3 = 14 + 4 * tags;
@@ -218,7 +221,7 @@ fn the_sender_of_an_expired_packet_gets_an_icmp_message() {
 }
 
 #[test]
-fn packets_that_forbid_an_icmp_message_get_none() {
+fn the_router_sends_no_icmp_message_about_packets_that_forbid_one() {
     let (client, server) = (build::client_v4(), build::server_v4());
     let udp = build::udp(client, server, b"x");
     let with_byte = |at, value| build::with_byte(udp.clone(), at, value);
@@ -278,7 +281,7 @@ fn the_icmp_message_rate_is_limited() {
     let chains = Spaces::user().load(&[FunctionConfig::Router(limited)]);
     let frame = build::udp(build::client_v4(), build::server_v4(), b"x");
     let frame = with_time_to_live(frame, 1);
-    // All packets at the same time.
+    // All packets arrive at the same time.
     let sent: usize = (0..100)
         .map(|_| run_in_user_space(&chains, &frame).replies.len())
         .sum();
@@ -297,7 +300,7 @@ fn frame_to(to: IpAddr, time_to_live: u8, tags: usize) -> Vec<u8> {
     with_time_to_live(frame, time_to_live)
 }
 
-fn expect(chains: &Chains, routes: &[Route], frame: &[u8], to: IpAddr) {
+fn assert_routed(chains: &Chains, routes: &[Route], frame: &[u8], to: IpAddr) {
     let expected = reference(routes, frame);
     chains.expect(frame, expected.as_deref(), &format!("to {to}, {routes:?}"));
 }
@@ -306,7 +309,8 @@ fn time_to_live() -> impl Strategy<Value = u8> {
     prop_oneof![0..3_u8, any::<u8>()]
 }
 
-/// Tests prefixes of one address, with packets to it and to addresses that differ in some bits.
+/// Tests prefixes of one address, with packets to this address and to addresses that differ in some
+/// bits.
 #[test]
 fn random_packets_match_the_reference() {
     let ends = any::<(Option<u8>, Option<u8>)>();
@@ -330,30 +334,31 @@ fn random_packets_match_the_reference() {
                 }
             };
             let to = address(bytes);
-            let routes = distinct(lens.into_iter().map(|(len, (destination, source))| Route {
-                prefix: Prefix::new(to, len.min(Prefix::host(to).len())).unwrap(),
-                mac: destination.map(mac),
-                source_mac: source.map(mac),
-            }));
+            let routes =
+                keep_distinct(lens.into_iter().map(|(len, (destination, source))| Route {
+                    prefix: Prefix::new(to, len.min(Prefix::host(to).len())).unwrap(),
+                    mac: destination.map(mac),
+                    source_mac: source.map(mac),
+                }));
             let chains = spaces.load(&[router(&routes)]);
             let mut near = bytes;
             for flip in flips {
                 near[flip / 8 % if v6 { 16 } else { 4 }] ^= 1 << (flip % 8);
             }
             for to in [to, address(near)] {
-                expect(&chains, &routes, &frame_to(to, time_to_live, tags), to);
+                assert_routed(&chains, &routes, &frame_to(to, time_to_live, tags), to);
             }
         },
     );
 }
 
 /// Returns the first route of each prefix.
-fn distinct(routes: impl Iterator<Item = Route>) -> Vec<Route> {
+fn keep_distinct(routes: impl Iterator<Item = Route>) -> Vec<Route> {
     let mut seen = HashSet::new();
     routes.filter(|route| seen.insert(route.prefix)).collect()
 }
 
-/// Returns routes to nested prefixes of few addresses, so packets match them.
+/// Returns routes to nested prefixes of few addresses, so packets match these routes.
 fn nested_routes() -> impl Strategy<Value = Vec<Route>> {
     let byte = || prop::sample::select(vec![0_u8, 1, 127, 128, 254, 255]);
     let address = prop_oneof![
@@ -365,7 +370,7 @@ fn nested_routes() -> impl Strategy<Value = Vec<Route>> {
     });
     let ends = any::<(Option<u8>, Option<u8>)>();
     prop::collection::vec((prefix, ends), 0..80).prop_map(|list| {
-        distinct(
+        keep_distinct(
             list.into_iter()
                 .map(|(prefix, (destination, source))| Route {
                     prefix,
@@ -389,7 +394,7 @@ fn addresses_at_both_ends_of_each_prefix_get_their_route() {
                 } else {
                     IpAddr::from(number.to_be_bytes())
                 };
-                expect(&chains, &routes, &frame_to(to, time_to_live, tags), to);
+                assert_routed(&chains, &routes, &frame_to(to, time_to_live, tags), to);
             }
         }
     });
@@ -403,7 +408,7 @@ fn scrambled(i: u64) -> u64 {
 
 #[test]
 fn a_hundred_thousand_routes_are_loaded_and_found() {
-    let routes = distinct((0..100_000_u64).map(|i| {
+    let routes = keep_distinct((0..100_000_u64).map(|i| {
         let number = scrambled(i);
         let address = if i.is_multiple_of(2) {
             IpAddr::from((number as u32).to_be_bytes())
@@ -421,7 +426,7 @@ fn a_hundred_thousand_routes_are_loaded_and_found() {
     let chains = Spaces::all().load(&[router(&routes)]);
     for (number, route) in routes.iter().step_by(499).enumerate() {
         let frame = frame_to(route.prefix.addr(), 64, 0);
-        let out = chains.run(&frame, 1).expect("a route");
+        let out = chains.run(&frame, 1).expect("the router must find a route");
         // The reference is slow for so many routes.
         if number % 16 == 0 {
             assert_eq!(Some(out), reference(&routes, &frame));

@@ -13,7 +13,7 @@ use myelin_packet::{FlowRecord, FlowTotals, Headers, Meta, checksum, parse};
 use myelin_spec::{FunctionConfig, FunctionInstance, Side, StateKey};
 use proptest::prelude::*;
 
-use crate::common::{self, is_root, kernel_chain, plane, runs};
+use crate::common::{self, can_run, create_plane, is_root, kernel_chain};
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
@@ -26,12 +26,12 @@ pub(crate) struct Outcome {
     pub(crate) is_forwarded: bool,
     /// The frame after the chain, dropped or not.
     pub(crate) frame: Vec<u8>,
-    /// Replies to the sender; the kernel sends none.
+    /// Replies to the sender; the kernel sends no replies.
     pub(crate) replies: Vec<Vec<u8>>,
 }
 
 impl Outcome {
-    /// The frame that leaves the chain; `None` if the chain dropped it.
+    /// Returns the frame that leaves the chain; `None` if the chain dropped the frame.
     pub(crate) fn out(self) -> Option<Vec<u8>> {
         self.is_forwarded.then_some(self.frame)
     }
@@ -42,7 +42,10 @@ pub(crate) type Flows = (BTreeMap<String, FlowRecord>, FlowTotals);
 
 fn index_by_name(records: &[FlowRecord], totals: FlowTotals) -> Flows {
     let name = |record: &FlowRecord| record.key.five_tuple().to_string();
-    let flows: BTreeMap<_, _> = records.iter().map(|one| (name(one), *one)).collect();
+    let flows: BTreeMap<_, _> = records
+        .iter()
+        .map(|record| (name(record), *record))
+        .collect();
     assert_eq!(flows.len(), records.len(), "a flow is listed twice");
     (flows, totals)
 }
@@ -60,7 +63,7 @@ pub(crate) trait Chain {
     /// Runs the chain on frames with these arrival times, ns.
     fn run(&self, frames: &[(u64, Vec<u8>)]) -> Vec<Outcome>;
 
-    /// The flows of the first function; `None` if the function keeps none.
+    /// Returns the flows of the first function; `None` if the function keeps no flows.
     fn flows(&self) -> Option<Flows>;
 }
 
@@ -78,7 +81,11 @@ impl Space for User {
 
     fn load(&self, functions: &[FunctionInstance]) -> Box<dyn Chain> {
         let mut states = self.states.borrow_mut();
-        let mut load = |instance| states.instantiate(instance).expect("a valid configuration");
+        let mut load = |instance| {
+            states
+                .instantiate(instance)
+                .expect("the configuration must be valid")
+        };
         Box::new(UserChain {
             functions: RefCell::new(functions.iter().map(&mut load).collect()),
             tailroom: self.tailroom,
@@ -107,28 +114,29 @@ impl Emitter for Replies {
     }
 }
 
-/// The bytes around a frame in its buffer. They must not change.
+/// Value of the bytes around a frame in its buffer. A function must not change these bytes.
 const GUARD: u8 = 0xa5;
 const HEADROOM: usize = 32;
 
-/// The time at which user space processes a packet with that stamp: a value that tests recognise.
+/// Returns the time at which user space processes a packet with that stamp, a value that tests
+/// recognise.
 pub(crate) fn user_time(stamp_ns: u64) -> u64 {
     stamp_ns.rotate_left(32)
 }
 
 impl Chain for UserChain {
     fn run(&self, frames: &[(u64, Vec<u8>)]) -> Vec<Outcome> {
-        let around =
+        let add_guards =
             |frame: &[u8]| [&[GUARD; HEADROOM], frame, &vec![GUARD; self.tailroom]].concat();
-        let mut buffers: Vec<_> = frames.iter().map(|(_, frame)| around(frame)).collect();
+        let mut buffers: Vec<_> = frames.iter().map(|(_, frame)| add_guards(frame)).collect();
         let mut batch = Batch::with_capacity(frames.len());
         for ((token, buffer), (stamp_ns, frame)) in (0..).zip(&mut buffers).zip(frames) {
             let meta = meta_of(frame, *stamp_ns);
             let packet = Packet::new(buffer, HEADROOM, frame.len(), meta, token);
-            batch.push(packet.expect("a packet"));
+            batch.push(packet.expect("the frame must fit into the buffer"));
         }
         let mut replies = Replies::default();
-        // A kind may have separate code for batches and single packets: alternate.
+        // Alternate, because a kind may have separate code for batches and single packets.
         self.runs.set(self.runs.get() + 1);
         let one_by_one = self.runs.get() % 2 == 1 && frames.len() == 1;
         for function in &mut *self.functions.borrow_mut() {
@@ -167,9 +175,9 @@ impl Chain for UserChain {
         drop(batch);
         for ((buffer, outcome), (_, frame)) in buffers.iter().zip(&outcomes).zip(frames) {
             let end = HEADROOM + frame.len().max(outcome.frame.len());
-            let mut around = buffer[..HEADROOM].iter().chain(&buffer[end..]);
+            let mut guards = buffer[..HEADROOM].iter().chain(&buffer[end..]);
             assert!(
-                around.all(|byte| *byte == GUARD),
+                guards.all(|byte| *byte == GUARD),
                 "a function wrote outside the frame"
             );
         }
@@ -199,14 +207,13 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     /// Creates the kernel space of each hook, with separate maps. Without root, prints a message
-    /// and returns none.
+    /// and returns an empty list.
     pub(crate) fn at_hooks() -> Vec<Self> {
         let hooks = Hook::ALL.into_iter().filter(|_| is_root());
-        let plane = || Rc::new(plane());
         hooks
             .map(|hook| Self {
                 hook,
-                plane: plane(),
+                plane: Rc::new(create_plane()),
             })
             .collect()
     }
@@ -263,7 +270,7 @@ pub(crate) struct KernelChain {
 }
 
 /// Runs a program on a frame with that arrival time. Returns the forwarded frame. Reads no
-/// counters, so several threads may call it.
+/// counters, so several threads may call this function.
 pub(crate) fn send(
     program: BorrowedFd<'_>,
     hook: Hook,
@@ -283,7 +290,9 @@ pub(crate) fn send(
 
 impl KernelChain {
     pub(crate) fn program(&self) -> BorrowedFd<'_> {
-        self.loaded.program(0).expect("a first function")
+        self.loaded
+            .program(0)
+            .expect("the chain must have a first function")
     }
 
     fn counters(&self) -> Vec<CounterLine> {
@@ -291,7 +300,8 @@ impl KernelChain {
         slots.map(|slot| self.plane.counters().read(slot)).collect()
     }
 
-    /// Runs the chain on one frame and checks the counters. `gso_segs` of 0: not a GSO packet.
+    /// Runs the chain on one frame and checks the counters. `gso_segs` is 0 for a packet without
+    /// GSO.
     pub(crate) fn run_one(&self, frame: &[u8], stamp_ns: u64, gso_segs: u32) -> Outcome {
         let test = TestRun {
             meta: Some(meta_of(frame, stamp_ns)),
@@ -318,16 +328,16 @@ impl KernelChain {
             (segments, frame.len() as u64),
             "{hook}: packets and bytes"
         );
-        let drops = |all: &[CounterLine]| all.iter().map(|one| one.drops).sum::<u64>();
+        let drops = |lines: &[CounterLine]| lines.iter().map(|line| line.drops).sum::<u64>();
         let dropped = if is_forwarded { 0 } else { segments };
         assert_eq!(drops(&after) - drops(&before), dropped, "{hook}: drops");
         if is_forwarded {
-            let left = outcome.meta.expect("metadata");
+            let written = outcome.meta.expect("a forwarded packet must have metadata");
             let expected = meta_of(&outcome.frame, stamp_ns);
-            let of = |meta: Meta| (meta.stamp_ns, meta.l3, meta.l4, meta.payload, meta.end);
+            let offsets = |meta: Meta| (meta.stamp_ns, meta.l3, meta.l4, meta.payload, meta.end);
             assert_eq!(
-                of(left),
-                of(expected),
+                offsets(written),
+                offsets(expected),
                 "{hook}: the metadata differs from the parsed headers"
             );
         }
@@ -360,13 +370,13 @@ impl Spaces {
         Self::user_with_tailroom(64)
     }
 
-    /// User space with `tailroom` free bytes behind each frame.
+    /// Returns user space with `tailroom` free bytes behind each frame.
     pub(crate) fn user_with_tailroom(tailroom: usize) -> Self {
         let states = RefCell::default();
         Self(vec![Box::new(User { states, tailroom })])
     }
 
-    /// User space and the kernel at both hooks; without root user space alone.
+    /// Returns user space and the kernel at both hooks; without root, only user space.
     pub(crate) fn all() -> Self {
         let mut spaces = Self::user();
         let kernels = Kernel::at_hooks().into_iter();
@@ -394,7 +404,7 @@ impl Spaces {
     }
 
     /// Loads a function and its reverse, with the state of that name.
-    pub(crate) fn pair(&self, config: &FunctionConfig, state: &str) -> [Chains; 2] {
+    pub(crate) fn load_pair(&self, config: &FunctionConfig, state: &str) -> [Chains; 2] {
         [Side::Forward, Side::Reply].map(|side| self.load(&[instance(config, state, side)]))
     }
 }
@@ -417,14 +427,14 @@ pub(crate) struct Chains(Vec<(String, Box<dyn Chain>)>);
 
 impl Chains {
     /// Runs the frames in each space.
-    fn each_of<'a>(&'a self, frames: &[(u64, Vec<u8>)]) -> Vec<(&'a str, Vec<Outcome>)> {
+    fn run_batch<'a>(&'a self, frames: &[(u64, Vec<u8>)]) -> Vec<(&'a str, Vec<Outcome>)> {
         let run = |(name, chain): &'a (String, Box<dyn Chain>)| (name.as_str(), chain.run(frames));
         self.0.iter().map(run).collect()
     }
 
     /// Runs one frame in each space.
-    pub(crate) fn each(&self, frame: &[u8], stamp_ns: u64) -> Vec<(&str, Outcome)> {
-        let all = self.each_of(&[(stamp_ns, frame.to_vec())]).into_iter();
+    pub(crate) fn run_each(&self, frame: &[u8], stamp_ns: u64) -> Vec<(&str, Outcome)> {
+        let all = self.run_batch(&[(stamp_ns, frame.to_vec())]).into_iter();
         all.map(|(name, mut outcomes)| (name, outcomes.remove(0)))
             .collect()
     }
@@ -432,8 +442,8 @@ impl Chains {
     /// Runs the frames in all spaces and asserts equal outcomes.
     #[track_caller]
     pub(crate) fn run_all(&self, frames: &[(u64, Vec<u8>)]) -> Vec<Outcome> {
-        let mut all = self.each_of(frames).into_iter();
-        let (_, mut first) = all.next().expect("a space");
+        let mut all = self.run_batch(frames).into_iter();
+        let (_, mut first) = all.next().expect("there must be a space");
         for (name, others) in all {
             for (at, (first, other)) in first.iter_mut().zip(others).enumerate() {
                 assert_eq!(
@@ -451,7 +461,7 @@ impl Chains {
         first
     }
 
-    /// Returns the frame that leaves all spaces; `None` if they drop it.
+    /// Returns the frame that leaves all spaces; `None` if all spaces drop the frame.
     #[track_caller]
     pub(crate) fn run(&self, frame: &[u8], stamp_ns: u64) -> Option<Vec<u8>> {
         self.run_all(&[(stamp_ns, frame.to_vec())]).remove(0).out()
@@ -465,58 +475,61 @@ impl Chains {
 
     #[track_caller]
     pub(crate) fn expect_at(&self, now: u64, frame: &[u8], expected: Option<&[u8]>, case: &str) {
-        for (name, outcome) in self.each(frame, now) {
+        for (name, outcome) in self.run_each(frame, now) {
             assert_eq!(outcome.out().as_deref(), expected, "{name}: {case}");
         }
     }
 
-    /// Returns the flows of the first function, the same in all spaces; `None` if it keeps none.
+    /// Returns the flows of the first function, which all spaces must report alike. Returns `None`
+    /// if the function keeps no flows.
     #[track_caller]
     pub(crate) fn flows(&self) -> Option<Flows> {
         let mut all = self.0.iter().map(|(name, chain)| (name, chain.flows()));
-        let (_, first) = all.next().expect("a space");
-        for (name, other) in all {
-            assert_eq!(other, first, "{name} has other flows than {USER}");
+        let (_, first) = all.next().expect("there must be a space");
+        for (name, flows) in all {
+            assert_eq!(flows, first, "{name} has other flows than {USER}");
         }
         first
     }
 }
 
-/// Checks random cases in user space, then fewer cases in all spaces, because these load programs.
+/// Checks random cases in user space, then fewer cases in all spaces, because the kernel must load
+/// programs for each case.
 pub(crate) fn for_all<S: Strategy>(
-    user: u32,
-    all: u32,
+    user_cases: u32,
+    all_cases: u32,
     strategy: &S,
     check: impl Fn(&Spaces, S::Value),
 ) {
-    for (cases, spaces) in [(user, Spaces::user()), (all, Spaces::all())] {
+    for (cases, spaces) in [(user_cases, Spaces::user()), (all_cases, Spaces::all())] {
         common::for_all(cases, strategy, |value| check(&spaces, value));
     }
 }
 
-/// Checks all parseable fixtures in user space. Checks those that a test run accepts in all spaces.
+/// Checks all parseable fixtures in user space. Checks the fixtures that a test run accepts in all
+/// spaces.
 pub(crate) fn on_fixtures(check: impl Fn(&Spaces, &[Fixture])) {
     let mut fixtures = fixtures::all();
     fixtures.retain(|fixture| fixture.expected.is_ok());
     check(&Spaces::user(), &fixtures);
-    fixtures.retain(|fixture| Hook::ALL.iter().all(|hook| runs(*hook, &fixture.frame)));
+    fixtures.retain(|fixture| Hook::ALL.iter().all(|hook| can_run(*hook, &fixture.frame)));
     assert!(fixtures.len() > 40, "only {} fixtures", fixtures.len());
     check(&Spaces::all(), &fixtures);
 }
 
-/// The metadata that the front door would write.
+/// Returns the metadata that the front door would write.
 pub(crate) fn meta_of(frame: &[u8], stamp_ns: u64) -> Meta {
-    let headers = parse(frame).expect("a frame that parses");
+    let headers = parse(frame).expect("the frame must parse");
     Meta::new(stamp_ns, 1, 7, 0, &headers)
 }
 
-/// Random bytes, many of them edge cases of the ones' complement sum.
+/// Returns random bytes. Many bytes are edge cases of the ones' complement sum.
 pub(crate) fn edge_case_bytes(longest: usize) -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![Just(0_u8), Just(0xff), any::<u8>()];
     prop::collection::vec(byte, 0..longest)
 }
 
-/// Random source and destination, of the same family.
+/// Returns random sources and destinations of the same family.
 pub(crate) fn ends() -> impl Strategy<Value = (std::net::SocketAddr, std::net::SocketAddr)> {
     let end = |v6: bool| {
         any::<([u8; 16], u16)>().prop_map(move |(address, port)| {
@@ -535,8 +548,8 @@ pub(crate) fn ends() -> impl Strategy<Value = (std::net::SocketAddr, std::net::S
 pub(crate) fn fix_l4(frame: &mut [u8], headers: &Headers) -> Option<()> {
     let field = checksum::l4_offset(headers)?;
     if frame[field..field + 2] != [0, 0] || headers.protocol != 17 {
-        let right = checksum::l4_checksum(frame, headers)?;
-        frame[field..field + 2].copy_from_slice(&right.to_be_bytes());
+        let valid = checksum::l4_checksum(frame, headers)?;
+        frame[field..field + 2].copy_from_slice(&valid.to_be_bytes());
     }
     Some(())
 }
@@ -547,12 +560,12 @@ pub(crate) fn fix_l3(frame: &mut [u8], headers: &Headers) {
     if !headers.flags.is_ipv6() {
         let end = l3 + usize::from(frame[l3] & 15) * 4;
         frame[l3 + 10..l3 + 12].fill(0);
-        let right = checksum::checksum(&frame[l3..end]);
-        frame[l3 + 10..l3 + 12].copy_from_slice(&right.to_be_bytes());
+        let valid = checksum::checksum(&frame[l3..end]);
+        frame[l3 + 10..l3 + 12].copy_from_slice(&valid.to_be_bytes());
     }
 }
 
-/// Returns a TCP segment with these flags and an old checksum.
+/// Returns a TCP segment with these flags. The checksum does not cover the flags.
 pub(crate) fn segment(from: std::net::SocketAddr, to: std::net::SocketAddr, flags: u8) -> Vec<u8> {
     let mut frame = fixtures::build::tcp(from, to, b"data");
     let at = usize::from(parse(&frame).unwrap().l4) + 13;

@@ -18,8 +18,8 @@ fn load(spaces: &Spaces) -> Chains {
     spaces.load(&[FunctionConfig::Timestamp])
 }
 
-/// Returns the frame with the stamps; `None` for a drop. `frame` has valid checksums, or no UDP
-/// checksum.
+/// Returns the frame with the stamps; `None` if the function must drop the frame. `frame` has valid
+/// checksums, or no UDP checksum.
 fn reference(frame: &[u8], times: (u64, u64)) -> Option<Vec<u8>> {
     let headers = parse(frame).unwrap();
     let [l3, l4, end] = [headers.l3, headers.l4, headers.end].map(usize::from);
@@ -54,7 +54,7 @@ fn reference(frame: &[u8], times: (u64, u64)) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Bytes from the IP header to the end of the IP packet.
+/// Returns the number of bytes from the IP header to the end of the IP packet.
 fn ip_len(frame: &[u8], headers: &Headers) -> usize {
     let l3 = usize::from(headers.l3);
     let field = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
@@ -66,7 +66,7 @@ fn ip_len(frame: &[u8], headers: &Headers) -> usize {
 }
 
 /// Returns whether the checksums of the IPv4 header and of the segment are valid.
-fn are_valid(frame: &[u8]) -> (bool, Option<bool>) {
+fn check_checksums(frame: &[u8]) -> (bool, Option<bool>) {
     let headers = parse(frame).unwrap();
     let header = &frame[headers.l3.into()..headers.l4.into()];
     let l3 = headers.flags.is_ipv6() || checksum::checksum(header) == 0;
@@ -74,7 +74,7 @@ fn are_valid(frame: &[u8]) -> (bool, Option<bool>) {
 }
 
 /// Sets the checksums to zero.
-fn without_checksums(mut frame: Vec<u8>) -> Vec<u8> {
+fn clear_checksums(mut frame: Vec<u8>) -> Vec<u8> {
     let headers = parse(&frame).unwrap();
     let l3 = usize::from(headers.l3);
     if !headers.flags.is_ipv6() {
@@ -86,12 +86,12 @@ fn without_checksums(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// Checks each space, with its own clock. Returns whether it stamps the frame. A wrong checksum
-/// stays wrong.
+/// Checks the frame in each space, with the space's clock. Returns whether the spaces stamp the
+/// frame. A wrong checksum must stay wrong.
 #[track_caller]
 fn assert_stamped(chains: &Chains, frame: &[u8], stamp_ns: u64, case: &str) -> bool {
     let mut is_stamped = false;
-    for (space, outcome) in chains.each(frame, stamp_ns) {
+    for (space, outcome) in chains.run_each(frame, stamp_ns) {
         let Some(expected) = reference(frame, (stamp_ns, 0)) else {
             assert!(!outcome.is_forwarded, "{space}: {case} was not dropped");
             continue;
@@ -106,14 +106,14 @@ fn assert_stamped(chains: &Chains, frame: &[u8], stamp_ns: u64, case: &str) -> b
             "{space}: {case}"
         );
         let expected = reference(frame, (stamp_ns, sent)).unwrap();
-        let valid = are_valid(frame);
+        let valid = check_checksums(frame);
         if valid.0 && valid.1 != Some(false) {
             assert_eq!(out, expected, "{space}: {case}");
         } else {
-            let [out, expected] = [&out, &expected].map(|frame| without_checksums(frame.clone()));
+            let [out, expected] = [&out, &expected].map(|frame| clear_checksums(frame.clone()));
             assert_eq!(out, expected, "{space}: {case}");
         }
-        assert_eq!(are_valid(&out), valid, "{space}: {case}");
+        assert_eq!(check_checksums(&out), valid, "{space}: {case}");
     }
     is_stamped
 }
@@ -140,7 +140,7 @@ fn wrong_checksums_stay_wrong() {
         (segment, (true, Some(false))),
         (header, (false, Some(true))),
     ] {
-        assert_eq!(are_valid(&frame), valid);
+        assert_eq!(check_checksums(&frame), valid);
         assert!(assert_stamped(
             &chains,
             &frame,
@@ -152,12 +152,14 @@ fn wrong_checksums_stay_wrong() {
 
 #[test]
 fn padding_is_used_before_the_frame_grows() {
-    // 4 bytes of payload in a frame of 60: 14 of padding, 2 are missing.
+    // A frame of 60 bytes with 4 bytes of payload has 14 bytes of padding. The stamps need 2 bytes
+    // more.
     let padded = fixtures::named("udp-v4-padded").frame;
-    let [none, some] = [1, 2].map(|tailroom| load(&Spaces::user_with_tailroom(tailroom)));
-    none.expect(&padded, None, "a byte of tailroom is missing");
+    let [too_short, sufficient] =
+        [1, 2].map(|tailroom| load(&Spaces::user_with_tailroom(tailroom)));
+    too_short.expect(&padded, None, "a byte of tailroom is missing");
     assert!(assert_stamped(
-        &some,
+        &sufficient,
         &padded,
         STAMP_NS,
         "just enough tailroom"
@@ -165,10 +167,10 @@ fn padding_is_used_before_the_frame_grows() {
     let all = load(&Spaces::all());
     for (frame, len, end) in [
         (padded, 62, 62),
-        (build::padded(build::udp_v4(4), 100), 100, 62),
+        (build::pad_frame(build::udp_v4(4), 100), 100, 62),
     ] {
-        assert!(assert_stamped(&all, &frame, STAMP_NS, "padded"));
-        for (space, outcome) in all.each(&frame, STAMP_NS) {
+        assert!(assert_stamped(&all, &frame, STAMP_NS, "a padded frame"));
+        for (space, outcome) in all.run_each(&frame, STAMP_NS) {
             let headers = parse(&outcome.frame).unwrap();
             assert_eq!((outcome.frame.len(), headers.end), (len, end), "{space}");
             let rest = frame.get(end.into()..).unwrap_or_default();
@@ -218,7 +220,7 @@ fn fragments_are_dropped() {
 fn payloads_of_every_length_match_the_reference() {
     let chains = load(&Spaces::all());
     for len in (0..70).chain(MTU - 80..MTU) {
-        let padded = build::padded(build::udp_v4(len), len + 50);
+        let padded = build::pad_frame(build::udp_v4(len), len + 50);
         for frame in [build::udp_v4(len), build::udp_v6(len), padded] {
             assert_stamped(&chains, &frame, STAMP_NS, &format!("{len} bytes"));
         }

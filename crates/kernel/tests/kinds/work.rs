@@ -28,40 +28,44 @@ fn every_frame_passes_unchanged() {
     });
 }
 
-/// Returns the shortest time of `rounds` runs of each subject. Alternates the subjects, so a change
-/// of the clock rate affects all alike. Noise only lengthens a run.
-fn least_ns<T>(rounds: u32, subjects: &mut [T], mut run: impl FnMut(&mut T) -> f64) -> Vec<f64> {
-    let mut least = vec![f64::INFINITY; subjects.len()];
+/// Returns the shortest time of `rounds` runs of each subject, because noise only lengthens a run.
+/// Alternates the subjects, so a change of the clock rate affects all subjects alike.
+fn measure_min_ns<T>(
+    rounds: u32,
+    subjects: &mut [T],
+    mut run: impl FnMut(&mut T) -> f64,
+) -> Vec<f64> {
+    let mut min_ns = vec![f64::INFINITY; subjects.len()];
     for _ in 0..rounds {
-        for (least, subject) in least.iter_mut().zip(subjects.iter_mut()) {
-            *least = least.min(run(subject));
+        for (min_ns, subject) in min_ns.iter_mut().zip(subjects.iter_mut()) {
+            *min_ns = min_ns.min(run(subject));
         }
     }
-    least
+    min_ns
 }
 
-/// Returns the time of a packet in user space for each configuration, ns.
-fn user_ns(configs: &[FunctionConfig], frame: &[u8]) -> Vec<f64> {
-    const TIMES: usize = 10;
+/// Measures the time of a packet in user space for each configuration, ns.
+fn measure_user_ns(configs: &[FunctionConfig], frame: &[u8]) -> Vec<f64> {
+    const PACKETS: usize = 10;
     let mut functions: Vec<_> = configs
         .iter()
         .map(|config| instantiate(config).unwrap())
         .collect();
-    least_ns(200, &mut functions, |function| {
-        let mut buffers = vec![frame.to_vec(); TIMES];
-        let mut batch = Batch::with_capacity(TIMES);
+    measure_min_ns(200, &mut functions, |function| {
+        let mut buffers = vec![frame.to_vec(); PACKETS];
+        let mut batch = Batch::with_capacity(PACKETS);
         for (token, buffer) in (0..).zip(&mut buffers) {
             let packet = Packet::new(buffer, 0, frame.len(), meta_of(frame, 0), token);
             batch.push(packet.unwrap());
         }
         let begin = Instant::now();
         function.process_batch(&mut batch, &mut Discard);
-        begin.elapsed().as_nanos() as f64 / TIMES as f64
+        begin.elapsed().as_nanos() as f64 / PACKETS as f64
     })
 }
 
-/// Returns the time of a packet in the kernel for each configuration, ns.
-fn kernel_ns(kernel: &Kernel, configs: &[FunctionConfig], frame: &[u8]) -> Vec<f64> {
+/// Measures the time of a packet in the kernel for each configuration, ns.
+fn measure_kernel_ns(kernel: &Kernel, configs: &[FunctionConfig], frame: &[u8]) -> Vec<f64> {
     let chain = |config| kernel.load_chain(std::slice::from_ref(config));
     let mut chains: Vec<_> = configs.iter().map(chain).collect();
     let test = TestRun {
@@ -70,7 +74,7 @@ fn kernel_ns(kernel: &Kernel, configs: &[FunctionConfig], frame: &[u8]) -> Vec<f
     };
     // A run at XDP changes the kernel's dispatcher, which waits for an RCU grace period of about 8
     // ms.
-    least_ns(40, &mut chains, |chain| {
+    measure_min_ns(40, &mut chains, |chain| {
         run(chain.program(), kernel.hook, &test)
             .unwrap()
             .mean_ns
@@ -78,20 +82,21 @@ fn kernel_ns(kernel: &Kernel, configs: &[FunctionConfig], frame: &[u8]) -> Vec<f
     })
 }
 
-/// Checks that all cycles take the same time, those per packet and those per byte.
-fn assert_linear(space: &str, ns: impl Fn(&[FunctionConfig]) -> Vec<f64>, bytes: usize) {
+/// Checks that the cycles per packet and the cycles per byte take the same time per cycle.
+fn assert_linear(space: &str, measure: impl Fn(&[FunctionConfig]) -> Vec<f64>, bytes: usize) {
     let cycles = [(0, 0), (2_000, 0), (8_000, 0), (32_000, 0), (0, 10)];
-    let ns = ns(&cycles.map(|(cycles, cycles_per_byte)| work(cycles, cycles_per_byte)));
-    let [some, more, most, by_bytes] = [1, 2, 3, 4].map(|index| ns[index] - ns[0]);
+    let ns = measure(&cycles.map(|(cycles, cycles_per_byte)| work(cycles, cycles_per_byte)));
+    let [for_2k, for_8k, for_32k, for_bytes] = [1, 2, 3, 4].map(|index| ns[index] - ns[0]);
     let report = format!(
-        "{space}: {} ns, and {some}, {more}, {most}, {by_bytes}",
+        "{space}: {} ns without work; 2000, 8000, 32000 cycles and 10 cycles per byte add \
+         {for_2k}, {for_8k}, {for_32k}, {for_bytes} ns",
         ns[0]
     );
-    assert!(some > 0.0, "{report}");
-    for ratio in [more / some, most / more] {
+    assert!(for_2k > 0.0, "{report}");
+    for ratio in [for_8k / for_2k, for_32k / for_8k] {
         assert!((3.4..4.6).contains(&ratio), "{report}");
     }
-    let per_cycle = [most / 32_000.0, by_bytes / (10 * bytes) as f64];
+    let per_cycle = [for_32k / 32_000.0, for_bytes / (10 * bytes) as f64];
     assert!(
         (0.8..1.25).contains(&(per_cycle[1] / per_cycle[0])),
         "{report}"
@@ -105,12 +110,16 @@ fn time_grows_with_the_cycles_in_both_spaces() {
     let frames = fixtures.iter().map(|fixture| &fixture.frame);
     let frames = frames.filter(|frame| frame.len() <= 1514);
     let frame = frames.max_by_key(|frame| frame.len()).unwrap();
-    assert_linear("user space", |configs| user_ns(configs, frame), frame.len());
+    assert_linear(
+        "user space",
+        |configs| measure_user_ns(configs, frame),
+        frame.len(),
+    );
     for kernel in Kernel::at_hooks() {
         let space = kernel.hook.to_string();
         assert_linear(
             &space,
-            |configs| kernel_ns(&kernel, configs, frame),
+            |configs| measure_kernel_ns(&kernel, configs, frame),
             frame.len(),
         );
     }

@@ -15,7 +15,7 @@ fn xor(key: u8) -> FunctionConfig {
     FunctionConfig::Xor(XorConfig { key })
 }
 
-/// Returns the transformed frame. `frame` has a valid checksum, or none.
+/// Returns the transformed frame. `frame` has a valid checksum, or no checksum.
 fn reference(frame: &[u8], key: u8) -> Option<Vec<u8>> {
     let headers = parse(frame).unwrap();
     let mut frame = frame.to_vec();
@@ -60,7 +60,7 @@ fn a_packet_that_xor_cannot_transform_is_dropped_unchanged() {
         let mut dropped = 0;
         for fixture in fixtures {
             if !fixture.expected.unwrap().flags.has_ports() {
-                for (space, outcome) in chains.each(&fixture.frame, 1) {
+                for (space, outcome) in chains.run_each(&fixture.frame, 1) {
                     let name = fixture.name;
                     assert!(!outcome.is_forwarded, "{space}: {name}");
                     assert_eq!(outcome.frame, fixture.frame, "{space}: {name}");
@@ -76,7 +76,7 @@ fn a_packet_that_xor_cannot_transform_is_dropped_unchanged() {
 fn only_the_kernel_drops_a_payload_above_its_limit() {
     let chains = Spaces::all().load(&[xor(1)]);
     let frame = build::udp_v4(LONGEST_IN_KERNEL + 1);
-    for (space, outcome) in chains.each(&frame, 1) {
+    for (space, outcome) in chains.run_each(&frame, 1) {
         assert_eq!(outcome.is_forwarded, space == USER, "{space}");
         assert!(outcome.is_forwarded || outcome.frame == frame, "{space}");
     }
@@ -156,7 +156,7 @@ fn a_zero_checksum_equals_the_recomputed_checksum() {
             let field = checksum::l4_offset(&parse(&frame).unwrap()).unwrap();
             let is_zero = [[0, 0], [0xff, 0xff]].contains(&[expected[field], expected[field + 1]]);
             zeros += u32::from(is_zero);
-            // Kernel runs cost more: run the zero sums and some others.
+            // Kernel runs cost more, so run only the zero sums and some other sums in the kernel.
             let chains = if is_zero || word % 256 == 0 {
                 &all
             } else {
@@ -165,7 +165,7 @@ fn a_zero_checksum_equals_the_recomputed_checksum() {
             chains.expect(&frame, Some(&expected), &format!("{word:#06x}"));
         }
     }
-    assert!(zeros >= 2, "no checksum became zero");
+    assert!(zeros >= 2, "at least two checksums must become zero");
 }
 
 #[test]
@@ -179,20 +179,20 @@ fn random_packets_match_the_reference() {
             .map(|key| (*key, spaces.load(&[xor(*key)])))
             .collect();
         let held = prop::option::of(prop_oneof![Just(0_u16), Just(0xffff), any::<u16>()]);
-        let which = any::<prop::sample::Index>();
+        let key_index = any::<prop::sample::Index>();
         let case = (
             ends(),
             any::<bool>(),
             edge_case_bytes(longest),
             0..3_usize,
             held,
-            which,
+            key_index,
         );
         common::for_all(
             cases,
             &case,
-            |((from, to), tcp, payload, tags, held, which)| {
-                let (key, chains) = which.get(&chains);
+            |((from, to), tcp, payload, tags, held, key_index)| {
+                let (key, chains) = key_index.get(&chains);
                 let frame = if tcp { build::tcp } else { build::udp }(from, to, &payload);
                 let mut frame = build::with_tags(frame, &vec![build::VLAN; tags]);
                 let headers = parse(&frame).unwrap();
@@ -203,7 +203,7 @@ fn random_packets_match_the_reference() {
                 let valid = checksum::l4_is_valid(&frame, &headers);
                 if valid != Some(false) {
                     let expected = reference(&frame, *key).unwrap();
-                    chains.expect(&frame, Some(&expected), "once");
+                    chains.expect(&frame, Some(&expected), "the first run");
                     if held.is_none() {
                         chains.expect(&expected, Some(&frame), "the second run restores the frame");
                     }

@@ -9,8 +9,8 @@ use myelin_packet::rules::{Action, Rule};
 use myelin_packet::{Match, Meta, parse, sojourn};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, OnFailure, XorConfig};
 
-use crate::common::{LOOPBACK, is_root, kernel_chain, plane};
-use crate::door_bench::{DoorBench, forwards, port, run_once};
+use crate::common::{LOOPBACK, create_plane, is_root, kernel_chain};
+use crate::door_bench::{DoorBench, add_port, forwards, run_once};
 
 pub(crate) fn frame() -> Vec<u8> {
     fixtures::named("udp-v4").frame
@@ -94,19 +94,19 @@ fn the_sojourn_of_every_packet_is_recorded() {
         });
         let sojourn = bench.chain.sojourn();
         assert_eq!(sojourn.count(), u64::from(repeat));
-        let (least, most) = (sojourn.min_ns().unwrap(), sojourn.max_ns().unwrap());
+        let (min, max) = (sojourn.min_ns().unwrap(), sojourn.max_ns().unwrap());
         assert!(
-            0 < least && least <= most && most < 1_000_000_000,
-            "{least} to {most} ns"
+            0 < min && min <= max && max < 1_000_000_000,
+            "sojourns of {min} to {max} ns"
         );
         let mean = sojourn.mean_ns().unwrap();
-        assert!(least as f64 <= mean && mean <= most as f64, "{mean} ns");
+        assert!(min as f64 <= mean && mean <= max as f64, "mean {mean} ns");
     }
 }
 
-/// Runs a function without the front door: the test chooses the stamp, and so the bucket.
+/// Runs a function without the front door, so the test can choose the stamp and thus the bucket.
 #[test]
-fn sojourn_buckets_match_those_of_user_space() {
+fn sojourn_buckets_match_the_buckets_in_user_space() {
     if !is_root() {
         return;
     }
@@ -116,7 +116,7 @@ fn sojourn_buckets_match_those_of_user_space() {
         let headers = parse(&frame()).unwrap();
         for shift in 8..40 {
             let duration = 3_u64 << shift;
-            let now = bench
+            let previous = bench
                 .plane
                 .counters()
                 .read(bench.chain.egress_slot())
@@ -137,7 +137,7 @@ fn sojourn_buckets_match_those_of_user_space() {
                 .counters()
                 .read(bench.chain.egress_slot())
                 .last_ns;
-            assert!(left > now);
+            assert!(left > previous);
             let after = bench.chain.sojourn();
             let exact = left.wrapping_sub(stamp_ns);
             let grown: Vec<usize> = (0..sojourn::BUCKETS)
@@ -248,8 +248,8 @@ fn on_failure_applies_without_a_socket() {
         (OnFailure::Drop, Hook::Xdp.drop()),
         (OnFailure::Pass, Hook::Xdp.pass()),
     ] {
-        let plane = plane();
-        let port = port(&plane);
+        let plane = create_plane();
+        let port = add_port(&plane);
         let program = port.program(Hook::Xdp).unwrap();
         let user = ChainConfig {
             on_failure,
@@ -259,14 +259,16 @@ fn on_failure_applies_without_a_socket() {
             ..kernel_chain(Hook::Xdp, 9, &[FunctionConfig::Forward])
         };
         let back = kernel_user_kernel(on_failure, port.sockets());
-        // The hop before user space counts the failed redirect. The metadata names the next
-        // function.
+        // The hop before user space counts the failed redirect. The metadata contains the position
+        // of the next function.
         for (config, next) in [(back, 1), (user, 0)] {
             let chain = plane.load_chain(&config).unwrap();
             port.insert(&Match::default(), &chain).unwrap();
             let outcome = run_once(program.as_fd(), Hook::Xdp, &frame());
             assert_eq!((outcome.verdict, outcome.frame), (verdict, frame()));
-            let meta = outcome.meta.expect("metadata for the worker");
+            let meta = outcome
+                .meta
+                .expect("the packet must have metadata for the worker");
             assert_eq!((meta.spi, meta.generation, meta.position), (9, 7, next));
             assert!(chain.sojourn().is_empty());
             let last = if next == 0 {
@@ -306,8 +308,8 @@ fn a_removed_chain_applies_on_failure_and_frees_its_slots() {
             (OnFailure::Drop, hook.drop()),
             (OnFailure::Pass, hook.pass()),
         ] {
-            let plane = plane();
-            let port = port(&plane);
+            let plane = create_plane();
+            let port = add_port(&plane);
             let door = port.program(hook).unwrap();
             let config = ChainConfig {
                 on_failure,
@@ -323,7 +325,7 @@ fn a_removed_chain_applies_on_failure_and_frees_its_slots() {
                 (verdict, frame()),
                 "{hook}: {on_failure}"
             );
-            // Many more chains than the plane can hold at the same time.
+            // Load many more chains in sequence than the plane can hold at the same time.
             for generation in 1..200 {
                 let chain = plane
                     .load_chain(&ChainConfig {
@@ -339,7 +341,7 @@ fn a_removed_chain_applies_on_failure_and_frees_its_slots() {
                 assert_eq!(
                     plane.counters().read(chain.door_slot()).packets,
                     1,
-                    "counters of another chain"
+                    "the counters must start at zero"
                 );
             }
         }

@@ -13,8 +13,8 @@ use myelin_packet::{Match, Prefix, parse};
 use myelin_spec::FunctionConfig;
 use proptest::prelude::*;
 
-use crate::common::{for_all, is_root, kernel_chain, plane};
-use crate::door_bench::{forwards, port, run_once};
+use crate::common::{create_plane, for_all, is_root, kernel_chain};
+use crate::door_bench::{add_port, forwards, run_once};
 
 /// A few chains. The path identifier in the XDP metadata identifies each chain.
 struct Chains {
@@ -24,7 +24,7 @@ struct Chains {
 
 impl Chains {
     fn new(count: u32) -> Self {
-        let plane = plane();
+        let plane = create_plane();
         let chains = (1..=count)
             .map(|spi| {
                 plane
@@ -135,7 +135,7 @@ fn the_most_specific_match_takes_the_packet() {
         200,
         &(rules, prop::collection::vec(frame(), 16)),
         |(rules, frames)| {
-            let port = port(&chains.plane);
+            let port = add_port(&chains.plane);
             let mut reference: Vec<(Match, u32)> = Vec::new();
             for (rule, chain) in rules {
                 let chain = &chains.chains[chain];
@@ -193,7 +193,7 @@ fn fragments_match_no_rule_with_a_port() {
         return;
     }
     let chains = Chains::new(2);
-    let port = port(&chains.plane);
+    let port = add_port(&chains.plane);
     let udp = Match {
         protocol: Some(17),
         ..Match::default()
@@ -230,7 +230,7 @@ fn each_port_has_its_own_matches() {
         return;
     }
     let chains = Chains::new(2);
-    let ports = [port(&chains.plane), port(&chains.plane)];
+    let ports = [add_port(&chains.plane), add_port(&chains.plane)];
     let frame = build::udp(build::client_v4(), build::server_v4(), b"");
     for (port, chain) in ports.iter().zip(&chains.chains) {
         assert_eq!(classify(port, &frame), None);
@@ -241,21 +241,21 @@ fn each_port_has_its_own_matches() {
         [Some(1), Some(2)]
     );
     drop(ports);
-    let port = port(&chains.plane);
+    let port = add_port(&chains.plane);
     assert_eq!(
         classify(&port, &frame),
         None,
-        "a port left its matches behind"
+        "a dropped port must remove its matches"
     );
 }
 
 #[test]
-fn a_new_generation_replaces_the_old_one_atomically_and_another_chain_is_refused() {
+fn a_new_generation_takes_over_the_match_and_another_chain_is_refused() {
     if !is_root() {
         return;
     }
     let chains = Chains::new(2);
-    let port = port(&chains.plane);
+    let port = add_port(&chains.plane);
     let frame = build::udp(build::client_v4(), build::server_v4(), b"");
     let rule = Match {
         destination: Some(Prefix::new(build::server_v4().ip(), 24).unwrap()),
@@ -286,8 +286,8 @@ fn a_change_of_generation_loses_no_packet() {
     if !is_root() {
         return;
     }
-    let plane = plane();
-    let port = port(&plane);
+    let plane = create_plane();
+    let port = add_port(&plane);
     let rule = Match {
         protocol: Some(17),
         ..Match::default()
@@ -346,7 +346,7 @@ fn one_mask_above_the_limit_is_refused() {
         return;
     }
     let chains = Chains::new(1);
-    let port = port(&chains.plane);
+    let port = add_port(&chains.plane);
     // The least specific mask matches last, so the search visits all masks.
     let lens = (1..=32).rev().flat_map(|to| [1, 0].map(|from| (from, to)));
     let rules: Vec<Match> = lens
@@ -369,7 +369,7 @@ fn one_mask_above_the_limit_is_refused() {
     assert_eq!(
         classify(&port, &to([128, 0, 0, 1])),
         Some(1),
-        "the search skipped the last mask"
+        "the search must visit the last mask"
     );
     assert_eq!(classify(&port, &to([10, 0, 0, 1])), None);
     let error = port
@@ -430,7 +430,7 @@ fn a_failed_insertion_changes_nothing() {
     let chain = plane
         .load_chain(&kernel_chain(Hook::Xdp, 1, &[FunctionConfig::Forward]))
         .unwrap();
-    let port = port(&plane);
+    let port = add_port(&plane);
     let to = |last| Match {
         destination: Some(Prefix::new(Ipv6Addr::from(last).into(), 128).unwrap()),
         ..Match::default()

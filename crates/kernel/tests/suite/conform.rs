@@ -1,5 +1,5 @@
-//! Compares the conformance monitor with a reference in user space and its filter with the
-//! classifier, and tests the monitor on real links.
+//! Compares the conformance monitor with a reference in user space. Compares the monitor's filter
+//! with the classifier. Tests the monitor on real links.
 
 use std::net::SocketAddrV4;
 
@@ -13,7 +13,7 @@ use myelin_packet::fixtures::{self, build};
 use myelin_packet::traffic::{CREDIT, Profile};
 use proptest::prelude::*;
 
-use crate::common::{for_all, is_root, plane, runs};
+use crate::common::{can_run, create_plane, for_all, is_root};
 use crate::net::{Net, PATIENCE, receive};
 use crate::profiles::{bucket, profiles};
 
@@ -24,6 +24,7 @@ fn packet_profile(rate: u64, burst: u64) -> Profile {
     }
 }
 
+/// Returns a configuration without a tolerance.
 fn strict(profile: Profile) -> ConformConfig {
     ConformConfig {
         profile,
@@ -31,15 +32,18 @@ fn strict(profile: Profile) -> ConformConfig {
     }
 }
 
-/// A packet, or a GSO packet with its segments: arrival time and payload bytes.
+/// The arrival of a packet or a GSO packet.
 #[derive(Clone, Copy, Debug)]
 struct Arrival {
     at_ns: u64,
+    /// Payload bytes of the whole packet.
     payload: usize,
+    /// Payload bytes of a segment, for a GSO packet.
     segment: Option<usize>,
 }
 
-/// Times may repeat, jump, and go back, like the clock readings of two CPUs.
+/// Returns arrivals whose times may repeat, jump, and decrease, like the clock readings of two
+/// CPUs.
 fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
     let step = prop_oneof![
         6 => Just(0_i64),
@@ -72,7 +76,7 @@ fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
 }
 
 impl Arrival {
-    /// Passes the packet to the monitor. Returns the bytes of its segments.
+    /// Passes the packet to the monitor. Returns the bytes of each segment.
     fn observe(&self, trial: &MonitorTrial) -> Vec<u64> {
         let frame = build::udp_v4(self.payload);
         let headers = frame.len() - self.payload;
@@ -115,15 +119,22 @@ fn the_monitor_reports_the_same_as_the_reference() {
             (seen.packets, seen.bytes, seen.above),
             (reference.packets_seen(), bytes, reference.nonconforming())
         );
-        assert_eq!(seen.beyond, seen.above, "without a tolerance");
         assert_eq!(
-            seen.packet_bucket.map(|fill| fill.level),
+            seen.beyond, seen.above,
+            "without a tolerance both counts must be equal"
+        );
+        assert_eq!(
+            seen.packet_bucket.map(|bucket| bucket.level),
             reference.packets()
         );
-        assert_eq!(seen.bit_bucket.map(|fill| fill.level), reference.bits());
+        assert_eq!(seen.bit_bucket.map(|bucket| bucket.level), reference.bits());
         assert_eq!((seen.first_ns, seen.last_ns), (trace[0].at_ns, latest));
         assert_eq!(seen.violations == 0, seen.above == 0);
-        let kept: u64 = seen.first_violations.iter().map(|one| one.packets).sum();
+        let kept: u64 = seen
+            .first_violations
+            .iter()
+            .map(|violation| violation.packets)
+            .sum();
         if seen.violations == seen.first_violations.len() as u64 {
             assert_eq!(kept, seen.above);
         }
@@ -136,35 +147,36 @@ fn the_tolerance_widens_the_burst() {
     if !is_root() {
         return;
     }
-    let both = (1..2000_u64, 1..20_u64, 0..20_u64, arrivals());
-    for_all(24, &both, |(kilo, burst, extra_burst, trace)| {
+    let cases = (1..2000_u64, 1..20_u64, 0..20_u64, arrivals());
+    for_all(24, &cases, |(kilo, burst, extra_burst, trace)| {
         let profile = packet_profile(kilo * 1000, burst);
         let tolerance_ns = extra_burst * 1_000_000 / kilo;
-        // Only some tolerances are whole packets. The reference checks the others in fractions.
+        // Only some tolerances are whole packets. The reference checks the other tolerances in
+        // fractions.
         let trial = MonitorTrial::new(&ConformConfig {
             tolerance_ns,
             ..strict(profile)
         });
         let trial = trial.unwrap();
         let tolerated = burst * CREDIT + kilo * 1000 * tolerance_ns;
-        let (mut meter, mut strictly, mut beyond, mut most) = (Meter::new(&profile), 0, 0, 0);
+        let (mut meter, mut above, mut beyond, mut max_level) = (Meter::new(&profile), 0, 0, 0);
         for arrival in &trace {
             for length in arrival.observe(&trial) {
-                strictly += u64::from(!meter.record(arrival.at_ns, length));
+                above += u64::from(!meter.record(arrival.at_ns, length));
                 let level = meter.packets().unwrap();
                 beyond += u64::from(level.now > tolerated);
-                most = level.most;
+                max_level = level.most;
             }
         }
         let seen = trial.report().unwrap();
-        assert_eq!((seen.above, seen.beyond), (strictly, beyond));
-        let fill = seen.packet_bucket.unwrap();
-        let least_ns = fill.least_tolerance_ns(profile.packets.unwrap());
+        assert_eq!((seen.above, seen.beyond), (above, beyond));
+        let bucket = seen.packet_bucket.unwrap();
+        let least_tolerance_ns = bucket.least_tolerance_ns(profile.packets.unwrap());
         assert_eq!(
-            fill.excess(profile.packets.unwrap()),
-            most.saturating_sub(burst * CREDIT)
+            bucket.excess(profile.packets.unwrap()),
+            max_level.saturating_sub(burst * CREDIT)
         );
-        assert_eq!(seen.beyond == 0, least_ns <= tolerance_ns);
+        assert_eq!(seen.beyond == 0, least_tolerance_ns <= tolerance_ns);
     });
 }
 
@@ -173,7 +185,7 @@ fn violations_have_time_and_excess() {
     if !is_root() {
         return;
     }
-    // A packet each microsecond; burst two.
+    // The profile is a packet each microsecond with a burst of two.
     let trial = MonitorTrial::new(&strict(packet_profile(1_000_000, 2))).unwrap();
     let frame = build::udp_v4(100);
     let at = |at_ns| {
@@ -191,7 +203,14 @@ fn violations_have_time_and_excess() {
     let reported: Vec<_> = seen
         .first_violations
         .iter()
-        .map(|one| (one.from_ns, one.to_ns, one.packets, one.packets_over))
+        .map(|violation| {
+            (
+                violation.from_ns,
+                violation.to_ns,
+                violation.packets,
+                violation.packets_over,
+            )
+        })
         .collect();
     assert_eq!(
         reported,
@@ -203,7 +222,7 @@ fn violations_have_time_and_excess() {
     let fill = seen.packet_bucket.unwrap();
     assert_eq!((fill.level.burst(), fill.most_ns), (4, 10_500));
     assert_eq!(fill.least_tolerance_ns(bucket(1_000_000, 2)), 1500);
-    // The monitor keeps the first violations and counts all.
+    // The monitor keeps the first violations and counts all violations.
     for number in 0..100_u64 {
         for _ in 0..3 {
             at(1_000_000 + number * 100_000);
@@ -288,7 +307,7 @@ fn the_filter_equals_the_classifier() {
         });
         let (trial, mut expected) = (trial.unwrap(), 0);
         for fixture in fixtures::all() {
-            if !runs(Hook::Tcx, &fixture.frame) {
+            if !can_run(Hook::Tcx, &fixture.frame) {
                 continue;
             }
             trial.observe(&TestRun::new(&fixture.frame)).unwrap();
@@ -303,7 +322,7 @@ fn the_filter_equals_the_classifier() {
 }
 
 /// The monitor runs before a door that redirects the packets, and after all programs on egress, at
-/// tcx and at clsact. The drop detaches it.
+/// tcx and at clsact. The drop detaches the monitor.
 #[test]
 fn the_monitor_attaches_outermost_and_changes_no_packet() {
     let Some(net) = Net::new() else { return };
@@ -315,7 +334,7 @@ fn the_monitor_attaches_outermost_and_changes_no_packet() {
         ..strict(packet_profile(1, 3))
     };
     for (port, clsact) in [(1000, false), (1001, true)] {
-        let plane = plane();
+        let plane = create_plane();
         let doors = [net.client_port(false), net.server_port(false)]
             .map(|port| plane.add_port(port).unwrap());
         for door in &doors {
@@ -341,10 +360,10 @@ fn the_monitor_attaches_outermost_and_changes_no_packet() {
             .inside(|| attach("eth0", eth0(), TrafficDirection::Out, &config)))
         .unwrap();
         let expected = if clsact { 0 } else { 2 };
-        assert!(programs_at(link.ifindex).is_none_or(|count| count == expected));
+        assert!(count_programs(link.ifindex).is_none_or(|count| count == expected));
 
-        let (sender, receiver) = (net.client.udp(port), net.server.udp(4000));
-        let other = net.server.udp(4001);
+        let (sender, receiver) = (net.client.open_udp(port), net.server.open_udp(4000));
+        let other = net.server.open_udp(4001);
         for to in [4000, 4001, 4000, 4000, 4001, 4000, 4000] {
             let to = SocketAddrV4::new(net.server.address, to);
             sender.send_to(b"a packet", to).unwrap();
@@ -371,18 +390,19 @@ fn the_monitor_attaches_outermost_and_changes_no_packet() {
         net.server.inside(|| drop(outgoing));
         net.client.inside(|| drop(leaving));
         let expected = u32::from(!clsact);
-        assert!(programs_at(link.ifindex).is_none_or(|count| count == expected));
+        assert!(count_programs(link.ifindex).is_none_or(|count| count == expected));
     }
 }
 
-/// The index of `eth0` in the calling thread's namespace.
+/// Returns the index of `eth0` in the calling thread's namespace.
 fn eth0() -> u32 {
     // SAFETY: the name is a C string.
     unsafe { libc::if_nametoindex(c"eth0".as_ptr()) }
 }
 
-/// The number of programs at tcx ingress; `None` on a kernel without tcx (before Linux 6.6).
-fn programs_at(ifindex: u32) -> Option<u32> {
+/// Returns the number of programs at tcx ingress; `None` on a kernel without tcx (before Linux
+/// 6.6).
+fn count_programs(ifindex: u32) -> Option<u32> {
     let mut query = libbpf_sys::bpf_prog_query_opts {
         sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
         ..Default::default()

@@ -1,5 +1,5 @@
-//! Tests chains that the egress interface shapes: the class, and departure times, compared with the
-//! bucket in user space.
+//! Tests chains that the egress interface shapes: the class, and the departure times. The bucket in
+//! user space is the reference for departure times.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use myelin_packet::fixtures::Meter;
 use myelin_packet::traffic::{Bucket, Profile, TokenBucket};
 use proptest::prelude::*;
 
-use crate::common::{LOOPBACK, for_all, is_root, kernel_chain, plane};
-use crate::door_bench::{forwards, port, run_once};
+use crate::common::{LOOPBACK, create_plane, for_all, is_root, kernel_chain};
+use crate::door_bench::{add_port, forwards, run_once};
 
 fn shaped(exit: Exit) -> ChainConfig {
     let mut config = kernel_chain(Hook::Tcx, 5, &forwards(2));
@@ -25,7 +25,7 @@ fn shaped(exit: Exit) -> ChainConfig {
 /// Runs `count` frames through a front door and a chain with that exit. Returns the outcomes and
 /// the count of the egress.
 fn run(plane: &Plane, exit: Exit, count: usize) -> (Vec<Outcome>, u64) {
-    let port = port(plane);
+    let port = add_port(plane);
     let chain = plane.load_chain(&shaped(exit)).unwrap();
     port.insert(&Match::default(), &chain).unwrap();
     let program = port.program(Hook::Tcx).unwrap();
@@ -43,7 +43,7 @@ fn packets_get_the_priority_of_their_class() {
     if !is_root() {
         return;
     }
-    let plane = plane();
+    let plane = create_plane();
     let class = 0x6d79_0007;
     let exit = Exit::Qdisc {
         ifindex: LOOPBACK,
@@ -62,7 +62,7 @@ fn packets_get_departure_times() {
     if !is_root() {
         return;
     }
-    let plane = plane();
+    let plane = create_plane();
     let profile = Profile {
         packets: Bucket::new(10, 2).ok(),
         bits: None,
@@ -73,7 +73,7 @@ fn packets_get_departure_times() {
         shaper: Arc::clone(&shaper),
     };
     assert_eq!(plane.shaper_counters(&shaper).unwrap().latest_ns, 0);
-    // Bounds the machine's delay at 100 ms a packet.
+    // The profile tolerates delays of the machine of up to 100 ms a packet.
     let (outcomes, out) = run(&plane, exit, 6);
     let times: Vec<u64> = outcomes
         .iter()
@@ -95,15 +95,15 @@ fn profiles() -> impl Strategy<Value = Profile> {
     let bucket = |(rate, burst)| Bucket::new(rate, burst).ok();
     let packets = (1..2_000_000_u64, 1..40_u64);
     let bits = (1000..1_000_000_000_u64, 12_112..200_000_u64);
-    (packets, bits, 0..3).prop_map(move |(packets, bits, which)| Profile {
-        packets: bucket(packets).filter(|_| which != 1),
-        bits: bucket(bits).filter(|_| which != 0),
+    (packets, bits, 0..3).prop_map(move |(packets, bits, limits)| Profile {
+        packets: bucket(packets).filter(|_| limits != 1),
+        bits: bucket(bits).filter(|_| limits != 0),
     })
 }
 
 /// Returns the departure time that `myelin_packet::traffic` computes; 0 for a packet that would
 /// wait too long.
-fn expected(bucket: &mut TokenBucket, now_ns: u64, bytes: u64, limit_ns: u64) -> u64 {
+fn compute_departure_ns(bucket: &mut TokenBucket, now_ns: u64, bytes: u64, limit_ns: u64) -> u64 {
     let Some(eligible_ns) = bucket.eligible_ns(1, bytes) else {
         return 0;
     };
@@ -122,7 +122,7 @@ fn departure_times_match_the_bucket_in_user_space() {
     }
     let arrivals = prop::collection::vec((0..3_000_000_u64, 60..1600_u32), 1..150);
     let cases = (profiles(), 0..50_000_000_u64, arrivals);
-    let plane = plane();
+    let plane = create_plane();
     for_all(64, &cases, |(profile, limit_ns, arrivals)| {
         let shaper = plane.shaper(&profile, limit_ns).unwrap();
         let trial = PolicerTrial::for_shaper(&plane, &shaper).unwrap();
@@ -130,7 +130,7 @@ fn departure_times_match_the_bucket_in_user_space() {
         let mut arrivals: Vec<Arrival> = arrivals
             .into_iter()
             .map(|(gap_ns, bytes)| {
-                // Half of the packets arrive with the packet before.
+                // Half of the packets arrive at the same time as the previous packet.
                 now_ns += if gap_ns % 2 == 0 { 0 } else { gap_ns };
                 Arrival {
                     at_ns: now_ns,
@@ -142,11 +142,14 @@ fn departure_times_match_the_bucket_in_user_space() {
         let mut reference = TokenBucket::new(&profile);
         let expected_ns: Vec<u64> = arrivals
             .iter()
-            .map(|one| expected(&mut reference, one.at_ns, one.bytes.into(), limit_ns))
+            .map(|arrival| {
+                let bytes = arrival.bytes.into();
+                compute_departure_ns(&mut reference, arrival.at_ns, bytes, limit_ns)
+            })
             .collect();
         trial.police(&mut arrivals).unwrap();
-        let left: Vec<u64> = arrivals.iter().map(|one| one.at_ns).collect();
-        assert_eq!(left, expected_ns);
+        let departures_ns: Vec<u64> = arrivals.iter().map(|arrival| arrival.at_ns).collect();
+        assert_eq!(departures_ns, expected_ns);
     });
 }
 
@@ -163,6 +166,6 @@ fn a_shaped_egress_at_xdp_is_refused() {
         hook: Hook::Xdp,
         ..shaped(exit)
     };
-    let error = plane().load_chain(&config).unwrap_err().to_string();
+    let error = create_plane().load_chain(&config).unwrap_err().to_string();
     assert!(error.contains("hook: tcx"), "{error}");
 }

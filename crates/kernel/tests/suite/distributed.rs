@@ -1,5 +1,5 @@
-//! Tests the forwarder between functions in separate namespaces: it accepts only packets of its
-//! chain and position.
+//! Tests the forwarder between functions in separate namespaces. A forwarder accepts only packets
+//! of its chain and position.
 
 use std::os::fd::BorrowedFd;
 
@@ -13,14 +13,15 @@ use myelin_packet::{Meta, nsh, parse};
 use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
 use proptest::prelude::*;
 
-use crate::common::{LOOPBACK, for_all, is_root, plane};
-use crate::door_bench::{UserFunctions, port, run_once};
+use crate::common::{LOOPBACK, create_plane, for_all, is_root};
+use crate::door_bench::{UserFunctions, add_port, run_once};
 
 const SPI: u32 = 0x00ab_cdef;
 const GENERATION: u16 = 0x1234;
 const XOR: FunctionConfig = FunctionConfig::Xor(XorConfig { key: 0x5a });
 
-/// A kernel function, then a function in user space. Links and egress are the loopback interface.
+/// A chain of a kernel function and a function in user space. Links and egress are the loopback
+/// interface.
 struct Chain {
     plane: Plane,
     chain: LoadedChain,
@@ -29,7 +30,7 @@ struct Chain {
 
 impl Chain {
     fn new() -> Self {
-        let plane = plane();
+        let plane = create_plane();
         let (chain, links) = plane
             .load_distributed(&config(&[Some(XOR), None], OnFailure::Drop))
             .unwrap();
@@ -40,7 +41,7 @@ impl Chain {
         }
     }
 
-    fn counted(&self, position: u8) -> CounterLine {
+    fn counters(&self, position: u8) -> CounterLine {
         let slot = self.chain.counter_slot(position).unwrap();
         self.plane.counters().read(slot)
     }
@@ -122,7 +123,7 @@ fn a_kernel_function_forwards_each_fixture_like_user_space() {
         }
     }
     assert!(passed > 20);
-    assert!(chain.counted(0).packets > passed);
+    assert!(chain.counters(0).packets > passed);
 }
 
 /// The last function redirects to the egress, which counts the packet and records its sojourn.
@@ -131,7 +132,7 @@ fn the_last_function_redirects_to_the_egress() {
     if !is_root() {
         return;
     }
-    let plane = plane();
+    let plane = create_plane();
     let (chain, links) = plane
         .load_distributed(&config(&[Some(XOR), Some(XOR)], OnFailure::Drop))
         .unwrap();
@@ -141,8 +142,8 @@ fn the_last_function_redirects_to_the_egress() {
         let outcome = run_with_meta(program, &frame, meta_of(&frame));
         assert_eq!(outcome.verdict, Hook::Xdp.redirect());
         let egress = plane.counters().read(chain.egress_slot());
-        let figures = (chain.sojourn().count(), egress.packets);
-        assert_eq!(figures, (left, left), "function {position}");
+        let counts = (chain.sojourn().count(), egress.packets);
+        assert_eq!(counts, (left, left), "function {position}");
     }
 }
 
@@ -160,7 +161,7 @@ fn the_forwarder_drops_packets_of_other_chains() {
         ("the near end", chain.links[0].near_program(), 0),
         ("the worker's inner end", chain.links[1].inner_program(), 1),
     ] {
-        let before = chain.counted(position).drops;
+        let before = chain.counters(position).drops;
         for foreign in [
             Meta {
                 spi: SPI ^ 1,
@@ -177,7 +178,7 @@ fn the_forwarder_drops_packets_of_other_chains() {
         // A packet that the namespace's own stack sends.
         let outcome = run_once(program, Hook::Xdp, &frame);
         assert_eq!(outcome.verdict, Hook::Xdp.drop(), "{name}");
-        assert_eq!(chain.counted(position).drops, before + 3, "{name}");
+        assert_eq!(chain.counters(position).drops, before + 3, "{name}");
     }
     for program in [entry, chain.links[0].near_program()] {
         let outcome = run_with_meta(program, &frame, meta);
@@ -187,7 +188,7 @@ fn the_forwarder_drops_packets_of_other_chains() {
     assert_eq!(
         chain.chain.sojourn().count(),
         0,
-        "a packet inside the chain counted as departed"
+        "a packet inside the chain must not count as departed"
     );
     // Without a socket the program drops the packet. The metadata holds the position for the
     // worker.
@@ -221,17 +222,17 @@ fn a_workers_packet_regains_its_metadata_and_leaves_the_chain() {
     }
     assert!(left > 20);
     let frame = fixtures::named("udp-v4").frame;
-    // A reply to the sender leaves at the ingress. It counts neither as a packet nor as a drop.
+    // A reply to the sender leaves at the ingress, and counts neither as a packet nor as a drop.
     let outcome = run_once(near, Hook::Xdp, &encapsulate(&frame, 0));
     assert_eq!(outcome.verdict, Hook::Xdp.redirect());
     assert_eq!(outcome.frame, frame);
-    let refused = chain.counted(1).drops;
+    let refused = chain.counters(1).drops;
     for position in [1, 3] {
         // A packet of another position would skip functions.
         let outcome = run_once(near, Hook::Xdp, &encapsulate(&frame, position));
         assert_eq!(outcome.verdict, Hook::Xdp.drop(), "position {position}");
     }
-    assert_eq!(chain.counted(1).drops, refused + 2);
+    assert_eq!(chain.counters(1).drops, refused + 2);
     assert_eq!(chain.chain.sojourn().count(), left);
     let egress = chain.plane.counters().read(chain.chain.egress_slot());
     assert_eq!(egress.packets, left);
@@ -256,7 +257,7 @@ fn random_headers_of_a_worker_pass_only_with_its_chain_and_position() {
                 frame[at] ^ 1 << bit
             };
         }
-        let drops = chain.counted(1).drops;
+        let drops = chain.counters(1).drops;
         let outcome = run_once(near, Hook::Xdp, &frame);
         let stamp = match fixtures::nsh::decapsulate(&frame) {
             Ok((context, _))
@@ -272,7 +273,7 @@ fn random_headers_of_a_worker_pass_only_with_its_chain_and_position() {
             }
             _ => {
                 assert_eq!(outcome.verdict, Hook::Xdp.drop());
-                assert_eq!(chain.counted(1).drops, drops + 1);
+                assert_eq!(chain.counters(1).drops, drops + 1);
                 return;
             }
         };
@@ -288,8 +289,8 @@ fn the_front_door_redirects_to_the_first_link_until_the_chain_is_removed() {
     if !is_root() {
         return;
     }
-    let plane = plane();
-    let port = port(&plane);
+    let plane = create_plane();
+    let port = add_port(&plane);
     let (chain, links) = plane
         .load_distributed(&config(&[Some(XOR)], OnFailure::Pass))
         .unwrap();
@@ -300,7 +301,10 @@ fn the_front_door_redirects_to_the_first_link_until_the_chain_is_removed() {
     let run = || run_once(std::os::fd::AsFd::as_fd(&*door), Hook::Xdp, &frame);
     let outcome = run();
     assert_eq!(outcome.verdict, Hook::Xdp.redirect());
-    assert_eq!(outcome.frame, frame, "the front door changed the frame");
+    assert_eq!(
+        outcome.frame, frame,
+        "the front door must not change the frame"
+    );
     assert_eq!(outcome.meta.map(|meta| meta.spi), Some(SPI));
     drop((chain, links));
     assert_eq!(run().verdict, Hook::Xdp.pass());
@@ -308,7 +312,7 @@ fn the_front_door_redirects_to_the_first_link_until_the_chain_is_removed() {
 
 /// Loads two functions at tcx.
 fn load_at_tcx() -> (Plane, LoadedChain, Vec<FunctionLink>) {
-    let plane = plane();
+    let plane = create_plane();
     let config = DistributedConfig {
         hook: Hook::Tcx,
         ..config(&[Some(XOR), Some(XOR)], OnFailure::Drop)
@@ -358,7 +362,7 @@ fn at_tcx_a_tag_marks_packets_between_links_and_the_last_link_clears_the_tag() {
         assert_eq!(
             counted(position).packets,
             0,
-            "a packet of another chain reached the function"
+            "no packet of another chain may reach the function"
         );
         // The function and its redirect back over the link.
         let outcome = run_at_tc(link.inner_program(), &frame, tag);
@@ -368,7 +372,7 @@ fn at_tcx_a_tag_marks_packets_between_links_and_the_last_link_clears_the_tag() {
         assert_ne!(
             outcome.frame[..frame.len()],
             frame,
-            "the function did not change the payload"
+            "the function must change the payload"
         );
         assert_eq!(chain.sojourn().count(), 0);
     }
@@ -419,7 +423,7 @@ fn at_tcx_user_functions_are_refused() {
         hook: Hook::Tcx,
         ..config(&[Some(XOR), None], OnFailure::Drop)
     };
-    let error = plane().load_distributed(&config).unwrap_err();
+    let error = create_plane().load_distributed(&config).unwrap_err();
     assert!(error.to_string().starts_with("function at position 1: "));
 }
 
@@ -428,11 +432,11 @@ fn a_chain_with_no_function_or_too_many_is_refused() {
     if !is_root() {
         return;
     }
-    let plane = plane();
+    let plane = create_plane();
     for count in [0, 33] {
         let config = config(&vec![None; count], OnFailure::Drop);
         let error = plane.load_distributed(&config).unwrap_err();
-        let expected = format!("{count} functions: a chain has 1 to 32");
+        let expected = format!("{count} functions: a chain has 1 to 32 functions");
         assert!(error.to_string().contains(&expected), "{error}");
     }
     let config = DistributedConfig {
@@ -444,7 +448,7 @@ fn a_chain_with_no_function_or_too_many_is_refused() {
 
 /// Loads a chain with a black box between two kernel functions.
 fn load_black_box_chain() -> (Plane, LoadedChain, Vec<FunctionLink>) {
-    let plane = plane();
+    let plane = create_plane();
     let function = |runtime| DistributedFunction {
         near: LOOPBACK,
         inner: LOOPBACK,
@@ -483,12 +487,16 @@ fn a_black_box_ends_one_section_and_begins_the_next() {
     assert_eq!(packets(), [0, 0]);
     let outcome = run_with_meta(links[0].near_program(), &frame, meta);
     assert_eq!(outcome.verdict, Hook::Xdp.redirect());
-    assert_eq!(packets(), [1, 0], "into the black box");
+    assert_eq!(
+        packets(),
+        [1, 0],
+        "the entry of the black box must end the first section"
+    );
     assert_eq!(count(chain.counter_slot(1).unwrap()).packets, 1);
     assert_eq!(count(chain.egress_slot()).packets, 0);
 
-    // Packets from the box have no metadata, or those of an older generation. The program ignores
-    // both.
+    // Packets from the box have no metadata, or the metadata of an older generation, which the
+    // program ignores.
     let stale = Meta {
         spi: 3,
         generation: 9,
@@ -503,7 +511,10 @@ fn a_black_box_ends_one_section_and_begins_the_next() {
         assert_eq!(outcome.verdict, Hook::Xdp.redirect());
         assert_eq!(outcome.frame, frame);
         let stamped = outcome.meta.unwrap();
-        assert!(stamped.stamp_ns > 1000, "the old stamp is still there");
+        assert!(
+            stamped.stamp_ns > 1000,
+            "the program must replace the old stamp"
+        );
         let expected = Meta {
             stamp_ns: stamped.stamp_ns,
             position: 2,
@@ -511,10 +522,18 @@ fn a_black_box_ends_one_section_and_begins_the_next() {
         };
         assert_eq!(stamped, expected);
         assert_eq!(count(slots.out).packets, number);
-        assert_eq!(packets(), [1, number - 1], "on to the next function");
+        assert_eq!(
+            packets(),
+            [1, number - 1],
+            "the way to the next function must not end the second section"
+        );
         let outcome = run_with_meta(links[2].near_program(), &frame, stamped);
         assert_eq!(outcome.verdict, Hook::Xdp.redirect());
-        assert_eq!(packets(), [1, number], "out of the chain");
+        assert_eq!(
+            packets(),
+            [1, number],
+            "the egress must end the second section"
+        );
     }
     assert_eq!(count(slots.back).packets, 0);
     assert_eq!(count(chain.counter_slot(1).unwrap()).drops, 0);
@@ -551,13 +570,16 @@ fn frames_of_a_black_box_without_ip_are_dropped() {
                 assert_eq!(now, drops + 1, "{}", fixture.name);
             }
         }
-        assert!(passed > 20 && refused > 5, "{passed}, {refused}");
+        assert!(
+            passed > 20 && refused > 5,
+            "{passed} passed, {refused} refused"
+        );
         assert_eq!(plane.counters().read(slot).packets, passed);
     }
     assert_eq!(
         chain.sojourn().count(),
         0,
-        "a packet before the last function counted as departed"
+        "a packet before the last function must not count as departed"
     );
 }
 
@@ -566,7 +588,7 @@ fn each_black_box_has_its_own_counters_and_section() {
     if !is_root() {
         return;
     }
-    let plane = plane();
+    let plane = create_plane();
     let boxes = |count| DistributedConfig {
         functions: vec![
             DistributedFunction {

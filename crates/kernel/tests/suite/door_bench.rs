@@ -1,4 +1,4 @@
-//! A front door with a chain, and the same functions in user space.
+//! Runs a front door with a chain, and the same functions in user space.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -8,10 +8,10 @@ use myelin_kernel::{Hook, LoadedChain, Plane, Port, PortConfig};
 use myelin_packet::{Headers, Match, Meta};
 use myelin_spec::FunctionConfig;
 
-use crate::common::{LOOPBACK, kernel_chain, plane};
+use crate::common::{LOOPBACK, create_plane, kernel_chain};
 
-/// A port that only packets of test runs reach.
-pub(crate) fn port(plane: &Plane) -> Port {
+/// Adds a port that only packets of test runs reach.
+pub(crate) fn add_port(plane: &Plane) -> Port {
     plane
         .add_port(PortConfig {
             name: "lo".into(),
@@ -22,7 +22,7 @@ pub(crate) fn port(plane: &Plane) -> Port {
         .unwrap()
 }
 
-/// Returns `count` functions that change nothing.
+/// Returns `count` functions that change no packet.
 pub(crate) fn forwards(count: usize) -> Vec<FunctionConfig> {
     vec![FunctionConfig::Forward; count]
 }
@@ -39,8 +39,8 @@ pub(crate) struct DoorBench {
 impl DoorBench {
     /// Creates a front door with a chain of these functions.
     pub(crate) fn new(hook: Hook, functions: &[FunctionConfig]) -> Self {
-        let plane = plane();
-        let port = port(&plane);
+        let plane = create_plane();
+        let port = add_port(&plane);
         let chain = plane
             .load_chain(&kernel_chain(hook, 0x00ab_cdef, functions))
             .unwrap();
@@ -64,7 +64,7 @@ impl DoorBench {
         run(program.as_fd(), self.hook, test).unwrap()
     }
 
-    /// The packet counts of the chain's front door, functions and egress.
+    /// Returns the packet counts of the chain's front door, functions and egress.
     pub(crate) fn packets(&self) -> Vec<u64> {
         let functions = (0..self.functions).filter_map(|p| self.chain.counter_slot(p as u8));
         [self.chain.door_slot()]
@@ -94,7 +94,7 @@ impl UserFunctions {
         )
     }
 
-    /// Runs the functions on a frame; `None` if one of them drops it.
+    /// Runs the functions on a frame. Returns `None` if a function drops the frame.
     pub(crate) fn process(&mut self, frame: &[u8], headers: &Headers) -> Option<Vec<u8>> {
         let mut frame = frame.to_vec();
         let (len, meta) = (frame.len(), Meta::new(1, 1, 0, 0, headers));

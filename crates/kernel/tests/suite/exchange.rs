@@ -6,11 +6,11 @@ use myelin_kernel::{Hook, LoadedChain, Plane, Port};
 use myelin_packet::Match;
 
 use crate::chain::frame;
-use crate::common::{is_root, kernel_chain, plane};
-use crate::door_bench::{forwards, port, run_once};
+use crate::common::{create_plane, is_root, kernel_chain};
+use crate::door_bench::{add_port, forwards, run_once};
 
-/// A plane with a port. The match of the port has the old generation as target, at one hook. The
-/// new generation is loaded at another hook.
+/// A plane with a port. The target of the port's match is the old generation, at one hook. The new
+/// generation is loaded at another hook.
 struct Exchange {
     plane: Plane,
     port: Port,
@@ -20,8 +20,8 @@ struct Exchange {
 
 impl Exchange {
     fn new(old: Hook, new: Hook) -> Self {
-        let plane = plane();
-        let port = port(&plane);
+        let plane = create_plane();
+        let port = add_port(&plane);
         let load = |hook, generation| {
             let mut config = kernel_chain(hook, 1, &forwards(2));
             config.generation = generation;
@@ -42,14 +42,14 @@ impl Exchange {
         self.port.insert(&Match::default(), &self.new).unwrap();
     }
 
-    /// The verdict of the door at a hook.
-    fn verdict(&self, hook: Hook) -> u32 {
+    /// Runs the door of a hook on a frame. Returns the verdict.
+    fn run_door(&self, hook: Hook) -> u32 {
         let door = self.port.program(hook).unwrap();
         run_once(door.as_fd(), hook, &frame()).verdict
     }
 
-    /// Packets that left the old and the new generation.
-    fn left(&self) -> [u64; 2] {
+    /// Returns the number of packets that left the old and the new generation.
+    fn count_left(&self) -> [u64; 2] {
         [&self.old, &self.new].map(|chain| {
             let counters = self.plane.counters();
             let [entered, left] =
@@ -66,15 +66,15 @@ fn when_a_chain_moves_to_xdp_the_old_generation_takes_packets_between_the_hooks(
         return;
     }
     let exchange = Exchange::new(Hook::Tcx, Hook::Xdp);
-    assert_eq!(exchange.verdict(Hook::Xdp), Hook::Xdp.pass());
+    assert_eq!(exchange.run_door(Hook::Xdp), Hook::Xdp.pass());
     exchange.redirect_to_new();
-    assert_eq!(exchange.verdict(Hook::Tcx), Hook::Tcx.redirect());
-    assert_eq!(exchange.left(), [1, 0]);
-    assert_eq!(exchange.verdict(Hook::Xdp), Hook::Xdp.redirect());
-    assert_eq!(exchange.left(), [1, 1]);
-    // The old generation is removed: no match has it as target.
+    assert_eq!(exchange.run_door(Hook::Tcx), Hook::Tcx.redirect());
+    assert_eq!(exchange.count_left(), [1, 0]);
+    assert_eq!(exchange.run_door(Hook::Xdp), Hook::Xdp.redirect());
+    assert_eq!(exchange.count_left(), [1, 1]);
+    // The old generation is removed, and is no longer the target of a match.
     exchange.plane.drop_old_entry(&exchange.new).unwrap();
-    assert_eq!(exchange.verdict(Hook::Tcx), Hook::Tcx.drop());
+    assert_eq!(exchange.run_door(Hook::Tcx), Hook::Tcx.drop());
 }
 
 #[test]
@@ -83,11 +83,11 @@ fn when_a_chain_moves_to_tcx_the_new_generation_takes_packets_between_the_hooks(
         return;
     }
     let exchange = Exchange::new(Hook::Xdp, Hook::Tcx);
-    assert_eq!(exchange.verdict(Hook::Xdp), Hook::Xdp.redirect());
+    assert_eq!(exchange.run_door(Hook::Xdp), Hook::Xdp.redirect());
     exchange.redirect_to_new();
-    assert_eq!(exchange.verdict(Hook::Xdp), Hook::Xdp.pass());
-    assert_eq!(exchange.verdict(Hook::Tcx), Hook::Tcx.redirect());
-    assert_eq!(exchange.left(), [1, 1]);
+    assert_eq!(exchange.run_door(Hook::Xdp), Hook::Xdp.pass());
+    assert_eq!(exchange.run_door(Hook::Tcx), Hook::Tcx.redirect());
+    assert_eq!(exchange.count_left(), [1, 1]);
 }
 
 #[test]
@@ -103,8 +103,8 @@ fn the_old_generation_keeps_its_slots_while_packets_reach_it() {
     } = Exchange::new(Hook::Tcx, Hook::Xdp);
     plane.keep_old_entry(&new, &old).unwrap();
     port.insert(&Match::default(), &new).unwrap();
-    // The old generation is removed too early: `onFailure` drops its packets, and they enter no
-    // other chain.
+    // The old generation is removed too early. `onFailure` drops packets for this generation, and
+    // these packets enter no other chain.
     drop(old);
     let other_chains: Vec<_> = (2..20)
         .map(|spi| {
@@ -121,8 +121,8 @@ fn the_old_generation_keeps_its_slots_while_packets_reach_it() {
 }
 
 #[test]
-fn wait_for_packets_returns() {
+fn waiting_for_packets_succeeds() {
     if is_root() {
-        plane().wait_for_packets().unwrap();
+        create_plane().wait_for_packets().unwrap();
     }
 }

@@ -8,10 +8,10 @@ use myelin_packet::{Match, Unparsed};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, OnFailure, XorConfig};
 
 use crate::chain::{frame, kernel_user_kernel};
-use crate::common::{LOOPBACK, is_root, kernel_chain, plane};
-use crate::door_bench::{forwards, port, run_once};
+use crate::common::{LOOPBACK, create_plane, is_root, kernel_chain};
+use crate::door_bench::{add_port, forwards, run_once};
 
-/// A match or path that outlives its chain has no target. It never enters the next chain.
+/// A match or path that outlives its chain has no target, and never leads into the next chain.
 #[test]
 fn slots_of_a_stale_match_or_path_are_not_reused() {
     if !is_root() {
@@ -33,13 +33,14 @@ fn slots_of_a_stale_match_or_path_are_not_reused() {
         )
     };
     let plane = Plane::create(None, capacity).unwrap();
-    let port = port(&plane);
+    let port = add_port(&plane);
     let door = port.program(Hook::Xdp).unwrap();
     let first = plane.load_chain(&config(1)).unwrap();
     port.insert(&Match::default(), &first).unwrap();
     drop(first);
     for _ in 0..3 {
-        // One of the two slots is free; the stale match keeps the other allocated.
+        // Only one of the two slots is free, because the stale match keeps the other slot
+        // allocated.
         let second = plane.load_chain(&config(2)).unwrap();
         assert!(matches!(
             plane.load_chain(&config(3)),
@@ -95,7 +96,7 @@ fn a_full_table_returns_an_error_and_keeps_its_entries() {
         queues: 1,
     };
     let plane = Plane::create(None, capacity).unwrap();
-    let port = port(&plane);
+    let port = add_port(&plane);
     let three = kernel_chain(Hook::Tcx, 1, &forwards(3));
     let chain = plane.load_chain(&three).unwrap();
     port.insert(&Match::default(), &chain).unwrap();
@@ -140,8 +141,8 @@ fn a_contradictory_chain_is_refused() {
     if !is_root() {
         return;
     }
-    let plane = plane();
-    let sockets = port(&plane).sockets();
+    let plane = create_plane();
+    let sockets = add_port(&plane).sockets();
     let good = kernel_chain(Hook::Xdp, 1, &[FunctionConfig::Forward]);
     let too_many = FunctionConfig::Firewall(FirewallConfig {
         rules: vec![Rule::any(Action::Deny); MAX_RULES + 1],
@@ -159,21 +160,21 @@ fn a_contradictory_chain_is_refused() {
                 spi: 0,
                 ..good.clone()
             },
-            "a path identifier is 1 to 16777215",
+            "the path identifier must be 1 to 16777215",
         ),
         (
             ChainConfig {
                 spi: 1 << 24,
                 ..good.clone()
             },
-            "a path identifier is 1 to",
+            "the path identifier must be 1 to",
         ),
         (
             ChainConfig {
                 positions: 0,
                 ..good.clone()
             },
-            "0 functions: a chain has 1 to 32",
+            "0 functions: a chain has 1 to 32 functions",
         ),
         (kernel_chain(Hook::Tcx, 1, &forwards(33)), "33 functions"),
         (
@@ -218,7 +219,7 @@ fn a_contradictory_chain_is_refused() {
             "{error:?} instead of {expected:?}"
         );
     }
-    // The failed steps were undone: all slots are free.
+    // All slots are free, because each failed load freed its slots.
     let all = kernel_chain(Hook::Xdp, 1, &forwards(32));
     let chains: Vec<_> = (1..=3)
         .map(|spi| {
@@ -235,7 +236,7 @@ fn counters_of_an_absent_slot_are_zero() {
     if !is_root() {
         return;
     }
-    let plane = plane();
+    let plane = create_plane();
     for slot in [511, 512, 1023, u32::MAX] {
         assert_eq!(
             plane.counters().read(slot),
@@ -243,7 +244,7 @@ fn counters_of_an_absent_slot_are_zero() {
         );
     }
     assert_eq!(
-        port(&plane)
+        add_port(&plane)
             .counters()
             .unparsed(Unparsed::TooManyExtensions)
             .packets,

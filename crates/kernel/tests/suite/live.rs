@@ -11,7 +11,7 @@ use myelin_packet::fixtures::{self, build};
 use myelin_packet::{Match, Unparsed};
 use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
 
-use crate::common::plane;
+use crate::common::create_plane;
 use crate::door_bench::forwards;
 use crate::net::{Host, Net, PATIENCE, SILENCE, receive};
 
@@ -46,7 +46,7 @@ fn config(hook: Hook, functions: &[FunctionConfig], exit: Exit) -> ChainConfig {
 }
 
 fn deploy(net: &Net, hook: Hook, functions: &[FunctionConfig], peer: bool) -> Deployed {
-    let plane = plane();
+    let plane = create_plane();
     let client = plane.add_port(net.client_port(peer)).unwrap();
     let server = plane.add_port(net.server_port(peer)).unwrap();
     let chain = plane
@@ -80,10 +80,10 @@ impl Deployed {
     }
 }
 
-/// Sends payloads of several sizes through the chain, an xor, and past the chain.
+/// Sends payloads of several sizes through the chain, which is an `xor`, and past the chain.
 fn assert_flows(net: &Net, deployed: &Deployed) {
-    let sender = net.client.udp(1000);
-    let (matched, unmatched) = (net.server.udp(PORT), net.server.udp(PORT + 1));
+    let sender = net.client.open_udp(1000);
+    let (matched, unmatched) = (net.server.open_udp(PORT), net.server.open_udp(PORT + 1));
     let to = |port| SocketAddrV4::new(net.server.address, port);
     let sizes = [0, 1, 31, 64, 555, 1472];
     for size in sizes {
@@ -117,7 +117,7 @@ fn assert_flows(net: &Net, deployed: &Deployed) {
     assert_eq!(
         slots.map(|slot| deployed.packets(slot)),
         [count; 3],
-        "counted more or less than once"
+        "each hop must count each packet once"
     );
     let sojourn = deployed.chain.sojourn();
     assert_eq!(sojourn.count(), count);
@@ -134,7 +134,7 @@ fn assert_flows(net: &Net, deployed: &Deployed) {
     let server_counters = deployed.server.counters();
     assert!(
         server_counters.unmatched.packets > 1,
-        "the reply, and address resolution"
+        "the server's port must count the reply and address resolution"
     );
     assert!(
         server_counters
@@ -147,7 +147,8 @@ fn assert_flows(net: &Net, deployed: &Deployed) {
 #[test]
 fn packets_pass_a_tcx_chain_that_redirects_to_the_peer() {
     let Some(net) = Net::new() else { return };
-    // The sender leaves the checksum to the card. A veth has none, so it stays CHECKSUM_PARTIAL.
+    // The sender leaves the checksum to the card. A veth computes no checksum, so the packet stays
+    // CHECKSUM_PARTIAL.
     let deployed = deploy(&net, Hook::Tcx, &[XOR], true);
     deployed.attach_tcx();
     assert_flows(&net, &deployed);
@@ -156,7 +157,7 @@ fn packets_pass_a_tcx_chain_that_redirects_to_the_peer() {
 #[test]
 fn packets_with_complete_checksums_pass_a_tcx_chain_with_plain_redirect() {
     let Some(net) = Net::new() else { return };
-    net.client.offloads(&["tx", "off"]);
+    net.client.set_offloads(&["tx", "off"]);
     let deployed = deploy(&net, Hook::Tcx, &[XOR], false);
     deployed.attach_tcx();
     assert_flows(&net, &deployed);
@@ -169,8 +170,8 @@ fn packets_pass_a_chain_at_clsact() {
     deployed.client.attach_clsact().unwrap();
     deployed.server.attach_clsact().unwrap();
     assert_flows(&net, &deployed);
-    let sender = net.client.udp(1001);
-    let receiver = net.server.udp(PORT + 2);
+    let sender = net.client.open_udp(1001);
+    let receiver = net.server.open_udp(PORT + 2);
     deployed.client.detach().unwrap();
     sender
         .send_to(b"gone", SocketAddrV4::new(net.server.address, PORT + 2))
@@ -178,14 +179,14 @@ fn packets_pass_a_chain_at_clsact() {
     assert_eq!(
         receive(&receiver, SILENCE),
         None,
-        "the filter is still attached"
+        "the filter must be detached"
     );
 }
 
 /// Prepares the hosts for XDP: complete checksums, and NAPI at the receiving veth.
 fn prepare_xdp(net: &Net) {
     for host in net.hosts() {
-        host.offloads(&["tx", "off", "gro", "on"]);
+        host.set_offloads(&["tx", "off", "gro", "on"]);
     }
 }
 
@@ -215,7 +216,7 @@ fn the_tc_door_drops_packets_of_an_xdp_chain_without_its_door() {
     prepare_xdp(&net);
     let deployed = deploy(&net, Hook::Xdp, &[XOR], true);
     deployed.attach_tcx();
-    let (sender, receiver) = (net.client.udp(1000), net.server.udp(PORT));
+    let (sender, receiver) = (net.client.open_udp(1000), net.server.open_udp(PORT));
     let to = SocketAddrV4::new(net.server.address, PORT);
     sender.send_to(b"closed", to).unwrap();
     assert_eq!(receive(&receiver, SILENCE), None);
@@ -274,19 +275,19 @@ fn gso_streams_pass_functions_that_keep_the_payload() {
     let segments = len as u64 / 1448;
     assert!(
         door.packets > segments,
-        "{} packets counted, not the {segments} segments",
+        "the door must count more than {segments} segments, not {}",
         door.packets
     );
 }
 
-/// TCP packets are not linear: headers and payload are in separate buffers. Two `xor` with one key
-/// cancel out.
+/// TCP packets are not linear, because headers and payload are in separate buffers. Two `xor` with
+/// one key cancel out.
 #[test]
 fn tcp_streams_pass_functions_that_change_the_payload() {
     let Some(net) = Net::new() else { return };
     for settings in [["tx", "on"], ["tx", "off"]] {
-        net.client.offloads(&settings);
-        net.client.offloads(&["tso", "off", "gso", "off"]);
+        net.client.set_offloads(&settings);
+        net.client.set_offloads(&["tso", "off", "gso", "off"]);
         let deployed = deploy(&net, Hook::Tcx, &[XOR, XOR], true);
         deployed.attach_tcx();
         let len = 500_000;
@@ -307,7 +308,7 @@ fn unparsed_frames_pass_and_are_counted_by_reason() {
     deployed.attach_tcx();
     let mut expected = [0; Unparsed::ALL.len()];
     for fixture in fixtures::all() {
-        // The sending socket refuses frames shorter than a header or longer than the MTU; the
+        // The sending socket refuses frames shorter than a header or longer than the MTU. The
         // receiving stack refuses a truncated tag.
         if let Err(reason) = fixture.expected
             && (15..1500).contains(&fixture.frame.len())
@@ -318,7 +319,7 @@ fn unparsed_frames_pass_and_are_counted_by_reason() {
         }
     }
     assert!(expected.iter().all(|&count| count > 0), "{expected:?}");
-    wait_for(&deployed.client, expected);
+    wait_for_unparsed(&deployed.client, expected);
 }
 
 #[test]
@@ -334,12 +335,13 @@ fn vlan_tags_in_the_skb_count_as_tags() {
         .send_frame(&tagged(&[build::QINQ, build::VLAN, build::VLAN]));
     let mut expected = [0; Unparsed::ALL.len()];
     expected[usize::from(Unparsed::TooManyTags.code()) - 1] = 1;
-    wait_for(&deployed.client, expected);
+    wait_for_unparsed(&deployed.client, expected);
     assert_eq!(deployed.packets(deployed.chain.door_slot()), 2);
 }
 
-/// Waits for the counts: a send returns before the packet has passed.
-fn wait_for(port: &Port, expected: [u64; Unparsed::ALL.len()]) {
+/// Waits for the expected counts of unparsed frames, because a send returns before the port has
+/// counted the frame.
+fn wait_for_unparsed(port: &Port, expected: [u64; Unparsed::ALL.len()]) {
     let start = Instant::now();
     loop {
         let counted = port.counters().unparsed.map(|counters| counters.packets);
@@ -355,7 +357,7 @@ fn wait_for(port: &Port, expected: [u64; Unparsed::ALL.len()]) {
 }
 
 #[test]
-fn programs_of_other_owners_stay_attached() {
+fn programs_that_another_plane_attached_stay_attached() {
     let Some(net) = Net::new() else { return };
     let theirs = deploy(&net, Hook::Xdp, &[XOR], true);
     theirs.client.attach_xdp(XdpMode::Native).unwrap();

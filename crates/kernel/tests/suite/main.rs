@@ -1,7 +1,8 @@
-//! Tests the eBPF programs in the kernel: on test frames against the same functions in user space,
-//! and on real links. `tests/kinds` tests the function kinds.
+//! Tests the eBPF programs in the kernel. Compares the programs with the same functions in user
+//! space on test frames, and runs the programs on real links. `tests/kinds` tests the function
+//! kinds.
 //!
-//! Every test needs root. Without root it prints a message and passes.
+//! Every test needs root. Without root, a test prints a message and passes.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,5 +1,5 @@
-//! Two hosts, each in a network namespace. Their links end in the test's namespace. The drop
-//! removes everything.
+//! Creates two hosts, each in a network namespace. The hosts' links end in the test's namespace.
+//! The drop removes the hosts and their links.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::common::is_root;
 
 /// The longest wait for a packet. A later packet counts as lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// The time without a packet after which a test expects none.
+/// The time without a packet after which a test expects no packet.
 pub(crate) const SILENCE: Duration = Duration::from_millis(200);
 
 /// A host: its namespace, its address, and the test's end of its link.
@@ -28,7 +28,7 @@ pub(crate) struct Host {
     pub(crate) ifindex: u32,
 }
 
-/// Two hosts.
+/// Two hosts without a link between them.
 pub(crate) struct Net {
     pub(crate) client: Host,
     pub(crate) server: Host,
@@ -136,20 +136,20 @@ impl Host {
         let name = CString::new(host.link.as_str()).unwrap();
         // SAFETY: the name is a C string that lives through the call.
         let ifindex = unsafe { libc::if_nametoindex(name.as_ptr()) };
-        assert_ne!(ifindex, 0, "{} was not made", host.link);
+        assert_ne!(ifindex, 0, "`ip` did not create the link {}", host.link);
         host.ifindex = ifindex;
         host
     }
 
-    /// Runs `ip` in the host.
+    /// Runs `ip` in the host's namespace.
     pub(crate) fn ip(&self, arguments: &[&str]) {
         ip(&[&["-n", &self.namespace], arguments].concat());
     }
 
-    /// The hardware address of the host's interface.
+    /// Returns the hardware address of the host's interface.
     pub(crate) fn mac(&self) -> String {
         self.inside(|| {
-            // /sys shows the namespace in which it was mounted: ask `ip` instead.
+            // Use `ip`, because /sys shows the namespace of its mount.
             let links = Command::new("ip")
                 .args(["-o", "link", "show", "eth0"])
                 .output()
@@ -163,7 +163,7 @@ impl Host {
     }
 
     /// Sets offloads of the host's interface.
-    pub(crate) fn offloads(&self, settings: &[&str]) {
+    pub(crate) fn set_offloads(&self, settings: &[&str]) {
         let command = [
             &["netns", "exec", &self.namespace, "ethtool", "-K", "eth0"],
             settings,
@@ -172,12 +172,13 @@ impl Host {
         ip(&command);
     }
 
-    /// Runs `work` on a thread in the host's namespace. Its sockets belong to the namespace.
+    /// Runs `work` on a thread in the host's namespace. Sockets that `work` opens belong to the
+    /// namespace.
     pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(format!("/run/netns/{}", self.namespace)).unwrap();
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {
-                // SAFETY: the call affects this thread only, which ends with `work`.
+                // SAFETY: the call affects only this thread, which ends with `work`.
                 let result = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
                 assert_eq!(result, 0, "{}", io::Error::last_os_error());
                 work()
@@ -186,8 +187,8 @@ impl Host {
         })
     }
 
-    /// Returns a UDP socket of the host.
-    pub(crate) fn udp(&self, port: u16) -> UdpSocket {
+    /// Opens a UDP socket of the host.
+    pub(crate) fn open_udp(&self, port: u16) -> UdpSocket {
         let socket =
             self.inside(|| UdpSocket::bind(SocketAddrV4::new(self.address, port)).unwrap());
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -197,17 +198,17 @@ impl Host {
     /// Sends an unchanged frame from the host's interface.
     pub(crate) fn send_frame(&self, frame: &[u8]) {
         self.inside(|| {
-            // SAFETY: opens a socket, no memory is involved.
+            // SAFETY: the call opens a socket and accesses no memory.
             let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) };
             assert!(fd >= 0, "{}", io::Error::last_os_error());
-            // SAFETY: `fd` was just opened, and nobody else owns it.
+            // SAFETY: this function has just opened `fd`, and no other code closes `fd`.
             let socket = unsafe { OwnedFd::from_raw_fd(fd) };
             // SAFETY: all zero is a valid address of this type.
             let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
             to.sll_family = libc::AF_PACKET as u16;
             // SAFETY: the name is a C string.
             to.sll_ifindex = unsafe { libc::if_nametoindex(c"eth0".as_ptr()) }.cast_signed();
-            // SAFETY: frame and address are valid for reads of the lengths given.
+            // SAFETY: frame and address are valid for reads of the given lengths.
             let sent = unsafe {
                 libc::sendto(
                     socket.as_raw_fd(),
@@ -258,7 +259,7 @@ pub(crate) fn ip(arguments: &[&str]) {
     );
 }
 
-/// Returns the next datagram; `None` after `patience`.
+/// Receives the next datagram. Returns `None` after `patience`.
 pub(crate) fn receive(socket: &UdpSocket, patience: Duration) -> Option<Vec<u8>> {
     socket.set_read_timeout(Some(patience)).unwrap();
     let mut buffer = [0; 2048];

@@ -9,10 +9,11 @@ use myelin_packet::{Headers, Match, Meta, Unparsed, parse};
 use myelin_spec::FunctionConfig;
 use proptest::prelude::*;
 
-use crate::common::{for_all, is_root, kernel_chain, plane, runs};
-use crate::door_bench::{DoorBench, port, run_once};
+use crate::common::{can_run, create_plane, for_all, is_root, kernel_chain};
+use crate::door_bench::{DoorBench, add_port, run_once};
 
-/// Runs the door. Returns the offsets in the metadata, or the reason of the incremented counter.
+/// Runs the door on a frame. Returns the metadata, or the reason whose counter the door
+/// incremented.
 fn kernel_parse(bench: &DoorBench, frame: &[u8]) -> Result<Meta, Unparsed> {
     let before = bench.port.counters();
     let Outcome {
@@ -21,9 +22,9 @@ fn kernel_parse(bench: &DoorBench, frame: &[u8]) -> Result<Meta, Unparsed> {
         frame: left,
         ..
     } = bench.run(frame);
-    assert_eq!(left, frame, "the door changed the frame");
+    assert_eq!(left, frame, "the door must not change the frame");
     if verdict == bench.hook.redirect() {
-        return Ok(meta.expect("a packet of a chain has metadata"));
+        return Ok(meta.expect("a packet of a chain must have metadata"));
     }
     assert_eq!(verdict, bench.hook.pass());
     let after = bench.port.counters();
@@ -83,7 +84,7 @@ fn every_fixture_parses_as_in_user_space() {
         let bench = DoorBench::new(hook, &[FunctionConfig::Forward]);
         let fixtures: Vec<_> = fixtures::all()
             .into_iter()
-            .filter(|fixture| runs(hook, &fixture.frame))
+            .filter(|fixture| can_run(hook, &fixture.frame))
             .collect();
         assert!(
             fixtures.len() > 80,
@@ -97,15 +98,15 @@ fn every_fixture_parses_as_in_user_space() {
 }
 
 #[test]
-fn unmatched_and_unparsed_frames_are_counted_once_and_pass_untouched() {
+fn unmatched_and_unparsed_frames_are_counted_once_and_pass_unchanged() {
     if !is_root() {
         return;
     }
-    let plane = plane();
-    let port = port(&plane);
+    let plane = create_plane();
+    let port = add_port(&plane);
     let frame = fixtures::named("udp-v4").frame;
     let arp = build::ethernet(0x0806);
-    let pass_both = || {
+    let run_both_frames = || {
         for hook in Hook::ALL {
             for frame in [&frame, &arp] {
                 let outcome = run_once(port.program(hook).unwrap().as_fd(), hook, frame);
@@ -120,9 +121,9 @@ fn unmatched_and_unparsed_frames_are_counted_once_and_pass_untouched() {
         let not_ip = counters.unparsed(Unparsed::NotIp).packets;
         (counters.unmatched.packets, counters.unmatched.bytes, not_ip)
     };
-    // A port without chains parses nothing.
-    let (one, other) = (frame.len() as u64, arp.len() as u64);
-    assert_eq!(pass_both(), (2, one + other, 0));
+    // A port without chains parses no frames.
+    let (udp_len, arp_len) = (frame.len() as u64, arp.len() as u64);
+    assert_eq!(run_both_frames(), (2, udp_len + arp_len, 0));
     let chain = plane
         .load_chain(&kernel_chain(Hook::Tcx, 1, &[FunctionConfig::Forward]))
         .unwrap();
@@ -131,9 +132,9 @@ fn unmatched_and_unparsed_frames_are_counted_once_and_pass_untouched() {
         ..Match::default()
     };
     port.insert(&rule, &chain).unwrap();
-    assert_eq!(pass_both(), (3, 2 * one + other, 1));
+    assert_eq!(run_both_frames(), (3, 2 * udp_len + arp_len, 1));
     assert!(port.remove(&rule).unwrap());
-    assert_eq!(pass_both(), (5, 3 * one + 2 * other, 1));
+    assert_eq!(run_both_frames(), (5, 3 * udp_len + 2 * arp_len, 1));
 }
 
 #[test]
@@ -143,8 +144,8 @@ fn the_xdp_door_passes_tc_chains_and_the_tc_door_drops_packets_of_xdp_chains() {
     }
     let frame = fixtures::named("udp-v4").frame;
     let deploy = |hook| {
-        let plane = plane();
-        let port = port(&plane);
+        let plane = create_plane();
+        let port = add_port(&plane);
         let chain = plane
             .load_chain(&kernel_chain(hook, 1, &[FunctionConfig::Forward]))
             .unwrap();
@@ -177,14 +178,14 @@ fn metadata_of_another_door_is_replaced() {
     }
     let bench = DoorBench::new(Hook::Xdp, &[FunctionConfig::Forward]);
     let frame = fixtures::named("vlan-udp-v4").frame;
-    let theirs = Meta {
+    let other_meta = Meta {
         stamp_ns: 1,
         spi: 77,
         l3: 999,
         ..Meta::default()
     };
     let outcome = bench.run_with(&TestRun {
-        meta: Some(theirs),
+        meta: Some(other_meta),
         ..TestRun::new(&frame)
     });
     assert_eq!(outcome.frame, frame);
@@ -196,12 +197,12 @@ fn metadata_of_another_door_is_replaced() {
     assert!(meta.stamp_ns > 1);
 }
 
-/// Returns fixtures with a few changed bytes, truncated or extended.
-fn mutated(hook: Hook) -> impl Strategy<Value = Vec<u8>> {
+/// Returns fixtures with a few changed bytes. Truncates or extends some fixtures.
+fn mutated_fixtures(hook: Hook) -> impl Strategy<Value = Vec<u8>> {
     let fixtures: Vec<_> = fixtures::all()
         .into_iter()
         .map(|fixture| fixture.frame)
-        .filter(|frame| runs(hook, frame))
+        .filter(|frame| can_run(hook, frame))
         .collect();
     let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
     (
@@ -210,13 +211,13 @@ fn mutated(hook: Hook) -> impl Strategy<Value = Vec<u8>> {
         any::<prop::sample::Index>(),
         0_usize..4,
     )
-        .prop_map(|(mut frame, changes, end, how)| {
+        .prop_map(|(mut frame, changes, end, length_change)| {
             for (at, byte) in changes {
-                // Mostly header bytes.
+                // Change header bytes only, for most fixtures.
                 let at = at.index(frame.len().min(96));
                 frame[at] = byte;
             }
-            match how {
+            match length_change {
                 0 => frame.truncate(14 + end.index(frame.len() - 13)),
                 1 => frame.resize(frame.len() + end.index(64), 0xee),
                 _ => {}
@@ -225,7 +226,7 @@ fn mutated(hook: Hook) -> impl Strategy<Value = Vec<u8>> {
         })
         .prop_filter(
             "the kernel does not run programs on this frame",
-            move |frame| runs(hook, frame),
+            move |frame| can_run(hook, frame),
         )
 }
 
@@ -236,8 +237,8 @@ fn random_frames_parse_as_in_user_space() {
     }
     for hook in Hook::ALL {
         let bench = DoorBench::new(hook, &[FunctionConfig::Forward]);
-        for_all(3000, &mutated(hook), |frame| {
-            assert_agrees(&bench, &frame, &parse(&frame), "mutated");
+        for_all(3000, &mutated_fixtures(hook), |frame| {
+            assert_agrees(&bench, &frame, &parse(&frame), "a changed fixture");
         });
     }
 }

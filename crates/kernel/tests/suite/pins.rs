@@ -12,12 +12,12 @@ use myelin_packet::fixtures;
 use myelin_spec::{FunctionConfig, XorConfig};
 
 use crate::common::{LOOPBACK, is_root, kernel_chain};
-use crate::door_bench::{port, run_once};
+use crate::door_bench::{add_port, run_once};
 use crate::net::{Net, PATIENCE, SILENCE, receive};
 
 const PORT: u16 = 9000;
 
-/// A private bpffs. The drop unmounts it.
+/// A private bpffs. The drop unmounts the file system.
 struct BpfFs(tempfile::TempDir);
 
 impl BpfFs {
@@ -57,7 +57,7 @@ impl Drop for BpfFs {
     }
 }
 
-fn create(dir: &Path) -> Result<Plane, Error> {
+fn create_plane(dir: &Path) -> Result<Plane, Error> {
     let capacity = Capacity {
         lines: 256,
         programs: 64,
@@ -72,7 +72,7 @@ fn create(dir: &Path) -> Result<Plane, Error> {
 /// Environment variable of the child process: pin directory, hook, client and server link.
 const CHILD_ARGUMENTS: &str = "MYELIN_TEST_PINS";
 
-/// The child process of `chains_survive_a_killed_agent`. It deploys a chain, then kills itself.
+/// The child process of `chains_survive_a_killed_agent`. Deploys a chain, then kills itself.
 #[test]
 fn child_that_kills_itself() {
     let Ok(arguments) = std::env::var(CHILD_ARGUMENTS) else {
@@ -85,7 +85,7 @@ fn child_that_kills_itself() {
         .into_iter()
         .find(|known| known.to_string() == hook)
         .unwrap();
-    let plane = create(Path::new(dir)).unwrap();
+    let plane = create_plane(Path::new(dir)).unwrap();
     let config = PortConfig {
         name: name.into(),
         ifindex: client.parse().unwrap(),
@@ -118,7 +118,7 @@ fn child_that_kills_itself() {
     if hook == Hook::Xdp {
         port.attach_xdp(XdpMode::Native).unwrap();
     }
-    // SAFETY: SIGKILL to this process; nothing runs after it.
+    // SAFETY: the call sends SIGKILL to this process, and no code runs afterwards.
     unsafe { libc::raise(libc::SIGKILL) };
 }
 
@@ -138,7 +138,7 @@ fn chains_survive_a_killed_agent() {
             "eth0",
         ]);
         for host in net.hosts() {
-            host.offloads(&["tx", "off", "gro", "on"]);
+            host.set_offloads(&["tx", "off", "gro", "on"]);
         }
         let (client, server) = (net.client.ifindex, net.server.ifindex);
         let arguments = format!(
@@ -153,16 +153,16 @@ fn chains_survive_a_killed_agent() {
             .unwrap();
         assert_eq!(status.signal(), Some(libc::SIGKILL));
 
-        let (sender, receiver) = (net.client.udp(1000), net.server.udp(PORT));
+        let (sender, receiver) = (net.client.open_udp(1000), net.server.open_udp(PORT));
         let to = SocketAddrV4::new(net.server.address, PORT);
         sender.send_to(&[1, 2, 3], to).unwrap();
         assert_eq!(
             receive(&receiver, PATIENCE),
             Some(vec![254, 253, 252]),
-            "{hook}: the chain ended with its agent"
+            "{hook}: the chain must outlive its agent"
         );
 
-        let error = create(&fs.path()).unwrap_err();
+        let error = create_plane(&fs.path()).unwrap_err();
         assert!(
             error
                 .to_string()
@@ -173,9 +173,13 @@ fn chains_survive_a_killed_agent() {
         Plane::remove_pins(&fs.path()).unwrap();
         assert!(!fs.path().exists());
         sender.send_to(&[1, 2, 3], to).unwrap();
-        assert_eq!(receive(&receiver, SILENCE), None, "{hook}: still attached");
+        assert_eq!(
+            receive(&receiver, SILENCE),
+            None,
+            "{hook}: the programs must be detached"
+        );
         // Another plane can use the interface.
-        drop(create(&fs.path()).unwrap());
+        drop(create_plane(&fs.path()).unwrap());
         Plane::remove_pins(&fs.path()).unwrap();
     }
 }
@@ -184,18 +188,18 @@ fn chains_survive_a_killed_agent() {
 fn the_pin_name_identifies_a_clsact_filter() {
     let Some(net) = Net::new() else { return };
     let fs = BpfFs::new();
-    let plane = create(&fs.path()).unwrap();
+    let plane = create_plane(&fs.path()).unwrap();
     let port = plane.add_port(net.client_port(true)).unwrap();
     port.attach_clsact().unwrap();
-    let others = plane.add_port(net.server_port(true)).unwrap();
-    others.attach_clsact().unwrap();
-    drop((port, others, plane));
-    let (sender, receiver) = (net.client.udp(1000), net.server.udp(PORT));
+    let server_port = plane.add_port(net.server_port(true)).unwrap();
+    server_port.attach_clsact().unwrap();
+    drop((port, server_port, plane));
+    let (sender, receiver) = (net.client.open_udp(1000), net.server.open_udp(PORT));
     let to = SocketAddrV4::new(net.server.address, PORT);
     sender.send_to(b"attached", to).unwrap();
     assert!(
         receive(&receiver, PATIENCE).is_some(),
-        "pinned, but detached with the plane"
+        "the pinned filter must outlive the plane"
     );
     assert!(
         fs.names().iter().any(|name| name.starts_with("clsact-")),
@@ -211,7 +215,7 @@ fn the_pin_name_identifies_a_clsact_filter() {
 fn a_detached_port_leaves_no_pin() {
     let Some(net) = Net::new() else { return };
     let fs = BpfFs::new();
-    let plane = create(&fs.path()).unwrap();
+    let plane = create_plane(&fs.path()).unwrap();
     let before = fs.names();
     let port = plane.add_port(net.client_port(true)).unwrap();
     port.attach_tcx().unwrap();
@@ -233,7 +237,7 @@ fn a_pinned_port_keeps_its_matches_and_a_detached_port_removes_them() {
         return;
     }
     let fs = BpfFs::new();
-    // All ports get the same number, so a door would find a key of an earlier port.
+    // All ports get the same number, so a door would find a remaining key of an earlier port.
     let capacity = Capacity {
         lines: 64,
         programs: 4,
@@ -249,7 +253,7 @@ fn a_pinned_port_keeps_its_matches_and_a_detached_port_removes_them() {
     let frame = fixtures::named("udp-v4").frame;
     let verdict =
         |port: &Port| run_once(port.program(Hook::Xdp).unwrap().as_fd(), Hook::Xdp, &frame).verdict;
-    let first = port(&plane);
+    let first = add_port(&plane);
     first.insert(&Match::default(), &chain).unwrap();
     let door = first.program(Hook::Xdp).unwrap();
     first.detach().unwrap();
@@ -259,7 +263,7 @@ fn a_pinned_port_keeps_its_matches_and_a_detached_port_removes_them() {
     );
     // The number of the first port is free.
     drop(first);
-    let second = port(&plane);
+    let second = add_port(&plane);
     assert_eq!(verdict(&second), Hook::Xdp.pass());
     second.insert(&Match::default(), &chain).unwrap();
     let door = second.program(Hook::Xdp).unwrap();
@@ -277,18 +281,18 @@ fn pins_need_a_bpffs_and_a_private_directory() {
         return;
     }
     let plain = tempfile::tempdir().unwrap();
-    let error = create(plain.path()).unwrap_err().to_string();
+    let error = create_plane(plain.path()).unwrap_err().to_string();
     assert!(
         error.contains(
-            "the directory is not on a bpffs: mount one with `mount -t bpf bpf /sys/fs/bpf`"
+            "the directory is not on a bpffs: mount a bpffs with `mount -t bpf bpf /sys/fs/bpf`"
         ),
         "{error}"
     );
 
     let fs = BpfFs::new();
-    let plane = create(&fs.path()).unwrap();
+    let plane = create_plane(&fs.path()).unwrap();
     assert!(
-        create(&fs.path())
+        create_plane(&fs.path())
             .unwrap_err()
             .to_string()
             .contains("an agent is running")
@@ -303,10 +307,10 @@ fn pins_need_a_bpffs_and_a_private_directory() {
         .unwrap();
     drop((port, plane));
     // Files of other programs stay.
-    std::fs::create_dir(fs.path().join("theirs")).unwrap();
+    std::fs::create_dir(fs.path().join("other-program")).unwrap();
     Plane::remove_pins(&fs.path()).unwrap();
-    assert_eq!(fs.names(), ["theirs"]);
-    std::fs::remove_dir(fs.path().join("theirs")).unwrap();
+    assert_eq!(fs.names(), ["other-program"]);
+    std::fs::remove_dir(fs.path().join("other-program")).unwrap();
     Plane::remove_pins(&fs.path()).unwrap();
     assert!(!fs.path().exists());
     Plane::remove_pins(&fs.path()).unwrap();

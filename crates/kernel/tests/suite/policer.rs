@@ -1,5 +1,5 @@
-//! Compares the policer with the token bucket in user space, on one CPU and on several, and tests
-//! the policer at the front door.
+//! Compares the policer with the token bucket in user space, on one CPU and on two CPUs. Tests the
+//! policer at the front door.
 
 use std::net::SocketAddrV4;
 use std::os::fd::AsFd;
@@ -15,8 +15,8 @@ use myelin_packet::traffic::{Profile, TokenBucket};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use crate::common::{is_root, kernel_chain, plane};
-use crate::door_bench::{forwards, port};
+use crate::common::{create_plane, is_root, kernel_chain};
+use crate::door_bench::{add_port, forwards};
 use crate::net::Net;
 use crate::profiles::{bucket, profiles};
 
@@ -31,7 +31,8 @@ fn policer(plane: &Plane, profile: &Profile) -> Arc<Policer> {
     plane.policer(profile).unwrap().unwrap()
 }
 
-/// Times may repeat, jump, and go back, like the clock readings of two CPUs.
+/// Returns arrivals whose times may repeat, jump, and decrease, like the clock readings of two
+/// CPUs.
 fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
     let step = prop_oneof![
         6 => Just(0_i64),
@@ -66,7 +67,7 @@ fn verdicts_match_the_token_bucket_in_user_space() {
     if !is_root() {
         return;
     }
-    let plane = plane();
+    let plane = create_plane();
     let mut runner = TestRunner::new(ProptestConfig::with_cases(64));
     runner
         .run(
@@ -93,14 +94,14 @@ fn verdicts_match_the_token_bucket_in_user_space() {
         .unwrap();
 }
 
-/// Ten million packets at a rate whose period is no whole number of nanoseconds.
+/// Sends ten million packets. The period of the rate is not a whole number of nanoseconds.
 #[test]
 fn a_long_trace_is_exact_to_one_packet() {
     if !is_root() {
         return;
     }
     let (rate, burst) = (300_000, 20);
-    let plane = plane();
+    let plane = create_plane();
     let profile = packet_profile(rate, burst);
     let trial = PolicerTrial::new(&plane, &policer(&plane, &profile), true).unwrap();
     let mut meter = Meter::new(&profile);
@@ -129,23 +130,27 @@ fn a_long_trace_is_exact_to_one_packet() {
         sent += arrivals.len();
         trial.police(&mut arrivals).unwrap();
         for arrival in arrivals.iter().filter(|arrival| arrival.bytes == 1) {
-            assert!(meter.record(arrival.at_ns, 60), "above the profile");
+            assert!(
+                meter.record(arrival.at_ns, 60),
+                "the policer passed a packet above the profile"
+            );
             passed += 1;
         }
         let due = u128::from(at_ns - start) * u128::from(rate) / 1_000_000_000 + u128::from(burst);
-        assert!(u128::from(passed) <= due, "{passed} of {due}");
-        assert!(u128::from(passed) + 1 >= due, "{passed} of {due}");
+        let report = format!("{passed} packets passed, {due} may pass");
+        assert!(u128::from(passed) <= due, "{report}");
+        assert!(u128::from(passed) + 1 >= due, "{report}");
     }
 }
 
-/// Two CPUs that share a bucket together get exactly the packets of one CPU.
+/// Two CPUs that share a bucket pass as many packets together as one CPU would pass.
 #[test]
 fn two_cpus_share_a_bucket_exactly() {
     if !is_root() {
         return;
     }
     let (rate, burst) = (500_000, 100);
-    let plane = plane();
+    let plane = create_plane();
     let policer = policer(&plane, &packet_profile(rate, burst));
     let barrier = Barrier::new(2);
     let run = || {
@@ -178,7 +183,10 @@ fn two_cpus_share_a_bucket_exactly() {
         .filter(|(_, conformed)| *conformed == 1)
         .count() as u128;
     let earned = elapsed_ns * u128::from(rate) / 1_000_000_000;
-    assert!(passed <= earned + u128::from(burst), "{passed} of {earned}");
+    assert!(
+        passed <= earned + u128::from(burst),
+        "{passed} packets passed, the rate allows {earned} and the burst {burst}"
+    );
     // If the machine stops both threads for longer than the bucket takes to fill, credit is lost.
     let fill_ns = u128::from(burst * 1_000_000_000 / rate);
     let gaps = trace
@@ -188,7 +196,7 @@ fn two_cpus_share_a_bucket_exactly() {
     let lost = idle_ns * u128::from(rate) / 1_000_000_000;
     assert!(
         (passed + lost) * 100 >= earned * 98,
-        "{passed} of {earned}, {lost} lost"
+        "{passed} packets passed, the rate allows {earned}, pauses lost {lost}"
     );
 }
 
@@ -201,8 +209,8 @@ struct PolicedDoor {
 
 impl PolicedDoor {
     fn new(hook: Hook, profile: &Profile) -> Self {
-        let plane = plane();
-        let port = port(&plane);
+        let plane = create_plane();
+        let port = add_port(&plane);
         let config = ChainConfig {
             policer: plane.policer(profile).unwrap(),
             ..kernel_chain(hook, 9, &forwards(1))
@@ -284,7 +292,7 @@ fn each_segment_counts_with_its_headers() {
     let unsegmented = PolicedDoor::new(Hook::Tcx, &packet_profile(1, 10));
     assert!(
         !unsegmented.passes(&segments(0, 91)),
-        "12 segments by size, without a segment count"
+        "without a segment count, the size gives 12 segments"
     );
     assert!(unsegmented.passes(&segments(0, 200)));
     let headers = frame.len() as u64 - 1000;
@@ -301,7 +309,7 @@ fn a_dropped_policer_frees_its_number() {
     if !is_root() {
         return;
     }
-    let plane = plane();
+    let plane = create_plane();
     let profile = packet_profile(1, 1);
     for _ in 0..3 {
         let held: Vec<_> = (0..1000)
@@ -313,16 +321,16 @@ fn a_dropped_policer_frees_its_number() {
     assert!(plane.policer(&Profile::default()).unwrap().is_none());
 }
 
-/// In the driver of an interface with one queue the policer takes no lock, but gives the same
+/// With native XDP on an interface with one queue, the policer takes no lock, but gives the same
 /// verdicts.
 #[test]
 fn single_queue_native_xdp_and_generic_xdp_police_alike() {
     let Some(net) = Net::new() else { return };
     for host in net.hosts() {
-        host.offloads(&["tx", "off", "gro", "on"]);
+        host.set_offloads(&["tx", "off", "gro", "on"]);
     }
     for mode in [XdpMode::Native, XdpMode::Generic] {
-        let plane = plane();
+        let plane = create_plane();
         let client = plane
             .add_port(PortConfig {
                 single_queue: true,
@@ -344,7 +352,7 @@ fn single_queue_native_xdp_and_generic_xdp_police_alike() {
         client.attach_tcx().unwrap();
         server.attach_tcx().unwrap();
         client.attach_xdp(mode).unwrap();
-        let (sender, receiver) = (net.client.udp(1000), net.server.udp(4000));
+        let (sender, receiver) = (net.client.open_udp(1000), net.server.open_udp(4000));
         let to = SocketAddrV4::new(net.server.address, 4000);
         for _ in 0..20 {
             sender.send_to(b"a packet", to).unwrap();

@@ -1,4 +1,4 @@
-//! Random traffic profiles, from slow rates to the fastest rate of a bucket.
+//! Generates random traffic profiles, from slow rates to the fastest rate of a bucket.
 
 use myelin_packet::traffic::{Bucket, Profile};
 use proptest::prelude::*;
@@ -18,8 +18,8 @@ pub(crate) fn profiles() -> impl Strategy<Value = Profile> {
     let burst = prop_oneof![1..40_u64, Just(Bucket::MAX_BURST)];
     let packets = (rate.clone(), burst);
     let bits = (rate, prop_oneof![480..500_000_u64, Just(Bucket::MAX_BURST)]);
-    (packets, bits, 0..3).prop_map(|(packets, bits, which)| Profile {
-        packets: Some(bucket(packets.0, packets.1)).filter(|_| which != 1),
-        bits: Some(bucket(bits.0, bits.1)).filter(|_| which != 0),
+    (packets, bits, 0..3).prop_map(|(packets, bits, limits)| Profile {
+        packets: Some(bucket(packets.0, packets.1)).filter(|_| limits != 1),
+        bits: Some(bucket(bits.0, bits.1)).filter(|_| limits != 0),
     })
 }

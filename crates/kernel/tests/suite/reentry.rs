@@ -9,7 +9,7 @@ use myelin_packet::{Meta, nsh, parse};
 use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
 use proptest::prelude::*;
 
-use crate::common::{LOOPBACK, for_all, is_root, kernel_chain, plane};
+use crate::common::{LOOPBACK, create_plane, for_all, is_root, kernel_chain};
 use crate::door_bench::{UserFunctions, forwards, run_once};
 
 const SPI: u32 = 0x00ab_cdef;
@@ -25,7 +25,7 @@ struct ReentryBench {
 impl ReentryBench {
     /// Loads a chain that begins in user space and ends with a kernel function at position 1.
     fn new() -> Self {
-        let plane = plane();
+        let plane = create_plane();
         let reentry = plane.add_reentry(LOOPBACK).unwrap();
         let chain = plane.load_chain(&config(SPI)).unwrap();
         reentry.insert(1, &chain).unwrap();
@@ -114,18 +114,18 @@ fn every_fixture_regains_its_metadata() {
     assert_eq!(
         bench.plane.counters().read(bench.chain.door_slot()).packets,
         0,
-        "counted a second time"
+        "the front door must not count the packet a second time"
     );
 }
 
 #[test]
-fn packets_of_no_path_are_dropped_and_counted() {
+fn packets_without_a_path_are_dropped_and_counted() {
     if !is_root() {
         return;
     }
     let bench = ReentryBench::new();
     let frame = fixtures::named("udp-v4").frame;
-    let dropped = |frame: &[u8]| {
+    let count_drops = |frame: &[u8]| {
         let before = bench.reentry.counters();
         assert_eq!(bench.run(frame).verdict, Hook::Xdp.drop());
         let after = bench.reentry.counters();
@@ -135,26 +135,30 @@ fn packets_of_no_path_are_dropped_and_counted() {
             after.unknown.packets - before.unknown.packets,
         ]
     };
-    assert_eq!(dropped(&frame), [1, 0, 0], "without encapsulation");
     assert_eq!(
-        dropped(&encapsulate(&build::ethernet(0x0806), 1, 1)),
-        [0, 1, 0],
-        "ARP inside"
+        count_drops(&frame),
+        [1, 0, 0],
+        "a frame without encapsulation is foreign"
     );
     assert_eq!(
-        dropped(&encapsulate(&frame, 1, 0)),
+        count_drops(&encapsulate(&build::ethernet(0x0806), 1, 1)),
+        [0, 1, 0],
+        "ARP as the inner frame"
+    );
+    assert_eq!(
+        count_drops(&encapsulate(&frame, 1, 0)),
         [0, 0, 1],
         "another position"
     );
     let mut old = encapsulate(&frame, 1, 1);
-    // The six bits of the time to live lie in two bytes.
+    // The six bits of the time to live are in two bytes.
     old[14] &= 0xf0;
     old[15] &= 0x3f;
-    assert_eq!(dropped(&old), [1, 0, 0], "the time to live is 0");
+    assert_eq!(count_drops(&old), [1, 0, 0], "the time to live is 0");
     assert!(bench.reentry.remove(1, &bench.chain).unwrap());
     assert!(!bench.reentry.remove(1, &bench.chain).unwrap());
     assert_eq!(
-        dropped(&encapsulate(&frame, 1, 1)),
+        count_drops(&encapsulate(&frame, 1, 1)),
         [0, 0, 1],
         "the path is removed"
     );
@@ -183,7 +187,7 @@ fn packets_at_the_reentry_door_never_reach_the_stack() {
     if !is_root() {
         return;
     }
-    let plane = plane();
+    let plane = create_plane();
     let reentry = plane.add_reentry(LOOPBACK).unwrap();
     let mut config = config(SPI);
     config.on_failure = OnFailure::Pass;
@@ -277,7 +281,7 @@ fn a_removed_internal_link_is_an_error() {
     if !is_root() {
         return;
     }
-    let error = plane().add_reentry(0x7fff_fff0).unwrap_err();
+    let error = create_plane().add_reentry(0x7fff_fff0).unwrap_err();
     assert!(
         error
             .to_string()

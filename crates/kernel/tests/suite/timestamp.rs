@@ -1,5 +1,4 @@
-//! Tests `timestamp` behind the front door, whose stamp it appends, and over real links.
-//! `tests/kinds` checks the bytes.
+//! Tests `timestamp` behind the front door and over real links. `tests/kinds` checks the bytes.
 
 use std::net::SocketAddrV4;
 
@@ -9,11 +8,11 @@ use myelin_packet::fixtures::build;
 use myelin_packet::{Match, checksum, parse};
 use myelin_spec::FunctionConfig;
 
-use crate::common::{is_root, kernel_chain, plane};
+use crate::common::{create_plane, is_root, kernel_chain};
 use crate::door_bench::DoorBench;
 use crate::net::{Net, PATIENCE, SILENCE, receive};
 
-/// Returns the times at the end of the payload.
+/// Returns the arrival and the departure time at the end of the payload.
 fn times(frame: &[u8], end: u16) -> (u64, u64) {
     let tail: &[u8; STAMPS_LEN] = frame[..end.into()].last_chunk().unwrap();
     let time = |at: usize| u64::from_be_bytes(*tail[at..].first_chunk().unwrap());
@@ -51,9 +50,9 @@ fn stamped_packets_arrive_over_real_links() {
     let Some(net) = Net::new() else { return };
     for (hook, transmit_checksums) in [(Hook::Tcx, "on"), (Hook::Tcx, "off"), (Hook::Xdp, "off")] {
         for host in net.hosts() {
-            host.offloads(&["tx", transmit_checksums, "gro", "on"]);
+            host.set_offloads(&["tx", transmit_checksums, "gro", "on"]);
         }
-        let plane = plane();
+        let plane = create_plane();
         let port = plane.add_port(net.client_port(true)).unwrap();
         let back = plane.add_port(net.server_port(true)).unwrap();
         let mut config = kernel_chain(hook, 1, &[FunctionConfig::Timestamp]);
@@ -65,10 +64,11 @@ fn stamped_packets_arrive_over_real_links() {
         if hook == Hook::Xdp {
             port.attach_xdp(XdpMode::Native).unwrap();
         }
-        let (sender, receiver) = (net.client.udp(1000), net.server.udp(9000));
+        let (sender, receiver) = (net.client.open_udp(1000), net.server.open_udp(9000));
         let to = SocketAddrV4::new(net.server.address, 9000);
         let longest = MTU - 28 - 16;
-        // A frame without tailroom moves. The loop covers every remainder of whole words.
+        // The program moves a frame without tailroom, word by word. The loop covers lengths with
+        // every remainder.
         for len in (0..longest).step_by(37).chain(100..120).chain([longest]) {
             let payload = build::payload(len);
             sender.send_to(&payload, to).unwrap();

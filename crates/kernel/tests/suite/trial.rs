@@ -1,4 +1,4 @@
-//! Runs a policer and a conformance monitor over traces of arrival times, in the kernel.
+//! Runs a policer and a conformance monitor in the kernel, over traces of arrival times.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use bytemuck::{Pod, Zeroable};
 use myelin_kernel::test_run::{self, TestRun, run};
 use myelin_kernel::{ConformConfig, ConformReport, Conformance, Error, Hook, Plane, Policer};
 
-/// The most arrivals of one run.
+/// Largest number of arrivals in one run.
 pub(crate) const MAX_ARRIVALS: usize = 200;
 
 /// Packets that arrive together: `struct arrival`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Arrival {
-    /// Arrival time, ns. With 0 the program reads the clock and stores its time here. A shaper
-    /// stores the departure time here.
+    /// Arrival time, ns. With 0 the program reads the clock and stores the clock reading here. A
+    /// shaper stores the departure time here.
     pub(crate) at_ns: u64,
     /// Number of packets.
     pub(crate) packets: u32,
@@ -30,8 +30,8 @@ pub(crate) struct PolicerTrial {
 }
 
 impl PolicerTrial {
-    /// Creates a trial of a policer. `single_cpu`: without the lock, as if one CPU at a time ran
-    /// the door.
+    /// Creates a trial of a policer. With `single_cpu`, the program takes no lock, as if only one
+    /// CPU at a time ran the door.
     pub(crate) fn new(
         plane: &Plane,
         policer: &Arc<Policer>,
@@ -40,7 +40,8 @@ impl PolicerTrial {
         Self::load(plane, policer, single_cpu, false)
     }
 
-    /// Creates a trial of a shaper, which computes each departure time; 0 means drop.
+    /// Creates a trial of a shaper, which computes each departure time. Time 0 means that the
+    /// shaper drops the packet.
     pub(crate) fn for_shaper(plane: &Plane, shaper: &Arc<Policer>) -> Result<Self, Error> {
         Self::load(plane, shaper, false, true)
     }
@@ -82,12 +83,13 @@ impl MonitorTrial {
         Ok(Self { program, monitor })
     }
 
-    /// Passes a frame that arrives at [`TestRun::arrival_ns`] to the monitor. Returns its verdict.
+    /// Passes a frame that arrives at [`TestRun::arrival_ns`] to the monitor. Returns the monitor's
+    /// verdict.
     pub(crate) fn observe(&self, frame: &TestRun<'_>) -> Result<u32, Error> {
         Ok(run(self.program.as_fd(), Hook::Tcx, frame)?.verdict)
     }
 
-    /// The monitor's report.
+    /// Returns the monitor's report.
     pub(crate) fn report(&self) -> Result<ConformReport, Error> {
         self.monitor.read()
     }

@@ -15,7 +15,7 @@ pub enum Mode {
     /// Only cgroup v2.
     #[serde(rename = "v2")]
     Unified,
-    /// Cgroup v1 with the controllers, and a v2 hierarchy without them.
+    /// Cgroup v1 with the controllers, and a v2 hierarchy without controllers.
     Hybrid,
     /// Only cgroup v1.
     #[serde(rename = "v1")]
@@ -40,7 +40,7 @@ impl fmt::Display for Mode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hierarchy {
     pub(super) mount: PathBuf,
-    /// The controllers of the hierarchy; for v2, those of its root group.
+    /// The controllers of the hierarchy; for v2, the controllers of the root group.
     pub(super) controllers: Vec<String>,
     /// Whether this is cgroup v2.
     pub(super) unified: bool,
@@ -102,8 +102,8 @@ impl Hierarchies {
                 format!("this machine has no cgroup controller `{controller}`"),
             )
             .remedy(format!(
-                "mount it (v1: `mount -t cgroup -o {controller} none /sys/fs/cgroup/{controller}`), boot \
-                 without `cgroup_disable={controller}`, or have it delegated to this container"
+                "mount the controller (v1: `mount -t cgroup -o {controller} none /sys/fs/cgroup/{controller}`), boot \
+                 without `cgroup_disable={controller}`, or delegate the controller to this container"
             ))
         })
     }
@@ -178,27 +178,30 @@ mod tests {
         assert_eq!(mount("cpuacct"), "/sys/fs/cgroup/cpu,cpuacct");
         assert_eq!(mount("memory"), "/sys/fs/cgroup/memory");
         assert!(!found.has_controller("pids"));
-        let error = found.require("pids", "limit it").unwrap_err().to_string();
+        let error = found
+            .require("pids", "limit a group")
+            .unwrap_err()
+            .to_string();
         assert!(
-            error.contains("no cgroup controller `pids`; mount it"),
+            error.contains("no cgroup controller `pids`; mount the controller"),
             "{error}"
         );
         assert_eq!(found.iter().count(), 4);
     }
 
     #[test]
-    fn other_modes_are_detected() {
-        let of = |text: &str| parse(text).mode();
+    fn unified_legacy_and_absent_modes_are_detected() {
+        let mode_of = |text: &str| parse(text).mode();
         let unified = "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
-        assert_eq!(of(unified), Mode::Unified);
+        assert_eq!(mode_of(unified), Mode::Unified);
         let systemd = "30 20 0:26 / /x rw - cgroup cgroup rw,name=systemd\n";
-        assert_eq!(of(&format!("{unified}{systemd}")), Mode::Unified);
+        assert_eq!(mode_of(&format!("{unified}{systemd}")), Mode::Unified);
         assert_eq!(
-            of("30 20 0:26 / /x rw - cgroup cgroup rw,cpu\n"),
+            mode_of("30 20 0:26 / /x rw - cgroup cgroup rw,cpu\n"),
             Mode::Legacy
         );
         assert_eq!(
-            of("nonsense\n30 20 0:26 / /x rw - ext4 /dev/x rw\n"),
+            mode_of("nonsense\n30 20 0:26 / /x rw - ext4 /dev/x rw\n"),
             Mode::Absent
         );
     }

@@ -1,5 +1,5 @@
-//! Removes a group: ends its processes, removes its subgroups, then removes the group itself, in
-//! every hierarchy.
+//! Removes a group in every hierarchy: ends all processes of the group, removes the subgroups, then
+//! removes the group itself.
 
 use std::fs;
 use std::io;
@@ -18,12 +18,13 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Ends all processes in the group at `path` and its subgroups, and removes the group from every
 /// hierarchy. Then removes the parent group if it is empty. A missing group is no error.
 pub fn remove(path: &str) -> Result<()> {
-    clear(path)?;
+    remove_members(path)?;
     for root in directories_of(path)? {
         remove_directory(&root).map_err(|error| Error::os(action(path), error))?;
     }
     // The groups of a run share a parent directory. The last removal removes the parent too. Try
-    // this even if the group is missing: a process may have died between the two steps.
+    // this even if the group is missing, because an earlier removal may have ended before this
+    // step.
     if let Some((run, _)) = path.split_once('/') {
         for hierarchy in Hierarchies::detect()?.iter() {
             let _ = fs::remove_dir(hierarchy.mount.join(run));
@@ -33,7 +34,7 @@ pub fn remove(path: &str) -> Result<()> {
 }
 
 /// Ends all processes in the group at `path` and its subgroups, and removes the subgroups.
-pub(super) fn clear(path: &str) -> Result<()> {
+pub(super) fn remove_members(path: &str) -> Result<()> {
     let roots = directories_of(path)?;
     kill_all(&roots, &action(path))?;
     for root in &roots {
@@ -97,8 +98,8 @@ fn kill_member(directory: &Path, pid: u32) -> Result<()> {
     }
 }
 
-/// Removes a directory. Retries while the group is busy, for some time after the end of its last
-/// process.
+/// Removes a directory. Retries, because the kernel reports a group as busy for some time after the
+/// end of the last process.
 fn remove_directory(directory: &Path) -> io::Result<()> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -116,7 +117,7 @@ fn remove_directory(directory: &Path) -> io::Result<()> {
 
 /// Returns the directories of the group and its subgroups, subgroups first.
 pub(super) fn list_groups(root: &Path) -> Vec<PathBuf> {
-    let mut all: Vec<PathBuf> = children(root)
+    let mut all: Vec<PathBuf> = list_children(root)
         .iter()
         .flat_map(|child| list_groups(child))
         .collect();
@@ -124,7 +125,7 @@ pub(super) fn list_groups(root: &Path) -> Vec<PathBuf> {
     all
 }
 
-fn children(directory: &Path) -> Vec<PathBuf> {
+fn list_children(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))

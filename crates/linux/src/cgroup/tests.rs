@@ -26,10 +26,10 @@ fn guard_of_group(name: &str) -> Guard {
     Guard(format!("myelin-t{}-{name}/group", std::process::id()))
 }
 
-fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
+fn wait_until(goal: &str, mut is_reached: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
-    while !reached() {
-        assert!(Instant::now() < deadline, "{what}");
+    while !is_reached() {
+        assert!(Instant::now() < deadline, "not reached in time: {goal}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -37,13 +37,13 @@ fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
 #[test]
 fn each_share_gives_a_valid_quota() {
     let ms = Duration::from_millis;
-    assert_eq!(quota(500), (ms(5), ms(10)));
-    assert_eq!(quota(2000), (ms(20), ms(10)));
-    assert_eq!(quota(10), (ms(1), ms(100)));
-    assert_eq!(quota(1), (ms(1), ms(1000)));
-    assert_eq!(quota(0), quota(1));
+    assert_eq!(compute_quota(500), (ms(5), ms(10)));
+    assert_eq!(compute_quota(2000), (ms(20), ms(10)));
+    assert_eq!(compute_quota(10), (ms(1), ms(100)));
+    assert_eq!(compute_quota(1), (ms(1), ms(1000)));
+    assert_eq!(compute_quota(0), compute_quota(1));
     for millicores in 1..=100 {
-        let (quota, period) = quota(millicores);
+        let (quota, period) = compute_quota(millicores);
         assert!(quota >= MIN_QUOTA && period <= ms(1000), "{millicores}");
         let share = quota.as_secs_f64() / period.as_secs_f64() * 1e3;
         assert!((share - f64::from(millicores)).abs() < 0.1, "{millicores}");
@@ -66,7 +66,7 @@ fn the_kernel_accepts_every_small_share() {
     }
 }
 
-/// Makes a v2 hierarchy in a directory. Its root cannot delegate controllers.
+/// Makes a v2 hierarchy in a directory. The root group cannot delegate controllers.
 fn hierarchies_without_delegation(mount: &Path) -> Hierarchies {
     fs::create_dir(mount.join("cgroup.subtree_control")).unwrap();
     Hierarchies(vec![hierarchy::Hierarchy {
@@ -81,7 +81,7 @@ fn only_limits_need_a_delegated_controller() {
     let mount = tempfile::tempdir().unwrap();
     let hierarchies = hierarchies_without_delegation(mount.path());
     let make = |limits: &Limits| {
-        Cgroup::make_directories("myelin-t/group", &hierarchies, limits, "make it")
+        Cgroup::make_directories("myelin-t/group", &hierarchies, limits, "create a group")
     };
     let group = make(&Limits::default()).unwrap();
     assert!(group.cpu.is_none() && group.memory.is_none());
@@ -169,11 +169,11 @@ fn removal_keeps_groups_of_other_runs() {
     if !root_or_skip("removal_keeps_groups_of_other_runs") {
         return;
     }
-    let (one, other) = (guard_of_group("one"), guard_of_group("other"));
-    Cgroup::create(&one.0, &Limits::default()).unwrap();
-    let kept = Cgroup::create(&other.0, &Limits::default()).unwrap();
-    remove(&one.0).unwrap();
-    assert!(exists(&other.0) && kept.directories[0].is_dir());
+    let (first, second) = (guard_of_group("first"), guard_of_group("second"));
+    Cgroup::create(&first.0, &Limits::default()).unwrap();
+    let kept = Cgroup::create(&second.0, &Limits::default()).unwrap();
+    remove(&first.0).unwrap();
+    assert!(exists(&second.0) && kept.directories[0].is_dir());
 }
 
 #[test]
@@ -192,7 +192,9 @@ fn a_spinning_process_is_limited_to_its_share() {
     group.join(&mut command).unwrap();
     let started = Instant::now();
     let _child = Child::spawn(&mut command);
-    wait_until("throttled", || group.usage().throttled_periods >= 20);
+    wait_until("the kernel throttles the process", || {
+        group.usage().throttled_periods >= 20
+    });
     let usage = group.usage();
     // The process would use a whole core. The test accepts twice its share, because timing is
     // inexact.
@@ -212,8 +214,8 @@ fn a_spinning_process_is_limited_to_its_share() {
 }
 
 #[test]
-fn memory_is_limited() {
-    if !root_or_skip("memory_is_limited") {
+fn the_kernel_kills_a_process_at_the_memory_limit() {
+    if !root_or_skip("the_kernel_kills_a_process_at_the_memory_limit") {
         return;
     }
     let guard = guard_of_group("memory");
@@ -223,7 +225,7 @@ fn memory_is_limited() {
     };
     let group = Cgroup::create(&guard.0, &limits).unwrap();
     let mut command = Command::new("tail");
-    // `tail` buffers its input up to the end of a line, and this input has none.
+    // `tail` buffers its input up to the end of a line, and this input has no end of a line.
     command.arg("/dev/zero");
     group.join(&mut command).unwrap();
     let mut child = Child::spawn(&mut command);

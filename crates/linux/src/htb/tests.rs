@@ -46,7 +46,7 @@ fn deleting_the_qdisc_restores_the_default() {
         Some("htb")
     );
     assert_eq!(foreign_qdisc(&mut netlink, &id).unwrap(), None);
-    let both = Class {
+    let both_limits = Class {
         bits: Some(Limit {
             rate: 1_000_000,
             burst: 100_000,
@@ -54,7 +54,9 @@ fn deleting_the_qdisc_restores_the_default() {
         ..CLASS
     };
     netlink.apply(add_class(&link, 7, &CLASS).unwrap()).unwrap();
-    netlink.apply(add_class(&link, 8, &both).unwrap()).unwrap();
+    netlink
+        .apply(add_class(&link, 8, &both_limits).unwrap())
+        .unwrap();
     let numbers = |netlink: &mut Netlink| {
         let mut all: Vec<u16> = counters(netlink, &id)
             .unwrap()

@@ -98,7 +98,7 @@ fn a_veth_pair_reaches_into_another_namespace() {
     let error = netlink.link(&name).unwrap_err();
     assert_eq!(
         error.to_string(),
-        format!("cannot find link `{name}`: it does not exist; `ip link` lists all links")
+        format!("cannot find link `{name}`: the object does not exist; `ip link` lists all links")
     );
     assert!(other.link("eth0").unwrap_err().is_not_found());
 }

@@ -4,25 +4,28 @@ use super::TrialResult;
 
 /// Factor of a step up or down.
 const STEP: f64 = 1.05;
-/// Smallest share of the offered rate at which sender or path keeps the rate.
+/// Sender or path keeps the offered rate if it reaches at least this share of the rate.
 const KEPT: f64 = 0.97;
-/// Failures in a row that lower the rate. The hypervisor may cause a single one, when it
-/// pauses a vCPU.
+/// Number of failures in a row that lower the rate. The hypervisor may cause a single failure, when
+/// it pauses a vCPU.
 const FAILURES_TO_LOWER: i32 = 2;
-/// Lowest rate to try, millions of packets a second: a trial must not last for many seconds.
+/// Lowest rate to try, millions of packets a second, because a trial must not last for many
+/// seconds.
 const MIN_MPPS: f64 = 0.01;
 
-/// Searches the highest rate that a path carries without loss, over several rounds. It raises the
-/// rate while the path keeps it, and lowers it after loss or reordering.
+/// Searches the highest rate that a path carries without loss, over several rounds. The search
+/// raises the rate while the path keeps the rate, and lowers the rate after loss or reordering.
 ///
-/// It starts with the sender's highest rate, and stays there if all packets arrive in order.
+/// The search starts with the sender's highest rate, and stays there if all packets arrive in
+/// order.
 #[derive(Debug, Clone, Default)]
 pub struct RateSearch {
     offered_mpps: Option<f64>,
 }
 
 impl RateSearch {
-    /// First rate of the next round, millions of packets a second. `None` is the sender's highest.
+    /// First rate of the next round, millions of packets a second. `None` is the sender's highest
+    /// rate.
     pub fn offered_mpps(&self) -> Option<f64> {
         self.offered_mpps
     }
@@ -105,8 +108,8 @@ impl RateSearch {
         Ok(best)
     }
 
-    /// Whether sender and path kept the rate in a clean trial. If the sender did not, it is the
-    /// limit, and the next round starts with its highest rate.
+    /// Whether sender and path kept the rate in a clean trial. If the sender did not keep the rate,
+    /// the next round starts with the sender's highest rate.
     fn keeps_pace(&mut self, result: &TrialResult) -> bool {
         let Some(rate) = self.offered_mpps else {
             return false;
@@ -126,12 +129,12 @@ mod tests {
 
     use super::*;
 
-    /// As in the experiments.
+    /// Number of trials of a round, as in the experiments.
     const TRIALS: u32 = 24;
 
-    /// A trial of a path that carries `limit`, whose queue hides up to a tenth more. The sender
-    /// reaches `fastest`.
-    fn trial(offered_mpps: Option<f64>, limit: f64, fastest: f64) -> TrialResult {
+    /// Simulates a trial of a path that carries the rate `limit`. The path's queue hides an excess
+    /// of up to a tenth. The sender reaches the rate `fastest`.
+    fn simulate_trial(offered_mpps: Option<f64>, limit: f64, fastest: f64) -> TrialResult {
         let sent_mpps = offered_mpps.map_or(fastest, |rate| rate.min(fastest));
         let lost = sent_mpps > 1.1 * limit;
         TrialResult {
@@ -148,14 +151,14 @@ mod tests {
         }
     }
 
-    /// A round on a path with one of `limits` in each trial, the last one in all further trials.
-    /// Returns the result and the number of trials.
-    fn round(search: &mut RateSearch, limits: &[f64]) -> (TrialResult, usize) {
+    /// Runs a round on a path whose limit in each trial is the next of `limits`; the last limit
+    /// repeats. Returns the result and the number of trials.
+    fn run_round(search: &mut RateSearch, limits: &[f64]) -> (TrialResult, usize) {
         let mut trials = 0;
         let result = search.round(TRIALS, |rate| {
             let limit = limits[trials.min(limits.len() - 1)];
             trials += 1;
-            Ok::<_, Infallible>(trial(rate, limit, 1.0))
+            Ok::<_, Infallible>(simulate_trial(rate, limit, 1.0))
         });
         (result.unwrap(), trials)
     }
@@ -164,18 +167,18 @@ mod tests {
     fn search_stays_at_the_highest_rate_of_a_limiting_sender() {
         let mut search = RateSearch::default();
         for _ in 0..5 {
-            let (result, trials) = round(&mut search, &[2.0]);
+            let (result, trials) = run_round(&mut search, &[2.0]);
             assert_eq!((search.offered_mpps(), trials), (None, 1));
             assert!(result.is_clean());
         }
     }
 
     #[test]
-    fn search_finds_and_follows_the_limit() {
+    fn search_finds_the_limit_of_a_path_whose_limit_changes() {
         let mut search = RateSearch::default();
         for limit in [0.5, 0.3, 0.05, 0.7] {
             for _ in 0..3 {
-                let (result, trials) = round(&mut search, &[limit]);
+                let (result, trials) = run_round(&mut search, &[limit]);
                 assert!(result.is_clean() && trials < TRIALS as usize);
                 let rate = result.carried_mpps;
                 assert!((rate / limit - 1.0).abs() < 0.05, "{rate} of {limit}");
@@ -183,8 +186,8 @@ mod tests {
             let rate = search.offered_mpps().unwrap();
             assert!(rate >= limit && rate <= 1.1 * limit, "{rate} of {limit}");
             assert!(
-                round(&mut search, &[limit]).1 <= 2,
-                "the rate is already known"
+                run_round(&mut search, &[limit]).1 <= 2,
+                "the search starts from the known rate"
             );
         }
     }
@@ -194,7 +197,7 @@ mod tests {
         let mut search = RateSearch {
             offered_mpps: Some(0.5),
         };
-        let (result, trials) = round(&mut search, &[0.1, 0.5]);
+        let (result, trials) = run_round(&mut search, &[0.1, 0.5]);
         assert!(result.is_clean() && trials <= 3, "{trials}");
         assert!(search.offered_mpps() >= Some(0.5));
     }
@@ -205,18 +208,18 @@ mod tests {
             offered_mpps: Some(0.5),
         };
         let disturbed: Vec<_> = [0.02; 12].into_iter().chain([0.5]).collect();
-        let (result, _) = round(&mut search, &disturbed);
+        let (result, _) = run_round(&mut search, &disturbed);
         assert!(result.carried_mpps > 0.47, "{result:?}");
     }
 
     #[test]
     fn next_round_tries_a_blocked_path_again() {
         let mut search = RateSearch::default();
-        let (result, trials) = round(&mut search, &[0.0]);
+        let (result, trials) = run_round(&mut search, &[0.0]);
         assert!(!result.is_clean() && trials <= TRIALS as usize);
         assert_eq!(search.offered_mpps(), Some(MIN_MPPS));
-        assert_eq!(round(&mut search, &[0.0]).1, FAILURES_TO_LOWER as usize);
-        let (result, _) = round(&mut search, &[0.5]);
+        assert_eq!(run_round(&mut search, &[0.0]).1, FAILURES_TO_LOWER as usize);
+        let (result, _) = run_round(&mut search, &[0.5]);
         assert!(result.carried_mpps > 0.47, "{result:?}");
     }
 }

@@ -1,11 +1,11 @@
-//! A trial whose receiver needs no core: the server's socket queues all packets, and the trial
-//! reads them after the last send.
+//! A trial whose receiver needs no core. The server's socket queues all packets, and the trial
+//! reads the queue after the last send.
 //!
-//! To measure sender, path and receiver separately takes three cores. With two, the receiver would
-//! compete with the path or the sender and limit the rate. Here the socket's buffer holds the whole
-//! trial, and its fill level shows when the last packet arrived. The *carried* rate is the number
-//! of packets over the time from the first send to the last arrival. So a queue on the path does
-//! not inflate the rate, and short trials suffice.
+//! To run sender, path and receiver separately takes three cores. With two cores, the receiver
+//! would compete with the path or the sender, and limit the rate. Here the socket's buffer holds
+//! the whole trial, and its fill level shows when the last packet arrived. The *carried* rate is
+//! the number of packets over the time from the first send to the last arrival. So a queue on the
+//! path does not inflate the rate, and short trials suffice.
 
 use std::io::IoSlice;
 use std::net::{SocketAddr, UdpSocket};
@@ -28,34 +28,36 @@ use crate::payload::{Codec, HEADER_BYTES, Header};
 use crate::run::{pin_thread, random_run_id};
 use crate::socket::{Sockets, forbid_fragments, widen_receive_buffer};
 
-/// Most packets of a trial; the server's socket buffer holds them all.
+/// Maximum number of packets of a trial. The server's socket buffer holds all of them.
 pub const MAX_PACKETS: u32 = 50_000;
-/// Most packets of a system call (`UDP_MAX_SEGMENTS` of Linux before 6.9).
+/// Maximum number of packets of a system call (`UDP_MAX_SEGMENTS` of Linux before 6.9).
 pub const MAX_BURST: u16 = 64;
-/// Most payload of a system call, bytes: with the headers, one IPv6 datagram before segmentation.
+/// Maximum payload of a system call, bytes. With the headers, this is one IPv6 datagram before
+/// segmentation.
 const MAX_BURST_BYTES: usize = 65_000;
 
-/// Most buffer space of a queued packet, bytes: a page of data, and its descriptor.
+/// Maximum buffer space of a queued packet, bytes: a page of data, and the descriptor.
 const QUEUED_BYTES: usize = 4096 + 1024;
 /// If the fill level has not changed for this time, all packets have arrived, or a thread was
-/// interrupted; reading the queue then finds more.
+/// interrupted. In that case the read of the queue finds more packets.
 const QUIET_NS: u64 = 1_000_000;
 /// Longest wait for missing packets after the last arrival.
 const MISSING_WAIT_NS: u64 = 10_000_000;
 /// Longest trial, including sending and reading.
 const LIMIT_NS: u64 = 10_000_000_000;
-/// A sender that is later than this restarts its timeline: a burst to catch up would overflow
-/// queues that suffice for the requested rate.
+/// A sender that is later than this time restarts its timeline, because a burst to catch up would
+/// overflow queues that suffice for the requested rate.
 const MAX_LAG_NS: u64 = 1_000_000;
-/// Refused sends in a row that fail the trial.
+/// Number of refused sends in a row that fails the trial.
 const MAX_REFUSALS: u32 = 100_000;
 /// Names the socket in errors.
 const SERVER: &str = "the bandwidth measurement's server";
-/// Packets before a trial, which wake sleeping threads and cores.
+/// Number of packets before a trial, which wake sleeping threads and cores.
 const WARM_UP: u32 = 64;
 
 sockopt_impl!(
-    /// Memory use of a socket's queues (`SK_MEMINFO_*` of linux/sock_diag.h); nix does not have it.
+    /// Memory use of a socket's queues (`SK_MEMINFO_*` of linux/sock_diag.h). nix has no such
+    /// option.
     MemInfo,
     GetOnly,
     libc::SOL_SOCKET,
@@ -70,13 +72,13 @@ pub struct Load {
     pub destination: SocketAddr,
     /// UDP payload, bytes.
     pub payload_bytes: usize,
-    /// Packets, 2 to [`MAX_PACKETS`].
+    /// Number of packets, 2 to [`MAX_PACKETS`].
     pub packets: u32,
     /// Packets of one system call, 1 to [`MAX_BURST`], with at most 65 000 bytes of payload.
     /// Several packets use UDP segmentation offload (`UDP_SEGMENT` of udp(7)), as senders of bulk
-    /// data do; the kernel segments them before the sender's link. If the link cannot (without
-    /// checksum offload before Linux 6.12), the packets are sent one by one; see
-    /// [`TrialResult::segmented`].
+    /// data do. The kernel then segments the burst before the sender's link. If the link has no
+    /// segmentation (without checksum offload before Linux 6.12), the trial sends the packets one
+    /// by one; see [`TrialResult::segmented`].
     pub burst: u16,
     /// Core of the sending thread.
     pub core: Option<usize>,
@@ -99,7 +101,7 @@ pub fn run_trial(
     let packets = load.packets.max(WARM_UP) as usize;
     prepare_sockets(sockets, packets * QUEUED_BYTES)?;
     thread::scope(|scope| {
-        // On a new thread, so that the caller's CPU affinity does not change.
+        // Use a new thread, so that the caller's CPU affinity does not change.
         let trial = scope.spawn(|| {
             pin_thread(load.core)?;
             let never_failed = AtomicBool::new(false);
@@ -110,7 +112,7 @@ pub fn run_trial(
     })
 }
 
-/// Sets the socket options for a trial. `receive_buffer` is the server's, in bytes.
+/// Sets the socket options for a trial. `receive_buffer` is the size of the server's buffer, bytes.
 fn prepare_sockets(sockets: &Sockets, receive_buffer: usize) -> Result<(), Error> {
     for socket in [&sockets.client, &sockets.server] {
         forbid_fragments(socket)
@@ -119,7 +121,7 @@ fn prepare_sockets(sockets: &Sockets, receive_buffer: usize) -> Result<(), Error
                 Error::system(
                     "prepare the bandwidth measurement's sockets",
                     error,
-                    "check that both are open",
+                    "check that both sockets are open",
                 )
             })?;
     }
@@ -147,15 +149,16 @@ fn measure(
         packets: WARM_UP,
         ..load.clone()
     };
-    let (_, grown) = send_and_receive(&warm_up, sockets, None, None, watch)?;
-    // Known if all packets take the same space and none is lost.
-    let bytes_per_packet = (grown > 0 && grown.is_multiple_of(WARM_UP)).then_some(grown / WARM_UP);
+    let (_, growth) = send_and_receive(&warm_up, sockets, None, None, watch)?;
+    // The size is known if all packets take the same space and no packet is lost.
+    let bytes_per_packet =
+        (growth > 0 && growth.is_multiple_of(WARM_UP)).then_some(growth / WARM_UP);
     let (result, _) = send_and_receive(load, sockets, offered_mpps, bytes_per_packet, watch)?;
     Ok(result)
 }
 
-/// Sends a load and reads it at the server. Returns the result, and the growth of the server's
-/// queue in bytes.
+/// Sends a load, and reads its packets at the server. Returns the result, and the growth of the
+/// server's queue in bytes.
 fn send_and_receive(
     load: &Load,
     sockets: &Sockets,
@@ -201,7 +204,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Sends all packets. Returns their number, and the time from the first to the last, ns.
+    /// Sends all packets. Returns their number, and the time from the first to the last packet, ns.
     fn send(
         &mut self,
         socket: &UdpSocket,
@@ -222,7 +225,7 @@ impl<'a> Sender<'a> {
                     refused: 0,
                 })
             }
-            // A full send buffer is the sender's limit and not a loss, so it tries again.
+            // A full send buffer is the sender's limit and not a loss, so the sender tries again.
             Err(error) if refusals < MAX_REFUSALS && is_no_datagram(&error) => {
                 refusals += 1;
                 Ok(SendOutcome::default())
@@ -275,12 +278,12 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// The server end of a trial.
+/// Receives the packets of a trial at the server.
 struct Receiver<'a> {
     socket: &'a UdpSocket,
     codec: &'a Codec,
     arrivals: Arrivals,
-    /// Bytes queued at the start. The kernel does not subtract read packets at once.
+    /// Bytes in the queue at the start. The kernel does not subtract read packets at once.
     queued_at_start: u32,
 }
 
@@ -296,9 +299,9 @@ impl<'a> Receiver<'a> {
         Ok(receiver)
     }
 
-    /// Waits for the `sent` packets without reading them. All have arrived when the queue has grown
-    /// by `bytes_per_packet` for each, if that is known. Returns the time of the last growth, and
-    /// the growth in bytes.
+    /// Waits for the `sent` packets without reading them. If `bytes_per_packet` is known, the wait
+    /// ends when the queue has grown by this size for each packet. Returns the time of the last
+    /// growth, and the growth in bytes.
     fn watch_queue(&self, sent: u64, bytes_per_packet: Option<u32>) -> Result<(u64, u32), Error> {
         let expected = bytes_per_packet.map(|bytes| u64::from(bytes) * sent);
         let (mut grown, mut last) = (0, now_ns());
@@ -339,8 +342,12 @@ impl<'a> Receiver<'a> {
     /// Memory of the packets in the socket's queue, bytes.
     fn queued_bytes(&self) -> Result<u32, Error> {
         let info = getsockopt(self.socket, MemInfo).map_err(|errno| {
-            let what = format!("receive at {SERVER}");
-            Error::system(what, errno, "check that its namespace still exists")
+            let action = format!("receive at {SERVER}");
+            Error::system(
+                action,
+                errno,
+                "check that the server's namespace still exists",
+            )
         })?;
         // SK_MEMINFO_RMEM_ALLOC.
         Ok(info[0])

@@ -1,4 +1,4 @@
-//! Result of a trial.
+//! The result of a trial, computed from the arrived packets.
 
 use crate::payload::Codec;
 
@@ -7,26 +7,26 @@ use crate::payload::Codec;
 pub struct TrialResult {
     /// Rate of the sender, millions of packets a second.
     pub sent_mpps: f64,
-    /// Packets sent.
+    /// Number of sent packets.
     pub sent: u64,
     /// Packets that arrived, without duplicates.
     pub received: u64,
-    /// Packets that arrived after a later one (RFC 4737). `None` if the payload is unreadable.
+    /// Packets that arrived after a later packet (RFC 4737). `None` if the payload is unreadable.
     pub reordered: Option<u64>,
-    /// Packets that arrived over the time from the first send to the last arrival, millions a
-    /// second.
+    /// Number of arrived packets, divided by the time from the first send to the last arrival,
+    /// millions a second.
     pub carried_mpps: f64,
-    /// Whether the kernel segmented each burst. `false` if the link cannot, and for bursts of one
-    /// packet.
+    /// Whether the kernel segmented each burst. `false` if the link has no segmentation, and for
+    /// bursts of one packet.
     pub segmented: bool,
 }
 
 impl TrialResult {
-    /// The result for `sent` packets. `sending_ns` is the time from the first send to the last,
-    /// `whole_ns` from the first send to the last arrival.
+    /// Computes the result for `sent` packets. `sending_ns` is the time from the first send to the
+    /// last send, `whole_ns` from the first send to the last arrival.
     pub(super) fn new(sent: u64, [sending_ns, whole_ns]: [u64; 2], arrived: &Arrivals) -> Self {
-        // If no datagram is readable, a function transforms the payload, and only their number is
-        // known.
+        // If no datagram is readable, a function transforms the payload, and only the number of
+        // datagrams is known.
         let readable = arrived.received > 0 || arrived.unreadable == 0;
         let received = if readable {
             arrived.received
@@ -62,7 +62,7 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// For at most `packets` packets.
+    /// Allocates for at most `packets` packets.
     pub(super) fn new(packets: usize) -> Self {
         Self {
             arrived: vec![0; packets.div_ceil(64)],
@@ -100,12 +100,12 @@ mod tests {
     const NS: [u64; 2] = [10_000_000, 20_000_000];
 
     #[test]
-    fn rates_and_clean_trials() {
-        let all = Arrivals {
+    fn a_trial_is_clean_without_loss_and_reordering() {
+        let complete = Arrivals {
             received: 1001,
             ..Arrivals::default()
         };
-        let result = TrialResult::new(1001, NS, &all);
+        let result = TrialResult::new(1001, NS, &complete);
         assert!((result.sent_mpps - 0.1).abs() < 1e-12);
         assert!((result.carried_mpps - 0.05005).abs() < 1e-12);
         assert!(result.is_clean());

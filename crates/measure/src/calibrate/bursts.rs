@@ -2,7 +2,8 @@
 //! port's receive thread, while the burst arrives, and then releases it.
 //!
 //! A single packet pays for its notification and its system call. The packets of a burst share both
-//! and cost less. The bound of a burst uses this lower cost (`myelin_planner::admission`).
+//! costs, so each packet costs less. The bound of a burst uses this lower cost
+//! (`myelin_planner::admission`).
 
 use std::time::Duration;
 
@@ -13,9 +14,9 @@ use super::{FRAMES, Result, median};
 use crate::clock::now_ns;
 use crate::stall::CoreBlocker;
 
-/// Packets of a short and of a long burst. A link's ring holds 256.
+/// Number of packets of a short and of a long burst. A link's ring holds 256 packets.
 const BURSTS: [usize; 2] = [32, 224];
-/// Bursts of each length and frame in a round.
+/// Number of bursts of each length and frame in a round.
 const REPEAT: usize = 8;
 /// A packet of a burst is lost after this time.
 const LOSS_TIMEOUT: Duration = Duration::from_millis(50);
@@ -26,12 +27,12 @@ pub(super) struct BurstCosts {
     pub(super) sent_ns: [f64; FRAMES.len()],
     /// Cost of a packet in the worker or the port's thread until it is at the far end, ns.
     pub(super) each_ns: [f64; FRAMES.len()],
-    /// The slowest long burst of a round, as the median of all rounds, and the median long burst,
-    /// ns.
+    /// Two times of long bursts, ns: the slowest burst of a round, as the median of all rounds, and
+    /// the median burst.
     pub(super) slowest_ns: [(f64, f64); FRAMES.len()],
 }
 
-/// Senders by frame; their packets alternate.
+/// Senders by frame. Bursts take their packets from these senders in turn.
 pub(super) type Senders = [Vec<PacketSender>; FRAMES.len()];
 
 /// Samples of one frame, ns.
@@ -48,8 +49,8 @@ struct FrameSamples {
 pub(super) struct BurstSamples([FrameSamples; FRAMES.len()]);
 
 impl BurstSamples {
-    /// Measures one more round, from a thread on another core than the blocked one. `arrived`
-    /// counts the packets at the far end.
+    /// Measures one more round. The caller's thread must run on another core than the blocked core.
+    /// `arrived` counts the packets at the far end.
     pub(super) fn measure_round(
         &mut self,
         senders: &Senders,
@@ -79,11 +80,12 @@ impl BurstSamples {
         Ok(())
     }
 
-    /// The costs.
+    /// Computes the costs from all rounds.
+
     ///
     /// # Errors
     /// No burst of one length arrived completely.
-    pub(super) fn costs(self) -> Result<BurstCosts> {
+    pub(super) fn compute_costs(self) -> Result<BurstCosts> {
         let mut worked_ns = self.0.iter().flat_map(|figures| &figures.worked_ns);
         if worked_ns.any(Vec::is_empty) {
             return Err(ApiError::failed(
@@ -92,8 +94,8 @@ impl BurstSamples {
             .into());
         }
         let extra_packets = (BURSTS[1] - BURSTS[0]) as f64;
-        // The slowest burst of all shows the rarest gap. The slowest of each round shows how much
-        // bursts usually differ.
+        // The slowest burst of all rounds shows the rarest gap. The slowest burst of each round
+        // shows how much bursts usually differ.
         let slowest_ns = self.0.each_ref().map(|figures| {
             let long_ns = &figures.worked_ns[1];
             let rounds = long_ns.chunks(REPEAT);
@@ -112,9 +114,12 @@ impl BurstSamples {
     }
 }
 
-/// Cost by frame of sending a packet into a chain that drops it at its front door, ns: the system
-/// call, the link, and the port's work up to the front door.
-pub(super) fn dropped_packet_ns(senders: &Senders, rounds: usize) -> Result<[f64; FRAMES.len()]> {
+/// Measures the cost, by frame, of sending a packet into a chain that drops all packets, ns. The
+/// cost contains the system call, the link, and the port's work up to the front door.
+pub(super) fn measure_dropped_packet_ns(
+    senders: &Senders,
+    rounds: usize,
+) -> Result<[f64; FRAMES.len()]> {
     let mut figures: [Vec<f64>; FRAMES.len()] = Default::default();
     for _ in 0..rounds * REPEAT {
         for (senders, sent_ns) in senders.iter().zip(&mut figures) {
@@ -124,7 +129,7 @@ pub(super) fn dropped_packet_ns(senders: &Senders, rounds: usize) -> Result<[f64
     Ok(figures.map(median))
 }
 
-/// Sends packets. Returns the time it took, ns.
+/// Sends packets. Returns the duration, ns.
 fn send(senders: &[PacketSender], packets: usize) -> Result<u64> {
     let start_ns = now_ns();
     for sender in senders.iter().cycle().take(packets) {
@@ -139,7 +144,7 @@ mod tests {
 
     #[test]
     fn packet_cost_is_the_difference_between_bursts() {
-        // 5 us, and 700 ns a packet.
+        // A burst takes 5 us, and 700 ns a packet.
         let burst = |packets: usize| vec![5000.0 + 700.0 * packets as f64; 100];
         let figures = || FrameSamples {
             sent_ns: vec![800.0; 9],
@@ -150,7 +155,7 @@ mod tests {
         let long_ns = &mut slow.worked_ns[1];
         long_ns.iter_mut().step_by(REPEAT).for_each(|ns| *ns *= 2.0);
         long_ns[3] *= 30.0;
-        let bursts = BurstSamples([figures(), slow]).costs().unwrap();
+        let bursts = BurstSamples([figures(), slow]).compute_costs().unwrap();
         assert!(bursts.each_ns.iter().all(|ns| (ns - 700.0).abs() < 1e-6));
         assert!(bursts.sent_ns.iter().all(|ns| (ns - 800.0).abs() < 1e-9));
         let times = bursts.slowest_ns.map(|(slow, middle)| slow / middle);
@@ -163,7 +168,7 @@ mod tests {
 
     #[test]
     fn missing_bursts_are_an_error() {
-        let error = BurstSamples::default().costs().err().unwrap();
+        let error = BurstSamples::default().compute_costs().err().unwrap();
         assert!(error.to_string().contains("doctor"), "{error}");
     }
 }

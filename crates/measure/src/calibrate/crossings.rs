@@ -1,5 +1,6 @@
 //! Measures the costs of the steps between functions, by inline round trips through chains that
-//! differ in one step. Each round measures all chains in turn, so a drift affects all equally.
+//! differ in one step. Each round measures all chains in turn, so a drift affects all chains
+//! equally.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,12 +16,13 @@ use super::programs::ProgramCosts;
 use super::{Chains, FRAMES, Monitor, Result, built_in_tcx_skb, fit_clamped, median};
 use crate::{Config, Control, Cores, Sockets, probe};
 
-/// Round trips of one chain in one round; the result is their median.
+/// Number of round trips of one chain in one round. The result is their median.
 const COUNT: u32 = 200;
 /// UDP port of the probe's server.
 const PORT: u16 = 9000;
 
-/// The chains: name, keys of `spec`, and spaces of the functions, which all forward.
+/// The chains: name, keys of `spec`, and the space of each function. All functions are of kind
+/// `forward`.
 const CHAINS: [(&str, &str, &[&str]); 9] = [
     ("tcx", "hook: tcx", &["kernel"]),
     ("xdp", "hook: xdp", &["kernel"]),
@@ -38,7 +40,7 @@ const LINKS_TCX: &str = "mapping: distributed, hook: tcx";
 /// A path from the client to the server.
 struct ProbedPath {
     name: &'static str,
-    /// Its chain. `None` for the direct link.
+    /// The chain's name. `None` for the direct link.
     chain: Option<String>,
     sockets: Sockets,
 }
@@ -47,9 +49,10 @@ struct ProbedPath {
 /// only by the forward path.
 struct RoundTrips {
     paths: Vec<(&'static str, [f64; 2])>,
-    /// Time from the front door to the worker's transmission in chain `user`.
+    /// Sojourn in chain `user`: from the front door to the worker's transmission.
     user_sojourn: [f64; 2],
-    /// The 99th percentile of that time and its median, each as the median of all rounds.
+    /// The 99th percentile and the median of the sojourn in chain `user`, each as the median of all
+    /// rounds.
     slowest: [(f64, f64); 2],
 }
 
@@ -58,7 +61,7 @@ pub(super) struct Crossings {
     pub(super) steps: StepCosts,
     /// Cost from a frame's arrival at XDP to the end of the front door, by frame, ns.
     pub(super) to_door: [f64; FRAMES.len()],
-    /// By frame, the 99th percentile of the time through a worker and its median, ns.
+    /// By frame, the 99th percentile and the median of the time through a worker, ns.
     pub(super) slowest_ns: [(f64, f64); FRAMES.len()],
 }
 
@@ -81,11 +84,11 @@ pub(super) fn measure(
     let hop = ns_of(programs.hop);
     let (door_tcx, door_xdp) = (ns_of(programs.door_tcx), ns_of(programs.door_xdp));
     // Compared with the direct link, a round trip through a chain also pays for door, hop and
-    // egress on the forward path. The reverse path costs about the same: a front door
-    // without a match, and an egress. So one egress is half of the rest.
+    // egress on the forward path. The reverse path pays for a front door without a match, and for
+    // an egress. So one egress is half of the rest.
     let over_direct = sub(rtt("tcx"), rtt("direct"));
     let egress_tcx_peer = sub(sub(over_direct, door_tcx), hop).map(|ns| (ns / 2.0).max(0.0));
-    // The forward path of the tcx chain. The other chains are compared with it.
+    // The forward path of the tcx chain, the reference of the other chains.
     let tcx_forward = add(add(door_tcx, hop), egress_tcx_peer);
     let forward = |chain| add(sub(rtt(chain), rtt("tcx")), tcx_forward);
     let [xdp_forward, user_forward, back_forward] = ["xdp", "user", "back"].map(forward);
@@ -156,7 +159,7 @@ fn measure_paths(chains: &dyn Chains, rounds: usize, monitor: &Monitor<'_>) -> R
     for (name, spec, spaces) in CHAINS {
         paths.push(deploy_chain(&mut deployed, name, spec, spaces)?);
     }
-    // By path and frame.
+    // Round trips by path and frame.
     let mut figures = vec![[Vec::new(), Vec::new()]; paths.len()];
     let mut sojourns = [Vec::new(), Vec::new()];
     let mut slowest = [Vec::new(), Vec::new()];
@@ -165,12 +168,12 @@ fn measure_paths(chains: &dyn Chains, rounds: usize, monitor: &Monitor<'_>) -> R
         for (path, figures) in paths.iter().zip(&mut figures) {
             for (frame, bytes) in FRAMES.iter().enumerate() {
                 if monitor.is_cancelled() {
-                    return Err(ApiError::failed("cancelled").into());
+                    return Err(ApiError::failed("the calibration was cancelled").into());
                 }
-                // The worker only sleeps if the probe pauses.
+                // The worker sleeps only if the probe pauses.
                 let pause = Duration::from_micros(if path.name == "sleep" { 500 } else { 0 });
                 let before = path.sojourn(chains)?;
-                figures[frame].push(round_trip(&path.sockets, bytes - 42, pause)?);
+                figures[frame].push(measure_round_trip(&path.sockets, bytes - 42, pause)?);
                 if path.name == "user" {
                     let sojourn = path.sojourn(chains)?.since(&before);
                     let at = |quantile| sojourn.quantile(quantile).unwrap_or_default() as f64;
@@ -234,8 +237,8 @@ fn bind_sockets(client: &Netns, server: &Netns) -> Result<Sockets> {
     Ok(Sockets::bind((Some(client), from), (Some(server), to))?)
 }
 
-/// Median of a round's round trips, ns.
-fn round_trip(sockets: &Sockets, payload_bytes: usize, interval: Duration) -> Result<f64> {
+/// Measures the round trips of one round. Returns their median, ns.
+fn measure_round_trip(sockets: &Sockets, payload_bytes: usize, interval: Duration) -> Result<f64> {
     let config = Config {
         payload_bytes,
         interval,

@@ -1,4 +1,4 @@
-//! Measures bursts at one port whose packets alternate between several chains, a crowd.
+//! Measures bursts at one port. The packets of a burst alternate between several chains, a *crowd*.
 //!
 //! A program that runs repeatedly has its code and state in the caches. The chains of a crowd evict
 //! the code and state of each other. So a function costs more in a crowd, and a bound must use this
@@ -16,16 +16,16 @@ use super::bursts::BurstCosts;
 use super::{Chains, FRAMES, Monitor, Result, fit_clamped};
 use crate::stall::CoreBlocker;
 
-/// Chains of a crowd.
+/// Number of chains in a crowd.
 const CHAINS: usize = 8;
-/// Functions of each chain in the two crowds.
+/// Number of functions of each chain, for each of the two crowds.
 const FUNCTIONS: [usize; 2] = [1, 16];
 
 /// Costs in crowds.
 pub(super) struct CrowdCosts {
     /// Costs of packets in bursts.
     pub(super) in_burst: InBurst,
-    /// By crowd and frame, the slowest long burst of a round and the median long burst, ns.
+    /// By crowd and frame: the slowest long burst of a round, and the median long burst, ns.
     pub(super) slowest_ns: Vec<(f64, f64)>,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn measure(
 ) -> Result<Option<CrowdCosts>> {
     let core = Machine::with_end_hosts(affinity::count_cores()).default_core() as usize;
     let before = affinity::get(0)?;
-    let Some(&here) = before.iter().find(|one| **one != core) else {
+    let Some(&here) = before.iter().find(|candidate| **candidate != core) else {
         return Ok(None);
     };
     let blocker = CoreBlocker::new(core, false);
@@ -55,7 +55,7 @@ pub(super) fn measure(
         return Ok(None);
     }
     blocker.release();
-    let bursts_in = |space| -> Result<Option<_>> {
+    let measure_space = |space| -> Result<Option<_>> {
         let Some(testbed) = Testbed::new(chains, space, core)? else {
             return Ok(None);
         };
@@ -65,7 +65,8 @@ pub(super) fn measure(
         affinity::set(0, &before)?;
         measured.map(Some)
     };
-    let figures = bursts_in(Space::Kernel).and_then(|kernel| Ok((kernel, bursts_in(Space::User)?)));
+    let figures =
+        measure_space(Space::Kernel).and_then(|kernel| Ok((kernel, measure_space(Space::User)?)));
     let (Some((kernel, _)), Some((user, dropped_ns))) = figures? else {
         return Ok(None);
     };
@@ -73,14 +74,14 @@ pub(super) fn measure(
     let slowest_ns = slowest_ns.flat_map(|bursts| bursts.slowest_ns);
     Ok(Some(CrowdCosts {
         slowest_ns: slowest_ns.collect(),
-        in_burst: in_burst(&kernel, &user, dropped_ns, single),
+        in_burst: compute_burst_costs(&kernel, &user, dropped_ns, single),
     }))
 }
 
-/// Costs of both crowds of a space.
+/// Costs of both crowds in one space.
 type Crowds = [BurstCosts; FUNCTIONS.len()];
 
-fn in_burst(
+fn compute_burst_costs(
     kernel: &Crowds,
     user: &Crowds,
     dropped_ns: [f64; FRAMES.len()],
@@ -91,33 +92,42 @@ fn in_burst(
         let [few, many] = crowds;
         let figures = frames().map(|frame| {
             let functions = (many.each_ns[frame] - few.each_ns[frame]) * CHAINS as f64;
-            let known = |count: usize| known_ns(single, space, count, FRAMES[frame] as u64);
+            let known =
+                |count: usize| sum_single_costs_ns(single, space, count, FRAMES[frame] as u64);
             let calls = (CHAINS * (FUNCTIONS[1] - FUNCTIONS[0])) as f64;
             (functions - known(FUNCTIONS[1]) + known(FUNCTIONS[0])) / calls
         });
         Cost::new(figures.fold(0.0, f64::max), 0.0)
     };
-    let in_worker = |frame: usize| {
-        let function_ns = known_ns(single, Space::User, 1, FRAMES[frame] as u64);
+    let worker_cost = |frame: usize| {
+        let function_ns = sum_single_costs_ns(single, Space::User, 1, FRAMES[frame] as u64);
         user[0].each_ns[frame] - function_ns / CHAINS as f64
     };
-    // Up to the front door the cost of a single packet, then the cost up to the worker's ring.
-    let at_port = |frame: usize| {
+    // The cost of a single packet up to the front door, plus the cost from there to the worker's
+    // ring.
+    let port_cost = |frame: usize| {
         single.to_door[frame] + (user[0].sent_ns[frame] - dropped_ns[frame]).max(0.0)
     };
     InBurst {
         kernel: fit_clamped(kernel[0].each_ns),
-        port: fit_clamped(std::array::from_fn(at_port)),
-        worker: fit_clamped(std::array::from_fn(in_worker)),
+        port: fit_clamped(std::array::from_fn(port_cost)),
+        worker: fit_clamped(std::array::from_fn(worker_cost)),
         kernel_function: extra_cost(kernel, Space::Kernel),
         user_function: extra_cost(user, Space::User),
     }
 }
 
-/// Cost of the functions of all chains of a crowd for single packets, ns. Each chain has `count`.
-fn known_ns(single: &SinglePacketCosts<'_>, space: Space, count: usize, bytes: u64) -> f64 {
-    let all = (0..CHAINS).flat_map(|chain| functions(chain, count));
-    all.map(|(kind, _)| (single.function)(kind, space).at_ns(bytes))
+/// Sums the costs of a single packet in all functions of a crowd, ns. Each chain has `count`
+/// functions.
+fn sum_single_costs_ns(
+    single: &SinglePacketCosts<'_>,
+    space: Space,
+    count: usize,
+    bytes: u64,
+) -> f64 {
+    let functions = (0..CHAINS).flat_map(|chain| functions(chain, count));
+    functions
+        .map(|(kind, _)| (single.function)(kind, space).at_ns(bytes))
         .sum()
 }
 
@@ -132,8 +142,8 @@ mod tests {
             each_ns: [each, each + 100.0],
             slowest_ns: [(1.0, 1.0); 2],
         };
-        // A function costs 10 ns for a single packet and 30 ns more in a crowd; the larger crowd
-        // has 15 more in each chain.
+        // A function costs 10 ns for a single packet, and 30 ns more in a crowd. The larger crowd
+        // has 15 more functions in each chain.
         let function = |kind: &str, _| {
             assert!(["forward", "xor", "firewall", "monitor", "flow-tracker"].contains(&kind));
             Cost::new(10.0, 0.0)
@@ -144,17 +154,17 @@ mod tests {
         };
         let many = 15.0 * (10.0 + 30.0);
         let crowds = |each: f64| [bursts(each), bursts(each + many)];
-        let costs = in_burst(&crowds(800.0), &crowds(700.0), [600.0; 2], &single);
+        let costs = compute_burst_costs(&crowds(800.0), &crowds(700.0), [600.0; 2], &single);
         let at = |cost: Cost| cost.at_ns(FRAMES[0] as u64).round() as u64;
         assert_eq!(
             (at(costs.kernel_function), at(costs.user_function)),
             (30, 30)
         );
-        // The kernel's cost contains one function, the worker's none.
+        // The kernel's cost contains one function, the worker's cost contains no function.
         assert_eq!((at(costs.kernel), at(costs.worker)), (800, 690));
         assert_eq!(at(costs.port), 500 + 300);
         // With noise, a crowd may appear to cost less.
-        let noise = in_burst(
+        let noise = compute_burst_costs(
             &[bursts(800.0), bursts(850.0)],
             &crowds(700.0),
             [600.0; 2],

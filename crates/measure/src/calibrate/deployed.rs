@@ -5,7 +5,7 @@ use myelin_linux::netns::Netns;
 
 use super::{Chains, Result};
 
-/// Deployed chains, removed on drop.
+/// Deployed chains. Dropping the value removes the chains.
 pub(super) struct DeployedChains<'a> {
     pub(super) chains: &'a dyn Chains,
     names: Vec<String>,
@@ -20,7 +20,7 @@ impl<'a> DeployedChains<'a> {
         }
     }
 
-    /// Deploys the chains of a file's text. `names` are their names.
+    /// Deploys the chains of the file text. `names` are the names of these chains.
     pub(super) fn up(
         &mut self,
         names: impl IntoIterator<Item = String>,
@@ -43,12 +43,13 @@ impl Drop for DeployedChains<'_> {
     }
 }
 
-/// The namespaces of client and server. One of the chains has end hosts.
+/// Opens the namespaces of client and server. One of the chains must have end hosts.
 pub(super) fn open_hosts(up: &[ChainUp]) -> Result<[Netns; 2]> {
     let open = |role: &str| -> Result<Netns> {
-        let mut hosts = up.iter().flat_map(|one| &one.hosts);
+        let mut hosts = up.iter().flat_map(|chain| &chain.hosts);
         let host = hosts.find(|host| host.role == role);
-        let host = host.ok_or_else(|| ApiError::failed("the chain has no end hosts"))?;
+        let host =
+            host.ok_or_else(|| ApiError::failed("the calibration chains have no end hosts"))?;
         Ok(Netns::open(&host.netns)?)
     };
     Ok([open("client")?, open("server")?])

@@ -8,19 +8,20 @@ use myelin_linux::link::{self, VethEnd};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
 
-/// The hosts. Their namespaces have no names, so they and their link are removed with this object,
-/// even if the process is killed.
+/// The two hosts. Their namespaces have no names, so the kernel removes namespaces and link with
+/// this object, even if the process is killed.
 pub(super) struct DirectLink {
     pub(super) client: Netns,
     pub(super) server: Netns,
 }
 
-/// The hosts' addresses.
+/// The client's address.
 pub(super) const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+/// The server's address.
 pub(super) const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
 impl DirectLink {
-    /// Makes both hosts and their link, and sets it up.
+    /// Makes both hosts and their link, and sets the link up.
     pub(super) fn create() -> myelin_linux::Result<Self> {
         let (client, server) = (Netns::anonymous()?, Netns::anonymous()?);
         let end = |namespace| VethEnd {

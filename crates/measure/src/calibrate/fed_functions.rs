@@ -11,16 +11,16 @@ use myelin_spec::LossyLinkConfig;
 use super::{FRAMES, Result, fit, median};
 use crate::function_config::parse;
 
-/// Packets of one measurement.
+/// Number of packets of one measurement.
 const PACKETS: u32 = 2048;
-/// Loss before a decoder, so that it has packets to recover, millionths.
+/// Loss before a decoder, millionths, so that the decoder has packets to recover.
 const LOSS_PPM: u32 = 50_000;
 
-/// Costs by kind, without the worker's call (`dispatch_ns`). Leaves out a kind whose library is
-/// missing here.
+/// Measures the costs by kind, without the worker's call (`dispatch_ns`). Skips a kind whose
+/// library is missing on this machine.
 pub(super) fn measure(rounds: usize, dispatch_ns: f64) -> Result<Vec<(&'static str, Cost)>> {
-    let mut all = Vec::new();
-    let files = files();
+    let mut costs = Vec::new();
+    let files = make_files();
     for (function, upstream, loss_ppm) in FUNCTIONS {
         let function = parse(function, &files)?;
         let upstream = upstream.map(|text| parse(text, &files)).transpose()?;
@@ -42,37 +42,41 @@ pub(super) fn measure(rounds: usize, dispatch_ns: f64) -> Result<Vec<(&'static s
                 break;
             };
             let figures = (0..=rounds)
-                .map(|_| mean_ns(&mut feed, function.kind().name))
+                .map(|_| measure_mean_ns(&mut feed, function.kind().name))
                 .collect::<Result<Vec<_>, _>>()?;
             // The first figure is the warm-up.
             *ns = (median(figures[1..].to_vec()) - dispatch_ns).max(0.0);
         }
         if is_available {
-            all.push((function.kind().name, fit(ns)));
+            costs.push((function.kind().name, fit(ns)));
         }
     }
-    Ok(all)
+    Ok(costs)
 }
 
-fn mean_ns(feed: &mut Feed, kind: &str) -> Result<f64> {
+/// Measures the mean time of a packet in the function, ns.
+fn measure_mean_ns(feed: &mut Feed, kind: &str) -> Result<f64> {
     let (mut sum, mut packets_out) = (0, 0);
     for _ in 0..PACKETS {
         let fed = feed.feed().ok_or_else(|| {
-            ApiError::failed(format!("cannot measure `{kind}`: no packet reaches it"))
+            ApiError::failed(format!(
+                "cannot measure `{kind}`: no packet reaches the function; please report it"
+            ))
         })?;
         sum += fed.ns;
         packets_out += fed.packets_out;
     }
     if packets_out < PACKETS as usize / 2 {
-        return Err(
-            ApiError::failed(format!("cannot measure `{kind}`: it drops most packets")).into(),
-        );
+        return Err(ApiError::failed(format!(
+            "cannot measure `{kind}`: the function drops most packets; please report it"
+        ))
+        .into());
     }
     Ok(sum as f64 / f64::from(PACKETS))
 }
 
-/// Functions with minimal configurations, the functions before them, and the loss between,
-/// millionths.
+/// For each measured function: its minimal configuration, the function before it, and the loss
+/// between both, millionths.
 const FUNCTIONS: [(&str, Option<&str>, u32); 9] = [
     (ENCODER, None, 0),
     ("kind: rlnc-recode", Some(ENCODER), LOSS_PPM),
@@ -92,8 +96,9 @@ const ENCODER: &str = "kind: rlnc-encode";
 const ENCRYPTER: &str = "kind: aes-encrypt, config: { keyFile: key }";
 const COMPRESSOR: &str = "kind: compress";
 
-/// Files that the configurations name: a key, and ten thousand patterns that no packet contains.
-fn files() -> BTreeMap<String, String> {
+/// Makes the files that the configurations name: a key, and ten thousand patterns that no packet
+/// contains.
+fn make_files() -> BTreeMap<String, String> {
     let pattern = |line: u64| format!("{:016x}\n", line.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     BTreeMap::from([
         ("key".to_owned(), "5a".repeat(32)),
@@ -107,12 +112,12 @@ mod tests {
 
     #[test]
     fn all_configurations_parse() {
-        let files = files();
+        let files = make_files();
         for (function, upstream, _) in FUNCTIONS {
             parse(function, &files).unwrap();
             upstream.map(|upstream| parse(upstream, &files).unwrap());
         }
-        let all = crate::calibrate::configurations().unwrap();
-        assert_eq!(all.len(), crate::calibrate::FUNCTIONS.len());
+        let configurations = crate::calibrate::parse_configurations().unwrap();
+        assert_eq!(configurations.len(), crate::calibrate::FUNCTIONS.len());
     }
 }

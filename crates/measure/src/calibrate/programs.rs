@@ -1,4 +1,4 @@
-//! Measures the costs of eBPF programs by `BPF_PROG_TEST_RUN`.
+//! Measures the costs of eBPF programs with `BPF_PROG_TEST_RUN`.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use myelin_planner::Cost;
 use myelin_spec::FunctionConfig;
 
 use super::direct::SERVER;
-use super::{FRAMES, Result, configurations, fit, frame, median};
+use super::{FRAMES, Result, fit, frame, median, parse_configurations};
 
-/// Runs of a program in one measurement, about a millisecond.
+/// Number of runs of a program in one measurement. They take about a millisecond.
 const REPEAT: u32 = 10_000;
-/// Functions in the longer chain; the shorter chain has one.
+/// Number of functions in the longer chain. The shorter chain has one function.
 const MANY: usize = 9;
 
 /// Costs of eBPF programs.
@@ -22,16 +22,16 @@ pub(super) struct ProgramCosts {
     pub(super) door_tcx: Cost,
     pub(super) door_xdp: Cost,
     pub(super) hop: Cost,
-    /// By kind.
+    /// Cost of a function without the hop, by kind.
     pub(super) functions: BTreeMap<&'static str, Cost>,
 }
 
-/// Measures on a separate plane, so that running chains are not affected.
+/// Measures on a separate [`Plane`], so that running chains are not affected.
 pub(super) fn measure(rounds: usize) -> Result<ProgramCosts> {
     let plane = Plane::create(None, myelin_kernel::Capacity::default())?;
     let mut ns_by_kind = BTreeMap::new();
-    for config in configurations()? {
-        let ns = FRAMES.map(|bytes| function_ns(&plane, &config, bytes, rounds));
+    for config in parse_configurations()? {
+        let ns = FRAMES.map(|bytes| measure_function_ns(&plane, &config, bytes, rounds));
         let [short, long] = ns;
         ns_by_kind.insert(config.kind().name, [short?, long?]);
     }
@@ -42,16 +42,21 @@ pub(super) fn measure(rounds: usize) -> Result<ProgramCosts> {
         .map(|(kind, ns)| (*kind, fit(ns.map(|ns| (ns - hop).max(0.0)))))
         .collect();
     Ok(ProgramCosts {
-        door_tcx: door_cost(&plane, Hook::Tcx, rounds)?,
-        door_xdp: door_cost(&plane, Hook::Xdp, rounds)?,
+        door_tcx: measure_door_cost(&plane, Hook::Tcx, rounds)?,
+        door_xdp: measure_door_cost(&plane, Hook::Xdp, rounds)?,
         hop: Cost::new(hop, 0.0),
         functions,
     })
 }
 
-/// Cost of one more function in a chain, ns.
-fn function_ns(plane: &Plane, config: &FunctionConfig, bytes: usize, rounds: usize) -> Result<f64> {
-    let (one, many) = (
+/// Measures the cost of one more function in a chain, ns.
+fn measure_function_ns(
+    plane: &Plane,
+    config: &FunctionConfig,
+    bytes: usize,
+    rounds: usize,
+) -> Result<f64> {
+    let (short, long) = (
         load(plane, Hook::Tcx, config, 1)?,
         load(plane, Hook::Tcx, config, MANY)?,
     );
@@ -71,13 +76,13 @@ fn function_ns(plane: &Plane, config: &FunctionConfig, bytes: usize, rounds: usi
     };
     let mut figures = Vec::with_capacity(rounds);
     for _ in 0..rounds {
-        figures.push((run(&many)? - run(&one)?) / (MANY - 1) as f64);
+        figures.push((run(&long)? - run(&short)?) / (MANY - 1) as f64);
     }
     Ok(median(figures).max(0.0))
 }
 
-/// Cost of the front door of one chain, up to its tail call.
-fn door_cost(plane: &Plane, hook: Hook, rounds: usize) -> Result<Cost> {
+/// Measures the cost of the front door of one chain, up to the tail call of the first function.
+fn measure_door_cost(plane: &Plane, hook: Hook, rounds: usize) -> Result<Cost> {
     let port = plane.add_port(test_run::port())?;
     let chain = load(plane, hook, &FunctionConfig::Forward, 1)?;
     let matches = Match {

@@ -1,5 +1,5 @@
-//! Measures the cost of a descriptor ring between two processes: half a round trip over two rings
-//! between two cores.
+//! Measures the cost of a descriptor ring between two processes. The cost is half a round trip over
+//! two rings between two cores.
 
 use std::time::Instant;
 
@@ -10,35 +10,35 @@ use myelin_planner::{Cost, StepCosts};
 
 use super::{Result, median};
 
-/// Round trips in one measurement, some milliseconds.
+/// Number of round trips in one measurement. They take some milliseconds.
 const REPEAT: u64 = 10_000;
 /// Length of a descriptor, words.
 const WORDS: usize = 2;
 
-/// Measures the cost of a packet. With only one core it returns the built-in cost.
+/// Measures the cost of a packet. Returns the built-in cost if there is only one core.
 pub(super) fn measure(rounds: usize) -> Result<Cost> {
     let cores = affinity::get(0)?;
     let [here, .., there] = cores[..] else {
         return Ok(StepCosts::default().ring);
     };
     let figures = (0..rounds)
-        .map(|_| one_way_ns(here, there))
+        .map(|_| measure_one_way_ns(here, there))
         .collect::<Result<_, _>>()?;
     Ok(Cost::new(median(figures), 0.0))
 }
 
-/// Mean one-way time, ns.
-fn one_way_ns(here: usize, there: usize) -> Result<f64> {
+/// Measures the mean one-way time, ns.
+fn measure_one_way_ns(here: usize, there: usize) -> Result<f64> {
     let forth = RingFile::create(64, WORDS)?;
     let back = RingFile::create(64, WORDS)?;
     let (to, from) = (forth.producer()?, back.consumer()?);
     let (echo_from, echo_to) = (forth.consumer()?, back.producer()?);
     std::thread::scope(|scope| {
         let echo = scope.spawn(move || echo(there, echo_from, echo_to));
-        // On a new thread, so that the caller's CPU affinity does not change.
+        // Use a new thread, so that the caller's CPU affinity does not change.
         let ping = scope.spawn(move || ping(here, to, from));
-        echo.join().map_err(|_| panicked())??;
-        ping.join().map_err(|_| panicked())?
+        echo.join().map_err(|_| thread_error())??;
+        ping.join().map_err(|_| thread_error())?
     })
 }
 
@@ -47,7 +47,7 @@ fn ping(
     mut to: SharedProducer<WORDS>,
     mut from: SharedConsumer<WORDS>,
 ) -> Result<f64> {
-    // Send the packets even if this failed: the other thread waits for them.
+    // Send the packets even if this fails, because the other thread waits for them.
     let pinned = affinity::set(0, &[core]);
     let start = Instant::now();
     for number in 0..REPEAT {
@@ -73,6 +73,6 @@ fn echo(core: usize, mut from: SharedConsumer<WORDS>, mut to: SharedProducer<WOR
     Ok(pinned?)
 }
 
-fn panicked() -> ApiError {
+fn thread_error() -> ApiError {
     ApiError::failed("cannot measure the rings: a thread panicked; please report it")
 }

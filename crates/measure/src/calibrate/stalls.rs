@@ -1,9 +1,9 @@
-//! Measures stalls of the cores: a thread on each core reads the clock all the time and records
+//! Measures stalls of the cores. A thread on each core reads the clock all the time, and records
 //! gaps.
 //!
-//! A polling worker has the same gaps: from interrupts, other threads on its core, and the
-//! hypervisor. All cores are observed at the same time. One sample may contain a rare event or
-//! miss it. So calibration takes several samples, and more while their results disagree.
+//! A polling worker has the same gaps, from interrupts, other threads on its core, and the
+//! hypervisor. The threads sample all cores at the same time. One sample may contain or miss a rare
+//! event. So calibration takes several samples, and more while their results disagree.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,22 +15,22 @@ use myelin_planner::Stall;
 use super::Result;
 use crate::clock::now_ns;
 
-/// Shortest gap, ns; reading the clock takes a tenth of this.
+/// Shortest gap, ns. A read of the clock takes a tenth of this time.
 const MIN_GAP_NS: u64 = 1000;
-/// Most gaps in a sample; it ends at this number.
+/// Maximum number of gaps in a sample. A sample ends at this number.
 const MAX_GAPS: usize = 1 << 16;
-/// Gaps longer than the stall take at most one part in this many of the time.
+/// Gaps longer than the stall take at most the fraction `1 / TIME_PARTS` of the time.
 const TIME_PARTS: u64 = 1000;
 /// Duration of a sample.
 const SAMPLE_TIME: Duration = Duration::from_millis(250);
 /// Largest ratio between stalls that agree.
 const MAX_RATIO: u64 = 2;
-/// Observations of the first pass of a quick calibration.
-const FIRST: usize = 8;
-/// Most passes.
+/// Number of samples in the first pass of a quick calibration.
+const FIRST_SAMPLES: usize = 8;
+/// Maximum number of passes.
 const MAX_PASSES: usize = 4;
 
-/// Gaps of one core during a time.
+/// The gaps of one core in one observation.
 #[derive(Debug)]
 struct Sample {
     gaps: Vec<u64>,
@@ -41,11 +41,15 @@ struct Sample {
 
 /// Measures the stalls of every core that this process may use. `quick` halves the samples.
 pub(super) fn measure(quick: bool) -> Result<BTreeMap<u32, Stall>> {
-    let first = if quick { FIRST } else { 2 * FIRST };
+    let first = if quick {
+        FIRST_SAMPLES
+    } else {
+        2 * FIRST_SAMPLES
+    };
     sample_cores(first, SAMPLE_TIME)
 }
 
-/// Makes `first` samples of each core, and repeats this until they agree, at most
+/// Makes `first` samples of each core, and repeats this until the samples agree, at most
 /// [`MAX_PASSES`] times.
 fn sample_cores(first: usize, duration: Duration) -> Result<BTreeMap<u32, Stall>> {
     let cores = affinity::get(0)?;
@@ -55,22 +59,22 @@ fn sample_cores(first: usize, duration: Duration) -> Result<BTreeMap<u32, Stall>
     let stalls = cores.iter().zip(&samples).map(|(&core, samples)| {
         let stall = Stall {
             steal_percent: steal_percent(core, &before, &after).unwrap_or(0.0),
-            ..stall(samples)
+            ..compute_stall(samples)
         };
         (core as u32, stall)
     });
     Ok(stalls.collect())
 }
 
-/// Samples by core. `once` samples all cores once.
+/// Collects samples by core until they agree. `sample_all` samples all cores once.
 fn sample_until_agreed(
     first: usize,
     cores: usize,
-    mut once: impl FnMut() -> Result<Vec<Sample>>,
+    mut sample_all: impl FnMut() -> Result<Vec<Sample>>,
 ) -> Result<Vec<Vec<Sample>>> {
     let mut samples: Vec<Vec<Sample>> = (0..cores).map(|_| Vec::new()).collect();
     for times in 1..=first * MAX_PASSES {
-        for (samples, sample) in samples.iter_mut().zip(once()?) {
+        for (samples, sample) in samples.iter_mut().zip(sample_all()?) {
             samples.push(sample);
         }
         if times >= first
@@ -90,8 +94,8 @@ fn steal_percent(
     before: &[procfs::CpuTimes],
     after: &[procfs::CpuTimes],
 ) -> Option<f64> {
-    let of = |times: &[procfs::CpuTimes]| times.iter().find(|one| one.cpu == core).copied();
-    let spent = of(after)?.since(&of(before)?);
+    let find = |times: &[procfs::CpuTimes]| times.iter().find(|times| times.cpu == core).copied();
+    let spent = find(after)?.since(&find(before)?);
     let total_s = spent.total().as_secs_f64();
     (total_s > 0.0).then(|| spent.steal.as_secs_f64() / total_s * 100.0)
 }
@@ -115,10 +119,10 @@ fn sample_once(cores: &[usize], duration: Duration) -> Result<Vec<Sample>> {
     })
 }
 
-/// Samples the core from a thread on it.
+/// Samples the core. Binds the calling thread to the core.
 fn sample_core(core: usize, duration: Duration) -> Result<Sample> {
     affinity::set(0, &[core])?;
-    // Written once, so that no page fault happens during the sample.
+    // Write all elements, so that no page fault happens during the sample.
     let mut gaps = vec![1_u64; MAX_GAPS];
     let mut count = 0;
     let waited = schedstat::read_this_thread()?.waited;
@@ -145,23 +149,27 @@ fn sample_core(core: usize, duration: Duration) -> Result<Sample> {
 
 /// Whether both halves of the samples give about the same stall.
 fn halves_agree(samples: &[Sample]) -> bool {
-    let (one, other) = samples.split_at(samples.len() / 2);
-    let [one, other] = [one, other].map(|half| stall(half).stall_ns);
-    one.max(other) <= MAX_RATIO * one.min(other)
+    let (first, second) = samples.split_at(samples.len() / 2);
+    let [first, second] = [first, second].map(|half| compute_stall(half).stall_ns);
+    first.max(second) <= MAX_RATIO * first.min(second)
 }
 
-/// The shortest time such that longer gaps take at most 0.1 % of the time.
-fn stall(samples: &[Sample]) -> Stall {
-    let observed_ns = samples.iter().map(|one| one.observed_ns).sum();
-    let gaps = || samples.iter().flat_map(|one| one.gaps.iter().copied());
+/// Computes the stall: the shortest time such that longer gaps take at most 0.1 % of the time.
+fn compute_stall(samples: &[Sample]) -> Stall {
+    let observed_ns = samples.iter().map(|sample| sample.observed_ns).sum();
+    let gaps = || {
+        samples
+            .iter()
+            .flat_map(|sample| sample.gaps.iter().copied())
+    };
     let stalls = samples
         .iter()
-        .map(|sample| stall_ns_of(sample.gaps.clone(), sample.observed_ns));
+        .map(|sample| compute_stall_ns(sample.gaps.clone(), sample.observed_ns));
     let (low_ns, high_ns) =
         stalls.fold((u64::MAX, 0), |(low, high), ns| (low.min(ns), high.max(ns)));
-    let others_ns: u64 = samples.iter().map(|one| one.others_ns).sum();
+    let others_ns: u64 = samples.iter().map(|sample| sample.others_ns).sum();
     Stall {
-        stall_ns: stall_ns_of(gaps().collect(), observed_ns),
+        stall_ns: compute_stall_ns(gaps().collect(), observed_ns),
         gaps: gaps().count() as u64,
         longest_ns: gaps().max().unwrap_or(0),
         observed_ns,
@@ -171,8 +179,8 @@ fn stall(samples: &[Sample]) -> Stall {
     }
 }
 
-/// The stall of one list of gaps, ns.
-fn stall_ns_of(mut gaps: Vec<u64>, observed_ns: u64) -> u64 {
+/// Computes the stall of one list of gaps, ns.
+fn compute_stall_ns(mut gaps: Vec<u64>, observed_ns: u64) -> u64 {
     gaps.sort_unstable_by(|a, b| b.cmp(a));
     let mut longer_ns = 0;
     let stall_ns = gaps.into_iter().find(|gap| {
@@ -197,14 +205,14 @@ mod tests {
     #[test]
     fn gaps_longer_than_the_stall_are_a_thousandth_of_the_time() {
         let gaps = [vec![400_000], vec![300_000; 2], vec![5000; 100]].concat();
-        let stall = |observed_ns| stall(&[sample_of(&gaps, observed_ns)]);
+        let stall = |observed_ns| compute_stall(&[sample_of(&gaps, observed_ns)]);
         let found = stall(1_000_000_000);
-        // One of 400 us and both of 300 us are exactly the thousandth.
+        // One gap of 400 us and two gaps of 300 us are exactly the thousandth.
         assert_eq!(found.stall_ns, 5000);
         assert_eq!(stall(999_999_000).stall_ns, 300_000);
         assert_eq!((found.gaps, found.longest_ns), (103, 400_000));
         assert_eq!(stall(10_000_000_000).stall_ns, MIN_GAP_NS);
-        assert_eq!(super::stall(&[]).looks_ns, [0, 0]);
+        assert_eq!(compute_stall(&[]).looks_ns, [0, 0]);
     }
 
     #[test]
@@ -212,7 +220,7 @@ mod tests {
         let quiet = || sample_of(&[5000; 100], 250_000_000);
         let mut samples: Vec<Sample> = (0..15).map(|_| quiet()).collect();
         samples.push(sample_of(&[3_000_000], 250_000_000));
-        let found = stall(&samples);
+        let found = compute_stall(&samples);
         assert_eq!(
             found.stall_ns, 5000,
             "3 of 4000 ms are less than a thousandth"
@@ -241,15 +249,19 @@ mod tests {
             });
             let samples = samples.unwrap();
             assert!(samples.iter().all(|core| core.len() == times as usize));
-            assert!(samples[0].iter().all(|one| one.gaps[0] == 5000));
+            assert!(samples[0].iter().all(|sample| sample.gaps[0] == 5000));
             times
         };
         assert_eq!(samples(|_| 5000), 4);
-        assert_eq!(samples(|_| 3_000_000), 4, "they agree on a long stall");
+        assert_eq!(
+            samples(|_| 3_000_000),
+            4,
+            "the samples agree on a long stall"
+        );
         let first = |times| if times == 1 { 5_000_000 } else { 5000 };
         assert_eq!(samples(first), 16, "the first sample is always in one half");
         let twice = |times| if times > 2 { 10_000 } else { 5000 };
-        assert_eq!(samples(twice), 4, "about the same");
+        assert_eq!(samples(twice), 4, "a ratio of 2 counts as agreement");
         let later = |times| if times > 2 { 3_000_000 } else { 5000 };
         assert_eq!(samples(later), 8, "the long stall is in both halves");
         let failed = sample_until_agreed(4, 2, || Err(ApiError::failed("no core").into()));
@@ -271,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_observing_thread_runs_on_its_core() {
+    fn the_sampling_thread_runs_on_its_core() {
         for core in affinity::get(0).unwrap() {
             let sample = move || {
                 let sample = sample_core(core, Duration::from_millis(1)).unwrap();
@@ -286,16 +298,17 @@ mod tests {
     #[test]
     fn waiting_for_the_core_is_counted() {
         let core = affinity::get(0).unwrap()[0];
-        // Both threads run on the core. One may end before the other starts, but not always.
+        // Both threads run on the core. A thread may end before the other starts, but not every
+        // time.
         let waited = (0..100).any(|_| {
             let samples = sample_once(&[core; 2], Duration::from_millis(10)).unwrap();
-            samples.iter().any(|one| one.others_ns > 0)
+            samples.iter().any(|sample| sample.others_ns > 0)
         });
         assert!(waited);
     }
 
     #[test]
-    fn every_core_is_observed() {
+    fn every_core_is_sampled() {
         let stalls = sample_cores(2, Duration::from_millis(5)).unwrap();
         let cores = affinity::get(0).unwrap();
         assert_eq!(stalls.len(), cores.len());

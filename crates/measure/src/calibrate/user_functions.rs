@@ -8,28 +8,28 @@ use myelin_functions::{Batch, Discard, Function, Packet, instantiate};
 use myelin_packet::Meta;
 use myelin_planner::Cost;
 
-use super::{FRAMES, Result, configurations, fit, frame, median};
+use super::{FRAMES, Result, fit, frame, median, parse_configurations};
 
-/// Packets in one measurement, about a millisecond.
+/// Number of packets in one measurement. They take about a millisecond.
 const REPEAT: u32 = 20_000;
 
 /// Costs of user functions.
 pub(super) struct UserFunctionCosts {
     /// Cost of the worker's call.
     pub(super) dispatch: Cost,
-    /// By kind, without the call.
+    /// Cost of a function without the call, by kind.
     pub(super) functions: BTreeMap<&'static str, Cost>,
 }
 
-/// Measures every kind.
+/// Measures all functions.
 pub(super) fn measure(rounds: usize) -> Result<UserFunctionCosts> {
     let mut whole = BTreeMap::new();
-    for config in configurations()? {
+    for config in parse_configurations()? {
         let mut function = instantiate(&config)?;
         let mut ns = [0.0; 2];
         for (bytes, ns) in FRAMES.iter().zip(&mut ns) {
             let figures = (0..rounds)
-                .map(|_| packet_ns(function.as_mut(), *bytes))
+                .map(|_| measure_packet_ns(function.as_mut(), *bytes))
                 .collect::<Result<_, _>>()?;
             *ns = median(figures);
         }
@@ -46,8 +46,8 @@ pub(super) fn measure(rounds: usize) -> Result<UserFunctionCosts> {
     })
 }
 
-/// Mean time of one packet in a batch of one, ns.
-fn packet_ns(function: &mut dyn Function, bytes: usize) -> Result<f64> {
+/// Measures the mean time of a packet, in batches of one packet, ns.
+fn measure_packet_ns(function: &mut dyn Function, bytes: usize) -> Result<f64> {
     let mut frame = frame(bytes);
     let headers = myelin_packet::parse(&frame)?;
     let meta = Meta::new(1, 1, 0, 0, &headers);

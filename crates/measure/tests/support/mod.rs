@@ -93,10 +93,10 @@ pub(crate) const CLIENT: &str = "10.77.0.1:0";
 pub(crate) const SERVER: &str = "10.77.0.2:9000";
 
 impl Pair {
-    /// `None` if not root; prints the reason.
+    /// Makes the namespaces. Returns `None` and prints the reason if the user is not root.
     pub(crate) fn new(test: &str) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
-            println!("skipped {test}: it makes network namespaces and needs root");
+            println!("skipped {test}: network namespaces need root");
             return None;
         }
         let names = ["c", "s"].map(|end| format!("myelin-t{}-{test}-{end}", std::process::id()));
@@ -140,13 +140,13 @@ pub(crate) fn ip(arguments: &[&str]) {
     assert!(status.success(), "ip {arguments:?}");
 }
 
-/// Sockets of both ends on loopback.
+/// Binds the sockets of both ends on loopback.
 pub(crate) fn sockets() -> Sockets {
     let any = || (None, "127.0.0.1:0".parse().unwrap());
     Sockets::bind(any(), any()).unwrap()
 }
 
-/// 100 packets a millisecond apart.
+/// A configuration with 100 packets in two repeats, one packet each millisecond.
 pub(crate) fn config(mode: Mode) -> Config {
     Config {
         mode,

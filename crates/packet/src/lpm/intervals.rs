@@ -21,19 +21,19 @@ pub(super) fn build(prefixes: &[(Prefix, u32)], family: Family) -> Vec<(u128, u3
         Family::V6 => u128::MAX,
     };
     let mut intervals = vec![(0, NO_MATCH)];
-    // Prefixes of the current address, outer prefixes first: prefixes nest or are disjoint.
+    // The prefixes of the current address. Prefixes nest or are disjoint, so this is a stack.
     let mut open: Vec<(u128, u32)> = Vec::new();
     for (first, _, last, value) in ranges {
-        close(&mut open, &mut intervals, Some(first), end);
+        close_prefixes(&mut open, &mut intervals, Some(first), end);
         open.push((last, value));
-        push(&mut intervals, first, value);
+        push_interval(&mut intervals, first, value);
     }
-    close(&mut open, &mut intervals, None, end);
+    close_prefixes(&mut open, &mut intervals, None, end);
     intervals
 }
 
-/// Ends the prefixes that end before `until`, or all of them for `None`.
-fn close(
+/// Closes the prefixes that end before `until`. `None` closes all prefixes.
+fn close_prefixes(
     open: &mut Vec<(u128, u32)>,
     intervals: &mut Vec<(u128, u32)>,
     until: Option<u128>,
@@ -42,12 +42,12 @@ fn close(
     while let Some((last, _)) = open.pop_if(|(last, _)| until.is_none_or(|until| *last < until)) {
         if last < end {
             let outer = open.last().map_or(NO_MATCH, |(_, value)| *value);
-            push(intervals, last + 1, outer);
+            push_interval(intervals, last + 1, outer);
         }
     }
 }
 
-fn push(intervals: &mut Vec<(u128, u32)>, first: u128, value: u32) {
+fn push_interval(intervals: &mut Vec<(u128, u32)>, first: u128, value: u32) {
     if intervals.last().is_some_and(|last| last.0 == first) {
         intervals.pop();
     }

@@ -1,4 +1,4 @@
-//! IPv6: a search tree over the first 64 bits, and small trees over the other 64.
+//! IPv6: a search tree over the first 64 bits, and small trees over the other 64 bits.
 
 use std::net::Ipv6Addr;
 
@@ -16,7 +16,7 @@ pub const IS_TREE: u32 = 1 << 31;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub struct Node {
-    /// Ascending. Unused keys are the greatest number.
+    /// The keys, ascending. Unused keys have the greatest value.
     pub keys: [u64; NODE],
 }
 
@@ -25,7 +25,7 @@ pub struct Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Leaf {
-    /// In the order of the keys.
+    /// The entries, in the order of the node's keys.
     pub values: [u32; NODE],
 }
 
@@ -38,9 +38,9 @@ pub struct Tree {
     pub root: u32,
     /// Levels, at least 1.
     pub depth: u32,
-    /// Number of its first leaf among those of all trees.
+    /// Number of the tree's first leaf among the leaves of all trees.
     pub leaf: u32,
-    /// Nodes above its last level.
+    /// Number of nodes above the last level.
     pub inner: u32,
 }
 
@@ -64,7 +64,7 @@ impl Ipv6Lpm {
             leaves: Vec::new(),
         };
         let mut high: Vec<(u64, u32)> = Vec::new();
-        // Reserves the number of the first tree; the others are built below.
+        // Reserves the number of the first tree; the loop builds the other trees.
         lpm.trees.push(Tree::zeroed());
         let mut at = 0;
         let mut before = 0;
@@ -74,7 +74,7 @@ impl Ipv6Lpm {
                 .iter()
                 .take_while(|(first, _)| (first >> 64) as u64 == half)
                 .count();
-            // One interval covers this half from its first address: no low tree.
+            // One interval covers all addresses with this high half, so no low tree is needed.
             if inside == 1 && first as u64 == 0 {
                 high.push((half, value));
             } else {
@@ -93,7 +93,7 @@ impl Ipv6Lpm {
                 let next = intervals
                     .get(at + inside)
                     .map(|(first, _)| (first >> 64) as u64);
-                // If the next half changes too, its own tree begins with this value.
+                // If the next high half has its own intervals, its tree begins with this value.
                 if half < u64::MAX && next != Some(half + 1) {
                     high.push((half + 1, last));
                 }

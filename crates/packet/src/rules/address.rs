@@ -16,7 +16,7 @@ pub const MAX_INTERVALS: usize = 4096;
 pub struct Ipv4Table {
     /// Maps an address to its class.
     pub classes: Dir16,
-    /// Indexed by class.
+    /// The rules of each class, indexed by class.
     pub vectors: Vec<ClassVector>,
 }
 
@@ -41,12 +41,12 @@ impl Ipv4Table {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ipv6Table {
-    /// First address of each interval, ascending, as two host-order numbers, the more significant
-    /// first. The first address is 0.
+    /// First address of each interval, ascending, as two host-order numbers: high half, low half.
+    /// The first address is 0.
     pub starts: Vec<[u64; 2]>,
     /// Class of each interval.
     pub classes: Vec<u32>,
-    /// Indexed by class.
+    /// The rules of each class, indexed by class.
     pub vectors: Vec<ClassVector>,
 }
 
@@ -56,7 +56,7 @@ impl Ipv6Table {
         let (pieces, vectors) = build_classes(prefixes, Family::V6, u128::MAX);
         let (starts, classes) = pieces
             .into_iter()
-            .map(|(start, class)| (halves(start), class))
+            .map(|(start, class)| (split_halves(start), class))
             .unzip();
         Self {
             starts,
@@ -68,7 +68,7 @@ impl Ipv6Table {
     /// Returns the rules that `address` matches.
     #[inline]
     pub(super) fn find_vector(&self, address: Ipv6Addr) -> &ClassVector {
-        let address = halves(u128::from(address));
+        let address = split_halves(u128::from(address));
         let mut at = 0;
         let mut step = MAX_INTERVALS / 2;
         while step > 0 {
@@ -85,12 +85,12 @@ impl Ipv6Table {
     }
 }
 
-fn halves(address: u128) -> [u64; 2] {
+fn split_halves(address: u128) -> [u64; 2] {
     [(address >> 64) as u64, address as u64]
 }
 
 /// Returns the classes of the addresses of `family`, which end at `last`. Prefixes of the other
-/// family match none of them.
+/// family match no address.
 fn build_classes(
     prefixes: &[Option<Prefix>],
     family: Family,

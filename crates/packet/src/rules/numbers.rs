@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::vectors::{self, ClassVector};
 
-/// The class of a packet without the field. It matches the rules without this field.
+/// The class of a packet without the field. The class matches the rules without this field.
 pub const NO_NUMBER: u16 = 0;
 
 /// Classes indexed by number.
@@ -13,7 +13,7 @@ pub const NO_NUMBER: u16 = 0;
 pub struct NumberTable {
     /// A class for each number, 65 536 of ports and 256 of protocols.
     pub classes: Vec<u16>,
-    /// Indexed by class.
+    /// The rules of each class, indexed by class.
     pub vectors: Vec<ClassVector>,
 }
 
@@ -38,7 +38,7 @@ impl NumberTable {
         Self { classes, vectors }
     }
 
-    /// Returns the rules that a number matches, or a packet without one.
+    /// Returns the rules that `number` matches. `None` stands for a packet without the field.
     #[inline]
     pub(super) fn find_vector(&self, number: Option<u16>) -> &ClassVector {
         let class = number.map_or(NO_NUMBER, |number| self.classes[usize::from(number)]);

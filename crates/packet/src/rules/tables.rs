@@ -17,7 +17,7 @@ use crate::prefix::Prefix;
 /// The cost hardly depends on the number of rules.
 ///
 /// All tables are plain arrays. The crate `kernel` copies them unchanged into array maps, so the
-/// fields are public. Do not change them.
+/// fields are public. Do not change the fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RuleTables {
@@ -75,10 +75,10 @@ impl RuleTables {
                 self.source_v6.find_vector(source),
                 self.destination_v6.find_vector(destination),
             ),
-            // A packet belongs to one family only.
+            // Both addresses of a packet are of one family.
             _ => return None,
         };
-        first_common([
+        find_first_common_bit([
             source,
             destination,
             self.protocol.find_vector(Some(tuple.protocol.into())),
@@ -90,7 +90,7 @@ impl RuleTables {
 
 /// Returns the lowest bit set in all five vectors.
 #[inline]
-fn first_common(vectors: [&ClassVector; 5]) -> Option<usize> {
+fn find_first_common_bit(vectors: [&ClassVector; 5]) -> Option<usize> {
     let mut candidates = vectors
         .iter()
         .fold(u64::MAX, |all, vector| all & vector.summary);

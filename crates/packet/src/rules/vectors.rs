@@ -50,7 +50,7 @@ impl Interner {
     }
 }
 
-/// Returns the classes of a field of values up to `last`. `range` returns the first and last value
+/// Builds the classes of a field with values up to `last`. `range` returns the first and last value
 /// that a rule accepts, if any. Returns the first value and the class of each piece, and the
 /// vectors by class. Class 0 matches the rules without this field.
 pub(super) fn build_classes<T>(

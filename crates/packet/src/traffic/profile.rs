@@ -12,7 +12,7 @@ pub struct Bucket {
     burst: u64,
 }
 
-/// A bucket as a file contains it, before the range check.
+/// A bucket of a file, before the range check.
 #[derive(Deserialize)]
 struct UncheckedBucket {
     rate: u64,
@@ -50,7 +50,7 @@ pub enum ProfileError {
 impl Bucket {
     /// The highest rate per second: 10 Tbit/s.
     pub const MAX_RATE: u64 = 10_000_000_000_000;
-    /// The largest burst: its credit, plus the credit earned until it is full, fits in 64 bits.
+    /// The largest burst: its credit, plus the credit earned in one fill time, fits in 64 bits.
     pub const MAX_BURST: u64 = 1 << 33;
 
     /// Makes a bucket with `rate` per second and `burst`.
@@ -85,7 +85,7 @@ impl Bucket {
     }
 }
 
-/// The profile of a chain: in packets, in bits, or in both. Without either, all traffic conforms.
+/// The profile of a chain: in packets, in bits, or in both. Without a bucket, all traffic conforms.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
     /// The bucket of packets.

@@ -3,10 +3,11 @@
 use super::{Bucket, CREDIT, Profile};
 
 /// A token bucket over a [`Profile`]. A packet conforms if every bucket has credit for it, and
-/// takes credit from all buckets or from none. `kernel/src/bpf/policer.h` implements the same.
+/// takes credit from all buckets or from none. `kernel/src/bpf/policer.h` implements the same
+/// algorithm.
 ///
-/// In any interval of length t, at most `r * t + b` conforms. It refuses a packet only if that
-/// packet would exceed this limit in some interval. A new bucket is full.
+/// In any interval of length t, at most `r * t + b` conforms. The bucket refuses a packet only if
+/// that packet would exceed this limit in some interval. A new bucket is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenBucket {
     packets: BucketState,
@@ -20,6 +21,7 @@ pub struct TokenBucket {
 struct BucketState {
     /// Credit earned per nanosecond.
     rate: u64,
+    /// Credit of a full bucket.
     full: u64,
     /// After this time the bucket is full from any level. Credit earned in less time fits in 64
     /// bits.
@@ -84,8 +86,7 @@ impl TokenBucket {
     }
 
     /// Returns whether `packets` with `bytes` together conform at `now_ns`. If so, takes their
-    /// credit. Each packet costs credit, but they conform together or not at all, as the
-    /// segments of one buffer do.
+    /// credit. The packets conform together or not at all, like the segments of one buffer.
     #[inline]
     pub fn take(&mut self, now_ns: u64, packets: u64, bytes: u64) -> bool {
         let elapsed_ns = now_ns.saturating_sub(self.last_ns);
@@ -104,8 +105,8 @@ impl TokenBucket {
         conform
     }
 
-    /// Returns the earliest time at which [`Self::take`] accepts this much, ns; a past time if it
-    /// accepts it now. `None` if it exceeds the burst.
+    /// Returns the earliest time at which [`Self::take`] accepts these packets, ns. The time may be
+    /// in the past. `None` if the packets exceed the burst.
     pub fn eligible_ns(&self, packets: u64, bytes: u64) -> Option<u64> {
         let cost = self.cost(packets, bytes);
         let wait_ns = self

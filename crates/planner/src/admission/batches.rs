@@ -2,7 +2,7 @@
 
 use crate::calculus::{ArrivalCurve, LeakyBucket, RateLatency, after_delay, busy_period};
 
-/// No packets return, because such a server holds none back.
+/// The returning work: none, because such a server holds no packet back.
 const NOTHING: ArrivalCurve = ArrivalCurve::of(LeakyBucket::new(0, 0));
 
 /// A server that works in batches: a port, or a worker with one port and no other worker on its
@@ -22,25 +22,25 @@ pub(super) struct BatchServer {
 }
 
 impl BatchServer {
-    /// The part of [`Self::max_stay_fs`] without work, fs.
+    /// Returns the part of [`Self::max_stay_fs`] that does not depend on work, fs.
     pub(super) fn latency_fs(&self) -> Option<u128> {
         let batches_fs = self.batch_fs.checked_mul(2)?;
         self.core.latency_fs.checked_add(batches_fs)
     }
 
-    /// Longest stay of a packet, fs, for any arrivals before and after it. `all`: arrivals, each
-    /// packet with its share of a full batch. `None`: no bound. Proof: `docs/guarantees/proofs.md`,
+    /// Returns the longest stay of a packet, fs; `None` if there is no bound. `arrivals` has the
+    /// work of each packet with its share of a full batch. Proof: `docs/guarantees/proofs.md`,
     /// theorem 5.
-    pub(super) fn max_stay_fs(&self, all: &ArrivalCurve) -> Option<u128> {
+    pub(super) fn max_stay_fs(&self, arrivals: &ArrivalCurve) -> Option<u128> {
         if self.batch_fs == 0 {
-            return busy_period(all, &NOTHING, &self.core);
+            return busy_period(arrivals, &NOTHING, &self.core);
         }
         let full_fs = u128::from(self.packets).checked_mul(self.max_packet_fs)?;
         let back_fs = full_fs
             .checked_add(self.batch_fs)?
             .checked_add(self.core.latency_fs)?;
         let service = RateLatency::new(self.core.rate, self.latency_fs()?);
-        let all = after_delay(all, back_fs)?.plus(&ArrivalCurve::of(self.departures))?;
+        let all = after_delay(arrivals, back_fs)?.plus(&ArrivalCurve::of(self.departures))?;
         busy_period(&all, &NOTHING, &service)
     }
 }
@@ -55,13 +55,15 @@ mod tests {
     /// Femtoseconds of a microsecond.
     const US: u128 = SECOND / 1_000_000;
 
-    /// Longest stay in a worker that takes all waiting packets, at most a full batch, and sends
-    /// them after the last one; us. Packets arrive at `arrivals_us`.
+    /// Returns the longest stay, us, in a worker that takes all waiting packets, at most `full`,
+    /// and sends them together after processing the last of them. Packets arrive at `arrivals_us`.
+    /// A batch costs `batch_us`, and each of its packets `packet_us`. `stall` is the time from
+    /// which the core stalls once, and the length of the stall.
     fn simulate(
         arrivals_us: &[u128],
         full: usize,
-        each: u128,
-        packet: u128,
+        batch_us: u128,
+        packet_us: u128,
         stall: (u128, u128),
     ) -> u128 {
         let (mut now, mut next, mut longest, mut has_stalled) = (0, 0, 0, false);
@@ -72,7 +74,7 @@ mod tests {
                 .take_while(|at| **at <= now)
                 .count();
             let batch = &arrivals_us[next..next + waiting.min(full)];
-            now += each + packet * batch.len() as u128;
+            now += batch_us + packet_us * batch.len() as u128;
             if !has_stalled && now >= stall.0 {
                 now += stall.1;
                 has_stalled = true;
@@ -84,7 +86,7 @@ mod tests {
     }
 
     proptest! {
-        /// For all arrivals within the profile and a stall at any time.
+        /// Arrivals conform to the profile, and the core stalls once at any time.
         #[test]
         fn no_packet_exceeds_the_batch_bound(
             gaps in prop::collection::vec(prop_oneof![Just(0_u128), 0_u128..40], 1..300),
@@ -95,7 +97,7 @@ mod tests {
             let mut at = 0;
             for gap in gaps {
                 at += gap;
-                // Not before the bucket allows: a packet in each `period`, after the `burst`.
+                // The bucket allows one packet in each `period`, after the `burst`.
                 let earliest = |before: usize| {
                     let number = arrivals_us.len() - before + 1;
                     arrivals_us[before] + period * (number as u128).saturating_sub(burst)

@@ -22,23 +22,24 @@ pub struct Booking {
     pub profile: Profile,
     /// Whether a policer enforces the profile.
     pub policed: bool,
-    /// The servers on its path, in order; empty if it has no bound.
+    /// The servers on the chain's path, in order. If the chain has no bound, only the servers that
+    /// it shares.
     pub visits: Vec<Visit>,
-    /// Why it has no bound for any traffic.
+    /// The reason why the chain has no bound for any traffic.
     pub unbounded: Option<String>,
     pub(super) hops: Vec<HopWork>,
     pub(super) hold: Hold,
     pub(super) port_turn: u16,
-    /// The part of the worker's work when a packet leaves its shaper, if it has a shaper.
+    /// The worker's work when a packet leaves the chain's shaper; `None` without a shaper.
     pub(super) at_departure: Option<Work>,
-    /// Longest time from the policer to that shaper, fs, for which the shaper's queue has room.
+    /// Longest time from the policer to the shaper, fs, for which the shaper's queue has room.
     pub(super) room_fs: Option<u128>,
     /// Time that functions and a shaper stricter than the policer hold a packet back, fs; `None`
     /// without a bound.
     pub(super) held_fs: Option<u128>,
 }
 
-/// The booking of a planned chain at its site.
+/// Creates the booking of a planned chain at its site.
 pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Booking {
     let sla = &chain.sla;
     let policed = matches!(
@@ -76,7 +77,7 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
     }
 }
 
-/// The servers that a chain without a bound shares.
+/// Returns the servers that a chain without a bound shares.
 fn shared_servers(chain: &ServiceChain, plan: &Plan, site: &Site) -> Vec<Visit> {
     let visit = |resource| Visit {
         resource,
@@ -99,12 +100,13 @@ fn shared_servers(chain: &ServiceChain, plan: &Plan, site: &Site) -> Vec<Visit> 
 }
 
 impl Booking {
-    /// Arrival curve of its work at one of its servers.
+    /// Returns the arrival curve of the chain's work at one of its servers.
     pub(super) fn work_curve(&self, visit: &Visit) -> Option<ArrivalCurve> {
         flow::work_curve(&self.profile, &visit.work, &visit.growth)
     }
 
-    /// Arrival curve of its work, each packet at the server where it costs most.
+    /// Returns the arrival curve of the chain's work, with each packet's cost at its most expensive
+    /// server.
     pub(super) fn max_work_curve(&self) -> Option<ArrivalCurve> {
         let visits = self.visits.iter();
         let work = visits
@@ -113,24 +115,24 @@ impl Booking {
         flow::work_curve(&self.profile, &work, &visits.last()?.growth)
     }
 
-    /// Arrival curve of its packets at the worker's sockets.
+    /// Returns the arrival curve of the chain's packets at the worker's sockets.
     pub(super) fn packet_curve(&self) -> Option<ArrivalCurve> {
-        const ONE_EACH: Work = Work {
+        const ONE_PER_PACKET: Work = Work {
             packet_fs: 1,
             byte_fs: 0,
         };
-        // With returns, packets that the worker created arrive at its sockets too.
+        // If packets return, those that the worker created also arrive at its sockets.
         let returns = self.visits.iter().any(|visit| visit.returns);
         let visit = if returns {
             self.visits.last()
         } else {
             self.visits.first()
         };
-        flow::work_curve(&self.profile, &ONE_EACH, &visit?.growth)
+        flow::work_curve(&self.profile, &ONE_PER_PACKET, &visit?.growth)
     }
 
-    /// Arrival curve of the worker's work at departures from its shaper, and the work of one
-    /// packet, fs; zero without a shaper.
+    /// Returns the arrival curve of the worker's work at departures from the chain's shaper, and
+    /// the work of one packet, fs. Both are zero without a shaper.
     pub(super) fn departure_curve(&self) -> Option<(ArrivalCurve, u128)> {
         let Some(work) = &self.at_departure else {
             return Some(Default::default());
@@ -141,7 +143,7 @@ impl Booking {
         Some((curve, work.frame_fs(growth.longest)))
     }
 
-    /// Lateness of its shaper if the worker has no other work, fs.
+    /// Returns the lateness of the chain's shaper if the worker has no other work, fs.
     pub(super) fn min_lateness_fs(&self, platform: &Platform) -> u128 {
         let late = self.visits.iter().map(|visit| match &visit.resource {
             Resource::Worker {
@@ -152,12 +154,12 @@ impl Booking {
         late.max().unwrap_or(0)
     }
 
-    /// Whether its own work has a bound.
+    /// Whether the chain's own work has a bound.
     pub(super) fn is_bounded(&self) -> bool {
         self.policed && self.unbounded.is_none()
     }
 
-    /// Its promised delay less its hold times, fs; `None` without a promise.
+    /// Returns the promised delay minus the hold times, fs; `None` without a promise.
     pub(super) fn promise_fs(&self) -> Option<u128> {
         let latency_ns = self.latency_ns.filter(|_| self.is_bounded())?;
         Some((u128::from(latency_ns) * NS).saturating_sub(self.held_fs?))

@@ -16,23 +16,23 @@ use crate::plan::{Bound, HopShare, ServerShare};
 /// The result of admission for one chain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Its worst case with all admitted chains.
+    /// The chain's worst case together with all admitted chains.
     pub bound: Option<Bound>,
-    /// Why it has no bound.
+    /// The reason why the chain has no bound.
     pub no_bound: Option<String>,
-    /// Why admission refuses it.
+    /// The reason why admission refuses the chain.
     pub refusal: Option<String>,
-    /// Lateness of its worker's shaper, fs; `None` without a bound.
+    /// Lateness of the chain's shaper in the worker, fs; `None` without a bound.
     pub(super) late_fs: Option<u128>,
-    /// Longest time from the policer to that shaper, fs.
+    /// Longest time from the policer to the shaper, fs.
     pub(super) to_shaper_fs: Option<u128>,
 }
 
-/// Decides whether one more chain fits, in place of a chain with its name; does not change the
-/// ledger.
+/// Decides whether a new chain fits, and does not change the ledger. The new chain replaces a chain
+/// with the same name.
 ///
-/// Refuses the chain if the node cannot keep its promise or that of another chain. Checks the
-/// chain's own group and each group whose delay it changes, each by its tightest promise.
+/// Refuses the chain if the node cannot keep the promise to this chain or to another chain. Checks
+/// the tightest promise of the chain's own group, and of each group whose delay the chain changes.
 pub fn admit(ledger: &Ledger, booking: &Booking, platform: &Platform) -> Decision {
     if ledger.get(&booking.chain).is_some() {
         let mut without = ledger.clone();
@@ -106,8 +106,8 @@ fn check_own_promise(booking: &Booking, evaluator: &Evaluator<'_>) -> Decision {
     }
 }
 
-/// Finds a promise to another chain that would break, and explains it. Checks the paths whose delay
-/// changes, in their order.
+/// Finds a promise to another chain that would break, and explains why. Checks the paths whose
+/// delay changes, in the order of paths.
 fn find_broken_promise(
     booking: &Booking,
     ledger: &Ledger,
@@ -139,8 +139,8 @@ fn find_broken_promise(
         .find_map(|(number, group)| check_promises(number, group, booking, (evaluator, &before)))
 }
 
-/// Checks the promises of one path, and explains one that would break. A promise that an earlier
-/// best-effort chain broke does not count.
+/// Checks the promises of one path, and explains why a promise would break. Ignores a promise that
+/// an earlier best-effort chain broke.
 fn check_promises(
     number: usize,
     group: &Group,
@@ -168,7 +168,7 @@ fn check_promises(
             ),
         };
         return Some(format!(
-            "the promise to chain `{chain}` would break: {after}, and its promise is {}",
+            "the promise to chain `{chain}` would break: {after}, and the promise is {}",
             time((promise_fs / NS) as u64)
         ));
     }
@@ -206,15 +206,15 @@ fn explain(why: &Unbounded, booking: &Booking) -> String {
             packets,
             ring,
         } => format!(
-            "up to {packets} packets from {port} may wait for {at}, but its ring for them holds {ring}; \
+            "up to {packets} packets from {port} may wait for {at}, but the ring between them holds {ring}; \
              reduce bursts, add a rate in packets to a rate in bits, or use another core"
         ),
         Unbounded::ShaperWait => {
-            "its shaper may hold packets for any time, because rates in packets and in bits are \
+            "the shaper may hold packets for any time, because rates in packets and in bits are \
              agreed and `policingBurst` is above `burst`; remove `policingBurst`, or one rate"
                 .to_owned()
         }
-        Unbounded::UnknownPath => "the ledger does not have its path".to_owned(),
+        Unbounded::UnknownPath => "the ledger does not have the chain's path".to_owned(),
         Unbounded::NotComputable(resource) => format!(
             "packets return to {resource}, where another process polls; write `worker: {{ idle: sleep }}` \
              for all workers on that core, or use another core"
@@ -233,7 +233,7 @@ fn describe_capacity(booking: &Booking, resource: &Resource) -> String {
     })
 }
 
-/// The bound with its shares: divides the work time among the hops by their cost.
+/// Creates the bound with its shares. Divides the work time among the hops in proportion to cost.
 fn divide_bound(booking: &Booking, hold_fs: u128, worst: &WorstCase) -> Bound {
     let servers = || worst.servers.iter().zip(&booking.visits);
     let latencies_fs: u128 = worst.servers.iter().map(|served| served.latency_fs).sum();
@@ -245,9 +245,11 @@ fn divide_bound(booking: &Booking, hold_fs: u128, worst: &WorstCase) -> Bound {
         .iter()
         .map(|served| served.delay_fs - served.latency_fs)
         .sum();
-    // Among servers by their delay in the sum, within a server by cost.
-    let part =
-        |whole_fs: u128, share: u128, of: u128| (whole_fs / NS).saturating_mul(share) / of.max(1);
+    // Divides among servers in proportion to their delay, and within a server in proportion to
+    // cost.
+    let part = |whole_fs: u128, share: u128, total: u128| {
+        (whole_fs / NS).saturating_mul(share) / total.max(1)
+    };
     let hops = booking.hops.iter().map(|hop| {
         let served = &worst.servers[hop.visit];
         let here_fs = served.delay_fs.saturating_sub(served.latency_fs);
@@ -268,7 +270,7 @@ fn divide_bound(booking: &Booking, hold_fs: u128, worst: &WorstCase) -> Bound {
     let mut hops: Vec<_> = hops.collect();
     let bound_ns = ns_up(bound_fs);
     let latency_ns = ns_up(latencies_fs.saturating_add(held_fs).min(bound_fs));
-    // The hop with the largest share gets the rest from rounding.
+    // The hop with the largest share also gets the rounding error.
     let divided: u64 = hops.iter().map(|hop| hop.share_ns).sum();
     if let Some(largest) = hops.iter_mut().max_by_key(|hop| hop.share_ns) {
         let rest = i128::from(bound_ns) - i128::from(latency_ns) - i128::from(divided);
@@ -296,6 +298,7 @@ fn divide_bound(booking: &Booking, hold_fs: u128, worst: &WorstCase) -> Bound {
     }
 }
 
+/// Converts a time to nanoseconds, rounded up.
 fn ns_up(fs: u128) -> u64 {
     u64::try_from(fs.div_ceil(NS)).unwrap_or(u64::MAX)
 }

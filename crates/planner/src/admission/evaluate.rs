@@ -11,7 +11,7 @@ use super::path::{Resource, Route};
 use super::site::Platform;
 use crate::calculus::{ArrivalCurve, RateLatency, after_delay, busy_period, delay};
 
-/// Why a chain has no bound.
+/// The reason why a chain has no bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Unbounded {
     /// The agreed rates exceed the server's rate.
@@ -24,7 +24,7 @@ pub(super) enum Unbounded {
     ShaperWait,
     /// The ledger does not have this path.
     UnknownPath,
-    /// More packets can wait in a ring than it holds.
+    /// More packets may wait for a worker than the ring from a port holds.
     Overflow {
         at: Resource,
         port: Box<Resource>,
@@ -37,7 +37,7 @@ pub(super) enum Unbounded {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Total {
     pub(super) curve: ArrivalCurve,
-    /// The part that functions hold back and that returns, once for each return.
+    /// The part of the arrivals that returns after functions held it back, counted for each return.
     pub(super) returning: ArrivalCurve,
 }
 
@@ -53,14 +53,14 @@ pub(super) struct ServerCache {
     batch_stay: Option<Result<Option<(u128, u128)>, Unbounded>>,
 }
 
-/// The new chain.
+/// The new chain, which is not in the ledger.
 struct AddedChain<'a> {
-    /// Its group: one of the ledger's, or a new one.
+    /// Number of the chain's group: a group of the ledger, or a new group.
     group: usize,
     route: Route,
     servers: Vec<usize>,
     sums: GroupSums,
-    /// Servers that are not in the ledger, numbered from its end.
+    /// Servers that are not in the ledger. Their numbers begin at [`Ledger::servers_end`].
     new: Vec<&'a Resource>,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Evaluator<'a> {
     ledger: &'a Ledger,
     pub(super) platform: &'a Platform,
     added: Option<AddedChain<'a>>,
-    /// Index of each server in `caches`, from 1; 0 for none.
+    /// Index of each server in `caches`, plus 1; 0 if the server has no cache.
     cache_numbers: RefCell<Vec<u32>>,
     caches: RefCell<Vec<ServerCache>>,
 }
@@ -120,7 +120,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// The group of the new chain.
+    /// Returns the group of the new chain.
     pub(super) fn new_group(&self) -> Option<usize> {
         self.added.as_ref().map(|added| added.group)
     }
@@ -155,7 +155,7 @@ impl<'a> Evaluator<'a> {
             .ok_or(Unbounded::UnknownPath)
     }
 
-    /// The groups that pass a server; the new chain's new group comes last.
+    /// Returns the groups that pass a server. A new group of the new chain is the last.
     pub(super) fn groups_at(&self, server: usize) -> impl Iterator<Item = usize> + '_ {
         let known = self.ledger.server(server).into_iter();
         let new = self.added.iter().filter(move |added| {
@@ -165,7 +165,7 @@ impl<'a> Evaluator<'a> {
         groups.chain(new.map(|added| added.group))
     }
 
-    /// The workers of a core, including the new chain's.
+    /// Returns the workers of a core, including the new chain's worker.
     pub(super) fn workers_on(&self, core: u32) -> BTreeSet<usize> {
         let added = self.added.iter().flat_map(|added| {
             let servers = added.servers.iter().zip(&added.route.resources);
@@ -201,9 +201,9 @@ impl<'a> Evaluator<'a> {
         result
     }
 
-    /// The groups whose delay the new chain changes, in no order. They share a server or a worker's
-    /// core with it. Or they share a later server with an affected group, whose packets arrive
-    /// there in larger clusters.
+    /// Returns the groups whose delay the new chain changes, in no order. A group is affected if it
+    /// shares a server or a worker's core with the new chain. A group is also affected if it shares
+    /// a server with an affected group, whose packets arrive there in larger clusters.
     pub(super) fn affected_groups(&self) -> Result<Vec<usize>, Unbounded> {
         let Some(added) = &self.added else {
             return Ok(Vec::new());
@@ -225,14 +225,14 @@ impl<'a> Evaluator<'a> {
                     groups.push(group);
                 }
                 let path = self.group(group)?.servers.iter();
-                let further = path.skip_while(|one| **one != server).skip(1);
-                open.extend(further.filter(|one| !is_seen[**one]));
+                let further = path.skip_while(|visited| **visited != server).skip(1);
+                open.extend(further.filter(|further| !is_seen[**further]));
             }
         }
         Ok(groups)
     }
 
-    /// Longest stay of any packet at a server, in each passage, fs.
+    /// Returns the longest stay of any packet at a server, in each passage, fs.
     pub(super) fn delay_at(&self, server: usize) -> Result<u128, Unbounded> {
         let compute = || {
             let (order, _) = self.order(server)?;
@@ -248,7 +248,7 @@ impl<'a> Evaluator<'a> {
         self.get_or_compute(server, |cache| &mut cache.delay_fs, compute)
     }
 
-    /// An error that names the server.
+    /// Creates an error that names the server.
     pub(super) fn error_at(&self, server: usize, why: impl Fn(Resource) -> Unbounded) -> Unbounded {
         match self.resource(server) {
             Ok(resource) => why(resource.clone()),
@@ -256,8 +256,8 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Longest time of a group's packets before one of its servers, fs, including hold times of
-    /// earlier functions.
+    /// Returns the longest time of a group's packets before one of the group's servers, fs,
+    /// including hold times of earlier functions.
     pub(super) fn delay_before_fs(&self, group: usize, index: usize) -> Result<u128, Unbounded> {
         let GroupView {
             route,
@@ -276,8 +276,8 @@ impl<'a> Evaluator<'a> {
         Ok(before_fs)
     }
 
-    /// Aggregate arrival curve of a group at one of its servers, including upstream burstiness and
-    /// the hold times there, because held packets return.
+    /// Returns the aggregate arrival curve of a group at one of its servers. It includes upstream
+    /// burstiness, and the hold times at the server because held packets return.
     pub(super) fn arrivals(&self, group: usize, index: usize) -> Result<ArrivalCurve, Unbounded> {
         let GroupView { route, sums, .. } = self.group(group)?;
         let overload = || Unbounded::Overload(route.resources[index].clone());
@@ -285,8 +285,8 @@ impl<'a> Evaluator<'a> {
             .ok_or_else(overload)
     }
 
-    /// Greatest delay variation of a group's packets at one of its servers, fs: from earlier
-    /// servers, and from hold times there.
+    /// Returns the greatest delay variation of a group's packets at one of its servers, fs. It
+    /// comes from earlier servers, and from hold times at this server.
     fn delay_variation_fs(&self, group: usize, index: usize) -> Result<u128, Unbounded> {
         let route = self.group(group)?.route;
         let held_fs = route.held_before(index + 1) - route.held_before(index);
@@ -294,8 +294,8 @@ impl<'a> Evaluator<'a> {
         late_fs.ok_or_else(|| Unbounded::Overload(route.resources[index].clone()))
     }
 
-    /// Longest stay at a first-come, first-served server that works in batches, and its latency
-    /// part, fs. `None` if unknown. Theorem 5 of `docs/guarantees/proofs.md`.
+    /// Returns the longest stay at a first-come, first-served server that works in batches, and the
+    /// latency part of that stay, fs; `None` if unknown. Theorem 5 of `docs/guarantees/proofs.md`.
     pub(super) fn batch_stay(&self, server: usize) -> Result<Option<(u128, u128)>, Unbounded> {
         let compute = || {
             let Some(batch_server) = self.batch_server(server)? else {
@@ -308,8 +308,8 @@ impl<'a> Evaluator<'a> {
         self.get_or_compute(server, |cache| &mut cache.batch_stay, compute)
     }
 
-    /// All arrivals at a server, including upstream burstiness; if its order is unknown, all work
-    /// of its core.
+    /// Returns all arrivals at a server, including upstream burstiness. If the order on the
+    /// server's core is unknown, returns all work of that core.
     pub(super) fn total(&self, server: usize, order: Order) -> Result<Total, Unbounded> {
         let compute = || self.compute_total(server, order);
         self.get_or_compute(server, |cache| &mut cache.total, compute)
@@ -337,7 +337,7 @@ impl<'a> Evaluator<'a> {
                 }
                 let index = path
                     .iter()
-                    .position(|one| *one == server)
+                    .position(|visited| *visited == server)
                     .ok_or_else(overload)?;
                 let mut arrived = self.arrivals(group, index)?;
                 // A batch may have a single packet.
@@ -359,14 +359,14 @@ impl<'a> Evaluator<'a> {
         Ok(sum)
     }
 
-    /// The order and service of a server, and its service in any order.
+    /// Returns the order and service of a server, and the server's service in any order.
     pub(super) fn order(&self, server: usize) -> Result<(Order, RateLatency), Unbounded> {
         let compute = || self.compute_order(server);
         self.get_or_compute(server, |cache| &mut cache.order, compute)
     }
 }
 
-/// The longest delay of a packet in one passage of a server, fs.
+/// Returns the longest delay of a packet in one passage of a server, fs.
 pub(super) fn longest_delay(total: &Total, order: Order) -> Option<u128> {
     match order {
         Order::Fcfs(service) => delay(&total.curve, &service),
@@ -374,7 +374,7 @@ pub(super) fn longest_delay(total: &Total, order: Order) -> Option<u128> {
     }
 }
 
-/// The longest busy period of a server, fs.
+/// Returns the longest busy period of a server, fs.
 pub(super) fn longest_busy_period(total: &Total, service: &RateLatency) -> Option<u128> {
     busy_period(&total.curve, &total.returning, service)
 }

@@ -17,7 +17,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// The sum, saturating.
+    /// Returns the sum, saturating.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -26,7 +26,7 @@ impl Work {
         }
     }
 
-    /// The greater packet cost and the greater byte cost.
+    /// Returns the greater packet cost and the greater byte cost.
     pub(super) fn max_of_each(self, other: Self) -> Self {
         Self {
             packet_fs: self.packet_fs.max(other.packet_fs),
@@ -34,19 +34,19 @@ impl Work {
         }
     }
 
-    /// Cost of a frame with this many bytes, fs.
+    /// Returns the cost of a frame with this many bytes, fs.
     pub fn frame_fs(&self, bytes: u128) -> u128 {
         self.packet_fs
             .saturating_add(self.byte_fs.saturating_mul(bytes))
     }
 }
 
-/// The change of traffic by the functions before a server. Each packet becomes at most `scale`
-/// packets in the long run, and `extra` more at once. Each is longer by at most `bytes`, and not
-/// longer than `longest`.
+/// The change of traffic by the functions before a server. In the long run, each packet becomes at
+/// most `scale` packets. At most `extra` further packets leave at once. A packet grows by at most
+/// `bytes`, up to the length `longest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Growth {
-    /// In parts of [`Growth::ONE`].
+    /// Packets for each arriving packet, in parts of [`Growth::ONE`].
     pub(super) scale: u128,
     pub(super) extra: u128,
     pub(super) bytes: u128,
@@ -57,7 +57,7 @@ pub(super) struct Growth {
 impl Growth {
     pub(super) const ONE: u128 = MILLIONTHS as u128;
 
-    /// No change: frames of up to `longest` bytes.
+    /// Creates the growth without a change, for frames of up to `longest` bytes.
     pub(super) const fn none(longest: u64) -> Self {
         Self {
             scale: Self::ONE,
@@ -72,7 +72,7 @@ impl Growth {
         let redundancy = u128::from(added.parts);
         let factor = Self::ONE + redundancy;
         let grown = |amount: u128| (amount * factor).div_ceil(Self::ONE);
-        // Plus the repair packet that the timer sends for packets without one.
+        // The timer sends one more repair packet, for packets that no repair packet covers.
         let at_once = (u128::from(added.window) * redundancy).div_ceil(Self::ONE) + 1;
         Self {
             scale: grown(self.scale),
@@ -84,22 +84,22 @@ impl Growth {
     /// Adds a function that lengthens packets. Other packets keep their length.
     pub(super) fn with_added_bytes(self, added: AddedBytes) -> Self {
         let bytes = u128::from(added.bytes);
-        let most = u128::from(frame::longest(added.mtu));
+        let max_frame = u128::from(frame::longest(added.mtu));
         Self {
             bytes: self.bytes + bytes,
-            longest: (self.longest + bytes).min(most).max(self.longest),
+            longest: (self.longest + bytes).min(max_frame).max(self.longest),
             ..self
         }
     }
 
-    /// Greatest length of a frame that arrived with this many bytes.
+    /// Returns the greatest length of a frame that arrived with this many bytes.
     fn max_bytes(&self, arrived: u128) -> u128 {
         (arrived + self.bytes).min(self.longest)
     }
 }
 
-/// Arrival curve of a profile's work at a server: the least of three buckets. `None` without a
-/// rate, or beyond 128 bits.
+/// Returns the arrival curve of a profile's work at a server: the least of three buckets. Returns
+/// `None` without a rate, or beyond 128 bits.
 ///
 /// By packets: all frames are as long as possible. By bits: all frames are as short as possible. By
 /// both: the packets have the cost of packets and added bytes, the bits have the cost of bytes.
@@ -109,17 +109,17 @@ pub(super) fn work_curve(profile: &Profile, work: &Work, growth: &Growth) -> Opt
         LeakyBucket::new(u128::from(bucket.burst()), u128::from(bucket.rate()))
     };
     let times = |bucket: LeakyBucket, factor: u128, parts: u128| {
-        let of = |amount: u128| Some(amount.checked_mul(factor)?.div_ceil(parts));
-        Some(LeakyBucket::new(of(bucket.burst)?, of(bucket.rate)?))
+        let scale = |amount: u128| Some(amount.checked_mul(factor)?.div_ceil(parts));
+        Some(LeakyBucket::new(scale(bucket.burst)?, scale(bucket.rate)?))
     };
     let packets = profile.packets.map(bucket);
     let bits = profile.bits.map(bucket);
-    let of_frame = |bytes: u128| work.packet_fs.checked_add(work.byte_fs.checked_mul(bytes)?);
-    let max_packet_fs = of_frame(growth.longest)?;
+    let frame_fs = |bytes: u128| work.packet_fs.checked_add(work.byte_fs.checked_mul(bytes)?);
+    let max_packet_fs = frame_fs(growth.longest)?;
     // In parts of `Growth::ONE`: a packet of this length, with its share of created packets.
     let created = (growth.scale - Growth::ONE).checked_mul(max_packet_fs)?;
     let with_created = |bytes: u128| {
-        of_frame(bytes)?
+        frame_fs(bytes)?
             .checked_mul(Growth::ONE)?
             .checked_add(created)
     };
@@ -185,7 +185,8 @@ mod tests {
         assert_eq!(grown.burst, plain.burst / 4 * 5 + 3 * WORK.frame_fs(1518));
     }
 
-    /// Frames of 60 B that become full frames cost all their bytes, although the profile has few.
+    /// Frames of 60 B that become full frames cost all bytes of full frames, although the profile
+    /// in bits has few bytes.
     #[test]
     fn longer_packets_add_bytes_behind_the_function() {
         let bits = profile(None, Some((480_000, 4800)));
@@ -201,7 +202,7 @@ mod tests {
         assert_eq!(burst(&both, &PLAIN), 5 * 1_000_000 + 600 * 1000);
         assert_eq!(burst(&both, &stamped), 5 * 1_016_000 + 600 * 1000);
         assert_eq!(burst(&both, &unpacked), 5 * WORK.frame_fs(1518));
-        // No frame exceeds the MTU, and none is shorter than at its arrival.
+        // No frame grows beyond the MTU, and no frame shrinks.
         assert_eq!(with(9000, 9000).longest, 9018);
         let jumbo = Growth::none(longest(9000));
         assert_eq!(

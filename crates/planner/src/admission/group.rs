@@ -18,9 +18,10 @@ pub(super) struct Group {
     packets: Vec<BTreeMap<u128, usize>>,
     /// Chains whose packets return to each server.
     returns: Vec<usize>,
-    /// Promised delays less hold times, fs; the tightest first.
+    /// Promised delays minus hold times, fs; the tightest first.
     promises: BTreeSet<(u128, String)>,
-    /// Longest times from the policer to the shapers of these chains, fs; the tightest first.
+    /// Longest times from the policer to the shaper for which the shaper has room, fs; the tightest
+    /// first. Only of chains with a promise.
     rooms: BTreeSet<(u128, String)>,
     /// Chains whose traffic nothing limits.
     unpoliced: BTreeSet<String>,
@@ -30,15 +31,15 @@ pub(super) struct Group {
 /// Sums over the chains of a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct GroupSums {
-    /// Their work at each server, as sent.
+    /// Work of the chains at each server, without upstream burstiness.
     pub(super) curves: Vec<ArrivalCurve>,
-    /// Their work, each packet at the server where it costs most.
+    /// Work of the chains, with each packet's cost at its most expensive server.
     pub(super) max_work: ArrivalCurve,
-    /// Their packets, as sent.
+    /// Number of packets, without upstream burstiness.
     pub(super) packet_count: ArrivalCurve,
-    /// The part of their worker's work at departures from its shaper.
+    /// The worker's work at departures from the chains' shapers.
     pub(super) at_departure: ArrivalCurve,
-    /// That work for one packet of each chain, fs.
+    /// The worker's work at the departure of one packet of each chain, fs.
     pub(super) departure_fs: u128,
     /// Cost of the most expensive packet at each server, fs.
     pub(super) packets_fs: Vec<u128>,
@@ -48,7 +49,7 @@ pub(super) struct GroupSums {
     pub(super) unpoliced: Option<String>,
 }
 
-/// One booking's part of the sums of its group.
+/// The part of a booking in the sums of its group.
 #[derive(Debug, Clone)]
 struct BookingShare {
     curves: Vec<ArrivalCurve>,
@@ -59,7 +60,7 @@ struct BookingShare {
 }
 
 impl BookingShare {
-    /// `None` if nothing limits its traffic.
+    /// Returns the share of a booking; `None` if nothing limits the chain's traffic.
     fn of(booking: &Booking) -> Option<Self> {
         if !booking.is_bounded() {
             return None;
@@ -77,7 +78,7 @@ impl BookingShare {
 }
 
 impl GroupSums {
-    /// The sums with one more chain.
+    /// Returns the sums with one more chain.
     pub(super) fn with(&self, booking: &Booking) -> Self {
         let mut sums = self.clone();
         if !sums.add(booking) {
@@ -86,7 +87,8 @@ impl GroupSums {
         sums
     }
 
-    /// Adds a chain. `false` if nothing limits its traffic, or for figures beyond 128 bits.
+    /// Adds a chain. Returns `false` if nothing limits the chain's traffic, or for figures beyond
+    /// 128 bits.
     fn add(&mut self, booking: &Booking) -> bool {
         let servers = booking.visits.len();
         self.curves.resize(servers, ArrivalCurve::default());
@@ -129,7 +131,7 @@ impl GroupSums {
 }
 
 impl Group {
-    /// An empty group.
+    /// Creates an empty group.
     pub(super) fn new(route: Route, servers: Vec<usize>) -> Self {
         Self {
             route,
@@ -142,7 +144,7 @@ impl Group {
         self.chains == 0
     }
 
-    /// The group without server numbers, which differ between ledgers.
+    /// Removes the server numbers, which differ between ledgers.
     pub(super) fn without_numbers(self) -> Self {
         Self {
             servers: Vec::new(),
@@ -201,13 +203,13 @@ impl Group {
         self.sums.unpoliced = self.unpoliced.first().cloned();
     }
 
-    /// The tightest promise of at least `least_fs`, fs, and its chain.
+    /// Returns the tightest promise of at least `least_fs`, fs, and the chain's name.
     pub(super) fn tightest_promise(&self, least_fs: u128) -> Option<(u128, &str)> {
         first_from(&self.promises, least_fs)
     }
 
-    /// The least time of at least `least_fs` for which a shaper has room, fs, and its chain; only
-    /// chains with a promise.
+    /// Returns the least time of at least `least_fs` for which a shaper has room, fs, and the
+    /// chain's name. Considers only chains with a promise.
     pub(super) fn least_room(&self, least_fs: u128) -> Option<(u128, &str)> {
         first_from(&self.rooms, least_fs)
     }

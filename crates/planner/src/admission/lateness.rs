@@ -6,11 +6,12 @@ use super::path::Resource;
 use crate::calculus::{RateLatency, SECOND, mul_div_up};
 
 impl Evaluator<'_> {
-    /// Longest time from a packet's departure time to its departure, fs.
+    /// Returns the longest time from a packet's due time to its departure, fs.
     ///
-    /// The core may stall, and the worker must wake up or get its turn. Then it may first process a
-    /// batch of each port, and the departures of other shapers: one packet of each chain, and more
-    /// at their rates. The lateness is at most a busy period, because a due departure is work.
+    /// The core may stall, and the worker must wake up or get its turn. The worker may then first
+    /// process a batch of each port, and the departures of other shapers: one packet of each chain,
+    /// and more at the chains' rates. A due departure is work, so the lateness is at most a busy
+    /// period.
     /// Theorem 9 of `docs/guarantees/proofs.md`.
     pub(super) fn shaper_lateness(&self, worker: usize) -> Result<u128, Unbounded> {
         let compute = || {
@@ -29,8 +30,8 @@ impl Evaluator<'_> {
         self.get_or_compute(worker, |cache| &mut cache.lateness_fs, compute)
     }
 
-    /// Longest turn of the worker's loop, fs. `None`: no bound, because functions release all held
-    /// packets at once, or other processes keep the core as long as they have work.
+    /// Returns the longest turn of the worker's loop, fs. There is no bound (`None`) if functions
+    /// release all held packets at once, or if other processes keep the core while they have work.
     fn turn_fs(&self, worker: usize, service: &RateLatency) -> Result<Option<u128>, Unbounded> {
         let Resource::Worker { batch, devices, .. } = self.resource(worker)? else {
             return Ok(None);

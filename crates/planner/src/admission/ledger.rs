@@ -10,9 +10,9 @@ use super::path::{Resource, Route};
 
 /// The admitted chains of a node, grouped by path.
 ///
-/// To all other chains, the chains of one path are one flow, and under first come, first served
-/// they have the same delay. So the ledger keeps their sums and their tightest promise. All figures
-/// are integers, so removal of a chain subtracts exactly its part.
+/// To all other chains, the chains of one path are one flow. Under first come, first served, the
+/// chains of one path have the same delay. So the ledger keeps the sums and the tightest promise of
+/// each path. All figures are integers, so removal of a chain subtracts exactly its part.
 ///
 /// Servers and paths have numbers, so a decision compares no names.
 #[derive(Debug, Clone, Default)]
@@ -28,7 +28,7 @@ pub struct Ledger {
 #[derive(Debug, Clone)]
 pub(super) struct Server {
     pub(super) resource: Resource,
-    /// The groups, by path: those of one port are adjacent.
+    /// The groups in the order of paths, so groups of one port are adjacent.
     pub(super) groups: Vec<usize>,
 }
 
@@ -47,7 +47,7 @@ impl PartialEq for Ledger {
 impl Eq for Ledger {}
 
 impl Ledger {
-    /// Adds a chain; replaces a chain with the same name.
+    /// Adds a chain. Replaces a chain with the same name.
     pub fn insert(&mut self, booking: Booking) {
         self.remove(&booking.chain);
         let route = booking.route();
@@ -77,11 +77,11 @@ impl Ledger {
             .insert(Group::new(route.clone(), servers.clone()));
         let Self {
             groups,
-            servers: all,
+            servers: ledger_servers,
             ..
         } = self;
         for server in servers {
-            if let Some(server) = all.get_mut(server) {
+            if let Some(server) = ledger_servers.get_mut(server) {
                 let before =
                     |other: &usize| groups.get(*other).is_some_and(|other| other.route < route);
                 let index = server.groups.partition_point(before);
@@ -92,7 +92,7 @@ impl Ledger {
         number
     }
 
-    /// Removes a chain. `None`: the ledger has no chain with this name.
+    /// Removes a chain. Returns `None` if the ledger has no chain with this name.
     pub fn remove(&mut self, chain: &str) -> Option<Booking> {
         let booking = self.bookings.remove(chain)?;
         let number = self.paths.get(&booking.route()).copied()?;
@@ -122,12 +122,12 @@ impl Ledger {
         }
     }
 
-    /// The chain with this name.
+    /// Returns the booking of a chain.
     pub fn get(&self, chain: &str) -> Option<&Booking> {
         self.bookings.get(chain)
     }
 
-    /// Number of chains.
+    /// Returns the number of chains.
     pub fn len(&self) -> usize {
         self.bookings.len()
     }
@@ -137,7 +137,7 @@ impl Ledger {
         self.bookings.is_empty()
     }
 
-    /// The number of the path's group.
+    /// Returns the number of the group with this path.
     pub(super) fn group_number(&self, route: &Route) -> Option<usize> {
         self.paths.get(route).copied()
     }
@@ -146,12 +146,12 @@ impl Ledger {
         self.groups.get(number)
     }
 
-    /// Upper limit of group numbers.
+    /// Returns the upper limit of group numbers.
     pub(super) fn groups_end(&self) -> usize {
         self.groups.capacity()
     }
 
-    /// The number of a server.
+    /// Returns the number of a server.
     pub(super) fn server_number(&self, resource: &Resource) -> Option<usize> {
         self.resources.get(resource).copied()
     }
@@ -160,12 +160,12 @@ impl Ledger {
         self.servers.get(number)
     }
 
-    /// Upper limit of server numbers.
+    /// Returns the upper limit of server numbers.
     pub(super) fn servers_end(&self) -> usize {
         self.servers.capacity()
     }
 
-    /// The workers of a core, by number.
+    /// Returns the numbers of a core's workers.
     pub(super) fn workers_on(&self, core: u32) -> impl Iterator<Item = usize> {
         let first = Resource::Worker {
             core,

@@ -20,8 +20,8 @@ pub(super) enum Order {
 }
 
 impl Evaluator<'_> {
-    /// The batch server of a port, or of a first-come, first-served worker without another worker
-    /// on its core; else `None`.
+    /// Returns the batch server of a port, or of a first-come, first-served worker that is alone on
+    /// its core; else `None`.
     pub(super) fn batch_server(&self, server: usize) -> Result<Option<BatchServer>, Unbounded> {
         let (core, wake_up_fs, batch, batch_fs) = match self.resource(server)? {
             Resource::Worker {
@@ -87,7 +87,7 @@ impl Evaluator<'_> {
         let in_order =
             |service: RateLatency| worker_chains.fcfs_in_batches(*batch, *batch_fs, service);
         let whole_core = RateLatency::core(stall_fs.saturating_add(*wake_up_fs));
-        let others = workers.iter().filter(|one| **one != server);
+        let others = workers.iter().filter(|worker| **worker != server);
         if workers.len() <= 1 {
             let order = if worker_chains.has_returns || in_turn {
                 Order::Any(whole_core)
@@ -126,8 +126,8 @@ impl Evaluator<'_> {
         Ok((order, share))
     }
 
-    /// Work of packets that arrive later at a port and leave in the same turn, fs. `None`: more
-    /// than 128 bits.
+    /// Returns the work of packets that arrive later at a port and leave in the same turn, fs;
+    /// `None` beyond 128 bits.
     fn later_in_turn_fs(&self, port: usize) -> Result<Option<u128>, Unbounded> {
         let (mut turn, mut max_packet_fs) = (1, 0);
         for group in self.groups_at(port) {
@@ -150,7 +150,7 @@ impl Evaluator<'_> {
                 sums,
             } = self.group(group)?;
             let not_computable = || self.error_at(worker, Unbounded::NotComputable);
-            let index = path.iter().position(|one| *one == worker);
+            let index = path.iter().position(|server| *server == worker);
             let index = index.ok_or_else(not_computable)?;
             all.has_returns |= sums.returns[index];
             all.holds_packets |= route.hold.times > 0;
@@ -172,24 +172,25 @@ impl Evaluator<'_> {
 /// The summed properties of a worker's chains.
 #[derive(Debug, Default)]
 pub(super) struct WorkerChains {
-    /// Whether packets return to it.
+    /// Whether packets return to the worker.
     has_returns: bool,
     /// Whether functions hold packets back.
     pub(super) holds_packets: bool,
-    /// Ports that it serves in turn: each receive queue of each interface is one.
+    /// Ports that the worker serves in turn; each receive queue of an interface counts as a port.
     pub(super) ports: u32,
     /// Cost of the most expensive packet, fs.
     pub(super) max_packet_fs: u128,
-    /// Work at departures from its shapers.
+    /// Work at departures from the worker's shapers.
     pub(super) at_departure: ArrivalCurve,
-    /// That work for one packet of each chain, fs.
+    /// Work at the departure of one packet of each chain, fs.
     pub(super) departure_fs: u128,
 }
 
 impl WorkerChains {
-    /// Work of departures that waited in a shaper. Each chain's departures come at its rate.
-    /// Departures that became due while the worker did not run leave in one turn. In any
-    /// interval these are at most two packets of each chain: one due before it, and one in it.
+    /// Returns the work of departures that waited in a shaper. Packets of a chain depart at the
+    /// chain's rate. Departures that became due while the worker did not run leave in one turn. In
+    /// any interval these are at most two packets of each chain: one that was due before the
+    /// interval, and one that becomes due in it.
     fn departures(&self) -> LeakyBucket {
         let rates = [
             self.at_departure.short().rate,
@@ -201,12 +202,12 @@ impl WorkerChains {
         )
     }
 
-    /// First come, first served in batches: a packet leaves with its batch, so later packets of the
-    /// batch may precede it. Departures of shapers precede it too; if they need more than half of
-    /// the core, the order is unknown.
+    /// Returns the service under first come, first served in batches. A packet leaves with its
+    /// batch, so the worker may process later packets of the batch first, and departures of
+    /// shapers. If departures need more than half of the core, the order is unknown.
     ///
-    /// If `batch_fs` is not 0, this batch and the previous one may be small, and each departure is
-    /// such a batch. Theorem 6 of `docs/guarantees/proofs.md`.
+    /// If `batch_fs` is not 0, the packet's batch and the previous batch may be small, and each
+    /// departure is a small batch. Theorem 6 of `docs/guarantees/proofs.md`.
     fn fcfs_in_batches(&self, batch: u16, batch_fs: u128, service: RateLatency) -> Option<Order> {
         let departures = self.departures();
         let Some(rate) = service

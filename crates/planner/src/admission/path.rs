@@ -14,30 +14,31 @@ use crate::plan::{Plan, ShaperPlace, Step};
 /// The order of servers is that of a path, so arrivals at a server depend only on earlier servers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
-    /// The kernel part of an ingress port, in softirq. It runs on any core, on one at a time, in
-    /// order of arrival.
+    /// The kernel part of an ingress port, in softirq. It runs on any core, on one core at a time,
+    /// in order of arrival.
     Port {
         /// The interface.
         name: String,
-        /// Its receive queues; a worker has a socket for each.
+        /// Number of the interface's receive queues; a worker has a socket for each.
         queues: u32,
     },
     /// A worker process.
     Worker {
-        /// Its core.
+        /// Number of the worker's core.
         core: u32,
-        /// Its name.
+        /// Name of the worker.
         name: String,
-        /// Whether it occupies its core without work, at least for some time.
+        /// Whether the worker occupies the core without work, at least for some time.
         polls: bool,
-        /// Cost of its wake-up, fs; 0 if it never sleeps.
+        /// Cost of a wake-up, fs; 0 if the worker never sleeps.
         wake_up_fs: u128,
-        /// Most packets that it takes from a port before it sends them and serves the next port.
+        /// Most packets that the worker takes from a port before it sends them and serves the next
+        /// port.
         batch: u16,
-        /// Cost of a batch besides its packets, fs: the cost of a single packet less that of a
+        /// Cost of a batch besides its packets, fs: the cost of a single packet minus that of a
         /// packet of a burst.
         batch_fs: u128,
-        /// Whether its ports are two DPDK devices, which it serves in turn.
+        /// Whether the ports are two DPDK devices, which the worker serves in turn.
         devices: bool,
     },
     /// A link with a speed.
@@ -54,7 +55,7 @@ impl std::fmt::Display for Resource {
     }
 }
 
-/// The common properties of chains on one path: to all others they are one flow.
+/// The common properties of the chains on one path, which are one flow to all other chains.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Route {
     /// The servers, in order.
@@ -76,13 +77,13 @@ pub struct Hold {
 }
 
 impl Route {
-    /// Index of the worker.
+    /// Returns the index of the worker.
     pub(super) fn worker(&self) -> Option<usize> {
         let mut resources = self.resources.iter();
         resources.position(|resource| matches!(resource, Resource::Worker { .. }))
     }
 
-    /// Passages of a packet through a server.
+    /// Returns the number of passages of a packet through a server.
     pub(super) fn passages(&self, resource: &Resource) -> u128 {
         match resource {
             Resource::Worker { .. } => 1 + u128::from(self.hold.times),
@@ -90,7 +91,7 @@ impl Route {
         }
     }
 
-    /// Hold time of a packet in the first `servers` servers, fs.
+    /// Returns the hold time of a packet in the first `servers` servers, fs.
     pub(super) fn held_before(&self, servers: usize) -> u128 {
         let includes_worker = self.worker().is_some_and(|worker| worker < servers);
         if includes_worker { self.hold.for_fs } else { 0 }
@@ -102,7 +103,7 @@ impl Route {
 pub struct Visit {
     /// The server.
     pub resource: Resource,
-    /// Worst-case cost of a packet of the chain there, for all its passages.
+    /// Worst-case cost of a packet of the chain at the server, for all passages.
     pub work: Work,
     /// Whether packets return to the same core, or pass several processes on it.
     pub returns: bool,
@@ -113,7 +114,7 @@ pub struct Visit {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HopWork {
     pub(super) name: String,
-    /// Index of its visit.
+    /// Index of the visit that the step belongs to.
     pub(super) visit: usize,
     pub(super) work: Work,
 }
@@ -124,13 +125,13 @@ pub(super) struct ServerPath {
     pub(super) visits: Vec<Visit>,
     pub(super) hops: Vec<HopWork>,
     pub(super) hold: Hold,
-    /// The part of the worker's work at departures from its shaper, if it has one.
+    /// The worker's work at departures from the chain's shaper; `None` without a shaper.
     pub(super) at_departure: Option<Work>,
     /// Most packets that the port processes before it forwards the first of them.
     pub(super) port_turn: u16,
 }
 
-/// The path of a planned chain, or the reason why it has no bound.
+/// Returns the path of a planned chain, or the reason why the chain has no bound.
 pub(super) fn server_path(
     chain: &ServiceChain,
     plan: &Plan,
@@ -168,7 +169,7 @@ const RECEIVE_TURN: u16 = 64;
 /// Most packets that a port passes to the stack, and so to tcx, at once when it merges segments
 /// (Linux, `net.core.gro_normal_batch`).
 const RECEIVE_LIST: u16 = 8;
-/// The longest frame in a worker's packet memory, bytes.
+/// The longest frame in a worker's UMEM, bytes.
 const FRAME: u128 = 4096;
 /// The shortest period of a function's timer, ns; a worker without packets checks its timers more
 /// often.
@@ -191,7 +192,7 @@ struct Builder<'a> {
 }
 
 impl Visit {
-    /// Cost of the longest frame there, fs.
+    /// Returns the cost of the longest frame at the server, fs.
     pub fn max_packet_fs(&self) -> u128 {
         self.work.frame_fs(self.growth.longest)
     }
@@ -224,7 +225,7 @@ impl<'a> Builder<'a> {
 
     fn add_steps(&mut self) {
         let (plan, chain) = (self.plan, self.chain);
-        // The worker owns the DPDK devices; packets bypass the kernel.
+        // With DPDK devices, packets bypass the kernel and enter the worker first.
         if chain.is_over_dpdk() {
             self.enter_worker();
         } else {
@@ -271,7 +272,7 @@ impl<'a> Builder<'a> {
     /// Adds a function's effect on the packets after it.
     fn add_effect(&mut self, effect: &Effect) {
         if let Some(held_ns) = effect.held_ns {
-            // The timer has this period, so it may miss a packet by nearly one period. A worker
+            // The timer has this period, so a packet may wait for nearly one more period. A worker
             // checks its timers once in several turns.
             let period_ns = held_ns.max(LEAST_PERIOD_NS);
             let held_ns = u128::from(held_ns) + u128::from(period_ns) + u128::from(LEAST_PERIOD_NS);
@@ -281,7 +282,7 @@ impl<'a> Builder<'a> {
         if effect.added_packets.window > 0 {
             self.growth = self.growth.with_added_packets(effect.added_packets);
         }
-        // The function releases kept packets when others arrive.
+        // The function releases held packets when another packet arrives.
         self.growth.extra += u128::from(effect.released);
     }
 
@@ -337,7 +338,7 @@ impl<'a> Builder<'a> {
     fn add_step(&mut self, name: &str, work: Work) {
         let visit = &mut self.path.visits[self.current];
         visit.work = visit.work.plus(work);
-        // Earlier steps have at most as many packets, and no longer ones.
+        // Earlier steps have at most as many packets, and their packets are no longer.
         visit.growth = self.growth;
         self.path.hops.push(HopWork {
             name: name.to_owned(),
@@ -346,7 +347,7 @@ impl<'a> Builder<'a> {
         });
     }
 
-    /// Counts work after the last user function as work at the departure.
+    /// Counts `work`, which follows the last user function, as work at the departure.
     fn add_departure_work(&mut self, work: Work) {
         if let Some(departure) = &mut self.path.at_departure {
             *departure = departure.plus(work);
@@ -367,8 +368,8 @@ impl<'a> Builder<'a> {
         self.add_step("egress link", work);
     }
 
-    /// Work of the front door with all receive work: up to a worker's ring, or through the kernel
-    /// to the egress. In the second case the egress counts twice.
+    /// Returns the work of the front door with all receive work: up to a worker's ring, or through
+    /// the kernel to the egress. In the second case the egress counts twice.
     fn door_work(&self) -> Work {
         let door = self.work_of(&self.plan.door);
         let Some(in_burst) = self.in_burst else {
@@ -382,7 +383,8 @@ impl<'a> Builder<'a> {
         door.max_of_each(self.worst_case(receive))
     }
 
-    /// Most that a single packet costs in a worker above a packet of a burst, fs.
+    /// Returns the greatest extra cost of a single packet above a packet of a burst in a worker,
+    /// fs.
     fn batch_fs(&self) -> u128 {
         let Some(in_burst) = self.in_burst else {
             return 0;
@@ -398,8 +400,8 @@ impl<'a> Builder<'a> {
             .fold(0, u128::max)
     }
 
-    /// Cost of a packet of a burst for a part of a step, including its share of the cost of a full
-    /// batch.
+    /// Returns the cost of a packet of a burst for a part of a step. Includes the packet's share of
+    /// the cost of a full batch.
     fn in_burst_work(&self, part: &str) -> Option<Work> {
         let in_burst = self.in_burst?;
         match part {
@@ -416,7 +418,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Extra cost of a function when packets of other chains alternate with its own.
+    /// Returns the extra cost of a function when packets of other chains alternate with the chain's
+    /// own packets.
     fn cold_cache_work(&self, space: Space) -> Work {
         let extra = self.costs.in_burst.map(|in_burst| match space {
             Space::Kernel => in_burst.kernel_function,
@@ -425,7 +428,7 @@ impl<'a> Builder<'a> {
         self.worst_case(extra.unwrap_or_default())
     }
 
-    /// Cost of a packet of a burst for a step.
+    /// Returns the cost of a packet of a burst for a step.
     fn work_of(&self, step: &Step) -> Work {
         let parts = step.parts.iter();
         let parts = parts.filter_map(|part| {
@@ -435,7 +438,7 @@ impl<'a> Builder<'a> {
         parts.fold(Work::default(), Work::plus)
     }
 
-    /// Cost of a single packet for a step.
+    /// Returns the cost of a single packet for a step.
     fn single_packet_step_work(&self, step: &Step) -> Work {
         let parts = step
             .parts
@@ -466,8 +469,8 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Packets of one turn. In mapping `distributed` each link is a port too, and the turns of all
-/// ports alternate.
+/// Returns the most packets of one turn. In mapping `distributed` each link is a port too, and the
+/// turns of all ports alternate.
 fn port_turn(plan: &Plan) -> u16 {
     let links = match plan.mapping {
         Mapping::Distributed => plan.hops.len() as u16,
@@ -480,12 +483,12 @@ fn port_turn(plan: &Plan) -> u16 {
     turn.saturating_mul(links.saturating_add(1))
 }
 
-/// Worst-case cost of a worker's wake-up, fs.
+/// Returns the worst-case cost of a worker's wake-up, fs.
 pub(super) fn wake_up_fs(costs: &Costs) -> u128 {
     worst_case_work(costs, costs.steps.wake_up).frame_fs(LONGEST.into())
 }
 
-/// The mean cost times the worst-case factor.
+/// Multiplies a mean cost by the worst-case factor.
 pub(super) fn worst_case_work(costs: &Costs, cost: Cost) -> Work {
     // Times of seconds in fs are below 2^53, so f64 is exact; rounded up.
     let fs = |ns: f64| (ns * costs.worst_case * NS as f64).ceil() as u128;

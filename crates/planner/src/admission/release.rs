@@ -9,7 +9,8 @@ use crate::frame::SHORTEST;
 use crate::plan::{Plan, ShaperPlace};
 use crate::shaping::profile_after;
 
-/// The longest hold time in a shaper that is stricter than the policer, fs; `None` without a bound.
+/// Returns the longest hold time in a shaper that is stricter than the policer, fs; `None` without
+/// a bound.
 pub(super) fn shaper_hold_fs(chain: &ServiceChain, plan: &Plan) -> Option<u128> {
     if plan.shaper.is_none() {
         return Some(0);
@@ -17,8 +18,8 @@ pub(super) fn shaper_hold_fs(chain: &ServiceChain, plan: &Plan) -> Option<u128> 
     shaper_wait_fs(&chain.sla.profile(), &chain.sla.policing_profile())
 }
 
-/// The longest wait in the shaper of a packet that the policer passes, fs, if packets have no delay
-/// before the shaper. Theorem 9 of `docs/guarantees/proofs.md`.
+/// Returns the longest wait in the shaper of a packet that the policer passes, fs, if packets have
+/// no delay before the shaper. Theorem 9 of `docs/guarantees/proofs.md`.
 fn shaper_wait_fs(shaped: &Profile, policed: &Profile) -> Option<u128> {
     let wait = |shaped: Option<Bucket>, policed: Option<Bucket>| {
         let (shaped, policed) = shaped.zip(policed)?;
@@ -32,8 +33,8 @@ fn shaper_wait_fs(shaped: &Profile, policed: &Profile) -> Option<u128> {
     }
 }
 
-/// Warns of a shaper whose lateness exceeds its tolerance and its bucket: the bucket loses credit,
-/// so packets leave more slowly than they arrive.
+/// Warns of a shaper whose lateness exceeds its tolerance and its bucket. The bucket then loses
+/// credit, so packets leave more slowly than they arrive.
 pub(super) fn warn_of_lost_credit(
     chain: &ServiceChain,
     plan: &Plan,
@@ -63,15 +64,15 @@ pub(super) fn warn_of_lost_credit(
     };
     let late_us = late_fs.div_ceil(NS * 1000);
     Some(format!(
-        "the shaper may be {late_us} us late and earn more credit than its burst holds: then it sends \
+        "the shaper may be {late_us} us late and earn more credit than its burst holds, so it may send \
          less than the agreed rate; write a burst of at least {burst} {unit}, or \
          `shaper: {{ tolerance: {late_us}us }}`{spin}"
     ))
 }
 
-/// Longest time from the policer to the shaper, fs, for which the shaper's queue has room and no
-/// packet waits too long. During that time packets cluster, in addition to the policer's burst.
-/// `None`: no such time.
+/// Returns the longest time from the policer to the shaper, fs, for which the shaper's queue has
+/// room and no packet waits too long; `None` if there is no such time. During that time packets
+/// cluster, in addition to the policer's burst.
 pub(super) fn room_fs(chain: &ServiceChain, plan: &Plan) -> Option<u128> {
     let shaper = &plan.shaper.as_ref()?.shaping;
     let wait_fs = shaper_hold_fs(chain, plan)?;
@@ -81,14 +82,14 @@ pub(super) fn room_fs(chain: &ServiceChain, plan: &Plan) -> Option<u128> {
     Some(longest_fs.min(mul_div_down(room, SECOND, rate)?))
 }
 
-/// The part of the policer's burst that may wait in the shaper, the policer's rate, and the
+/// Returns the part of the policer's burst that may wait in the shaper, the policer's rate, and the
 /// shortest packet; all in packets, or all in bits. Theorem 10 of `docs/guarantees/proofs.md`.
 fn burst_in_queue(chain: &ServiceChain, plan: &Plan) -> Option<(u128, u128, u128)> {
     let shaper = plan.shaper.as_ref()?;
     let shaped = shaper.shaping.profile();
     let policed = profile_after(chain.sla.policing_profile(), chain, shaper.functions_before);
     let (burst, policed, packet) = match (shaped.packets, policed.packets) {
-        // With two rates packets may wait for the bits of others.
+        // With two rates, packets may wait for the bits of other packets.
         (Some(_), Some(policed)) if shaped.bits.is_some() => (0, policed, 1),
         (Some(shaped), Some(policed)) => (shaped.burst(), policed, 1),
         _ => (shaped.bits?.burst(), policed.bits?, 8 * SHORTEST),
@@ -97,8 +98,8 @@ fn burst_in_queue(chain: &ServiceChain, plan: &Plan) -> Option<(u128, u128, u128
     Some((more.into(), policed.rate().into(), packet.into()))
 }
 
-/// Refuses a shaper that would drop conforming packets, which take up to `before_fs` to reach it;
-/// with the remedy.
+/// Returns the refusal of a shaper that would drop conforming packets. Packets take up to
+/// `before_fs` to reach the shaper.
 pub(super) fn room_refusal(chain: &ServiceChain, plan: &Plan, before_fs: u128) -> Option<String> {
     let shaper = &plan.shaper.as_ref()?.shaping;
     let wait_fs = shaper_hold_fs(chain, plan)?;
@@ -158,7 +159,8 @@ mod tests {
             }
         }
 
-        /// Time from the policer to the departure, ns; `None` if the policer drops the packet.
+        /// Sends a packet. Returns the time from the policer to the departure, ns; `None` if the
+        /// policer drops the packet.
         fn send(&mut self, at_ns: u64, bytes: u64, delay_ns: u64) -> Option<u64> {
             self.policer.take(at_ns, 1, bytes).then(|| {
                 self.reached_ns = self.reached_ns.max(at_ns + delay_ns);
@@ -171,9 +173,9 @@ mod tests {
     }
 
     proptest! {
-        /// Bursts have at least two packets: theorem 9 excludes a bucket that is full when a packet
-        /// is due. A bucket of one packet is full then, and loses the credit of each rounding to
-        /// nanoseconds.
+        /// Bursts have at least two packets, because theorem 9 excludes a bucket that is full when
+        /// a packet is due. A bucket of one packet is full at that time, so it loses the credit of
+        /// each rounding to nanoseconds.
         #[test]
         fn shaped_packets_leave_within_the_bound(
             packets in prop::option::of((1_u64..200, 2_u64..20)), bits in prop::option::of((1_u64..1000, 2_u64..20)),
@@ -222,7 +224,7 @@ mod tests {
                 longest_ns = longest_ns.max(took_ns);
             }
         }
-        // Either bucket alone adds at most 3 ms.
+        // Each bucket alone adds at most 3 ms.
         assert!(longest_ns > 30_000_000, "{longest_ns}");
     }
 }

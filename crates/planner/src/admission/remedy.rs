@@ -13,12 +13,12 @@ use super::site::Platform;
 pub struct Alternative {
     /// The key and value to write.
     pub key: String,
-    /// Its booking.
+    /// The chain's booking with that value.
     pub booking: Booking,
 }
 
-/// Remedies, each by itself: the largest rate, the largest burst, the least latency, and those of
-/// `alternatives` that fit.
+/// Returns remedies, of which each suffices alone: the largest rate, the largest burst, the least
+/// latency, and the `alternatives` that fit.
 pub fn remedies(
     ledger: &Ledger,
     booking: &Booking,
@@ -26,12 +26,12 @@ pub fn remedies(
     platform: &Platform,
 ) -> Vec<String> {
     let fits = |booking: &Booking| admit(ledger, booking, platform).refusal.is_none();
-    let mut all = Vec::new();
+    let mut found = Vec::new();
     if booking.policed {
         let rate = largest_profile(booking, &fits, |bucket, share| {
             Bucket::new(share.scale(bucket.rate()), bucket.burst())
         });
-        all.extend(rate.map(|profile| {
+        found.extend(rate.map(|profile| {
             format!(
                 "`rate: {}`",
                 format_profile(&profile, Bucket::rate, ["pps", "bit"])
@@ -40,7 +40,7 @@ pub fn remedies(
         let burst = largest_profile(booking, &fits, |bucket, share| {
             Bucket::new(bucket.rate(), share.scale(bucket.burst()))
         });
-        all.extend(burst.map(|profile| {
+        found.extend(burst.map(|profile| {
             format!(
                 "`burst: {}`",
                 format_profile(&profile, Bucket::burst, ["", "bit"])
@@ -54,21 +54,21 @@ pub fn remedies(
         if let (Some(_), None, Some(bound)) =
             (booking.latency_ns, &decision.refusal, &decision.bound)
         {
-            all.push(format!(
+            found.push(format!(
                 "`latency: {}`",
                 DURATION.format(bound.bound_ns.next_multiple_of(1000))
             ));
         }
     }
-    let others = alternatives.iter().filter(|other| fits(&other.booking));
-    all.extend(others.map(|other| other.key.clone()));
-    all
+    let fitting = alternatives.iter().filter(|other| fits(&other.booking));
+    found.extend(fitting.map(|alternative| alternative.key.clone()));
+    found
 }
 
 /// Steps of the search.
 const PARTS: u64 = 1 << 12;
-/// Further searches in the lowest part, if not even one part fits: enough to scale a bucket's
-/// largest figure to one.
+/// Further searches in the lowest part, if not even one part fits. They suffice to scale a bucket's
+/// largest figure to 1.
 const MAX_DEPTH: u32 = 4;
 
 /// A share of the agreed figure: `parts / PARTS^(1 + depth)`.
@@ -86,8 +86,8 @@ impl Share {
     }
 }
 
-/// The largest profile that fits, where `change` scales each bucket. Every smaller profile fits
-/// too.
+/// Returns the largest profile that fits, where `change` scales each bucket. If a profile fits, so
+/// does every smaller profile.
 fn largest_profile<E>(
     booking: &Booking,
     fits: &impl Fn(&Booking) -> bool,
@@ -106,7 +106,7 @@ fn largest_profile<E>(
     let fits_at = |depth: u32, parts: u64| fits(&with(Share { parts, depth }));
     let (depth, mut fitting, mut too_much) = match (0..MAX_DEPTH).find(|at| fits_at(*at, 1))? {
         0 => (0, 1, PARTS),
-        // Rounding: a small part may fit in full.
+        // Because of rounding, a small part may fit in full.
         at => (at + 1, PARTS, PARTS * PARTS),
     };
     while too_much - fitting > 1 {
@@ -131,7 +131,7 @@ fn format_profile(profile: &Profile, figure: impl Fn(Bucket) -> u64, units: [&st
         .filter_map(|(bucket, unit)| Some(format!("{}{unit}", figure(bucket?))))
         .collect();
     match &parts[..] {
-        [one] => one.clone(),
+        [part] => part.clone(),
         several => format!("[ {} ]", several.join(", ")),
     }
 }

@@ -17,16 +17,16 @@ use crate::planning;
 /// The node that admits a chain.
 #[derive(Debug, Clone, Copy)]
 pub struct Node<'a> {
-    /// Its packet costs.
+    /// Packet costs of the node.
     pub costs: &'a Costs,
-    /// Its cores, and the chain's ports.
+    /// Cores of the node, and the chain's ports.
     pub machine: &'a Machine,
-    /// Its admitted chains.
+    /// Admitted chains of the node.
     pub ledger: &'a Ledger,
 }
 
-/// Plans a chain for a machine: places each function, predicts the cost, and compares it with the
-/// contract.
+/// Plans a chain for a machine: places each function, predicts the cost, and compares the cost with
+/// the contract.
 ///
 /// A chain whose contract the machine cannot keep gets a plan that is not
 /// [`admitted`](Plan::admitted). [`plan`] assumes no other chain on the node; [`review`] considers
@@ -47,7 +47,7 @@ pub fn plan(chain: &ServiceChain, costs: &Costs, machine: &Machine) -> Result<Pl
     Ok(plan)
 }
 
-/// Decides on the admission of a planned chain and writes bound, refusal and remedies into its
+/// Decides on the admission of a planned chain, and writes bound, refusal and remedies into the
 /// plan. Returns the booking for the node's ledger.
 pub fn review(plan: &mut Plan, chain: &ServiceChain, node: &Node<'_>, site: &Site) -> Booking {
     let platform = Platform::new(node.costs);
@@ -56,7 +56,7 @@ pub fn review(plan: &mut Plan, chain: &ServiceChain, node: &Node<'_>, site: &Sit
     // A mean above the contract is always a refusal.
     let refusal = planning::refusal(plan).or(decision.refusal);
     let has_remedies = refusal.is_some();
-    // A shaper without room affects no other chain, and its refusal has the remedy.
+    // A shaper without room affects no other chain, and `room_refusal` names the remedy.
     let to_shaper_fs = decision.to_shaper_fs.unwrap_or(0);
     plan.refusal = refusal.or_else(|| release::room_refusal(chain, plan, to_shaper_fs));
     plan.admitted = plan.refusal.is_none();
@@ -95,7 +95,7 @@ pub fn review(plan: &mut Plan, chain: &ServiceChain, node: &Node<'_>, site: &Sit
     booking
 }
 
-/// The chain with other values of keys that may reduce its bound.
+/// Returns bookings of the chain with other values of keys that may reduce the bound.
 fn alternatives(
     plan: &Plan,
     chain: &ServiceChain,

@@ -5,14 +5,15 @@ use super::path::Resource;
 
 /// Descriptors of a worker's receive ring: about a millisecond of packets at full rate.
 pub const RING: u32 = 1024;
-/// The same for an interface with several receive queues, so that the packet memory suffices for
-/// all sockets.
+/// Descriptors of a receive ring if the interface has several receive queues. The ring is smaller
+/// so that the UMEM suffices for all sockets.
 pub const SMALL_RING: u32 = 256;
 
 impl Evaluator<'_> {
     /// Checks that each ring of a worker holds the packets that may wait there, if no packet stays
-    /// longer than `delay_fs`. All of them arrived at the port within the sum of the earlier delays
-    /// and this one, possibly in one receive queue. Theorem 10 of `docs/guarantees/proofs.md`.
+    /// at the worker longer than `delay_fs`. All waiting packets arrived at the port within the
+    /// sum of the earlier delays and `delay_fs`, possibly in one receive queue. Theorem 10 of
+    /// `docs/guarantees/proofs.md`.
     pub(super) fn check_rings(&self, worker: usize, delay_fs: u128) -> Result<(), Unbounded> {
         let resource = self.resource(worker)?;
         if !matches!(resource, Resource::Worker { devices: false, .. }) {
@@ -23,7 +24,7 @@ impl Evaluator<'_> {
         let mut waiting: Vec<(usize, u128)> = Vec::new();
         for group in self.groups_at(worker) {
             let path = self.group(group)?.servers;
-            let index = path.iter().position(|one| *one == worker);
+            let index = path.iter().position(|server| *server == worker);
             let before_fs = self.delay_before_fs(group, index.ok_or_else(not_computable)?)?;
             let within_fs = before_fs.checked_add(delay_fs).ok_or_else(not_computable)?;
             let packets = self

@@ -22,7 +22,7 @@ pub struct Site {
     pub queues: u32,
     /// The egress interface or device.
     pub egress: String,
-    /// Name of the worker of its user functions; chains with the same name share it.
+    /// Name of the worker that runs the user functions. Chains with the same name share the worker.
     pub worker: String,
     /// The worker's core.
     pub core: u32,
@@ -33,8 +33,8 @@ pub struct Site {
 }
 
 impl Site {
-    /// The site of a chain that is not deployed: the interfaces in its file, or names for its own
-    /// end hosts, and the core that the agent would choose.
+    /// Creates the site of a chain that is not deployed: the interfaces in the chain file, or names
+    /// for the chain's own end hosts, and the core that the agent would choose.
     pub fn planned(chain: &ServiceChain, machine: &Machine) -> Self {
         // A chain and its reverse share two links.
         let link_pair = chain
@@ -55,11 +55,11 @@ impl Site {
                 (ingress, egress, format!("{}@{link_pair}", chain.owner()))
             },
             |ports| {
-                // An owner has one worker for all interfaces in chain files, and one for each pair
-                // of DPDK devices.
+                // An owner has one worker for all interfaces in chain files, and one worker for
+                // each pair of DPDK devices.
                 let pair = if chain.is_over_dpdk() {
-                    let (one, other) = (&ports.ingress, &ports.egress);
-                    format!("{} {}", one.min(other), one.max(other))
+                    let (ingress, egress) = (&ports.ingress, &ports.egress);
+                    format!("{} {}", ingress.min(egress), ingress.max(egress))
                 } else {
                     String::new()
                 };
@@ -81,13 +81,13 @@ impl Site {
         }
     }
 
-    /// The longest incoming frame, without frame check sequence, bytes.
+    /// Returns the longest incoming frame, without frame check sequence, bytes.
     pub(super) fn longest_frame(&self) -> u64 {
         self.ingress_mtu
             .map_or(LONGEST, |mtu| frame::longest(mtu.into()))
     }
 
-    /// The kernel part of its ingress port.
+    /// Returns the kernel part of the ingress port.
     pub(super) fn port(&self) -> Resource {
         Resource::Port {
             name: self.ingress.clone(),
@@ -96,7 +96,7 @@ impl Site {
     }
 }
 
-/// The stalls and the slice of a node's cores.
+/// The longest stall of each core of a node, and the scheduler's time slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Platform {
     stalls_fs: BTreeMap<u32, u128>,
@@ -105,7 +105,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// The properties of the node with these measured costs.
+    /// Takes the properties from a node's measured costs.
     pub fn new(costs: &Costs) -> Self {
         let stalls = costs.stalls.iter();
         let stalls_fs: BTreeMap<_, _> = stalls
@@ -120,7 +120,7 @@ impl Platform {
         }
     }
 
-    /// The stall of a core, fs.
+    /// Returns the stall of a core, fs.
     pub(super) fn stall_fs(&self, core: u32) -> u128 {
         self.stalls_fs
             .get(&core)
@@ -128,7 +128,7 @@ impl Platform {
             .unwrap_or(self.default_stall_fs)
     }
 
-    /// The stall of an unknown core, fs.
+    /// Returns the stall of an unknown core, fs.
     pub(super) fn worst_stall_fs(&self) -> u128 {
         self.default_stall_fs
     }

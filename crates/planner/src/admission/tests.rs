@@ -1,5 +1,5 @@
-//! A plain reference of the decision, without caches and without server numbers. A property test
-//! compares both.
+//! A plain reference implementation of the decision, without caches and server numbers. A property
+//! test compares the decision with the reference.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use crate::calculus::{
 use crate::costs::{Cost, InBurst};
 use crate::{Costs, Machine, plan};
 
-/// The reference of the evaluator: chains by their paths.
+/// The reference of the evaluator: the sums of the chains of each path.
 struct Reference<'a> {
     paths: BTreeMap<Route, GroupSums>,
     platform: &'a Platform,
@@ -27,12 +27,12 @@ struct Reference<'a> {
 
 struct Server {
     service: RateLatency,
-    /// Its service under first come, first served, after batches and departures; `None`: the order
-    /// is unknown.
+    /// The service under first come, first served, after batches and departures; `None` if the
+    /// order is unknown.
     fcfs: Option<RateLatency>,
     whole_core: bool,
-    /// The batches of a first-come, first-served worker without others on its core: packets, cost
-    /// of a batch, and departures.
+    /// The batches of a first-come, first-served worker that is alone on its core: packets, cost of
+    /// a batch, and departures.
     batches: Option<(u16, u128, LeakyBucket)>,
 }
 
@@ -48,14 +48,17 @@ impl<'a> Reference<'a> {
 
     fn at(&self, server: &Resource) -> impl Iterator<Item = (&Route, &GroupSums, usize)> {
         self.paths.iter().filter_map(move |(route, sums)| {
-            let index = route.resources.iter().position(|one| one == server)?;
+            let index = route
+                .resources
+                .iter()
+                .position(|visited| visited == server)?;
             Some((route, sums, index))
         })
     }
 
     fn workers(&self, core: u32) -> BTreeSet<&Resource> {
         let all = self.paths.keys().flat_map(|route| &route.resources);
-        all.filter(|one| matches!(one, Resource::Worker { core: on, .. } if *on == core))
+        all.filter(|server| matches!(server, Resource::Worker { core: on, .. } if *on == core))
             .collect()
     }
 
@@ -175,7 +178,7 @@ impl<'a> Reference<'a> {
         )
     }
 
-    /// The delay of the first servers of a path.
+    /// Returns the delay of the first servers of a path.
     fn delay_before(&self, route: &Route, servers: usize) -> Option<u128> {
         let stays = route.resources[..servers]
             .iter()
@@ -190,7 +193,7 @@ impl<'a> Reference<'a> {
         after_delay(&sums.curves[index], self.delay_before(route, index)? + held)
     }
 
-    /// All arrivals at a server, and the returning part.
+    /// Returns all arrivals at a server, and the returning part.
     fn total(&self, server: &Resource, model: &Server) -> Option<(ArrivalCurve, ArrivalCurve)> {
         let is_any = model.fcfs.is_none();
         let servers = match server {
@@ -221,7 +224,7 @@ impl<'a> Reference<'a> {
         Some(sums)
     }
 
-    /// The longest stay by theorem 5, if known.
+    /// Returns the longest stay by theorem 5, if known.
     fn batch_stay(&self, server: &Resource, model: &Server) -> Option<u128> {
         let (packets, batch, departures) = model.batches?;
         let (total, _) = self.total(server, model)?;
@@ -297,7 +300,7 @@ impl<'a> Reference<'a> {
         busy.into_iter().chain(turn).min()
     }
 
-    /// The bound of a path, and the longest time to the shaper.
+    /// Returns the bound of a path, and the longest time to the shaper.
     fn worst_case(&self, route: &Route) -> Option<(u128, u128)> {
         let sums = &self.paths[route];
         let (mut sum, mut least, mut late, mut to_shaper) = (0_u128, 0, 0, 0);
@@ -340,7 +343,8 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// The bound of the new chain, ns, and a chain whose promise would break: the new one or `another`.
+/// Returns the bound of the new chain, ns, and the chain whose promise would break: the name of the
+/// new chain, or `another`.
 fn decide(
     ledger: &Ledger,
     booking: &Booking,
@@ -384,7 +388,7 @@ fn decide(
     (own_ns, broken.then(|| "another".to_owned()))
 }
 
-/// A random chain: its functions, place and contract.
+/// A random chain with random functions, servers and contract.
 #[derive(Debug, Clone)]
 struct RandomChain {
     function: usize,
@@ -478,9 +482,9 @@ impl RandomChain {
 }
 
 proptest! {
-    /// The fast decision equals the reference's, for any chains that the ledger already has.
+    /// The ledger may already have any chains.
     #[test]
-    fn fast_decisions_equal_the_references(chains in prop::collection::vec(random_chain(), 1..9), removed_at in 0_usize..9, in_burst: bool) {
+    fn decision_equals_the_decision_of_the_reference(chains in prop::collection::vec(random_chain(), 1..9), removed_at in 0_usize..9, in_burst: bool) {
         let cost = |ns| Cost::new(ns, 0.1);
         let in_burst = in_burst.then(|| InBurst { kernel: cost(1000.0), port: cost(900.0), worker: cost(700.0), ..InBurst::default() });
         let costs = Costs { in_burst, ..Costs::default() };

@@ -7,24 +7,24 @@ use crate::calculus::{ArrivalCurve, TandemServer, paper_sum, tandem};
 
 /// The bound of the chains of one path.
 pub(super) struct WorstCase {
-    /// Without hold times, and without `late_fs`.
+    /// The bound without hold times and without `late_fs`, fs.
     bound_fs: u128,
-    /// The same by the paper's sum.
+    /// The paper's sum without hold times and without `late_fs`, fs.
     sum_fs: Option<u128>,
-    /// Lateness of the worker's shaper.
+    /// Lateness of the worker's shaper, fs.
     pub(super) late_fs: u128,
-    /// Longest time from the policer to the worker's shaper, including hold times of functions.
+    /// Longest time from the policer to the worker's shaper, including hold times of functions, fs.
     pub(super) to_shaper_fs: Option<u128>,
     pub(super) servers: Vec<ServerResult>,
 }
 
 impl WorstCase {
-    /// The bound without hold times, fs.
+    /// Returns the bound without hold times, fs.
     pub(super) fn bound_fs(&self) -> u128 {
         self.bound_fs.saturating_add(self.late_fs)
     }
 
-    /// The same by the paper's sum.
+    /// Returns the paper's sum without hold times, fs.
     pub(super) fn sum_fs(&self) -> Option<u128> {
         Some(self.sum_fs?.saturating_add(self.late_fs))
     }
@@ -34,7 +34,7 @@ impl WorstCase {
 pub(super) struct ServerResult {
     pub(super) latency_fs: u128,
     pub(super) rate: u128,
-    /// All admitted arrivals there.
+    /// All admitted arrivals at the server.
     pub(super) total: ArrivalCurve,
     pub(super) delay_fs: u128,
 }
@@ -118,8 +118,8 @@ impl Evaluator<'_> {
         })
     }
 
-    /// A quick and looser bound of a group, the sum of the longest stays at its servers; and the
-    /// time to its shaper.
+    /// Computes a quick and looser bound of a group, the sum of the longest stays at its servers.
+    /// Returns this bound and the time to the group's shaper.
     pub(super) fn quick_bound_fs(&self, group: usize) -> Result<(u128, u128), Unbounded> {
         let GroupView {
             route,
@@ -140,8 +140,8 @@ impl Evaluator<'_> {
     }
 }
 
-/// The tandem bound of the first servers; `None` unless all are first come, first served. This
-/// bound is below the sum unless other chains need nearly the whole rate of a server.
+/// Returns the tandem bound of the first servers; `None` unless all are first come, first served.
+/// This bound is below the sum unless other chains need nearly the whole rate of a server.
 fn tandem_fs(
     max_work: &ArrivalCurve,
     tandem_servers: &[TandemServer],

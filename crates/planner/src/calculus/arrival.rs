@@ -3,8 +3,8 @@
 use super::SECOND;
 use super::rounding::{mul_div_down, mul_div_up};
 
-/// A leaky bucket: at most `burst + rate * t` in any interval of length `t` (LBT section 1.2.2). It
-/// is the arrival curve of the output of a token bucket.
+/// A leaky bucket: at most `burst + rate * t` in any interval of length `t` (LBT section 1.2.2).
+/// The output of a token bucket has this arrival curve.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeakyBucket {
     /// Most work at once.
@@ -14,17 +14,17 @@ pub struct LeakyBucket {
 }
 
 impl LeakyBucket {
-    /// A bucket with this burst and rate.
+    /// Creates a bucket with this burst and rate.
     pub const fn new(burst: u128, rate: u128) -> Self {
         Self { burst, rate }
     }
 
-    /// The most work in an interval of `time_fs`, fs.
+    /// Returns the most work in an interval of the length `time_fs`.
     pub fn at(&self, time_fs: u128) -> Option<u128> {
         mul_div_up(self.rate, time_fs, SECOND)?.checked_add(self.burst)
     }
 
-    /// The sum of two buckets.
+    /// Returns the sum of two buckets.
     pub(crate) fn plus(&self, other: &Self) -> Option<Self> {
         Some(Self {
             burst: self.burst.checked_add(other.burst)?,
@@ -40,13 +40,13 @@ impl LeakyBucket {
     }
 }
 
-/// The minimum of two leaky buckets: the one with the least burst and the one with the least rate.
+/// The minimum of two leaky buckets: the bucket with the least burst, and that with the least rate.
 ///
 /// A profile in packets and bits gives several buckets of work. The curve keeps two:
 /// [`short`](Self::short) is lowest over short intervals, [`long`](Self::long) over long ones. Sums
 /// add the short buckets and the long buckets separately. The minimum of the sums is at least the
-/// sum of the minima, so it is a valid curve. Thus ten thousand flows need two buckets, and
-/// subtraction of a flow is exact.
+/// sum of the minima, so the minimum of the sums is a valid curve. Thus ten thousand flows need two
+/// buckets, and subtraction of a flow is exact.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ArrivalCurve {
     short: LeakyBucket,
@@ -54,7 +54,7 @@ pub struct ArrivalCurve {
 }
 
 impl ArrivalCurve {
-    /// The curve of one bucket.
+    /// Creates the curve of one bucket.
     pub const fn of(bucket: LeakyBucket) -> Self {
         Self {
             short: bucket,
@@ -62,7 +62,7 @@ impl ArrivalCurve {
         }
     }
 
-    /// The curve of traffic within all these buckets; `None` without a bucket.
+    /// Creates the curve of traffic that conforms to all `buckets`; `None` without a bucket.
     pub fn least_of(buckets: impl IntoIterator<Item = LeakyBucket>) -> Option<Self> {
         let mut buckets = buckets.into_iter();
         let mut curve = Self::of(buckets.next()?);
@@ -77,12 +77,12 @@ impl ArrivalCurve {
         Some(curve)
     }
 
-    /// The bucket with the least burst.
+    /// Returns the bucket with the least burst.
     pub const fn short(&self) -> LeakyBucket {
         self.short
     }
 
-    /// The bucket with the least rate.
+    /// Returns the bucket with the least rate.
     pub const fn long(&self) -> LeakyBucket {
         self.long
     }
@@ -92,15 +92,15 @@ impl ArrivalCurve {
         *self == Self::default()
     }
 
-    /// The most work in an interval of `time_fs`, fs.
+    /// Returns the most work in an interval of the length `time_fs`.
     pub fn at(&self, time_fs: u128) -> Option<u128> {
         let (short, long) = (self.short.at(time_fs), self.long.at(time_fs));
         short.into_iter().chain(long).min()
     }
 
-    /// The crossover of a curve whose short bucket has the greater rate: the last femtosecond at
-    /// which the short bucket is the lower one, and the most work that has arrived one femtosecond
-    /// later.
+    /// Returns the crossover of a curve whose short bucket has the greater rate: the last
+    /// femtosecond at which the short bucket is lower than the long bucket, and the most work that
+    /// has arrived one femtosecond later.
     pub(super) fn crossover(&self) -> Option<(u128, u128)> {
         let (short, long) = (self.short, self.long);
         let crossover_fs = mul_div_down(
@@ -111,7 +111,7 @@ impl ArrivalCurve {
         Some((crossover_fs, short.at(crossover_fs.checked_add(1)?)?))
     }
 
-    /// The sum of two curves.
+    /// Returns the sum of two curves.
     pub fn plus(&self, other: &Self) -> Option<Self> {
         Some(Self {
             short: self.short.plus(&other.short)?,
@@ -119,7 +119,7 @@ impl ArrivalCurve {
         })
     }
 
-    /// This sum without one of its parts; `None` if `part` is greater.
+    /// Subtracts one part of this sum. Returns `None` if `part` is greater than the sum.
     pub fn minus(&self, part: &Self) -> Option<Self> {
         Some(Self {
             short: self.short.minus(&part.short)?,
@@ -127,7 +127,7 @@ impl ArrivalCurve {
         })
     }
 
-    /// The curve with each unit of work scaled by `factor`.
+    /// Multiplies the work by `factor`.
     pub(crate) fn times(&self, factor: u128) -> Option<Self> {
         self.map(|bucket| {
             let burst = bucket.burst.checked_mul(factor)?;
@@ -135,7 +135,7 @@ impl ArrivalCurve {
         })
     }
 
-    /// The curve with `change` applied to both buckets.
+    /// Applies `change` to both buckets.
     pub(super) fn map(&self, change: impl Fn(LeakyBucket) -> Option<LeakyBucket>) -> Option<Self> {
         Some(Self {
             short: change(self.short)?,
@@ -173,13 +173,14 @@ pub(super) mod tests {
 
     #[test]
     fn subtraction_reverses_addition() {
-        let one = ArrivalCurve::of(LeakyBucket::new(3, 7));
-        let two = ArrivalCurve::least_of([LeakyBucket::new(1, 9), LeakyBucket::new(5, 2)]).unwrap();
-        let both = one.plus(&two).unwrap();
-        assert_eq!(both.minus(&two), Some(one));
-        assert_eq!(one.minus(&both), None);
+        let first = ArrivalCurve::of(LeakyBucket::new(3, 7));
+        let second =
+            ArrivalCurve::least_of([LeakyBucket::new(1, 9), LeakyBucket::new(5, 2)]).unwrap();
+        let sum = first.plus(&second).unwrap();
+        assert_eq!(sum.minus(&second), Some(first));
+        assert_eq!(first.minus(&sum), None);
         let huge = ArrivalCurve::of(LeakyBucket::new(u128::MAX, 1));
-        assert_eq!(huge.plus(&one), None);
+        assert_eq!(huge.plus(&first), None);
         assert_eq!(huge.at(SECOND), None, "more than 128 bits");
     }
 }

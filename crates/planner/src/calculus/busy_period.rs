@@ -3,12 +3,12 @@
 use super::rounding::mul_div_up;
 use super::{ArrivalCurve, LeakyBucket, RateLatency, SECOND};
 
-/// The longest busy period of a server, fs: the longest stay of a packet, in any order of service.
-/// `None`: no bound.
+/// Returns the longest busy period of a server, fs, which is the longest stay of a packet in any
+/// order of service; `None` if there is no bound.
 ///
-/// `arrival` counts each packet with the work of all its passages. `returning` is the part that
-/// functions hold back and that returns, once for each return; `arrival` must include the hold time
-/// as a delay. Proof: `docs/guarantees/proofs.md`, theorem 4.
+/// `arrival` counts each packet with the work of all its passages, and includes hold times as a
+/// delay. `returning` is the part of the arrivals that functions hold back, counted for each
+/// return. Proof: `docs/guarantees/proofs.md`, theorem 4.
 pub fn busy_period(
     arrival: &ArrivalCurve,
     returning: &ArrivalCurve,
@@ -51,7 +51,7 @@ mod tests {
     }
 
     proptest! {
-        /// At the bound both curves are equal.
+        /// At the bound, the arrival curve and the service curve are equal.
         #[test]
         fn busy_period_ends_where_the_curves_meet(burst in 0_u128..1000, rate in 0_u128..99, latency_ms in 0_u128..500) {
             let arrival = ArrivalCurve::of(LeakyBucket::new(burst, rate));
@@ -65,8 +65,8 @@ mod tests {
             prop_assert_eq!(busy_period(&arrival, &NOTHING, &RateLatency::new(rate, 0)), None);
         }
 
-        /// Packets conform to a leaky bucket. The server serves each, a gate holds it until it
-        /// opens, and the server serves it again. No stay exceeds the bound.
+        /// Packets conform to a leaky bucket. The server serves each packet, a gate holds the
+        /// packet until the gate opens, and the server serves the packet again.
         #[test]
         fn no_stay_of_a_returning_packet_exceeds_the_bound(
             burst in 1_u128..30, rate in 1_u128..150, gate_ms in 1_u128..200, latency_ms in 0_u128..100, last: bool,
@@ -94,9 +94,9 @@ mod tests {
                     now = next + latency_ms * ms;
                 }
                 // Serves the first arrival, or the last.
-                let arrived = (0..open.len()).filter(|one| open[*one].0 <= now);
-                let one = if last { arrived.max_by_key(|one| open[*one].0) } else { arrived.min_by_key(|one| open[*one].0) };
-                let (at, has_returned) = open.swap_remove(one.unwrap());
+                let arrived = (0..open.len()).filter(|index| open[*index].0 <= now);
+                let chosen = if last { arrived.max_by_key(|index| open[*index].0) } else { arrived.min_by_key(|index| open[*index].0) };
+                let (at, has_returned) = open.swap_remove(chosen.unwrap());
                 now += ms;
                 prop_assert!(now - at <= bound, "{} above {}", now - at, bound);
                 if !has_returned {

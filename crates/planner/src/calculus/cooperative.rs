@@ -5,7 +5,7 @@ use super::{RateLatency, round_robin};
 /// The longest time that a process keeps the core before it yields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
-    /// Batches before it yields.
+    /// Batches that the process handles before it yields.
     pub batches: u64,
     /// Most packets in a batch.
     pub packets: u64,
@@ -21,10 +21,9 @@ impl Turn {
     }
 }
 
-/// The leftover service under cooperative yielding: round robin whose quanta are turns (the
-/// cooperative mode of NFVnice, Kulkarni et al. 2017). Each packet counts with the
-/// greatest cost, because a turn is a number of packets of any cost. `switch_fs`: cost of a context
-/// switch, fs.
+/// Returns the leftover service under cooperative yielding: round robin whose quanta are turns (the
+/// cooperative mode of NFVnice, Kulkarni et al. 2017). Each packet counts with the greatest cost,
+/// because a turn is a number of packets of any cost. `switch_fs` is the cost of a context switch.
 pub fn cooperative(
     service: &RateLatency,
     own: &Turn,

@@ -3,11 +3,11 @@
 use super::rounding::mul_div_up;
 use super::{ArrivalCurve, RateLatency, SECOND};
 
-/// The longest delay at a first-come, first-served server, fs: the horizontal deviation of both
-/// curves (LBT theorem 1.4.2).
+/// Returns the longest delay at a first-come, first-served server, fs: the horizontal deviation of
+/// the two curves (LBT theorem 1.4.2).
 ///
 /// A packet leaves after its last part, so the bound is valid for whole packets (LBT theorem
-/// 1.7.1). `None`: the arrival rate exceeds the service rate, or the figures exceed 128 bits.
+/// 1.7.1). Returns `None` if the arrival rate exceeds the service rate, or beyond 128 bits.
 pub fn delay(arrival: &ArrivalCurve, service: &RateLatency) -> Option<u128> {
     if arrival.is_zero() {
         return Some(service.latency_fs);
@@ -27,10 +27,11 @@ pub fn delay(arrival: &ArrivalCurve, service: &RateLatency) -> Option<u128> {
     least?.checked_add(service.latency_fs)
 }
 
-/// The wait at the crossover: until then work arrives faster than the server works, so the wait is
-/// longest there.
+/// Returns the wait at the crossover. Until the crossover, work arrives faster than the server
+/// works, so this wait is the longest.
 fn wait_at_crossover(arrival: &ArrivalCurve, rate: u128) -> Option<u128> {
-    // Work at one femtosecond after the crossover, as if it waited since the crossover: rounded up.
+    // The work at one femtosecond after the crossover, as if it waited since the crossover, so the
+    // wait is rounded up.
     let (crossover_fs, arrived) = arrival.crossover()?;
     Some(mul_div_up(arrived, SECOND, rate)?.saturating_sub(crossover_fs))
 }
@@ -60,8 +61,8 @@ mod tests {
     }
 
     proptest! {
-        /// Greedy arrivals of single units at a server that gives exactly its curve: each unit
-        /// arrives as soon as both buckets allow.
+        /// Each unit arrives as soon as both buckets allow, at a server that does exactly the work
+        /// of its curve.
         #[test]
         fn no_unit_exceeds_the_bound_and_one_nearly_meets_it(
             arrival in curve_with_crossover(), rate in 20_u128..500, latency_us in 0_u128..100_000,

@@ -3,11 +3,11 @@
 use super::RateLatency;
 use super::rounding::mul_div_up;
 
-/// The leftover service under a fair scheduler: the share by weight, less one slice of the core's
-/// time (Parekh and Gallager 1993). EEVDF (Linux 6.6) lags at most one request (Stoica and
+/// Returns the leftover service under a fair scheduler: the share by weight, minus one slice of the
+/// core's time (Parekh and Gallager 1993). EEVDF (Linux 6.6) lags at most one request (Stoica and
 /// Abdel-Wahab 1995, theorem 1); for CFS this is an assumption (A6 of `docs/guarantees/proofs.md`).
-/// `slice_fs`: longest time between two decisions, fs: the scheduler's slice, or its tick if that
-/// is longer. `None`: no weight.
+/// `slice_fs` is the longest time between two scheduling decisions: the scheduler's slice, or the
+/// tick if that is longer. Returns `None` for the weight 0.
 pub fn fair_share(
     service: &RateLatency,
     weight: u64,
@@ -49,7 +49,7 @@ mod tests {
     }
 
     proptest! {
-        /// EEVDF: each slice goes to the earliest virtual deadline among the eligible processes.
+        /// EEVDF gives each slice to the eligible process with the earliest virtual deadline.
         #[test]
         fn eevdf_gives_at_least_the_share(weight in 1_u64..20, others in prop::collection::vec(1_u64..20, 1..5), slice in 1_u64..5) {
             let weights: Vec<u64> = std::iter::once(weight).chain(others.iter().copied()).collect();
@@ -58,12 +58,14 @@ mod tests {
             let mut used = vec![0_u64; weights.len()];
             for turn in 0..200_u64 {
                 let now = turn * slice;
-                // Eligible: not ahead of its share, used * all <= now * weight.
+                // A process is eligible if it is not ahead of its share, that is, if
+                // used * all <= now * weight.
                 let next = (0..weights.len())
-                    .filter(|&one| used[one] * all <= now * weights[one])
-                    // Among equals the last one, so that the first process waits.
+                    .filter(|&process| used[process] * all <= now * weights[process])
+                    // Of processes with equal deadlines the last runs, so that the first waits.
                     .min_by(|&a, &b| {
-                        let deadline = |one: usize| (used[one] + slice) as f64 / weights[one] as f64;
+                        let deadline =
+                            |process: usize| (used[process] + slice) as f64 / weights[process] as f64;
                         deadline(a).total_cmp(&deadline(b)).then(b.cmp(&a))
                     })
                     .unwrap();

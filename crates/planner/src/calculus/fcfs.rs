@@ -3,9 +3,10 @@
 use super::rounding::mul_div_up;
 use super::{ArrivalCurve, RateLatency, SECOND};
 
-/// The leftover service of one flow under first come, first served (LBT proposition 6.2.1, after
-/// Cruz 1998, with the parameter that gives a rate-latency curve): the rate that other flows
-/// leave, after the latency and their whole burst. `None`: they need the whole rate.
+/// Returns the leftover service of one flow under first come, first served (LBT proposition 6.2.1,
+/// after Cruz 1998, with the parameter that gives a rate-latency curve): the rate that other flows
+/// leave, after the latency and their whole burst. Returns `None` if the other flows need the whole
+/// rate.
 ///
 /// At a single server the delay of the aggregate is tighter ([`delay`](super::delay()) of the sum).
 /// This curve is for [`tandem`](super::tandem).

@@ -3,8 +3,8 @@
 use super::rounding::mul_div_up;
 use super::{ArrivalCurve, LeakyBucket, SECOND};
 
-/// The arrival curve after a delay of at most `delay_fs` that differs between packets: `arrival(t +
-/// delay)`. Rathore et al. 2022, section 5.1, describe this clustering.
+/// Returns the arrival curve after each packet had a delay of 0 to `delay_fs`, which is
+/// `arrival(t + delay)`. Rathore et al. 2022, section 5.1, describe this clustering.
 pub fn after_delay(arrival: &ArrivalCurve, delay_fs: u128) -> Option<ArrivalCurve> {
     arrival.map(|bucket| {
         let clustered = mul_div_up(bucket.rate, delay_fs, SECOND)?;
@@ -23,8 +23,7 @@ mod tests {
     use crate::calculus::RateLatency;
 
     proptest! {
-        /// Units conform to a leaky bucket and leave a server within its curve. The departures
-        /// conform to the arrival curve after the server's latency.
+        /// Units conform to a leaky bucket. The server serves them within its service curve.
         #[test]
         fn departures_conform_to_the_output_curve(
             burst in 1_u128..20, arrival_rate in 1_u128..50, faster in 0_u128..50, latency_ms in 0_u128..2000,
@@ -37,7 +36,7 @@ mod tests {
             let mut arrivals: Vec<u128> = Vec::new();
             let mut departures: Vec<u128> = Vec::new();
             for pause_ms in pauses {
-                // The earliest time that the bucket allows, and a pause.
+                // The unit arrives after the pause, but not before the bucket allows.
                 let mut at = arrivals.last().copied().unwrap_or(0) + pause_ms * (SECOND / 1000);
                 if arrivals.len() >= burst as usize {
                     for (index, before) in arrivals.iter().enumerate() {

@@ -3,10 +3,10 @@
 use super::SECOND;
 use super::rounding::mul_div_up;
 
-/// The delay at one hop by equation (4) of Rathore et al. 2022, fs: the sum of all bursts `b_i` at
-/// the core, each divided by its processing rate `g_i`. `bursts` are work, so `b_i / g_i` is the
-/// burst's work divided by the core's rate. The function adds the latency of the hop, which the
-/// paper does not have. Along a chain, the paper sums the hops (section 4.2).
+/// Returns the delay at one hop by equation (4) of Rathore et al. 2022, fs: the sum of all bursts
+/// `b_i` at the core, each divided by its processing rate `g_i`. `bursts` are work, so `b_i / g_i`
+/// is the burst's work divided by the core's rate. The function adds the latency of the hop, which
+/// the paper does not have. Along a chain, the paper sums the hops (section 4.2).
 pub fn paper_sum(
     bursts: impl IntoIterator<Item = u128>,
     rate: u128,

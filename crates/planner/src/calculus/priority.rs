@@ -3,10 +3,10 @@
 use super::rounding::mul_div_up;
 use super::{ArrivalCurve, RateLatency, SECOND};
 
-/// The leftover service of one level under static priority (`SCHED_FIFO`): the rate that higher
-/// levels leave, after their burst and `blocking`, the longest work of a lower level that finishes
-/// first (LBT theorem 6.2.1 and corollary 6.2.1). The order among higher levels does not matter.
-/// `None`: higher levels need the whole rate.
+/// Returns the leftover service of one level under static priority (`SCHED_FIFO`): the rate that
+/// higher levels leave, after their burst and `blocking` (LBT theorem 6.2.1 and corollary 6.2.1).
+/// `blocking` is the longest work of a lower level that finishes first. The order among higher
+/// levels does not matter. Returns `None` if higher levels need the whole rate.
 pub fn priority(
     service: &RateLatency,
     higher: &ArrivalCurve,
@@ -39,7 +39,7 @@ mod tests {
     }
 
     proptest! {
-        /// A server that serves the higher level first, after a unit of the lower one.
+        /// The server finishes a unit of the lower level, then serves the higher level first.
         #[test]
         fn no_unit_of_a_level_exceeds_the_bound(
             high_burst in 0_u128..30, high_rate in 1_u128..50, own_burst in 1_u128..30, own_rate in 1_u128..49,

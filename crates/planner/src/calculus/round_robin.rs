@@ -3,10 +3,10 @@
 use super::RateLatency;
 use super::rounding::mul_div_up;
 
-/// The leftover service under round robin (`SCHED_RR`): one quantum of each round, after the quanta
-/// of all others (LBT section 1.3.1 for the staircase, Parekh and Gallager 1993 for sharing by
-/// weights). `others_fs`: time of the others in a round, with context switches, fs. An unused
-/// quantum shortens the round. `None`: no quantum.
+/// Returns the leftover service under round robin (`SCHED_RR`): one quantum of each round, after
+/// the quanta of all other processes (LBT section 1.3.1 for the staircase, Parekh and Gallager 1993
+/// for sharing by weights). `others_fs` is the time of the other processes in a round, with context
+/// switches. An unused quantum shortens the round. Returns `None` for the quantum 0.
 pub fn round_robin(
     service: &RateLatency,
     quantum_fs: u128,
@@ -41,8 +41,7 @@ mod tests {
     }
 
     proptest! {
-        /// The staircase of a server whose other processes use all their quanta is never below the
-        /// curve, and touches it.
+        /// The other processes use all their quanta.
         #[test]
         fn staircase_is_above_the_curve_and_touches_it(quantum_ms in 1_u128..50, others_ms in 0_u128..200) {
             let ms = SECOND / 1000;

@@ -1,6 +1,6 @@
-//! Products divided by a third number, with explicit rounding.
+//! Divides products, with explicit rounding.
 
-/// `a * b / c`, rounded up; `None` for `c = 0` or an overflow.
+/// Returns `a * b / c`, rounded up; `None` for `c = 0` or an overflow.
 pub(crate) fn mul_div_up(a: u128, b: u128, c: u128) -> Option<u128> {
     if c == 0 {
         return None;
@@ -8,7 +8,7 @@ pub(crate) fn mul_div_up(a: u128, b: u128, c: u128) -> Option<u128> {
     Some(a.checked_mul(b)?.div_ceil(c))
 }
 
-/// `a * b / c`, rounded down; `None` for `c = 0` or an overflow.
+/// Returns `a * b / c`, rounded down; `None` for `c = 0` or an overflow.
 pub(crate) fn mul_div_down(a: u128, b: u128, c: u128) -> Option<u128> {
     a.checked_mul(b)?.checked_div(c)
 }

@@ -15,17 +15,17 @@ pub struct RateLatency {
 }
 
 impl RateLatency {
-    /// A service with this rate and latency.
+    /// Creates the curve with this rate and latency.
     pub const fn new(rate: u128, latency_fs: u128) -> Self {
         Self { rate, latency_fs }
     }
 
-    /// A whole core with a stall of at most `latency_fs`.
+    /// Creates the curve of a whole core with a stall of at most `latency_fs`.
     pub const fn core(latency_fs: u128) -> Self {
         Self::new(SECOND, latency_fs)
     }
 
-    /// The least work in `time_fs` of a busy period.
+    /// Returns the least work in the first `time_fs` of a busy period.
     pub fn at(&self, time_fs: u128) -> Option<u128> {
         mul_div_down(self.rate, time_fs.saturating_sub(self.latency_fs), SECOND)
     }

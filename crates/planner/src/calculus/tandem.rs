@@ -14,9 +14,9 @@ pub struct TandemServer {
     pub packet: u128,
 }
 
-/// The longest delay of a flow through all servers, fs, where its burst counts once (LBT theorems
-/// 1.4.6 and 2.1.3; Goyal, Lam and Vin 1995). `flow`: arrival curve of the flow, each packet with
-/// its work at the server where it costs most. `None`: no bound. Proof:
+/// Returns the longest delay of a flow through all servers, fs; `None` if there is no bound. The
+/// flow's burst counts once (LBT theorems 1.4.6 and 2.1.3; Goyal, Lam and Vin 1995). `flow` is the
+/// flow's arrival curve, with each packet's work at its most expensive server. Proof:
 /// `docs/guarantees/proofs.md`, theorem 7.
 pub fn tandem(flow: &ArrivalCurve, servers: &[TandemServer]) -> Option<u128> {
     let mut least_rate = None;
@@ -45,12 +45,12 @@ mod tests {
 
     const US: u128 = SECOND / 1_000_000;
 
-    /// A simulated server: its latency, the work of a packet, and the packets of other flows.
+    /// A simulated server, and the packets of other flows that arrive there.
     #[derive(Debug, Clone)]
     struct Stage {
         latency_fs: u128,
         packet_fs: u128,
-        /// Burst, rate and packet cost of the others, and the time of their burst.
+        /// Burst, rate and packet cost of the other flows, and the time of their burst.
         others: (u128, u128, u128, u128),
     }
 
@@ -77,7 +77,7 @@ mod tests {
                 }
                 all.push((at, false));
             }
-            // Among simultaneous arrivals the flow's packet is last.
+            // Of simultaneous arrivals, the server serves the flow's packet last.
             all.sort_unstable();
             let mut finish = 0;
             let mut departures = Vec::new();
@@ -91,8 +91,8 @@ mod tests {
         }
     }
 
-    /// Arrivals that conform to a bucket of packets: each after its pause, but not before the
-    /// bucket allows.
+    /// Returns arrivals that conform to a bucket of packets. Each packet arrives after its pause,
+    /// but not before the bucket allows.
     fn arrivals(burst: u128, rate: u128, pauses: &[u128]) -> Vec<u128> {
         let mut all: Vec<u128> = Vec::new();
         for pause_us in pauses {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     proptest! {
-        /// No packet exceeds either bound, for any traffic of the other flows.
+        /// The other flows send any traffic. The paper's sum is a bound too.
         #[test]
         fn no_packet_exceeds_the_tandem_bound(
             stages in prop::collection::vec(stage(), 1..4), burst in 1_u128..30, rate in 1_u128..20_000,
@@ -140,7 +140,7 @@ mod tests {
             if let Some(bound) = tandem(&flow, &servers) {
                 prop_assert!(took <= bound, "{} above {}", took, bound);
             }
-            // The sum is a bound too: theorem 8 of docs/guarantees/proofs.md.
+            // Theorem 8 of docs/guarantees/proofs.md.
             let loads = stages.iter().map(|stage| rate * stage.packet_fs + stage.others.1 * stage.others.2);
             if loads.max().unwrap() <= SECOND {
                 let sum: u128 = stages.iter().map(|stage| {
@@ -151,8 +151,7 @@ mod tests {
             }
         }
 
-        /// Without other flows a greedy source meets the bound exactly, and the bound is at most
-        /// the paper's sum.
+        /// The bound is also at most the paper's sum.
         #[test]
         fn greedy_flow_without_others_meets_the_tandem_bound(
             stages in prop::collection::vec(stage(), 1..6), burst in 1_u128..50,

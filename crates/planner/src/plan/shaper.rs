@@ -18,13 +18,13 @@ pub enum ShaperPlace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShaperPlan {
-    /// Its place.
+    /// Where the shaper is.
     pub place: ShaperPlace,
-    /// Its profile, and the limits of its queue. The profile is the agreed one, plus the packets
-    /// and bytes that earlier functions add.
+    /// The shaper's profile, and the limits of its queue. The profile is the agreed profile plus
+    /// the packets and bytes that earlier functions add.
     #[serde(flatten)]
     pub shaping: Shaping,
-    /// Number of functions before it.
+    /// Number of functions before the shaper.
     #[serde(skip)]
     pub(crate) functions_before: usize,
 }

@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::plan::Plan;
 
 /// Plans a chain for a machine, without admission: places each function, predicts the cost, and
-/// compares it with the contract.
+/// compares the cost with the contract.
 pub(crate) fn plan_before_admission(
     chain: &ServiceChain,
     costs: &Costs,
@@ -18,7 +18,7 @@ pub(crate) fn plan_before_admission(
     if !chain.is_over_dpdk() {
         return mapping::plan(chain, costs, machine);
     }
-    let mut plan = mapping::plan(&in_user_space(chain)?, costs, machine)?;
+    let mut plan = mapping::plan(&pin_to_user_space(chain)?, costs, machine)?;
     for hop in &mut plan.hops {
         hop.why = String::from("the chain's ports are DPDK devices");
     }
@@ -29,10 +29,10 @@ pub(crate) fn plan_before_admission(
     Ok(plan)
 }
 
-/// The chain with all functions pinned to user space.
-fn in_user_space(original: &ServiceChain) -> Result<ServiceChain, PlanError> {
+/// Returns the chain with all functions pinned to user space.
+fn pin_to_user_space(original: &ServiceChain) -> Result<ServiceChain, PlanError> {
     let mut chain = original.clone();
-    // The parser has checked the file's own mapping.
+    // The parser accepts only `compact` and `auto` for DPDK devices.
     chain.mapping = Mapping::Compact;
     for function in &mut chain.functions {
         let kind = function.kind();

@@ -8,8 +8,8 @@ use crate::error::PlanError;
 use crate::machine::Machine;
 use crate::plan::{Hop, Plan, Step};
 
-/// Plans a chain for a machine: chooses its mapping, places each function, predicts the cost, and
-/// compares it with the contract.
+/// Plans a chain for a machine: chooses the mapping, places each function, predicts the cost, and
+/// compares the cost with the contract.
 ///
 /// A chain whose contract the machine cannot keep gets a plan that is not
 /// [`admitted`](Plan::admitted).
@@ -63,7 +63,7 @@ pub(super) fn plan(
     Ok(best)
 }
 
-/// Why a chain needs sandboxes, if a function requests one.
+/// Returns the reason why a chain needs sandboxes, if a function requests a sandbox.
 fn sandbox_reason(chain: &ServiceChain) -> Option<String> {
     chain.functions.iter().find_map(|function| {
         let request = function.sandbox.demand()?;
@@ -74,7 +74,7 @@ fn sandbox_reason(chain: &ServiceChain) -> Option<String> {
     })
 }
 
-/// Why a chain needs sandboxes, if it has a black box.
+/// Returns the reason why a chain needs sandboxes, if the chain has a black box.
 fn black_box_reason(chain: &ServiceChain) -> Option<String> {
     let mut functions = chain.functions.iter();
     let function = functions.find(|function| function.kind().is_black_box())?;
@@ -98,7 +98,7 @@ fn warn_too_few_cores(plan: &Plan, chain: &ServiceChain, machine: &Machine) -> O
 }
 
 /// Adds the rings between the processes of a pipeline to the steps before the functions and to the
-/// egress step. Returns the number of functions with their own process, and of rings.
+/// egress step. Returns the number of functions with their own process, and the number of rings.
 pub(super) fn add_rings(
     functions: &[FunctionSpec],
     hops: &mut [Hop],
@@ -112,7 +112,8 @@ pub(super) fn add_rings(
         step.insert("ring", ns, before);
         rings += 1;
     };
-    // `away`: the packet is not in the first process, which runs the first user function.
+    // The first process runs the first user function; `away` means the packet is in another
+    // process.
     let (mut away, mut first) = (false, true);
     for (hop, function) in hops.iter_mut().zip(functions) {
         if hop.space == Space::Kernel {

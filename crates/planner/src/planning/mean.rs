@@ -9,7 +9,7 @@ use crate::plan::{Hop, Plan};
 /// Share of a core above which waiting times grow fast (Xiang 2022, section 4.3, after Li et al.).
 const BUSY: f64 = 0.8;
 
-/// Sets the plan's verdict by the mean cost, and its warnings.
+/// Sets the plan's verdict by the mean cost, and the plan's warnings.
 pub(super) fn compare_with_contract(plan: &mut Plan, chain: &ServiceChain, costs: &Costs) {
     let wake_up_ns = wake_up_ns(plan, chain, costs);
     plan.refusal = refusal(plan);
@@ -29,7 +29,8 @@ pub(super) fn compare_with_contract(plan: &mut Plan, chain: &ServiceChain, costs
     .collect();
 }
 
-/// Wake-up time of all sleeping workers on a packet's path, ns; `None` if they never sleep.
+/// Returns the wake-up time of all sleeping workers on a packet's path, ns; `None` if the workers
+/// never sleep.
 fn wake_up_ns(plan: &Plan, chain: &ServiceChain, costs: &Costs) -> Option<f64> {
     let sleeps = plan.uses(Space::User) && chain.worker.idle != Idle::Spin;
     let wake_ups = if plan.mapping == Mapping::Distributed {
@@ -40,17 +41,18 @@ fn wake_up_ns(plan: &Plan, chain: &ServiceChain, costs: &Costs) -> Option<f64> {
     sleeps.then(|| wake_ups * costs.steps.wake_up.at_ns(plan.frame_bytes))
 }
 
-/// Refuses a mean above the agreed delay: the chain would miss its contract at any load.
+/// Returns the refusal of a mean above the agreed delay, with which the chain would miss its
+/// contract at any load.
 pub(crate) fn refusal(plan: &Plan) -> Option<String> {
-    let bounds = [
+    let limits = [
         ("latency", plan.sla.latency_ns),
         ("roundTrip", plan.sla.round_trip_ns),
     ];
-    let (key, bound_ns) = bounds
+    let (key, limit_ns) = limits
         .into_iter()
-        .filter_map(|(key, bound)| Some((key, bound?)))
-        .find(|(_, bound)| plan.predicted_ns > *bound as f64)?;
-    let most = plan.costliest().map_or_else(String::new, |hop| {
+        .filter_map(|(key, limit_ns)| Some((key, limit_ns?)))
+        .find(|(_, limit_ns)| plan.predicted_ns > *limit_ns as f64)?;
+    let largest_part = plan.costliest().map_or_else(String::new, |hop| {
         format!(
             "; the largest part is `{}` with the step to it, {}",
             hop.name,
@@ -58,9 +60,9 @@ pub(crate) fn refusal(plan: &Plan) -> Option<String> {
         )
     });
     Some(format!(
-        "the predicted cost of {} is above the agreed {key} of {}{most}",
+        "the predicted cost of {} is above the agreed {key} of {}{largest_part}",
         nanoseconds(plan.predicted_ns),
-        DURATION.format(bound_ns),
+        DURATION.format(limit_ns),
     ))
 }
 
@@ -81,7 +83,7 @@ fn warn_bypassed_guards(chain: &ServiceChain) -> Option<String> {
     })
 }
 
-/// Warnings about functions' configurations.
+/// Returns warnings about the configurations of functions.
 fn configuration_warnings(chain: &ServiceChain) -> impl Iterator<Item = String> {
     chain.functions.iter().filter_map(|function| {
         let caution = function.config.effect().caution?;
@@ -118,14 +120,14 @@ fn black_box_note(plan: &Plan) -> String {
 }
 
 fn warn_late_wake_up(plan: &Plan, wake_up_ns: Option<f64>) -> Option<String> {
-    let (bound_ns, wake_up_ns) = (plan.sla.latency_ns?, wake_up_ns?);
-    let late = plan.admitted && plan.predicted_ns + wake_up_ns > bound_ns as f64;
+    let (latency_ns, wake_up_ns) = (plan.sla.latency_ns?, wake_up_ns?);
+    let late = plan.admitted && plan.predicted_ns + wake_up_ns > latency_ns as f64;
     late.then(|| {
         format!(
             "a packet that wakes the worker takes about {}, above the agreed latency of {}; \
              write `worker: {{ idle: spin }}`",
             nanoseconds(plan.predicted_ns + wake_up_ns),
-            DURATION.format(bound_ns),
+            DURATION.format(latency_ns),
         )
     })
 }
@@ -176,7 +178,7 @@ fn user_hops(plan: &Plan) -> impl Iterator<Item = &Hop> {
     hops.filter(|hop| hop.space == Space::User && !hop.is_black_box())
 }
 
-/// Warns of several spinning workers in a distributed chain: they share one core.
+/// Warns of several spinning workers in a distributed chain, because they share one core.
 fn warn_spinning_workers(plan: &Plan, chain: &ServiceChain) -> Option<String> {
     let count = user_hops(plan).count();
     let spin = plan.mapping == Mapping::Distributed && count > 1 && chain.worker.idle == Idle::Spin;

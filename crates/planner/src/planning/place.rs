@@ -2,11 +2,11 @@
 //!
 //! The cost of a chain is the sum of its functions, the steps between them, and its two ends. The
 //! space of a function changes only the steps before and after it. So a dynamic program over the
-//! positions finds the optimum in linear time: for each position and space, the least cost from
-//! there to the end.
+//! positions finds the optimum in linear time. It computes, for each position and space, the least
+//! cost from that position to the end.
 //!
-//! Costs are whole picoseconds: sums of floating-point numbers depend on their order, and rounding
-//! would decide ties.
+//! Costs are whole picoseconds, because sums of floating-point numbers depend on their order, and
+//! rounding would decide ties.
 
 use myelin_spec::Space;
 
@@ -17,8 +17,8 @@ pub(crate) const SPACES: [Space; 2] = [Space::Kernel, Space::User];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Steps {
     pub(crate) door: u64,
-    /// From a function in the first space, or from the front door in the kernel, into a function in
-    /// the second.
+    /// From a function in the first space (or from the front door, which is in the kernel) into a
+    /// function in the second space.
     pub(crate) reach: [[u64; 2]; 2],
     /// From the last function in a space to the egress.
     pub(crate) leave: [u64; 2],
@@ -29,15 +29,15 @@ pub(crate) type SpaceCosts = [Option<u64>; 2];
 
 /// Restricts a choice to one space.
 pub(crate) fn restrict_to(choice: SpaceCosts, space: Space) -> SpaceCosts {
-    SPACES.map(|one| choice[one as usize].filter(|_| one == space))
+    SPACES.map(|candidate| choice[candidate as usize].filter(|_| candidate == space))
 }
 
-/// The score of a placement; the least is the best. Of placements with equal cost, the one with
-/// fewer user functions wins.
+/// The score of a placement; the least score is the best. Of placements with equal cost, fewer user
+/// functions are better.
 ///
 /// Only one placement has the best score. Proof: let two placements have the best score. A third
-/// one puts a function into the kernel wherever either of them does. It costs no more (two changes
-/// of space never cost less than none), and has fewer user functions.
+/// placement puts a function into the kernel if one of the two placements does. The third costs no
+/// more (two changes of space never cost less than none), and has fewer user functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Score {
     pub(crate) cost_ps: u64,
@@ -51,7 +51,7 @@ pub(crate) struct Placement {
     pub(crate) score: Score,
 }
 
-/// The best placement. `None` if a function has no allowed space.
+/// Finds the best placement. Returns `None` if a function has no allowed space.
 pub(crate) fn find_cheapest(functions: &[SpaceCosts], steps: &Steps) -> Option<Placement> {
     // rest[p][s]: the best score from function p in space s to the end of the chain, without the
     // step to p.
@@ -85,7 +85,8 @@ pub(crate) fn find_cheapest(functions: &[SpaceCosts], steps: &Steps) -> Option<P
     Some(Placement { spaces, score })
 }
 
-/// The better space for the next function, and the score from the current function to the end.
+/// Returns the better space for the next function, and the score from the current function to the
+/// end.
 fn best_next(scores: &[Option<Score>; 2], steps: &Steps, from: Space) -> Option<(Space, Score)> {
     let reached = SPACES.into_iter().filter_map(|space| {
         let mut score = scores[space as usize]?;
@@ -101,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// The cost of one placement, summed along the path.
+    /// Sums the cost of one placement along the path.
     fn cost(functions: &[SpaceCosts], steps: &Steps, spaces: &[Space]) -> Option<u64> {
         let mut total = steps.door;
         let mut from = Space::Kernel;
@@ -141,7 +142,7 @@ mod tests {
         found
     }
 
-    /// A cost from a small range, so that equal costs are common, or from a large one.
+    /// A cost from a small range, so that equal costs are common, or from a large range.
     fn cost_ps() -> impl Strategy<Value = u64> {
         prop_oneof![0..4_u64, 0..5_000_000_u64]
     }

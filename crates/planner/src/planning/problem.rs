@@ -1,10 +1,10 @@
-//! The placement problem of one chain: the cost of each function in each space, and of the steps
-//! between them at each hook.
+//! The placement problem of one chain: the cost of each function in each space, and the cost of the
+//! steps between functions at each hook.
 
 use myelin_spec::{Classify, FunctionSpec, Hook, Mapping, ServiceChain, Space};
 
 use super::place::{Placement, SPACES, Score, SpaceCosts, Steps, find_cheapest, restrict_to};
-use super::reach::{Part, reach_parts};
+use super::reach::{Part, step_parts};
 use crate::classify::required_space;
 use crate::costs::{Cost, Costs};
 use crate::error::PlanError;
@@ -31,7 +31,7 @@ impl<'c> Problem<'c> {
         frame_bytes: u64,
     ) -> Result<Self, PlanError> {
         let choice = |function: &FunctionSpec| {
-            // On average one ring for each user function.
+            // On average, a packet passes one ring for each user function.
             let ring = (chain.mapping == Mapping::Pipeline).then_some(costs.steps.ring);
             let cost = |space| {
                 let own = costs.function_cost(&function.config, space)?;
@@ -58,12 +58,13 @@ impl<'c> Problem<'c> {
             .map(choice)
             .collect::<Result<_, _>>()?;
         let distributed = chain.mapping == Mapping::Distributed;
-        let black_box = chain.functions.iter().any(|one| one.kind().is_black_box());
+        let mut functions = chain.functions.iter();
+        let has_black_box = functions.any(|function| function.kind().is_black_box());
         let hooks = HOOKS
             .into_iter()
             .filter(|hook| chain.hook == Hook::Auto || chain.hook == *hook)
             // Only XDP can send packets to a black box or to user space.
-            .filter(|hook| !black_box || *hook == Hook::Xdp)
+            .filter(|hook| !has_black_box || *hook == Hook::Xdp)
             .map(|hook| {
                 let ends = Ends::new(hook, machine, costs, distributed);
                 (hook, steps(&ends, costs, frame_bytes))
@@ -81,7 +82,7 @@ impl<'c> Problem<'c> {
         self.solve_with(&self.choices)
     }
 
-    /// The best hook and placement. At tcx all functions run in the kernel.
+    /// Finds the best hook and placement. At tcx all functions run in the kernel.
     fn solve_with(&self, choices: &[SpaceCosts]) -> Option<(Hook, Placement)> {
         let kernel_only = choices
             .iter()
@@ -98,7 +99,7 @@ impl<'c> Problem<'c> {
         solved.min_by_key(|(_, placement)| placement.score)
     }
 
-    /// The best score of the chain with the function at `position` in `space`.
+    /// Returns the best score of the chain with the function at `position` in `space`.
     fn score_with(&self, position: usize, space: Space) -> Option<Score> {
         let mut choices = self.choices.clone();
         choices[position] = restrict_to(choices[position], space);
@@ -106,8 +107,13 @@ impl<'c> Problem<'c> {
             .map(|(_, placement)| placement.score)
     }
 
-    /// The reason for the space of the function at `position`.
-    pub(super) fn why(&self, position: usize, space: Space, placement: &Placement) -> String {
+    /// Returns the reason for the space of the function at `position`.
+    pub(super) fn explain_space(
+        &self,
+        position: usize,
+        space: Space,
+        placement: &Placement,
+    ) -> String {
         let function = &self.chain.functions[position];
         let kind = function.kind();
         let other = match space {
@@ -156,10 +162,10 @@ impl<'c> Problem<'c> {
     }
 }
 
-/// Both ends of a chain at a hook.
+/// The costs at both ends of a chain at a hook.
 pub(super) struct Ends {
     pub(super) door: Vec<Part>,
-    /// The egress step if the last function runs in the kernel, and if in user space.
+    /// The egress step after a last function in the kernel, and after one in user space.
     pub(super) egress: [Part; 2],
     /// The hook if each function has its own link.
     pub(super) link: Option<Hook>,
@@ -198,16 +204,16 @@ impl Ends {
 }
 
 fn steps(ends: &Ends, costs: &Costs, frame_bytes: u64) -> Steps {
-    let at = |parts: &[Part]| picoseconds(parts.iter().map(|(_, cost)| *cost), frame_bytes);
-    let reach = |from, space| at(&reach_parts(from, space, ends.link, &costs.steps));
+    let cost_ps = |parts: &[Part]| picoseconds(parts.iter().map(|(_, cost)| *cost), frame_bytes);
+    let reach = |from, space| cost_ps(&step_parts(from, space, ends.link, &costs.steps));
     Steps {
-        door: at(&ends.door),
+        door: cost_ps(&ends.door),
         reach: SPACES.map(|from| SPACES.map(|space| reach(from, space))),
-        leave: ends.egress.map(|part| at(&[part])),
+        leave: ends.egress.map(|part| cost_ps(&[part])),
     }
 }
 
-/// The sum of costs of a frame, in whole picoseconds.
+/// Sums the costs of a frame, in whole picoseconds.
 fn picoseconds(costs: impl IntoIterator<Item = Cost>, frame_bytes: u64) -> u64 {
     let picoseconds = |cost: Cost| (cost.at_ns(frame_bytes) * 1000.0).round() as u64;
     costs.into_iter().map(picoseconds).sum()

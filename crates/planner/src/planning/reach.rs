@@ -8,10 +8,10 @@ use crate::plan::Step;
 /// The name and the cost of a part of a step.
 pub(super) type Part = (&'static str, Cost);
 
-/// The parts of the step from the previous function, in `from`, to a function in `space`; the front
-/// door is in the kernel. `link`: the hook if each function has its own link; then `from` does not
-/// matter.
-pub(super) fn reach_parts(
+/// Returns the parts of the step from the previous function, which runs in `from`, to a function in
+/// `space`. Before the first function, `from` is the kernel, because the front door is there. If
+/// each function has its own link, `link` is the hook of the links, and `from` does not matter.
+pub(super) fn step_parts(
     from: Space,
     space: Space,
     link: Option<Hook>,
@@ -40,7 +40,7 @@ pub(super) struct Crossings {
 }
 
 impl Crossings {
-    /// Makes a step of these parts and counts its crossings.
+    /// Creates a step of these parts, and counts the crossings in it.
     pub(super) fn add_step(&mut self, parts: &[Part], frame_bytes: u64) -> Step {
         const CROSSINGS: [&str; 3] = ["enter_user", "user_to_kernel", "user_egress"];
         for (_, cost) in parts.iter().filter(|(name, _)| CROSSINGS.contains(name)) {

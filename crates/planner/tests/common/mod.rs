@@ -12,12 +12,12 @@ pub(crate) const FIREWALL: &str =
 pub(crate) const XOR: &str = "kind: xor, config: { key: 1 }";
 pub(crate) const FORWARD: &str = "kind: forward";
 
-/// A chain of these functions, with more lines of its `spec`.
+/// Makes a chain of these functions. `more` contains additional lines of the `spec`.
 pub(crate) fn chain(functions: &[&str], more: &str) -> ServiceChain {
     named("tried", functions, more)
 }
 
-/// The same with another name.
+/// Like [`chain`], with another name.
 pub(crate) fn named(name: &str, functions: &[&str], more: &str) -> ServiceChain {
     let mut text = format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {name} }}\n\
@@ -53,7 +53,7 @@ pub(crate) fn spaces(plan: &Plan) -> Vec<Space> {
     plan.hops.iter().map(|hop| hop.space).collect()
 }
 
-/// The bound is the sum of its shares.
+/// Checks that the predicted cost is the sum of its parts.
 pub(crate) fn assert_adds_up(plan: &Plan) {
     let hops: f64 = plan.hops.iter().map(myelin_planner::Hop::total_ns).sum();
     let sum = plan.door.cost_ns + hops + plan.egress.cost_ns;

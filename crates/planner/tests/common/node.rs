@@ -1,4 +1,4 @@
-//! Chains on a node with other chains.
+//! Plans chains on a node with other chains.
 
 use myelin_planner::admission::{Booking, Ledger, Node, Site, review};
 use myelin_planner::{Bound, Costs, Machine, Plan, plan};
@@ -17,7 +17,7 @@ pub(crate) fn plan_on_node(
     plan_at(ledger, chain, machine, &Site::planned(chain, machine))
 }
 
-/// The same at a given site.
+/// Like [`plan_on_node`], at a given site.
 pub(crate) fn plan_at(
     ledger: &Ledger,
     chain: &ServiceChain,
@@ -35,8 +35,8 @@ pub(crate) fn plan_at(
     (planned, booking)
 }
 
-/// A chain between two interfaces that all chains share.
-pub(crate) fn shared(name: &str, functions: &[&str], more: &str) -> ServiceChain {
+/// Makes a chain between the two interfaces of [`PORTS`], which all such chains share.
+pub(crate) fn chain_on_shared_ports(name: &str, functions: &[&str], more: &str) -> ServiceChain {
     named(name, functions, &format!("{PORTS}{more}"))
 }
 

@@ -1,7 +1,8 @@
-//! Accounts for each packet of a chain: where it is, or where it was lost. Pure.
+//! Accounts for each packet of a chain: the place where the packet is, or was lost. Pure.
 //!
 //! All counters grow. With no packet in transit, `in + made = policed + door + rings + functions +
-//! shaper + out`. A difference is packets in transit, or packets lost without a counter.
+//! shaper + out`. A difference between both sides is the number of packets in transit or lost
+//! without a counter.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +19,11 @@ use crate::sla::history::TransitLosses;
 pub struct Counts {
     /// Packets classified to the chain at the front door.
     pub packets_in: u64,
-    /// Bytes of those packets.
+    /// Bytes classified to the chain at the front door.
     pub bytes_in: u64,
     /// Packets above the profile, which the policer dropped.
     pub policed: u64,
-    /// Bytes of those, as the policer counts them.
+    /// Bytes of the policed packets, as the policer counts bytes.
     pub policed_bytes: u64,
     /// Packets that the front door dropped because no program and no worker could take them.
     pub door: u64,
@@ -36,7 +37,7 @@ pub struct Counts {
     pub made: u64,
     /// Packets that left at the egress.
     pub packets_out: u64,
-    /// Bytes that left, where the egress counts them.
+    /// Bytes that left at the egress; 0 if the egress does not count bytes.
     pub bytes_out: u64,
 }
 
@@ -45,13 +46,13 @@ pub struct Counts {
 pub struct HopCounts {
     /// The function's name.
     pub name: String,
-    /// Its kind, as in the chain file.
+    /// The function's kind, as in the chain file.
     pub kind: String,
-    /// Its position in the chain.
+    /// The function's position in the chain.
     pub position: u8,
-    /// Whether it is a black box, whose program Myelin does not know.
+    /// Whether the function is a black box.
     pub is_black_box: bool,
-    /// Its counters.
+    /// The function's counters.
     pub counted: HopCounters,
 }
 
@@ -60,7 +61,7 @@ pub struct HopCounts {
 pub struct LossCounter {
     /// The place. Chains with an equal place share one counter.
     pub place: LossPlace,
-    /// Position of the function behind it; `None` at the egress.
+    /// Position of the function behind the place; `None` at the egress.
     pub next_position: Option<u8>,
     /// Packets lost at the place since its creation.
     pub lost: u64,
@@ -94,7 +95,7 @@ pub enum LossPlace {
     Egress {
         /// The interface's index.
         interface: u32,
-        /// Its name.
+        /// The interface's name.
         name: String,
     },
 }
@@ -109,31 +110,31 @@ impl LossPlace {
 /// A worker process that serves the chain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkerTimes {
-    /// Its process.
+    /// Process number.
     pub pid: u32,
-    /// The core it is bound to.
+    /// The core that the worker is assigned to.
     pub core: Option<u32>,
-    /// It polls and never sleeps, so its run time does not show its load.
+    /// Whether the worker polls and never sleeps, so its run time does not show its load.
     pub is_polling: bool,
-    /// Restarts.
+    /// Number of restarts.
     pub restarts: u64,
     /// Time on a core, ns.
     pub run_ns: u64,
     /// Time ready to run while something else ran, ns.
     pub waited_ns: u64,
-    /// Position of the first function that it runs.
+    /// Position of the first function that the worker runs.
     pub first_position: Option<u8>,
-    /// Whether it runs on that core.
+    /// Whether the worker runs on its core.
     pub binding: Binding,
 }
 
 /// Whether a worker runs on its core.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Binding {
-    /// It runs there, or is bound to no core.
+    /// The worker runs on its core, or is assigned to no core.
     #[default]
     Kept,
-    /// It was moved off the core, and is bound to it again.
+    /// The worker was moved off its core, and the agent has bound the worker to the core again.
     Restored,
     /// The core is offline.
     Offline,
@@ -153,40 +154,41 @@ impl Binding {
 pub struct Reading {
     /// The chain's name.
     pub name: String,
-    /// Service path identifier: distinguishes a chain from an earlier one of that name.
+    /// Service path identifier. Distinguishes the chain from an earlier chain of that name.
     pub spi: u32,
-    /// Its generation.
+    /// The chain's current generation.
     pub generation: u16,
-    /// Its contract.
+    /// The chain's contract.
     pub sla: Sla,
     /// Time since the chain came up, s.
     pub up_s: f64,
-    /// Its packet counters over all generations.
+    /// The chain's packet counters over all generations.
     pub counts: Counts,
     /// Whether the egress counts bytes.
     pub counts_bytes_out: bool,
     /// Packets that the front door passed on to the current generation.
     pub passed_door: u64,
-    /// Its functions, in chain order.
+    /// The chain's functions, in chain order.
     pub hops: Vec<HopCounts>,
     /// Packets that wait in the shaper.
     pub in_shaper: u64,
-    /// Sojourn of its packets; `None` where black boxes divide the chain into sections.
+    /// Sojourn of the chain's packets; `None` if black boxes divide the chain into sections.
     pub sojourn: Option<Histogram>,
-    /// Places between its functions that can lose packets.
+    /// Loss counters at the places between functions.
     pub loss_counters: Vec<LossCounter>,
-    /// The workers that serve it.
+    /// The workers that serve the chain.
     pub workers: Vec<WorkerTimes>,
-    /// `onFailure: pass`: packets may bypass the chain, so a missing packet need not be lost.
+    /// Whether packets may bypass the chain (`onFailure: pass`), so a missing packet need not be
+    /// lost.
     pub may_bypass: bool,
 }
 
-/// Packets that each function lost: its drops less the packets that it created.
+/// Computes the packets that each function lost: drops less created packets.
 ///
-/// An erasure code repairs drops between its two ends. So a packet that enters the section and does
-/// not leave it counts as lost at the section's end. A decoder without an encoder in this chain
-/// counts as lossless, because its drops include repair packets.
-pub(crate) fn losses_by_hop(hops: &[HopCounts]) -> Vec<u64> {
+/// An erasure code repairs drops between its two ends. So a packet that enters the coded section
+/// and does not leave the section counts as lost at its end. A decoder without an encoder in this
+/// chain counts as lossless, because its drops include repair packets.
+pub(crate) fn compute_losses_by_hop(hops: &[HopCounts]) -> Vec<u64> {
     let mut lost: Vec<u64> = hops
         .iter()
         .map(|hop| hop.counted.drops.saturating_sub(hop.counted.emitted))
@@ -197,8 +199,8 @@ pub(crate) fn losses_by_hop(hops: &[HopCounts]) -> Vec<u64> {
             continue;
         }
         lost[end] = 0;
-        let mut before = hops[..end].iter();
-        if let Some(begin) = before.rposition(|hop| coding(hop) == Some(Coding::Begins)) {
+        let mut earlier = hops[..end].iter();
+        if let Some(begin) = earlier.rposition(|hop| coding(hop) == Some(Coding::Begins)) {
             let section = &hops[begin..=end];
             let dropped: u64 = section.iter().map(|hop| hop.counted.drops).sum();
             let made: u64 = section.iter().map(|hop| hop.counted.emitted).sum();
@@ -212,14 +214,14 @@ pub(crate) fn losses_by_hop(hops: &[HopCounts]) -> Vec<u64> {
 impl Counts {
     /// Adds the counters of one generation's functions.
     pub fn add_hops(&mut self, hops: &[HopCounts]) {
-        for (hop, lost) in hops.iter().zip(losses_by_hop(hops)) {
+        for (hop, lost) in hops.iter().zip(compute_losses_by_hop(hops)) {
             self.made += hop.counted.emitted;
             add(&mut self.drops, &hop.name, hop.counted.drops);
             add(&mut self.lost, &hop.name, lost);
         }
     }
 
-    /// Adds the counters of other generations.
+    /// Adds the counters of `other`, for example of other generations.
     pub fn add(&mut self, other: &Self) {
         self.packets_in += other.packets_in;
         self.bytes_in += other.bytes_in;
@@ -238,7 +240,7 @@ impl Counts {
         }
     }
 
-    /// The difference to an earlier reading.
+    /// Returns the difference to an earlier reading.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let grown = |count: fn(&Self) -> u64| count(self).saturating_sub(count(earlier));
         Self {
@@ -256,17 +258,18 @@ impl Counts {
         }
     }
 
-    /// Packets that should leave: those within the profile, and those that functions created.
-    pub(crate) fn due_out(&self) -> u64 {
+    /// Packets that should leave: conforming packets, and packets that functions created.
+    pub(crate) fn expected_out(&self) -> u64 {
         (self.packets_in + self.made).saturating_sub(self.policed)
     }
 
-    /// Packets in transit, or lost without a counter. Rings and links lost `transit` packets.
+    /// Packets in transit, or lost without a counter. `transit` is the number of packets that rings
+    /// and links lost.
     pub fn missing(&self, transit: u64) -> u64 {
         (self.packets_in + self.made).saturating_sub(self.sum_removed(transit) + self.packets_out)
     }
 
-    /// Packets policed, dropped, or lost.
+    /// Sums the packets that were policed, dropped, or lost.
     fn sum_removed(&self, transit: u64) -> u64 {
         let in_functions: u64 = self.drops.values().sum();
         self.policed + self.door + in_functions + self.shaper + transit
@@ -274,8 +277,8 @@ impl Counts {
 }
 
 impl PacketAccount {
-    /// Accounts for `counts`. Rings and links lost `transit`, black boxes hold `stuck`, and
-    /// `unseen` packets were lost without a counter.
+    /// Accounts for the packets of `counts`. `transit`: losses of rings and links. `stuck`: packets
+    /// that black boxes hold. `unseen`: packets lost without a counter.
     pub(crate) fn new(
         counts: &Counts,
         transit: TransitLosses,
@@ -314,15 +317,16 @@ impl PacketAccount {
     }
 }
 
-/// A packet that has not left after this time is lost, ns.
+/// A packet that is still inside the chain after this time counts as lost, ns.
 const MAX_TRANSIT_NS: u64 = 1_000_000_000;
-/// Added to the longest sojourn, ns: a worker that is off its core during a reading may have the
-/// packets of this time in its rings.
+/// Tolerance added to the longest sojourn, ns. A worker that is off its core during a reading may
+/// have the packets of this time in its rings.
 const OFF_CORE_NS: u64 = 10_000_000;
 
-/// The most packets in transit at the end of an interval of `length_s`, in which `arrived` packets
-/// arrived. A packet takes at most the longest sojourn of those that left; without one, a second.
-pub(crate) fn most_in_transit(arrived: u64, length_s: f64, sojourn: Option<&Histogram>) -> u64 {
+/// Returns the largest possible number of packets in transit at the end of an interval of
+/// `length_s`, in which `arrived` packets arrived. A packet takes at most the longest measured
+/// `sojourn`, or a second if no sojourn was measured.
+pub(crate) fn max_in_transit(arrived: u64, length_s: f64, sojourn: Option<&Histogram>) -> u64 {
     let longest_ns = sojourn.and_then(|sojourn| sojourn.quantile(1.0));
     let transit_ns = longest_ns.map_or(MAX_TRANSIT_NS, |ns| {
         ns.saturating_add(OFF_CORE_NS).min(MAX_TRANSIT_NS)
@@ -334,7 +338,7 @@ pub(crate) fn most_in_transit(arrived: u64, length_s: f64, sojourn: Option<&Hist
     (arrived as f64 * (transit_ns as f64 / length_ns)).ceil() as u64
 }
 
-/// The counters that grew, and by how much.
+/// Returns the growth of each counter that grew.
 pub(crate) fn since(
     now: &BTreeMap<String, u64>,
     before: &BTreeMap<String, u64>,
@@ -346,14 +350,14 @@ pub(crate) fn since(
     grown.filter(|(_, lost)| *lost > 0).collect()
 }
 
-fn add(to: &mut BTreeMap<String, u64>, name: &str, packets: u64) {
+fn add(counters: &mut BTreeMap<String, u64>, name: &str, packets: u64) {
     if packets > 0 {
-        *to.entry(name.to_owned()).or_default() += packets;
+        *counters.entry(name.to_owned()).or_default() += packets;
     }
 }
 
-/// Divides packets in proportion to weights; the parts add up to `packets`. No part exceeds its
-/// weight while `packets` is at most the sum of weights. If all weights are zero, the first part
+/// Divides packets in proportion to weights. The sum of the parts is `packets`. No part exceeds its
+/// weight if `packets` is at most the sum of the weights. If all weights are zero, the first part
 /// takes all.
 pub(crate) fn divide_by_weight(packets: u64, weights: &[u64]) -> Vec<u64> {
     let sum: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
@@ -369,7 +373,7 @@ pub(crate) fn divide_by_weight(packets: u64, weights: &[u64]) -> Vec<u64> {
         .iter()
         .map(|weight| {
             before += u128::from(*weight);
-            // At most `packets`.
+            // `until` is at most `packets`, so it fits in u64.
             let until = (u128::from(packets) * before / sum) as u64;
             let part = until - given;
             given = until;
@@ -399,7 +403,7 @@ mod tests {
     #[test]
     fn function_drops_less_created_packets_are_lost() {
         let hops = [hop("firewall", 100, 7, 0), hop("xor", 93, 3, 2)];
-        assert_eq!(losses_by_hop(&hops), [7, 1]);
+        assert_eq!(compute_losses_by_hop(&hops), [7, 1]);
         assert_eq!(hops[1].counted.packets_out(), 92);
     }
 
@@ -413,12 +417,12 @@ mod tests {
             hop("rlnc-decode", 115, 25, 9),
             hop("forward", 99, 1, 0),
         ];
-        assert_eq!(losses_by_hop(&hops), [0, 0, 1, 1]);
+        assert_eq!(compute_losses_by_hop(&hops), [0, 0, 1, 1]);
         assert_eq!(hops[2].counted.packets_out(), 99);
         // Without a decoder a dropped packet is lost.
-        assert_eq!(losses_by_hop(&hops[..2]), [0, 10]);
-        // A decoder without its encoder in the chain is lossless here.
-        assert_eq!(losses_by_hop(&hops[2..]), [0, 1]);
+        assert_eq!(compute_losses_by_hop(&hops[..2]), [0, 10]);
+        // A decoder without its encoder in the chain counts as lossless.
+        assert_eq!(compute_losses_by_hop(&hops[2..]), [0, 1]);
     }
 
     #[test]
@@ -445,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_by_place_add_up_to_all_packets() {
+    fn the_account_counts_each_packet_once() {
         let mut counts = Counts {
             packets_in: 1000,
             policed: 100,

@@ -1,10 +1,10 @@
-//! Finds why a second violated a contract, and in which function. Pure.
+//! Finds the cause of a contract violation in a second, and the function concerned. Pure.
 //!
 //! Lost packets come first: the place that lost most of them is the cause. For late packets and
-//! full rings the monitor looks at the worker or core with the least progress. It had no time left
-//! (overload), or the hypervisor (steal) or another program (neighbour) kept it from running.
-//! Stolen or waited time explains a late percentile if it is at least the share of the second above
-//! the percentile.
+//! full rings the monitor looks at the worker or core with the least progress. That worker or core
+//! had no time left (overload), or the hypervisor (steal) or another program (neighbour) kept the
+//! worker from running. Stolen or waited time explains a late percentile if it is at least the
+//! share of the second above the percentile.
 
 use crate::sla::Binding;
 use crate::sla::account::HopCounts;
@@ -13,41 +13,41 @@ use crate::sla::{SlaCause, SlaTerm, SlaWindow};
 
 /// A worker or core that ran for more than this share of a second had no time left.
 const BUSY: f64 = 0.9;
-/// Least share of a second that counts: one tick of the kernel's accounting.
+/// Smallest share of a second that counts as a cause: one tick of the kernel's accounting.
 const TICK: f64 = 0.01;
-/// A function whose packets cost this many times their usual cost is named as the hop.
+/// Factor by which a function's cost must exceed its usual cost, for the function to be the hop.
 const GROWN: f64 = 2.0;
 
-/// How one worker of the chain spent the second.
+/// The times of one of the chain's workers in the second.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct WorkerLoad {
     pub(crate) pid: u32,
     pub(crate) core: Option<u32>,
     pub(crate) is_polling: bool,
-    /// It ended and was restarted.
+    /// Whether the worker ended and the agent restarted it.
     pub(crate) restarted: bool,
     /// Share of the second on a core.
     pub(crate) busy: f64,
     /// Share of the second ready to run while something else ran.
     pub(crate) waited: f64,
-    /// Whether it runs on its core.
+    /// Whether the worker runs on its core.
     pub(crate) binding: Binding,
-    /// Position of the first function that it runs.
+    /// Position of the first function that the worker runs.
     pub(crate) first_position: Option<u8>,
-    /// Another chain with most of the worker's packets, and its share of them.
+    /// Another chain with most of the worker's packets, and that chain's share of the packets.
     pub(crate) neighbour: Option<(String, f64)>,
 }
 
-/// How one core spent the second.
+/// The times of one core in the second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CoreLoad {
     /// Core number.
     pub core: u32,
     /// Share of the second that the hypervisor took.
     pub steal: f64,
-    /// Share in soft interrupts, where kernel functions run.
+    /// Share of the second in soft interrupts, where kernel functions run.
     pub softirq: f64,
-    /// Idle share.
+    /// Share of the second in which the core was idle.
     pub idle: f64,
 }
 
@@ -60,9 +60,9 @@ pub(crate) struct Context {
     pub(crate) hops: Vec<HopCounts>,
     /// Mean cost of a packet in each function over the generation's life, ns.
     pub(crate) usual_ns: Vec<Option<f64>>,
-    /// Position of the function whose rings lost most.
+    /// Position of the function whose rings lost the most packets.
     pub(crate) ring: Option<u8>,
-    /// The interface that lost most packets.
+    /// The interface that lost the most packets.
     pub(crate) link: Option<String>,
 }
 
@@ -134,11 +134,13 @@ fn explain_lost_core(context: &Context) -> Finding {
             format!("write 1 to /sys/devices/system/cpu/cpu{core}/online"),
         ),
         Binding::Forbidden => (
-            format!("the cpuset of worker {pid} has no core {core} any more"),
-            format!("give core {core} back to the cpuset of its control group"),
+            format!("the cpuset of worker {pid} no longer includes core {core}"),
+            format!("add core {core} to the cpuset of the worker's control group"),
         ),
         Binding::Kept | Binding::Restored => {
-            let fault = format!("worker {pid} had left core {core}; the agent bound it again");
+            let fault = format!(
+                "worker {pid} had left core {core}; the agent has bound the worker to that core again"
+            );
             return Finding::new(SlaCause::Core, first_hop(context, worker), vec![fault]);
         }
     };
@@ -151,7 +153,7 @@ fn explain_lost_core(context: &Context) -> Finding {
                 "worker {pid} runs on other cores together with other programs, without a guarantee"
             ),
             format!(
-                "remedy: {remedy}, or `myelin down` the chain and bring it up with another `worker: {{ core }}`"
+                "remedy: {remedy}, or remove the chain with `myelin down` and deploy it with another `worker: {{ core }}`"
             ),
         ],
     )
@@ -171,9 +173,9 @@ fn explain_loss(second: &SlaWindow, context: &Context) -> Finding {
             let arrived = context
                 .hops
                 .iter()
-                .find(|one| one.name == hop)
-                .map_or(String::new(), |one| {
-                    format!(" of {}", one.counted.packets_in)
+                .find(|candidate| candidate.name == hop)
+                .map_or(String::new(), |function| {
+                    format!(" of {}", function.counted.packets_in)
                 });
             Finding::new(
                 SlaCause::Function,
@@ -187,8 +189,8 @@ fn explain_loss(second: &SlaWindow, context: &Context) -> Finding {
                 .ring
                 .and_then(|position| hop_name(context, position))
                 .unwrap_or_else(|| "egress".to_owned());
-            let before = format!("rings before {} lost {packets} packets", finding.hop);
-            finding.evidence.insert(0, before);
+            let overflow = format!("rings before {} lost {packets} packets", finding.hop);
+            finding.evidence.insert(0, overflow);
             finding
         }
         "link" => Finding::new(
@@ -211,11 +213,11 @@ fn explain_loss(second: &SlaWindow, context: &Context) -> Finding {
                 .first()
                 .map_or_else(|| NOWHERE.to_owned(), |worker| first_hop(context, worker)),
             vec![format!(
-                "the front door dropped {packets} packets: no worker and no program could take them"
+                "the front door dropped {packets} packets, because no worker and no program could take them"
             )],
         ),
         _ => {
-            let missing = format!("{packets} packets are missing for a second");
+            let missing = format!("{packets} packets were missing for a second");
             let restarted = context.workers.iter().find(|worker| worker.restarted);
             let Some(worker) = restarted else {
                 return unknown_cause(vec![missing]);
@@ -229,8 +231,8 @@ fn explain_loss(second: &SlaWindow, context: &Context) -> Finding {
     }
 }
 
-/// Explains late packets. `late`: share of the second above the percentile; `overflowed`: packets
-/// that full rings dropped.
+/// Explains late packets. `late` is the share of the second above the percentile. `overflowed` is
+/// the number of packets that full rings dropped.
 fn explain_delay(late: f64, overflowed: u64, context: &Context) -> Finding {
     if let Some(worker) = context.workers.iter().find(|worker| worker.restarted) {
         return Finding::new(
@@ -240,7 +242,7 @@ fn explain_delay(late: f64, overflowed: u64, context: &Context) -> Finding {
         );
     }
     // The worker with the least progress.
-    let behind = |worker: &WorkerLoad| {
+    let unavailable = |worker: &WorkerLoad| {
         let stolen = stolen_share(context, worker.core);
         let busy = if worker.is_polling { 0.0 } else { worker.busy };
         busy + worker.waited + stolen
@@ -248,7 +250,7 @@ fn explain_delay(late: f64, overflowed: u64, context: &Context) -> Finding {
     let worst = context
         .workers
         .iter()
-        .max_by(|one, other| behind(one).total_cmp(&behind(other)));
+        .max_by(|a, b| unavailable(a).total_cmp(&unavailable(b)));
     match worst {
         Some(worker) => explain_worker(late, overflowed, context, worker),
         None => explain_cores(late, context),
@@ -290,7 +292,7 @@ fn explain_worker(late: f64, overflowed: u64, context: &Context, worker: &Worker
         Some((chain, share)) => {
             let share = share * 100.0;
             evidence.push(format!(
-                "{share:.0} % of its packets belonged to chain {chain}"
+                "{share:.0} % of the worker's packets belonged to chain {chain}"
             ));
             SlaCause::Neighbour
         }
@@ -302,9 +304,7 @@ fn explain_worker(late: f64, overflowed: u64, context: &Context, worker: &Worker
 /// Explains late packets of a kernel chain, which runs on any core that receives packets.
 fn explain_cores(late: f64, context: &Context) -> Finding {
     let cores = context.cores.iter();
-    let stolen = cores
-        .clone()
-        .max_by(|one, other| one.steal.total_cmp(&other.steal));
+    let stolen = cores.clone().max_by(|a, b| a.steal.total_cmp(&b.steal));
     if let Some(core) = stolen.filter(|core| core.steal >= late) {
         return Finding::new(
             SlaCause::Steal,
@@ -316,7 +316,7 @@ fn explain_cores(late: f64, context: &Context) -> Finding {
             )],
         );
     }
-    let fullest = cores.min_by(|one, other| one.idle.total_cmp(&other.idle));
+    let fullest = cores.min_by(|a, b| a.idle.total_cmp(&b.idle));
     let Some(core) = fullest.filter(|core| core.idle < 1.0 - BUSY) else {
         return unknown_cause(Vec::new());
     };
@@ -337,7 +337,8 @@ fn explain_cores(late: f64, context: &Context) -> Finding {
     )
 }
 
-/// The function whose cost grew most above its usual cost, and the evidence text.
+/// Finds the function whose total cost grew most above its usual cost. Returns its name and the
+/// evidence text.
 fn find_costlier_function(context: &Context) -> Option<(String, String)> {
     let grown = context
         .hops
@@ -350,7 +351,7 @@ fn find_costlier_function(context: &Context) -> Option<(String, String)> {
         });
     let above =
         |(hop, now, usual): &(&HopCounts, f64, f64)| (now - usual) * hop.counted.packets_in as f64;
-    let (hop, now, usual) = grown.max_by(|one, other| above(one).total_cmp(&above(other)))?;
+    let (hop, now, usual) = grown.max_by(|a, b| above(a).total_cmp(&above(b)))?;
     let text = format!(
         "{}: {now:.0} ns a packet on average, usually {usual:.0} ns",
         hop.name
@@ -360,8 +361,8 @@ fn find_costlier_function(context: &Context) -> Option<(String, String)> {
 
 fn stolen_share(context: &Context, core: Option<u32>) -> f64 {
     let cores = context.cores.iter();
-    let taken = cores.filter(|one| core.is_none_or(|core| one.core == core));
-    taken.map(|one| one.steal).fold(0.0, f64::max)
+    let matching = cores.filter(|load| core.is_none_or(|core| load.core == core));
+    matching.map(|load| load.steal).fold(0.0, f64::max)
 }
 
 fn first_hop(context: &Context, worker: &WorkerLoad) -> String {

@@ -9,21 +9,21 @@ use super::SlaWindow;
 /// The packets and delays of all probes of a measurement.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProbeTotals {
-    /// Packets sent.
+    /// Packets that the probes sent.
     pub sent: u64,
-    /// Packets lost.
+    /// Packets of the probes that were lost.
     pub lost: u64,
-    /// Delay from the client's send to the server's receive, at the SLA's percentile, us: the worst
-    /// row.
+    /// Delay from the client's send to the server's receive, at the SLA's percentile, of the worst
+    /// probe, us.
     pub one_way_us: Option<f64>,
-    /// Round trip at the SLA's percentile, us: the worst row.
+    /// Round trip at the SLA's percentile, of the worst probe, us.
     pub round_trip_us: Option<f64>,
 }
 
-/// Compares each figure of the SLA with the measured one. A figure that the SLA leaves out gives no
+/// Compares each figure of the SLA with the measured figure. A figure that the SLA omits gives no
 /// claim. A claim without a measured figure does not hold. If black boxes divide the chain into
-/// sections, no sojourn covers the whole chain. Then the probe's one-way delay counts, which
-/// includes the end hosts. `account` covers all traffic.
+/// sections, no sojourn covers the whole chain. Then the claim compares the probe's one-way delay,
+/// which includes the end hosts. `account` covers all traffic.
 pub fn check_claims(
     sla: &Sla,
     sojourn: &[Histogram],
@@ -77,7 +77,7 @@ pub fn all_hold(claims: &[Claim]) -> bool {
     claims.iter().all(|claim| claim.holds == Some(true))
 }
 
-/// A claim. Without a measured value it does not hold.
+/// Makes a claim. A claim without a measured value does not hold.
 fn make_claim(id: String, measured: Option<f64>, bound: f64) -> Claim {
     let holds = measured.is_some_and(|measured| measured <= bound);
     Claim::new(id, measured).with_bound(format!("<= {bound}"), Some(holds))
@@ -139,17 +139,17 @@ mod tests {
             ..Sla::default()
         };
         let sections = [sojourn(&[1]), sojourn(&[1])].concat();
-        let of = |one_way_us| {
+        let check = |one_way_us| {
             let probed = ProbeTotals {
                 one_way_us,
                 ..ProbeTotals::default()
             };
             check_claims(&sla, &sections, &probed, &SlaWindow::default()).remove(0)
         };
-        assert_eq!(of(None).holds, Some(false));
-        assert_eq!(of(Some(101.0)).holds, Some(false));
-        assert_eq!(of(Some(99.0)).holds, Some(true));
-        assert!(of(None).id.contains("black boxes included"));
+        assert_eq!(check(None).holds, Some(false));
+        assert_eq!(check(Some(101.0)).holds, Some(false));
+        assert_eq!(check(Some(99.0)).holds, Some(true));
+        assert!(check(None).id.contains("black boxes included"));
     }
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
             loss_percent: Some(0.1),
             ..Sla::default()
         };
-        let of = |sent, lost, loss_percent| {
+        let check = |sent, lost, loss_percent| {
             let account = SlaWindow {
                 loss_percent,
                 ..SlaWindow::default()
@@ -174,11 +174,11 @@ mod tests {
                 &account,
             ))
         };
-        assert!(of(1000, 1, Some(0.1)));
-        assert!(!of(1000, 2, Some(0.1)));
+        assert!(check(1000, 1, Some(0.1)));
+        assert!(!check(1000, 2, Some(0.1)));
         // The probe's own packets may all have arrived.
-        assert!(!of(1000, 0, Some(0.2)));
-        assert!(!of(1000, 0, None));
+        assert!(!check(1000, 0, Some(0.2)));
+        assert!(!check(1000, 0, None));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Joins violated seconds into events: one event for each violation, with its worst second. Pure.
+//! Joins violated seconds into events. Each violation is one event, with the figures of its worst
+//! second. Pure.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
@@ -7,19 +8,19 @@ use crate::sla::cause::Finding;
 use crate::sla::judge::Breach;
 use crate::sla::{SlaEvent, SlaTerm, SlaWindow};
 
-/// Events kept of a chain; the oldest are removed first.
+/// Maximum number of events of a chain. A new event replaces the oldest event.
 pub(crate) const MAX_EVENTS: usize = 1000;
-/// A violation ends after this many kept seconds in a row.
+/// A violation ends after this number of kept seconds in a row.
 const KEPT_SECONDS_TO_END: u32 = 3;
 
 /// The events of one chain.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    all: VecDeque<SlaEvent>,
+    list: VecDeque<SlaEvent>,
     open: Option<OpenEvent>,
 }
 
-/// The violation in progress. Its event is the last in `all`.
+/// The violation in progress. Its event is the last in `list`.
 #[derive(Debug)]
 struct OpenEvent {
     worst: f64,
@@ -30,7 +31,7 @@ struct OpenEvent {
 /// A second that violated the contract.
 pub(crate) struct Violation<'a> {
     pub(crate) chain: &'a str,
-    /// Sorted, the worst first.
+    /// The breaches of the second, the worst first.
     pub(crate) breaches: &'a [Breach],
     pub(crate) second: &'a SlaWindow,
     /// End of the second.
@@ -40,16 +41,16 @@ pub(crate) struct Violation<'a> {
 impl Events {
     /// All events, the oldest first.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &SlaEvent> {
-        self.all.iter()
+        self.list.iter()
     }
 
     /// The newest event.
     pub(crate) fn last(&self) -> Option<&SlaEvent> {
-        self.all.back()
+        self.list.back()
     }
 
-    /// Records a violated second. Calls `find_cause` if the second is the worst of its event. A new
-    /// event takes the next `serial`.
+    /// Records a violated second. Calls `find_cause` if the second is the worst of its event.
+    /// Increments `serial` for a new event, which gets that number.
     pub(crate) fn record_violation(
         &mut self,
         violation: &Violation<'_>,
@@ -65,14 +66,14 @@ impl Events {
         let ratio = breaches.iter().map(|breach| breach.ratio);
         let ratio = ratio.fold(0.0, f64::max);
         if self.open.is_none() {
-            if self.all.len() == MAX_EVENTS {
-                self.all.pop_front();
+            if self.list.len() == MAX_EVENTS {
+                self.list.pop_front();
             }
             *serial += 1;
             let begin = Duration::try_from_secs_f64(second.seconds)
                 .ok()
                 .and_then(|length| end.checked_sub(length));
-            self.all.push_back(SlaEvent {
+            self.list.push_back(SlaEvent {
                 serial: *serial,
                 chain: (*chain).to_owned(),
                 start: format_date(begin.unwrap_or(*end)),
@@ -87,7 +88,7 @@ impl Events {
                 worst_loss_percent: None,
             });
         }
-        let Some(event) = self.all.back_mut() else {
+        let Some(event) = self.list.back_mut() else {
             return;
         };
         let is_worst = self.open.as_ref().is_none_or(|open| ratio > open.worst);
@@ -122,14 +123,15 @@ impl Events {
         });
     }
 
-    /// Records a kept second.
+    /// Records a second that kept the contract.
+
     pub(crate) fn record_kept(&mut self) {
         let Some(open) = &mut self.open else {
             return;
         };
         open.kept_seconds += 1;
         if open.kept_seconds == KEPT_SECONDS_TO_END {
-            if let Some(event) = self.all.back_mut() {
+            if let Some(event) = self.list.back_mut() {
                 event.end = Some(format_date(open.end));
             }
             self.open = None;
@@ -137,7 +139,7 @@ impl Events {
     }
 }
 
-/// The time as RFC 3339 text.
+/// Formats the time as RFC 3339 text.
 pub(super) fn format_date(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
@@ -211,8 +213,11 @@ mod tests {
         assert_eq!(end, Some("1970-01-01T00:00:13.000Z"));
         events.record_kept();
         add_violation(&mut events, &mut serial, 20, 1.5, "b");
-        let all: Vec<_> = events.iter().map(|one| (one.serial, one.seconds)).collect();
-        assert_eq!(all, [(1, 2), (2, 1)]);
+        let figures: Vec<_> = events
+            .iter()
+            .map(|event| (event.serial, event.seconds))
+            .collect();
+        assert_eq!(figures, [(1, 2), (2, 1)]);
         assert_eq!(events.last().unwrap().worst_loss_percent, Some(1.5));
     }
 
@@ -224,6 +229,6 @@ mod tests {
             (0..KEPT_SECONDS_TO_END).for_each(|_| events.record_kept());
         }
         assert_eq!(events.iter().count(), MAX_EVENTS);
-        assert_eq!(events.iter().next().map(|one| one.serial), Some(4));
+        assert_eq!(events.iter().next().map(|event| event.serial), Some(4));
     }
 }

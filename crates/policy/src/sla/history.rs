@@ -7,7 +7,7 @@ use myelin_packet::sojourn::{BUCKETS, Histogram};
 use myelin_spec::Sla;
 
 use crate::sla::Binding;
-use crate::sla::account::{Counts, HopCounts, Reading, WorkerTimes, most_in_transit, since};
+use crate::sla::account::{Counts, HopCounts, Reading, WorkerTimes, max_in_transit, since};
 use crate::sla::cause::{self, Context};
 use crate::sla::events::{Events, Violation, format_date};
 use crate::sla::judge;
@@ -16,33 +16,34 @@ use crate::sla::{
     SlaWindow,
 };
 
-/// Seconds kept of a chain.
+/// Number of seconds in a chain's history.
 pub(crate) const SECONDS: usize = 300;
-/// Seconds whose sojourn histograms are kept.
+/// Number of seconds with sojourn histograms.
 const MINUTE: usize = 60;
 
 /// The monitor's memory of one chain.
 #[derive(Default)]
 pub(crate) struct History {
     pub(crate) last: Reading,
-    /// Packets lost in rings, on inner links and at the egress: the chain's shares, second by
-    /// second.
+    /// Packets lost in rings: the sum of the chain's shares.
     ring: u64,
+    /// Packets lost on links between functions: the sum of the chain's shares.
     inner: u64,
+    /// Packets lost at the egress: the sum of the chain's shares.
     egress: u64,
-    /// Packets that a black box has kept for a second, by function; of this generation.
+    /// Packets of the current generation that a black box has held for a second, by function.
     stuck: BTreeMap<String, u64>,
     /// Lost packets that no counter shows.
     unseen: u64,
-    /// Packets missing at the last reading beyond those that could be in transit.
+    /// Packets missing at the last reading that cannot all have been in transit.
     overdue: u64,
-    /// The last seconds, each with its end.
+    /// The last seconds, each with the time of its end.
     seconds: VecDeque<(SystemTime, SlaWindow)>,
     sojourns: VecDeque<SparseHistogram>,
     judged_s: u64,
     violated_s: u64,
     violated_now: bool,
-    /// A worker was restarted in the last second: the next reading finds its lost packets.
+    /// Whether a worker was restarted in the last second. The next reading finds its lost packets.
     restarted: bool,
     pub(crate) events: Events,
 }
@@ -86,7 +87,7 @@ impl SparseHistogram {
 }
 
 impl History {
-    /// The history of a chain that has just come up: its counters began at zero.
+    /// Creates the history of a chain that has just come up. The chain's counters began at zero.
     pub(crate) fn new(reading: &Reading) -> Self {
         Self {
             last: Reading {
@@ -114,7 +115,7 @@ impl History {
         let window = self.advance_window(&reading, transit, length_s, &context);
         let sla = &reading.sla;
         let mut breaches = judge::find_breaches(sla, &window);
-        breaches.sort_by(|one, other| other.ratio.total_cmp(&one.ratio));
+        breaches.sort_by(|a, b| b.ratio.total_cmp(&a.ratio));
         self.violated_now = !breaches.is_empty();
         self.violated_s += u64::from(self.violated_now);
         let mut workers = context.workers.iter();
@@ -157,7 +158,7 @@ impl History {
         context: &Context,
     ) -> SlaWindow {
         let lost_before = self.losses(&self.last.counts);
-        let in_functions_before = self.lost_in(&self.last.counts);
+        let in_functions_before = self.losses_by_function(&self.last.counts);
         self.ring += transit.ring;
         self.inner += transit.inner;
         self.egress += transit.egress;
@@ -169,7 +170,7 @@ impl History {
         };
         self.update_unseen(now, length_s, sojourn.as_ref());
         let lost = self.losses(&now.counts).since(&lost_before);
-        let lost_in = since(&self.lost_in(&now.counts), &in_functions_before);
+        let lost_in = since(&self.losses_by_function(&now.counts), &in_functions_before);
         if self.sojourns.len() == MINUTE {
             self.sojourns.pop_front();
         }
@@ -186,8 +187,8 @@ impl History {
         window
     }
 
-    /// Counts packets that entered a black box before the last reading and are still in it as
-    /// lost.
+    /// Counts as lost the packets that entered a black box before the last reading and are still
+    /// inside.
     fn update_stuck(&mut self, now: &Reading) {
         let is_same = now.generation == self.last.generation;
         if !is_same {
@@ -200,39 +201,39 @@ impl History {
             let before = before.map(|before| before.counted).unwrap_or_default();
             let arrived = hop.counted.since(&before).packets_in;
             let stuck = hop.counted.held.saturating_sub(arrived);
-            let most = self.stuck.entry(hop.name.clone()).or_default();
-            *most = stuck.max(*most);
+            let max_stuck = self.stuck.entry(hop.name.clone()).or_default();
+            *max_stuck = stuck.max(*max_stuck);
         }
     }
 
     /// Finds lost packets that no counter shows. A packet is lost if it arrived before the last
-    /// reading, and has neither left nor been counted as lost. Packets beyond [`most_in_transit`]
-    /// are lost if two readings in a row miss them: a worker may be off its core during one
-    /// reading.
+    /// reading, and has neither left nor been counted as lost. Packets beyond [`max_in_transit`]
+    /// are lost if two readings in a row miss them. One reading is not enough, because a worker may
+    /// be off its core then.
     fn update_unseen(&mut self, now: &Reading, length_s: f64, sojourn: Option<&Histogram>) {
-        // Packets that a black box creates are not counted.
+        // No counter shows the packets that a black box creates.
         if now.may_bypass || now.hops.iter().any(|hop| hop.is_black_box) {
             return;
         }
         let fresh = now
             .counts
-            .due_out()
-            .saturating_sub(self.last.counts.due_out());
+            .expected_out()
+            .saturating_sub(self.last.counts.expected_out());
         let missing = now.counts.missing(self.ring + self.inner);
         let missing = missing.saturating_sub(now.in_shaper);
-        let overdue = missing.saturating_sub(most_in_transit(fresh, length_s, sojourn));
+        let overdue = missing.saturating_sub(max_in_transit(fresh, length_s, sojourn));
         let lost = missing.saturating_sub(fresh).max(overdue.min(self.overdue));
         self.overdue = overdue;
         self.unseen = self.unseen.max(lost);
     }
 
-    /// Packets in transit, or lost without a counter and not yet found missing.
+    /// Packets in transit, or lost without a counter since the last reading.
     fn missing(&self, now: &Reading) -> u64 {
         let missing = now.counts.missing(self.ring + self.inner);
         missing.saturating_sub(self.unseen)
     }
 
-    fn lost_in(&self, counts: &Counts) -> BTreeMap<String, u64> {
+    fn losses_by_function(&self, counts: &Counts) -> BTreeMap<String, u64> {
         let mut lost = counts.lost.clone();
         for (name, stuck) in &self.stuck {
             *lost.entry(name.clone()).or_default() += stuck;
@@ -251,7 +252,7 @@ impl History {
         }
     }
 
-    /// Accounts for the packets of `counts`, which may be newer than the last reading.
+    /// Accounts for the packets of `counts`. These counters may be newer than the last reading.
     pub(crate) fn account(&self, counts: &Counts) -> PacketAccount {
         let (ring, inner, egress) = (self.ring, self.inner, self.egress);
         let transit = TransitLosses {
@@ -262,11 +263,11 @@ impl History {
         PacketAccount::new(counts, transit, &self.stuck, self.unseen)
     }
 
-    /// The chain's state for the API.
+    /// Builds the chain's SLA status for the API.
     pub(crate) fn status(&self) -> SlaStatus {
         let last = &self.last;
         let (counts, sla) = (&last.counts, &last.sla);
-        let lost = (self.losses(counts), self.lost_in(counts));
+        let lost = (self.losses(counts), self.losses_by_function(counts));
         let held: u64 = last.hops.iter().map(|hop| hop.counted.held).sum();
         SlaStatus {
             chain: last.name.clone(),
@@ -280,15 +281,15 @@ impl History {
             judged_s: self.judged_s,
             violated_now: self.violated_now,
             lost_cores: self.lost_cores(),
-            second: self.second(),
-            minute: self.minute(),
+            second: self.last_second(),
+            minute: self.last_minute(),
             life: compute_window(last.up_s, counts, lost, last.sojourn.as_ref(), last),
             under_way: if held > 0 { held } else { self.missing(last) },
             last_event: self.events.last().cloned(),
         }
     }
 
-    fn second(&self) -> SlaWindow {
+    fn last_second(&self) -> SlaWindow {
         let last = self.seconds.back();
         last.map(|(_, window)| window.clone()).unwrap_or_default()
     }
@@ -312,7 +313,7 @@ impl History {
         cores.into_iter().collect()
     }
 
-    fn minute(&self) -> SlaWindow {
+    fn last_minute(&self) -> SlaWindow {
         let mut sum = SlaWindow::default();
         for (_, second) in self.seconds.iter().rev().take(MINUTE) {
             add(&mut sum, second);
@@ -328,7 +329,7 @@ impl History {
         }
         let histogram = Histogram::from_counts(&counts);
         let sojourn = self.last.sojourn.as_ref().map(|_| &histogram);
-        with_rates(sum, sojourn, &self.last.sla)
+        add_rates(sum, sojourn, &self.last.sla)
     }
 
     /// Events with a serial above `serial`, the oldest first.
@@ -337,12 +338,12 @@ impl History {
         self.events.iter().filter(is_wanted)
     }
 
-    /// The worker with that process, as last read.
+    /// The worker with that process number, from the last reading.
     pub(crate) fn worker(&self, pid: u32) -> Option<&WorkerTimes> {
         self.last.workers.iter().find(|worker| worker.pid == pid)
     }
 
-    /// Whether a worker was restarted in this second or the one before.
+    /// Whether a worker was restarted in this second or in the previous second.
     pub(crate) fn has_restarted(&self, worker: &WorkerTimes) -> bool {
         self.restarted || self.is_restarted(worker)
     }
@@ -351,7 +352,7 @@ impl History {
         worker.restarts > 0 && self.worker(worker.pid).is_none()
     }
 
-    /// The function at `position`, as last read, if the generation is the same.
+    /// The function at `position` in the last reading, if the generation is the same.
     pub(crate) fn hop(&self, generation: u16, position: u8) -> Option<&HopCounts> {
         let is_same = self.last.generation == generation;
         let mut hops = self.last.hops.iter().filter(|_| is_same);
@@ -378,7 +379,7 @@ pub(super) fn compute_window(
         lost_in,
         ..SlaWindow::default()
     };
-    with_rates(sums, sojourn, &now.sla)
+    add_rates(sums, sojourn, &now.sla)
 }
 
 fn add(sum: &mut SlaWindow, window: &SlaWindow) {
@@ -397,7 +398,7 @@ fn add(sum: &mut SlaWindow, window: &SlaWindow) {
 }
 
 /// Adds rates and percentiles to the sums of an interval.
-fn with_rates(sums: SlaWindow, sojourn: Option<&Histogram>, sla: &Sla) -> SlaWindow {
+fn add_rates(sums: SlaWindow, sojourn: Option<&Histogram>, sla: &Sla) -> SlaWindow {
     let rate = |count: u64| {
         if sums.seconds > 0.0 {
             count as f64 / sums.seconds

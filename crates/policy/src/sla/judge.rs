@@ -10,7 +10,7 @@ pub(crate) struct Breach {
     pub(crate) term: SlaTerm,
     /// Measured value: us, percent, or the number of a core.
     pub(crate) measured: f64,
-    /// Measured value divided by its bound: above 1; infinite for a bound of 0.
+    /// Measured value divided by the bound: above 1, or infinite for a bound of 0.
     pub(crate) ratio: f64,
 }
 
@@ -19,13 +19,13 @@ pub(crate) fn has_terms(sla: &Sla) -> bool {
     sla.latency_ns.is_some() || sla.loss_percent.is_some()
 }
 
-/// Whether a second can be judged: a packet within the profile arrived, left, or was lost.
+/// Whether the second had traffic to judge: a conforming packet arrived, left, or was lost.
 pub(crate) fn has_traffic(second: &SlaWindow) -> bool {
     second.packets_in > second.policed || second.packets_out > 0 || second.lost.total() > 0
 }
 
-/// The terms that a second violated. Packets that the policer dropped were above the profile and do
-/// not count.
+/// Finds the terms that a second violated. Policed packets do not count, because they were above
+/// the profile.
 pub(crate) fn find_breaches(sla: &Sla, second: &SlaWindow) -> Vec<Breach> {
     let latency = sla.latency_ns.and_then(|ns| {
         let measured = second.sojourn?.agreed_us;
@@ -37,7 +37,8 @@ pub(crate) fn find_breaches(sla: &Sla, second: &SlaWindow) -> Vec<Breach> {
     latency.into_iter().chain(loss).collect()
 }
 
-/// The breach of a worker that was moved off its core: worse than any measured breach.
+/// Builds the breach for a worker that was moved off its core. This breach is worse than any
+/// measured breach.
 pub(crate) fn lost_core_breach(core: u32, is_lost: bool) -> Breach {
     Breach {
         term: SlaTerm::Core,
@@ -54,8 +55,8 @@ fn check_bound(term: SlaTerm, measured: f64, bound: f64) -> Option<Breach> {
     })
 }
 
-/// Lost packets as a share of conforming ones, percent. A lost packet may have arrived in an
-/// earlier second; then the share is at most 100 %.
+/// Computes lost packets as a share of conforming packets, percent. A lost packet may have arrived
+/// in an earlier second, so the share is limited to 100 %.
 pub(crate) fn loss_percent(packets_in: u64, policed: u64, lost: u64) -> Option<f64> {
     let conformed = packets_in.saturating_sub(policed);
     match (conformed, lost) {
@@ -96,13 +97,16 @@ mod tests {
 
     #[test]
     fn a_measurement_above_its_bound_is_a_breach() {
-        let both = sla(Some(100), Some(1.0));
-        assert!(terms(&both, &second(100.0, Some(1.0))).is_empty());
-        assert_eq!(terms(&both, &second(100.1, Some(1.0))), [SlaTerm::Latency]);
-        assert_eq!(terms(&both, &second(99.0, Some(1.1))), [SlaTerm::Loss]);
-        let worst = find_breaches(&both, &second(300.0, Some(2.0)));
+        let bounds = sla(Some(100), Some(1.0));
+        assert!(terms(&bounds, &second(100.0, Some(1.0))).is_empty());
         assert_eq!(
-            worst.iter().map(|one| one.ratio).collect::<Vec<_>>(),
+            terms(&bounds, &second(100.1, Some(1.0))),
+            [SlaTerm::Latency]
+        );
+        assert_eq!(terms(&bounds, &second(99.0, Some(1.1))), [SlaTerm::Loss]);
+        let worst = find_breaches(&bounds, &second(300.0, Some(2.0)));
+        assert_eq!(
+            worst.iter().map(|breach| breach.ratio).collect::<Vec<_>>(),
             [3.0, 2.0]
         );
     }
@@ -121,7 +125,7 @@ mod tests {
         assert_eq!(loss_percent(1000, 900, 0), Some(0.0));
         assert_eq!(loss_percent(1000, 900, 1), Some(1.0));
         assert_eq!(loss_percent(50, 50, 0), None);
-        // Lost in this second, arrived in the one before.
+        // Packets that arrived in the previous second were lost in this second.
         assert_eq!(loss_percent(0, 0, 3), Some(100.0));
         let policed = SlaWindow {
             packets_in: 5,

@@ -10,7 +10,8 @@ use crate::sla::cause::{Context, CoreLoad, WorkerLoad};
 use crate::sla::history::{History, Second, TransitLosses};
 use crate::sla::{PacketAccount, SlaEvent, SlaSecond, SlaStatus};
 
-/// Another chain with more than this share of a worker's packets is a neighbour.
+/// A chain with more than this share of a worker's packets is a neighbour of the worker's other
+/// chains.
 const MAJORITY: f64 = 0.5;
 
 /// The SLA monitor of a node.
@@ -26,17 +27,17 @@ pub struct SlaMonitor {
 pub struct Round {
     /// Name and service path identifier of every running chain.
     pub running: BTreeSet<(String, u32)>,
-    /// Their readings; a chain whose worker is being restarted has none.
+    /// The readings. A chain has no reading while its worker restarts.
     pub readings: Vec<Reading>,
-    /// How the cores spent the time since the last round.
+    /// The times of the cores since the last round.
     pub cores: Vec<CoreLoad>,
     /// Time of the readings.
     pub end: SystemTime,
 }
 
-/// Differences of one chain's counters to its last reading.
+/// Growth of one chain's counters since its last reading.
 struct Delta {
-    /// Its loss places, each with the chain's share of the loss there.
+    /// The loss counters of the chain, each with the chain's share of the new losses.
     loss_shares: Vec<(LossCounter, u64)>,
     hops: Vec<HopCounts>,
     passed_door: u64,
@@ -46,8 +47,8 @@ struct Delta {
 }
 
 impl SlaMonitor {
-    /// Adds a round of readings. Removes the histories of chains that no longer run. A chain that
-    /// came up again under its name gets an empty history.
+    /// Adds a round of readings. Removes the histories of chains that no longer run. A new chain
+    /// with an old name gets an empty history.
     pub fn add_round(&mut self, round: Round) {
         let Round {
             running,
@@ -71,18 +72,18 @@ impl SlaMonitor {
             .iter()
             .zip(&deltas)
             .map(|(reading, delta)| Context {
-                workers: self.worker_loads(reading, delta, (&readings, &deltas)),
+                workers: self.compute_worker_loads(reading, delta, (&readings, &deltas)),
                 cores: cores.clone(),
-                usual_ns: self.usual_costs(reading),
+                usual_ns: self.compute_usual_costs(reading),
                 hops: delta.hops.clone(),
-                ring: worst_ring(delta),
-                link: worst_link(delta),
+                ring: find_worst_ring(delta),
+                link: find_worst_link(delta),
             })
             .collect();
         for ((reading, delta), context) in readings.into_iter().zip(deltas).zip(context) {
             if let Some(history) = self.chains.get_mut(&reading.name) {
                 let second = Second {
-                    transit: transit_losses(&delta),
+                    transit: sum_transit_losses(&delta),
                     length_s: delta.length_s,
                     reading,
                     end,
@@ -93,7 +94,8 @@ impl SlaMonitor {
         }
     }
 
-    /// The state of one chain.
+    /// Returns the SLA status of one chain.
+
     pub fn status(&self, name: &str, spi: u32) -> Option<SlaStatus> {
         let history = self.chains.get(name)?;
         (history.last.spi == spi).then(|| history.status())
@@ -109,13 +111,14 @@ impl SlaMonitor {
         )
     }
 
-    /// The last `limit` seconds of a chain, the oldest first; empty before its first reading.
+    /// Returns the last `limit` seconds of a chain, the oldest first. Empty before the first
+    /// reading.
     pub fn seconds(&self, name: &str, limit: usize) -> Vec<SlaSecond> {
         let history = self.chains.get(name);
         history.map_or_else(Vec::new, |history| history.last_seconds(limit))
     }
 
-    /// Violations with a serial above `after`, of one chain or of all, by serial.
+    /// Returns violations with a serial above `after`, of one chain or of all, sorted by serial.
     pub fn events(&self, chain: Option<&str>, after: u64) -> Vec<SlaEvent> {
         let wanted = self.chains.iter();
         let wanted = wanted.filter(|(name, _)| chain.is_none_or(|chain| chain == name.as_str()));
@@ -168,8 +171,8 @@ impl SlaMonitor {
         }
     }
 
-    /// Divides the loss of each place among its chains, by the packets that each chain misses
-    /// there.
+    /// Divides the new losses at each place among the chains there, by the packets that each chain
+    /// misses.
     fn divide_losses(&mut self, readings: &[Reading], deltas: &mut [Delta], is_complete: bool) {
         let mut places: BTreeMap<LossPlace, (u64, Vec<(usize, usize)>)> = BTreeMap::new();
         for (chain, reading) in readings.iter().enumerate() {
@@ -185,7 +188,8 @@ impl SlaMonitor {
             let before = self.places.get(place).copied();
             let fresh = match before {
                 Some(before) if *lost >= before => lost - before,
-                // A new socket counts from zero; an interface may be older than its first chain.
+                // A new socket counts from zero, but an interface may be older than its first
+                // chain.
                 None if matches!(place, LossPlace::Egress { .. }) => 0,
                 _ => *lost,
             };
@@ -196,16 +200,18 @@ impl SlaMonitor {
                 .iter()
                 .map(|&(chain, index)| deltas[chain].missing_before(index))
                 .collect();
-            // Other senders use the egress too: a chain loses no more than it sent.
-            let of_chains = match place {
+            // Other senders use the egress too, so a chain loses no more packets than it sent.
+            let loss_of_chains = match place {
                 LossPlace::Egress { .. } => fresh.min(weights.iter().sum()),
                 _ => fresh,
             };
-            for (&(chain, index), part) in users.iter().zip(divide_by_weight(of_chains, &weights)) {
+            for (&(chain, index), part) in
+                users.iter().zip(divide_by_weight(loss_of_chains, &weights))
+            {
                 deltas[chain].loss_shares[index].1 = part;
             }
         }
-        // Keep the counters of places that were not read this time.
+        // If a chain has no reading, keep the counters of its places.
         if is_complete {
             self.places.clear();
         }
@@ -214,7 +220,7 @@ impl SlaMonitor {
             .extend(counted.map(|(place, (lost, _))| (place, lost)));
     }
 
-    fn worker_loads(
+    fn compute_worker_loads(
         &self,
         reading: &Reading,
         delta: &Delta,
@@ -228,12 +234,16 @@ impl SlaMonitor {
                 before.map_or(0, |before| now.saturating_sub(before)) as f64 / length_ns
             };
             let others = readings.iter().zip(deltas);
-            let served =
-                others.filter(|(other, _)| other.workers.iter().any(|one| one.pid == worker.pid));
-            let all: u64 = served.clone().map(|(_, other)| other.conformed).sum();
-            let most = served.max_by_key(|(_, other)| other.conformed);
-            let neighbour = most.and_then(|(other, delta)| {
-                let share = delta.conformed as f64 / all.max(1) as f64;
+            let served = others.filter(|(other, _)| {
+                other
+                    .workers
+                    .iter()
+                    .any(|candidate| candidate.pid == worker.pid)
+            });
+            let total: u64 = served.clone().map(|(_, other)| other.conformed).sum();
+            let largest = served.max_by_key(|(_, other)| other.conformed);
+            let neighbour = largest.and_then(|(other, delta)| {
+                let share = delta.conformed as f64 / total.max(1) as f64;
                 let is_neighbour = other.name != reading.name && share > MAJORITY;
                 is_neighbour.then(|| (other.name.clone(), share))
             });
@@ -252,7 +262,7 @@ impl SlaMonitor {
         reading.workers.iter().map(load).collect()
     }
 
-    fn usual_costs(&self, reading: &Reading) -> Vec<Option<f64>> {
+    fn compute_usual_costs(&self, reading: &Reading) -> Vec<Option<f64>> {
         let history = self.chains.get(&reading.name);
         let mean = |hop: &HopCounts| {
             let before = history?.hop(reading.generation, hop.position)?;
@@ -263,8 +273,8 @@ impl SlaMonitor {
 }
 
 impl Delta {
-    /// Packets that reached the place but not the function behind it; at the egress, packets that
-    /// left.
+    /// Packets that reached the place of a loss counter but not the function behind the place. At
+    /// the egress: packets that left.
     fn missing_before(&self, counter: usize) -> u64 {
         let Some(position) = self.loss_shares[counter].0.next_position else {
             return self.packets_out;
@@ -282,7 +292,7 @@ impl Delta {
     }
 }
 
-fn transit_losses(delta: &Delta) -> TransitLosses {
+fn sum_transit_losses(delta: &Delta) -> TransitLosses {
     let mut sum = TransitLosses::default();
     for (counter, lost) in &delta.loss_shares {
         match &counter.place {
@@ -294,13 +304,13 @@ fn transit_losses(delta: &Delta) -> TransitLosses {
     sum
 }
 
-fn worst_ring(delta: &Delta) -> Option<u8> {
+fn find_worst_ring(delta: &Delta) -> Option<u8> {
     let rings = delta.loss_shares.iter();
     let rings = rings.filter(|(counter, lost)| counter.place.is_ring() && *lost > 0);
     rings.max_by_key(|(_, lost)| *lost)?.0.next_position
 }
 
-fn worst_link(delta: &Delta) -> Option<String> {
+fn find_worst_link(delta: &Delta) -> Option<String> {
     let links = delta.loss_shares.iter();
     let links = links.filter(|(counter, lost)| !counter.place.is_ring() && *lost > 0);
     match &links.max_by_key(|(_, lost)| *lost)?.0.place {

@@ -1,23 +1,27 @@
 //! Accounts for one chain's packets over the time of a measurement.
 
-use crate::sla::account::{LossPlace, Reading, most_in_transit};
+use crate::sla::account::{LossPlace, Reading, max_in_transit};
 use crate::sla::{Losses, SlaWindow, history};
 
-/// Packets that arrived before `end`, have not left until `now`, and cannot be in transit.
+/// Counts the packets that arrived before `end`, have not left until `now`, and cannot be in
+/// transit.
 fn count_overdue(start: &Reading, end: &Reading, now: &Reading) -> u64 {
     if now.may_bypass || now.hops.iter().any(|hop| hop.is_black_box) {
         return 0;
     }
-    let missing = |reading: &Reading| reading.counts.missing(losses_inside(reading));
+    let missing = |reading: &Reading| reading.counts.missing(sum_losses_inside(reading));
     let before = missing(start);
-    let arrived = now.counts.due_out().saturating_sub(end.counts.due_out());
+    let arrived = now
+        .counts
+        .expected_out()
+        .saturating_sub(end.counts.expected_out());
     let sojourn = now.sojourn.as_ref().zip(start.sojourn.as_ref());
     let sojourn = sojourn.map(|(now, start)| now.since(start));
-    let fresh = most_in_transit(arrived, now.up_s - end.up_s, sojourn.as_ref());
+    let fresh = max_in_transit(arrived, now.up_s - end.up_s, sojourn.as_ref());
     missing(now).saturating_sub(before + fresh + now.in_shaper)
 }
 
-/// Packets that arrived in black boxes before `end` and are still in them.
+/// Counts the packets that arrived in black boxes before `end` and are still inside.
 fn count_stuck(start: &Reading, end: &Reading, now: &Reading) -> u64 {
     let boxes = now
         .hops
@@ -34,17 +38,17 @@ fn count_stuck(start: &Reading, end: &Reading, now: &Reading) -> u64 {
     kept.sum()
 }
 
-/// Packets that arrived before `end` and have neither left nor been counted as lost.
+/// Counts the packets that arrived before `end` and have neither left nor been counted as lost.
 pub fn count_missing(start: &Reading, end: &Reading, now: &Reading) -> u64 {
     count_overdue(start, end, now) + count_stuck(start, end, now)
 }
 
-/// The figures from `start` on, of packets that arrived before `end`.
+/// Computes the figures since `start`, of packets that arrived before `end`.
 pub fn compute_window(start: &Reading, end: &Reading, now: &Reading) -> SlaWindow {
     let counts = now.counts.since(&start.counts);
     let lost = Losses {
         door: counts.door,
-        ring: losses_inside(now).saturating_sub(losses_inside(start)),
+        ring: sum_losses_inside(now).saturating_sub(sum_losses_inside(start)),
         function: counts.lost.values().sum::<u64>() + count_stuck(start, end, now),
         shaper: counts.shaper,
         link: 0,
@@ -56,8 +60,8 @@ pub fn compute_window(start: &Reading, end: &Reading, now: &Reading) -> SlaWindo
     history::compute_window(now.up_s - start.up_s, &counts, lost, sojourn.as_ref(), now)
 }
 
-/// Packets lost in rings and on links before the egress.
-fn losses_inside(reading: &Reading) -> u64 {
+/// Sums the packets lost in rings and on links before the egress.
+fn sum_losses_inside(reading: &Reading) -> u64 {
     let rings = reading.loss_counters.iter();
     let rings = rings.filter(|counter| !matches!(counter.place, LossPlace::Egress { .. }));
     rings.map(|counter| counter.lost).sum()
@@ -97,7 +101,7 @@ mod tests {
         let start = reading(100, 0, 98, 0);
         let end = reading(1100, 500, 580, 10);
         assert_eq!(count_overdue(&start, &end, &end), 8);
-        // Five of them leave, and others arrive.
+        // Five of the missing packets leave, and further packets arrive.
         let now = reading(1120, 500, 597, 10);
         assert_eq!(count_overdue(&start, &end, &now), 0);
         let still = reading(1100, 500, 585, 10);
@@ -108,13 +112,13 @@ mod tests {
     }
 
     #[test]
-    fn later_packets_do_not_hide_lost_ones() {
+    fn later_packets_do_not_hide_lost_packets() {
         let mut start = reading(0, 0, 0, 0);
         start.sojourn = Some(Histogram::new());
         let mut end = reading(1000, 0, 980, 0);
         let mut now = reading(6000, 4000, 1970, 0);
-        // Of 5000 further packets the policer passes 1000 in 100 ms. Those of the last 10 ms and of
-        // the longest sojourn may be in transit.
+        // Of 5000 further packets the policer passes 1000 in 100 ms. The packets of the last 10 ms
+        // and of the longest sojourn may be in transit.
         (end.up_s, now.up_s) = (1.0, 1.1);
         now.sojourn = Some(Histogram::new());
         assert_eq!(
@@ -128,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_kept_by_a_black_box_are_lost_in_it() {
+    fn packets_held_by_a_black_box_count_as_its_losses() {
         let with_box = |packets_in, held| {
             let mut reading = reading(packets_in, 0, packets_in - held, 0);
             reading.hops = vec![HopCounts {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use myelin_spec::Sla;
 use serde::{Deserialize, Serialize};
 
-/// A chain's contract: its profile and its bounds. Absent fields are not agreed.
+/// A chain's contract: profile and bounds. An absent field is not part of the contract.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlaContract {
@@ -44,17 +44,18 @@ impl From<&Sla> for SlaContract {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Losses {
-    /// At the front door: no program and no worker could take them.
+    /// Packets lost at the front door, because no program and no worker could take them.
     pub door: u64,
-    /// In rings: of a worker's sockets, and between the processes of a pipeline.
+    /// Packets lost in rings of a worker's sockets, and in rings between the processes of a
+    /// pipeline.
     pub ring: u64,
-    /// In functions, less the packets that these created.
+    /// Packets lost in functions: drops less created packets.
     pub function: u64,
-    /// In the shaper.
+    /// Packets that the shaper dropped.
     pub shaper: u64,
-    /// At interfaces that should have sent them.
+    /// Packets that interfaces did not send.
     pub link: u64,
-    /// Without a counter: missing for a second.
+    /// Packets missing for a second, which no counter shows.
     pub unseen: u64,
 }
 
@@ -64,7 +65,7 @@ impl Losses {
         self.by_place().iter().map(|(_, packets)| packets).sum()
     }
 
-    /// The difference to an earlier reading.
+    /// Returns the difference to an earlier reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -87,7 +88,7 @@ impl Losses {
         self.unseen += other.unseen;
     }
 
-    /// Each place and the packets lost there.
+    /// Returns each place and the packets lost there.
     pub fn by_place(&self) -> [(&'static str, u64); 6] {
         [
             ("door", self.door),
@@ -109,32 +110,32 @@ pub struct PacketAccount {
     pub packets_in: u64,
     /// Packets that functions made, for example repair packets of a code.
     pub made: u64,
-    /// Packets that left, without those that the egress interface lost.
+    /// Packets that left, except the packets that the egress interface lost.
     pub packets_out: u64,
     /// Packets that the policer dropped, above the profile.
     pub policed: u64,
-    /// Packets that functions dropped, by function, and the shaper, as `shaper`.
+    /// Packets that functions and shaper dropped, by the function's name or `shaper`.
     pub dropped: BTreeMap<String, u64>,
     /// Packets lost elsewhere, by place: `door`, `ring`, `link`, `unseen` (as in [`Losses`]).
     pub lost: BTreeMap<String, u64>,
-    /// Packets in transit, or lost since the last second.
+    /// Packets in transit, or lost in the last second without a counter.
     pub under_way: u64,
 }
 
-/// Sojourn (front door to egress) of the packets that left in an interval. Figures come from a
-/// histogram with 32 buckets an octave, so they are within 1.6 %.
+/// Sojourn (front door to egress) of the packets that left in an interval. The figures come from a
+/// histogram with 32 buckets an octave, so their error is at most 1.6 %.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlaSojourn {
-    /// Packets measured: all that left.
+    /// Number of measured packets: all packets that left.
     pub packets: u64,
-    /// Median, us.
+    /// Median sojourn, us.
     pub p50_us: f64,
-    /// 99th percentile, us.
+    /// 99th percentile of the sojourn, us.
     pub p99_us: f64,
     /// Sojourn at the contract's percentile, us.
     pub agreed_us: f64,
-    /// Longest, us.
+    /// Longest sojourn, us.
     pub max_us: f64,
 }
 
@@ -146,25 +147,27 @@ pub struct SlaWindow {
     pub seconds: f64,
     /// Packets classified to the chain at the front door.
     pub packets_in: u64,
-    /// Bytes of those packets.
+    /// Bytes classified to the chain at the front door.
     pub bytes_in: u64,
-    /// Packets above the profile, which the policer dropped. They do not count as lost.
+    /// Packets above the profile, which the policer dropped. Policed packets do not count as lost.
     pub policed: u64,
     /// Packets that left.
     pub packets_out: u64,
-    /// Bytes that left; absent where a worker sends, which does not count bytes.
+    /// Bytes that left; absent if a worker transmits at the egress, because a worker does not count
+    /// bytes.
     pub bytes_out: Option<u64>,
     /// Conforming packets that were lost, by place.
     pub lost: Losses,
     /// Packets lost in functions, by function name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub lost_in: BTreeMap<String, u64>,
-    /// Lost packets as a share of conforming ones, percent; absent if none arrived.
+    /// Lost packets as a share of conforming packets, percent; absent if no conforming packet
+    /// arrived.
     pub loss_percent: Option<f64>,
-    /// Sojourn; absent if no packet left, or where black boxes divide the chain into sections.
+    /// Sojourn; absent if no packet left, or if black boxes divide the chain into sections.
     pub sojourn: Option<SlaSojourn>,
-    /// Cores that the chain's workers used, for all their chains; absent without a worker, and for
-    /// intervals longer than a second.
+    /// Cores that the chain's workers used, for all chains of the workers. Absent without a worker,
+    /// and for intervals longer than a second.
     pub worker_cores: Option<f64>,
     /// Mean rate in, packets a second.
     pub in_pps: f64,
@@ -172,7 +175,7 @@ pub struct SlaWindow {
     pub in_bps: f64,
     /// Mean rate out, packets a second.
     pub out_pps: f64,
-    /// Mean rate out, bits a second, where bytes are counted.
+    /// Mean rate out, bits a second; absent if the egress counts no bytes.
     pub out_bps: Option<f64>,
 }
 
@@ -194,9 +197,9 @@ pub struct SlaSecond {
 pub enum SlaState {
     /// Neither latency nor loss was agreed.
     NoContract,
-    /// No second violated it.
+    /// No second violated the contract.
     Kept,
-    /// At least one second violated it.
+    /// At least one second violated the contract.
     Violated,
 }
 
@@ -210,13 +213,14 @@ pub struct SlaStatus {
     pub contract: SlaContract,
     /// The verdict.
     pub state: SlaState,
-    /// Seconds that violated it.
+    /// Seconds that violated the contract.
     pub violated_s: u64,
     /// Seconds with traffic to judge.
     pub judged_s: u64,
-    /// Whether the last second violated it.
+    /// Whether the last second violated the contract.
     pub violated_now: bool,
-    /// Cores that its workers have lost. While there is one, the chain is best effort.
+    /// Cores that the chain's workers have lost. While the list is not empty, the chain is best
+    /// effort.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost_cores: Vec<u32>,
     /// Figures of the last second.
@@ -225,7 +229,7 @@ pub struct SlaStatus {
     pub minute: SlaWindow,
     /// Figures since the chain came up.
     pub life: SlaWindow,
-    /// Packets that came in and have neither left nor been counted as lost.
+    /// Packets that came in, and have neither left nor been counted as lost.
     pub under_way: u64,
     /// The last violation.
     pub last_event: Option<SlaEvent>,
@@ -236,7 +240,7 @@ pub struct SlaStatus {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum SlaTerm {
-    /// The worker's core: without it no latency is promised.
+    /// The worker lost its core, so the latency is not guaranteed.
     Core,
     /// The percentile of the sojourn.
     Latency,
@@ -255,14 +259,14 @@ impl SlaTerm {
     }
 }
 
-/// The cause of a violation, as far as the measurements of that second show it.
+/// The cause of a violation, from the measurements of that second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum SlaCause {
-    /// The chain's own load: its worker or core had no time left.
+    /// The chain's own load: the worker or core had no time left.
     Overload,
-    /// The hypervisor ran something else on the core.
+    /// The hypervisor took the core for other work.
     Steal,
     /// Another process on the worker's core, or another chain in the same worker.
     Neighbour,
@@ -274,7 +278,7 @@ pub enum SlaCause {
     Failure,
     /// The chain's worker lost its core.
     Core,
-    /// No measurement explains it.
+    /// No measurement explains the violation.
     Unknown,
 }
 
@@ -294,23 +298,24 @@ impl SlaCause {
     }
 }
 
-/// A violation, of one or more seconds. Cause, hop and evidence come from its worst second.
+/// A violation of one or more seconds. Cause, hop and evidence are those of the worst second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlaEvent {
-    /// Serial number: counts up over all chains of an agent.
+    /// Serial number over all chains of an agent.
     pub serial: u64,
     /// The chain's name.
     pub chain: String,
     /// Start of the first violated second, RFC 3339.
     pub start: String,
-    /// End of the last violated second, RFC 3339; absent until three seconds in a row were kept.
+    /// End of the last violated second, RFC 3339; absent until three seconds in a row keep the
+    /// contract.
     pub end: Option<String>,
     /// Seconds that violated the contract.
     pub seconds: u64,
     /// The violated terms.
     pub terms: Vec<SlaTerm>,
-    /// Where: the function's name, or `egress`; `-` if unknown.
+    /// The function where the contract was violated, or `egress`; `-` if unknown.
     pub hop: String,
     /// The cause.
     pub cause: SlaCause,

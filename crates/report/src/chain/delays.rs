@@ -11,8 +11,8 @@ use crate::html::canvas::{Name, SERIES_COLOURS, Width};
 use crate::html::lines::{AxisStyle, Bound, Curve, Point, Stroke, chart, lines};
 use crate::terminal::format_us;
 
-/// Cumulative distributions on a logarithmic axis of microseconds, with the SLA's bound.
-pub(super) fn cdf(
+/// Plots cumulative distributions on a logarithmic axis of microseconds, with the SLA's bound.
+pub(super) fn plot_cdf(
     name: Name<'_>,
     distributions: &[&Distribution],
     bound_us: Option<f64>,
@@ -34,35 +34,35 @@ pub(super) fn cdf(
         title: "",
         scale: Scale::Percent,
     };
-    let label = bound_label(bound_us);
+    let label = format_bound_label(bound_us);
     lines(
         name,
         Width::Full,
         x,
         y,
         &curves,
-        bound(bound_us, &label, true),
+        make_bound(bound_us, &label, true),
     )
 }
 
-/// A histogram over bins that are equal on the logarithmic axis, with the SLA's bound.
-pub(super) fn histogram(
+/// Plots a histogram with bins of equal width on the logarithmic axis, and the SLA's bound.
+pub(super) fn plot_histogram(
     name: Name<'_>,
     delays: &Distribution,
     bound_us: Option<f64>,
 ) -> Result<String, Error> {
     let ends = [0.0, 1.0].map(|q| delays.quantile_us(q));
     let ends = ends.into_iter().chain([bound_us]).flatten();
-    let axis = Axis::around(Scale::Log, ends);
+    let axis = Axis::from_values(Scale::Log, ends);
     let bound_ns = bound_us.map(|us| (us * 1000.0) as u64);
     // Bars need a few pixels each.
     let series = SERIES[usize::from(axis.decades() > 2.5)];
     let bins = bins_of(delays, series, bound_ns);
     let all = delays.count().max(1) as f64;
     let share = |count: u64| count as f64 / all;
-    let shares = Axis::around(Scale::Percent, bins.iter().map(|bin| share(bin.count)));
-    let label = bound_label(bound_us);
-    let bound = bound(bound_us, &label, true).map(|bound| (bound, VPos::Top));
+    let shares = Axis::from_values(Scale::Percent, bins.iter().map(|bin| share(bin.count)));
+    let label = format_bound_label(bound_us);
+    let bound = make_bound(bound_us, &label, true).map(|bound| (bound, VPos::Top));
     let x = (axis, "microseconds");
     chart(name, Width::Full, x, (shares, ""), bound, |_, chart| {
         chart.draw_series(bins.iter().filter(|bin| bin.count > 0).map(|bin| {
@@ -76,18 +76,18 @@ pub(super) fn histogram(
     })
 }
 
-/// Median and longest delay of each interval of the run.
-pub(super) fn over_time(
+/// Plots the median and the longest delay of each interval of the run.
+pub(super) fn plot_over_time(
     name: Name<'_>,
     points: &[TimelinePoint],
     bound_us: Option<f64>,
 ) -> Result<String, Error> {
     let end = points.last().map_or(0.0, |point| point.at_s).max(1e-3);
     let delays = points.iter().flat_map(|point| [point.min_us, point.max_us]);
-    let delays = Axis::around(Scale::Log, delays.chain(bound_us));
-    let time = Axis::exactly(Scale::Linear, 0.0, end);
-    let label = bound_label(bound_us);
-    let bound = bound(bound_us, &label, false).map(|bound| (bound, VPos::Bottom));
+    let delays = Axis::from_values(Scale::Log, delays.chain(bound_us));
+    let time = Axis::from_range(Scale::Linear, 0.0, end);
+    let label = format_bound_label(bound_us);
+    let bound = make_bound(bound_us, &label, false).map(|bound| (bound, VPos::Bottom));
     let (x, y) = ((time, "seconds"), (delays, "microseconds"));
     chart(name, Width::Full, x, y, bound, |_, chart| {
         let longest = points.iter().map(|point| (point.at_s, point.max_us));
@@ -101,16 +101,17 @@ pub(super) fn over_time(
     })
 }
 
-/// The label of the bound's line.
-fn bound_label(bound_us: Option<f64>) -> String {
+/// Formats the label of the bound's line.
+fn format_bound_label(bound_us: Option<f64>) -> String {
     bound_us.map_or_else(String::new, |us| format!("SLA {} us", format_us(us)))
 }
 
-fn bound(bound_us: Option<f64>, name: &str, upright: bool) -> Option<Bound<'_>> {
+fn make_bound(bound_us: Option<f64>, name: &str, upright: bool) -> Option<Bound<'_>> {
     bound_us.map(|at| Bound { name, at, upright })
 }
 
-/// The steps of a distribution function: straight lines would suggest delays that no packet had.
+/// Converts a distribution function to steps, because straight lines would suggest delays that no
+/// packet had.
 fn to_steps(points: &[(f64, f64)]) -> Vec<Point> {
     let mut last = 0.0;
     points

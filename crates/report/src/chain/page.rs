@@ -12,7 +12,7 @@ use crate::html::document;
 use crate::html::markup::{escape, figure, table};
 use crate::terminal::{format_ns, head_and_rows};
 
-/// The whole page, UTF-8.
+/// Makes the whole page, UTF-8.
 ///
 /// # Errors
 /// [`Error::Plot`] if the library cannot draw a plot.

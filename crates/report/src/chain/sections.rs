@@ -26,11 +26,11 @@ pub(super) fn write_probe(
         out,
         "<section><h2>Round trip: {}</h2>\n<p>{}</p>\n",
         escape(name),
-        escape(&probe_settings(probe))
+        escape(&describe_settings(probe))
     );
     let bound = report.round_trip_bound_us;
     if let Some(rtt) = &probe.rtt {
-        let description = describe(rtt, &probe.rtt_distribution, bound);
+        let description = describe_delays(rtt, &probe.rtt_distribution, bound);
         let delays = &probe.rtt_distribution;
         let [cdf, histogram, time] =
             ["cdf", "hist", "time"].map(|plot| format!("rtt-{plot}-{index}"));
@@ -39,22 +39,23 @@ pub(super) fn write_probe(
             title,
             description: &description,
         };
-        let svg = delays::cdf(name(&cdf, "Round trip, cumulative"), &[delays], bound)?;
+        let svg = delays::plot_cdf(name(&cdf, "Round trip, cumulative"), &[delays], bound)?;
         out.push_str(&figure(
             "",
             &svg,
             &[],
             &format!("Share of packets answered within a time. {description}"),
         ));
-        let svg = delays::histogram(name(&histogram, "Round trip, histogram"), delays, bound)?;
+        let svg = delays::plot_histogram(name(&histogram, "Round trip, histogram"), delays, bound)?;
         out.push_str(&figure(
             "",
             &svg,
             &[],
             "Share of packets by round trip; bins are equally wide on the logarithmic axis.",
         ));
-        let svg = delays::over_time(name(&time, "Round trip over time"), &probe.timeline, bound)?;
-        let legend = legend(["median of each part", "longest of each part"]);
+        let svg =
+            delays::plot_over_time(name(&time, "Round trip over time"), &probe.timeline, bound)?;
+        let legend = make_legend(["median of each part", "longest of each part"]);
         out.push_str(&figure(
             "",
             &svg,
@@ -104,8 +105,8 @@ fn packet_rows(probe: &ProbeResult) -> Vec<Vec<String>> {
     rows
 }
 
-/// The settings of a probe, in sentences.
-fn probe_settings(probe: &ProbeResult) -> String {
+/// Describes the settings of a probe in sentences.
+fn describe_settings(probe: &ProbeResult) -> String {
     let pace = if probe.interval_us > 0.0 {
         format!("every {} us", format_us(probe.interval_us))
     } else {
@@ -119,9 +120,11 @@ fn probe_settings(probe: &ProbeResult) -> String {
         text.push_str(" Answers were matched by order, because their payloads were unreadable.");
     }
     match probe.stopped {
-        Some(Stop::Deadline) => text.push_str(" It ended early, at its deadline."),
-        Some(Stop::Cancelled) => text.push_str(" It was cancelled."),
-        Some(Stop::NoAnswer) => text.push_str(" It ended early, because no packet was answered."),
+        Some(Stop::Deadline) => text.push_str(" The probe ended early, at its deadline."),
+        Some(Stop::Cancelled) => text.push_str(" The probe was cancelled."),
+        Some(Stop::NoAnswer) => {
+            text.push_str(" The probe ended early, because no packet was answered.");
+        }
         None => {}
     }
     text
@@ -145,7 +148,7 @@ pub(super) fn write_sojourn(out: &mut String, report: &ChainReport) -> Result<()
     let descriptions: Vec<String> = full
         .iter()
         .zip(&summaries)
-        .map(|((name, d), (_, s))| format!("{name}: {}", describe(s, d, bound)))
+        .map(|((name, d), (_, s))| format!("{name}: {}", describe_delays(s, d, bound)))
         .collect();
     let curves: Vec<&Distribution> = full.iter().map(|(_, d)| *d).collect();
     let name = Name {
@@ -153,8 +156,8 @@ pub(super) fn write_sojourn(out: &mut String, report: &ChainReport) -> Result<()
         title: "Sojourn, cumulative",
         description: &descriptions.join(" "),
     };
-    let svg = delays::cdf(name, &curves, bound)?;
-    let legend = legend(full.iter().map(|(name, _)| *name));
+    let svg = delays::plot_cdf(name, &curves, bound)?;
+    let legend = make_legend(full.iter().map(|(name, _)| *name));
     out.push_str("<section><h2>Sojourn</h2>\n<p>From the front door to departure, of every packet of the chain, measured in band.</p>\n");
     let legend = if legend.len() > 1 { legend } else { Vec::new() };
     out.push_str(&figure("", &svg, &legend, &descriptions.join(" ")));
@@ -200,7 +203,7 @@ pub(super) fn write_hops(out: &mut String, report: &ChainReport) -> Result<(), E
             description: &description,
         };
         let svg = bars::bars(name, Width::Full, "", &rows, None)?;
-        let mut legend = legend(["measured", "predicted by the model"]);
+        let mut legend = make_legend(["measured", "predicted by the model"]);
         legend.retain(|key| {
             let mut bars = rows.iter().flat_map(|row| &row.bars);
             bars.any(|bar| bar.series == key.series)
@@ -265,7 +268,7 @@ pub(super) fn write_cpu(out: &mut String, cpu: &CpuUse) -> Result<(), Error> {
             description: &format!("{}: {description}.", shares[0].0),
         };
         let svg = bars::stacked(name, Width::Full, "", &rows)?;
-        let legend = legend(parts.map(|(name, _)| name));
+        let legend = make_legend(parts.map(|(name, _)| name));
         out.push_str(&figure("", &svg, &legend, "CPU time by kind. The kernel processes packets on virtual links as softirq on the sender's core."));
         let mut head = vec!["cores"];
         head.extend(parts.map(|(name, _)| name));
@@ -280,14 +283,14 @@ pub(super) fn write_cpu(out: &mut String, cpu: &CpuUse) -> Result<(), Error> {
         out.push_str(&table("CPU use by kind.", &head, &cells));
     }
     if !cpu.processes.is_empty() {
-        fn ended(value: Option<f64>) -> String {
+        fn format_or_ended(value: Option<f64>) -> String {
             value.map_or_else(|| "ended".to_owned(), |value| format!("{value:.3}"))
         }
         let columns: [Column<ProcessUse>; 4] = [
             ("process", |process| process.name.clone()),
             ("number", |process| process.pid.to_string()),
-            ("CPU seconds", |process| ended(process.cpu_s)),
-            ("cores", |process| ended(process.cores)),
+            ("CPU seconds", |process| format_or_ended(process.cpu_s)),
+            ("cores", |process| format_or_ended(process.cores)),
         ];
         let (head, cells) = head_and_rows(&columns, &cpu.processes);
         out.push_str(&table("CPU use by process.", &head, &cells));
@@ -296,8 +299,8 @@ pub(super) fn write_cpu(out: &mut String, cpu: &CpuUse) -> Result<(), Error> {
     Ok(())
 }
 
-/// A legend: a key for each name, in the order of the series.
-fn legend<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Key> {
+/// Makes a legend: a key for each name, in the order of the series.
+fn make_legend<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Key> {
     let keys = names.into_iter().enumerate().map(|(series, name)| Key {
         series,
         mark: None,
@@ -306,8 +309,8 @@ fn legend<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Key> {
     keys.collect()
 }
 
-/// A distribution in a sentence, for captions and screen readers.
-fn describe(summary: &Summary, delays: &Distribution, bound_us: Option<f64>) -> String {
+/// Describes a distribution in a sentence, for captions and screen readers.
+fn describe_delays(summary: &Summary, delays: &Distribution, bound_us: Option<f64>) -> String {
     let mut text = format!(
         "Half of the packets within {} us, 99 % within {} us, all within {} us.",
         format_us(summary.p50_us),

@@ -5,10 +5,10 @@ use myelin_api::{Mapping, Plan, PortDriver, ShaperPlace, Step};
 use super::{Area, ChainGraph, Edge, Group, Node, NodeKind};
 use crate::terminal::format_ns;
 
-/// The longest line of a port's node. Arguments of DPDK devices are longer.
+/// Most columns of a line in a port's node. Longer arguments of DPDK devices take several lines.
 const PORT_COLUMNS: usize = 32;
 
-/// What runs the functions of a group.
+/// The place where the functions of a group run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Runner {
     Kernel,
@@ -23,8 +23,8 @@ struct Builder<'a> {
     runner: Runner,
 }
 
-/// The picture of a plan.
-pub(super) fn graph(plan: &Plan) -> ChainGraph {
+/// Builds the picture of a plan.
+pub(super) fn build_graph(plan: &Plan) -> ChainGraph {
     let is_dpdk = is_over_dpdk(plan);
     let graph = ChainGraph {
         chain: plan.chain.clone(),
@@ -53,7 +53,7 @@ pub(super) fn graph(plan: &Plan) -> ChainGraph {
     let door = vec![format!("predicted {}", format_ns(plan.door.cost_ns))];
     builder.add(Edge::default(), NodeKind::Door, "front door", door);
     builder.add_functions();
-    let mut egress = builder.edge(&plan.egress);
+    let mut egress = builder.make_edge(&plan.egress);
     if plan
         .shaper
         .is_some_and(|shaper| shaper.place == ShaperPlace::Qdisc)
@@ -86,9 +86,9 @@ impl Builder<'_> {
             if runner != self.runner || is_distributed {
                 self.open_group(runner);
             }
-            let own = hop.cost_ns.map(|ns| format!("predicted {}", format_ns(ns)));
-            let lines = [hop.kind.clone()].into_iter().chain(own).collect();
-            let edge = self.edge(&hop.reach);
+            let predicted = hop.cost_ns.map(|ns| format!("predicted {}", format_ns(ns)));
+            let lines = [hop.kind.clone()].into_iter().chain(predicted).collect();
+            let edge = self.make_edge(&hop.reach);
             self.add(edge, NodeKind::Function, &hop.name, lines);
             if shaped_behind == Some(i) {
                 self.add_worker_shaper();
@@ -96,8 +96,8 @@ impl Builder<'_> {
         }
     }
 
-    /// The worker with the sockets shapes. In a pipeline, a ring returns packets to it, the first
-    /// process.
+    /// Adds the shaper of the worker that has the sockets. In a pipeline this worker is the first
+    /// process, and a ring returns the packets to it.
     fn add_worker_shaper(&mut self) {
         let mut edge = Edge::default();
         let is_pipeline = self.plan.mapping == Mapping::Pipeline;
@@ -144,8 +144,8 @@ impl Builder<'_> {
         }
     }
 
-    /// The crossings of a step, and its cost.
-    fn edge(&self, step: &Step) -> Edge {
+    /// Makes the edge of a step: the links, rings and redirects, then the cost.
+    fn make_edge(&self, step: &Step) -> Edge {
         let is_behind_shaper =
             self.graph.nodes.last().map(|node| node.kind) == Some(NodeKind::Shaper);
         let is_distributed = self.plan.mapping == Mapping::Distributed;
@@ -155,7 +155,7 @@ impl Builder<'_> {
             "user_egress" => Some("AF_XDP transmit"),
             // Each function of mapping `distributed` has a forwarder in the place of the door.
             "user_to_kernel" => (!is_distributed).then_some("re-entry door"),
-            // The edge into the shaper has it.
+            // The edge into the shaper shows the ring.
             "ring" => (!is_behind_shaper).then_some("ring"),
             "link" | "link_tcx" => Some("link"),
             "egress_xdp" | "egress_redirect" | "egress_tcx_peer" => Some("redirect"),
@@ -167,7 +167,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Adds a port. A plan names no end hosts.
+    /// Adds a port, or an end host if the plan names no ports.
     fn add_port(&mut self, edge: Edge, kind: NodeKind) {
         let Some(ports) = &self.plan.ports else {
             return self.add_ungrouped(edge, kind, "end host", Vec::new());

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::{Area, ChainGraph, Edge, Group, Node};
 
-/// Between an arrow or a frame and a node.
+/// Columns between an arrow or a frame and a node.
 const GAP: usize = 1;
-/// A frame's side, with the gap behind it.
+/// Columns of a frame's side and of the gap behind the side.
 const SIDE: usize = 1 + GAP;
 /// Column of a title in its frame.
 const TITLE_AT: usize = 3;
@@ -37,7 +37,7 @@ pub(super) enum ShapeKind {
         is_open: [bool; 2],
         area: Area,
     },
-    /// The space that a node takes.
+    /// The area of a node.
     Node {
         width: usize,
         height: usize,
@@ -53,20 +53,20 @@ pub(super) enum ShapeKind {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Of a node.
+    /// The name of a node.
     Name,
-    /// Of a group.
+    /// The title of a group.
     Title,
     Plain,
     Loss,
 }
 
-/// Places a graph in rows of at most `width` columns. A node that is wider has a row to itself.
+/// Places a graph in rows of at most `width` columns. A wider node has its own row.
 pub(super) fn place(graph: &ChainGraph, width: usize) -> Layout {
     let mut layout = Layout::default();
     let mut rest = 0..graph.nodes.len();
     while !rest.is_empty() {
-        let end = row_end(graph, &rest, width);
+        let end = find_row_end(graph, &rest, width);
         let row = Row::place(graph, rest.start..end, layout.lines);
         layout.columns = layout.columns.max(row.x);
         layout.lines += row.height;
@@ -76,14 +76,14 @@ pub(super) fn place(graph: &ChainGraph, width: usize) -> Layout {
     layout
 }
 
-/// The end of the row that begins with the first of these nodes.
-fn row_end(graph: &ChainGraph, rest: &Range<usize>, width: usize) -> usize {
+/// Returns the end of the row that begins with the first node of `rest`.
+fn find_row_end(graph: &ChainGraph, rest: &Range<usize>, width: usize) -> usize {
     let fits = |nodes: Range<usize>| Row::place(graph, nodes, 0).x <= width;
     let mut end = rest.start + 1;
     while end < rest.end && fits(rest.start..end + 1) {
         end += 1;
     }
-    // A group that fits into a row of its own begins one.
+    // A group that fits into one row begins a new row.
     let group = graph.nodes.get(end).and_then(|node| node.group);
     let is_member = |node: &Node| node.group.is_some() && node.group == group;
     let first = graph.nodes.iter().position(is_member);
@@ -100,13 +100,13 @@ fn row_end(graph: &ChainGraph, rest: &Range<usize>, width: usize) -> usize {
 struct Row<'a> {
     graph: &'a ChainGraph,
     y: usize,
-    /// Lines above the nodes: one where frames are.
+    /// Lines above the nodes: 1 in a row with frames, otherwise 0.
     top: usize,
     /// The first free column after the placed shapes.
     x: usize,
     height: usize,
     shapes: Vec<Shape>,
-    /// The frame that is open: its group, its first column, and whether its left side is open.
+    /// The unfinished frame: group, first column, and whether its left side is open.
     frame: Option<(usize, usize, bool)>,
 }
 
@@ -116,7 +116,7 @@ impl<'a> Row<'a> {
             .clone()
             .filter_map(|i| graph.edges.get(i.checked_sub(1)?));
         let edge_lines = edges.map(|edge| edge.lines.len() + 1);
-        let node_lines = graph.nodes[nodes.clone()].iter().map(lines_of);
+        let node_lines = graph.nodes[nodes.clone()].iter().map(count_lines);
         let lines = edge_lines.chain(node_lines).max().unwrap_or_default();
         let has_frames = graph.nodes[nodes.clone()]
             .iter()
@@ -144,14 +144,14 @@ impl<'a> Row<'a> {
     /// Adds a node, with the edge that leads to it.
     fn add(&mut self, i: usize) {
         let node = &self.graph.nodes[i];
-        let before = i.checked_sub(1);
-        let edge = before.and_then(|before| self.graph.edges.get(before));
-        let group_before = before.and_then(|before| self.graph.nodes[before].group);
-        let is_same_group = node.group.is_some() && node.group == group_before;
+        let previous = i.checked_sub(1);
+        let edge = previous.and_then(|previous| self.graph.edges.get(previous));
+        let previous_group = previous.and_then(|previous| self.graph.nodes[previous].group);
+        let is_same_group = node.group.is_some() && node.group == previous_group;
         if !is_same_group {
             self.close_frame(false);
         } else if self.frame.is_none() {
-            // The row before has the first nodes of the group.
+            // The previous row has the first nodes of the group.
             self.open_frame(node.group, true);
         }
         if let Some(edge) = edge {
@@ -189,7 +189,7 @@ impl<'a> Row<'a> {
             .chars()
             .count()
             .max(losses.map_or(0, |losses| losses.chars().count()));
-        // A piece of the frame on both sides of the title.
+        // A piece of the frame is visible on both sides of the title.
         let width = (self.x + SIDE - x).max(longest + 2 * TITLE_AT);
         self.x = x + width;
         let kind = ShapeKind::Frame {
@@ -199,9 +199,9 @@ impl<'a> Row<'a> {
             area: *area,
         };
         self.push(x, 0, kind);
-        self.text(x + TITLE_AT, 0, &title, Role::Title);
+        self.push_text(x + TITLE_AT, 0, &title, Role::Title);
         if let Some(losses) = losses {
-            self.text(x + TITLE_AT, self.height - 1, losses, Role::Loss);
+            self.push_text(x + TITLE_AT, self.height - 1, losses, Role::Loss);
         }
     }
 
@@ -211,7 +211,7 @@ impl<'a> Row<'a> {
         let x = self.x + GAP;
         self.push(x, self.top, ShapeKind::Arrow { length });
         for (y, line) in (self.top + 1..).zip(&edge.lines) {
-            self.text(x, y, line, Role::Plain);
+            self.push_text(x, y, line, Role::Plain);
         }
         self.x = x + length + GAP;
     }
@@ -223,15 +223,15 @@ impl<'a> Row<'a> {
         let losses = node.losses.iter().map(|line| (line, Role::Loss));
         let mut width = 0;
         for (y, (line, role)) in (self.top..).zip(named.chain(plain).chain(losses)) {
-            self.text(x, y, line, role);
+            self.push_text(x, y, line, role);
             width = width.max(line.chars().count());
         }
-        let height = lines_of(node);
+        let height = count_lines(node);
         self.push(x, self.top, ShapeKind::Node { width, height });
         self.x += width;
     }
 
-    fn text(&mut self, x: usize, y: usize, text: &str, role: Role) {
+    fn push_text(&mut self, x: usize, y: usize, text: &str, role: Role) {
         let text = text.to_owned();
         self.push(x, y, ShapeKind::Text { text, role });
     }
@@ -242,6 +242,6 @@ impl<'a> Row<'a> {
     }
 }
 
-fn lines_of(node: &Node) -> usize {
+fn count_lines(node: &Node) -> usize {
     1 + node.lines.len() + node.losses.len()
 }

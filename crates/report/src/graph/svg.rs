@@ -10,19 +10,19 @@ use crate::Error;
 use crate::html::canvas::{self, BOUND, GRID, INK, Name, SERIES_COLOURS};
 use crate::html::standalone_svg;
 
-/// Columns of the grid: the letters have the same size in each picture.
+/// Least columns of the grid, so that letters have the same size in each picture.
 const COLUMNS: usize = 100;
 /// Pixels of a cell. A letter of the font is narrower: 0.6 of its size.
 const CELL: (i32, i32) = (7, 17);
-/// The drawing library writes 0.8 of it, 11 pixels.
+/// The drawing library makes letters of 0.8 times this size: 11 pixels.
 const FONT_SIZE: u32 = 14;
 const MARGIN: i32 = 8;
 
 impl ChainGraph {
-    /// The picture as an element of a page, with its title and its content in words.
+    /// Draws the picture as an element of a page, with a title and a description.
     ///
     /// # Errors
-    /// [`Error::Plot`] when it cannot be drawn.
+    /// [`Error::Plot`] if the library cannot draw the picture.
     pub fn svg_element(&self) -> Result<String, Error> {
         let layout = place(self, COLUMNS);
         let notes = layout.lines..;
@@ -32,20 +32,20 @@ impl ChainGraph {
             title: &format!("Chain {}", self.chain),
             description: &self.description(),
         };
-        let size = pixels(layout.columns.max(COLUMNS), lines);
+        let size = cell_corner(layout.columns.max(COLUMNS), lines);
         let size = (size.0 + MARGIN, size.1 + MARGIN);
-        canvas::drawing(name, size, |area| {
+        canvas::draw_svg(name, size, |area| {
             for shape in &layout.shapes {
-                draw(area, shape)?;
+                draw_shape(area, shape)?;
             }
             for (y, note) in notes.zip(&self.elsewhere) {
-                text(area, (0, y), note, Role::Plain)?;
+                draw_text(area, (0, y), note, Role::Plain)?;
             }
             Ok(())
         })
     }
 
-    /// The picture as a file.
+    /// Draws the picture as the text of a file.
     ///
     /// # Errors
     /// As [`Self::svg_element`].
@@ -54,27 +54,31 @@ impl ChainGraph {
     }
 }
 
-/// The upper left corner of a cell.
-fn pixels(x: usize, y: usize) -> (i32, i32) {
+/// Returns the upper left corner of a cell, pixels.
+fn cell_corner(x: usize, y: usize) -> (i32, i32) {
     let pixel = |cells: usize, size: i32| i32::try_from(cells).unwrap_or(i32::MAX / size) * size;
     (MARGIN + pixel(x, CELL.0), MARGIN + pixel(y, CELL.1))
 }
 
-fn middle((x, y): (i32, i32)) -> (i32, i32) {
+/// Returns the middle of the cell whose upper left corner is given.
+fn cell_middle((x, y): (i32, i32)) -> (i32, i32) {
     (x + CELL.0 / 2, y + CELL.1 / 2)
 }
 
-fn draw(area: &canvas::Area<'_>, Shape { x, y, kind }: &Shape) -> canvas::Drawn {
-    let at = pixels(*x, *y);
+fn draw_shape(area: &canvas::Area<'_>, Shape { x, y, kind }: &Shape) -> canvas::Drawn {
+    let at = cell_corner(*x, *y);
     match kind {
-        ShapeKind::Text { text: line, role } => text(area, (*x, *y), line, *role)?,
+        ShapeKind::Text { text: line, role } => draw_text(area, (*x, *y), line, *role)?,
         ShapeKind::Node { width, height } => {
-            let end = pixels(x + width, y + height);
+            let end = cell_corner(x + width, y + height);
             let corners = [(at.0 - 4, at.1), (end.0 + 4, end.1)];
             area.draw(&Rectangle::new(corners, GRID))?;
         }
         ShapeKind::Arrow { length } => {
-            let (from, tip) = (middle(at), middle(pixels(x + length - 1, *y)));
+            let (from, tip) = (
+                cell_middle(at),
+                cell_middle(cell_corner(x + length - 1, *y)),
+            );
             let head = [(tip.0 - 5, tip.1 - 4), tip, (tip.0 - 5, tip.1 + 4)];
             area.draw(&PathElement::new(vec![from, tip], INK))?;
             area.draw(&PathElement::new(head.to_vec(), INK))?;
@@ -91,7 +95,7 @@ fn draw(area: &canvas::Area<'_>, Shape { x, y, kind }: &Shape) -> canvas::Drawn 
                 Area::BlackBox => SERIES_COLOURS[5],
             };
             let (left, top) = (at.0 + CELL.0 / 2, at.1 + 2);
-            let end = pixels(x + width, y + height);
+            let end = cell_corner(x + width, y + height);
             let (right, bottom) = (end.0 - CELL.0 / 2, end.1 - 2);
             let filled = colour.mix(0.1).filled();
             area.draw(&Rectangle::new([(left, top), (right, bottom)], filled))?;
@@ -115,8 +119,13 @@ fn draw(area: &canvas::Area<'_>, Shape { x, y, kind }: &Shape) -> canvas::Drawn 
     Ok(())
 }
 
-fn text(area: &canvas::Area<'_>, (x, y): (usize, usize), text: &str, role: Role) -> canvas::Drawn {
-    let (x, y) = pixels(x, y);
+fn draw_text(
+    area: &canvas::Area<'_>,
+    (x, y): (usize, usize),
+    text: &str,
+    role: Role,
+) -> canvas::Drawn {
+    let (x, y) = cell_corner(x, y);
     let colour = if role == Role::Loss { BOUND } else { INK };
     let font = ("monospace", FONT_SIZE).into_font();
     let font = match role {

@@ -5,11 +5,11 @@ use super::layout::{Shape, ShapeKind, place};
 use crate::terminal::wrap;
 
 impl ChainGraph {
-    /// The picture as text, in lines of at most `width` columns where no node is wider.
+    /// Draws the picture as text, in lines of at most `width` columns unless a node is wider.
     pub fn text(&self, width: u16) -> String {
         let layout = place(self, width.into());
         let mut grid = vec![vec![' '; layout.columns]; layout.lines];
-        // A title replaces a piece of its frame, an arrow begins behind a name.
+        // Titles replace pieces of frames, and arrows begin behind names.
         let order = |shape: &Shape| match shape.kind {
             ShapeKind::Frame { .. } | ShapeKind::Node { .. } => 0,
             ShapeKind::Text { .. } => 1,
@@ -18,7 +18,7 @@ impl ChainGraph {
         let mut shapes: Vec<_> = layout.shapes.iter().collect();
         shapes.sort_by_key(|shape| order(shape));
         for shape in shapes {
-            draw(&mut grid, shape);
+            draw_shape(&mut grid, shape);
         }
         let mut out = wrap(&format!("chain {}: {}", self.chain, self.heading), 2, width) + "\n";
         let lines = grid.iter().map(String::from_iter);
@@ -33,12 +33,12 @@ impl ChainGraph {
     }
 }
 
-/// Draws one shape. The layout has room for all.
-fn draw(grid: &mut [Vec<char>], Shape { x, y, kind }: &Shape) {
+/// Draws one shape. The layout has room for all shapes.
+fn draw_shape(grid: &mut [Vec<char>], Shape { x, y, kind }: &Shape) {
     let cell = |x: usize| grid.get(*y).and_then(|line| line.get(x));
     let is_on_frame = cell(*x) == Some(&'─');
     let is_blank = |x: usize| cell(x) == Some(&' ');
-    // The gap behind a node's name, up to its widest line.
+    // The gap behind a node's name, up to the node's widest line.
     let gap = (1..*x).take_while(|back| is_blank(x - back - 1)).count();
     let mut put = |x: usize, y: usize, letter: char| {
         if let Some(cell) = grid.get_mut(y).and_then(|line| line.get_mut(x)) {

@@ -36,8 +36,8 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// Covers all `values` with a margin; a linear axis contains zero.
-    pub(crate) fn around(scale: Scale, values: impl IntoIterator<Item = f64>) -> Self {
+    /// Makes an axis that covers all `values` with a margin. A linear axis contains zero.
+    pub(crate) fn from_values(scale: Scale, values: impl IntoIterator<Item = f64>) -> Self {
         let (low, high) = values
             .into_iter()
             .filter(|value| value.is_finite())
@@ -57,8 +57,8 @@ impl Axis {
         Self { scale, ends }
     }
 
-    /// From `low` to `high`, without a margin.
-    pub(crate) fn exactly(scale: Scale, low: f64, high: f64) -> Self {
+    /// Makes an axis from `low` to `high`, without a margin.
+    pub(crate) fn from_range(scale: Scale, low: f64, high: f64) -> Self {
         Self {
             scale,
             ends: low..high.max(low + 1e-6),
@@ -69,13 +69,13 @@ impl Axis {
         self.scale == Scale::Log
     }
 
-    /// The number of decades of a logarithmic axis.
+    /// Returns the number of decades of a logarithmic axis.
     pub(crate) fn decades(&self) -> f64 {
         (self.ends.end / self.ends.start).log10()
     }
 
-    /// The position of a value, 0 to 1 between the ends.
-    pub(crate) fn part(&self, value: f64) -> f64 {
+    /// Returns the position of a value, 0 to 1 between the ends.
+    pub(crate) fn position(&self, value: f64) -> f64 {
         if self.is_logarithmic() {
             (value.max(1e-9) / self.ends.start).log10() / self.decades()
         } else {
@@ -83,28 +83,28 @@ impl Axis {
         }
     }
 
-    /// Round numbers between its ends, about `most` of them.
-    pub(crate) fn ticks(&self, most: usize) -> Vec<f64> {
+    /// Returns about `max_count` round numbers between the ends.
+    pub(crate) fn ticks(&self, max_count: usize) -> Vec<f64> {
         if self.is_logarithmic() {
-            self.log_ticks(most)
+            self.log_ticks(max_count)
         } else {
-            self.linear_ticks(most)
+            self.linear_ticks(max_count)
         }
     }
 
-    fn log_ticks(&self, most: usize) -> Vec<f64> {
+    fn log_ticks(&self, max_count: usize) -> Vec<f64> {
         let decades = self.ends.start.log10().floor() as i32..=self.ends.end.log10().ceil() as i32;
-        let at = |steps: &[f64]| -> Vec<f64> {
+        let ticks_at = |steps: &[f64]| -> Vec<f64> {
             decades
                 .clone()
                 .flat_map(|decade| steps.iter().map(move |step| step * 10_f64.powi(decade)))
                 .filter(|tick| self.ends.contains(tick))
                 .collect()
         };
-        let mut ticks = at(LOG_STEPS[0]);
+        let mut ticks = ticks_at(LOG_STEPS[0]);
         for steps in &LOG_STEPS[1..] {
-            let finer = at(steps);
-            if finer.len() > most {
+            let finer = ticks_at(steps);
+            if finer.len() > max_count {
                 break;
             }
             ticks = finer;
@@ -112,19 +112,19 @@ impl Axis {
         ticks
     }
 
-    fn linear_ticks(&self, most: usize) -> Vec<f64> {
+    fn linear_ticks(&self, max_count: usize) -> Vec<f64> {
         let length = self.ends.end - self.ends.start;
-        let decade = (length / most.max(1) as f64).log10().floor() as i32;
+        let decade = (length / max_count.max(1) as f64).log10().floor() as i32;
         let step = (decade..=decade + 1)
             .flat_map(|decade| LINEAR_STEPS.map(|step| step * 10_f64.powi(decade)))
-            .find(|step| length / step <= most as f64)
+            .find(|step| length / step <= max_count as f64)
             .unwrap_or(length);
         let first = (self.ends.start / step).ceil() as i64;
         let last = (self.ends.end / step + 1e-9).floor() as i64;
         (first..=last).map(|tick| tick as f64 * step).collect()
     }
 
-    /// The label of a value.
+    /// Formats the label of a value.
     pub(crate) fn format(&self, value: f64) -> String {
         let (value, unit) = match self.scale {
             Scale::Percent => (value * 100.0, " %"),
@@ -142,7 +142,7 @@ impl Ranged for Axis {
 
     fn map(&self, value: &f64, pixels: (i32, i32)) -> i32 {
         let length = f64::from(pixels.1 - pixels.0);
-        pixels.0 + (self.part(*value) * length).round() as i32
+        pixels.0 + (self.position(*value) * length).round() as i32
     }
 
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
@@ -164,17 +164,17 @@ impl ValueFormatter<f64> for Axis {
 mod tests {
     use super::*;
 
-    fn shown(scale: Scale, values: &[f64], most: usize) -> Vec<String> {
-        let axis = Axis::around(scale, values.iter().copied());
-        axis.ticks(most)
+    fn format_ticks(scale: Scale, values: &[f64], max_count: usize) -> Vec<String> {
+        let axis = Axis::from_values(scale, values.iter().copied());
+        axis.ticks(max_count)
             .iter()
             .map(|tick| axis.format(*tick))
             .collect()
     }
 
     #[test]
-    fn the_number_of_labels_depends_on_the_range_and_all_are_round() {
-        let log = |low, high| shown(Scale::Log, &[low, high], 15);
+    fn labels_are_round_numbers_that_suit_the_range() {
+        let log = |low, high| format_ticks(Scale::Log, &[low, high], 15);
         assert_eq!(log(8.0, 350.0), ["10", "20", "50", "100", "200"]);
         assert_eq!(
             log(11.0, 90.0),
@@ -186,20 +186,20 @@ mod tests {
             ["1", "10", "100", "1000", "10000", "100000", "1000000"]
         );
         assert!(!log(0.0, 0.0).is_empty());
-        let linear = |values: &[f64]| shown(Scale::Linear, values, 6);
+        let linear = |values: &[f64]| format_ticks(Scale::Linear, values, 6);
         assert_eq!(linear(&[3.0, 5.1]), ["0", "1", "2", "3", "4", "5"]);
         assert_eq!(linear(&[-0.2, 0.5]), ["-0.2", "0", "0.2", "0.4"]);
         assert_eq!(linear(&[64.0]), ["0", "20", "40", "60"]);
         assert!(!linear(&[]).is_empty() && !linear(&[0.0, f64::NAN]).is_empty());
         assert_eq!(
-            shown(Scale::Percent, &[0.8], 5),
+            format_ticks(Scale::Percent, &[0.8], 5),
             ["0 %", "20 %", "40 %", "60 %", "80 %"]
         );
     }
 
     #[test]
     fn equal_ratios_are_equally_far_apart() {
-        let axis = Axis::around(Scale::Log, [1.0, 1000.0]);
+        let axis = Axis::from_values(Scale::Log, [1.0, 1000.0]);
         let x = |value: f64| axis.map(&value, (0, 10_000));
         assert!((x(100.0) - x(10.0) - (x(10.0) - x(1.0))).abs() <= 1);
         assert_eq!((x(0.9), x(1100.0)), (0, 10_000));
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn equal_differences_are_equally_far_apart_on_an_axis_with_zero() {
-        let axis = Axis::around(Scale::Linear, [50.0, 100.0]);
+        let axis = Axis::from_values(Scale::Linear, [50.0, 100.0]);
         let x = |value: f64| axis.map(&value, (0, 10_600));
         assert_eq!((x(0.0), x(50.0), x(100.0)), (0, 5000, 10_000));
     }

@@ -5,8 +5,8 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::{Axis, Scale};
 use super::canvas::{
-    Area, BOUND, Drawn, FONT_SIZE, GRID, INK, Name, SERIES_COLOURS, Width, drawing, letters_in,
-    text, text_width,
+    Area, BOUND, Drawn, FONT_SIZE, GRID, INK, Name, SERIES_COLOURS, Width, draw_svg, letters_in,
+    text_style, text_width,
 };
 use super::lines::{Bound, draw_whisker, is_finite_interval};
 use crate::Error;
@@ -14,20 +14,20 @@ use crate::Error;
 /// A bar.
 #[derive(Debug, Clone)]
 pub struct Bar {
-    /// Number of the series: its colour.
+    /// Number of the series, which selects the colour.
     pub series: usize,
-    /// Its length.
+    /// The length of the bar.
     pub value: f64,
-    /// Both ends of the value's interval.
+    /// The ends of the value's interval.
     pub interval: Option<(f64, f64)>,
-    /// The text at its end.
+    /// The text at the end of the bar.
     pub label: String,
 }
 
 /// Bars that belong together.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// The text in front of them.
+    /// The text in front of the bars.
     pub name: String,
     /// The bars, or the parts of a whole in order.
     pub bars: Vec<Bar>,
@@ -42,11 +42,11 @@ const AXIS_HEIGHT: i32 = 40;
 /// Text on a bar: the same colour in light and dark mode, like the bars.
 const ON_BAR: RGBColor = RGBColor(0x00, 0x00, 0x01);
 
-/// Grouped bars on a common scale, with intervals. Without a title the drawing has no axis; the
-/// bars show their values.
+/// Draws grouped bars on a common scale, with intervals. Without a title the drawing has no axis,
+/// because the bars show their values.
 ///
 /// # Errors
-/// [`Error::Plot`] if the library cannot draw it.
+/// [`Error::Plot`] if the library cannot draw the bars.
 pub fn bars(
     name: Name<'_>,
     width: Width,
@@ -60,12 +60,12 @@ pub fn bars(
             .map_or([bar.value; 2], |(low, high)| [low, high])
     };
     let values = all().flat_map(|bar| [bar.value].into_iter().chain(ends(bar)));
-    let axis = Axis::around(Scale::Linear, values.chain(bound.map(|bound| bound.at)));
+    let axis = Axis::from_values(Scale::Linear, values.chain(bound.map(|bound| bound.at)));
     let longest = all().map(|bar| text_width(&bar.label)).max().unwrap_or(0);
     let frame = Frame::new(width, groups, axis, longest + 12);
     let bottom = GAP / 2 + groups.iter().map(row_height).sum::<i32>();
     let height = bottom + axis_height(axis_title);
-    drawing(name, (width.pixels(), height), |area| {
+    draw_svg(name, (width.pixels(), height), |area| {
         frame.draw_axis(area, bottom, axis_title, width.labels() - 2)?;
         let mut y = GAP / 2;
         for group in groups {
@@ -79,10 +79,10 @@ pub fn bars(
     })
 }
 
-/// A bar for each group, divided into its parts: shares (0 to 1) of a whole.
+/// Draws a bar for each group, divided into its parts: shares (0 to 1) of a whole.
 ///
 /// # Errors
-/// [`Error::Plot`] if the library cannot draw it.
+/// [`Error::Plot`] if the library cannot draw the bars.
 pub fn stacked(
     name: Name<'_>,
     width: Width,
@@ -95,12 +95,12 @@ pub fn stacked(
     let frame = Frame::new(
         width,
         groups,
-        Axis::exactly(Scale::Percent, 0.0, longest),
+        Axis::from_range(Scale::Percent, 0.0, longest),
         20,
     );
     let bottom = GAP / 2 + pixels(groups.len()) * STACK_HEIGHT;
     let height = bottom + axis_height(axis_title);
-    drawing(name, (width.pixels(), height), |area| {
+    draw_svg(name, (width.pixels(), height), |area| {
         frame.draw_axis(area, bottom, axis_title, 5)?;
         for (index, group) in groups.iter().enumerate() {
             let top = GAP / 2 + pixels(index) * STACK_HEIGHT;
@@ -134,49 +134,52 @@ fn draw_part(
             SERIES_COLOURS[part.series % SERIES_COLOURS.len()].filled(),
         ))?;
     }
-    // The value, if the part is wide enough.
+    // Writes the value if the part is wide enough.
     if right - left > text_width(&part.label) {
         let at = (i32::midpoint(left, right), i32::midpoint(top, bottom));
         area.draw(&Text::new(
             part.label.clone(),
             at,
-            text(FONT_SIZE - 2, ON_BAR, HPos::Center, VPos::Center),
+            text_style(FONT_SIZE - 2, ON_BAR, HPos::Center, VPos::Center),
         ))?;
     }
     Ok(())
 }
 
-/// The column where names end and bars begin.
+/// The horizontal layout of a drawing.
 struct Frame {
+    /// The end of the names and the start of the bars, pixels.
     left: i32,
+    /// The end of the longest bar, pixels.
     right: i32,
+    /// Most letters of a name.
     letters: usize,
     axis: Axis,
 }
 
 impl Frame {
-    /// Leaves `right` pixels right of the longest bar.
-    fn new(width: Width, groups: &[Group], axis: Axis, right: i32) -> Self {
+    /// Leaves `margin` pixels right of the longest bar.
+    fn new(width: Width, groups: &[Group], axis: Axis, margin: i32) -> Self {
         let names = groups.iter().map(|group| text_width(&group.name));
         let left = names.max().unwrap_or(0).clamp(40, width.pixels() / 3) + 12;
         Self {
             left,
-            right: width.pixels() - right.min(width.pixels() / 3),
+            right: width.pixels() - margin.min(width.pixels() / 3),
             letters: letters_in(left - 12),
             axis,
         }
     }
 
     fn x(&self, value: f64) -> i32 {
-        let part = self.axis.part(value).clamp(0.0, 1.0);
-        self.left + (part * f64::from(self.right - self.left)).round() as i32
+        let position = self.axis.position(value).clamp(0.0, 1.0);
+        self.left + (position * f64::from(self.right - self.left)).round() as i32
     }
 
     fn draw_name(&self, area: &Area<'_>, name: &str, middle: i32) -> Drawn {
         area.draw(&Text::new(
             shorten(name, self.letters),
             (self.left - 8, middle),
-            text(FONT_SIZE, INK, HPos::Right, VPos::Center),
+            text_style(FONT_SIZE, INK, HPos::Right, VPos::Center),
         ))?;
         Ok(())
     }
@@ -191,21 +194,21 @@ impl Frame {
             area.draw(&Text::new(
                 self.axis.format(tick),
                 (x, bottom + 6),
-                text(FONT_SIZE - 1, INK, HPos::Center, VPos::Top),
+                text_style(FONT_SIZE - 1, INK, HPos::Center, VPos::Top),
             ))?;
         }
         let middle = i32::midpoint(self.left, self.right);
         area.draw(&Text::new(
             title,
             (middle, bottom + AXIS_HEIGHT - 2),
-            text(FONT_SIZE, INK, HPos::Center, VPos::Bottom),
+            text_style(FONT_SIZE, INK, HPos::Center, VPos::Bottom),
         ))?;
         Ok(())
     }
 
     fn draw_bar(&self, area: &Area<'_>, bar: &Bar, top: i32) -> Drawn {
         let (zero, tip) = (self.x(0.0), self.x(finite_or_zero(bar.value)));
-        // The shortest bar is visible.
+        // Even the shortest bar is visible.
         let (left, right) = (zero.min(tip), zero.max(tip).max(zero.min(tip) + 1));
         let middle = top + (BAR_HEIGHT - 2) / 2;
         area.draw(&Rectangle::new(
@@ -220,7 +223,7 @@ impl Frame {
         area.draw(&Text::new(
             bar.label.clone(),
             (end + 6, middle),
-            text(FONT_SIZE - 1, INK, HPos::Left, VPos::Center),
+            text_style(FONT_SIZE - 1, INK, HPos::Left, VPos::Center),
         ))?;
         Ok(())
     }
@@ -236,7 +239,7 @@ impl Frame {
         area.draw(&Text::new(
             bound.name,
             (x - 6, bottom),
-            text(FONT_SIZE - 1, BOUND, HPos::Right, VPos::Bottom),
+            text_style(FONT_SIZE - 1, BOUND, HPos::Right, VPos::Bottom),
         ))?;
         Ok(())
     }
@@ -254,12 +257,12 @@ fn row_height(group: &Group) -> i32 {
     pixels(group.bars.len().max(1)) * BAR_HEIGHT + GAP
 }
 
-/// A bar's length: 0 for a value that is not finite.
+/// Returns the length of a bar: `value`, or 0 for a value that is not finite.
 fn finite_or_zero(value: f64) -> f64 {
     if value.is_finite() { value } else { 0.0 }
 }
 
-/// A count for pixel arithmetic, limited so that sums cannot overflow.
+/// Converts a count for pixel arithmetic, with a limit so that sums cannot overflow.
 pub(crate) fn pixels(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX).min(10_000)
 }

@@ -1,7 +1,7 @@
-//! Common to all drawings: size, colours, letters, and the SVG element around a drawing.
+//! The common parts of all drawings: size, colours, letters, and the SVG element.
 //!
 //! Drawings use fixed colours. The page's style sheet selects these values and replaces them in
-//! dark mode; a figure copied out of the page keeps the light colours.
+//! dark mode. A figure copied out of the page keeps the light colours.
 
 use plotters::chart::MeshStyle;
 use plotters::coord::Shift;
@@ -12,12 +12,12 @@ use super::axis::Axis;
 use super::markup::escape;
 use crate::Error;
 
-/// Text and axes. The style sheet has the same values.
+/// Colour of text and axes. The style sheet has the same values.
 pub(crate) const INK: RGBColor = RGBColor(0x22, 0x22, 0x23);
 pub(crate) const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xde);
-/// Bounds.
+/// Colour of bounds.
 pub(crate) const BOUND: RGBColor = RGBColor(0xc2, 0x36, 0x16);
-/// Series: Okabe and Ito's palette, which colour-blind readers can distinguish.
+/// Colours of series: Okabe and Ito's palette, which colour-blind readers can distinguish.
 pub(crate) const SERIES_COLOURS: [RGBColor; 6] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xe6, 0x9f, 0x00),
@@ -29,18 +29,18 @@ pub(crate) const SERIES_COLOURS: [RGBColor; 6] = [
 
 pub(crate) const HEIGHT: i32 = 300;
 pub(crate) const FONT_SIZE: u32 = 13;
-/// Labels of an axis of [`Width::Full`], at most.
+/// Most labels of an axis of [`Width::Full`].
 pub(crate) const LABELS: usize = 15;
 const FONT: &str = "sans-serif";
-/// Pixels of an average letter: an estimate, without font metrics.
+/// Estimated pixels of an average letter, without font metrics.
 const LETTER: f64 = 6.0;
 
-/// The width of a drawing. Letters have the same size in both on the page.
+/// The width of a drawing. On the page, letters have the same size at either width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Width {
     /// The whole column.
     Full,
-    /// One of two or three side by side.
+    /// A part of the column, for two or three drawings side by side.
     Part,
 }
 
@@ -52,7 +52,7 @@ impl Width {
         }
     }
 
-    /// Labels of an axis, at most.
+    /// Returns the most labels of an axis.
     pub(crate) fn labels(self) -> usize {
         match self {
             Self::Full => LABELS,
@@ -64,11 +64,11 @@ impl Width {
 /// The title and the description of a drawing.
 #[derive(Debug, Clone, Copy)]
 pub struct Name<'a> {
-    /// Unique on the page.
+    /// An identifier that is unique on the page.
     pub id: &'a str,
-    /// Its title.
+    /// The title of the drawing.
     pub title: &'a str,
-    /// Its content in words, for screen readers.
+    /// The content of the drawing in words, for screen readers.
     pub description: &'a str,
 }
 
@@ -78,7 +78,7 @@ pub(crate) type Drawn = Result<(), Box<dyn std::error::Error>>;
 pub(crate) type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Axis, Axis>>;
 
 /// Draws an SVG element with a title and a description.
-pub(crate) fn drawing(
+pub(crate) fn draw_svg(
     Name {
         id,
         title,
@@ -107,21 +107,21 @@ pub(crate) fn drawing(
     ))
 }
 
-pub(crate) fn text(size: u32, colour: RGBColor, h: HPos, v: VPos) -> TextStyle<'static> {
+pub(crate) fn text_style(size: u32, colour: RGBColor, h: HPos, v: VPos) -> TextStyle<'static> {
     (FONT, size).into_font().color(&colour).pos(Pos::new(h, v))
 }
 
-/// The estimated width of a text, pixels.
+/// Estimates the width of a text, pixels.
 pub(crate) fn text_width(text: &str) -> i32 {
     (text.chars().count() as f64 * LETTER).ceil() as i32
 }
 
-/// The estimated number of letters that fit into `pixels`.
+/// Estimates the number of letters that fit into `pixels`.
 pub(crate) fn letters_in(pixels: i32) -> usize {
     (f64::from(pixels.max(0)) / LETTER) as usize
 }
 
-/// A chart with margins for its labels.
+/// Makes a chart with margins for its labels.
 pub(crate) fn build_chart<'a, 's>(area: &'a Area<'s>) -> ChartBuilder<'a, 'static, SVGBackend<'s>> {
     let mut builder = ChartBuilder::on(area);
     builder

@@ -6,36 +6,36 @@ use plotters::style::text_anchor::{HPos, VPos};
 use super::axis::{Axis, Scale};
 use super::canvas::{
     Area, BOUND, Chart, Drawn, FONT_SIZE, HEIGHT, INK, LABELS, Name, SERIES_COLOURS, Width,
-    build_chart, drawing, style_mesh, text, text_width,
+    build_chart, draw_svg, style_mesh, text_style, text_width,
 };
 use crate::Error;
 
 /// The title and the scale of an axis.
 #[derive(Debug, Clone, Copy)]
 pub struct AxisStyle<'a> {
-    /// With the unit.
+    /// The title, with the unit.
     pub title: &'a str,
-    /// Its scale.
+    /// The scale of the axis.
     pub scale: Scale,
 }
 
 /// A point of a curve.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// Its value on the horizontal axis.
+    /// The value on the horizontal axis.
     pub x: f64,
-    /// Its value on the vertical axis.
+    /// The value on the vertical axis.
     pub y: f64,
-    /// Both ends of the interval of `y`.
+    /// The ends of the interval of `y`.
     pub interval: Option<(f64, f64)>,
 }
 
 /// The style of a curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stroke {
-    /// A line: the points are close together.
+    /// A line, for points that are close together.
     Line,
-    /// A line through marked points, the only measured ones.
+    /// A line through marked points. Only the marked points are measured.
     Marked,
     /// Marks without a line: values between them are unknown.
     Marks,
@@ -44,33 +44,33 @@ pub enum Stroke {
 /// A series of points.
 #[derive(Debug, Clone)]
 pub struct Curve {
-    /// Number of the series: its colour and mark.
+    /// Number of the series, which selects colour and mark.
     pub series: usize,
-    /// In the order of the line.
+    /// The points in the order of the line.
     pub points: Vec<Point>,
-    /// Its style.
+    /// The style of line and marks.
     pub stroke: Stroke,
 }
 
 /// A line across a drawing.
 #[derive(Debug, Clone, Copy)]
 pub struct Bound<'a> {
-    /// Its name, with the value and its unit.
+    /// The name of the bound, with the value and the unit.
     pub name: &'a str,
-    /// Its value.
+    /// The value on the axis that the bound crosses.
     pub at: f64,
-    /// Vertical, at a value of the horizontal axis; otherwise horizontal.
+    /// Whether the line is vertical, at a value of the horizontal axis.
     pub upright: bool,
 }
 
 /// The marks of the series in turn, as a legend shows them. The list has one mark less than
-/// there are colours, so few series share both.
+/// there are colours, so few series share colour and mark.
 pub const MARKS: [char; 5] = ['●', '■', '▲', '◆', '▼'];
 
-/// Curves over common axes. The drawing omits points that are not finite.
+/// Draws curves over common axes. Omits points that are not finite.
 ///
 /// # Errors
-/// [`Error::Plot`] if the library cannot draw it.
+/// [`Error::Plot`] if the library cannot draw the curves.
 pub fn lines(
     name: Name<'_>,
     width: Width,
@@ -80,22 +80,22 @@ pub fn lines(
     bound: Option<Bound<'_>>,
 ) -> Result<String, Error> {
     let points = || curves.iter().flat_map(|curve| curve.points.iter());
-    let at = |upright| bound.filter(|b| b.upright == upright).map(|b| b.at);
-    let along = Axis::around(x.scale, points().map(|p| p.x).chain(at(true)));
-    let up = if y.scale == Scale::Percent {
-        Axis::exactly(y.scale, 0.0, 1.0)
+    let bound_at = |upright| bound.filter(|b| b.upright == upright).map(|b| b.at);
+    let x_axis = Axis::from_values(x.scale, points().map(|p| p.x).chain(bound_at(true)));
+    let y_axis = if y.scale == Scale::Percent {
+        Axis::from_range(y.scale, 0.0, 1.0)
     } else {
         let ends = |p: &Point| p.interval.map_or([p.y; 2], |(low, high)| [low, high]);
         let all = points().flat_map(|p| [p.y].into_iter().chain(ends(p)));
-        Axis::around(y.scale, all.chain(at(false)))
+        Axis::from_values(y.scale, all.chain(bound_at(false)))
     };
     // The lower right corner of a distribution function is free.
     let bound = bound.map(|bound| (bound, VPos::Bottom));
     chart(
         name,
         width,
-        (along, x.title),
-        (up, y.title),
+        (x_axis, x.title),
+        (y_axis, y.title),
         bound,
         |area, chart| {
             curves
@@ -105,8 +105,8 @@ pub fn lines(
     )
 }
 
-/// A chart over two axes with titles. `draw` adds the data, below the bound. A vertical bound has
-/// its name at the given end.
+/// Draws a chart over two axes with titles. `draw` adds the data, below the bound. The name of a
+/// vertical bound is at the given end.
 pub(crate) fn chart(
     name: Name<'_>,
     width: Width,
@@ -115,7 +115,7 @@ pub(crate) fn chart(
     bound: Option<(Bound<'_>, VPos)>,
     draw: impl FnOnce(&Area<'_>, &mut Chart<'_, '_>) -> Drawn,
 ) -> Result<String, Error> {
-    drawing(name, (width.pixels(), HEIGHT), |area| {
+    draw_svg(name, (width.pixels(), HEIGHT), |area| {
         let labels = if y.is_logarithmic() { LABELS } else { 6 };
         let mut chart = build_chart(area).build_cartesian_2d(x, y)?;
         style_mesh(&mut chart.configure_mesh())
@@ -160,10 +160,10 @@ pub(crate) fn is_finite_interval((low, high): &(f64, f64)) -> bool {
     low.is_finite() && high.is_finite()
 }
 
-/// An interval, horizontal or vertical, with its ends.
+/// Draws an interval, horizontal or vertical, with marks at its ends.
 pub(crate) fn draw_whisker(area: &Area<'_>, ends: [(i32, i32); 2]) -> Drawn {
-    let level = ends[0].1 == ends[1].1 && ends[0].0 != ends[1].0;
-    let (dx, dy) = if level { (0, 3) } else { (3, 0) };
+    let is_horizontal = ends[0].1 == ends[1].1 && ends[0].0 != ends[1].0;
+    let (dx, dy) = if is_horizontal { (0, 3) } else { (3, 0) };
     let style = INK.stroke_width(1);
     area.draw(&PathElement::new(ends.to_vec(), style))?;
     for (x, y) in ends {
@@ -189,7 +189,7 @@ fn draw_mark(area: &Area<'_>, (x, y): (i32, i32), series: usize, colour: RGBColo
     Ok(())
 }
 
-/// A bound with its name, at the lower or upper end of a vertical one.
+/// Draws a bound and its name. The name of a vertical bound is at the lower or upper end.
 fn draw_bound(area: &Area<'_>, chart: &mut Chart<'_, '_>, bound: Bound<'_>, end: VPos) -> Drawn {
     let (across, up) = (chart.x_range(), chart.y_range());
     let ends = if bound.upright {
@@ -206,7 +206,7 @@ fn draw_bound(area: &Area<'_>, chart: &mut Chart<'_, '_>, bound: Bound<'_>, end:
             VPos::Bottom => (first.0, first.1 - 6),
             _ => (last.0, last.1 + 2),
         };
-        // Near the left end the name has no room on that side.
+        // Near the left end, the name has no room left of the bound.
         if x - start > text_width(bound.name) + 8 {
             ((x - 6, y), HPos::Right, end)
         } else {
@@ -215,6 +215,10 @@ fn draw_bound(area: &Area<'_>, chart: &mut Chart<'_, '_>, bound: Bound<'_>, end:
     } else {
         ((last.0, last.1 + 4), HPos::Right, VPos::Top)
     };
-    area.draw(&Text::new(bound.name, at, text(FONT_SIZE, BOUND, h, v)))?;
+    area.draw(&Text::new(
+        bound.name,
+        at,
+        text_style(FONT_SIZE, BOUND, h, v),
+    ))?;
     Ok(())
 }

@@ -7,7 +7,7 @@ use super::canvas::SERIES_COLOURS;
 /// The number of series colours in the style sheet.
 const COLOURS: usize = SERIES_COLOURS.len();
 
-/// `text` with references for the characters of markup, and U+FFFD for characters that XML forbids.
+/// Replaces the characters of markup by references, and characters that XML forbids by U+FFFD.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -26,7 +26,8 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// A table with a caption. A row's first cell is its heading. Columns of figures are right-aligned.
+/// Makes a table with a caption. The first cell of a row is the row's heading. Columns of figures
+/// are right-aligned.
 pub fn table(caption: &str, head: &[&str], rows: &[Vec<String>]) -> String {
     let class = |column: usize| {
         let mut cells = rows.iter().filter_map(|row| row.get(column)).peekable();
@@ -66,13 +67,13 @@ fn is_figure(cell: &str) -> bool {
 pub struct Key {
     /// Number of the series.
     pub series: usize,
-    /// Its mark, if it has one.
+    /// The mark of the series, if the curve has marks.
     pub mark: Option<char>,
-    /// Its name.
+    /// The name of the series.
     pub name: String,
 }
 
-/// A figure: its heading (none if empty), the drawing, the legend of its colours, its caption.
+/// Makes a figure from a heading, a drawing, a legend of colours and a caption. Omits empty parts.
 pub fn figure(heading: &str, svg: &str, legend: &[Key], caption: &str) -> String {
     let mut out = "<figure>".to_owned();
     if !heading.is_empty() {

@@ -7,10 +7,10 @@ use myelin_api::{Endpoint, FlowState, FlowStatus, FunctionFlows};
 
 use crate::terminal::{grid, or_dash};
 
-/// Most flows of one function in the text. The JSON has all of them.
-const MOST_FLOWS: usize = 50;
+/// Most flows of one function in the text. The JSON has all flows.
+const MAX_FLOWS: usize = 50;
 
-/// The flows of each function that keeps a table of them.
+/// Formats the flow tables of functions.
 pub fn flows(functions: &[FunctionFlows], width: u16) -> String {
     let mut out = String::new();
     for function in functions {
@@ -32,7 +32,7 @@ pub fn flows(functions: &[FunctionFlows], width: u16) -> String {
             "{chain}/{function} ({kind}, {space}): {}",
             parts.join(", ")
         );
-        let (shown, more) = flows.split_at(flows.len().min(MOST_FLOWS));
+        let (shown, more) = flows.split_at(flows.len().min(MAX_FLOWS));
         if !shown.is_empty() {
             let _ = writeln!(out, "{}", flow_table(shown, width));
         }
@@ -43,7 +43,7 @@ pub fn flows(functions: &[FunctionFlows], width: u16) -> String {
     out
 }
 
-/// A table with those columns for which at least one of the flows has a value.
+/// Formats a table with the columns for which at least one flow has a value.
 fn flow_table(flows: &[FlowStatus], width: u16) -> String {
     type Cell = fn(&FlowStatus) -> Option<String>;
     let columns: [(&str, Cell); 10] = [
@@ -78,7 +78,7 @@ fn format_s(ms: f64) -> String {
     format!("{:.1}", ms / 1e3)
 }
 
-/// The word for the state of a flow.
+/// Returns the word for the state of a flow.
 fn flow_state(state: FlowState) -> &'static str {
     match state {
         FlowState::New => "new",
@@ -129,7 +129,7 @@ mod tests {
         }
     }
 
-    /// The lines of the text, with single spaces between words.
+    /// Returns the lines of the text, with single spaces between words.
     fn lines(function: FunctionFlows) -> Vec<String> {
         let text = flows(&[function], WIDTH);
         assert!(
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_shows_its_endpoints_and_when_it_expires() {
+    fn a_nat_mapping_shows_its_endpoints_and_its_expiry_time() {
         let translated = "2001:db8::7".parse().unwrap();
         let mapping = FlowStatus {
             destination: None,
@@ -205,7 +205,7 @@ mod tests {
     fn a_long_table_ends_with_the_number_of_flows_not_shown() {
         let all = (0..1234).map(|number| flow(&number.to_string())).collect();
         let shown = lines(function("monitor", Some(0), all));
-        assert_eq!(shown.len(), 2 + MOST_FLOWS + 1);
+        assert_eq!(shown.len(), 2 + MAX_FLOWS + 1);
         assert_eq!(shown.last().unwrap(), "1184 more flows: `--json` lists all");
     }
 }

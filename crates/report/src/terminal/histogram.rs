@@ -1,6 +1,6 @@
 //! A histogram of delays with a bound, in text.
 //!
-//! The edges of bins are preferred numbers. The bound splits its bin, so each bar is on one side of
+//! The edges of bins are preferred numbers. The bound is an edge too, so each bar is on one side of
 //! the bound.
 
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use crate::bins::{Bin, SERIES, bins_of};
 
 /// The most rows of a histogram.
 const MAX_ROWS: usize = 20;
-/// From this number of adjacent empty bins on, one row replaces them.
+/// One row replaces this number or more of adjacent empty bins.
 const GAP: usize = 3;
 const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
@@ -29,11 +29,11 @@ pub struct Histogram<'a> {
 }
 
 impl Histogram<'_> {
-    /// The text, one line for each bin, without a final line end. Empty without delays.
+    /// Draws one line for each bin, without a final line end. Returns no text without delays.
     pub fn render(&self, style: Style) -> String {
         let bins = self.bins();
         let bound_ns = self.bound_ns().unwrap_or(u64::MAX);
-        let Some(most) = bins.iter().map(|bin| bin.count).max() else {
+        let Some(max_count) = bins.iter().map(|bin| bin.count).max() else {
             return String::new();
         };
         let columns = Columns::new(style);
@@ -42,25 +42,25 @@ impl Histogram<'_> {
         let mut i = 0;
         while i < bins.len() {
             if let Some(at_us) = bound.filter(|_| bins[i].low_ns >= bound_ns) {
-                lines.push(self.bound_line(at_us, style));
+                lines.push(self.format_bound(at_us, style));
                 bound = None;
             }
-            let gap = self.gap_at(&bins, i);
+            let gap = self.count_empty_bins(&bins, i);
             if gap >= GAP {
-                lines.push(columns.gap());
+                lines.push(columns.format_gap());
                 i += gap;
             } else {
-                lines.push(columns.bin(
+                lines.push(columns.format_bin(
                     &bins[i],
-                    most,
+                    max_count,
                     self.delays.count(),
-                    &self.marks_in(&bins, i),
+                    &self.format_marks(&bins, i),
                 ));
                 i += 1;
             }
         }
         if let Some(at_us) = bound {
-            lines.push(self.bound_line(at_us, style));
+            lines.push(self.format_bound(at_us, style));
         }
         let fitted: Vec<String> = lines
             .iter()
@@ -75,12 +75,13 @@ impl Histogram<'_> {
         fitted.join("\n")
     }
 
-    /// The bins from the shortest delay to the longest, of the finest series that fits the rows.
+    /// Returns the bins from the shortest delay to the longest, of the finest series that fits the
+    /// rows.
     fn bins(&self) -> Vec<Bin> {
         let mut bins = Vec::new();
         for series in SERIES {
             bins = bins_of(self.delays, series, self.bound_ns());
-            if self.rows(&bins) <= MAX_ROWS {
+            if self.count_rows(&bins) <= MAX_ROWS {
                 break;
             }
         }
@@ -92,18 +93,18 @@ impl Histogram<'_> {
             .map(|us| ((us * 1000.0).round() as u64).max(1))
     }
 
-    fn rows(&self, bins: &[Bin]) -> usize {
+    fn count_rows(&self, bins: &[Bin]) -> usize {
         let (mut rows, mut i) = (0, 0);
         while i < bins.len() {
-            let gap = self.gap_at(bins, i);
+            let gap = self.count_empty_bins(bins, i);
             i += if gap >= GAP { gap } else { 1 };
             rows += 1;
         }
         rows
     }
 
-    /// The number of empty bins from `i` on, at most up to the bound.
-    fn gap_at(&self, bins: &[Bin], i: usize) -> usize {
+    /// Counts the adjacent empty bins from `i` on, at most up to the bound.
+    fn count_empty_bins(&self, bins: &[Bin], i: usize) -> usize {
         let crosses = |bin: &Bin| {
             self.bound_ns()
                 .is_some_and(|bound| bins[i].low_ns < bound && bin.low_ns >= bound)
@@ -114,8 +115,8 @@ impl Histogram<'_> {
             .count()
     }
 
-    /// The percentiles that lie in bin `i`.
-    fn marks_in(&self, bins: &[Bin], i: usize) -> String {
+    /// Formats the percentiles that lie in bin `i`.
+    fn format_marks(&self, bins: &[Bin], i: usize) -> String {
         let before: u64 = bins[..i].iter().map(|bin| bin.count).sum();
         let mut text = String::new();
         for share in MARKED {
@@ -129,7 +130,7 @@ impl Histogram<'_> {
         text
     }
 
-    fn bound_line(&self, at_us: f64, style: Style) -> String {
+    fn format_bound(&self, at_us: f64, style: Style) -> String {
         let dash = if style.ascii { '-' } else { '─' };
         let share = self.delays.share_within(at_us).unwrap_or(0.0);
         let text = format!(
@@ -161,21 +162,21 @@ impl Columns {
         }
     }
 
-    fn bin(&self, bin: &Bin, most: u64, all: u64, marks: &str) -> String {
+    fn format_bin(&self, bin: &Bin, max_count: u64, total: u64, marks: &str) -> String {
         let (dash, wall, arrow) = if self.ascii {
             ('-', '|', '<')
         } else {
             ('–', '│', '◂')
         };
-        let mut bar = self.bar_of(bin.count as f64 / most as f64);
-        // An empty bin has no bar; each other bin has a visible one.
+        let mut bar = self.format_bar(bin.count as f64 / max_count as f64);
+        // An empty bin has no bar; each other bin has a visible bar.
         if bin.count > 0 && bar.is_empty() {
             bar.push(if self.ascii { '.' } else { EIGHTHS[1] });
         }
         let share = if bin.count == 0 {
             String::new()
         } else {
-            format_share(bin.count as f64 / all as f64)
+            format_share(bin.count as f64 / total as f64)
         };
         let mut line = format!(
             "{:>7} {dash} {:>7} us {wall}{bar:<width$}{share:>SHARE$}",
@@ -189,7 +190,7 @@ impl Columns {
         line
     }
 
-    fn bar_of(&self, part: f64) -> String {
+    fn format_bar(&self, part: f64) -> String {
         let length = part * self.bar as f64;
         if self.ascii {
             return "#".repeat(length.round() as usize);
@@ -202,7 +203,7 @@ impl Columns {
         bar
     }
 
-    fn gap(&self) -> String {
+    fn format_gap(&self) -> String {
         let (dots, wall) = if self.ascii {
             (':', '|')
         } else {
@@ -218,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// 960 delays from 8 to 9 us, 30 near 12, 9 near 90, 1 at 420.
+    /// Returns 960 delays from 8 to 9 us, 30 near 12, 9 near 90, 1 at 420.
     fn delays() -> Distribution {
         let mut delays = Distribution::new();
         for i in 0..960 {
@@ -234,13 +235,13 @@ mod tests {
         delays
     }
 
-    fn drawn(delays: &Distribution, bound_us: Option<f64>, style: Style) -> String {
+    fn render(delays: &Distribution, bound_us: Option<f64>, style: Style) -> String {
         Histogram { delays, bound_us }.render(style)
     }
 
     #[test]
     fn ascii_text_equals_the_expected_lines() {
-        let text = drawn(
+        let text = render(
             &delays(),
             Some(350.0),
             Style {
@@ -266,9 +267,9 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_may_lie_outside() {
+    fn a_bound_outside_the_delays_is_drawn() {
         let lines = |at| {
-            let text = drawn(&delays(), Some(at), Style::default());
+            let text = render(&delays(), Some(at), Style::default());
             text.lines().map(str::to_owned).collect::<Vec<_>>()
         };
         assert!(lines(1.0)[0].contains("SLA latency 1.00 us: 0.0 % within"));
@@ -287,11 +288,14 @@ mod tests {
     }
 
     #[test]
-    fn no_delay_gives_no_text_and_one_delay_one_bin() {
-        assert_eq!(drawn(&Distribution::new(), Some(1.0), Style::default()), "");
+    fn no_delay_gives_no_text_and_one_delay_gives_one_bin() {
+        assert_eq!(
+            render(&Distribution::new(), Some(1.0), Style::default()),
+            ""
+        );
         let mut one = Distribution::new();
         one.record(5);
-        let text = drawn(&one, None, Style::default());
+        let text = render(&one, None, Style::default());
         assert!(
             text.contains("100.0 %") && text.contains("p99 0.005"),
             "{text}"
@@ -299,7 +303,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any delays, any width: lines fit, ASCII is kept, and the shares of the bins add up.
+        /// Lines fit any width, ASCII text stays ASCII, and the bins count every delay.
         #[test]
         fn lines_fit_the_width_and_counts_add_up(
             delays_ns in prop::collection::vec(1..10_000_000_000_u64, 1..100),
@@ -312,8 +316,8 @@ mod tests {
             let text = histogram.render(Style { width, ascii: true });
             prop_assert!(text.is_ascii());
             prop_assert!(text.lines().all(|line| line.len() <= width), "{}", text);
-            // Few delays far apart in eleven decades: as many bins as delays, gaps between, and the
-            // bound.
+            // Few delays in eleven decades give as many bins as delays, gaps between the bins, and
+            // the bound.
             prop_assert!(text.lines().count() <= MAX_ROWS.max(2 * 33 + 1) + 2);
             prop_assert_eq!(text.lines().filter(|line| line.starts_with("-- SLA")).count(), 1);
             let counted: u64 = histogram.bins().iter().map(|bin| bin.count).sum();

@@ -8,10 +8,10 @@ use textwrap::{Options, WordSplitter};
 
 use super::{Style, format_share, format_us};
 
-/// A table with a head. Columns of figures are right-aligned. Cells wrap within the width.
+/// Formats a table with a head. Columns of figures are right-aligned. Cells wrap within the width.
 pub fn table(head: &[&str], rows: &[Vec<String>], style: Style) -> String {
     let line = if style.ascii { '-' } else { '─' };
-    let mut table = ruled(line, style.columns());
+    let mut table = new_ruled_table(line, style.columns());
     table.set_header(head).add_rows(rows);
     for (i, column) in table.column_iter_mut().enumerate() {
         let mut cells = rows.iter().filter_map(|row| row.get(i)).peekable();
@@ -22,8 +22,8 @@ pub fn table(head: &[&str], rows: &[Vec<String>], style: Style) -> String {
     table.trim_fmt()
 }
 
-/// An empty table of a width, with a line of `line` below its head.
-fn ruled(line: char, width: u16) -> Table {
+/// Makes an empty table of a width, with a line of `line` characters below the head.
+fn new_ruled_table(line: char, width: u16) -> Table {
     let rule = LineStyle::none().fill(line).junction(line);
     let mut table = Table::new();
     table
@@ -33,10 +33,10 @@ fn ruled(line: char, width: u16) -> Table {
     table
 }
 
-/// An empty table. A `>` in front of a heading right-aligns the column. Cells wrap within `width`
-/// columns.
+/// Makes an empty table. A `>` in front of a heading right-aligns the column. Cells wrap within
+/// `width` columns.
 pub fn grid<'a>(headings: impl IntoIterator<Item = &'a str>, width: u16) -> Table {
-    let mut table = ruled('─', width);
+    let mut table = new_ruled_table('─', width);
     let headings: Vec<&str> = headings.into_iter().collect();
     table.set_header(
         headings
@@ -51,10 +51,10 @@ pub fn grid<'a>(headings: impl IntoIterator<Item = &'a str>, width: u16) -> Tabl
     table
 }
 
-/// A column of a table: its heading, and its cell for an item.
+/// A column of a table: the heading, and the cell for an item.
 pub type Column<T> = (&'static str, fn(&T) -> String);
 
-/// A [`grid`] with a row for each item, as text.
+/// Formats a [`grid`] with a row for each item.
 pub fn listing<T>(columns: &[Column<T>], items: &[T], width: u16) -> String {
     let mut table = grid(columns.iter().map(|(heading, _)| *heading), width);
     for item in items {
@@ -63,8 +63,8 @@ pub fn listing<T>(columns: &[Column<T>], items: &[T], width: u16) -> String {
     table.trim_fmt()
 }
 
-/// Breaks `text` between words. Each line has at most `width - indent` columns of text; each after
-/// the first begins with `indent` spaces.
+/// Breaks `text` between words. Each line has at most `width - indent` columns of text; each line
+/// after the first begins with `indent` spaces.
 pub fn wrap(text: &str, indent: usize, width: u16) -> String {
     let room = usize::from(width).saturating_sub(indent);
     let options = Options::new(room)
@@ -73,13 +73,13 @@ pub fn wrap(text: &str, indent: usize, width: u16) -> String {
     textwrap::wrap(text, options).join(&format!("\n{:indent$}", ""))
 }
 
-/// Adds a line: a label, then `text`, which wraps under itself.
+/// Adds a label and `text`. Further lines of `text` begin below its first word.
 pub fn add_field(out: &mut String, label: &str, text: &str, width: u16) {
     // Writing into a String cannot fail.
     let _ = writeln!(out, "  {label:<12}{}", wrap(text, 14, width));
 }
 
-/// The headings of columns, and a row of cells for each item.
+/// Returns the headings of columns, and a row of cells for each item.
 pub(crate) fn head_and_rows<T>(
     columns: &[Column<T>],
     items: &[T],
@@ -89,24 +89,24 @@ pub(crate) fn head_and_rows<T>(
     (head, items.iter().map(row).collect())
 }
 
-/// A figure, or `-` for none.
+/// Formats a figure, or `-` for no figure.
 pub(crate) fn or_dash(figure: Option<impl ToString>) -> String {
     figure.map_or_else(|| "-".to_owned(), |figure| figure.to_string())
 }
 
-/// A figure with `digits` decimal places, or `-` for none.
+/// Formats a figure with `digits` decimal places, or `-` for no figure.
 pub(crate) fn digits_or_dash(digits: usize, figure: Option<f64>) -> String {
     or_dash(figure.map(|figure| format!("{figure:.digits$}")))
 }
 
-/// The figures of distributions, microseconds: a column each.
+/// Formats the figures of distributions, microseconds, with a column for each distribution.
 pub fn latency_table(columns: &[(&str, &Summary)], style: Style) -> String {
     let mut head = vec!["us"];
     head.extend(columns.iter().map(|(name, _)| *name));
     table(&head, &latency_rows(columns), style)
 }
 
-/// The rows of [`latency_table`]: the figure's name, then its value in each column.
+/// Returns the rows of [`latency_table`]: a figure's name, then the values.
 pub(crate) fn latency_rows(columns: &[(&str, &Summary)]) -> Vec<Vec<String>> {
     let Some((_, first)) = columns.first() else {
         return Vec::new();
@@ -134,7 +134,7 @@ pub(crate) fn latency_rows(columns: &[(&str, &Summary)]) -> Vec<Vec<String>> {
     rows
 }
 
-/// Whether a cell is a number, with or without a unit, or a missing one.
+/// Returns whether a cell is a number, with or without a unit, or a missing number.
 fn is_figure(cell: &str) -> bool {
     let cell = cell.trim();
     cell.is_empty()
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn distributions_are_side_by_side() {
+    fn the_latency_table_has_a_column_for_each_distribution() {
         let mut distribution = Distribution::new();
         for i in 1..=1000 {
             distribution.record(i * 100);

@@ -7,7 +7,7 @@ use myelin_api::{ChainState, ChainStatus, HopStatus, HostInfo, PacketAccount, Pl
 use myelin_planner::{Costs, Machine, PortKind};
 use myelin_spec::Source;
 
-/// The plan of a chain with these functions, with built-in costs.
+/// Plans a chain with these functions, with built-in costs. `more` ends the chain file.
 pub(crate) fn plan(name: &str, functions: &[(&str, &str)], more: &str) -> Plan {
     let mut text = format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {name} }}\nspec:\n  \
@@ -30,7 +30,7 @@ pub(crate) fn plan(name: &str, functions: &[(&str, &str)], more: &str) -> Plan {
     myelin_planner::plan(chain, &Costs::default(), &machine).unwrap()
 }
 
-/// The status of a running chain with this plan.
+/// Returns the status of a running chain with this plan.
 pub(crate) fn status(plan: &Plan, account: PacketAccount) -> ChainStatus {
     let host = |role: &str, address: &str, link: &str| HostInfo {
         role: role.to_owned(),

@@ -17,21 +17,22 @@ pub(crate) fn is_host(address: &IpAddr) -> bool {
         && *address != IpAddr::from([255; 4])
 }
 
-/// Reads the required address of one host; returns the unspecified address for a faulty one. `what`
-/// names the address in errors. The examples are for a missing key and for a wrong value.
+/// Reads the required address of one host. If the address is faulty, returns the unspecified
+/// address. `description` names the address in errors. The examples are for errors about a missing
+/// key and about a wrong value.
 pub(crate) fn read_host(
     fields: &Fields<'_>,
     key: &str,
-    what: &str,
+    description: &str,
     (missing, wrong): (&str, &str),
 ) -> IpAddr {
-    let expected = format!("{what}, IPv4 or IPv6");
+    let expected = format!("{description}, IPv4 or IPv6");
     let help = format!("write for example {wrong}");
     let field = fields.required(key, &expected, missing);
     let address = field.and_then(|field| {
         field.parsed(&expected, &help, |text| {
             let address = text.parse().ok().filter(is_host);
-            address.ok_or_else(|| format!("`{}` is not {what}", Printable(text)))
+            address.ok_or_else(|| format!("`{}` is not {description}", Printable(text)))
         })
     });
     address.unwrap_or(Ipv4Addr::UNSPECIFIED.into())

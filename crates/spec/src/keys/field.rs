@@ -1,4 +1,4 @@
-//! Reads the values of a YAML tree, and logs the faults of each.
+//! Reads the values of a YAML tree and logs their faults.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -41,7 +41,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Logs a fault of this value.
+    /// Logs a fault of this value: the message, the values expected, and the remedy.
     pub(crate) fn fault(
         &self,
         message: impl Into<String>,
@@ -89,10 +89,11 @@ impl<'a> Field<'a> {
             let message = format!("unknown key `{}`", Printable(&key.name));
             let help = match synonym(&key.name, &known) {
                 Some(known) => format!("write `{known}`"),
-                None => (self.faults.misplaced)(&self.path, &key.name).unwrap_or_else(|| {
-                    let near = nearest(&key.name, &known);
-                    near.map_or_else(|| "remove it".to_owned(), |near| format!("write `{near}`"))
-                }),
+                None => (self.faults.suggest_for_unknown_key)(&self.path, &key.name)
+                    .unwrap_or_else(|| match nearest(&key.name, &known) {
+                        Some(near) => format!("write `{near}`"),
+                        None => "remove it".to_owned(),
+                    }),
             };
             let fault = Fault::new(message, expected, help);
             self.faults.add(&self.path, key.span, fault);
@@ -174,7 +175,7 @@ impl<'a> Field<'a> {
         matches!(self.node.value, Value::Map(_))
     }
 
-    /// Reads a text. A number counts as its text in the file.
+    /// Reads a text. Returns a number as the digits in the file.
     pub(crate) fn text(&self, expected: &str, help: impl Display) -> Option<&'a str> {
         let text = self.node.text();
         if text.is_none() {
@@ -216,20 +217,20 @@ impl<'a> Field<'a> {
     }
 
     /// Reads a whole number, decimal or hexadecimal.
-    pub(crate) fn integer(&self, range: RangeInclusive<u64>, what: &str) -> Option<u64> {
+    pub(crate) fn integer(&self, range: RangeInclusive<u64>, description: &str) -> Option<u64> {
         let number = self.node.text().and_then(whole_number);
         let number = number.filter(|number| range.contains(number));
         if number.is_none() {
-            let (least, most) = (range.start(), range.end());
+            let (min, max) = (range.start(), range.end());
             let octal = self.node.text().and_then(|text| text.strip_prefix("0o"));
             let octal = octal.and_then(|digits| u64::from_str_radix(digits, 8).ok());
             let help = match octal {
                 Some(number) => {
                     format!("write it in decimal ({number}) or hexadecimal ({number:#x})")
                 }
-                None => format!("write a whole number from {least} to {most}"),
+                None => format!("write a whole number from {min} to {max}"),
             };
-            self.mismatch(&format!("{what}, {least} to {most}"), &help);
+            self.mismatch(&format!("{description}, {min} to {max}"), &help);
         }
         number
     }
@@ -268,7 +269,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The field of a key, if the file has the key.
+    /// Returns the field of a key, if the file has the key.
     pub(crate) fn get(&self, key: &str) -> Option<Field<'a>> {
         let (span, node) = self.entry(key)?;
         Some(Field {
@@ -277,7 +278,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// The value of a key, and the span that errors mark.
+    /// Returns the value of a key, and the span that errors mark.
     fn entry(&self, key: &str) -> Option<(Span, &'a Node)> {
         let (name, node) = self.entries.iter().find(|(name, _)| name.name == key)?;
         let span = match node.value {
@@ -287,7 +288,7 @@ impl<'a> Fields<'a> {
         Some((span, node))
     }
 
-    /// The field of a required key; logs a missing one.
+    /// Returns the field of a required key. Logs a fault if the file lacks the key.
     pub(crate) fn required(
         &self,
         key: &str,
@@ -304,7 +305,7 @@ impl<'a> Fields<'a> {
         field
     }
 
-    /// The location of a key's value, or of the mapping without the key.
+    /// Returns the location of a key's value. If the key is absent, returns the mapping's location.
     pub(crate) fn place_of(&self, key: &str) -> FileLocation {
         let span = self.entry(key).map_or(self.span, |(span, _)| span);
         self.faults.place(span)
@@ -350,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_numbers() {
+    fn whole_numbers_are_decimal_or_hexadecimal() {
         assert_eq!(whole_number("90"), Some(90));
         assert_eq!(whole_number("0x5a"), Some(90));
         assert_eq!(whole_number("0X5A"), Some(90));

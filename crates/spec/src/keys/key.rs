@@ -7,16 +7,16 @@ use serde::Serialize;
 /// A key of a mapping in the chain file, such as a kind's configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ConfigKey {
-    /// Its name.
+    /// Name of the key.
     pub key: &'static str,
-    /// The type of its value.
+    /// Type of the key's value.
     #[serde(rename = "type")]
     pub value: ValueType,
-    /// Whether the file must have it.
+    /// Whether the mapping must have the key.
     pub required: bool,
-    /// The value that applies without the key, as a chain file writes it.
+    /// The value that applies without the key, in the syntax of a chain file.
     pub default: Option<&'static str>,
-    /// Its meaning.
+    /// Meaning of the key, for documents.
     pub doc: &'static str,
     /// For errors: the unit of an integer, or an example for another type without a default.
     #[serde(skip)]
@@ -54,7 +54,7 @@ impl ConfigKey {
         self
     }
 
-    /// Sets name and meaning.
+    /// Sets the name and the meaning of the key.
     pub(crate) const fn named(mut self, key: &'static str, doc: &'static str) -> Self {
         self.key = key;
         self.doc = doc.trim_ascii_start();
@@ -62,7 +62,7 @@ impl ConfigKey {
     }
 }
 
-/// The keys and the keys of nested mappings, each with its path: `rules`, `rules[].action`.
+/// Returns the keys and the keys of nested mappings, each with its path: `rules`, `rules[].action`.
 pub fn flatten(keys: &'static [ConfigKey], parent: &str) -> Vec<(String, &'static ConfigKey)> {
     let with_nested = |key: &'static ConfigKey| {
         let path = format!("{parent}{}", key.key);
@@ -79,9 +79,9 @@ pub fn flatten(keys: &'static [ConfigKey], parent: &str) -> Vec<(String, &'stati
 pub enum ValueType {
     /// A whole number, decimal or hexadecimal.
     Integer {
-        /// The least.
+        /// The least value.
         min: u64,
-        /// The greatest.
+        /// The greatest value.
         max: u64,
     },
     /// One of several words.
@@ -116,7 +116,7 @@ pub enum ValueType {
     Mirror(#[serde(skip)] &'static [ConfigKey]),
     /// A decimal number from 0 on, with up to six decimals.
     Number {
-        /// The greatest.
+        /// The greatest value.
         max: u32,
     },
     /// A share of the processor with a unit.
@@ -138,7 +138,8 @@ pub enum ValueType {
 }
 
 impl ValueType {
-    /// The keys of a mapping, or of each element of a list, which `[]` marks.
+    /// Returns the suffix of the path and the nested keys: of the mapping itself, or with the
+    /// suffix `[]` of each element of a list.
     pub fn nested(self) -> (&'static str, &'static [ConfigKey]) {
         match self {
             Self::Map(keys) | Self::Mirror(keys) | Self::TextOrMap(keys) => ("", keys),
@@ -192,16 +193,15 @@ pub(crate) const FILE: ConfigKey = ConfigKey::new(ValueType::File);
 /// `true` or `false`.
 pub(crate) const BOOLEAN: ConfigKey = ConfigKey::new(ValueType::Choice(&["true", "false"]));
 
-/// A whole number; `what` names the number in errors.
-pub(crate) const fn integer(min: u64, max: u64, what: &'static str) -> ConfigKey {
-    ConfigKey::new(ValueType::Integer { min, max }).with_hint(what)
+/// Creates the key of a whole number. `description` names the number in errors.
+pub(crate) const fn integer(min: u64, max: u64, description: &'static str) -> ConfigKey {
+    ConfigKey::new(ValueType::Integer { min, max }).with_hint(description)
 }
 
 /// The size of a table of flows.
 pub(crate) const FLOWS: ConfigKey = integer(1, 1_048_576, "a number of flows").with_default("4096");
 
-/// Names the function of the reverse chain whose work this function undoes. It excludes all other
-/// keys.
+/// The key that names the function to undo. It excludes all other keys of the configuration.
 pub(crate) const REVERSE_OF: ConfigKey = ConfigKey::new(ValueType::Function).named(
     "reverseOf",
     "The function of the chain `spec.reverse` whose work this function undoes for the replies. \

@@ -5,24 +5,26 @@ use crate::error::{Fault, FaultLog};
 use crate::printable::Printable;
 use crate::yaml;
 
-/// A list of a function's configuration: its keys, its limit, and words for its errors.
+/// Describes a list of a function's configuration, which may be in the chain file or in another
+/// file.
 pub(crate) struct ListOrFile {
     /// The key of the list, which also names its elements, and the key of the file.
     pub(crate) keys: [&'static str; 2],
+    /// The value that the list needs, for errors.
     pub(crate) expected: &'static str,
     /// An example of a file name.
     pub(crate) file: &'static str,
     /// The most elements of one function.
-    pub(crate) most: usize,
+    pub(crate) max_elements: usize,
     /// The function's kind.
     pub(crate) kind: &'static str,
     /// The remedy for too many elements.
-    pub(crate) too_many: &'static str,
+    pub(crate) too_many_help: &'static str,
 }
 
 impl ListOrFile {
-    /// Reads the elements in the chain file, then those in the other file. Faults of the other file
-    /// have its name and lines.
+    /// Reads the elements in the chain file, then those in the other file. A fault in the other
+    /// file has the name and the line of that file.
     pub(crate) fn read<T>(
         &self,
         fields: &Fields<'_>,
@@ -40,10 +42,10 @@ impl ListOrFile {
         if let Some(field) = &filed {
             self.read_file(field, list);
         }
-        let (count, what, most) = (elements.len(), self.keys[0], self.most);
-        if let Some(field) = filed.or(listed).filter(|_| count > most) {
-            let expected = format!("at most {most} {what} in one {}", self.kind);
-            field.fault(format!("{count} {what}"), expected, self.too_many);
+        let (count, key, max) = (elements.len(), self.keys[0], self.max_elements);
+        if let Some(field) = filed.or(listed).filter(|_| count > max) {
+            let expected = format!("at most {max} {key} in one {}", self.kind);
+            field.fault(format!("{count} {key}"), expected, self.too_many_help);
         }
         elements
     }
@@ -70,7 +72,7 @@ impl ListOrFile {
     }
 }
 
-/// Reads the file that `field` names: its path and its text.
+/// Reads the file that `field` names. Returns the path and the text.
 pub(crate) fn read_text<'a>(field: &Field<'a>, example: &str) -> Option<(&'a str, String)> {
     const EXPECTED: &str = "the path of a readable file, relative to the chain file";
     let path = field.text(EXPECTED, format_args!("write for example {example}"))?;

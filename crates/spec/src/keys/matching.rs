@@ -1,5 +1,5 @@
-//! Reads the fields that select packets: prefixes, protocols, ports. Chains and firewall rules
-//! share them.
+//! Reads the fields that select packets: prefixes, protocols, ports. Matches of chains and firewall
+//! rules have these fields.
 
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
@@ -67,7 +67,8 @@ pub(crate) struct PacketFields<P> {
     pub(crate) ports: [Option<P>; 2],
 }
 
-/// Reads the fields; `port` reads each port. Logs fields that no packet can match together.
+/// Reads the fields that select packets; `port` reads each port. Logs a fault if no packet can
+/// match all fields.
 pub(crate) fn read_packets<P>(
     fields: &Fields<'_>,
     port: impl Fn(&str) -> Option<P>,
@@ -84,9 +85,12 @@ pub(crate) fn read_packets<P>(
         fields.get("destination"),
     ) && source.family() != destination.family()
     {
-        let (one, other) = (source.family(), destination.family());
+        let families = [source.family(), destination.family()];
         at.fault(
-            format!("source {source} is {one} but destination {destination} is {other}"),
+            format!(
+                "source {source} is {} but destination {destination} is {}",
+                families[0], families[1]
+            ),
             "source and destination of the same family",
             "correct or remove one of the two: no packet has both",
         );

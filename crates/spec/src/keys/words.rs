@@ -17,12 +17,12 @@ macro_rules! word_enum {
             /// The words with their values.
             pub const WORDS: &[(&str, Self)] = &[$(($word, Self::$variant)),+];
 
-            /// A key with one of the words as value.
+            /// A key whose value is one of the words.
             #[allow(dead_code, reason = "not every such enum is the value of a key")]
             pub(crate) const KEY: $crate::keys::ConfigKey =
                 $crate::keys::ConfigKey::new($crate::keys::ValueType::Choice(&[$($word),+]));
 
-            /// The word.
+            /// Returns the word of this value.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)+

@@ -28,7 +28,7 @@ word_enum! {
 }
 
 impl Cipher {
-    /// Length of its keys, bytes.
+    /// Returns the length of the cipher's keys, bytes.
     pub fn key_len(self) -> usize {
         match self {
             Self::Aes128Gcm | Self::Aes128Ctr => 16,
@@ -36,7 +36,7 @@ impl Cipher {
         }
     }
 
-    /// Whether the receiver detects changes.
+    /// Whether the receiver detects changed packets.
     pub fn is_authenticated(self) -> bool {
         matches!(self, Self::Aes128Gcm | Self::Aes256Gcm)
     }
@@ -98,7 +98,7 @@ config! {
 }
 
 impl AesEncryptConfig {
-    /// The part that a session depends on: cipher and first key.
+    /// Returns the part of the configuration that a session depends on: cipher and first key.
     #[must_use]
     pub fn state_config(&self) -> Self {
         Self {
@@ -110,7 +110,8 @@ impl AesEncryptConfig {
 }
 
 impl AesDecryptConfig {
-    /// The part that sessions depend on. Keys may change.
+    /// Returns the part of the configuration that sessions depend on. Sessions survive a change of
+    /// the keys.
     #[must_use]
     pub fn state_config(&self) -> Self {
         Self {
@@ -120,8 +121,8 @@ impl AesDecryptConfig {
     }
 }
 
-/// Measured with `aes-128-gcm` on an Intel Xeon that has VAES and AVX-512; without them the bytes
-/// cost several times as much.
+/// Measured with `aes-128-gcm` on an Intel Xeon that has VAES and AVX-512. Without these
+/// instructions, a byte costs several times as much.
 const COST: Cost = Cost::new(105.0, 0.09);
 
 /// `aes-encrypt`.
@@ -229,7 +230,7 @@ fn read_keys(field: &Field<'_>, fields: &Fields<'_>) -> Option<Vec<SecretKey>> {
         "32 or 64 hexadecimal digits a line, blank lines, and comments after `#`";
     let path = field.text(FILE, "write for example tactile.key")?;
     let shown = Printable(path);
-    // The reader of `cipher` logs its faults.
+    // The reader of the key `cipher` logs a faulty cipher.
     let cipher = fields
         .get("cipher")
         .and_then(|field| field.node.text())
@@ -252,7 +253,7 @@ fn read_keys(field: &Field<'_>, fields: &Fields<'_>) -> Option<Vec<SecretKey>> {
     None
 }
 
-/// Parses a key file; the error is its fault.
+/// Parses a key file. The error is the first fault.
 fn parse_keys(text: &str, cipher: Cipher) -> Result<Vec<SecretKey>, String> {
     let mut keys: Vec<SecretKey> = Vec::new();
     let lines = text
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_read_in_their_order_without_comments() {
+    fn keys_are_read_in_file_order_without_comments() {
         let long = KEY.repeat(2);
         let file = format!("# the new one\n{long}\n\n  {KEY}  \r\n");
         let Ok(FunctionConfig::AesDecrypt(config)) = read("aes-decrypt", "", &file) else {

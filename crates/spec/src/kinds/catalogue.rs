@@ -66,38 +66,38 @@ pub enum Coding {
 /// A kind of service function.
 #[derive(Debug, Clone, Serialize)]
 pub struct Kind {
-    /// Its name in chain files.
+    /// Name in chain files.
     pub name: &'static str,
     /// CALVIN's class.
     pub class: Class,
-    /// Its cost in the kernel until `myelin calibrate` measures this machine; `None` if the kind
-    /// does not exist there. Mean on a two-core virtual machine (AMD EPYC, about 3 GHz, Linux
+    /// Cost in the kernel until `myelin calibrate` measures this machine; `None` if the kind does
+    /// not exist in the kernel. Mean on a two-core virtual machine (AMD EPYC, about 3 GHz, Linux
     /// 6.18): chains of nine functions against one, by `BPF_PROG_TEST_RUN`.
     pub kernel: Option<Cost>,
-    /// Its cost in user space, with batches of one packet.
+    /// Cost in user space, with batches of one packet; `None` if the kind does not exist there.
     pub user: Option<Cost>,
-    /// The part of a packet that it reads or writes.
+    /// The part of a packet that the function reads or writes.
     pub works_on: PacketParts,
-    /// Its state.
+    /// The state of the function between packets.
     pub state: State,
-    /// Whether its chain drops packets by default while the function fails (fails closed).
+    /// Whether the chain drops packets by default while the function fails (fails closed).
     pub guards: bool,
-    /// The keys of its configuration.
+    /// The keys of the configuration.
     pub config: &'static [ConfigKey],
-    /// Its description. The first sentence is the summary.
+    /// The description for users. The first sentence is the summary.
     pub description: &'static str,
     /// An element of `spec.functions`, with the keys `name`, `kind`, `config` in this order.
     pub example: &'static str,
-    /// The kinds of its example chain, if other kinds belong to it; empty for the kind alone.
+    /// The kinds of the example chain; empty if the example chain has this kind alone.
     #[serde(skip)]
     pub example_chain: &'static [&'static str],
-    /// Its counters, in addition to packets in, out and dropped: name and meaning.
+    /// The counters besides packets in, out and dropped: name and meaning of each.
     #[serde(skip)]
     pub counters: &'static [(&'static str, &'static str)],
-    /// Its role in an erasure code.
+    /// The kind's role in an erasure code.
     #[serde(skip)]
     pub coding: Option<Coding>,
-    /// Returns the constants of its kernel program, if the program needs no other data.
+    /// Returns the constants of the kernel program, if the program needs no other data.
     #[serde(skip)]
     pub(crate) kernel_constants: Option<fn(&FunctionConfig) -> Vec<u64>>,
     /// Reads the configuration and logs its faults.
@@ -106,13 +106,13 @@ pub struct Kind {
     /// Returns the effect of a function with this configuration on traffic.
     #[serde(skip)]
     pub(crate) effect: fn(&FunctionConfig) -> Effect,
-    /// Returns the lifetime of a flow after its last packet, ns, given whether it is TCP and its
-    /// state; `None` if only a full table ends it.
+    /// Returns the lifetime of a flow after its last packet, ns; `None` if a flow ends only when
+    /// the table is full. Takes whether the flow is TCP, and the flow's state.
     #[serde(skip)]
     pub(crate) flow_lifetime_ns: fn(&FunctionConfig, bool, Option<FlowState>) -> Option<u64>,
 }
 
-/// Compares names, which are unique.
+/// Compares the names, which are unique.
 impl PartialEq for Kind {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
@@ -141,26 +141,26 @@ impl Kind {
         flow_lifetime_ns: |_, _, _| None,
     };
 
-    /// The spaces that it can run in.
+    /// Returns the spaces that the kind can run in.
     pub fn spaces(&self) -> impl Iterator<Item = Space> + use<> {
         let user = self.user.map(|_| Space::User);
         self.kernel.map(|_| Space::Kernel).into_iter().chain(user)
     }
 
-    /// The first sentence of its description.
+    /// Returns the first sentence of the description.
     pub fn summary(&self) -> &'static str {
         let end = self.description.find(". ");
         end.map_or(self.description, |end| &self.description[..=end])
     }
 
-    /// A small chain file with a function of this kind.
+    /// Returns a small chain file with a function of this kind.
     pub fn chain_file(&self) -> String {
         let own = [self.name];
         let names = match self.example_chain {
             [] => &own,
             names => names,
         };
-        // The keys of a function on a line each.
+        // Writes each key of a function on its own line.
         let block = |kind: &Kind| {
             let keys = kind
                 .example
@@ -185,12 +185,12 @@ impl Kind {
         )
     }
 
-    /// Whether its effect, state and cost are unknown.
+    /// Whether the kind's effect, state and cost are unknown.
     pub fn is_black_box(&self) -> bool {
         self.state == State::Unknown
     }
 
-    /// Its default cost in `space`.
+    /// Returns the default cost in `space`.
     pub fn default_cost(&self, space: Space) -> Option<Cost> {
         match space {
             Space::Kernel => self.kernel,
@@ -199,7 +199,7 @@ impl Kind {
     }
 }
 
-/// All kinds.
+/// Returns all kinds.
 pub fn kinds() -> impl Iterator<Item = &'static Kind> {
     KINDS.iter().copied()
 }

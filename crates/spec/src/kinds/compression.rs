@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 use super::mtu;
 use super::prelude::*;
 
-/// Lengths of dictionaries, bytes. Shorter ones improve no algorithm. LZ4 uses the last 64 KiB.
+/// Lengths of dictionaries, bytes. A shorter dictionary improves no algorithm.
 const DICTIONARY: RangeInclusive<usize> = 8..=128 << 10;
 /// The largest value of `mtu`, bytes: usual for jumbo frames.
 const MAX_MTU: u16 = 9000;
-/// The length of the marker for uncompressed payloads that begin like compressed ones, bytes.
+/// The length of the marker, bytes. An uncompressed payload that begins like a compressed payload
+/// gets a marker.
 const MARK_BYTES: u64 = 4;
 
 word_enum! {
@@ -133,19 +134,18 @@ fn added_bytes_effect(bytes: u64, mtu: u16) -> Effect {
     }
 }
 
-/// A dictionary that both sides have: bytes that are frequent in the traffic, or the output of
-/// `zstd
-/// --train`.
+/// A dictionary that both sides have. It contains bytes that are frequent in the traffic, or the
+/// output of `zstd --train`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Dictionary(Vec<u8>);
 
 impl Dictionary {
-    /// Creates a dictionary of these bytes.
+    /// Creates a dictionary from its bytes.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
 
-    /// Its bytes.
+    /// Returns the dictionary's bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -157,7 +157,7 @@ impl fmt::Debug for Dictionary {
     }
 }
 
-/// Serialized as base64 for JSON.
+/// Serializes the bytes as base64, for JSON.
 impl Serialize for Dictionary {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&STANDARD.encode(&self.0))

@@ -17,15 +17,15 @@ mod pattern;
 
 /// The most patterns of one `dpi`.
 pub const MAX_PATTERNS: usize = 65_536;
-/// The most regular expressions among them. Their compile time grows with the square of their
+/// The most regular expressions of one `dpi`. The compile time grows with the square of their
 /// number.
 pub const MAX_REGEXES: usize = 1024;
-/// The longest pattern, bytes: of a literal, or of the text of a regular expression.
+/// The longest pattern, bytes: the bytes of a literal, or the text of a regular expression.
 pub const MAX_PATTERN_BYTES: usize = 1024;
-/// The most bytes of all patterns of one `dpi`. It bounds compile time and memory.
+/// The most bytes of all patterns of one `dpi`. This limits compile time and memory.
 pub const MAX_TOTAL_BYTES: usize = 4 << 20;
-/// The bytes that a copy for the collector adds to a packet: headers of IPv6, UDP and TZSP, and the
-/// tags of its Ethernet header.
+/// The bytes that a copy for the collector has in addition to the packet: headers of IPv6, UDP and
+/// TZSP, and the Ethernet header of the copied frame with its tags.
 const MIRROR_BYTES: u64 = 40 + 8 + 9 + 22;
 
 const PATTERNS: &str = "a list of patterns such as cmd.exe or '/select.+from/i'";
@@ -128,14 +128,15 @@ config! {
 }
 
 impl DpiConfig {
-    /// The patterns with the names of their files.
+    /// Returns the patterns, each with the name of its file.
     pub fn patterns(&self) -> impl Iterator<Item = (&str, &Pattern)> {
         self.lists
             .iter()
             .flat_map(|list| list.patterns.iter().map(|pattern| (&*list.file, pattern)))
     }
 
-    /// The part that compiled patterns depend on. Other changes need no compilation.
+    /// Returns the part of the configuration that the compiled patterns depend on. Other changes
+    /// need no compilation.
     #[must_use]
     pub fn state_config(&self) -> Self {
         Self {
@@ -145,7 +146,7 @@ impl DpiConfig {
     }
 }
 
-/// `dpi`. Its cost is that of ten thousand literals; a hundred patterns take a third of it.
+/// `dpi`. The cost is for ten thousand literals; with a hundred patterns the cost is a third.
 pub static DPI: Kind = Kind {
     name: "dpi",
     class: Class::Advanced,
@@ -168,7 +169,7 @@ pub static DPI: Kind = Kind {
     read: |fields| {
         let before = fields.faults.count();
         let config = DpiConfig::from_fields(fields);
-        // A faulty part may be missing here, which is no further fault.
+        // The parser leaves out faulty parts, so their absence is no further fault.
         if fields.faults.count() == before {
             check_amount(&config, fields);
             check_mirror(&config, fields);
@@ -176,7 +177,7 @@ pub static DPI: Kind = Kind {
         FunctionConfig::Dpi(config)
     },
     effect: |config| match config {
-        // A copy of each packet may leave too.
+        // A copy of each packet may leave in addition to the packet.
         FunctionConfig::Dpi(config) if config.mirror.is_some() => Effect {
             added_packets: AddedPackets {
                 parts: MILLIONTHS,
@@ -203,20 +204,20 @@ pub struct PatternList {
 /// A pattern, as a regular expression in PCRE's syntax over bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pattern {
-    /// Line of its file, from 1.
+    /// Line in the pattern's file, from 1.
     pub line: usize,
-    /// The action on packets that hold it.
+    /// The action on packets that hold the pattern.
     pub action: DpiAction,
-    /// The expression. For a literal, it matches exactly the literal's bytes.
+    /// The expression. For a literal, the expression matches exactly the literal's bytes.
     pub regex: String,
-    /// Whether it is a literal.
+    /// Whether the file has the pattern as a literal.
     pub literal: bool,
-    /// The letters A to Z match in either case: the flag `i` of a regular expression, `nocase` of a
-    /// literal.
+    /// Whether the letters A to Z match in either case: the flag `i` of a regular expression,
+    /// `nocase` of a literal.
     pub caseless: bool,
-    /// `m`: `^` and `$` match at line breaks too.
+    /// Whether `^` and `$` match at line breaks too (flag `m`).
     pub multiline: bool,
-    /// `s`: `.` matches a line break too.
+    /// Whether `.` matches a line break too (flag `s`).
     pub dotall: bool,
 }
 
@@ -238,7 +239,7 @@ fn read_lists(fields: &Fields<'_>) -> Vec<PatternList> {
 }
 
 /// Reads an element of `patterns`; `action` and `nocase` are the defaults. A fault marks the whole
-/// element: YAML's own quotes and escapes hide the exact column.
+/// element, because YAML's quotes and escapes hide the exact column.
 fn read_element(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<Pattern> {
     if !field.is_mapping() {
         return parse(field, action, nocase);
@@ -294,7 +295,7 @@ fn read_file(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<Patte
                 inner.add(&field.path, span, fault);
             }
         }
-        // One pattern above the limit is enough for the fault.
+        // `check_amount` logs the fault if the list has one pattern above the limit.
         if patterns.len() > MAX_PATTERNS || inner.count() == MAX_FAULTS {
             break;
         }

@@ -35,7 +35,7 @@ config! {
 }
 
 impl ExternalConfig {
-    /// The command with `{ingress}` and `{egress}` replaced by the names of the interfaces.
+    /// Returns the command with `{ingress}` and `{egress}` replaced by the names of the interfaces.
     pub fn command_line(&self) -> Vec<String> {
         let fill = |text: &String| {
             text.replace("{ingress}", INGRESS)
@@ -44,7 +44,7 @@ impl ExternalConfig {
         self.command.iter().map(fill).collect()
     }
 
-    /// The environment variables of the function `function` of the chain `chain`.
+    /// Returns the environment variables of the function `function` of the chain `chain`.
     pub fn variables(&self, chain: &str, function: &str) -> BTreeMap<String, String> {
         let own = [
             ("INGRESS", INGRESS),
@@ -61,7 +61,7 @@ impl ExternalConfig {
 pub static EXTERNAL: Kind = Kind {
     name: "external",
     class: Class::Advanced,
-    // Its cost is unknown: the planner warns, and leaves it out.
+    // The cost is unknown. The planner warns and leaves the cost out of its predictions.
     user: Some(Cost::new(0.0, 0.0)),
     works_on: PacketParts::HeaderAndPayload,
     state: State::Unknown,

@@ -23,9 +23,9 @@ const RULES: ListOrFile = ListOrFile {
     keys: ["rules", "rulesFile"],
     expected: "a list of rules such as { action: deny, source: 192.0.2.0/24 }",
     file: "rules.yaml",
-    most: MAX_RULES,
+    max_elements: MAX_RULES,
     kind: "firewall",
-    too_many: "merge adjacent prefixes or port ranges, or split the rules over two firewalls",
+    too_many_help: "merge adjacent prefixes or port ranges, or split the rules over two firewalls",
 };
 const RULES_FILE: ConfigKey = FILE.named(
     "rulesFile",
@@ -64,7 +64,7 @@ keys! {
 }
 
 impl FirewallConfig {
-    /// Whether it drops all fragments: by its policy, and because a rule names a port.
+    /// Whether the function drops all fragments: its policy says so, and a rule names a port.
     pub fn drops_fragments(&self) -> bool {
         self.fragments == FragmentPolicy::Drop && self.rules.iter().any(Rule::names_ports)
     }

@@ -37,11 +37,12 @@ config! {
 /// The longest lifetime of a TCP connection that opens or closes, ns: four minutes (RFC 5382,
 /// REQ-5).
 const TRANSITORY_NS: u64 = 240_000_000_000;
-/// The longest lifetime of a closed TCP connection, ns. Late segments still belong to it.
+/// The longest lifetime of a closed TCP connection, ns. Late segments still belong to the
+/// connection.
 const CLOSED_NS: u64 = 10_000_000_000;
 
 impl FlowTrackerConfig {
-    /// The lifetime of a flow in `state` after its last packet, ns.
+    /// Returns the lifetime of a flow in `state` after the flow's last packet, ns.
     pub fn lifetime_ns(&self, is_tcp: bool, state: FlowState) -> u64 {
         match state {
             _ if !is_tcp => self.timeout_ns,
@@ -51,7 +52,8 @@ impl FlowTrackerConfig {
         }
     }
 
-    /// The part that the table depends on. Other changes keep the table.
+    /// Returns the part of the configuration that the table depends on. Other changes keep the
+    /// table.
     #[must_use]
     pub fn state_config(&self) -> Self {
         Self {
@@ -88,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn established_state_has_the_longest_lifetime() {
+    fn established_connection_has_the_longest_lifetime() {
         let config = FlowTrackerConfig {
             timeout_ns: 7,
             tcp_timeout_ns: 5,

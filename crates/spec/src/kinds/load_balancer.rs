@@ -37,13 +37,13 @@ config! {
 }
 
 impl LoadBalancerConfig {
-    /// The backends as table entries, in the order of the configuration.
+    /// Returns the backends as table entries, in the order of the configuration.
     pub fn backends(&self) -> Vec<Backend> {
         let backend = |spec: &BackendSpec| Backend::new(spec.address, spec.mac);
         self.backends.iter().map(backend).collect()
     }
 
-    /// The hash tables of the backends: for IPv4 and for IPv6.
+    /// Creates the hash tables of the backends: one for IPv4, one for IPv6.
     pub fn tables(&self) -> [MaglevTable; 2] {
         let backends = self.backends();
         [0, 1].map(|is_ipv6| {
@@ -55,7 +55,8 @@ impl LoadBalancerConfig {
         })
     }
 
-    /// The part that the flow table depends on. Backends may change.
+    /// Returns the part of the configuration that the flow table depends on. The table survives a
+    /// change of the backends.
     #[must_use]
     pub fn state_config(&self) -> Self {
         Self {

@@ -39,12 +39,13 @@ config! {
 }
 
 impl NatConfig {
-    /// The number of external ports of each address and protocol.
+    /// Returns the number of external ports of each address and protocol.
     pub fn port_count(&self) -> u32 {
         u32::from(self.ports.end() - self.ports.start()) + 1
     }
 
-    /// The part that mappings depend on. Other changes keep the mappings.
+    /// Returns the part of the configuration that mappings depend on. Other changes keep the
+    /// mappings.
     #[must_use]
     pub fn state_config(&self) -> Self {
         let Self {
@@ -59,7 +60,7 @@ impl NatConfig {
         }
     }
 
-    /// The lifetime of a mapping after a TCP SYN, and while its connection closes, ns.
+    /// Returns the lifetime of a mapping after a TCP SYN, and while the connection closes, ns.
     pub fn tcp_transitory_ns(&self) -> u64 {
         self.tcp_timeout_ns.min(TCP_TRANSITORY_NS)
     }

@@ -1,8 +1,8 @@
 //! Random linear network coding: `rlnc-encode`, `rlnc-recode`, `rlnc-decode`.
 //!
-//! The costs are for the default configurations without loss, on a Xeon with AVX-512 and GFNI. They
-//! count each source packet with its share of repair packets: the least of `cargo bench -p
-//! myelin-functions --bench rlnc`, less the cost of `forward`.
+//! The costs are for the default configurations without loss, on a Xeon with AVX-512 and GFNI. A
+//! cost is for one source packet with its share of repair packets: the least time of `cargo bench
+//! -p myelin-functions --bench rlnc`, minus the cost of `forward`.
 
 use super::mtu;
 use super::prelude::*;
@@ -43,7 +43,7 @@ word_enum! {
     }
 }
 
-/// Redundancies are stored in millionths.
+/// The unit of a stored redundancy: the configuration holds millionths.
 pub const MILLIONTHS: u32 = crate::keys::MILLIONTHS;
 /// The largest value of `mtu`, bytes: the size of a worker's frame without its headroom.
 pub const MAX_MTU: u16 = 1700;
@@ -111,7 +111,7 @@ config! {
 }
 
 impl RlncEncodeConfig {
-    /// The part that the state depends on.
+    /// Returns the part of the configuration that the encoder's state depends on.
     #[must_use]
     pub fn state_config(&self) -> Self {
         Self {
@@ -128,7 +128,7 @@ impl RlncEncodeConfig {
             added_packets: AddedPackets {
                 parts: self.redundancy,
                 window: self.window.max(self.block),
-                // The repair packets of a block leave together, at its end.
+                // The repair packets of a block leave together, at the end of the block.
                 at_once: match self.code {
                     RlncCode::Block => (u64::from(self.block) * redundancy).div_ceil(parts),
                     RlncCode::Window => 0,
@@ -141,7 +141,7 @@ impl RlncEncodeConfig {
 }
 
 impl RlncRecodeConfig {
-    /// The part that the state depends on.
+    /// Returns the part of the configuration that the recoder's state depends on.
     #[must_use]
     pub fn state_config(&self) -> Self {
         Self {
@@ -164,7 +164,7 @@ impl RlncRecodeConfig {
 }
 
 impl RlncDecodeConfig {
-    /// The part that the state depends on.
+    /// Returns the part of the configuration that the decoder's state depends on.
     #[must_use]
     pub fn state_config(&self) -> Self {
         Self {
@@ -173,7 +173,8 @@ impl RlncDecodeConfig {
         }
     }
 
-    /// The decoder creates no packets: it recovers packets that were lost after the encoder.
+    /// Returns the decoder's effect. The decoder creates no packets, because it only recovers
+    /// packets that were lost after the encoder.
     fn effect(self) -> Effect {
         Effect {
             released: EQUATIONS,

@@ -16,9 +16,9 @@ const ROUTES: ListOrFile = ListOrFile {
     keys: ["routes", "routesFile"],
     expected: "a list of routes such as { prefix: 10.0.0.0/8, mac: \"02:00:00:00:00:01\" }",
     file: "routes.yaml",
-    most: MAX_ROUTES,
+    max_elements: MAX_ROUTES,
     kind: "router",
-    too_many: "merge adjacent prefixes, or let a default route cover those that share its next hop",
+    too_many_help: "merge adjacent prefixes, or let a default route cover those that share its next hop",
 };
 
 const ROUTES_FILE: ConfigKey =
@@ -73,7 +73,7 @@ pub static ROUTER: Kind = Kind {
 };
 
 fn read_routes(fields: &Fields<'_>) -> Vec<Route> {
-    // The location of each prefix's route.
+    // The location of the route of each prefix.
     let mut seen: HashMap<Prefix, FileLocation> = HashMap::new();
     ROUTES.read(fields, |item| {
         let route = read_route(item)?;

@@ -3,7 +3,7 @@
 use super::DEFAULT_MTU;
 use super::prelude::*;
 
-/// The bytes that it appends: two timestamps.
+/// The bytes that the function appends: two timestamps.
 const STAMPS: u64 = 16;
 
 /// `timestamp`. Basic, like `xor`.

@@ -15,15 +15,15 @@ config! {
 }
 
 /// Cycles of one step: an XOR takes 1 and a 64-bit multiplication 3, on x86-64 since 2008. Each
-/// waits for the previous one.
+/// step waits for the previous step.
 const CYCLES_PER_STEP: u64 = 4;
-/// The most cycles of a packet: the verifier checks each step.
+/// The most cycles of a packet, because the verifier checks each step.
 const MAX_CYCLES: u64 = 200_000;
 /// The clock for the predicted cost, cycles a nanosecond.
 const NOMINAL_GHZ: f64 = 3.0;
 
 impl WorkConfig {
-    /// The steps for a frame of `bytes` bytes.
+    /// Returns the number of steps for a frame of `bytes` bytes.
     #[inline]
     pub fn steps(&self, bytes: usize) -> u64 {
         let per_byte = u64::from(self.cycles_per_byte) * bytes as u64;

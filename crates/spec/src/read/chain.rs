@@ -62,7 +62,7 @@ keys! {
     }
 }
 
-/// Reads the chain of one document; `None` after a fault.
+/// Reads the chain of one document. Returns `None` after a fault.
 pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
     let faults = top.faults;
     let before = faults.count();

@@ -1,4 +1,4 @@
-//! Finds the files that a chain file names, before the parser reads it.
+//! Finds the files that a chain file names, before the parser reads the chain file.
 
 use crate::keys::{ConfigKey, ValueType};
 use crate::kinds::catalogue;
@@ -7,13 +7,14 @@ use crate::yaml::{self, Node, Value};
 /// A file that a chain file names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReferencedFile {
-    /// Its path in the chain file.
+    /// The path in the chain file.
     pub path: String,
-    /// Whether it contains secrets ([`ValueType::SecretFile`]): only its owner may have access.
+    /// Whether the file contains secrets ([`ValueType::SecretFile`]), so that only the file's owner
+    /// may have access.
     pub is_secret: bool,
 }
 
-/// The files that a chain file names, each path once, in order.
+/// Returns the files that a chain file names, each path once, in file order.
 ///
 /// Ignores faults: [`parse`](crate::parse) reports them.
 pub fn referenced_files(text: &str) -> Vec<ReferencedFile> {
@@ -33,7 +34,7 @@ pub fn referenced_files(text: &str) -> Vec<ReferencedFile> {
     files
 }
 
-/// The files that a function names.
+/// Returns the files that a function names.
 fn files_of_function(function: &Node) -> Vec<ReferencedFile> {
     let kind = function
         .get("kind")
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_each_file_once() {
+    fn referenced_files_returns_each_path_once() {
         let text = "
 spec:
   functions:

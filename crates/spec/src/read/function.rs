@@ -120,7 +120,7 @@ fn check_pin(kind: &Kind, pin: Space, field: &Field<'_>) {
     }
 }
 
-/// Reads the configuration by the keys that the catalogue gives for the kind.
+/// Reads the configuration with the keys of the kind.
 fn config(kind: &Kind, fields: &Fields<'_>) -> Option<(FunctionConfig, Option<String>)> {
     // An absent configuration is an empty one.
     let empty = Node {
@@ -150,14 +150,13 @@ fn config(kind: &Kind, fields: &Fields<'_>) -> Option<(FunctionConfig, Option<St
     is_complete.then_some((config, reverse_of))
 }
 
-/// Reads `reverseOf`: the function to undo. Logs all other keys.
+/// Reads `reverseOf`, the function to undo. Logs a fault for each other key.
 fn reverse_of(kind: &Kind, config: &Fields<'_>) -> Option<String> {
     let field = config
         .get(REVERSE_OF.key)
         .filter(|_| kind.config.contains(&REVERSE_OF))?;
     let others = kind.config.iter().filter(|key| key.key != REVERSE_OF.key);
-    for other in others.filter_map(|key| config.get(key.key).map(|field| (key, field))) {
-        let (key, field) = other;
+    for (key, field) in others.filter_map(|key| Some((key, config.get(key.key)?))) {
         field.fault(
             format!("`{}` together with `reverseOf`", key.key),
             "only `reverseOf`: the configuration is that of the named function",

@@ -11,7 +11,7 @@ use crate::printable::Printable;
 
 use super::function::KEYS;
 
-/// Reads the sandbox of a function. The function's `isolation` precedes the chain's.
+/// Reads the sandbox of a function. `isolation` of the function overrides that of the chain.
 pub(super) fn read(
     fields: &Fields<'_>,
     kind: Option<&Kind>,
@@ -64,18 +64,18 @@ fn check_rootfs(field: &Field<'_>, kind: Option<&Kind>, isolation: Isolation) {
     }
 }
 
-/// The key of a request for a sandbox or limits.
+/// Returns the key of a request for a sandbox or limits.
 fn key_of(request: &str) -> &str {
     request.split(':').next().unwrap_or(request)
 }
 
-/// Logs a kernel function that requests its own process.
+/// Logs a fault if a function in the kernel requests its own process.
 fn check_space(request: &str, field: &Field<'_>, kind: Option<&Kind>, pin: Option<Space>) {
     let kernel_only = kind.is_some_and(|kind| kind.user.is_none());
     if pin != Some(Space::Kernel) && !kernel_only {
         return;
     }
-    let move_it = if kernel_only {
+    let move_help = if kernel_only {
         ""
     } else {
         "write `space: user`, or "
@@ -83,7 +83,7 @@ fn check_space(request: &str, field: &Field<'_>, kind: Option<&Kind>, pin: Optio
     field.fault(
         format!("`{request}` for a function in the kernel"),
         "a function in user space: a kernel function has no process to contain or limit",
-        format!("{move_it}remove `{}`", key_of(request)),
+        format!("{move_help}remove `{}`", key_of(request)),
     );
 }
 
@@ -100,7 +100,7 @@ pub(super) fn check(
     let obstacle = match mapping {
         _ if over_dpdk => "DPDK `ports`, whose worker runs all functions",
         Mapping::Compact => "`mapping: compact`, whose functions share a worker",
-        Mapping::Pipeline => "`mapping: pipeline`, whose functions share the packet memory",
+        Mapping::Pipeline => "`mapping: pipeline`, whose functions share a UMEM",
         Mapping::Auto | Mapping::Distributed => return,
     };
     let fault = |request: &str| {
@@ -129,7 +129,7 @@ fn read_rootfs(field: &Field<'_>) -> Option<String> {
     let expected = "the path of a directory with a root file system";
     let text = field.text(expected, "write for example /srv/rootfs")?;
     if !text.starts_with('/') {
-        // The agent does not know the chain file's directory, where a relative path would start.
+        // A relative path would start at the chain file's directory, which the agent does not know.
         field.fault(
             format!("`{}` is not an absolute path", Printable(text)),
             expected,

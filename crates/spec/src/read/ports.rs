@@ -43,14 +43,14 @@ impl Readable for Ports {
         // DPDK identifies a device by its name without arguments.
         let is_same = ingress.split(',').next() == egress.split(',').next();
         if is_same {
-            let (one, other) = (Printable(&ingress), Printable(&egress));
+            let (first, second) = (Printable(&ingress), Printable(&egress));
             let (message, expected) = match driver {
                 PortDriver::Kernel => (
-                    format!("ingress and egress are both `{one}`"),
+                    format!("ingress and egress are both `{first}`"),
                     "two interfaces",
                 ),
                 PortDriver::Dpdk => (
-                    format!("`{one}` and `{other}` are the same device"),
+                    format!("`{first}` and `{second}` are the same device"),
                     "two devices: net_tap0 and net_tap1",
                 ),
             };
@@ -81,7 +81,8 @@ fn read_port(field: &Field<'_>) -> Option<(String, PortDriver)> {
     device.map(|device| (device.into(), PortDriver::Dpdk))
 }
 
-/// Logs keys for DPDK devices without such devices, and keys that DPDK devices do not support.
+/// Logs a fault for each key that only DPDK ports support, if the ports are interfaces, and for
+/// each key that DPDK ports do not support.
 pub(super) fn check(spec: &Fields<'_>, ports: Option<&Ports>, worker: &WorkerSpec) {
     let over_dpdk = ports.is_some_and(|ports| ports.driver == PortDriver::Dpdk);
     let names_ports = spec.get("ports").is_some() || spec.get("reverse").is_some();
@@ -100,7 +101,7 @@ pub(super) fn check(spec: &Fields<'_>, ports: Option<&Ports>, worker: &WorkerSpe
     if !over_dpdk {
         return;
     }
-    // The word at a key, unless it is one of `words`.
+    // Returns the field of a key and its text, unless the text is one of `words`.
     let other_word = |key: &str, words: &[&str]| {
         let field = spec.get(key)?;
         let text = field.node.text().filter(|text| !words.contains(text))?;

@@ -16,7 +16,7 @@ const MIN_FRAME_BITS: u64 = 60 * 8;
 pub(super) struct PacketsAndBits {
     pub(super) packets: Option<u64>,
     pub(super) bits: Option<u64>,
-    /// Whether a part has a fault: then an absent value may be in the file.
+    /// Whether a part is faulty. If so, a value that is `None` here may still be in the file.
     pub(super) is_faulty: bool,
 }
 
@@ -41,7 +41,7 @@ impl ProfileKey {
         }
     }
 
-    /// The greatest value of a token bucket.
+    /// Returns the greatest value of a token bucket.
     fn max(self) -> u64 {
         match self {
             Self::Rate => Bucket::MAX_RATE,
@@ -65,7 +65,7 @@ impl ProfileKey {
             (Self::Rate, _) => units::parse_rate(text),
             (Self::Burst, Some(packets)) => Ok(Rate::Packets(packets)),
             (Self::Burst, None) if !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit()) => {
-                // More digits than a u64 has are too large for a bucket too.
+                // A number that overflows `u64` also exceeds the bucket's maximum.
                 Ok(Rate::Packets(u64::MAX))
             }
             (Self::Burst, None) => {
@@ -82,7 +82,7 @@ impl ProfileKey {
         }
     }
 
-    /// The fault of a value that no token bucket can have.
+    /// Returns the fault of a value that no token bucket can have.
     fn range_fault(self, text: &str, value: u64, counted: &str) -> Option<Fault> {
         let shown = Printable(text);
         let example = format!("write for example {}", self.example());
@@ -133,7 +133,7 @@ impl PacketsAndBits {
             if let Some(fault) = key.range_fault(text, value, counted) {
                 part.add(fault);
             } else if slot.replace(value).is_some() {
-                let message = format!("`{}` is the second one in {counted}", Printable(text));
+                let message = format!("`{}` is the second value in {counted}", Printable(text));
                 part.fault(message, expected, "remove one of the two");
             }
         }
@@ -142,7 +142,7 @@ impl PacketsAndBits {
     }
 }
 
-/// Reports a key that needs a rate, if the contract has none: policer and shaper enforce a rate.
+/// Reports a key that needs a rate, if the contract has no rate.
 pub(super) fn check_rate(rate: &PacketsAndBits, field: &Field<'_>) {
     if rate.packets.is_none() && rate.bits.is_none() && !rate.is_faulty {
         field.fault(
@@ -153,7 +153,7 @@ pub(super) fn check_rate(rate: &PacketsAndBits, field: &Field<'_>) {
     }
 }
 
-/// Reports a burst without a rate. A faulty rate has its own fault.
+/// Reports a burst without a rate. Skips a faulty rate, which is reported already.
 pub(super) fn check_burst(burst: &PacketsAndBits, field: &Field<'_>, rate: &PacketsAndBits) {
     if rate.is_faulty {
         return;
@@ -173,9 +173,9 @@ pub(super) fn check_burst(burst: &PacketsAndBits, field: &Field<'_>, rate: &Pack
     }
 }
 
-/// Reports a policer's burst below the profile's burst, given or default: the policer would drop
-/// conforming packets. `burst` is the profile's burst in the file. If `burst` is faulty, does not
-/// compare its absent part, which is unknown.
+/// Reports a policer's burst below the profile's burst, because the policer would drop conforming
+/// packets. `burst` is the profile's burst in the file. If `burst` is faulty, its absent part is
+/// unknown and is not compared.
 pub(super) fn check_policing_burst(sla: &Sla, burst: &PacketsAndBits, field: &Field<'_>) {
     let (policing, profile) = (sla.policing_profile(), sla.profile());
     let cases = [

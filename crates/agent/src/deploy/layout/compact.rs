@@ -17,7 +17,7 @@ use crate::api::ApiError;
 use crate::node::Parts;
 use crate::node::chains::kernel_hook;
 use crate::node::discipline::Class;
-use crate::node::layout::{FrontDoor, GenerationCounts, Layout, kernel_counters};
+use crate::node::layout::{FrontDoor, GenerationCounts, Layout, read_kernel_counters};
 use crate::node::stages::RunningSegments;
 use crate::node::workers::{Key, OpenPort, Worker, WorkerLease, WorkerStart};
 
@@ -68,7 +68,7 @@ struct OpenWorker {
     worker: WorkerLease,
 }
 
-/// Starts the worker, opens its sockets, loads the programs and connects both.
+/// Starts the worker, opens its sockets, loads the kernel programs and runs the user functions.
 pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Compact, ApiError> {
     let LayoutJob {
         plan, ports, spi, ..
@@ -220,7 +220,12 @@ fn run_user_functions(
     let mut sockets = ports.iter();
     let out = sockets.find(|port| port.ifindex == egress.ifindex);
     let out = out.map(|port| port.socket);
-    let out = out.ok_or_else(|| ApiError::failed("a worker has no socket at the egress"))?;
+    let out = out.ok_or_else(|| {
+        ApiError::failed(format!(
+            "the worker has no socket at the egress interface {}",
+            egress.name
+        ))
+    })?;
     let chain = user_chain(job, out, internal.as_ref().map(|(socket, _)| *socket));
     let running = RunningSegments::run(&worker, plan.mapping, chain)?;
     let mut paths = Vec::new();
@@ -254,21 +259,22 @@ fn run_user_functions(
     })
 }
 
-fn user_chain(job: LayoutJob<'_>, out: SocketId, back: Option<SocketId>) -> UserChain {
+fn user_chain(job: LayoutJob<'_>, egress: SocketId, internal: Option<SocketId>) -> UserChain {
     let LayoutJob { chain, plan, .. } = job;
     let last = segments(plan, Space::User).last();
     let last = last.map_or(0, |segment| segment.first_position);
     let segment = |segment: &Segment| UserSegment {
         first_position: segment.first_position,
         functions: chain.instances(segment.positions()),
-        exit: match (segment.exit, back) {
+        exit: match (segment.exit, internal) {
             (PlannedExit::Kernel, Some(socket)) => UserExit::Internal {
                 socket,
                 position: segment.positions().end as u8,
             },
-            _ => UserExit::Port(out),
+            _ => UserExit::Port(egress),
         },
-        // Only the last segment shapes: kernel functions after it run to completion.
+        // Only the last user segment shapes, because the kernel functions behind it run to
+        // completion.
         shaping: plan
             .worker_shaping()
             .filter(|_| segment.first_position == last),
@@ -301,7 +307,7 @@ impl Layout for Compact {
         let hops = self.spaces.iter().zip(0_u8..).map(|(space, position)| {
             let at = usize::from(position);
             match space {
-                Space::Kernel => kernel_counters(plane, &self.loaded, position),
+                Space::Kernel => read_kernel_counters(plane, &self.loaded, position),
                 Space::User => user
                     .as_ref()
                     .and_then(|user| user.positions.get(at).copied())

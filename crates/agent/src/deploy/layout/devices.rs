@@ -1,5 +1,5 @@
-//! A chain between two DPDK devices: one worker drives both, is the front door, and runs the
-//! functions in the mbuf.
+//! A chain between two DPDK devices: one worker drives both devices, is the front door, and runs
+//! the functions in the mbuf.
 
 use myelin_dataplane::{Direction, SocketId, UserChain, UserExit, UserSegment};
 use myelin_kernel::{CounterLine, Plane};

@@ -21,15 +21,15 @@ use crate::node::Parts;
 use crate::node::black_box::{self, BlackBox, BlackBoxDirs, BlackBoxLease};
 use crate::node::chains::kernel_hook;
 use crate::node::circuit::MTU;
-use crate::node::layout::{FrontDoor, GenerationCounts, Layout, kernel_counters};
+use crate::node::layout::{FrontDoor, GenerationCounts, Layout, read_kernel_counters};
 use crate::node::sandbox::{FunctionId, Sandbox};
 use crate::node::stages::RunningSegments;
 use crate::node::workers::{Key, Worker, WorkerLease, WorkerStart, socket_redirect};
 
 /// A generation in this mapping.
 pub(super) struct Distributed {
-    // Fields drop in this order. Functions drop in chain order, so packets inside still reach the
-    // end.
+    // Fields drop in this order. Functions drop in chain order, so packets inside a function still
+    // reach the end of the chain.
     loaded: LoadedChain,
     functions: Vec<DeployedFunction>,
     spi: u32,
@@ -60,7 +60,7 @@ struct OpenSocket {
     id: SocketId,
 }
 
-/// The programs of a function's link. Dropping it detaches them.
+/// The programs of a function's link. Dropping the value detaches the programs.
 struct AttachedPrograms(FunctionLink);
 
 impl Drop for OpenSocket {
@@ -117,7 +117,12 @@ pub(super) fn build(parts: &Parts, job: LayoutJob<'_>) -> Result<Distributed, Ap
     for ((sandbox, hop), link) in sandboxes.into_iter().zip(&job.plan.hops).zip(links) {
         let started = Instant::now();
         let function = DeployedFunction::connect(parts, job, (hop, sandbox), link)?;
-        starting.extend(function.black_box.clone().map(|one| (one, started)));
+        starting.extend(
+            function
+                .black_box
+                .clone()
+                .map(|black_box| (black_box, started)),
+        );
         functions.push(function);
     }
     // All black boxes start at the same time.
@@ -150,8 +155,8 @@ fn may_answer_senders(job: LayoutJob<'_>, hop: &Hop) -> bool {
     hop.is_black_box() || hop.space == Space::User && config.effect().answers_senders
 }
 
-/// Whether a worker transmits directly at the egress: the worker of the last function does. A
-/// function that answers senders needs the forwarder, which separates answers from other packets.
+/// Whether the function's worker transmits directly at the egress. Only the last function does so,
+/// unless it answers senders: the forwarder separates answers from other packets.
 fn transmits_at_egress(job: LayoutJob<'_>, hop: &Hop) -> bool {
     is_last(job, hop) && hop.space == Space::User && !may_answer_senders(job, hop)
 }
@@ -176,7 +181,7 @@ fn make_sandbox(parts: &Parts, job: LayoutJob<'_>, hop: &Hop) -> Result<Sandbox,
     };
     let journal = &parts.journal;
     match hop.space {
-        _ if hop.is_black_box() => Sandbox::between_links(&id, MTU, journal),
+        _ if hop.is_black_box() => Sandbox::create_for_black_box(&id, MTU, journal),
         Space::Kernel => Sandbox::create(&id, MTU, journal),
         // A worker's packets return with an NSH header.
         Space::User => Sandbox::create(&id, MTU + ENCAPSULATION_LEN as u32, journal),
@@ -212,7 +217,8 @@ impl DeployedFunction {
         job: LayoutJob<'_>,
         hop: &Hop,
     ) -> Result<UserFunction, ApiError> {
-        // Without the generation: the worker and its state outlive a change of the chain.
+        // The key has no generation, because the worker and its state outlive a change of the
+        // chain.
         let key = Key {
             owner: job.chain.owner().to_owned(),
             circuit: format!("{}.{}", job.chain.name, hop.name),
@@ -256,7 +262,7 @@ impl DeployedFunction {
 
     fn open_socket(&self, job: LayoutJob<'_>, worker: WorkerLease) -> Result<OpenSocket, ApiError> {
         let mut state = worker.state();
-        // The workers of a chain share a core: a polling worker would keep the core from the worker
+        // The workers of a chain share a core. A polling worker would keep the core from the worker
         // that has the packet.
         let hops = job.plan.hops.iter();
         let workers = hops.filter(|hop| hop.space == Space::User && !hop.is_black_box());
@@ -273,7 +279,8 @@ impl DeployedFunction {
     }
 }
 
-/// Attaches the programs at both ends of a link; for a black box at the near ends of both links.
+/// Attaches the programs at both ends of a link; for a black box, at the near end of each of its
+/// two links.
 fn attach(sandbox: &Sandbox, link: &FunctionLink) -> Result<(), ApiError> {
     let Sandbox {
         netns, near, inner, ..
@@ -333,11 +340,11 @@ impl Distributed {
         function: &DeployedFunction,
         position: u8,
     ) -> HopCounters {
-        let kernel = kernel_counters(plane, &self.loaded, position);
+        let kernel = read_kernel_counters(plane, &self.loaded, position);
         if let Some(slots) = function.link.0.black_box() {
-            let counted = |slot| plane.counters().read(slot).packets;
-            let returned = counted(slots.out) + counted(slots.back);
-            // An unreadable packet that came out already counts as a drop.
+            let read_packets = |slot| plane.counters().read(slot).packets;
+            let returned = read_packets(slots.out) + read_packets(slots.back);
+            // A packet that came out unreadable is already counted as a drop.
             let held = kernel.packets_in.saturating_sub(returned + kernel.drops);
             return HopCounters {
                 held,
@@ -352,7 +359,8 @@ impl Distributed {
         let user = user.and_then(|user| user.positions.get(usize::from(position)).copied());
         let user = user.unwrap_or_default();
         HopCounters {
-            // The kernel drops packets that find no socket, and those that return without a header.
+            // The kernel drops packets that find no socket, and packets that return without an NSH
+            // header.
             drops: user.drops + kernel.drops,
             ..user
         }
@@ -454,10 +462,10 @@ impl Layout for Distributed {
     fn black_box(&self, plane: &Plane, position: u8) -> Option<BlackBoxStatus> {
         let function = self.function(position)?;
         let slots = function.link.0.black_box()?;
-        let counted = |slot| plane.counters().read(slot).packets;
+        let read_packets = |slot| plane.counters().read(slot).packets;
         Some(BlackBoxStatus {
-            packets_out: counted(slots.out),
-            packets_back: counted(slots.back),
+            packets_out: read_packets(slots.out),
+            packets_back: read_packets(slots.back),
             ..function.black_box.as_ref()?.status()
         })
     }

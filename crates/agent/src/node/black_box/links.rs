@@ -9,8 +9,8 @@ use myelin_spec::external::{EGRESS, INGRESS};
 /// The packet sockets of the calling thread's namespace.
 const SOCKETS: &str = "/proc/thread-self/net/packet";
 
-/// Whether the program has taken both interfaces: with a packet socket, a bridge or bond, an XDP
-/// program, or promiscuous mode.
+/// Whether the program has taken both interfaces: a taken interface has a packet socket, a bridge
+/// or bond, an XDP program, or promiscuous mode.
 pub(super) fn are_taken(netns: &Netns) -> myelin_linux::Result<bool> {
     netns.enter(|| {
         let bound = std::fs::read_to_string(SOCKETS)
@@ -30,9 +30,9 @@ pub(super) fn are_taken(netns: &Netns) -> myelin_linux::Result<bool> {
     })?
 }
 
-/// Indices of the interfaces with bound packet sockets. A socket with a protocol must be running:
-/// binding stops it for some ms. A new socket listens on all interfaces (0) until it is bound, so
-/// it does not count.
+/// Indices of the interfaces with bound packet sockets. A socket with a protocol counts only while
+/// it runs, because binding stops the socket for some ms. A new socket listens on all interfaces
+/// (0) until the program binds it, so interface 0 does not count.
 fn bound_interfaces(text: &str) -> BTreeSet<u32> {
     let interface = |line: &str| {
         let mut columns = line.split_whitespace().skip(3);
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interfaces_of_bound_packet_sockets_are_listed() {
+    fn only_interfaces_with_bound_running_packet_sockets_are_listed() {
         let text = "sk               RefCnt Type Proto  Iface R Rmem   User   Inode\n\
                     0000000000000000 3      3    0003   7     1 0      0      5461\n\
                     0000000000000000 3      3    0003   0     1 0      0      5462\n\

@@ -11,11 +11,11 @@ use myelin_linux::journal::{Journal, Resource, ResourceGuard};
 
 use crate::api::{ApiError, RunDir};
 
-/// The agent shortens a longer file to its end.
+/// The agent shortens a longer log file.
 const MAX_BYTES: u64 = 1 << 20;
-/// Bytes kept of a longer file.
+/// Bytes at the end of the file that remain after shortening.
 const KEPT_BYTES: u64 = 64 << 10;
-/// Lines that an error shows.
+/// Number of last lines that an error shows.
 const LAST_LINES: usize = 5;
 
 /// The log file of a black box.
@@ -36,7 +36,7 @@ impl Log {
         let path = run_dir.path().join(format!("{name}.log"));
         let resource = Resource::File { path: path.clone() };
         let made = journal.guard(resource).map_err(ApiError::failed)?;
-        // Only root can have put a file there: the directory belongs to the agent.
+        // Only root can have put a file there, because the directory belongs to the agent.
         let opened = OpenOptions::new()
             .read(true)
             .append(true)
@@ -58,7 +58,8 @@ impl Log {
         &self.path
     }
 
-    /// A handle for the program. It appends, also after the agent has shortened the file.
+    /// Returns a handle for the program. Writes append, also after the agent has shortened the
+    /// file.
     pub(super) fn handle(&self) -> Result<OwnedFd, ApiError> {
         self.file.try_clone().map(OwnedFd::from).map_err(|error| {
             ApiError::failed(format!(
@@ -68,7 +69,7 @@ impl Log {
         })
     }
 
-    /// The last lines, as the end of a sentence.
+    /// Returns the last lines, as the end of an error message.
     pub(super) fn last_lines(&self) -> String {
         let text = String::from_utf8_lossy(&self.read_end(KEPT_BYTES)).into_owned();
         let lines: Vec<&str> = text
@@ -76,10 +77,10 @@ impl Log {
             .filter(|line| !line.trim().is_empty())
             .collect();
         if lines.is_empty() {
-            return "it wrote nothing".to_owned();
+            return "the program wrote no output".to_owned();
         }
         let shown = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n  ");
-        format!("its last output:\n  {shown}")
+        format!("last output:\n  {shown}")
     }
 
     /// Shortens a file that is too long. Output written at the same moment may be lost.
@@ -90,7 +91,7 @@ impl Log {
             .is_ok_and(|data| data.len() > MAX_BYTES);
         if is_long {
             let end = self.read_end(KEPT_BYTES);
-            // The log is only a help: a failure to shorten it is not reported.
+            // A failure here is not reported, because the log is only a help.
             let _ = self
                 .file
                 .set_len(0)
@@ -121,13 +122,13 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_are_returned() {
+    fn last_lines_skips_empty_lines_and_drop_removes_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let (log, journal) = log(directory.path());
-        assert_eq!(log.last_lines(), "it wrote nothing");
+        assert_eq!(log.last_lines(), "the program wrote no output");
         let mut program = File::from(log.handle().unwrap());
         program.write_all(b"1\n2\n3\n\n4\n5\n6").unwrap();
-        let expected = "its last output:\n  2\n  3\n  4\n  5\n  6";
+        let expected = "last output:\n  2\n  3\n  4\n  5\n  6";
         assert_eq!(log.last_lines(), expected);
         let path = log.path().to_owned();
         drop(log);

@@ -13,8 +13,8 @@ pub(super) fn search_path(variables: &BTreeMap<String, String>) -> String {
         .map_or_else(|| PATH.to_owned(), Clone::clone)
 }
 
-/// Finds an executable by path or name. The error says why none was found.
-pub(super) fn find(program: &str, search: &str) -> Result<PathBuf, String> {
+/// Finds an executable by path or name. The error gives the reason if no executable is found.
+pub(super) fn find_executable(program: &str, search: &str) -> Result<PathBuf, String> {
     if program.contains('/') {
         let path = Path::new(program);
         return match inspect(path) {
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_executable_in_path_is_found() {
+    fn find_returns_the_first_executable_in_path() {
         let one = tempfile::tempdir().unwrap();
         let two = tempfile::tempdir().unwrap();
         let search = format!(
@@ -83,23 +83,23 @@ mod tests {
             one.path().display(),
             two.path().display()
         );
-        let error = find("box", &search).unwrap_err();
+        let error = find_executable("box", &search).unwrap_err();
         assert!(error.contains("program `box` is not in PATH") && error.contains(&search));
         file(&one.path().join("box"), 0o644);
-        let error = find("box", &search).unwrap_err();
+        let error = find_executable("box", &search).unwrap_err();
         assert!(error.contains("is not an executable file"), "{error}");
         file(&two.path().join("box"), 0o755);
         let found = two.path().join("box");
-        assert_eq!(find("box", &search), Ok(found.clone()));
-        assert_eq!(find(found.to_str().unwrap(), ""), Ok(found));
+        assert_eq!(find_executable("box", &search), Ok(found.clone()));
+        assert_eq!(find_executable(found.to_str().unwrap(), ""), Ok(found));
         assert!(
-            find("/nowhere/box", "")
+            find_executable("/nowhere/box", "")
                 .unwrap_err()
                 .contains("does not exist")
         );
         let directory = one.path().to_str().unwrap();
         assert!(
-            find(directory, "")
+            find_executable(directory, "")
                 .unwrap_err()
                 .contains("not an executable")
         );

@@ -11,20 +11,20 @@ use serde::Serialize;
 use super::Arguments;
 use crate::output;
 
-/// A bucket of the profile and the traffic measured against it.
+/// A bucket of the profile, and the traffic measured against this bucket.
 #[derive(Debug, Serialize)]
 struct BucketReport {
     /// `packets` or `bits`.
     quantity: &'static str,
-    /// Rate of the profile, per second.
+    /// Rate of the profile, packets or bits a second.
     rate: u64,
-    /// Burst of the profile.
+    /// Burst of the profile, packets or bits.
     burst: u64,
     /// The least burst with which the traffic conforms at this rate, rounded up.
     measured_burst: u64,
-    /// Whether the monitor's counter was full, so the real burst may be larger.
+    /// Whether the monitor's counter was full. If so, the real burst may be larger.
     saturated: bool,
-    /// The highest measured level above the burst, with its fraction.
+    /// The highest measured level above the burst, packets or bits, with a fraction.
     excess: f64,
     /// Time of the highest level, after the first packet.
     fullest_s: f64,
@@ -35,8 +35,9 @@ struct BucketReport {
 /// Consecutive packets above the profile.
 #[derive(Debug, Serialize)]
 struct ViolationReport {
-    /// Time after the first packet of the measurement.
+    /// Time from the first packet of the measurement to the start of the violation.
     from_s: f64,
+    /// Time from the first packet of the measurement to the end of the violation.
     to_s: f64,
     packets: u64,
     excess_packets: f64,
@@ -54,7 +55,7 @@ pub(super) struct Report {
     tolerance_ns: u64,
     packets: u64,
     bytes: u64,
-    /// From the first to the last packet.
+    /// Time from the first to the last packet.
     span_s: f64,
     mean_pps: f64,
     mean_bps: f64,
@@ -87,7 +88,7 @@ fn format_packets(number: f64) -> String {
     }
 }
 
-/// Rounds to four figures, since more are noise.
+/// Rounds to four figures, because more figures are noise.
 fn round_figure(value: f64) -> u64 {
     let unit = 10_f64.powi((value.max(1.0).log10() as i32 - 3).max(0));
     ((value / unit).round() * unit) as u64
@@ -160,27 +161,27 @@ impl Report {
         arguments: &Arguments,
         netns: Option<&str>,
         config: &ConformConfig,
-        seen: &ConformReport,
+        measured: &ConformReport,
     ) -> Self {
-        let span_s = seconds_between(seen.first_ns, seen.last_ns);
-        // The span from the first to the last packet has one interval less than packets.
+        let span_s = seconds_between(measured.first_ns, measured.last_ns);
+        // N packets span N - 1 intervals.
         let per_second = |count: f64| if span_s > 0.0 { count / span_s } else { 0.0 };
-        let intervals = seen.packets.saturating_sub(1) as f64;
-        let bytes_a_packet = seen.bytes as f64 / seen.packets.max(1) as f64;
+        let intervals = measured.packets.saturating_sub(1) as f64;
+        let bytes_a_packet = measured.bytes as f64 / measured.packets.max(1) as f64;
         let bucket = |(quantity, bucket)| {
             let (quantity, fill) = match quantity {
-                Quantity::Packets => ("packets", &seen.packet_bucket),
-                Quantity::Bits => ("bits", &seen.bit_bucket),
+                Quantity::Packets => ("packets", &measured.packet_bucket),
+                Quantity::Bits => ("bits", &measured.bit_bucket),
             };
             let fill = fill.as_ref()?;
-            Some(BucketReport::new(quantity, bucket, fill, seen.first_ns))
+            Some(BucketReport::new(quantity, bucket, fill, measured.first_ns))
         };
-        let violation = |one: &myelin_kernel::Violation| ViolationReport {
-            from_s: seconds_between(seen.first_ns, one.from_ns),
-            to_s: seconds_between(seen.first_ns, one.to_ns),
-            packets: one.packets,
-            excess_packets: credit_to_units(one.packets_over),
-            excess_bits: credit_to_units(one.bits_over),
+        let violation = |violation: &myelin_kernel::Violation| ViolationReport {
+            from_s: seconds_between(measured.first_ns, violation.from_ns),
+            to_s: seconds_between(measured.first_ns, violation.to_ns),
+            packets: violation.packets,
+            excess_packets: credit_to_units(violation.packets_over),
+            excess_bits: credit_to_units(violation.bits_over),
         };
         Self {
             interface: arguments.interface.clone(),
@@ -188,35 +189,35 @@ impl Report {
             direction: arguments.direction.clone(),
             filter: arguments.filter.clone(),
             tolerance_ns: config.tolerance_ns,
-            packets: seen.packets,
-            bytes: seen.bytes,
+            packets: measured.packets,
+            bytes: measured.bytes,
             span_s,
             mean_pps: per_second(intervals),
             mean_bps: per_second(intervals * bytes_a_packet * 8.0),
             buckets: config.profile.buckets().filter_map(bucket).collect(),
-            above: seen.above,
-            above_with_tolerance: seen.beyond,
-            conforms_strictly: seen.above == 0,
-            conforms: (seen.packets > 0).then_some(seen.beyond == 0),
-            violations: seen.violations,
-            first_violations: seen.first_violations.iter().map(violation).collect(),
+            above: measured.above,
+            above_with_tolerance: measured.beyond,
+            conforms_strictly: measured.above == 0,
+            conforms: (measured.packets > 0).then_some(measured.beyond == 0),
+            violations: measured.violations,
+            first_violations: measured.first_violations.iter().map(violation).collect(),
         }
     }
 
-    /// Whether the monitor saw packets and all conform.
+    /// Returns whether the monitor saw packets and all packets conform.
     pub(super) fn conforms(&self) -> bool {
         self.conforms == Some(true)
     }
 
-    /// Formats the state in one line. `last` was read `since` ago.
+    /// Formats the state in one line. `previous` is the report from `interval` earlier.
     pub(super) fn format_progress(
         &self,
         elapsed: Duration,
-        last: &ConformReport,
-        since: Duration,
+        previous: &ConformReport,
+        interval: Duration,
     ) -> String {
         let rate = |now: u64, before: u64| {
-            round_figure((now.saturating_sub(before)) as f64 / since.as_secs_f64())
+            round_figure((now.saturating_sub(before)) as f64 / interval.as_secs_f64())
         };
         let bursts: Vec<_> = self
             .buckets
@@ -227,8 +228,8 @@ impl Report {
             "{:6.1} s  {} packets  {}  {}  burst {}  {} above",
             elapsed.as_secs_f64(),
             self.packets,
-            units::PACKET_RATE.format(rate(self.packets, last.packets)),
-            units::BIT_RATE.format(rate(self.bytes * 8, last.bytes * 8)),
+            units::PACKET_RATE.format(rate(self.packets, previous.packets)),
+            units::BIT_RATE.format(rate(self.bytes * 8, previous.bytes * 8)),
             bursts.join(" / "),
             self.above_with_tolerance
         )
@@ -253,12 +254,14 @@ impl Report {
         println!("{}", output::wrap(&self.format_verdict()));
         println!("{}", output::wrap(&traffic));
         let columns: [Column<BucketReport>; 7] = [
-            ("bucket", |one| one.quantity.to_owned()),
+            ("bucket", |bucket| bucket.quantity.to_owned()),
             (">rate", BucketReport::format_rate),
-            (">burst", |one| one.format_burst(one.burst)),
+            (">burst", |bucket| bucket.format_burst(bucket.burst)),
             (">measured burst", BucketReport::format_measured),
             (">above by", BucketReport::format_excess),
-            (">fullest after s", |one| format!("{:.6}", one.fullest_s)),
+            (">fullest after s", |bucket| {
+                format!("{:.6}", bucket.fullest_s)
+            }),
             (">least tolerance", BucketReport::format_tolerance),
         ];
         println!("{}", output::format_table(&columns, &self.buckets));
@@ -270,19 +273,22 @@ impl Report {
     }
 
     fn print_violations(&self) {
-        for one in &self.first_violations {
+        for violation in &self.first_violations {
             let mut excess = Vec::new();
-            if one.excess_packets > 0.0 {
-                excess.push(format!("{} packets", format_packets(one.excess_packets)));
+            if violation.excess_packets > 0.0 {
+                excess.push(format!(
+                    "{} packets",
+                    format_packets(violation.excess_packets)
+                ));
             }
-            if one.excess_bits > 0.0 {
-                excess.push(units::SIZE.format(one.excess_bits.ceil() as u64));
+            if violation.excess_bits > 0.0 {
+                excess.push(units::SIZE.format(violation.excess_bits.ceil() as u64));
             }
             let text = format!(
                 "from {:.6} s to {:.6} s: {} packets too many, up to {} above the burst",
-                one.from_s,
-                one.to_s,
-                one.packets,
+                violation.from_s,
+                violation.to_s,
+                violation.packets,
                 excess.join(" and ")
             );
             println!("{}", output::wrap(&text));
@@ -296,30 +302,33 @@ impl Report {
 
     fn format_verdict(&self) -> String {
         let tolerance = units::DURATION.format(self.tolerance_ns);
-        let least = self.buckets.iter().max_by_key(|one| one.least_tolerance_ns);
+        let least = self
+            .buckets
+            .iter()
+            .max_by_key(|bucket| bucket.least_tolerance_ns);
         let least = least.map_or_else(String::new, BucketReport::format_tolerance);
         match (self.conforms(), self.conforms_strictly) {
             (true, true) => "conforms".to_owned(),
             (true, false) => format!(
-                "conforms with the tolerance of {tolerance}; it needs {least}, and without it {} packets are above \
-                 the profile",
+                "conforms with the tolerance of {tolerance}: the traffic needs {least}; without a tolerance, {} packets are \
+                 above the profile",
                 self.above
             ),
             (false, _) => {
                 let bursts: Vec<_> = self
                     .buckets
                     .iter()
-                    .filter(|one| one.excess > 0.0)
+                    .filter(|bucket| bucket.excess > 0.0)
                     .map(BucketReport::format_measured)
                     .collect();
                 format!(
-                    "does not conform: {} of {} packets are above the profile{}; it would conform with a burst \
-                     of {}, or with a tolerance of {least}",
+                    "does not conform: {} of {} packets are above the profile{}; the traffic would conform with a \
+                     burst of {}, or with a tolerance of {least}",
                     self.above_with_tolerance,
                     self.packets,
                     if self.tolerance_ns > 0 {
                         format!(
-                            " and the tolerance of {tolerance} ({} without it)",
+                            " and the tolerance of {tolerance} ({} without a tolerance)",
                             self.above
                         )
                     } else {

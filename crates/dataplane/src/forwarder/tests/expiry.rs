@@ -4,7 +4,7 @@ use super::*;
 
 const PERIOD_NS: u64 = 100_000;
 
-/// Holds packets until its timer expires. Counts the released packets.
+/// Holds packets until the timer expires. Counts the released packets.
 #[derive(Default)]
 struct PacketHolder {
     held: Vec<(Meta, Vec<u8>)>,

@@ -126,7 +126,8 @@ fn a_full_transmit_ring_drops_the_newest_packets_until_the_link_is_up() {
         forwarder.process_batches();
     }
     assert_eq!(stats.chain(1, 0).unwrap().transmit_drops, 120 - RING as u64);
-    // One kick per batch, and one more per batch that found the ring full: none per dropped packet.
+    // One kick per batch, and one more per batch that found the ring full. A dropped packet causes
+    // no kick.
     assert_eq!(fixture.stats.worker().kicks, 3 + 2);
     assert_eq!(count_frames(&forwarder), FRAMES as usize);
     forwarder.port_mut(OUT).unwrap().set_link(true);
@@ -151,7 +152,7 @@ fn frames_of_a_removed_port_return_to_the_pool() {
 
 #[test]
 fn a_packet_longer_than_a_frame_is_not_emitted() {
-    /// Emits one packet that just fits a frame, and one that is a byte too long.
+    /// Emits a packet that just fits a frame, and a packet that is a byte too long.
     struct LongEmitter;
     impl Function for LongEmitter {
         fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {

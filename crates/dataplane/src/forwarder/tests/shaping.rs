@@ -1,4 +1,4 @@
-//! Tests chains that are shaped at the exit.
+//! Tests chains with a shaper at the exit.
 
 use myelin_spec::{Limit, Shaping};
 
@@ -35,7 +35,7 @@ fn set_clock_us(us: u64) {
     NOW_NS.set(START_NS + us * US);
 }
 
-/// Removes a generation as a worker's control thread does: after its packets have left.
+/// Removes a generation after its packets have left, as a worker's control thread does.
 fn undeploy(
     forwarder: &mut Forwarder<'_, MemoryPort>,
     (spi, generation): (u32, u16),
@@ -214,8 +214,8 @@ fn the_next_generation_keeps_the_bucket_and_the_queue() {
     };
     inject(&mut forwarder, &of_next, &packet);
     forwarder.process_batches();
-    // The packet queues behind the old generation's packet, although the new generation has sent
-    // none.
+    // The packet queues behind the old generation's packet, although the new generation has sent no
+    // packet.
     assert_eq!(take_sent(&mut forwarder).len(), 1);
     assert_eq!(
         (
@@ -282,8 +282,8 @@ fn waiting_packets_of_a_removed_segment_are_lost_and_their_frames_are_free() {
     assert_eq!(count_frames(&forwarder), FRAMES as usize);
 }
 
-/// Acts like a worker that starts after another has died: the shared file holds the counters, but
-/// the packets are lost.
+/// Acts like a worker that starts after another worker has died. The shared file holds the
+/// counters, but the packets are lost.
 #[test]
 fn packets_that_waited_in_a_dead_worker_count_as_lost() {
     let stats = Stats::create().unwrap();

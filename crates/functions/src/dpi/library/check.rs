@@ -1,10 +1,10 @@
 //! Checks that the library finds all matches.
 //!
 //! Some releases have wrong loops over vector registers. Vectorscan 5.4.9 misses matches near the
-//! end of a buffer on processors with AVX-512; its issue 317 and its pull request 378 describe
-//! other cases. A filter that misses matches is worse than no filter. So this check runs several
-//! kinds of loops on this processor. It tries every offset of a match in buffers of every length up
-//! to two registers. It takes about 20 ms, once per process.
+//! end of a buffer on processors with AVX-512; Vectorscan's issue 317 and pull request 378 describe
+//! other cases. A filter that misses matches is worse than no filter, so this check runs several
+//! kinds of loops on this processor. The check tries every offset of a match in buffers of every
+//! length up to two registers. It takes about 20 ms, once per process.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use super::{Database, Expression, HyperscanApi, LibraryError, Scanner};
 
 /// The byte that fills the buffers.
 const FILLER: u8 = b'a';
-/// Buffer lengths to check: beyond two of the longest registers.
+/// The longest buffer to check, bytes: longer than two of the longest registers.
 const LENGTHS: usize = 140;
 
-/// Expressions that do not match the filler, with a match for them.
+/// Lists of expressions that do not match the filler, each with a text that matches.
 const CASES: &[(&[&str], &[u8])] = &[
     (&["f"], b"f"),
     (&["\\xff"], b"\xff"),

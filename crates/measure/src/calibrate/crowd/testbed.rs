@@ -16,8 +16,8 @@ use super::super::{Chains, FRAMES, Monitor, Result, frame};
 use super::{CHAINS, Crowds, FUNCTIONS};
 use crate::stall::CoreBlocker;
 
-/// Kinds that do not change a packet's length and ports. The functions of a chain take them in
-/// turn.
+/// Kinds that do not change a packet's length and ports. The functions of a chain take these kinds
+/// in turn.
 const KINDS: [(&str, &str); 5] = [
     ("forward", ""),
     ("xor", ", config: { key: 90 }"),
@@ -28,8 +28,8 @@ const KINDS: [(&str, &str); 5] = [
     ("monitor", ", config: { flows: 1024 }"),
     ("flow-tracker", ", config: { flows: 1024 }"),
 ];
-/// UDP port of the chain that makes the links and drops its packets. The next ports are those of
-/// the crowds' chains.
+/// UDP port of the chain that makes the links and drops its packets. The crowds' chains use the
+/// next ports.
 const DROPPED_PORT: u16 = 9000;
 
 /// Kind and configuration of each function of a chain.
@@ -44,19 +44,19 @@ pub(super) fn functions(
 pub(super) struct Testbed<'a> {
     /// Senders of each crowd.
     crowds: [Senders; FUNCTIONS.len()],
-    /// Senders of the chain that drops.
+    /// Senders to the chain that drops all packets.
     dropped: Senders,
     server: Netlink,
     /// Index of the server's link.
-    end: u32,
-    /// Receive the packets without reading them.
+    server_link: u32,
+    /// Sockets that receive the packets without reading them.
     _sockets: Vec<UdpSocket>,
     _crowd: DeployedChains<'a>,
 }
 
 impl<'a> Testbed<'a> {
-    /// Deploys the chains, with workers or the port's receive work on `core`. `None` if receive
-    /// work has no threads.
+    /// Deploys the chains, with the workers or the port's receive work on `core`. `None` if the
+    /// kernel has no threads for receive work.
     pub(super) fn new(chains: &'a dyn Chains, space: Space, core: usize) -> Result<Option<Self>> {
         let mut crowd = DeployedChains::new(chains);
         let up = crowd.up([chain_name(DROPPED_PORT)], chain_text(DROPPED_PORT, DENY))?;
@@ -94,15 +94,15 @@ impl<'a> Testbed<'a> {
         Ok(Some(Self {
             crowds: [few?, many?],
             dropped: create_senders(&client, mac, &[DROPPED_PORT])?,
-            end: end.id().index,
+            server_link: end.id().index,
             server: netlink,
             _sockets: sockets,
             _crowd: crowd,
         }))
     }
 
-    /// Measures both crowds in turn in each round, so a drift affects both equally. Returns also
-    /// the cost of sending to the chain that drops, ns.
+    /// Measures both crowds in turn in each round, so a drift affects both crowds equally. Also
+    /// returns the cost of sending to the chain that drops all packets, ns.
     pub(super) fn measure(
         mut self,
         blocker: &CoreBlocker,
@@ -110,30 +110,31 @@ impl<'a> Testbed<'a> {
         monitor: &Monitor<'_>,
     ) -> Result<(Crowds, [f64; FRAMES.len()])> {
         let mut samples: [BurstSamples; FUNCTIONS.len()] = Default::default();
-        let (server, end) = (&mut self.server, self.end);
-        let mut arrived = || Ok(server.received_packets(end)?);
+        let (server, link) = (&mut self.server, self.server_link);
+        let mut arrived = || Ok(server.received_packets(link)?);
         for round in 0..rounds {
             monitor.progress("crowds", round as u64, rounds as u64);
             for (senders, samples) in self.crowds.iter().zip(&mut samples) {
                 if monitor.is_cancelled() {
-                    return Err(ApiError::failed("cancelled").into());
+                    return Err(ApiError::failed("the calibration was cancelled").into());
                 }
                 samples.measure_round(senders, blocker, &mut arrived)?;
             }
         }
-        let dropped_ns = bursts::dropped_packet_ns(&self.dropped, rounds)?;
+        let dropped_ns = bursts::measure_dropped_packet_ns(&self.dropped, rounds)?;
         let [few, many] = samples;
-        Ok(([few.costs()?, many.costs()?], dropped_ns))
+        Ok(([few.compute_costs()?, many.compute_costs()?], dropped_ns))
     }
 }
 
 /// A chain of a crowd.
 #[derive(Clone, Copy)]
 struct CrowdChain {
-    /// UDP port of its packets.
+    /// UDP port of the chain's packets.
     port: u16,
-    /// Its index in the crowd.
+    /// The chain's index in the crowd.
     index: usize,
+    /// Number of functions.
     functions: usize,
 }
 
@@ -149,7 +150,8 @@ impl CrowdChain {
         })
     }
 
-    /// The chain file, between two interfaces. `placement` are keys of `spec` for its space.
+    /// Writes the text of the chain file, with two named interfaces. `placement` has the keys of
+    /// `spec` for the space.
     fn text(&self, space: Space, placement: &str, [ingress, egress]: [&str; 2]) -> String {
         let functions = functions(self.index, self.functions).enumerate();
         let functions = functions.map(|(position, (kind, config))| {
@@ -181,21 +183,22 @@ fn chain_text(port: u16, spec: &str) -> String {
 
 /// Makes one sender for each frame and port.
 fn create_senders(client: &Netns, mac: Option<[u8; 6]>, ports: &[u16]) -> Result<Senders> {
-    let of = |bytes: usize| {
+    let create = |bytes: usize| {
         client.enter(|| {
             let link = Netlink::open()?.link("eth0")?.id().index;
-            let frames = ports.iter().map(|port| frame_to(bytes, *port, mac));
+            let frames = ports.iter().map(|port| make_frame_to(bytes, *port, mac));
             frames
                 .map(|frame| PacketSender::new(link, &frame))
                 .collect::<myelin_linux::Result<_>>()
         })?
     };
-    let [short, long] = FRAMES.map(of);
+    let [short, long] = FRAMES.map(create);
     Ok([short?, long?])
 }
 
-/// The measured frame to another port. Its last word changes too, so the checksum stays valid.
-fn frame_to(bytes: usize, port: u16, mac: Option<[u8; 6]>) -> Vec<u8> {
+/// Makes the measured frame with another port. Also changes the frame's last word, so the checksum
+/// stays valid.
+fn make_frame_to(bytes: usize, port: u16, mac: Option<[u8; 6]>) -> Vec<u8> {
     let mut frame = frame(bytes);
     if let Some(mac) = mac {
         frame[..6].copy_from_slice(&mac);
@@ -216,7 +219,7 @@ mod tests {
     fn frames_to_other_ports_are_valid() {
         for bytes in FRAMES {
             for port in [DROPPED_PORT, DROPPED_PORT + 1, DROPPED_PORT + 16] {
-                let frame = frame_to(bytes, port, None);
+                let frame = make_frame_to(bytes, port, None);
                 let headers = myelin_packet::parse(&frame).expect("parses");
                 assert_eq!(
                     myelin_packet::checksum::l4_is_valid(&frame, &headers),

@@ -81,7 +81,7 @@ fn window_with_losses(losses: Losses) -> SlaWindow {
 }
 
 #[test]
-fn a_full_worker_is_overloaded_and_a_waiting_one_has_a_neighbour() {
+fn a_busy_worker_is_overloaded_and_a_waiting_worker_has_a_neighbour() {
     let coder = "coder".to_owned();
     assert_eq!(
         find_delay_cause(&context_of_worker(0.95, 0.0)),
@@ -96,7 +96,7 @@ fn a_full_worker_is_overloaded_and_a_waiting_one_has_a_neighbour() {
         find_delay_cause(&context_of_worker(0.95, 0.04)),
         (SlaCause::Overload, coder.clone())
     );
-    // Steal of another core does not matter.
+    // Steal on another core does not matter.
     assert_eq!(
         find_delay_cause(&context_of_worker(0.3, 0.0)).0,
         SlaCause::Unknown
@@ -107,12 +107,12 @@ fn a_full_worker_is_overloaded_and_a_waiting_one_has_a_neighbour() {
 }
 
 #[test]
-fn waiting_explains_a_percentile_if_it_is_the_share_above_it() {
+fn waiting_explains_lateness_if_it_reaches_the_share_above_the_percentile() {
     let context = context_of_worker(0.3, 0.03);
-    let at =
+    let cause_at =
         |percentile| find_cause(&late_breach(), percentile, &SlaWindow::default(), &context).cause;
-    assert_eq!(at(99.0), SlaCause::Neighbour);
-    assert_eq!(at(95.0), SlaCause::Unknown);
+    assert_eq!(cause_at(99.0), SlaCause::Neighbour);
+    assert_eq!(cause_at(95.0), SlaCause::Unknown);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Seconds of constructed chains.
+//! Tests with the seconds of constructed chains.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ fn sla() -> Sla {
     }
 }
 
-/// A chain after `up_s` seconds: `packets_in` packets arrived; its function dropped `dropped`, and
-/// the others left after 10 us.
+/// A chain after `up_s` seconds: `packets_in` packets arrived, the function dropped `dropped` of
+/// them, and the others left after 10 us.
 fn reading(up_s: f64, packets_in: u64, dropped: u64) -> Reading {
     let mut sojourn = Histogram::new();
     sojourn.record_many(10_000, packets_in - dropped);
@@ -138,7 +138,7 @@ fn late_packets_violate_the_latency() {
     let mut history = history_of(reading(1.0, 100, 0));
     let mut late = reading(2.0, 200, 0);
     let sojourn = late.sojourn.as_mut().unwrap();
-    // Two of a hundred are late; the percentile allows one.
+    // Two packets of a hundred are late, and the percentile allows one.
     *sojourn = Histogram::new();
     sojourn.record_many(10_000, 198);
     sojourn.record_many(1_000_000, 2);
@@ -162,7 +162,7 @@ fn a_chain_without_bounds_is_not_judged() {
 }
 
 #[test]
-fn packets_missing_for_a_second_are_lost_and_new_ones_are_in_transit() {
+fn packets_missing_for_a_second_are_lost_and_new_packets_are_in_transit() {
     let with_missing = |up_s, packets_in, missing| {
         let mut reading = reading(up_s, packets_in, 0);
         reading.counts.packets_out -= missing;
@@ -172,28 +172,28 @@ fn packets_missing_for_a_second_are_lost_and_new_ones_are_in_transit() {
     };
     let mut history = history_of(with_missing(1.0, 100, 7));
     assert_eq!(history.status().under_way, 7);
-    // As many are missing, but these may be other packets.
+    // The same number is missing, but these may be other packets.
     let second = add_second(
         &mut history,
         with_missing(2.0, 200, 7),
         TransitLosses::default(),
     );
     assert_eq!((second.lost.unseen, history.status().under_way), (0, 7));
-    // Only three have arrived since.
+    // Only three packets have arrived since the last reading, so four are lost.
     let second = add_second(
         &mut history,
         with_missing(3.0, 203, 7),
         TransitLosses::default(),
     );
     assert_eq!((second.lost.unseen, history.status().under_way), (4, 3));
-    // A ring counts some of them late.
+    // A ring counts two of the lost packets one second late.
     let transit = TransitLosses {
         ring: 2,
         ..TransitLosses::default()
     };
     let second = add_second(&mut history, with_missing(4.0, 300, 7), transit);
     assert_eq!((second.lost.unseen, second.lost.ring), (0, 2));
-    // Packets in the shaper are not missing; its drops count as `shaper`.
+    // Packets in the shaper are not missing. The shaper's drops count as `shaper`.
     let mut shaped = with_missing(4.5, 300, 50);
     shaped.in_shaper = 40;
     shaped.counts.shaper = 3;
@@ -208,8 +208,8 @@ fn packets_missing_for_a_second_are_lost_and_new_ones_are_in_transit() {
 
 #[test]
 fn a_steady_loss_is_found_among_many_packets() {
-    // 10,000 packets arrive each second, 9,000 above the profile; five of the others are lost
-    // without a counter.
+    // 10,000 packets arrive each second, 9,000 above the profile; five of the conforming packets
+    // are lost without a counter.
     let losing = |second: u64, more| {
         let mut reading = reading(second as f64, 1000 * second, 0);
         reading.counts.packets_in += 9000 * second;
@@ -233,7 +233,7 @@ fn a_steady_loss_is_found_among_many_packets() {
 }
 
 #[test]
-fn packets_that_a_black_box_keeps_for_a_second_are_lost_in_it() {
+fn packets_held_by_a_black_box_for_a_second_count_as_its_losses() {
     let with_box = |up_s, packets_in, held| {
         let mut reading = reading(up_s, packets_in, 0);
         reading.hops[0].is_black_box = true;
@@ -270,7 +270,8 @@ fn packets_that_a_black_box_keeps_for_a_second_are_lost_in_it() {
 #[test]
 fn figures_continue_over_a_live_change() {
     let mut history = history_of(reading(1.0, 100, 3));
-    // The new generation's functions count from zero; the chain's counters include the former one.
+    // The new generation's functions count from zero. The chain's counters include the previous
+    // generation.
     let mut next = reading(2.0, 150, 3);
     next.generation = 1;
     next.hops[0].counted.packets_in = 40;
@@ -332,7 +333,7 @@ fn add_second_with_binding(history: &mut History, second: u8, binding: Binding) 
 }
 
 #[test]
-fn a_lost_core_is_an_event_until_it_is_back() {
+fn a_lost_core_is_an_event_until_the_core_is_back() {
     let mut history = history_of(reading(1.0, 100, 0));
     let status = add_second_with_binding(&mut history, 2, Binding::Offline);
     assert_eq!(status.lost_cores, [3]);
@@ -387,11 +388,11 @@ fn seconds_are_listed_with_their_ends() {
             TransitLosses::default(),
         );
     }
-    let all = history.last_seconds(usize::MAX);
-    assert_eq!(all.len(), SECONDS);
-    assert_eq!(all[0].end, "1970-01-01T00:00:11.000Z");
+    let seconds = history.last_seconds(usize::MAX);
+    assert_eq!(seconds.len(), SECONDS);
+    assert_eq!(seconds[0].end, "1970-01-01T00:00:11.000Z");
     let two = history.last_seconds(2);
-    assert_eq!(two[..], all[SECONDS - 2..]);
+    assert_eq!(two[..], seconds[SECONDS - 2..]);
     assert_eq!(two[1].end, "1970-01-01T00:05:10.000Z");
     assert_eq!(two[1].window, history.status().second);
     assert!(history.last_seconds(0).is_empty());

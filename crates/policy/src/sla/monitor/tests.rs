@@ -1,4 +1,4 @@
-//! Rounds of constructed readings.
+//! Tests with rounds of constructed readings.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::sla::account::Counts;
 use crate::sla::{SlaCause, SlaTerm};
 
 /// A chain with one user function. Its worker's socket serves other chains too. Until `up_s`,
-/// `passed_door` packets went to the worker, and `arrived` of them reached it and left.
+/// `passed_door` packets went to the worker, and `arrived` of them reached the worker and left.
 fn chain(
     name: &str,
     spi: u32,
@@ -90,7 +90,7 @@ fn losses_of_a_shared_ring_count_for_the_chain_with_missing_packets() {
             chain("b", 2, 1.0, 100, 100, 0),
         ],
     );
-    // Of b's 1000 packets 300 are missing; one of a's is in transit.
+    // Of b's 1000 packets 300 are missing, and one of a's packets is in transit.
     add_round(
         &mut monitor,
         2,
@@ -103,12 +103,12 @@ fn losses_of_a_shared_ring_count_for_the_chain_with_missing_packets() {
     assert_eq!(lost("a", 1) + lost("b", 2), 299);
     assert!(lost("a", 1) <= 1, "{}", lost("a", 1));
     let events = monitor.events(None, 0);
-    let of_b = events.iter().find(|event| event.chain == "b").unwrap();
+    let event_of_b = events.iter().find(|event| event.chain == "b").unwrap();
     assert_eq!(
-        (of_b.cause, of_b.hop.as_str()),
+        (event_of_b.cause, event_of_b.hop.as_str()),
         (SlaCause::Overload, "b-function")
     );
-    assert_eq!(of_b.terms, [SlaTerm::Loss]);
+    assert_eq!(event_of_b.terms, [SlaTerm::Loss]);
     let cores = monitor.status("b", 2).unwrap().second.worker_cores;
     assert!((cores.unwrap() - 0.99).abs() < 1e-6, "{cores:?}");
 }
@@ -191,25 +191,25 @@ fn at_egress(name: &str, spi: u32, up_s: f64, packets: u64, lost: u64) -> Readin
 #[test]
 fn an_idle_chain_has_no_share_of_egress_losses() {
     let mut monitor = SlaMonitor::default();
-    let both = |up_s, of_b, lost| {
+    let both_chains = |up_s, packets_of_b, lost| {
         vec![
             at_egress("a", 1, up_s, 100, lost),
-            at_egress("b", 2, up_s, of_b, lost),
+            at_egress("b", 2, up_s, packets_of_b, lost),
         ]
     };
     let link = |monitor: &SlaMonitor| {
-        let of = |name, spi| monitor.status(name, spi).unwrap().life.lost.link;
-        (of("a", 1), of("b", 2))
+        let losses_of = |name, spi| monitor.status(name, spi).unwrap().life.lost.link;
+        (losses_of("a", 1), losses_of("b", 2))
     };
-    add_round(&mut monitor, 1, both(1.0, 100, 0));
-    // Neither chain has sent, so neither has lost.
-    add_round(&mut monitor, 2, both(2.0, 100, 40));
+    add_round(&mut monitor, 1, both_chains(1.0, 100, 0));
+    // Neither chain has sent packets, so neither chain has lost packets.
+    add_round(&mut monitor, 2, both_chains(2.0, 100, 40));
     assert_eq!(link(&monitor), (0, 0));
-    // A chain loses no more than it has sent.
-    add_round(&mut monitor, 3, both(3.0, 107, 80));
+    // A chain loses no more packets than it has sent.
+    add_round(&mut monitor, 3, both_chains(3.0, 107, 80));
     assert_eq!(link(&monitor), (0, 7));
-    // The chain sent more than were lost.
-    add_round(&mut monitor, 4, both(4.0, 207, 85));
+    // The chain sent more packets than the interface lost.
+    add_round(&mut monitor, 4, both_chains(4.0, 207, 85));
     assert_eq!(link(&monitor), (0, 12));
     assert!(monitor.events(Some("a"), 0).is_empty());
 }
@@ -243,7 +243,7 @@ fn a_restarted_worker_is_the_cause_of_missing_packets() {
     add_round(&mut monitor, 2, vec![again(2.0, 190)]);
     assert!(
         monitor.events(None, 0).is_empty(),
-        "the packets may still arrive"
+        "packets missing for less than a second are not lost"
     );
     add_round(&mut monitor, 3, vec![again(3.0, 190)]);
     let event = &monitor.events(None, 0)[0];

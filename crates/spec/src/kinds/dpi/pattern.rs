@@ -6,14 +6,15 @@ use super::{DpiAction, MAX_PATTERN_BYTES, Pattern};
 use crate::error::Fault;
 use crate::printable::Printable;
 
-/// A malformed pattern: the position in its text, in characters, and the reason.
+/// A malformed pattern.
 pub(super) struct BadPattern {
+    /// The position of the fault in the pattern, characters.
     pub(super) at: usize,
     pub(super) fault: Fault,
 }
 
-/// Reads a pattern. `nocase`: the letters of a literal match in either case; a regular expression
-/// has a flag for that.
+/// Reads a pattern. With `nocase`, the letters of a literal match in either case. For a regular
+/// expression, its flag `i` decides.
 pub(super) fn parse(
     text: &str,
     line: usize,
@@ -137,7 +138,7 @@ fn literal(text: &str) -> Result<Vec<u8>, BadPattern> {
     Ok(bytes)
 }
 
-/// Parses an escape after its backslash: the byte, and the length with the backslash.
+/// Parses an escape after its backslash. Returns the byte, and the length with the backslash.
 fn escaped(escape: &str) -> Option<(Option<u8>, usize)> {
     let byte = match escape.as_bytes() {
         [b'x', high, low, ..] => {
@@ -154,7 +155,7 @@ fn escaped(escape: &str) -> Option<(Option<u8>, usize)> {
     Some((Some(byte), 2))
 }
 
-/// The regular expression that matches exactly these bytes.
+/// Returns the regular expression that matches exactly these bytes.
 fn as_regex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut regex, byte| {
         if byte.is_ascii_alphanumeric() {
@@ -173,7 +174,7 @@ fn check_length(len: usize) -> Result<(), BadPattern> {
     let fault = Fault::new(
         format!("a pattern of {len} bytes"),
         format!("at most {MAX_PATTERN_BYTES} bytes"),
-        "search for a part of it",
+        "search for a part of the pattern",
     );
     Err(BadPattern { at: 0, fault })
 }
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn literals() {
+    fn literals_become_expressions_of_their_bytes() {
         for (text, regex) in [
             ("abc", "abc"),
             ("a.b", "a\\x2eb"),
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn regular_expressions_and_their_flags() {
+    fn regular_expressions_keep_their_text_and_flags() {
         let flags = |text: &str| {
             let pattern = parse(text, 1, DpiAction::Drop, false).ok().unwrap();
             (
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_have_a_position() {
+    fn faults_have_a_position_in_the_pattern() {
         let long = "x".repeat(MAX_PATTERN_BYTES + 1);
         for (text, at, words) in [
             ("", 0, "empty"),
