@@ -255,7 +255,6 @@ pub struct RunRequest {
     /// Options of the probes.
     pub options: ProbeOptions,
     /// Deploy chains that admission refuses, as best effort without a guarantee.
-
     #[serde(default)]
     pub force: bool,
     /// Chains that get more traffic than their rate while the other chains are probed.
@@ -332,19 +331,16 @@ impl ApiError {
     }
 
     /// Makes an error of kind `usage`: bad usage or a bad file.
-
     pub fn usage(message: impl ToString) -> Self {
         Self::new(ErrorKind::Usage, message)
     }
 
     /// Makes an error of kind `failed`.
-
     pub fn failed(message: impl ToString) -> Self {
         Self::new(ErrorKind::Failed, message)
     }
 
     /// Makes an error of kind `refused`: admission refused the chain.
-
     pub fn refused(message: impl ToString) -> Self {
         Self::new(ErrorKind::Refused, message)
     }

@@ -232,7 +232,6 @@ pub struct ChainStatus {
     /// Packets that functions and shaper dropped.
     pub drops: u64,
     /// Counts each packet of the chain once, by the place where it is or was lost.
-
     #[serde(default)]
     pub account: PacketAccount,
     /// Time since the last packet came in, ms; absent before the first packet.

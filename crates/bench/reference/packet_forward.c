@@ -13,6 +13,8 @@
 #include "reference.h"
 
 #define FRAME_SIZE 2048
+/* Polls without a frame after which a held frame leaves alone. */
+#define IDLE_POLLS 1000
 
 struct port {
 	int socket;
@@ -66,6 +68,30 @@ static unsigned forward(const struct port *from, const struct port *to, unsigned
 	return count;
 }
 
+/* Holds each second frame back until the next one has left. Returns the number of sent frames. */
+static unsigned forward_swapped(const struct port *from, const struct port *to)
+{
+	static char held[FRAME_SIZE], frame[FRAME_SIZE];
+	static ssize_t held_length;
+	static unsigned idle;
+	unsigned sent = 0;
+	ssize_t length = recv(from->socket, held_length > 0 ? frame : held, FRAME_SIZE,
+			      MSG_DONTWAIT);
+
+	if (length > 0 && held_length <= 0) {
+		held_length = length;
+		idle = 0;
+		return 0;
+	}
+	if (length > 0)
+		sent += send(to->socket, frame, (size_t)length, MSG_DONTWAIT) > 0;
+	else if (held_length <= 0 || ++idle < IDLE_POLLS)
+		return 0;
+	sent += send(to->socket, held, (size_t)held_length, MSG_DONTWAIT) > 0;
+	held_length = 0;
+	return sent;
+}
+
 int main(int argc, char **argv)
 {
 	struct options options = parse_options(argc, argv);
@@ -76,7 +102,8 @@ int main(int argc, char **argv)
 	pin(argv[0], options.core);
 	announce_ready("generic");
 	while (running()) {
-		forwarded += forward(&ingress, &egress, options.batch);
+		forwarded += options.swap ? forward_swapped(&ingress, &egress)
+					  : forward(&ingress, &egress, options.batch);
 		if (options.both)
 			forwarded += forward(&egress, &ingress, options.batch);
 	}

@@ -27,6 +27,7 @@ struct options {
 	int core;	/* the CPU that polls */
 	bool both;	/* forward egress -> ingress too */
 	bool poll;	/* poll; only centralized_forward can sleep */
+	bool swap;	/* reorder pairs of frames; only packet_forward can */
 };
 
 static volatile sig_atomic_t stop_requested;
@@ -41,7 +42,7 @@ static void on_stop(int signal)
 static _Noreturn void usage(const char *program)
 {
 	fprintf(stderr,
-		"usage: %s --ingress IF --egress IF [--batch 1..%d] [--core N] [--both] [--poll]\n"
+		"usage: %s --ingress IF --egress IF [--batch 1..%d] [--core N] [--both] [--poll] [--swap]\n"
 		"Forwards every frame of queue 0 of IF to the other IF; prints \"ready\"; "
 		"SIGTERM ends it.\n",
 		program, MAX_BATCH);
@@ -71,6 +72,7 @@ static struct options parse_options(int argc, char **argv)
 		{"core", required_argument, NULL, 'c'},
 		{"both", no_argument, NULL, '2'},
 		{"poll", no_argument, NULL, 'p'},
+		{"swap", no_argument, NULL, 's'},
 		{0},
 	};
 	struct options options = {.batch = 32, .core = sched_getcpu()};
@@ -97,6 +99,9 @@ static struct options parse_options(int argc, char **argv)
 			break;
 		case 'p':
 			options.poll = true;
+			break;
+		case 's':
+			options.swap = true;
 			break;
 		default:
 			usage(argv[0]);

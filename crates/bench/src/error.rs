@@ -14,6 +14,9 @@ pub enum Error {
     /// No experiment has that name.
     #[error("there is no experiment `{0}`; `myelin bench --list` shows all experiments")]
     Unknown(String),
+    /// The experiment does not have that fault.
+    #[error("fault `{0}` is one of experiment `{1}`; write `myelin bench {1} --fault {0}`")]
+    Fault(crate::Fault, &'static str),
     /// The caller is not root.
     #[error(
         "an experiment makes network namespaces, links and eBPF programs, which needs root: use sudo"
@@ -87,8 +90,6 @@ pub enum Error {
     Linux(#[from] myelin_linux::Error),
     /// An error of a measurement.
     Probe(#[from] myelin_measure::Error),
-    /// Rounds cannot be compared.
-    Ratio(#[from] myelin_metrics::stats::RatioError),
     /// The experiment's file of plots or cases is invalid.
     #[error("the plots or cases of experiment `{0}` are invalid: {1}; please report it")]
     Data(&'static str, String),

@@ -2,16 +2,17 @@
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use myelin_measure::Monitor;
 use myelin_metrics::Row;
 use myelin_metrics::envelope::Claim;
-use myelin_metrics::stats::Estimate;
 use myelin_report::experiment::Plot;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::error::Error;
+use crate::faults::Fault;
 
 /// Amount of measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,14 +39,20 @@ impl Effort {
         self.choose("trial", "quick", "whole")
     }
 
-    /// Rounds of a measurement.
-    pub(crate) fn rounds(self, quick: usize, whole: usize) -> usize {
-        self.choose(2, quick, whole)
-    }
-
-    /// Packets that a variant sends in a round.
+    /// Packets a variant sends in a round.
     pub(crate) fn packets(self) -> u32 {
         self.choose(10, 200, 500)
+    }
+
+    /// Number of deployments; `None` if the claims decide.
+    fn deployments(self) -> Option<usize> {
+        self.choose(Some(1), None, None)
+    }
+
+    /// Time after which an experiment makes no further deployments. All experiments together take
+    /// 25 minutes and 4 hours at most.
+    fn time_limit(self) -> Duration {
+        Duration::from_secs(self.choose(1, 60, 600))
     }
 }
 
@@ -54,19 +61,48 @@ impl Effort {
 pub struct Options {
     /// Amount of measurement.
     pub effort: Effort,
+    /// Number of deployments. `None` stops when the claims are decided, or at the time limit.
+    pub deployments: Option<usize>,
+    /// Interval between the packets of a probe. Zero sends the next packet after the reply.
+    pub interval: Duration,
     /// The `myelin` executable, for the workers and the agent of the experiment.
     pub program: PathBuf,
+    /// The source revision of the executable, for the report.
+    pub revision: Option<String>,
+    /// A fault to measure with, to see claims turn false.
+    pub fault: Option<Fault>,
 }
 
 /// A running experiment: its [`Options`], and the receiver of its progress.
 #[derive(Clone, Copy)]
 pub(crate) struct Session<'a> {
     pub(crate) effort: Effort,
+    pub(crate) deployments: Option<usize>,
+    pub(crate) interval: Duration,
+    pub(crate) time_limit: Duration,
     pub(crate) program: &'a Path,
+    pub(crate) fault: Option<Fault>,
     pub(crate) monitor: Monitor<'a>,
 }
 
-impl Session<'_> {
+impl<'a> Session<'a> {
+    pub(crate) fn new(options: &'a Options, monitor: Monitor<'a>) -> Self {
+        Self {
+            effort: options.effort,
+            deployments: options.deployments.or(options.effort.deployments()),
+            interval: options.interval,
+            time_limit: options.effort.time_limit(),
+            program: &options.program,
+            fault: options.fault,
+            monitor,
+        }
+    }
+
+    /// Whether the experiment runs with this fault.
+    pub(crate) fn has_fault(&self, fault: Fault) -> bool {
+        self.fault == Some(fault)
+    }
+
     pub(crate) fn progress(&self, stage: &str, done: usize, total: usize) -> Result<(), Error> {
         self.monitor.progress(stage, done as u64, total as u64);
         self.check()
@@ -88,14 +124,15 @@ pub(crate) struct Findings {
     pub(crate) rows: Vec<Row>,
     pub(crate) claims: Vec<Claim>,
     /// Settings that affect the figures: probe mode, packets a round.
-    pub(crate) settings: Vec<(&'static str, String)>,
+    pub(crate) settings: Vec<(String, String)>,
+    /// Why the experiment ended before it was complete.
+    ended_early: Option<Error>,
 }
 
 impl Findings {
     /// Adds a setting.
-    pub(crate) fn with(mut self, setting: &'static str, value: impl Into<String>) -> Self {
-        self.settings.push((setting, value.into()));
-        self
+    pub(crate) fn set<T: Display>(&mut self, setting: &str, value: T) {
+        self.settings.push((setting.to_owned(), format!("{value}")));
     }
 
     /// A row with the reason why a subject is not available here.
@@ -113,28 +150,27 @@ impl Findings {
         self.rows.push(row);
     }
 
-    pub(crate) fn add_claim(&mut self, claim: Claim) {
-        self.claims.push(claim);
+    /// Notes that the experiment cannot continue. Its rows are kept, its claims are not.
+    pub(crate) fn end_early(&mut self, error: Error) {
+        self.ended_early = Some(error);
     }
 
-    /// Claims that the ratio is at most `bound`.
-    pub(crate) fn claim_at_most(&mut self, id: impl Into<String>, ratio: Estimate, bound: f64) {
-        self.add_claim(Claim::ratio_at_most(id, ratio, bound));
+    /// Returns the error with which an earlier stage ended.
+    pub(crate) fn check_not_ended(&mut self) -> Result<(), Error> {
+        self.ended_early.take().map_or(Ok(()), Err)
     }
 
-    /// Claims that the ratio is at least `bound`.
-    pub(crate) fn claim_at_least(&mut self, id: impl Into<String>, ratio: Estimate, bound: f64) {
-        self.add_claim(Claim::ratio_at_least(id, ratio, bound));
-    }
-
-    /// Claims that the median is at most `bound`.
-    pub(crate) fn claim_median_at_most(
-        &mut self,
-        id: impl Into<String>,
-        median: Option<Estimate>,
-        bound: f64,
-    ) {
-        self.add_claim(Claim::median_at_most(id, median, bound));
+    /// Ends with the outcome of the experiment. An error counts only if there are no rows: else the
+    /// rows are kept, with the reason why the experiment ended early.
+    pub(crate) fn end(&mut self, outcome: Result<(), Error>) -> Result<Option<String>, Error> {
+        let Err(error) = outcome.and_then(|()| self.check_not_ended()) else {
+            return Ok(None);
+        };
+        if self.rows.is_empty() {
+            return Err(error);
+        }
+        self.claims.clear();
+        Ok(Some(error.to_string()))
     }
 }
 
@@ -145,7 +181,7 @@ pub struct Experiment {
     pub name: &'static str,
     /// What it measures, one line.
     pub about: &'static str,
-    pub(crate) run: fn(Session<'_>) -> Result<Findings, Error>,
+    pub(crate) run: fn(Session<'_>, &mut Findings) -> Result<(), Error>,
     /// The plots of its page: a list of [`Plot`], YAML.
     pub(crate) plots: &'static str,
 }
@@ -170,7 +206,11 @@ impl Session<'_> {
     pub(crate) fn quick(cancelled: &std::sync::atomic::AtomicBool) -> Session<'_> {
         Session {
             effort: Effort::Quick,
+            deployments: None,
+            interval: Duration::ZERO,
+            time_limit: Effort::Quick.time_limit(),
             program: Path::new(""),
+            fault: None,
             monitor: Monitor {
                 emit: &|_| {},
                 cancelled,
@@ -184,9 +224,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quick_run_still_decides_claims() {
-        assert_eq!(Effort::Quick.rounds(30, 300), 30);
-        assert_eq!(Effort::Whole.rounds(30, 300), 300);
-        assert!(Effort::Trial.rounds(30, 300) < 30);
+    fn rows_survive_an_error_and_claims_do_not() {
+        let failed = || Err(Error::Unknown("x".to_owned()));
+        assert!(
+            Findings::default().end(failed()).is_err(),
+            "nothing to keep"
+        );
+        let mut findings = Findings::default();
+        findings.add_row(Row::of("rows"));
+        findings
+            .claims
+            .push(Claim::figure_at_most("claim", 1.0, 2.0));
+        assert_eq!(findings.end(Ok(())).unwrap(), None);
+        assert_eq!((findings.rows.len(), findings.claims.len()), (1, 1));
+        findings.end_early(Error::Cancelled);
+        let reason = findings.end(Ok(())).unwrap();
+        assert_eq!(reason, Some(Error::Cancelled.to_string()));
+        assert_eq!((findings.rows.len(), findings.claims.len()), (1, 0));
     }
 }

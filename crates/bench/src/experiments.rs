@@ -139,7 +139,7 @@ pub(crate) const ALL: &[Experiment] = &[
     },
     Experiment {
         name: "rate-bucket",
-        about: "throughput and delay over bucket sizes: one router and eight, in processes and in namespaces, policer wider than shaper",
+        about: "throughput and delay over bucket sizes: one router and eight, in processes, in the kernel and in namespaces, policer wider than shaper",
         run: rate_bucket::run,
         plots: include_str!("../plots/rate-bucket.yaml"),
     },

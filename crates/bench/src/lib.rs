@@ -1,9 +1,9 @@
 //! The experiments: they measure Myelin's claims on this machine.
 //!
-//! Each experiment is one file of `experiments/`. It measures its subjects in turns (`rounds.rs`),
-//! in a different order each round. A claim compares figures of the same round, with a 95 %
-//! interval: absolute times of a virtual machine drift, such ratios do not. Experiments with round
-//! trips compare *variants* (`variant.rs`), the ways to join a client to a server: a cable, a
+//! Each experiment is one file of `experiments/`. It deploys its subjects several times and measures
+//! them in turns (`sampling.rs`), in a different order each round. A claim compares figures of the
+//! same round, with a 95 % interval over deployments: absolute times of a virtual machine drift,
+//! such ratios do not. Experiments with round trips (`round_trips.rs`) compare *variants* (`variant.rs`), the ways to join a client to a server: a cable, a
 //! bridge, a chain, a C program ([`mod@reference`]).
 //!
 //! An experiment leaves nothing behind, even if it is killed. Its chains belong to a separate agent
@@ -13,7 +13,14 @@
 //! use std::sync::atomic::AtomicBool;
 //! use myelin_bench::{Effort, Monitor, Options};
 //!
-//! let options = Options { effort: Effort::Quick, program: "/usr/bin/myelin".into() };
+//! let options = Options {
+//!     effort: Effort::Quick,
+//!     deployments: None,
+//!     interval: std::time::Duration::ZERO,
+//!     program: "/usr/bin/myelin".into(),
+//!     revision: None,
+//!     fault: None,
+//! };
 //! let cancelled = AtomicBool::new(false);
 //! let monitor = Monitor { emit: &|event| eprintln!("{event:?}"), cancelled: &cancelled };
 //! let report = myelin_bench::run("hop-cost", &options, &monitor)?;
@@ -26,10 +33,13 @@
 mod agents;
 mod conditions;
 mod daemon;
+pub mod documents;
 mod ebpf;
+mod envelope_file;
 mod error;
 mod experiment;
 mod experiments;
+mod faults;
 mod frames;
 mod generator;
 mod machine;
@@ -38,19 +48,23 @@ mod ovs;
 mod owned_run_dir;
 mod published;
 pub mod reference;
-mod rounds;
+mod round_trips;
 mod routers;
+mod sampling;
 mod scratch;
 mod variant;
 mod variants;
 
+pub use envelope_file::{EnvelopeError, open_envelope, seal_envelope};
 pub use error::Error;
 pub use experiment::{Effort, Experiment, Options};
 pub(crate) use experiment::{Findings, Session};
+pub use faults::Fault;
 use myelin_linux::capability;
 pub use myelin_measure::Monitor;
 pub use myelin_metrics::Row;
-pub use myelin_metrics::envelope::{Claim, Report};
+pub use myelin_metrics::compare::{ClaimChange, compare};
+pub use myelin_metrics::envelope::{Claim, Report, Verdict};
 pub use myelin_report::experiment::SvgFile;
 pub use owned_run_dir::{find_abandoned_run_dirs, remove_run_dir};
 
@@ -66,28 +80,53 @@ pub fn experiments() -> &'static [Experiment] {
 /// system refuses a step. A cancelled experiment ends within a second. Nothing is left behind.
 pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Report<Row>, Error> {
     let experiment = find_experiment(name)?;
+    if let Some(fault) = options.fault.filter(|fault| fault.target().0 != name) {
+        return Err(Error::Fault(fault, fault.target().0));
+    }
     if !capability::is_root() {
         return Err(Error::NotRoot);
     }
     let monitored = machine::MachineMonitor::start()?;
-    let findings = (experiment.run)(Session {
-        effort: options.effort,
-        program: &options.program,
-        monitor: *monitor,
-    })?;
+    let mut findings = Findings::default();
+    let outcome = (experiment.run)(Session::new(options, *monitor), &mut findings);
+    let ended_early = findings.end(outcome)?;
     let environment = findings
         .settings
         .into_iter()
-        .chain([("effort", options.effort.name().to_owned())])
+        .chain(run_settings(options)?)
         .fold(monitored.stop()?, |environment, (name, value)| {
-            environment.with(name, value)
+            environment.with(&name, value)
         });
     Ok(Report {
         experiment: experiment.name.to_owned(),
         environment,
         rows: findings.rows,
         claims: findings.claims,
+        ended_early,
     })
+}
+
+/// The settings that identify a run: effort, interval, program and revision.
+fn run_settings(options: &Options) -> Result<Vec<(String, String)>, Error> {
+    let program = std::fs::read(&options.program)
+        .map_err(|cause| Error::system(format!("read {}", options.program.display()), cause))?;
+    let mut settings = vec![
+        ("effort", options.effort.name().to_owned()),
+        ("interval_us", options.interval.as_micros().to_string()),
+        ("program_sha256", envelope_file::sha256(program)),
+    ];
+    settings.extend(options.revision.clone().map(|text| ("revision", text)));
+    settings.extend(options.fault.map(|fault| ("fault", fault.to_string())));
+    let owned = |(name, value): (&str, String)| (name.to_owned(), value);
+    Ok(settings.into_iter().map(owned).collect())
+}
+
+/// Whether a report is complete, and of a run with these options and the same program.
+pub fn is_finished(report: &Report<Row>, options: &Options) -> bool {
+    let settings = &report.environment.settings;
+    let is_same = |(name, value): &(String, String)| settings.get(name) == Some(value);
+    let wanted = run_settings(options).unwrap_or_default();
+    report.ended_early.is_none() && !wanted.is_empty() && wanted.iter().all(is_same)
 }
 
 /// A self-contained HTML page with the report's claims, the experiment's plots, and all rows.
@@ -183,7 +222,11 @@ mod tests {
         };
         let options = Options {
             effort: Effort::Quick,
+            deployments: None,
+            interval: std::time::Duration::ZERO,
             program: PathBuf::new(),
+            revision: None,
+            fault: None,
         };
         let error = run("none", &options, &monitor).unwrap_err();
         assert!(

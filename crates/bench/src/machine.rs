@@ -6,7 +6,7 @@ use myelin_linux::procfs::{self, CpuTimes};
 use myelin_metrics::Environment;
 use nix::unistd::{SysconfVar, sysconf};
 
-use crate::{Error, Row};
+use crate::Error;
 
 /// Larger shares of the CPU time make a machine busy.
 const BUSY_STEAL: f64 = 0.02;
@@ -138,10 +138,9 @@ impl MemoryMib {
         Ok(sum)
     }
 
-    /// Adds these figures to a row.
-    pub(crate) fn add_to(self, row: Row) -> Row {
-        row.with("resident_mib", self.resident)
-            .with("proportional_mib", self.proportional)
+    /// Both figures.
+    pub(crate) fn figures(self) -> [f64; 2] {
+        [self.resident, self.proportional]
     }
 }
 

@@ -70,6 +70,8 @@ pub struct ForwardingOptions<'a> {
     pub both: bool,
     /// Whether to poll. Only the centralized approach can sleep instead.
     pub poll: bool,
+    /// Whether to reorder pairs of frames. Only [`Reference::Packet`] can.
+    pub swap: bool,
 }
 
 /// A reference program failed. The text contains the program's messages.
@@ -158,6 +160,9 @@ impl Reference {
         }
         if forwarding.both {
             command.arg("--both");
+        }
+        if forwarding.swap {
+            command.arg("--swap");
         }
         if forwarding.poll {
             command.arg("--poll");

@@ -9,6 +9,7 @@ use std::time::Duration;
 use myelin_api::{ApiError, ChainStatus};
 use myelin_linux::ethtool::{Ethtool, Offload};
 use myelin_linux::napi;
+use myelin_linux::netlink::Netlink;
 use myelin_linux::packet_socket::PacketSender;
 use myelin_packet::sojourn::Histogram;
 use nix::sys::signal::{Signal, kill};
@@ -24,6 +25,8 @@ use crate::{Error, frames};
 pub(crate) const FRAME_BYTES: u64 = 256;
 /// Length of the headers of a UDP packet, bytes.
 const HEADERS: u64 = 42;
+/// A rate above that of any sender, packets a second.
+const FASTEST_PPS: f64 = 1e9;
 /// Longest wait for packets in flight, including shapers' queues.
 const DRAIN: Duration = Duration::from_millis(10);
 
@@ -36,6 +39,8 @@ pub(crate) enum RouterKind {
     Xdp,
     /// In the kernel at XDP, in the receive work of the ingress port on [`polling_core`].
     Kernel,
+    /// The same at tcx.
+    KernelTcx,
     /// The same in a separate namespace, the paper's container, at the hook that Myelin chooses:
     /// tcx.
     Namespace,
@@ -54,6 +59,7 @@ impl RouterKind {
             Self::Tcx => "tcx",
             Self::Xdp => "xdp",
             Self::Kernel => "kernel",
+            Self::KernelTcx => "kernel, tcx",
             Self::Namespace => "namespace",
             Self::NamespaceXdp => "namespace, xdp",
             Self::Worker => "worker",
@@ -72,7 +78,7 @@ impl RouterKind {
     fn spec_lines(self) -> Result<String, Error> {
         let core = polling_core()?;
         Ok(match self {
-            Self::Tcx => "  mapping: compact\n  hook: tcx\n".to_owned(),
+            Self::Tcx | Self::KernelTcx => "  mapping: compact\n  hook: tcx\n".to_owned(),
             Self::Xdp | Self::Kernel => "  mapping: compact\n  hook: xdp\n".to_owned(),
             Self::Namespace => "  mapping: distributed\n".to_owned(),
             Self::NamespaceXdp => "  mapping: distributed\n  hook: xdp\n".to_owned(),
@@ -98,9 +104,17 @@ pub(crate) struct Routers {
     network: Network,
 }
 
-/// Counters of a router since its deployment.
+/// What a router was sent in a turn, and what it did.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RouterTurn {
+    pub(crate) sent: StreamCounts,
+    pub(crate) counters: RouterCounters,
+}
+
+/// Counters of a router, since its deployment or in a turn.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RouterCounters {
+    /// Packets at the front door, including policed ones.
     pub(crate) packets_in: u64,
     pub(crate) policed: u64,
     pub(crate) packets_out: u64,
@@ -108,11 +122,6 @@ pub(crate) struct RouterCounters {
 }
 
 impl RouterCounters {
-    /// Packets at the front door, including policed ones.
-    pub(crate) fn arrived(&self) -> u64 {
-        self.packets_in + self.policed
-    }
-
     fn since(&self, earlier: &Self) -> Self {
         Self {
             packets_in: self.packets_in - earlier.packets_in,
@@ -150,7 +159,7 @@ impl Routers {
             workers.dedup();
             Ok::<_, Error>((agent, names, workers))
         })??;
-        if kind == RouterKind::Namespace {
+        if matches!(kind, RouterKind::KernelTcx | RouterKind::Namespace) {
             // GRO gives the port NAPI, as the front door at XDP does.
             middle
                 .netns
@@ -158,7 +167,10 @@ impl Routers {
         }
         if matches!(
             kind,
-            RouterKind::Kernel | RouterKind::Namespace | RouterKind::NamespaceXdp
+            RouterKind::Kernel
+                | RouterKind::KernelTcx
+                | RouterKind::Namespace
+                | RouterKind::NamespaceXdp
         ) {
             napi::move_receive_work_to_core(Some(&middle.netns), CLIENT_LINK, polling_core()?)?;
         }
@@ -180,15 +192,22 @@ impl Routers {
         Ok(routers)
     }
 
-    /// Changes the routers' SLAs by a live change.
-    pub(crate) fn set_slas(&self, slas: &[String]) -> Result<(), Error> {
+    /// Changes the SLA of the first router by a live change.
+    pub(crate) fn set_sla(&self, sla: &str) -> Result<(), Error> {
         let functions: Vec<&str> = self.functions.iter().map(String::as_str).collect();
-        let texts = chain_texts(self.kind, &functions, &self.chains, slas)?;
+        let text = chain_text(self.kind, &functions, 0, &self.chains[0], sla)?;
         self.signal(Signal::SIGCONT);
         let netns = &self.network.middle.netns;
-        let changed = netns.enter(|| self.agent.up_all(texts))?;
+        let changed = netns.enter(|| self.agent.up_all(text))?;
         self.signal(Signal::SIGSTOP);
         changed.map(drop)
+    }
+
+    /// What shapes the packets of the first router: `worker`, `fq`, `htb`; `None` without a shaper.
+    pub(crate) fn shaper(&self) -> Result<Option<String>, Error> {
+        let statuses = self.agent.status();
+        let shaper = self.status(&statuses, 0)?.shaper.as_ref();
+        Ok(shaper.map(|shaper| shaper.by.clone()))
     }
 
     /// The sender of router `number`.
@@ -206,14 +225,14 @@ impl Routers {
         outcome
     }
 
-    /// Sends to the routers for `duration`; `(rate, cluster, burst)` of each are fields of
-    /// [`Stream`]. Returns the sent packets and the routers' counters.
+    /// Sends to the first routers for `duration`; `(rate, cluster, burst)` of each are fields of
+    /// [`Stream`].
     pub(crate) fn send_and_count(
         &self,
         streams: &[(f64, usize, u64)],
         duration: Duration,
-    ) -> Result<(Vec<StreamCounts>, Vec<RouterCounters>), Error> {
-        let before = self.counters()?;
+    ) -> Result<Vec<RouterTurn>, Error> {
+        let (before, received_before) = (self.counters()?, self.received()?);
         let streams: Vec<Stream<'_>> = streams
             .iter()
             .zip(&self.senders)
@@ -226,24 +245,38 @@ impl Routers {
             .collect();
         let core = probing_core()?;
         let sent = self.while_running(|| generate(&streams, duration, core))?;
-        let after = self.counters()?;
+        let (after, received) = (self.counters()?, self.received()? - received_before);
         let both = after.iter().zip(&before);
-        Ok((
+        let turns = sent.into_iter().zip(both);
+        let turns = turns.map(|(sent, (after, before))| RouterTurn {
             sent,
-            both.map(|(after, before)| after.since(before)).collect(),
-        ))
+            counters: after.since(before),
+        });
+        let mut turns: Vec<_> = turns.collect();
+        let out: u64 = turns.iter().map(|turn| turn.counters.packets_out).sum();
+        // Packets that did not arrive at the server may be of any router: each counts them as lost.
+        let lost = out.saturating_sub(received);
+        for turn in &mut turns {
+            turn.counters.packets_out = turn.counters.packets_out.saturating_sub(lost);
+        }
+        Ok(turns)
+    }
+
+    /// Offered and forwarded rate of the first router at the sender's highest rate, packets a
+    /// second.
+    pub(crate) fn capacity(&self, duration: Duration) -> Result<(f64, f64), Error> {
+        let turns = self.send_and_count(&[(FASTEST_PPS, 1, u64::MAX)], duration)?;
+        let RouterTurn { sent, counters } = &turns[0];
+        let per_second = |packets: u64| packets as f64 / sent.seconds;
+        Ok((per_second(sent.packets), per_second(counters.packets_out)))
     }
 
     /// Counters of each router.
     pub(crate) fn counters(&self) -> Result<Vec<RouterCounters>, Error> {
         self.signal(Signal::SIGCONT);
         let all = self.agent.status();
-        let counters = self.chains.iter().map(|name| {
-            let is = |status: &&ChainStatus| status.chain == *name;
-            let status = all
-                .iter()
-                .find(is)
-                .ok_or_else(|| ApiError::failed(format!("the agent has no chain {name}")))?;
+        let counters = self.chains.iter().enumerate().map(|(number, name)| {
+            let status = self.status(&all, number)?;
             let sojourn = self.agent.sojourn(name)?.pop();
             Ok(RouterCounters {
                 packets_in: status.packets_in,
@@ -255,6 +288,24 @@ impl Routers {
         let counters = counters.collect();
         self.signal(Signal::SIGSTOP);
         counters
+    }
+
+    /// Packets that have arrived at the server.
+    fn received(&self) -> Result<u64, Error> {
+        let received = self.network.server.netns.enter(|| {
+            let mut netlink = Netlink::open()?;
+            let link = netlink.link("eth0")?;
+            netlink.received_packets(link.index)
+        })?;
+        Ok(received?)
+    }
+
+    /// The status of router `number`.
+    fn status<'a>(&self, all: &'a [ChainStatus], number: usize) -> Result<&'a ChainStatus, Error> {
+        let name = &self.chains[number];
+        let found = all.iter().find(|status| status.chain == *name);
+        let absent = || ApiError::failed(format!("the agent has no chain {name}"));
+        Ok(found.ok_or_else(absent)?)
     }
 
     fn signal(&self, signal: Signal) {
@@ -343,6 +394,7 @@ mod tests {
         for kind in [
             RouterKind::Tcx,
             RouterKind::Kernel,
+            RouterKind::KernelTcx,
             RouterKind::Namespace,
             RouterKind::NamespaceXdp,
             RouterKind::Worker,

@@ -6,18 +6,15 @@ use std::time::{Duration, Instant};
 
 use myelin_api::ApiError;
 use myelin_linux::affinity;
-use myelin_linux::pm_qos::CpuLatency;
 use myelin_linux::procfs::{self, CpuTimes};
 use myelin_measure::bandwidth::{Load, RateSearch, TrialResult, run_trial};
 use myelin_measure::cpu::CpuMeter;
 use myelin_measure::{Config, Control, Cores, Mode, Sockets, probe};
-use myelin_metrics::Distribution;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::conditions::{self, Conditions};
-use crate::rounds::Rounds;
-use crate::{Effort, Error, Session};
+use crate::round_trips::VariantLabel;
+use crate::{Error, Session};
 
 /// Packets before the measured ones. They refill the caches after other variants.
 const WARM_UP: u32 = 30;
@@ -25,10 +22,6 @@ const WARM_UP: u32 = 30;
 const TRIALS: u32 = 24;
 /// Attempts of a trial in which no packet arrives.
 const ATTEMPTS: u32 = 5;
-/// Rounds of a deployment.
-pub(crate) const ROUNDS: usize = 10;
-/// Measured UDP payloads, bytes.
-pub(crate) const PAYLOADS: [usize; 2] = [256, 1400];
 
 /// A way to join a client to a server.
 pub(crate) struct Variant {
@@ -102,7 +95,7 @@ impl Variant {
         session: Session<'_>,
     ) -> Result<Vec<u32>, Error> {
         let config = Config {
-            interval: Duration::ZERO,
+            interval: session.interval,
             warm_up: WARM_UP,
             deadline: Duration::from_secs(20),
             keep_samples: true,
@@ -216,6 +209,13 @@ impl Variant {
         })
     }
 
+    pub(crate) fn label(&self) -> VariantLabel {
+        VariantLabel {
+            name: self.name.clone(),
+            about: self.about.clone(),
+        }
+    }
+
     /// Its packet-processing processes.
     pub(crate) fn processes(&self) -> &[u32] {
         &self.pollers.0
@@ -300,104 +300,6 @@ pub(crate) fn median_us(mut rtt_ns: Vec<u32>) -> f64 {
     match n {
         0 => 0.0,
         _ => f64::midpoint(rtt_ns[(n - 1) / 2].into(), rtt_ns[n / 2].into()) / 1e3,
-    }
-}
-
-/// Measures all variants with all payloads in turns, in several deployments, each made by `build`
-/// and removed before the next. The kernel's placement of queues and code changes a round trip by
-/// up to 2 % from one deployment to the next. Returns the median round trip of each round, us, with
-/// the last `T` of `build`.
-pub(crate) fn measure<T, M: Copy + Into<Conditions>>(
-    session: Session<'_>,
-    deployments: usize,
-    modes: &[M],
-    mut build: impl FnMut() -> Result<(Vec<Variant>, T), Error>,
-) -> Result<Measured<T>, Error> {
-    let mut all = Rounds::default();
-    let mut distributions = Vec::new();
-    for deployment in 1..=deployments {
-        let (variants, rest) = build()?;
-        let stage = format!("round trips, deployment {deployment} of {deployments}");
-        let subjects = variants.len() * PAYLOADS.len() * modes.len();
-        distributions.resize_with(subjects, Distribution::new);
-        for (awake, selected) in conditions::phases(subjects, modes) {
-            let _limit = awake.then(|| CpuLatency::request_limit(0)).transpose()?;
-            let of_phase = (&selected[..], subjects);
-            all.extend(
-                session.measure_subset(&stage, of_phase, (ROUNDS, ROUNDS), |subject| {
-                    let case = subject / modes.len();
-                    let Conditions { mode, .. } = modes[subject % modes.len()].into();
-                    let payload = PAYLOADS[case % PAYLOADS.len()];
-                    let variant = &variants[case / PAYLOADS.len()];
-                    let packets = packets(mode, session.effort);
-                    let trips = variant.round_trips_ns(mode, payload, packets, session)?;
-                    for ns in &trips {
-                        distributions[subject].record(u64::from(*ns));
-                    }
-                    Ok(median_us(trips))
-                })?,
-            );
-        }
-        if deployment == deployments {
-            return Ok(Measured {
-                rounds: all,
-                distributions,
-                variants: variants.iter().map(VariantLabel::of).collect(),
-                modes: modes.len(),
-                rest,
-            });
-        }
-    }
-    Err(Error::Cancelled)
-}
-
-/// Results of [`measure`].
-pub(crate) struct Measured<T> {
-    /// Medians of the rounds, us.
-    pub(crate) rounds: Rounds,
-    /// All round trips of a subject.
-    pub(crate) distributions: Vec<Distribution>,
-    /// The variants.
-    pub(crate) variants: Vec<VariantLabel>,
-    modes: usize,
-    /// The last other result of `build`.
-    pub(crate) rest: T,
-}
-
-impl<T> Measured<T> {
-    /// The subject of a variant, a payload of [`PAYLOADS`] and a mode, each by index.
-    pub(crate) fn subject(&self, variant: usize, payload: usize, mode: usize) -> usize {
-        (variant * PAYLOADS.len() + payload) * self.modes + mode
-    }
-
-    /// The index of the variant with that name.
-    pub(crate) fn find(&self, name: &str) -> Option<usize> {
-        self.variants
-            .iter()
-            .position(|variant| variant.name == name)
-    }
-}
-
-/// Packets of a round. A wake-up takes about ten times as long as the rest of a round trip.
-fn packets(mode: Mode, effort: Effort) -> u32 {
-    match mode {
-        Mode::Inline | Mode::Spin => effort.packets(),
-        Mode::Blocking => effort.packets().div_ceil(5),
-    }
-}
-
-/// Name and description of a removed variant.
-pub(crate) struct VariantLabel {
-    pub(crate) name: String,
-    pub(crate) about: String,
-}
-
-impl VariantLabel {
-    pub(crate) fn of(variant: &Variant) -> Self {
-        Self {
-            name: variant.name.clone(),
-            about: variant.about.clone(),
-        }
     }
 }
 

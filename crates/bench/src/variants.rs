@@ -158,11 +158,30 @@ pub(crate) fn start_reference(
     about: &str,
     batch: u16,
 ) -> Result<Variant, Error> {
+    let forwarding = forwarding_options(batch, true)?;
+    start_forwarder(reference, name, about, &forwarding)
+}
+
+/// A C program that forwards to the server and reorders pairs of frames.
+pub(crate) fn start_reordering_forwarder(name: &str) -> Result<Variant, Error> {
+    let about = "packet sockets that swap pairs of frames";
+    let forwarding = ForwardingOptions {
+        swap: true,
+        ..forwarding_options(BATCH, true)?
+    };
+    start_forwarder(Reference::Packet, name, about, &forwarding)
+}
+
+fn start_forwarder(
+    reference: Reference,
+    name: &str,
+    about: &str,
+    forwarding: &ForwardingOptions<'_>,
+) -> Result<Variant, Error> {
     reference.check_built()?;
     let network = Network::create(false)?;
-    let forwarding = forwarding_options(batch, true)?;
     let netns = &network.middle.netns;
-    let running = netns.enter(|| reference.start(&forwarding))??;
+    let running = netns.enter(|| reference.start(forwarding))??;
     program_variant(name, about, network, running)
 }
 
@@ -175,6 +194,7 @@ fn forwarding_options(batch: u16, poll: bool) -> Result<ForwardingOptions<'stati
         core: Some(polling_core()?),
         both: false,
         poll,
+        swap: false,
     })
 }
 

@@ -86,6 +86,7 @@ impl EndHosts {
             core: None,
             both,
             poll: true,
+            swap: false,
         }
     }
 }
@@ -306,6 +307,7 @@ fn error_names_the_missing_interface() {
             core: None,
             both: true,
             poll: true,
+            swap: false,
         };
         let error = reference.start(&nowhere).unwrap_err();
         assert!(
@@ -324,6 +326,7 @@ fn program_refuses_a_batch_out_of_range() {
         core: None,
         both: false,
         poll: true,
+        swap: false,
     };
     let error = Reference::AfXdp.start(&forwarding).unwrap_err();
     assert!(

@@ -13,6 +13,8 @@ use serde::Serialize;
 
 /// Exit status when admission refuses a chain.
 pub(crate) const REFUSED_STATUS: u8 = 3;
+/// Exit status when a claim is false or undecided.
+pub(crate) const CLAIM_STATUS: u8 = 4;
 /// Exit status when an SLA is not met, or traffic does not conform.
 pub(crate) const NOT_MET_STATUS: u8 = 5;
 

@@ -1,4 +1,4 @@
-//! `myelin bench`: pages and figures.
+//! `myelin bench`: exit statuses, envelopes, comparisons, pages and figures.
 
 mod common;
 
@@ -37,7 +37,17 @@ fn a_quick_run_prints_json_and_writes_its_page() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("framework.html");
     let figures = directory.path().join("figures");
-    let arguments = ["bench", "framework", "--quick", "--json", "--report"];
+    // One deployment decides no claim.
+    let arguments = [
+        "bench",
+        "framework",
+        "--quick",
+        "--deployments",
+        "1",
+        "--json",
+        "--report-only",
+        "--report",
+    ];
     let paths = [
         path.to_str().unwrap(),
         "--figures",
@@ -55,7 +65,7 @@ fn a_quick_run_prints_json_and_writes_its_page() {
     }
     for text in [
         "<title>Experiment framework - Myelin</title>",
-        "sudo myelin bench framework --quick --json",
+        "sudo myelin bench framework --quick<",
         "a user function and packet, ns, batch 32",
         "packets a window",
         "id=\"envelope\"",
@@ -70,4 +80,108 @@ fn a_quick_run_prints_json_and_writes_its_page() {
     }
     assert_eq!(std::fs::read_dir(&figures).unwrap().count(), 2);
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn an_undecided_claim_has_exit_status_4() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let arguments = ["bench", "rings", "--quick", "--deployments", "1", "--json"];
+    let output = myelin.command(&arguments).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let Some(claim) = report["claims"].get(0) else {
+        println!("SKIP: {}", report["rows"]);
+        return;
+    };
+    assert_eq!(output.status.code(), Some(4), "{report}");
+    assert!(claim["holds"].is_null(), "{claim}");
+    assert_eq!(
+        claim["undecided"], "too few deployments for an interval: 1",
+        "{claim}"
+    );
+    myelin.run_ok(&[&arguments[..5], &["--report-only"]].concat());
+}
+
+#[test]
+fn a_report_is_compared_with_an_envelope() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let directory = tempfile::tempdir().unwrap();
+    let results = directory.path().join("results");
+    let file = results.join("framework.json");
+    let file_text = file.to_str().unwrap();
+    let more = ["--report-only", "--results", results.to_str().unwrap()];
+    let arguments = [
+        &[
+            "bench",
+            "framework",
+            "--quick",
+            "--deployments",
+            "1",
+            "--revision",
+            "v1",
+        ],
+        &more[..],
+    ]
+    .concat();
+    let text = myelin.run_ok(&arguments);
+    assert!(text.contains(&format!("envelope: {file_text}")), "{text}");
+    let envelope = std::fs::read_to_string(&file).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&envelope).unwrap();
+    let settings = &json["environment"]["settings"];
+    assert_eq!(settings["revision"], "v1");
+    for setting in ["quiet", "steal_share", "program_sha256", "effort"] {
+        assert!(settings[setting].is_string(), "{setting}: {settings}");
+    }
+    let compare = [
+        "bench",
+        "framework",
+        "--quick",
+        "--report-only",
+        "--compare",
+    ];
+    let text = myelin.run_ok(&[&compare[..], &[file_text]].concat());
+    assert!(text.contains(" verdicts changed; "), "{text}");
+    let json = myelin.run_json(&[&compare[..], &[file_text, "--json"]].concat());
+    let change = &json["compared"][0];
+    assert_eq!(change["id"], json["claims"][0]["id"]);
+    assert!(
+        change["figure_before"].is_f64() && change["before"].is_string(),
+        "{change}"
+    );
+    // An altered envelope is no evidence.
+    for (text, cause) in [
+        (
+            envelope.replacen("\"holds\":", "\"held\":", 1),
+            "was altered or cut",
+        ),
+        (
+            envelope.replacen("\"format\":2", "\"format\":1", 1),
+            "it has format 1",
+        ),
+        ("{}".to_owned(), "no envelope"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let error = myelin.run_failing(2, &[&compare[..], &[file_text]].concat());
+        assert!(
+            error.contains(file_text) && error.contains(cause),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn wrong_faults_and_intervals_are_refused() {
+    let myelin = Myelin::new();
+    let error = myelin.run_failing(2, &["bench", "rings", "--fault", "none"]);
+    assert!(error.contains("slow-ring"), "{error}");
+    let error = myelin.run_failing(2, &["bench", "rings", "--fault", "slow-program"]);
+    assert!(error.contains("one of experiment `deploy`"), "{error}");
+    let error = myelin.run_failing(2, &["bench", "rings", "--interval", "5"]);
+    assert!(error.contains("--interval"), "{error}");
+    myelin.run_failing(2, &["bench", "--all"]);
 }

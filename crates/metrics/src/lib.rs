@@ -12,6 +12,7 @@
 //! Start reading at [`ChainReport`].
 
 pub mod chain;
+pub mod compare;
 mod cpu;
 mod distribution;
 pub mod envelope;

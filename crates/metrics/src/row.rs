@@ -1,7 +1,10 @@
 //! A row of a report: named figures in table order.
 
+use std::fmt;
+
+use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::stats::Estimate;
@@ -52,8 +55,11 @@ impl Row {
     /// Both ends of a figure's interval, if [`Row::with_estimate`] added it.
     pub fn interval(&self, name: &str) -> Option<(f64, f64)> {
         let end = |end: &str| {
-            let (figure, unit) = name.rsplit_once('_')?;
-            self.get(&format!("{figure}_ci95_{end}_{unit}"))?.as_f64()
+            let with_unit = name
+                .rsplit_once('_')
+                .and_then(|(figure, unit)| self.get(&format!("{figure}_ci95_{end}_{unit}")));
+            let without_unit = || self.get(&format!("{name}_ci95_{end}"));
+            with_unit.or_else(without_unit)?.as_f64()
         };
         end("low").zip(end("high"))
     }
@@ -77,6 +83,31 @@ impl Serialize for Row {
     }
 }
 
+impl<'de> Deserialize<'de> for Row {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// Keeps the order of the fields, which a map would sort.
+        struct Fields;
+
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Row;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of figures")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Row, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Row(fields))
+            }
+        }
+
+        deserializer.deserialize_map(Fields)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::stats::median_ci;
@@ -90,10 +121,14 @@ mod tests {
             .with("a_us", 1.5)
             .with_estimate("rtt", "_us", median_ci(&[1.0; 9], 0.95))
             .with("none", Value::Null);
+        let share = Row::default().with_estimate("share", "", median_ci(&[0.5; 9], 0.95));
+        assert_eq!(share.interval("share"), Some((0.5, 0.5)));
         assert_eq!(
             serde_json::to_string(&row).unwrap(),
             r#"{"table":"rtt","variant":"direct","a_us":1.5,"rtt_us":1.0,"rtt_ci95_low_us":1.0,"rtt_ci95_high_us":1.0,"none":null}"#
         );
+        let text = serde_json::to_string(&row).unwrap();
+        assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), row);
         assert_eq!(row.table(), "rtt");
         assert_eq!(
             (row.interval("rtt_us"), row.interval("a_us")),

@@ -5,27 +5,25 @@
 //! * [`mean_ci`]: the mean of repeats, Student's t. CALVIN's figures are such means of 50 repeats
 //!   with 95 % intervals.
 //! * [`median_ci`]: the median, by order statistics of the binomial distribution. It assumes no
-//!   distribution, so a vCPU that pauses for 10 ms does not distort it.
-//! * [`paired_ratio`]: the ratio of two subjects measured in turns, round by round. Absolute times
-//!   drift by 20-30 % within minutes on a virtual machine; the ratio within a round does not.
-//!   [`Estimate::at_most`] decides a bound on it.
+//!   distribution, so a vCPU that stands still for 10 ms does not spoil it.
+//! * [`Deployments`]: medians and paired ratios of subjects that are deployed several times and
+//!   measured in turns. Absolute times drift by 20-30 % within minutes on a virtual machine; the
+//!   ratio within a round does not. [`Estimate::at_most`] decides a bound.
 
+mod deployments;
 mod mean;
 mod median;
-mod ratio;
 mod student;
 
+pub use deployments::{Deployments, LOOK_CONFIDENCE, LOOKS};
 pub use mean::{Moments, mean_ci};
 pub use median::{median_ci, median_ranks};
-pub use ratio::{RatioError, paired_ratio};
 use student::t_quantile;
 
 use serde::Serialize;
 
 /// Default level of confidence.
 pub const CONFIDENCE: f64 = 0.95;
-/// Fewest interleaved rounds for a claim on a ratio or a median.
-pub const ROUNDS_NEEDED: usize = 30;
 
 /// A closed interval, in the unit of the samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -61,22 +59,18 @@ impl Estimate {
         }
     }
 
-    /// Whether "at most `bound`" holds: the interval over at least [`ROUNDS_NEEDED`] rounds is at
-    /// or below it. `None` with fewer rounds.
+    /// Whether "at most `bound`" holds: `Some(true)` if the whole interval is at or below the bound,
+    /// `Some(false)` if the whole interval is above it. `None` if the interval contains the bound,
+    /// or is missing.
     pub fn at_most(&self, bound: f64) -> Option<bool> {
-        self.decisive_interval()
-            .map(|interval| interval.high <= bound)
+        let Interval { low, high } = self.interval?;
+        (high <= bound || low > bound).then_some(high <= bound)
     }
 
     /// Whether "at least `bound`" holds, by the same rule.
     pub fn at_least(&self, bound: f64) -> Option<bool> {
-        self.decisive_interval()
-            .map(|interval| interval.low >= bound)
-    }
-
-    fn decisive_interval(&self) -> Option<Interval> {
-        self.interval
-            .filter(|_| self.samples >= ROUNDS_NEEDED as u64)
+        let Interval { low, high } = self.interval?;
+        (low >= bound || high < bound).then_some(low >= bound)
     }
 
     /// Half the width of the interval: the "+-" of a printed figure.

@@ -9,12 +9,13 @@ mod svg;
 use std::fmt::Write as _;
 
 use myelin_metrics::Row;
-use myelin_metrics::envelope::{Claim, Report};
-use serde::Serialize;
+use myelin_metrics::compare::ClaimChange;
+use myelin_metrics::envelope::{Claim, Report, Verdict};
 
-use cells::{cell, headings, holds, measured, plain};
+pub use cells::{cell, number, plain};
+use cells::{headings, measured, verdict_of};
 pub use plot::{Figure, FigurePoint, Kind, Plot};
-pub use svg::{SvgFile, figures};
+pub use svg::{SvgFile, day, figures, source_lines};
 
 use crate::Error;
 use crate::chain::date;
@@ -22,30 +23,33 @@ use crate::html::document;
 use crate::html::markup::{escape, table};
 use crate::terminal;
 
-const METHOD: &str = "A claim on a ratio or a median holds when its 95 % interval over at least 30 rounds lies within the \
-    bound; with fewer rounds it is undecided. Rounds measure the subjects in turn, so a change \
-    of the machine affects all of them. Absolute figures apply to this machine, a paper's to its \
-    own machine: compare ratios and shapes.";
+const METHOD: &str = "The subjects are deployed several times and measured in turns, so a change of the \
+    machine affects all of them. A deployment counts once, with the median of its rounds. A claim holds when \
+    its 95 % interval over the deployments is within the bound, is false when the interval is outside, and \
+    else is undecided. Absolute figures apply to this machine, a paper's to its own machine: compare ratios \
+    and shapes.";
 
 /// The report for a terminal: the verdict, the claims, all rows, the machine. Cells wrap within
 /// `width` columns.
 pub fn text(report: &Report<Row>, width: u16) -> String {
-    let mut out = format!("experiment {}: {}\n", report.experiment, verdict(report).1);
-    let mut table = terminal::grid(["claim", "measured", "bound", "holds"], width);
-    for claim in &report.claims {
-        table.add_row([
-            claim.id.clone(),
-            measured(&claim.measured),
-            plain(&claim.bound),
-            holds(claim).to_owned(),
-        ]);
+    let mut out = format!("experiment {}: {}\n", report.experiment, verdict(report));
+    if !report.claims.is_empty() {
+        let mut table = terminal::grid(["claim", "measured", "bound", "verdict"], width);
+        for claim in &report.claims {
+            table.add_row([
+                claim.id.clone(),
+                measured(&claim.measured),
+                plain(&claim.bound),
+                verdict_of(claim),
+            ]);
+        }
+        // Writing into a String cannot fail.
+        let _ = writeln!(
+            out,
+            "claims (95 % interval, deployments)\n{}\n",
+            table.trim_fmt()
+        );
     }
-    // Writing into a String cannot fail.
-    let _ = writeln!(
-        out,
-        "claims (95 % interval, rounds)\n{}\n",
-        table.trim_fmt()
-    );
     for rows in report
         .rows
         .chunk_by(|one, next| one.table() == next.table())
@@ -56,6 +60,52 @@ pub fn text(report: &Report<Row>, width: u16) -> String {
         let _ = writeln!(out, "{name:<24}{value}");
     }
     out
+}
+
+/// The claims whose verdict changed since an earlier report, and the number of other claims.
+pub fn comparison(changes: &[ClaimChange], width: u16) -> String {
+    let changed: Vec<_> = changes.iter().filter(|one| one.is_changed()).collect();
+    let apart = |one: &&ClaimChange| one.overlap == Some(false);
+    let mut out = format!(
+        "{} of {} verdicts changed; {} figures have intervals that do not overlap\n",
+        changed.len(),
+        changes.len(),
+        changes.iter().filter(apart).count()
+    );
+    let shown: Vec<_> = changes
+        .iter()
+        .filter(|one| one.is_changed() || apart(one))
+        .collect();
+    if shown.is_empty() {
+        return out;
+    }
+    let mut table = terminal::grid(["claim", "before", "now", ">before", ">now", ">%"], width);
+    let verdict = |verdict: Option<Verdict>| match verdict {
+        None => "-",
+        Some(Verdict::Holds) => "holds",
+        Some(Verdict::False) => "FALSE",
+        Some(Verdict::Undecided) => "undecided",
+    };
+    let figure = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), cells::number);
+    for one in shown {
+        table.add_row([
+            one.id.clone(),
+            verdict(one.before).to_owned(),
+            verdict(one.after).to_owned(),
+            figure(one.figure_before),
+            figure(one.figure_after),
+            one.percent()
+                .map_or_else(|| "-".to_owned(), |percent| format!("{percent:+.1}")),
+        ]);
+    }
+    out.push_str(&table.trim_fmt());
+    out.push('\n');
+    out
+}
+
+/// The verdict of a report in a sentence.
+pub fn verdict(report: &Report<Row>) -> String {
+    count_verdicts(report).1
 }
 
 /// The rows of one table. A figure and its interval share a cell.
@@ -99,33 +149,25 @@ pub fn page(report: &Report<Row>, about: &str, plots: &[Plot]) -> Result<String,
     Ok(document(&title, true, &header(about, report), &out))
 }
 
-/// The number of claims that hold: a class of the style sheet, and a sentence.
-fn verdict(report: &Report<Row>) -> (&'static str, String) {
-    let decided = |holds| {
-        report
-            .claims
-            .iter()
-            .filter(|claim| claim.holds == holds)
-            .count()
+/// The numbers of claims by verdict: a class of the style sheet, and a sentence.
+fn count_verdicts(report: &Report<Row>) -> (&'static str, String) {
+    if let Some(reason) = &report.ended_early {
+        return ("bad", format!("ended early, no claims: {reason}"));
+    }
+    let count = |verdict: Option<Verdict>| {
+        let claims = report.claims.iter();
+        claims.filter(|claim| claim.verdict() == verdict).count()
     };
-    let (kept, broken) = (decided(Some(true)), decided(Some(false)));
-    let without_bound = report
-        .claims
-        .iter()
-        .filter(|claim| claim.bound.is_null())
-        .count();
-    let undecided = decided(None) - without_bound.min(decided(None));
+    let (holding, broken) = (count(Some(Verdict::Holds)), count(Some(Verdict::False)));
+    let (undecided, without_bound) = (count(Some(Verdict::Undecided)), count(None));
     let class = match (broken, undecided) {
         (0, 0) => "good",
         (0, _) => "soft",
         _ => "bad",
     };
-    let mut verdict = format!(
-        "{kept} of {} claims hold",
-        report.claims.len() - without_bound
-    );
+    let mut verdict = format!("{holding} of {} claims hold", holding + broken + undecided);
     for (count, kind) in [
-        (broken, "not"),
+        (broken, "false"),
         (undecided, "undecided"),
         (without_bound, "without a bound"),
     ] {
@@ -137,7 +179,7 @@ fn verdict(report: &Report<Row>) -> (&'static str, String) {
 }
 
 fn header(about: &str, report: &Report<Row>) -> String {
-    let (class, verdict) = verdict(report);
+    let (class, verdict) = count_verdicts(report);
     let settings = &report.environment.settings;
     let setting = |name: &str| settings.get(name).map_or("unknown", String::as_str);
     let quiet = match setting("quiet") {
@@ -168,7 +210,11 @@ fn command(report: &Report<Row>) -> String {
     let quick = report.environment.settings.get("effort");
     let quick = quick.is_some_and(|effort| effort == "quick");
     let quick = if quick { " --quick" } else { "" };
-    format!("sudo myelin bench {}{quick} --json", report.experiment)
+    let interval = match report.environment.settings.get("interval_us") {
+        Some(us) if us != "0" => format!(" --interval {us}us"),
+        _ => String::new(),
+    };
+    format!("sudo myelin bench {}{quick}{interval}", report.experiment)
 }
 
 fn capitalized(text: &str) -> String {
@@ -197,26 +243,21 @@ fn write_claims(out: &mut String, claims: &[Claim]) {
                     format!("{} [{}]", plain(&claim.paper), note + 1)
                 }
             };
-            let holds = if claim.bound.is_null() {
-                "-"
-            } else {
-                holds(claim)
-            };
             vec![
                 claim.id.clone(),
                 paper,
                 measured(&claim.measured),
                 plain(&claim.bound),
-                holds.to_owned(),
+                verdict_of(claim),
             ]
         })
         .collect();
     let head = [
         "claim",
         "paper",
-        "measured [95 % interval] (rounds)",
+        "measured [95 % interval] (deployments)",
         "bound",
-        "holds",
+        "verdict",
     ];
     out.push_str("<section><h2>Claims</h2>\n");
     out.push_str(&table(
@@ -287,19 +328,9 @@ fn write_rows(out: &mut String, rows: &[Row]) {
     out.push_str("</section>\n");
 }
 
-/// Writes the JSON envelope, one row on each line, so the page is a complete record.
+/// The JSON envelope: the page alone is a complete record.
 fn write_envelope(out: &mut String, report: &Report<Row>) -> Result<(), Error> {
-    fn lines(values: &[impl Serialize]) -> Result<String, serde_json::Error> {
-        let lines: Result<Vec<_>, _> = values.iter().map(serde_json::to_string).collect();
-        Ok(lines?.join(",\n"))
-    }
-    let text = format!(
-        "{{\"experiment\":{},\n\"environment\":{},\n\"rows\":[\n{}\n],\n\"claims\":[\n{}\n]}}\n",
-        serde_json::to_string(&report.experiment)?,
-        serde_json::to_string(&report.environment)?,
-        lines(&report.rows)?,
-        lines(&report.claims)?,
-    );
+    let text = report.to_lines()?;
     let _ = write!(
         out,
         "<section class=\"screen\"><details><summary>JSON envelope</summary>\n<pre><code id=\"envelope\">{}</code></pre></details></section>\n",
@@ -311,6 +342,31 @@ fn write_envelope(out: &mut String, report: &Report<Row>) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_comparison_shows_changed_verdicts_and_figures() {
+        let change = |id: &str, before, after, figures: (f64, f64), overlap| ClaimChange {
+            id: id.to_owned(),
+            before: Some(before),
+            after: Some(after),
+            figure_before: Some(figures.0),
+            figure_after: Some(figures.1),
+            overlap: Some(overlap),
+        };
+        let changes = [
+            change("same", Verdict::Holds, Verdict::Holds, (1.0, 1.01), true),
+            change("slower", Verdict::Holds, Verdict::Holds, (1.0, 1.04), false),
+            change("broken", Verdict::Holds, Verdict::False, (1.0, 1.5), false),
+        ];
+        let text = comparison(&changes, 100);
+        assert!(
+            text.starts_with("1 of 3 verdicts changed; 2 figures"),
+            "{text}"
+        );
+        assert!(!text.contains("same") && text.contains("slower"), "{text}");
+        assert!(text.contains("FALSE") && text.contains("+50.0"), "{text}");
+        assert_eq!(comparison(&changes[..1], 100).lines().count(), 1);
+    }
 
     #[test]
     fn a_table_has_a_column_for_each_figure_and_none_for_its_interval() {

@@ -28,6 +28,7 @@ pub(crate) fn build_reply(measured: MeasuredChain) -> ReportReply {
         environment: environment.clone(),
         rows: measured.rows.iter().map(build_row).collect(),
         claims: claims.clone(),
+        ended_early: None,
     });
     put_sojourn(&mut envelope, "sojourn", &measured.sojourn);
     envelope["hops"] = json!(measured.status.hops);

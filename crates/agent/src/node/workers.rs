@@ -286,7 +286,6 @@ impl Drop for Worker {
 
 impl WorkerState {
     /// The handle of the process.
-
     pub(crate) fn handle(&mut self) -> &mut WorkerHandle {
         match &mut self.handle {
             Some(handle) => handle,

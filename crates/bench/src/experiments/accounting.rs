@@ -4,8 +4,10 @@
 use std::os::fd::AsFd;
 
 use myelin_kernel::Hook;
+use myelin_metrics::stats::Deployments;
 
-use crate::{Error, Findings, Row, Session, ebpf, frames};
+use crate::sampling::{Sampling, Turns};
+use crate::{Claim, Error, Findings, Row, Session, ebpf, frames};
 
 /// Largest cost beyond two reads of the clock, ns.
 const BOUND_NS: f64 = 40.0;
@@ -18,30 +20,42 @@ const CLOCK: usize = 2;
 const EMPTY: usize = 3;
 
 pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let programs = ebpf::load_accounting(hook)?;
-    let fds: Vec<_> = programs.iter().map(AsFd::as_fd).collect();
-    let _entries = ebpf::DispatcherEntries::add(hook, &fds)?;
     let frame = frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
-    let stage = format!("accounting at {hook}");
-    let mut rounds = session.measure(&stage, programs.len(), (40, 200), |subject| {
-        ebpf::mean_ns(programs[subject].as_fd(), hook, &frame, RUNS)
-    })?;
-    let all = rounds.derive(ACCOUNTED, BARE, |with, without| with - without);
-    let clock = rounds.derive(CLOCK, EMPTY, |with, without| {
-        (with - without) / ebpf::CLOCK_READS
-    });
-    let beyond = rounds.derive(all, clock, |all, clock| all - 2.0 * clock);
+    let sampling = Sampling {
+        stage: &format!("accounting at {hook}"),
+        rounds: 5,
+        share: 0.1,
+    };
+    let deploy = |turns: &mut Turns<'_>| {
+        let programs = ebpf::load_accounting(hook)?;
+        let fds: Vec<_> = programs.iter().map(AsFd::as_fd).collect();
+        let _entries = ebpf::DispatcherEntries::add(hook, &fds)?;
+        turns.measure(programs.len(), |subject| {
+            ebpf::mean_ns(fds[subject], hook, &frame, RUNS)
+        })
+    };
+    let beyond = |samples: &Deployments| {
+        samples.of(|round| accounting_ns(round) - 2.0 * clock_read_ns(round))
+    };
+    let claims = |samples: &Deployments, (): &()| {
+        let id = format!("counting, stamping and sojourn beyond two clock reads, ns, {hook}");
+        vec![Claim::at_most(id, beyond(samples), BOUND_NS)]
+    };
+    let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
     findings.add_row(
         Row::of("counting, stamping, sojourn")
             .with("hook", hook.to_string())
-            .with_estimate("all", "_ns", rounds.median(all))
-            .with("clock_read_ns", rounds.median(clock).map(|e| e.value))
-            .with_estimate("beyond_two_reads", "_ns", rounds.median(beyond)),
-    );
-    findings.claim_median_at_most(
-        format!("counting, stamping and sojourn beyond two clock reads, ns, {hook}"),
-        rounds.median(beyond),
-        BOUND_NS,
+            .with_estimate("all", "_ns", samples.of(accounting_ns))
+            .with("clock_read_ns", samples.of(clock_read_ns).map(|e| e.value))
+            .with_estimate("beyond_two_reads", "_ns", beyond(&samples)),
     );
     Ok(())
+}
+
+fn accounting_ns(round: &dyn Fn(usize) -> f64) -> f64 {
+    round(ACCOUNTED) - round(BARE)
+}
+
+fn clock_read_ns(round: &dyn Fn(usize) -> f64) -> f64 {
+    (round(CLOCK) - round(EMPTY)) / ebpf::CLOCK_READS
 }

@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 use myelin_dataplane::feed::FeedConfig;
 use myelin_linux::affinity;
 use myelin_measure::function_config;
-use myelin_metrics::stats::{CONFIDENCE, Estimate, mean_ci, median_ci};
+use myelin_metrics::stats::Deployments;
 use myelin_spec::LossyLinkConfig;
 use serde::Deserialize;
 
 use crate::published::{Published, calvin};
 use crate::reference::FeedProcess;
-use crate::rounds::quantile;
-use crate::variant::PAYLOADS;
+use crate::round_trips::PAYLOADS;
+use crate::sampling::{Sampling, Turns, quantile};
 use crate::{Claim, Effort, Error, Findings, Row, Session, experiment};
 
 /// CALVIN's budget for a function within its 0.35 ms (section V-C), and our budget for fast
@@ -46,8 +46,6 @@ const AES_GCM: &str = "AES-GCM, encrypt";
 const AES_CTR: &str = "AES-CTR, encrypt";
 const PLAIN_AES: &str = "AES-CTR, plain C";
 const PATTERNS: u32 = 10_000;
-/// Packets of a batch. Its mean is one figure of a run.
-const BATCH: usize = 500;
 
 fn cases() -> Result<Vec<Case>, Error> {
     let text = include_str!("../../cases/calvin-advanced.yaml");
@@ -84,23 +82,9 @@ impl Subject<'_> {
     }
 }
 
-pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
-    let (packets, a_round) = session
-        .effort
-        .choose((200, 50), (5000, 300), (50_000, 2000));
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+    let packets = session.effort.choose(50, 300, 2000);
     let cores = affinity::get(0)?.len();
-    let mut findings = Findings::default()
-        .with("packets", packets.to_string())
-        .with("packets_a_round", a_round.to_string())
-        .with("cores", cores.to_string())
-        .with(
-            "payload",
-            "readings of sensors as text, 256 different ones in turn",
-        )
-        .with(
-            "timed",
-            "the function's call for one packet, less a reading of the clock; its output is copied",
-        );
     let all = cases()?;
     let mut cases: Vec<Option<&Case>> = Vec::new();
     for case in &all {
@@ -127,10 +111,26 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
             })
         })
         .collect();
-    measure_in_parallel(&subjects, packets, session, &mut findings)?;
-    measure_in_turns(&subjects, (a_round, cores), session, &mut findings)?;
-    Ok(findings)
+    measure_in_parallel(&subjects, packets, session, findings)?;
+    measure_in_turns(&subjects, (packets, cores), session, findings)?;
+    findings.set("packets", packets);
+    findings.set("cores", cores);
+    findings.set(
+        "payload",
+        "readings of sensors as text, 256 different ones in turn",
+    );
+    findings.set(
+        "timed",
+        "the function's call for one packet, less a reading of the clock; what it emits is copied",
+    );
+    Ok(())
 }
+
+/// The figures of a run in slot order, us.
+const MEAN: usize = 0;
+const P50: usize = 1;
+const P99: usize = 2;
+const FIGURES: usize = 3;
 
 /// The paper's figure: 1 to 9 of each function in parallel.
 fn measure_in_parallel(
@@ -143,52 +143,71 @@ fn measure_in_parallel(
         Effort::Whole => (1..=MOST_PARALLEL).collect(),
         Effort::Quick | Effort::Trial => vec![1, 2, 4, MOST_PARALLEL],
     };
-    for (done, subject) in subjects.iter().enumerate() {
-        // The most in parallel within the budget, and whether more were above it.
-        let mut within = [(0, false); 2];
-        for &count in &counts {
-            session.progress("functions in parallel", done, subjects.len())?;
-            session.check()?;
-            let mut processes = subject.start(count, packets, session)?;
-            let mut times = run_in_parallel(&mut processes, packets)?;
-            // Consecutive packets are correlated, batches less.
-            let batches: Vec<f64> = times.chunks(BATCH).map(mean).collect();
-            let mean = mean_ci(&batches, CONFIDENCE).map(in_us);
-            times.sort_by(f64::total_cmp);
-            let p99_us = quantile(&times, 0.99) / 1e3;
-            for (within, budget_us) in within.iter_mut().zip([FAST_BUDGET_US, BUDGET_US]) {
-                if p99_us <= budget_us && !within.1 {
-                    within.0 = count;
-                } else {
-                    within.1 = true;
+    let sampling = Sampling {
+        stage: "functions in parallel",
+        rounds: 1,
+        share: 0.6,
+    };
+    let deploy = |turns: &mut Turns<'_>| {
+        turns.measure_figures(
+            subjects.len() * counts.len(),
+            |_| false,
+            |index| {
+                let (subject, count) = (
+                    &subjects[index / counts.len()],
+                    counts[index % counts.len()],
+                );
+                let mut fed = subject.start(count, packets, session)?;
+                run_in_parallel(&mut fed, packets)
+            },
+        )
+    };
+    let slot =
+        |subject: usize, count: usize, figure| (subject * counts.len() + count) * FIGURES + figure;
+    let claims = |samples: &Deployments, (): &()| {
+        let mut claims = Vec::new();
+        for (index, subject) in subjects.iter().enumerate() {
+            for (number, count) in counts.iter().enumerate() {
+                if let Some(published) = published(subject, *count) {
+                    let (name, payload) = (subject.name(), subject.payload);
+                    let id = format!("{name}, {payload} B, mean with {count} in parallel, us");
+                    // The paper's figure beside ours. For other cores it is no bound.
+                    let mean = samples.median(slot(index, number, MEAN));
+                    claims.push(published.add_to(Claim::shown(id, mean)));
                 }
             }
-            if let Some(published) = published(subject, count) {
-                let id = format!(
-                    "{}, {} B, mean with {count} in parallel, us",
-                    subject.name(),
-                    subject.payload
-                );
-                // The paper's figure is for other cores, so it is no bound.
-                let claim = Claim::median_at_most(id, mean, published.value);
-                findings.add_claim(published.add_to(claim.without_bound()));
-            }
+        }
+        claims
+    };
+    let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
+    for (index, subject) in subjects.iter().enumerate() {
+        let value = |number, figure| samples.median(slot(index, number, figure)).map(|e| e.value);
+        for (number, count) in counts.iter().enumerate() {
+            let mean = samples.median(slot(index, number, MEAN));
             findings.add_row(
                 Row::of("in parallel")
                     .with("function", subject.name())
                     .with("payload_bytes", subject.payload)
-                    .with("parallel", count)
+                    .with("parallel", *count)
                     .with_estimate("processing_mean", "_us", mean)
-                    .with("processing_p50_us", quantile(&times, 0.5) / 1e3)
-                    .with("processing_p99_us", p99_us),
+                    .with("processing_p50_us", value(number, P50))
+                    .with("processing_p99_us", value(number, P99)),
             );
         }
+        // The most in parallel such that no smaller number is above the budget.
+        let most_within = |budget_us: f64| {
+            let is_within = |(number, _): &(usize, &usize)| {
+                value(*number, P99).is_some_and(|p99_us| p99_us <= budget_us)
+            };
+            let within = counts.iter().enumerate().take_while(is_within);
+            within.last().map_or(0, |(_, count)| *count)
+        };
         findings.add_row(
             Row::of("within budget at p99")
                 .with("function", subject.name())
                 .with("payload_bytes", subject.payload)
-                .with("parallel_within_5us", within[0].0)
-                .with("parallel_within_20us", within[1].0),
+                .with("parallel_within_5us", most_within(FAST_BUDGET_US))
+                .with("parallel_within_20us", most_within(BUDGET_US)),
         );
     }
     Ok(())
@@ -201,44 +220,56 @@ fn measure_in_turns(
     session: Session<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
-    let mut all = subjects
-        .iter()
-        .map(|subject| subject.start(cores, packets, session))
-        .collect::<Result<Vec<_>, Error>>()?;
-    let mut p99 = vec![Vec::new(); subjects.len()];
-    let medians = session.measure("functions in turns", subjects.len(), (40, 200), |index| {
-        let mut times = run_in_parallel(&mut all[index], packets)?;
-        times.sort_by(f64::total_cmp);
-        p99[index].push(quantile(&times, 0.99) / 1e3);
-        Ok(quantile(&times, 0.5))
-    })?;
+    let sampling = Sampling {
+        stage: "functions in turns",
+        rounds: 4,
+        share: 0.4,
+    };
+    let deploy = |turns: &mut Turns<'_>| {
+        let mut all = subjects
+            .iter()
+            .map(|subject| subject.start(cores, packets, session))
+            .collect::<Result<Vec<_>, Error>>()?;
+        turns.measure_figures(
+            subjects.len(),
+            |_| false,
+            |index| run_in_parallel(&mut all[index], packets),
+        )
+    };
+    let claims = |samples: &Deployments, (): &()| {
+        let mut claims = Vec::new();
+        for (index, subject) in subjects.iter().enumerate() {
+            let (name, payload) = (subject.name(), subject.payload);
+            if let Some(case) = subject.case.filter(|_| payload == PAYLOADS[1]) {
+                let id = format!("{name}, {payload} B, p99 with {cores} in parallel, us");
+                let p99 = samples.median(index * FIGURES + P99);
+                claims.push(Claim::at_most(id, p99, case.budget_us));
+            }
+        }
+        let find = |name: &str| {
+            let is = |one: &Subject<'_>| one.name() == name && one.payload == PAYLOADS[1];
+            subjects.iter().position(is)
+        };
+        for name in [AES_GCM, AES_CTR] {
+            if let (Some(ours), Some(plain)) = (find(name), find(PLAIN_AES)) {
+                let id = format!("{PLAIN_AES} / {name}, {} B", PAYLOADS[1]);
+                let ratio = samples.ratio(plain * FIGURES + P50, ours * FIGURES + P50);
+                claims.push(Claim::at_least(id, ratio, PLAIN_AES_BOUND));
+            }
+        }
+        claims
+    };
+    let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
     for (index, subject) in subjects.iter().enumerate() {
-        let (name, payload) = (subject.name(), subject.payload);
-        let p99_us = median_ci(&p99[index], CONFIDENCE);
+        let median = |figure| samples.median(index * FIGURES + figure);
         findings.add_row(
             Row::of("in turns")
-                .with("function", name)
-                .with("payload_bytes", payload)
+                .with("function", subject.name())
+                .with("payload_bytes", subject.payload)
                 .with("parallel", cores)
-                .with_estimate("processing_p50", "_us", medians.median(index).map(in_us))
-                .with_estimate("processing_p99", "_us", p99_us),
+                .with_estimate("processing_p50", "_us", median(P50))
+                .with_estimate("processing_p99", "_us", median(P99)),
         );
-        if let Some(case) = subject.case.filter(|_| payload == PAYLOADS[1]) {
-            let id = format!("{name}, {payload} B, p99 with {cores} in parallel, us");
-            findings.claim_median_at_most(id, p99_us, case.budget_us);
-        }
-    }
-    let find = |name: &str, payload| {
-        subjects
-            .iter()
-            .position(|subject| subject.name() == name && subject.payload == payload)
-    };
-    for name in [AES_GCM, AES_CTR] {
-        if let (Some(ours), Some(plain)) = (find(name, PAYLOADS[1]), find(PLAIN_AES, PAYLOADS[1])) {
-            let id = format!("{PLAIN_AES} / {name}, {} B", PAYLOADS[1]);
-            let ratio = medians.ratio(plain, ours)?;
-            findings.claim_at_least(id, ratio, PLAIN_AES_BOUND);
-        }
     }
     Ok(())
 }
@@ -252,24 +283,19 @@ fn published(subject: &Subject<'_>, parallel: usize) -> Option<Published> {
     }
 }
 
-/// Runs all processes at the same time. Returns the time of each packet, ns.
-fn run_in_parallel(processes: &mut [FeedProcess], packets: u32) -> Result<Vec<f64>, Error> {
-    for one in processes.iter_mut() {
+/// Runs all processes at the same time. Returns the [`FIGURES`] of a packet's time.
+fn run_in_parallel(fed: &mut [FeedProcess], packets: u32) -> Result<[f64; FIGURES], Error> {
+    for one in fed.iter_mut() {
         one.begin(packets)?;
     }
-    let mut times = Vec::with_capacity(packets as usize * processes.len());
-    for one in processes {
-        times.extend(one.end()?);
+    let mut times_ns = Vec::with_capacity(packets as usize * fed.len());
+    for one in fed {
+        times_ns.extend(one.end()?);
     }
-    Ok(times)
-}
-
-fn mean(figures: &[f64]) -> f64 {
-    figures.iter().sum::<f64>() / figures.len() as f64
-}
-
-fn in_us(ns: Estimate) -> Estimate {
-    ns.scaled(1e-3)
+    times_ns.sort_by(f64::total_cmp);
+    let mean = times_ns.iter().sum::<f64>() / times_ns.len() as f64;
+    let figures = [mean, quantile(&times_ns, 0.5), quantile(&times_ns, 0.99)];
+    Ok(figures.map(|ns| ns / 1e3))
 }
 
 fn feed_config(case: &Case, payload_bytes: usize) -> Result<FeedConfig, Error> {

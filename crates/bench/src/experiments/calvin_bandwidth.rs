@@ -12,16 +12,16 @@
 //! packets in bursts (UDP segmentation offload), with workers of batch 1 and of larger batches.
 //! Rows without a claim show single sends.
 
-use myelin_measure::bandwidth::{RateSearch, TrialResult};
-use myelin_metrics::stats::{Estimate, paired_ratio};
-use serde_json::Value;
+use myelin_measure::bandwidth::RateSearch;
+use myelin_metrics::stats::{Deployments, Estimate};
 
 use crate::agents::EmbeddedAgent;
 use crate::published::calvin;
-use crate::rounds::Rounds;
-use crate::variant::{ROUNDS, Variant, VariantLabel};
+use crate::round_trips::VariantLabel;
+use crate::sampling::{Sampling, Turns};
+use crate::variant::Variant;
 use crate::variants::BEST_BATCH;
-use crate::{Claim, Error, Findings, Row, Session, variants};
+use crate::{Claim, Error, Fault, Findings, Row, Session, variants};
 
 /// UDP payloads, bytes.
 const PAYLOADS: [usize; 4] = [256, 512, 1024, 1400];
@@ -57,8 +57,6 @@ const MODES: [Mode; 3] = [
     },
 ];
 const BURST: u16 = 32;
-/// Rate if no trial was clean: a packet a second, because ratios need a positive rate.
-const MIN_MPPS: f64 = 1e-6;
 /// Batch sizes of workers, each with separate chains.
 const BATCHES: [u16; 2] = [1, BEST_BATCH];
 /// Least ratio of the chain's rate to that of the centralized approach as published, and at its
@@ -80,118 +78,105 @@ const CALVIN: [usize; 2] = [3, 4];
 const AS_PUBLISHED: usize = 5;
 const AT_ITS_BEST: usize = 6;
 
-pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
-    let deployments = session.effort.rounds(3, 10);
-    let packets = session.effort.choose(500, 4000, 20_000);
+/// The figures of a round, in slot order: rate, whether a trial was clean, whether the kernel
+/// segmented the bursts.
+const RATE: usize = 0;
+const CLEAN: usize = 1;
+const SEGMENTED: usize = 2;
+const FIGURES: usize = 3;
+
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+    let packets = session.effort.choose(500, 2000, 10_000);
     let subjects = PATHS.len() * PAYLOADS.len() * MODES.len();
-    let mut searches = vec![Search::default(); subjects];
-    let mut rounds = Rounds::default();
-    let mut about = Vec::new();
-    for deployment in 1..=deployments {
+    let mut searches = vec![RateSearch::default(); subjects];
+    let sampling = Sampling {
+        stage: "rates without loss",
+        rounds: 3,
+        share: 1.0,
+    };
+    let deploy = |turns: &mut Turns<'_>| {
         let made = build(session)?;
-        let stage = format!("rates without loss, deployment {deployment} of {deployments}");
-        let of_deployment = session.measure(&stage, subjects, (ROUNDS, ROUNDS), |index| {
-            let (path, payload, mode) = path_payload_mode(index);
-            let variant = &made[variant_of(path, mode)];
-            let load = (PAYLOADS[payload], packets, MODES[mode].burst);
-            let search = &mut searches[index];
-            let carried = variant.best_trial(load, &mut search.rate_search, session)?;
-            let round = Round::of(&carried);
-            search.rounds.push(round);
-            Ok(round.mpps)
-        })?;
-        rounds.extend(of_deployment);
-        about = made.iter().map(VariantLabel::of).collect();
+        turns.measure_figures(
+            subjects,
+            |_| false,
+            |index| {
+                let (path, payload, mode) = path_payload_mode(index);
+                let variant = &made[variant_of(path, mode)];
+                let load = (PAYLOADS[payload], packets, MODES[mode].burst);
+                let carried = variant.best_trial(load, &mut searches[index], session)?;
+                let flag = |is: bool| if is { 1.0 } else { 0.0 };
+                Ok([
+                    carried.carried_mpps,
+                    flag(carried.is_clean()),
+                    flag(carried.segmented),
+                ])
+            },
+        )?;
+        Ok(made.iter().map(Variant::label).collect())
+    };
+    let claims = |samples: &Deployments, _: &Vec<VariantLabel>| claims(samples);
+    let (samples, labels) = session.sample(sampling, findings, deploy, claims)?;
+    for (index, search) in searches.iter().enumerate() {
+        findings.add_row(row(index, &labels, &samples, search));
     }
-    let mut findings = Findings::default()
-        .with("packets", packets.to_string())
-        .with("deployments", deployments.to_string())
-        .with("rate", "packets over the time from the first send to the last arrival, of the fastest clean trial (no loss, no reordering), or of the slowest trial")
-        .with("claims", "a round without a clean trial of the centralized approach counts only if the chain has none either, with a rate of zero")
-        .with("receiver", "reads after the last send")
-        .with("idle", "user-space functions poll; the published centralized approach sleeps");
-    for index in 0..subjects {
-        findings.add_row(row(index, &about, &searches, rounds.median(index))?);
-    }
-    add_claims(&searches, &mut findings)?;
-    Ok(findings)
+    findings.set("packets", packets);
+    findings.set("rate", "packets over the time from the first send to the last arrival, of the fastest clean trial (no loss, no reordering), or of the slowest trial");
+    findings.set("claims", "a round without a clean trial of the centralized approach counts only if the chain has none either, with a rate of zero");
+    findings.set("receiver", "reads after the last send");
+    findings.set(
+        "idle",
+        "user-space functions poll; the published centralized approach sleeps",
+    );
+    Ok(())
 }
 
-/// The result of a round.
-#[derive(Clone, Copy)]
-struct Round {
-    mpps: f64,
-    /// Whether a trial was clean. Otherwise the rate is that of an unclean trial.
-    clean: bool,
-    /// Whether the kernel segmented its bursts.
-    segmented: bool,
+/// Whether a flag is set in all rounds.
+fn is_always(samples: &Deployments, subject: usize, flag: usize) -> bool {
+    samples
+        .figures(subject * FIGURES + flag)
+        .all(|set| set > 0.0)
 }
 
-impl Round {
-    fn of(carried: &TrialResult) -> Self {
-        Self {
-            mpps: carried.carried_mpps.max(MIN_MPPS),
-            clean: carried.is_clean(),
-            segmented: carried.segmented,
-        }
+fn limited_by(samples: &Deployments, subject: usize, search: &RateSearch) -> String {
+    let clean = samples.figures(subject * FIGURES + CLEAN);
+    let failed = clean.filter(|clean| *clean == 0.0).count();
+    match (failed, search.offered_mpps()) {
+        (0, None) => "sender".to_owned(),
+        (0, Some(_)) => "loss".to_owned(),
+        (failed, _) => format!("no rate was clean in {failed} rounds"),
     }
 }
 
-/// Rate search and rounds of a subject.
-#[derive(Clone, Default)]
-struct Search {
-    rate_search: RateSearch,
-    rounds: Vec<Round>,
+/// How the packets of a subject were really sent.
+fn sending(samples: &Deployments, subject: usize, mode: &Mode) -> &'static str {
+    match (mode.burst, is_always(samples, subject, SEGMENTED)) {
+        (1, _) => "one by one",
+        (_, true) => "in bursts",
+        (_, false) => "one by one: the link cannot segment",
+    }
 }
 
-impl Search {
-    fn limited_by(&self) -> String {
-        let failed = self.rounds.iter().filter(|round| !round.clean).count();
-        match (failed, self.rate_search.offered_mpps()) {
-            (0, None) => "sender".to_owned(),
-            (0, Some(_)) => "loss".to_owned(),
-            (failed, _) => format!("no rate was clean in {failed} rounds"),
-        }
-    }
+/// The ratio of two rates in the rounds in which the reference had a clean trial. Other rates of
+/// the reference are too low for a ratio.
+fn comparable_ratio(samples: &Deployments, ours: usize, reference: usize) -> Option<Estimate> {
+    let [ours, reference] = [ours, reference].map(|subject| subject * FIGURES);
+    samples.of_usable(|round| {
+        let is_clean = round(reference + CLEAN) > 0.0;
+        is_clean.then(|| round(ours + RATE) / round(reference + RATE))
+    })
+}
 
-    /// Whether bursts were segmented in every round.
-    fn segmented(&self) -> bool {
-        self.rounds.iter().all(|round| round.segmented)
-    }
-
-    /// How its packets were really sent.
-    fn sending(&self, mode: &Mode) -> &'static str {
-        match (mode.burst, self.segmented()) {
-            (1, _) => "one by one",
-            (_, true) => "in bursts",
-            (_, false) => "one by one: the link cannot segment",
-        }
-    }
-
-    /// Rates of the subject and the reference in the rounds in which the reference had a clean
-    /// trial. Other rates of the reference are too low for a ratio.
-    fn comparable_rounds(&self, reference: &Self) -> Vec<(f64, f64)> {
-        self.rounds
-            .iter()
-            .zip(&reference.rounds)
-            .filter(|(_, reference)| reference.clean)
-            .map(|(ours, reference)| (ours.mpps, reference.mpps))
-            .collect()
-    }
-
-    /// The same for a claim. It adds rounds in which both had no clean trial, with a rate of ours
-    /// near zero, so our failures always count.
-    fn claimed_rounds(&self, reference: &Self) -> Vec<(f64, f64)> {
-        let both_failed = self
-            .rounds
-            .iter()
-            .zip(&reference.rounds)
-            .filter(|(ours, reference)| !ours.clean && !reference.clean)
-            .map(|_| (MIN_MPPS, 1.0));
-        let mut pairs = self.comparable_rounds(reference);
-        pairs.extend(both_failed);
-        pairs
-    }
+/// The same for a claim. A round in which both had no clean trial counts as zero, so our failures
+/// always count.
+fn claimed_ratio(samples: &Deployments, ours: usize, reference: usize) -> Option<Estimate> {
+    let [ours, reference] = [ours, reference].map(|subject| subject * FIGURES);
+    samples.of_usable(
+        |round| match [ours, reference].map(|subject| round(subject + CLEAN) > 0.0) {
+            [_, true] => Some(round(ours + RATE) / round(reference + RATE)),
+            [false, false] => Some(0.0),
+            [true, false] => None,
+        },
+    )
 }
 
 /// Index of the subject of a path.
@@ -237,6 +222,10 @@ fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
     }
     for mapping in ["compact", "distributed"] {
         for batch in BATCHES {
+            if mapping == "compact" && session.has_fault(Fault::ReorderingChain) {
+                made.push(variants::start_reordering_forwarder(mapping)?);
+                continue;
+            }
             made.push(chain(
                 &format!("{mapping}{batch}"),
                 "one forward in the kernel and one in user space, polling",
@@ -249,56 +238,44 @@ fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
     Ok(made)
 }
 
-fn row(
-    index: usize,
-    about: &[VariantLabel],
-    searches: &[Search],
-    median: Option<Estimate>,
-) -> Result<Row, Error> {
+fn row(index: usize, labels: &[VariantLabel], samples: &Deployments, search: &RateSearch) -> Row {
     let (path, payload, mode) = path_payload_mode(index);
-    let search = &searches[index];
     let times = |reference| {
-        let reference = &searches[subject(reference, payload, mode)];
-        let ratio = ratio(&search.comparable_rounds(reference))?;
-        Ok::<_, Error>(ratio.map(|ratio| ratio.value))
+        let ratio = comparable_ratio(samples, index, subject(reference, payload, mode));
+        ratio.map(|ratio| ratio.value)
     };
-    Ok(Row::of("rates without loss")
+    let median = samples.median(index * FIGURES + RATE);
+    let bits = PAYLOADS[payload] as f64 * 8.0;
+    Row::of("rates without loss")
         .with("variant", PATHS[path].0)
         .with("payload_bytes", PAYLOADS[payload])
         .with("mode", MODES[mode].name)
-        .with("sent", search.sending(&MODES[mode]))
+        .with("sent", sending(samples, index, &MODES[mode]))
         .with_estimate("rate", "_mpps", median)
-        .with(
-            "goodput_mbit_s",
-            median.map(|rate| rate.value * PAYLOADS[payload] as f64 * 8.0),
-        )
-        .with("times_direct", times(DIRECT)?)
-        .with("times_published", times(AS_PUBLISHED)?)
-        .with("limited_by", search.limited_by())
-        .with("what", about[variant_of(path, mode)].about.as_str()))
+        .with("goodput_mbit_s", median.map(|rate| rate.value * bits))
+        .with("times_direct", times(DIRECT))
+        .with("times_published", times(AS_PUBLISHED))
+        .with("limited_by", limited_by(samples, index, search))
+        .with("what", labels[variant_of(path, mode)].about.as_str())
 }
 
-fn add_claims(searches: &[Search], findings: &mut Findings) -> Result<(), Error> {
+fn claims(samples: &Deployments) -> Vec<Claim> {
     let references = [
         (AS_PUBLISHED, "as published", PUBLISHED_BOUND),
         (AT_ITS_BEST, "at its best", BEST_BOUND),
     ];
+    let mut claims = Vec::new();
     for path in CALVIN {
         for (payload, bytes) in PAYLOADS.into_iter().enumerate() {
-            for mode in 0..MODES.len() {
+            for (number, mode) in MODES.iter().enumerate() {
                 for (other, what, bound) in references {
                     let name = format!("{} / centralized {what}, {bytes} B", PATHS[path].0);
-                    let claim = claim(
-                        &name,
-                        &MODES[mode],
-                        &searches[subject(path, payload, mode)],
-                        &searches[subject(other, payload, mode)],
-                        bound,
-                    )?;
+                    let both = [path, other].map(|path| subject(path, payload, number));
+                    let claim = claim(&name, mode, samples, both, bound);
                     let published = calvin::BANDWIDTH_OF_CENTRALIZED
                         .iter()
                         .find(|(of, _)| *of == bytes && other == AS_PUBLISHED);
-                    findings.add_claim(match published {
+                    claims.push(match published {
                         Some((_, published)) => published.add_to(claim),
                         None => claim,
                     });
@@ -306,49 +283,39 @@ fn add_claims(searches: &[Search], findings: &mut Findings) -> Result<(), Error>
             }
         }
     }
-    Ok(())
+    claims
 }
 
-/// Claims that `ours` carries at least `bound` times the rate of `reference`.
+/// Claims that ours carries at least `bound` times the rate of the reference.
 fn claim(
     name: &str,
     mode: &Mode,
-    ours: &Search,
-    reference: &Search,
+    samples: &Deployments,
+    [ours, reference]: [usize; 2],
     bound: f64,
-) -> Result<Claim, Error> {
-    let segmented = ours.segmented() && reference.segmented();
-    let one_by_one = mode.burst > 1 && !segmented;
+) -> Claim {
+    let is_segmented = |subject| is_always(samples, subject, SEGMENTED);
+    let one_by_one = mode.burst > 1 && !(is_segmented(ours) && is_segmented(reference));
     let but = if one_by_one { ", not segmented" } else { "" };
     let id = format!("{name}, {}{but}", mode.name);
-    let counted = ours.claimed_rounds(reference);
-    let dropped = ours.rounds.len() - counted.len();
-    let mut claim = match ratio(&counted)? {
-        Some(ratio) => Claim::ratio_at_least(id, ratio, bound),
-        None => Claim::new(id, Value::Null).with_bound(format!(">= {bound}"), None),
+    let ratio = claimed_ratio(samples, ours, reference);
+    let mut claim = if one_by_one || !mode.claimed {
+        Claim::shown(id, ratio)
+    } else {
+        Claim::at_least(id, ratio, bound)
     };
-    if let (Some(measured), 1..) = (claim.measured.as_object_mut(), dropped) {
-        measured.insert("rounds_without_reference".to_owned(), dropped.into());
+    let clean = |subject| samples.figures(subject * FIGURES + CLEAN);
+    let unused = clean(ours).zip(clean(reference));
+    let unused = unused.filter(|(ours, reference)| ours > reference).count();
+    if let (Some(measured), 1..) = (claim.measured.as_object_mut(), unused) {
+        measured.insert("rounds_without_reference".to_owned(), unused.into());
     }
-    if one_by_one || !mode.claimed {
-        claim = claim.without_bound();
-    }
-    Ok(claim)
-}
-
-/// Median of the rounds' ratios. `None` without rounds.
-fn ratio(pairs: &[(f64, f64)]) -> Result<Option<Estimate>, Error> {
-    if pairs.is_empty() {
-        return Ok(None);
-    }
-    let (subject, reference): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
-    Ok(Some(paired_ratio(&subject, &reference)?))
+    claim
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "exact by construction")]
 mod tests {
-    use myelin_metrics::stats::ROUNDS_NEEDED;
-
     use super::*;
 
     #[test]
@@ -366,90 +333,98 @@ mod tests {
         }
     }
 
-    #[test]
-    fn rounds_without_a_clean_rate_are_reported() {
-        let mut search = Search::default();
-        assert_eq!(search.limited_by(), "sender");
-        search.rounds = rounds(&[(1.0, true), (0.01, false), (0.01, false)]);
-        assert_eq!(search.limited_by(), "no rate was clean in 2 rounds");
-    }
-
-    /// Rounds with these rates, clean or not.
-    fn rounds(of: &[(f64, bool)]) -> Vec<Round> {
-        let round = |&(mpps, clean)| Round {
-            mpps,
-            clean,
-            segmented: true,
-        };
-        of.iter().map(round).collect()
-    }
-
-    /// The rounds that claims need, and further ones.
-    fn search(mpps: f64, further: &[(f64, bool)]) -> Search {
-        let all = [&[(mpps, true); ROUNDS_NEEDED], further].concat();
-        Search {
-            rounds: rounds(&all),
-            ..Search::default()
+    /// Eight deployments with these rounds: rate and cleanness of ours and of the reference.
+    fn samples(rounds: &[[(f64, bool); 2]], segmented: bool) -> Deployments {
+        let mut slots = vec![Vec::new(); 2 * FIGURES];
+        for round in rounds {
+            for (subject, (mpps, clean)) in round.iter().enumerate() {
+                let figures = [
+                    *mpps,
+                    f64::from(u8::from(*clean)),
+                    f64::from(u8::from(segmented)),
+                ];
+                for (figure, value) in figures.into_iter().enumerate() {
+                    slots[subject * FIGURES + figure].push(value);
+                }
+            }
         }
+        let mut samples = Deployments::default();
+        for _ in 0..8 {
+            samples.push(slots.clone());
+        }
+        samples
     }
 
-    fn claimed(mode: usize, ours: &Search, reference: &Search) -> Claim {
-        claim("ours", &MODES[mode], ours, reference, 2.0).unwrap()
+    fn claimed(mode: usize, samples: &Deployments) -> Claim {
+        claim("ours", &MODES[mode], samples, [0, 1], 2.0)
     }
 
-    const CLEAN: (f64, bool) = (0.5, true);
     const FAILED: (f64, bool) = (0.01, false);
 
     #[test]
     fn failures_of_the_reference_do_not_improve_our_ratio() {
         // Our rate is 1.5 times the reference's; the reference failed in as many other rounds.
-        let ours = search(0.3, &[CLEAN; 40]);
-        let reference = search(0.2, &[FAILED; 40]);
-        let claim = claimed(1, &ours, &reference);
+        let slow = [(0.3, true), (0.2, true)];
+        let claim = claimed(
+            1,
+            &samples(
+                &[slow, slow, [(0.5, true), FAILED], [(0.5, true), FAILED]],
+                true,
+            ),
+        );
         assert_eq!(claim.holds, Some(false));
-        assert_eq!(claim.measured["median_ratio"], 0.3 / 0.2);
-        assert_eq!(claim.measured["rounds"], ROUNDS_NEEDED);
-        assert_eq!(claim.measured["rounds_without_reference"], 40);
-        // Its failures do not replace missing rounds.
-        let mut few = (search(0.5, &[]), search(0.2, &[]));
-        assert_eq!(claimed(1, &few.0, &few.1).holds, Some(true));
-        few.1.rounds[0].clean = false;
-        assert_eq!(claimed(1, &few.0, &few.1).holds, None);
-        for round in &mut few.1.rounds {
-            round.clean = false;
-        }
-        let claim = claimed(1, &few.0, &few.1);
-        assert_eq!((claim.holds, claim.measured), (None, Value::Null));
+        assert_eq!(claim.measured["median"], 0.3 / 0.2);
+        assert_eq!(claim.measured["rounds_without_reference"], 16);
+        let claim = claimed(1, &samples(&[[(0.5, true), (0.2, true)]], true));
+        assert_eq!(claim.holds, Some(true));
+        assert!(claim.measured.get("rounds_without_reference").is_none());
+        // Nothing to compare with.
+        let claim = claimed(1, &samples(&[[(0.5, true), FAILED]], true));
+        assert_eq!(
+            (claim.holds, &claim.measured["median"]),
+            (None, &serde_json::Value::Null)
+        );
         assert_eq!(claim.bound, ">= 2");
     }
 
     #[test]
     fn our_failures_count_against_us() {
-        let ours = search(0.5, &[FAILED; 40]);
+        let good = [(0.5, true), (0.2, true)];
         for reference in [(0.2, true), (0.001, false)] {
-            let claim = claimed(1, &ours, &search(0.2, &[reference; 40]));
+            let bad = [FAILED, reference];
+            let claim = claimed(1, &samples(&[good, bad, bad], true));
             assert_eq!(claim.holds, Some(false), "{reference:?}");
-            assert_eq!(claim.measured["rounds"], ROUNDS_NEEDED + 40);
-            assert!(claim.measured.get("rounds_without_reference").is_none());
         }
     }
 
     #[test]
-    fn unsegmented_bursts_are_reported_without_a_bound() {
-        let (ours, reference) = (search(0.5, &[]), search(0.2, &[]));
-        assert_eq!(ours.sending(&MODES[0]), "one by one");
-        assert_eq!(ours.sending(&MODES[1]), "in bursts");
-        assert_eq!(claimed(0, &ours, &reference).bound, Value::Null);
-        let mut unsegmented = ours.clone();
-        unsegmented.rounds[3].segmented = false;
+    fn a_row_says_what_limits_the_rate() {
+        let rounds = [[(1.0, true), FAILED], [(1.0, true), FAILED]];
+        let samples = samples(&rounds, true);
+        let search = RateSearch::default();
+        assert_eq!(limited_by(&samples, 0, &search), "sender");
         assert_eq!(
-            unsegmented.sending(&MODES[1]),
+            limited_by(&samples, 1, &search),
+            "no rate was clean in 16 rounds"
+        );
+    }
+
+    #[test]
+    fn unsegmented_bursts_are_reported_without_a_bound() {
+        let rounds = [[(0.5, true), (0.2, true)]];
+        let (with, without) = (samples(&rounds, true), samples(&rounds, false));
+        assert_eq!(sending(&with, 0, &MODES[0]), "one by one");
+        assert_eq!(sending(&with, 0, &MODES[1]), "in bursts");
+        assert_eq!(
+            claimed(0, &with).verdict(),
+            None,
+            "single sends have no bound"
+        );
+        assert_eq!(
+            sending(&without, 0, &MODES[1]),
             "one by one: the link cannot segment"
         );
-        for (ours, reference) in [(&unsegmented, &reference), (&ours, &unsegmented)] {
-            let claim = claimed(1, ours, reference);
-            assert_eq!((claim.bound, claim.holds), (Value::Null, None));
-            assert_eq!(claim.id, "ours, sent in bursts, batch 1, not segmented");
-        }
+        let claim = claimed(1, &without);
+        assert!(claim.id.ends_with(", not segmented") && claim.verdict().is_none());
     }
 }

@@ -3,11 +3,14 @@
 
 use myelin_linux::pm_qos;
 use myelin_measure::Mode;
+use myelin_metrics::stats::Deployments;
 
 use crate::agents::EmbeddedAgent;
 use crate::conditions::Conditions;
-use crate::published::calvin;
-use crate::variant::{Measured, PAYLOADS, Variant, measure};
+use crate::published::{Published, calvin};
+use crate::round_trips::{PAYLOADS, RoundTrips, TripSubjects};
+use crate::variant::Variant;
+use crate::variants::{AS_PUBLISHED, AT_ITS_BEST};
 use crate::{Claim, Error, Findings, Row, Session, variants};
 
 const CONDITIONS: [Conditions; 3] = [
@@ -33,74 +36,41 @@ const DIRECT_BOUND: f64 = 2.0;
 /// Least ratio of the published centralized approach to the chain.
 const PUBLISHED_BOUND: f64 = 4.0;
 
-const DIRECT: usize = 0;
-const CALVIN: [usize; 2] = [1, 2];
-const AS_PUBLISHED: usize = 3;
-const AT_ITS_BEST: usize = 4;
+/// CALVIN's mappings.
+const MAPPINGS: [&str; 2] = ["compact", "distributed"];
 
-pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
-    let deployments = session.effort.rounds(6, 30);
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let idle_driver = pm_qos::idle_driver();
-    let all_conditions: Vec<Conditions> = CONDITIONS
+    let conditions: Vec<Conditions> = CONDITIONS
         .into_iter()
         .filter(|conditions| !conditions.awake || idle_driver.is_ok())
         .collect();
-    let build = || Ok((build(session)?, ()));
-    let measured = measure(session, deployments, &all_conditions, build)?;
-    let mut findings = Findings::default()
-        .with(
-            "probe_modes",
-            "inline; blocking; blocking, cores awake: as with `cpuLatency: 0us`, for all variants",
-        )
-        .with("deployments", deployments.to_string())
-        .with(
-            "idle",
-            "user-space functions poll; the published centralized approach sleeps",
-        )
-        .with("worker_batch", variants::BEST_BATCH.to_string())
-        .with(
-            "idle_states",
-            idle_driver.unwrap_or_else(|error| format!("no limit: {error}")),
-        )
-        .with(
-            "directions",
-            "both functions forward packets to the server; replies pass a tc redirect to the peer",
-        );
-    for (index, conditions) in all_conditions.iter().enumerate() {
-        for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
-            let at = |variant| measured.subject(variant, payload_index, index);
-            add_rows(&measured, (*conditions, payload), at, &mut findings)?;
-            add_claims(&measured, (*conditions, payload_index), at, &mut findings)?;
-        }
-    }
-    let index_of = |wanted| {
-        all_conditions
-            .iter()
-            .position(|conditions| *conditions == wanted)
-    };
-    if let (Some(asleep), Some(awake)) = (index_of(ASLEEP), index_of(AWAKE)) {
-        for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
-            for variant in CALVIN {
-                let name = measured.variants[variant].name.as_str();
-                let published = measured.subject(AS_PUBLISHED, payload_index, asleep);
-                let ours = measured.subject(variant, payload_index, awake);
-                let ratio = measured.rounds.ratio(published, ours)?;
-                let id =
-                    format!("centralized as published, {ASLEEP} / {name}, {AWAKE}, {payload} B");
-                let claim = Claim::ratio_at_least(id, ratio, PUBLISHED_BOUND);
-                let published = &calvin::CENTRALIZED_OF_CALVIN[payload_index];
-                findings.add_claim(published.add_to(claim));
-            }
-        }
-    }
-    Ok(findings)
+    let build = || Ok((build(session)?, Vec::new()));
+    let trips = session.round_trips(1.0, &conditions, findings, build, claims)?;
+    rows(&trips, findings);
+    findings.set(
+        "probe_modes",
+        "inline; blocking; blocking, cores awake: as with `cpuLatency: 0us`, for all variants",
+    );
+    findings.set(
+        "idle",
+        "user-space functions poll; the published centralized approach sleeps",
+    );
+    findings.set("worker_batch", variants::BEST_BATCH);
+    let idle_states = idle_driver.unwrap_or_else(|error| format!("no limit: {error}"));
+    findings.set("idle_states", idle_states);
+    findings.set(
+        "directions",
+        "both functions forward packets to the server; replies pass a tc redirect to the peer",
+    );
+    Ok(())
 }
 
 fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
     let agent = EmbeddedAgent::open(session.program)?;
     let worker = variants::worker("spin", variants::BEST_BATCH)?;
     let mut made = vec![variants::direct()?];
-    for mapping in ["compact", "distributed"] {
+    for mapping in MAPPINGS {
         session.check()?;
         made.push(variants::deploy_chain(
             &agent,
@@ -114,65 +84,85 @@ fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
     Ok(made)
 }
 
-fn add_rows(
-    measured: &Measured<()>,
-    (conditions, payload): (Conditions, usize),
-    at: impl Fn(usize) -> usize,
-    findings: &mut Findings,
-) -> Result<(), Error> {
-    let rounds = &measured.rounds;
-    for (index, variant) in measured.variants.iter().enumerate() {
-        let all = &measured.distributions[at(index)];
+fn rows(trips: &RoundTrips, findings: &mut Findings) {
+    for subject in trips.subjects.all() {
+        let all = &trips.distributions[subject.slot];
+        let row = |table| {
+            Row::of(table)
+                .with("variant", subject.variant.name.as_str())
+                .with("payload_bytes", subject.payload)
+                .with("mode", subject.conditions.to_string())
+        };
+        let times_direct = trips.samples.ratio_value(subject.slot, subject.first);
         findings.add_row(
-            Row::of("round trips")
-                .with("variant", variant.name.as_str())
-                .with("payload_bytes", payload)
-                .with("mode", conditions.to_string())
-                .with_estimate("rtt_p50", "_us", rounds.median(at(index)))
+            row("round trips")
+                .with_estimate("rtt_p50", "_us", trips.samples.median(subject.slot))
                 .with("rtt_p99_us", all.quantile_us(0.99))
                 .with("share_within_350us", all.share_within(calvin::BUDGET_US))
-                .with("times_direct", rounds.ratio_value(at(index), at(DIRECT))?)
-                .with("what", variant.about.as_str()),
+                .with("times_direct", times_direct)
+                .with("what", subject.variant.about.as_str()),
         );
         for share in [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999] {
             findings.add_row(
-                Row::of("cumulative distribution")
-                    .with("variant", variant.name.as_str())
-                    .with("payload_bytes", payload)
-                    .with("mode", conditions.to_string())
+                row("cumulative distribution")
                     .with("share", share)
                     .with("rtt_us", all.quantile_us(share)),
             );
         }
     }
-    Ok(())
 }
 
-fn add_claims(
-    measured: &Measured<()>,
-    (conditions, payload_index): (Conditions, usize),
-    at: impl Fn(usize) -> usize,
-    findings: &mut Findings,
-) -> Result<(), Error> {
-    let payload = PAYLOADS[payload_index];
-    for variant in CALVIN {
-        let name = measured.variants[variant].name.as_str();
-        let ratio = |one, other| measured.rounds.ratio(at(one), at(other));
-        if conditions.mode == Mode::Inline {
-            let id = format!("{name} / direct, {payload} B, {conditions}");
-            findings.claim_at_most(id, ratio(variant, DIRECT)?, DIRECT_BOUND);
+fn claims(samples: &Deployments, subjects: &TripSubjects) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    for name in MAPPINGS {
+        for (payload, conditions, ratio) in subjects.ratios(samples, name, "direct") {
+            if conditions.mode == Mode::Inline {
+                let id = format!("{name} / direct, {payload} B, {conditions}");
+                claims.push(Claim::at_most(id, ratio, DIRECT_BOUND));
+            }
         }
-        // With all cores awake, the published form waits less, too.
-        let least = if conditions.awake {
-            1.0
-        } else {
-            PUBLISHED_BOUND
-        };
-        let id = format!("centralized as published / {name}, {payload} B, {conditions}");
-        let published = Claim::ratio_at_least(id, ratio(AS_PUBLISHED, variant)?, least);
-        findings.add_claim(calvin::CENTRALIZED_OF_CALVIN[payload_index].add_to(published));
-        let id = format!("centralized at its best / {name}, {payload} B, {conditions}");
-        findings.claim_at_least(id, ratio(AT_ITS_BEST, variant)?, 1.0);
+        for (payload, conditions, ratio) in subjects.ratios(samples, AS_PUBLISHED, name) {
+            // With all cores awake, the published form waits less, too.
+            let least = if conditions.awake {
+                1.0
+            } else {
+                PUBLISHED_BOUND
+            };
+            let id = format!("centralized as published / {name}, {payload} B, {conditions}");
+            claims.push(published(payload).add_to(Claim::at_least(id, ratio, least)));
+        }
+        for (payload, conditions, ratio) in subjects.ratios(samples, AT_ITS_BEST, name) {
+            let id = format!("centralized at its best / {name}, {payload} B, {conditions}");
+            claims.push(Claim::at_least(id, ratio, 1.0));
+        }
+        claims.extend(asleep_to_awake(samples, subjects, name));
     }
-    Ok(())
+    claims
+}
+
+/// Compares the published form with idle states to Myelin's mapping without.
+fn asleep_to_awake(samples: &Deployments, subjects: &TripSubjects, name: &str) -> Vec<Claim> {
+    let condition = |wanted| {
+        let mut all = subjects.conditions.iter();
+        all.position(|conditions| *conditions == wanted)
+    };
+    let variants = (subjects.find(AS_PUBLISHED), subjects.find(name));
+    let (Some(asleep), Some(awake), (Some(theirs), Some(ours))) =
+        (condition(ASLEEP), condition(AWAKE), variants)
+    else {
+        return Vec::new();
+    };
+    let claim = |(index, payload): (usize, usize)| {
+        let theirs = subjects.slot(theirs, index, asleep);
+        let ours = subjects.slot(ours, index, awake);
+        let id = format!("centralized as published, {ASLEEP} / {name}, {AWAKE}, {payload} B");
+        let claim = Claim::at_least(id, samples.ratio(theirs, ours), PUBLISHED_BOUND);
+        published(payload).add_to(claim)
+    };
+    PAYLOADS.into_iter().enumerate().map(claim).collect()
+}
+
+fn published(payload: usize) -> &'static Published {
+    let large = payload == PAYLOADS[1];
+    &calvin::CENTRALIZED_OF_CALVIN[usize::from(large)]
 }

@@ -2,22 +2,23 @@
 //!
 //! Client and server sleep between packets: CALVIN's load at 20 times its rate. Both use the first
 //! core, workers and reference programs the last one. `direct` is the use of the hosts alone. The
-//! kernel counts the shares in timer ticks and reports them in steps of 10 ms. So shares are those
-//! of all windows of a subject, and no tick is a multiple of the interval between packets. The
+//! kernel counts the shares in timer ticks and reports them in steps of 10 ms. So shares are
+//! means of many windows, and no tick is a multiple of the interval between packets. The
 //! kernel counts idle time and the time of a process exactly.
 
 use std::time::Duration;
 
-use myelin_measure::cpu::{shares, sum_times};
-use myelin_metrics::Shares;
-use myelin_metrics::stats::{CONFIDENCE, mean_ci, median_ci};
+use myelin_measure::cpu::shares;
+use myelin_metrics::stats::Deployments;
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::agents::EmbeddedAgent;
 use crate::published::calvin;
 use crate::reference::Reference;
-use crate::variant::{CpuWindow, Variant, VariantLabel};
+use crate::round_trips::VariantLabel;
+use crate::sampling::{Sampling, Turns};
+use crate::variant::{CpuWindow, Variant};
 use crate::variants::{AS_PUBLISHED, AT_ITS_BEST};
 use crate::{Claim, Error, Findings, Row, Session, experiment, variants};
 
@@ -57,143 +58,140 @@ const PAIRS: [(&str, &str); 4] = [
     (AT_ITS_BEST, "CALVIN distributed polling"),
 ];
 
-/// A share of the time of all cores.
-type Share = fn(&Shares) -> f64;
-
-/// The shares, with the names of their columns.
-const SHARES: [(&str, Share); 5] = [
-    ("user_share", |shares| shares.user_share),
-    ("system_share", |shares| shares.system_share),
-    ("softirq_share", interrupts),
-    ("steal_share", |shares| shares.steal_share),
-    ("idle_share", |shares| shares.idle_share),
+/// The figures of a window, in slot order: shares of the time of all cores, and the CPU time of the
+/// variant's processes in cores.
+const SHARES: [&str; 5] = [
+    "user_share",
+    "system_share",
+    "softirq_share",
+    "steal_share",
+    "idle_share",
 ];
-/// Shares of Table I: name, column, our figure. Its system share includes interrupts.
-const TABLE_1: [(&str, usize, Share); 3] = [
-    ("user", 0, |shares| shares.user_share),
-    ("system", 1, |shares| {
-        shares.system_share + interrupts(shares)
-    }),
-    ("idle", 3, |shares| shares.idle_share),
-];
+const CORES: usize = SHARES.len();
+const FIGURES: usize = SHARES.len() + 1;
+/// Shares of Table I: name, column, our figures. Its system share includes interrupts.
+const TABLE_1: [(&str, usize, &[usize]); 3] =
+    [("user", 0, &[0]), ("system", 1, &[1, 2]), ("idle", 3, &[4])];
 
-fn interrupts(shares: &Shares) -> f64 {
-    shares.softirq_share + shares.irq_share
+fn figures(window: &CpuWindow) -> [f64; FIGURES] {
+    // Without a tick, a window has no shares.
+    let shares = shares(&window.spent).map_or([f64::NAN; SHARES.len()], |shares| {
+        [
+            shares.user_share,
+            shares.system_share,
+            shares.softirq_share + shares.irq_share,
+            shares.steal_share,
+            shares.idle_share,
+        ]
+    });
+    let [user, system, softirq, steal, idle] = shares;
+    [user, system, softirq, steal, idle, window.cores]
 }
 
-pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let chains = chains()?;
-    let (variants, skipped) = build(&chains, session)?;
     let windows = session.effort.choose([60, 25], [60, 25], [300, 200]);
     let windows = windows.map(Duration::from_millis);
-    let subjects = variants.len() * LOADS.len();
-    let mut all: Vec<Vec<CpuWindow>> = vec![Vec::new(); subjects];
-    session.measure("CPU use", subjects, (30, 60), |subject| {
-        let (variant, load) = (subject / LOADS.len(), subject % LOADS.len());
-        let window = variants[variant].cpu_use(PAYLOAD, LOADS[load].1, windows[load], session)?;
-        all[subject].push(window);
-        Ok(1.0)
-    })?;
-    let about: Vec<VariantLabel> = variants.iter().map(VariantLabel::of).collect();
-    let mut findings = Findings::default()
-        .with("payload_bytes", PAYLOAD.to_string())
-        .with(
-            "packets_per_s",
-            format!(
-                "{:.0} to the server, as many back",
-                1.0 / INTERVAL.as_secs_f64()
-            ),
-        )
-        .with(
-            "window_ms",
-            format!(
-                "{} at the fixed rate, {} idle",
-                windows[0].as_millis(),
-                windows[1].as_millis()
-            ),
-        );
-    let measured = MeasuredWindows {
-        about,
-        windows: all,
+    let sampling = Sampling {
+        stage: "CPU use",
+        rounds: 4,
+        share: 1.0,
     };
-    for (index, variant) in measured.about.iter().enumerate() {
+    let deploy = |turns: &mut Turns<'_>| {
+        let (variants, skipped) = build(&chains, session)?;
+        turns.measure_figures(
+            variants.len() * LOADS.len(),
+            |_| false,
+            |subject| {
+                let (variant, load) = (subject / LOADS.len(), subject % LOADS.len());
+                let interval = LOADS[load].1;
+                let window =
+                    variants[variant].cpu_use(PAYLOAD, interval, windows[load], session)?;
+                Ok(figures(&window))
+            },
+        )?;
+        let labels: Vec<_> = variants.iter().map(Variant::label).collect();
+        Ok((labels, skipped))
+    };
+    let claims = |samples: &Deployments, (labels, _): &(Vec<VariantLabel>, Vec<Row>)| {
+        let mut claims = idle_claims(samples, labels, &chains);
+        claims.extend(table_1(samples, labels));
+        claims
+    };
+    let (samples, (labels, skipped)) = session.sample(sampling, findings, deploy, claims)?;
+    for (index, variant) in labels.iter().enumerate() {
         for (load, (load_name, _)) in LOADS.into_iter().enumerate() {
+            let mean = |figure| samples.mean(slot(index, load, figure));
             let row = Row::of("CPU use")
                 .with("variant", variant.name.as_str())
                 .with("load", load_name);
-            let shares = measured.shares(index, load);
-            let row = SHARES.into_iter().fold(row, |row, (name, share)| {
-                row.with(name, shares.as_ref().map(share))
+            let row = SHARES.iter().enumerate().fold(row, |row, (share, name)| {
+                row.with(name, mean(share).map(|share| share.value))
             });
-            let cores = measured.cores(index, load);
-            let row = row.with_estimate("worker", "_cores", mean_ci(&cores, CONFIDENCE));
+            let row = row.with_estimate("worker", "_cores", mean(CORES));
             findings.add_row(row.with("what", variant.about.as_str()));
         }
     }
     findings.rows.extend(skipped);
-    findings.claims.extend(measured.idle_claims(&chains));
-    findings.claims.extend(measured.table_1());
-    Ok(findings)
+    let per_s = 1.0 / INTERVAL.as_secs_f64();
+    findings.set("payload_bytes", PAYLOAD);
+    findings.set(
+        "packets_per_s",
+        format!("{per_s:.0} to the server, as many back"),
+    );
+    let [fixed, idle] = windows.map(|window| window.as_millis());
+    findings.set(
+        "window_ms",
+        format!("{fixed} at the fixed rate, {idle} idle"),
+    );
+    Ok(())
 }
 
-/// The windows of each subject.
-struct MeasuredWindows {
-    about: Vec<VariantLabel>,
-    windows: Vec<Vec<CpuWindow>>,
+fn slot(variant: usize, load: usize, figure: usize) -> usize {
+    (variant * LOADS.len() + load) * FIGURES + figure
 }
 
-impl MeasuredWindows {
-    /// Shares of all windows together, because a single one has only a few ticks.
-    fn shares(&self, variant: usize, load: usize) -> Option<Shares> {
-        let windows = &self.windows[variant * LOADS.len() + load];
-        shares(&sum_times(windows.iter().map(|window| window.spent)))
-    }
+fn find(labels: &[VariantLabel], name: &str) -> Option<usize> {
+    labels.iter().position(|variant| variant.name == name)
+}
 
-    /// CPU time of the worker or the reference program, window by window.
-    fn cores(&self, variant: usize, load: usize) -> Vec<f64> {
-        let windows = &self.windows[variant * LOADS.len() + load];
-        windows.iter().map(|window| window.cores).collect()
-    }
+/// A worker that may sleep uses no CPU time without packets.
+fn idle_claims(samples: &Deployments, labels: &[VariantLabel], chains: &[Chain]) -> Vec<Claim> {
+    let has_worker = |chain: &&Chain| chain.spaces.iter().any(|space| space == "user");
+    let sleeping = chains.iter().filter(has_worker);
+    sleeping
+        .filter(|chain| chain.idle != "spin")
+        .filter_map(|Chain { name, .. }| {
+            let median = samples.median(slot(find(labels, name)?, 1, CORES));
+            let id = format!("idle worker, cores, {name}");
+            Some(Claim::at_most(id, median, IDLE_BOUND))
+        })
+        .collect()
+}
 
-    fn find(&self, name: &str) -> Option<usize> {
-        self.about.iter().position(|variant| variant.name == name)
-    }
-
-    /// A worker that may sleep uses no CPU time without packets.
-    fn idle_claims(&self, chains: &[Chain]) -> Vec<Claim> {
-        let has_worker = |chain: &&Chain| chain.spaces.iter().any(|space| space == "user");
-        let sleeping = chains.iter().filter(has_worker);
-        sleeping
-            .filter(|chain| chain.idle != "spin")
-            .filter_map(|Chain { name, .. }| {
-                let median = median_ci(&self.cores(self.find(name)?, 1), CONFIDENCE);
-                let id = format!("idle worker, cores, {name}");
-                Some(Claim::median_at_most(id, median, IDLE_BOUND))
-            })
-            .collect()
-    }
-
-    /// The paper's shares next to ours, without a bound.
-    fn table_1(&self) -> Vec<Claim> {
-        let shares = |name| self.shares(self.find(name)?, 0);
-        let mut claims = Vec::new();
-        for (centralized, chain) in PAIRS {
-            let (Some(theirs), Some(ours)) = (shares(centralized), shares(chain)) else {
-                continue;
+/// The paper's shares next to ours, without a bound.
+fn table_1(samples: &Deployments, labels: &[VariantLabel]) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    for (centralized, chain) in PAIRS {
+        let (Some(theirs), Some(ours)) = (find(labels, centralized), find(labels, chain)) else {
+            continue;
+        };
+        for (name, column, figures) in TABLE_1 {
+            let share = |variant| {
+                let mean = |figure| samples.mean(slot(variant, 0, figure)).map(|e| e.value);
+                figures.iter().copied().map(mean).sum::<Option<f64>>()
             };
-            for (name, column, share) in TABLE_1 {
-                let paper = json!({
-                    "centralized_share": calvin::CPU_SHARES[0][column],
-                    "calvin_share": calvin::CPU_SHARES[1][column],
-                });
-                let measured =
-                    json!({ "centralized_share": share(&theirs), "calvin_share": share(&ours) });
-                let id = format!("{name} share: {centralized} and {chain}");
-                claims.push(Claim::new(id, measured).with_published(paper, "CALVIN, Table I"));
-            }
+            let paper = json!({
+                "centralized_share": calvin::CPU_SHARES[0][column],
+                "calvin_share": calvin::CPU_SHARES[1][column],
+            });
+            let measured =
+                json!({ "centralized_share": share(theirs), "calvin_share": share(ours) });
+            let id = format!("{name} share: {centralized} and {chain}");
+            claims.push(Claim::new(id, measured).with_published(paper, "CALVIN, Table I"));
         }
-        claims
     }
+    claims
 }
 
 /// All variants that are available here, and a row for each missing one.

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use myelin_measure::Mode;
+use myelin_metrics::stats::Deployments;
 
 use crate::agents::EmbeddedAgent;
 use crate::published::{Published, calvin};
 use crate::reference::Reference;
-use crate::variant::{Measured, PAYLOADS, Variant, measure};
+use crate::round_trips::{RoundTrips, TripSubjects};
+use crate::variant::Variant;
 use crate::{Claim, Error, Findings, Row, Session, variants};
 
 const MODES: [Mode; 2] = [Mode::Inline, Mode::Blocking];
-const INLINE: usize = 0;
 
 /// The paper's functions, and Myelin's kinds.
 const FUNCTIONS: [(&str, &str); 3] = [
@@ -71,42 +72,33 @@ const PUBLISHED: [(&str, &str, usize, Published); 3] = [
     ),
 ];
 
-pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
-    let deployments = session.effort.rounds(4, 30);
-    let measured = measure(session, deployments, &MODES, || build(session))?;
-    let rounds = &measured.rounds;
-    let mut findings = Findings::default()
-        .with("probe_modes", "inline, blocking")
-        .with("deployments", deployments.to_string())
-        .with(
-            "directions",
-            "one function forwards packets to the server; replies pass a tc redirect to the peer",
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+    let RoundTrips {
+        samples, subjects, ..
+    } = session.round_trips(1.0, &MODES, findings, || build(session), claims)?;
+    for subject in subjects.all() {
+        let (technology, function) = technology_and_function(&subject.variant.name);
+        findings.add_row(
+            Row::of("round trips")
+                .with("variant", subject.variant.name.as_str())
+                .with("technology", technology)
+                .with("function", function)
+                .with("payload_bytes", subject.payload)
+                .with("mode", subject.conditions.to_string())
+                .with_estimate("rtt_mean", "_us", samples.mean(subject.slot))
+                .with(
+                    "times_direct",
+                    samples.ratio_value(subject.slot, subject.first),
+                )
+                .with("what", subject.variant.about.as_str()),
         );
-    for (variant_index, variant) in measured.variants.iter().enumerate() {
-        for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
-            for (mode_index, mode) in MODES.into_iter().enumerate() {
-                let at = |variant| measured.subject(variant, payload_index, mode_index);
-                let (technology, function) = technology_and_function(&variant.name);
-                findings.add_row(
-                    Row::of("round trips")
-                        .with("variant", variant.name.as_str())
-                        .with("technology", technology)
-                        .with("function", function)
-                        .with("payload_bytes", payload)
-                        .with("mode", mode.to_string())
-                        .with_estimate("rtt_mean", "_us", rounds.mean(at(variant_index)))
-                        .with(
-                            "times_direct",
-                            rounds.ratio_value(at(variant_index), at(0))?,
-                        )
-                        .with("what", variant.about.as_str()),
-                );
-            }
-        }
     }
-    findings.rows.extend_from_slice(&measured.rest);
-    add_claims(&measured, &mut findings)?;
-    Ok(findings)
+    findings.set("probe_modes", "inline, blocking");
+    findings.set(
+        "directions",
+        "one function forwards packets to the server; replies pass a tc redirect to the peer",
+    );
+    Ok(())
 }
 
 /// Technology and function of a variant. Bridge and router forward; a cable has no function.
@@ -190,61 +182,42 @@ fn with_name_and_key(variant: Variant, technology: &str, function: &str) -> Vari
         .with_key(key)
 }
 
-fn add_claims(measured: &Measured<Vec<Row>>, findings: &mut Findings) -> Result<(), Error> {
-    let rounds = &measured.rounds;
-    let find = |name: &str| measured.find(name);
+fn claims(samples: &Deployments, subjects: &TripSubjects) -> Vec<Claim> {
+    let mut claims = Vec::new();
     let names = TECHNOLOGIES.map(|(technology, ..)| technology);
     for technology in names.into_iter().chain([DPDK_PORT]) {
-        let Some(forward) = find(&format!("{technology} FWD")) else {
-            continue;
-        };
         for (function, _) in &FUNCTIONS[1..] {
-            let Some(index) = find(&format!("{technology} {function}")) else {
-                continue;
-            };
-            for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
-                for (mode_index, mode) in MODES.into_iter().enumerate() {
-                    let at = |variant| measured.subject(variant, payload_index, mode_index);
-                    let ratio = rounds.ratio(at(index), at(forward))?;
-                    let id = format!("{technology}, {function} / FWD, {payload} B, {mode}");
-                    let claim = Claim::ratio_at_most(id, ratio, FUNCTION_BOUND);
-                    findings.add_claim(calvin::FUNCTION_OF_FORWARD.add_to(claim));
-                }
+            let [one, forward] = [function, "FWD"].map(|name| format!("{technology} {name}"));
+            for (payload, mode, ratio) in subjects.ratios(samples, &one, &forward) {
+                let id = format!("{technology}, {function} / FWD, {payload} B, {mode}");
+                let claim = Claim::at_most(id, ratio, FUNCTION_BOUND);
+                claims.push(calvin::FUNCTION_OF_FORWARD.add_to(claim));
             }
         }
     }
     let port = format!("{DPDK_PORT} FWD");
-    if let (Some(one), Some(other)) = (find(&port), find(DPDK_REFERENCE)) {
-        for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
-            let at = |variant| measured.subject(variant, payload_index, INLINE);
-            let ratio = rounds.ratio(at(one), at(other))?;
-            let id = format!("{port} / {DPDK_REFERENCE}, {payload} B, {}", MODES[INLINE]);
-            findings.claim_at_most(id, ratio, DPDK_BOUND);
+    for (payload, conditions, ratio) in subjects.ratios(samples, &port, DPDK_REFERENCE) {
+        if conditions.mode == Mode::Inline {
+            let id = format!("{port} / {DPDK_REFERENCE}, {payload} B, {conditions}");
+            claims.push(Claim::at_most(id, ratio, DPDK_BOUND));
         }
     }
-    for (subject_name, reference_name, payload, published) in PUBLISHED {
-        let (Some(one), Some(other), Some(payload_index)) = (
-            find(subject_name),
-            find(reference_name),
-            PAYLOADS.iter().position(|bytes| *bytes == payload),
-        ) else {
-            continue;
-        };
-        for (mode_index, mode) in MODES.into_iter().enumerate() {
-            let at = |variant| measured.subject(variant, payload_index, mode_index);
-            let id = format!("{subject_name} / {reference_name}, {payload} B, {mode}");
-            let ratio = rounds.ratio(at(one), at(other))?;
-            // The paper's figure next to ours, without a bound.
-            let claim = Claim::ratio_at_most(id, ratio, published.value);
-            findings.add_claim(published.add_to(claim.without_bound()));
+    for (subject, reference, of_payload, published) in PUBLISHED {
+        for (payload, mode, ratio) in subjects.ratios(samples, subject, reference) {
+            if payload == of_payload {
+                let id = format!("{subject} / {reference}, {payload} B, {mode}");
+                // The paper's figure beside ours, without a bound.
+                claims.push(published.add_to(Claim::shown(id, ratio)));
+            }
         }
     }
-    Ok(())
+    claims
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::round_trips::PAYLOADS;
 
     #[test]
     fn variant_names_contain_technology_and_function() {

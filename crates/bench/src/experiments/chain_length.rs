@@ -1,10 +1,12 @@
 //! `chain-length`: the cost of each further function in each mapping.
 
 use myelin_measure::Mode;
+use myelin_metrics::stats::{Deployments, Estimate};
 
 use crate::agents::EmbeddedAgent;
-use crate::variant::{Measured, PAYLOADS, Variant, measure};
-use crate::{Error, Findings, Row, Session, variants};
+use crate::round_trips::{PAYLOADS, RoundTrips, TripSubjects};
+use crate::variant::Variant;
+use crate::{Claim, Error, Findings, Row, Session, variants};
 
 /// Layouts: name, space, lines of `spec`, lengths. With few cores, the processes of a long pipeline
 /// wait for each other.
@@ -35,51 +37,71 @@ const STEPS: [(&str, f64); 2] = [("compact kernel", 0.05), ("distributed kernel"
 /// Largest round trip of two kernel functions over the direct link's: layout, bound.
 const TWO: [(&str, f64); 2] = [("compact kernel", 1.15), ("distributed kernel", 1.7)];
 
-pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
-    let deployments = session.effort.rounds(4, 20);
-    let build = || Ok((build(session)?, ()));
-    let Measured { mut rounds, .. } = measure(session, deployments, &[Mode::Inline], build)?;
-    let mut findings = Findings::default()
-        .with("probe_mode", "inline")
-        .with("deployments", deployments.to_string());
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+    let claims = |samples: &Deployments, _: &TripSubjects| {
+        let mut claims = Vec::new();
+        for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
+            for (layout, bound) in TWO {
+                let slots = [2, 0].map(|functions| slot(layout, functions, payload_index));
+                let id = format!("{layout}, two functions / direct, {payload} B");
+                claims.push(Claim::at_most(id, samples.ratio(slots[0], slots[1]), bound));
+            }
+            for (layout, bound) in STEPS {
+                let id = format!("{layout}, each further function, us, {payload} B");
+                claims.push(Claim::at_most(
+                    id,
+                    step(samples, layout, payload_index),
+                    bound,
+                ));
+            }
+        }
+        claims
+    };
+    let build = || Ok((build(session)?, Vec::new()));
+    let RoundTrips { samples, .. } =
+        session.round_trips(1.0, &[Mode::Inline], findings, build, claims)?;
     for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
-        let at = |variant: usize| variant * PAYLOADS.len() + payload_index;
-        let mut variant = 1;
         for (layout, _, _, lengths) in LAYOUTS {
-            let (first, last) = (variant, variant + lengths.len() - 1);
             for length in lengths {
+                let [at, direct] = [*length, 0].map(|length| slot(layout, length, payload_index));
                 findings.add_row(
                     Row::of("round trips")
                         .with("layout", layout)
                         .with("functions", *length)
                         .with("payload_bytes", payload)
-                        .with_estimate("rtt_p50", "_us", rounds.median(at(variant)))
-                        .with("times_direct", rounds.ratio_value(at(variant), at(0))?),
+                        .with_estimate("rtt_p50", "_us", samples.median(at))
+                        .with("times_direct", samples.ratio_value(at, direct)),
                 );
-                if *length == 2
-                    && let Some((_, bound)) = TWO.iter().find(|(name, _)| *name == layout)
-                {
-                    let ratio = rounds.ratio(at(variant), at(0))?;
-                    let id = format!("{layout}, two functions / direct, {payload} B");
-                    findings.claim_at_most(id, ratio, *bound);
-                }
-                variant += 1;
             }
-            let further = (lengths[lengths.len() - 1] - lengths[0]) as f64;
-            let step = rounds.derive(at(last), at(first), |many, one| (many - one) / further);
             findings.add_row(
                 Row::of("each further function")
                     .with("layout", layout)
                     .with("payload_bytes", payload)
-                    .with_estimate("step", "_us", rounds.median(step)),
+                    .with_estimate("step", "_us", step(&samples, layout, payload_index)),
             );
-            if let Some((_, bound)) = STEPS.iter().find(|(name, _)| *name == layout) {
-                let id = format!("{layout}, each further function, us, {payload} B");
-                findings.claim_median_at_most(id, rounds.median(step), *bound);
-            }
         }
     }
-    Ok(findings)
+    findings.set("probe_mode", Mode::Inline);
+    Ok(())
+}
+
+/// The slot of a layout with that many functions. None is the direct link.
+fn slot(layout: &str, functions: usize, payload_index: usize) -> usize {
+    let all = LAYOUTS
+        .into_iter()
+        .flat_map(|(layout, _, _, lengths)| lengths.iter().map(move |length| (layout, *length)));
+    let chain = all
+        .into_iter()
+        .position(|chain| chain == (layout, functions));
+    chain.map_or(0, |chain| 1 + chain) * PAYLOADS.len() + payload_index
+}
+
+/// What a further function of a layout adds to a round trip, us.
+fn step(samples: &Deployments, layout: &str, payload_index: usize) -> Option<Estimate> {
+    let (.., lengths) = LAYOUTS.into_iter().find(|(name, ..)| *name == layout)?;
+    let (fewest, most) = (*lengths.first()?, *lengths.last()?);
+    let [fewer, more] = [fewest, most].map(|length| slot(layout, length, payload_index));
+    samples.of(|round| (round(more) - round(fewer)) / (most - fewest) as f64)
 }
 
 /// The direct link, then every layout with every length.

@@ -5,13 +5,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use myelin_kernel::{Capacity, Hook, LoadedChain, Plane, Port, test_run};
+use myelin_metrics::stats::Deployments;
 use myelin_packet::five_tuple::UDP;
 use myelin_packet::{Match, Prefix};
 use myelin_spec::FunctionConfig;
 
 use super::lookup::TestPackets;
 use crate::frames::{self, SplitMix};
-use crate::{Effort, Error, Findings, Row, Session, ebpf};
+use crate::sampling::{Sampling, Turns};
+use crate::{Claim, Effort, Error, Findings, Row, Session, ebpf};
 
 const COUNTS: [usize; 4] = [10, 100, 1000, 10_000];
 /// Loaded chains if only the search is measured. The matches select them in turn.
@@ -30,61 +32,67 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
     } else {
         FEW
     };
-    // In the last subject each chain has its program and counters, which cause cache misses.
+    // In the last door each chain has its program and counters, which cause cache misses.
     let doors = COUNTS
-        .into_iter()
         .map(|count| (count, SHARED))
-        .chain([(most, own)])
-        .map(|(count, loaded)| Door::new(hook, count, loaded, session))
-        .collect::<Result<Vec<_>, _>>()?;
-    let mut programs: Vec<_> = doors.iter().map(|door| door.program.as_fd()).collect();
-    programs.extend(doors[0].chains[0].program(0));
-    let _entries = ebpf::DispatcherEntries::add(hook, &programs)?;
-    let rest = doors.len();
-    let stage = format!("chains at {hook}");
-    let mut rounds = session.measure(&stage, rest + 1, (40, 200), |subject| {
-        match doors.get(subject) {
+        .into_iter()
+        .chain([(most, own)]);
+    // The function and the egress behind a front door.
+    let behind = COUNTS.len() + 1;
+    let sampling = Sampling {
+        stage: &format!("chains at {hook}"),
+        rounds: 5,
+        share: 0.25,
+    };
+    let deploy = |turns: &mut Turns<'_>| {
+        let doors = doors
+            .clone()
+            .map(|(count, loaded)| Door::new(hook, count, loaded, session))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut programs: Vec<_> = doors.iter().map(|door| door.program.as_fd()).collect();
+        programs.extend(doors[0].chains[0].program(0));
+        let _entries = ebpf::DispatcherEntries::add(hook, &programs)?;
+        turns.measure(doors.len() + 1, |subject| match doors.get(subject) {
             Some(door) => door.packets.mean_ns(door.program.as_fd(), hook),
-            // The function and the egress behind the front door.
             None => doors[0].measure_behind_door(hook),
-        }
-    })?;
-    let alone: Vec<usize> = (0..rest)
-        .map(|door| rounds.derive(door, rest, |all, behind| (all - behind).max(1.0)))
-        .collect();
-    for (index, door) in doors.iter().enumerate() {
-        findings.add_row(
-            Row::of("chains at a port")
-                .with("hook", hook.to_string())
-                .with("chains", door.count)
-                .with("programs_loaded", door.chains.len())
-                .with_estimate("door", "_ns", rounds.median(alone[index]))
-                .with(
-                    "times_10_chains",
-                    rounds.ratio_value(alone[index], alone[0])?,
-                )
-                .with_estimate("whole_path", "_ns", rounds.median(index)),
-        );
-    }
+        })
+    };
+    let alone = |round: &dyn Fn(usize) -> f64, door| (round(door) - round(behind)).max(1.0);
+    let times =
+        |samples: &Deployments, door| samples.of(|round| alone(round, door) / alone(round, 0));
     // Three definitions of the classifier's cost: the search alone, the search with the cache
     // misses of other chains' programs and counters, and the whole path with them. The second is
     // the strictest.
-    let separate = rest - 1;
-    for (id, subject, reference) in [
-        ("door", alone[COUNTS.len() - 1], alone[0]),
-        ("door, separate programs", alone[separate], alone[0]),
-        ("whole path, separate programs", separate, 0),
-    ] {
-        let ratio = rounds.ratio(subject, reference)?;
-        let id = format!("{id}, 10000 chains / 10, {hook}");
-        findings.claim_at_most(id, ratio, BOUND);
+    let claims = |samples: &Deployments, (): &()| {
+        let separate = behind - 1;
+        [
+            ("door", times(samples, COUNTS.len() - 1)),
+            ("door, separate programs", times(samples, separate)),
+            ("whole path, separate programs", samples.ratio(separate, 0)),
+        ]
+        .map(|(id, ratio)| {
+            let id = format!("{id}, 10000 chains / 10, {hook}");
+            Claim::at_most(id, ratio, BOUND)
+        })
+        .into()
+    };
+    let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
+    for (index, (count, loaded)) in doors.enumerate() {
+        findings.add_row(
+            Row::of("chains at a port")
+                .with("hook", hook.to_string())
+                .with("chains", count)
+                .with("programs_loaded", loaded)
+                .with_estimate("door", "_ns", samples.of(|round| alone(round, index)))
+                .with("times_10_chains", times(&samples, index).map(|e| e.value))
+                .with_estimate("whole_path", "_ns", samples.median(index)),
+        );
     }
     Ok(())
 }
 
 /// A front door and its chains. Fields drop in this order.
 struct Door {
-    count: usize,
     chains: Vec<LoadedChain>,
     packets: TestPackets,
     program: Arc<OwnedFd>,
@@ -107,9 +115,7 @@ impl Door {
         let port = plane.add_port(test_run::port())?;
         let mut chains = Vec::new();
         for spi in 1..=loaded {
-            if spi % 64 == 0 {
-                session.progress("loading chains", spi as usize, loaded as usize)?;
-            }
+            session.check()?;
             chains.push(plane.load_chain(&test_run::chain(
                 hook,
                 spi,
@@ -125,7 +131,6 @@ impl Door {
             frames::udp_frame(source.octets(), destination.octets(), 9000, 256)
         });
         Ok(Self {
-            count,
             packets: TestPackets::new(packets),
             program: port.program(hook)?,
             chains,

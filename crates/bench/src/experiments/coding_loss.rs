@@ -10,10 +10,11 @@ use std::collections::BTreeMap;
 use myelin_dataplane::feed::{HEADERS, frame};
 use myelin_functions::{Batch, Emitter, Function, Packet, instantiate};
 use myelin_measure::function_config;
-use myelin_metrics::stats::{CONFIDENCE, ROUNDS_NEEDED, mean_ci};
+use myelin_metrics::stats::Deployments;
 use myelin_packet::{Meta, parse};
 use myelin_spec::{FunctionConfig, LossyLinkConfig};
 
+use crate::sampling::{Sampling, Turns};
 use crate::{Claim, Error, Findings, Row, Session};
 
 /// Codes: name, and coder before the link, if any.
@@ -42,54 +43,63 @@ const PAYLOAD: usize = 256;
 const RESIDUAL_BOUND: f64 = 0.1;
 const FEW_PERCENT: u32 = 5;
 
-pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
-    let packets = session.effort.choose(400, 4000, 40_000);
-    let cases = LOSSES.len() * LOSS_PERCENT.len();
-    let mut findings = Findings::default()
-        .with("packets_a_round", packets.to_string())
-        .with("spacing_us", (SPACING_NS / 1000).to_string())
-        .with("payload_bytes", PAYLOAD.to_string())
-        .with("redundancy", "0.25")
-        .with("clock", "simulated: delays contain waiting, not processing");
-    let mut transfers = vec![Vec::new(); cases * CODES.len()];
-    let residual = session.measure(
-        "codes over lossy links",
-        transfers.len(),
-        (40, 100),
-        |subject| {
-            let (losses, percent, code) = losses_percent_code(subject);
-            // Codes that send the same number of packets have the same losses in a round.
-            let round = transfers[subject].len() as u64;
-            let link = LossyLinkConfig {
-                loss_ppm: LOSS_PERCENT[percent] * 10_000,
-                burst: LOSSES[losses].1,
-                seed: Some(round),
-            };
-            let one = simulate_transfer(CODES[code].1, link, packets)?;
-            let residual = one.residual();
-            transfers[subject].push(one);
-            Ok(residual)
-        },
-    )?;
-    for (subject, rounds) in transfers.iter().enumerate() {
+/// Figures of a transfer, in this order.
+const LOST: usize = 0;
+const MEAN_US: usize = 1;
+const P99_US: usize = 2;
+const OVERHEAD: usize = 3;
+const FIGURES: usize = 4;
+
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+    let packets = session.effort.choose(400, 4000, 20_000);
+    let subjects = LOSSES.len() * LOSS_PERCENT.len() * CODES.len();
+    let sampling = Sampling {
+        stage: "codes over lossy links",
+        rounds: 4,
+        share: 1.0,
+    };
+    let mut rounds = vec![0; subjects];
+    let deploy = |turns: &mut Turns<'_>| {
+        turns.measure_figures(
+            subjects,
+            |_| false,
+            |subject| {
+                let (losses, percent, code) = losses_percent_code(subject);
+                rounds[subject] += 1;
+                // All codes of a round have the same losses, as far as they send equally many
+                // packets.
+                let link = LossyLinkConfig {
+                    loss_ppm: LOSS_PERCENT[percent] * 10_000,
+                    burst: LOSSES[losses].1,
+                    seed: Some(rounds[subject]),
+                };
+                let one = simulate_transfer(CODES[code].1, link, packets)?;
+                Ok([one.residual(), one.mean_us(), one.p99_us(), one.overhead()])
+            },
+        )
+    };
+    let (samples, ()) =
+        session.sample(sampling, findings, deploy, |samples, ()| claims(samples))?;
+    for subject in 0..subjects {
         let (losses, percent, code) = losses_percent_code(subject);
-        let over = |figure: fn(&Transfer) -> f64| {
-            let figures: Vec<f64> = rounds.iter().map(figure).collect();
-            mean_ci(&figures, CONFIDENCE)
-        };
+        let mean = |figure| samples.mean(subject * FIGURES + figure);
         findings.add_row(
             Row::of("codes")
                 .with("code", CODES[code].0)
                 .with("losses", LOSSES[losses].0)
                 .with("loss_percent", LOSS_PERCENT[percent])
-                .with_estimate("residual_loss", "", residual.mean(subject))
-                .with_estimate("in_order_delay_mean", "_us", over(Transfer::mean_us))
-                .with_estimate("in_order_delay_p99", "_us", over(Transfer::p99_us))
-                .with_estimate("sent_of_source", "", over(Transfer::overhead)),
+                .with_estimate("residual_loss", "", mean(LOST))
+                .with_estimate("in_order_delay_mean", "_us", mean(MEAN_US))
+                .with_estimate("in_order_delay_p99", "_us", mean(P99_US))
+                .with_estimate("sent_of_source", "", mean(OVERHEAD)),
         );
     }
-    add_claims(&transfers, &mut findings);
-    Ok(findings)
+    findings.set("packets_a_round", packets);
+    findings.set("spacing_us", SPACING_NS / 1000);
+    findings.set("payload_bytes", PAYLOAD);
+    findings.set("redundancy", 0.25);
+    findings.set("clock", "simulated: delays contain waiting, not processing");
+    Ok(())
 }
 
 /// Losses, share and code of a subject.
@@ -102,39 +112,39 @@ fn losses_percent_code(subject: usize) -> (usize, usize, usize) {
     )
 }
 
-fn add_claims(transfers: &[Vec<Transfer>], findings: &mut Findings) {
-    for case in 0..transfers.len() / CODES.len() {
+fn claims(samples: &Deployments) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    for case in 0..LOSSES.len() * LOSS_PERCENT.len() {
         let (losses, percent, _) = losses_percent_code(case * CODES.len());
-        let of = |code: usize| &transfers[case * CODES.len() + code];
-        let enough = of(NONE).len() >= ROUNDS_NEEDED;
         let link = format!("{} % loss, {}", LOSS_PERCENT[percent], LOSSES[losses].0);
-        let lost = |code| of(code).iter().map(|one| one.lost).sum::<u64>() as f64;
-        let mut claim = |id: String, measured: f64, bound: Option<f64>| {
-            let holds = bound.filter(|_| enough).map(|bound| measured <= bound);
-            let bound = bound.map(|bound| format!("<= {bound}"));
-            findings.add_claim(Claim::new(id, measured).with_bound(bound, holds));
-        };
+        let slot = |code: usize, figure| (case * CODES.len() + code) * FIGURES + figure;
         // With more losses than a code can repair, the result depends on when the
         // decoder stops waiting.
         let few = LOSSES[losses].1.is_none() && LOSS_PERCENT[percent] <= FEW_PERCENT;
+        let mut claim = |id: String, ratio, bound| {
+            claims.push(if few {
+                Claim::at_most(id, ratio, bound)
+            } else {
+                Claim::shown(id, ratio)
+            });
+        };
         for code in [WINDOW, BLOCK] {
-            let bound = few.then_some(RESIDUAL_BOUND);
             claim(
                 format!("residual loss, {} / none, {link}", CODES[code].0),
-                lost(code) / lost(NONE).max(1.0),
-                bound,
+                samples.ratio(slot(code, LOST), slot(NONE, LOST)),
+                RESIDUAL_BOUND,
             );
         }
-        let delay = |code| of(code).iter().map(Transfer::mean_us).sum::<f64>();
         claim(
             format!(
                 "mean in-order delay, {} / {}, {link}",
                 CODES[WINDOW].0, CODES[BLOCK].0
             ),
-            delay(WINDOW) / delay(BLOCK).max(f64::MIN_POSITIVE),
-            few.then_some(1.0),
+            samples.ratio(slot(WINDOW, MEAN_US), slot(BLOCK, MEAN_US)),
+            1.0,
         );
     }
+    claims
 }
 
 /// Results of a round.

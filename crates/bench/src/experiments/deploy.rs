@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use myelin_kernel::{Capacity, Hook, Plane, test_run};
 use myelin_measure::function_config;
-use myelin_metrics::stats::{CONFIDENCE, Estimate, median_ci};
+use myelin_metrics::stats::Deployments;
 use myelin_planner::Machine;
 
 use crate::agents::{self, AgentProcess};
 use crate::machine::MemoryMib;
-use crate::rounds::quantile;
-use crate::{Claim, Error, Findings, Row, Session};
+use crate::sampling::{Sampling, Turns, quantile};
+use crate::{Claim, Error, Fault, Findings, Row, Session};
 
 const PLAN_BOUND_MS: f64 = 20.0;
 pub(crate) const UP_BOUND_MS: f64 = 100.0;
@@ -41,37 +41,112 @@ const MIXED: [(&str, &str); 5] = [
     (FORWARD, "kernel"),
 ];
 
-pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
-    let repeats = session.effort.rounds(30, 100);
-    let mut findings = Findings::default().with("repeats", repeats.to_string());
-    measure_plan(repeats, session, &mut findings)?;
-    let agent = AgentProcess::start(session.program)?;
-    for (name, functions) in [("kernel", &KERNEL), ("mixed", &MIXED)] {
-        measure_up_and_down(&agent, name, functions, repeats, session, &mut findings)?;
-    }
-    measure_memory(&agent, session, &mut findings)?;
-    drop(agent);
-    measure_loading(repeats, session, &mut findings)?;
-    Ok(findings)
-}
+/// Steps of a deployment in slot order, with their descriptions.
+const STEPS: [(&str, &str); 6] = [
+    ("plan", "`myelin plan`, the whole process"),
+    ("plan", "parsing and planning alone"),
+    ("up", "five functions, kernel, agent running"),
+    ("down", "five functions, kernel"),
+    ("up", "five functions, mixed, agent running"),
+    ("down", "five functions, mixed"),
+];
+const PLAN: usize = 0;
+/// The slots of `up`, with the names of their chains.
+const UPS: [(usize, &str); 2] = [(2, "kernel"), (4, "mixed")];
+/// Processes whose memory has slots after those of the steps.
+const PROCESSES: [&str; 3] = ["agent", "worker", "together"];
+const TOGETHER: usize = STEPS.len() + 2 * 2;
+/// Parts that a hook loads, in the order of their slots.
+const LOADED: [&str; 5] = [
+    "the shared maps of an agent",
+    "front door",
+    "five forward",
+    "five xor",
+    "five firewall",
+];
 
-fn measure_plan(
-    repeats: usize,
-    session: Session<'_>,
-    findings: &mut Findings,
-) -> Result<(), Error> {
-    let text = agents::chain_text("five", &MIXED, "");
-    let (mut command, mut library) = (Vec::new(), Vec::new());
-    for repeat in 0..repeats {
-        session.progress("plan", repeat, repeats)?;
-        command.push(time_step(|| plan_command(session.program, &text))?.1);
-        library.push(time_step(|| plan_library(text.clone()))?.1);
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+    let sampling = Sampling {
+        stage: "plan, up, down, load",
+        rounds: 5,
+        share: 1.0,
+    };
+    let deploy = |turns: &mut Turns<'_>| {
+        measure_plan(turns, session)?;
+        let agent = AgentProcess::start(session.program)?;
+        measure_up_and_down(turns, &agent)?;
+        turns.record(measure_memory(&agent)?);
+        drop(agent);
+        Hook::ALL
+            .into_iter()
+            .try_for_each(|hook| measure_loading(turns, hook))
+    };
+    let claims = |samples: &Deployments, (): &()| {
+        let mut claims = vec![Claim::at_most(
+            "plan, ms",
+            samples.median(PLAN),
+            PLAN_BOUND_MS,
+        )];
+        claims.extend(UPS.map(|(slot, name)| {
+            let id = format!("up, five functions, {name}, ms");
+            Claim::at_most(id, samples.median(slot), UP_BOUND_MS)
+        }));
+        claims.push(Claim::at_most(
+            "resident memory of agent and worker, MiB",
+            samples.median(TOGETHER),
+            MEMORY_BOUND_MIB,
+        ));
+        claims
+    };
+    let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
+    for (slot, (step, what)) in STEPS.into_iter().enumerate() {
+        findings.add_row(times_row(&samples, slot, step, what));
     }
-    findings.add_times("plan", "`myelin plan`, the whole process", &command);
-    findings.add_times("plan", "parsing and planning alone", &library);
-    findings.claim_median_at_most("plan, ms", median(&command), PLAN_BOUND_MS);
+    for (process, slot) in PROCESSES.into_iter().zip((STEPS.len()..).step_by(2)) {
+        let value = |slot| samples.median(slot).map(|memory| memory.value);
+        findings.add_row(
+            Row::of("memory")
+                .with("process", process)
+                .with("resident_mib", value(slot))
+                .with("proportional_mib", value(slot + 1)),
+        );
+    }
+    let mut slot = STEPS.len() + 2 * PROCESSES.len();
+    for hook in Hook::ALL {
+        for what in LOADED {
+            let what = format!("{what} at {hook}");
+            findings.add_row(times_row(&samples, slot, "load", &what));
+            slot += 1;
+        }
+    }
     Ok(())
 }
+
+fn times_row(samples: &Deployments, slot: usize, step: &str, what: &str) -> Row {
+    let mut sorted: Vec<f64> = samples.figures(slot).collect();
+    sorted.sort_unstable_by(f64::total_cmp);
+    Row::of("times")
+        .with("step", step)
+        .with("what", what)
+        .with_estimate("median", "_ms", samples.median(slot))
+        .with("p95_ms", quantile(&sorted, 0.95))
+}
+
+fn measure_plan(turns: &mut Turns<'_>, session: Session<'_>) -> Result<(), Error> {
+    let text = agents::chain_text("five", &MIXED, "");
+    turns.measure(2, |subject| match subject {
+        PLAN => step_ms(|| {
+            if session.has_fault(Fault::SlowProgram) {
+                std::thread::sleep(SLOW_PROGRAM);
+            }
+            plan_command(session.program, &text)
+        }),
+        _ => step_ms(|| plan_library(text.clone())),
+    })
+}
+
+/// Delay of `plan` with [`Fault::SlowProgram`].
+const SLOW_PROGRAM: Duration = Duration::from_millis(50);
 
 /// Runs `myelin plan` for five functions.
 fn plan_command(program: &Path, text: &str) -> Result<(), Error> {
@@ -107,118 +182,64 @@ fn plan_library(text: String) -> Result<(), Error> {
     Ok(())
 }
 
-fn measure_up_and_down(
-    agent: &AgentProcess,
-    name: &str,
-    functions: &[(&str, &str)],
-    repeats: usize,
-    session: Session<'_>,
-    findings: &mut Findings,
-) -> Result<(), Error> {
-    let chain = agent.dir.chain_name(name);
-    let text = agents::chain_text(&chain, functions, "");
-    let (mut ups, mut downs) = (Vec::new(), Vec::new());
-    for repeat in 0..repeats {
-        session.progress(&format!("up and down, {name}"), repeat, repeats)?;
-        ups.push(time_step(|| agent.up(text.clone()))?.1);
-        downs.push(time_step(|| Ok(agent.client.down(&chain)?))?.1);
-    }
-    findings.add_times(
-        "up",
-        &format!("five functions, {name}, agent running"),
-        &ups,
-    );
-    findings.add_times("down", &format!("five functions, {name}"), &downs);
-    findings.claim_median_at_most(
-        format!("up, five functions, {name}, ms"),
-        median(&ups),
-        UP_BOUND_MS,
-    );
-    Ok(())
+fn measure_up_and_down(turns: &mut Turns<'_>, agent: &AgentProcess) -> Result<(), Error> {
+    let chains = [("kernel", &KERNEL), ("mixed", &MIXED)].map(|(name, functions)| {
+        let chain = agent.dir.chain_name(name);
+        let text = agents::chain_text(&chain, functions, "");
+        (chain, text)
+    });
+    turns.measure_figures(
+        chains.len(),
+        |_| false,
+        |subject| {
+            let (chain, text) = &chains[subject];
+            let up = step_ms(|| agent.up(text.clone()))?;
+            let down = step_ms(|| Ok(agent.client.down(chain)?))?;
+            Ok([up, down])
+        },
+    )
 }
 
-/// Memory of an agent and its worker after packets.
-fn measure_memory(
-    agent: &AgentProcess,
-    session: Session<'_>,
-    findings: &mut Findings,
-) -> Result<(), Error> {
-    session.progress("memory", 0, 1)?;
+/// Memory of the agent and its worker after packets: both figures of each of [`PROCESSES`].
+fn measure_memory(agent: &AgentProcess) -> Result<Vec<f64>, Error> {
     let chain = agent.dir.chain_name("memory");
     let workers = agent.deploy_and_probe(&chain, agents::chain_text(&chain, &MIXED, ""), 20_000)?;
     let own = [agent.client.info()?.pid];
     let together = [&own[..], &workers].concat();
-    let mut resident = 0.0;
-    for (name, pids) in [
-        ("agent", &own[..]),
-        ("worker", &workers),
-        ("together", &together),
-    ] {
-        let memory = MemoryMib::of(pids)?;
-        findings.add_row(memory.add_to(Row::of("memory").with("process", name)));
-        resident = memory.resident;
+    let mut figures = Vec::new();
+    for pids in [&own[..], &workers, &together] {
+        figures.extend(MemoryMib::of(pids)?.figures());
     }
-    let id = "resident memory of agent and worker, MiB";
-    findings.add_claim(Claim::figure_at_most(id, resident, MEMORY_BOUND_MIB));
     agent.client.down(&chain)?;
-    Ok(())
+    Ok(figures)
 }
 
-/// Time to load programs into the kernel.
-fn measure_loading(
-    repeats: usize,
-    session: Session<'_>,
-    findings: &mut Findings,
-) -> Result<(), Error> {
+/// Times to load [`LOADED`] into the kernel.
+fn measure_loading(turns: &mut Turns<'_>, hook: Hook) -> Result<(), Error> {
     let firewall =
         "kind: firewall, config: { default: deny, fragments: drop, rules: [ { action: allow } ] }";
     let five =
         |function| Ok::<_, Error>(vec![function_config::parse(function, &BTreeMap::new())?; 5]);
-    let chains = [
-        ("five forward", five(FORWARD)?),
-        ("five xor", five(XOR)?),
-        ("five firewall", five(firewall)?),
-    ];
-    for hook in Hook::ALL {
-        let (mut planes, mut doors) = (Vec::new(), Vec::new());
-        let mut loads = vec![Vec::new(); chains.len()];
-        for repeat in 0..repeats {
-            session.progress(&format!("loading at {hook}"), repeat, repeats)?;
-            let (plane, ms) = time_step(|| Ok(Plane::create(None, Capacity::default())?))?;
-            planes.push(ms);
+    let chains = [five(FORWARD)?, five(XOR)?, five(firewall)?];
+    turns.measure_figures(
+        1,
+        |_| false,
+        |_| {
+            let (plane, plane_ms) = time_step(|| Ok(Plane::create(None, Capacity::default())?))?;
             let port = plane.add_port(test_run::port())?;
-            doors.push(time_step(|| Ok(port.program(hook)?))?.1);
-            for (times, (_, functions)) in loads.iter_mut().zip(&chains) {
-                times.push(
-                    time_step(|| Ok(plane.load_chain(&test_run::chain(hook, 1, functions))?))?.1,
-                );
+            let door_ms = step_ms(|| Ok(port.program(hook)?))?;
+            let mut figures = [plane_ms, door_ms, 0.0, 0.0, 0.0];
+            for (ms, functions) in figures[2..].iter_mut().zip(&chains) {
+                *ms = step_ms(|| Ok(plane.load_chain(&test_run::chain(hook, 1, functions))?))?;
             }
-        }
-        findings.add_times("load", "the shared maps of an agent", &planes);
-        findings.add_times("load", &format!("front door at {hook}"), &doors);
-        for (times, (name, _)) in loads.iter().zip(&chains) {
-            findings.add_times("load", &format!("{name} at {hook}"), times);
-        }
-    }
-    Ok(())
+            Ok(figures)
+        },
+    )
 }
 
-impl Findings {
-    fn add_times(&mut self, step: &str, what: &str, ms: &[f64]) {
-        let mut sorted = ms.to_vec();
-        sorted.sort_unstable_by(f64::total_cmp);
-        self.rows.push(
-            Row::of("times")
-                .with("step", step)
-                .with("what", what)
-                .with_estimate("median", "_ms", median(ms))
-                .with("p95_ms", quantile(&sorted, 0.95)),
-        );
-    }
-}
-
-fn median(ms: &[f64]) -> Option<Estimate> {
-    median_ci(ms, CONFIDENCE)
+/// The time of a step, ms.
+fn step_ms<T>(step: impl FnOnce() -> Result<T, Error>) -> Result<f64, Error> {
+    Ok(time_step(step)?.1)
 }
 
 /// Runs a step. Returns its result and its time, ms.

@@ -6,10 +6,12 @@
 //! records the sojourn.
 
 use myelin_measure::Mode;
+use myelin_metrics::stats::Deployments;
 
 use crate::reference::{self, Reference};
-use crate::rounds::Rounds;
-use crate::variant::{Measured, PAYLOADS, ROUNDS, Variant, measure};
+use crate::round_trips::{PAYLOADS, TripSubjects};
+use crate::sampling::{Sampling, Turns};
+use crate::variant::Variant;
 use crate::variants::{self, BATCH, BEST_BATCH};
 use crate::{Claim, Error, Findings, Row, Session};
 
@@ -21,12 +23,7 @@ const BURST: u16 = 32;
 /// Largest ratio of the chain's cost to the bare forwarder's.
 const BOUND: f64 = 1.03;
 
-pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
-    let mut findings = Findings::default()
-        .with("probe_mode", "inline")
-        .with("devices", "net_af_xdp over virtual links, copy mode, no busy polling")
-        .with("rate", "packets that arrived over the time from the first send to the last arrival, while the sender sends as fast as it can")
-        .with("sent", format!("in bursts of {BURST}"));
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let absent = match (Reference::Dpdk.check_built(), myelin_dpdk::version()) {
         (Err(reason @ reference::Error::Absent { .. }), _) => Some(reason.to_string()),
         (Err(error), _) => return Err(error.into()),
@@ -36,11 +33,21 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     if let Some(reason) = absent {
         let row = Row::of("skipped").with("variant", "all");
         findings.add_row(row.with("reason", reason));
-        return Ok(findings);
+        return Ok(());
     }
-    measure_round_trips(session, &mut findings)?;
-    measure_rates(session, &mut findings)?;
-    Ok(findings)
+    measure_round_trips(session, findings)?;
+    measure_rates(session, findings)?;
+    findings.set("probe_mode", Mode::Inline);
+    findings.set(
+        "devices",
+        "net_af_xdp over virtual links, copy mode, no busy polling",
+    );
+    findings.set(
+        "rate",
+        "packets that arrived over the time from the first send to the last arrival, while the sender goes as fast as it can",
+    );
+    findings.set("sent", format!("in bursts of {BURST}"));
+    Ok(())
 }
 
 fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
@@ -64,83 +71,102 @@ fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
 }
 
 fn measure_round_trips(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let deployments = session.effort.rounds(6, 30);
-    let build = || Ok((build(session)?, ()));
-    let Measured { rounds, .. } = measure(session, deployments, &[Mode::Inline], build)?;
-    for_each_case(|batch_index, payload_index| {
-        let at = |number| subject(batch_index, number, payload_index);
-        let (batch, payload) = (BATCHES[batch_index], PAYLOADS[payload_index]);
-        for (subject, name) in SUBJECTS.iter().enumerate() {
+    let build = || Ok((build(session)?, Vec::new()));
+    let claims = |samples: &Deployments, _: &TripSubjects| {
+        let claim = |(batch, payload): (usize, usize)| {
+            let [bare, chain] = [0, 1].map(|number| slot(batch, number, payload));
+            let (batch, payload) = (BATCHES[batch], PAYLOADS[payload]);
+            let id = format!("round trip / bare forwarder, {payload} B, batch {batch}");
+            Claim::at_most(id, samples.ratio(chain, bare), BOUND)
+        };
+        cases().map(claim).collect()
+    };
+    let trips = session.round_trips(0.5, &[Mode::Inline], findings, build, claims)?;
+    for (batch, payload) in cases() {
+        for (number, name) in SUBJECTS.iter().enumerate() {
+            let median = trips.samples.median(slot(batch, number, payload));
             findings.add_row(
                 Row::of("round trips")
                     .with("variant", *name)
-                    .with("batch", batch)
-                    .with("payload_bytes", payload)
-                    .with_estimate("rtt_p50", "_us", rounds.median(at(subject))),
+                    .with("batch", BATCHES[batch])
+                    .with("payload_bytes", PAYLOADS[payload])
+                    .with_estimate("rtt_p50", "_us", median),
             );
         }
-        let ratio = rounds.ratio(at(1), at(0))?;
-        let id = format!("round trip / bare forwarder, {payload} B, batch {batch}");
-        findings.claim_at_most(id, ratio, BOUND);
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 fn measure_rates(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let packets = session.effort.choose(500, 20_000, 50_000);
     let subjects = BATCHES.len() * SUBJECTS.len() * PAYLOADS.len();
-    let deployments = session.effort.rounds(3, 10);
-    let mut lost = vec![1.0_f64; subjects];
-    let mut rounds = Rounds::default();
-    for deployment in 1..=deployments {
+    let sampling = Sampling {
+        stage: "packet rates",
+        rounds: 4,
+        share: 0.5,
+    };
+    // Figures of a subject: the rate, and the share of lost packets.
+    let rate_of = |subject: usize| 2 * subject;
+    let lost_of = |subject: usize| 2 * subject + 1;
+    let deploy = |turns: &mut Turns<'_>| {
         let made = build(session)?;
-        let stage = format!("packet rates, deployment {deployment} of {deployments}");
-        rounds.extend(
-            session.measure(&stage, subjects, (ROUNDS, ROUNDS), |index| {
-                let load = (PAYLOADS[index % PAYLOADS.len()], packets, BURST);
-                let variant = &made[index / PAYLOADS.len()];
+        turns.measure_figures(
+            subjects,
+            |_| false,
+            |subject| {
+                let load = (PAYLOADS[subject % PAYLOADS.len()], packets, BURST);
+                let variant = &made[subject / PAYLOADS.len()];
                 let carried = variant.overload_trial(load, session)?;
                 let missing = carried.sent.saturating_sub(carried.received);
-                lost[index] = lost[index].min(missing as f64 / carried.sent as f64);
-                Ok(carried.carried_mpps)
-            })?,
-        );
-    }
-    for_each_case(|batch_index, payload_index| {
-        let at = |number| subject(batch_index, number, payload_index);
-        let (batch, payload) = (BATCHES[batch_index], PAYLOADS[payload_index]);
-        for (subject, name) in SUBJECTS.iter().enumerate() {
+                let lost = missing as f64 / carried.sent as f64;
+                Ok([carried.carried_mpps, lost])
+            },
+        )
+    };
+    let least_lost = |samples: &Deployments, subject| {
+        let lost = samples.figures(lost_of(subject));
+        lost.reduce(f64::min)
+    };
+    let claims = |samples: &Deployments, (): &()| {
+        let claim = |(batch, payload): (usize, usize)| {
+            let [bare, chain] = [0, 1].map(|number| slot(batch, number, payload));
+            let (batch, payload) = (BATCHES[batch], PAYLOADS[payload]);
+            let id = format!("rate of the bare forwarder / rate, {payload} B, batch {batch}");
+            let ratio = samples.ratio(rate_of(bare), rate_of(chain));
+            let is_overloaded = [bare, chain]
+                .into_iter()
+                .all(|subject| least_lost(samples, subject).is_some_and(|lost| lost > 0.0));
+            Claim::at_most(id, ratio, BOUND).provided(if is_overloaded {
+                Ok(())
+            } else {
+                Err("the sender is not fast enough to overload both".to_owned())
+            })
+        };
+        cases().map(claim).collect()
+    };
+    let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
+    for (batch, payload) in cases() {
+        for (number, name) in SUBJECTS.iter().enumerate() {
+            let subject = slot(batch, number, payload);
             findings.add_row(
                 Row::of("packet rates")
                     .with("variant", *name)
-                    .with("batch", batch)
-                    .with("payload_bytes", payload)
-                    .with_estimate("rate", "_mpps", rounds.median(at(subject)))
-                    .with("least_lost_share", lost[at(subject)]),
+                    .with("batch", BATCHES[batch])
+                    .with("payload_bytes", PAYLOADS[payload])
+                    .with_estimate("rate", "_mpps", samples.median(rate_of(subject)))
+                    .with("least_lost_share", least_lost(&samples, subject)),
             );
-        }
-        let ratio = rounds.ratio(at(0), at(1))?;
-        let id = format!("rate of the bare forwarder / rate, {payload} B, batch {batch}");
-        let mut claim = Claim::ratio_at_most(id, ratio, BOUND);
-        if [0, 1].iter().any(|subject| lost[at(*subject)] <= 0.0) {
-            // Without loss, the sender limited the rate.
-            claim = claim.without_bound();
-        }
-        findings.add_claim(claim);
-        Ok(())
-    })
-}
-
-/// Index of a subject, from the indices of batch size, subject and payload.
-fn subject(batch: usize, number: usize, payload: usize) -> usize {
-    (batch * SUBJECTS.len() + number) * PAYLOADS.len() + payload
-}
-
-fn for_each_case(mut case: impl FnMut(usize, usize) -> Result<(), Error>) -> Result<(), Error> {
-    for batch in 0..BATCHES.len() {
-        for payload in 0..PAYLOADS.len() {
-            case(batch, payload)?;
         }
     }
     Ok(())
+}
+
+/// Index of a subject, from the indices of batch size, subject and payload.
+fn slot(batch: usize, number: usize, payload: usize) -> usize {
+    (batch * SUBJECTS.len() + number) * PAYLOADS.len() + payload
+}
+
+/// Indices of batch size and payload.
+fn cases() -> impl Iterator<Item = (usize, usize)> {
+    (0..BATCHES.len()).flat_map(|batch| (0..PAYLOADS.len()).map(move |payload| (batch, payload)))
 }

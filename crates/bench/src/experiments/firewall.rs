@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use myelin_kernel::{Hook, LoadedChain, test_run};
+use myelin_metrics::stats::Deployments;
 use myelin_packet::Prefix;
 use myelin_packet::five_tuple::UDP;
 use myelin_packet::rules::{Action, Rule};
@@ -10,7 +11,8 @@ use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig};
 
 use super::lookup::{TestPackets, small_plane};
 use crate::frames::{self, SplitMix};
-use crate::{Error, Findings, Row, Session, ebpf};
+use crate::sampling::{Sampling, Turns};
+use crate::{Claim, Error, Findings, Row, Session, ebpf};
 
 const COUNTS: [usize; 3] = [10, 100, 1000];
 /// Largest cost of the most rules over that of the fewest.
@@ -19,45 +21,52 @@ const BOUND: f64 = 1.5;
 const FRAMES: usize = 256;
 
 pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let plane = small_plane()?;
-    let load = |spi, function| plane.load_chain(&test_run::chain(hook, spi, &[function]));
-    let mut subjects: Vec<(LoadedChain, TestPackets)> = Vec::new();
-    for (index, count) in COUNTS.into_iter().enumerate() {
-        session.progress("loading rules", index, COUNTS.len())?;
-        subjects.push((load(index as u32 + 1, firewall(count))?, packets(count)));
-    }
-    // The baseline: a function that does nothing, and the egress.
-    subjects.push((
-        load(COUNTS.len() as u32 + 1, FunctionConfig::Forward)?,
-        packets(COUNTS[0]),
-    ));
-    let baseline = COUNTS.len();
-    let programs: Vec<_> = subjects
-        .iter()
-        .filter_map(|(chain, _)| chain.program(0))
-        .collect();
-    let _entries = ebpf::DispatcherEntries::add(hook, &programs)?;
-    let stage = format!("rules at {hook}");
-    let mut rounds = session.measure(&stage, subjects.len(), (40, 200), |subject| {
-        let (chain, packets) = &subjects[subject];
-        let function = chain.program(0).ok_or(Error::Cancelled)?;
-        packets.mean_ns_behind_door(function, hook)
-    })?;
-    let own: Vec<usize> = (0..baseline)
-        .map(|rules| rounds.derive(rules, baseline, |with, without| (with - without).max(1.0)))
-        .collect();
+    // The last subject is `forward`, with the same egress as the firewalls.
+    let nothing = COUNTS.len();
+    let sampling = Sampling {
+        stage: &format!("rules at {hook}"),
+        rounds: 5,
+        share: 0.15,
+    };
+    let deploy = |turns: &mut Turns<'_>| {
+        let plane = small_plane()?;
+        let load = |spi, function| plane.load_chain(&test_run::chain(hook, spi, &[function]));
+        let mut subjects: Vec<(LoadedChain, TestPackets)> = Vec::new();
+        for (spi, count) in (1..).zip(COUNTS) {
+            session.check()?;
+            subjects.push((load(spi, firewall(count))?, packets(count)));
+        }
+        let forward = load(nothing as u32 + 1, FunctionConfig::Forward)?;
+        subjects.push((forward, packets(COUNTS[0])));
+        let programs: Vec<_> = subjects
+            .iter()
+            .filter_map(|(chain, _)| chain.program(0))
+            .collect();
+        let _entries = ebpf::DispatcherEntries::add(hook, &programs)?;
+        turns.measure(subjects.len(), |subject| {
+            let (chain, packets) = &subjects[subject];
+            let function = chain.program(0).ok_or(Error::Cancelled)?;
+            packets.mean_ns_behind_door(function, hook)
+        })
+    };
+    let own = |round: &dyn Fn(usize) -> f64, rules| (round(rules) - round(nothing)).max(1.0);
+    let ratio =
+        |samples: &Deployments, rules| samples.of(|round| own(round, rules) / own(round, 0));
+    let claims = |samples: &Deployments, (): &()| {
+        let id = format!("firewall, 1000 rules / 10, {hook}");
+        vec![Claim::at_most(id, ratio(samples, nothing - 1), BOUND)]
+    };
+    let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
     for (index, count) in COUNTS.into_iter().enumerate() {
         findings.add_row(
             Row::of("firewall rules")
                 .with("hook", hook.to_string())
                 .with("rules", count)
-                .with_estimate("firewall", "_ns", rounds.median(own[index]))
-                .with("times_10_rules", rounds.ratio_value(own[index], own[0])?)
-                .with("with_egress_ns", rounds.median(index).map(|e| e.value)),
+                .with_estimate("firewall", "_ns", samples.of(|round| own(round, index)))
+                .with("times_10_rules", ratio(&samples, index).map(|e| e.value))
+                .with("with_egress_ns", samples.median(index).map(|e| e.value)),
         );
     }
-    let ratio = rounds.ratio(own[baseline - 1], own[0])?;
-    findings.claim_at_most(format!("firewall, 1000 rules / 10, {hook}"), ratio, BOUND);
     Ok(())
 }
 

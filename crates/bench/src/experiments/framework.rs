@@ -6,11 +6,12 @@ use std::time::Instant;
 use myelin_dataplane::replay_port::ReplayPort;
 use myelin_dataplane::umem::{Borrower, FrameMemory};
 use myelin_dataplane::{Forwarder, SocketId, Stats, Umem, UserChain, UserExit, UserSegment};
-use myelin_metrics::stats::{CONFIDENCE, median_ci};
+use myelin_metrics::stats::{CONFIDENCE, Deployments, Estimate, median_ci};
 use myelin_packet::{Meta, parse};
 use myelin_spec::FunctionConfig;
 
-use crate::{Error, Findings, Row, Session, frames};
+use crate::sampling::{Sampling, Turns};
+use crate::{Claim, Error, Findings, Row, Session, frames};
 
 const LENGTHS: [u8; 5] = [1, 2, 8, 16, 32];
 /// Batch size, and largest addition of a further function to a packet's time, ns.
@@ -22,43 +23,49 @@ const PACKETS: u32 = 512;
 /// Windows of a figure. The figure is their median.
 const WINDOWS: usize = 40;
 
-pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
-    let memories = (0..BATCHES.len() * LENGTHS.len())
-        .map(|_| FrameMemory::map(&Umem::create(FRAMES, FRAME_SIZE)?))
-        .collect::<Result<Vec<_>, _>>()?;
-    let mut loops = Vec::new();
-    for ((batch, length), memory) in subjects().zip(&memories) {
-        loops.push(create_forwarder(batch, length, memory)?);
-    }
-    let mut rounds =
-        session.measure("chains in user space", loops.len(), (60, 400), |subject| {
-            Ok(packet_ns(&mut loops[subject]))
-        })?;
-    let mut findings = Findings::default().with("packets_a_window", PACKETS.to_string());
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+    let sampling = Sampling {
+        stage: "chains in user space",
+        rounds: 10,
+        share: 1.0,
+    };
+    let deploy = |turns: &mut Turns<'_>| {
+        let memories = (0..BATCHES.len() * LENGTHS.len())
+            .map(|_| FrameMemory::map(&Umem::create(FRAMES, FRAME_SIZE)?))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut loops = Vec::new();
+        for ((batch, length), memory) in subjects().zip(&memories) {
+            loops.push(create_forwarder(batch, length, memory)?);
+        }
+        turns.measure(loops.len(), |subject| Ok(packet_ns(&mut loops[subject])))
+    };
+    let claims = |samples: &Deployments, (): &()| {
+        let claim = |(index, (batch, bound)): (usize, (u16, Option<f64>))| {
+            let id = format!("framework a user function and packet, ns, batch {batch}");
+            let last = (index + 1) * LENGTHS.len() - 1;
+            Some(Claim::at_most(id, each_further(samples, last), bound?))
+        };
+        BATCHES.into_iter().enumerate().filter_map(claim).collect()
+    };
+    let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
     for (subject, (batch, length)) in subjects().enumerate() {
-        let one = subject - subject % LENGTHS.len();
-        let more = f64::from(length) - 1.0;
-        let each = (length > 1)
-            .then(|| rounds.derive(subject, one, |all, one| (all - one) / more))
-            .and_then(|each| rounds.median(each));
         findings.add_row(
             Row::of("chains in user space")
                 .with("batch", batch)
                 .with("functions", length)
-                .with_estimate("packet", "_ns", rounds.median(subject))
-                .with_estimate("each_further", "_ns", each),
+                .with_estimate("packet", "_ns", samples.median(subject))
+                .with_estimate("each_further", "_ns", each_further(&samples, subject)),
         );
-        let bound = BATCHES
-            .iter()
-            .find_map(|(of, bound)| bound.filter(|_| *of == batch));
-        if let Some(bound) = bound
-            && length == LENGTHS[LENGTHS.len() - 1]
-        {
-            let id = format!("framework a user function and packet, ns, batch {batch}");
-            findings.claim_median_at_most(id, each, bound);
-        }
     }
-    Ok(findings)
+    findings.set("packets_a_window", PACKETS);
+    Ok(())
+}
+
+/// What a further function adds to a packet's time, ns. `None` with one function.
+fn each_further(samples: &Deployments, subject: usize) -> Option<Estimate> {
+    let length = subject % LENGTHS.len();
+    let more = f64::from(LENGTHS[length]) - 1.0;
+    samples.of(|round| (round(subject) - round(subject - length)) / more)
 }
 
 /// All batch sizes with all lengths.

@@ -1,11 +1,13 @@
 //! `hop-cost`: the round trip through one hop of every technology.
 
 use myelin_measure::Mode;
+use myelin_metrics::stats::Deployments;
 
 use crate::agents::EmbeddedAgent;
 use crate::reference::Reference;
-use crate::variant::{PAYLOADS, Variant, measure, polling_core};
-use crate::{Error, Findings, Row, Session, variants};
+use crate::round_trips::{RoundTrips, TripSubjects};
+use crate::variant::{Variant, polling_core};
+use crate::{Claim, Error, Fault, Findings, Row, Session, variants};
 
 const FORWARD: &str = "kind: forward";
 
@@ -18,52 +20,50 @@ const CLAIMS: [(&str, &str, f64); 5] = [
     ("user", "dpdk-afxdp", 1.0),
 ];
 
-pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
-    let deployments = session.effort.rounds(12, 40);
-    let measured = measure(session, deployments, &[Mode::Inline], || build(session))?;
-    let mut findings = Findings::default()
-        .with("probe_mode", "inline")
-        .with("packets_a_round", session.effort.packets().to_string())
-        .with("deployments", deployments.to_string())
-        .with("polling_core", polling_core()?.to_string())
-        .with("directions", "one function, redirect or forwarder forwards packets to the server; replies pass a tc redirect to the peer");
-    let rounds = &measured.rounds;
-    for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
-        let at = |variant: usize| measured.subject(variant, payload_index, 0);
-        for (index, variant) in measured.variants.iter().enumerate() {
-            findings.add_row(
-                Row::of("round trips")
-                    .with("variant", variant.name.as_str())
-                    .with("payload_bytes", payload)
-                    .with_estimate("rtt_p50", "_us", rounds.median(at(index)))
-                    .with("times_direct", rounds.ratio_value(at(index), at(0))?)
-                    .with("what", variant.about.as_str()),
-            );
-        }
-    }
-    findings.rows.extend_from_slice(&measured.rest);
-    for (subject, reference, bound) in CLAIMS {
-        let both = (measured.find(subject), measured.find(reference));
-        let (Some(one), Some(other)) = both else {
-            continue;
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+    let claims = |samples: &Deployments, subjects: &TripSubjects| {
+        let claim = |(subject, reference, bound): (&'static str, &'static str, f64)| {
+            let ratios = subjects.ratios(samples, subject, reference).into_iter();
+            ratios.map(move |(payload, _, ratio)| {
+                let id = format!("{subject} / {reference}, {payload} B");
+                Claim::at_most(id, ratio, bound)
+            })
         };
-        for (index, payload) in PAYLOADS.into_iter().enumerate() {
-            let at = |variant: usize| measured.subject(variant, index, 0);
-            let ratio = rounds.ratio(at(one), at(other))?;
-            findings.claim_at_most(
-                format!("{subject} / {reference}, {payload} B"),
-                ratio,
-                bound,
-            );
-        }
+        CLAIMS.into_iter().flat_map(claim).collect()
+    };
+    let RoundTrips {
+        samples, subjects, ..
+    } = session.round_trips(1.0, &[Mode::Inline], findings, || build(session), claims)?;
+    for subject in subjects.all() {
+        findings.add_row(
+            Row::of("round trips")
+                .with("variant", subject.variant.name.as_str())
+                .with("payload_bytes", subject.payload)
+                .with_estimate("rtt_p50", "_us", samples.median(subject.slot))
+                .with(
+                    "times_direct",
+                    samples.ratio_value(subject.slot, subject.first),
+                )
+                .with("what", subject.variant.about.as_str()),
+        );
     }
-    Ok(findings)
+    findings.set("probe_mode", Mode::Inline);
+    findings.set("polling_core", polling_core()?);
+    findings.set(
+        "directions",
+        "one function, redirect or forwarder forwards packets to the server; replies pass a tc redirect to the peer",
+    );
+    Ok(())
 }
 
 /// All variants that are available here, the direct link first, and a row for each missing one.
 fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
     let agent = EmbeddedAgent::open(session.program)?;
-    let spinning = variants::spinning_worker()?;
+    let spinning = if session.has_fault(Fault::SleepingForwarder) {
+        variants::worker("sleep", variants::BATCH)?
+    } else {
+        variants::spinning_worker()?
+    };
     let references = [
         (
             Reference::AfXdp,

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use myelin_kernel::test_run::{self, TestRun};
 use myelin_kernel::{Capacity, Hook, Plane};
+use myelin_metrics::stats::Deployments;
 use myelin_packet::routes::{Route, RouteTables};
 use myelin_packet::{MacAddr, Meta, Prefix, parse};
 use myelin_spec::{BackendSpec, FunctionConfig, LoadBalancerConfig, NatConfig, RouterConfig};
@@ -14,8 +15,8 @@ use myelin_spec::{BackendSpec, FunctionConfig, LoadBalancerConfig, NatConfig, Ro
 use crate::ebpf::look_up::{
     self, DRAWN_FORWARD, DRAWN_FUNCTION, DRAWN_LOOK_UP, HOT_FORWARD, HOT_FUNCTION, LookUpFunction,
 };
-use crate::rounds::Rounds;
-use crate::{Error, Findings, Row, Session, ebpf, frames};
+use crate::sampling::{Sampling, Turns};
+use crate::{Claim, Error, Findings, Row, Session, ebpf, frames};
 
 /// Number of prefixes or flows. Equal to `FLOWS` of `look_up.h`.
 const COUNT: u64 = 100_000;
@@ -35,8 +36,7 @@ const CLIENTS_V4: u32 = 10 << 24;
 const CLIENTS_V6: u128 = 0xfd << 120;
 const SERVICE: u32 = 0x00ee_0001;
 
-pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
-    let mut findings = Findings::default();
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     for hook in Hook::ALL {
         for (kind, name) in [
             (LookUpFunction::Router, "router"),
@@ -44,50 +44,11 @@ pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
             (LookUpFunction::Nat, "nat"),
         ] {
             for is_v6 in [false, true] {
-                let subject = Subject { kind, hook, is_v6 };
                 let family = if is_v6 { "IPv6" } else { "IPv4" };
-                let stage = format!("{name}, {family}, at {hook}");
-                session.progress(&stage, 0, 1)?;
-                let mut rounds = subject.measure(&stage, session)?;
-                report(&mut findings, &mut rounds, [name, family], hook)?;
+                Subject { kind, hook, is_v6 }.sample([name, family], session, findings)?;
             }
         }
     }
-    Ok(findings)
-}
-
-/// Adds a row, and a claim for each of its two differences.
-fn report(
-    findings: &mut Findings,
-    rounds: &mut Rounds,
-    [name, family]: [&str; 2],
-    hook: Hook,
-) -> Result<(), Error> {
-    let less = |one: f64, other: f64| (one - other).max(1.0);
-    let hot = rounds.derive(HOT_FUNCTION, HOT_FORWARD, less);
-    let drawn = rounds.derive(DRAWN_FUNCTION, DRAWN_FORWARD, less);
-    let bare = rounds.derive(DRAWN_LOOK_UP, DRAWN_FORWARD, less);
-    let ratio = rounds.ratio(drawn, bare)?;
-    findings.add_row(
-        Row::of("look-ups")
-            .with("function", name)
-            .with("family", family)
-            .with("hook", hook.to_string())
-            .with_estimate("hot_over_forward", "_ns", rounds.median(hot))
-            .with_estimate("drawn_over_forward", "_ns", rounds.median(drawn))
-            .with_estimate("bare_look_up", "_ns", rounds.median(bare))
-            .with("times_bare_look_up", ratio.value),
-    );
-    findings.claim_median_at_most(
-        format!("{name}, {family}, {hook}, hot flow over forward, ns"),
-        rounds.median(hot),
-        HOT_BOUND_NS,
-    );
-    findings.claim_at_most(
-        format!("{name}, {family}, {hook}, random flows / bare look-up"),
-        ratio,
-        DRAWN_BOUND,
-    );
     Ok(())
 }
 
@@ -99,8 +60,53 @@ struct Subject {
 }
 
 impl Subject {
-    /// Figures of the programs of [`look_up`], in their order.
-    fn measure(self, stage: &str, session: Session<'_>) -> Result<Rounds, Error> {
+    /// Adds a row, and a claim for each of its two differences.
+    fn sample(
+        self,
+        [name, family]: [&str; 2],
+        session: Session<'_>,
+        findings: &mut Findings,
+    ) -> Result<(), Error> {
+        let hook = self.hook;
+        let sampling = Sampling {
+            stage: &format!("{name}, {family}, at {hook}"),
+            rounds: 5,
+            share: 1.0 / 12.0,
+        };
+        let less = |round: &dyn Fn(usize) -> f64, one, other| (round(one) - round(other)).max(1.0);
+        let hot =
+            |samples: &Deployments| samples.of(|round| less(round, HOT_FUNCTION, HOT_FORWARD));
+        let drawn = |round: &dyn Fn(usize) -> f64| less(round, DRAWN_FUNCTION, DRAWN_FORWARD);
+        let bare = |round: &dyn Fn(usize) -> f64| less(round, DRAWN_LOOK_UP, DRAWN_FORWARD);
+        let ratio = |samples: &Deployments| samples.of(|round| drawn(round) / bare(round));
+        let claims = |samples: &Deployments, (): &()| {
+            let id = |claim| format!("{name}, {family}, {hook}, {claim}");
+            vec![
+                Claim::at_most(id("hot flow over forward, ns"), hot(samples), HOT_BOUND_NS),
+                Claim::at_most(
+                    id("random flows / bare look-up"),
+                    ratio(samples),
+                    DRAWN_BOUND,
+                ),
+            ]
+        };
+        let deploy = |turns: &mut Turns<'_>| self.deploy(turns, session);
+        let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
+        findings.add_row(
+            Row::of("look-ups")
+                .with("function", name)
+                .with("family", family)
+                .with("hook", hook.to_string())
+                .with_estimate("hot_over_forward", "_ns", hot(&samples))
+                .with_estimate("drawn_over_forward", "_ns", samples.of(drawn))
+                .with_estimate("bare_look_up", "_ns", samples.of(bare))
+                .with("times_bare_look_up", ratio(&samples).map(|e| e.value)),
+        );
+        Ok(())
+    }
+
+    /// Measures the programs of [`look_up`], in their order.
+    fn deploy(self, turns: &mut Turns<'_>, session: Session<'_>) -> Result<(), Error> {
         let Self { hook, .. } = self;
         let plane = Plane::create(None, Capacity::default())?;
         let forward = plane.load_chain(&test_run::chain(hook, 1, &[FunctionConfig::Forward]))?;
@@ -115,12 +121,12 @@ impl Subject {
         // Fill the table with any effort, because the bare look-up of an unknown flow takes another
         // path.
         if self.kind != LookUpFunction::Router {
-            for done in (0..FILLING).step_by(COUNT as usize) {
-                session.progress(stage, done as usize, FILLING as usize)?;
+            for _ in (0..FILLING).step_by(COUNT as usize) {
+                session.check()?;
                 mean_ns(programs[DRAWN_FUNCTION], hook, &frame, COUNT as u32)?;
             }
         }
-        session.measure(stage, programs.len(), (40, 200), |program| {
+        turns.measure(programs.len(), |program| {
             let mut sum = 0.0;
             for _ in 0..TEST_RUNS {
                 sum += mean_ns(programs[program], hook, &frame, RUNS)?;

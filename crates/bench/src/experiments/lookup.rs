@@ -16,14 +16,13 @@ use crate::{Error, Findings, Session};
 /// packets evict each other's memory from the caches.
 const RUNS: u32 = 64;
 
-pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
-    let mut findings = Findings::default();
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     for hook in Hook::ALL {
-        classifier::run(hook, session, &mut findings)?;
-        firewall::run(hook, session, &mut findings)?;
-        accounting::run(hook, session, &mut findings)?;
+        classifier::run(hook, session, findings)?;
+        firewall::run(hook, session, findings)?;
+        accounting::run(hook, session, findings)?;
     }
-    Ok(findings)
+    Ok(())
 }
 
 /// A front door for test runs with one chain that matches all packets. Fields drop in this order.

@@ -3,12 +3,15 @@
 use std::time::{Duration, Instant};
 
 use myelin_measure::Mode;
+use myelin_metrics::stats::Deployments;
 
 use crate::agents::{self, AgentProcess, EmbeddedAgent};
 use crate::machine::MemoryMib;
 use crate::ovs::Ports;
 use crate::ovs::variant::{Layout, build as build_switches};
-use crate::variant::{Measured, PAYLOADS, Variant, measure, median_us, polling_core, run_time};
+use crate::round_trips::{PAYLOADS, TripSubjects};
+use crate::sampling::{Sampling, Turns};
+use crate::variant::{Variant, median_us, polling_core, run_time};
 use crate::{Claim, Error, Findings, Row, Session, variants};
 
 const MODES: [Mode; 2] = [Mode::Inline, Mode::Blocking];
@@ -39,6 +42,7 @@ const OURS: [(&str, &str, &str, &str, Option<f64>); 3] = [
         None,
     ),
 ];
+const DIRECT: &str = "direct";
 const FORWARD: &str = "kind: forward";
 /// Payload of the packets whose CPU time is measured, bytes.
 const CPU_PAYLOAD: usize = PAYLOADS[0];
@@ -51,30 +55,20 @@ const MEMORY_PACKETS: u32 = 10_000;
 struct Subject {
     /// `direct`, a layout of Myelin, or a kind of switch.
     system: String,
-    functions: usize,
-    both_ways: bool,
+    shape: (usize, bool),
     /// Its packet-processing processes, and the processes that they need.
     pids: Vec<u32>,
 }
 
-pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let (available, skipped) = available_ports(session)?;
-    let deployments = session.effort.rounds(3, 12);
-    let build = || build(&available, &SHAPES, session);
-    let measured = measure(session, deployments, &MODES, build)?;
-    let mut findings = Findings {
-        rows: skipped,
-        settings: vec![
-            ("probe_modes", "inline, blocking".to_owned()),
-            ("deployments", deployments.to_string()),
-            ("polling_core", polling_core()?.to_string()),
-            ("directions", "functions forward the packets to the server; replies pass Myelin's front door; with the switch they use a separate cable; `both ways`: functions and switch forward the replies too".to_owned()),
-        ],
-        ..Findings::default()
-    };
-    add_round_trips(&measured, &available, &mut findings)?;
-    measure_processes(&available, session, &mut findings)?;
-    Ok(findings)
+    findings.rows.extend(skipped);
+    measure_round_trips(&available, session, findings)?;
+    measure_processes(&available, session, findings)?;
+    findings.set("probe_modes", "inline, blocking");
+    findings.set("polling_core", polling_core()?);
+    findings.set("directions", "functions forward the packets to the server; replies pass Myelin's front door; with the switch they use a separate cable; `both ways`: functions and switch forward the replies too");
+    Ok(())
 }
 
 fn switch(ports: Ports) -> String {
@@ -116,13 +110,12 @@ fn build(
     shapes: &[(usize, bool)],
     session: Session<'_>,
 ) -> Result<(Vec<Variant>, Vec<Subject>), Error> {
-    session.progress("making the variants", 0, 1)?;
+    session.check()?;
     let agent = EmbeddedAgent::open(session.program)?;
     let mut made = vec![variants::direct()?];
     let mut subjects = vec![Subject {
-        system: "direct".to_owned(),
-        functions: 0,
-        both_ways: false,
+        system: DIRECT.to_owned(),
+        shape: (0, false),
         pids: Vec::new(),
     }];
     for (system, about, space, spec, _) in OURS {
@@ -144,8 +137,7 @@ fn build(
             };
             subjects.push(Subject {
                 system: system.to_owned(),
-                functions,
-                both_ways,
+                shape: (functions, both_ways),
                 pids: variant.processes().to_vec(),
             });
             made.push(variant);
@@ -165,8 +157,7 @@ fn build(
     for (layout, peer) in layouts.iter().zip(build_switches(&layouts)?) {
         subjects.push(Subject {
             system: switch(layout.ports),
-            functions: layout.functions,
-            both_ways: layout.both_ways,
+            shape: (layout.functions, layout.both_ways),
             pids: peer.pids,
         });
         made.push(peer.variant);
@@ -174,28 +165,18 @@ fn build(
     let made = made
         .into_iter()
         .zip(&subjects)
-        .map(|(variant, subject)| variant.with_name(&subject.name()))
+        .map(|(variant, subject)| variant.with_name(&name(&subject.system, subject.shape)))
         .collect();
     Ok((made, subjects))
 }
 
-impl Subject {
-    fn name(&self) -> String {
-        let ways = if self.both_ways { ", both ways" } else { "" };
-        match self.functions {
-            0 => self.system.clone(),
-            count => format!("{}, {count}{ways}", self.system),
-        }
+/// The name of a variant.
+fn name(system: &str, (functions, both_ways): (usize, bool)) -> String {
+    let ways = if both_ways { ", both ways" } else { "" };
+    match functions {
+        0 => system.to_owned(),
+        count => format!("{system}, {count}{ways}"),
     }
-
-    fn is(&self, system: &str, functions: usize, both_ways: bool) -> bool {
-        self.system == system && (self.functions, self.both_ways) == (functions, both_ways)
-    }
-}
-
-fn find(subjects: &[Subject], system: &str, shape: (usize, bool)) -> Option<usize> {
-    let wanted = |subject: &Subject| subject.is(system, shape.0, shape.1);
-    subjects.iter().position(wanted)
 }
 
 /// "`ours` / `peer`, 2 functions".
@@ -205,53 +186,76 @@ fn pair(ours: &str, peer: &str, (functions, both_ways): (usize, bool)) -> String
     format!("{ours} / {peer}, {functions} function{plural}{ways}")
 }
 
-fn add_round_trips(
-    measured: &Measured<Vec<Subject>>,
+fn measure_round_trips(
     available: &[Ports],
+    session: Session<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
-    let (rounds, subjects) = (&measured.rounds, &measured.rest);
-    for (mode_index, mode) in MODES.into_iter().enumerate() {
-        for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
-            let at = |variant: usize| measured.subject(variant, payload_index, mode_index);
-            for (index, variant) in measured.variants.iter().enumerate() {
-                findings.add_row(
-                    Row::of("round trips")
-                        .with("variant", variant.name.as_str())
-                        .with("payload_bytes", payload)
-                        .with("mode", mode.to_string())
-                        .with_estimate("rtt_p50", "_us", rounds.median(at(index)))
-                        .with(
-                            "rtt_p99_us",
-                            measured.distributions[at(index)].quantile_us(0.99),
-                        )
-                        .with("times_direct", rounds.ratio_value(at(index), at(0))?)
-                        .with("what", variant.about.as_str()),
-                );
-            }
-            for (ours, .., bound) in OURS {
-                for shape in SHAPES {
-                    let Some(one) = find(subjects, ours, shape) else {
-                        continue;
-                    };
-                    if let (Some(bound), (2, false), Mode::Inline) = (bound, shape, mode) {
-                        let ratio = rounds.ratio(at(one), at(0))?;
-                        let id = format!("{}, {payload} B, {mode}", pair(ours, "direct", shape));
-                        findings.claim_at_most(id, ratio, bound);
-                    }
-                    for peer in available.iter().map(|ports| switch(*ports)) {
-                        let Some(other) = find(subjects, &peer, shape) else {
-                            continue;
-                        };
-                        let ratio = rounds.ratio(at(one), at(other))?;
+    let build = || Ok((build(available, &SHAPES, session)?.0, Vec::new()));
+    let claims = |samples: &Deployments, subjects: &TripSubjects| {
+        let mut claims = Vec::new();
+        for (ours, .., bound) in OURS {
+            let direct = bound.map(|bound| (DIRECT.to_owned(), bound));
+            let peers = available.iter().map(|ports| (switch(*ports), 1.0));
+            for ((peer, bound), shape) in each_pair(direct.into_iter().chain(peers), &SHAPES) {
+                let is_direct = peer == DIRECT;
+                if is_direct && shape != SHAPES[1] {
+                    continue;
+                }
+                let peer_shape = if is_direct { (0, false) } else { shape };
+                let names = (name(ours, shape), name(&peer, peer_shape));
+                for (payload, mode, ratio) in subjects.ratios(samples, &names.0, &names.1) {
+                    if !is_direct || mode.mode == Mode::Inline {
                         let id = format!("{}, {payload} B, {mode}", pair(ours, &peer, shape));
-                        findings.claim_at_most(id, ratio, 1.0);
+                        claims.push(Claim::at_most(id, ratio, bound));
                     }
                 }
             }
         }
+        claims
+    };
+    let trips = session.round_trips(0.6, &MODES, findings, build, claims)?;
+    for subject in trips.subjects.all() {
+        let all = &trips.distributions[subject.slot];
+        let times_direct = trips.samples.ratio_value(subject.slot, subject.first);
+        findings.add_row(
+            Row::of("round trips")
+                .with("variant", subject.variant.name.as_str())
+                .with("payload_bytes", subject.payload)
+                .with("mode", subject.conditions.to_string())
+                .with_estimate("rtt_p50", "_us", trips.samples.median(subject.slot))
+                .with("rtt_p99_us", all.quantile_us(0.99))
+                .with("times_direct", times_direct)
+                .with("what", subject.variant.about.as_str()),
+        );
     }
     Ok(())
+}
+
+/// Each item with each shape.
+fn each_pair<T: Clone>(
+    items: impl Iterator<Item = T>,
+    shapes: &[(usize, bool)],
+) -> impl Iterator<Item = (T, (usize, bool))> {
+    items.flat_map(move |item| shapes.iter().map(move |shape| (item.clone(), *shape)))
+}
+
+/// The subjects whose processes were measured. Slots: CPU time of each variant, idle cores of each
+/// variant, resident and proportional memory of each system.
+struct ProcessLabels {
+    variants: Vec<String>,
+    /// System and processes.
+    memory: Vec<(String, &'static str)>,
+}
+
+impl ProcessLabels {
+    fn variant(&self, name: &str) -> Option<usize> {
+        self.variants.iter().position(|variant| variant == name)
+    }
+
+    fn memory_slot(&self, system: usize) -> usize {
+        2 * (self.variants.len() + system)
+    }
 }
 
 /// CPU time and memory of the packet-processing processes.
@@ -261,39 +265,92 @@ fn measure_processes(
     findings: &mut Findings,
 ) -> Result<(), Error> {
     let shapes = [SHAPES[0], SHAPES[1]];
-    let (variants, subjects) = build(available, &shapes, session)?;
-    let rounds = session.measure("CPU time", variants.len(), (30, 60), |index| {
-        measure_cpu_us(&variants[index], &subjects[index].pids, session)
-    })?;
-    for (index, (variant, subject)) in variants.iter().zip(&subjects).enumerate() {
-        findings.add_row(
-            Row::of("CPU time")
-                .with("variant", variant.name.as_str())
-                .with("payload_bytes", CPU_PAYLOAD)
-                .with_estimate("cpu_a_round_trip", "_us", rounds.median(index))
-                .with("times_direct", rounds.ratio_value(index, 0)?)
-                .with(
-                    "cores_without_packets",
-                    measure_idle_cores(variant, &subject.pids)?,
-                ),
-        );
-    }
-    for shape in shapes {
+    let sampling = Sampling {
+        stage: "CPU time and memory",
+        rounds: 4,
+        share: 0.4,
+    };
+    let deploy = |turns: &mut Turns<'_>| {
+        let (variants, subjects) = build(available, &shapes, session)?;
+        turns.measure(variants.len(), |index| {
+            measure_cpu_us(&variants[index], &subjects[index].pids, session)
+        })?;
+        for (variant, subject) in variants.iter().zip(&subjects) {
+            turns.record([measure_idle_cores(variant, &subject.pids)?]);
+        }
+        let mut memory = Vec::new();
+        for subject in &subjects {
+            if subject.system.starts_with("OVS") && subject.shape == shapes[1] {
+                let used = MemoryMib::of(&subject.pids)?;
+                memory.push((subject.system.clone(), "ovs-vswitchd, ovsdb-server", used));
+            }
+        }
+        memory.extend(measure_own_memory(session)?);
+        turns.record(memory.iter().flat_map(|(.., used)| used.figures()));
+        Ok(ProcessLabels {
+            variants: variants.iter().map(|one| one.name.clone()).collect(),
+            memory: memory
+                .into_iter()
+                .map(|(system, what, _)| (system, what))
+                .collect(),
+        })
+    };
+    let claims = |samples: &Deployments, labels: &ProcessLabels| {
+        let mut claims = Vec::new();
         for (ours, ..) in OURS {
-            for peer in available.iter().map(|ports| switch(*ports)) {
-                let both = (find(&subjects, ours, shape), find(&subjects, &peer, shape));
-                if let (Some(one), Some(other)) = both {
-                    let id = format!(
-                        "CPU time of a packet and its reply, {}",
-                        pair(ours, &peer, shape)
-                    );
-                    let ratio = rounds.ratio(one, other)?;
-                    findings.claim_at_most(id, ratio, 1.0);
+            let peers = available.iter().map(|ports| switch(*ports));
+            for (peer, shape) in each_pair(peers, &shapes) {
+                let both = [ours, &peer].map(|system| labels.variant(&name(system, shape)));
+                if let [Some(one), Some(other)] = both {
+                    let pair = pair(ours, &peer, shape);
+                    let id = format!("CPU time of a packet and its reply, {pair}");
+                    claims.push(Claim::at_most(id, samples.ratio(one, other), 1.0));
                 }
             }
         }
+        claims.extend(memory_claims(samples, labels));
+        claims
+    };
+    let (samples, labels) = session.sample(sampling, findings, deploy, claims)?;
+    for (index, variant) in labels.variants.iter().enumerate() {
+        let idle = samples.median(labels.variants.len() + index);
+        findings.add_row(
+            Row::of("CPU time")
+                .with("variant", variant.as_str())
+                .with("payload_bytes", CPU_PAYLOAD)
+                .with_estimate("cpu_a_round_trip", "_us", samples.median(index))
+                .with("times_direct", samples.ratio_value(index, 0))
+                .with("cores_without_packets", idle.map(|idle| idle.value)),
+        );
     }
-    measure_memory(&subjects, session, findings)
+    for (index, (system, what)) in labels.memory.iter().enumerate() {
+        let slot = labels.memory_slot(index);
+        let value = |slot| samples.median(slot).map(|memory| memory.value);
+        findings.add_row(
+            Row::of("memory")
+                .with("system", system.as_str())
+                .with("functions", SHAPES[1].0)
+                .with("processes", *what)
+                .with("resident_mib", value(slot))
+                .with("proportional_mib", value(slot + 1)),
+        );
+    }
+    Ok(())
+}
+
+fn memory_claims(samples: &Deployments, labels: &ProcessLabels) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    let is_peer = |system: &str| system.starts_with("OVS");
+    for (one, (ours, _)) in labels.memory.iter().enumerate() {
+        for (other, (peer, _)) in labels.memory.iter().enumerate() {
+            if !is_peer(ours) && is_peer(peer) {
+                let [one, other] = [one, other].map(|system| labels.memory_slot(system));
+                let id = format!("memory, {}", pair(ours, peer, SHAPES[1]));
+                claims.push(Claim::at_most(id, samples.ratio(one, other), 1.0));
+            }
+        }
+    }
+    claims
 }
 
 /// CPU time for a packet and its reply, including the hosts. The probe keeps one core busy from the
@@ -315,23 +372,14 @@ fn measure_idle_cores(variant: &Variant, pids: &[u32]) -> Result<f64, Error> {
     Ok(run_time(pids)?.saturating_sub(spent).as_secs_f64() / elapsed.as_secs_f64())
 }
 
-/// Resident memory of the switches' and of Myelin's processes with two functions, after packets.
-fn measure_memory(
-    subjects: &[Subject],
+/// Memory of Myelin's processes with two functions, after packets.
+fn measure_own_memory(
     session: Session<'_>,
-    findings: &mut Findings,
-) -> Result<(), Error> {
-    let mut peers = Vec::new();
-    for subject in subjects {
-        if subject.system.starts_with("OVS") && subject.functions == 2 {
-            let what = "ovs-vswitchd, ovsdb-server";
-            let resident = findings.add_memory(&subject.system, what, &subject.pids)?;
-            peers.push((&subject.system, resident));
-        }
-    }
+) -> Result<Vec<(String, &'static str, MemoryMib)>, Error> {
     let agent = AgentProcess::start(session.program)?;
+    let mut all = Vec::new();
     for (ours, _, space, spec, _) in OURS {
-        session.progress("memory", 0, 1)?;
+        session.check()?;
         let chain = agent.dir.chain_name(ours);
         let text = agents::chain_text(&chain, &[(FORWARD, space); 2], spec);
         let mut pids = agent.deploy_and_probe(&chain, text, MEMORY_PACKETS)?;
@@ -341,25 +389,8 @@ fn measure_memory(
             "agent, worker"
         };
         pids.push(agent.client.info()?.pid);
-        let resident = findings.add_memory(ours, what, &pids)?;
+        all.push((ours.to_owned(), what, MemoryMib::of(&pids)?));
         agent.client.down(&chain)?;
-        for (peer, other) in &peers {
-            let id = format!("memory, {}", pair(ours, peer, SHAPES[1]));
-            findings.add_claim(Claim::figure_at_most(id, resident / other, 1.0));
-        }
     }
-    Ok(())
-}
-
-impl Findings {
-    /// Adds a row with the memory of these processes together. Returns the resident part, MiB.
-    fn add_memory(&mut self, system: &str, what: &str, pids: &[u32]) -> Result<f64, Error> {
-        let memory = MemoryMib::of(pids)?;
-        let row = Row::of("memory")
-            .with("system", system)
-            .with("functions", SHAPES[1].0)
-            .with("processes", what);
-        self.add_row(memory.add_to(row));
-        Ok(memory.resident)
-    }
+    Ok(all)
 }

@@ -3,11 +3,13 @@
 use std::os::fd::AsFd;
 
 use myelin_kernel::Hook;
+use myelin_metrics::stats::Deployments;
 use myelin_packet::traffic::{Bucket, Profile};
 use myelin_spec::FunctionConfig;
 
 use super::lookup::Door;
-use crate::{Error, Findings, Row, Session, ebpf, frames};
+use crate::sampling::{Sampling, Turns};
+use crate::{Claim, Error, Findings, Row, Session, ebpf, frames};
 
 /// Largest cost over a front door that only counts, ns.
 const ALONE_BOUND_NS: f64 = 40.0;
@@ -21,6 +23,16 @@ struct Subject {
     hook: Hook,
     single_queue: bool,
     profile: Option<Profile>,
+}
+
+impl Subject {
+    fn queues(&self) -> &'static str {
+        if self.single_queue {
+            "one queue"
+        } else {
+            "several CPUs"
+        }
+    }
 }
 
 /// A profile with equal limits in packets and bits.
@@ -56,72 +68,74 @@ fn subjects() -> Vec<Subject> {
 
 pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let subjects = subjects();
-    let doors = subjects
-        .iter()
-        .map(|subject| {
-            let profile = subject.profile.as_ref();
-            Door::new(
-                subject.hook,
-                subject.single_queue,
-                profile,
-                &[FunctionConfig::Forward],
-            )
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    let programs = subjects
-        .iter()
-        .zip(&doors)
-        .map(|(subject, door)| Ok(door.port.program(subject.hook)?))
-        .collect::<Result<Vec<_>, Error>>()?;
-    let at_xdp: Vec<_> = subjects
-        .iter()
-        .zip(&programs)
-        .filter(|(subject, _)| subject.hook == Hook::Xdp)
-        .map(|(_, program)| program.as_fd())
-        .collect();
-    let _entries = ebpf::DispatcherEntries::add(Hook::Xdp, &at_xdp)?;
     let frame = frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
-    let mut rounds = session.measure("policing", programs.len(), (40, 200), |subject| {
-        ebpf::mean_ns(
-            programs[subject].as_fd(),
-            subjects[subject].hook,
-            &frame,
-            RUNS,
-        )
-    })?;
-    for (group, doors) in subjects.chunks(3).enumerate() {
-        let [counting, passed, dropped] = [0, 1, 2].map(|which| 3 * group + which);
-        let more = rounds.derive(passed, counting, |with, without| with - without);
-        let spared = rounds.derive(dropped, passed, |dropped, passed| dropped - passed);
-        let (hook, alone) = (doors[0].hook, doors[0].single_queue);
-        let queues = if alone { "one queue" } else { "several CPUs" };
-        for (subject, door) in (counting..).zip(doors) {
-            findings.add_row(
-                Row::of("policing, test runs")
-                    .with("hook", hook.to_string())
-                    .with("bucket", queues)
-                    .with("door", door.door)
-                    .with_estimate("packet", "_ns", rounds.median(subject))
-                    .with(
-                        "policer_ns",
-                        (subject == passed).then(|| rounds.median(more).map(|e| e.value)),
-                    ),
-            );
+    let sampling = Sampling {
+        stage: "policing",
+        rounds: 5,
+        share: 0.3,
+    };
+    let deploy = |turns: &mut Turns<'_>| {
+        let doors = subjects
+            .iter()
+            .map(|subject| {
+                let profile = subject.profile.as_ref();
+                let functions = [FunctionConfig::Forward];
+                Door::new(subject.hook, subject.single_queue, profile, &functions)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let programs = subjects
+            .iter()
+            .zip(&doors)
+            .map(|(subject, door)| Ok(door.port.program(subject.hook)?))
+            .collect::<Result<Vec<_>, Error>>()?;
+        let at_xdp: Vec<_> = subjects
+            .iter()
+            .zip(&programs)
+            .filter(|(subject, _)| subject.hook == Hook::Xdp)
+            .map(|(_, program)| program.as_fd())
+            .collect();
+        let _entries = ebpf::DispatcherEntries::add(Hook::Xdp, &at_xdp)?;
+        turns.measure(programs.len(), |subject| {
+            let hook = subjects[subject].hook;
+            ebpf::mean_ns(programs[subject].as_fd(), hook, &frame, RUNS)
+        })
+    };
+    // A group of three doors: counting, policing and passed, policing and dropped.
+    let difference = |samples: &Deployments, group: usize, with: usize, without: usize| {
+        samples.of(|round| round(3 * group + with) - round(3 * group + without))
+    };
+    let claims = |samples: &Deployments, (): &()| {
+        let mut claims = Vec::new();
+        for (group, doors) in subjects.chunks(3).enumerate() {
+            let (hook, queues) = (doors[0].hook, doors[0].queues());
+            let bound = if doors[0].single_queue {
+                ALONE_BOUND_NS
+            } else {
+                SHARED_BOUND_NS
+            };
+            claims.push(Claim::at_most(
+                format!("policer over a counting front door, ns, {hook}, {queues}"),
+                difference(samples, group, 1, 0),
+                bound,
+            ));
+            claims.push(Claim::at_most(
+                format!("a dropped packet beyond a passed one, ns, {hook}, {queues}"),
+                difference(samples, group, 2, 1),
+                0.0,
+            ));
         }
-        let bound = if alone {
-            ALONE_BOUND_NS
-        } else {
-            SHARED_BOUND_NS
-        };
-        findings.claim_median_at_most(
-            format!("policer over a counting front door, ns, {hook}, {queues}"),
-            rounds.median(more),
-            bound,
-        );
-        findings.claim_median_at_most(
-            format!("a dropped packet beyond a passed one, ns, {hook}, {queues}"),
-            rounds.median(spared),
-            0.0,
+        claims
+    };
+    let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
+    for (index, subject) in subjects.iter().enumerate() {
+        let policer = difference(&samples, index / 3, 1, 0).filter(|_| index % 3 == 1);
+        findings.add_row(
+            Row::of("policing, test runs")
+                .with("hook", subject.hook.to_string())
+                .with("bucket", subject.queues())
+                .with("door", subject.door)
+                .with_estimate("packet", "_ns", samples.median(index))
+                .with("policer_ns", policer.map(|e| e.value)),
         );
     }
     Ok(())

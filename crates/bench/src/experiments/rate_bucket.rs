@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use myelin_metrics::stats::{CONFIDENCE, mean_ci, median_ci};
-use myelin_packet::sojourn::Histogram;
+use myelin_metrics::stats::Deployments;
 
+use crate::generator::check_offered;
 use crate::published::rate_control;
-use crate::rounds::ratio_to_one;
-use crate::routers::{RouterKind, Routers};
+use crate::routers::{RouterKind, RouterTurn, Routers};
+use crate::sampling::{Sampling, Turns};
 use crate::{Claim, Error, Findings, Row, Session};
 
 /// Buckets of Figs. 8 and 10, packets.
@@ -43,14 +43,23 @@ const QUEUE: u64 = 1000;
 const WAIT: &str = "8ms";
 /// Duration of a turn, and of the search for the capacity.
 const TURN_TIME: Duration = Duration::from_millis(15);
-const SEARCH_TIME: Duration = Duration::from_millis(200);
-/// Turns after each change of the setting.
-const TURNS: usize = 10;
+const SEARCH_TIME: Duration = Duration::from_millis(100);
 /// Least share of the target with a wide policer.
 const TARGET_BOUND: f64 = 0.99;
 /// Largest share of their allowance that the limited routers may forward. The allowance includes
 /// full buckets.
 const LIMITED_BOUND: f64 = 1.01;
+/// Least share of their load that the generator must offer the limited routers.
+const OFFERED_BOUND: f64 = 0.95;
+
+/// The routers, and the share of the time limit of each. The paper's have a policer and a shaper.
+/// Routers in namespaces only police: their packets leave by a redirect past every queue. So they
+/// have no claim about a target.
+const KINDS: [(RouterKind, f64); 3] = [
+    (RouterKind::Process, 0.4),
+    (RouterKind::KernelTcx, 0.25),
+    (RouterKind::Namespace, 0.35),
+];
 
 /// One point of a figure.
 #[derive(Debug, Clone, Copy)]
@@ -58,111 +67,144 @@ struct Setting {
     table: &'static str,
     /// Buckets of the first router, packets.
     policer: u64,
-    shaper: u64,
+    /// `None` if the router only polices.
+    shaper: Option<u64>,
     /// Share of the capacity.
     load: f64,
     routers: usize,
 }
 
-/// Results of a setting, one figure for each turn.
-#[derive(Debug, Default)]
-struct SettingResults {
-    kept: Vec<f64>,
-    mean_us: Vec<f64>,
-    sojourn: Histogram,
-    policed: u64,
-    /// Packets of the other routers, as a share of their allowance.
-    others: Vec<f64>,
+/// The figures of a setting in a round. Their slots have this order.
+#[derive(Debug, Clone, Copy)]
+enum Figure {
+    /// Packets received from the first router, as a share of its rate times the time.
+    OfTarget,
+    /// Packets sent to it, as a share of the same.
+    Offered,
+    /// Packets that the generator forwent.
+    Forgone,
+    Policed,
+    SojournMean,
+    SojournP50,
+    SojournP99,
+    /// Packets sent to the other routers, as a share of those due.
+    OthersOffered,
+    /// Packets received from them, as a share of their allowance.
+    OthersOfAllowed,
+}
+
+const FIGURES: usize = Figure::OthersOfAllowed as usize + 1;
+
+fn slot(setting: usize, figure: Figure) -> usize {
+    setting * FIGURES + figure as usize
+}
+
+fn shapes(kind: RouterKind) -> bool {
+    kind != RouterKind::Namespace
 }
 
 fn settings(kind: RouterKind) -> Vec<Setting> {
     let of = |table, policer, shaper, load, routers| Setting {
         table,
         policer,
-        shaper,
+        shaper: shapes(kind).then_some(shaper),
         load,
         routers,
     };
-    let mut all: Vec<Setting> = BUCKETS
-        .iter()
-        .map(|&bucket| of("one router", bucket, bucket, SINGLE_LOAD, 1))
-        .collect();
+    let alone = |bucket| of("one router", bucket, bucket, SINGLE_LOAD, 1);
+    let mut all: Vec<Setting> = BUCKETS.map(alone).into();
     if kind == RouterKind::Namespace {
         for bucket in LOAD_BUCKETS {
             all.extend(LOADS.map(|load| of("load", bucket, bucket, load, 1)));
         }
     }
     all.extend(BUCKETS.map(|bucket| of("eight routers", bucket, bucket, FIRST_LOAD, ROUTERS)));
-    all.extend(SHAPERS.map(|shaper| of(STRICT, WIDE, shaper, FIRST_LOAD, ROUTERS)));
+    let wide = |table| SHAPERS.map(|shaper| of(table, WIDE, shaper, FIRST_LOAD, ROUTERS));
+    if shapes(kind) {
+        all.extend(wide(STRICT));
+    }
     if kind == RouterKind::Process {
-        all.extend(SHAPERS.map(|shaper| of(TOLERANT, WIDE, shaper, FIRST_LOAD, ROUTERS)));
+        all.extend(wide(TOLERANT));
     }
     all
 }
 
-pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
-    let mut findings =
-        Findings::default().with("frame_bytes", crate::routers::FRAME_BYTES.to_string());
-    for kind in [RouterKind::Process, RouterKind::Namespace] {
-        measure(kind, session, &mut findings)?;
-    }
-    Ok(findings)
-}
-
-/// Value of `enforce`: a router without a queue cannot shape.
-fn enforce(kind: RouterKind) -> &'static str {
-    match kind {
-        RouterKind::Worker | RouterKind::Process | RouterKind::Tcx => "both",
-        RouterKind::Namespace | RouterKind::NamespaceXdp | RouterKind::Kernel | RouterKind::Xdp => {
-            "policer"
-        }
-    }
-}
-
-fn measure(kind: RouterKind, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    session.progress(&format!("capacity of the {} router", kind.name()), 0, 1)?;
-    let no_enforcement = |_| "enforce: none".to_owned();
-    let mut single = Routers::new(session.program, kind, &[], &[no_enforcement(0)])?;
-    let capacity_pps = measure_capacity(&single)?;
-    let slas: Vec<String> = (0..ROUTERS).map(no_enforcement).collect();
-    let mut many = Routers::new(session.program, kind, &[], &slas)?;
-    let settings = settings(kind);
-    let mut results: Vec<SettingResults> =
-        settings.iter().map(|_| SettingResults::default()).collect();
-    let passes = session.effort.choose(1, 3, 20);
-    let turns = session.effort.rounds(TURNS, TURNS);
-    for pass in 0..passes {
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+    findings.set("frame_bytes", crate::routers::FRAME_BYTES);
+    for (kind, share) in KINDS {
         let stage = format!("{} routers", kind.name());
-        session.progress(&stage, pass, passes)?;
-        for (setting, results) in settings.iter().zip(&mut results) {
-            session.check()?;
-            let routers = if setting.routers == 1 {
-                &mut single
-            } else {
-                &mut many
-            };
-            let slas: Vec<String> = (0..setting.routers)
-                .map(|number| sla(kind, setting, number, capacity_pps))
-                .collect();
-            routers.set_slas(&slas)?;
-            for _ in 0..turns {
-                measure_turn(routers, setting, capacity_pps, results)?;
-            }
+        let sampling = Sampling {
+            stage: &stage,
+            rounds: session.effort.choose(2, 2, 10),
+            share,
+        };
+        let settings = settings(kind);
+        let deploy = |turns: &mut Turns<'_>| measure(kind, &settings, session, turns);
+        let judge = |samples: &Deployments, _: &Vec<_>| claims(kind, &settings, samples);
+        let (samples, shapers) = session.sample(sampling, findings, deploy, judge)?;
+        let capacity_pps = samples.median(settings.len() * FIGURES);
+        for (number, (setting, shaper)) in settings.iter().zip(shapers).enumerate() {
+            let offered = capacity_pps.map(|capacity| setting.load * capacity.value / 1e3);
+            let row = Row::of(setting.table)
+                .with("routers", kind.name())
+                .with("shaper", shaper.as_deref())
+                .with("bucket_packets", setting.policer)
+                .with("shaper_packets", setting.shaper)
+                .with("of_capacity", setting.load)
+                .with("offered_kpps", offered);
+            // HTB counts a packet when it enters, so the sojourn would lack the wait in its queue.
+            let has_sojourn = shaper.as_deref() != Some("htb");
+            findings.add_row(with_figures(row, &samples, number, has_sojourn));
         }
     }
-    for (setting, results) in settings.iter().zip(&results) {
-        findings.add_row(row(kind, setting, results, capacity_pps));
+    Ok(())
+}
+
+/// Measures all settings. Returns what shapes the packets in each.
+fn measure(
+    kind: RouterKind,
+    settings: &[Setting],
+    session: Session<'_>,
+    turns: &mut Turns<'_>,
+) -> Result<Vec<Option<String>>, Error> {
+    let deploy = |slas: &[String]| Routers::new(session.program, kind, &[], slas);
+    let single = deploy(&["enforce: none".to_owned()])?;
+    let (_, capacity_pps) = single.capacity(SEARCH_TIME)?;
+    let slas: Vec<String> = (0..ROUTERS)
+        .map(|number| sla(&settings[0], number, capacity_pps))
+        .collect();
+    let many = deploy(&slas)?;
+    let mut shapers = Vec::new();
+    for setting in settings {
+        let routers = if setting.routers == 1 { &single } else { &many };
+        routers.set_sla(&sla(setting, 0, capacity_pps))?;
+        shapers.push(routers.shaper()?);
+        turns.measure_figures(
+            1,
+            |_| false,
+            |_| {
+                let streams = streams(setting, capacity_pps);
+                let turn = routers.send_and_count(&streams, TURN_TIME)?;
+                Ok(figures(&turn, capacity_pps))
+            },
+        )?;
     }
-    add_claims(kind, &settings, &results, findings)
+    turns.record([capacity_pps]);
+    Ok(shapers)
 }
 
 /// The SLA of a router.
-fn sla(kind: RouterKind, setting: &Setting, number: usize, capacity_pps: f64) -> String {
+fn sla(setting: &Setting, number: usize, capacity_pps: f64) -> String {
     let (rate_pps, policer, shaper) = if number == 0 {
-        (setting.load * capacity_pps, setting.policer, setting.shaper)
+        let shaper = setting.shaper.unwrap_or(setting.policer);
+        (setting.load * capacity_pps, setting.policer, shaper)
     } else {
         let limit = OTHERS_LIMIT * capacity_pps / (ROUTERS - 1) as f64;
         (limit, OTHERS_BUCKET, OTHERS_BUCKET)
+    };
+    let enforce = match setting.shaper {
+        Some(_) => "both",
+        None => "policer",
     };
     let tolerance = if setting.table == TOLERANT {
         format!(", tolerance: {TOLERANCE}")
@@ -170,112 +212,118 @@ fn sla(kind: RouterKind, setting: &Setting, number: usize, capacity_pps: f64) ->
         String::new()
     };
     format!(
-        "rate: {:.0}pps, burst: {shaper}, policingBurst: {policer}, enforce: {}, \
+        "rate: {:.0}pps, burst: {shaper}, policingBurst: {policer}, enforce: {enforce}, \
          shaper: {{ queue: {QUEUE}, delay: {WAIT}{tolerance} }}",
         rate_pps.max(1.0),
-        enforce(kind)
     )
 }
 
-fn measure_capacity(routers: &Routers) -> Result<f64, Error> {
-    let (_, counters) = routers.send_and_count(&[(1e9, 1, u64::MAX)], SEARCH_TIME)?;
-    Ok(counters[0].packets_out as f64 / SEARCH_TIME.as_secs_f64())
+/// The streams of the routers: rate, cluster and burst.
+fn streams(setting: &Setting, capacity_pps: f64) -> Vec<(f64, usize, u64)> {
+    // The first stream is even, as the paper's generator. After a delay it sends at most half a
+    // bucket at once and forgoes the other late packets, so the policer need not drop any.
+    let late = (setting.policer / 2).max(1);
+    let mut streams = vec![(setting.load * capacity_pps, 1, late)];
+    let other = OTHERS_OFFERED / (ROUTERS - 1) as f64 * capacity_pps;
+    streams.resize(setting.routers, (other, 1, u64::MAX));
+    streams
 }
 
-fn measure_turn(
-    routers: &Routers,
-    setting: &Setting,
-    capacity_pps: f64,
-    results: &mut SettingResults,
-) -> Result<(), Error> {
-    let others = (ROUTERS - 1) as f64;
-    // The first stream is even, as the paper's generator: late packets are skipped, not sent at
-    // once.
-    let mut streams = vec![(setting.load * capacity_pps, 1, 1)];
-    let other = (OTHERS_OFFERED / others * capacity_pps, 1, u64::MAX);
-    streams.resize(setting.routers, other);
-    let (sent, counters) = routers.send_and_count(&streams, TURN_TIME)?;
-    let first = &counters[0];
-    results
-        .kept
-        .push((first.packets_out as f64 / sent[0].packets.max(1) as f64).max(1e-6));
-    if let Some(mean_ns) = first.sojourn.mean_ns() {
-        results.mean_us.push(mean_ns / 1e3);
-    }
-    results.sojourn.merge(&first.sojourn);
-    results.policed += first.policed;
-    if setting.routers > 1 {
-        let out: u64 = counters[1..].iter().map(|other| other.packets_out).sum();
-        // Their buckets are full at the start.
-        let limit = OTHERS_LIMIT * capacity_pps * TURN_TIME.as_secs_f64();
-        let allowed = limit + others * OTHERS_BUCKET as f64;
-        results.others.push((out as f64 / allowed).max(1e-6));
-    }
-    Ok(())
-}
-
-fn row(kind: RouterKind, setting: &Setting, results: &SettingResults, capacity_pps: f64) -> Row {
-    let us = |quantile| {
-        let ns = results.sojourn.quantile(quantile);
-        ns.map(|ns| ns as f64 / 1e3)
+/// The figures of a turn, in the order of [`Figure`].
+fn figures(turns: &[RouterTurn], capacity_pps: f64) -> [f64; FIGURES] {
+    let (first, others) = (&turns[0], &turns[1..]);
+    let sojourn = &first.counters.sojourn;
+    let us = |ns: Option<f64>| ns.map_or(f64::NAN, |ns| ns / 1e3);
+    let quantile = |share| us(sojourn.quantile(share).map(|ns| ns as f64));
+    let sum = |of: fn(&RouterTurn) -> f64| others.iter().map(of).sum::<f64>();
+    // The limit holds for all others together. Their buckets are full at the start.
+    let allowed = match others.len() {
+        0 => f64::NAN,
+        count => {
+            let limit = OTHERS_LIMIT * capacity_pps * first.sent.seconds;
+            limit + (count as u64 * OTHERS_BUCKET) as f64
+        }
     };
-    Row::of(setting.table)
-        .with("routers", kind.name())
-        .with("bucket_packets", setting.policer)
-        .with("shaper_packets", setting.shaper)
-        .with("of_capacity", setting.load)
-        .with("offered_kpps", setting.load * capacity_pps / 1e3)
-        .with_estimate("kept", "", median_ci(&results.kept, CONFIDENCE))
-        .with("policed", results.policed)
-        .with_estimate("sojourn_mean", "_us", mean_ci(&results.mean_us, CONFIDENCE))
-        .with("sojourn_p50_us", us(0.5))
-        .with("sojourn_p99_us", us(0.99))
-        .with(
-            "others_of_allowed",
-            median_ci(&results.others, CONFIDENCE).map(|e| e.value),
-        )
+    [
+        first.counters.packets_out as f64 / first.sent.due,
+        first.sent.offered(),
+        first.sent.forgone(),
+        first.counters.policed as f64,
+        us(sojourn.mean_ns()),
+        quantile(0.5),
+        quantile(0.99),
+        sum(|turn| turn.sent.packets as f64) / sum(|turn| turn.sent.due),
+        sum(|turn| turn.counters.packets_out as f64) / allowed,
+    ]
 }
 
-fn add_claims(
-    kind: RouterKind,
-    settings: &[Setting],
-    results: &[SettingResults],
-    findings: &mut Findings,
-) -> Result<(), Error> {
-    for (setting, results) in settings.iter().zip(results) {
+fn with_figures(row: Row, samples: &Deployments, setting: usize, has_sojourn: bool) -> Row {
+    let median = |figure| samples.median(slot(setting, figure));
+    let value = |figure| median(figure).map(|figure| figure.value);
+    let total = |figure| samples.figures(slot(setting, figure)).sum::<f64>().round();
+    let sojourn = |figure| median(figure).filter(|_| has_sojourn);
+    row.with_estimate("of_target", "", median(Figure::OfTarget))
+        .with("offered_of_target", value(Figure::Offered))
+        .with("forgone", total(Figure::Forgone))
+        .with("policed", total(Figure::Policed))
+        .with_estimate("sojourn_mean", "_us", sojourn(Figure::SojournMean))
+        .with(
+            "sojourn_p50_us",
+            sojourn(Figure::SojournP50).map(|us| us.value),
+        )
+        .with(
+            "sojourn_p99_us",
+            sojourn(Figure::SojournP99).map(|us| us.value),
+        )
+        .with("others_of_allowed", value(Figure::OthersOfAllowed))
+}
+
+fn claims(kind: RouterKind, settings: &[Setting], samples: &Deployments) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    for (number, setting) in settings.iter().enumerate() {
+        let median = |figure| samples.median(slot(number, figure));
+        let shaper = match setting.shaper {
+            Some(shaper) => format!(", shaper {shaper}"),
+            None => String::new(),
+        };
         let name = format!(
-            "{}: {}, policer {}, shaper {}",
+            "{}: {}, policer {}{shaper}",
             kind.name(),
             setting.table,
-            setting.policer,
-            setting.shaper
+            setting.policer
         );
-        // No claim for a strict shaper in a process with a shared core: `plan` warns about it.
-        let has_claim = match kind {
-            RouterKind::Process => setting.table == TOLERANT,
-            _ => setting.table == STRICT,
+        // A strict shaper in a process with a shared core cannot keep the rate: `plan` warns.
+        let table = if kind == RouterKind::Process {
+            TOLERANT
+        } else {
+            STRICT
         };
-        if has_claim {
-            findings.add_claim(rate_control::TARGET_REACHED.add_to(Claim::ratio_at_least(
-                format!("{name}: share of its target"),
-                ratio_to_one(&results.kept)?,
-                TARGET_BOUND,
-            )));
+        if setting.table == table {
+            let id = format!("{name}: share of its target");
+            let claim = Claim::at_least(id, median(Figure::OfTarget), TARGET_BOUND);
+            let offered = median(Figure::Offered);
+            let offered = check_offered("target of the first router", offered, TARGET_BOUND);
+            claims.push(rate_control::TARGET_REACHED.add_to(claim.provided(offered)));
         }
         if setting.routers > 1 {
-            findings.add_claim(rate_control::LIMITED.add_to(Claim::ratio_at_most(
-                format!("{name}: the others, of what their profile allows"),
-                ratio_to_one(&results.others)?,
-                LIMITED_BOUND,
-            )));
+            let id = format!("{name}: the others, of what their profile allows");
+            let claim = Claim::at_most(id, median(Figure::OthersOfAllowed), LIMITED_BOUND);
+            let offered = median(Figure::OthersOffered);
+            let offered = check_offered("load of the others", offered, OFFERED_BOUND);
+            claims.push(rate_control::LIMITED.add_to(claim.provided(offered)));
         }
     }
-    Ok(())
+    claims
 }
 
 #[cfg(test)]
 mod tests {
+    use myelin_metrics::envelope::Verdict;
+    use myelin_packet::sojourn::Histogram;
+
     use super::*;
+    use crate::generator::StreamCounts;
+    use crate::routers::RouterCounters;
 
     #[test]
     fn all_figures_have_their_points() {
@@ -283,15 +331,104 @@ mod tests {
             let all = settings(kind);
             all.iter().filter(|setting| setting.table == table).count()
         };
-        for kind in [RouterKind::Process, RouterKind::Namespace] {
+        for (kind, _) in KINDS {
             assert_eq!(count(kind, "one router"), BUCKETS.len());
             assert_eq!(count(kind, "eight routers"), BUCKETS.len());
-            assert_eq!(count(kind, STRICT), SHAPERS.len());
+            let strict = if shapes(kind) { SHAPERS.len() } else { 0 };
+            assert_eq!(count(kind, STRICT), strict);
         }
         assert_eq!(count(RouterKind::Process, TOLERANT), SHAPERS.len());
         assert_eq!(
             count(RouterKind::Namespace, "load"),
             LOAD_BUCKETS.len() * LOADS.len()
         );
+    }
+
+    /// Capacity, packets a second; a turn takes a second.
+    const PPS: f64 = 100_000.0;
+
+    /// Claims about routers. The generator sends `offered` of each stream; the first router
+    /// forwards `passed` of what it gets, each other one what its profile allows times `leak`.
+    fn judged(kind: RouterKind, offered: f64, passed: f64, leak: f64) -> Vec<Claim> {
+        let settings = settings(kind);
+        let turn = |due: f64, most: f64| {
+            let packets = (due * offered) as u64;
+            RouterTurn {
+                sent: StreamCounts {
+                    packets,
+                    due,
+                    seconds: 1.0,
+                },
+                counters: RouterCounters {
+                    packets_in: packets,
+                    policed: 0,
+                    packets_out: (packets as f64 * passed).min(most) as u64,
+                    sojourn: Histogram::new(),
+                },
+            }
+        };
+        let limit = OTHERS_LIMIT * PPS / (ROUTERS - 1) as f64 + OTHERS_BUCKET as f64;
+        let mut samples = Deployments::default();
+        for _ in 0..8 {
+            let mut slots = Vec::new();
+            for setting in &settings {
+                let streams = streams(setting, PPS).into_iter().enumerate();
+                let turns: Vec<_> = streams
+                    .map(|(number, (rate, ..))| match number {
+                        0 => turn(rate, f64::MAX),
+                        _ => turn(rate, limit * leak),
+                    })
+                    .collect();
+                slots.extend(figures(&turns, PPS).map(|figure| vec![figure]));
+            }
+            samples.push(slots);
+        }
+        claims(kind, &settings, &samples)
+    }
+
+    /// Number of claims with each verdict: about a target, and about the limited routers.
+    fn count(claims: &[Claim], verdict: Verdict) -> [usize; 2] {
+        ["share of its target", "of what their profile allows"].map(|about| {
+            let those = claims.iter().filter(|claim| claim.id.contains(about));
+            those
+                .filter(|claim| claim.verdict() == Some(verdict))
+                .count()
+        })
+    }
+
+    #[test]
+    fn routers_that_keep_their_rates_fulfil_all_claims() {
+        for (kind, targets, limits) in [
+            (RouterKind::Process, 5, 15),
+            (RouterKind::KernelTcx, 5, 10),
+            (RouterKind::Namespace, 0, 5),
+        ] {
+            let claims = judged(kind, 1.0, 1.0, 1.0);
+            assert_eq!(claims.len(), targets + limits);
+            assert_eq!(
+                count(&claims, Verdict::Holds),
+                [targets, limits],
+                "{claims:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn faulty_routers_are_found() {
+        let lossy = judged(RouterKind::KernelTcx, 1.0, 0.98, 1.0);
+        assert_eq!(count(&lossy, Verdict::False), [5, 0]);
+        let leaky = judged(RouterKind::KernelTcx, 1.0, 1.0, 1.05);
+        assert_eq!(count(&leaky, Verdict::False), [0, 10]);
+    }
+
+    #[test]
+    fn a_generator_that_does_not_offer_the_rate_decides_nothing() {
+        let half = judged(RouterKind::KernelTcx, 0.5, 1.0, 1.0);
+        assert_eq!(count(&half, Verdict::Undecided), [5, 10]);
+        let reason = half[0].undecided.as_deref().unwrap_or_default();
+        assert!(reason.contains("offered 50.0 %"), "{reason}");
+        // The target needs the whole rate, the limit does not.
+        let most = judged(RouterKind::KernelTcx, 0.97, 1.0, 1.0);
+        assert_eq!(count(&most, Verdict::Undecided), [5, 0]);
     }
 }

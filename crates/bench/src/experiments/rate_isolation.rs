@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use myelin_metrics::stats::{Estimate, median_ci, paired_ratio};
+use myelin_metrics::stats::Deployments;
 
-use crate::generator::StreamCounts;
+use crate::generator::check_offered;
 use crate::published::rate_control;
-use crate::rounds::{Rounds, ratio_to_one};
-use crate::routers::{RouterCounters, RouterKind, Routers};
-use crate::{Claim, Error, Findings, Row, Session};
+use crate::routers::{RouterKind, RouterTurn, Routers};
+use crate::sampling::{Sampling, Turns};
+use crate::{Claim, Error, Fault, Findings, Row, Session};
 
 /// Load of the flooded router, in profiles.
 const FLOOD: f64 = 10.0;
@@ -28,9 +28,14 @@ const SPARE_SHARE: f64 = 0.35;
 /// Duration of a case in a round.
 const TURN_TIME: Duration = Duration::from_millis(50);
 /// Duration of the search for the capacity.
-const SEARCH_TIME: Duration = Duration::from_millis(300);
+const SEARCH_TIME: Duration = Duration::from_millis(100);
+/// Least share of the flood, and of the conforming traffic, that the generator must send.
+const OFFERED_BOUND: f64 = 0.95;
 /// Least share of its packets that the conforming router forwards.
 const KEPT_BOUND: f64 = 0.999;
+/// Largest share of its allowance that the flooded router forwards. The allowance includes a full
+/// bucket.
+const LIMITED_BOUND: f64 = 1.01;
 /// Largest p99 of its sojourn over that without a flood.
 const SOJOURN_BOUND: f64 = 1.2;
 
@@ -58,182 +63,315 @@ const ALONE: usize = 0;
 const UNPOLICED: usize = 2;
 const POLICED: usize = 3;
 
-pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
-    let mut findings =
-        Findings::default().with("frame_bytes", crate::routers::FRAME_BYTES.to_string());
-    for (kind, functions) in SUBJECTS {
-        measure(kind, functions, session, &mut findings)?;
-    }
-    Ok(findings)
-}
-
-/// One case in one round.
-#[derive(Default)]
-struct Turn {
-    sent: Vec<StreamCounts>,
-    counters: Vec<RouterCounters>,
-}
-
-impl Turn {
+/// The figures of a case in a round. Their slots have this order.
+#[derive(Debug, Clone, Copy)]
+enum Figure {
+    NeighbourSent,
+    Sent,
+    NeighbourArrived,
+    NeighbourOut,
+    Out,
+    NeighbourPoliced,
+    /// Shares of the due packets that the generator sent.
+    NeighbourOffered,
+    Offered,
     /// Share of the packets to the conforming router that reach its front door. The link's ring
     /// drops the others.
-    fn arrived_share(&self) -> f64 {
-        self.counters[1].arrived() as f64 / self.sent[1].packets.max(1) as f64
-    }
-
+    Arrived,
     /// Share of the packets at its front door that it forwards.
-    fn passed_share(&self) -> f64 {
-        self.counters[1].packets_out as f64 / self.counters[1].arrived().max(1) as f64
+    Passed,
+    /// Share of its packets that it forwards.
+    Kept,
+    SojournP50,
+    SojournP99,
+    /// Packets of the flooded router, as a share of what its profile allows.
+    NeighbourOfAllowed,
+    /// Load of the core, as a share of its capacity.
+    Load,
+}
+
+const FIGURES: usize = Figure::Load as usize + 1;
+/// Slots after those of the cases: packets a second.
+const CAPACITY: usize = CASES.len() * FIGURES;
+const PROFILE: usize = CAPACITY + 1;
+
+fn slot(case: usize, figure: Figure) -> usize {
+    case * FIGURES + figure as usize
+}
+
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+    findings.set("frame_bytes", crate::routers::FRAME_BYTES);
+    for (kind, functions) in SUBJECTS {
+        let stage = format!("two {} routers", kind.name());
+        let sampling = Sampling {
+            stage: &stage,
+            rounds: session.effort.choose(2, 3, 8),
+            share: 1.0 / SUBJECTS.len() as f64,
+        };
+        let deploy = |turns: &mut Turns<'_>| measure(kind, functions, session, turns);
+        let judge = |samples: &Deployments, (): &()| claims(kind.name(), samples);
+        let (samples, ()) = session.sample(sampling, findings, deploy, judge)?;
+        for case in 0..CASES.len() {
+            findings.add_row(row(kind.name(), &samples, case));
+        }
     }
+    Ok(())
 }
 
 fn measure(
     kind: RouterKind,
     functions: &[&str],
     session: Session<'_>,
-    findings: &mut Findings,
+    turns: &mut Turns<'_>,
 ) -> Result<(), Error> {
-    session.progress(&format!("capacity of the {} router", kind.name()), 0, 1)?;
-    let free = deploy_routers(session, kind, functions, |_| "enforce: none".to_owned())?;
-    let (offered_pps, capacity_pps) = measure_capacity(&free)?;
-    let rate_pps = (capacity_pps * BOOKED_SHARE / 2.0)
+    // The two routers. `sla` makes the SLA for a burst.
+    let deploy = |sla: &dyn Fn(u64) -> String| {
+        let slas = [FLOODED_BURST, BURST].map(sla);
+        Routers::new(session.program, kind, functions, &slas)
+    };
+    let free = deploy(&|_| "enforce: none".to_owned())?;
+    let (offered_pps, capacity_pps) = free.capacity(SEARCH_TIME)?;
+    let profile_pps = (capacity_pps * BOOKED_SHARE / 2.0)
         .min(offered_pps * (1.0 - SPARE_SHARE) / (FLOOD + 1.0))
         .floor()
         .max(1.0);
-    let policed = deploy_routers(session, kind, functions, |burst| {
+    let leak = if session.has_fault(Fault::LeakyPolicer) {
+        4.0
+    } else {
+        1.0
+    };
+    let policed = deploy(&|burst| {
+        let rate_pps = leak * profile_pps;
         format!("rate: {rate_pps}pps, burst: {burst}, enforce: policer")
     })?;
-    let mut turns: Vec<Vec<Turn>> = CASES.iter().map(|_| Vec::new()).collect();
-    let stage = format!("two {} routers", kind.name());
-    // The figure is the share of its packets that the other router forwards.
-    let kept = session.measure(&stage, CASES.len(), (40, 200), |case| {
-        let (_, sent, is_policed) = CASES[case];
-        let routers = if is_policed { &policed } else { &free };
-        let rates_pps = sent.map(|share| share * rate_pps);
-        let turn = measure_turn(routers, rates_pps, TURN_TIME)?;
-        let kept = turn.counters[1].packets_out as f64 / turn.sent[1].packets.max(1) as f64;
-        turns[case].push(turn);
-        // A ratio needs a positive figure.
-        Ok(kept.max(1e-6))
-    })?;
-    for (number, (case, ..)) in CASES.into_iter().enumerate() {
-        let row = Row::of("two routers")
-            .with("routers", kind.name())
-            .with("case", case)
-            .with("capacity_kpps", capacity_pps / 1e3)
-            .with("profile_kpps", rate_pps / 1e3);
-        findings.add_row(with_figures(row, &turns[number], &kept, number));
-    }
-    let name = kind.name();
-    let unpoliced = ratio_to_one(&kept.sorted(UNPOLICED))?;
-    findings.add_claim(rate_control::KEPT_UNPOLICED.add_to(Claim::ratio_at_most(
-        format!("{name}: kept beside a flooded neighbour, not policed"),
-        unpoliced,
-        KEPT_BOUND,
-    )));
-    // The contract begins at the front door. Losses in the link's ring, because the receive work
-    // gets too little time, are a separate claim.
-    let of = |figure: fn(&Turn) -> f64| -> Result<Estimate, Error> {
-        // A ratio needs a positive figure.
-        let shares = turns[POLICED].iter().map(|turn| figure(turn).max(1e-6));
-        ratio_to_one(&shares.collect::<Vec<_>>())
+    let generated = if session.has_fault(Fault::HalfRateGenerator) {
+        0.5
+    } else {
+        1.0
     };
-    findings.add_claim(rate_control::KEPT_POLICED.add_to(Claim::ratio_at_least(
-        format!("{name}: kept beside a flooded neighbour, policed, of packets at the front door"),
-        of(Turn::passed_share)?,
-        KEPT_BOUND,
-    )));
-    findings.claim_at_least(
-        format!(
-            "{name}: packets at the front door beside a flooded neighbour, policed, of those sent"
-        ),
-        of(Turn::arrived_share)?,
-        KEPT_BOUND,
-    );
-    let ratio = paired_ratio(&p99_us(&turns[POLICED]), &p99_us(&turns[ALONE]))?;
-    findings.claim_at_most(
-        format!("{name}: sojourn p99 beside a policed flood / alone"),
-        ratio,
-        SOJOURN_BOUND,
-    );
+    turns.measure_figures(
+        CASES.len(),
+        |_| false,
+        |case| {
+            let (_, [flooded, conforming], is_policed) = CASES[case];
+            let routers = if is_policed { &policed } else { &free };
+            let streams = [
+                (generated * flooded * profile_pps, 1, u64::MAX),
+                (
+                    generated * conforming * profile_pps,
+                    CLUSTER as usize,
+                    CLUSTER,
+                ),
+            ];
+            let mut turn = routers.send_and_count(&streams, TURN_TIME)?;
+            for router in &mut turn {
+                router.sent.due /= generated;
+            }
+            Ok(figures(&turn, profile_pps, capacity_pps))
+        },
+    )?;
+    turns.record([capacity_pps, profile_pps]);
     Ok(())
 }
 
-/// Adds the figures of a case's turns to its row.
-fn with_figures(row: Row, turns: &[Turn], kept: &Rounds, case: usize) -> Row {
-    let each = |figure: &dyn Fn(&Turn) -> f64| {
-        let figures: Vec<f64> = turns.iter().map(figure).collect();
-        median_ci(&figures, 0.95)
+/// The figures of the flooded and the conforming router, in the order of [`Figure`].
+fn figures(turns: &[RouterTurn], profile_pps: f64, capacity_pps: f64) -> [f64; FIGURES] {
+    let [flooded, conforming] = [&turns[0], &turns[1]];
+    let seconds = conforming.sent.seconds;
+    let kpps = |packets: u64| packets as f64 / seconds / 1e3;
+    let share = |packets: u64, all: u64| packets as f64 / all as f64;
+    let (sent, counters) = (&conforming.sent, &conforming.counters);
+    let us = |quantile| match counters.sojourn.quantile(quantile) {
+        Some(ns) => ns as f64 / 1e3,
+        None => f64::NAN,
     };
-    let kpps = |packets: u64| packets as f64 / TURN_TIME.as_secs_f64() / 1e3;
-    let value = |figure: &dyn Fn(&Turn) -> f64| each(figure).map(|e| e.value);
-    row.with(
-        "neighbour_sent_kpps",
-        value(&|turn| kpps(turn.sent[0].packets)),
-    )
-    .with("sent_kpps", value(&|turn| kpps(turn.sent[1].packets)))
-    .with(
-        "neighbour_out_kpps",
-        value(&|turn| kpps(turn.counters[0].packets_out)),
-    )
-    .with(
-        "out_kpps",
-        value(&|turn| kpps(turn.counters[1].packets_out)),
-    )
-    .with(
-        "neighbour_policed_kpps",
-        value(&|turn| kpps(turn.counters[0].policed)),
-    )
-    .with_estimate(
-        "sender_short",
-        "",
-        each(&|turn| turn.sent[1].skipped_share()),
-    )
-    .with_estimate("arrived", "", each(&Turn::arrived_share))
-    .with_estimate("passed", "", each(&Turn::passed_share))
-    .with_estimate("kept", "", kept.median(case))
-    .with("lowest_kept", kept.sorted(case).first().copied())
-    .with(
-        "sojourn_p50_us",
-        value(&|turn| turn.counters[1].sojourn.quantile(0.5).unwrap_or(0) as f64 / 1e3),
-    )
-    .with_estimate("sojourn_p99", "_us", median_ci(&p99_us(turns), 0.95))
+    let allowed = profile_pps * seconds + FLOODED_BURST as f64;
+    [
+        kpps(flooded.sent.packets),
+        kpps(sent.packets),
+        kpps(flooded.counters.packets_in),
+        kpps(flooded.counters.packets_out),
+        kpps(counters.packets_out),
+        kpps(flooded.counters.policed),
+        flooded.sent.offered(),
+        sent.offered(),
+        share(counters.packets_in, sent.packets),
+        share(counters.packets_out, counters.packets_in),
+        share(counters.packets_out, sent.packets),
+        us(0.5),
+        us(0.99),
+        flooded.counters.packets_out as f64 / allowed,
+        (flooded.sent.packets + sent.packets) as f64 / seconds / capacity_pps,
+    ]
 }
 
-fn p99_us(turns: &[Turn]) -> Vec<f64> {
-    let of = |turn: &Turn| turn.counters[1].sojourn.quantile(0.99);
-    turns
-        .iter()
-        .map(|turn| of(turn).unwrap_or(u64::MAX) as f64 / 1e3)
-        .collect()
+fn claims(name: &str, samples: &Deployments) -> Vec<Claim> {
+    let median = |case, figure| samples.median(slot(case, figure));
+    let conforming = |case| {
+        let offered = median(case, Figure::Offered);
+        check_offered("conforming traffic", offered, OFFERED_BOUND)
+    };
+    // Without all of the flood the conforming router proves nothing.
+    let both = |case| {
+        let flood = median(case, Figure::NeighbourOffered);
+        check_offered("flood", flood, OFFERED_BOUND).and_then(|()| conforming(case))
+    };
+    let mut claims = Vec::new();
+    // A core that has time for the whole flood takes nothing from the other router.
+    if median(UNPOLICED, Figure::Load).is_some_and(|load| load.value > 1.0) {
+        let id = format!("{name}: kept beside a flooded neighbour, not policed");
+        let claim = Claim::at_most(id, median(UNPOLICED, Figure::Kept), KEPT_BOUND);
+        claims.push(rate_control::KEPT_UNPOLICED.add_to(claim.provided(both(UNPOLICED))));
+    }
+    // The contract begins at the front door. Losses in the link's ring, because the receive work
+    // gets too little time, are a separate claim.
+    let id =
+        format!("{name}: kept beside a flooded neighbour, policed, of packets at the front door");
+    let claim = Claim::at_least(id, median(POLICED, Figure::Passed), KEPT_BOUND);
+    claims.push(rate_control::KEPT_POLICED.add_to(claim.provided(both(POLICED))));
+    let id = format!(
+        "{name}: packets at the front door beside a flooded neighbour, policed, of those sent"
+    );
+    let claim = Claim::at_least(id, median(POLICED, Figure::Arrived), KEPT_BOUND);
+    claims.push(claim.provided(both(POLICED)));
+    let id = format!("{name}: flooded neighbour, policed, of what its profile allows");
+    let claim = Claim::at_most(
+        id,
+        median(POLICED, Figure::NeighbourOfAllowed),
+        LIMITED_BOUND,
+    );
+    claims.push(claim.provided(both(POLICED)));
+    let [p99, alone] = [POLICED, ALONE].map(|case| slot(case, Figure::SojournP99));
+    let id = format!("{name}: sojourn p99 beside a policed flood / alone");
+    let claim = Claim::at_most(id, samples.ratio(p99, alone), SOJOURN_BOUND);
+    claims.push(claim.provided(both(POLICED).and_then(|()| conforming(ALONE))));
+    claims
 }
 
-/// Deploys the two routers. `sla` makes the SLA for a burst.
-fn deploy_routers(
-    session: Session<'_>,
-    kind: RouterKind,
-    functions: &[&str],
-    sla: impl Fn(u64) -> String,
-) -> Result<Routers, Error> {
-    let slas = [FLOODED_BURST, BURST].map(sla);
-    Routers::new(session.program, kind, functions, &slas)
+fn row(name: &str, samples: &Deployments, case: usize) -> Row {
+    let median = |figure| samples.median(slot(case, figure));
+    let value = |figure| median(figure).map(|figure| figure.value);
+    let kpps = |slot| samples.median(slot).map(|rate| rate.value / 1e3);
+    let short = |figure| samples.of(|round| 1.0 - round(slot(case, figure)));
+    Row::of("two routers")
+        .with("routers", name)
+        .with("case", CASES[case].0)
+        .with("capacity_kpps", kpps(CAPACITY))
+        .with("profile_kpps", kpps(PROFILE))
+        .with("neighbour_sent_kpps", value(Figure::NeighbourSent))
+        .with("sent_kpps", value(Figure::Sent))
+        .with("neighbour_arrived_kpps", value(Figure::NeighbourArrived))
+        .with("neighbour_out_kpps", value(Figure::NeighbourOut))
+        .with("out_kpps", value(Figure::Out))
+        .with("neighbour_policed_kpps", value(Figure::NeighbourPoliced))
+        .with(
+            "neighbour_short",
+            short(Figure::NeighbourOffered).map(|short| short.value),
+        )
+        .with_estimate("sender_short", "", short(Figure::Offered))
+        .with_estimate("arrived", "", median(Figure::Arrived))
+        .with_estimate("passed", "", median(Figure::Passed))
+        .with_estimate("kept", "", median(Figure::Kept))
+        .with(
+            "lowest_kept",
+            samples.figures(slot(case, Figure::Kept)).reduce(f64::min),
+        )
+        .with("sojourn_p50_us", value(Figure::SojournP50))
+        .with_estimate("sojourn_p99", "_us", median(Figure::SojournP99))
 }
 
-/// Offered and forwarded rate of one router at the sender's highest rate, packets a second.
-fn measure_capacity(routers: &Routers) -> Result<(f64, f64), Error> {
-    let turn = measure_turn(routers, [1e9, 0.0], SEARCH_TIME)?;
-    let per_second = |packets: u64| packets as f64 / SEARCH_TIME.as_secs_f64();
-    Ok((
-        per_second(turn.sent[0].packets),
-        per_second(turn.counters[0].packets_out),
-    ))
-}
+#[cfg(test)]
+mod tests {
+    use myelin_metrics::envelope::Verdict;
+    use myelin_packet::sojourn::Histogram;
 
-fn measure_turn(routers: &Routers, rates_pps: [f64; 2], duration: Duration) -> Result<Turn, Error> {
-    let streams = [
-        (rates_pps[0], 1, u64::MAX),
-        (rates_pps[1], CLUSTER as usize, CLUSTER),
-    ];
-    let (sent, counters) = routers.send_and_count(&streams, duration)?;
-    Ok(Turn { sent, counters })
+    use super::*;
+    use crate::generator::StreamCounts;
+    use crate::routers::RouterCounters;
+
+    /// Profile, packets a second; a turn takes a second.
+    const PPS: f64 = 10_000.0;
+
+    /// A router that gets a share of the due packets, and forwards up to `limit` of them.
+    fn turn(due: f64, sent: f64, limit: u64) -> RouterTurn {
+        let packets = (due * sent) as u64;
+        let packets_out = packets.min(limit);
+        let mut sojourn = Histogram::new();
+        sojourn.record_many(1000, packets_out);
+        RouterTurn {
+            sent: StreamCounts {
+                packets,
+                due,
+                seconds: 1.0,
+            },
+            counters: RouterCounters {
+                packets_in: packets,
+                policed: packets - packets_out,
+                packets_out,
+                sojourn,
+            },
+        }
+    }
+
+    /// Verdicts of the claims about a router that forwards up to `limits` packets of the flooded
+    /// and the conforming stream, and a generator that sends these shares of them.
+    fn verdicts(limits: [u64; 2], sent: [f64; 2]) -> Vec<(String, Verdict)> {
+        let mut samples = Deployments::default();
+        for _ in 0..8 {
+            let of_case = |(_, [flooded, conforming], is_policed): (&str, [f64; 2], bool)| {
+                let limits = if is_policed { limits } else { [40_000, 2000] };
+                let turns = [
+                    turn(flooded * PPS, sent[0], limits[0]),
+                    turn(conforming * PPS, sent[1], limits[1]),
+                ];
+                figures(&turns, PPS, 4.0 * PPS)
+            };
+            let slots = CASES.into_iter().flat_map(of_case);
+            samples.push(slots.map(|figure| vec![figure]).collect());
+        }
+        let claims = claims("test", &samples).into_iter();
+        claims
+            .filter_map(|claim| Some((claim.id.clone(), claim.verdict()?)))
+            .collect()
+    }
+
+    /// The claims with this verdict.
+    fn with_verdict(all: &[(String, Verdict)], verdict: Verdict) -> Vec<&str> {
+        let those = all.iter().filter(|(_, its)| *its == verdict);
+        those.map(|(id, _)| id.as_str()).collect()
+    }
+
+    #[test]
+    fn a_policer_that_works_fulfils_all_claims() {
+        let all = verdicts([10_000, 10_000], [1.0, 1.0]);
+        assert_eq!(all.len(), 5);
+        assert_eq!(with_verdict(&all, Verdict::Holds).len(), 5, "{all:?}");
+    }
+
+    #[test]
+    fn a_leaky_policer_is_found() {
+        // It lets half of the flood pass, and the other router starves.
+        let all = verdicts([50_000, 2000], [1.0, 1.0]);
+        let wrong = with_verdict(&all, Verdict::False);
+        assert_eq!(wrong.len(), 2, "{all:?}");
+        assert!(wrong[0].contains("policed, of packets at the front door"));
+        assert!(wrong[1].contains("of what its profile allows"));
+    }
+
+    #[test]
+    fn a_generator_that_sends_half_decides_nothing() {
+        for sent in [[0.5, 1.0], [1.0, 0.5], [0.94, 1.0]] {
+            let all = verdicts([10_000, 10_000], sent);
+            assert_eq!(with_verdict(&all, Verdict::Undecided).len(), 5, "{all:?}");
+        }
+    }
+
+    #[test]
+    fn a_core_that_has_time_for_the_flood_has_no_claim_about_harm() {
+        let all = verdicts([10_000, 10_000], [0.2, 1.0]);
+        assert!(
+            all.iter().all(|(id, _)| !id.contains("not policed")),
+            "{all:?}"
+        );
+    }
 }

@@ -3,15 +3,15 @@
 use std::hint::{black_box, spin_loop};
 use std::io;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use myelin_dataplane::spsc::{RingFile, SharedConsumer, SharedProducer};
 use myelin_linux::affinity;
-use myelin_metrics::stats::{CONFIDENCE, median_ci};
+use myelin_metrics::stats::{CONFIDENCE, Deployments, median_ci};
 
 use crate::reference::{self, RingThroughput};
-use crate::rounds::quantile;
-use crate::{Error, Findings, Row, Session};
+use crate::sampling::{Sampling, Turns, quantile};
+use crate::{Claim, Error, Fault, Findings, Row, Session};
 
 /// Length of a descriptor, words: 64 bytes.
 const WORDS: usize = 8;
@@ -24,51 +24,72 @@ const WINDOWS: usize = 48;
 /// Least ratio of our throughput to DPDK's.
 const BOUND: f64 = 1.0;
 
+/// Wait of the consumer before each batch with [`Fault::SlowRing`].
+const SLOW_RING_STALL: Duration = Duration::from_micros(2);
+
 const MYELIN: usize = 0;
 const RTE_RING: usize = 1;
 
-pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
-    let mut findings = Findings::default()
-        .with("ring_entries", ENTRIES.to_string())
-        .with("batch", BATCH.to_string());
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+    findings.set("ring_entries", ENTRIES);
+    findings.set("batch", BATCH);
     let cores = two_cores()?;
-    let mut rte_ring = match RingThroughput::start(cores, WINDOWS, BATCHES) {
-        Ok(program) => Some(program),
-        Err(error @ reference::Error::Absent { .. }) => {
-            findings.add_row(Findings::skipped_row("ring", "rte_ring", &error));
-            None
-        }
-        Err(error) => return Err(error.into()),
+    let stall = if session.has_fault(Fault::SlowRing) {
+        SLOW_RING_STALL
+    } else {
+        Duration::ZERO
     };
-    let subjects = 1 + usize::from(rte_ring.is_some());
-    let rounds = session.measure("rings", subjects, (100, 400), |subject| {
-        let windows = match &mut rte_ring {
-            Some(rte_ring) if subject == RTE_RING => rte_ring.run()?,
-            _ => run_own_ring(cores)?,
+    let sampling = Sampling {
+        stage: "rings",
+        rounds: 10,
+        share: 1.0,
+    };
+    let deploy = |turns: &mut Turns<'_>| {
+        let (mut rte_ring, skipped) = match RingThroughput::start(cores, WINDOWS, BATCHES) {
+            Ok(program) => (Some(program), None),
+            Err(error @ reference::Error::Absent { .. }) => {
+                let row = Findings::skipped_row("ring", "rte_ring", &error);
+                (None, Some(row))
+            }
+            Err(error) => return Err(error.into()),
         };
-        Ok(throughput_mops(&windows))
-    })?;
-    for (subject, ring) in ["myelin", "rte_ring"]
-        .into_iter()
-        .enumerate()
-        .take(subjects)
-    {
-        let runs = rounds.sorted(subject);
+        turns.measure(1 + usize::from(rte_ring.is_some()), |subject| {
+            let windows = match &mut rte_ring {
+                Some(rte_ring) if subject == RTE_RING => rte_ring.run()?,
+                _ => run_own_ring(cores, stall)?,
+            };
+            Ok(throughput_mops(&windows))
+        })?;
+        Ok(skipped)
+    };
+    let claims = |samples: &Deployments, skipped: &Option<Row>| {
+        let ratio = samples.ratio(MYELIN, RTE_RING);
+        let claim = Claim::at_least("throughput / rte_ring SP/SC", ratio, BOUND);
+        if skipped.is_some() {
+            Vec::new()
+        } else {
+            vec![claim]
+        }
+    };
+    let (samples, skipped) = session.sample(sampling, findings, deploy, claims)?;
+    for (subject, ring) in ["myelin", "rte_ring"].into_iter().enumerate() {
+        let mut runs: Vec<f64> = samples.figures(subject).collect();
+        if runs.is_empty() {
+            continue;
+        }
+        runs.sort_by(f64::total_cmp);
         findings.add_row(
             Row::of("rings")
                 .with("ring", ring)
-                .with_estimate("throughput", "_mops", rounds.median(subject))
+                .with_estimate("throughput", "_mops", samples.median(subject))
                 .with("throughput_min_mops", quantile(&runs, 0.0))
                 .with("throughput_p10_mops", quantile(&runs, 0.1))
                 .with("throughput_p90_mops", quantile(&runs, 0.9))
                 .with("throughput_max_mops", quantile(&runs, 1.0)),
         );
     }
-    if subjects > RTE_RING {
-        let ratio = rounds.ratio(MYELIN, RTE_RING)?;
-        findings.claim_at_least("throughput / rte_ring SP/SC", ratio, BOUND);
-    }
-    Ok(findings)
+    findings.rows.extend(skipped);
+    Ok(())
 }
 
 /// The first and the last usable core.
@@ -83,8 +104,9 @@ fn two_cores() -> Result<[usize; 2], Error> {
     }
 }
 
-/// A run over a new ring. Returns the consumer's time of each window, ns.
-fn run_own_ring(cores: [usize; 2]) -> Result<Vec<f64>, Error> {
+/// A run over a new ring. Returns the consumer's time of each window, ns. The consumer waits for
+/// `stall` before each batch.
+fn run_own_ring(cores: [usize; 2], stall: Duration) -> Result<Vec<f64>, Error> {
     let ring = RingFile::create(ENTRIES, WORDS)?;
     let (producer, consumer) = (ring.producer()?, ring.consumer()?);
     thread::scope(|scope| {
@@ -96,7 +118,7 @@ fn run_own_ring(cores: [usize; 2]) -> Result<Vec<f64>, Error> {
         });
         let consuming = scope.spawn(move || {
             let pinned = affinity::set(0, &[cores[1]]);
-            let windows = consume(consumer);
+            let windows = consume(consumer, stall);
             pinned?;
             windows
         });
@@ -123,7 +145,7 @@ fn produce(mut ring: SharedProducer<WORDS>) {
     }
 }
 
-fn consume(mut ring: SharedConsumer<WORDS>) -> Result<Vec<f64>, Error> {
+fn consume(mut ring: SharedConsumer<WORDS>, stall: Duration) -> Result<Vec<f64>, Error> {
     let mut items = [[0; WORDS]; BATCH];
     let mut windows = Vec::with_capacity(WINDOWS + 1);
     let (mut number, mut wrong) = (0, 0);
@@ -132,6 +154,12 @@ fn consume(mut ring: SharedConsumer<WORDS>) -> Result<Vec<f64>, Error> {
         for _ in 0..BATCHES {
             while ring.peek(BATCH as u32) < BATCH as u32 {
                 spin_loop();
+            }
+            if !stall.is_zero() {
+                let end = Instant::now() + stall;
+                while Instant::now() < end {
+                    spin_loop();
+                }
             }
             ring.dequeue(black_box(&mut items));
             wrong += u64::from(items[BATCH - 1][WORDS - 1] != number);
@@ -165,7 +193,7 @@ mod tests {
             println!("SKIP: two threads that poll need two cores");
             return;
         };
-        assert_eq!(run_own_ring(cores).unwrap().len(), WINDOWS);
+        assert_eq!(run_own_ring(cores, Duration::ZERO).unwrap().len(), WINDOWS);
         match RingThroughput::start(cores, WINDOWS, BATCHES) {
             Ok(mut rte_ring) => {
                 for _ in 0..2 {

@@ -81,7 +81,6 @@ impl BurstSamples {
     }
 
     /// Computes the costs from all rounds.
-
     ///
     /// # Errors
     /// No burst of one length arrived completely.

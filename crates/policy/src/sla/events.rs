@@ -124,7 +124,6 @@ impl Events {
     }
 
     /// Records a second that kept the contract.
-
     pub(crate) fn record_kept(&mut self) {
         let Some(open) = &mut self.open else {
             return;

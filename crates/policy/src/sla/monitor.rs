@@ -95,7 +95,6 @@ impl SlaMonitor {
     }
 
     /// Returns the SLA status of one chain.
-
     pub fn status(&self, name: &str, spi: u32) -> Option<SlaStatus> {
         let history = self.chains.get(name)?;
         (history.last.spi == spi).then(|| history.status())

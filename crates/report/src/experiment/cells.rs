@@ -1,7 +1,7 @@
 //! Cells of rows and claims, for the terminal and the page.
 
 use myelin_metrics::Row;
-use myelin_metrics::envelope::Claim;
+use myelin_metrics::envelope::{Claim, Verdict};
 use serde_json::Value;
 
 /// The columns of a table with such rows. An interval shares the column of its figure.
@@ -13,7 +13,7 @@ pub(super) fn headings(row: &Row) -> Vec<&str> {
 }
 
 /// A figure, with half the width of its interval if it has one.
-pub(super) fn cell(row: &Row, name: &str) -> String {
+pub fn cell(row: &Row, name: &str) -> String {
     let figure = row.get(name).map_or_else(String::new, plain);
     match row.interval(name) {
         Some((low, high)) => format!("{figure} \u{b1} {}", number((high - low) / 2.0)),
@@ -21,40 +21,42 @@ pub(super) fn cell(row: &Row, name: &str) -> String {
     }
 }
 
-/// The measured value of a claim: a figure, or a median with its interval and rounds.
+/// The measured value of a claim: a figure, or a median with its interval and the number of
+/// deployments.
 pub(super) fn measured(value: &Value) -> String {
     let figure = |name: &str| value.get(name).and_then(Value::as_f64);
-    let Some(median) = figure("median_ratio").or_else(|| figure("median")) else {
+    let Some(deployments) = value.get("deployments").and_then(Value::as_u64) else {
         return plain(value);
     };
-    let rounds = value
-        .get("rounds")
-        .and_then(Value::as_u64)
-        .unwrap_or_default();
+    let Some(median) = figure("median") else {
+        return "-".to_owned();
+    };
     match (figure("ci95_low"), figure("ci95_high")) {
         (Some(low), Some(high)) => {
             format!(
-                "{} [{}, {}] ({rounds})",
+                "{} [{}, {}] ({deployments})",
                 number(median),
                 number(low),
                 number(high)
             )
         }
-        _ => format!("{} ({rounds})", number(median)),
+        _ => format!("{} ({deployments})", number(median)),
     }
 }
 
-/// Whether a claim holds.
-pub(super) fn holds(claim: &Claim) -> &'static str {
-    match claim.holds {
-        Some(true) => "yes",
-        Some(false) => "NO",
-        None => "undecided",
+/// The verdict of a claim, with the reason if it is undecided.
+pub(super) fn verdict_of(claim: &Claim) -> String {
+    match (claim.verdict(), &claim.undecided) {
+        (None, _) => "-".to_owned(),
+        (Some(Verdict::Holds), _) => "holds".to_owned(),
+        (Some(Verdict::False), _) => "FALSE".to_owned(),
+        (Some(Verdict::Undecided), None) => "undecided".to_owned(),
+        (Some(Verdict::Undecided), Some(reason)) => format!("undecided: {reason}"),
     }
 }
 
 /// A value without quotes; a figure with at most three digits behind the point.
-pub(super) fn plain(value: &Value) -> String {
+pub fn plain(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),
@@ -69,9 +71,10 @@ pub(super) fn plain(value: &Value) -> String {
     }
 }
 
-/// Three digits behind the point below 10, fewer for larger figures.
-pub(super) fn number(figure: f64) -> String {
+/// Three digits behind the point below 10, fewer for larger figures, more for small ones.
+pub fn number(figure: f64) -> String {
     match figure.abs() {
+        size if size > 0.0 && size < 0.001 => format!("{figure:.5}"),
         size if size < 10.0 => format!("{figure:.3}"),
         size if size < 1000.0 => format!("{figure:.1}"),
         _ => format!("{figure:.0}"),
@@ -102,18 +105,20 @@ mod tests {
 
     #[test]
     fn claims_show_what_they_rest_on() {
-        let ratio = serde_json::json!({ "median_ratio": 0.93, "ci95_low": 0.92, "ci95_high": 0.94, "rounds": 60 });
-        assert_eq!(measured(&ratio), "0.930 [0.920, 0.940] (60)");
+        let ratio = serde_json::json!({ "median": 0.93, "ci95_low": 0.92, "ci95_high": 0.94, "deployments": 12 });
+        assert_eq!(measured(&ratio), "0.930 [0.920, 0.940] (12)");
         assert_eq!(measured(&serde_json::json!(41.5)), "41.5");
         let shares = serde_json::json!({ "calvin_share": 0.252, "centralized_share": 0.4 });
         assert_eq!(
             measured(&shares),
             "calvin share 0.252, centralized share 0.400"
         );
-        let claim = |holds| Claim::new("x", ()).with_bound((), holds);
-        assert_eq!(
-            [Some(true), Some(false), None].map(|decided| holds(&claim(decided))),
-            ["yes", "NO", "undecided"]
-        );
+        let claim = |holds| Claim::new("x", ()).with_bound("<= 1", holds);
+        assert_eq!(verdict_of(&claim(Some(true))), "holds");
+        assert_eq!(verdict_of(&claim(Some(false))), "FALSE");
+        let undecided = Claim::at_most("x", None, 1.0);
+        assert_eq!(verdict_of(&undecided), "undecided: not measured");
+        assert_eq!(measured(&undecided.measured), "-");
+        assert_eq!(verdict_of(&Claim::shown("x", None)), "-");
     }
 }

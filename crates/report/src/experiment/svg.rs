@@ -59,7 +59,7 @@ fn file_name(experiment: &str, title: &str) -> String {
 }
 
 /// The command, and the machine with the date.
-fn source_lines(report: &Report<Row>) -> [String; 2] {
+pub fn source_lines(report: &Report<Row>) -> [String; 2] {
     let of = |key: &str| {
         let value = report.environment.machine.get(key);
         value.map_or_else(String::new, |value| match value {
@@ -73,17 +73,22 @@ fn source_lines(report: &Report<Row>) -> [String; 2] {
     } else {
         ", busy"
     };
-    let day = date(&report.environment);
     [
-        command(report).trim_end_matches(" --json").to_owned(),
+        command(report),
         format!(
             "{}, {} cores{busy}, Linux {}, {}",
             of("cpu"),
             of("cores"),
             of("kernel"),
-            day.split('T').next().unwrap_or_default()
+            day(report)
         ),
     ]
+}
+
+/// The day of the measurement, UTC.
+pub fn day(report: &Report<Row>) -> String {
+    let date = date(&report.environment);
+    date.split('T').next().unwrap_or_default().to_owned()
 }
 
 /// Title, legend, drawings in columns, and source lines, from top to bottom.
@@ -222,6 +227,7 @@ mod tests {
             environment,
             rows,
             claims: Vec::new(),
+            ended_early: None,
         }
     }
 

@@ -1,7 +1,6 @@
 //! A pool of chains between two virtual links, and a sender of the worst conforming traffic.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,12 +13,12 @@ use myelin_packet::traffic::{Bucket, Profile, TokenBucket};
 
 use super::draw::{Contract, Member, POOL, Pool, PoolKind, Set, port};
 use super::verdict::{Absence, delay_ns};
-use crate::Error;
 use crate::agents::EmbeddedAgent;
 use crate::ebpf::arrivals::{ArrivalRecorder, PACKETS};
 use crate::frames::{self, SplitMix};
 use crate::network::{CLIENT_LINK, Network};
 use crate::variant::{polling_core, probing_core};
+use crate::{Error, Fault, Session};
 
 /// Duration of sending at the rates after the bursts, ns.
 const SENDING_NS: u64 = 3_000_000;
@@ -32,6 +31,8 @@ const REFILL: Duration = Duration::from_millis(1);
 /// Length of a UDP packet's headers, and position of its IP identification, bytes.
 const HEADERS: u64 = 42;
 const NUMBER: std::ops::Range<usize> = 18..20;
+/// Error of the clock of arrivals with [`Fault::FastClock`] and [`Fault::SlowClock`].
+const CLOCK_ERROR_NS: i64 = 10_000_000;
 
 /// The pool and its sender. Fields drop in this order.
 pub(super) struct BoundTestbed {
@@ -43,6 +44,8 @@ pub(super) struct BoundTestbed {
     /// Serving threads: the worker or a kernel thread.
     servers: Vec<u32>,
     arrivals: ArrivalRecorder,
+    /// Error of the clock of arrivals, for the faults of clocks.
+    clock_error_ns: i64,
     _end: OwnedFd,
     network: Network,
 }
@@ -114,13 +117,13 @@ impl Traffic<'_> {
 }
 
 impl BoundTestbed {
-    pub(super) fn new(program: &Path, pool: Pool) -> Result<Self, Error> {
+    pub(super) fn new(session: Session<'_>, pool: Pool) -> Result<Self, Error> {
         let network = Network::create(false)?;
         let core = polling_core()?;
         let middle = &network.middle;
         // The agent runs in the namespace between the hosts, with its links and sockets.
         let (agent, names, mut servers) = middle.netns.enter(|| {
-            let agent = EmbeddedAgent::open(program)?;
+            let agent = EmbeddedAgent::open(session.program)?;
             let names: Vec<String> = (0..POOL)
                 .map(|index| agent.dir.chain_name(&format!("bound{index}")))
                 .collect();
@@ -136,6 +139,13 @@ impl BoundTestbed {
             servers = napi::move_receive_work_to_core(Some(&middle.netns), CLIENT_LINK, core)?;
         }
         let arrivals = ArrivalRecorder::load()?;
+        let clock_error_ns = if session.has_fault(Fault::FastClock) {
+            CLOCK_ERROR_NS
+        } else if session.has_fault(Fault::SlowClock) {
+            -CLOCK_ERROR_NS
+        } else {
+            0
+        };
         let end = network.attach_at_server(arrivals.program())?;
         let senders = (0..POOL)
             .map(|_| network.client.sender(&[]))
@@ -148,6 +158,7 @@ impl BoundTestbed {
             senders,
             servers,
             arrivals,
+            clock_error_ns,
             _end: end,
             network,
         })
@@ -283,6 +294,7 @@ impl BoundTestbed {
         };
         for sent in &log {
             let at = arrivals.of(port(members[sent.member].index), sent.number);
+            let at = at.map(|at| at.saturating_add_signed(self.clock_error_ns));
             // An older time belongs to an earlier packet with the same number.
             match at.filter(|at| *at > sent.ns) {
                 Some(at) => {

@@ -1,0 +1,257 @@
+//! Checks that an envelope has each figure that a page names.
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use myelin_metrics::Row;
+use myelin_metrics::envelope::Report;
+use regex::Regex;
+use serde_json::Value;
+
+use super::{Envelopes, Page, PageFault, blank, pattern};
+
+/// Physical dimension of a figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dimension {
+    Time,
+    Rate,
+    BitRate,
+    Memory,
+    Number,
+}
+
+/// Unit in texts, suffix of fields, dimension, size.
+const UNITS: [(&str, &str, Dimension, f64); 13] = [
+    ("ns", "_ns", Dimension::Time, 1.0),
+    ("us", "_us", Dimension::Time, 1e3),
+    ("ms", "_ms", Dimension::Time, 1e6),
+    ("kpps", "_kpps", Dimension::Rate, 1e3),
+    ("Mpps", "_mpps", Dimension::Rate, 1e6),
+    ("Mops", "_mops", Dimension::Rate, 1e6),
+    ("Mbit/s", "_mbit_s", Dimension::BitRate, 1.0),
+    ("Gbit/s", "_gbit_s", Dimension::BitRate, 1e3),
+    ("s", "_s", Dimension::Time, 1e9),
+    ("KiB", "_kib", Dimension::Memory, 1.0),
+    ("MiB", "_mib", Dimension::Memory, 1024.0),
+    ("%", "_percent", Dimension::Number, 0.01),
+    ("times", "_times", Dimension::Number, 1.0),
+];
+const NUMBER: (Dimension, f64) = (Dimension::Number, 1.0);
+/// Words before a number that is no figure.
+const VERSIONED: [&str; 6] = ["DPDK", "Fig.", "Linux", "Section", "version", "vSwitch"];
+
+/// A figure with its dimension and the size of its unit.
+#[derive(Debug, Clone, Copy)]
+struct Quantity {
+    figure: f64,
+    unit: (Dimension, f64),
+}
+
+/// Finds figures of a page that none of its envelopes has: those with a unit, and numbers with a
+/// decimal point. Its envelopes are that of its own name, and those that its markers name.
+/// Generated parts, code, and paragraphs with `<!-- not measured: WHY -->` are not checked.
+pub fn check_figures(path: &str, text: &str, envelopes: &Envelopes) -> Vec<PageFault> {
+    static GENERATED: LazyLock<Regex> = LazyLock::new(|| {
+        pattern(r"(?s)<!-- results:.*?<!-- end of results -->|<!-- figure:.*?<!-- end -->")
+    });
+    static NOT_MEASURED: LazyLock<Regex> =
+        LazyLock::new(|| pattern(r"(?s)<!-- not measured: .*?[A-Za-z].*?-->"));
+    static ASIDE: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?s)<!--.*?-->|\]\([^)]*\)"));
+    let page = Page::new(path, text, envelopes);
+    let (known, names) = quantities(&page);
+    let prose = blank(&page.prose, &GENERATED);
+    let mut faults = Vec::new();
+    for (start, paragraph) in paragraphs(&prose) {
+        let line = page.line_of(start);
+        let figures = named_figures(&blank(paragraph, &ASIDE));
+        if NOT_MEASURED.is_match(paragraph) {
+            if figures.is_empty() {
+                let problem = "`not measured` in a paragraph without a figure";
+                faults.push(page.fault(line, problem, "remove the comment"));
+            }
+            continue;
+        }
+        for figure in figures.iter().filter(|figure| !figure.is_known(&known)) {
+            let line = line + paragraph[..figure.place].matches('\n').count();
+            let problem = format!("`{}` is in no envelope of this page ({names})", figure.text);
+            let remedy = "correct it, generate it with a `figure` marker, or say in its paragraph \
+                          `<!-- not measured: WHY -->`";
+            faults.push(page.fault(line, problem, remedy));
+        }
+    }
+    faults
+}
+
+/// Texts between blank lines, with their places.
+fn paragraphs(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    static LINES: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?: *[^ \n][^\n]*\n?)+"));
+    LINES
+        .find_iter(text)
+        .map(|lines| (lines.start(), lines.as_str()))
+}
+
+/// A figure in a text.
+struct NamedFigure {
+    text: String,
+    place: usize,
+    quantity: Quantity,
+    /// Half of its last digit.
+    tolerance: f64,
+}
+
+impl NamedFigure {
+    /// Whether one of these figures rounds to it.
+    fn is_known(&self, known: &[Quantity]) -> bool {
+        let (dimension, size) = self.quantity.unit;
+        let same = known.iter().filter(|one| one.unit.0 == dimension);
+        let mut figures = same.map(|one| one.figure * one.unit.1 / size);
+        figures.any(|figure| (figure - self.quantity.figure).abs() <= self.tolerance * 1.000_001)
+    }
+}
+
+/// The figures with a unit and the numbers with a decimal point.
+fn named_figures(text: &str) -> Vec<NamedFigure> {
+    static FIGURE: LazyLock<Regex> =
+        LazyLock::new(|| pattern(r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?"));
+    // In `2 to 5 us` and `2, 3; 5 us`, the unit is that of all.
+    static UNIT: LazyLock<Regex> = LazyLock::new(|| {
+        let names = UNITS.map(|(name, ..)| name).join("|");
+        pattern(&format!(
+            r"^(?:[;,]?[ \n]+(?:(?:to|and|or)[ \n]+)?-?[0-9][0-9,.]*)*[ \n]?({names})(?:[^A-Za-z0-9_/]|$)"
+        ))
+    });
+    let mut named = Vec::new();
+    for found in FIGURE.find_iter(text) {
+        let (before, after) = (&text[..found.start()], &text[found.end()..]);
+        let (before, sign) = match before.strip_suffix('-') {
+            Some(before) if !before.ends_with(char::is_alphanumeric) => (before, -1.0),
+            _ => (before, 1.0),
+        };
+        let unit = UNIT.captures(after).map(|unit| unit[1].to_owned());
+        let is_decimal = found.as_str().contains('.')
+            && !after.starts_with(|c: char| c.is_alphanumeric() || c == '_')
+            && !is_version(before, after);
+        if before.ends_with(|c: char| c.is_alphanumeric() || "_./-:#".contains(c))
+            || (unit.is_none() && !is_decimal)
+        {
+            continue;
+        }
+        let digits = found.as_str().replace(',', "");
+        let decimals = digits
+            .split_once('.')
+            .map_or(0, |(_, decimals)| decimals.len());
+        let Ok(figure) = digits.parse::<f64>() else {
+            continue;
+        };
+        let (name, unit) = match unit {
+            Some(name) => (
+                format!(" {name}"),
+                unit_of(&name, |unit, name| unit.0 == name),
+            ),
+            None => (String::new(), NUMBER),
+        };
+        named.push(NamedFigure {
+            text: format!("{}{name}", found.as_str()),
+            place: found.start(),
+            quantity: Quantity {
+                figure: figure * sign,
+                unit,
+            },
+            tolerance: 0.5 * 10_f64.powf(-(decimals as f64)),
+        });
+    }
+    named
+}
+
+/// `Linux 6.18`, `1.2.3`.
+fn is_version(before: &str, after: &str) -> bool {
+    let word = before.split_whitespace().last().unwrap_or_default();
+    let mut after = after.chars();
+    (before.ends_with(char::is_whitespace) && VERSIONED.contains(&word))
+        || (after.next() == Some('.') && after.next().is_some_and(|c| c.is_ascii_digit()))
+}
+
+fn unit_of(
+    name: &str,
+    is_same: impl Fn(&(&str, &str, Dimension, f64), &str) -> bool,
+) -> (Dimension, f64) {
+    let unit = UNITS.iter().find(|unit| is_same(unit, name));
+    unit.map_or(NUMBER, |(_, _, dimension, size)| (*dimension, *size))
+}
+
+/// The figures of the page's envelopes, and the envelopes' names.
+fn quantities(page: &Page<'_>) -> (Vec<Quantity>, String) {
+    let own = page.path.rsplit('/').next().unwrap_or_default();
+    let mut names = BTreeSet::from([own.trim_end_matches(".md").to_owned()]);
+    let parts = page.parts().flatten();
+    names.extend(parts.filter_map(|part| part.words.into_iter().next()));
+    names.retain(|name| page.envelopes.contains_key(name));
+    let reports = names.iter().map(|name| &page.envelopes[name]);
+    let all = reports.flat_map(of_report).collect();
+    let names = names.into_iter().collect::<Vec<_>>().join(", ");
+    (
+        all,
+        if names.is_empty() {
+            "it has none".to_owned()
+        } else {
+            names
+        },
+    )
+}
+
+/// The figures of rows, claims, bounds and settings.
+fn of_report(report: &Report<Row>) -> Vec<Quantity> {
+    let mut all = Vec::new();
+    // An end of an interval is no measured figure.
+    let is_figure = |name: &str| !name.contains("ci95_");
+    let fields = report.rows.iter().flat_map(Row::fields);
+    for (field, value) in fields.filter(|(name, _)| is_figure(name)) {
+        collect(value, of_field(field), &mut all);
+    }
+    for claim in &report.claims {
+        // A share in a name, such as `10 % loss`, is not the unit of the figure.
+        let is_unit = |word: &str| unit_of(word, |unit, name| unit.0 == name);
+        let mut units = claim.id.split([' ', ',']).map(is_unit);
+        let unit = units.find(|unit| unit.0 != Dimension::Number);
+        let unit = unit.unwrap_or(NUMBER);
+        let figure = claim.figure().map(Value::from);
+        for value in [
+            figure.as_ref().unwrap_or(&claim.measured),
+            &claim.paper,
+            &claim.bound,
+        ] {
+            collect(value, unit, &mut all);
+        }
+    }
+    for (field, text) in &report.environment.settings {
+        let value = text
+            .parse::<f64>()
+            .map_or(Value::from(text.as_str()), Value::from);
+        collect(&value, of_field(field), &mut all);
+    }
+    all
+}
+
+/// The unit of a field by its suffix.
+fn of_field(field: &str) -> (Dimension, f64) {
+    unit_of(field, |unit, field| field.ends_with(unit.1))
+}
+
+/// Adds the figures of a value: a number, the members of an object, the figures of a text.
+fn collect(value: &Value, unit: (Dimension, f64), all: &mut Vec<Quantity>) {
+    match value {
+        Value::Number(figure) => {
+            all.extend(figure.as_f64().map(|figure| Quantity { figure, unit }));
+        }
+        Value::Object(figures) => figures.values().for_each(|value| collect(value, unit, all)),
+        Value::String(text) => {
+            let bound = text
+                .trim_start_matches(['<', '>', '=', ' '])
+                .parse::<f64>()
+                .ok();
+            all.extend(bound.map(|figure| Quantity { figure, unit }));
+            all.extend(named_figures(text).into_iter().map(|named| named.quantity));
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,106 @@
+//! Known-bad systems. Each replaces a part of an experiment, so that its claims must turn false or
+//! undecided. They show that the experiments can fail.
+
+use std::fmt;
+
+/// A fault that an experiment gets on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Workers sleep while they wait for packets.
+    SleepingForwarder,
+    /// The policer admits four times the profile.
+    LeakyPolicer,
+    /// A forwarder that swaps pairs of packets replaces the chain with mapping `compact`.
+    ReorderingChain,
+    /// The consumer of Myelin's ring waits 2 us before each batch.
+    SlowRing,
+    /// The clock of arrivals is 10 ms ahead.
+    FastClock,
+    /// The clock of arrivals is 10 ms behind.
+    SlowClock,
+    /// The generator sends half of the packets.
+    HalfRateGenerator,
+    /// Each of the 32 functions of a chain is an XOR over the whole packet.
+    SlowFunction,
+    /// `plan` runs on a program that waits 50 ms.
+    SlowProgram,
+}
+
+impl Fault {
+    /// All faults.
+    pub const ALL: [Self; 9] = [
+        Self::SleepingForwarder,
+        Self::LeakyPolicer,
+        Self::ReorderingChain,
+        Self::SlowRing,
+        Self::FastClock,
+        Self::SlowClock,
+        Self::HalfRateGenerator,
+        Self::SlowFunction,
+        Self::SlowProgram,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SleepingForwarder => "sleeping-forwarder",
+            Self::LeakyPolicer => "leaky-policer",
+            Self::ReorderingChain => "reordering-chain",
+            Self::SlowRing => "slow-ring",
+            Self::FastClock => "fast-clock",
+            Self::SlowClock => "slow-clock",
+            Self::HalfRateGenerator => "half-rate-generator",
+            Self::SlowFunction => "slow-function",
+            Self::SlowProgram => "slow-program",
+        }
+    }
+
+    /// The experiment that has the fault, and a part of the names of the claims that it must turn.
+    pub fn target(self) -> (&'static str, &'static str) {
+        match self {
+            Self::SleepingForwarder => ("hop-cost", "user / "),
+            Self::LeakyPolicer => ("rate-isolation", "flooded neighbour, policed, of what"),
+            Self::ReorderingChain => ("calvin-bandwidth", "compact / centralized as published"),
+            Self::SlowRing => ("rings", "throughput / "),
+            Self::FastClock => ("bound", "delays above the bound"),
+            Self::SlowClock => ("bound", "policed or lost"),
+            Self::HalfRateGenerator => ("rate-isolation", "policed, of packets"),
+            Self::SlowFunction => ("kernel-chain", "each further function"),
+            Self::SlowProgram => ("deploy", "plan, ms"),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let fault = Self::ALL.into_iter().find(|fault| fault.name() == text);
+        fault.ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("there is no fault `{text}`; the faults are {names}")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fault_has_a_name_and_an_experiment() {
+        for fault in Fault::ALL {
+            assert_eq!(fault.name().parse(), Ok(fault));
+            let (experiment, _) = fault.target();
+            let mut all = crate::experiments().iter();
+            assert!(all.any(|one| one.name == experiment), "{experiment}");
+        }
+        assert!("none".parse::<Fault>().unwrap_err().contains("slow-ring"));
+    }
+}

@@ -1,0 +1,58 @@
+//! Runs experiments with known-bad systems. Each fault turns its claims false, or undecided if it is
+//! a fault of the measurement. Without this, an experiment that cannot fail would pass unnoticed.
+
+mod program;
+
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+
+use myelin_bench::{Claim, Effort, Fault, Monitor, Options, Verdict, run};
+
+fn main() -> ExitCode {
+    program::main("known_bad", check_faults)
+}
+
+/// The fewest that decide a claim.
+const DEPLOYMENTS: usize = 8;
+
+fn check_faults(filter: Option<&str>) {
+    for fault in Fault::ALL {
+        if filter.is_none_or(|filter| fault.name().contains(filter)) {
+            check_fault(fault);
+        }
+    }
+}
+
+/// The verdict that a fault must cause.
+fn expected_verdict(fault: Fault) -> Verdict {
+    match fault {
+        Fault::HalfRateGenerator => Verdict::Undecided,
+        _ => Verdict::False,
+    }
+}
+
+fn check_fault(fault: Fault) {
+    let (experiment, part) = fault.target();
+    let options = Options {
+        fault: Some(fault),
+        deployments: Some(DEPLOYMENTS),
+        ..program::options(Effort::Trial)
+    };
+    let nobody = AtomicBool::new(false);
+    let monitor = Monitor {
+        emit: &|_| {},
+        cancelled: &nobody,
+    };
+    let report = run(experiment, &options, &monitor).unwrap();
+    assert_eq!(report.ended_early, None, "{fault}");
+    assert_eq!(report.environment.settings["fault"], fault.name());
+    let is_target = |claim: &&Claim| claim.id.contains(part) && claim.verdict().is_some();
+    let targets: Vec<&Claim> = report.claims.iter().filter(is_target).collect();
+    assert!(!targets.is_empty(), "{fault}: {:#?}", report.claims);
+    for claim in &targets {
+        let verdict = claim.verdict();
+        assert_eq!(verdict, Some(expected_verdict(fault)), "{fault}: {claim:?}");
+    }
+    assert_eq!(program::find_leftovers(), Vec::<String>::new(), "{fault}");
+    println!("{fault}: {experiment}, {} claims turned", targets.len());
+}

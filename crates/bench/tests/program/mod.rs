@@ -1,0 +1,73 @@
+//! Tests that run experiments. The experiments start an executable as worker, as agent and for
+//! `plan`. The test executable replaces `myelin`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use myelin_agent::ServeOptions;
+use myelin_api::RunDir;
+use myelin_bench::{Effort, Options};
+
+/// Runs `test` with the filter of the command line, or the part of `myelin` that the arguments
+/// name.
+pub(crate) fn main(name: &str, test: impl FnOnce(Option<&str>)) -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some("worker") => run_worker(&arguments),
+        Some("agent") => run_agent(&arguments),
+        Some("plan") => {
+            std::io::read_to_string(std::io::stdin()).unwrap();
+        }
+        // Every test executable must support this option.
+        Some("--list") => println!("{name}: test"),
+        _ if !nix::unistd::geteuid().is_root() => println!("SKIP: experiments need root"),
+        filter => test(filter.filter(|filter| !filter.starts_with('-'))),
+    }
+    ExitCode::SUCCESS
+}
+
+fn run_worker(arguments: &[String]) -> ! {
+    let control = myelin_dataplane::control_from_stdin().unwrap();
+    if arguments.iter().any(|word| word == "--dpdk") {
+        myelin_dataplane::worker_main::<myelin_dpdk::Dpdk>(control)
+    }
+    myelin_dataplane::worker_main::<myelin_dataplane::Sockets>(control)
+}
+
+fn run_agent(arguments: &[String]) {
+    let run_dir = arguments
+        .iter()
+        .skip_while(|word| *word != "--run-dir")
+        .nth(1)
+        .unwrap();
+    let run_dir = RunDir::resolve(Some(Path::new(run_dir)));
+    myelin_agent::serve(&run_dir, &program(), ServeOptions { idle_exit: None }).unwrap();
+}
+
+fn program() -> PathBuf {
+    std::env::current_exe().unwrap()
+}
+
+/// Options of a run of this executable.
+pub(crate) fn options(effort: Effort) -> Options {
+    Options {
+        effort,
+        deployments: None,
+        interval: Duration::ZERO,
+        program: program(),
+        revision: None,
+        fault: None,
+    }
+}
+
+/// Network namespaces and run directories of this process.
+pub(crate) fn find_leftovers() -> Vec<String> {
+    let own = format!("bench-{}-", std::process::id());
+    ["/run", "/run/netns"]
+        .into_iter()
+        .flat_map(|directory| std::fs::read_dir(directory).into_iter().flatten().flatten())
+        .map(|entry| entry.path().display().to_string())
+        .filter(|path| path.contains(&own))
+        .collect()
+}
