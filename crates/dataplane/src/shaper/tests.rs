@@ -1,6 +1,5 @@
 //! Tests the shaper with bursts. A meter checks the departures.
 
-use myelin_packet::fixtures::Meter;
 use myelin_spec::Limit;
 use proptest::prelude::*;
 
@@ -28,6 +27,8 @@ struct ShaperFixture {
     /// Number and time of each packet that left.
     departed: Vec<(u32, u64)>,
     dropped: Vec<(u32, ShaperDrop)>,
+    /// Departures that the shaper itself found too early.
+    nonconforming: u64,
 }
 
 impl ShaperFixture {
@@ -40,11 +41,13 @@ impl ShaperFixture {
             meter: Meter::new(&shaping.profile()),
             departed: Vec::new(),
             dropped: Vec::new(),
+            nonconforming: 0,
         }
     }
 
     fn record_departure(&mut self, number: u32, now_ns: u64, bytes: u32) {
         self.meter.record(now_ns, bytes.into());
+        self.nonconforming += u64::from(!self.shaper.is_conforming());
         self.departed.push((number, now_ns));
     }
 
@@ -172,6 +175,7 @@ proptest! {
         }
         fixture.release_until(u64::MAX - 1);
         prop_assert_eq!(fixture.meter.nonconforming(), 0);
+        prop_assert_eq!(fixture.nonconforming, 0);
         prop_assert!(fixture.dropped.is_empty(), "{:?}", fixture.dropped);
         let order: Vec<u32> = fixture.departed.iter().map(|(number, _)| *number).collect();
         prop_assert_eq!(order, (0..number).collect::<Vec<_>>());
@@ -218,6 +222,7 @@ proptest! {
                 u128::from(level.burst()) <= u128::from(limit.burst) + more + 1
             })
         };
+        prop_assert_eq!(fixture.nonconforming, 0);
         prop_assert!(within(fixture.meter.packets(), shaping.packets));
         prop_assert!(within(fixture.meter.bits(), shaping.bits));
         let latest_ns = late.iter().copied().max().unwrap_or(0);
@@ -345,6 +350,22 @@ fn a_late_departure_delays_the_packets_behind_it() {
     assert_eq!(fixture.offer(4, 2 * MS + MS / 2, 100), ShaperDecision::Wait);
     fixture.release_until(10 * MS);
     assert_eq!(fixture.departed.last(), Some(&(4, 4 * MS + MS / 2)));
+}
+
+#[test]
+fn the_shaper_reports_departures_above_its_profile() {
+    let profile = |rate| shaping(Some((rate, 4)), None);
+    for (rate, early) in [(1000, 0), (2000, 60)] {
+        let mut fixture = ShaperFixture::new(profile(1000));
+        // A shaper with an error: its credit grows at another rate.
+        fixture.shaper.bucket = TokenBucket::new(&profile(rate).profile());
+        for number in 0..64 {
+            fixture.offer(number, MS, 100);
+        }
+        fixture.release_until(100 * MS);
+        assert_eq!(fixture.departed.len(), 64);
+        assert_eq!(fixture.nonconforming, early, "{rate}");
+    }
 }
 
 #[test]

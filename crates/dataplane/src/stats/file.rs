@@ -25,7 +25,7 @@ const POSITIONS: usize = 8;
 const SOJOURN: usize = POSITIONS + MAX_POSITIONS * POSITION_WORDS;
 const BUCKETS: usize = SOJOURN + 8;
 const SHAPER: usize = BUCKETS + sojourn::BUCKETS;
-const BLOCK_WORDS: usize = SHAPER + 8;
+const BLOCK_WORDS: usize = SHAPER + 16;
 const DOOR_WORDS: usize = 8;
 const FIRST_BLOCK: usize = HEADER_WORDS + MAX_BLOCKS * DOOR_WORDS;
 const FILE_LEN: usize = (FIRST_BLOCK + MAX_BLOCKS * BLOCK_WORDS) * size_of::<u64>();
@@ -96,6 +96,8 @@ pub(crate) enum ShaperCounter {
     Most,
     /// Total waiting time of the packets that left, ns.
     WaitedNs,
+    /// Packets that left earlier than the profile and the tolerance allow.
+    Nonconforming,
 }
 
 /// The mapped file, in the agent and in the worker.
@@ -309,6 +311,14 @@ impl ChainCounters {
     pub(crate) fn count_wait_end(&self, ns: u64) {
         self.count_shaper(ShaperCounter::Waiting, 1_u64.wrapping_neg());
         self.count_shaper(ShaperCounter::WaitedNs, ns);
+    }
+
+    /// Counts a packet that left the shaper too early.
+    #[inline]
+    pub(crate) fn count_departure(&self, is_conforming: bool) {
+        if !is_conforming {
+            self.count_shaper(ShaperCounter::Nonconforming, 1);
+        }
     }
 
     /// Counts a waiting packet that is dropped.

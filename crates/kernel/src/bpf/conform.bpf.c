@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * The conformance monitor: a leaky bucket in packets and a leaky bucket in bits. Every packet fills
- * both buckets; the rates drain the buckets. The monitor passes every packet unchanged. The monitor
- * checks the policer, so it shares no code with the policer. The levels are the same as those of
- * myelin_packet::fixtures::Meter. A packet or a bit is 10^9 units of level. A rate of one per
- * second drains one unit per nanosecond. tc only, both directions.
+ * The conformance monitor: a leaky bucket in packets and one in bits. Every packet fills them; the
+ * rate drains them. The monitor passes every packet unchanged. It shares no code with the policer,
+ * which it checks. It computes the same levels as myelin_packet::traffic::Meter: a packet or a bit
+ * is 10^9 units of level; a rate of one per second drains one unit per nanosecond. tc only, both
+ * directions.
  */
 #include "instance.h"
 #include "parse.h"
