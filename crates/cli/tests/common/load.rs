@@ -95,14 +95,9 @@ impl Sender {
 }
 
 /// Opens the namespace of an end host of a chain; returns it with the host's address.
-fn open_host(status: &Value, role: &str) -> (Netns, IpAddr) {
-    let mut hosts = status["hosts"]
-        .as_array()
-        .expect("the status lists hosts")
-        .iter();
-    let host = hosts
-        .find(|host| host["role"] == role)
-        .expect("the host exists");
+pub(crate) fn open_host(status: &Value, role: &str) -> (Netns, IpAddr) {
+    let mut hosts = status["hosts"].as_array().expect("hosts").iter();
+    let host = hosts.find(|host| host["role"] == role).expect("a host");
     let address = host["address"].as_str().and_then(|text| text.parse().ok());
     (
         Netns::open(host["netns"].as_str().expect("the name is a string"))
