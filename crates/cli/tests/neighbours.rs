@@ -48,7 +48,24 @@ const QUIET: Load = Load {
     rate: 100,
 };
 
-/// Asserts that all packets left, none was policed or lost, and the contract is kept.
+/// Least share of a flood's packets that must reach the front door. The rest may be lost on the way.
+const ARRIVING_PERCENT: u64 = 90;
+
+/// Asserts that the median sojourn is below the worst-case bound of the chain. On a busy machine,
+/// single packets wait longer for the worker's core.
+fn assert_delay_within_bound(status: &Value, when: &str) {
+    let sojourn = &status["sojourn"];
+    let median_us = sojourn["p50_us"].as_f64().expect("a median");
+    println!("{when}: bound {} ns, sojourn {sojourn}", status["bound_ns"]);
+    assert!(read_count(&sojourn["packets"]) > 100, "{when}: {status}");
+    assert!(
+        median_us * 1e3 <= read_count(&status["bound_ns"]) as f64,
+        "{when}: {status}"
+    );
+}
+
+/// Asserts that all packets left, none was policed or lost, and the contract for loss and delay is
+/// kept.
 fn assert_contract_kept(status: &Value, when: &str) {
     let life = &status["sla"]["life"];
     assert!(read_count(&status["packets_in"]) > 0, "{when}: {status}");
@@ -110,9 +127,10 @@ fn no_flood_of_one_chain_makes_another_chain_lose_packets() {
     for space in ["kernel", "user"] {
         let (myelin, ports) = (Myelin::new(), PortPair::new());
         let function = format!("{{ name: one, kind: monitor, space: {space} }}");
-        // Even on a busy machine, 100 packets a second conform to this profile.
+        // Even on a busy machine, 100 packets a second conform to this profile, and half of each
+        // second's packets meet no stall of the worker. The bound is 0.2 to 1.2 ms.
         let quiet =
-            "rate: 1kpps, burst: 256, latency: 10s, percentile: 50, loss: 0.1%, enforce: policer";
+            "rate: 1kpps, burst: 256, latency: 5ms, percentile: 50, loss: 0.1%, enforce: policer";
         let loud = format!("rate: {rate}pps, burst: {burst}, latency: 10s, enforce: policer");
         let file = myelin.write_file(&format!(
             "{}---{}",
@@ -152,10 +170,13 @@ fn no_flood_of_one_chain_makes_another_chain_lose_packets() {
             );
             assert!(out >= burst, "{when}: {out} packets left");
             let arrived_now = read_count(&status["packets_in"]) - arrived;
-            // A busy machine may lose packets before the ingress port.
             assert!(
-                arrived_now <= sent && arrived_now > out,
-                "{when}: {arrived_now} arrived"
+                arrived_now <= sent && arrived_now * 100 >= sent * ARRIVING_PERCENT,
+                "{when}: the flood did not arrive: {sent} sent, {arrived_now} at the front door"
+            );
+            assert!(
+                arrived_now > 10 * out,
+                "{when}: no flood: {arrived_now} arrived, {out} within the profile"
             );
             (passed, arrived) = (passed + out, arrived + arrived_now);
             assert_eq!(read_count(&status["policed"]), arrived - passed, "{when}");
@@ -172,6 +193,7 @@ fn no_flood_of_one_chain_makes_another_chain_lose_packets() {
                 "{when}: {quiet}"
             );
             assert_eq!(quiet["policed"], 0, "{when}: {quiet}");
+            assert_delay_within_bound(&quiet, &when);
         }
         let sent = sender.stop();
         let status = wait_until_settled(&myelin, "quiet");
