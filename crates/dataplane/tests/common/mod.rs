@@ -329,17 +329,19 @@ pub fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
     condition()
 }
 
-/// Returns the processor time of a process, in clock ticks of 10 ms.
-pub fn cpu_ticks(pid: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process");
-    // Fields 14 and 15, counted after the name, which may contain spaces.
-    let fields: Vec<&str> = stat
-        .rsplit(')')
-        .next()
-        .unwrap()
-        .split_whitespace()
-        .collect();
-    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+/// Returns how long the threads of a process ran or were ready to run (/proc/PID/schedstat). Other
+/// processes do not change it: a thread that spins is always ready, a thread that sleeps never is.
+pub fn ready_time(pid: u32) -> Duration {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process");
+    let ready_ns = tasks.map(|task| {
+        let path = task.expect("a thread").path().join("schedstat");
+        let figures = std::fs::read_to_string(path).expect("its times");
+        let mut times = figures
+            .split_whitespace()
+            .map(|ns| ns.parse::<u64>().unwrap());
+        times.next().unwrap() + times.next().unwrap()
+    });
+    Duration::from_nanos(ready_ns.sum())
 }
 
 const PORT: u16 = 9000;
