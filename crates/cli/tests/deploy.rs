@@ -279,15 +279,17 @@ fn an_idle_worker_uses_less_than_a_tenth_of_a_core() {
     let file = myelin.write_file(MIXED);
     myelin.run_ok(&["up", file.to_str().unwrap()]);
     let read_cpu_s = |myelin: &Myelin| myelin.read_status("m")["worker"]["cpu_s"].as_f64().unwrap();
-    // One idle second of ten is enough, because the worker may still start, and the kernel may
-    // charge the worker for the time of interrupts.
-    let mut shares = (0..10).map(|_| {
+    // At most two repeats: the worker may still start, and the kernel may charge it for the time of
+    // interrupts.
+    let mut shares = (1..=3).map(|second| {
         let (start, before) = (Instant::now(), read_cpu_s(&myelin));
         std::thread::sleep(Duration::from_secs(1));
-        (read_cpu_s(&myelin) - before) / start.elapsed().as_secs_f64()
+        let share = (read_cpu_s(&myelin) - before) / start.elapsed().as_secs_f64();
+        println!("second {second} of at most 3: the idle worker used {share:.3} of a core");
+        share
     });
     assert!(
         shares.any(|share| share < 0.1),
-        "the idle worker used a tenth of a core in each of 10 s"
+        "the idle worker used a tenth of a core in each of 3 s"
     );
 }
