@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{
     ADAPTIVE, Network, TO_CLIENT, TO_SERVER, UdpPath, config, connect_udp, echo, flood,
-    forward_function, lock_if_root, ready_time, wait_until,
+    forward_function, lock_if_root, ready_ms, wait_until,
 };
 use myelin_dataplane::{Idle, WorkerHandle};
 use myelin_spec::{FunctionConfig, XorConfig};
@@ -70,22 +70,22 @@ fn an_idle_worker_frees_its_core_and_a_spinning_one_occupies_it() {
     let Some(_alone) = lock_if_root() else {
         return;
     };
-    let time = Duration::from_millis(600);
-    for (idle, frees_core) in [(Idle::Sleep, true), (ADAPTIVE, true), (Idle::Spin, false)] {
+    let time_ms = 600;
+    for (idle, idles) in [(Idle::Sleep, true), (ADAPTIVE, true), (Idle::Spin, false)] {
         let network = Network::new();
         let path = UdpPath::new(&network, config(1, idle), forward_function());
         let (client, server) = connect_udp(&network);
         echo(&client, &server, b"before", b"before").unwrap();
         let pid = path.worker.pid();
-        let before = ready_time(pid);
-        std::thread::sleep(time);
-        let used = ready_time(pid) - before;
+        let before = ready_ms(pid);
+        std::thread::sleep(Duration::from_millis(time_ms));
+        let used = ready_ms(pid) - before;
         let limits = if idles {
-            Duration::ZERO..time / 20
+            0..time_ms / 20
         } else {
-            time / 2..2 * time
+            time_ms / 2..2 * time_ms
         };
-        assert!(limits.contains(&used), "{idle:?}: {used:?} of {time:?}");
+        assert!(limits.contains(&used), "{idle:?}: {used} ms of {time_ms}");
         echo(&client, &server, b"after", b"after").unwrap();
     }
 }
@@ -101,10 +101,10 @@ fn a_worker_sleeps_again_after_a_request_during_its_spin_time() {
         worker.set_idle(Idle::Adaptive { spin }).unwrap();
         std::thread::sleep(5 * spin);
         // A worker that stays awake spins until the next request.
-        let before = ready_time(worker.pid());
+        let before = ready_ms(worker.pid());
         std::thread::sleep(Duration::from_millis(200));
-        let used = ready_time(worker.pid()) - before;
-        assert!(used <= Duration::from_millis(20), "{used:?} of 200 ms");
+        let used = ready_ms(worker.pid()) - before;
+        assert!(used <= 20, "{used} ms of 200");
     }
 }
 

@@ -329,9 +329,9 @@ pub fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
     condition()
 }
 
-/// Returns how long the threads of a process ran or were ready to run (/proc/PID/schedstat). Other
+/// Returns how long the threads of a process ran or were ready to run, ms (/proc/PID/schedstat). Other
 /// processes do not change it: a thread that spins is always ready, a thread that sleeps never is.
-pub fn ready_time(pid: u32) -> Duration {
+pub fn ready_ms(pid: u32) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process");
     let ready_ns = tasks.map(|task| {
         let path = task.expect("a thread").path().join("schedstat");
@@ -341,7 +341,7 @@ pub fn ready_time(pid: u32) -> Duration {
             .map(|ns| ns.parse::<u64>().unwrap());
         times.next().unwrap() + times.next().unwrap()
     });
-    Duration::from_nanos(ready_ns.sum())
+    ready_ns.sum::<u64>() / 1_000_000
 }
 
 const PORT: u16 = 9000;
