@@ -11,6 +11,7 @@ use common::load::{
 };
 use common::port_pair::PortPair;
 use common::{Myelin, skip_unless_root, wait_for};
+use myelin_linux::sched::{self, Policy};
 use serde_json::Value;
 
 /// Formats a chain that takes UDP packets to one destination port, or to all ports that match no
@@ -48,18 +49,32 @@ const QUIET: Load = Load {
     rate: 100,
 };
 
+/// Lets a worker run before the other programs of this machine, so that the delay is that of its
+/// chains.
+fn prefer_to_other_programs(pid: &Value) {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the worker");
+    for task in tasks {
+        let name = task.expect("a thread").file_name();
+        let thread = name.to_str().and_then(|name| name.parse().ok());
+        let thread: u32 = thread.expect("a number");
+        sched::set(thread, Policy::Fifo(1))
+            .or_else(|_| sched::set_nice(thread, -20))
+            .expect("a priority");
+    }
+}
+
 /// Least share of a flood's packets that must reach the front door. The rest may be lost on the way.
 const ARRIVING_PERCENT: u64 = 90;
 
-/// Asserts that the median sojourn is below the worst-case bound of the chain. On a busy machine,
-/// single packets wait longer for the worker's core.
+/// Asserts that the sojourn at the agreed percentile, 90 %, is below the worst-case bound of the
+/// chain. A hypervisor may delay single packets.
 fn assert_delay_within_bound(status: &Value, when: &str) {
-    let sojourn = &status["sojourn"];
-    let median_us = sojourn["p50_us"].as_f64().expect("a median");
+    let sojourn = &status["sla"]["life"]["sojourn"];
+    let agreed_us = sojourn["agreed_us"].as_f64().expect("a percentile");
     println!("{when}: bound {} ns, sojourn {sojourn}", status["bound_ns"]);
     assert!(read_count(&sojourn["packets"]) > 100, "{when}: {status}");
     assert!(
-        median_us * 1e3 <= read_count(&status["bound_ns"]) as f64,
+        agreed_us * 1e3 <= read_count(&status["bound_ns"]) as f64,
         "{when}: {status}"
     );
 }
@@ -127,10 +142,10 @@ fn no_flood_of_one_chain_makes_another_chain_lose_packets() {
     for space in ["kernel", "user"] {
         let (myelin, ports) = (Myelin::new(), PortPair::new());
         let function = format!("{{ name: one, kind: monitor, space: {space} }}");
-        // Even on a busy machine, 100 packets a second conform to this profile, and half of each
-        // second's packets meet no stall of the worker. The bound is 0.2 to 1.2 ms.
+        // Even on a busy machine, 100 packets a second conform to this profile. The bound is 0.2 ms
+        // in the kernel, 1.2 ms in the worker.
         let quiet =
-            "rate: 1kpps, burst: 256, latency: 5ms, percentile: 50, loss: 0.1%, enforce: policer";
+            "rate: 1kpps, burst: 256, latency: 5ms, percentile: 90, loss: 0.1%, enforce: policer";
         let loud = format!("rate: {rate}pps, burst: {burst}, latency: 10s, enforce: policer");
         let file = myelin.write_file(&format!(
             "{}---{}",
@@ -145,6 +160,7 @@ fn no_flood_of_one_chain_makes_another_chain_lose_packets() {
                 pid("loud"),
                 "the chains do not share a worker"
             );
+            prefer_to_other_programs(&pid("quiet"));
         }
         let sender = Sender::start_through_ports(&ports, QUIET);
         let (mut passed, mut arrived) = (0, 0);
