@@ -2,8 +2,10 @@
 //! must conform, by two measurements without a tolerance for a busy machine:
 //!
 //! * A worker measures its own departure times ([`nonconforming`](myelin_api::ShaperStatus)).
-//! * At the server no packet arrives before the earliest time that the profile allows, computed from
-//!   the sending times. A busy machine only delays packets.
+//! * At the server no packet arrives before the earliest time that the profile allows, computed
+//!   from the sending times. A busy machine only delays packets.
+//!
+//! The kernel suite checks the departure times that a program gives to packets for `fq`.
 //!
 //! A packet that arrives late is no fault of the shaper. The tests print the lateness.
 

@@ -329,8 +329,8 @@ pub fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
     condition()
 }
 
-/// Returns how long the threads of a process ran or were ready to run, ms (/proc/PID/schedstat). Other
-/// processes do not change it: a thread that spins is always ready, a thread that sleeps never is.
+/// Returns how long the threads of a process ran or were ready to run (/proc/PID/schedstat), ms.
+/// Other processes do not change it: a thread that spins is always ready, one that sleeps never is.
 pub fn ready_ms(pid: u32) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process");
     let ready_ns = tasks.map(|task| {
