@@ -63,7 +63,7 @@ fn prefer_to_other_programs(pid: &Value) {
     }
 }
 
-/// Least share of a flood's packets that must reach the front door. The way there may lose the rest.
+/// Least share of a flood's packets that must reach the front door. The others may be lost before.
 const ARRIVING_PERCENT: u64 = 90;
 
 /// Asserts that the sojourn at the agreed percentile, 90 %, is below the worst-case bound of the
