@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* The router, and the bare search for the longest prefix in its tables. */
+/* Compares the router with only its longest-prefix-match look-up. */
 #include "router.bpf.c"
 
 #define SCATTERED 1

@@ -75,8 +75,8 @@ static unsigned forward_swapped(const struct port *from, const struct port *to)
 	static ssize_t held_length;
 	static unsigned idle;
 	unsigned sent = 0;
-	ssize_t length = recv(from->socket, held_length > 0 ? frame : held, FRAME_SIZE,
-			      MSG_DONTWAIT);
+	ssize_t length =
+		recv(from->socket, held_length > 0 ? frame : held, FRAME_SIZE, MSG_DONTWAIT);
 
 	if (length > 0 && held_length <= 0) {
 		held_length = length;

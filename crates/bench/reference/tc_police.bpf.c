@@ -10,7 +10,7 @@
 
 struct bucket {
 	struct bpf_spin_lock lock;
-	__u64 earned_ns;
+	__u64 tokens_ns;
 	__u64 last_ns;
 };
 
@@ -32,16 +32,16 @@ int tc_police(struct __sk_buff *skb)
 	if (!bucket)
 		return TC_ACT_SHOT;
 	bpf_spin_lock(&bucket->lock);
-	__u64 earned_ns = bucket->earned_ns + (now_ns - bucket->last_ns);
+	__u64 tokens_ns = bucket->tokens_ns + (now_ns - bucket->last_ns);
 
-	if (earned_ns > BURST * PERIOD)
-		earned_ns = BURST * PERIOD;
+	if (tokens_ns > BURST * PERIOD)
+		tokens_ns = BURST * PERIOD;
 	bucket->last_ns = now_ns;
-	if (earned_ns >= PERIOD) {
-		earned_ns -= PERIOD;
+	if (tokens_ns >= PERIOD) {
+		tokens_ns -= PERIOD;
 		verdict = TC_ACT_OK;
 	}
-	bucket->earned_ns = earned_ns;
+	bucket->tokens_ns = tokens_ns;
 	bpf_spin_unlock(&bucket->lock);
 	return verdict;
 }

@@ -2,7 +2,7 @@
 //!
 //! A file is the report as JSON ([`Report::to_lines`]) with two more members: the version of the
 //! format, and last the SHA-256 of all text before it. The digest detects mistakes, not forgery:
-//! whoever changes a figure on purpose can compute it anew.
+//! an author who changes a figure on purpose can compute a new digest.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use myelin_metrics::Row;

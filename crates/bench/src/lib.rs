@@ -1,10 +1,11 @@
 //! The experiments: they measure Myelin's claims on this machine.
 //!
-//! Each experiment is one file of `experiments/`. It deploys its subjects several times and measures
-//! them in turns (`sampling.rs`), in a different order each round. A claim compares figures of the
-//! same round, with a 95 % interval over deployments: absolute times of a virtual machine drift,
-//! such ratios do not. Experiments with round trips (`round_trips.rs`) compare *variants* (`variant.rs`), the ways to join a client to a server: a cable, a
-//! bridge, a chain, a C program ([`mod@reference`]).
+//! Each experiment is one file of `experiments/`. It deploys its subjects several times and
+//! measures them in turns (`sampling.rs`), in a different order each round. A claim compares
+//! figures of the same round, with a 95 % interval over deployments: absolute times of a virtual
+//! machine drift, such ratios do not. Experiments with round trips (`round_trips.rs`) compare
+//! *variants* (`variant.rs`), the ways to join a client to a server: a cable, a bridge, a chain, a
+//! C program ([`mod@reference`]).
 //!
 //! An experiment leaves nothing behind, even if it is killed. Its chains belong to a separate agent
 //! with a separate run directory. All other objects are in unnamed network namespaces.

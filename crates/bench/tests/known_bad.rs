@@ -1,5 +1,6 @@
-//! Runs experiments with known-bad systems. Each fault turns its claims false, or undecided if it is
-//! a fault of the measurement. Without this, an experiment that cannot fail would pass unnoticed.
+//! Runs experiments with known-bad systems. Each fault turns its claims false, or undecided if it
+//! is a fault of the measurement. Without this, an experiment that cannot fail would pass
+//! unnoticed.
 
 mod program;
 

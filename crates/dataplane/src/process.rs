@@ -107,10 +107,14 @@ impl WorkerProcess {
         &mut self,
         id: SocketId,
         xsk: &mut Xsk,
-        succeeds: bool,
+        replaces_closed_socket: bool,
     ) -> Result<(), Error> {
         let info = xsk.info().clone();
-        let request = Request::AddSocket { id, info, succeeds };
+        let request = Request::AddSocket {
+            id,
+            info,
+            replaces_closed_socket,
+        };
         self.ask(&request, &[xsk.fd()])?;
         xsk.bind_if_unbound()?;
         xsk.redirect()

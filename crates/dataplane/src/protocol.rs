@@ -39,7 +39,7 @@ pub(crate) enum Request {
         info: XskInfo,
         /// Whether the socket replaces a closed socket, whose frames are free. Allowed only before
         /// [`Request::Start`].
-        succeeds: bool,
+        replaces_closed_socket: bool,
     },
     /// Close a socket that is no chain's exit.
     RemoveSocket {
@@ -156,12 +156,12 @@ pub struct NewPort {
 
 #[derive(Debug)]
 pub(crate) enum NewPortKind {
-    /// With `succeeds`, this socket replaces a closed socket with the same number, whose frames are
-    /// free.
+    /// With `replaces_closed_socket`, this socket replaces a closed socket with the same number,
+    /// whose frames are free.
     Socket {
         fd: OwnedFd,
         info: XskInfo,
-        succeeds: bool,
+        replaces_closed_socket: bool,
     },
     Ring {
         ring: OwnedFd,

@@ -43,7 +43,7 @@ pub const MAX_FRAMES: u32 = 1 << 20;
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE: usize = 64;
 
-/// Table entry of a frame that the process holds that created the UMEM, and no port.
+/// Table entry of a frame that the creator of the UMEM holds and that no port borrows.
 const OWNER: u8 = 0;
 
 /// The borrower of a frame: a port of the worker, or another process.

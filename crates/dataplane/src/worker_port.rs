@@ -48,8 +48,12 @@ impl Driver for Sockets {
     fn open(port: NewPort, memory: &'static FrameMemory) -> Result<WorkerPort, String> {
         let NewPort { borrower, kind } = port;
         let opened: Result<_, Error> = match kind {
-            NewPortKind::Socket { fd, info, succeeds } => {
-                if succeeds {
+            NewPortKind::Socket {
+                fd,
+                info,
+                replaces_closed_socket,
+            } => {
+                if replaces_closed_socket {
                     memory.take_back_all_but(borrower, std::iter::empty());
                 }
                 XdpPort::new(fd, &info, borrower, memory).map(WorkerPort::Xdp)

@@ -219,11 +219,11 @@ mod tests {
     proptest! {
         #[test]
         fn hosts_differ_and_their_packets_match(
-            source in (any::<u32>(), 0..=32_u8), destination in (any::<u32>(), 0..=32_u8), wide in any::<bool>()
+            source in (any::<u32>(), 0..=32_u8), destination in (any::<u32>(), 0..=32_u8), is_ipv6 in any::<bool>()
         ) {
             let prefix = |(bits, length): (u32, u8)| {
                 let v6 = IpAddr::V6(Ipv6Addr::from_bits(u128::from(bits) << 96));
-                Prefix::new(if wide { v6 } else { IpAddr::V4(Ipv4Addr::from_bits(bits)) }, length).unwrap()
+                Prefix::new(if is_ipv6 { v6 } else { IpAddr::V4(Ipv4Addr::from_bits(bits)) }, length).unwrap()
             };
             let (source, destination) = (prefix(source), prefix(destination));
             let matches = Match { source: Some(source), destination: Some(destination), ..Match::default() };

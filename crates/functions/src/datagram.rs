@@ -228,8 +228,7 @@ pub(crate) fn resize_frame(packet: &mut Packet<'_>, end: usize) -> Option<()> {
     }
 }
 
-/// Returns the number that subtracts `sum` (at most 32 bits) when added. In ones' complement, this
-/// is the complement of `sum`.
+/// Returns the additive inverse of `sum` (at most 32 bits) in ones' complement: its complement.
 #[inline]
 fn complement(sum: u64) -> u64 {
     u64::from(!(sum as u32))

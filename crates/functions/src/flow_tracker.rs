@@ -31,21 +31,21 @@ pub struct FlowTrackerState {
 
 /// Returns a flow after its first packet, which has `bytes` bytes.
 #[inline]
-fn new_flow(now_ns: u64, from_second: bool, bytes: usize) -> TrackedFlow {
+fn new_flow(now_ns: u64, is_from_second_endpoint: bool, bytes: usize) -> TrackedFlow {
     let mut flow = TrackedFlow {
         first_ns: now_ns,
         last_ns: now_ns,
-        marks: FlowMarks::of_first_packet(from_second),
+        marks: FlowMarks::of_first_packet(is_from_second_endpoint),
         ..TrackedFlow::default()
     };
-    count_packet(&mut flow, from_second, bytes);
+    count_packet(&mut flow, is_from_second_endpoint, bytes);
     flow
 }
 
 #[inline]
-fn count_packet(flow: &mut TrackedFlow, from_second: bool, bytes: usize) {
-    flow.packets[usize::from(from_second)] += 1;
-    flow.bytes[usize::from(from_second)] += bytes as u64;
+fn count_packet(flow: &mut TrackedFlow, is_from_second_endpoint: bool, bytes: usize) {
+    flow.packets[usize::from(is_from_second_endpoint)] += 1;
+    flow.bytes[usize::from(is_from_second_endpoint)] += bytes as u64;
 }
 
 impl FlowTrackerState {
@@ -73,15 +73,18 @@ impl FlowTrackerState {
         let is_tcp = flags.is_some();
         let opens = flags.is_none_or(tcp::opens);
         let now_ns = packet.meta().stamp_ns;
-        let (key, from_second) = key.canonical();
+        let (key, is_from_second_endpoint) = key.canonical();
         if let Some(flow) = self.flows.use_flow(&key) {
             let state = flow.marks.state(is_tcp);
             let lifetime_ns = config.lifetime_ns(is_tcp, state);
             let is_alive = now_ns.saturating_sub(flow.last_ns) <= lifetime_ns;
-            let is_over = state == FlowState::Closed || flow.marks.contains(done_mark(from_second));
+            let is_over = state == FlowState::Closed
+                || flow.marks.contains(done_mark(is_from_second_endpoint));
             if is_alive && !(opens && is_over) {
-                flow.marks = flow.marks.with(flow.marks.of_packet(from_second, flags));
-                count_packet(flow, from_second, packet.len());
+                flow.marks = flow
+                    .marks
+                    .with(flow.marks.of_packet(is_from_second_endpoint, flags));
+                count_packet(flow, is_from_second_endpoint, packet.len());
                 // Late segments do not extend the life of a closed connection.
                 if state != FlowState::Closed {
                     flow.last_ns = flow.last_ns.max(now_ns);
@@ -89,12 +92,12 @@ impl FlowTrackerState {
                 return Verdict::Forward;
             }
             if opens {
-                *flow = new_flow(now_ns, from_second, packet.len());
+                *flow = new_flow(now_ns, is_from_second_endpoint, packet.len());
                 self.begun += 1;
                 return Verdict::Forward;
             }
         } else if opens {
-            let flow = new_flow(now_ns, from_second, packet.len());
+            let flow = new_flow(now_ns, is_from_second_endpoint, packet.len());
             self.flows.insert(key, flow);
             self.begun += 1;
             return Verdict::Forward;
@@ -116,8 +119,8 @@ fn apply_policy(policy: InvalidPolicy) -> Verdict {
 }
 
 /// Returns the mark for a FIN of the packet's sender.
-fn done_mark(from_second: bool) -> FlowMarks {
-    if from_second {
+fn done_mark(is_from_second_endpoint: bool) -> FlowMarks {
+    if is_from_second_endpoint {
         FlowMarks::SECOND_DONE
     } else {
         FlowMarks::FIRST_DONE

@@ -103,7 +103,7 @@ pub fn test_features() -> Features {
             ["older kernels are not tested", "install Linux 6.1 or newer"],
         ),
         feature(
-            "eBPF maps in memory",
+            "memory-mapped eBPF arrays",
             true,
             plane
                 .as_ref()

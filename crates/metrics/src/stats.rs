@@ -59,9 +59,9 @@ impl Estimate {
         }
     }
 
-    /// Whether "at most `bound`" holds: `Some(true)` if the whole interval is at or below the bound,
-    /// `Some(false)` if the whole interval is above it. `None` if the interval contains the bound,
-    /// or is missing.
+    /// Whether "at most `bound`" holds: `Some(true)` if the whole interval is at or below the
+    /// bound, `Some(false)` if the whole interval is above it. `None` if the interval contains the
+    /// bound, or is missing.
     pub fn at_most(&self, bound: f64) -> Option<bool> {
         let Interval { low, high } = self.interval?;
         (high <= bound || low > bound).then_some(high <= bound)

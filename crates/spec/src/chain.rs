@@ -178,7 +178,10 @@ impl ServiceChain {
     /// Returns the action on packets that the chain's functions cannot process: `onFailure` of the
     /// file, else `drop` if a function guards the chain (a firewall), else `pass`.
     pub fn effective_on_failure(&self) -> OnFailure {
-        let guarded = self.functions.iter().any(|function| function.kind().guards);
+        let guarded = self
+            .functions
+            .iter()
+            .any(|function| function.kind().fails_closed);
         self.on_failure.unwrap_or(if guarded {
             OnFailure::Drop
         } else {

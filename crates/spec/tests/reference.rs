@@ -53,7 +53,7 @@ fn describe(kind: &Kind, page: &mut String) -> std::fmt::Result {
     });
     let spaces: Vec<_> = spaces.collect();
     let (class, works_on, state) = (kind.class, kind.works_on, kind.state);
-    let guards = if kind.guards {
+    let guards = if kind.fails_closed {
         "guards the chain"
     } else {
         "does not guard"

@@ -35,7 +35,7 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
         })
     };
     let beyond = |samples: &Deployments| {
-        samples.of(|round| accounting_ns(round) - 2.0 * clock_read_ns(round))
+        samples.median_of(|round| accounting_ns(round) - 2.0 * clock_read_ns(round))
     };
     let claims = |samples: &Deployments, (): &()| {
         let id = format!("counting, stamping and sojourn beyond two clock reads, ns, {hook}");
@@ -45,8 +45,11 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
     findings.add_row(
         Row::of("counting, stamping, sojourn")
             .with("hook", hook.to_string())
-            .with_estimate("all", "_ns", samples.of(accounting_ns))
-            .with("clock_read_ns", samples.of(clock_read_ns).map(|e| e.value))
+            .with_estimate("all", "_ns", samples.median_of(accounting_ns))
+            .with(
+                "clock_read_ns",
+                samples.median_of(clock_read_ns).map(|e| e.value),
+            )
             .with_estimate("beyond_two_reads", "_ns", beyond(&samples)),
     );
     Ok(())

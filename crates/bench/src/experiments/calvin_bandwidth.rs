@@ -160,7 +160,7 @@ fn sending(samples: &Deployments, subject: usize, mode: &Mode) -> &'static str {
 /// the reference are too low for a ratio.
 fn comparable_ratio(samples: &Deployments, ours: usize, reference: usize) -> Option<Estimate> {
     let [ours, reference] = [ours, reference].map(|subject| subject * FIGURES);
-    samples.of_usable(|round| {
+    samples.median_of_usable(|round| {
         let is_clean = round(reference + CLEAN) > 0.0;
         is_clean.then(|| round(ours + RATE) / round(reference + RATE))
     })
@@ -170,13 +170,13 @@ fn comparable_ratio(samples: &Deployments, ours: usize, reference: usize) -> Opt
 /// always count.
 fn claimed_ratio(samples: &Deployments, ours: usize, reference: usize) -> Option<Estimate> {
     let [ours, reference] = [ours, reference].map(|subject| subject * FIGURES);
-    samples.of_usable(
-        |round| match [ours, reference].map(|subject| round(subject + CLEAN) > 0.0) {
+    samples.median_of_usable(|round| {
+        match [ours, reference].map(|subject| round(subject + CLEAN) > 0.0) {
             [_, true] => Some(round(ours + RATE) / round(reference + RATE)),
             [false, false] => Some(0.0),
             [true, false] => None,
-        },
-    )
+        }
+    })
 }
 
 /// Index of the subject of a path.

@@ -101,7 +101,7 @@ fn step(samples: &Deployments, layout: &str, payload_index: usize) -> Option<Est
     let (.., lengths) = LAYOUTS.into_iter().find(|(name, ..)| *name == layout)?;
     let (fewest, most) = (*lengths.first()?, *lengths.last()?);
     let [fewer, more] = [fewest, most].map(|length| slot(layout, length, payload_index));
-    samples.of(|round| (round(more) - round(fewer)) / (most - fewest) as f64)
+    samples.median_of(|round| (round(more) - round(fewer)) / (most - fewest) as f64)
 }
 
 /// The direct link, then every layout with every length.

@@ -58,8 +58,9 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
         })
     };
     let alone = |round: &dyn Fn(usize) -> f64, door| (round(door) - round(behind)).max(1.0);
-    let times =
-        |samples: &Deployments, door| samples.of(|round| alone(round, door) / alone(round, 0));
+    let times = |samples: &Deployments, door| {
+        samples.median_of(|round| alone(round, door) / alone(round, 0))
+    };
     // Three definitions of the classifier's cost: the search alone, the search with the cache
     // misses of other chains' programs and counters, and the whole path with them. The second is
     // the strictest.
@@ -83,7 +84,11 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
                 .with("hook", hook.to_string())
                 .with("chains", count)
                 .with("programs_loaded", loaded)
-                .with_estimate("door", "_ns", samples.of(|round| alone(round, index)))
+                .with_estimate(
+                    "door",
+                    "_ns",
+                    samples.median_of(|round| alone(round, index)),
+                )
                 .with("times_10_chains", times(&samples, index).map(|e| e.value))
                 .with_estimate("whole_path", "_ns", samples.median(index)),
         );

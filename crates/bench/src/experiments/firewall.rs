@@ -51,7 +51,7 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
     };
     let own = |round: &dyn Fn(usize) -> f64, rules| (round(rules) - round(nothing)).max(1.0);
     let ratio =
-        |samples: &Deployments, rules| samples.of(|round| own(round, rules) / own(round, 0));
+        |samples: &Deployments, rules| samples.median_of(|round| own(round, rules) / own(round, 0));
     let claims = |samples: &Deployments, (): &()| {
         let id = format!("firewall, 1000 rules / 10, {hook}");
         vec![Claim::at_most(id, ratio(samples, nothing - 1), BOUND)]
@@ -62,7 +62,11 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
             Row::of("firewall rules")
                 .with("hook", hook.to_string())
                 .with("rules", count)
-                .with_estimate("firewall", "_ns", samples.of(|round| own(round, index)))
+                .with_estimate(
+                    "firewall",
+                    "_ns",
+                    samples.median_of(|round| own(round, index)),
+                )
                 .with("times_10_rules", ratio(&samples, index).map(|e| e.value))
                 .with("with_egress_ns", samples.median(index).map(|e| e.value)),
         );

@@ -65,7 +65,7 @@ pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), E
 fn each_further(samples: &Deployments, subject: usize) -> Option<Estimate> {
     let length = subject % LENGTHS.len();
     let more = f64::from(LENGTHS[length]) - 1.0;
-    samples.of(|round| (round(subject) - round(subject - length)) / more)
+    samples.median_of(|round| (round(subject) - round(subject - length)) / more)
 }
 
 /// All batch sizes with all lengths.

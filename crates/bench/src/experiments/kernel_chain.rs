@@ -98,7 +98,7 @@ fn test_runs(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Resul
     };
     let each = |samples: &Deployments, index: usize| {
         let more = (LENGTHS[index] - 1) as f64;
-        samples.of(|round| (round(index) - round(0)) / more)
+        samples.median_of(|round| (round(index) - round(0)) / more)
     };
     let claims = |samples: &Deployments, (): &()| {
         vec![Claim::at_most(

@@ -74,11 +74,12 @@ impl Subject {
             share: 1.0 / 12.0,
         };
         let less = |round: &dyn Fn(usize) -> f64, one, other| (round(one) - round(other)).max(1.0);
-        let hot =
-            |samples: &Deployments| samples.of(|round| less(round, HOT_FUNCTION, HOT_FORWARD));
+        let hot = |samples: &Deployments| {
+            samples.median_of(|round| less(round, HOT_FUNCTION, HOT_FORWARD))
+        };
         let drawn = |round: &dyn Fn(usize) -> f64| less(round, DRAWN_FUNCTION, DRAWN_FORWARD);
         let bare = |round: &dyn Fn(usize) -> f64| less(round, DRAWN_LOOK_UP, DRAWN_FORWARD);
-        let ratio = |samples: &Deployments| samples.of(|round| drawn(round) / bare(round));
+        let ratio = |samples: &Deployments| samples.median_of(|round| drawn(round) / bare(round));
         let claims = |samples: &Deployments, (): &()| {
             let id = |claim| format!("{name}, {family}, {hook}, {claim}");
             vec![
@@ -98,8 +99,8 @@ impl Subject {
                 .with("family", family)
                 .with("hook", hook.to_string())
                 .with_estimate("hot_over_forward", "_ns", hot(&samples))
-                .with_estimate("drawn_over_forward", "_ns", samples.of(drawn))
-                .with_estimate("bare_look_up", "_ns", samples.of(bare))
+                .with_estimate("drawn_over_forward", "_ns", samples.median_of(drawn))
+                .with_estimate("bare_look_up", "_ns", samples.median_of(bare))
                 .with("times_bare_look_up", ratio(&samples).map(|e| e.value)),
         );
         Ok(())

@@ -102,7 +102,7 @@ pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), E
     };
     // A group of three doors: counting, policing and passed, policing and dropped.
     let difference = |samples: &Deployments, group: usize, with: usize, without: usize| {
-        samples.of(|round| round(3 * group + with) - round(3 * group + without))
+        samples.median_of(|round| round(3 * group + with) - round(3 * group + without))
     };
     let claims = |samples: &Deployments, (): &()| {
         let mut claims = Vec::new();

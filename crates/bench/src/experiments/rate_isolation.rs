@@ -211,13 +211,13 @@ fn claims(name: &str, samples: &Deployments) -> Vec<Claim> {
         let offered = median(case, Figure::Offered);
         check_offered("conforming traffic", offered, OFFERED_BOUND)
     };
-    // Without all of the flood the conforming router proves nothing.
+    // If the generator sends only part of the flood, the claims are undecided.
     let both = |case| {
         let flood = median(case, Figure::NeighbourOffered);
         check_offered("flood", flood, OFFERED_BOUND).and_then(|()| conforming(case))
     };
     let mut claims = Vec::new();
-    // A core that has time for the whole flood takes nothing from the other router.
+    // If the core can process the whole flood, the other router loses no packets.
     if median(UNPOLICED, Figure::Load).is_some_and(|load| load.value > 1.0) {
         let id = format!("{name}: kept beside a flooded neighbour, not policed");
         let claim = Claim::at_most(id, median(UNPOLICED, Figure::Kept), KEPT_BOUND);
@@ -252,7 +252,7 @@ fn row(name: &str, samples: &Deployments, case: usize) -> Row {
     let median = |figure| samples.median(slot(case, figure));
     let value = |figure| median(figure).map(|figure| figure.value);
     let kpps = |slot| samples.median(slot).map(|rate| rate.value / 1e3);
-    let short = |figure| samples.of(|round| 1.0 - round(slot(case, figure)));
+    let short = |figure| samples.median_of(|round| 1.0 - round(slot(case, figure)));
     Row::of("two routers")
         .with("routers", name)
         .with("case", CASES[case].0)

@@ -17,8 +17,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 #[command(
     after_help = "Examples:\n  myelin events\n  myelin events -v               with the figures that show each cause\n  \
     myelin events tactile --follow\n  myelin events --json\n\n\
-    A second violates the contract if it exceeds the loss or the percentile of the delay that the\n\
-    chain is owed. Consecutive seconds are one event. The agent keeps the last 1000 events of each\n\
+    A second violates the contract if its loss or its delay percentile exceeds the limit of the\n\
+    chain's SLA. Consecutive seconds are one event. The agent keeps the last 1000 events of each\n\
     chain while it runs. --follow prints an event when it begins and when it ends."
 )]
 pub(crate) struct Arguments {
@@ -65,7 +65,7 @@ fn follow_events(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, Ap
                 run_dir.path().display()
             )));
         };
-        let events = client.events(arguments.chain.as_deref(), printed.last_settled_serial())?;
+        let events = client.events(arguments.chain.as_deref(), printed.resume_after_serial())?;
         for event in printed.select_unprinted(events) {
             if arguments.json {
                 output::print_json_line(&event)?;
@@ -88,7 +88,7 @@ struct PrintedEvents {
 
 impl PrintedEvents {
     /// Returns the serial before the first ongoing event. Later events are new, or may have ended.
-    fn last_settled_serial(&self) -> u64 {
+    fn resume_after_serial(&self) -> u64 {
         self.ongoing
             .first()
             .map_or(self.last_serial, |first| first - 1)
@@ -145,14 +145,14 @@ mod tests {
         };
         let all = vec![event(1, true), event(2, false), event(3, true)];
         assert_eq!(serials(printed.select_unprinted(all)), [1, 2, 3]);
-        assert_eq!(printed.last_settled_serial(), 1);
+        assert_eq!(printed.resume_after_serial(), 1);
         let again = vec![event(2, false), event(3, true)];
         assert!(printed.select_unprinted(again).is_empty());
         let ended = vec![event(2, true), event(3, true), event(4, false)];
         assert_eq!(serials(printed.select_unprinted(ended)), [2, 4]);
-        assert_eq!(printed.last_settled_serial(), 3);
+        assert_eq!(printed.resume_after_serial(), 3);
         // The chain is removed.
         assert!(printed.select_unprinted(Vec::new()).is_empty());
-        assert_eq!(printed.last_settled_serial(), 4);
+        assert_eq!(printed.resume_after_serial(), 4);
     }
 }

@@ -90,7 +90,7 @@ fn print_kind(kind: &Kind, style: terminal::Style) {
         list_spaces(kind)
     );
     println!("{}", terminal::wrap(kind.description, 0, output::width()));
-    let guards = if kind.guards {
+    let guards = if kind.fails_closed {
         "; guards the chain (onFailure: drop)"
     } else {
         ""

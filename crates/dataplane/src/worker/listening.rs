@@ -81,9 +81,20 @@ impl<D: Driver> ControlThread<D> {
     fn handle_request(&mut self, request: Request, mut fds: Vec<OwnedFd>) -> Reply {
         match request {
             Request::Setup(_) => Err("the worker is already set up".into()),
-            Request::AddSocket { id, info, succeeds } => {
+            Request::AddSocket {
+                id,
+                info,
+                replaces_closed_socket,
+            } => {
                 let fd = fds.pop().ok_or("the request has no socket descriptor")?;
-                self.add_port(id, NewPortKind::Socket { fd, info, succeeds })
+                self.add_port(
+                    id,
+                    NewPortKind::Socket {
+                        fd,
+                        info,
+                        replaces_closed_socket,
+                    },
+                )
             }
             Request::AddRing { id, side } => {
                 let (Some(wake_fd), Some(ring)) = (fds.pop(), fds.pop()) else {

@@ -1,13 +1,13 @@
 //! Figures of subjects that are deployed several times and measured in turns.
 //!
 //! The kernel's placement of queues and code moves a round trip by up to 2 % from one deployment to
-//! the next, and hardly within one. So rounds of one deployment are not independent. Here a
-//! deployment counts once, with the median of its rounds. The interval is that of [`median_ci`]
-//! over deployments: exact for any distribution of the deployments.
+//! the next, and much less within one. So rounds of one deployment are not independent. Here a
+//! deployment counts once, with the median of its rounds. [`median_ci`] computes the
+//! interval from the deployments; it is exact for any distribution.
 //!
-//! A measurement may look at its intervals after each of [`LOOKS`] deployments and stop when they
-//! decide. Each look uses [`LOOK_CONFIDENCE`], so that all looks together are wrong at most 5 times
-//! in 100 (Bonferroni's inequality).
+//! A measurement may look at its intervals after each of [`LOOKS`] deployments and stop when the
+//! intervals decide the claims. Each look uses [`LOOK_CONFIDENCE`], so that all looks together are
+//! wrong at most 5 times in 100 (Bonferroni's inequality).
 
 use std::cell::Cell;
 
@@ -19,8 +19,8 @@ pub const LOOKS: [usize; 5] = [8, 12, 18, 28, 40];
 /// Confidence of the interval at a look.
 pub const LOOK_CONFIDENCE: f64 = 1.0 - (1.0 - CONFIDENCE) / LOOKS.len() as f64;
 
-/// Figures by deployment, slot and round. A slot is one figure of one subject. Slots that a quantity
-/// combines were measured in the same rounds.
+/// Figures by deployment, slot and round. A slot is one figure of one subject. Slots that a
+/// quantity combines were measured in the same rounds.
 #[derive(Debug, Clone, Default)]
 pub struct Deployments(Vec<Vec<Vec<f64>>>);
 
@@ -48,12 +48,12 @@ impl Deployments {
 
     /// The median of a slot.
     pub fn median(&self, slot: usize) -> Option<Estimate> {
-        self.of(|round| round(slot))
+        self.median_of(|round| round(slot))
     }
 
     /// The median of `subject / reference`, both of the same round.
     pub fn ratio(&self, subject: usize, reference: usize) -> Option<Estimate> {
-        self.of(|round| round(subject) / round(reference))
+        self.median_of(|round| round(subject) / round(reference))
     }
 
     /// [`Self::ratio`] without its interval.
@@ -63,13 +63,13 @@ impl Deployments {
 
     /// The median of a quantity. `quantity` computes it from the figures of a round, by slot.
     /// `None` without deployments, or if a round has no such quantity (NaN, a missing figure).
-    pub fn of(&self, quantity: impl Fn(&dyn Fn(usize) -> f64) -> f64) -> Option<Estimate> {
-        self.of_usable(|round| Some(quantity(round)))
+    pub fn median_of(&self, quantity: impl Fn(&dyn Fn(usize) -> f64) -> f64) -> Option<Estimate> {
+        self.median_of_usable(|round| Some(quantity(round)))
     }
 
-    /// As [`Self::of`], without the rounds for which `quantity` returns `None`, and without
+    /// As [`Self::median_of`], without the rounds for which `quantity` returns `None`, and without
     /// deployments that have no other rounds.
-    pub fn of_usable(
+    pub fn median_of_usable(
         &self,
         quantity: impl Fn(&dyn Fn(usize) -> f64) -> Option<f64>,
     ) -> Option<Estimate> {
@@ -153,7 +153,10 @@ mod tests {
         // The machine is ten times as fast in each further round.
         let all = repeated(8, &[&[300.0, 30.0, 3.0], &[200.0, 20.0, 2.0]]);
         assert_eq!(all.ratio(0, 1).unwrap().value, 1.5);
-        assert_eq!(all.of(|round| round(0) - round(1)).unwrap().value, 10.0);
+        assert_eq!(
+            all.median_of(|round| round(0) - round(1)).unwrap().value,
+            10.0
+        );
         assert_eq!(all.mean(1).unwrap().value, 74.0);
     }
 
@@ -174,15 +177,15 @@ mod tests {
         let mut all = repeated(8, &[&[1.0, 2.0, 9.0], &[1.0, 1.0, 0.0]]);
         all.push(vec![vec![5.0], vec![0.0]]);
         let usable = |round: &dyn Fn(usize) -> f64| (round(1) > 0.0).then(|| round(0));
-        let estimate = all.of_usable(usable).unwrap();
+        let estimate = all.median_of_usable(usable).unwrap();
         assert_eq!((estimate.value, estimate.samples), (1.5, 8));
-        assert!(all.of_usable(|_| None).is_none());
+        assert!(all.median_of_usable(|_| None).is_none());
     }
 
     /// Deployments differ by 2 %, rounds within one by 0.1 %. The interval over deployments covers
     /// the true median; an interval over all rounds does not.
     #[test]
-    fn the_interval_knows_of_clusters() {
+    fn the_interval_covers_the_median_of_clustered_figures() {
         let mut random = 7_u64;
         let mut uniform = move || {
             random = random

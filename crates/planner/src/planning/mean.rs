@@ -71,7 +71,7 @@ fn warn_bypassed_guards(chain: &ServiceChain) -> Option<String> {
     let guards: Vec<String> = chain
         .functions
         .iter()
-        .filter(|function| function.kind().guards)
+        .filter(|function| function.kind().fails_closed)
         .map(|function| format!("`{}`", function.name))
         .collect();
     (chain.on_failure == Some(OnFailure::Pass) && !guards.is_empty()).then(|| {

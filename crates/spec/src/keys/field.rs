@@ -274,7 +274,7 @@ impl<'a> Fields<'a> {
         let (span, node) = self.entry(key)?;
         Some(Field {
             span,
-            ..self.absent(key, node)
+            ..self.field_at_mapping(key, node)
         })
     }
 
@@ -311,8 +311,8 @@ impl<'a> Fields<'a> {
         self.faults.place(span)
     }
 
-    /// Creates the field of an absent key with the value `node`.
-    pub(crate) fn absent<'m>(&self, key: &str, node: &'m Node) -> Field<'m>
+    /// Creates a field for the key with the value `node`, at the location of the mapping.
+    pub(crate) fn field_at_mapping<'m>(&self, key: &str, node: &'m Node) -> Field<'m>
     where
         'a: 'm,
     {

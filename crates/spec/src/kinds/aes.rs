@@ -89,7 +89,7 @@ config! {
         /// The cipher, the same on both sides. `ctr` authenticates nothing: an attacker on the path
         /// can flip bits of the payload and forge counters.
         "cipher" cipher: Cipher = CIPHER;
-        /// The most packets that may overtake a packet; 0 accepts every packet any number of times.
+        /// The size of the anti-replay window, packets. 0 accepts every packet any number of times.
         "replayWindow" replay_window: u32 = integer(0, 65_536, "a number of packets").with_default("1024");
         /// The most live sessions. Each start of an encrypter begins a session, which stays live
         /// for 10 s after its last packet.
@@ -132,7 +132,7 @@ pub static AES_ENCRYPT: Kind = Kind {
     user: Some(COST),
     works_on: PacketParts::Payload,
     state: State::PerInstance,
-    guards: true,
+    fails_closed: true,
     config: AesEncryptConfig::KEYS,
     description: "Encrypts and authenticates the UDP payload with AES-GCM. Appends a trailer that \
                   `aes-decrypt` needs. Drops fragments, packets of other protocols, and packets that \
@@ -172,7 +172,7 @@ pub static AES_DECRYPT: Kind = Kind {
     user: Some(COST),
     works_on: PacketParts::Payload,
     state: State::PerInstance,
-    guards: true,
+    fails_closed: true,
     config: AesDecryptConfig::KEYS,
     description: "Decrypts packets of `aes-encrypt`. Drops and counts packets that are not authentic: \
                   another key, changed, replayed, too late, truncated, or not encrypted.",

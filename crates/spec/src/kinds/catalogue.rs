@@ -81,7 +81,7 @@ pub struct Kind {
     /// The state of the function between packets.
     pub state: State,
     /// Whether the chain drops packets by default while the function fails (fails closed).
-    pub guards: bool,
+    pub fails_closed: bool,
     /// The keys of the configuration.
     pub config: &'static [ConfigKey],
     /// The description for users. The first sentence is the summary.
@@ -128,7 +128,7 @@ impl Kind {
         user: None,
         works_on: PacketParts::Nothing,
         state: State::None,
-        guards: false,
+        fails_closed: false,
         config: &[],
         description: "",
         example: "",

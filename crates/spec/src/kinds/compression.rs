@@ -95,7 +95,7 @@ pub static DECOMPRESS: Kind = Kind {
     class: Class::Advanced,
     user: Some(Cost::new(20.0, 0.15)),
     works_on: PacketParts::Payload,
-    guards: true,
+    fails_closed: true,
     config: DecompressConfig::KEYS,
     description: "Restores UDP payloads that `compress` compressed. Each packet names its algorithm. \
                   Packets that are not compressed pass unchanged. Drops packets that are damaged, too \

@@ -152,7 +152,7 @@ pub static DPI: Kind = Kind {
     class: Class::Advanced,
     user: Some(Cost::new(25.0, 0.35)),
     works_on: PacketParts::Payload,
-    guards: true,
+    fails_closed: true,
     config: DpiConfig::KEYS,
     description: "Searches payloads for literals and regular expressions. Drops, marks or mirrors packets \
                   that hold one. Does not find patterns that span several packets. Needs libhs.so.5 \

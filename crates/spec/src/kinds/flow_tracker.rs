@@ -71,7 +71,7 @@ pub static FLOW_TRACKER: Kind = Kind {
     user: Some(Cost::new(25.0, 0.0)),
     works_on: PacketParts::Header,
     state: State::PerFlow,
-    guards: true,
+    fails_closed: true,
     config: FlowTrackerConfig::KEYS,
     description: "Tracks the state of each flow: new, established, closing, closed. Counts its packets and \
                   bytes; `myelin ps --flows` shows them. Sees one direction only, unless the reverse chain \

@@ -74,7 +74,7 @@ pub static NAT: Kind = Kind {
     user: Some(Cost::new(50.0, 0.0)),
     works_on: PacketParts::Header,
     state: State::PerFlow,
-    guards: true,
+    fails_closed: true,
     config: NatConfig::KEYS,
     description: "Translates source addresses and ports (NAPT, RFC 3022 and 4787). Handles UDP, TCP and ICMP \
                   echo over IPv4 and IPv6. In the reverse chain, a `nat` with `reverseOf` restores the \

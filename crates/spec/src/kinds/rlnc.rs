@@ -253,7 +253,7 @@ pub static RLNC_DECODE: Kind = Kind {
     user: Some(Cost::new(80.0, 0.02)),
     works_on: PacketParts::HeaderAndPayload,
     state: State::PerInstance,
-    guards: true,
+    fails_closed: true,
     config: RlncDecodeConfig::KEYS,
     description: "Recovers lost packets of an `rlnc-encode`, and removes coded packets. Drops duplicates, \
                   and packets that are not from an `rlnc-encode`.",

@@ -32,6 +32,8 @@ keys! {
         "rootfs" = TEXT;
     }
 }
+/// The key of the shaper's drops in the counters of a chain, next to the names of functions.
+const SHAPER: &str = "shaper";
 const FUNCTIONS: &str = "a list of functions such as { name: pass-on, kind: forward }";
 
 pub(super) fn read(field: &Field<'_>, isolation: Isolation) -> Option<Vec<FunctionSpec>> {
@@ -68,6 +70,15 @@ pub(super) fn read(field: &Field<'_>, isolation: Isolation) -> Option<Vec<Functi
 fn function(field: &Field<'_>, of_chain: Isolation) -> Option<FunctionSpec> {
     let fields = field.mapping(KEYS)?;
     let name = name::read_required(&fields, "name", "coder");
+    if name.as_deref() == Some(SHAPER)
+        && let Some(field) = fields.get("name")
+    {
+        field.fault(
+            format!("a function has the name `{SHAPER}`"),
+            "another name, because counters list drops of the chain's shaper under this one",
+            "rename the function",
+        );
+    }
     let kind = kind(&fields);
     let space = fields.get("space");
     let pin = space
@@ -129,7 +140,7 @@ fn config(kind: &Kind, fields: &Fields<'_>) -> Option<(FunctionConfig, Option<St
     };
     let field = fields
         .get("config")
-        .unwrap_or_else(|| fields.absent("config", &empty));
+        .unwrap_or_else(|| fields.field_at_mapping("config", &empty));
     let config = field.mapping(kind.config)?;
     let reverse_of = reverse_of(kind, &config);
     let missing = kind
