@@ -42,7 +42,8 @@ static void on_stop(int signal)
 static _Noreturn void usage(const char *program)
 {
 	fprintf(stderr,
-		"usage: %s --ingress IF --egress IF [--batch 1..%d] [--core N] [--both] [--poll] [--swap]\n"
+		"usage: %s --ingress IF --egress IF [--batch 1..%d] [--core N] [--both] [--poll] "
+		"[--swap]\n"
 		"Forwards every frame of queue 0 of IF to the other IF; prints \"ready\"; "
 		"SIGTERM ends it.\n",
 		program, MAX_BATCH);
@@ -66,14 +67,10 @@ static unsigned parse_number(const char *program, const char *option, const char
 static struct options parse_options(int argc, char **argv)
 {
 	static const struct option table[] = {
-		{"ingress", required_argument, NULL, 'i'},
-		{"egress", required_argument, NULL, 'e'},
-		{"batch", required_argument, NULL, 'b'},
-		{"core", required_argument, NULL, 'c'},
-		{"both", no_argument, NULL, '2'},
-		{"poll", no_argument, NULL, 'p'},
-		{"swap", no_argument, NULL, 's'},
-		{0},
+		{"ingress", required_argument, NULL, 'i'}, {"egress", required_argument, NULL, 'e'},
+		{"batch", required_argument, NULL, 'b'},   {"core", required_argument, NULL, 'c'},
+		{"both", no_argument, NULL, '2'},	   {"poll", no_argument, NULL, 'p'},
+		{"swap", no_argument, NULL, 's'},	   {0},
 	};
 	struct options options = {.batch = 32, .core = sched_getcpu()};
 	int option;

@@ -181,6 +181,8 @@ pub struct Experiment {
     pub name: &'static str,
     /// What it measures, one line.
     pub about: &'static str,
+    /// Differences from the set-up of the paper whose figures it repeats; empty without a paper.
+    pub differs: &'static str,
     pub(crate) run: fn(Session<'_>, &mut Findings) -> Result<(), Error>,
     /// The plots of its page: a list of [`Plot`], YAML.
     pub(crate) plots: &'static str,

@@ -140,7 +140,7 @@ pub fn render_page(report: &Report<Row>) -> Result<String, Error> {
     let plots = experiment.plots()?;
     Ok(myelin_report::experiment::page(
         report,
-        experiment.about,
+        (experiment.about, experiment.differs),
         &plots,
     )?)
 }

@@ -130,9 +130,20 @@ fn rows_table(rows: &[Row], width: u16) -> String {
 /// # Errors
 /// [`Error::Field`] if the rows lack a field of a plot; [`Error::Plot`] or [`Error::Json`] if the
 /// figures cannot be written.
-pub fn page(report: &Report<Row>, about: &str, plots: &[Plot]) -> Result<String, Error> {
+pub fn page(
+    report: &Report<Row>,
+    (about, differs): (&str, &str),
+    plots: &[Plot],
+) -> Result<String, Error> {
     let mut out = String::new();
     write_claims(&mut out, &report.claims);
+    if !differs.is_empty() {
+        let differs = escape(&capitalized(differs));
+        let _ = write!(
+            out,
+            "<section><h2>Unlike the paper</h2>\n<p>{differs}.</p></section>\n"
+        );
+    }
     if !plots.is_empty() {
         out.push_str(
             "<section><h2>Figures</h2>\n<p class=\"soft\">Whiskers are 95 % intervals.</p>\n",

@@ -22,6 +22,11 @@ pub(super) fn file(name: &str) -> String {
 /// A table of the claims, with their source.
 pub(super) fn claims<'a>(page: &str, report: &'a Report<Row>) -> String {
     let mut out = source(page, report);
+    let differs = crate::find_experiment(&report.experiment).map(|one| one.differs);
+    if let Some(differs) = differs.ok().filter(|text| !text.is_empty()) {
+        let text = wrapped(&format!("**Unlike the paper**: {differs}."), "");
+        let _ = writeln!(out, "\n{text}");
+    }
     let mut sources: Vec<&str> = Vec::new();
     let has_paper = report.claims.iter().any(|claim| !claim.paper.is_null());
     let (head, rule) = if has_paper {

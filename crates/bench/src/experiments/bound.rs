@@ -14,7 +14,7 @@ use verdict::Verdict;
 use crate::agents::EmbeddedAgent;
 use crate::frames::SplitMix;
 use crate::variant::polling_core;
-use crate::{Claim, Effort, Error, Findings, Row, Session};
+use crate::{Claim, Effort, Error, Experiment, Findings, Row, Session};
 
 /// Pools of each kind. Each pool has new functions.
 const POOLS: usize = 4;
@@ -79,7 +79,15 @@ struct Results {
     excused_ns: u64,
 }
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "bound",
+    about: "random admissible sets of chains under the worst traffic that their profiles allow: longest delay against the worst-case bound",
+    differs: "",
+    run,
+    plots: include_str!("../../plots/bound.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let core = polling_core()?;
     session.progress("calibration", 0, 1)?;
     let (costs, longest_stall_ns) = measure_costs(session)?;

@@ -18,7 +18,7 @@ use crate::published::{Published, calvin};
 use crate::reference::FeedProcess;
 use crate::round_trips::PAYLOADS;
 use crate::sampling::{Sampling, Turns, quantile};
-use crate::{Claim, Effort, Error, Findings, Row, Session, experiment};
+use crate::{Claim, Effort, Error, Experiment, Findings, Row, Session, experiment};
 
 /// CALVIN's budget for a function within its 0.35 ms (section V-C), and our budget for fast
 /// functions, us.
@@ -82,7 +82,15 @@ impl Subject<'_> {
     }
 }
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "calvin-advanced",
+    about: "processing time of coding, encryption, compression and inspection, 1 to 9 functions in parallel, against budgets of 5 and 20 us (CALVIN, Fig. 13)",
+    differs: "each function has a process (`myelin feed`) instead of a virtual machine, and packets come from the memory of that process",
+    run,
+    plots: include_str!("../../plots/calvin-advanced.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let packets = session.effort.choose(50, 300, 2000);
     let cores = affinity::get(0)?.len();
     let all = cases()?;

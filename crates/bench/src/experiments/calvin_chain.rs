@@ -11,7 +11,7 @@ use crate::published::{Published, calvin};
 use crate::round_trips::{PAYLOADS, RoundTrips, TripSubjects};
 use crate::variant::Variant;
 use crate::variants::{AS_PUBLISHED, AT_ITS_BEST};
-use crate::{Claim, Error, Findings, Row, Session, variants};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, variants};
 
 const CONDITIONS: [Conditions; 3] = [
     Conditions {
@@ -39,7 +39,15 @@ const PUBLISHED_BOUND: f64 = 4.0;
 /// CALVIN's mappings.
 const MAPPINGS: [&str; 2] = ["compact", "distributed"];
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "calvin-chain",
+    about: "round trip through a kernel and a user-space function, compact and distributed, against the centralized approach",
+    differs: "hosts are network namespaces of one machine, and functions run in it, not in virtual machines; a packet follows the reply to the packet before it, without the paper's interval of 5 ms (`--interval 5ms`)",
+    run,
+    plots: include_str!("../../plots/calvin-chain.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let idle_driver = pm_qos::idle_driver();
     let conditions: Vec<Conditions> = CONDITIONS
         .into_iter()

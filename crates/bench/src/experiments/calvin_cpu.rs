@@ -20,7 +20,7 @@ use crate::round_trips::VariantLabel;
 use crate::sampling::{Sampling, Turns};
 use crate::variant::{CpuWindow, Variant};
 use crate::variants::{AS_PUBLISHED, AT_ITS_BEST};
-use crate::{Claim, Error, Findings, Row, Session, experiment, variants};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, experiment, variants};
 
 const PAYLOAD: usize = 256;
 /// Interval between two packets. No tick is a multiple of it: 10, 4, 3.3 or 1 ms (`CONFIG_HZ`).
@@ -88,7 +88,15 @@ fn figures(window: &CpuWindow) -> [f64; FIGURES] {
     [user, system, softirq, steal, idle, window.cores]
 }
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "calvin-cpu",
+    about: "CPU use by user, system, soft interrupts and idle of every technology, at a fixed rate and idle (CALVIN, Table I)",
+    differs: "hosts are on the same machine as the functions; the packet rate is 20 times the paper's, because the kernel counts the shares in timer ticks",
+    run,
+    plots: include_str!("../../plots/calvin-cpu.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let chains = chains()?;
     let windows = session.effort.choose([60, 25], [60, 25], [300, 200]);
     let windows = windows.map(Duration::from_millis);

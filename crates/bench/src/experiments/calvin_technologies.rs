@@ -10,7 +10,7 @@ use crate::published::{Published, calvin};
 use crate::reference::Reference;
 use crate::round_trips::{RoundTrips, TripSubjects};
 use crate::variant::Variant;
-use crate::{Claim, Error, Findings, Row, Session, variants};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, variants};
 
 const MODES: [Mode; 2] = [Mode::Inline, Mode::Blocking];
 
@@ -72,7 +72,15 @@ const PUBLISHED: [(&str, &str, usize, Published); 3] = [
     ),
 ];
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "calvin-technologies",
+    about: "round trip through FWD, ATS and XOR by every technology, inline and blocking (CALVIN, Fig. 11)",
+    differs: "hosts and functions are in network namespaces of one machine, not in virtual machines; a packet follows the reply to the packet before it, without the paper's interval of 5 ms (`--interval 5ms`)",
+    run,
+    plots: include_str!("../../plots/calvin-technologies.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let RoundTrips {
         samples, subjects, ..
     } = session.round_trips(1.0, &MODES, findings, || build(session), claims)?;

@@ -6,7 +6,7 @@ use myelin_metrics::stats::{Deployments, Estimate};
 use crate::agents::EmbeddedAgent;
 use crate::round_trips::{PAYLOADS, RoundTrips, TripSubjects};
 use crate::variant::Variant;
-use crate::{Claim, Error, Findings, Row, Session, variants};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, variants};
 
 /// Layouts: name, space, lines of `spec`, lengths. With few cores, the processes of a long pipeline
 /// wait for each other.
@@ -37,7 +37,15 @@ const STEPS: [(&str, f64); 2] = [("compact kernel", 0.05), ("distributed kernel"
 /// Largest round trip of two kernel functions over the direct link's: layout, bound.
 const TWO: [(&str, f64); 2] = [("compact kernel", 1.15), ("distributed kernel", 1.7)];
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "chain-length",
+    about: "round trips through 1 to 32 functions in every mapping, and the cost of each further one",
+    differs: "",
+    run,
+    plots: include_str!("../../plots/chain-length.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let claims = |samples: &Deployments, _: &TripSubjects| {
         let mut claims = Vec::new();
         for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {

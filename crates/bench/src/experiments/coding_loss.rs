@@ -15,7 +15,7 @@ use myelin_packet::{Meta, parse};
 use myelin_spec::{FunctionConfig, LossyLinkConfig};
 
 use crate::sampling::{Sampling, Turns};
-use crate::{Claim, Error, Findings, Row, Session};
+use crate::{Claim, Error, Experiment, Findings, Row, Session};
 
 /// Codes: name, and coder before the link, if any.
 const CODES: [(&str, Option<&str>); 3] = [
@@ -50,7 +50,15 @@ const P99_US: usize = 2;
 const OVERHEAD: usize = 3;
 const FIGURES: usize = 4;
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "coding-loss",
+    about: "residual loss and in-order delay over links that lose 1 to 20 %, by themselves and in bursts: sliding window, block code, no code",
+    differs: "",
+    run,
+    plots: include_str!("../../plots/coding-loss.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let packets = session.effort.choose(400, 4000, 20_000);
     let subjects = LOSSES.len() * LOSS_PERCENT.len() * CODES.len();
     let sampling = Sampling {

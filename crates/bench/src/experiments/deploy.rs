@@ -14,7 +14,7 @@ use myelin_planner::Machine;
 use crate::agents::{self, AgentProcess};
 use crate::machine::MemoryMib;
 use crate::sampling::{Sampling, Turns, quantile};
-use crate::{Claim, Error, Fault, Findings, Row, Session};
+use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session};
 
 const PLAN_BOUND_MS: f64 = 20.0;
 pub(crate) const UP_BOUND_MS: f64 = 100.0;
@@ -65,7 +65,15 @@ const LOADED: [&str; 5] = [
     "five firewall",
 ];
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "deploy",
+    about: "time of plan, up and down of five functions, time to load them, and resident memory of agent and worker",
+    differs: "",
+    run,
+    plots: include_str!("../../plots/deploy.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let sampling = Sampling {
         stage: "plan, up, down, load",
         rounds: 5,

@@ -13,7 +13,7 @@ use crate::round_trips::{PAYLOADS, TripSubjects};
 use crate::sampling::{Sampling, Turns};
 use crate::variant::Variant;
 use crate::variants::{self, BATCH, BEST_BATCH};
-use crate::{Claim, Error, Findings, Row, Session};
+use crate::{Claim, Error, Experiment, Findings, Row, Session};
 
 const BATCHES: [u16; 2] = [BATCH, BEST_BATCH];
 /// The subjects, in this order for each of [`BATCHES`].
@@ -23,7 +23,15 @@ const BURST: u16 = 32;
 /// Largest ratio of the chain's cost to the bare forwarder's.
 const BOUND: f64 = 1.03;
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "dpdk-port",
+    about: "a function between devices of DPDK against a bare DPDK forwarder: round trip and packet rate",
+    differs: "",
+    run,
+    plots: include_str!("../../plots/dpdk-port.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let absent = match (Reference::Dpdk.check_built(), myelin_dpdk::version()) {
         (Err(reason @ reference::Error::Absent { .. }), _) => Some(reason.to_string()),
         (Err(error), _) => return Err(error.into()),

@@ -11,7 +11,7 @@ use myelin_packet::{Meta, parse};
 use myelin_spec::FunctionConfig;
 
 use crate::sampling::{Sampling, Turns};
-use crate::{Claim, Error, Findings, Row, Session, frames};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, frames};
 
 const LENGTHS: [u8; 5] = [1, 2, 8, 16, 32];
 /// Batch size, and largest addition of a further function to a packet's time, ns.
@@ -23,7 +23,15 @@ const PACKETS: u32 = 512;
 /// Windows of a figure. The figure is their median.
 const WINDOWS: usize = 40;
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "framework",
+    about: "processing time of 1 to 32 user-space functions that do nothing, at batches of 1, 8 and 32, and the cost of each further one",
+    differs: "",
+    run,
+    plots: include_str!("../../plots/framework.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let sampling = Sampling {
         stage: "chains in user space",
         rounds: 10,

@@ -7,7 +7,7 @@ use crate::agents::EmbeddedAgent;
 use crate::reference::Reference;
 use crate::round_trips::{RoundTrips, TripSubjects};
 use crate::variant::{Variant, polling_core};
-use crate::{Claim, Error, Fault, Findings, Row, Session, variants};
+use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session, variants};
 
 const FORWARD: &str = "kind: forward";
 
@@ -20,7 +20,15 @@ const CLAIMS: [(&str, &str, f64); 5] = [
     ("user", "dpdk-afxdp", 1.0),
 ];
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "hop-cost",
+    about: "round trip through one function at tcx, at XDP and over AF_XDP, against cable, bridge, router and bare forwarders",
+    differs: "",
+    run,
+    plots: include_str!("../../plots/hop-cost.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let claims = |samples: &Deployments, subjects: &TripSubjects| {
         let claim = |(subject, reference, bound): (&'static str, &'static str, f64)| {
             let ratios = subjects.ratios(samples, subject, reference).into_iter();

@@ -11,7 +11,7 @@ use super::lookup::Door;
 use crate::agents::EmbeddedAgent;
 use crate::round_trips::{RoundTrips, TripSubjects};
 use crate::sampling::{Sampling, Turns};
-use crate::{Claim, Error, Fault, Findings, Row, Session, ebpf, frames, variants};
+use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session, ebpf, frames, variants};
 
 const LENGTHS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// Largest round trip of 32 functions over that of one.
@@ -21,7 +21,15 @@ const FUNCTION_BOUND_NS: f64 = 20.0;
 /// Repeats in a test run.
 const RUNS: u32 = 20_000;
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "kernel-chain",
+    about: "round trip and processing time of 1 to 32 kernel functions in one chain, at both hooks",
+    differs: "",
+    run,
+    plots: include_str!("../../plots/kernel-chain.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     for hook in Hook::ALL {
         test_runs(hook, session, findings)?;
     }

@@ -16,7 +16,7 @@ use crate::ebpf::look_up::{
     self, DRAWN_FORWARD, DRAWN_FUNCTION, DRAWN_LOOK_UP, HOT_FORWARD, HOT_FUNCTION, LookUpFunction,
 };
 use crate::sampling::{Sampling, Turns};
-use crate::{Claim, Error, Findings, Row, Session, ebpf, frames};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, ebpf, frames};
 
 /// Number of prefixes or flows. Equal to `FLOWS` of `look_up.h`.
 const COUNT: u64 = 100_000;
@@ -36,7 +36,15 @@ const CLIENTS_V4: u32 = 10 << 24;
 const CLIENTS_V6: u128 = 0xfd << 120;
 const SERVICE: u32 = 0x00ee_0001;
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "look-ups",
+    about: "processing time of router, load balancer and NAT in the kernel with 100 000 prefixes or flows: one hot flow, and flows drawn at random",
+    differs: "",
+    run,
+    plots: include_str!("../../plots/look-ups.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     for hook in Hook::ALL {
         for (kind, name) in [
             (LookUpFunction::Router, "router"),

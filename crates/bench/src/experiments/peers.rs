@@ -12,7 +12,7 @@ use crate::ovs::variant::{Layout, build as build_switches};
 use crate::round_trips::{PAYLOADS, TripSubjects};
 use crate::sampling::{Sampling, Turns};
 use crate::variant::{Variant, median_us, polling_core, run_time};
-use crate::{Claim, Error, Findings, Row, Session, variants};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, variants};
 
 const MODES: [Mode; 2] = [Mode::Inline, Mode::Blocking];
 /// Number of functions, and whether replies pass them too.
@@ -60,7 +60,15 @@ struct Subject {
     pids: Vec<u32>,
 }
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "peers",
+    about: "one and two functions behind Open vSwitch (system, afxdp and dpdk ports) and in Myelin: round trips, CPU time, memory",
+    differs: "",
+    run,
+    plots: include_str!("../../plots/peers.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let (available, skipped) = available_ports(session)?;
     findings.rows.extend(skipped);
     measure_round_trips(&available, session, findings)?;

@@ -9,7 +9,7 @@ use crate::generator::check_offered;
 use crate::published::rate_control;
 use crate::routers::{RouterKind, RouterTurn, Routers};
 use crate::sampling::{Sampling, Turns};
-use crate::{Claim, Error, Findings, Row, Session};
+use crate::{Claim, Error, Experiment, Findings, Row, Session};
 
 /// Buckets of Figs. 8 and 10, packets.
 const BUCKETS: [u64; 5] = [1, 5, 20, 50, 100];
@@ -129,7 +129,15 @@ fn settings(kind: RouterKind) -> Vec<Setting> {
     all
 }
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "rate-bucket",
+    about: "throughput and delay over bucket sizes: one router and eight, in processes, in the kernel and in namespaces, policer wider than shaper",
+    differs: "routers are chains on one core; rates are shares of the capacity of that core; the other routers have a bucket of 100 packets instead of 1000, because turns are short; routers in namespaces only police, because the planner refuses a shaper behind them",
+    run,
+    plots: include_str!("../../plots/rate-bucket.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     findings.set("frame_bytes", crate::routers::FRAME_BYTES);
     for (kind, share) in KINDS {
         let stage = format!("{} routers", kind.name());

@@ -9,7 +9,7 @@ use crate::generator::check_offered;
 use crate::published::rate_control;
 use crate::routers::{RouterKind, RouterTurn, Routers};
 use crate::sampling::{Sampling, Turns};
-use crate::{Claim, Error, Fault, Findings, Row, Session};
+use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session};
 
 /// Load of the flooded router, in profiles.
 const FLOOD: f64 = 10.0;
@@ -99,7 +99,15 @@ fn slot(case: usize, figure: Figure) -> usize {
     case * FIGURES + figure as usize
 }
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "rate-isolation",
+    about: "two routers on one core, one flooded at ten times its profile: throughput of the other, without and with policing",
+    differs: "routers are chains on one core of this machine, not virtual machines or containers; rates are shares of the capacity of that core",
+    run,
+    plots: include_str!("../../plots/rate-isolation.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     findings.set("frame_bytes", crate::routers::FRAME_BYTES);
     for (kind, functions) in SUBJECTS {
         let stage = format!("two {} routers", kind.name());

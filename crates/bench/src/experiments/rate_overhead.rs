@@ -19,7 +19,7 @@ use crate::published::rate_control;
 use crate::routers::{RouterKind, Routers, frame};
 use crate::sampling::{Sampling, Turns};
 use crate::variant::probing_core;
-use crate::{Claim, Error, Findings, Row, Session, ebpf, variants};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, ebpf, variants};
 
 /// A rate above all measured ones, with the paper's burst.
 const PROFILE: &str = "rate: 10Mpps, burst: 1000";
@@ -87,7 +87,15 @@ const SUBJECTS: [(&str, Control); 10] = [
     ("myelin, xdp", Control::Policer),
 ];
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "rate-overhead",
+    about: "throughput without control, with policer, with shaper, with both: ours against tc's; the policer's time by test runs",
+    differs: "routers are chains, compared with the kernel's router and `tc`; the profile is above every measured rate, so neither policer nor shaper acts",
+    run,
+    plots: include_str!("../../plots/rate-overhead.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     findings.set("frame_bytes", crate::routers::FRAME_BYTES);
     policing::run(session, findings)?;
     throughput(session, findings)

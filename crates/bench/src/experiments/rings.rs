@@ -11,7 +11,7 @@ use myelin_metrics::stats::{CONFIDENCE, Deployments, median_ci};
 
 use crate::reference::{self, RingThroughput};
 use crate::sampling::{Sampling, Turns, quantile};
-use crate::{Claim, Error, Fault, Findings, Row, Session};
+use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session};
 
 /// Length of a descriptor, words: 64 bytes.
 const WORDS: usize = 8;
@@ -30,7 +30,15 @@ const SLOW_RING_STALL: Duration = Duration::from_micros(2);
 const MYELIN: usize = 0;
 const RTE_RING: usize = 1;
 
-pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "rings",
+    about: "throughput of the descriptor ring between two cores, 64-byte descriptors, 32 at once, compared with DPDK's rte_ring (SP/SC)",
+    differs: "",
+    run,
+    plots: include_str!("../../plots/rings.yaml"),
+};
+
+fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     findings.set("ring_entries", ENTRIES);
     findings.set("batch", BATCH);
     let cores = two_cores()?;
