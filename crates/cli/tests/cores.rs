@@ -259,7 +259,7 @@ fn a_chain_whose_core_leaves_the_cpuset_is_best_effort_until_the_core_returns() 
     let evidence = event["evidence"].to_string();
     assert!(
         evidence.contains(&format!("no longer includes core {core}"))
-            && evidence.contains("remedy: give core"),
+            && evidence.contains("remedy: add core"),
         "{evidence}"
     );
     let shown = myelin.run_ok(&["ps", "-v", &myelin.chain_name("taken")]);
@@ -398,7 +398,7 @@ spec:
     );
     let evidence = now["sla"]["last_event"]["evidence"].to_string();
     assert!(
-        evidence.contains(&format!("remedy: give core {core}")),
+        evidence.contains(&format!("remedy: add core {core}")),
         "{evidence}"
     );
     // The new worker creates the tap interfaces again.

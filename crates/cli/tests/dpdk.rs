@@ -540,6 +540,7 @@ fn devices_whose_worker_keeps_dying_are_refused_until_the_chain_is_removed() {
     // A live change of the failed chain is refused too.
     let changed = myelin.write_file(&text.replace("9000", "9002"));
     let error = myelin.run_failing(1, &["up", changed.to_str().unwrap()]);
+    let remedy = format!("run `myelin down {}`", myelin.chain_name("d"));
     assert!(error.contains(&remedy), "{error}");
     myelin.run_ok(&["down", &myelin.chain_name("d")]);
     up(&myelin, &other);

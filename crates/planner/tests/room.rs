@@ -102,7 +102,8 @@ fn chain_that_would_overflow_the_ring_of_a_promise_is_refused() {
         chain_on_shared_ports("patient", &[&user], "  sla: { rate: 1kpps, burst: 1020 }\n");
     let refusal = plan_on_node(&ledger, &patient, &machine).0.refusal.unwrap();
     assert!(
-        refusal.starts_with("the promise to chain `promised`") && refusal.contains("its ring"),
+        refusal.starts_with("the promise to chain `promised`")
+            && refusal.contains("the ring between them holds"),
         "{refusal}"
     );
 }
