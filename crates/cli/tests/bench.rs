@@ -153,6 +153,9 @@ fn a_report_is_compared_with_an_envelope() {
         change["figure_before"].is_f64() && change["before"].is_string(),
         "{change}"
     );
+    let other = ["bench", "rings", "--quick", "--compare", file_text];
+    let error = myelin.run_failing(2, &other);
+    assert!(error.contains("of experiment `framework`"), "{error}");
     // An altered envelope is no evidence.
     for (text, cause) in [
         (

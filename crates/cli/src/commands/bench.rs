@@ -116,6 +116,12 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let Some(name) = &arguments.name else {
         return run_all(arguments, &options, cancelled);
     };
+    if let Some(earlier) = earlier.as_ref().filter(|one| one.experiment != *name) {
+        return Err(ApiError::usage(format!(
+            "--compare: the envelope is of experiment `{}`; name an envelope of `{name}`",
+            earlier.experiment
+        )));
+    }
     let report = run(name, &options, cancelled)?;
     print_report(&report, earlier.as_ref(), arguments)?;
     if let (Some(page), Some(path)) = (page, &arguments.report) {
