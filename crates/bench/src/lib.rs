@@ -87,6 +87,8 @@ pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Repor
     if !capability::is_root() {
         return Err(Error::NotRoot);
     }
+    // Before the measurement: an unreadable program must not cost its results.
+    let identity = run_settings(options)?;
     let monitored = machine::MachineMonitor::start()?;
     let mut findings = Findings::default();
     let outcome = (experiment.run)(Session::new(options, *monitor), &mut findings);
@@ -94,7 +96,7 @@ pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Repor
     let environment = findings
         .settings
         .into_iter()
-        .chain(run_settings(options)?)
+        .chain(identity)
         .fold(monitored.stop()?, |environment, (name, value)| {
             environment.with(&name, value)
         });
@@ -107,7 +109,7 @@ pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Repor
     })
 }
 
-/// The settings that identify a run: effort, interval, program and revision.
+/// The settings that identify a run: effort, deployments, interval, program, revision and fault.
 fn run_settings(options: &Options) -> Result<Vec<(String, String)>, Error> {
     let program = std::fs::read(&options.program)
         .map_err(|cause| Error::system(format!("read {}", options.program.display()), cause))?;
@@ -116,18 +118,35 @@ fn run_settings(options: &Options) -> Result<Vec<(String, String)>, Error> {
         ("interval_us", options.interval.as_micros().to_string()),
         ("program_sha256", envelope_file::sha256(program)),
     ];
+    let deployments = options.deployments.map(|count| count.to_string());
+    settings.extend(deployments.map(|count| ("deployments", count)));
     settings.extend(options.revision.clone().map(|text| ("revision", text)));
     settings.extend(options.fault.map(|fault| ("fault", fault.to_string())));
     let owned = |(name, value): (&str, String)| (name.to_owned(), value);
     Ok(settings.into_iter().map(owned).collect())
 }
 
+/// The names of these settings. Two runs of which one lacks a setting differ.
+const IDENTITY: [&str; 6] = [
+    "effort",
+    "deployments",
+    "interval_us",
+    "program_sha256",
+    "revision",
+    "fault",
+];
+
 /// Whether a report is complete, and of a run with these options and the same program.
 pub fn is_finished(report: &Report<Row>, options: &Options) -> bool {
+    let Ok(wanted) = run_settings(options) else {
+        return false;
+    };
     let settings = &report.environment.settings;
-    let is_same = |(name, value): &(String, String)| settings.get(name) == Some(value);
-    let wanted = run_settings(options).unwrap_or_default();
-    report.ended_early.is_none() && !wanted.is_empty() && wanted.iter().all(is_same)
+    let is_same = |name: &&str| {
+        let wanted = wanted.iter().find(|(setting, _)| setting == name);
+        settings.get(*name) == wanted.map(|(_, value)| value)
+    };
+    report.ended_early.is_none() && IDENTITY.iter().all(is_same)
 }
 
 /// A self-contained HTML page with the report's claims, the experiment's plots, and all rows.
@@ -204,6 +223,55 @@ mod tests {
         let published = plots("calvin-cpu").remove(0).published.unwrap();
         let shares: Vec<f64> = published.points.iter().map(|point| point.value).collect();
         assert_eq!(shares, CPU_SHARES.concat());
+    }
+
+    #[test]
+    fn only_a_complete_report_of_the_same_run_is_finished() {
+        let options = Options {
+            effort: Effort::Quick,
+            deployments: None,
+            interval: std::time::Duration::ZERO,
+            program: "/proc/self/exe".into(),
+            revision: Some("v1".to_owned()),
+            fault: None,
+        };
+        let report = |options: &Options| Report {
+            experiment: "rings".to_owned(),
+            environment: run_settings(options).unwrap().into_iter().fold(
+                myelin_metrics::Environment::default(),
+                |environment, (name, value)| environment.with(&name, value),
+            ),
+            rows: Vec::new(),
+            claims: Vec::new(),
+            ended_early: None,
+        };
+        assert!(is_finished(&report(&options), &options));
+        let cut = Report {
+            ended_early: Some("cancelled".to_owned()),
+            ..report(&options)
+        };
+        assert!(!is_finished(&cut, &options));
+        for other in [
+            Options {
+                deployments: Some(1),
+                ..options.clone()
+            },
+            Options {
+                revision: None,
+                ..options.clone()
+            },
+            Options {
+                fault: Some(Fault::SlowRing),
+                ..options.clone()
+            },
+            Options {
+                program: "/bin/sh".into(),
+                ..options.clone()
+            },
+        ] {
+            assert!(!is_finished(&report(&other), &options), "{other:?}");
+            assert!(!is_finished(&report(&options), &other), "{other:?}");
+        }
     }
 
     #[test]

@@ -378,13 +378,7 @@ fn a_missing_interface_or_missing_hugepages_are_refused_and_leave_nothing() {
     assert_no_runtime_files(&myelin);
     let pages = std::fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap_or_default();
     if pages.trim() == "0" {
-        let text = std::fs::read_to_string(write_chain(
-            &myelin,
-            ["net_null0", "net_null1"],
-            &xor_functions(),
-        ))
-        .unwrap();
-        let file = myelin.write_file(&(text + "  worker: { hugepages: true }\n"));
+        let file = write_chain_with_hugepages(&myelin);
         let error = myelin.run_failing(1, &["up", file.to_str().unwrap()]);
         assert!(error.contains("nr_hugepages"), "{error}");
         assert_no_runtime_files(&myelin);
@@ -517,6 +511,13 @@ fn ps_flows_shows_the_mappings_and_backends_that_the_server_sees() {
     assert_no_runtime_files(&myelin);
 }
 
+/// Writes a chain between null devices, whose worker uses huge pages.
+fn write_chain_with_hugepages(myelin: &Myelin) -> std::path::PathBuf {
+    let file = write_chain(myelin, ["net_null0", "net_null1"], &xor_functions());
+    let text = std::fs::read_to_string(file).unwrap();
+    myelin.write_file(&(text + "  worker: { hugepages: true }\n"))
+}
+
 #[test]
 fn devices_whose_worker_keeps_dying_are_refused_until_the_chain_is_removed() {
     if skip_unless_root() || skip_without_dpdk() {
@@ -603,13 +604,7 @@ fn a_chain_whose_hugepages_are_gone_fails_and_the_log_names_the_remedy() {
         return;
     };
     let myelin = Myelin::new();
-    let text = std::fs::read_to_string(write_chain(
-        &myelin,
-        ["net_null0", "net_null1"],
-        &xor_functions(),
-    ))
-    .unwrap();
-    let file = myelin.write_file(&(text + "  worker: { hugepages: true }\n"));
+    let file = write_chain_with_hugepages(&myelin);
     up(&myelin, &file);
     HugePages::free_unused();
     common::kill(&myelin.read_status("d")["worker"]["pid"]);
