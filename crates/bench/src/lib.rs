@@ -34,7 +34,6 @@
 mod agents;
 mod conditions;
 mod daemon;
-pub mod documents;
 mod ebpf;
 mod envelope_file;
 mod error;

@@ -1,14 +1,11 @@
 //! Checks that an envelope has each figure that a page names.
 
 use std::collections::BTreeSet;
-use std::sync::LazyLock;
 
-use myelin_metrics::Row;
-use myelin_metrics::envelope::Report;
-use regex::Regex;
+use myelin_bench::{Report, Row};
 use serde_json::Value;
 
-use super::{Envelopes, Page, PageFault, blank, pattern};
+use crate::page::{Envelopes, Page, blank, regex};
 
 /// Physical dimension of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +18,8 @@ enum Dimension {
 }
 
 /// Unit in texts, suffix of fields, dimension, size.
-const UNITS: [(&str, &str, Dimension, f64); 13] = [
+type Unit = (&'static str, &'static str, Dimension, f64);
+const UNITS: [Unit; 13] = [
     ("ns", "_ns", Dimension::Time, 1.0),
     ("us", "_us", Dimension::Time, 1e3),
     ("ms", "_ms", Dimension::Time, 1e6),
@@ -50,21 +48,17 @@ struct Quantity {
 /// Finds figures of a page that none of its envelopes has: those with a unit, and numbers with a
 /// decimal point. Its envelopes are that of its own name, and those that its markers name.
 /// Generated parts, code, and paragraphs with `<!-- not measured: WHY -->` are not checked.
-pub fn check_figures(path: &str, text: &str, envelopes: &Envelopes) -> Vec<PageFault> {
-    static GENERATED: LazyLock<Regex> = LazyLock::new(|| {
-        pattern(r"(?s)<!-- results:.*?<!-- end of results -->|<!-- figure:.*?<!-- end -->")
-    });
-    static NOT_MEASURED: LazyLock<Regex> =
-        LazyLock::new(|| pattern(r"(?s)<!-- not measured: .*?[A-Za-z].*?-->"));
-    static ASIDE: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?s)<!--.*?-->|\]\([^)]*\)"));
+pub(crate) fn check_figures(path: &str, text: &str, envelopes: &Envelopes) -> Vec<String> {
     let page = Page::new(path, text, envelopes);
     let (known, names) = quantities(&page);
-    let prose = blank(&page.prose, &GENERATED);
+    let generated =
+        regex!(r"(?s)<!-- results:.*?<!-- end of results -->|<!-- figure:.*?<!-- end -->");
+    let prose = blank(&page.prose, generated);
     let mut faults = Vec::new();
-    for (start, paragraph) in paragraphs(&prose) {
-        let line = page.line_of(start);
-        let figures = named_figures(&blank(paragraph, &ASIDE));
-        if NOT_MEASURED.is_match(paragraph) {
+    for paragraph in regex!(r"(?: *[^ \n][^\n]*\n?)+").find_iter(&prose) {
+        let (line, paragraph) = (page.line_of(paragraph.start()), paragraph.as_str());
+        let figures = named_figures(&blank(paragraph, regex!(r"(?s)<!--.*?-->|\]\([^)]*\)")));
+        if regex!(r"(?s)<!-- not measured: .*?[A-Za-z].*?-->").is_match(paragraph) {
             if figures.is_empty() {
                 let problem = "`not measured` in a paragraph without a figure";
                 faults.push(page.fault(line, problem, "remove the comment"));
@@ -76,18 +70,10 @@ pub fn check_figures(path: &str, text: &str, envelopes: &Envelopes) -> Vec<PageF
             let problem = format!("`{}` is in no envelope of this page ({names})", figure.text);
             let remedy = "correct it, generate it with a `figure` marker, or say in its paragraph \
                           `<!-- not measured: WHY -->`";
-            faults.push(page.fault(line, problem, remedy));
+            faults.push(page.fault(line, &problem, remedy));
         }
     }
     faults
-}
-
-/// Texts between blank lines, with their places.
-fn paragraphs(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    static LINES: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?: *[^ \n][^\n]*\n?)+"));
-    LINES
-        .find_iter(text)
-        .map(|lines| (lines.start(), lines.as_str()))
 }
 
 /// A figure in a text.
@@ -111,23 +97,19 @@ impl NamedFigure {
 
 /// The figures with a unit and the numbers with a decimal point.
 fn named_figures(text: &str) -> Vec<NamedFigure> {
-    static FIGURE: LazyLock<Regex> =
-        LazyLock::new(|| pattern(r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?"));
     // In `2 to 5 us` and `2, 3; 5 us`, the unit is that of all.
-    static UNIT: LazyLock<Regex> = LazyLock::new(|| {
-        let names = UNITS.map(|(name, ..)| name).join("|");
-        pattern(&format!(
-            r"^(?:[;,]?[ \n]+(?:(?:to|and|or)[ \n]+)?-?[0-9][0-9,.]*)*[ \n]?({names})(?:[^A-Za-z0-9_/]|$)"
-        ))
-    });
+    let unit = regex!(&format!(
+        r"^(?:[;,]?[ \n]+(?:(?:to|and|or)[ \n]+)?-?[0-9][0-9,.]*)*[ \n]?({})(?:[^A-Za-z0-9_/]|$)",
+        UNITS.map(|(name, ..)| name).join("|")
+    ));
     let mut named = Vec::new();
-    for found in FIGURE.find_iter(text) {
+    for found in regex!(r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?").find_iter(text) {
         let (before, after) = (&text[..found.start()], &text[found.end()..]);
         let (before, sign) = match before.strip_suffix('-') {
             Some(before) if !before.ends_with(char::is_alphanumeric) => (before, -1.0),
             _ => (before, 1.0),
         };
-        let unit = UNIT.captures(after).map(|unit| unit[1].to_owned());
+        let unit = unit.captures(after).map(|unit| unit[1].to_owned());
         let is_decimal = found.as_str().contains('.')
             && !after.starts_with(|c: char| c.is_alphanumeric() || c == '_')
             && !is_version(before, after);
@@ -140,22 +122,14 @@ fn named_figures(text: &str) -> Vec<NamedFigure> {
         let decimals = digits
             .split_once('.')
             .map_or(0, |(_, decimals)| decimals.len());
-        let Ok(figure) = digits.parse::<f64>() else {
-            continue;
-        };
-        let (name, unit) = match unit {
-            Some(name) => (
-                format!(" {name}"),
-                unit_of(&name, |unit, name| unit.0 == name),
-            ),
-            None => (String::new(), NUMBER),
-        };
         named.push(NamedFigure {
-            text: format!("{}{name}", found.as_str()),
+            text: format!("{} {}", found.as_str(), unit.as_deref().unwrap_or(""))
+                .trim()
+                .to_owned(),
             place: found.start(),
             quantity: Quantity {
-                figure: figure * sign,
-                unit,
+                figure: digits.parse::<f64>().unwrap() * sign,
+                unit: unit.map_or(NUMBER, |name| unit_where(|one| one.0 == name)),
             },
             tolerance: 0.5 * 10_f64.powf(-(decimals as f64)),
         });
@@ -171,11 +145,8 @@ fn is_version(before: &str, after: &str) -> bool {
         || (after.next() == Some('.') && after.next().is_some_and(|c| c.is_ascii_digit()))
 }
 
-fn unit_of(
-    name: &str,
-    is_same: impl Fn(&(&str, &str, Dimension, f64), &str) -> bool,
-) -> (Dimension, f64) {
-    let unit = UNITS.iter().find(|unit| is_same(unit, name));
+fn unit_where(is_it: impl Fn(&&Unit) -> bool) -> (Dimension, f64) {
+    let unit = UNITS.iter().find(is_it);
     unit.map_or(NUMBER, |(_, _, dimension, size)| (*dimension, *size))
 }
 
@@ -188,53 +159,39 @@ fn quantities(page: &Page<'_>) -> (Vec<Quantity>, String) {
     names.retain(|name| page.envelopes.contains_key(name));
     let reports = names.iter().map(|name| &page.envelopes[name]);
     let all = reports.flat_map(of_report).collect();
-    let names = names.into_iter().collect::<Vec<_>>().join(", ");
-    (
-        all,
-        if names.is_empty() {
-            "it has none".to_owned()
-        } else {
-            names
-        },
-    )
+    match names.into_iter().collect::<Vec<_>>().join(", ") {
+        names if names.is_empty() => (all, "it has none".to_owned()),
+        names => (all, names),
+    }
 }
 
 /// The figures of rows, claims, bounds and settings.
 fn of_report(report: &Report<Row>) -> Vec<Quantity> {
     let mut all = Vec::new();
+    let of_field = |field: &str| unit_where(|unit| field.ends_with(unit.1));
     // An end of an interval is no measured figure.
-    let is_figure = |name: &str| !name.contains("ci95_");
     let fields = report.rows.iter().flat_map(Row::fields);
-    for (field, value) in fields.filter(|(name, _)| is_figure(name)) {
+    for (field, value) in fields.filter(|(name, _)| !name.contains("ci95_")) {
         collect(value, of_field(field), &mut all);
     }
     for claim in &report.claims {
         // A share in a name, such as `10 % loss`, is not the unit of the figure.
-        let is_unit = |word: &str| unit_of(word, |unit, name| unit.0 == name);
-        let mut units = claim.id.split([' ', ',']).map(is_unit);
-        let unit = units.find(|unit| unit.0 != Dimension::Number);
-        let unit = unit.unwrap_or(NUMBER);
-        let figure = claim.figure().map(Value::from);
-        for value in [
-            figure.as_ref().unwrap_or(&claim.measured),
-            &claim.paper,
-            &claim.bound,
-        ] {
+        let words = claim.id.split([' ', ',']);
+        let mut units = words.map(|word| unit_where(|unit| unit.0 == word));
+        let unit = units
+            .find(|unit| unit.0 != Dimension::Number)
+            .unwrap_or(NUMBER);
+        let measured = claim
+            .figure()
+            .map_or_else(|| claim.measured.clone(), Value::from);
+        for value in [&measured, &claim.paper, &claim.bound] {
             collect(value, unit, &mut all);
         }
     }
     for (field, text) in &report.environment.settings {
-        let value = text
-            .parse::<f64>()
-            .map_or(Value::from(text.as_str()), Value::from);
-        collect(&value, of_field(field), &mut all);
+        collect(&Value::from(text.as_str()), of_field(field), &mut all);
     }
     all
-}
-
-/// The unit of a field by its suffix.
-fn of_field(field: &str) -> (Dimension, f64) {
-    unit_of(field, |unit, field| field.ends_with(unit.1))
 }
 
 /// Adds the figures of a value: a number, the members of an object, the figures of a text.
@@ -245,11 +202,8 @@ fn collect(value: &Value, unit: (Dimension, f64), all: &mut Vec<Quantity>) {
         }
         Value::Object(figures) => figures.values().for_each(|value| collect(value, unit, all)),
         Value::String(text) => {
-            let bound = text
-                .trim_start_matches(['<', '>', '=', ' '])
-                .parse::<f64>()
-                .ok();
-            all.extend(bound.map(|figure| Quantity { figure, unit }));
+            let bound = text.trim_start_matches(['<', '>', '=', ' ']).parse::<f64>();
+            all.extend(bound.ok().map(|figure| Quantity { figure, unit }));
             all.extend(named_figures(text).into_iter().map(|named| named.quantity));
         }
         _ => {}

@@ -1,15 +1,22 @@
 //! The pages have the results of the envelopes in `docs/results`, and no other figures.
 //!
-//! `myelin_bench::documents` describes the markers of pages. After a new measurement,
+//! `page.rs` describes the markers of pages. After a new measurement,
 //! `WRITE_DOCS=1 cargo test -p myelin-bench --test documents` writes the generated parts of pages
 //! and the SVG files in `docs/experiments/figures`.
+
+mod named_figures;
+mod page;
+mod tables;
+mod unit;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use myelin_bench::documents::{Envelopes, check_figures, generate_page};
 use myelin_bench::{experiments, open_envelope, render_figures};
+
+use crate::named_figures::check_figures;
+use crate::page::{Envelopes, Page};
 
 const RESULTS: &str = "docs/results";
 const PAGES: &str = "docs/experiments";
@@ -22,7 +29,7 @@ fn pages_have_the_results_of_the_envelopes() {
     let envelopes = read_envelopes(&mut faults);
     for experiment in experiments() {
         let file = format!("{RESULTS}/{}.json", experiment.name);
-        if !envelopes.contains_key(experiment.name) && !root().join(&file).exists() {
+        if !root().join(&file).exists() {
             faults.push(format!(
                 "{file}: missing; `sudo myelin bench {} --quick --results {RESULTS}` makes it",
                 experiment.name
@@ -39,13 +46,12 @@ fn pages_have_the_results_of_the_envelopes() {
     pages.push("README.md".to_owned());
     for page in pages {
         let text = fs::read_to_string(root().join(&page)).unwrap();
-        match generate_page(&page, &text, &envelopes) {
-            Err(found) => faults.extend(found.iter().map(ToString::to_string)),
+        match Page::new(&page, &text, &envelopes).generate() {
+            Err(found) => faults.extend(found),
             Ok(generated) => write_or_compare(&page, &generated, &mut faults),
         }
         if page.starts_with(PAGES) {
-            let found = check_figures(&page, &text, &envelopes);
-            faults.extend(found.iter().map(ToString::to_string));
+            faults.extend(check_figures(&page, &text, &envelopes));
         }
     }
     update_figures(&envelopes, &mut faults);

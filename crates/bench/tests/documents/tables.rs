@@ -1,12 +1,11 @@
-//! The generated parts of pages.
+//! The tables of pages.
 
 use std::fmt::Write as _;
 
-use myelin_metrics::Row;
-use myelin_metrics::envelope::{Claim, Report, Verdict};
+use myelin_bench::{Claim, Report, Row, Verdict, experiments as all_experiments};
 use myelin_report::experiment::{cell, day, number, plain, source_lines, verdict};
 
-use super::Envelopes;
+use crate::page::Envelopes;
 
 /// Columns of a line outside tables, and letters of a cell, at most.
 const COLUMNS: usize = 100;
@@ -15,96 +14,101 @@ const CELL: usize = 200;
 const LONG_TABLE: usize = 16;
 
 /// The path of an envelope within the repository.
-pub(super) fn file(name: &str) -> String {
+pub(crate) fn file(name: &str) -> String {
     format!("docs/results/{name}.json")
 }
 
 /// A table of the claims, with their source.
-pub(super) fn claims<'a>(page: &str, report: &'a Report<Row>) -> String {
+pub(crate) fn claims<'a>(page: &str, report: &'a Report<Row>) -> String {
     let mut out = source(page, report);
-    let differs = crate::find_experiment(&report.experiment).map(|one| one.differs);
-    if let Some(differs) = differs.ok().filter(|text| !text.is_empty()) {
-        let text = wrapped(&format!("**Unlike the paper**: {differs}."), "");
-        let _ = writeln!(out, "\n{text}");
+    let experiment = all_experiments()
+        .iter()
+        .find(|one| one.name == report.experiment);
+    if let Some(differs) = experiment
+        .map(|one| one.differs)
+        .filter(|text| !text.is_empty())
+    {
+        let text = format!("**Unlike the paper**: {differs}.");
+        out += &list(&[wrapped(&text, "")]);
     }
     let mut sources: Vec<&str> = Vec::new();
-    let has_paper = report.claims.iter().any(|claim| !claim.paper.is_null());
-    let (head, rule) = if has_paper {
-        (" paper |", "---|")
-    } else {
-        ("", "")
+    let mut paper = |claim: &'a Claim| {
+        let Some(source) = &claim.source else {
+            return plain(&claim.paper);
+        };
+        let known = sources.iter().position(|known| known == source);
+        let place = known.unwrap_or(sources.len());
+        if known.is_none() {
+            sources.push(source);
+        }
+        format!("{} ({})", plain(&claim.paper), place + 1)
     };
+    let has_paper = report.claims.iter().any(|claim| !claim.paper.is_null());
     if !report.claims.is_empty() {
+        let (head, rule) = if has_paper {
+            (" paper |", "---|")
+        } else {
+            ("", "")
+        };
         let _ = writeln!(
             out,
             "\n| claim | bound |{head} measured [95 % interval] | verdict |\n|---|---|{rule}---|---|"
         );
     }
     for group in groups(&report.claims) {
-        let paper = |claim: &'a Claim| {
-            let Some(source) = &claim.source else {
-                return plain(&claim.paper);
-            };
-            let known = sources.iter().position(|known| known == source);
-            let place = known.unwrap_or_else(|| {
-                sources.push(source);
-                sources.len() - 1
-            });
-            format!("{} ({})", plain(&claim.paper), place + 1)
-        };
         let mut cells = vec![group.label(), plain(&group.claims[0].bound)];
         if has_paper {
-            let mut papers: Vec<String> = group.claims.iter().copied().map(paper).collect();
+            let mut papers: Vec<String> = group.claims.iter().copied().map(&mut paper).collect();
             if group.is_range {
                 papers.dedup();
             }
-            cells.push(joined(papers.into_iter()));
+            cells.push(joined(papers));
         }
         cells.extend([group.measured(), group.verdict()]);
-        out.push_str(&line(&cells));
+        out += &line(&cells);
     }
-    for (number, source) in sources.into_iter().enumerate() {
-        let gap = if number == 0 { "\n" } else { "" };
-        let _ = writeln!(
-            out,
-            "{gap}{}",
-            wrapped(&format!("{}. {source}", number + 1), "   ")
-        );
-    }
-    out.push_str(&notes(report));
-    out
+    let sources = sources.into_iter().enumerate();
+    let sources =
+        sources.map(|(place, source)| wrapped(&format!("{}. {source}", place + 1), "   "));
+    out + &list(&sources.collect::<Vec<_>>()) + &list(&notes(report))
 }
 
 /// Why claims are undecided and subjects are missing. Reasons that differ in figures only share a
 /// line.
-fn notes(report: &Report<Row>) -> String {
-    let undecided = report
-        .claims
-        .iter()
-        .filter(|claim| claim.verdict() == Some(Verdict::Undecided));
-    let undecided = undecided.filter_map(|claim| claim.undecided.as_deref());
-    let mut all: Vec<String> = undecided
-        .map(|reason| format!("Undecided: {reason}"))
-        .collect();
-    for row in report.rows.iter().filter(|row| row.table() == "skipped") {
+fn notes(report: &Report<Row>) -> Vec<String> {
+    let claims = report.claims.iter();
+    let undecided = claims.filter(|claim| claim.verdict() == Some(Verdict::Undecided));
+    let reasons = undecided.filter_map(|claim| claim.undecided.as_deref());
+    let skipped = report.rows.iter().filter(|row| row.table() == "skipped");
+    let skipped = skipped.map(|row| {
         let fields: Vec<String> = row.fields().map(|(_, value)| plain(value)).collect();
-        all.push(format!("Not available there: {}", fields.join(": ")));
-    }
-    let mut out = String::new();
+        format!("Not available there: {}", fields.join(": "))
+    });
+    let mut all: Vec<String> = reasons
+        .map(|reason| format!("Undecided: {reason}"))
+        .chain(skipped)
+        .collect();
+    let key = |text: &str| text.replace(|c: char| c.is_ascii_digit() || c == '.', "");
+    let mut notes = Vec::new();
     while let Some(note) = all.first().cloned() {
-        let without_figures =
-            |text: &str| text.replace(|c: char| c.is_ascii_digit() || c == '.', "");
         let before = all.len();
-        all.retain(|other| without_figures(other) != without_figures(&note));
+        all.retain(|other| key(other) != key(&note));
         let similar = match before - all.len() {
             1 => String::new(),
             count => format!(" ({count} such)"),
         };
-        let gap = if out.is_empty() { "\n" } else { "" };
-        let note = format!("* {}{similar}.", note.trim().trim_end_matches('.'));
-        let _ = writeln!(out, "{gap}{}", wrapped(&note, "  "));
+        let note = note.trim().trim_end_matches('.');
+        notes.push(wrapped(&format!("* {note}{similar}."), "  "));
     }
-    out
+    notes
+}
+
+/// Paragraphs or items without a gap, with an empty line before them.
+fn list(items: &[String]) -> String {
+    if items.is_empty() {
+        return String::new();
+    }
+    format!("\n{}\n", items.join("\n"))
 }
 
 /// From which run the results are, and how to repeat it.
@@ -119,17 +123,17 @@ fn source(page: &str, report: &Report<Row>) -> String {
         Some(revision) => format!("commit {revision}"),
         None => format!("version {}", report.environment.version),
     };
-    let quiet = match setting("quiet") {
-        "yes" => "quiet",
-        _ => "not quiet",
+    let not = if setting("quiet") == "yes" {
+        ""
+    } else {
+        "not "
     };
-    let file = file(&report.experiment);
+    let name = &report.experiment;
     let [command, machine] = source_lines(report);
     let text = format!(
-        "Generated from [{}.json]({}): {} run, {commit}, {machine}; the machine was {quiet} (steal {}, \
-         other processes {}). `{}` repeats it. Verdict: {}.",
-        report.experiment,
-        relative(page, &file),
+        "Generated from [{name}.json]({}): {} run, {commit}, {machine}; the machine was {not}quiet \
+         (steal {}, other processes {}). `{}` repeats it. Verdict: {}.",
+        relative(page, &file(name)),
         setting("effort"),
         share("steal_share"),
         share("other_processes_share"),
@@ -137,7 +141,7 @@ fn source(page: &str, report: &Report<Row>) -> String {
         command.replace(' ', "\u{a0}"),
         verdict(report),
     );
-    format!("{}\n", wrapped(&text, "").replace('\u{a0}', " "))
+    wrapped(&text, "").replace('\u{a0}', " ") + "\n"
 }
 
 /// Claims of one line.
@@ -150,16 +154,12 @@ struct Group<'a> {
 impl Group<'_> {
     /// The parts of a name, each with the different ones of all claims.
     fn parts(&self) -> Vec<Vec<&str>> {
-        let mut all: Vec<Vec<&str>> = Vec::new();
-        for (place, part) in self
-            .claims
-            .iter()
-            .flat_map(|claim| parts(claim).enumerate())
-        {
-            match all.get_mut(place) {
-                None => all.push(vec![part]),
-                Some(known) if !known.contains(&part) => known.push(part),
-                Some(_) => {}
+        let mut all: Vec<Vec<&str>> = vec![Vec::new(); parts(self.claims[0]).count()];
+        for claim in &self.claims {
+            for (known, part) in all.iter_mut().zip(parts(claim)) {
+                if !known.contains(&part) {
+                    known.push(part);
+                }
             }
         }
         all
@@ -171,9 +171,9 @@ impl Group<'_> {
         for part in self.parts() {
             // The part and the separator behind it.
             rest = &rest[part[0].len()..];
-            label.push_str(&part.join("; "));
-            label.extend(rest.chars().take(2));
-            rest = rest.get(2..).unwrap_or_default();
+            let (separator, after) = rest.split_at(rest.len().min(2));
+            label += &(part.join("; ") + separator);
+            rest = after;
         }
         label
     }
@@ -183,15 +183,14 @@ impl Group<'_> {
             let cells: Vec<String> = self.claims.iter().copied().map(measured).collect();
             return cells.join("; ");
         }
-        let figures = self.claims.iter().filter_map(|claim| claim.figure());
-        let (least, most) = figures.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), one| {
-            (low.min(one), high.max(one))
-        });
+        let figures = || self.claims.iter().filter_map(|claim| claim.figure());
+        let least = figures().fold(f64::INFINITY, f64::min);
+        let most = figures().fold(f64::NEG_INFINITY, f64::max);
         format!("{} to {}", number(least), number(most))
     }
 
     fn verdict(&self) -> String {
-        let verdict = joined(self.claims.iter().copied().map(judged));
+        let verdict = joined(self.claims.iter().copied().map(judged).collect());
         match self.claims.len() {
             count if self.is_range && count > 1 => format!("{verdict} ({count} claims)"),
             _ => verdict,
@@ -202,20 +201,23 @@ impl Group<'_> {
     /// or a range of claims with the same verdict.
     fn accepts(&self, claim: &Claim) -> bool {
         let first = self.claims[0];
-        let alike = first.bound == claim.bound
-            && first.paper.is_null() == claim.paper.is_null()
-            && parts(first).count() == parts(claim).count();
+        if first.bound != claim.bound
+            || first.paper.is_null() != claim.paper.is_null()
+            || parts(first).count() != parts(claim).count()
+        {
+            return false;
+        }
         let with = Group {
             claims: self.claims.iter().copied().chain([claim]).collect(),
             is_range: self.is_range,
         };
-        let several = with.parts().iter().filter(|part| part.len() > 1).count();
+        let parts_with = with.parts();
         let is_same = if self.is_range {
-            first.verdict() == claim.verdict() && parts(first).next() == parts(claim).next()
+            first.verdict() == claim.verdict() && parts_with[0].len() == 1
         } else {
-            several == 1 && with.parts().len() > 1
+            parts_with.len() > 1 && parts_with.iter().filter(|part| part.len() > 1).count() == 1
         };
-        alike && is_same && with.label().len().max(with.measured().len()) <= CELL
+        is_same && with.label().len().max(with.measured().len()) <= CELL
     }
 }
 
@@ -227,11 +229,10 @@ fn parts(claim: &Claim) -> impl Iterator<Item = &str> {
 /// Groups claims that share a line. In a long table, claims that hold or have no bound become
 /// ranges.
 fn groups(claims: &[Claim]) -> Vec<Group<'_>> {
-    let is_long = claims.len() > LONG_TABLE;
     let mut groups: Vec<Group<'_>> = Vec::new();
     for claim in claims {
         let is_decisive = matches!(claim.verdict(), Some(Verdict::False | Verdict::Undecided));
-        let is_range = is_long && !is_decisive && claim.figure().is_some();
+        let is_range = claims.len() > LONG_TABLE && !is_decisive && claim.figure().is_some();
         let mut known = groups.iter_mut().rev();
         match known.find(|group| group.is_range == is_range && group.accepts(claim)) {
             Some(group) => group.claims.push(claim),
@@ -245,8 +246,7 @@ fn groups(claims: &[Claim]) -> Vec<Group<'_>> {
 }
 
 /// The cells of a group's claims, once if all are the same.
-fn joined(cells: impl Iterator<Item = String>) -> String {
-    let mut cells: Vec<String> = cells.collect();
+fn joined(mut cells: Vec<String>) -> String {
     if cells.iter().all(|cell| *cell == cells[0]) {
         cells.truncate(1);
     }
@@ -275,59 +275,58 @@ fn judged(claim: &Claim) -> String {
 }
 
 /// A table of rows.
-pub(super) fn rows(rows: &[&Row], columns: &[String]) -> String {
+pub(crate) fn rows(rows: &[&Row], columns: &[String]) -> String {
     let head: Vec<String> = columns
         .iter()
         .map(|column| column.replace('_', " "))
         .collect();
-    let mut out = line(&head);
-    let _ = writeln!(out, "|{}", "---|".repeat(columns.len()));
+    let mut out = format!("{}|{}\n", line(&head), "---|".repeat(columns.len()));
     for row in rows {
         let cells: Vec<String> = columns.iter().map(|column| cell(row, column)).collect();
-        out.push_str(&line(&cells));
+        out += &line(&cells);
     }
     out
 }
 
 /// A table of all experiments.
-pub(super) fn experiments(page: &str, envelopes: &Envelopes) -> String {
+pub(crate) fn experiments(page: &str, envelopes: &Envelopes) -> String {
     let mut out = "| experiment | holds | false | undecided | run | date |\n\
                    |---|---|---|---|---|---|\n"
         .to_owned();
     for (name, report) in envelopes {
         let target = relative(page, &format!("docs/experiments/{name}.md"));
+        let has_ended_early = report.ended_early.is_some();
         let count = |verdict| {
             let claims = report.claims.iter();
             let count = claims
                 .filter(|claim| claim.verdict() == Some(verdict))
                 .count();
-            match (count, verdict, &report.ended_early) {
-                (_, _, Some(_)) => "-".to_owned(),
-                (0, ..) => "0".to_owned(),
-                (_, Verdict::False, _) => format!("[**{count}**]({target}#claims)"),
+            match (count, verdict) {
+                _ if has_ended_early => "-".to_owned(),
+                (0, _) => "0".to_owned(),
+                (_, Verdict::False) => format!("[**{count}**]({target}#claims)"),
                 _ => format!("[{count}]({target}#claims)"),
             }
         };
         let effort = report.environment.settings.get("effort");
-        let effort = effort.map_or("unknown", String::as_str);
-        let run = match &report.ended_early {
-            Some(_) => format!("{effort}, [ended early]({target}#claims)"),
-            None => effort.to_owned(),
-        };
-        out.push_str(&line(&[
+        let mut run = effort.map_or("unknown", String::as_str).to_owned();
+        if has_ended_early {
+            let _ = write!(run, ", [ended early]({target}#claims)");
+        }
+        out += &line(&[
             format!("[{name}]({target})"),
             count(Verdict::Holds),
             count(Verdict::False),
             count(Verdict::Undecided),
             run,
             day(report),
-        ]));
+        ]);
     }
     out
 }
 
 /// Three digits, for text.
-pub(super) fn short(figure: f64) -> String {
+pub(crate) fn short(figure: f64) -> String {
     if figure == 0.0 {
         return "0".to_owned();
     }
@@ -355,9 +354,5 @@ fn relative(page: &str, file: &str) -> String {
     let folders = &page[..page.len() - 1];
     let pairs = folders.iter().zip(&file);
     let common = pairs.take_while(|(one, other)| one == other).count();
-    format!(
-        "{}{}",
-        "../".repeat(folders.len() - common),
-        file[common..].join("/")
-    )
+    "../".repeat(folders.len() - common) + &file[common..].join("/")
 }
