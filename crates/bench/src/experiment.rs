@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::error::Error;
 use crate::faults::Fault;
+use crate::published::calvin::FIGURES;
 
 /// Amount of measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,7 +191,16 @@ pub struct Experiment {
 
 impl Experiment {
     pub(crate) fn plots(&self) -> Result<Vec<Plot>, Error> {
-        parse_list(self.name, self.plots)
+        let mut plots: Vec<Plot> = parse_list(self.name, self.plots)?;
+        for plot in &mut plots {
+            let Some(name) = &plot.published_name else {
+                continue;
+            };
+            let figure = FIGURES.iter().find(|figure| figure.name == name);
+            let unknown = || Error::Data(self.name, format!("no paper has the figure `{name}`"));
+            plot.published = Some(*figure.ok_or_else(unknown)?);
+        }
+        Ok(plots)
     }
 }
 

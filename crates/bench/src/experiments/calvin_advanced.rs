@@ -22,7 +22,7 @@ use crate::{Claim, Effort, Error, Experiment, Findings, Row, Session, experiment
 
 /// CALVIN's budget for a function within its 0.35 ms (section V-C), and our budget for fast
 /// functions, us.
-pub(crate) const BUDGET_US: f64 = 20.0;
+pub(crate) const BUDGET_US: f64 = calvin::FUNCTION_BUDGET_US;
 const FAST_BUDGET_US: f64 = 5.0;
 /// Least ratio of the plain program's time to that of encryption.
 const PLAIN_AES_BOUND: f64 = 25.0;

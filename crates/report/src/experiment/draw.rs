@@ -145,9 +145,9 @@ fn series_of(plot: &Plot, rows: &[&Row]) -> Vec<String> {
         .iter()
         .flat_map(|row| data(plot, row))
         .map(|datum| datum.series);
-    let points = plot.published.iter().flat_map(|paper| &paper.points);
+    let points = plot.published.iter().flat_map(|paper| paper.points);
     let mut series: Vec<String> = Vec::new();
-    for name in ours.chain(points.map(|point| point.series.clone())) {
+    for name in ours.chain(points.map(|point| point.series.to_owned())) {
         if !series.contains(&name) {
             series.push(name);
         }
@@ -262,7 +262,7 @@ impl Drawings<'_> {
         if data.is_empty() {
             return Ok(None);
         }
-        let mut heading = paper.source.clone();
+        let mut heading = paper.source.to_owned();
         if let Some(field) = first {
             let _ = write!(heading, ": {}", label(row, field));
         }
@@ -270,7 +270,7 @@ impl Drawings<'_> {
             "{}. As the text states it, not read off the figure.",
             paper.about
         );
-        self.draw(&heading, &paper.axis, &data, true, &caption)
+        self.draw(&heading, paper.axis, &data, true, &caption)
             .map(Some)
     }
 
@@ -432,13 +432,13 @@ impl Datum {
     fn published(kind: Kind, point: &FigurePoint) -> Self {
         let distribution = kind == Kind::Distribution;
         Self {
-            along: point.group.clone(),
+            along: point.group.to_owned(),
             x: if distribution {
                 point.value
             } else {
                 point.group.parse().unwrap_or(f64::NAN)
             },
-            series: point.series.clone(),
+            series: point.series.to_owned(),
             value: if distribution {
                 point.share
             } else {
@@ -473,7 +473,7 @@ fn sources(plot: &Plot, paper: &Figure) -> String {
         .points
         .iter()
         .map(|point| {
-            let what = [point.group.as_str(), &point.series, &point.panel];
+            let what = [point.group, point.series, point.panel];
             let what: Vec<&str> = what.into_iter().filter(|part| !part.is_empty()).collect();
             let mut figure = number(point.value);
             if let Some((low, high)) = point.range {
@@ -482,7 +482,7 @@ fn sources(plot: &Plot, paper: &Figure) -> String {
             if distribution {
                 let _ = write!(figure, " ({:.0} %)", point.share * 100.0);
             }
-            vec![what.join(", "), figure, point.how.clone()]
+            vec![what.join(", "), figure, point.how.to_owned()]
         })
         .collect();
     let of = if panelled { " by panel" } else { "" };
@@ -490,7 +490,7 @@ fn sources(plot: &Plot, paper: &Figure) -> String {
         "{}{of}: only what its text states; nothing is read off a drawing.",
         paper.source
     );
-    let head = ["of", &paper.axis, "as the text has it"];
+    let head = ["of", paper.axis, "as the text has it"];
     format!(
         "<details><summary>Where the paper's figures come from</summary>\n{}</details>\n",
         table(&caption, &head, &rows)
@@ -503,9 +503,28 @@ mod tests {
 
     use super::*;
 
+    const CALVIN: Figure = Figure {
+        name: "calvin-fig-11",
+        source: "CALVIN, Fig. 11",
+        about: "Round trips",
+        axis: "round trip, us",
+        points: &[point("256", "FWD", 110.0), point("1400", "XOR", 120.0)],
+    };
+
+    const fn point(panel: &'static str, series: &'static str, value: f64) -> FigurePoint {
+        FigurePoint {
+            panel,
+            group: "XDP",
+            series,
+            value,
+            share: 0.0,
+            range: None,
+            how: "",
+        }
+    }
+
     /// A plot as its file has it, with a value of one of its keys replaced.
     fn plot(wrong: Option<(&str, Value)>) -> Plot {
-        let point = |panel: &str, series: &str, value: f64| json!({ "panel": panel, "group": "XDP", "series": series, "value": value });
         let mut plot = json!({
             "title": "Round trips",
             "caption": "Through `forward`.",
@@ -515,17 +534,14 @@ mod tests {
             "series": ["function"],
             "values": [["rtt_p50_us", ""]],
             "values_title": "round trip, median, us",
-            "published": {
-                "source": "CALVIN, Fig. 11",
-                "about": "Round trips",
-                "axis": "round trip, us",
-                "points": [point("256", "FWD", 110.0), point("1400", "XOR", 120.0)],
-            },
         });
         if let Some((key, value)) = wrong {
             plot[key] = value;
         }
-        serde_json::from_value(plot).unwrap()
+        Plot {
+            published: Some(CALVIN),
+            ..serde_json::from_value(plot).unwrap()
+        }
     }
 
     fn rows() -> Vec<Row> {

@@ -33,7 +33,11 @@ pub struct Plot {
     /// A bound or budget: its name and its value on the values' axis (in a distribution: the
     /// delays' axis).
     pub line: Option<(String, f64)>,
-    /// The corresponding figure of a paper.
+    /// The name of the corresponding figure of a paper.
+    #[serde(rename = "published")]
+    pub published_name: Option<String>,
+    /// That figure, which the reader of a declaration adds.
+    #[serde(skip)]
     pub published: Option<Figure>,
 }
 
@@ -55,35 +59,35 @@ pub enum Kind {
 }
 
 /// A paper's plot or table, as far as the paper states its values.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy)]
 pub struct Figure {
+    /// The name by which plots refer to it.
+    pub name: &'static str,
     /// Paper, figure or table.
-    pub source: String,
+    pub source: &'static str,
     /// The measured quantity, and the machine.
-    pub about: String,
+    pub about: &'static str,
     /// The title of its values' axis, with the unit.
-    pub axis: String,
+    pub axis: &'static str,
     /// Its figures.
-    pub points: Vec<FigurePoint>,
+    pub points: &'static [FigurePoint],
 }
 
 /// A figure of a [`Figure`].
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Copy)]
 pub struct FigurePoint {
     /// Its value of the plot's first panel field; empty for all values.
-    pub panel: String,
+    pub panel: &'static str,
     /// Its group of bars.
-    pub group: String,
+    pub group: &'static str,
     /// Its series.
-    pub series: String,
+    pub series: &'static str,
     /// In the unit of the paper's axis.
     pub value: f64,
     /// Of a distribution: the share (0 to 1) of delays up to `value`.
     pub share: f64,
     /// The range that the paper states.
     pub range: Option<(f64, f64)>,
-    /// The paper's words; and the derivation, if the paper does not state the value itself.
-    pub how: String,
+    /// Its place in the paper and the paper's words.
+    pub how: &'static str,
 }
