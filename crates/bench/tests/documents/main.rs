@@ -1,4 +1,4 @@
-//! The pages have the results of the envelopes in `docs/results`, and no other figures.
+//! The pages have the results of the envelopes in `docs/results`, and no other measured figures.
 //!
 //! `page.rs` describes the markers of pages. After a new measurement,
 //! `WRITE_DOCS=1 cargo test -p myelin-bench --test documents` writes the generated parts of pages
@@ -19,7 +19,9 @@ use crate::named_figures::check_figures;
 use crate::page::{Envelopes, Page};
 
 const RESULTS: &str = "docs/results";
-const PAGES: &str = "docs/experiments";
+pub(crate) const PAGES: &str = "docs/experiments";
+/// Its figures are not measured: keys, limits, and costs that the planner assumes.
+const REFERENCE: &str = "docs/reference";
 const FIGURES: &str = "docs/experiments/figures";
 const REMEDY: &str = "`WRITE_DOCS=1 cargo test -p myelin-bench --test documents` writes it";
 
@@ -50,7 +52,7 @@ fn pages_have_the_results_of_the_envelopes() {
             Err(found) => faults.extend(found),
             Ok(generated) => write_or_compare(&page, &generated, &mut faults),
         }
-        if page.starts_with(PAGES) {
+        if !page.starts_with(REFERENCE) {
             faults.extend(check_figures(&page, &text, &envelopes));
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use myelin_bench::{Report, Row};
 use serde_json::Value;
 
+use crate::PAGES;
 use crate::page::{Envelopes, Page, blank, regex};
 
 /// Physical dimension of a figure.
@@ -34,6 +35,10 @@ const UNITS: [Unit; 13] = [
     ("%", "_percent", Dimension::Number, 0.01),
     ("times", "_times", Dimension::Number, 1.0),
 ];
+/// Units of measured figures on pages without results.
+const MEASURED: [&str; 9] = [
+    "ns", "us", "kpps", "Mpps", "Mops", "Mbit/s", "Gbit/s", "MiB", "%",
+];
 const NUMBER: (Dimension, f64) = (Dimension::Number, 1.0);
 /// Words before a number that is no figure.
 const VERSIONED: [&str; 6] = ["DPDK", "Fig.", "Linux", "Section", "version", "vSwitch"];
@@ -45,9 +50,11 @@ struct Quantity {
     unit: (Dimension, f64),
 }
 
-/// Finds figures of a page that none of its envelopes has: those with a unit, and numbers with a
-/// decimal point. Its envelopes are that of its own name, and those that its markers name.
-/// Generated parts, code, and paragraphs with `<!-- not measured: WHY -->` are not checked.
+/// Finds figures of a page that none of its envelopes has. Its envelopes are that of its own name,
+/// and those that its markers name. On a page of results, all figures with a unit and all numbers
+/// with a decimal point are checked. Elsewhere, most of these are constants (buffers, timeouts,
+/// versions), so only figures with one of the [`MEASURED`] units are. Generated parts, code, and
+/// paragraphs with `<!-- not measured: WHY -->` are not checked.
 pub(crate) fn check_figures(path: &str, text: &str, envelopes: &Envelopes) -> Vec<String> {
     let page = Page::new(path, text, envelopes);
     let (known, names) = quantities(&page);
@@ -57,7 +64,9 @@ pub(crate) fn check_figures(path: &str, text: &str, envelopes: &Envelopes) -> Ve
     let mut faults = Vec::new();
     for paragraph in regex!(r"(?: *[^ \n][^\n]*\n?)+").find_iter(&prose) {
         let (line, paragraph) = (page.line_of(paragraph.start()), paragraph.as_str());
-        let figures = named_figures(&blank(paragraph, regex!(r"(?s)<!--.*?-->|\]\([^)]*\)")));
+        let mut figures = named_figures(&blank(paragraph, regex!(r"(?s)<!--.*?-->|\]\([^)]*\)")));
+        let is_measured = |figure: &NamedFigure| MEASURED.iter().any(|unit| figure.has(unit));
+        figures.retain(|figure| path.starts_with(PAGES) || is_measured(figure));
         if regex!(r"(?s)<!-- not measured: .*?[A-Za-z].*?-->").is_match(paragraph) {
             if figures.is_empty() {
                 let problem = "`not measured` in a paragraph without a figure";
@@ -86,6 +95,10 @@ struct NamedFigure {
 }
 
 impl NamedFigure {
+    fn has(&self, unit: &str) -> bool {
+        self.text.split(' ').next_back() == Some(unit)
+    }
+
     /// Whether one of these figures rounds to it.
     fn is_known(&self, known: &[Quantity]) -> bool {
         let (dimension, size) = self.quantity.unit;

@@ -52,7 +52,8 @@ pub(crate) fn claims<'a>(page: &str, report: &'a Report<Row>) -> String {
         };
         let _ = writeln!(
             out,
-            "\n| claim | bound |{head} measured [95 % interval] | verdict |\n|---|---|{rule}---|---|"
+            "\n| claim | bound |{head} measured [95 % interval] | verdict |\n\
+             |---|---|{rule}---|---|"
         );
     }
     for group in groups(&report.claims) {

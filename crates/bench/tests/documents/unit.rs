@@ -236,4 +236,7 @@ fn a_figure_that_no_envelope_has_is_a_fault() {
     assert!(check(idle)[0].contains("remove"));
     let without = check_figures(PAGE, "It takes 9.12 us.", &Envelopes::new());
     assert_eq!(without.len(), 1, "its envelope is missing");
+    let text = "It takes 3 us, 50 %, 1.5 times, 20 s at most.";
+    let elsewhere = check_figures("docs/internals/hop.md", text, &envelopes());
+    assert_eq!(elsewhere.len(), 2, "{elsewhere:?}");
 }
