@@ -149,9 +149,6 @@ pub struct ShaperStatus {
     pub waiting: u64,
     /// Largest number of waiting packets so far; only for `worker`.
     pub most_waiting: Option<u64>,
-    /// Packets that left earlier than the profile and `tolerance` allow, by a second measurement of
-    /// each departure; not 0 if the shaper has an error. Only `worker` measures.
-    pub nonconforming: Option<u64>,
     /// Whether the time in the queue is part of the sojourn.
     pub in_sojourn: bool,
 }

@@ -265,7 +265,6 @@ fn status() -> ChainStatus {
             lost: 0,
             waiting: 0,
             most_waiting: Some(1),
-            nonconforming: Some(0),
             in_sojourn: true,
         }),
         sojourn: Some(SojournStatus::default()),

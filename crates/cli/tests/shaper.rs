@@ -1,11 +1,10 @@
 //! Sends clusters of packets (back to back) through chains with a shaper. Each packet of each run
-//! must conform, by two measurements without a tolerance for a busy machine:
+//! must conform, without a tolerance for a busy machine: at the server no packet arrives before the
+//! earliest time that the profile allows, computed from the sending times. A busy machine only
+//! delays packets.
 //!
-//! * A worker measures its own departure times ([`nonconforming`](myelin_api::ShaperStatus)).
-//! * At the server no packet arrives before the earliest time that the profile allows, computed
-//!   from the sending times. A busy machine only delays packets.
-//!
-//! The kernel suite checks the departure times that a program gives to packets for `fq`.
+//! The tests of `myelin-dataplane` check the departure times of a worker's shaper. The kernel suite
+//! checks the departure times that a program gives to packets for `fq`.
 //!
 //! A packet that arrives late is no fault of the shaper. The tests print the lateness.
 
@@ -156,9 +155,6 @@ fn assert_shaped(myelin: &Myelin) {
         lateness < MAX_LATENESS.as_nanos() as i64,
         "{lateness} ns late"
     );
-    if shaper["by"] == "worker" {
-        assert_eq!(shaper["nonconforming"], 0, "{shaper}");
-    }
     // HTB does not count them.
     if let Some(delayed) = shaper["delayed"].as_u64() {
         assert!(

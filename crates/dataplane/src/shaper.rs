@@ -7,12 +7,10 @@
 //! The shaper checks the bucket again at each departure, because the worker may run late. Late
 //! packets never leave faster than the profile, with one exception: a packet that is late by less
 //! than the tolerance counts as on time.
-//!
-//! A meter that shares no code with the bucket checks each departure.
 
 use std::collections::VecDeque;
 
-use myelin_packet::traffic::{Meter, TokenBucket};
+use myelin_packet::traffic::TokenBucket;
 use myelin_spec::Shaping;
 use myelin_spec::chain::MAX_SHAPER_QUEUE;
 
@@ -78,10 +76,6 @@ pub(crate) struct Shaper {
     queue: VecDeque<QueueEntry>,
     /// Time when the first packet may leave, ns; `u64::MAX` if no packet waits.
     due_ns: u64,
-    /// Checks the departures.
-    meter: Meter,
-    /// Whether the last packet left within the profile and the tolerance.
-    is_conforming: bool,
 }
 
 impl Shaper {
@@ -96,8 +90,6 @@ impl Shaper {
             // Room for the longest queue, because a later change must not allocate.
             queue: VecDeque::with_capacity(MAX_SHAPER_QUEUE as usize),
             due_ns: u64::MAX,
-            meter: new_meter(&shaping),
-            is_conforming: true,
         }
     }
 
@@ -112,20 +104,12 @@ impl Shaper {
         self.due_ns
     }
 
-    /// Returns whether the last packet left within the profile and the tolerance. `false` is an
-    /// error of the shaper.
-    #[inline]
-    pub(crate) fn is_conforming(&self) -> bool {
-        self.is_conforming
-    }
-
     /// Decides on a packet of `bytes` that arrives now. Takes the credit of a packet that leaves.
     /// Pass a packet that waits to [`Self::push`].
     #[inline]
     pub(crate) fn decide(&mut self, now_ns: u64, bytes: u32) -> ShaperDecision {
         if self.queue.is_empty() {
             if self.bucket.take(now_ns, 1, bytes.into()) {
-                self.is_conforming = self.meter.record(now_ns, bytes.into());
                 return ShaperDecision::Leave;
             }
             self.bucket_after_queue = self.bucket;
@@ -188,7 +172,6 @@ impl Shaper {
             self.update_due();
             return None;
         }
-        self.is_conforming = self.meter.record(now_ns, bytes.into());
         let released = self.queue.pop_front()?;
         self.update_due();
         Some(released.waiting)
@@ -217,9 +200,6 @@ impl Shaper {
         mut drop: impl FnMut(WaitingPacket),
     ) {
         let same = self.shaping.profile() == shaping.profile();
-        if !same || self.shaping.tolerance_ns != shaping.tolerance_ns {
-            self.meter = new_meter(&shaping);
-        }
         self.shaping = shaping;
         if same {
             return;
@@ -259,10 +239,6 @@ impl Shaper {
         }
         self.update_due();
     }
-}
-
-fn new_meter(shaping: &Shaping) -> Meter {
-    Meter::with_tolerance(&shaping.profile(), shaping.tolerance_ns)
 }
 
 #[cfg(test)]

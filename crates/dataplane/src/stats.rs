@@ -12,7 +12,7 @@
 //!           8 words               sojourn, ns: sum, complement of the minimum, maximum
 //!           1024 words            sojourn histogram (`myelin_packet::sojourn`)
 //!           16 words              shaper: delayed, drops by reason, lost, waiting now,
-//!                                 most that waited, time waited, departures above the profile
+//!                                 most that waited, time waited
 //! ```
 //!
 //! Words have 64 bits, native endian. Each word has one writer, which uses plain loads and stores.

@@ -1,6 +1,6 @@
 //! The conformance monitor: checks whether the traffic of an interface conforms to a profile. It
-//! needs no plane and no agent, and shares no code with the policer. `Meter` of `packet` computes
-//! the same levels.
+//! needs no plane and no agent, and shares no code with the policer. `Meter`, a fixture of
+//! `packet`, computes the same levels.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

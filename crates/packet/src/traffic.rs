@@ -5,18 +5,16 @@
 //! conform to all limits.
 //!
 //! [`TokenBucket`] decides on each packet, for a policer or a shaper. The front door's policer
-//! implements the same in eBPF. A [`Meter`] observes traffic and finds the smallest burst with
+//! implements the same in eBPF. A [`Level`] observes traffic and finds the smallest burst with
 //! which all packets would have conformed. All arithmetic uses whole numbers, so no rounding error
-//! grows over time. Time is an argument: nanoseconds of a clock. No credit is earned
-//! while the clock steps back.
+//! grows over time. Time is an argument: nanoseconds of a clock. A bucket earns no credit while the
+//! clock steps back.
 
-mod meter;
 mod profile;
 mod token_bucket;
 
 use bytemuck::{Pod, Zeroable};
 
-pub use meter::Meter;
 pub use profile::{Bucket, Profile, ProfileError, Quantity};
 pub use token_bucket::TokenBucket;
 

@@ -1,6 +1,7 @@
 //! Compares the token bucket and the meter with the definition of conformance.
 
-use myelin_packet::traffic::{Bucket, CREDIT, Meter, Profile, ProfileError, TokenBucket};
+use myelin_packet::fixtures::Meter;
+use myelin_packet::traffic::{Bucket, CREDIT, Profile, ProfileError, TokenBucket};
 use proptest::prelude::*;
 
 fn bucket(rate: u64, burst: u64) -> Bucket {

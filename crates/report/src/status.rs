@@ -311,10 +311,6 @@ fn describe_shaper(shaper: &ShaperStatus) -> String {
         (shaper.drops_late, "would have waited too long"),
         (shaper.drops_too_big, "were larger than the burst"),
         (shaper.lost, "were lost with a worker"),
-        (
-            shaper.nonconforming.unwrap_or_default(),
-            "left earlier than the profile allows",
-        ),
     ];
     let drops = drops.iter().filter(|(count, _)| *count > 0);
     parts.extend(drops.map(|(count, why)| format!("{count} {why}")));

@@ -33,7 +33,6 @@ pub(super) fn status(plan: ShaperPlan, implementation: &str, stats: &ShaperStats
         lost: stats.lost,
         waiting: stats.waiting,
         most_waiting: in_worker.then_some(stats.most),
-        nonconforming: in_worker.then_some(stats.nonconforming),
         in_sojourn: !is_htb,
     }
 }

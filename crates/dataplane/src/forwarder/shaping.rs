@@ -72,7 +72,6 @@ impl<P: Port> Forwarder<'_, P> {
             };
             match decision {
                 ShaperDecision::Leave => {
-                    source.counters.count_departure(shaper.is_conforming());
                     let port = self.ports.get_mut(exit.port).and_then(Option::as_mut);
                     let context = TransmitContext {
                         memory: self.memory,
@@ -151,7 +150,6 @@ impl<P: Port> Forwarder<'_, P> {
                 segment
                     .counters
                     .count_wait_end(now_ns.saturating_sub(waiting.arrived_ns));
-                segment.counters.count_departure(shaper.is_conforming());
             }
             let port = self.ports.get_mut(waiting.port).and_then(Option::as_mut);
             let context = TransmitContext {

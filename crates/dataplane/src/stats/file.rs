@@ -96,8 +96,6 @@ pub(crate) enum ShaperCounter {
     Most,
     /// Total waiting time of the packets that left, ns.
     WaitedNs,
-    /// Packets that left earlier than the profile and the tolerance allow.
-    Nonconforming,
 }
 
 /// The mapped file, in the agent and in the worker.
@@ -311,14 +309,6 @@ impl ChainCounters {
     pub(crate) fn count_wait_end(&self, ns: u64) {
         self.count_shaper(ShaperCounter::Waiting, 1_u64.wrapping_neg());
         self.count_shaper(ShaperCounter::WaitedNs, ns);
-    }
-
-    /// Counts a packet that left the shaper too early.
-    #[inline]
-    pub(crate) fn count_departure(&self, is_conforming: bool) {
-        if !is_conforming {
-            self.count_shaper(ShaperCounter::Nonconforming, 1);
-        }
     }
 
     /// Counts a waiting packet that is dropped.

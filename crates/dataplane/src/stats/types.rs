@@ -26,9 +26,6 @@ pub struct ShaperStats {
     pub most: u64,
     /// Total waiting time of the packets that left, ns.
     pub waited_ns: u64,
-    /// Packets that left earlier than the profile and the tolerance allow. Any such packet is an
-    /// error of the shaper.
-    pub nonconforming: u64,
 }
 
 impl ShaperStats {
@@ -47,7 +44,6 @@ impl ShaperStats {
         self.waiting += other.waiting;
         self.most = self.most.max(other.most);
         self.waited_ns += other.waited_ns;
-        self.nonconforming += other.nonconforming;
     }
 }
 

@@ -2,7 +2,7 @@
 /*
  * The conformance monitor: a leaky bucket in packets and one in bits. Every packet fills them; the
  * rate drains them. The monitor passes every packet unchanged. It shares no code with the policer,
- * which it checks. It computes the same levels as myelin_packet::traffic::Meter: a packet or a bit
+ * which it checks. It computes the same levels as myelin_packet::fixtures::Meter: a packet or a bit
  * is 10^9 units of level; a rate of one per second drains one unit per nanosecond. tc only, both
  * directions.
  */

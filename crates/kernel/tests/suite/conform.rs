@@ -7,9 +7,10 @@ use crate::trial::MonitorTrial;
 use myelin_kernel::test_run::TestRun;
 use myelin_kernel::{ConformConfig, Conformance, Hook, TrafficDirection};
 use myelin_packet::Match;
+use myelin_packet::fixtures::Meter;
 use myelin_packet::fixtures::reference::most_specific;
 use myelin_packet::fixtures::{self, build};
-use myelin_packet::traffic::{CREDIT, Meter, Profile};
+use myelin_packet::traffic::{CREDIT, Profile};
 use proptest::prelude::*;
 
 use crate::common::{can_run, create_plane, for_all, is_root};

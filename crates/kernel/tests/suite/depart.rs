@@ -9,7 +9,8 @@ use myelin_kernel::test_run::Outcome;
 use myelin_kernel::{ChainConfig, Exit, Hook, Plane};
 use myelin_packet::Match;
 use myelin_packet::fixtures;
-use myelin_packet::traffic::{Bucket, Meter, Profile, TokenBucket};
+use myelin_packet::fixtures::Meter;
+use myelin_packet::traffic::{Bucket, Profile, TokenBucket};
 use proptest::prelude::*;
 
 use crate::common::{LOOPBACK, create_plane, for_all, is_root, kernel_chain};

@@ -9,8 +9,9 @@ use crate::trial::{Arrival, MAX_ARRIVALS, PolicerTrial};
 use myelin_kernel::test_run::{TestRun, run};
 use myelin_kernel::{ChainConfig, Hook, Plane, Policer, Port, PortConfig, XdpMode};
 use myelin_packet::Match;
+use myelin_packet::fixtures::Meter;
 use myelin_packet::fixtures::build;
-use myelin_packet::traffic::{Meter, Profile, TokenBucket};
+use myelin_packet::traffic::{Profile, TokenBucket};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
