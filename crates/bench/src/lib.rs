@@ -40,6 +40,7 @@ mod error;
 mod experiment;
 mod experiments;
 mod faults;
+mod figures;
 mod frames;
 mod generator;
 mod machine;

@@ -132,6 +132,7 @@ impl Session<'_> {
                 let of = |slot: usize| conditions[slot % conditions.len()];
                 turns.measure_figures(
                     count,
+                    &["rtt_p50_us"],
                     |slot| of(slot).awake,
                     |slot| {
                         let case = slot / conditions.len();
@@ -143,7 +144,7 @@ impl Session<'_> {
                         for ns in &trips {
                             distributions[slot].record(u64::from(*ns));
                         }
-                        Ok([median_us(trips)])
+                        Ok(vec![median_us(trips)])
                     },
                 )?;
                 Ok(TripSubjects {

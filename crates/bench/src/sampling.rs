@@ -57,7 +57,7 @@ impl Session<'_> {
                     return Ok((all, labels));
                 }
             };
-            all.push(turns.slots);
+            all.push(turns.slots.into_iter().map(|slot| slot.rounds).collect());
             let made = claims(&all, &labels);
             let next = LOOKS.into_iter().find(|look| *look > all.len());
             let spent = start.elapsed();
@@ -88,8 +88,14 @@ pub(crate) struct Turns<'a> {
     stage: &'a str,
     rounds: usize,
     deployment: usize,
-    /// Figures by slot and round.
-    slots: Vec<Vec<f64>>,
+    slots: Vec<Slot>,
+}
+
+/// A figure of a subject.
+struct Slot {
+    subject: usize,
+    name: &'static str,
+    rounds: Vec<f64>,
 }
 
 impl Turns<'_> {
@@ -101,23 +107,36 @@ impl Turns<'_> {
         subjects: usize,
         mut measure: impl FnMut(usize) -> Result<f64, Error>,
     ) -> Result<(), Error> {
-        self.measure_figures(subjects, |_| false, |subject| Ok([measure(subject)?]))
+        self.measure_figures(
+            subjects,
+            &["figure"],
+            |_| false,
+            |subject| Ok(vec![measure(subject)?]),
+        )
     }
 
-    /// Measures subjects that have `K` figures each: figure `k` of subject `s` has slot `K s + k`.
+    /// Measures subjects that have figures with these `names`. The slots of a subject are
+    /// consecutive.
     ///
     /// Subjects with `is_awake` are measured after the others, while no core sleeps. They are not
     /// measured in turns with the others: the `haltpoll` governor of virtual machines continues to
     /// poll after the limit is removed, until the core was idle for a while
     /// (drivers/cpuidle/governors/haltpoll.c).
-    pub(crate) fn measure_figures<const K: usize>(
+    pub(crate) fn measure_figures(
         &mut self,
         subjects: usize,
+        names: &[&'static str],
         is_awake: impl Fn(usize) -> bool,
-        mut measure: impl FnMut(usize) -> Result<[f64; K], Error>,
+        mut measure: impl FnMut(usize) -> Result<Vec<f64>, Error>,
     ) -> Result<(), Error> {
-        let base = self.slots.len();
-        self.slots.resize(base + subjects * K, Vec::new());
+        let first = self.slots.len();
+        for subject in 0..subjects {
+            self.slots.extend(names.iter().map(|name| Slot {
+                subject,
+                name,
+                rounds: Vec::new(),
+            }));
+        }
         for awake in [false, true] {
             let selected: Vec<usize> = (0..subjects)
                 .filter(|subject| is_awake(*subject) == awake)
@@ -130,8 +149,9 @@ impl Turns<'_> {
                 self.progress()?;
                 for subject in order(round, selected.len()).map(|turn| selected[turn]) {
                     self.session.check()?;
-                    for (k, figure) in measure(subject)?.into_iter().enumerate() {
-                        self.slots[base + subject * K + k].push(figure);
+                    let slots = self.slots[first + subject * names.len()..].iter_mut();
+                    for (slot, figure) in slots.zip(measure(subject)?) {
+                        slot.rounds.push(figure);
                     }
                 }
             }
@@ -141,8 +161,12 @@ impl Turns<'_> {
 
     /// Adds figures that a deployment has once, such as its memory.
     pub(crate) fn record(&mut self, figures: impl IntoIterator<Item = f64>) {
-        let slots = figures.into_iter().map(|figure| vec![figure]);
-        self.slots.extend(slots);
+        let figures = figures.into_iter().enumerate();
+        self.slots.extend(figures.map(|(subject, figure)| Slot {
+            subject,
+            name: "figure",
+            rounds: vec![figure],
+        }));
     }
 
     /// Shows how many deployments were measured.
@@ -155,12 +179,13 @@ impl Turns<'_> {
     /// A row for each figure of a deployment that failed.
     fn unfinished_rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
-        for (slot, figures) in self.slots.iter().enumerate() {
-            for (round, figure) in figures.iter().enumerate() {
+        for slot in &self.slots {
+            for (round, figure) in slot.rounds.iter().enumerate() {
                 rows.push(
                     Row::of("unfinished deployment")
                         .with("stage", self.stage)
-                        .with("slot", slot)
+                        .with("subject", slot.subject)
+                        .with("name", slot.name)
                         .with("round", round)
                         .with("figure", *figure),
                 );
@@ -291,14 +316,11 @@ mod tests {
             let mut findings = Findings::default();
             let deploy = |turns: &mut Turns<'_>| {
                 deployment += 1;
-                turns.measure_figures(
-                    2,
-                    |_| false,
-                    |subject| match (deployment == failing, subject) {
-                        (true, 1) => Err(Error::Unknown("a subject".to_owned())),
-                        _ => Ok([1.0, 2.0]),
-                    },
-                )
+                let measure = |subject| match (deployment == failing, subject) {
+                    (true, 1) => Err(Error::Unknown("a subject".to_owned())),
+                    _ => Ok(vec![1.0, 2.0]),
+                };
+                turns.measure_figures(2, &["one", "other"], |_| false, measure)
             };
             let outcome = session.sample(SAMPLING, &mut findings, deploy, claims);
             assert!(findings.claims.is_empty());

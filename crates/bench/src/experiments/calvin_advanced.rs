@@ -14,6 +14,7 @@ use myelin_metrics::stats::Deployments;
 use myelin_spec::LossyLinkConfig;
 use serde::Deserialize;
 
+use crate::figures::{Figure, Subjects};
 use crate::published::{Published, calvin};
 use crate::reference::FeedProcess;
 use crate::round_trips::PAYLOADS;
@@ -54,12 +55,12 @@ fn cases() -> Result<Vec<Case>, Error> {
 
 /// A subject: a case, or the plain C program, and a payload.
 #[derive(Clone, Copy)]
-struct Subject<'a> {
+struct FedFunction<'a> {
     case: Option<&'a Case>,
     payload: usize,
 }
 
-impl Subject<'_> {
+impl FedFunction<'_> {
     fn name(&self) -> &str {
         self.case.map_or(PLAIN_AES, |case| &case.name)
     }
@@ -110,10 +111,10 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
         }
     }
     cases.push(None);
-    let subjects: Vec<Subject<'_>> = cases
+    let subjects: Vec<FedFunction<'_>> = cases
         .iter()
         .flat_map(|case| {
-            PAYLOADS.map(|payload| Subject {
+            PAYLOADS.map(|payload| FedFunction {
                 case: *case,
                 payload,
             })
@@ -134,15 +135,26 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     Ok(())
 }
 
-/// The figures of a run in slot order, us.
-const MEAN: usize = 0;
-const P50: usize = 1;
-const P99: usize = 2;
-const FIGURES: usize = 3;
+/// A packet's time in a run, us.
+struct Times {
+    mean: f64,
+    p50: f64,
+    p99: f64,
+}
+
+const PARALLEL_FIGURES: &[Figure<Times>] = &[
+    Figure::interval("processing_mean", "_us", |times| times.mean),
+    Figure::median("processing_p50_us", |times| times.p50),
+    Figure::median("processing_p99_us", |times| times.p99),
+];
+const TURN_FIGURES: &[Figure<Times>] = &[
+    Figure::interval("processing_p50", "_us", |times| times.p50),
+    Figure::interval("processing_p99", "_us", |times| times.p99),
+];
 
 /// The paper's figure: 1 to 9 of each function in parallel.
 fn measure_in_parallel(
-    subjects: &[Subject<'_>],
+    subjects: &[FedFunction<'_>],
     packets: u32,
     session: Session<'_>,
     findings: &mut Findings,
@@ -156,22 +168,13 @@ fn measure_in_parallel(
         rounds: 1,
         share: 0.6,
     };
+    let runs = Subjects::new(PARALLEL_FIGURES, [subjects.len(), counts.len()]);
     let deploy = |turns: &mut Turns<'_>| {
-        turns.measure_figures(
-            subjects.len() * counts.len(),
-            |_| false,
-            |index| {
-                let (subject, count) = (
-                    &subjects[index / counts.len()],
-                    counts[index % counts.len()],
-                );
-                let mut fed = subject.start(count, packets, session)?;
-                run_in_parallel(&mut fed, packets)
-            },
-        )
+        runs.measure(turns, |[subject, number]| {
+            let mut fed = subjects[subject].start(counts[number], packets, session)?;
+            run_in_parallel(&mut fed, packets)
+        })
     };
-    let slot =
-        |subject: usize, count: usize, figure| (subject * counts.len() + count) * FIGURES + figure;
     let claims = |samples: &Deployments, (): &()| {
         let mut claims = Vec::new();
         for (index, subject) in subjects.iter().enumerate() {
@@ -180,7 +183,7 @@ fn measure_in_parallel(
                     let (name, payload) = (subject.name(), subject.payload);
                     let id = format!("{name}, {payload} B, mean with {count} in parallel, us");
                     // The paper's figure beside ours. For other cores it is no bound.
-                    let mean = samples.median(slot(index, number, MEAN));
+                    let mean = runs.at(samples, [index, number]).median("processing_mean");
                     claims.push(published.add_to(Claim::shown(id, mean)));
                 }
             }
@@ -189,23 +192,20 @@ fn measure_in_parallel(
     };
     let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
     for (index, subject) in subjects.iter().enumerate() {
-        let value = |number, figure| samples.median(slot(index, number, figure)).map(|e| e.value);
         for (number, count) in counts.iter().enumerate() {
-            let mean = samples.median(slot(index, number, MEAN));
-            findings.add_row(
-                Row::of("in parallel")
-                    .with("function", subject.name())
-                    .with("payload_bytes", subject.payload)
-                    .with("parallel", *count)
-                    .with_estimate("processing_mean", "_us", mean)
-                    .with("processing_p50_us", value(number, P50))
-                    .with("processing_p99_us", value(number, P99)),
-            );
+            let row = Row::of("in parallel")
+                .with("function", subject.name())
+                .with("payload_bytes", subject.payload)
+                .with("parallel", *count);
+            findings.add_row(runs.at(&samples, [index, number]).add_to(row));
         }
         // The most in parallel such that no smaller number is above the budget.
         let most_within = |budget_us: f64| {
             let is_within = |(number, _): &(usize, &usize)| {
-                value(*number, P99).is_some_and(|p99_us| p99_us <= budget_us)
+                let p99 = runs
+                    .at(&samples, [index, *number])
+                    .median("processing_p99_us");
+                p99.is_some_and(|p99| p99.value <= budget_us)
             };
             let within = counts.iter().enumerate().take_while(is_within);
             within.last().map_or(0, |(_, count)| *count)
@@ -223,7 +223,7 @@ fn measure_in_parallel(
 
 /// All functions in turns: budgets, and encryption compared with the plain program.
 fn measure_in_turns(
-    subjects: &[Subject<'_>],
+    subjects: &[FedFunction<'_>],
     (packets, cores): (u32, usize),
     session: Session<'_>,
     findings: &mut Findings,
@@ -233,16 +233,13 @@ fn measure_in_turns(
         rounds: 4,
         share: 0.4,
     };
+    let runs = Subjects::new(TURN_FIGURES, [subjects.len()]);
     let deploy = |turns: &mut Turns<'_>| {
         let mut all = subjects
             .iter()
             .map(|subject| subject.start(cores, packets, session))
             .collect::<Result<Vec<_>, Error>>()?;
-        turns.measure_figures(
-            subjects.len(),
-            |_| false,
-            |index| run_in_parallel(&mut all[index], packets),
-        )
+        runs.measure(turns, |[index]| run_in_parallel(&mut all[index], packets))
     };
     let claims = |samples: &Deployments, (): &()| {
         let mut claims = Vec::new();
@@ -250,18 +247,19 @@ fn measure_in_turns(
             let (name, payload) = (subject.name(), subject.payload);
             if let Some(case) = subject.case.filter(|_| payload == PAYLOADS[1]) {
                 let id = format!("{name}, {payload} B, p99 with {cores} in parallel, us");
-                let p99 = samples.median(index * FIGURES + P99);
+                let p99 = runs.at(samples, [index]).median("processing_p99");
                 claims.push(Claim::at_most(id, p99, case.budget_us));
             }
         }
         let find = |name: &str| {
-            let is = |one: &Subject<'_>| one.name() == name && one.payload == PAYLOADS[1];
+            let is = |one: &FedFunction<'_>| one.name() == name && one.payload == PAYLOADS[1];
             subjects.iter().position(is)
         };
         for name in [AES_GCM, AES_CTR] {
             if let (Some(ours), Some(plain)) = (find(name), find(PLAIN_AES)) {
                 let id = format!("{PLAIN_AES} / {name}, {} B", PAYLOADS[1]);
-                let ratio = samples.ratio(plain * FIGURES + P50, ours * FIGURES + P50);
+                let [plain, ours] = [plain, ours].map(|index| runs.at(samples, [index]));
+                let ratio = plain.ratio(&ours, "processing_p50");
                 claims.push(Claim::at_least(id, ratio, PLAIN_AES_BOUND));
             }
         }
@@ -269,21 +267,17 @@ fn measure_in_turns(
     };
     let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
     for (index, subject) in subjects.iter().enumerate() {
-        let median = |figure| samples.median(index * FIGURES + figure);
-        findings.add_row(
-            Row::of("in turns")
-                .with("function", subject.name())
-                .with("payload_bytes", subject.payload)
-                .with("parallel", cores)
-                .with_estimate("processing_p50", "_us", median(P50))
-                .with_estimate("processing_p99", "_us", median(P99)),
-        );
+        let row = Row::of("in turns")
+            .with("function", subject.name())
+            .with("payload_bytes", subject.payload)
+            .with("parallel", cores);
+        findings.add_row(runs.at(&samples, [index]).add_to(row));
     }
     Ok(())
 }
 
 /// The published figure of a case.
-fn published(subject: &Subject<'_>, parallel: usize) -> Option<Published> {
+fn published(subject: &FedFunction<'_>, parallel: usize) -> Option<Published> {
     match (subject.name(), subject.payload, parallel) {
         (WINDOW_ENCODE, 1400, MOST_PARALLEL) => Some(calvin::WINDOW_CODING_US),
         (AES_CTR | AES_GCM | PLAIN_AES, 1400, 1) => Some(calvin::AES_US),
@@ -291,8 +285,8 @@ fn published(subject: &Subject<'_>, parallel: usize) -> Option<Published> {
     }
 }
 
-/// Runs all processes at the same time. Returns the [`FIGURES`] of a packet's time.
-fn run_in_parallel(fed: &mut [FeedProcess], packets: u32) -> Result<[f64; FIGURES], Error> {
+/// Runs all processes at the same time.
+fn run_in_parallel(fed: &mut [FeedProcess], packets: u32) -> Result<Times, Error> {
     for one in fed.iter_mut() {
         one.begin(packets)?;
     }
@@ -302,8 +296,11 @@ fn run_in_parallel(fed: &mut [FeedProcess], packets: u32) -> Result<[f64; FIGURE
     }
     times_ns.sort_by(f64::total_cmp);
     let mean = times_ns.iter().sum::<f64>() / times_ns.len() as f64;
-    let figures = [mean, quantile(&times_ns, 0.5), quantile(&times_ns, 0.99)];
-    Ok(figures.map(|ns| ns / 1e3))
+    Ok(Times {
+        mean: mean / 1e3,
+        p50: quantile(&times_ns, 0.5) / 1e3,
+        p99: quantile(&times_ns, 0.99) / 1e3,
+    })
 }
 
 fn feed_config(case: &Case, payload_bytes: usize) -> Result<FeedConfig, Error> {

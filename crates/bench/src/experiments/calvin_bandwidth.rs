@@ -12,10 +12,13 @@
 //! packets in bursts (UDP segmentation offload), with workers of batch 1 and of larger batches.
 //! Rows without a claim show single sends.
 
-use myelin_measure::bandwidth::RateSearch;
+use std::collections::BTreeMap;
+
+use myelin_measure::bandwidth::{RateSearch, TrialResult};
 use myelin_metrics::stats::{Deployments, Estimate};
 
 use crate::agents::EmbeddedAgent;
+use crate::figures::{Figure, Subject, Subjects};
 use crate::published::calvin;
 use crate::round_trips::VariantLabel;
 use crate::sampling::{Sampling, Turns};
@@ -78,12 +81,21 @@ const CALVIN: [usize; 2] = [3, 4];
 const AS_PUBLISHED: usize = 5;
 const AT_ITS_BEST: usize = 6;
 
-/// The figures of a round, in slot order: rate, whether a trial was clean, whether the kernel
-/// segmented the bursts.
-const RATE: usize = 0;
-const CLEAN: usize = 1;
-const SEGMENTED: usize = 2;
-const FIGURES: usize = 3;
+const FIGURES: &[Figure<TrialResult>] = &[
+    Figure::interval("rate", "_mpps", |trial| trial.carried_mpps),
+    Figure::hidden("clean", |trial| flag(trial.is_clean())),
+    // Whether the kernel segmented the bursts.
+    Figure::hidden("segmented", |trial| flag(trial.segmented)),
+];
+
+fn flag(is: bool) -> f64 {
+    f64::from(u8::from(is))
+}
+
+/// One for each path, payload and mode.
+fn subjects() -> Subjects<TrialResult, 3> {
+    Subjects::new(FIGURES, [PATHS.len(), PAYLOADS.len(), MODES.len()])
+}
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "calvin-bandwidth",
@@ -95,8 +107,11 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let packets = session.effort.choose(500, 2000, 10_000);
-    let subjects = PATHS.len() * PAYLOADS.len() * MODES.len();
-    let mut searches = vec![RateSearch::default(); subjects];
+    let subjects = subjects();
+    let mut searches: BTreeMap<_, _> = subjects
+        .all()
+        .map(|at| (at, RateSearch::default()))
+        .collect();
     let sampling = Sampling {
         stage: "rates without loss",
         rounds: 3,
@@ -104,28 +119,18 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     };
     let deploy = |turns: &mut Turns<'_>| {
         let made = build(session)?;
-        turns.measure_figures(
-            subjects,
-            |_| false,
-            |index| {
-                let (path, payload, mode) = path_payload_mode(index);
-                let variant = &made[variant_of(path, mode)];
-                let load = (PAYLOADS[payload], packets, MODES[mode].burst);
-                let carried = variant.best_trial(load, &mut searches[index], session)?;
-                let flag = |is: bool| if is { 1.0 } else { 0.0 };
-                Ok([
-                    carried.carried_mpps,
-                    flag(carried.is_clean()),
-                    flag(carried.segmented),
-                ])
-            },
-        )?;
+        subjects.measure(turns, |at| {
+            let [path, payload, mode] = at;
+            let variant = &made[variant_of(path, mode)];
+            let load = (PAYLOADS[payload], packets, MODES[mode].burst);
+            variant.best_trial(load, searches.entry(at).or_default(), session)
+        })?;
         Ok(made.iter().map(Variant::label).collect())
     };
     let claims = |samples: &Deployments, _: &Vec<VariantLabel>| claims(samples);
     let (samples, labels) = session.sample(sampling, findings, deploy, claims)?;
-    for (index, search) in searches.iter().enumerate() {
-        findings.add_row(row(index, &labels, &samples, search));
+    for (at, search) in &searches {
+        findings.add_row(row(*at, &labels, &samples, search));
     }
     findings.set("packets", packets);
     findings.set("rate", "packets over the time from the first send to the last arrival, of the fastest clean trial (no loss, no reordering), or of the slowest trial");
@@ -138,26 +143,24 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a flag is set in all rounds.
-fn is_always(samples: &Deployments, subject: usize, flag: usize) -> bool {
-    samples
-        .figures(subject * FIGURES + flag)
-        .all(|set| set > 0.0)
-}
+type Carried<'a> = Subject<'a, TrialResult>;
 
-fn limited_by(samples: &Deployments, subject: usize, search: &RateSearch) -> String {
-    let clean = samples.figures(subject * FIGURES + CLEAN);
-    let failed = clean.filter(|clean| *clean == 0.0).count();
-    match (failed, search.offered_mpps()) {
+fn limited_by(carried: &Carried<'_>, search: &RateSearch) -> String {
+    let failed = carried.values("clean").filter(|clean| *clean == 0.0);
+    match (failed.count(), search.offered_mpps()) {
         (0, None) => "sender".to_owned(),
         (0, Some(_)) => "loss".to_owned(),
         (failed, _) => format!("no rate was clean in {failed} rounds"),
     }
 }
 
+fn is_segmented(carried: &Carried<'_>) -> bool {
+    carried.values("segmented").all(|segmented| segmented > 0.0)
+}
+
 /// How the packets of a subject were really sent.
-fn sending(samples: &Deployments, subject: usize, mode: &Mode) -> &'static str {
-    match (mode.burst, is_always(samples, subject, SEGMENTED)) {
+fn sending(carried: &Carried<'_>, mode: &Mode) -> &'static str {
+    match (mode.burst, is_segmented(carried)) {
         (1, _) => "one by one",
         (_, true) => "in bursts",
         (_, false) => "one by one: the link cannot segment",
@@ -165,41 +168,18 @@ fn sending(samples: &Deployments, subject: usize, mode: &Mode) -> &'static str {
 }
 
 /// The ratio of two rates in the rounds in which the reference had a clean trial. Other rates of
-/// the reference are too low for a ratio.
-fn comparable_ratio(samples: &Deployments, ours: usize, reference: usize) -> Option<Estimate> {
-    let [ours, reference] = [ours, reference].map(|subject| subject * FIGURES);
-    samples.median_of_usable(|round| {
-        let is_clean = round(reference + CLEAN) > 0.0;
-        is_clean.then(|| round(ours + RATE) / round(reference + RATE))
-    })
-}
-
-/// The same for a claim. A round in which both had no clean trial counts as zero, so our failures
-/// always count.
-fn claimed_ratio(samples: &Deployments, ours: usize, reference: usize) -> Option<Estimate> {
-    let [ours, reference] = [ours, reference].map(|subject| subject * FIGURES);
-    samples.median_of_usable(|round| {
-        match [ours, reference].map(|subject| round(subject + CLEAN) > 0.0) {
-            [_, true] => Some(round(ours + RATE) / round(reference + RATE)),
-            [false, false] => Some(0.0),
-            [true, false] => None,
-        }
-    })
-}
-
-/// Index of the subject of a path.
-fn subject(path: usize, payload: usize, mode: usize) -> usize {
-    (path * PAYLOADS.len() + payload) * MODES.len() + mode
-}
-
-/// Path, payload and mode of a subject.
-fn path_payload_mode(subject: usize) -> (usize, usize, usize) {
-    let case = subject / MODES.len();
-    (
-        case / PAYLOADS.len(),
-        case % PAYLOADS.len(),
-        subject % MODES.len(),
-    )
+/// the reference are too low for a ratio. For a claim, a round in which both had no clean trial
+/// counts as zero, so our failures always count.
+fn ratio(ours: &Carried<'_>, reference: &Carried<'_>, is_claim: bool) -> Option<Estimate> {
+    let both = [ours, reference];
+    let clean = both.map(|carried| carried.slot("clean"));
+    let [our_rate, their_rate] = both.map(|carried| carried.slot("rate"));
+    ours.samples()
+        .median_of_usable(|round| match clean.map(|slot| round(slot) > 0.0) {
+            [_, true] => Some(round(our_rate) / round(their_rate)),
+            [false, false] if is_claim => Some(0.0),
+            [_, false] => None,
+        })
 }
 
 /// Index of the variant of a path in a mode.
@@ -246,24 +226,26 @@ fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
     Ok(made)
 }
 
-fn row(index: usize, labels: &[VariantLabel], samples: &Deployments, search: &RateSearch) -> Row {
-    let (path, payload, mode) = path_payload_mode(index);
+fn row(at: [usize; 3], labels: &[VariantLabel], samples: &Deployments, search: &RateSearch) -> Row {
+    let [path, payload, mode] = at;
+    let carried = subjects().at(samples, at);
     let times = |reference| {
-        let ratio = comparable_ratio(samples, index, subject(reference, payload, mode));
-        ratio.map(|ratio| ratio.value)
+        let reference = subjects().at(samples, [reference, payload, mode]);
+        ratio(&carried, &reference, false).map(|ratio| ratio.value)
     };
-    let median = samples.median(index * FIGURES + RATE);
+    let median = carried.median("rate");
     let bits = PAYLOADS[payload] as f64 * 8.0;
-    Row::of("rates without loss")
+    let row = Row::of("rates without loss")
         .with("variant", PATHS[path].0)
         .with("payload_bytes", PAYLOADS[payload])
         .with("mode", MODES[mode].name)
-        .with("sent", sending(samples, index, &MODES[mode]))
-        .with_estimate("rate", "_mpps", median)
+        .with("sent", sending(&carried, &MODES[mode]));
+    carried
+        .add_to(row)
         .with("goodput_mbit_s", median.map(|rate| rate.value * bits))
         .with("times_direct", times(DIRECT))
         .with("times_published", times(AS_PUBLISHED))
-        .with("limited_by", limited_by(samples, index, search))
+        .with("limited_by", limited_by(&carried, search))
         .with("what", labels[variant_of(path, mode)].about.as_str())
 }
 
@@ -278,8 +260,9 @@ fn claims(samples: &Deployments) -> Vec<Claim> {
             for (number, mode) in MODES.iter().enumerate() {
                 for (other, what, bound) in references {
                     let name = format!("{} / centralized {what}, {bytes} B", PATHS[path].0);
-                    let both = [path, other].map(|path| subject(path, payload, number));
-                    let claim = claim(&name, mode, samples, both, bound);
+                    let both = [path, other];
+                    let both = both.map(|path| subjects().at(samples, [path, payload, number]));
+                    let claim = claim(&name, mode, &both, bound);
                     let published = calvin::BANDWIDTH_OF_CENTRALIZED
                         .iter()
                         .find(|(of, _)| *of == bytes && other == AS_PUBLISHED);
@@ -295,25 +278,17 @@ fn claims(samples: &Deployments) -> Vec<Claim> {
 }
 
 /// Claims that ours carries at least `bound` times the rate of the reference.
-fn claim(
-    name: &str,
-    mode: &Mode,
-    samples: &Deployments,
-    [ours, reference]: [usize; 2],
-    bound: f64,
-) -> Claim {
-    let is_segmented = |subject| is_always(samples, subject, SEGMENTED);
+fn claim(name: &str, mode: &Mode, [ours, reference]: &[Carried<'_>; 2], bound: f64) -> Claim {
     let one_by_one = mode.burst > 1 && !(is_segmented(ours) && is_segmented(reference));
     let but = if one_by_one { ", not segmented" } else { "" };
     let id = format!("{name}, {}{but}", mode.name);
-    let ratio = claimed_ratio(samples, ours, reference);
+    let ratio = ratio(ours, reference, true);
     let mut claim = if one_by_one || !mode.claimed {
         Claim::shown(id, ratio)
     } else {
         Claim::at_least(id, ratio, bound)
     };
-    let clean = |subject| samples.figures(subject * FIGURES + CLEAN);
-    let unused = clean(ours).zip(clean(reference));
+    let unused = ours.values("clean").zip(reference.values("clean"));
     let unused = unused.filter(|(ours, reference)| ours > reference).count();
     if let (Some(measured), 1..) = (claim.measured.as_object_mut(), unused) {
         measured.insert("rounds_without_reference".to_owned(), unused.into());
@@ -327,11 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn subject_indices_convert_in_both_directions() {
-        for index in 0..PATHS.len() * PAYLOADS.len() * MODES.len() {
-            let (path, payload, mode) = path_payload_mode(index);
-            assert_eq!(subject(path, payload, mode), index);
-        }
+    fn the_named_paths_and_payloads_exist() {
         assert!(MODES.iter().all(|mode| BATCHES.contains(&mode.batch)));
         assert_eq!(PATHS[AS_PUBLISHED].0, "centralized, as published");
         assert_eq!(PATHS[AT_ITS_BEST].0, "centralized, at its best");
@@ -343,17 +314,11 @@ mod tests {
 
     /// Eight deployments with these rounds: rate and cleanness of ours and of the reference.
     fn samples(rounds: &[[(f64, bool); 2]], segmented: bool) -> Deployments {
-        let mut slots = vec![Vec::new(); 2 * FIGURES];
+        let mut slots = vec![Vec::new(); 2 * FIGURES.len()];
         for round in rounds {
-            for (subject, (mpps, clean)) in round.iter().enumerate() {
-                let figures = [
-                    *mpps,
-                    f64::from(u8::from(*clean)),
-                    f64::from(u8::from(segmented)),
-                ];
-                for (figure, value) in figures.into_iter().enumerate() {
-                    slots[subject * FIGURES + figure].push(value);
-                }
+            let figures = round.map(|(mpps, clean)| [mpps, flag(clean), flag(segmented)]);
+            for (slot, figure) in slots.iter_mut().zip(figures.as_flattened()) {
+                slot.push(*figure);
             }
         }
         let mut samples = Deployments::default();
@@ -363,8 +328,12 @@ mod tests {
         samples
     }
 
+    fn both(samples: &Deployments) -> [Carried<'_>; 2] {
+        [0, 1].map(|subject| Subjects::new(FIGURES, [2]).at(samples, [subject]))
+    }
+
     fn claimed(mode: usize, samples: &Deployments) -> Claim {
-        claim("ours", &MODES[mode], samples, [0, 1], 2.0)
+        claim("ours", &MODES[mode], &both(samples), 2.0)
     }
 
     const FAILED: (f64, bool) = (0.01, false);
@@ -409,27 +378,23 @@ mod tests {
     fn a_row_says_what_limits_the_rate() {
         let rounds = [[(1.0, true), FAILED], [(1.0, true), FAILED]];
         let samples = samples(&rounds, true);
-        let search = RateSearch::default();
-        assert_eq!(limited_by(&samples, 0, &search), "sender");
-        assert_eq!(
-            limited_by(&samples, 1, &search),
-            "no rate was clean in 16 rounds"
-        );
+        let said = both(&samples).map(|carried| limited_by(&carried, &RateSearch::default()));
+        assert_eq!(said, ["sender", "no rate was clean in 16 rounds"]);
     }
 
     #[test]
     fn unsegmented_bursts_are_reported_without_a_bound() {
         let rounds = [[(0.5, true), (0.2, true)]];
         let (with, without) = (samples(&rounds, true), samples(&rounds, false));
-        assert_eq!(sending(&with, 0, &MODES[0]), "one by one");
-        assert_eq!(sending(&with, 0, &MODES[1]), "in bursts");
+        assert_eq!(sending(&both(&with)[0], &MODES[0]), "one by one");
+        assert_eq!(sending(&both(&with)[0], &MODES[1]), "in bursts");
         assert_eq!(
             claimed(0, &with).verdict(),
             None,
             "single sends have no bound"
         );
         assert_eq!(
-            sending(&without, 0, &MODES[1]),
+            sending(&both(&without)[0], &MODES[1]),
             "one by one: the link cannot segment"
         );
         let claim = claimed(1, &without);

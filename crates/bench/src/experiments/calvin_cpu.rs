@@ -9,11 +9,13 @@
 use std::time::Duration;
 
 use myelin_measure::cpu::shares;
+use myelin_metrics::Shares;
 use myelin_metrics::stats::Deployments;
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::agents::EmbeddedAgent;
+use crate::figures::{Figure, Subjects};
 use crate::published::calvin;
 use crate::reference::Reference;
 use crate::round_trips::VariantLabel;
@@ -58,35 +60,34 @@ const PAIRS: [(&str, &str); 4] = [
     (AT_ITS_BEST, "CALVIN distributed polling"),
 ];
 
-/// The figures of a window, in slot order: shares of the time of all cores, and the CPU time of the
-/// variant's processes in cores.
-const SHARES: [&str; 5] = [
-    "user_share",
-    "system_share",
-    "softirq_share",
-    "steal_share",
-    "idle_share",
+/// Shares of the time of all cores, and the CPU time of the variant's processes in cores. Without a
+/// tick, a window has no shares.
+const FIGURES: &[Figure<CpuWindow>] = &[
+    Figure::mean_value("user_share", |window| share(window, |of| of.user_share)),
+    Figure::mean_value("system_share", |window| share(window, |of| of.system_share)),
+    Figure::mean_value("softirq_share", |window| {
+        share(window, |of| of.softirq_share + of.irq_share)
+    }),
+    Figure::mean_value("steal_share", |window| share(window, |of| of.steal_share)),
+    Figure::mean_value("idle_share", |window| share(window, |of| of.idle_share)),
+    Figure::mean("worker", "_cores", |window| window.cores),
 ];
-const CORES: usize = SHARES.len();
-const FIGURES: usize = SHARES.len() + 1;
-/// Shares of Table I: name, column, our figures. Its system share includes interrupts.
-const TABLE_1: [(&str, usize, &[usize]); 3] =
-    [("user", 0, &[0]), ("system", 1, &[1, 2]), ("idle", 3, &[4])];
 
-fn figures(window: &CpuWindow) -> [f64; FIGURES] {
-    // Without a tick, a window has no shares.
-    let shares = shares(&window.spent).map_or([f64::NAN; SHARES.len()], |shares| {
-        [
-            shares.user_share,
-            shares.system_share,
-            shares.softirq_share + shares.irq_share,
-            shares.steal_share,
-            shares.idle_share,
-        ]
-    });
-    let [user, system, softirq, steal, idle] = shares;
-    [user, system, softirq, steal, idle, window.cores]
+fn share(window: &CpuWindow, of: fn(&Shares) -> f64) -> f64 {
+    shares(&window.spent).map_or(f64::NAN, |shares| of(&shares))
 }
+
+/// One for each variant and load.
+fn windows_of(variants: usize) -> Subjects<CpuWindow, 2> {
+    Subjects::new(FIGURES, [variants, LOADS.len()])
+}
+
+/// Shares of Table I: name, column, our figures. Its system share includes interrupts.
+const TABLE_1: [(&str, usize, &[&str]); 3] = [
+    ("user", 0, &["user_share"]),
+    ("system", 1, &["system_share", "softirq_share"]),
+    ("idle", 3, &["idle_share"]),
+];
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "calvin-cpu",
@@ -107,17 +108,9 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     };
     let deploy = |turns: &mut Turns<'_>| {
         let (variants, skipped) = build(&chains, session)?;
-        turns.measure_figures(
-            variants.len() * LOADS.len(),
-            |_| false,
-            |subject| {
-                let (variant, load) = (subject / LOADS.len(), subject % LOADS.len());
-                let interval = LOADS[load].1;
-                let window =
-                    variants[variant].cpu_use(PAYLOAD, interval, windows[load], session)?;
-                Ok(figures(&window))
-            },
-        )?;
+        windows_of(variants.len()).measure(turns, |[variant, load]| {
+            variants[variant].cpu_use(PAYLOAD, LOADS[load].1, windows[load], session)
+        })?;
         let labels: Vec<_> = variants.iter().map(Variant::label).collect();
         Ok((labels, skipped))
     };
@@ -129,14 +122,12 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let (samples, (labels, skipped)) = session.sample(sampling, findings, deploy, claims)?;
     for (index, variant) in labels.iter().enumerate() {
         for (load, (load_name, _)) in LOADS.into_iter().enumerate() {
-            let mean = |figure| samples.mean(slot(index, load, figure));
             let row = Row::of("CPU use")
                 .with("variant", variant.name.as_str())
                 .with("load", load_name);
-            let row = SHARES.iter().enumerate().fold(row, |row, (share, name)| {
-                row.with(name, mean(share).map(|share| share.value))
-            });
-            let row = row.with_estimate("worker", "_cores", mean(CORES));
+            let row = windows_of(labels.len())
+                .at(&samples, [index, load])
+                .add_to(row);
             findings.add_row(row.with("what", variant.about.as_str()));
         }
     }
@@ -155,10 +146,6 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     Ok(())
 }
 
-fn slot(variant: usize, load: usize, figure: usize) -> usize {
-    (variant * LOADS.len() + load) * FIGURES + figure
-}
-
 fn find(labels: &[VariantLabel], name: &str) -> Option<usize> {
     labels.iter().position(|variant| variant.name == name)
 }
@@ -170,9 +157,9 @@ fn idle_claims(samples: &Deployments, labels: &[VariantLabel], chains: &[Chain])
     sleeping
         .filter(|chain| chain.idle != "spin")
         .filter_map(|Chain { name, .. }| {
-            let median = samples.median(slot(find(labels, name)?, 1, CORES));
+            let idle = windows_of(labels.len()).at(samples, [find(labels, name)?, 1]);
             let id = format!("idle worker, cores, {name}");
-            Some(Claim::at_most(id, median, IDLE_BOUND))
+            Some(Claim::at_most(id, idle.median("worker"), IDLE_BOUND))
         })
         .collect()
 }
@@ -186,8 +173,9 @@ fn table_1(samples: &Deployments, labels: &[VariantLabel]) -> Vec<Claim> {
         };
         for (name, column, figures) in TABLE_1 {
             let share = |variant| {
-                let mean = |figure| samples.mean(slot(variant, 0, figure)).map(|e| e.value);
-                figures.iter().copied().map(mean).sum::<Option<f64>>()
+                let window = windows_of(labels.len()).at(samples, [variant, 0]);
+                let mean = |name: &&str| Some(samples.mean(window.slot(name))?.value);
+                figures.iter().map(mean).sum::<Option<f64>>()
             };
             let paper = json!({
                 "centralized_share": calvin::CPU_SHARES[0][column],

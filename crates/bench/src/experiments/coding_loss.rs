@@ -14,6 +14,7 @@ use myelin_metrics::stats::Deployments;
 use myelin_packet::{Meta, parse};
 use myelin_spec::{FunctionConfig, LossyLinkConfig};
 
+use crate::figures::{Figure, Subjects};
 use crate::sampling::{Sampling, Turns};
 use crate::{Claim, Error, Experiment, Findings, Row, Session};
 
@@ -43,12 +44,17 @@ const PAYLOAD: usize = 256;
 const RESIDUAL_BOUND: f64 = 0.1;
 const FEW_PERCENT: u32 = 5;
 
-/// Figures of a transfer, in this order.
-const LOST: usize = 0;
-const MEAN_US: usize = 1;
-const P99_US: usize = 2;
-const OVERHEAD: usize = 3;
-const FIGURES: usize = 4;
+const FIGURES: &[Figure<Transfer>] = &[
+    Figure::mean("residual_loss", "", Transfer::residual),
+    Figure::mean("in_order_delay_mean", "_us", Transfer::mean_us),
+    Figure::mean("in_order_delay_p99", "_us", Transfer::p99_us),
+    Figure::mean("sent_of_source", "", Transfer::overhead),
+];
+
+/// One for each kind of loss, share and code.
+fn subjects() -> Subjects<Transfer, 3> {
+    Subjects::new(FIGURES, [LOSSES.len(), LOSS_PERCENT.len(), CODES.len()])
+}
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "coding-loss",
@@ -60,47 +66,36 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let packets = session.effort.choose(400, 4000, 20_000);
-    let subjects = LOSSES.len() * LOSS_PERCENT.len() * CODES.len();
+    let subjects = subjects();
     let sampling = Sampling {
         stage: "codes over lossy links",
         rounds: 4,
         share: 1.0,
     };
-    let mut rounds = vec![0; subjects];
+    let mut rounds = BTreeMap::new();
     let deploy = |turns: &mut Turns<'_>| {
-        turns.measure_figures(
-            subjects,
-            |_| false,
-            |subject| {
-                let (losses, percent, code) = losses_percent_code(subject);
-                rounds[subject] += 1;
-                // All codes of a round have the same losses, as far as they send equally many
-                // packets.
-                let link = LossyLinkConfig {
-                    loss_ppm: LOSS_PERCENT[percent] * 10_000,
-                    burst: LOSSES[losses].1,
-                    seed: Some(rounds[subject]),
-                };
-                let one = simulate_transfer(CODES[code].1, link, packets)?;
-                Ok([one.residual(), one.mean_us(), one.p99_us(), one.overhead()])
-            },
-        )
+        subjects.measure(turns, |at| {
+            let [losses, percent, code] = at;
+            let round = rounds.entry(at).or_insert(0);
+            *round += 1;
+            // All codes of a round have the same losses, as far as they send equally many packets.
+            let link = LossyLinkConfig {
+                loss_ppm: LOSS_PERCENT[percent] * 10_000,
+                burst: LOSSES[losses].1,
+                seed: Some(*round),
+            };
+            simulate_transfer(CODES[code].1, link, packets)
+        })
     };
     let (samples, ()) =
         session.sample(sampling, findings, deploy, |samples, ()| claims(samples))?;
-    for subject in 0..subjects {
-        let (losses, percent, code) = losses_percent_code(subject);
-        let mean = |figure| samples.mean(subject * FIGURES + figure);
-        findings.add_row(
-            Row::of("codes")
-                .with("code", CODES[code].0)
-                .with("losses", LOSSES[losses].0)
-                .with("loss_percent", LOSS_PERCENT[percent])
-                .with_estimate("residual_loss", "", mean(LOST))
-                .with_estimate("in_order_delay_mean", "_us", mean(MEAN_US))
-                .with_estimate("in_order_delay_p99", "_us", mean(P99_US))
-                .with_estimate("sent_of_source", "", mean(OVERHEAD)),
-        );
+    for at in subjects.all() {
+        let [losses, percent, code] = at;
+        let row = Row::of("codes")
+            .with("code", CODES[code].0)
+            .with("losses", LOSSES[losses].0)
+            .with("loss_percent", LOSS_PERCENT[percent]);
+        findings.add_row(subjects.at(&samples, at).add_to(row));
     }
     findings.set("packets_a_round", packets);
     findings.set("spacing_us", SPACING_NS / 1000);
@@ -110,22 +105,15 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     Ok(())
 }
 
-/// Losses, share and code of a subject.
-fn losses_percent_code(subject: usize) -> (usize, usize, usize) {
-    let case = subject / CODES.len();
-    (
-        case / LOSS_PERCENT.len(),
-        case % LOSS_PERCENT.len(),
-        subject % CODES.len(),
-    )
-}
-
 fn claims(samples: &Deployments) -> Vec<Claim> {
     let mut claims = Vec::new();
-    for case in 0..LOSSES.len() * LOSS_PERCENT.len() {
-        let (losses, percent, _) = losses_percent_code(case * CODES.len());
+    for [losses, percent, code] in subjects().all() {
+        if code != NONE {
+            continue;
+        }
         let link = format!("{} % loss, {}", LOSS_PERCENT[percent], LOSSES[losses].0);
-        let slot = |code: usize, figure| (case * CODES.len() + code) * FIGURES + figure;
+        let [none, window, block] =
+            [NONE, WINDOW, BLOCK].map(|code| subjects().at(samples, [losses, percent, code]));
         // With more losses than a code can repair, the result depends on when the
         // decoder stops waiting.
         let few = LOSSES[losses].1.is_none() && LOSS_PERCENT[percent] <= FEW_PERCENT;
@@ -136,10 +124,10 @@ fn claims(samples: &Deployments) -> Vec<Claim> {
                 Claim::shown(id, ratio)
             });
         };
-        for code in [WINDOW, BLOCK] {
+        for (code, transfer) in [(WINDOW, &window), (BLOCK, &block)] {
             claim(
                 format!("residual loss, {} / none, {link}", CODES[code].0),
-                samples.ratio(slot(code, LOST), slot(NONE, LOST)),
+                transfer.ratio(&none, "residual_loss"),
                 RESIDUAL_BOUND,
             );
         }
@@ -148,7 +136,7 @@ fn claims(samples: &Deployments) -> Vec<Claim> {
                 "mean in-order delay, {} / {}, {link}",
                 CODES[WINDOW].0, CODES[BLOCK].0
             ),
-            samples.ratio(slot(WINDOW, MEAN_US), slot(BLOCK, MEAN_US)),
+            window.ratio(&block, "in_order_delay_mean"),
             1.0,
         );
     }

@@ -198,12 +198,13 @@ fn measure_up_and_down(turns: &mut Turns<'_>, agent: &AgentProcess) -> Result<()
     });
     turns.measure_figures(
         chains.len(),
+        &["up", "down"],
         |_| false,
         |subject| {
             let (chain, text) = &chains[subject];
             let up = step_ms(|| agent.up(text.clone()))?;
             let down = step_ms(|| Ok(agent.client.down(chain)?))?;
-            Ok([up, down])
+            Ok(vec![up, down])
         },
     )
 }
@@ -231,14 +232,15 @@ fn measure_loading(turns: &mut Turns<'_>, hook: Hook) -> Result<(), Error> {
     let chains = [five(FORWARD)?, five(XOR)?, five(firewall)?];
     turns.measure_figures(
         1,
+        &LOADED,
         |_| false,
         |_| {
             let (plane, plane_ms) = time_step(|| Ok(Plane::create(None, Capacity::default())?))?;
             let port = plane.add_port(test_run::port())?;
-            let door_ms = step_ms(|| Ok(port.program(hook)?))?;
-            let mut figures = [plane_ms, door_ms, 0.0, 0.0, 0.0];
-            for (ms, functions) in figures[2..].iter_mut().zip(&chains) {
-                *ms = step_ms(|| Ok(plane.load_chain(&test_run::chain(hook, 1, functions))?))?;
+            let mut figures = vec![plane_ms, step_ms(|| Ok(port.program(hook)?))?];
+            for functions in &chains {
+                let chain = test_run::chain(hook, 1, functions);
+                figures.push(step_ms(|| Ok(plane.load_chain(&chain)?))?);
             }
             Ok(figures)
         },

@@ -6,8 +6,10 @@
 //! records the sojourn.
 
 use myelin_measure::Mode;
+use myelin_measure::bandwidth::TrialResult;
 use myelin_metrics::stats::Deployments;
 
+use crate::figures::{Figure, Subjects};
 use crate::reference::{self, Reference};
 use crate::round_trips::{PAYLOADS, TripSubjects};
 use crate::sampling::{Sampling, Turns};
@@ -22,6 +24,14 @@ const SUBJECTS: [&str; 2] = ["bare DPDK forwarder", "chain of one forward"];
 const BURST: u16 = 32;
 /// Largest ratio of the chain's cost to the bare forwarder's.
 const BOUND: f64 = 1.03;
+
+const FIGURES: &[Figure<TrialResult>] = &[
+    Figure::interval("rate", "_mpps", |trial| trial.carried_mpps),
+    Figure::least("least_lost_share", |trial| {
+        let missing = trial.sent.saturating_sub(trial.received);
+        missing as f64 / trial.sent as f64
+    }),
+];
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "dpdk-port",
@@ -107,44 +117,29 @@ fn measure_round_trips(session: Session<'_>, findings: &mut Findings) -> Result<
 
 fn measure_rates(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let packets = session.effort.choose(500, 20_000, 50_000);
-    let subjects = BATCHES.len() * SUBJECTS.len() * PAYLOADS.len();
     let sampling = Sampling {
         stage: "packet rates",
         rounds: 4,
         share: 0.5,
     };
-    // Figures of a subject: the rate, and the share of lost packets.
-    let rate_of = |subject: usize| 2 * subject;
-    let lost_of = |subject: usize| 2 * subject + 1;
+    let rates = Subjects::new(FIGURES, [BATCHES.len(), SUBJECTS.len(), PAYLOADS.len()]);
     let deploy = |turns: &mut Turns<'_>| {
         let made = build(session)?;
-        turns.measure_figures(
-            subjects,
-            |_| false,
-            |subject| {
-                let load = (PAYLOADS[subject % PAYLOADS.len()], packets, BURST);
-                let variant = &made[subject / PAYLOADS.len()];
-                let carried = variant.overload_trial(load, session)?;
-                let missing = carried.sent.saturating_sub(carried.received);
-                let lost = missing as f64 / carried.sent as f64;
-                Ok([carried.carried_mpps, lost])
-            },
-        )
-    };
-    let least_lost = |samples: &Deployments, subject| {
-        let lost = samples.figures(lost_of(subject));
-        lost.reduce(f64::min)
+        rates.measure(turns, |[batch, number, payload]| {
+            let variant = &made[batch * SUBJECTS.len() + number];
+            variant.overload_trial((PAYLOADS[payload], packets, BURST), session)
+        })
     };
     let claims = |samples: &Deployments, (): &()| {
         let claim = |(batch, payload): (usize, usize)| {
-            let [bare, chain] = [0, 1].map(|number| slot(batch, number, payload));
+            let both = [0, 1].map(|number| rates.at(samples, [batch, number, payload]));
             let (batch, payload) = (BATCHES[batch], PAYLOADS[payload]);
             let id = format!("rate of the bare forwarder / rate, {payload} B, batch {batch}");
-            let ratio = samples.ratio(rate_of(bare), rate_of(chain));
-            let is_overloaded = [bare, chain]
-                .into_iter()
-                .all(|subject| least_lost(samples, subject).is_some_and(|lost| lost > 0.0));
-            Claim::at_most(id, ratio, BOUND).provided(if is_overloaded {
+            let [bare, chain] = &both;
+            let is_overloaded = both
+                .iter()
+                .all(|rate| rate.values("least_lost_share").all(|lost| lost > 0.0));
+            Claim::at_most(id, bare.ratio(chain, "rate"), BOUND).provided(if is_overloaded {
                 Ok(())
             } else {
                 Err("the sender is not fast enough to overload both".to_owned())
@@ -155,15 +150,11 @@ fn measure_rates(session: Session<'_>, findings: &mut Findings) -> Result<(), Er
     let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
     for (batch, payload) in cases() {
         for (number, name) in SUBJECTS.iter().enumerate() {
-            let subject = slot(batch, number, payload);
-            findings.add_row(
-                Row::of("packet rates")
-                    .with("variant", *name)
-                    .with("batch", BATCHES[batch])
-                    .with("payload_bytes", PAYLOADS[payload])
-                    .with_estimate("rate", "_mpps", samples.median(rate_of(subject)))
-                    .with("least_lost_share", least_lost(&samples, subject)),
-            );
+            let row = Row::of("packet rates")
+                .with("variant", *name)
+                .with("batch", BATCHES[batch])
+                .with("payload_bytes", PAYLOADS[payload]);
+            findings.add_row(rates.at(&samples, [batch, number, payload]).add_to(row));
         }
     }
     Ok(())

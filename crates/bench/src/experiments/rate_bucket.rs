@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use myelin_metrics::stats::Deployments;
+use myelin_packet::sojourn::Histogram;
 
+use crate::figures::{Figure, Subjects};
 use crate::generator::check_offered;
 use crate::published::rate_control;
 use crate::routers::{RouterKind, RouterTurn, Routers};
@@ -74,30 +76,64 @@ struct Setting {
     routers: usize,
 }
 
-/// The figures of a setting in a round. Their slots have this order.
-#[derive(Debug, Clone, Copy)]
-enum Figure {
-    /// Packets received from the first router, as a share of its rate times the time.
-    OfTarget,
-    /// Packets sent to it, as a share of the same.
-    Offered,
-    /// Packets that the generator forwent.
-    Forgone,
-    Policed,
-    SojournMean,
-    SojournP50,
-    SojournP99,
-    /// Packets sent to the other routers, as a share of those due.
-    OthersOffered,
-    /// Packets received from them, as a share of their allowance.
-    OthersOfAllowed,
+/// A turn of all routers in a setting.
+struct SettingTurn {
+    turns: Vec<RouterTurn>,
+    capacity_pps: f64,
+    /// HTB counts a packet when it enters, so the sojourn would lack the wait in its queue.
+    has_sojourn: bool,
 }
 
-const FIGURES: usize = Figure::OthersOfAllowed as usize + 1;
+impl SettingTurn {
+    fn first(&self) -> &RouterTurn {
+        &self.turns[0]
+    }
 
-fn slot(setting: usize, figure: Figure) -> usize {
-    setting * FIGURES + figure as usize
+    fn others(&self, of: fn(&RouterTurn) -> f64) -> f64 {
+        self.turns[1..].iter().map(of).sum()
+    }
+
+    /// A value of the first router's sojourn, in us.
+    fn sojourn_us(&self, of: impl Fn(&Histogram) -> Option<f64>) -> f64 {
+        let ns = of(&self.first().counters.sojourn).filter(|_| self.has_sojourn);
+        ns.map_or(f64::NAN, |ns| ns / 1e3)
+    }
+
+    fn sojourn_quantile_us(&self, share: f64) -> f64 {
+        self.sojourn_us(|sojourn| sojourn.quantile(share).map(|ns| ns as f64))
+    }
+
+    /// Packets that the other routers may forward. The limit holds for all of them together. Their
+    /// buckets are full at the start.
+    fn allowed(&self) -> f64 {
+        let others = self.turns.len() as u64 - 1;
+        OTHERS_LIMIT * self.capacity_pps * self.first().sent.seconds
+            + (others * OTHERS_BUCKET) as f64
+    }
 }
+
+const FIGURES: &[Figure<SettingTurn>] = &[
+    // Packets received from the first router, as a share of its rate times the time.
+    Figure::interval("of_target", "", |turn| {
+        turn.first().counters.packets_out as f64 / turn.first().sent.due
+    }),
+    Figure::median("offered_of_target", |turn| turn.first().sent.offered()),
+    Figure::sum("forgone", |turn| turn.first().sent.forgone()),
+    Figure::sum("policed", |turn| turn.first().counters.policed as f64),
+    Figure::interval("sojourn_mean", "_us", |turn| {
+        turn.sojourn_us(Histogram::mean_ns)
+    }),
+    Figure::median("sojourn_p50_us", |turn| turn.sojourn_quantile_us(0.5)),
+    Figure::median("sojourn_p99_us", |turn| turn.sojourn_quantile_us(0.99)),
+    // Without other routers, the next two are not numbers.
+    Figure::median("others_of_allowed", |turn| match turn.turns.len() {
+        1 => f64::NAN,
+        _ => turn.others(|other| other.counters.packets_out as f64) / turn.allowed(),
+    }),
+    Figure::hidden("others_offered", |turn| {
+        turn.others(|other| other.sent.packets as f64) / turn.others(|other| other.sent.due)
+    }),
+];
 
 fn shapes(kind: RouterKind) -> bool {
     kind != RouterKind::Namespace
@@ -147,10 +183,11 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
             share,
         };
         let settings = settings(kind);
+        let subjects = Subjects::new(FIGURES, [settings.len()]);
         let deploy = |turns: &mut Turns<'_>| measure(kind, &settings, session, turns);
         let judge = |samples: &Deployments, _: &Vec<_>| claims(kind, &settings, samples);
         let (samples, shapers) = session.sample(sampling, findings, deploy, judge)?;
-        let capacity_pps = samples.median(settings.len() * FIGURES);
+        let capacity_pps = samples.median(subjects.slots());
         for (number, (setting, shaper)) in settings.iter().zip(shapers).enumerate() {
             let offered = capacity_pps.map(|capacity| setting.load * capacity.value / 1e3);
             let row = Row::of(setting.table)
@@ -160,9 +197,7 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
                 .with("shaper_packets", setting.shaper)
                 .with("of_capacity", setting.load)
                 .with("offered_kpps", offered);
-            // HTB counts a packet when it enters, so the sojourn would lack the wait in its queue.
-            let has_sojourn = shaper.as_deref() != Some("htb");
-            findings.add_row(with_figures(row, &samples, number, has_sojourn));
+            findings.add_row(subjects.at(&samples, [number]).add_to(row));
         }
     }
     Ok(())
@@ -186,16 +221,15 @@ fn measure(
     for setting in settings {
         let routers = if setting.routers == 1 { &single } else { &many };
         routers.set_sla(&sla(setting, 0, capacity_pps))?;
-        shapers.push(routers.shaper()?);
-        turns.measure_figures(
-            1,
-            |_| false,
-            |_| {
-                let streams = streams(setting, capacity_pps);
-                let turn = routers.send_and_count(&streams, TURN_TIME)?;
-                Ok(figures(&turn, capacity_pps))
-            },
-        )?;
+        let shaper = routers.shaper()?;
+        Subjects::new(FIGURES, [1]).measure(turns, |_| {
+            Ok(SettingTurn {
+                turns: routers.send_and_count(&streams(setting, capacity_pps), TURN_TIME)?,
+                capacity_pps,
+                has_sojourn: shaper.as_deref() != Some("htb"),
+            })
+        })?;
+        shapers.push(shaper);
     }
     turns.record([capacity_pps]);
     Ok(shapers)
@@ -237,59 +271,11 @@ fn streams(setting: &Setting, capacity_pps: f64) -> Vec<(f64, usize, u64)> {
     streams
 }
 
-/// The figures of a turn, in the order of [`Figure`].
-fn figures(turns: &[RouterTurn], capacity_pps: f64) -> [f64; FIGURES] {
-    let (first, others) = (&turns[0], &turns[1..]);
-    let sojourn = &first.counters.sojourn;
-    let us = |ns: Option<f64>| ns.map_or(f64::NAN, |ns| ns / 1e3);
-    let quantile = |share| us(sojourn.quantile(share).map(|ns| ns as f64));
-    let sum = |of: fn(&RouterTurn) -> f64| others.iter().map(of).sum::<f64>();
-    // The limit holds for all others together. Their buckets are full at the start.
-    let allowed = match others.len() {
-        0 => f64::NAN,
-        count => {
-            let limit = OTHERS_LIMIT * capacity_pps * first.sent.seconds;
-            limit + (count as u64 * OTHERS_BUCKET) as f64
-        }
-    };
-    [
-        first.counters.packets_out as f64 / first.sent.due,
-        first.sent.offered(),
-        first.sent.forgone(),
-        first.counters.policed as f64,
-        us(sojourn.mean_ns()),
-        quantile(0.5),
-        quantile(0.99),
-        sum(|turn| turn.sent.packets as f64) / sum(|turn| turn.sent.due),
-        sum(|turn| turn.counters.packets_out as f64) / allowed,
-    ]
-}
-
-fn with_figures(row: Row, samples: &Deployments, setting: usize, has_sojourn: bool) -> Row {
-    let median = |figure| samples.median(slot(setting, figure));
-    let value = |figure| median(figure).map(|figure| figure.value);
-    let total = |figure| samples.figures(slot(setting, figure)).sum::<f64>().round();
-    let sojourn = |figure| median(figure).filter(|_| has_sojourn);
-    row.with_estimate("of_target", "", median(Figure::OfTarget))
-        .with("offered_of_target", value(Figure::Offered))
-        .with("forgone", total(Figure::Forgone))
-        .with("policed", total(Figure::Policed))
-        .with_estimate("sojourn_mean", "_us", sojourn(Figure::SojournMean))
-        .with(
-            "sojourn_p50_us",
-            sojourn(Figure::SojournP50).map(|us| us.value),
-        )
-        .with(
-            "sojourn_p99_us",
-            sojourn(Figure::SojournP99).map(|us| us.value),
-        )
-        .with("others_of_allowed", value(Figure::OthersOfAllowed))
-}
-
 fn claims(kind: RouterKind, settings: &[Setting], samples: &Deployments) -> Vec<Claim> {
+    let subjects = Subjects::new(FIGURES, [settings.len()]);
     let mut claims = Vec::new();
     for (number, setting) in settings.iter().enumerate() {
-        let median = |figure| samples.median(slot(number, figure));
+        let subject = subjects.at(samples, [number]);
         let shaper = match setting.shaper {
             Some(shaper) => format!(", shaper {shaper}"),
             None => String::new(),
@@ -308,15 +294,15 @@ fn claims(kind: RouterKind, settings: &[Setting], samples: &Deployments) -> Vec<
         };
         if setting.table == table {
             let id = format!("{name}: share of its target");
-            let claim = Claim::at_least(id, median(Figure::OfTarget), TARGET_BOUND);
-            let offered = median(Figure::Offered);
+            let claim = Claim::at_least(id, subject.median("of_target"), TARGET_BOUND);
+            let offered = subject.median("offered_of_target");
             let offered = check_offered("target of the first router", offered, TARGET_BOUND);
             claims.push(rate_control::TARGET_REACHED.add_to(claim.provided(offered)));
         }
         if setting.routers > 1 {
             let id = format!("{name}: the others, of what their profile allows");
-            let claim = Claim::at_most(id, median(Figure::OthersOfAllowed), LIMITED_BOUND);
-            let offered = median(Figure::OthersOffered);
+            let claim = Claim::at_most(id, subject.median("others_of_allowed"), LIMITED_BOUND);
+            let offered = subject.median("others_offered");
             let offered = check_offered("load of the others", offered, OFFERED_BOUND);
             claims.push(rate_control::LIMITED.add_to(claim.provided(offered)));
         }
@@ -327,7 +313,6 @@ fn claims(kind: RouterKind, settings: &[Setting], samples: &Deployments) -> Vec<
 #[cfg(test)]
 mod tests {
     use myelin_metrics::envelope::Verdict;
-    use myelin_packet::sojourn::Histogram;
 
     use super::*;
     use crate::generator::StreamCounts;
@@ -387,7 +372,11 @@ mod tests {
                         _ => turn(rate, limit * leak),
                     })
                     .collect();
-                slots.extend(figures(&turns, PPS).map(|figure| vec![figure]));
+                slots.extend(Subjects::new(FIGURES, [1]).observed([SettingTurn {
+                    turns,
+                    capacity_pps: PPS,
+                    has_sojourn: true,
+                }]));
             }
             samples.push(slots);
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use myelin_metrics::stats::Deployments;
 
+use crate::figures::{Figure, Subject, Subjects};
 use crate::generator::check_offered;
 use crate::published::rate_control;
 use crate::routers::{RouterKind, RouterTurn, Routers};
@@ -63,40 +64,110 @@ const ALONE: usize = 0;
 const UNPOLICED: usize = 2;
 const POLICED: usize = 3;
 
-/// The figures of a case in a round. Their slots have this order.
-#[derive(Debug, Clone, Copy)]
-enum Figure {
-    NeighbourSent,
-    Sent,
-    NeighbourArrived,
-    NeighbourOut,
-    Out,
-    NeighbourPoliced,
-    /// Shares of the due packets that the generator sent.
-    NeighbourOffered,
-    Offered,
-    /// Share of the packets to the conforming router that reach its front door. The link's ring
-    /// drops the others.
-    Arrived,
-    /// Share of the packets at its front door that it forwards.
-    Passed,
-    /// Share of its packets that it forwards.
-    Kept,
-    SojournP50,
-    SojournP99,
-    /// Packets of the flooded router, as a share of what its profile allows.
-    NeighbourOfAllowed,
-    /// Load of the core, as a share of its capacity.
-    Load,
+/// A turn of the flooded and the conforming router.
+struct CaseTurn {
+    turns: Vec<RouterTurn>,
+    profile_pps: f64,
+    capacity_pps: f64,
 }
 
-const FIGURES: usize = Figure::Load as usize + 1;
-/// Slots after those of the cases: packets a second.
-const CAPACITY: usize = CASES.len() * FIGURES;
-const PROFILE: usize = CAPACITY + 1;
+impl CaseTurn {
+    fn flooded(&self) -> &RouterTurn {
+        &self.turns[0]
+    }
 
-fn slot(case: usize, figure: Figure) -> usize {
-    case * FIGURES + figure as usize
+    fn conforming(&self) -> &RouterTurn {
+        &self.turns[1]
+    }
+
+    fn kpps(&self, packets: u64) -> f64 {
+        packets as f64 / self.conforming().sent.seconds / 1e3
+    }
+
+    fn sojourn_us(&self, share: f64) -> f64 {
+        let sojourn = &self.conforming().counters.sojourn;
+        sojourn
+            .quantile(share)
+            .map_or(f64::NAN, |ns| ns as f64 / 1e3)
+    }
+}
+
+fn share(packets: u64, all: u64) -> f64 {
+    packets as f64 / all as f64
+}
+
+const FIGURES: &[Figure<CaseTurn>] = &[
+    Figure::median("capacity_kpps", |turn| turn.capacity_pps / 1e3),
+    Figure::median("profile_kpps", |turn| turn.profile_pps / 1e3),
+    Figure::median("neighbour_sent_kpps", |turn| {
+        turn.kpps(turn.flooded().sent.packets)
+    }),
+    Figure::median("sent_kpps", |turn| {
+        turn.kpps(turn.conforming().sent.packets)
+    }),
+    Figure::median("neighbour_arrived_kpps", |turn| {
+        turn.kpps(turn.flooded().counters.packets_in)
+    }),
+    Figure::median("neighbour_out_kpps", |turn| {
+        turn.kpps(turn.flooded().counters.packets_out)
+    }),
+    Figure::median("out_kpps", |turn| {
+        turn.kpps(turn.conforming().counters.packets_out)
+    }),
+    Figure::median("neighbour_policed_kpps", |turn| {
+        turn.kpps(turn.flooded().counters.policed)
+    }),
+    // Due packets that the generator did not send, as a share.
+    Figure::median("neighbour_short", |turn| {
+        1.0 - turn.flooded().sent.offered()
+    }),
+    Figure::interval("sender_short", "", |turn| {
+        1.0 - turn.conforming().sent.offered()
+    }),
+    // Packets to the conforming router at its front door, as a share. The link's ring drops the
+    // others.
+    Figure::interval("arrived", "", |turn| {
+        share(
+            turn.conforming().counters.packets_in,
+            turn.conforming().sent.packets,
+        )
+    }),
+    // Forwarded packets, as a share of those at the front door, and of all.
+    Figure::interval("passed", "", |turn| {
+        share(
+            turn.conforming().counters.packets_out,
+            turn.conforming().counters.packets_in,
+        )
+    }),
+    Figure::interval("kept", "", |turn| {
+        share(
+            turn.conforming().counters.packets_out,
+            turn.conforming().sent.packets,
+        )
+    }),
+    Figure::least("lowest_kept", |turn| {
+        share(
+            turn.conforming().counters.packets_out,
+            turn.conforming().sent.packets,
+        )
+    }),
+    Figure::median("sojourn_p50_us", |turn| turn.sojourn_us(0.5)),
+    Figure::interval("sojourn_p99", "_us", |turn| turn.sojourn_us(0.99)),
+    Figure::hidden("neighbour_of_allowed", |turn| {
+        let seconds = turn.conforming().sent.seconds;
+        let allowed = turn.profile_pps * seconds + FLOODED_BURST as f64;
+        turn.flooded().counters.packets_out as f64 / allowed
+    }),
+    Figure::hidden("load_of_capacity", |turn| {
+        let packets = turn.flooded().sent.packets + turn.conforming().sent.packets;
+        packets as f64 / turn.conforming().sent.seconds / turn.capacity_pps
+    }),
+    Figure::hidden("neighbour_offered", |turn| turn.flooded().sent.offered()),
+    Figure::hidden("offered", |turn| turn.conforming().sent.offered()),
+];
+
+fn cases() -> Subjects<CaseTurn, 1> {
+    Subjects::new(FIGURES, [CASES.len()])
 }
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -119,8 +190,12 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
         let deploy = |turns: &mut Turns<'_>| measure(kind, functions, session, turns);
         let judge = |samples: &Deployments, (): &()| claims(kind.name(), samples);
         let (samples, ()) = session.sample(sampling, findings, deploy, judge)?;
-        for case in 0..CASES.len() {
-            findings.add_row(row(kind.name(), &samples, case));
+        let cases = cases();
+        for [case] in cases.all() {
+            let row = Row::of("two routers")
+                .with("routers", kind.name())
+                .with("case", CASES[case].0);
+            findings.add_row(cases.at(&samples, [case]).add_to(row));
         }
     }
     Ok(())
@@ -157,135 +232,69 @@ fn measure(
     } else {
         1.0
     };
-    turns.measure_figures(
-        CASES.len(),
-        |_| false,
-        |case| {
-            let (_, [flooded, conforming], is_policed) = CASES[case];
-            let routers = if is_policed { &policed } else { &free };
-            let streams = [
-                (generated * flooded * profile_pps, 1, u64::MAX),
-                (
-                    generated * conforming * profile_pps,
-                    CLUSTER as usize,
-                    CLUSTER,
-                ),
-            ];
-            let mut turn = routers.send_and_count(&streams, TURN_TIME)?;
-            for router in &mut turn {
-                router.sent.due /= generated;
-            }
-            Ok(figures(&turn, profile_pps, capacity_pps))
-        },
-    )?;
-    turns.record([capacity_pps, profile_pps]);
-    Ok(())
-}
-
-/// The figures of the flooded and the conforming router, in the order of [`Figure`].
-fn figures(turns: &[RouterTurn], profile_pps: f64, capacity_pps: f64) -> [f64; FIGURES] {
-    let [flooded, conforming] = [&turns[0], &turns[1]];
-    let seconds = conforming.sent.seconds;
-    let kpps = |packets: u64| packets as f64 / seconds / 1e3;
-    let share = |packets: u64, all: u64| packets as f64 / all as f64;
-    let (sent, counters) = (&conforming.sent, &conforming.counters);
-    let us = |quantile| match counters.sojourn.quantile(quantile) {
-        Some(ns) => ns as f64 / 1e3,
-        None => f64::NAN,
-    };
-    let allowed = profile_pps * seconds + FLOODED_BURST as f64;
-    [
-        kpps(flooded.sent.packets),
-        kpps(sent.packets),
-        kpps(flooded.counters.packets_in),
-        kpps(flooded.counters.packets_out),
-        kpps(counters.packets_out),
-        kpps(flooded.counters.policed),
-        flooded.sent.offered(),
-        sent.offered(),
-        share(counters.packets_in, sent.packets),
-        share(counters.packets_out, counters.packets_in),
-        share(counters.packets_out, sent.packets),
-        us(0.5),
-        us(0.99),
-        flooded.counters.packets_out as f64 / allowed,
-        (flooded.sent.packets + sent.packets) as f64 / seconds / capacity_pps,
-    ]
+    cases().measure(turns, |[case]| {
+        let (_, [flooded, conforming], is_policed) = CASES[case];
+        let routers = if is_policed { &policed } else { &free };
+        let streams = [
+            (generated * flooded * profile_pps, 1, u64::MAX),
+            (
+                generated * conforming * profile_pps,
+                CLUSTER as usize,
+                CLUSTER,
+            ),
+        ];
+        let mut turns = routers.send_and_count(&streams, TURN_TIME)?;
+        for router in &mut turns {
+            router.sent.due /= generated;
+        }
+        Ok(CaseTurn {
+            turns,
+            profile_pps,
+            capacity_pps,
+        })
+    })
 }
 
 fn claims(name: &str, samples: &Deployments) -> Vec<Claim> {
-    let median = |case, figure| samples.median(slot(case, figure));
-    let conforming = |case| {
-        let offered = median(case, Figure::Offered);
-        check_offered("conforming traffic", offered, OFFERED_BOUND)
+    let cases = cases();
+    let [alone, unpoliced, policed] =
+        [ALONE, UNPOLICED, POLICED].map(|case| cases.at(samples, [case]));
+    let conforming = |case: &Subject<'_, CaseTurn>| {
+        check_offered("conforming traffic", case.median("offered"), OFFERED_BOUND)
     };
     // If the generator sends only part of the flood, the claims are undecided.
-    let both = |case| {
-        let flood = median(case, Figure::NeighbourOffered);
-        check_offered("flood", flood, OFFERED_BOUND).and_then(|()| conforming(case))
+    let both = |case: &Subject<'_, CaseTurn>| {
+        check_offered("flood", case.median("neighbour_offered"), OFFERED_BOUND)
+            .and_then(|()| conforming(case))
     };
     let mut claims = Vec::new();
     // If the core can process the whole flood, the other router loses no packets.
-    if median(UNPOLICED, Figure::Load).is_some_and(|load| load.value > 1.0) {
+    if unpoliced
+        .median("load_of_capacity")
+        .is_some_and(|load| load.value > 1.0)
+    {
         let id = format!("{name}: kept beside a flooded neighbour, not policed");
-        let claim = Claim::at_most(id, median(UNPOLICED, Figure::Kept), KEPT_BOUND);
-        claims.push(rate_control::KEPT_UNPOLICED.add_to(claim.provided(both(UNPOLICED))));
+        let claim = Claim::at_most(id, unpoliced.median("kept"), KEPT_BOUND);
+        claims.push(rate_control::KEPT_UNPOLICED.add_to(claim.provided(both(&unpoliced))));
     }
     // The contract begins at the front door. Losses in the link's ring, because the receive work
     // gets too little time, are a separate claim.
     let id =
         format!("{name}: kept beside a flooded neighbour, policed, of packets at the front door");
-    let claim = Claim::at_least(id, median(POLICED, Figure::Passed), KEPT_BOUND);
-    claims.push(rate_control::KEPT_POLICED.add_to(claim.provided(both(POLICED))));
+    let claim = Claim::at_least(id, policed.median("passed"), KEPT_BOUND);
+    claims.push(rate_control::KEPT_POLICED.add_to(claim.provided(both(&policed))));
     let id = format!(
         "{name}: packets at the front door beside a flooded neighbour, policed, of those sent"
     );
-    let claim = Claim::at_least(id, median(POLICED, Figure::Arrived), KEPT_BOUND);
-    claims.push(claim.provided(both(POLICED)));
+    let claim = Claim::at_least(id, policed.median("arrived"), KEPT_BOUND);
+    claims.push(claim.provided(both(&policed)));
     let id = format!("{name}: flooded neighbour, policed, of what its profile allows");
-    let claim = Claim::at_most(
-        id,
-        median(POLICED, Figure::NeighbourOfAllowed),
-        LIMITED_BOUND,
-    );
-    claims.push(claim.provided(both(POLICED)));
-    let [p99, alone] = [POLICED, ALONE].map(|case| slot(case, Figure::SojournP99));
+    let claim = Claim::at_most(id, policed.median("neighbour_of_allowed"), LIMITED_BOUND);
+    claims.push(claim.provided(both(&policed)));
     let id = format!("{name}: sojourn p99 beside a policed flood / alone");
-    let claim = Claim::at_most(id, samples.ratio(p99, alone), SOJOURN_BOUND);
-    claims.push(claim.provided(both(POLICED).and_then(|()| conforming(ALONE))));
+    let claim = Claim::at_most(id, policed.ratio(&alone, "sojourn_p99"), SOJOURN_BOUND);
+    claims.push(claim.provided(both(&policed).and_then(|()| conforming(&alone))));
     claims
-}
-
-fn row(name: &str, samples: &Deployments, case: usize) -> Row {
-    let median = |figure| samples.median(slot(case, figure));
-    let value = |figure| median(figure).map(|figure| figure.value);
-    let kpps = |slot| samples.median(slot).map(|rate| rate.value / 1e3);
-    let short = |figure| samples.median_of(|round| 1.0 - round(slot(case, figure)));
-    Row::of("two routers")
-        .with("routers", name)
-        .with("case", CASES[case].0)
-        .with("capacity_kpps", kpps(CAPACITY))
-        .with("profile_kpps", kpps(PROFILE))
-        .with("neighbour_sent_kpps", value(Figure::NeighbourSent))
-        .with("sent_kpps", value(Figure::Sent))
-        .with("neighbour_arrived_kpps", value(Figure::NeighbourArrived))
-        .with("neighbour_out_kpps", value(Figure::NeighbourOut))
-        .with("out_kpps", value(Figure::Out))
-        .with("neighbour_policed_kpps", value(Figure::NeighbourPoliced))
-        .with(
-            "neighbour_short",
-            short(Figure::NeighbourOffered).map(|short| short.value),
-        )
-        .with_estimate("sender_short", "", short(Figure::Offered))
-        .with_estimate("arrived", "", median(Figure::Arrived))
-        .with_estimate("passed", "", median(Figure::Passed))
-        .with_estimate("kept", "", median(Figure::Kept))
-        .with(
-            "lowest_kept",
-            samples.figures(slot(case, Figure::Kept)).reduce(f64::min),
-        )
-        .with("sojourn_p50_us", value(Figure::SojournP50))
-        .with_estimate("sojourn_p99", "_us", median(Figure::SojournP99))
 }
 
 #[cfg(test)]
@@ -332,10 +341,13 @@ mod tests {
                     turn(flooded * PPS, sent[0], limits[0]),
                     turn(conforming * PPS, sent[1], limits[1]),
                 ];
-                figures(&turns, PPS, 4.0 * PPS)
+                CaseTurn {
+                    turns: turns.into(),
+                    profile_pps: PPS,
+                    capacity_pps: 4.0 * PPS,
+                }
             };
-            let slots = CASES.into_iter().flat_map(of_case);
-            samples.push(slots.map(|figure| vec![figure]).collect());
+            samples.push(cases().observed(CASES.map(of_case)));
         }
         let claims = claims("test", &samples).into_iter();
         claims
