@@ -117,11 +117,7 @@ impl Session<'_> {
     ) -> Result<RoundTrips, Error> {
         let conditions: Vec<Conditions> = conditions.iter().map(|one| (*one).into()).collect();
         let mut distributions = Vec::new();
-        let sampling = Sampling {
-            stage: "round trips",
-            rounds: ROUNDS,
-            share,
-        };
+        let sampling = Sampling::of("round trips").rounds(ROUNDS).share(share);
         let (samples, subjects) = self.sample(
             sampling,
             findings,

@@ -9,14 +9,33 @@ use myelin_metrics::stats::{Deployments, LOOKS};
 use crate::{Error, Findings, Row, Session};
 
 /// Amount of sampling.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Sampling<'a> {
+#[derive(Debug)]
+pub(crate) struct Sampling {
     /// Its name in the progress display.
-    pub(crate) stage: &'a str,
-    /// Rounds of a deployment.
-    pub(crate) rounds: usize,
-    /// Share of the experiment's time limit, 0 to 1.
-    pub(crate) share: f64,
+    stage: String,
+    rounds: usize,
+    share: f64,
+}
+
+impl Sampling {
+    /// Four rounds of a deployment, with the experiment's whole time limit.
+    pub(crate) fn of(stage: impl Into<String>) -> Self {
+        Self {
+            stage: stage.into(),
+            rounds: 4,
+            share: 1.0,
+        }
+    }
+
+    /// With this number of rounds of a deployment.
+    pub(crate) fn rounds(self, rounds: usize) -> Self {
+        Self { rounds, ..self }
+    }
+
+    /// With this share of the experiment's time limit, 0 to 1.
+    pub(crate) fn share(self, share: f64) -> Self {
+        Self { share, ..self }
+    }
 }
 
 impl Session<'_> {
@@ -28,7 +47,7 @@ impl Session<'_> {
     /// the error.
     pub(crate) fn sample<T>(
         self,
-        sampling: Sampling<'_>,
+        sampling: Sampling,
         findings: &mut Findings,
         mut deploy: impl FnMut(&mut Turns<'_>) -> Result<T, Error>,
         claims: impl Fn(&Deployments, &T) -> Vec<Claim>,
@@ -41,7 +60,7 @@ impl Session<'_> {
         loop {
             let mut turns = Turns {
                 session: self,
-                stage: sampling.stage,
+                stage: &sampling.stage,
                 rounds: self.effort.choose(2, sampling.rounds, sampling.rounds),
                 deployment: all.len(),
                 slots: Vec::new(),
@@ -228,11 +247,9 @@ mod tests {
 
     use super::*;
 
-    const SAMPLING: Sampling<'static> = Sampling {
-        stage: "test",
-        rounds: 3,
-        share: 1.0,
-    };
+    fn sampling() -> Sampling {
+        Sampling::of("test").rounds(3)
+    }
 
     #[test]
     fn quantiles_are_those_of_the_figures() {
@@ -277,7 +294,7 @@ mod tests {
                 ]
             };
             let (all, ()) = session
-                .sample(SAMPLING, &mut findings, deploy, claims)
+                .sample(sampling(), &mut findings, deploy, claims)
                 .unwrap();
             assert_eq!((all.len(), findings.claims.len()), (deployments, 2));
             assert_eq!(findings.claims[0].holds.is_none(), bound == 1.05);
@@ -299,7 +316,7 @@ mod tests {
             };
             let mut findings = Findings::default();
             let (all, ()) = session
-                .sample(SAMPLING, &mut findings, deploy, claims)
+                .sample(sampling(), &mut findings, deploy, claims)
                 .unwrap();
             assert!(all.len() <= most, "{} deployments", all.len());
             assert_eq!(findings.claims[0].verdict(), Some(Verdict::Undecided));
@@ -322,7 +339,7 @@ mod tests {
                 };
                 turns.measure_figures(2, &["one", "other"], |_| false, measure)
             };
-            let outcome = session.sample(SAMPLING, &mut findings, deploy, claims);
+            let outcome = session.sample(sampling(), &mut findings, deploy, claims);
             assert!(findings.claims.is_empty());
             let rows = |findings: &Findings| findings.rows.len();
             assert_eq!(rows(&findings), 2, "two figures of the failed deployment");
@@ -330,7 +347,8 @@ mod tests {
                 assert!(matches!(outcome, Err(Error::Unknown(_))));
             } else {
                 assert_eq!(outcome.unwrap().0.len(), failing - 1);
-                let next = session.sample(SAMPLING, &mut findings, |_| Ok(()), |_, ()| Vec::new());
+                let next =
+                    session.sample(sampling(), &mut findings, |_| Ok(()), |_, ()| Vec::new());
                 assert!(matches!(next, Err(Error::Unknown(_))), "a later stage");
             }
         }
@@ -349,7 +367,7 @@ mod tests {
         };
         let session = Session::quick(&cancelled);
         let mut findings = Findings::default();
-        let outcome = session.sample(SAMPLING, &mut findings, deploy, |_, ()| Vec::new());
+        let outcome = session.sample(sampling(), &mut findings, deploy, |_, ()| Vec::new());
         assert!(matches!(outcome, Err(Error::Cancelled)));
         assert_eq!(measured, 4);
     }

@@ -21,11 +21,9 @@ const EMPTY: usize = 3;
 
 pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let frame = frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
-    let sampling = Sampling {
-        stage: &format!("accounting at {hook}"),
-        rounds: 5,
-        share: 0.1,
-    };
+    let sampling = Sampling::of(format!("accounting at {hook}"))
+        .rounds(5)
+        .share(0.1);
     let deploy = |turns: &mut Turns<'_>| {
         let programs = ebpf::load_accounting(hook)?;
         let fds: Vec<_> = programs.iter().map(AsFd::as_fd).collect();

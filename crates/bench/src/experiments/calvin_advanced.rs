@@ -163,11 +163,7 @@ fn measure_in_parallel(
         Effort::Whole => (1..=MOST_PARALLEL).collect(),
         Effort::Quick | Effort::Trial => vec![1, 2, 4, MOST_PARALLEL],
     };
-    let sampling = Sampling {
-        stage: "functions in parallel",
-        rounds: 1,
-        share: 0.6,
-    };
+    let sampling = Sampling::of("functions in parallel").rounds(1).share(0.6);
     let runs = Subjects::new(PARALLEL_FIGURES, [subjects.len(), counts.len()]);
     let deploy = |turns: &mut Turns<'_>| {
         runs.measure(turns, |[subject, number]| {
@@ -228,11 +224,7 @@ fn measure_in_turns(
     session: Session<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
-    let sampling = Sampling {
-        stage: "functions in turns",
-        rounds: 4,
-        share: 0.4,
-    };
+    let sampling = Sampling::of("functions in turns").share(0.4);
     let runs = Subjects::new(TURN_FIGURES, [subjects.len()]);
     let deploy = |turns: &mut Turns<'_>| {
         let mut all = subjects

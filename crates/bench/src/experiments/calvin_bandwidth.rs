@@ -112,11 +112,7 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
         .all()
         .map(|at| (at, RateSearch::default()))
         .collect();
-    let sampling = Sampling {
-        stage: "rates without loss",
-        rounds: 3,
-        share: 1.0,
-    };
+    let sampling = Sampling::of("rates without loss").rounds(3);
     let deploy = |turns: &mut Turns<'_>| {
         let made = build(session)?;
         subjects.measure(turns, |at| {

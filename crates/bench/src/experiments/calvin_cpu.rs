@@ -101,11 +101,7 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let chains = chains()?;
     let windows = session.effort.choose([60, 25], [60, 25], [300, 200]);
     let windows = windows.map(Duration::from_millis);
-    let sampling = Sampling {
-        stage: "CPU use",
-        rounds: 4,
-        share: 1.0,
-    };
+    let sampling = Sampling::of("CPU use");
     let deploy = |turns: &mut Turns<'_>| {
         let (variants, skipped) = build(&chains, session)?;
         windows_of(variants.len()).measure(turns, |[variant, load]| {

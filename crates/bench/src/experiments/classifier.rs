@@ -39,11 +39,9 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
         .chain([(most, own)]);
     // The function and the egress behind a front door.
     let behind = COUNTS.len() + 1;
-    let sampling = Sampling {
-        stage: &format!("chains at {hook}"),
-        rounds: 5,
-        share: 0.25,
-    };
+    let sampling = Sampling::of(format!("chains at {hook}"))
+        .rounds(5)
+        .share(0.25);
     let deploy = |turns: &mut Turns<'_>| {
         let doors = doors
             .clone()

@@ -67,11 +67,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let packets = session.effort.choose(400, 4000, 20_000);
     let subjects = subjects();
-    let sampling = Sampling {
-        stage: "codes over lossy links",
-        rounds: 4,
-        share: 1.0,
-    };
+    let sampling = Sampling::of("codes over lossy links");
     let mut rounds = BTreeMap::new();
     let deploy = |turns: &mut Turns<'_>| {
         subjects.measure(turns, |at| {

@@ -74,11 +74,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let sampling = Sampling {
-        stage: "plan, up, down, load",
-        rounds: 5,
-        share: 1.0,
-    };
+    let sampling = Sampling::of("plan, up, down, load").rounds(5);
     let deploy = |turns: &mut Turns<'_>| {
         measure_plan(turns, session)?;
         let agent = AgentProcess::start(session.program)?;

@@ -117,11 +117,7 @@ fn measure_round_trips(session: Session<'_>, findings: &mut Findings) -> Result<
 
 fn measure_rates(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let packets = session.effort.choose(500, 20_000, 50_000);
-    let sampling = Sampling {
-        stage: "packet rates",
-        rounds: 4,
-        share: 0.5,
-    };
+    let sampling = Sampling::of("packet rates").share(0.5);
     let rates = Subjects::new(FIGURES, [BATCHES.len(), SUBJECTS.len(), PAYLOADS.len()]);
     let deploy = |turns: &mut Turns<'_>| {
         let made = build(session)?;

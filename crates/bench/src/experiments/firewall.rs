@@ -23,11 +23,9 @@ const FRAMES: usize = 256;
 pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     // The last subject is `forward`, with the same egress as the firewalls.
     let nothing = COUNTS.len();
-    let sampling = Sampling {
-        stage: &format!("rules at {hook}"),
-        rounds: 5,
-        share: 0.15,
-    };
+    let sampling = Sampling::of(format!("rules at {hook}"))
+        .rounds(5)
+        .share(0.15);
     let deploy = |turns: &mut Turns<'_>| {
         let plane = small_plane()?;
         let load = |spi, function| plane.load_chain(&test_run::chain(hook, spi, &[function]));

@@ -32,11 +32,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let sampling = Sampling {
-        stage: "chains in user space",
-        rounds: 10,
-        share: 1.0,
-    };
+    let sampling = Sampling::of("chains in user space").rounds(10);
     let deploy = |turns: &mut Turns<'_>| {
         let memories = (0..BATCHES.len() * LENGTHS.len())
             .map(|_| FrameMemory::map(&Umem::create(FRAMES, FRAME_SIZE)?))

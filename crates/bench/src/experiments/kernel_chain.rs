@@ -84,11 +84,9 @@ fn round_trips(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Res
 
 fn test_runs(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let frame = frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
-    let sampling = Sampling {
-        stage: &format!("test runs at {hook}"),
-        rounds: 5,
-        share: 0.15,
-    };
+    let sampling = Sampling::of(format!("test runs at {hook}"))
+        .rounds(5)
+        .share(0.15);
     let function = if session.has_fault(Fault::SlowFunction) {
         FunctionConfig::Xor(XorConfig { key: 90 })
     } else {

@@ -76,11 +76,9 @@ impl Subject {
         findings: &mut Findings,
     ) -> Result<(), Error> {
         let hook = self.hook;
-        let sampling = Sampling {
-            stage: &format!("{name}, {family}, at {hook}"),
-            rounds: 5,
-            share: 1.0 / 12.0,
-        };
+        let sampling = Sampling::of(format!("{name}, {family}, at {hook}"))
+            .rounds(5)
+            .share(1.0 / 12.0);
         let less = |round: &dyn Fn(usize) -> f64, one, other| (round(one) - round(other)).max(1.0);
         let hot = |samples: &Deployments| {
             samples.median_of(|round| less(round, HOT_FUNCTION, HOT_FORWARD))

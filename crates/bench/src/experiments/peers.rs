@@ -273,11 +273,7 @@ fn measure_processes(
     findings: &mut Findings,
 ) -> Result<(), Error> {
     let shapes = [SHAPES[0], SHAPES[1]];
-    let sampling = Sampling {
-        stage: "CPU time and memory",
-        rounds: 4,
-        share: 0.4,
-    };
+    let sampling = Sampling::of("CPU time and memory").share(0.4);
     let deploy = |turns: &mut Turns<'_>| {
         let (variants, subjects) = build(available, &shapes, session)?;
         turns.measure(variants.len(), |index| {

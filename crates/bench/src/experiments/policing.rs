@@ -69,11 +69,7 @@ fn subjects() -> Vec<Subject> {
 pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let subjects = subjects();
     let frame = frames::udp_frame([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
-    let sampling = Sampling {
-        stage: "policing",
-        rounds: 5,
-        share: 0.3,
-    };
+    let sampling = Sampling::of("policing").rounds(5).share(0.3);
     let deploy = |turns: &mut Turns<'_>| {
         let doors = subjects
             .iter()

@@ -176,12 +176,9 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     findings.set("frame_bytes", crate::routers::FRAME_BYTES);
     for (kind, share) in KINDS {
-        let stage = format!("{} routers", kind.name());
-        let sampling = Sampling {
-            stage: &stage,
-            rounds: session.effort.choose(2, 2, 10),
-            share,
-        };
+        let sampling = Sampling::of(format!("{} routers", kind.name()))
+            .rounds(session.effort.choose(2, 2, 10))
+            .share(share);
         let settings = settings(kind);
         let subjects = Subjects::new(FIGURES, [settings.len()]);
         let deploy = |turns: &mut Turns<'_>| measure(kind, &settings, session, turns);

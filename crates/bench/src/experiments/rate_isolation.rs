@@ -181,12 +181,9 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     findings.set("frame_bytes", crate::routers::FRAME_BYTES);
     for (kind, functions) in SUBJECTS {
-        let stage = format!("two {} routers", kind.name());
-        let sampling = Sampling {
-            stage: &stage,
-            rounds: session.effort.choose(2, 3, 8),
-            share: 1.0 / SUBJECTS.len() as f64,
-        };
+        let sampling = Sampling::of(format!("two {} routers", kind.name()))
+            .rounds(session.effort.choose(2, 3, 8))
+            .share(1.0 / SUBJECTS.len() as f64);
         let deploy = |turns: &mut Turns<'_>| measure(kind, functions, session, turns);
         let judge = |samples: &Deployments, (): &()| claims(kind.name(), samples);
         let (samples, ()) = session.sample(sampling, findings, deploy, judge)?;

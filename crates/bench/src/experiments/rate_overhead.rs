@@ -190,11 +190,7 @@ fn add_shaper() -> Result<(), Error> {
 
 fn throughput(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let core = probing_core()?;
-    let sampling = Sampling {
-        stage: "throughput",
-        rounds: 8,
-        share: 0.7,
-    };
+    let sampling = Sampling::of("throughput").rounds(8).share(0.7);
     let mut lost = vec![0; SUBJECTS.len()];
     let deploy = |turns: &mut Turns<'_>| {
         let mut routers = Vec::new();

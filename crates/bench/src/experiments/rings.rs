@@ -47,11 +47,7 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     } else {
         Duration::ZERO
     };
-    let sampling = Sampling {
-        stage: "rings",
-        rounds: 10,
-        share: 1.0,
-    };
+    let sampling = Sampling::of("rings").rounds(10);
     let deploy = |turns: &mut Turns<'_>| {
         let (mut rte_ring, skipped) = match RingThroughput::start(cores, WINDOWS, BATCHES) {
             Ok(program) => (Some(program), None),
