@@ -15,13 +15,14 @@ pub(crate) struct Figure<O> {
 
 /// How rows show a figure, from its values in all rounds of all deployments.
 #[derive(Debug, Clone, Copy)]
-enum Column {
-    /// Median and interval, with this unit.
+pub(crate) enum Column {
+    /// Median and interval. The column's name ends with this unit.
     Interval(&'static str),
-    /// Mean and interval, with this unit.
+    /// Mean and interval. The column's name ends with this unit.
     Mean(&'static str),
-    /// One value without an interval.
+    /// The median alone.
     Median,
+    /// The mean alone.
     MeanValue,
     Sum,
     Least,
@@ -30,47 +31,8 @@ enum Column {
 }
 
 impl<O> Figure<O> {
-    const fn new(name: &'static str, column: Column, of: fn(&O) -> f64) -> Self {
+    pub(crate) const fn new(name: &'static str, column: Column, of: fn(&O) -> f64) -> Self {
         Self { name, column, of }
-    }
-
-    /// Shown as its median and the interval. The column's name ends with `unit`.
-    pub(crate) const fn interval(
-        name: &'static str,
-        unit: &'static str,
-        of: fn(&O) -> f64,
-    ) -> Self {
-        Self::new(name, Column::Interval(unit), of)
-    }
-
-    /// Shown as its mean and the interval. The column's name ends with `unit`.
-    pub(crate) const fn mean(name: &'static str, unit: &'static str, of: fn(&O) -> f64) -> Self {
-        Self::new(name, Column::Mean(unit), of)
-    }
-
-    /// Shown as its median.
-    pub(crate) const fn median(name: &'static str, of: fn(&O) -> f64) -> Self {
-        Self::new(name, Column::Median, of)
-    }
-
-    /// Shown as its mean.
-    pub(crate) const fn mean_value(name: &'static str, of: fn(&O) -> f64) -> Self {
-        Self::new(name, Column::MeanValue, of)
-    }
-
-    /// Shown as the sum of all rounds.
-    pub(crate) const fn sum(name: &'static str, of: fn(&O) -> f64) -> Self {
-        Self::new(name, Column::Sum, of)
-    }
-
-    /// Shown as the least value of all rounds.
-    pub(crate) const fn least(name: &'static str, of: fn(&O) -> f64) -> Self {
-        Self::new(name, Column::Least, of)
-    }
-
-    /// Not shown in rows.
-    pub(crate) const fn hidden(name: &'static str, of: fn(&O) -> f64) -> Self {
-        Self::new(name, Column::Hidden, of)
     }
 }
 
@@ -125,6 +87,16 @@ impl<O, const N: usize> Subjects<O, N> {
             samples,
             first: subject * self.figures.len(),
         }
+    }
+
+    /// A row for each subject: the fields of `describe`, then the figures.
+    pub(crate) fn rows(
+        &self,
+        samples: &Deployments,
+        describe: impl Fn([usize; N]) -> Row,
+    ) -> Vec<Row> {
+        let row = |at| self.at(samples, at).add_to(describe(at));
+        self.all().map(row).collect()
     }
 
     /// Measures all subjects in turns: [`Turns::measure`].

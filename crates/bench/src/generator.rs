@@ -125,7 +125,10 @@ fn send(sender: &PacketSender, count: usize) -> Result<u64, Error> {
 }
 
 /// Runs `work` on one core, and then restores the thread's cores.
-fn run_on_core<T>(core: usize, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+pub(crate) fn run_on_core<T>(
+    core: usize,
+    work: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
     let before = affinity::get(0)?;
     affinity::set(0, &[core])?;
     let outcome = work();

@@ -31,6 +31,15 @@ pub(crate) struct TripSubject<'a> {
     pub(crate) first: usize,
 }
 
+/// The ratio of two variants with a payload, under a condition.
+pub(crate) struct TripRatio {
+    /// Id of a claim about it.
+    pub(crate) id: String,
+    pub(crate) payload: usize,
+    pub(crate) conditions: Conditions,
+    pub(crate) ratio: Option<Estimate>,
+}
+
 /// Name and description of a removed variant.
 #[derive(Debug)]
 pub(crate) struct VariantLabel {
@@ -83,24 +92,75 @@ impl TripSubjects {
     }
 
     /// The ratio of two variants for each payload and condition. Empty if a variant is not
-    /// available here.
+    /// available here. `what` begins the ids of claims.
     pub(crate) fn ratios(
         &self,
         samples: &Deployments,
-        subject: &str,
-        reference: &str,
-    ) -> Vec<(usize, Conditions, Option<Estimate>)> {
+        what: &str,
+        [subject, reference]: [&str; 2],
+    ) -> Vec<TripRatio> {
         let (Some(one), Some(other)) = (self.find(subject), self.find(reference)) else {
+            let is_known = |name| self.find(name).is_some() || self.is_skipped(name);
+            debug_assert!(is_known(subject), "no variant `{subject}`");
+            debug_assert!(is_known(reference), "no variant `{reference}`");
             return Vec::new();
         };
         let mut ratios = Vec::new();
-        for (payload, bytes) in PAYLOADS.into_iter().enumerate() {
-            for (index, conditions) in self.conditions.iter().enumerate() {
-                let at = |variant| self.slot(variant, payload, index);
-                ratios.push((bytes, *conditions, samples.ratio(at(one), at(other))));
+        for (index, payload) in PAYLOADS.into_iter().enumerate() {
+            for (condition, conditions) in self.conditions.iter().enumerate() {
+                let at = |variant| self.slot(variant, index, condition);
+                let mode = match self.conditions[..] {
+                    [_] => String::new(),
+                    _ => format!(", {conditions}"),
+                };
+                ratios.push(TripRatio {
+                    id: format!("{what}, {payload} B{mode}"),
+                    payload,
+                    conditions: *conditions,
+                    ratio: samples.ratio(at(one), at(other)),
+                });
             }
         }
         ratios
+    }
+
+    fn is_skipped(&self, name: &str) -> bool {
+        let mut skipped = self.skipped.iter().filter_map(|row| row.get("variant"));
+        skipped.any(|skipped| skipped.as_str() == Some(name))
+    }
+}
+
+impl TripRatio {
+    pub(crate) fn at_most(self, bound: f64) -> Claim {
+        Claim::at_most(self.id, self.ratio, bound)
+    }
+
+    pub(crate) fn at_least(self, bound: f64) -> Claim {
+        Claim::at_least(self.id, self.ratio, bound)
+    }
+}
+
+impl RoundTrips {
+    /// A row for each subject. `more` adds columns after the median.
+    pub(crate) fn rows(&self, more: impl Fn(Row, &Distribution) -> Row) -> Vec<Row> {
+        let row = |subject: TripSubject<'_>| {
+            let mut row = Row::of("round trips")
+                .with("variant", subject.variant.name.as_str())
+                .with("payload_bytes", subject.payload);
+            if self.subjects.conditions.len() > 1 {
+                row = row.with("mode", subject.conditions.to_string());
+            }
+            row = row.with_estimate("rtt_p50", "_us", self.samples.median(subject.slot));
+            more(row, &self.distributions[subject.slot])
+                .with("times_direct", self.times_first(&subject))
+                .with("what", subject.variant.about.as_str())
+        };
+        self.subjects.all().map(row).collect()
+    }
+
+    /// The ratio of a subject to the first variant.
+    pub(crate) fn times_first(&self, subject: &TripSubject<'_>) -> Option<f64> {
+        self.samples.ratio_value(subject.slot, subject.first)
     }
 }
 
@@ -193,7 +253,7 @@ mod tests {
         let subjects = TripSubjects {
             variants: ["cable", "chain"].map(label).into(),
             conditions: [Mode::Inline, Mode::Blocking].map(Into::into).into(),
-            skipped: Vec::new(),
+            skipped: vec![Findings::skipped_row("variant", "absent", &"not built")],
         };
         let all: Vec<_> = subjects.all().collect();
         assert_eq!(all.len(), 8);
@@ -204,8 +264,9 @@ mod tests {
         assert_eq!(subject.conditions, Mode::Inline.into());
         assert_eq!(subject.first, subjects.slot(0, 1, 0));
         let samples = Deployments::default();
-        assert_eq!(subjects.ratios(&samples, "chain", "cable").len(), 4);
-        assert!(subjects.ratios(&samples, "chain", "absent").is_empty());
+        let ratios = |names| subjects.ratios(&samples, "ratio", names);
+        assert_eq!(ratios(["chain", "cable"])[1].id, "ratio, 256 B, blocking");
+        assert!(ratios(["chain", "absent"]).is_empty());
     }
 
     #[test]

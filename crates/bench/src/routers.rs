@@ -12,13 +12,11 @@ use myelin_linux::napi;
 use myelin_linux::netlink::Netlink;
 use myelin_linux::packet_socket::PacketSender;
 use myelin_packet::sojourn::Histogram;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use crate::agents::{self, EmbeddedAgent};
 use crate::generator::{Stream, StreamCounts, generate};
 use crate::network::{CLIENT_LINK, Network, SERVER_LINK, SERVER_PORT};
-use crate::variant::{polling_core, probing_core};
+use crate::variant::{Pollers, polling_core, probing_core};
 use crate::{Error, frames};
 
 /// Frame length of the paper's packets and ours, with the Ethernet header, bytes.
@@ -92,14 +90,15 @@ impl RouterKind {
     }
 }
 
-/// The routers and their senders. Fields drop in this order.
+/// The routers and their senders. Fields drop in this order: the processes must run to receive the
+/// request to end.
 pub(crate) struct Routers {
+    workers: Pollers,
     agent: Arc<EmbeddedAgent>,
     kind: RouterKind,
-    functions: Vec<String>,
+    functions: &'static [&'static str],
     chains: Vec<String>,
     senders: Vec<PacketSender>,
-    workers: Vec<u32>,
     _sink: OwnedFd,
     network: Network,
 }
@@ -109,6 +108,28 @@ pub(crate) struct Routers {
 pub(crate) struct RouterTurn {
     pub(crate) sent: StreamCounts,
     pub(crate) counters: RouterCounters,
+}
+
+#[cfg(test)]
+impl RouterTurn {
+    /// A turn of a second, in which the router forwarded so many of the packets in 1 us each.
+    pub(crate) fn forwarded(due: f64, packets: u64, packets_out: u64) -> Self {
+        let mut sojourn = Histogram::new();
+        sojourn.record_many(1000, packets_out);
+        Self {
+            sent: StreamCounts {
+                packets,
+                due,
+                seconds: 1.0,
+            },
+            counters: RouterCounters {
+                packets_in: packets,
+                policed: packets - packets_out,
+                packets_out,
+                sojourn,
+            },
+        }
+    }
 }
 
 /// Counters of a router, since its deployment or in a turn.
@@ -134,11 +155,11 @@ impl RouterCounters {
 
 impl Routers {
     /// Deploys one router for each `sla` (the text between the braces), followed by
-    /// `functions`. Their processes are stopped except in [`Routers::while_running`].
+    /// `functions`. Their processes are stopped except while they are measured.
     pub(crate) fn new(
         program: &Path,
         kind: RouterKind,
-        functions: &[&str],
+        functions: &'static [&'static str],
         slas: &[String],
     ) -> Result<Self, Error> {
         let network = Network::create(false)?;
@@ -150,7 +171,11 @@ impl Routers {
             let names: Vec<String> = (0..slas.len())
                 .map(|number| agent.dir.chain_name(&format!("{prefix}{number}")))
                 .collect();
-            agent.up_all(chain_texts(kind, functions, &names, slas)?)?;
+            let chains = names.iter().zip(slas).enumerate();
+            let texts = chains
+                .map(|(number, (name, sla))| chain_text(kind, functions, number, name, sla))
+                .collect::<Result<Vec<_>, _>>()?;
+            agent.up_all(texts.join("---\n"))?;
             let mut workers = Vec::new();
             for name in &names {
                 workers.extend(agent.workers(name)?);
@@ -178,28 +203,25 @@ impl Routers {
         let senders = (0..chains.len())
             .map(|number| network.client.sender(&frame(number)))
             .collect::<Result<_, _>>()?;
-        let routers = Self {
+        Ok(Self {
             agent,
             kind,
-            functions: functions.iter().map(ToString::to_string).collect(),
+            functions,
             chains,
             senders,
-            workers,
+            workers: Pollers::stop(workers),
             _sink: sink,
             network,
-        };
-        routers.signal(Signal::SIGSTOP);
-        Ok(routers)
+        })
     }
 
     /// Changes the SLA of the first router by a live change.
     pub(crate) fn set_sla(&self, sla: &str) -> Result<(), Error> {
-        let functions: Vec<&str> = self.functions.iter().map(String::as_str).collect();
-        let text = chain_text(self.kind, &functions, 0, &self.chains[0], sla)?;
-        self.signal(Signal::SIGCONT);
+        let text = chain_text(self.kind, self.functions, 0, &self.chains[0], sla)?;
         let netns = &self.network.middle.netns;
-        let changed = netns.enter(|| self.agent.up_all(text))?;
-        self.signal(Signal::SIGSTOP);
+        let changed = self
+            .workers
+            .run(|| netns.enter(|| self.agent.up_all(text)))?;
         changed.map(drop)
     }
 
@@ -213,16 +235,6 @@ impl Routers {
     /// The sender of router `number`.
     pub(crate) fn sender(&self, number: usize) -> &PacketSender {
         &self.senders[number]
-    }
-
-    /// Runs `work` while the routers' processes run.
-    fn while_running<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        self.signal(Signal::SIGCONT);
-        let outcome = work();
-        // Packets in flight pass.
-        std::thread::sleep(DRAIN);
-        self.signal(Signal::SIGSTOP);
-        outcome
     }
 
     /// Sends to the first routers for `duration`; `(rate, cluster, burst)` of each are fields of
@@ -244,7 +256,12 @@ impl Routers {
             })
             .collect();
         let core = probing_core()?;
-        let sent = self.while_running(|| generate(&streams, duration, core))?;
+        let sent = self.workers.run(|| {
+            let sent = generate(&streams, duration, core);
+            // Packets in flight pass.
+            std::thread::sleep(DRAIN);
+            sent
+        })?;
         let (after, received) = (self.counters()?, self.received()? - received_before);
         let both = after.iter().zip(&before);
         let turns = sent.into_iter().zip(both);
@@ -273,21 +290,20 @@ impl Routers {
 
     /// Counters of each router.
     pub(crate) fn counters(&self) -> Result<Vec<RouterCounters>, Error> {
-        self.signal(Signal::SIGCONT);
-        let all = self.agent.status();
-        let counters = self.chains.iter().enumerate().map(|(number, name)| {
-            let status = self.status(&all, number)?;
-            let sojourn = self.agent.sojourn(name)?.pop();
-            Ok(RouterCounters {
-                packets_in: status.packets_in,
-                policed: status.policed,
-                packets_out: status.packets_out,
-                sojourn: sojourn.unwrap_or_default(),
-            })
-        });
-        let counters = counters.collect();
-        self.signal(Signal::SIGSTOP);
-        counters
+        self.workers.run(|| {
+            let all = self.agent.status();
+            let counters = self.chains.iter().enumerate().map(|(number, name)| {
+                let status = self.status(&all, number)?;
+                let sojourn = self.agent.sojourn(name)?.pop();
+                Ok(RouterCounters {
+                    packets_in: status.packets_in,
+                    policed: status.policed,
+                    packets_out: status.packets_out,
+                    sojourn: sojourn.unwrap_or_default(),
+                })
+            });
+            counters.collect()
+        })
     }
 
     /// Packets that have arrived at the server.
@@ -306,20 +322,6 @@ impl Routers {
         let found = all.iter().find(|status| status.chain == *name);
         let absent = || ApiError::failed(format!("the agent has no chain {name}"));
         Ok(found.ok_or_else(absent)?)
-    }
-
-    fn signal(&self, signal: Signal) {
-        for worker in &self.workers {
-            // The agent restarts an ended worker, and the counters show it.
-            let _ = kill(Pid::from_raw(worker.cast_signed()), signal);
-        }
-    }
-}
-
-impl Drop for Routers {
-    fn drop(&mut self) {
-        // A stopped process cannot handle the request to end.
-        self.signal(Signal::SIGCONT);
     }
 }
 
@@ -340,22 +342,6 @@ pub(crate) fn frame(number: usize) -> Vec<u8> {
     let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
     frame[24..26].copy_from_slice(&checksum.to_be_bytes());
     frame
-}
-
-/// The chain file of all routers.
-fn chain_texts(
-    kind: RouterKind,
-    functions: &[&str],
-    names: &[String],
-    slas: &[String],
-) -> Result<String, Error> {
-    let texts: Vec<String> = names
-        .iter()
-        .zip(slas)
-        .enumerate()
-        .map(|(number, (name, sla))| chain_text(kind, functions, number, name, sla))
-        .collect::<Result<_, _>>()?;
-    Ok(texts.join("---\n"))
 }
 
 /// A chain of one router, which rewrites the link addresses.

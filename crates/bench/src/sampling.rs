@@ -53,15 +53,20 @@ impl Session<'_> {
         claims: impl Fn(&Deployments, &T) -> Vec<Claim>,
     ) -> Result<(Deployments, T), Error> {
         findings.check_not_ended()?;
+        let Sampling {
+            stage,
+            rounds,
+            share,
+        } = sampling;
         let start = Instant::now();
-        let limit = self.time_limit.mul_f64(sampling.share);
+        let limit = self.time_limit.mul_f64(share);
         let mut all = Deployments::default();
         let mut last = None;
         loop {
             let mut turns = Turns {
                 session: self,
-                stage: &sampling.stage,
-                rounds: self.effort.choose(2, sampling.rounds, sampling.rounds),
+                stage: &stage,
+                rounds: self.effort.choose(2, rounds, rounds),
                 deployment: all.len(),
                 slots: Vec::new(),
             };

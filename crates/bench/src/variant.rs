@@ -52,12 +52,10 @@ impl Variant {
             .server
             .local_addr()
             .map_err(|cause| Error::system("read the address of the probe's server", cause))?;
-        let pollers = Pollers(pollers);
-        pollers.signal(Signal::SIGSTOP);
         Ok(Self {
             name: name.into(),
             about: about.into(),
-            pollers,
+            pollers: Pollers::stop(pollers),
             sockets,
             destination,
             key: 0,
@@ -80,10 +78,7 @@ impl Variant {
 
     /// Runs `work` while the variant's processes run.
     pub(crate) fn while_running<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.pollers.signal(Signal::SIGCONT);
-        let outcome = work();
-        self.pollers.signal(Signal::SIGSTOP);
-        outcome
+        self.pollers.run(work)
     }
 
     /// Round trips of `packets` packets, one after another, nanoseconds.
@@ -275,13 +270,27 @@ fn control(session: Session<'_>) -> Control<'_> {
     }
 }
 
-/// Processes that poll.
-struct Pollers(Vec<u32>);
+/// Processes that poll. They are stopped while others are measured.
+pub(crate) struct Pollers(Vec<u32>);
 
 impl Pollers {
+    pub(crate) fn stop(pids: Vec<u32>) -> Self {
+        let pollers = Self(pids);
+        pollers.signal(Signal::SIGSTOP);
+        pollers
+    }
+
+    /// Runs `work` while the processes run.
+    pub(crate) fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.signal(Signal::SIGCONT);
+        let outcome = work();
+        self.signal(Signal::SIGSTOP);
+        outcome
+    }
+
     fn signal(&self, signal: Signal) {
         for pid in &self.0 {
-            // If a process has ended, the probe detects the loss.
+            // If a process has ended, the probe detects the loss, or the counters show it.
             let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
         }
     }
@@ -289,6 +298,7 @@ impl Pollers {
 
 impl Drop for Pollers {
     fn drop(&mut self) {
+        // A stopped process cannot handle the request to end.
         self.signal(Signal::SIGCONT);
     }
 }

@@ -76,8 +76,6 @@ struct Results {
     sets: usize,
     refused: usize,
     packets: [PacketTotals; 2],
-    turns_ns: u64,
-    absent_ns: u64,
     excused_ns: u64,
 }
 
@@ -240,8 +238,6 @@ impl Results {
             totals.turns_ns += absence.turn_ns;
             totals.absent_ns[0] += absence.sending_ns.saturating_sub(allowed_ns[0]);
             totals.absent_ns[1] += absence.serving_ns.saturating_sub(allowed_ns[1]);
-            self.turns_ns += turn.absence.turn_ns;
-            self.absent_ns += beyond_ns;
             if excused {
                 self.excused_ns += beyond_ns;
             }
@@ -249,6 +245,10 @@ impl Results {
         self.sets += 1;
         self.refused += set.refused;
         self.chains.extend(chains);
+    }
+
+    fn sum(&self, of: fn(&PacketTotals) -> u64) -> u64 {
+        self.packets.iter().map(of).sum()
     }
 
     fn select(&self, kind: PoolKind, chains: Option<usize>) -> Vec<&ChainResult> {
@@ -295,10 +295,11 @@ fn report(results: &Results, costs: &Costs, core: usize, findings: &mut Findings
             .extend(sorted_rows(kind, &results.select(kind, None)));
     }
     findings.rows.extend(closest_rows(results));
+    let absent_ns = results.sum(|of| of.absent_ns.iter().sum());
     findings.add_row(
         Row::of("time")
-            .with("watched_ms", results.turns_ns as f64 / 1e6)
-            .with("absent_beyond_stalls_ms", results.absent_ns as f64 / 1e6)
+            .with("watched_ms", results.sum(|of| of.turns_ns) as f64 / 1e6)
+            .with("absent_beyond_stalls_ms", absent_ns as f64 / 1e6)
             .with("excused_ms", results.excused_ns as f64 / 1e6),
     );
     for kind in [PoolKind::Kernel, PoolKind::Worker] {
@@ -414,13 +415,13 @@ const SETS_NEEDED: usize = 200;
 fn decide_claims(results: &Results) -> Vec<Claim> {
     let chains = || results.chains.iter();
     let unexplained: usize = chains().map(|one| one.count(Verdict::Unexplained)).sum();
-    let excused = results.excused_ns as f64 / results.turns_ns.max(1) as f64;
+    let excused = results.excused_ns as f64 / results.sum(|of| of.turns_ns).max(1) as f64;
     let above_paper = chains().filter(|one| {
         let sum_ns = one.bound.paper_sum_ns;
         sum_ns.is_some_and(|sum_ns| one.bound.bound_ns > sum_ns)
     });
-    let missing: u64 = results.packets.iter().map(|totals| totals.missing).sum();
-    let sent: u64 = results.packets.iter().map(|totals| totals.sent).sum();
+    let missing = results.sum(|of| of.missing);
+    let sent = results.sum(|of| of.sent);
     let figures = [
         (
             "delays above the bound without an excuse",
@@ -458,13 +459,9 @@ fn decide_claims(results: &Results) -> Vec<Claim> {
         let id = format!("bound over the longest delay, {name} chains, median");
         Claim::at_most(id, median_ci(&ratios, CONFIDENCE), TIGHTNESS)
     });
-    if !results.is_calibrated {
-        let claims = figures.into_iter().chain(tightness);
-        return claims
-            .map(|claim| claim.undecided("the costs are not calibrated"))
-            .collect();
-    }
-    let has_enough_sets = if results.sets < SETS_NEEDED {
+    let precondition = if !results.is_calibrated {
+        Err("the costs are not calibrated".to_owned())
+    } else if results.sets < SETS_NEEDED {
         Err(format!("{} sets; {SETS_NEEDED} are needed", results.sets))
     } else {
         Ok(())
@@ -473,8 +470,8 @@ fn decide_claims(results: &Results) -> Vec<Claim> {
     // Few sets can break a bound, but not show that it holds.
     claims
         .map(|claim| match claim.holds {
-            Some(false) => claim,
-            _ => claim.provided(has_enough_sets.clone()),
+            Some(false) if results.is_calibrated => claim,
+            _ => claim.provided(precondition.clone()),
         })
         .collect()
 }

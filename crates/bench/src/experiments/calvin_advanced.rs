@@ -14,6 +14,7 @@ use myelin_metrics::stats::Deployments;
 use myelin_spec::LossyLinkConfig;
 use serde::Deserialize;
 
+use crate::figures::Column::{Interval, Median};
 use crate::figures::{Figure, Subjects};
 use crate::published::{Published, calvin};
 use crate::reference::FeedProcess;
@@ -63,6 +64,12 @@ struct FedFunction<'a> {
 impl FedFunction<'_> {
     fn name(&self) -> &str {
         self.case.map_or(PLAIN_AES, |case| &case.name)
+    }
+
+    fn row(&self, table: &str) -> Row {
+        Row::of(table)
+            .with("function", self.name())
+            .with("payload_bytes", self.payload)
     }
 
     /// Starts `count` idle processes.
@@ -143,13 +150,13 @@ struct Times {
 }
 
 const PARALLEL_FIGURES: &[Figure<Times>] = &[
-    Figure::interval("processing_mean", "_us", |times| times.mean),
-    Figure::median("processing_p50_us", |times| times.p50),
-    Figure::median("processing_p99_us", |times| times.p99),
+    Figure::new("processing_mean", Interval("_us"), |times| times.mean),
+    Figure::new("processing_p50_us", Median, |times| times.p50),
+    Figure::new("processing_p99_us", Median, |times| times.p99),
 ];
 const TURN_FIGURES: &[Figure<Times>] = &[
-    Figure::interval("processing_p50", "_us", |times| times.p50),
-    Figure::interval("processing_p99", "_us", |times| times.p99),
+    Figure::new("processing_p50", Interval("_us"), |times| times.p50),
+    Figure::new("processing_p99", Interval("_us"), |times| times.p99),
 ];
 
 /// The paper's figure: 1 to 9 of each function in parallel.
@@ -187,14 +194,12 @@ fn measure_in_parallel(
         claims
     };
     let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
+    findings.rows.extend(runs.rows(&samples, |[index, number]| {
+        subjects[index]
+            .row("in parallel")
+            .with("parallel", counts[number])
+    }));
     for (index, subject) in subjects.iter().enumerate() {
-        for (number, count) in counts.iter().enumerate() {
-            let row = Row::of("in parallel")
-                .with("function", subject.name())
-                .with("payload_bytes", subject.payload)
-                .with("parallel", *count);
-            findings.add_row(runs.at(&samples, [index, number]).add_to(row));
-        }
         // The most in parallel such that no smaller number is above the budget.
         let most_within = |budget_us: f64| {
             let is_within = |(number, _): &(usize, &usize)| {
@@ -207,9 +212,8 @@ fn measure_in_parallel(
             within.last().map_or(0, |(_, count)| *count)
         };
         findings.add_row(
-            Row::of("within budget at p99")
-                .with("function", subject.name())
-                .with("payload_bytes", subject.payload)
+            subject
+                .row("within budget at p99")
                 .with("parallel_within_5us", most_within(FAST_BUDGET_US))
                 .with("parallel_within_20us", most_within(BUDGET_US)),
         );
@@ -258,13 +262,9 @@ fn measure_in_turns(
         claims
     };
     let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
-    for (index, subject) in subjects.iter().enumerate() {
-        let row = Row::of("in turns")
-            .with("function", subject.name())
-            .with("payload_bytes", subject.payload)
-            .with("parallel", cores);
-        findings.add_row(runs.at(&samples, [index]).add_to(row));
-    }
+    findings.rows.extend(runs.rows(&samples, |[index]| {
+        subjects[index].row("in turns").with("parallel", cores)
+    }));
     Ok(())
 }
 

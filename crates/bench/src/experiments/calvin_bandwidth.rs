@@ -17,64 +17,60 @@ use std::collections::BTreeMap;
 use myelin_measure::bandwidth::{RateSearch, TrialResult};
 use myelin_metrics::stats::{Deployments, Estimate};
 
-use crate::agents::EmbeddedAgent;
+use crate::figures::Column::{Hidden, Interval};
 use crate::figures::{Figure, Subject, Subjects};
 use crate::published::calvin;
 use crate::round_trips::VariantLabel;
 use crate::sampling::{Sampling, Turns};
 use crate::variant::Variant;
-use crate::variants::BEST_BATCH;
-use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session, variants};
+use crate::variants::{self, BEST_BATCH, PathKind, VariantSpec};
+use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session, experiment};
 
 /// UDP payloads, bytes.
 const PAYLOADS: [usize; 4] = [256, 512, 1024, 1400];
-/// Batch sizes of sender and workers.
+const BURST: u16 = 32;
+/// Batch sizes of sender and workers. One by one, the sender is too slow to measure the path.
+const MODES: [Mode; 3] = [
+    Mode::new(1, 1),
+    Mode::new(BURST, 1),
+    Mode::new(BURST, BEST_BATCH),
+];
+
+#[derive(Clone, Copy)]
 struct Mode {
-    name: &'static str,
     /// Packets of each system call of the sender.
     burst: u16,
     /// Batch size of the worker.
     batch: u16,
-    /// Whether the sender is fast enough to measure the path.
-    claimed: bool,
 }
 
-const MODES: [Mode; 3] = [
-    Mode {
-        name: "sent one by one, batch 1",
-        burst: 1,
-        batch: 1,
-        claimed: false,
-    },
-    Mode {
-        name: "sent in bursts, batch 1",
-        burst: BURST,
-        batch: 1,
-        claimed: true,
-    },
-    Mode {
-        name: "sent in bursts, batch 32",
-        burst: BURST,
-        batch: BEST_BATCH,
-        claimed: true,
-    },
-];
-const BURST: u16 = 32;
-/// Batch sizes of workers, each with separate chains.
-const BATCHES: [u16; 2] = [1, BEST_BATCH];
+impl Mode {
+    const fn new(burst: u16, batch: u16) -> Self {
+        Self { burst, batch }
+    }
+
+    fn name(self) -> String {
+        let how = match self.burst {
+            1 => "one by one",
+            _ => "in bursts",
+        };
+        format!("sent {how}, batch {}", self.batch)
+    }
+}
+
 /// Least ratio of the chain's rate to that of the centralized approach as published, and at its
 /// best.
 const PUBLISHED_BOUND: f64 = 2.0;
 const BEST_BOUND: f64 = 1.0;
-/// The compared paths: name, and index of the variant of `build` for each of [`BATCHES`].
-const PATHS: [(&str, [usize; BATCHES.len()]); 7] = [
-    ("direct", [0, 0]),
-    ("one kernel function", [1, 1]),
-    ("one user function", [2, 3]),
-    ("compact", [4, 5]),
-    ("distributed", [6, 7]),
-    (variants::AS_PUBLISHED, [8, 8]),
-    (variants::AT_ITS_BEST, [9, 9]),
+/// The compared paths. A worker has a variant for each batch size.
+const PATHS: [&str; 7] = [
+    "direct",
+    "one kernel function",
+    "one user function",
+    "compact",
+    "distributed",
+    variants::AS_PUBLISHED,
+    variants::AT_ITS_BEST,
 ];
 const DIRECT: usize = 0;
 const CALVIN: [usize; 2] = [3, 4];
@@ -82,10 +78,10 @@ const AS_PUBLISHED: usize = 5;
 const AT_ITS_BEST: usize = 6;
 
 const FIGURES: &[Figure<TrialResult>] = &[
-    Figure::interval("rate", "_mpps", |trial| trial.carried_mpps),
-    Figure::hidden("clean", |trial| flag(trial.is_clean())),
+    Figure::new("rate", Interval("_mpps"), |trial| trial.carried_mpps),
+    Figure::new("clean", Hidden, |trial| flag(trial.is_clean())),
     // Whether the kernel segmented the bursts.
-    Figure::hidden("segmented", |trial| flag(trial.segmented)),
+    Figure::new("segmented", Hidden, |trial| flag(trial.segmented)),
 ];
 
 fn flag(is: bool) -> f64 {
@@ -107,6 +103,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let packets = session.effort.choose(500, 2000, 10_000);
+    let specs = specs(session)?;
     let subjects = subjects();
     let mut searches: BTreeMap<_, _> = subjects
         .all()
@@ -114,10 +111,10 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
         .collect();
     let sampling = Sampling::of("rates without loss").rounds(3);
     let deploy = |turns: &mut Turns<'_>| {
-        let made = build(session)?;
+        let (made, _) = variants::build(&specs, session)?;
         subjects.measure(turns, |at| {
             let [path, payload, mode] = at;
-            let variant = &made[variant_of(path, mode)];
+            let variant = &made[variant_of(&specs, path, mode)];
             let load = (PAYLOADS[payload], packets, MODES[mode].burst);
             variant.best_trial(load, searches.entry(at).or_default(), session)
         })?;
@@ -126,7 +123,9 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let claims = |samples: &Deployments, _: &Vec<VariantLabel>| claims(samples);
     let (samples, labels) = session.sample(sampling, findings, deploy, claims)?;
     for (at, search) in &searches {
-        findings.add_row(row(*at, &labels, &samples, search));
+        let [path, _, mode] = *at;
+        let about = &labels[variant_of(&specs, path, mode)].about;
+        findings.add_row(row(*at, about, &samples, search));
     }
     findings.set("packets", packets);
     findings.set("rate", "packets over the time from the first send to the last arrival, of the fastest clean trial (no loss, no reordering), or of the slowest trial");
@@ -155,7 +154,7 @@ fn is_segmented(carried: &Carried<'_>) -> bool {
 }
 
 /// How the packets of a subject were really sent.
-fn sending(carried: &Carried<'_>, mode: &Mode) -> &'static str {
+fn sending(carried: &Carried<'_>, mode: Mode) -> &'static str {
     match (mode.burst, is_segmented(carried)) {
         (1, _) => "one by one",
         (_, true) => "in bursts",
@@ -178,51 +177,24 @@ fn ratio(ours: &Carried<'_>, reference: &Carried<'_>, is_claim: bool) -> Option<
         })
 }
 
-/// Index of the variant of a path in a mode.
-fn variant_of(path: usize, mode: usize) -> usize {
-    let [one, batched] = PATHS[path].1;
-    if MODES[mode].batch == 1 { one } else { batched }
+/// Index of the variant of a path in a mode: the last one whose batch is not larger.
+fn variant_of(specs: &[VariantSpec], path: usize, mode: usize) -> usize {
+    let is = |spec: &VariantSpec| spec.name == PATHS[path] && spec.batch <= MODES[mode].batch;
+    specs.iter().rposition(is).unwrap_or_default()
 }
 
-fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
-    let agent = EmbeddedAgent::open(session.program)?;
-    let kernel = ("kind: forward", "kernel");
-    let user = ("kind: forward", "user");
-    let chain = |name: &str, about: &str, functions: &[(&str, &str)], more: &str| {
-        session.check()?;
-        variants::deploy_chain(&agent, name, about, functions, more)
-    };
-    let mut made = vec![
-        variants::direct()?,
-        chain("kernel", "one forward in the kernel", &[kernel], "")?,
-    ];
-    for batch in BATCHES {
-        made.push(chain(
-            &format!("user{batch}"),
-            "one forward in user space, polling",
-            &[user],
-            &variants::worker("spin", batch)?,
-        )?);
-    }
-    for mapping in ["compact", "distributed"] {
-        for batch in BATCHES {
-            if mapping == "compact" && session.has_fault(Fault::ReorderingChain) {
-                made.push(variants::start_reordering_forwarder(mapping)?);
-                continue;
-            }
-            made.push(chain(
-                &format!("{mapping}{batch}"),
-                "one forward in the kernel and one in user space, polling",
-                &[kernel, user],
-                &format!("  mapping: {mapping}\n{}", variants::worker("spin", batch)?),
-            )?);
+fn specs(session: Session<'_>) -> Result<Vec<VariantSpec>, Error> {
+    let text = include_str!("../../cases/calvin-bandwidth.yaml");
+    let mut specs: Vec<VariantSpec> = experiment::parse_list("calvin-bandwidth", text)?;
+    if session.has_fault(Fault::ReorderingChain) {
+        for spec in specs.iter_mut().filter(|spec| spec.name == "compact") {
+            spec.path = PathKind::ReorderingProgram;
         }
     }
-    made.extend(variants::centralized_variants()?);
-    Ok(made)
+    Ok(specs)
 }
 
-fn row(at: [usize; 3], labels: &[VariantLabel], samples: &Deployments, search: &RateSearch) -> Row {
+fn row(at: [usize; 3], about: &str, samples: &Deployments, search: &RateSearch) -> Row {
     let [path, payload, mode] = at;
     let carried = subjects().at(samples, at);
     let times = |reference| {
@@ -232,17 +204,17 @@ fn row(at: [usize; 3], labels: &[VariantLabel], samples: &Deployments, search: &
     let median = carried.median("rate");
     let bits = PAYLOADS[payload] as f64 * 8.0;
     let row = Row::of("rates without loss")
-        .with("variant", PATHS[path].0)
+        .with("variant", PATHS[path])
         .with("payload_bytes", PAYLOADS[payload])
-        .with("mode", MODES[mode].name)
-        .with("sent", sending(&carried, &MODES[mode]));
+        .with("mode", MODES[mode].name())
+        .with("sent", sending(&carried, MODES[mode]));
     carried
         .add_to(row)
         .with("goodput_mbit_s", median.map(|rate| rate.value * bits))
         .with("times_direct", times(DIRECT))
         .with("times_published", times(AS_PUBLISHED))
         .with("limited_by", limited_by(&carried, search))
-        .with("what", labels[variant_of(path, mode)].about.as_str())
+        .with("what", about)
 }
 
 fn claims(samples: &Deployments) -> Vec<Claim> {
@@ -253,9 +225,9 @@ fn claims(samples: &Deployments) -> Vec<Claim> {
     let mut claims = Vec::new();
     for path in CALVIN {
         for (payload, bytes) in PAYLOADS.into_iter().enumerate() {
-            for (number, mode) in MODES.iter().enumerate() {
+            for (number, mode) in MODES.into_iter().enumerate() {
                 for (other, what, bound) in references {
-                    let name = format!("{} / centralized {what}, {bytes} B", PATHS[path].0);
+                    let name = format!("{} / centralized {what}, {bytes} B", PATHS[path]);
                     let both = [path, other];
                     let both = both.map(|path| subjects().at(samples, [path, payload, number]));
                     let claim = claim(&name, mode, &both, bound);
@@ -274,12 +246,12 @@ fn claims(samples: &Deployments) -> Vec<Claim> {
 }
 
 /// Claims that ours carries at least `bound` times the rate of the reference.
-fn claim(name: &str, mode: &Mode, [ours, reference]: &[Carried<'_>; 2], bound: f64) -> Claim {
+fn claim(name: &str, mode: Mode, [ours, reference]: &[Carried<'_>; 2], bound: f64) -> Claim {
     let one_by_one = mode.burst > 1 && !(is_segmented(ours) && is_segmented(reference));
     let but = if one_by_one { ", not segmented" } else { "" };
-    let id = format!("{name}, {}{but}", mode.name);
+    let id = format!("{name}, {}{but}", mode.name());
     let ratio = ratio(ours, reference, true);
-    let mut claim = if one_by_one || !mode.claimed {
+    let mut claim = if one_by_one || mode.burst == 1 {
         Claim::shown(id, ratio)
     } else {
         Claim::at_least(id, ratio, bound)
@@ -295,14 +267,25 @@ fn claim(name: &str, mode: &Mode, [ours, reference]: &[Carried<'_>; 2], bound: f
 #[cfg(test)]
 #[allow(clippy::float_cmp, reason = "exact by construction")]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
     #[test]
     fn the_named_paths_and_payloads_exist() {
-        assert!(MODES.iter().all(|mode| BATCHES.contains(&mode.batch)));
-        assert_eq!(PATHS[AS_PUBLISHED].0, "centralized, as published");
-        assert_eq!(PATHS[AT_ITS_BEST].0, "centralized, at its best");
-        assert_eq!(CALVIN.map(|path| PATHS[path].0), ["compact", "distributed"]);
+        let nobody = AtomicBool::new(false);
+        let specs = specs(Session::quick(&nobody)).unwrap();
+        for (path, name) in PATHS.into_iter().enumerate() {
+            for mode in 0..MODES.len() {
+                let spec = &specs[variant_of(&specs, path, mode)];
+                assert_eq!(spec.name, name);
+                let has_worker = spec.idle.is_some();
+                assert!(!has_worker || spec.batch == MODES[mode].batch);
+            }
+        }
+        assert_eq!(PATHS[AS_PUBLISHED], "centralized, as published");
+        assert_eq!(PATHS[AT_ITS_BEST], "centralized, at its best");
+        assert_eq!(CALVIN.map(|path| PATHS[path]), ["compact", "distributed"]);
         for (bytes, _) in calvin::BANDWIDTH_OF_CENTRALIZED {
             assert!(PAYLOADS.contains(&bytes));
         }
@@ -329,7 +312,7 @@ mod tests {
     }
 
     fn claimed(mode: usize, samples: &Deployments) -> Claim {
-        claim("ours", &MODES[mode], &both(samples), 2.0)
+        claim("ours", MODES[mode], &both(samples), 2.0)
     }
 
     const FAILED: (f64, bool) = (0.01, false);
@@ -382,15 +365,15 @@ mod tests {
     fn unsegmented_bursts_are_reported_without_a_bound() {
         let rounds = [[(0.5, true), (0.2, true)]];
         let (with, without) = (samples(&rounds, true), samples(&rounds, false));
-        assert_eq!(sending(&both(&with)[0], &MODES[0]), "one by one");
-        assert_eq!(sending(&both(&with)[0], &MODES[1]), "in bursts");
+        assert_eq!(sending(&both(&with)[0], MODES[0]), "one by one");
+        assert_eq!(sending(&both(&with)[0], MODES[1]), "in bursts");
         assert_eq!(
             claimed(0, &with).verdict(),
             None,
             "single sends have no bound"
         );
         assert_eq!(
-            sending(&both(&without)[0], &MODES[1]),
+            sending(&both(&without)[0], MODES[1]),
             "one by one: the link cannot segment"
         );
         let claim = claimed(1, &without);

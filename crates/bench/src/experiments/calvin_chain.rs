@@ -5,32 +5,22 @@ use myelin_linux::pm_qos;
 use myelin_measure::Mode;
 use myelin_metrics::stats::Deployments;
 
-use crate::agents::EmbeddedAgent;
 use crate::conditions::Conditions;
 use crate::published::{Published, calvin};
 use crate::round_trips::{PAYLOADS, RoundTrips, TripSubjects};
-use crate::variant::Variant;
-use crate::variants::{AS_PUBLISHED, AT_ITS_BEST};
-use crate::{Claim, Error, Experiment, Findings, Row, Session, variants};
+use crate::variants::{self, AS_PUBLISHED, AT_ITS_BEST, VariantSpec};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, experiment};
 
-const CONDITIONS: [Conditions; 3] = [
-    Conditions {
-        mode: Mode::Inline,
-        awake: false,
-    },
-    ASLEEP,
-    AWAKE,
-];
+const CONDITIONS: [Conditions; 3] = [conditions(Mode::Inline, false), ASLEEP, AWAKE];
 /// Blocking end hosts, as most applications, with the kernel's default idle states.
-const ASLEEP: Conditions = Conditions {
-    mode: Mode::Blocking,
-    awake: false,
-};
+const ASLEEP: Conditions = conditions(Mode::Blocking, false);
 /// The same with `spec.cpuLatency: 0us`.
-const AWAKE: Conditions = Conditions {
-    mode: Mode::Blocking,
-    awake: true,
-};
+const AWAKE: Conditions = conditions(Mode::Blocking, true);
+
+const fn conditions(mode: Mode, awake: bool) -> Conditions {
+    Conditions { mode, awake }
+}
+
 /// Largest round trip of the chain over the direct link's, inline.
 const DIRECT_BOUND: f64 = 2.0;
 /// Least ratio of the published centralized approach to the chain.
@@ -53,7 +43,9 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
         .into_iter()
         .filter(|conditions| !conditions.awake || idle_driver.is_ok())
         .collect();
-    let build = || Ok((build(session)?, Vec::new()));
+    let text = include_str!("../../cases/calvin-chain.yaml");
+    let specs: Vec<VariantSpec> = experiment::parse_list("calvin-chain", text)?;
+    let build = || variants::build(&specs, session);
     let trips = session.round_trips(1.0, &conditions, findings, build, claims)?;
     rows(&trips, findings);
     findings.set(
@@ -74,47 +66,21 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     Ok(())
 }
 
-fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
-    let agent = EmbeddedAgent::open(session.program)?;
-    let worker = variants::worker("spin", variants::BEST_BATCH)?;
-    let mut made = vec![variants::direct()?];
-    for mapping in MAPPINGS {
-        session.check()?;
-        made.push(variants::deploy_chain(
-            &agent,
-            mapping,
-            "one forward in the kernel and one in user space",
-            &[("kind: forward", "kernel"), ("kind: forward", "user")],
-            &format!("  mapping: {mapping}\n{worker}"),
-        )?);
-    }
-    made.extend(variants::centralized_variants()?);
-    Ok(made)
-}
-
 fn rows(trips: &RoundTrips, findings: &mut Findings) {
+    findings.rows.extend(trips.rows(|row, all| {
+        row.with("rtt_p99_us", all.quantile_us(0.99))
+            .with("share_within_350us", all.share_within(calvin::BUDGET_US))
+    }));
     for subject in trips.subjects.all() {
-        let all = &trips.distributions[subject.slot];
-        let row = |table| {
-            Row::of(table)
-                .with("variant", subject.variant.name.as_str())
-                .with("payload_bytes", subject.payload)
-                .with("mode", subject.conditions.to_string())
-        };
-        let times_direct = trips.samples.ratio_value(subject.slot, subject.first);
-        findings.add_row(
-            row("round trips")
-                .with_estimate("rtt_p50", "_us", trips.samples.median(subject.slot))
-                .with("rtt_p99_us", all.quantile_us(0.99))
-                .with("share_within_350us", all.share_within(calvin::BUDGET_US))
-                .with("times_direct", times_direct)
-                .with("what", subject.variant.about.as_str()),
-        );
         for share in [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999] {
+            let rtt_us = trips.distributions[subject.slot].quantile_us(share);
             findings.add_row(
-                row("cumulative distribution")
+                Row::of("cumulative distribution")
+                    .with("variant", subject.variant.name.as_str())
+                    .with("payload_bytes", subject.payload)
+                    .with("mode", subject.conditions.to_string())
                     .with("share", share)
-                    .with("rtt_us", all.quantile_us(share)),
+                    .with("rtt_us", rtt_us),
             );
         }
     }
@@ -123,26 +89,22 @@ fn rows(trips: &RoundTrips, findings: &mut Findings) {
 fn claims(samples: &Deployments, subjects: &TripSubjects) -> Vec<Claim> {
     let mut claims = Vec::new();
     for name in MAPPINGS {
-        for (payload, conditions, ratio) in subjects.ratios(samples, name, "direct") {
-            if conditions.mode == Mode::Inline {
-                let id = format!("{name} / direct, {payload} B, {conditions}");
-                claims.push(Claim::at_most(id, ratio, DIRECT_BOUND));
-            }
-        }
-        for (payload, conditions, ratio) in subjects.ratios(samples, AS_PUBLISHED, name) {
+        let ratios = |what: &str, pair| subjects.ratios(samples, what, pair).into_iter();
+        let direct = ratios(&format!("{name} / direct"), [name, "direct"]);
+        let inline = direct.filter(|ratio| ratio.conditions.mode == Mode::Inline);
+        claims.extend(inline.map(|ratio| ratio.at_most(DIRECT_BOUND)));
+        let what = format!("centralized as published / {name}");
+        claims.extend(ratios(&what, [AS_PUBLISHED, name]).map(|ratio| {
             // With all cores awake, the published form waits less, too.
-            let least = if conditions.awake {
+            let least = if ratio.conditions.awake {
                 1.0
             } else {
                 PUBLISHED_BOUND
             };
-            let id = format!("centralized as published / {name}, {payload} B, {conditions}");
-            claims.push(published(payload).add_to(Claim::at_least(id, ratio, least)));
-        }
-        for (payload, conditions, ratio) in subjects.ratios(samples, AT_ITS_BEST, name) {
-            let id = format!("centralized at its best / {name}, {payload} B, {conditions}");
-            claims.push(Claim::at_least(id, ratio, 1.0));
-        }
+            published(ratio.payload).add_to(ratio.at_least(least))
+        }));
+        let what = format!("centralized at its best / {name}");
+        claims.extend(ratios(&what, [AT_ITS_BEST, name]).map(|ratio| ratio.at_least(1.0)));
         claims.extend(asleep_to_awake(samples, subjects, name));
     }
     claims

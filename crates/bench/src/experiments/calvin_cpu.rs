@@ -11,18 +11,16 @@ use std::time::Duration;
 use myelin_measure::cpu::shares;
 use myelin_metrics::Shares;
 use myelin_metrics::stats::Deployments;
-use serde::Deserialize;
 use serde_json::json;
 
-use crate::agents::EmbeddedAgent;
+use crate::figures::Column::{Mean, MeanValue};
 use crate::figures::{Figure, Subjects};
 use crate::published::calvin;
-use crate::reference::Reference;
 use crate::round_trips::VariantLabel;
 use crate::sampling::{Sampling, Turns};
 use crate::variant::{CpuWindow, Variant};
-use crate::variants::{AS_PUBLISHED, AT_ITS_BEST};
-use crate::{Claim, Error, Experiment, Findings, Row, Session, experiment, variants};
+use crate::variants::{self, AS_PUBLISHED, AT_ITS_BEST, VariantSpec};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, experiment};
 
 const PAYLOAD: usize = 256;
 /// Interval between two packets. No tick is a multiple of it: 10, 4, 3.3 or 1 ms (`CONFIG_HZ`).
@@ -32,22 +30,7 @@ const IDLE_BOUND: f64 = 0.01;
 /// The loads: name, and interval between packets.
 const LOADS: [(&str, Option<Duration>); 2] = [("fixed rate", Some(INTERVAL)), ("idle", None)];
 
-/// A chain of functions that forward.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Chain {
-    name: String,
-    /// Description.
-    about: String,
-    mapping: String,
-    hook: Option<String>,
-    /// Spaces of its functions.
-    spaces: Vec<String>,
-    /// How its worker waits: `spin`, `adaptive` or `sleep`.
-    idle: String,
-}
-
-fn chains() -> Result<Vec<Chain>, Error> {
+fn specs() -> Result<Vec<VariantSpec>, Error> {
     let text = include_str!("../../cases/calvin-cpu.yaml");
     experiment::parse_list("calvin-cpu", text)
 }
@@ -63,14 +46,22 @@ const PAIRS: [(&str, &str); 4] = [
 /// Shares of the time of all cores, and the CPU time of the variant's processes in cores. Without a
 /// tick, a window has no shares.
 const FIGURES: &[Figure<CpuWindow>] = &[
-    Figure::mean_value("user_share", |window| share(window, |of| of.user_share)),
-    Figure::mean_value("system_share", |window| share(window, |of| of.system_share)),
-    Figure::mean_value("softirq_share", |window| {
+    Figure::new("user_share", MeanValue, |window| {
+        share(window, |of| of.user_share)
+    }),
+    Figure::new("system_share", MeanValue, |window| {
+        share(window, |of| of.system_share)
+    }),
+    Figure::new("softirq_share", MeanValue, |window| {
         share(window, |of| of.softirq_share + of.irq_share)
     }),
-    Figure::mean_value("steal_share", |window| share(window, |of| of.steal_share)),
-    Figure::mean_value("idle_share", |window| share(window, |of| of.idle_share)),
-    Figure::mean("worker", "_cores", |window| window.cores),
+    Figure::new("steal_share", MeanValue, |window| {
+        share(window, |of| of.steal_share)
+    }),
+    Figure::new("idle_share", MeanValue, |window| {
+        share(window, |of| of.idle_share)
+    }),
+    Figure::new("worker", Mean("_cores"), |window| window.cores),
 ];
 
 fn share(window: &CpuWindow, of: fn(&Shares) -> f64) -> f64 {
@@ -98,12 +89,12 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let chains = chains()?;
+    let specs = specs()?;
     let windows = session.effort.choose([60, 25], [60, 25], [300, 200]);
     let windows = windows.map(Duration::from_millis);
     let sampling = Sampling::of("CPU use");
     let deploy = |turns: &mut Turns<'_>| {
-        let (variants, skipped) = build(&chains, session)?;
+        let (variants, skipped) = variants::build(&specs, session)?;
         windows_of(variants.len()).measure(turns, |[variant, load]| {
             variants[variant].cpu_use(PAYLOAD, LOADS[load].1, windows[load], session)
         })?;
@@ -111,7 +102,7 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
         Ok((labels, skipped))
     };
     let claims = |samples: &Deployments, (labels, _): &(Vec<VariantLabel>, Vec<Row>)| {
-        let mut claims = idle_claims(samples, labels, &chains);
+        let mut claims = idle_claims(samples, labels, &specs);
         claims.extend(table_1(samples, labels));
         claims
     };
@@ -147,12 +138,15 @@ fn find(labels: &[VariantLabel], name: &str) -> Option<usize> {
 }
 
 /// A worker that may sleep uses no CPU time without packets.
-fn idle_claims(samples: &Deployments, labels: &[VariantLabel], chains: &[Chain]) -> Vec<Claim> {
-    let has_worker = |chain: &&Chain| chain.spaces.iter().any(|space| space == "user");
-    let sleeping = chains.iter().filter(has_worker);
+fn idle_claims(
+    samples: &Deployments,
+    labels: &[VariantLabel],
+    specs: &[VariantSpec],
+) -> Vec<Claim> {
+    let may_sleep = |spec: &&VariantSpec| spec.idle.as_deref().is_some_and(|idle| idle != "spin");
+    let sleeping = specs.iter().filter(may_sleep);
     sleeping
-        .filter(|chain| chain.idle != "spin")
-        .filter_map(|Chain { name, .. }| {
+        .filter_map(|VariantSpec { name, .. }| {
             let idle = windows_of(labels.len()).at(samples, [find(labels, name)?, 1]);
             let id = format!("idle worker, cores, {name}");
             Some(Claim::at_most(id, idle.median("worker"), IDLE_BOUND))
@@ -186,54 +180,14 @@ fn table_1(samples: &Deployments, labels: &[VariantLabel]) -> Vec<Claim> {
     claims
 }
 
-/// All variants that are available here, and a row for each missing one.
-fn build(chains: &[Chain], session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
-    let agent = EmbeddedAgent::open(session.program)?;
-    let mut made = vec![
-        variants::direct()?,
-        variants::bridge()?.with_name("Linux bridge"),
-        variants::kernel_forwarding()?.with_name("kernel forwarding"),
-    ];
-    for chain in chains {
-        session.check()?;
-        let spaces = chain.spaces.iter();
-        let functions: Vec<_> = spaces
-            .map(|space| ("kind: forward", space.as_str()))
-            .collect();
-        let hook = chain.hook.iter().map(|hook| format!("  hook: {hook}\n"));
-        let more = format!(
-            "  mapping: {}\n{}{}",
-            chain.mapping,
-            hook.collect::<String>(),
-            variants::worker(&chain.idle, 1)?
-        );
-        let name = format!("c{}", made.len());
-        let variant = variants::deploy_chain(&agent, &name, &chain.about, &functions, &more)?;
-        made.push(variant.with_name(&chain.name));
-    }
-    let (programs, skipped) = variants::start_references(&[
-        (Reference::Dpdk, "DPDK", "DPDK over net_af_xdp, polling"),
-        (
-            Reference::Packet,
-            "AF_PACKET",
-            "plain packet sockets, polling",
-        ),
-    ])?;
-    made.extend(programs);
-    made.extend(variants::centralized_variants()?);
-    Ok((made, skipped))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn pairs_name_variants_and_shares_sum_to_one() {
-        let chains = chains().unwrap();
-        let named = |name: &str| {
-            name.starts_with("centralized") || chains.iter().any(|chain| chain.name == name)
-        };
+        let specs = specs().unwrap();
+        let named = |name: &str| specs.iter().any(|spec| spec.name == name);
         assert!(PAIRS.iter().all(|(one, other)| named(one) && named(other)));
         for shares in calvin::CPU_SHARES {
             assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9);

@@ -1,16 +1,12 @@
 //! `calvin-technologies`: one function with every technology (CALVIN, Fig. 11).
 
-use std::sync::Arc;
-
 use myelin_measure::Mode;
 use myelin_metrics::stats::Deployments;
 
-use crate::agents::EmbeddedAgent;
 use crate::published::{Published, calvin};
-use crate::reference::Reference;
-use crate::round_trips::{RoundTrips, TripSubjects};
-use crate::variant::Variant;
-use crate::{Claim, Error, Experiment, Findings, Row, Session, variants};
+use crate::round_trips::TripSubjects;
+use crate::variants::{self, PathKind, VariantSpec};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, experiment};
 
 const MODES: [Mode; 2] = [Mode::Inline, Mode::Blocking];
 
@@ -23,25 +19,7 @@ const FUNCTIONS: [(&str, &str); 3] = [
 /// Key of XOR.
 const XOR_KEY: u8 = 0x5a;
 
-/// Technologies that run all three functions: name, description, space, lines of `spec`.
-const TECHNOLOGIES: [(&str, &str, &str, &str); 4] = [
-    ("tcx", "kernel function at tcx", "kernel", "  hook: tcx\n"),
-    (
-        "XDP compact",
-        "kernel function at XDP",
-        "kernel",
-        "  hook: xdp\n",
-    ),
-    (
-        "XDP distributed",
-        "kernel function at XDP in a separate namespace",
-        "kernel",
-        "  mapping: distributed\n  hook: xdp\n",
-    ),
-    ("AF_XDP", "user-space function, polling", "user", ""),
-];
-
-/// The technology with DPDK devices, which not every machine has.
+/// The technology with DPDK devices, which not every machine has, and the bare forwarder.
 const DPDK_PORT: &str = "DPDK port";
 const DPDK_REFERENCE: &str = "DPDK FWD";
 
@@ -50,26 +28,13 @@ const FUNCTION_BOUND: f64 = 1.05;
 /// Largest cost of a forwarding function on the DPDK port over that of the bare forwarder.
 const DPDK_BOUND: f64 = 1.03;
 
+const KERNEL: &str = "kernel forwarding";
+const XDP: &str = "XDP compact FWD";
 /// Published ratios of mean round trips: subject, reference, payload, ratio.
 const PUBLISHED: [(&str, &str, usize, Published); 3] = [
-    (
-        "kernel forwarding",
-        "XDP compact FWD",
-        1400,
-        calvin::KERNEL_FORWARDING_OF_XDP,
-    ),
-    (
-        "DPDK FWD",
-        "XDP compact FWD",
-        256,
-        calvin::DPDK_OF_XDP_SMALL,
-    ),
-    (
-        "DPDK FWD",
-        "XDP compact FWD",
-        1400,
-        calvin::DPDK_OF_XDP_LARGE,
-    ),
+    (KERNEL, XDP, 1400, calvin::KERNEL_FORWARDING_OF_XDP),
+    (DPDK_REFERENCE, XDP, 256, calvin::DPDK_OF_XDP_SMALL),
+    (DPDK_REFERENCE, XDP, 1400, calvin::DPDK_OF_XDP_LARGE),
 ];
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -80,11 +45,43 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     plots: include_str!("../../plots/calvin-technologies.yaml"),
 };
 
+/// The variants: each function with each technology that has chains.
+fn specs() -> Result<Vec<VariantSpec>, Error> {
+    let text = include_str!("../../cases/calvin-technologies.yaml");
+    let technologies: Vec<VariantSpec> = experiment::parse_list("calvin-technologies", text)?;
+    let each_function = |technology: VariantSpec| {
+        FUNCTIONS.map(|(function, kind)| VariantSpec {
+            name: format!("{} {function}", technology.name),
+            function: kind.to_owned(),
+            key: if function == "XOR" { XOR_KEY } else { 0 },
+            ..technology.clone()
+        })
+    };
+    let of = |technology: VariantSpec| {
+        if is_chain(&technology) {
+            each_function(technology).into()
+        } else {
+            vec![technology]
+        }
+    };
+    Ok(technologies.into_iter().flat_map(of).collect())
+}
+
+fn is_chain(spec: &VariantSpec) -> bool {
+    matches!(spec.path, PathKind::Chain | PathKind::DpdkChain)
+}
+
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let RoundTrips {
-        samples, subjects, ..
-    } = session.round_trips(1.0, &MODES, findings, || build(session), claims)?;
-    for subject in subjects.all() {
+    let mut specs = specs()?;
+    let dpdk = myelin_dpdk::version();
+    specs.retain(|spec| spec.path != PathKind::DpdkChain || dpdk.is_ok());
+    let build = || variants::build(&specs, session);
+    let claims = |samples: &Deployments, subjects: &TripSubjects| claims(samples, subjects, &specs);
+    let trips = session.round_trips(1.0, &MODES, findings, build, claims)?;
+    if let Err(reason) = dpdk {
+        findings.add_row(Findings::skipped_row("variant", DPDK_PORT, &reason));
+    }
+    for subject in trips.subjects.all() {
         let (technology, function) = technology_and_function(&subject.variant.name);
         findings.add_row(
             Row::of("round trips")
@@ -93,11 +90,8 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
                 .with("function", function)
                 .with("payload_bytes", subject.payload)
                 .with("mode", subject.conditions.to_string())
-                .with_estimate("rtt_mean", "_us", samples.mean(subject.slot))
-                .with(
-                    "times_direct",
-                    samples.ratio_value(subject.slot, subject.first),
-                )
+                .with_estimate("rtt_mean", "_us", trips.samples.mean(subject.slot))
+                .with("times_direct", trips.times_first(&subject))
                 .with("what", subject.variant.about.as_str()),
         );
     }
@@ -122,101 +116,37 @@ fn technology_and_function(name: &str) -> (&str, &str) {
     }
 }
 
-/// All variants that are available here, the direct link first, and a row for each missing one.
-fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
-    let agent = EmbeddedAgent::open(session.program)?;
-    let mut made = vec![
-        variants::direct()?,
-        variants::bridge()?.with_name("Linux bridge"),
-        variants::kernel_forwarding()?.with_name("kernel forwarding"),
-    ];
-    for technology in TECHNOLOGIES {
-        for function in FUNCTIONS {
-            session.check()?;
-            let name = format!("c{}", made.len());
-            made.push(chain(&agent, &name, technology, function)?);
-        }
-    }
-    let (programs, mut skipped) = variants::start_references(&[
-        (
-            Reference::Dpdk,
-            DPDK_REFERENCE,
-            "DPDK over net_af_xdp, polling",
-        ),
-        (
-            Reference::Packet,
-            "AF_PACKET FWD",
-            "plain packet sockets, polling",
-        ),
-    ])?;
-    made.extend(programs);
-    match myelin_dpdk::version() {
-        Ok(_) => {
-            for (function, kind) in FUNCTIONS {
-                session.check()?;
-                let variant = variants::deploy_dpdk_chain(
-                    session.program,
-                    &format!("c{}", made.len()),
-                    "user-space function between devices of DPDK over net_af_xdp, polling",
-                    kind,
-                    variants::BATCH,
-                )?;
-                made.push(with_name_and_key(variant, DPDK_PORT, function));
-            }
-        }
-        Err(reason) => skipped.push(Findings::skipped_row("variant", DPDK_PORT, &reason)),
-    }
-    Ok((made, skipped))
-}
-
-fn chain(
-    agent: &Arc<EmbeddedAgent>,
-    name: &str,
-    (technology, about, space, more): (&str, &str, &str, &str),
-    (function, kind): (&str, &str),
-) -> Result<Variant, Error> {
-    let more = match space {
-        "user" => variants::spinning_worker()?,
-        _ => more.to_owned(),
-    };
-    let variant = variants::deploy_chain(agent, name, about, &[(kind, space)], &more)?;
-    Ok(with_name_and_key(variant, technology, function))
-}
-
-fn with_name_and_key(variant: Variant, technology: &str, function: &str) -> Variant {
-    let key = if function == "XOR" { XOR_KEY } else { 0 };
-    variant
-        .with_name(&format!("{technology} {function}"))
-        .with_key(key)
-}
-
-fn claims(samples: &Deployments, subjects: &TripSubjects) -> Vec<Claim> {
+fn claims(samples: &Deployments, subjects: &TripSubjects, specs: &[VariantSpec]) -> Vec<Claim> {
     let mut claims = Vec::new();
-    let names = TECHNOLOGIES.map(|(technology, ..)| technology);
-    for technology in names.into_iter().chain([DPDK_PORT]) {
-        for (function, _) in &FUNCTIONS[1..] {
-            let [one, forward] = [function, "FWD"].map(|name| format!("{technology} {name}"));
-            for (payload, mode, ratio) in subjects.ratios(samples, &one, &forward) {
-                let id = format!("{technology}, {function} / FWD, {payload} B, {mode}");
-                let claim = Claim::at_most(id, ratio, FUNCTION_BOUND);
-                claims.push(calvin::FUNCTION_OF_FORWARD.add_to(claim));
-            }
+    for spec in specs.iter().filter(|spec| is_chain(spec)) {
+        let (technology, function) = technology_and_function(&spec.name);
+        if function == "FWD" {
+            continue;
+        }
+        let forward = format!("{technology} FWD");
+        let what = format!("{technology}, {function} / FWD");
+        for ratio in subjects.ratios(samples, &what, [&spec.name, &forward]) {
+            claims.push(calvin::FUNCTION_OF_FORWARD.add_to(ratio.at_most(FUNCTION_BOUND)));
         }
     }
-    let port = format!("{DPDK_PORT} FWD");
-    for (payload, conditions, ratio) in subjects.ratios(samples, &port, DPDK_REFERENCE) {
-        if conditions.mode == Mode::Inline {
-            let id = format!("{port} / {DPDK_REFERENCE}, {payload} B, {conditions}");
-            claims.push(Claim::at_most(id, ratio, DPDK_BOUND));
-        }
+    if specs.iter().any(|spec| spec.path == PathKind::DpdkChain) {
+        let port = format!("{DPDK_PORT} FWD");
+        let what = format!("{port} / {DPDK_REFERENCE}");
+        let ratios = subjects.ratios(samples, &what, [&port, DPDK_REFERENCE]);
+        let inline = ratios
+            .into_iter()
+            .filter(|ratio| ratio.conditions.mode == Mode::Inline);
+        claims.extend(inline.map(|ratio| ratio.at_most(DPDK_BOUND)));
     }
     for (subject, reference, of_payload, published) in PUBLISHED {
-        for (payload, mode, ratio) in subjects.ratios(samples, subject, reference) {
-            if payload == of_payload {
-                let id = format!("{subject} / {reference}, {payload} B, {mode}");
-                // The paper's figure beside ours, without a bound.
-                claims.push(published.add_to(Claim::shown(id, ratio)));
-            }
+        let what = format!("{subject} / {reference}");
+        let ratios = subjects.ratios(samples, &what, [subject, reference]);
+        for ratio in ratios
+            .into_iter()
+            .filter(|ratio| ratio.payload == of_payload)
+        {
+            // The paper's figure beside ours, without a bound.
+            claims.push(published.add_to(Claim::shown(ratio.id, ratio.ratio)));
         }
     }
     claims
@@ -242,16 +172,11 @@ mod tests {
 
     #[test]
     fn published_ratios_name_existing_variants() {
-        let mut names: Vec<String> = TECHNOLOGIES
-            .iter()
-            .flat_map(|(technology, ..)| {
-                FUNCTIONS.map(|(function, _)| format!("{technology} {function}"))
-            })
-            .collect();
-        names.extend(["kernel forwarding", "DPDK FWD"].map(String::from));
+        let specs = specs().unwrap();
+        let is_variant = |name| specs.iter().any(|spec| spec.name == name);
         for (subject, reference, payload, _) in PUBLISHED {
-            assert!(names.iter().any(|name| name == subject), "{subject}");
-            assert!(names.iter().any(|name| name == reference), "{reference}");
+            assert!(is_variant(subject), "{subject}");
+            assert!(is_variant(reference), "{reference}");
             assert!(PAYLOADS.contains(&payload));
         }
     }

@@ -3,33 +3,16 @@
 use myelin_measure::Mode;
 use myelin_metrics::stats::{Deployments, Estimate};
 
-use crate::agents::EmbeddedAgent;
-use crate::round_trips::{PAYLOADS, RoundTrips, TripSubjects};
-use crate::variant::Variant;
-use crate::{Claim, Error, Experiment, Findings, Row, Session, variants};
+use crate::round_trips::{PAYLOADS, TripSubjects};
+use crate::variants::{self, VariantSpec};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, experiment};
 
-/// Layouts: name, space, lines of `spec`, lengths. With few cores, the processes of a long pipeline
-/// wait for each other.
-const LAYOUTS: [(&str, &str, &str, &[usize]); 4] = [
-    (
-        "compact kernel",
-        "kernel",
-        "  mapping: compact\n  hook: tcx\n",
-        &[1, 2, 8, 32],
-    ),
-    (
-        "compact user",
-        "user",
-        "  mapping: compact\n",
-        &[1, 2, 8, 32],
-    ),
-    (
-        "distributed kernel",
-        "kernel",
-        "  mapping: distributed\n",
-        &[1, 2, 4, 8],
-    ),
-    ("pipeline", "user", "  mapping: pipeline\n", &[2, 4]),
+/// Lengths of the layouts. With few cores, the processes of a long pipeline wait for each other.
+const LAYOUTS: [(&str, &[usize]); 4] = [
+    ("compact kernel", &[1, 2, 8, 32]),
+    ("compact user", &[1, 2, 8, 32]),
+    ("distributed kernel", &[1, 2, 4, 8]),
+    ("pipeline", &[2, 4]),
 ];
 
 /// Largest addition of a further function to a round trip, us: layout, bound.
@@ -46,46 +29,46 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let claims = |samples: &Deployments, _: &TripSubjects| {
+    let specs = specs()?;
+    let build = || variants::build(&specs, session);
+    let claims = |samples: &Deployments, subjects: &TripSubjects| {
         let mut claims = Vec::new();
-        for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
-            for (layout, bound) in TWO {
-                let slots = [2, 0].map(|functions| slot(layout, functions, payload_index));
-                let id = format!("{layout}, two functions / direct, {payload} B");
-                claims.push(Claim::at_most(id, samples.ratio(slots[0], slots[1]), bound));
-            }
-            for (layout, bound) in STEPS {
+        for (layout, bound) in TWO {
+            let what = format!("{layout}, two functions / direct");
+            let ratios = subjects.ratios(samples, &what, [&format!("{layout}, 2"), "direct"]);
+            claims.extend(ratios.into_iter().map(|ratio| ratio.at_most(bound)));
+        }
+        for (layout, bound) in STEPS {
+            for (index, payload) in PAYLOADS.into_iter().enumerate() {
                 let id = format!("{layout}, each further function, us, {payload} B");
-                claims.push(Claim::at_most(
-                    id,
-                    step(samples, layout, payload_index),
-                    bound,
-                ));
+                let step = step(samples, subjects, layout, index);
+                claims.push(Claim::at_most(id, step, bound));
             }
         }
         claims
     };
-    let build = || Ok((build(session)?, Vec::new()));
-    let RoundTrips { samples, .. } =
-        session.round_trips(1.0, &[Mode::Inline], findings, build, claims)?;
-    for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
-        for (layout, _, _, lengths) in LAYOUTS {
+    let trips = session.round_trips(1.0, &[Mode::Inline], findings, build, claims)?;
+    let samples = &trips.samples;
+    for (index, payload) in PAYLOADS.into_iter().enumerate() {
+        for (layout, lengths) in LAYOUTS {
             for length in lengths {
-                let [at, direct] = [*length, 0].map(|length| slot(layout, length, payload_index));
+                let at = slot(&trips.subjects, layout, *length, index);
+                let times_direct = at.and_then(|at| samples.ratio_value(at, index));
                 findings.add_row(
                     Row::of("round trips")
                         .with("layout", layout)
                         .with("functions", *length)
                         .with("payload_bytes", payload)
-                        .with_estimate("rtt_p50", "_us", samples.median(at))
-                        .with("times_direct", samples.ratio_value(at, direct)),
+                        .with_estimate("rtt_p50", "_us", at.and_then(|at| samples.median(at)))
+                        .with("times_direct", times_direct),
                 );
             }
+            let step = step(samples, &trips.subjects, layout, index);
             findings.add_row(
                 Row::of("each further function")
                     .with("layout", layout)
                     .with("payload_bytes", payload)
-                    .with_estimate("step", "_us", step(&samples, layout, payload_index)),
+                    .with_estimate("step", "_us", step),
             );
         }
     }
@@ -93,46 +76,33 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     Ok(())
 }
 
-/// The slot of a layout with that many functions. None is the direct link.
-fn slot(layout: &str, functions: usize, payload_index: usize) -> usize {
-    let all = LAYOUTS
-        .into_iter()
-        .flat_map(|(layout, _, _, lengths)| lengths.iter().map(move |length| (layout, *length)));
-    let chain = all
-        .into_iter()
-        .position(|chain| chain == (layout, functions));
-    chain.map_or(0, |chain| 1 + chain) * PAYLOADS.len() + payload_index
+/// The direct link, then every layout with every length.
+fn specs() -> Result<Vec<VariantSpec>, Error> {
+    let text = include_str!("../../cases/chain-length.yaml");
+    let mut specs: Vec<VariantSpec> = experiment::parse_list("chain-length", text)?;
+    let layouts = specs.split_off(1);
+    for (layout, (_, lengths)) in layouts.iter().zip(LAYOUTS) {
+        specs.extend(lengths.iter().map(|length| layout.repeated(*length)));
+    }
+    Ok(specs)
+}
+
+/// The slot of a layout with that many functions.
+fn slot(subjects: &TripSubjects, layout: &str, functions: usize, payload: usize) -> Option<usize> {
+    let variant = subjects.find(&format!("{layout}, {functions}"))?;
+    Some(subjects.slot(variant, payload, 0))
 }
 
 /// What a further function of a layout adds to a round trip, us.
-fn step(samples: &Deployments, layout: &str, payload_index: usize) -> Option<Estimate> {
-    let (.., lengths) = LAYOUTS.into_iter().find(|(name, ..)| *name == layout)?;
+fn step(
+    samples: &Deployments,
+    subjects: &TripSubjects,
+    layout: &str,
+    payload: usize,
+) -> Option<Estimate> {
+    let (_, lengths) = LAYOUTS.into_iter().find(|(name, _)| *name == layout)?;
     let (fewest, most) = (*lengths.first()?, *lengths.last()?);
-    let [fewer, more] = [fewest, most].map(|length| slot(layout, length, payload_index));
+    let fewer = slot(subjects, layout, fewest, payload)?;
+    let more = slot(subjects, layout, most, payload)?;
     samples.median_of(|round| (round(more) - round(fewer)) / (most - fewest) as f64)
-}
-
-/// The direct link, then every layout with every length.
-fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
-    let agent = EmbeddedAgent::open(session.program)?;
-    let mut made = vec![variants::direct()?];
-    for (layout, space, more, lengths) in LAYOUTS {
-        for length in lengths {
-            session.check()?;
-            let worker = match layout {
-                "compact user" => variants::spinning_worker()?,
-                // The processes of a pipeline share the polling core, so they sleep when idle.
-                _ => String::new(),
-            };
-            let name = format!("c{}", made.len());
-            made.push(variants::deploy_chain(
-                &agent,
-                &name,
-                layout,
-                &vec![("kind: forward", space); *length],
-                &format!("{more}{worker}"),
-            )?);
-        }
-    }
-    Ok(made)
 }

@@ -13,7 +13,7 @@ use myelin_spec::FunctionConfig;
 use super::lookup::TestPackets;
 use crate::frames::{self, SplitMix};
 use crate::sampling::{Sampling, Turns};
-use crate::{Claim, Effort, Error, Findings, Row, Session, ebpf};
+use crate::{Claim, Error, Findings, Row, Session, ebpf};
 
 const COUNTS: [usize; 4] = [10, 100, 1000, 10_000];
 /// Loaded chains if only the search is measured. The matches select them in turn.
@@ -27,11 +27,7 @@ const FRAMES: usize = 256;
 
 pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let most = COUNTS[COUNTS.len() - 1];
-    let own = if session.effort == Effort::Whole {
-        most
-    } else {
-        FEW
-    };
+    let own = session.effort.choose(FEW, FEW, most);
     // In the last door each chain has its program and counters, which cause cache misses.
     let doors = COUNTS
         .map(|count| (count, SHARED))
@@ -51,7 +47,7 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
         programs.extend(doors[0].chains[0].program(0));
         let _entries = ebpf::DispatcherEntries::add(hook, &programs)?;
         turns.measure(doors.len() + 1, |subject| match doors.get(subject) {
-            Some(door) => door.packets.mean_ns(door.program.as_fd(), hook),
+            Some(door) => door.packets.mean_ns(door.program.as_fd(), hook, false),
             None => doors[0].measure_behind_door(hook),
         })
     };
@@ -144,7 +140,7 @@ impl Door {
 
     fn measure_behind_door(&self, hook: Hook) -> Result<f64, Error> {
         let function = self.chains[0].program(0).ok_or(Error::Cancelled)?;
-        self.packets.mean_ns_behind_door(function, hook)
+        self.packets.mean_ns(function, hook, true)
     }
 }
 

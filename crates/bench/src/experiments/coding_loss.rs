@@ -14,6 +14,7 @@ use myelin_metrics::stats::Deployments;
 use myelin_packet::{Meta, parse};
 use myelin_spec::{FunctionConfig, LossyLinkConfig};
 
+use crate::figures::Column::Mean;
 use crate::figures::{Figure, Subjects};
 use crate::sampling::{Sampling, Turns};
 use crate::{Claim, Error, Experiment, Findings, Row, Session};
@@ -45,10 +46,10 @@ const RESIDUAL_BOUND: f64 = 0.1;
 const FEW_PERCENT: u32 = 5;
 
 const FIGURES: &[Figure<Transfer>] = &[
-    Figure::mean("residual_loss", "", Transfer::residual),
-    Figure::mean("in_order_delay_mean", "_us", Transfer::mean_us),
-    Figure::mean("in_order_delay_p99", "_us", Transfer::p99_us),
-    Figure::mean("sent_of_source", "", Transfer::overhead),
+    Figure::new("residual_loss", Mean(""), Transfer::residual),
+    Figure::new("in_order_delay_mean", Mean("_us"), Transfer::mean_us),
+    Figure::new("in_order_delay_p99", Mean("_us"), Transfer::p99_us),
+    Figure::new("sent_of_source", Mean(""), Transfer::overhead),
 ];
 
 /// One for each kind of loss, share and code.
@@ -85,14 +86,12 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     };
     let (samples, ()) =
         session.sample(sampling, findings, deploy, |samples, ()| claims(samples))?;
-    for at in subjects.all() {
-        let [losses, percent, code] = at;
-        let row = Row::of("codes")
+    findings.rows = subjects.rows(&samples, |[losses, percent, code]| {
+        Row::of("codes")
             .with("code", CODES[code].0)
             .with("losses", LOSSES[losses].0)
-            .with("loss_percent", LOSS_PERCENT[percent]);
-        findings.add_row(subjects.at(&samples, at).add_to(row));
-    }
+            .with("loss_percent", LOSS_PERCENT[percent])
+    });
     findings.set("packets_a_round", packets);
     findings.set("spacing_us", SPACING_NS / 1000);
     findings.set("payload_bytes", PAYLOAD);

@@ -9,15 +9,15 @@ use myelin_measure::Mode;
 use myelin_measure::bandwidth::TrialResult;
 use myelin_metrics::stats::Deployments;
 
+use crate::figures::Column::{Interval, Least};
 use crate::figures::{Figure, Subjects};
-use crate::reference::{self, Reference};
+use crate::reference::Reference;
 use crate::round_trips::{PAYLOADS, TripSubjects};
 use crate::sampling::{Sampling, Turns};
-use crate::variant::Variant;
-use crate::variants::{self, BATCH, BEST_BATCH};
-use crate::{Claim, Error, Experiment, Findings, Row, Session};
+use crate::variants::{self, VariantSpec};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, experiment};
 
-const BATCHES: [u16; 2] = [BATCH, BEST_BATCH];
+const BATCHES: [u16; 2] = [1, variants::BEST_BATCH];
 /// The subjects, in this order for each of [`BATCHES`].
 const SUBJECTS: [&str; 2] = ["bare DPDK forwarder", "chain of one forward"];
 /// Packets of each system call of the sender. With single packets, the sender would limit the rate.
@@ -26,8 +26,8 @@ const BURST: u16 = 32;
 const BOUND: f64 = 1.03;
 
 const FIGURES: &[Figure<TrialResult>] = &[
-    Figure::interval("rate", "_mpps", |trial| trial.carried_mpps),
-    Figure::least("least_lost_share", |trial| {
+    Figure::new("rate", Interval("_mpps"), |trial| trial.carried_mpps),
+    Figure::new("least_lost_share", Least, |trial| {
         let missing = trial.sent.saturating_sub(trial.received);
         missing as f64 / trial.sent as f64
     }),
@@ -42,15 +42,12 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let absent = match (Reference::Dpdk.check_built(), myelin_dpdk::version()) {
-        (Err(reason @ reference::Error::Absent { .. }), _) => Some(reason.to_string()),
-        (Err(error), _) => return Err(error.into()),
-        (Ok(()), Err(reason)) => Some(reason.to_string()),
-        (Ok(()), Ok(_)) => None,
-    };
-    if let Some(reason) = absent {
-        let row = Row::of("skipped").with("variant", "all");
-        findings.add_row(row.with("reason", reason));
+    let built = Reference::Dpdk
+        .check_built()
+        .map_err(|reason| reason.to_string());
+    let library = || myelin_dpdk::version().map_err(|reason| reason.to_string());
+    if let Err(reason) = built.and_then(|()| library()) {
+        findings.add_row(Findings::skipped_row("variant", "all", &reason));
         return Ok(());
     }
     measure_round_trips(session, findings)?;
@@ -68,31 +65,18 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     Ok(())
 }
 
-fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
-    let mut made = Vec::new();
-    for batch in BATCHES {
-        session.check()?;
-        let [bare, chain] = SUBJECTS;
-        let name = format!("d{batch}");
-        let about = "kind `forward` between DPDK devices, polling";
-        made.push(variants::start_reference(
-            Reference::Dpdk,
-            bare,
-            "C program: receive burst, transmit burst",
-            batch,
-        )?);
-        let port =
-            variants::deploy_dpdk_chain(session.program, &name, about, "kind: forward", batch)?;
-        made.push(port.with_name(chain));
-    }
-    Ok(made)
+/// Both [`SUBJECTS`] with each of [`BATCHES`].
+fn specs() -> Result<Vec<VariantSpec>, Error> {
+    experiment::parse_list("dpdk-port", include_str!("../../cases/dpdk-port.yaml"))
 }
 
 fn measure_round_trips(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let build = || Ok((build(session)?, Vec::new()));
-    let claims = |samples: &Deployments, _: &TripSubjects| {
+    let specs = specs()?;
+    let build = || variants::build(&specs, session);
+    let claims = |samples: &Deployments, subjects: &TripSubjects| {
         let claim = |(batch, payload): (usize, usize)| {
-            let [bare, chain] = [0, 1].map(|number| slot(batch, number, payload));
+            let both = [0, 1].map(|number| batch * SUBJECTS.len() + number);
+            let [bare, chain] = both.map(|variant| subjects.slot(variant, payload, 0));
             let (batch, payload) = (BATCHES[batch], PAYLOADS[payload]);
             let id = format!("round trip / bare forwarder, {payload} B, batch {batch}");
             Claim::at_most(id, samples.ratio(chain, bare), BOUND)
@@ -102,7 +86,10 @@ fn measure_round_trips(session: Session<'_>, findings: &mut Findings) -> Result<
     let trips = session.round_trips(0.5, &[Mode::Inline], findings, build, claims)?;
     for (batch, payload) in cases() {
         for (number, name) in SUBJECTS.iter().enumerate() {
-            let median = trips.samples.median(slot(batch, number, payload));
+            let variant = batch * SUBJECTS.len() + number;
+            let median = trips
+                .samples
+                .median(trips.subjects.slot(variant, payload, 0));
             findings.add_row(
                 Row::of("round trips")
                     .with("variant", *name)
@@ -116,19 +103,20 @@ fn measure_round_trips(session: Session<'_>, findings: &mut Findings) -> Result<
 }
 
 fn measure_rates(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+    let specs = specs()?;
     let packets = session.effort.choose(500, 20_000, 50_000);
     let sampling = Sampling::of("packet rates").share(0.5);
-    let rates = Subjects::new(FIGURES, [BATCHES.len(), SUBJECTS.len(), PAYLOADS.len()]);
+    let rates = Subjects::new(FIGURES, [BATCHES.len(), PAYLOADS.len(), SUBJECTS.len()]);
     let deploy = |turns: &mut Turns<'_>| {
-        let made = build(session)?;
-        rates.measure(turns, |[batch, number, payload]| {
+        let (made, _) = variants::build(&specs, session)?;
+        rates.measure(turns, |[batch, payload, number]| {
             let variant = &made[batch * SUBJECTS.len() + number];
             variant.overload_trial((PAYLOADS[payload], packets, BURST), session)
         })
     };
     let claims = |samples: &Deployments, (): &()| {
         let claim = |(batch, payload): (usize, usize)| {
-            let both = [0, 1].map(|number| rates.at(samples, [batch, number, payload]));
+            let both = [0, 1].map(|number| rates.at(samples, [batch, payload, number]));
             let (batch, payload) = (BATCHES[batch], PAYLOADS[payload]);
             let id = format!("rate of the bare forwarder / rate, {payload} B, batch {batch}");
             let [bare, chain] = &both;
@@ -144,21 +132,15 @@ fn measure_rates(session: Session<'_>, findings: &mut Findings) -> Result<(), Er
         cases().map(claim).collect()
     };
     let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
-    for (batch, payload) in cases() {
-        for (number, name) in SUBJECTS.iter().enumerate() {
-            let row = Row::of("packet rates")
-                .with("variant", *name)
+    findings
+        .rows
+        .extend(rates.rows(&samples, |[batch, payload, number]| {
+            Row::of("packet rates")
+                .with("variant", SUBJECTS[number])
                 .with("batch", BATCHES[batch])
-                .with("payload_bytes", PAYLOADS[payload]);
-            findings.add_row(rates.at(&samples, [batch, number, payload]).add_to(row));
-        }
-    }
+                .with("payload_bytes", PAYLOADS[payload])
+        }));
     Ok(())
-}
-
-/// Index of a subject, from the indices of batch size, subject and payload.
-fn slot(batch: usize, number: usize, payload: usize) -> usize {
-    (batch * SUBJECTS.len() + number) * PAYLOADS.len() + payload
 }
 
 /// Indices of batch size and payload.

@@ -44,7 +44,7 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
         turns.measure(subjects.len(), |subject| {
             let (chain, packets) = &subjects[subject];
             let function = chain.program(0).ok_or(Error::Cancelled)?;
-            packets.mean_ns_behind_door(function, hook)
+            packets.mean_ns(function, hook, true)
         })
     };
     let own = |round: &dyn Fn(usize) -> f64, rules| (round(rules) - round(nothing)).max(1.0);

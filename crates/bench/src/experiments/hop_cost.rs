@@ -3,13 +3,10 @@
 use myelin_measure::Mode;
 use myelin_metrics::stats::Deployments;
 
-use crate::agents::EmbeddedAgent;
-use crate::reference::Reference;
-use crate::round_trips::{RoundTrips, TripSubjects};
-use crate::variant::{Variant, polling_core};
-use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session, variants};
-
-const FORWARD: &str = "kind: forward";
+use crate::round_trips::TripSubjects;
+use crate::variant::polling_core;
+use crate::variants::{self, VariantSpec};
+use crate::{Error, Experiment, Fault, Findings, Session, experiment};
 
 /// Variant, reference, and bound on the ratio. No paper published a ratio of these pairs.
 const CLAIMS: [(&str, &str, f64); 5] = [
@@ -29,32 +26,24 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let claims = |samples: &Deployments, subjects: &TripSubjects| {
-        let claim = |(subject, reference, bound): (&'static str, &'static str, f64)| {
-            let ratios = subjects.ratios(samples, subject, reference).into_iter();
-            ratios.map(move |(payload, _, ratio)| {
-                let id = format!("{subject} / {reference}, {payload} B");
-                Claim::at_most(id, ratio, bound)
-            })
-        };
-        CLAIMS.into_iter().flat_map(claim).collect()
-    };
-    let RoundTrips {
-        samples, subjects, ..
-    } = session.round_trips(1.0, &[Mode::Inline], findings, || build(session), claims)?;
-    for subject in subjects.all() {
-        findings.add_row(
-            Row::of("round trips")
-                .with("variant", subject.variant.name.as_str())
-                .with("payload_bytes", subject.payload)
-                .with_estimate("rtt_p50", "_us", samples.median(subject.slot))
-                .with(
-                    "times_direct",
-                    samples.ratio_value(subject.slot, subject.first),
-                )
-                .with("what", subject.variant.about.as_str()),
-        );
+    let text = include_str!("../../cases/hop-cost.yaml");
+    let mut specs: Vec<VariantSpec> = experiment::parse_list("hop-cost", text)?;
+    if session.has_fault(Fault::SleepingForwarder) {
+        for idle in specs.iter_mut().filter_map(|spec| spec.idle.as_mut()) {
+            "sleep".clone_into(idle);
+        }
     }
+    let claims = |samples: &Deployments, subjects: &TripSubjects| {
+        let claims = CLAIMS.into_iter().flat_map(|(subject, reference, bound)| {
+            let pair = format!("{subject} / {reference}");
+            let ratios = subjects.ratios(samples, &pair, [subject, reference]);
+            ratios.into_iter().map(move |ratio| ratio.at_most(bound))
+        });
+        claims.collect()
+    };
+    let build = || variants::build(&specs, session);
+    let trips = session.round_trips(1.0, &[Mode::Inline], findings, build, claims)?;
+    findings.rows.extend(trips.rows(|row, _| row));
     findings.set("probe_mode", Mode::Inline);
     findings.set("polling_core", polling_core()?);
     findings.set(
@@ -62,87 +51,4 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
         "one function, redirect or forwarder forwards packets to the server; replies pass a tc redirect to the peer",
     );
     Ok(())
-}
-
-/// All variants that are available here, the direct link first, and a row for each missing one.
-fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
-    let agent = EmbeddedAgent::open(session.program)?;
-    let spinning = if session.has_fault(Fault::SleepingForwarder) {
-        variants::worker("sleep", variants::BATCH)?
-    } else {
-        variants::spinning_worker()?
-    };
-    let references = [
-        (
-            Reference::AfXdp,
-            "c-afxdp",
-            "minimal AF_XDP forwarder in C, to the server",
-        ),
-        (
-            Reference::Dpdk,
-            "dpdk-afxdp",
-            "DPDK over net_af_xdp, to the server",
-        ),
-    ];
-    let mut made = Vec::new();
-    let total = 8 + references.len();
-    let mut add = |variant: Variant| {
-        made.push(variant);
-        session.progress("making the variants", made.len(), total)
-    };
-    add(variants::direct()?)?;
-    add(variants::bridge()?)?;
-    add(variants::kernel_forwarding()?)?;
-    add(variants::tc_redirect()?)?;
-    add(variants::xdp_redirect()?)?;
-    add(variants::deploy_chain(
-        &agent,
-        "tcx",
-        "chain of one forward at tcx",
-        &[(FORWARD, "kernel")],
-        "  hook: tcx\n",
-    )?)?;
-    add(variants::deploy_chain(
-        &agent,
-        "xdp",
-        "chain of one forward at XDP",
-        &[(FORWARD, "kernel")],
-        "  hook: xdp\n",
-    )?)?;
-    add(variants::deploy_chain(
-        &agent,
-        "user",
-        "chain of one forward in user space",
-        &[(FORWARD, "user")],
-        &spinning,
-    )?)?;
-    let (programs, skipped) = variants::start_references(&references)?;
-    for program in programs {
-        add(program)?;
-    }
-    Ok((made, skipped))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn claims_name_existing_variants() {
-        let names = [
-            "direct",
-            "bridge",
-            "kernel-forwarding",
-            "xdp-redirect",
-            "tcx",
-            "xdp",
-            "user",
-            "c-afxdp",
-            "dpdk-afxdp",
-        ];
-        for (subject, reference, bound) in CLAIMS {
-            assert!(names.contains(&subject) && names.contains(&reference));
-            assert!((0.9..1.2).contains(&bound));
-        }
-    }
 }

@@ -8,10 +8,10 @@ use myelin_metrics::stats::Deployments;
 use myelin_spec::{FunctionConfig, XorConfig};
 
 use super::lookup::Door;
-use crate::agents::EmbeddedAgent;
-use crate::round_trips::{RoundTrips, TripSubjects};
+use crate::round_trips::TripSubjects;
 use crate::sampling::{Sampling, Turns};
-use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session, ebpf, frames, variants};
+use crate::variants::{self, VariantSpec};
+use crate::{Claim, Error, Experiment, Fault, Findings, Row, Session, ebpf, frames};
 
 const LENGTHS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// Largest round trip of 32 functions over that of one.
@@ -41,42 +41,29 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
 }
 
 fn round_trips(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let more = format!("  hook: {hook}\n");
-    let build = || {
-        let agent = EmbeddedAgent::open(session.program)?;
-        let mut chains = Vec::new();
-        for length in LENGTHS {
-            session.check()?;
-            let functions = vec![("kind: forward", "kernel"); length];
-            let name = length.to_string();
-            chains.push(variants::deploy_chain(
-                &agent, &name, "", &functions, &more,
-            )?);
-        }
-        Ok((chains, Vec::new()))
-    };
+    let specs = LENGTHS.map(|length| VariantSpec {
+        name: length.to_string(),
+        spaces: vec!["kernel".to_owned(); length],
+        hook: Some(hook.to_string()),
+        ..VariantSpec::default()
+    });
+    let build = || variants::build(&specs, session);
     let claims = |samples: &Deployments, subjects: &TripSubjects| {
-        let ratios = subjects.ratios(samples, "32", "1").into_iter();
-        let claim = |(payload, _, ratio): (usize, _, _)| {
-            let id = format!("32 functions / 1, {hook}, {payload} B");
-            Claim::at_most(id, ratio, ROUND_TRIP_BOUND)
-        };
-        ratios.map(claim).collect()
+        let what = format!("32 functions / 1, {hook}");
+        let ratios = subjects.ratios(samples, &what, ["32", "1"]).into_iter();
+        ratios
+            .map(|ratio| ratio.at_most(ROUND_TRIP_BOUND))
+            .collect()
     };
-    let RoundTrips {
-        samples, subjects, ..
-    } = session.round_trips(0.35, &[Mode::Inline], findings, build, claims)?;
-    for subject in subjects.all() {
+    let trips = session.round_trips(0.35, &[Mode::Inline], findings, build, claims)?;
+    for subject in trips.subjects.all() {
         findings.add_row(
             Row::of("round trips")
                 .with("hook", hook.to_string())
                 .with("functions", subject.variant.name.parse::<usize>().ok())
                 .with("payload_bytes", subject.payload)
-                .with_estimate("rtt_p50", "_us", samples.median(subject.slot))
-                .with(
-                    "times_one",
-                    samples.ratio_value(subject.slot, subject.first),
-                ),
+                .with_estimate("rtt_p50", "_us", trips.samples.median(subject.slot))
+                .with("times_one", trips.times_first(&subject)),
         );
     }
     Ok(())

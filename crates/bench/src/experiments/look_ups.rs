@@ -1,17 +1,16 @@
 //! `look-ups`: the cost of router, load balancer and NAT in the kernel with 100,000 prefixes or
 //! flows.
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
-use myelin_kernel::test_run::{self, TestRun};
-use myelin_kernel::{Capacity, Hook, Plane};
+use myelin_kernel::{Capacity, Hook, LoadedChain, Plane, test_run};
 use myelin_metrics::stats::Deployments;
 use myelin_packet::routes::{Route, RouteTables};
-use myelin_packet::{MacAddr, Meta, Prefix, parse};
+use myelin_packet::{MacAddr, Prefix};
 use myelin_spec::{BackendSpec, FunctionConfig, LoadBalancerConfig, NatConfig, RouterConfig};
 
+use super::lookup;
 use crate::ebpf::look_up::{
     self, DRAWN_FORWARD, DRAWN_FUNCTION, DRAWN_LOOK_UP, HOT_FORWARD, HOT_FUNCTION, LookUpFunction,
 };
@@ -58,6 +57,25 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// The programs of [`look_up`], their packet, and the chains that they call. Fields drop in this
+/// order.
+struct Loaded {
+    programs: Vec<OwnedFd>,
+    frame: Vec<u8>,
+    hook: Hook,
+    _chains: [LoadedChain; 2],
+    _plane: Plane,
+}
+
+impl Loaded {
+    /// Mean time of a run, ns. Every run must send the packet.
+    fn mean_ns(&self, program: usize, repeat: u32) -> Result<f64, Error> {
+        let meta = lookup::meta(&self.frame);
+        let program = self.programs[program].as_fd();
+        lookup::mean_ns(program, self.hook, &self.frame, meta, repeat)
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -112,31 +130,43 @@ impl Subject {
         Ok(())
     }
 
-    /// Measures the programs of [`look_up`], in their order.
-    fn deploy(self, turns: &mut Turns<'_>, session: Session<'_>) -> Result<(), Error> {
-        let Self { hook, .. } = self;
+    fn load(self) -> Result<Loaded, Error> {
+        let hook = self.hook;
         let plane = Plane::create(None, Capacity::default())?;
         let forward = plane.load_chain(&test_run::chain(hook, 1, &[FunctionConfig::Forward]))?;
         let function = plane.load_chain(&test_run::chain(hook, 2, &[self.config()]))?;
         let (Some(to), Some(past)) = (function.program(0), forward.program(0)) else {
             return Err(Error::Cancelled);
         };
-        let loaded = look_up::load(self.kind, hook, to, past, &self.tree())?;
-        let programs: Vec<_> = loaded[..=HOT_FORWARD].iter().map(AsFd::as_fd).collect();
-        let _entries = ebpf::DispatcherEntries::add(hook, &programs)?;
-        let frame = self.frame();
+        Ok(Loaded {
+            programs: look_up::load(self.kind, hook, to, past, &self.tree())?,
+            frame: self.frame(),
+            hook,
+            _chains: [forward, function],
+            _plane: plane,
+        })
+    }
+
+    /// Measures the programs of [`look_up`], in their order.
+    fn deploy(self, turns: &mut Turns<'_>, session: Session<'_>) -> Result<(), Error> {
+        let loaded = self.load()?;
+        let programs: Vec<_> = loaded.programs[..=HOT_FORWARD]
+            .iter()
+            .map(AsFd::as_fd)
+            .collect();
+        let _entries = ebpf::DispatcherEntries::add(self.hook, &programs)?;
         // Fill the table with any effort, because the bare look-up of an unknown flow takes another
         // path.
         if self.kind != LookUpFunction::Router {
             for _ in (0..FILLING).step_by(COUNT as usize) {
                 session.check()?;
-                mean_ns(programs[DRAWN_FUNCTION], hook, &frame, COUNT as u32)?;
+                loaded.mean_ns(DRAWN_FUNCTION, COUNT as u32)?;
             }
         }
         turns.measure(programs.len(), |program| {
             let mut sum = 0.0;
             for _ in 0..TEST_RUNS {
-                sum += mean_ns(programs[program], hook, &frame, RUNS)?;
+                sum += loaded.mean_ns(program, RUNS)?;
             }
             Ok(sum / f64::from(TEST_RUNS))
         })
@@ -236,24 +266,6 @@ fn scramble(number: u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// Mean time of a run, ns. Every run must send the packet.
-fn mean_ns(program: BorrowedFd<'_>, hook: Hook, frame: &[u8], repeat: u32) -> Result<f64, Error> {
-    let meta = parse(frame)
-        .ok()
-        .map(|headers| Meta::new(1 << 40, 1, 0, 0, &headers));
-    let test = TestRun {
-        meta,
-        repeat,
-        ..TestRun::new(frame)
-    };
-    let outcome = test_run::run(program, hook, &test)?;
-    if outcome.verdict != hook.redirect() {
-        let verdict = io::Error::other(format!("its verdict is {}", outcome.verdict));
-        return Err(Error::ebpf("look-up", "redirect a packet", verdict));
-    }
-    Ok(outcome.mean_ns.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,18 +284,8 @@ mod tests {
             ] {
                 for is_v6 in [false, true] {
                     let subject = Subject { kind, hook, is_v6 };
-                    let frame = subject.frame();
-                    let plane = Plane::create(None, Capacity::default()).unwrap();
-                    let chain = |spi, function| {
-                        plane
-                            .load_chain(&test_run::chain(hook, spi, &[function]))
-                            .unwrap()
-                    };
-                    let forward = chain(1, FunctionConfig::Forward);
-                    let function = chain(2, subject.config());
-                    let (to, past) = (function.program(0).unwrap(), forward.program(0).unwrap());
-                    let loaded = look_up::load(kind, hook, to, past, &subject.tree()).unwrap();
-                    let run = |program: usize| mean_ns(loaded[program].as_fd(), hook, &frame, 1);
+                    let loaded = subject.load().unwrap();
+                    let run = |program: usize| loaded.mean_ns(program, 1);
                     for _ in 0..50 {
                         run(DRAWN_FUNCTION).unwrap();
                         run(HOT_FUNCTION).unwrap();

@@ -84,44 +84,51 @@ pub(crate) struct TestPackets(Vec<(Vec<u8>, Option<Meta>)>);
 impl TestPackets {
     pub(crate) fn new(frames: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let with_meta = |frame: Vec<u8>| {
-            let meta = parse(&frame)
-                .ok()
-                .map(|headers| Meta::new(1, 1, 0, 0, &headers));
+            let meta = meta(&frame);
             (frame, meta)
         };
         Self(frames.into_iter().map(with_meta).collect())
     }
 
-    /// Mean time of a packet in a front door and the chain behind it, ns.
-    pub(crate) fn mean_ns(&self, door: BorrowedFd<'_>, hook: Hook) -> Result<f64, Error> {
-        self.mean(door, hook, false)
-    }
-
-    /// Mean time of a packet in a function and the rest of the chain, with the front door's
-    /// metadata, ns.
-    pub(crate) fn mean_ns_behind_door(
+    /// Mean time of a packet in a front door and the chain behind it, ns; or in a function and the
+    /// rest of its chain, `behind` a front door, with its metadata.
+    pub(crate) fn mean_ns(
         &self,
-        function: BorrowedFd<'_>,
+        program: BorrowedFd<'_>,
         hook: Hook,
+        behind: bool,
     ) -> Result<f64, Error> {
-        self.mean(function, hook, true)
-    }
-
-    fn mean(&self, program: BorrowedFd<'_>, hook: Hook, behind: bool) -> Result<f64, Error> {
         let mut sum = 0.0;
         for (frame, meta) in &self.0 {
-            let test = TestRun {
-                meta: meta.filter(|_| behind),
-                repeat: RUNS,
-                ..TestRun::new(frame)
-            };
-            let outcome = test_run::run(program, hook, &test)?;
-            if outcome.verdict != hook.redirect() {
-                let verdict = io::Error::other(format!("its verdict is {}", outcome.verdict));
-                return Err(Error::ebpf("kernel function", "redirect a packet", verdict));
-            }
-            sum += f64::from(outcome.mean_ns);
+            sum += mean_ns(program, hook, frame, meta.filter(|_| behind), RUNS)?;
         }
         Ok(sum / self.0.len() as f64)
     }
+}
+
+/// The front door's metadata of a packet.
+pub(super) fn meta(frame: &[u8]) -> Option<Meta> {
+    let headers = parse(frame).ok()?;
+    Some(Meta::new(1 << 40, 1, 0, 0, &headers))
+}
+
+/// Mean time of a run, ns. Every run must redirect the packet.
+pub(super) fn mean_ns(
+    program: BorrowedFd<'_>,
+    hook: Hook,
+    frame: &[u8],
+    meta: Option<Meta>,
+    repeat: u32,
+) -> Result<f64, Error> {
+    let test = TestRun {
+        meta,
+        repeat,
+        ..TestRun::new(frame)
+    };
+    let outcome = test_run::run(program, hook, &test)?;
+    if outcome.verdict != hook.redirect() {
+        let verdict = io::Error::other(format!("its verdict is {}", outcome.verdict));
+        return Err(Error::ebpf("kernel function", "redirect a packet", verdict));
+    }
+    Ok(outcome.mean_ns.into())
 }

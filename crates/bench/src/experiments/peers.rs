@@ -3,62 +3,31 @@
 use std::time::{Duration, Instant};
 
 use myelin_measure::Mode;
+use myelin_metrics::Distribution;
 use myelin_metrics::stats::Deployments;
 
-use crate::agents::{self, AgentProcess, EmbeddedAgent};
+use crate::agents::AgentProcess;
 use crate::machine::MemoryMib;
 use crate::ovs::Ports;
-use crate::ovs::variant::{Layout, build as build_switches};
+use crate::ovs::variant::{Layout, PeerVariant, build as build_switches};
 use crate::round_trips::{PAYLOADS, TripSubjects};
 use crate::sampling::{Sampling, Turns};
 use crate::variant::{Variant, median_us, polling_core, run_time};
-use crate::{Claim, Error, Experiment, Findings, Row, Session, variants};
+use crate::variants::{self, PathKind, VariantSpec};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, experiment};
 
 const MODES: [Mode; 2] = [Mode::Inline, Mode::Blocking];
 /// Number of functions, and whether replies pass them too.
 const SHAPES: [(usize, bool); 3] = [(1, false), (2, false), (2, true)];
-/// Myelin's layouts: name, description, space, lines of `spec`, and largest round trip of two
-/// functions over the direct link's.
-const OURS: [(&str, &str, &str, &str, Option<f64>); 3] = [
-    (
-        "compact",
-        "kernel functions in one pass at tcx",
-        "kernel",
-        "  mapping: compact\n  hook: tcx\n",
-        Some(1.15),
-    ),
-    (
-        "distributed",
-        "kernel functions, each in a separate namespace",
-        "kernel",
-        "  mapping: distributed\n",
-        Some(1.7),
-    ),
-    (
-        "user",
-        "user-space functions in one polling worker",
-        "user",
-        "  mapping: compact\n",
-        None,
-    ),
-];
+/// Largest round trip of two functions over the direct link's, by layout.
+const DIRECT_BOUNDS: [(&str, f64); 2] = [("compact", 1.15), ("distributed", 1.7)];
 const DIRECT: &str = "direct";
-const FORWARD: &str = "kind: forward";
 /// Payload of the packets whose CPU time is measured, bytes.
 const CPU_PAYLOAD: usize = PAYLOADS[0];
 /// Window of the CPU time without packets.
 const IDLE_WINDOW: Duration = Duration::from_millis(50);
 /// Packets before the memory is measured.
 const MEMORY_PACKETS: u32 = 10_000;
-
-/// System and shape of a variant.
-struct Subject {
-    /// `direct`, a layout of Myelin, or a kind of switch.
-    system: String,
-    shape: (usize, bool),
-    /// Its packet-processing processes, and the processes that they need.
-    pids: Vec<u32>,
-}
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "peers",
@@ -112,79 +81,57 @@ fn check_forwarding(ports: Ports, session: Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Myelin's layouts, with one function.
+fn ours() -> Result<Vec<VariantSpec>, Error> {
+    experiment::parse_list("peers", include_str!("../../cases/peers.yaml"))
+}
+
+/// With both directions, two workers would poll on one core.
+fn has_shape(layout: &VariantSpec, (_, both_ways): (usize, bool)) -> bool {
+    layout.idle.is_none() || !both_ways
+}
+
 /// The direct link, then Myelin's layouts, then the switches.
 fn build(
     available: &[Ports],
     shapes: &[(usize, bool)],
     session: Session<'_>,
-) -> Result<(Vec<Variant>, Vec<Subject>), Error> {
-    session.check()?;
-    let agent = EmbeddedAgent::open(session.program)?;
-    let mut made = vec![variants::direct()?];
-    let mut subjects = vec![Subject {
-        system: DIRECT.to_owned(),
-        shape: (0, false),
-        pids: Vec::new(),
+) -> Result<Vec<PeerVariant>, Error> {
+    let mut specs = vec![VariantSpec {
+        name: DIRECT.to_owned(),
+        path: PathKind::Direct,
+        ..VariantSpec::default()
     }];
-    for (system, about, space, spec, _) in OURS {
-        for (functions, both_ways) in shapes.iter().copied() {
-            session.check()?;
-            // With both directions, two workers would poll on one core.
-            if space == "user" && both_ways {
-                continue;
-            }
-            let name = format!("c{}", made.len());
-            let list = vec![(FORWARD, space); functions];
-            let variant = match (space, both_ways) {
-                ("user", _) => {
-                    let spec = format!("{spec}{}", variants::spinning_worker()?);
-                    variants::deploy_chain(&agent, &name, about, &list, &spec)?
-                }
-                (_, true) => variants::deploy_chain_both_ways(&agent, &name, about, &list, spec)?,
-                (_, false) => variants::deploy_chain(&agent, &name, about, &list, spec)?,
-            };
-            subjects.push(Subject {
-                system: system.to_owned(),
-                shape: (functions, both_ways),
-                pids: variant.processes().to_vec(),
-            });
-            made.push(variant);
-        }
+    for layout in ours()? {
+        let own = shapes.iter().filter(|shape| has_shape(&layout, **shape));
+        specs.extend(own.map(|shape| VariantSpec {
+            name: name(&layout.name, *shape),
+            both_ways: shape.1,
+            ..layout.repeated(shape.0)
+        }));
     }
-    let layouts: Vec<_> = available
-        .iter()
-        .flat_map(|ports| {
-            shapes.iter().map(|(functions, both_ways)| Layout {
-                ports: *ports,
-                functions: *functions,
-                both_ways: *both_ways,
-            })
+    let with_pids = |variant: Variant| PeerVariant {
+        pids: variant.processes().to_vec(),
+        variant,
+    };
+    let (made, _) = variants::build(&specs, session)?;
+    let mut made: Vec<_> = made.into_iter().map(with_pids).collect();
+    let layouts = available.iter().flat_map(|ports| {
+        shapes.iter().map(|(functions, both_ways)| Layout {
+            ports: *ports,
+            functions: *functions,
+            both_ways: *both_ways,
         })
-        .collect();
+    });
     session.check()?;
-    for (layout, peer) in layouts.iter().zip(build_switches(&layouts)?) {
-        subjects.push(Subject {
-            system: switch(layout.ports),
-            shape: (layout.functions, layout.both_ways),
-            pids: peer.pids,
-        });
-        made.push(peer.variant);
-    }
-    let made = made
-        .into_iter()
-        .zip(&subjects)
-        .map(|(variant, subject)| variant.with_name(&name(&subject.system, subject.shape)))
-        .collect();
-    Ok((made, subjects))
+    made.extend(build_switches(&layouts.collect::<Vec<_>>())?);
+    Ok(made)
 }
 
 /// The name of a variant.
 fn name(system: &str, (functions, both_ways): (usize, bool)) -> String {
     let ways = if both_ways { ", both ways" } else { "" };
-    match functions {
-        0 => system.to_owned(),
-        count => format!("{system}, {count}{ways}"),
-    }
+    format!("{system}, {functions}{ways}")
 }
 
 /// "`ours` / `peer`, 2 functions".
@@ -199,53 +146,52 @@ fn measure_round_trips(
     session: Session<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
-    let build = || Ok((build(available, &SHAPES, session)?.0, Vec::new()));
+    let build = || {
+        let made = build(available, &SHAPES, session)?;
+        Ok((
+            made.into_iter().map(|one| one.variant).collect(),
+            Vec::new(),
+        ))
+    };
+    let ours = ours()?;
     let claims = |samples: &Deployments, subjects: &TripSubjects| {
         let mut claims = Vec::new();
-        for (ours, .., bound) in OURS {
-            let direct = bound.map(|bound| (DIRECT.to_owned(), bound));
-            let peers = available.iter().map(|ports| (switch(*ports), 1.0));
-            for ((peer, bound), shape) in each_pair(direct.into_iter().chain(peers), &SHAPES) {
-                let is_direct = peer == DIRECT;
-                if is_direct && shape != SHAPES[1] {
-                    continue;
-                }
-                let peer_shape = if is_direct { (0, false) } else { shape };
-                let names = (name(ours, shape), name(&peer, peer_shape));
-                for (payload, mode, ratio) in subjects.ratios(samples, &names.0, &names.1) {
-                    if !is_direct || mode.mode == Mode::Inline {
-                        let id = format!("{}, {payload} B, {mode}", pair(ours, &peer, shape));
-                        claims.push(Claim::at_most(id, ratio, bound));
-                    }
-                }
+        for layout in &ours {
+            let ours = layout.name.as_str();
+            let ratios = |peer: &str, peer_name: &str, shape| {
+                let names = [&name(ours, shape), peer_name];
+                let ratios = subjects.ratios(samples, &pair(ours, peer, shape), names);
+                ratios.into_iter()
+            };
+            for (_, bound) in DIRECT_BOUNDS.iter().filter(|(of, _)| *of == ours) {
+                let ratios = ratios(DIRECT, DIRECT, SHAPES[1]);
+                let inline = ratios.filter(|ratio| ratio.conditions.mode == Mode::Inline);
+                claims.extend(inline.map(|ratio| ratio.at_most(*bound)));
+            }
+            let pairs = each_pair(available, &SHAPES);
+            for (peer, shape) in pairs.filter(|(_, shape)| has_shape(layout, *shape)) {
+                let ratios = ratios(&peer, &name(&peer, shape), shape);
+                claims.extend(ratios.map(|ratio| ratio.at_most(1.0)));
             }
         }
         claims
     };
     let trips = session.round_trips(0.6, &MODES, findings, build, claims)?;
-    for subject in trips.subjects.all() {
-        let all = &trips.distributions[subject.slot];
-        let times_direct = trips.samples.ratio_value(subject.slot, subject.first);
-        findings.add_row(
-            Row::of("round trips")
-                .with("variant", subject.variant.name.as_str())
-                .with("payload_bytes", subject.payload)
-                .with("mode", subject.conditions.to_string())
-                .with_estimate("rtt_p50", "_us", trips.samples.median(subject.slot))
-                .with("rtt_p99_us", all.quantile_us(0.99))
-                .with("times_direct", times_direct)
-                .with("what", subject.variant.about.as_str()),
-        );
-    }
+    let with_p99 = |row: Row, all: &Distribution| row.with("rtt_p99_us", all.quantile_us(0.99));
+    findings.rows.extend(trips.rows(with_p99));
     Ok(())
 }
 
-/// Each item with each shape.
-fn each_pair<T: Clone>(
-    items: impl Iterator<Item = T>,
+/// Each switch with each shape.
+fn each_pair(
+    available: &[Ports],
     shapes: &[(usize, bool)],
-) -> impl Iterator<Item = (T, (usize, bool))> {
-    items.flat_map(move |item| shapes.iter().map(move |shape| (item.clone(), *shape)))
+) -> impl Iterator<Item = (String, (usize, bool))> {
+    let of = |ports: &Ports| {
+        let peer = switch(*ports);
+        shapes.iter().map(move |shape| (peer.clone(), *shape))
+    };
+    available.iter().flat_map(of)
 }
 
 /// The subjects whose processes were measured. Slots: CPU time of each variant, idle cores of each
@@ -274,25 +220,26 @@ fn measure_processes(
 ) -> Result<(), Error> {
     let shapes = [SHAPES[0], SHAPES[1]];
     let sampling = Sampling::of("CPU time and memory").share(0.4);
+    let ours = ours()?;
     let deploy = |turns: &mut Turns<'_>| {
-        let (variants, subjects) = build(available, &shapes, session)?;
-        turns.measure(variants.len(), |index| {
-            measure_cpu_us(&variants[index], &subjects[index].pids, session)
+        let made = build(available, &shapes, session)?;
+        turns.measure(made.len(), |index| {
+            measure_cpu_us(&made[index].variant, &made[index].pids, session)
         })?;
-        for (variant, subject) in variants.iter().zip(&subjects) {
-            turns.record([measure_idle_cores(variant, &subject.pids)?]);
+        for one in &made {
+            turns.record([measure_idle_cores(&one.variant, &one.pids)?]);
         }
         let mut memory = Vec::new();
-        for subject in &subjects {
-            if subject.system.starts_with("OVS") && subject.shape == shapes[1] {
-                let used = MemoryMib::of(&subject.pids)?;
-                memory.push((subject.system.clone(), "ovs-vswitchd, ovsdb-server", used));
-            }
+        for system in available.iter().copied().map(switch) {
+            let is = |one: &&PeerVariant| one.variant.name == name(&system, SHAPES[1]);
+            let pids = made.iter().find(is).map_or(&[][..], |one| &one.pids);
+            let used = MemoryMib::of(pids)?;
+            memory.push((system, "ovs-vswitchd, ovsdb-server", used));
         }
-        memory.extend(measure_own_memory(session)?);
+        memory.extend(measure_own_memory(&ours, session)?);
         turns.record(memory.iter().flat_map(|(.., used)| used.figures()));
         Ok(ProcessLabels {
-            variants: variants.iter().map(|one| one.name.clone()).collect(),
+            variants: made.into_iter().map(|one| one.variant.name).collect(),
             memory: memory
                 .into_iter()
                 .map(|(system, what, _)| (system, what))
@@ -301,9 +248,8 @@ fn measure_processes(
     };
     let claims = |samples: &Deployments, labels: &ProcessLabels| {
         let mut claims = Vec::new();
-        for (ours, ..) in OURS {
-            let peers = available.iter().map(|ports| switch(*ports));
-            for (peer, shape) in each_pair(peers, &shapes) {
+        for VariantSpec { name: ours, .. } in &ours {
+            for (peer, shape) in each_pair(available, &shapes) {
                 let both = [ours, &peer].map(|system| labels.variant(&name(system, shape)));
                 if let [Some(one), Some(other)] = both {
                     let pair = pair(ours, &peer, shape);
@@ -378,14 +324,19 @@ fn measure_idle_cores(variant: &Variant, pids: &[u32]) -> Result<f64, Error> {
 
 /// Memory of Myelin's processes with two functions, after packets.
 fn measure_own_memory(
+    ours: &[VariantSpec],
     session: Session<'_>,
 ) -> Result<Vec<(String, &'static str, MemoryMib)>, Error> {
     let agent = AgentProcess::start(session.program)?;
     let mut all = Vec::new();
-    for (ours, _, space, spec, _) in OURS {
+    for layout in ours {
         session.check()?;
-        let chain = agent.dir.chain_name(ours);
-        let text = agents::chain_text(&chain, &[(FORWARD, space); 2], spec);
+        let chain = agent.dir.chain_name(&layout.name);
+        let two = VariantSpec {
+            idle: None,
+            ..layout.repeated(2)
+        };
+        let text = two.chain_text(&chain, "")?;
         let mut pids = agent.deploy_and_probe(&chain, text, MEMORY_PACKETS)?;
         let what = if pids.is_empty() {
             "agent"
@@ -393,7 +344,7 @@ fn measure_own_memory(
             "agent, worker"
         };
         pids.push(agent.client.info()?.pid);
-        all.push((ours.to_owned(), what, MemoryMib::of(&pids)?));
+        all.push((layout.name.clone(), what, MemoryMib::of(&pids)?));
         agent.client.down(&chain)?;
     }
     Ok(all)

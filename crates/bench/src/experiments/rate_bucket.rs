@@ -6,6 +6,7 @@ use std::time::Duration;
 use myelin_metrics::stats::Deployments;
 use myelin_packet::sojourn::Histogram;
 
+use crate::figures::Column::{Hidden, Interval, Median, Sum};
 use crate::figures::{Figure, Subjects};
 use crate::generator::check_offered;
 use crate::published::rate_control;
@@ -114,23 +115,29 @@ impl SettingTurn {
 
 const FIGURES: &[Figure<SettingTurn>] = &[
     // Packets received from the first router, as a share of its rate times the time.
-    Figure::interval("of_target", "", |turn| {
+    Figure::new("of_target", Interval(""), |turn| {
         turn.first().counters.packets_out as f64 / turn.first().sent.due
     }),
-    Figure::median("offered_of_target", |turn| turn.first().sent.offered()),
-    Figure::sum("forgone", |turn| turn.first().sent.forgone()),
-    Figure::sum("policed", |turn| turn.first().counters.policed as f64),
-    Figure::interval("sojourn_mean", "_us", |turn| {
+    Figure::new("offered_of_target", Median, |turn| {
+        turn.first().sent.offered()
+    }),
+    Figure::new("forgone", Sum, |turn| turn.first().sent.forgone()),
+    Figure::new("policed", Sum, |turn| turn.first().counters.policed as f64),
+    Figure::new("sojourn_mean", Interval("_us"), |turn| {
         turn.sojourn_us(Histogram::mean_ns)
     }),
-    Figure::median("sojourn_p50_us", |turn| turn.sojourn_quantile_us(0.5)),
-    Figure::median("sojourn_p99_us", |turn| turn.sojourn_quantile_us(0.99)),
+    Figure::new("sojourn_p50_us", Median, |turn| {
+        turn.sojourn_quantile_us(0.5)
+    }),
+    Figure::new("sojourn_p99_us", Median, |turn| {
+        turn.sojourn_quantile_us(0.99)
+    }),
     // Without other routers, the next two are not numbers.
-    Figure::median("others_of_allowed", |turn| match turn.turns.len() {
+    Figure::new("others_of_allowed", Median, |turn| match turn.turns.len() {
         1 => f64::NAN,
         _ => turn.others(|other| other.counters.packets_out as f64) / turn.allowed(),
     }),
-    Figure::hidden("others_offered", |turn| {
+    Figure::new("others_offered", Hidden, |turn| {
         turn.others(|other| other.sent.packets as f64) / turn.others(|other| other.sent.due)
     }),
 ];
@@ -185,17 +192,17 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
         let judge = |samples: &Deployments, _: &Vec<_>| claims(kind, &settings, samples);
         let (samples, shapers) = session.sample(sampling, findings, deploy, judge)?;
         let capacity_pps = samples.median(subjects.slots());
-        for (number, (setting, shaper)) in settings.iter().zip(shapers).enumerate() {
+        findings.rows.extend(subjects.rows(&samples, |[number]| {
+            let setting = &settings[number];
             let offered = capacity_pps.map(|capacity| setting.load * capacity.value / 1e3);
-            let row = Row::of(setting.table)
+            Row::of(setting.table)
                 .with("routers", kind.name())
-                .with("shaper", shaper.as_deref())
+                .with("shaper", shapers[number].as_deref())
                 .with("bucket_packets", setting.policer)
                 .with("shaper_packets", setting.shaper)
                 .with("of_capacity", setting.load)
-                .with("offered_kpps", offered);
-            findings.add_row(subjects.at(&samples, [number]).add_to(row));
-        }
+                .with("offered_kpps", offered)
+        }));
     }
     Ok(())
 }
@@ -312,8 +319,6 @@ mod tests {
     use myelin_metrics::envelope::Verdict;
 
     use super::*;
-    use crate::generator::StreamCounts;
-    use crate::routers::RouterCounters;
 
     #[test]
     fn all_figures_have_their_points() {
@@ -343,19 +348,8 @@ mod tests {
         let settings = settings(kind);
         let turn = |due: f64, most: f64| {
             let packets = (due * offered) as u64;
-            RouterTurn {
-                sent: StreamCounts {
-                    packets,
-                    due,
-                    seconds: 1.0,
-                },
-                counters: RouterCounters {
-                    packets_in: packets,
-                    policed: 0,
-                    packets_out: (packets as f64 * passed).min(most) as u64,
-                    sojourn: Histogram::new(),
-                },
-            }
+            let packets_out = (packets as f64 * passed).min(most) as u64;
+            RouterTurn::forwarded(due, packets, packets_out)
         };
         let limit = OTHERS_LIMIT * PPS / (ROUTERS - 1) as f64 + OTHERS_BUCKET as f64;
         let mut samples = Deployments::default();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use myelin_metrics::stats::Deployments;
 
+use crate::figures::Column::{Hidden, Interval, Least, Median};
 use crate::figures::{Figure, Subject, Subjects};
 use crate::generator::check_offered;
 use crate::published::rate_control;
@@ -64,31 +65,30 @@ const ALONE: usize = 0;
 const UNPOLICED: usize = 2;
 const POLICED: usize = 3;
 
-/// A turn of the flooded and the conforming router.
+/// A turn of both routers.
 struct CaseTurn {
-    turns: Vec<RouterTurn>,
+    flooded: RouterTurn,
+    conforming: RouterTurn,
     profile_pps: f64,
     capacity_pps: f64,
 }
 
 impl CaseTurn {
-    fn flooded(&self) -> &RouterTurn {
-        &self.turns[0]
-    }
-
-    fn conforming(&self) -> &RouterTurn {
-        &self.turns[1]
-    }
-
     fn kpps(&self, packets: u64) -> f64 {
-        packets as f64 / self.conforming().sent.seconds / 1e3
+        packets as f64 / self.conforming.sent.seconds / 1e3
     }
 
     fn sojourn_us(&self, share: f64) -> f64 {
-        let sojourn = &self.conforming().counters.sojourn;
-        sojourn
-            .quantile(share)
-            .map_or(f64::NAN, |ns| ns as f64 / 1e3)
+        let quantile = self.conforming.counters.sojourn.quantile(share);
+        quantile.map_or(f64::NAN, |ns| ns as f64 / 1e3)
+    }
+
+    /// Packets that the conforming router forwarded, as a share of all.
+    fn kept(&self) -> f64 {
+        share(
+            self.conforming.counters.packets_out,
+            self.conforming.sent.packets,
+        )
     }
 }
 
@@ -97,73 +97,65 @@ fn share(packets: u64, all: u64) -> f64 {
 }
 
 const FIGURES: &[Figure<CaseTurn>] = &[
-    Figure::median("capacity_kpps", |turn| turn.capacity_pps / 1e3),
-    Figure::median("profile_kpps", |turn| turn.profile_pps / 1e3),
-    Figure::median("neighbour_sent_kpps", |turn| {
-        turn.kpps(turn.flooded().sent.packets)
+    Figure::new("capacity_kpps", Median, |turn| turn.capacity_pps / 1e3),
+    Figure::new("profile_kpps", Median, |turn| turn.profile_pps / 1e3),
+    Figure::new("neighbour_sent_kpps", Median, |turn| {
+        turn.kpps(turn.flooded.sent.packets)
     }),
-    Figure::median("sent_kpps", |turn| {
-        turn.kpps(turn.conforming().sent.packets)
+    Figure::new("sent_kpps", Median, |turn| {
+        turn.kpps(turn.conforming.sent.packets)
     }),
-    Figure::median("neighbour_arrived_kpps", |turn| {
-        turn.kpps(turn.flooded().counters.packets_in)
+    Figure::new("neighbour_arrived_kpps", Median, |turn| {
+        turn.kpps(turn.flooded.counters.packets_in)
     }),
-    Figure::median("neighbour_out_kpps", |turn| {
-        turn.kpps(turn.flooded().counters.packets_out)
+    Figure::new("neighbour_out_kpps", Median, |turn| {
+        turn.kpps(turn.flooded.counters.packets_out)
     }),
-    Figure::median("out_kpps", |turn| {
-        turn.kpps(turn.conforming().counters.packets_out)
+    Figure::new("out_kpps", Median, |turn| {
+        turn.kpps(turn.conforming.counters.packets_out)
     }),
-    Figure::median("neighbour_policed_kpps", |turn| {
-        turn.kpps(turn.flooded().counters.policed)
+    Figure::new("neighbour_policed_kpps", Median, |turn| {
+        turn.kpps(turn.flooded.counters.policed)
     }),
     // Due packets that the generator did not send, as a share.
-    Figure::median("neighbour_short", |turn| {
-        1.0 - turn.flooded().sent.offered()
+    Figure::new("neighbour_short", Median, |turn| {
+        1.0 - turn.flooded.sent.offered()
     }),
-    Figure::interval("sender_short", "", |turn| {
-        1.0 - turn.conforming().sent.offered()
+    Figure::new("sender_short", Interval(""), |turn| {
+        1.0 - turn.conforming.sent.offered()
     }),
     // Packets to the conforming router at its front door, as a share. The link's ring drops the
     // others.
-    Figure::interval("arrived", "", |turn| {
+    Figure::new("arrived", Interval(""), |turn| {
         share(
-            turn.conforming().counters.packets_in,
-            turn.conforming().sent.packets,
+            turn.conforming.counters.packets_in,
+            turn.conforming.sent.packets,
         )
     }),
     // Forwarded packets, as a share of those at the front door, and of all.
-    Figure::interval("passed", "", |turn| {
+    Figure::new("passed", Interval(""), |turn| {
         share(
-            turn.conforming().counters.packets_out,
-            turn.conforming().counters.packets_in,
+            turn.conforming.counters.packets_out,
+            turn.conforming.counters.packets_in,
         )
     }),
-    Figure::interval("kept", "", |turn| {
-        share(
-            turn.conforming().counters.packets_out,
-            turn.conforming().sent.packets,
-        )
-    }),
-    Figure::least("lowest_kept", |turn| {
-        share(
-            turn.conforming().counters.packets_out,
-            turn.conforming().sent.packets,
-        )
-    }),
-    Figure::median("sojourn_p50_us", |turn| turn.sojourn_us(0.5)),
-    Figure::interval("sojourn_p99", "_us", |turn| turn.sojourn_us(0.99)),
-    Figure::hidden("neighbour_of_allowed", |turn| {
-        let seconds = turn.conforming().sent.seconds;
+    Figure::new("kept", Interval(""), CaseTurn::kept),
+    Figure::new("lowest_kept", Least, CaseTurn::kept),
+    Figure::new("sojourn_p50_us", Median, |turn| turn.sojourn_us(0.5)),
+    Figure::new("sojourn_p99", Interval("_us"), |turn| turn.sojourn_us(0.99)),
+    Figure::new("neighbour_of_allowed", Hidden, |turn| {
+        let seconds = turn.conforming.sent.seconds;
         let allowed = turn.profile_pps * seconds + FLOODED_BURST as f64;
-        turn.flooded().counters.packets_out as f64 / allowed
+        turn.flooded.counters.packets_out as f64 / allowed
     }),
-    Figure::hidden("load_of_capacity", |turn| {
-        let packets = turn.flooded().sent.packets + turn.conforming().sent.packets;
-        packets as f64 / turn.conforming().sent.seconds / turn.capacity_pps
+    Figure::new("load_of_capacity", Hidden, |turn| {
+        let packets = turn.flooded.sent.packets + turn.conforming.sent.packets;
+        packets as f64 / turn.conforming.sent.seconds / turn.capacity_pps
     }),
-    Figure::hidden("neighbour_offered", |turn| turn.flooded().sent.offered()),
-    Figure::hidden("offered", |turn| turn.conforming().sent.offered()),
+    Figure::new("neighbour_offered", Hidden, |turn| {
+        turn.flooded.sent.offered()
+    }),
+    Figure::new("offered", Hidden, |turn| turn.conforming.sent.offered()),
 ];
 
 fn cases() -> Subjects<CaseTurn, 1> {
@@ -187,20 +179,18 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
         let deploy = |turns: &mut Turns<'_>| measure(kind, functions, session, turns);
         let judge = |samples: &Deployments, (): &()| claims(kind.name(), samples);
         let (samples, ()) = session.sample(sampling, findings, deploy, judge)?;
-        let cases = cases();
-        for [case] in cases.all() {
-            let row = Row::of("two routers")
+        findings.rows.extend(cases().rows(&samples, |[case]| {
+            Row::of("two routers")
                 .with("routers", kind.name())
-                .with("case", CASES[case].0);
-            findings.add_row(cases.at(&samples, [case]).add_to(row));
-        }
+                .with("case", CASES[case].0)
+        }));
     }
     Ok(())
 }
 
 fn measure(
     kind: RouterKind,
-    functions: &[&str],
+    functions: &'static [&'static str],
     session: Session<'_>,
     turns: &mut Turns<'_>,
 ) -> Result<(), Error> {
@@ -232,20 +222,18 @@ fn measure(
     cases().measure(turns, |[case]| {
         let (_, [flooded, conforming], is_policed) = CASES[case];
         let routers = if is_policed { &policed } else { &free };
+        let generated_pps = generated * profile_pps;
         let streams = [
-            (generated * flooded * profile_pps, 1, u64::MAX),
-            (
-                generated * conforming * profile_pps,
-                CLUSTER as usize,
-                CLUSTER,
-            ),
+            (flooded * generated_pps, 1, u64::MAX),
+            (conforming * generated_pps, CLUSTER as usize, CLUSTER),
         ];
         let mut turns = routers.send_and_count(&streams, TURN_TIME)?;
         for router in &mut turns {
             router.sent.due /= generated;
         }
         Ok(CaseTurn {
-            turns,
+            conforming: turns.swap_remove(1),
+            flooded: turns.swap_remove(0),
             profile_pps,
             capacity_pps,
         })
@@ -297,11 +285,8 @@ fn claims(name: &str, samples: &Deployments) -> Vec<Claim> {
 #[cfg(test)]
 mod tests {
     use myelin_metrics::envelope::Verdict;
-    use myelin_packet::sojourn::Histogram;
 
     use super::*;
-    use crate::generator::StreamCounts;
-    use crate::routers::RouterCounters;
 
     /// Profile, packets a second; a turn takes a second.
     const PPS: f64 = 10_000.0;
@@ -309,22 +294,7 @@ mod tests {
     /// A router that gets a share of the due packets, and forwards up to `limit` of them.
     fn turn(due: f64, sent: f64, limit: u64) -> RouterTurn {
         let packets = (due * sent) as u64;
-        let packets_out = packets.min(limit);
-        let mut sojourn = Histogram::new();
-        sojourn.record_many(1000, packets_out);
-        RouterTurn {
-            sent: StreamCounts {
-                packets,
-                due,
-                seconds: 1.0,
-            },
-            counters: RouterCounters {
-                packets_in: packets,
-                policed: packets - packets_out,
-                packets_out,
-                sojourn,
-            },
-        }
+        RouterTurn::forwarded(due, packets, packets.min(limit))
     }
 
     /// Verdicts of the claims about a router that forwards up to `limits` packets of the flooded
@@ -334,12 +304,9 @@ mod tests {
         for _ in 0..8 {
             let of_case = |(_, [flooded, conforming], is_policed): (&str, [f64; 2], bool)| {
                 let limits = if is_policed { limits } else { [40_000, 2000] };
-                let turns = [
-                    turn(flooded * PPS, sent[0], limits[0]),
-                    turn(conforming * PPS, sent[1], limits[1]),
-                ];
                 CaseTurn {
-                    turns: turns.into(),
+                    flooded: turn(flooded * PPS, sent[0], limits[0]),
+                    conforming: turn(conforming * PPS, sent[1], limits[1]),
                     profile_pps: PPS,
                     capacity_pps: 4.0 * PPS,
                 }

@@ -11,6 +11,7 @@ use std::process::Command;
 use myelin_kernel::Hook;
 use myelin_linux::packet_socket::PacketSender;
 use myelin_metrics::stats::Deployments;
+use myelin_spec::Enforce;
 
 use super::policing;
 use crate::generator::send_all;
@@ -24,67 +25,31 @@ use crate::{Claim, Error, Experiment, Findings, Row, Session, ebpf, variants};
 /// A rate above all measured ones, with the paper's burst.
 const PROFILE: &str = "rate: 10Mpps, burst: 1000";
 /// The same for `tc`: ten million frames of 256 B a second, a thousand at once.
-const TBF: [&str; 7] = [
-    "tbf",
-    "rate",
-    "20480mbit",
-    "burst",
-    "256000",
-    "limit",
-    "1000000",
-];
+const TBF: &str = "tbf rate 20480mbit burst 256000 limit 1000000";
 /// Frames of a turn.
 const FRAMES: u64 = 10_000;
 /// Least throughput with the policer, as a share of that without.
 const POLICER_BOUND: f64 = 0.97;
 
-/// Traffic control of a router.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Control {
-    None,
-    Policer,
-    Shaper,
-    Both,
-}
-
-impl Control {
-    fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Policer => "policer",
-            Self::Shaper => "shaper",
-            Self::Both => "policer and shaper",
-        }
-    }
-
-    fn enforce(self) -> &'static str {
-        match self {
-            Self::Both => "both",
-            other => other.name(),
-        }
-    }
-
-    fn polices(self) -> bool {
-        matches!(self, Self::Policer | Self::Both)
-    }
-
-    fn shapes(self) -> bool {
-        matches!(self, Self::Shaper | Self::Both)
+fn control_name(control: Enforce) -> String {
+    match control {
+        Enforce::Both => "policer and shaper".to_owned(),
+        other => other.to_string(),
     }
 }
 
 /// Routers with their controls. The first subject of each router has no control.
-const SUBJECTS: [(&str, Control); 10] = [
-    ("linux", Control::None),
-    ("linux", Control::Policer),
-    ("linux", Control::Shaper),
-    ("linux", Control::Both),
-    ("myelin, tcx", Control::None),
-    ("myelin, tcx", Control::Policer),
-    ("myelin, tcx", Control::Shaper),
-    ("myelin, tcx", Control::Both),
-    ("myelin, xdp", Control::None),
-    ("myelin, xdp", Control::Policer),
+const SUBJECTS: [(&str, Enforce); 10] = [
+    ("linux", Enforce::None),
+    ("linux", Enforce::Policer),
+    ("linux", Enforce::Shaper),
+    ("linux", Enforce::Both),
+    ("myelin, tcx", Enforce::None),
+    ("myelin, tcx", Enforce::Policer),
+    ("myelin, tcx", Enforce::Shaper),
+    ("myelin, tcx", Enforce::Both),
+    ("myelin, xdp", Enforce::None),
+    ("myelin, xdp", Enforce::Policer),
 ];
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -108,13 +73,13 @@ enum Router {
 }
 
 impl Router {
-    fn build(session: Session<'_>, router: &str, control: Control) -> Result<Self, Error> {
+    fn build(session: Session<'_>, router: &str, control: Enforce) -> Result<Self, Error> {
         let kind = match router {
             "linux" => return Ok(Self::Linux(Linux::new(control)?)),
             "myelin, tcx" => RouterKind::Tcx,
             _ => RouterKind::Xdp,
         };
-        let sla = format!("{PROFILE}, enforce: {}", control.enforce());
+        let sla = format!("{PROFILE}, enforce: {control}");
         Ok(Router::Myelin(Routers::new(
             session.program,
             kind,
@@ -148,17 +113,17 @@ struct Linux {
 }
 
 impl Linux {
-    fn new(control: Control) -> Result<Self, Error> {
+    fn new(control: Enforce) -> Result<Self, Error> {
         let network = variants::kernel_router()?;
         let mut programs = vec![network.sink()?];
         let middle = &network.middle;
-        if control.polices() {
+        if matches!(control, Enforce::Policer | Enforce::Both) {
             programs.push(middle.netns.enter(|| {
                 let program = ebpf::load_tc_policer()?;
                 ebpf::attach(program.as_fd(), Hook::Tcx, middle.client.index)
             })??);
         }
-        if control.shapes() {
+        if matches!(control, Enforce::Shaper | Enforce::Both) {
             middle.netns.enter(add_shaper)??;
         }
         let mut frame = frame(0);
@@ -175,7 +140,7 @@ impl Linux {
 fn add_shaper() -> Result<(), Error> {
     let output = Command::new("tc")
         .args(["qdisc", "add", "dev", SERVER_LINK, "root"])
-        .args(TBF)
+        .args(TBF.split(' '))
         .output()
         .map_err(|cause| Error::system("run `tc` of iproute2", cause))?;
     if output.status.success() {
@@ -214,7 +179,7 @@ fn throughput(session: Session<'_>, findings: &mut Findings) -> Result<(), Error
         findings.add_row(
             Row::of("throughput")
                 .with("router", router)
-                .with("control", control.name())
+                .with("control", control_name(control))
                 .with_estimate("rate", "_mpps", samples.median(subject))
                 .with("of_none", of_none)
                 // A dropped frame takes less time than a forwarded one.
@@ -226,7 +191,7 @@ fn throughput(session: Session<'_>, findings: &mut Findings) -> Result<(), Error
 
 /// The subject of that router without control.
 fn uncontrolled(router: &str) -> usize {
-    let is = |subject: &(&str, Control)| *subject == (router, Control::None);
+    let is = |subject: &(&str, Enforce)| *subject == (router, Enforce::None);
     SUBJECTS.iter().position(is).unwrap_or_default()
 }
 
@@ -234,11 +199,14 @@ fn claims(samples: &Deployments) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (subject, (router, control)) in SUBJECTS.into_iter().enumerate() {
         let ratio = samples.ratio(subject, uncontrolled(router));
-        let id = format!("{router}: throughput with {} / without", control.name());
+        let id = format!(
+            "{router}: throughput with {} / without",
+            control_name(control)
+        );
         match control {
             _ if router == "linux" => {}
-            Control::Policer => claims.push(Claim::at_least(id, ratio, POLICER_BOUND)),
-            Control::Both => {
+            Enforce::Policer => claims.push(Claim::at_least(id, ratio, POLICER_BOUND)),
+            Enforce::Both => {
                 for (host, published) in ["KVM", "LXC"]
                     .into_iter()
                     .zip(rate_control::THROUGHPUT_WITH_BOTH)
@@ -247,7 +215,7 @@ fn claims(samples: &Deployments) -> Vec<Claim> {
                     claims.push(published.add_to(Claim::at_least(id, ratio, published.value)));
                 }
             }
-            Control::None | Control::Shaper => {}
+            _ => {}
         }
     }
     claims
@@ -259,12 +227,8 @@ mod tests {
 
     #[test]
     fn every_router_has_a_subject_without_control() {
-        for (router, control) in SUBJECTS {
-            assert!(SUBJECTS.contains(&(router, Control::None)));
-            assert_eq!(
-                control.polices() && control.shapes(),
-                control == Control::Both
-            );
+        for (router, _) in SUBJECTS {
+            assert!(SUBJECTS.contains(&(router, Enforce::None)));
         }
         // The kernel's router requires a valid frame.
         let frame = frame(0);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use myelin_api::ApiError;
+use myelin_linux::napi;
 use myelin_linux::packet_socket::PacketSender;
-use myelin_linux::{affinity, napi, procfs};
 use myelin_measure::clock::{now_ns, thread_ns};
 use myelin_measure::stall::CoreBlocker;
 use myelin_packet::traffic::{Bucket, Profile, TokenBucket};
@@ -16,8 +16,9 @@ use super::verdict::{Absence, delay_ns};
 use crate::agents::EmbeddedAgent;
 use crate::ebpf::arrivals::{ArrivalRecorder, PACKETS};
 use crate::frames::{self, SplitMix};
+use crate::generator::run_on_core;
 use crate::network::{CLIENT_LINK, Network};
-use crate::variant::{polling_core, probing_core};
+use crate::variant::{polling_core, probing_core, run_time};
 use crate::{Error, Fault, Session};
 
 /// Duration of sending at the rates after the bursts, ns.
@@ -188,23 +189,18 @@ impl BoundTestbed {
         stall_ns: u64,
         random: &mut SplitMix,
     ) -> Result<Turns, Error> {
-        let before = affinity::get(0)?;
-        affinity::set(0, &[probing_core()?])?;
         let mut buckets: Vec<TokenBucket> = set
             .members
             .iter()
             .map(|member| Ok(TokenBucket::new(&profile(&member.contract)?)))
             .collect::<Result<_, Error>>()?;
         let policed = self.count_policed();
-        let turns = (0..count)
-            .map(|_| {
-                wait_until_buckets_are_full(set, &buckets, stall_ns);
-                self.run_turn(set, &mut buckets, stall_ns, random)
-            })
-            .collect::<Result<_, Error>>();
-        affinity::set(0, &before)?;
+        let run_turn = |_| {
+            wait_until_buckets_are_full(set, &buckets, stall_ns);
+            self.run_turn(set, &mut buckets, stall_ns, random)
+        };
         Ok(Turns {
-            turns: turns?,
+            turns: run_on_core(probing_core()?, || (0..count).map(run_turn).collect())?,
             policed: self.count_policed().saturating_sub(policed),
         })
     }
@@ -316,11 +312,7 @@ fn spin_until(ns: u64) {
 
 /// CPU time of the processes, ns.
 fn cpu_time_ns(processes: &[u32]) -> Result<u64, Error> {
-    let mut sum = Duration::ZERO;
-    for process in processes {
-        sum += procfs::run_time(*process)?;
-    }
-    Ok(sum.as_nanos() as u64)
+    Ok(run_time(processes)?.as_nanos() as u64)
 }
 
 fn profile(contract: &Contract) -> Result<Profile, Error> {
