@@ -107,7 +107,7 @@ impl<O, const N: usize> Subjects<O, N> {
     ) -> Result<(), Error> {
         let names: Vec<_> = self.figures.iter().map(|figure| figure.name).collect();
         let figures = |subject| Ok(self.figures_of(&observe(self.indices(subject))?));
-        turns.measure_figures(self.count(), &names, |_| false, figures)
+        turns.measure_figures(self.count(), &names, figures)
     }
 }
 

@@ -186,7 +186,7 @@ impl Session<'_> {
                 let count = variants.len() * PAYLOADS.len() * conditions.len();
                 distributions.resize_with(count, Distribution::new);
                 let of = |slot: usize| conditions[slot % conditions.len()];
-                turns.measure_figures(
+                turns.measure_also_awake(
                     count,
                     &["rtt_p50_us"],
                     |slot| of(slot).awake,

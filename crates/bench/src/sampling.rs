@@ -131,22 +131,27 @@ impl Turns<'_> {
         subjects: usize,
         mut measure: impl FnMut(usize) -> Result<f64, Error>,
     ) -> Result<(), Error> {
-        self.measure_figures(
-            subjects,
-            &["figure"],
-            |_| false,
-            |subject| Ok(vec![measure(subject)?]),
-        )
+        self.measure_figures(subjects, &["figure"], |subject| Ok(vec![measure(subject)?]))
     }
 
     /// Measures subjects that have figures with these `names`. The slots of a subject are
     /// consecutive.
+    pub(crate) fn measure_figures(
+        &mut self,
+        subjects: usize,
+        names: &[&'static str],
+        measure: impl FnMut(usize) -> Result<Vec<f64>, Error>,
+    ) -> Result<(), Error> {
+        self.measure_also_awake(subjects, names, |_| false, measure)
+    }
+
+    /// As [`Turns::measure_figures`].
     ///
     /// Subjects with `is_awake` are measured after the others, while no core sleeps. They are not
     /// measured in turns with the others: the `haltpoll` governor of virtual machines continues to
     /// poll after the limit is removed, until the core was idle for a while
     /// (drivers/cpuidle/governors/haltpoll.c).
-    pub(crate) fn measure_figures(
+    pub(crate) fn measure_also_awake(
         &mut self,
         subjects: usize,
         names: &[&'static str],
@@ -342,7 +347,7 @@ mod tests {
                     (true, 1) => Err(Error::Unknown("a subject".to_owned())),
                     _ => Ok(vec![1.0, 2.0]),
                 };
-                turns.measure_figures(2, &["one", "other"], |_| false, measure)
+                turns.measure_figures(2, &["one", "other"], measure)
             };
             let outcome = session.sample(sampling(), &mut findings, deploy, claims);
             assert!(findings.claims.is_empty());

@@ -35,12 +35,12 @@ const MOST_PARALLEL: usize = 9;
 #[serde(deny_unknown_fields)]
 struct Case {
     name: String,
-    /// `kind` and `config`.
-    function: String,
+    /// `kind` and `config`. Without it, the plain C program.
+    function: Option<String>,
     /// The same of the function before it, and the loss between them, millionths.
     after: Option<(String, u32)>,
     /// Bound on its 99th percentile with as many in parallel as cores, us.
-    budget_us: f64,
+    budget_us: Option<f64>,
 }
 
 const WINDOW_ENCODE: &str = "sliding window, encode";
@@ -54,39 +54,47 @@ fn cases() -> Result<Vec<Case>, Error> {
     experiment::parse_list("calvin-advanced", text)
 }
 
-/// A subject: a case, or the plain C program, and a payload.
-#[derive(Clone, Copy)]
-struct FedFunction<'a> {
-    case: Option<&'a Case>,
-    payload: usize,
-}
-
-impl FedFunction<'_> {
-    fn name(&self) -> &str {
-        self.case.map_or(PLAIN_AES, |case| &case.name)
-    }
-
-    fn row(&self, table: &str) -> Row {
+impl Case {
+    fn row(&self, table: &str, payload: usize) -> Row {
         Row::of(table)
-            .with("function", self.name())
-            .with("payload_bytes", self.payload)
+            .with("function", self.name.as_str())
+            .with("payload_bytes", payload)
     }
 
     /// Starts `count` idle processes.
     fn start(
         &self,
+        payload: usize,
         count: usize,
         packets: u32,
         session: Session<'_>,
     ) -> Result<Vec<FeedProcess>, Error> {
-        let start = |_| match self.case {
-            Some(case) => Ok(FeedProcess::function(
-                session.program,
-                &feed_config(case, self.payload)?,
-            )?),
-            None => Ok(FeedProcess::plain_aes(self.payload, packets)?),
+        let config = self.feed_config(payload)?;
+        let start = |_| match &config {
+            Some(config) => Ok(FeedProcess::function(session.program, config)?),
+            None => Ok(FeedProcess::plain_aes(payload, packets)?),
         };
         (0..count).map(start).collect()
+    }
+
+    fn feed_config(&self, payload_bytes: usize) -> Result<Option<FeedConfig>, Error> {
+        let Some(function) = &self.function else {
+            return Ok(None);
+        };
+        let files = files();
+        let after = self.after.as_ref();
+        let link = after.map(|(_, loss_ppm)| LossyLinkConfig {
+            loss_ppm: *loss_ppm,
+            burst: None,
+            seed: Some(1),
+        });
+        let after = after.map(|(after, _)| function_config::parse(after, &files));
+        Ok(Some(FeedConfig {
+            function: function_config::parse(function, &files)?,
+            after: after.transpose()?,
+            link,
+            payload_bytes,
+        }))
     }
 }
 
@@ -101,34 +109,20 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let packets = session.effort.choose(50, 300, 2000);
     let cores = affinity::get(0)?.len();
-    let all = cases()?;
-    let mut cases: Vec<Option<&Case>> = Vec::new();
-    for case in &all {
-        match FeedProcess::function(session.program, &feed_config(case, PAYLOADS[0])?)
-            .and_then(|mut process| process.begin(1).and_then(|()| process.end()))
-        {
-            Ok(_) => cases.push(Some(case)),
-            Err(error) => {
-                findings.add_row(Findings::skipped_row(
-                    "function",
-                    case.name.as_str(),
-                    &error,
-                ));
+    let mut cases = Vec::new();
+    for case in self::cases()? {
+        let try_once = |mut fed: Vec<FeedProcess>| run_in_parallel(&mut fed, 1);
+        match case.start(PAYLOADS[0], 1, 1, session).and_then(try_once) {
+            Ok(_) => cases.push(case),
+            Err(Error::Reference(reason)) => {
+                let name = case.name.as_str();
+                findings.add_row(Findings::skipped_row("function", name, &reason));
             }
+            Err(error) => return Err(error),
         }
     }
-    cases.push(None);
-    let subjects: Vec<FedFunction<'_>> = cases
-        .iter()
-        .flat_map(|case| {
-            PAYLOADS.map(|payload| FedFunction {
-                case: *case,
-                payload,
-            })
-        })
-        .collect();
-    measure_in_parallel(&subjects, packets, session, findings)?;
-    measure_in_turns(&subjects, (packets, cores), session, findings)?;
+    measure_in_parallel(&cases, packets, session, findings)?;
+    measure_in_turns(&cases, (packets, cores), session, findings)?;
     findings.set("packets", packets);
     findings.set("cores", cores);
     findings.set(
@@ -161,7 +155,7 @@ const TURN_FIGURES: &[Figure<Times>] = &[
 
 /// The paper's figure: 1 to 9 of each function in parallel.
 fn measure_in_parallel(
-    subjects: &[FedFunction<'_>],
+    cases: &[Case],
     packets: u32,
     session: Session<'_>,
     findings: &mut Findings,
@@ -171,49 +165,51 @@ fn measure_in_parallel(
         Effort::Quick | Effort::Trial => vec![1, 2, 4, MOST_PARALLEL],
     };
     let sampling = Sampling::of("functions in parallel").rounds(1).share(0.6);
-    let runs = Subjects::new(PARALLEL_FIGURES, [subjects.len(), counts.len()]);
+    let runs = Subjects::new(
+        PARALLEL_FIGURES,
+        [cases.len(), PAYLOADS.len(), counts.len()],
+    );
     let deploy = |turns: &mut Turns<'_>| {
-        runs.measure(turns, |[subject, number]| {
-            let mut fed = subjects[subject].start(counts[number], packets, session)?;
+        runs.measure(turns, |[case, payload, number]| {
+            let payload = PAYLOADS[payload];
+            let mut fed = cases[case].start(payload, counts[number], packets, session)?;
             run_in_parallel(&mut fed, packets)
         })
     };
     let claims = |samples: &Deployments, (): &()| {
         let mut claims = Vec::new();
-        for (index, subject) in subjects.iter().enumerate() {
-            for (number, count) in counts.iter().enumerate() {
-                if let Some(published) = published(subject, *count) {
-                    let (name, payload) = (subject.name(), subject.payload);
-                    let id = format!("{name}, {payload} B, mean with {count} in parallel, us");
-                    // The paper's figure beside ours. For other cores it is no bound.
-                    let mean = runs.at(samples, [index, number]).median("processing_mean");
-                    claims.push(published.add_to(Claim::shown(id, mean)));
-                }
+        for at @ [case, payload, number] in runs.all() {
+            let (name, payload, count) = (&cases[case].name, PAYLOADS[payload], counts[number]);
+            if let Some(published) = published(name, payload, count) {
+                let id = format!("{name}, {payload} B, mean with {count} in parallel, us");
+                // The paper's figure beside ours. For other cores it is no bound.
+                let mean = runs.at(samples, at).median("processing_mean");
+                claims.push(published.add_to(Claim::shown(id, mean)));
             }
         }
         claims
     };
     let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
-    findings.rows.extend(runs.rows(&samples, |[index, number]| {
-        subjects[index]
-            .row("in parallel")
-            .with("parallel", counts[number])
-    }));
-    for (index, subject) in subjects.iter().enumerate() {
+    findings
+        .rows
+        .extend(runs.rows(&samples, |[case, payload, number]| {
+            let row = cases[case].row("in parallel", PAYLOADS[payload]);
+            row.with("parallel", counts[number])
+        }));
+    for [case, payload, _] in runs.all().filter(|[.., number]| *number == 0) {
         // The most in parallel such that no smaller number is above the budget.
         let most_within = |budget_us: f64| {
             let is_within = |(number, _): &(usize, &usize)| {
-                let p99 = runs
-                    .at(&samples, [index, *number])
-                    .median("processing_p99_us");
+                let run = runs.at(&samples, [case, payload, *number]);
+                let p99 = run.median("processing_p99_us");
                 p99.is_some_and(|p99| p99.value <= budget_us)
             };
             let within = counts.iter().enumerate().take_while(is_within);
             within.last().map_or(0, |(_, count)| *count)
         };
         findings.add_row(
-            subject
-                .row("within budget at p99")
+            cases[case]
+                .row("within budget at p99", PAYLOADS[payload])
                 .with("parallel_within_5us", most_within(FAST_BUDGET_US))
                 .with("parallel_within_20us", most_within(BUDGET_US)),
         );
@@ -223,54 +219,63 @@ fn measure_in_parallel(
 
 /// All functions in turns: budgets, and encryption compared with the plain program.
 fn measure_in_turns(
-    subjects: &[FedFunction<'_>],
+    cases: &[Case],
     (packets, cores): (u32, usize),
     session: Session<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
     let sampling = Sampling::of("functions in turns").share(0.4);
-    let runs = Subjects::new(TURN_FIGURES, [subjects.len()]);
+    let runs = Subjects::new(TURN_FIGURES, [cases.len(), PAYLOADS.len()]);
     let deploy = |turns: &mut Turns<'_>| {
-        let mut all = subjects
-            .iter()
-            .map(|subject| subject.start(cores, packets, session))
-            .collect::<Result<Vec<_>, Error>>()?;
-        runs.measure(turns, |[index]| run_in_parallel(&mut all[index], packets))
+        let mut all = Vec::new();
+        for [case, payload] in runs.all() {
+            all.push(cases[case].start(PAYLOADS[payload], cores, packets, session)?);
+        }
+        runs.measure(turns, |[case, payload]| {
+            run_in_parallel(&mut all[case * PAYLOADS.len() + payload], packets)
+        })
     };
     let claims = |samples: &Deployments, (): &()| {
         let mut claims = Vec::new();
-        for (index, subject) in subjects.iter().enumerate() {
-            let (name, payload) = (subject.name(), subject.payload);
-            if let Some(case) = subject.case.filter(|_| payload == PAYLOADS[1]) {
+        let payload = PAYLOADS[1];
+        let of = |case| runs.at(samples, [case, 1]);
+        for (
+            index,
+            Case {
+                name, budget_us, ..
+            },
+        ) in cases.iter().enumerate()
+        {
+            if let Some(budget_us) = budget_us {
                 let id = format!("{name}, {payload} B, p99 with {cores} in parallel, us");
-                let p99 = runs.at(samples, [index]).median("processing_p99");
-                claims.push(Claim::at_most(id, p99, case.budget_us));
+                claims.push(Claim::at_most(
+                    id,
+                    of(index).median("processing_p99"),
+                    *budget_us,
+                ));
             }
         }
-        let find = |name: &str| {
-            let is = |one: &FedFunction<'_>| one.name() == name && one.payload == PAYLOADS[1];
-            subjects.iter().position(is)
-        };
+        let find = |name: &str| cases.iter().position(|case| case.name == name);
         for name in [AES_GCM, AES_CTR] {
             if let (Some(ours), Some(plain)) = (find(name), find(PLAIN_AES)) {
-                let id = format!("{PLAIN_AES} / {name}, {} B", PAYLOADS[1]);
-                let [plain, ours] = [plain, ours].map(|index| runs.at(samples, [index]));
-                let ratio = plain.ratio(&ours, "processing_p50");
+                let id = format!("{PLAIN_AES} / {name}, {payload} B");
+                let ratio = of(plain).ratio(&of(ours), "processing_p50");
                 claims.push(Claim::at_least(id, ratio, PLAIN_AES_BOUND));
             }
         }
         claims
     };
     let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
-    findings.rows.extend(runs.rows(&samples, |[index]| {
-        subjects[index].row("in turns").with("parallel", cores)
+    findings.rows.extend(runs.rows(&samples, |[case, payload]| {
+        let row = cases[case].row("in turns", PAYLOADS[payload]);
+        row.with("parallel", cores)
     }));
     Ok(())
 }
 
 /// The published figure of a case.
-fn published(subject: &FedFunction<'_>, parallel: usize) -> Option<Published> {
-    match (subject.name(), subject.payload, parallel) {
+fn published(name: &str, payload: usize, parallel: usize) -> Option<Published> {
+    match (name, payload, parallel) {
         (WINDOW_ENCODE, 1400, MOST_PARALLEL) => Some(calvin::WINDOW_CODING_US),
         (AES_CTR | AES_GCM | PLAIN_AES, 1400, 1) => Some(calvin::AES_US),
         _ => None,
@@ -292,24 +297,6 @@ fn run_in_parallel(fed: &mut [FeedProcess], packets: u32) -> Result<Times, Error
         mean: mean / 1e3,
         p50: quantile(&times_ns, 0.5) / 1e3,
         p99: quantile(&times_ns, 0.99) / 1e3,
-    })
-}
-
-fn feed_config(case: &Case, payload_bytes: usize) -> Result<FeedConfig, Error> {
-    let files = files();
-    let after = case
-        .after
-        .as_ref()
-        .map(|(after, _)| function_config::parse(after, &files));
-    Ok(FeedConfig {
-        function: function_config::parse(&case.function, &files)?,
-        after: after.transpose()?,
-        link: case.after.as_ref().map(|(_, loss_ppm)| LossyLinkConfig {
-            loss_ppm: *loss_ppm,
-            burst: None,
-            seed: Some(1),
-        }),
-        payload_bytes,
     })
 }
 
@@ -335,7 +322,7 @@ mod tests {
     #[test]
     fn every_case_has_a_valid_function() {
         for case in &cases().unwrap() {
-            feed_config(case, 256).unwrap();
+            case.feed_config(256).unwrap();
         }
     }
 }

@@ -44,11 +44,12 @@ pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> 
             .map(|(count, loaded)| Door::new(hook, count, loaded, session))
             .collect::<Result<Vec<_>, _>>()?;
         let mut programs: Vec<_> = doors.iter().map(|door| door.program.as_fd()).collect();
-        programs.extend(doors[0].chains[0].program(0));
+        let function = doors[0].chains[0].program(0).ok_or(Error::Cancelled)?;
+        programs.push(function);
         let _entries = ebpf::DispatcherEntries::add(hook, &programs)?;
         turns.measure(doors.len() + 1, |subject| match doors.get(subject) {
             Some(door) => door.packets.mean_ns(door.program.as_fd(), hook, false),
-            None => doors[0].measure_behind_door(hook),
+            None => doors[0].packets.mean_ns(function, hook, true),
         })
     };
     let alone = |round: &dyn Fn(usize) -> f64, door| (round(door) - round(behind)).max(1.0);
@@ -136,11 +137,6 @@ impl Door {
             _port: port,
             _plane: plane,
         })
-    }
-
-    fn measure_behind_door(&self, hook: Hook) -> Result<f64, Error> {
-        let function = self.chains[0].program(0).ok_or(Error::Cancelled)?;
-        self.packets.mean_ns(function, hook, true)
     }
 }
 

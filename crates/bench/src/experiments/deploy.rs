@@ -51,11 +51,20 @@ const STEPS: [(&str, &str); 6] = [
     ("down", "five functions, mixed"),
 ];
 const PLAN: usize = 0;
-/// The slots of `up`, with the names of their chains.
-const UPS: [(usize, &str); 2] = [(2, "kernel"), (4, "mixed")];
 /// Processes whose memory has slots after those of the steps.
 const PROCESSES: [&str; 3] = ["agent", "worker", "together"];
 const TOGETHER: usize = STEPS.len() + 2 * 2;
+/// Claims: id, slot, bound.
+const CLAIMS: [(&str, usize, f64); 4] = [
+    ("plan, ms", PLAN, PLAN_BOUND_MS),
+    ("up, five functions, kernel, ms", 2, UP_BOUND_MS),
+    ("up, five functions, mixed, ms", 4, UP_BOUND_MS),
+    (
+        "resident memory of agent and worker, MiB",
+        TOGETHER,
+        MEMORY_BOUND_MIB,
+    ),
+];
 /// Parts that a hook loads, in the order of their slots.
 const LOADED: [&str; 5] = [
     "the shared maps of an agent",
@@ -86,21 +95,9 @@ fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
             .try_for_each(|hook| measure_loading(turns, hook))
     };
     let claims = |samples: &Deployments, (): &()| {
-        let mut claims = vec![Claim::at_most(
-            "plan, ms",
-            samples.median(PLAN),
-            PLAN_BOUND_MS,
-        )];
-        claims.extend(UPS.map(|(slot, name)| {
-            let id = format!("up, five functions, {name}, ms");
-            Claim::at_most(id, samples.median(slot), UP_BOUND_MS)
-        }));
-        claims.push(Claim::at_most(
-            "resident memory of agent and worker, MiB",
-            samples.median(TOGETHER),
-            MEMORY_BOUND_MIB,
-        ));
-        claims
+        CLAIMS
+            .map(|(id, slot, bound)| Claim::at_most(id, samples.median(slot), bound))
+            .into()
     };
     let (samples, ()) = session.sample(sampling, findings, deploy, claims)?;
     for (slot, (step, what)) in STEPS.into_iter().enumerate() {
@@ -192,17 +189,12 @@ fn measure_up_and_down(turns: &mut Turns<'_>, agent: &AgentProcess) -> Result<()
         let text = agents::chain_text(&chain, functions, "");
         (chain, text)
     });
-    turns.measure_figures(
-        chains.len(),
-        &["up", "down"],
-        |_| false,
-        |subject| {
-            let (chain, text) = &chains[subject];
-            let up = step_ms(|| agent.up(text.clone()))?;
-            let down = step_ms(|| Ok(agent.client.down(chain)?))?;
-            Ok(vec![up, down])
-        },
-    )
+    turns.measure_figures(chains.len(), &["up", "down"], |subject| {
+        let (chain, text) = &chains[subject];
+        let up = step_ms(|| agent.up(text.clone()))?;
+        let down = step_ms(|| Ok(agent.client.down(chain)?))?;
+        Ok(vec![up, down])
+    })
 }
 
 /// Memory of the agent and its worker after packets: both figures of each of [`PROCESSES`].
@@ -226,21 +218,16 @@ fn measure_loading(turns: &mut Turns<'_>, hook: Hook) -> Result<(), Error> {
     let five =
         |function| Ok::<_, Error>(vec![function_config::parse(function, &BTreeMap::new())?; 5]);
     let chains = [five(FORWARD)?, five(XOR)?, five(firewall)?];
-    turns.measure_figures(
-        1,
-        &LOADED,
-        |_| false,
-        |_| {
-            let (plane, plane_ms) = time_step(|| Ok(Plane::create(None, Capacity::default())?))?;
-            let port = plane.add_port(test_run::port())?;
-            let mut figures = vec![plane_ms, step_ms(|| Ok(port.program(hook)?))?];
-            for functions in &chains {
-                let chain = test_run::chain(hook, 1, functions);
-                figures.push(step_ms(|| Ok(plane.load_chain(&chain)?))?);
-            }
-            Ok(figures)
-        },
-    )
+    turns.measure_figures(1, &LOADED, |_| {
+        let (plane, plane_ms) = time_step(|| Ok(Plane::create(None, Capacity::default())?))?;
+        let port = plane.add_port(test_run::port())?;
+        let mut figures = vec![plane_ms, step_ms(|| Ok(port.program(hook)?))?];
+        for functions in &chains {
+            let chain = test_run::chain(hook, 1, functions);
+            figures.push(step_ms(|| Ok(plane.load_chain(&chain)?))?);
+        }
+        Ok(figures)
+    })
 }
 
 /// The time of a step, ms.
